@@ -1,0 +1,107 @@
+/* What an event source may call.  One prefix, no dependency beyond libc.
+ *
+ * A source is a file in shim/sources/ that turns vendor callbacks into records:
+ *
+ *     static void on_memset(const vendor_memset *m) {
+ *         pasta_memory_set *e = PASTA_BEGIN(memory_set, device_of(m), context_of(m), m->stream);
+ *         if (!e) return;             // stopped, excluded, or the ring is at its cap: counted
+ *         e->address = m->address;
+ *         …
+ *         pasta_publish(e);
+ *     }
+ *
+ * PASTA_BEGIN fills the header and sets every payload byte to all ones (absent); nothing here
+ * makes a system call, waits, or calls Python.
+ */
+#ifndef PASTA_CORE_H
+#define PASTA_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../include/pasta_abi.h"
+
+#define PASTA_LIKELY(x) __builtin_expect(!!(x), 1)
+#define PASTA_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define PASTA_EXPORT __attribute__((visibility("default")))
+
+#define PASTA_NO_DEVICE PASTA_ABSENT_DEVICE
+#define PASTA_NO_CONTEXT PASTA_ABSENT_U16
+#define PASTA_NO_STREAM PASTA_ABSENT_U64
+
+/* ---- configuration (config.c): what the launcher asked for, read once ---- */
+
+/* True in a process that the launcher wants profiled (false: no session, --no-children, …). */
+bool pasta_wanted(void);
+/* Value of a key of the launcher's configuration, or NULL. Valid for ever. */
+const char *pasta_config(const char *key);
+uint64_t pasta_config_u64(const char *key, uint64_t otherwise);
+
+/* ---- messages (say.c) ---- */
+
+/* One line "pasta: …" on the target's original stderr, once for each distinct text of this process. */
+void pasta_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* One line in the session's log only. */
+void pasta_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- process life (life.c) ---- */
+
+/* A source calls this when the target begins to use its accelerator or framework: opens this
+ * process's ring if need be, publishes process_start, and has a consumer started.  Cheap to
+ * call again.  Returns false where nothing is to be recorded (the source should then not
+ * subscribe, or ignore its callbacks). Never waits for Python. */
+bool pasta_use(const char *source, const char *version);
+/* Opens the ring for annotations only: no consumer, no run directory, unless pasta_use follows. */
+bool pasta_open(void);
+/* Starts or stops the publication of kinds whose `keep` is 0. */
+void pasta_profiling(bool on, uint32_t origin);
+bool pasta_profiling_is_on(void);
+
+/* ---- publishing (ring.c) ---- */
+
+/* Payload of a new record, or NULL: no ring, stopped, or at the cap (counted per kind). */
+void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context, uint64_t stream);
+/* Makes a record visible to the consumer. */
+static inline void pasta_publish(void *payload);
+
+#define PASTA_SLOTS(type) ((uint8_t)((sizeof(pasta_header) + sizeof(type)) / PASTA_SLOT))
+/* PASTA_BEGIN(memory_set, …) has the payload's type: for kinds named as their payload. */
+#define PASTA_BEGIN(name, device, context, stream) PASTA_BEGIN_AS(name, name, device, context, stream)
+/* PASTA_BEGIN_AS(memory_free, memory, …): kind, payload. */
+#define PASTA_BEGIN_AS(kind, payload, device, context, stream)                             \
+    ((pasta_##payload *)pasta_begin(PASTA_EVENT_##kind, PASTA_SLOTS(pasta_##payload), (int16_t)(device), \
+                                    (uint16_t)(context), (uint64_t)(stream)))
+
+static inline pasta_header *pasta_header_of(void *payload) { return (pasta_header *)payload - 1; }
+
+/* Id of a string: equal strings of one process have equal ids; 0 when the arena is full.
+ * Lock-free; costs a hash of the string, so cache the id where the string is known. */
+uint32_t pasta_intern(const char *text, size_t length);
+uint32_t pasta_intern_z(const char *text); /* NUL-terminated; NULL gives 0 */
+/* 64-bit FNV-1a over 8-byte words (tail bytes zero-extended): the content hash of modules. */
+uint64_t pasta_hash(const void *bytes, size_t length);
+
+/* A fresh correlation id (from 1) and launch ordinal (from 0) of this process. */
+uint64_t pasta_next_correlation(void);
+uint64_t pasta_next_launch(void);
+uint64_t pasta_now(void); /* CLOCK_MONOTONIC, ns */
+
+/* Counts up in the child of a fork, so that per-thread and per-process caches can see that
+ * they belong to another process. */
+uint32_t pasta_generation(void);
+
+/* commit value of the record at `payload`, set aside by pasta_begin in header.commit's place */
+static inline void pasta_publish(void *payload) {
+    pasta_header *h = pasta_header_of(payload);
+    /* pasta_begin left the busy mark (commit's complement); the complement of that publishes. */
+    uint32_t busy = __atomic_load_n(&h->commit, __ATOMIC_RELAXED);
+    __atomic_store_n(&h->commit, ~busy, __ATOMIC_RELEASE);
+}
+
+/* ---- sources: called by life.c when the library is loaded into a wanted process ---- */
+void pasta_refacc_source_load(void);
+void pasta_nvidia_source_load(void);
+void pasta_annotate_source_load(void);
+
+#endif
