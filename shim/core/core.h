@@ -55,7 +55,7 @@ bool pasta_use(const char *source, const char *version);
 /* Opens the ring for annotations only: no consumer, no run directory, unless pasta_use follows. */
 bool pasta_open(void);
 /* Starts or stops the publication of kinds whose `keep` is 0. */
-void pasta_profiling(bool on, uint32_t origin);
+void pasta_profiling_set(bool on, uint32_t origin);
 bool pasta_profiling_is_on(void);
 
 /* ---- publishing (ring.c) ---- */

@@ -1,0 +1,209 @@
+"""What the user asked for: presets and TOML files, `--set`, and command-line options, validated.
+
+Every setting is declared once in `SETTINGS`; files, `--set` and the options of `pasta-preload`
+all go through it.  Errors name the file, the key and what is accepted.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pasta import paths
+from pasta.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9,
+          "K": 2**10, "M": 2**20, "G": 2**30, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}  # fmt: skip
+_TIMES = {"ms": 1, "s": 1000, "min": 60_000, "": 1000}
+_YES, _NO = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+
+
+def parse_bytes(value: object) -> int:
+    """Bytes from a number or a text such as "256MiB". Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    if not match or match[2].upper() not in _UNITS:
+        raise ValueError('a size such as 4096, "4KiB" or "256MiB"')
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def parse_milliseconds(value: object) -> int:
+    """Milliseconds from seconds or a text such as "500ms". Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|)\s*", str(value))
+    if not match:
+        raise ValueError('a duration such as 2, "500ms" or "10s"')
+    return int(float(match[1]) * _TIMES[match[2]])
+
+
+def parse_bool(value: object) -> bool:
+    """Truth from a boolean or one of true/false, yes/no, on/off. Raises ValueError."""
+    text = str(value).lower()
+    if text not in _YES | _NO:
+        raise ValueError("true or false")
+    return text in _YES
+
+
+def parse_count(value: object) -> int:
+    """A whole number, 0 or more. Raises ValueError."""
+    if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
+        raise ValueError("a whole number, 0 or more")
+    return int(str(value))
+
+
+def parse_regex(value: object) -> str | None:
+    """A regular expression, or None for the empty text. Raises ValueError."""
+    try:
+        re.compile(str(value))
+    except re.error as error:
+        raise ValueError(f"a regular expression ({error})") from None
+    return str(value) or None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: its place in TOML, the parser of its value and its meaning."""
+
+    key: str
+    attribute: str
+    parse: Callable[[object], Any]
+    help: str
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("filter.kernel", "kernel", parse_regex, "only kernels whose name matches"),
+    Setting("filter.exclude", "exclude", parse_regex, "no kernels whose name matches"),
+    Setting("filter.launch-skip", "launch_skip", parse_count, "skip the first N selected launches"),
+    Setting("filter.launch-count", "launch_count", parse_count, "stop after N selected launches"),
+    Setting("filter.range", "range", parse_regex, "only activity inside ranges that match"),
+    Setting("run.out", "out", str, "run directory; %n %p %h %r %t %q{ENV} are replaced"),
+    Setting("run.force", "force", parse_bool, "replace an existing run directory"),
+    Setting("run.events", "events", parse_bool, "record events as Parquet"),
+    Setting("run.start", "start", parse_bool, "profile from the start, not from pasta.start()"),
+    Setting("run.children", "children", parse_bool, "follow child processes"),
+    Setting("run.tool-timeout", "tool_timeout", parse_milliseconds, "longest one call of a tool may take"),
+    Setting("ring.max", "ring_max", parse_bytes, "cap of the event ring of one process"),
+    Setting("ring.directory", "ring_directory", str, "where rings live; default: /dev/shm"),
+    Setting("python.collector", "collector", parse_bool, "always consume in a process of its own"),
+    Setting("python.embed-delay", "embed_delay", parse_milliseconds, "how long a program runs before Python starts in it"),
+    Setting("python.exit-timeout", "exit_timeout", parse_milliseconds, "longest the program waits for PASTA at its exit"),
+    Setting("nvidia.empty", "nvidia_empty", parse_bool, "subscribe, record nothing: for measuring the vendor's own cost"),
+)  # fmt: skip
+_BY_KEY = {setting.key: setting for setting in SETTINGS}
+
+
+@dataclass
+class Config:
+    """A validated configuration. Durations are milliseconds, sizes bytes."""
+
+    tools: list[str] = field(default_factory=list)
+    tool_paths: list[str] = field(default_factory=list)
+    tool_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    kernel: str | None = None
+    exclude: str | None = None
+    launch_skip: int = 0
+    launch_count: int | None = None
+    range: str | None = None
+    out: str = "pasta-out/%n-%p"
+    force: bool = False
+    events: bool = True
+    start: bool = True
+    children: bool = True
+    tool_timeout: int = 60_000
+    ring_max: int = 256 << 20
+    ring_directory: str = ""
+    collector: bool = False
+    embed_delay: int = 500
+    exit_timeout: int = 5_000
+    nvidia_empty: bool = False
+
+    def set(self, key: str, value: object, where: str) -> None:
+        """Sets `key` (dotted, as in TOML); `where` names the source in errors."""
+        setting = _BY_KEY.get(key)
+        if setting:
+            self._assign(setting, value, where)
+            return
+        tool, _, option = key.removeprefix("tool.").partition(".")
+        known = key.startswith("tool.") or tool in self.tools
+        if option and "." not in option and known:
+            self.tool_options.setdefault(tool, {})[option] = value
+            return
+        raise ConfigError(
+            f"{where}: unknown key {key!r}",
+            remedy=_suggest(key, [*_BY_KEY, *(f"tool.{t}.OPTION" for t in self.tools)]),
+        )
+
+    def _assign(self, setting: Setting, value: object, where: str) -> None:
+        try:
+            setattr(self, setting.attribute, setting.parse(value))
+        except ValueError as error:
+            raise ConfigError(f"{where}: {setting.key} = {value!r} is not {error}") from None
+
+    def load(self, source: str) -> None:
+        """Adds a preset by name or a TOML file by path. Raises ConfigError."""
+        path = find_preset(source)
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: cannot be read ({error})") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path}: not valid TOML: {error}") from None
+        self.tools.extend(_texts(document.pop("tools", []), f"{path}: tools"))
+        base = path.resolve().parent
+        for directory in _texts(document.pop("tool-path", []), f"{path}: tool-path"):
+            self.tool_paths.append(str(base / directory))
+        for key, value in _flatten(document):
+            self.set(key, value, str(path))
+
+    def set_text(self, assignment: str) -> None:
+        """Applies one `--set key=value`. Raises ConfigError."""
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {assignment!r}: not of the form key=value")
+        self.set(key.strip(), value.strip(), f"--set {assignment}")
+
+
+def _texts(value: object, where: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f'{where} is not a list of texts such as ["kernel_freq"]')
+    return value
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _suggest(word: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    close = get_close_matches(word, names, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names)}"
+
+
+def preset_names() -> list[str]:
+    """Names of the built-in presets."""
+    return sorted(path.stem for path in paths.presets().glob("*.toml"))
+
+
+def find_preset(source: str) -> Path:
+    """Path of a preset name or TOML file. Raises ConfigError."""
+    if source.endswith(".toml") or "/" in source:
+        path = Path(source)
+        if path.is_file():
+            return path
+        raise ConfigError(f"{source}: no such configuration file")
+    path = paths.presets() / f"{source}.toml"
+    if path.is_file():
+        return path
+    raise ConfigError(f"unknown preset {source!r}", remedy=_suggest(source, preset_names()))

@@ -1,0 +1,31 @@
+"""What PASTA raises: every message says what and where, and carries its remedy."""
+
+from __future__ import annotations
+
+
+class PastaError(Exception):
+    """Anything a user can mend. `remedy` is what to type or change, if that is known."""
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.remedy}" if self.remedy else self.message
+
+
+class ConfigError(PastaError):
+    """A preset, TOML file or command-line value is wrong."""
+
+
+class ToolError(PastaError):
+    """A tool cannot be found, loaded or configured."""
+
+
+class MissingDependency(PastaError):
+    """A library or program that PASTA needs is not installed."""
+
+
+class RunError(PastaError):
+    """A run directory cannot be written or read."""

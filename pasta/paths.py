@@ -1,0 +1,53 @@
+"""Where PASTA's own files are, in a wheel, an editable install or a checkout."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+NATIVE = PACKAGE / "_native"
+LIBPASTA = NATIVE / "libpasta.so"
+DEMOS = NATIVE / "bin"
+
+
+def presets() -> Path:
+    """Directory of the built-in presets: pasta/toml in a wheel, toml/ beside it in a checkout."""
+    installed = PACKAGE / "toml"
+    return installed if installed.is_dir() else PACKAGE.parent / "toml"
+
+
+def embedding_module() -> Path | None:
+    """The cffi embedding module built for this Python, or None."""
+    path = NATIVE / f"_embed{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return path if path.exists() else None
+
+
+def libpython() -> Path | None:
+    """The shared library of this Python, or None where only a static one exists.
+
+    Looks where the interpreter was configured to put it, beside its base prefix (relocated
+    builds, conda) and in the multi-architecture directory (Debian).
+    """
+    version = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags}"
+    names = [
+        str(sysconfig.get_config_var("INSTSONAME") or ""),
+        f"libpython{version}.so.1.0",
+        f"libpython{version}.so",
+    ]
+    directories = [
+        str(sysconfig.get_config_var("LIBDIR") or ""),
+        os.path.join(sys.base_prefix, "lib"),
+        os.path.join(
+            str(sysconfig.get_config_var("LIBDIR") or ""),
+            str(sysconfig.get_config_var("MULTIARCH") or ""),
+        ),
+    ]
+    for directory in directories:
+        for name in names:
+            path = Path(directory, name)
+            if directory and ".so" in name and path.is_file():
+                return path
+    return None

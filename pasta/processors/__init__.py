@@ -1,0 +1,1 @@
+"""Vectorised work between the ring and the tools: filter, correlate, look up, aggregate."""

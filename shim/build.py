@@ -1,0 +1,142 @@
+"""Builds the native parts with the C compiler: libpasta.so, librefacc.so, its demos, two cffi modules.
+
+`python -m shim.build [DIRECTORY]` builds into pasta/_native; hatch_build.py calls `build()`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SHIM = Path(__file__).resolve().parent
+WARNINGS = ("-std=c11", "-Wall", "-Wextra")
+PUBLIC_HEADERS = ("include/pasta.h", "refacc/refacc.h", "refacc/refacc_tools.h")
+
+
+class BuildError(RuntimeError):
+    """The native parts cannot be built; the text says what is missing and what to do."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler and the flags added to every call (sanitizers, -Werror, …)."""
+
+    command: tuple[str, ...]
+    flags: tuple[str, ...] = ("-O2",)
+
+    @classmethod
+    def find(cls, flags: Sequence[str] = ("-O2",)) -> Compiler:
+        if os.environ.get("CC"):
+            command = tuple(shlex.split(os.environ["CC"]))
+            if shutil.which(command[0]):
+                return cls(command, tuple(flags))
+            raise BuildError(f"CC names {command[0]!r}, which was not found")
+        for name in ("cc", "gcc", "clang"):
+            if shutil.which(name):
+                return cls((name,), tuple(flags))
+        raise BuildError(
+            "PASTA needs a C compiler, and none of cc, gcc, clang was found: "
+            "install one (Debian/Ubuntu: apt install gcc libc6-dev; Fedora: dnf install gcc)"
+        )
+
+    def run(self, arguments: Sequence[str | Path]) -> None:
+        command = [*self.command, *self.flags, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.stderr:
+            sys.stderr.write(done.stderr)
+        if done.returncode:
+            raise BuildError(f"the C compiler failed ({done.returncode}): {shlex.join(command)}")
+
+
+def shared_library(compiler: Compiler, output: Path, sources: Sequence[Path], *options: str) -> None:
+    compiler.run(
+        [*WARNINGS, "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-g1",
+         *sources, "-o", output, "-Wl,-z,nodelete", *options, "-ldl"]
+    )  # fmt: skip
+
+
+def libpasta(compiler: Compiler, directory: Path) -> Path:
+    """The library that is preloaded: core, sources and the start of Python; libc only."""
+    sources = [
+        *sorted((SHIM / "core").glob("*.c")),
+        *sorted((SHIM / "sources").glob("*.c")),
+        SHIM / "python" / "start.c",
+    ]
+    output = directory / "libpasta.so"
+    shared_library(compiler, output, sources, f"-I{SHIM}")
+    return output
+
+
+def librefacc(compiler: Compiler, directory: Path) -> Path:
+    """The reference accelerator and its demonstration programs (bin/)."""
+    output = directory / "librefacc.so"
+    sources = sorted((SHIM / "refacc").glob("*.c"))
+    shared_library(compiler, output, sources, "-lm", "-Wl,-soname,librefacc.so")
+    programs = directory / "bin"
+    programs.mkdir(exist_ok=True)
+    for source in sorted((SHIM / "refacc" / "demos").glob("*.c")):
+        compiler.run(
+            [*WARNINGS, "-g1", "-pthread", f"-I{SHIM / 'refacc'}", f"-I{SHIM / 'include'}", source,
+             "-o", programs / source.stem, f"-L{directory}", "-lrefacc", "-lm", "-ldl",
+             "-Wl,-rpath,$ORIGIN/.."]
+        )  # fmt: skip
+    return output
+
+
+def extension(compiler: Compiler, directory: Path, name: str, source: Path, *more: Path) -> Path:
+    """A Python extension module; not linked to libpython, which the process provides."""
+    include = sysconfig.get_paths()["include"]
+    if not (Path(include) / "Python.h").exists():
+        raise BuildError(
+            f"Python.h was not found in {include}: install the headers of this Python "
+            "(Debian/Ubuntu: apt install python3-dev; Fedora: dnf install python3-devel)"
+        )
+    output = directory / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    # cffi's generated code is not ours to make warning-free
+    compiler.run(
+        ["-fPIC", "-shared", "-pthread", "-w", f"-I{include}", f"-I{SHIM / 'include'}",
+         f"-I{SHIM / 'python'}", source, *more, "-o", output]
+    )  # fmt: skip
+    return output
+
+
+def build(directory: Path, compiler: Compiler | None = None) -> list[Path]:
+    """Builds everything into `directory` and returns the files. Raises BuildError."""
+    try:
+        import cffi  # noqa: F401
+    except ImportError as error:
+        raise BuildError("building PASTA needs cffi: pip install cffi") from error
+    from shim.python import embed, native
+
+    compiler = compiler or Compiler.find()
+    directory.mkdir(parents=True, exist_ok=True)
+    libpasta(compiler, directory)
+    librefacc(compiler, directory)
+    with tempfile.TemporaryDirectory() as temporary:
+        ring, embedding = Path(temporary, "_ring.c"), Path(temporary, "_embed.c")
+        native.builder(list(compiler.command)).emit_c_code(str(ring))
+        extension(compiler, directory, "_ring", ring, SHIM / "python" / "reader.c")
+        embed.builder().emit_c_code(str(embedding))
+        extension(compiler, directory, "_embed", embedding)
+    headers = directory / "include"
+    headers.mkdir(exist_ok=True)
+    for header in PUBLIC_HEADERS:
+        shutil.copy(SHIM / header, headers)
+    return [path for path in directory.rglob("*") if path.is_file() and path.suffix != ".py"]
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(SHIM.parent))
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else SHIM.parent / "pasta" / "_native"
+    try:
+        build(target)
+    except BuildError as error:
+        sys.exit(f"pasta: {error}")

@@ -1,0 +1,55 @@
+/* The launcher's configuration: lines "key=value" in the environment variable PASTA_SHIM,
+ * copied once, so that a target that clears its environment does not take it from us. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { MAX_KEYS = 64 };
+
+static struct {
+    const char *key, *value;
+} entries[MAX_KEYS];
+static int entry_count;
+static bool wanted;
+
+void pasta_config_load(void) {
+    const char *text = getenv("PASTA_SHIM");
+    if (!text || entry_count) return;
+    char *copy = strdup(text), *rest = NULL;
+    if (!copy) return;
+    for (char *line = strtok_r(copy, "\n", &rest); line && entry_count < MAX_KEYS; line = strtok_r(NULL, "\n", &rest)) {
+        char *equals = strchr(line, '=');
+        if (!equals) continue;
+        *equals = '\0';
+        entries[entry_count].key = line;
+        entries[entry_count++].value = equals + 1;
+    }
+    wanted = pasta_session() && pasta_config_u64("schema", 0) == PASTA_SCHEMA;
+    if (wanted && !pasta_config_u64("children", 1)) wanted = pasta_config_u64("root", 0) == (uint64_t)getpid();
+}
+
+bool pasta_wanted(void) { return wanted; }
+
+const char *pasta_config(const char *key) {
+    for (int i = 0; i < entry_count; i++)
+        if (!strcmp(entries[i].key, key)) return entries[i].value;
+    return NULL;
+}
+
+uint64_t pasta_config_u64(const char *key, uint64_t otherwise) {
+    const char *value = pasta_config(key);
+    if (!value) return otherwise;
+    char *end;
+    uint64_t number = strtoull(value, &end, 0);
+    return end == value || *end ? otherwise : number;
+}
+
+const char *pasta_session(void) { return pasta_config("session"); }
+
+void pasta_config_forked(void) {
+    /* --no-children: only the launched process, and what it execs, is profiled */
+    if (wanted && !pasta_config_u64("children", 1)) wanted = false;
+}

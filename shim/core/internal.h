@@ -1,0 +1,38 @@
+/* Between the files of core and python only. */
+#ifndef PASTA_INTERNAL_H
+#define PASTA_INTERNAL_H
+
+#include "core.h"
+
+/* ---- config.c ---- */
+void pasta_config_load(void);
+const char *pasta_session(void); /* directory of the session, or NULL */
+void pasta_config_forked(void);
+
+/* ---- ring.c: the producers' side ---- */
+/* Creates and maps the ring file of this process; NULL with a message in `why`. */
+pasta_ring *pasta_ring_create(char *why, size_t why_size);
+void pasta_ring_forget(void); /* in the child of a fork: unmap the parent's ring */
+pasta_ring *pasta_ring_mine(void);
+const char *pasta_ring_path(void);
+void pasta_ring_stop(bool stopped);
+bool pasta_ring_stopped(void);
+void pasta_ring_restart_counters(void);
+
+/* ---- life.c ---- */
+/* True in the process that opened the ring; false in the child of a fork until it opens its own. */
+bool pasta_same_process(void);
+void pasta_after_fork(void);
+
+/* ---- say.c ---- */
+void pasta_say_keep_stderr(void);
+
+/* ---- processes.c: who belongs to the session ---- */
+void pasta_register_process(bool forked);
+
+/* ---- start.c (shim/python): where Python runs ---- */
+void pasta_consumer_start(bool after_fork);
+void pasta_consumer_forget(void); /* in the child of a fork: the consumer is the parent's */
+void pasta_consumer_finish(void); /* bounded wait for the embedded consumer */
+
+#endif

@@ -1,0 +1,167 @@
+/* Life of the process: load, first use, fork, exit. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+static uint32_t generation;
+/* A page that the kernel zeroes in the child of any fork, a raw clone included: 1 in the process
+ * that wrote it. */
+static uint32_t *fork_page;
+static uint32_t fork_page_fallback;
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static bool used, refused, consumer_ran;
+
+uint32_t pasta_generation(void) { return __atomic_load_n(&generation, __ATOMIC_RELAXED); }
+bool pasta_same_process(void) { return __atomic_load_n(fork_page, __ATOMIC_RELAXED) != 0; }
+
+static void make_fork_page(void) {
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK) != 0) page = &fork_page_fallback;
+    fork_page = page;
+    *fork_page = 1;
+}
+
+/* The child of a fork: the ring, its consumer and its interpreter are the parent's. */
+void pasta_after_fork(void) {
+    if (!fork_page) return;
+    *fork_page = 1;
+    pthread_mutex_init(&opening, NULL); /* another thread of the parent may have held it */
+    consumer_ran = consumer_ran || used;
+    used = refused = false;
+    __atomic_add_fetch(&generation, 1, __ATOMIC_RELAXED);
+    pasta_ring_forget();
+    pasta_consumer_forget();
+    pasta_ring_restart_counters();
+    pasta_config_forked();
+    if (pasta_wanted()) pasta_register_process(true);
+}
+
+static void in_child(void) {
+    *fork_page = 0;
+    pasta_after_fork();
+}
+
+static void at_exit(void) {
+    pasta_ring *r = pasta_ring_mine();
+    if (!r || !pasta_same_process()) return;
+    pasta_process_end *e = PASTA_BEGIN(process_end, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+    if (e) {
+        e->last_launch = r->launches;
+        pasta_publish(e);
+    }
+    __atomic_store_n(&r->state, PASTA_STATE_exiting, __ATOMIC_RELEASE);
+    pasta_consumer_finish();
+}
+
+static uint32_t intern_command(void) {
+    char text[4096];
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t length = read(fd, text, sizeof text);
+    close(fd);
+    if (length <= 0) return 0;
+    if (!text[length - 1]) length--;
+    for (ssize_t i = 0; i < length; i++)
+        if (!text[i]) text[i] = 0x1f;
+    return pasta_intern(text, (size_t)length);
+}
+
+static uint32_t intern_executable(void) {
+    char path[4096];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+    return length > 0 ? pasta_intern(path, (size_t)length) : 0;
+}
+
+static bool open_ring(void) {
+    char why[512];
+    if (pasta_ring_mine()) return true;
+    if (refused) return false;
+    pasta_say_keep_stderr();
+    if (pasta_ring_create(why, sizeof why)) return true;
+    refused = true;
+    pasta_say("%s: this process is not profiled", why);
+    return false;
+}
+
+bool pasta_open(void) {
+    if (!pasta_wanted()) return false;
+    if (!pasta_same_process()) pasta_after_fork();
+    if (pasta_ring_mine()) return true;
+    int saved = errno;
+    pthread_mutex_lock(&opening);
+    bool open = open_ring();
+    pthread_mutex_unlock(&opening);
+    errno = saved;
+    return open;
+}
+
+bool pasta_use(const char *source, const char *version) {
+    if (!pasta_open()) return false;
+    int saved = errno;
+    pthread_mutex_lock(&opening);
+    if (!used) {
+        used = true;
+        pasta_ring *r = pasta_ring_mine();
+        pasta_process *e =
+            PASTA_BEGIN_AS(process_start, process, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+        if (e) {
+            e->pid = (uint32_t)getpid();
+            e->parent = (uint32_t)getppid();
+            e->executable = intern_executable();
+            e->command = intern_command();
+            e->source = pasta_intern_z(source);
+            e->version = pasta_intern_z(version);
+            pasta_publish(e);
+        }
+        static bool exit_registered; /* handlers are inherited by forks */
+        if (!exit_registered) atexit(at_exit);
+        exit_registered = true;
+        pasta_consumer_start(consumer_ran);
+        __atomic_store_n(&r->used, 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&opening);
+    errno = saved;
+    return true;
+}
+
+void pasta_profiling_set(bool on, uint32_t origin) {
+    if (!pasta_open() || pasta_ring_stopped() == !on) return;
+    pasta_ring_stop(!on);
+    pasta_profiling *e = on ? PASTA_BEGIN_AS(profiling_start, profiling, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM)
+                            : PASTA_BEGIN_AS(profiling_stop, profiling, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+    if (!e) return;
+    e->origin = origin;
+    pasta_publish(e);
+}
+
+bool pasta_profiling_is_on(void) { return !pasta_ring_stopped(); }
+
+__attribute__((constructor)) static void load(void) {
+    int saved = errno;
+    pasta_config_load();
+    if (pasta_session()) {
+        make_fork_page();
+        pthread_atfork(NULL, NULL, in_child);
+        pasta_register_process(false);
+        if (pasta_wanted()) {
+            pasta_refacc_source_load();
+            pasta_nvidia_source_load();
+            pasta_annotate_source_load();
+        }
+    } else {
+        fork_page = &fork_page_fallback;
+    }
+    errno = saved;
+}

@@ -1,0 +1,45 @@
+/* The session's table of processes: every process that carries this library appends its pid, so
+ * that the launcher knows who still lives when the launched process has ended, and that a process
+ * replaced its image (exec).  A few microseconds, no descriptor kept. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { TABLE_BYTES = 1 << 19, TABLE_ENTRIES = TABLE_BYTES / 8 - 1 };
+
+typedef struct {
+    uint64_t count;
+    struct {
+        uint32_t pid;
+        uint32_t forked; /* 1: a fork without exec */
+    } entries[TABLE_ENTRIES];
+} pasta_process_table;
+
+static pasta_process_table *table;
+
+void pasta_register_process(bool forked) {
+    if (!table) {
+        char path[4096];
+        int saved = errno;
+        snprintf(path, sizeof path, "%s/processes", pasta_session());
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        if (fd < 0) { /* the session is over, or another root directory: nothing to register with */
+            errno = saved;
+            return;
+        }
+        void *mapped = mmap(NULL, TABLE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        close(fd);
+        errno = saved;
+        if (mapped == MAP_FAILED) return;
+        table = mapped;
+    }
+    uint64_t index = __atomic_fetch_add(&table->count, 1, __ATOMIC_ACQ_REL);
+    if (index >= TABLE_ENTRIES) return;
+    table->entries[index].forked = forked;
+    __atomic_store_n(&table->entries[index].pid, (uint32_t)getpid(), __ATOMIC_RELEASE);
+}

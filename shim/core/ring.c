@@ -1,0 +1,378 @@
+/* The producers' side of the ring: reserve with one compare-and-swap, write, publish.
+ *
+ * Positions only grow.  A producer may hand out positions of a logical segment only after some
+ * producer installed memory for it in segment_map, so a reservation never lacks memory: at the
+ * cap the event is counted and dropped before anything was reserved.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+#include "segments.h"
+
+enum {
+    SEGMENT_BYTES = 1 << 20,
+    SEGMENT_SLOTS = SEGMENT_BYTES / PASTA_SLOT,
+    ARENA_STEP = 1 << 18,
+    ARENA_CAP = 64 << 20,
+    STRING_LONGEST = 1 << 20,
+    PROBES = 128,
+    NAME_LONGEST = 4096,
+};
+
+static pasta_ring *ring;  /* NULL until opened; never unmapped while threads may hold records */
+static bool stopped;
+static char ring_path[NAME_LONGEST];
+
+#define KEEP_BIT(number, name, payload, keep, text) | ((uint64_t)(keep) << (number))
+static const uint64_t kept_kinds = 0 PASTA_EVENTS(KEEP_BIT);
+
+static uint64_t align(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+
+uint64_t pasta_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t pasta_hash(const void *bytes, size_t length) {
+    const uint8_t *p = bytes;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325), word;
+    for (; length >= 8; p += 8, length -= 8) {
+        memcpy(&word, p, 8);
+        hash = (hash ^ word) * UINT64_C(0x100000001b3);
+        hash ^= hash >> 29;
+    }
+    if (length) {
+        word = 0;
+        memcpy(&word, p, length);
+        hash = (hash ^ word ^ (uint64_t)length << 56) * UINT64_C(0x100000001b3);
+    }
+    return hash ^ hash >> 32;
+}
+
+/* ---- memory of the file ---- */
+
+/* Gives [offset, offset + bytes) of the ring file memory of its own, so that touching it cannot
+ * raise SIGBUS on a full file system.  Opens the file by name: the target may have closed, or
+ * reused, any descriptor that we kept. */
+static bool back_with_memory(uint64_t offset, uint64_t bytes) {
+    int saved = errno, fd = open(ring_path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) {
+        errno = saved;
+        return false;
+    }
+    bool done = posix_fallocate(fd, (off_t)offset, (off_t)bytes) == 0;
+    close(fd);
+    errno = saved;
+    return done;
+}
+
+static pasta_ring *create_file(int fd, char *why, size_t why_size) {
+    uint64_t strings = align(sizeof(pasta_ring), 4096);
+    uint64_t arena = strings + PASTA_STRING_SLOTS * sizeof(uint64_t);
+    uint64_t data = align(arena + ARENA_CAP, SEGMENT_BYTES);
+    uint64_t segments = pasta_config_u64("ring_max", UINT64_C(256) << 20) / SEGMENT_BYTES;
+    if (segments < 2) segments = 2;
+    if (segments > PASTA_MAX_SEGMENTS) segments = PASTA_MAX_SEGMENTS;
+    uint64_t total = data + segments * SEGMENT_BYTES;
+
+    struct rlimit limit; /* growing a file past this limit would raise SIGXFSZ in the target */
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < total) {
+        if (limit.rlim_cur < data + 2 * SEGMENT_BYTES) {
+            snprintf(why, why_size, "the limit on file sizes (ulimit -f) is too small for the event ring");
+            return NULL;
+        }
+        segments = (limit.rlim_cur - data) / SEGMENT_BYTES;
+        total = data + segments * SEGMENT_BYTES;
+    }
+    int error = ftruncate(fd, (off_t)total) ? errno : posix_fallocate(fd, 0, (off_t)(arena + ARENA_STEP));
+    if (!error) error = posix_fallocate(fd, (off_t)data, SEGMENT_BYTES);
+    if (error) {
+        snprintf(why, why_size, "no memory for the event ring in %s (%s)", pasta_session(), strerror(error));
+        return NULL;
+    }
+    pasta_ring *r = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (r == MAP_FAILED) {
+        snprintf(why, why_size, "cannot map the event ring (%s)", strerror(errno));
+        return NULL;
+    }
+    madvise(r, total, MADV_DONTDUMP); /* a core dump of the target stays the target's */
+    struct timespec real;
+    r->schema = PASTA_SCHEMA;
+    r->pid = (uint32_t)getpid();
+    r->parent = (uint32_t)getppid();
+    r->start_time = pasta_now();
+    clock_gettime(CLOCK_REALTIME, &real);
+    r->start_realtime = (uint64_t)real.tv_sec * 1000000000u + (uint64_t)real.tv_nsec;
+    r->file_bytes = total;
+    r->strings_offset = strings;
+    r->arena_offset = arena;
+    r->arena_bytes = ARENA_CAP;
+    r->arena_used = 8; /* offset 0 is no string */
+    r->arena_committed = ARENA_STEP;
+    r->data_offset = data;
+    r->segment_bytes = SEGMENT_BYTES;
+    r->segment_slots = SEGMENT_SLOTS;
+    r->max_segments = (uint32_t)segments;
+    r->segments = 1;
+    r->segment_map[0] = UINT64_C(1) << 16 | 1;
+    r->state = PASTA_STATE_open;
+    return r;
+}
+
+pasta_ring *pasta_ring_create(char *why, size_t why_size) {
+    int fd = -1;
+    uint32_t sequence = 0;
+    char path[NAME_LONGEST];
+    for (; fd < 0 && sequence < 10000; sequence++) {
+        int length = snprintf(path, sizeof path, "%s/rings/%d-%u", pasta_session(), (int)getpid(), sequence);
+        if (length < 0 || (size_t)length >= sizeof path) break;
+        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd < 0 && errno != EEXIST) break;
+    }
+    if (fd < 0) {
+        snprintf(why, why_size, "cannot create the event ring %s (%s)", path, strerror(errno));
+        return NULL;
+    }
+    pasta_ring *r = create_file(fd, why, why_size);
+    if (!r) {
+        unlink(path);
+        close(fd);
+        return NULL;
+    }
+    close(fd);
+    r->sequence = sequence - 1;
+    memcpy(ring_path, path, sizeof ring_path);
+    stopped = !pasta_config_u64("start", 1);
+    /* the collector recognises a ring by its magic: last */
+    __atomic_store_n(&r->magic, PASTA_MAGIC, __ATOMIC_RELEASE);
+    __atomic_store_n(&ring, r, __ATOMIC_RELEASE);
+    return r;
+}
+
+void pasta_ring_forget(void) {
+    pasta_ring *parents = ring;
+    if (!parents) return;
+    __atomic_store_n(&ring, NULL, __ATOMIC_RELEASE);
+    munmap(parents, parents->file_bytes);
+}
+
+pasta_ring *pasta_ring_mine(void) { return __atomic_load_n(&ring, __ATOMIC_ACQUIRE); }
+const char *pasta_ring_path(void) { return ring_path; }
+void pasta_ring_stop(bool value) { __atomic_store_n(&stopped, value, __ATOMIC_RELEASE); }
+bool pasta_ring_stopped(void) { return __atomic_load_n(&stopped, __ATOMIC_ACQUIRE); }
+
+/* ---- segments ---- */
+
+static uint32_t pop_free(pasta_ring *r) {
+    uint64_t head = __atomic_load_n(&r->free_head, __ATOMIC_ACQUIRE);
+    for (;;) {
+        uint32_t segment = (uint32_t)head;
+        if (!segment) return 0;
+        uint32_t next = __atomic_load_n(&r->free_next[segment - 1], __ATOMIC_RELAXED);
+        uint64_t with_next = ((head >> 32) + 1) << 32 | next;
+        if (__atomic_compare_exchange_n(&r->free_head, &head, with_next, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            return segment;
+    }
+}
+
+/* A new physical segment (number + 1), or 0 at the cap or where the file system is full. */
+static uint32_t grow(pasta_ring *r) {
+    uint32_t have = __atomic_load_n(&r->segments, __ATOMIC_ACQUIRE);
+    do {
+        if (have >= r->max_segments) return 0;
+    } while (!__atomic_compare_exchange_n(&r->segments, &have, have + 1, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    if (back_with_memory(r->data_offset + (uint64_t)have * SEGMENT_BYTES, SEGMENT_BYTES)) return have + 1;
+    __atomic_store_n(&r->max_segments, have, __ATOMIC_RELEASE); /* what there is stays the cap */
+    pasta_say("the event ring cannot grow beyond %u MiB: %s is full; make room there or lower ring.max",
+              have * (SEGMENT_BYTES >> 20), pasta_session());
+    return 0;
+}
+
+static bool install(pasta_ring *r, uint64_t logical) {
+    uint64_t *entry = &r->segment_map[logical % PASTA_MAX_SEGMENTS];
+    uint64_t old = __atomic_load_n(entry, __ATOMIC_ACQUIRE);
+    if (old >> 16 == logical + 1) return true;
+    uint64_t first_held = __atomic_load_n(&r->released, __ATOMIC_ACQUIRE) / SEGMENT_SLOTS;
+    if (logical - first_held >= PASTA_MAX_SEGMENTS) return false;
+    uint32_t segment = pop_free(r);
+    if (!segment) segment = grow(r);
+    if (!segment) return __atomic_load_n(entry, __ATOMIC_ACQUIRE) >> 16 == logical + 1;
+    if (!__atomic_compare_exchange_n(entry, &old, (logical + 1) << 16 | segment, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE))
+        pasta_push_free(r, segment); /* another producer was first, for this segment or a later one */
+    return __atomic_load_n(entry, __ATOMIC_ACQUIRE) >> 16 == logical + 1;
+}
+
+static pasta_header *slot_at(pasta_ring *r, uint64_t position) {
+    uint64_t entry = __atomic_load_n(&r->segment_map[position / SEGMENT_SLOTS % PASTA_MAX_SEGMENTS], __ATOMIC_ACQUIRE);
+    return (pasta_header *)((uint8_t *)r + r->data_offset + ((entry & 0xffff) - 1) * SEGMENT_BYTES +
+                            position % SEGMENT_SLOTS * PASTA_SLOT);
+}
+
+static void mark_busy(pasta_header *h, uint64_t position, uint16_t kind, uint8_t slots) {
+    h->kind = kind;
+    h->slots = slots;
+    __atomic_store_n(&h->commit, ~(uint32_t)(position / SEGMENT_SLOTS + 1), __ATOMIC_RELEASE);
+}
+
+static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
+    uint64_t tail = __atomic_load_n(&r->tail, __ATOMIC_RELAXED);
+    for (;;) {
+        uint64_t offset = tail % SEGMENT_SLOTS;
+        bool crosses = offset + slots > SEGMENT_SLOTS;
+        uint8_t take = crosses ? (uint8_t)(SEGMENT_SLOTS - offset) : slots;
+        if (PASTA_UNLIKELY(offset == 0) && !install(r, tail / SEGMENT_SLOTS)) {
+            uint64_t moved = __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE);
+            if (moved == tail) return NULL;
+            tail = moved;
+            continue;
+        }
+        if (!__atomic_compare_exchange_n(&r->tail, &tail, tail + take, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            continue;
+        pasta_header *h = slot_at(r, tail);
+        mark_busy(h, tail, crosses ? PASTA_EVENT_pad : kind, take);
+        if (!crosses) return h;
+        __atomic_store_n(&h->commit, (uint32_t)(tail / SEGMENT_SLOTS + 1), __ATOMIC_RELEASE);
+        tail += take;
+    }
+}
+
+/* ---- records ---- */
+
+static uint32_t thread_id(void) {
+    static __thread struct {
+        uint32_t id, generation;
+    } mine __attribute__((tls_model("initial-exec")));
+    uint32_t generation = pasta_generation() + 1;
+    if (PASTA_UNLIKELY(mine.generation != generation)) {
+        mine.id = (uint32_t)syscall(SYS_gettid);
+        mine.generation = generation;
+    }
+    return mine.id;
+}
+
+static void *write_header(pasta_header *h, uint8_t slots, int16_t device, uint16_t context, uint64_t stream) {
+    h->flags = 0;
+    h->time = pasta_now();
+    h->thread = thread_id();
+    h->device = device;
+    h->context = context;
+    h->stream = stream;
+    h->correlation = 0;
+    return memset(h + 1, 0xff, slots * (size_t)PASTA_SLOT - sizeof *h);
+}
+
+static __attribute__((noinline)) void report_drops(pasta_ring *r) {
+    uint64_t count = __atomic_exchange_n(&r->pending_drops, 0, __ATOMIC_ACQ_REL);
+    if (!count) return;
+    pasta_header *h = reserve(r, PASTA_EVENT_dropped, PASTA_SLOTS(pasta_dropped));
+    if (!h) {
+        __atomic_fetch_add(&r->pending_drops, count, __ATOMIC_RELAXED);
+        return;
+    }
+    pasta_dropped *e = write_header(h, PASTA_SLOTS(pasta_dropped), PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+    e->count = count;
+    pasta_publish(e);
+}
+
+void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context, uint64_t stream) {
+    pasta_ring *r = __atomic_load_n(&ring, __ATOMIC_ACQUIRE);
+    if (PASTA_UNLIKELY(!r)) return NULL;
+    if (PASTA_UNLIKELY(!pasta_same_process())) {
+        pasta_after_fork();
+        return NULL;
+    }
+    if (PASTA_UNLIKELY(__atomic_load_n(&stopped, __ATOMIC_RELAXED)) && !(kept_kinds >> kind & 1)) return NULL;
+    if (PASTA_UNLIKELY(__atomic_load_n(&r->pending_drops, __ATOMIC_RELAXED) != 0)) report_drops(r);
+    pasta_header *h = reserve(r, (uint16_t)kind, slots);
+    if (PASTA_UNLIKELY(!h)) {
+        __atomic_fetch_add(&r->dropped[kind], 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&r->pending_drops, 1, __ATOMIC_RELAXED);
+        return NULL;
+    }
+    return write_header(h, slots, device, context, stream);
+}
+
+static uint64_t correlation, launch;
+
+uint64_t pasta_next_correlation(void) { return __atomic_add_fetch(&correlation, 1, __ATOMIC_RELAXED); }
+
+uint64_t pasta_next_launch(void) {
+    uint64_t ordinal = __atomic_fetch_add(&launch, 1, __ATOMIC_RELAXED);
+    pasta_ring *r = pasta_ring_mine();
+    if (r) __atomic_store_n(&r->launches, ordinal + 1, __ATOMIC_RELAXED);
+    return ordinal;
+}
+
+void pasta_ring_restart_counters(void) { correlation = launch = 0; }
+
+/* ---- strings: an arena and an open-addressing table of (hash, offset / 8), both lock-free ---- */
+
+typedef struct {
+    uint32_t length;
+    char text[];
+} pasta_string;
+
+static pasta_string *string_at(pasta_ring *r, uint32_t id) {
+    return (pasta_string *)((uint8_t *)r + r->arena_offset + (uint64_t)id * 8);
+}
+
+static uint32_t put_string(pasta_ring *r, const char *text, size_t length) {
+    uint64_t bytes = align(sizeof(pasta_string) + length + 1, 8);
+    uint64_t offset = __atomic_fetch_add(&r->arena_used, bytes, __ATOMIC_ACQ_REL);
+    if (offset + bytes > r->arena_bytes) {
+        __atomic_fetch_sub(&r->arena_used, bytes, __ATOMIC_ACQ_REL);
+        return 0;
+    }
+    uint64_t committed = __atomic_load_n(&r->arena_committed, __ATOMIC_ACQUIRE);
+    if (offset + bytes > committed) {
+        uint64_t wanted = align(offset + bytes, ARENA_STEP);
+        if (!back_with_memory(r->arena_offset + committed, wanted - committed)) return 0;
+        while (committed < wanted && !__atomic_compare_exchange_n(&r->arena_committed, &committed, wanted, false,
+                                                                  __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        }
+    }
+    pasta_string *s = string_at(r, (uint32_t)(offset / 8));
+    s->length = (uint32_t)length;
+    memcpy(s->text, text, length);
+    s->text[length] = '\0';
+    return (uint32_t)(offset / 8);
+}
+
+uint32_t pasta_intern(const char *text, size_t length) {
+    pasta_ring *r = pasta_ring_mine();
+    if (!r || !text) return 0;
+    if (length > STRING_LONGEST) length = STRING_LONGEST;
+    uint64_t hash = pasta_hash(text, length);
+    uint32_t tag = (uint32_t)(hash >> 32), fresh = 0;
+    uint64_t *table = (uint64_t *)((uint8_t *)r + r->strings_offset);
+    for (unsigned probe = 0; probe < PROBES; probe++) {
+        uint64_t *entry = &table[(hash + probe) % PASTA_STRING_SLOTS];
+        uint64_t found = __atomic_load_n(entry, __ATOMIC_ACQUIRE);
+        if (!found) {
+            if (!fresh) fresh = put_string(r, text, length);
+            if (!fresh) return 0;
+            if (__atomic_compare_exchange_n(entry, &found, (uint64_t)tag << 32 | fresh, false, __ATOMIC_ACQ_REL,
+                                            __ATOMIC_ACQUIRE))
+                return fresh;
+        }
+        if (found >> 32 != tag) continue;
+        pasta_string *s = string_at(r, (uint32_t)found);
+        if (s->length == length && !memcmp(s->text, text, length)) return (uint32_t)found;
+    }
+    return 0;
+}
+
+uint32_t pasta_intern_z(const char *text) { return text ? pasta_intern(text, strlen(text)) : 0; }

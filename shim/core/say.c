@@ -1,0 +1,98 @@
+/* Lines for the user and for the log.  The target may close or redirect its stderr at any time,
+ * so a duplicate is kept from the moment that a ring is opened. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { LINE = 1024, KEPT = 16 };
+
+static int kept_stderr = -1;
+static dev_t kept_device;
+static ino_t kept_inode;
+static uint64_t said[KEPT];
+static unsigned said_count;
+
+static bool still_ours(void) {
+    struct stat now;
+    return kept_stderr >= 0 && fstat(kept_stderr, &now) == 0 && now.st_dev == kept_device && now.st_ino == kept_inode;
+}
+
+void pasta_say_keep_stderr(void) {
+    if (still_ours()) return;
+    struct stat now;
+    kept_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 900);
+    if (kept_stderr < 0 && errno == EINVAL) kept_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
+    if (kept_stderr >= 0 && fstat(kept_stderr, &now) == 0) {
+        kept_device = now.st_dev;
+        kept_inode = now.st_ino;
+    }
+}
+
+static void append(const char *path, const char *line, size_t length) {
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return; /* the log is the last resort: nowhere else to say so */
+    if (write(fd, line, length) < 0) { /* likewise */
+    }
+    close(fd);
+}
+
+static size_t format_line(char *line, const char *prefix, const char *format, va_list arguments) {
+    int start = snprintf(line, LINE, "%s", prefix);
+    int length = vsnprintf(line + start, LINE - (size_t)start - 1, format, arguments);
+    if (length < 0) length = 0;
+    size_t total = (size_t)start + (size_t)length;
+    if (total > LINE - 2) total = LINE - 2;
+    line[total++] = '\n';
+    return total;
+}
+
+static void to_log(const char *line, size_t length) {
+    const char *session = pasta_session();
+    if (!session) return;
+    char path[LINE];
+    snprintf(path, sizeof path, "%s/log.txt", session);
+    append(path, line, length);
+}
+
+void pasta_log(const char *format, ...) {
+    char line[LINE], prefix[48];
+    va_list arguments;
+    int saved = errno;
+    snprintf(prefix, sizeof prefix, "[%d] ", (int)getpid());
+    va_start(arguments, format);
+    size_t length = format_line(line, prefix, format, arguments);
+    va_end(arguments);
+    to_log(line, length);
+    errno = saved;
+}
+
+void pasta_say(const char *format, ...) {
+    char line[LINE];
+    va_list arguments;
+    int saved = errno;
+    va_start(arguments, format);
+    size_t length = format_line(line, "pasta: ", format, arguments);
+    va_end(arguments);
+    uint64_t hash = pasta_hash(line, length);
+    unsigned count = __atomic_load_n(&said_count, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < count && i < KEPT; i++)
+        if (said[i] == hash) return;
+    if (count < KEPT) {
+        said[count] = hash; /* a race may repeat a line: harmless */
+        __atomic_store_n(&said_count, count + 1, __ATOMIC_RELEASE);
+    }
+    if (!pasta_config_u64("quiet", 0)) {
+        int fd = still_ours() ? kept_stderr : STDERR_FILENO;
+        if (write(fd, line, length) < 0) { /* the target closed it: the log has the line */
+        }
+    }
+    to_log(line, length);
+    errno = saved;
+}

@@ -1,0 +1,51 @@
+"""The cffi embedding module: C's way into the interpreter that consumes the ring."""
+
+from __future__ import annotations
+
+import cffi
+
+#: What C may call. 0 means "off": cffi returns it when the interpreter cannot be used.
+API = """
+int pasta_embed_consume(const char *ring_path, int owns_interpreter);
+"""
+
+#: Runs once in the interpreter, before the first call. Nothing may be printed: the target's
+#: stderr is the target's.
+INITIALISATION = """
+from pasta._native._embed import ffi
+
+@ffi.def_extern(error=0)
+def pasta_embed_consume(ring_path, owns_interpreter):
+    from pasta.runtime.embedded import consume
+    return consume(ffi.string(ring_path).decode(), bool(owns_interpreter))
+"""
+
+#: Starts an interpreter that is exactly the one PASTA is installed in, whatever PATH and
+#: environment the target has; no signal handlers, no environment variables, no arguments.
+SOURCE = """
+__attribute__((visibility("default"))) int pasta_embed_initialize(const char *executable)
+{
+    if (Py_IsInitialized()) return 1;
+    PyConfig config;
+    PyConfig_InitIsolatedConfig(&config);
+    config.install_signal_handlers = 0;
+    config.parse_argv = 0;
+    config.write_bytecode = 1;
+    config.site_import = 1;
+    PyStatus status = PyConfig_SetBytesString(&config, &config.program_name, executable);
+    if (!PyStatus_Exception(status)) status = PyConfig_SetBytesString(&config, &config.executable, executable);
+    if (!PyStatus_Exception(status)) status = Py_InitializeFromConfig(&config);
+    PyConfig_Clear(&config);
+    if (PyStatus_Exception(status)) return 0;
+    PyEval_SaveThread();
+    return 1;
+}
+"""
+
+
+def builder() -> cffi.FFI:
+    ffi = cffi.FFI()
+    ffi.embedding_api(API)
+    ffi.set_source("pasta._native._embed", SOURCE)
+    ffi.embedding_init_code(INITIALISATION)
+    return ffi

@@ -1,0 +1,27 @@
+"""The cffi extension module pasta._native._ring: the ABI's types and the consumer's side."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import cffi
+
+SHIM = Path(__file__).resolve().parent.parent
+
+
+def declarations(compiler: list[str], header: Path) -> str:
+    """C declarations of a header without preprocessor lines, as cffi reads them."""
+    command = [*compiler, "-E", "-P", "-DPASTA_CFFI", "-I", str(SHIM / "include"), str(header)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return re.sub(r"__attribute__\(\(.*?\)\)", "", text)
+
+
+def builder(compiler: list[str]) -> cffi.FFI:
+    ffi = cffi.FFI()
+    ffi.cdef("#define PASTA_SCHEMA ...\n#define PASTA_SLOT ...\n")
+    ffi.cdef(declarations(compiler, SHIM / "include" / "pasta_abi.h"))
+    ffi.cdef(declarations(compiler, SHIM / "python" / "reader.h"))
+    ffi.set_source("pasta._native._ring", '#include "pasta_abi.h"\n#include "reader.h"\n')
+    return ffi

@@ -1,0 +1,183 @@
+/* The consumer's side of the ring: find published records, copy them apart by kind, give memory
+ * back.  Runs without the interpreter lock.  It is C, not Numba, because publication needs
+ * acquire loads, which Numba cannot express. */
+#define _GNU_SOURCE
+#include "reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../core/segments.h"
+
+#define PAYLOAD_NAME(number, name, payload, keep, text) [number] = #payload,
+static const char *const payload_names[PASTA_KINDS] = {PASTA_EVENTS(PAYLOAD_NAME)};
+#define KIND_SLOTS(number, name, payload, keep, text) \
+    [number] = (sizeof(pasta_header) + sizeof(pasta_##payload)) / PASTA_SLOT,
+static const uint8_t kind_slots[PASTA_KINDS] = {PASTA_EVENTS(KIND_SLOTS)};
+
+const char *pasta_payload_name(int kind) {
+    return kind > 0 && kind < PASTA_KINDS && payload_names[kind] ? payload_names[kind] : "";
+}
+int pasta_kind_slots(int kind) { return kind > 0 && kind < PASTA_KINDS ? kind_slots[kind] : 0; }
+
+pasta_ring *pasta_map(const char *path, int *error) {
+    struct stat size;
+    pasta_ring *r = NULL;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    *error = 0;
+    if (fd < 0 || fstat(fd, &size) != 0) {
+        *error = errno;
+    } else if ((uint64_t)size.st_size < sizeof(pasta_ring)) {
+        *error = -1;
+    } else {
+        r = mmap(NULL, (size_t)size.st_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+        if (r == MAP_FAILED) {
+            *error = errno;
+            r = NULL;
+        } else if (__atomic_load_n(&r->magic, __ATOMIC_ACQUIRE) != PASTA_MAGIC || r->schema != PASTA_SCHEMA ||
+                   r->file_bytes != (uint64_t)size.st_size) {
+            *error = -1;
+            munmap(r, (size_t)size.st_size);
+            r = NULL;
+        }
+    }
+    if (fd >= 0) close(fd);
+    return r;
+}
+
+void pasta_unmap(pasta_ring *r) { munmap(r, r->file_bytes); }
+
+static const uint8_t *segment_of(const pasta_stretch *s, uint64_t logical) {
+    if (s->ring) return pasta_segment(s->ring, logical);
+    return s->spilled + (logical - s->spilled_first) * s->segment_slots * PASTA_SLOT;
+}
+
+static int plausible(const pasta_header *h, uint64_t room) {
+    if (h->kind == PASTA_EVENT_pad) return h->slots > 0 && h->slots <= room;
+    return h->kind < PASTA_KINDS && h->slots && h->slots == kind_slots[h->kind] && h->slots <= room;
+}
+
+/* Length of the record at `h` if it is published; 0 if not (yet). */
+static uint32_t published(const pasta_header *h, uint32_t generation, uint64_t room) {
+    if (__atomic_load_n(&h->commit, __ATOMIC_ACQUIRE) != generation) return 0;
+    return plausible(h, room) ? h->slots : 0;
+}
+
+/* Slots of an unfinished record: known if its producer got as far as the busy mark. */
+static uint32_t unfinished(const pasta_header *h, uint32_t generation, uint64_t room) {
+    if (h->commit == ~generation && plausible(h, room)) return h->slots;
+    return 1;
+}
+
+void pasta_scan(pasta_stretch *s) {
+    uint64_t position = s->from;
+    memset(s->counts, 0, sizeof s->counts);
+    s->torn = 0;
+    while (position < s->end) {
+        uint64_t logical = position / s->segment_slots, stop = (logical + 1) * s->segment_slots;
+        const uint8_t *memory = segment_of(s, logical);
+        if (!memory) {
+            if (!s->final) break;
+            s->torn += (stop < s->end ? stop : s->end) - position;
+            position = stop < s->end ? stop : s->end;
+            continue;
+        }
+        uint32_t generation = (uint32_t)(logical + 1);
+        if (stop > s->end) stop = s->end;
+        while (position < stop) {
+            const pasta_header *h = (const pasta_header *)(memory + position % s->segment_slots * PASTA_SLOT);
+            uint32_t length = published(h, generation, stop - position);
+            if (length) {
+                s->counts[h->kind]++;
+            } else if (s->final) {
+                length = unfinished(h, generation, stop - position);
+                s->torn += length;
+            } else {
+                s->end = position;
+                return;
+            }
+            position += length;
+        }
+    }
+    s->end = position;
+}
+
+void pasta_gather(const pasta_stretch *s, uint64_t base, void **outputs) {
+    uint8_t *next[PASTA_KINDS];
+    memcpy(next, outputs, sizeof next);
+    for (uint64_t position = s->from; position < s->end;) {
+        uint64_t logical = position / s->segment_slots, stop = (logical + 1) * s->segment_slots;
+        const uint8_t *memory = segment_of(s, logical);
+        if (stop > s->end) stop = s->end;
+        if (!memory) {
+            position = stop;
+            continue;
+        }
+        uint32_t generation = (uint32_t)(logical + 1);
+        while (position < stop) {
+            const pasta_header *h = (const pasta_header *)(memory + position % s->segment_slots * PASTA_SLOT);
+            uint32_t length = published(h, generation, stop - position);
+            if (!length) {
+                position += unfinished(h, generation, stop - position);
+                continue;
+            }
+            uint8_t *to = next[h->kind];
+            if (to) {
+                memcpy(to, h, (size_t)length * PASTA_SLOT);
+                ((pasta_header *)to)->commit = (uint32_t)(position - base);
+                next[h->kind] = to + (size_t)length * PASTA_SLOT;
+            }
+            position += length;
+        }
+    }
+}
+
+void pasta_release(pasta_ring *r, uint64_t position) {
+    uint64_t from = r->released / r->segment_slots, to = position / r->segment_slots;
+    for (uint64_t logical = from; logical < to; logical++) {
+        uint64_t entry = __atomic_load_n(&r->segment_map[logical % PASTA_MAX_SEGMENTS], __ATOMIC_ACQUIRE);
+        /* first the position, then the memory: who takes over after a crash between the two may
+         * lose a segment of memory, never read one that is in use again */
+        __atomic_store_n(&r->released, (logical + 1) * r->segment_slots, __ATOMIC_RELEASE);
+        if (entry >> 16 == logical + 1) pasta_push_free(r, (uint32_t)(entry & 0xffff));
+    }
+}
+
+uint8_t *pasta_segment_memory(pasta_ring *r, uint64_t logical) { return pasta_segment(r, logical); }
+uint64_t pasta_tail(pasta_ring *r) { return __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE); }
+
+static int wait_set(uint32_t *word, uint32_t timeout_ms) {
+    if (!__atomic_load_n(word, __ATOMIC_ACQUIRE)) pasta_futex_wait(word, 0, (uint64_t)timeout_ms * 1000000u);
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE) != 0;
+}
+
+static void set_and_wake(uint32_t *word) {
+    __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+    pasta_futex_wake(word);
+}
+
+int pasta_wait_finish(pasta_ring *r, uint32_t timeout_ms) { return wait_set(&r->finish, timeout_ms); }
+int pasta_wait_finished(pasta_ring *r, uint32_t timeout_ms) { return wait_set(&r->finished, timeout_ms); }
+void pasta_ask_finish(pasta_ring *r) { set_and_wake(&r->finish); }
+void pasta_mark_finished(pasta_ring *r) { set_and_wake(&r->finished); }
+
+void pasta_beat(pasta_ring *r) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    __atomic_store_n(&r->heartbeat, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec, __ATOMIC_RELEASE);
+}
+
+const char *pasta_string_text(pasta_ring *r, uint32_t id, uint32_t *length) {
+    uint64_t offset = (uint64_t)id * 8, used = __atomic_load_n(&r->arena_used, __ATOMIC_ACQUIRE);
+    if (used > r->arena_committed) used = r->arena_committed;
+    if (!id || offset + sizeof(uint32_t) > used) return NULL;
+    const uint8_t *entry = (const uint8_t *)r + r->arena_offset + offset;
+    memcpy(length, entry, sizeof *length);
+    if (offset + sizeof(uint32_t) + *length + 1 > used) return NULL;
+    return (const char *)entry + sizeof(uint32_t);
+}

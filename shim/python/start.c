@@ -1,0 +1,234 @@
+/* Where Python runs, decided on a thread of our own some time after the first use of an
+ * accelerator, so that a short program never pays for an interpreter:
+ *
+ *   no Python in the process       the interpreter PASTA was installed with, embedded
+ *   PASTA's own environment        that interpreter: this thread joins it
+ *   any other Python               a collector process, which the launcher starts
+ *
+ * Whatever fails here ends in the collector: the ring keeps what was published meanwhile.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../core/internal.h"
+#include "../core/segments.h"
+
+enum { STACK_BYTES = 8 << 20, JOIN_ATTEMPTS = 20, JOIN_PAUSE_MS = 100 };
+
+static uint32_t started, done; /* done: the thread will not touch Python any more */
+
+static void want_collector(const char *why) {
+    pasta_ring *r = pasta_ring_mine();
+    if (!r) return;
+    pasta_log("a collector is wanted: %s", why);
+    r->reason = pasta_intern_z(why);
+    __atomic_store_n(&r->consumer, PASTA_CONSUMER_collector, __ATOMIC_RELEASE);
+}
+
+/* ---- a Python that is already in the process ---- */
+
+typedef struct {
+    const char *(*get_version)(void);
+    int (*is_initialized)(void);
+    int (*ensure)(void);
+    void (*release)(int);
+    int (*check)(void);
+    void *(*dict_new)(void);
+    int (*dict_set)(void *, const char *, void *);
+    void *(*dict_get)(void *, const char *);
+    void *(*builtins)(void);
+    void *(*text)(const char *);
+    void *(*run)(const char *, int, void *, void *);
+    long (*as_long)(void *);
+    void (*clear)(void);
+    void (*decref)(void *);
+} pasta_host_python;
+
+static bool find_host(pasta_host_python *p) {
+    static const char *const names[] = {"Py_GetVersion",     "Py_IsInitialized",      "PyGILState_Ensure",
+                                        "PyGILState_Release", "PyGILState_Check",      "PyDict_New",
+                                        "PyDict_SetItemString", "PyDict_GetItemString", "PyEval_GetBuiltins",
+                                        "PyUnicode_DecodeFSDefault", "PyRun_String",   "PyLong_AsLong",
+                                        "PyErr_Clear",       "Py_DecRef"};
+    void **slots = (void **)p;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!(slots[i] = dlsym(RTLD_DEFAULT, names[i]))) return false;
+    return true;
+}
+
+static int names_libpython(struct dl_phdr_info *info, size_t size, void *found) {
+    (void)size;
+    const char *name = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
+    if (name && !strncmp(name, "/libpython", 10)) *(bool *)found = true;
+    return 0;
+}
+
+static bool same_version(const pasta_host_python *p) {
+    const char *ours = pasta_config("python_version"), *theirs = p->get_version();
+    size_t length = ours ? strlen(ours) : 0; /* "3.11": the ABI of extension modules */
+    return length && !strncmp(theirs, ours, length) && (theirs[length] == '.' || theirs[length] == '+');
+}
+
+/* Is the host's environment the one PASTA is installed in?  Finds specs only: nothing is imported,
+ * so another package called "pasta" (google-pasta) is never run. */
+static const char question[] =
+    "def ask(origin):\n"
+    "    try:\n"
+    "        import sys\n"
+    "        from importlib.util import find_spec\n"
+    "        if not hasattr(sys.modules.get('__main__'), '__builtins__'):\n"
+    "            return 2\n"
+    "        spec = find_spec('pasta')\n"
+    "        import os\n"
+    "        if spec is None or not spec.origin or not os.path.samefile(spec.origin, origin):\n"
+    "            return 0\n"
+    "        return int(all(find_spec(m) is not None for m in ('_cffi_backend', 'numpy')))\n"
+    "    except Exception:\n"
+    "        return 2\n"
+    "answer = ask(origin)\n";
+
+static long ask_host(const pasta_host_python *p) {
+    enum { FILE_INPUT = 257 };
+    long answer = 2;
+    int state = p->ensure();
+    void *globals = p->dict_new(), *origin = p->text(pasta_config("origin") ? pasta_config("origin") : "");
+    if (globals && origin && !p->dict_set(globals, "__builtins__", p->builtins()) &&
+        !p->dict_set(globals, "origin", origin)) {
+        void *result = p->run(question, FILE_INPUT, globals, globals);
+        void *value = result ? p->dict_get(globals, "answer") : NULL;
+        if (value) answer = p->as_long(value);
+        if (result) p->decref(result);
+    }
+    p->clear();
+    if (origin) p->decref(origin);
+    if (globals) p->decref(globals);
+    p->release(state);
+    return answer;
+}
+
+static bool finishing(void) {
+    pasta_ring *r = pasta_ring_mine();
+    return !r || __atomic_load_n(&r->finish, __ATOMIC_ACQUIRE);
+}
+
+/* NULL where the host can be joined, else why not. */
+static const char *join_host(const pasta_host_python *p) {
+    if (!same_version(p)) return "the program runs another version of Python than PASTA";
+    for (int i = 0; i < JOIN_ATTEMPTS && !finishing(); i++) {
+        /* Initialised turns true before site has run: ask again until the main module is there. */
+        long answer = p->is_initialized() ? ask_host(p) : 2;
+        if (answer == 1) return NULL;
+        if (answer == 0) return "the program's Python environment is not the one PASTA is installed in";
+        pasta_futex_wait(&pasta_ring_mine()->finish, 0, (uint64_t)JOIN_PAUSE_MS * 1000000u);
+    }
+    return "the program's Python did not finish starting";
+}
+
+/* ---- the embedding module ---- */
+
+typedef int pasta_embed_initialize_function(const char *);
+typedef int pasta_embed_consume_function(const char *, int);
+
+static const char *consume(bool start_interpreter) {
+    const char *path = pasta_config("embed");
+    void *module = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (!module) return path ? dlerror() : "PASTA was built without its embedding module";
+    pasta_embed_initialize_function *initialize = NULL;
+    pasta_embed_consume_function *run = NULL;
+    *(void **)&initialize = dlsym(module, "pasta_embed_initialize");
+    *(void **)&run = dlsym(module, "pasta_embed_consume");
+    if (!initialize || !run) return "the embedding module lacks its entry points";
+    if (start_interpreter && !initialize(pasta_config("python"))) return "the embedded interpreter did not start";
+    pasta_ring *r = pasta_ring_mine();
+    if (finishing()) return NULL;
+    __atomic_store_n(&r->consumer, PASTA_CONSUMER_embedded, __ATOMIC_RELEASE);
+    /* 1: consumed to the end; anything else: off, and the reason is in the log */
+    return run(pasta_ring_path(), start_interpreter) == 1 ? NULL : "the embedded consumer stopped; see log.txt";
+}
+
+static const char *start_embedded(void) {
+    const char *library = pasta_config("libpython");
+    if (!library || !*library) return "the Python that PASTA is installed with has no shared library";
+    if (!dlopen(library, RTLD_NOW | RTLD_GLOBAL)) return dlerror();
+    return consume(true);
+}
+
+static void *consumer_thread(void *argument) {
+    (void)argument;
+    pthread_setname_np(pthread_self(), "pasta");
+    pasta_ring *r = pasta_ring_mine();
+    uint64_t delay_ms = pasta_config_u64("embed_delay_ms", 500);
+    uint64_t until = pasta_now() + delay_ms * 1000000u;
+    for (uint64_t now = pasta_now(); now < until && !finishing(); now = pasta_now())
+        pasta_futex_wait(&r->finish, 0, until - now);
+    if (!finishing()) {
+        pasta_host_python host;
+        bool has_libpython = false;
+        const char *why;
+        dl_iterate_phdr(names_libpython, &has_libpython);
+        if (find_host(&host)) {
+            why = join_host(&host);
+            if (!why) why = finishing() ? NULL : consume(false);
+        } else if (has_libpython) {
+            why = "the program has a Python of its own that PASTA cannot see";
+        } else {
+            why = start_embedded();
+        }
+        if (why && !finishing()) want_collector(why);
+    }
+    __atomic_store_n(&done, 1, __ATOMIC_RELEASE);
+    pasta_futex_wake(&done);
+    return NULL;
+}
+
+void pasta_consumer_start(bool after_fork) {
+    if (pasta_config_u64("collector", 0)) {
+        want_collector("asked for by --collector");
+        return;
+    }
+    if (after_fork) { /* the parent's interpreter is in this process's memory in an unknown state */
+        want_collector("the process was forked from one that PASTA already ran in");
+        return;
+    }
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the target's signals go to the target's threads */
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    int error = pthread_create(&thread, &attributes, consumer_thread, NULL);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        want_collector("no thread can be created in the program");
+    else
+        started = 1;
+}
+
+void pasta_consumer_forget(void) { started = done = 0; }
+
+void pasta_consumer_finish(void) {
+    pasta_ring *r = pasta_ring_mine();
+    if (!started || !r || __atomic_load_n(&done, __ATOMIC_ACQUIRE)) return;
+    __atomic_store_n(&r->finish, 1, __ATOMIC_RELEASE);
+    pasta_futex_wake(&r->finish);
+    pasta_host_python host;
+    /* Ended by exit() from a thread that holds the interpreter lock: the consumer can never get
+     * it, so what is in the ring is left to the launcher. */
+    if (find_host(&host) && host.is_initialized() && host.check()) return;
+    uint64_t until = pasta_now() + pasta_config_u64("exit_timeout_ms", 10000) * 1000000u;
+    for (uint64_t now = pasta_now(); now < until && !__atomic_load_n(&done, __ATOMIC_ACQUIRE); now = pasta_now())
+        pasta_futex_wait(&done, 0, until - now);
+    if (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))
+        pasta_log("the embedded consumer did not finish in time; the launcher takes over");
+}
