@@ -78,7 +78,7 @@ def dtype(kind: str) -> np.dtype[Any]:
     payload = f"pasta_{payload_of(kind)}"
     for struct, base in (("pasta_header", 0), (payload, header)):
         for name, field in _fields(struct):
-            if name.startswith(("reserved", "unused")) and struct != payload:
+            if name.startswith("unused"):
                 continue
             names.append("index" if (struct, name) == ("pasta_header", "commit") else name)
             formats.append(_format(field.type))

@@ -145,21 +145,21 @@ typedef struct pasta_process {
 
 typedef struct pasta_process_end {
     uint64_t last_launch; /* launches submitted by this process */
-    uint64_t reserved[2];
+    uint64_t unused[2];
 } pasta_process_end;
 
 typedef struct pasta_context {
     uint64_t handle;
     uint32_t name; /* string: device name */
-    uint32_t reserved;
-    uint64_t reserved2;
+    uint32_t unused;
+    uint64_t unused2;
 } pasta_context;
 
 typedef struct pasta_stream {
     uint64_t handle;
     uint64_t id;       /* the vendor's unique id where it has one; absent: all ones */
     int32_t priority;  /* absent: all ones */
-    uint32_t reserved;
+    uint32_t unused;
 } pasta_stream;
 
 typedef struct pasta_module {
@@ -186,7 +186,7 @@ typedef struct pasta_kernel_launch {
 
 typedef struct pasta_launch_end {
     uint64_t ordinal; /* of the launch */
-    uint64_t reserved[2];
+    uint64_t unused[2];
 } pasta_launch_end;
 
 typedef struct pasta_kernel_complete {
@@ -199,7 +199,7 @@ typedef struct pasta_graph_launch {
     uint64_t graph; /* executable graph handle */
     uint64_t launch_id;
     uint32_t upload; /* 1: an upload, not a launch */
-    uint32_t reserved;
+    uint32_t unused;
 } pasta_graph_launch;
 
 typedef struct pasta_memory {
@@ -234,7 +234,7 @@ typedef struct pasta_memory_set {
     uint32_t element; /* bytes */
     uint32_t value;
     uint64_t graph_node; /* absent: all ones */
-    uint64_t reserved[4];
+    uint64_t unused[4];
 } pasta_memory_set;
 
 typedef struct pasta_uvm {
@@ -248,13 +248,13 @@ typedef struct pasta_uvm {
 typedef struct pasta_sync {
     uint64_t handle; /* of what was waited for: stream, context or event; absent: all ones */
     uint32_t what;   /* PASTA_SYNC_* */
-    uint32_t reserved;
+    uint32_t unused;
     uint64_t duration; /* ns the host waited; absent: all ones */
 } pasta_sync;
 
 typedef struct pasta_event {
     uint64_t handle;
-    uint64_t reserved[2];
+    uint64_t unused[2];
 } pasta_event;
 
 typedef struct pasta_range {
@@ -267,8 +267,8 @@ typedef struct pasta_range {
 
 typedef struct pasta_profiling {
     uint32_t origin; /* PASTA_ORIGIN_* */
-    uint32_t reserved;
-    uint64_t reserved2[2];
+    uint32_t unused;
+    uint64_t unused2[2];
 } pasta_profiling;
 
 typedef struct pasta_operator_begin {
@@ -278,13 +278,13 @@ typedef struct pasta_operator_begin {
     uint64_t forward_thread; /* of a backward operator; absent: all ones */
     uint32_t stack;    /* id of an interned Python stack; 0 absent */
     uint32_t module;   /* string: module path; 0 absent */
-    uint64_t reserved[7];
+    uint64_t unused[7];
 } pasta_operator_begin;
 
 typedef struct pasta_operator_end {
     uint32_t name; /* string */
-    uint32_t reserved;
-    uint64_t reserved2[2];
+    uint32_t unused;
+    uint64_t unused2[2];
 } pasta_operator_end;
 
 typedef struct pasta_tensor_memory {
@@ -323,28 +323,28 @@ typedef struct pasta_pc_sample {
     uint64_t pc;       /* offset in the function, bytes */
     uint64_t function; /* vendor's function handle */
     uint16_t reason;   /* the vendor's stall reason */
-    uint16_t reserved;
+    uint16_t unused0;
     uint32_t samples;
     uint32_t not_issued;
     uint32_t unused;
     uint64_t ordinal; /* of the launch; absent: all ones */
-    uint64_t reserved2[6];
+    uint64_t unused2[6];
 } pasta_pc_sample;
 
 typedef struct pasta_probe_data {
     uint64_t offset; /* of the buffer in the probe area */
     uint64_t bytes;
     uint32_t map;
-    uint32_t reserved;
+    uint32_t unused;
 } pasta_probe_data;
 
 typedef struct pasta_dropped {
     uint64_t count; /* events lost just before this record */
-    uint64_t reserved[2];
+    uint64_t unused[2];
 } pasta_dropped;
 
 typedef struct pasta_pad {
-    uint64_t reserved[3];
+    uint64_t unused[3];
 } pasta_pad;
 
 /* ---- The ring: one shared-memory file per process ------------------------------------------
