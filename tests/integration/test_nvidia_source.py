@@ -1,0 +1,391 @@
+"""The NVIDIA source driven by a stand-in library: what each callback becomes in the ring."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pasta import abi
+from pasta._native import DIRECTORY, ffi, lib
+
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "tests" / "fixtures"
+#: Another build of the library, say one with a sanitizer, may be named.
+LIBRARY = Path(os.environ.get("PASTA_TEST_LIBRARY", DIRECTORY / "libpasta.so"))
+ABSENT64 = np.uint64(2**64 - 1)
+ABSENT32 = np.uint32(2**32 - 1)
+ABSENT16 = np.uint16(2**16 - 1)
+STRINGS = (("kernel_launch", "name"), ("process_start", "source"), ("process_start", "version"))
+DEVICE, STREAM = 3, 0x51
+
+
+@dataclass
+class Played:
+    """What one run of the program printed, and its ring."""
+
+    status: int
+    stdout: str
+    stderr: str
+    log: str
+    tables: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    strings: dict[int, str] = field(default_factory=dict)
+
+    def __getitem__(self, kind: str) -> np.ndarray[Any, Any]:
+        return self.tables.get(kind, np.empty(0, abi.dtype(kind)))
+
+    def names(self, kind: str) -> list[str]:
+        return [self.strings[int(number)] for number in self[kind]["name"]]
+
+
+def read_ring(path: Path, played: Played) -> None:
+    error = ffi.new("int *")
+    ring = lib.pasta_map(os.fsencode(path), error)
+    assert ring != ffi.NULL, f"{path}: error {error[0]}"
+    stretch = ffi.new("pasta_stretch *")
+    stretch.ring, stretch.segment_slots = ring, ring.segment_slots
+    stretch.end, stretch.final = lib.pasta_tail(ring), 1
+    lib.pasta_scan(stretch)
+    assert stretch.torn == 0
+    assert sum(ring.dropped) == 0
+    outputs, buffers = ffi.new("void *[64]"), {}
+    for kind, number in abi.KINDS.items():
+        if stretch.counts[number] and kind not in abi.UNRECORDED:
+            table = np.zeros(stretch.counts[number], abi.dtype(kind))
+            buffers[kind] = ffi.from_buffer(table)
+            outputs[number] = buffers[kind]
+            played.tables[kind] = table
+    lib.pasta_gather(stretch, 0, outputs)
+    length = ffi.new("uint32_t *")
+    for kind, column in STRINGS:
+        for number in {int(n) for n in played[kind][column]} - {0}:
+            text = lib.pasta_string_text(ring, number, length)
+            assert text != ffi.NULL
+            played.strings[number] = ffi.buffer(text, length[0])[:].decode()
+    lib.pasta_unmap(ring)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("fake-cuda")
+    compiler = [os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"]
+    library = [*compiler, "-shared", "-fPIC", "-fvisibility=hidden", FIXTURES / "fake_sanitizer.c"]
+    subprocess.run([*library, "-o", directory / "libsanitizer-public.so"], check=True)
+    program = [*compiler, f"-I{ROOT / 'shim' / 'sources'}", FIXTURES / "fake_cuda_program.c"]
+    subprocess.run([*program, "-o", directory / "program", "-ldl", "-lpthread"], check=True)
+    return directory
+
+
+Play = Callable[..., Played]
+
+
+@pytest.fixture
+def play(built: Path, tmp_path: Path) -> Play:
+    def run(*scripts: str, inject: str = "both", settings: str = "", **extra: str) -> Played:
+        (tmp_path / "rings").mkdir(exist_ok=True)
+        pasta = str(LIBRARY)
+        fake = str(built / "libsanitizer-public.so")
+        configuration = (
+            f"session={tmp_path}\nschema={abi.SCHEMA}\ncollector=1\nring_max={1 << 28}\n"
+        )
+        if "sanitizer_lib" not in settings:
+            configuration += f"sanitizer_lib={fake}\n"
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PASTA_SHIM": configuration + settings,
+            "FAKE_SANITIZER": fake,
+            **extra,
+        }
+        if inject in ("both", "preload"):
+            environment["LD_PRELOAD"] = pasta
+        if inject in ("both", "cuda"):
+            environment["CUDA_INJECTION64_PATH"] = pasta
+        done = subprocess.run(
+            [built / "program", *scripts],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        log = tmp_path / "log.txt"
+        played = Played(
+            done.returncode, done.stdout, done.stderr, log.read_text() if log.exists() else ""
+        )
+        rings = list((tmp_path / "rings").iterdir())
+        assert len(rings) <= 1
+        if rings:
+            read_ring(rings[0], played)
+        return played
+
+    return run
+
+
+@pytest.fixture(params=["12.9", "13.5"])
+def layout(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("inject", ["both", "preload", "cuda"])
+def test_every_injection_records_and_changes_nothing(play: Play, inject: str) -> None:
+    played = play("context", inject=inject)
+    assert (played.status, played.stdout, played.stderr) == (7, "done\n", "")
+    assert len(played["context_create"]) == 1
+    start = played["process_start"][0]
+    assert played.strings[int(start["source"])] == "nvidia_sanitizer"
+    assert played.strings[int(start["version"])] == "13.5"
+
+
+def test_process_without_cuda_leaves_nothing(play: Play, built: Path, tmp_path: Path) -> None:
+    environment = {
+        "PASTA_SHIM": f"session={tmp_path}\nschema={abi.SCHEMA}\nsanitizer_lib=/nonexistent\n",
+        "LD_PRELOAD": str(LIBRARY),
+    }
+    done = subprocess.run(["/bin/true"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "rings").exists()
+
+
+def test_context_stream_module(play: Play, layout: str) -> None:
+    played = play("context", FAKE_SANITIZER_API=layout)
+    (context,) = played["context_create"]
+    assert (context["handle"], context["context"], context["device"]) == (0xC0, 0, DEVICE)
+    (stream,) = played["stream_create"]
+    assert (stream["handle"], stream["id"], stream["device"]) == (STREAM, 0x5151, DEVICE)
+    (module,) = played["module_load"]
+    assert (module["handle"], module["bytes"]) == (0x4000, 24)
+    assert module["hash"] not in (0, ABSENT64)
+    (version,) = {played.strings[int(n)] for n in played["process_start"]["version"]}
+    assert version == layout
+
+
+def test_memory_as_recorded_on_an_h200(play: Play, layout: str) -> None:
+    played = play("context", "memory", FAKE_SANITIZER_API=layout)
+    allocs = played["memory_alloc"]
+    memory = abi.ENUMS["memory"]
+    assert [
+        (memory[int(a["memory"])], int(a["address"]), int(a["bytes"])) for a in allocs[:-2]
+    ] == [
+        ("virtual", 0x200000000, 4297064448),
+        ("device", 0x7F4D56C00000, 512),
+        ("device", 0x7F4D4FE00000, 1048576),
+        ("virtual", 0x7F4D34000000, 33554432),
+        ("managed", 0x7F4D34000000, 4096),
+        ("pinned", 0x7F4D54800000, 4096),
+        ("pool", 0x302000000, 4096),
+        ("module", 0x7F0000000000, 64),
+        ("external", 0x303000000, 8192),
+    ]
+    assert [(memory[int(a["memory"])], int(a["address"])) for a in allocs[-2:]] == [
+        ("array", 0xA1),
+        ("external", 0x7F1200000000),
+    ]
+    assert allocs[-2]["bytes"] == ABSENT64
+    internal = [bool(a["flags"] & abi.FLAG_INTERNAL) for a in allocs]
+    assert internal[:4] == [True, True, False, False]
+    assert allocs[6]["flags"] == abi.FLAG_ASYNC
+    assert (allocs[6]["stream"], allocs[2]["stream"]) == (STREAM, ABSENT64)
+    assert {int(a["context"]) for a in allocs[1:3]} == {0}
+
+    frees = [(int(f["address"]), int(f["memory"])) for f in played["memory_free"]]
+    kinds = {name: number for number, name in memory.items()}
+    assert frees == [
+        (0xA1, kinds["array"]),
+        (0x302000000, kinds["pool"]),
+        (0x7F4D34000000, ABSENT32),
+        (0x7F4D54800000, kinds["pinned"]),
+        (0x7F4D34000000, kinds["virtual"]),
+    ]
+
+
+def test_sets_count_bytes_of_elements(play: Play) -> None:
+    sets = play("context", "memory")["memory_set"]
+    assert sets["bytes"].tolist() == [4097, 4096, 30000, 4000, 2000, 2000]
+    assert sets["element"].tolist() == [1, 1, 1, 4, 2, 4]
+    assert sets["pitch"].tolist() == [0, 0, 512, 0, 0, 512]
+    assert [bool(f & abi.FLAG_ASYNC) for f in sets["flags"]] == [False, True, *[False] * 4]
+
+
+def test_copies(play: Play) -> None:
+    copies = play("context", "memory")["memory_copy"]
+    direction = abi.ENUMS["copy"]
+    assert [direction[int(d)] for d in copies["direction"]] == [
+        "host_to_device",
+        "device_to_host",
+        "device_to_device",
+    ]
+    assert copies["bytes"].tolist() == [4096, 3000, 4096]
+    assert copies["source_pitch"].tolist() == [4096, 512, 4096]
+    assert copies["source_device"].tolist() == [-1, DEVICE, DEVICE]
+    assert copies["destination_device"].tolist() == [DEVICE, -1, DEVICE]
+    assert set(copies["destination_stream"].tolist()) == {int(ABSENT64)}
+
+
+def test_peer_copies_and_a_context_handle_used_again(play: Play, layout: str) -> None:
+    played = play("context", "peer", FAKE_SANITIZER_API=layout)
+    peer, unknown = played["memory_copy"]
+    assert abi.ENUMS["copy"][int(peer["direction"])] == "peer_to_peer"
+    assert (peer["source_device"], peer["destination_device"]) == (DEVICE, DEVICE + 1)
+    assert peer["destination_stream"] == STREAM + 1
+    assert unknown["direction"] == ABSENT32
+    created, destroyed = played["context_create"], played["context_destroy"]
+    assert created["context"].tolist() == [0, 1, 2]
+    assert created["device"].tolist() == [DEVICE, DEVICE + 1, DEVICE + 2]
+    assert destroyed["context"].tolist() == [1]
+
+
+def test_launches(play: Play) -> None:
+    played = play("context", "launches")
+    launches, ends = played["kernel_launch"], played["kernel_launch_end"]
+    assert played.names("kernel_launch") == ["_Z4vaddPf"] * 10 + ["_Z4failPf"] * 2 + ["_Z5otherPf"]
+    assert launches["ordinal"].tolist() == list(range(13))
+    assert launches["grid"][:10].tolist() == [[i + 1, 2, 1] for i in range(10)]
+    assert launches["block"][0].tolist() == [256, 1, 1]
+    assert launches["cluster"][0].tolist() == [2, 1, 1]
+    assert launches["cluster"][11].tolist() == [ABSENT16] * 3
+    assert set(launches["stream"].tolist()) == {STREAM}
+    assert launches["entry_pc"].tolist() == [0x4000 + 9] * 12 + [0x4000 + 10]
+    assert set(launches["shared_dynamic"].tolist()) == {int(ABSENT32)}
+    ended = dict(zip(ends["ordinal"].tolist(), ends["correlation"].tolist(), strict=True))
+    begun = dict(zip(launches["ordinal"].tolist(), launches["correlation"].tolist(), strict=True))
+    del begun[10]  # it never ended
+    assert ended == begun
+    assert "looked up 3 functions\n" in played.stdout
+
+
+def test_a_function_without_address_is_still_recorded(play: Play) -> None:
+    launches = play("context", "launches", FAKE_SANITIZER_FAIL="function_pc=1")["kernel_launch"]
+    assert len(launches) == 13
+    assert set(launches["entry_pc"].tolist()) == {int(ABSENT64)}
+
+
+def test_graph_nodes_are_launches_and_uploads_are_not(play: Play) -> None:
+    played = play("context", "graph")
+    assert played["graph_launch"]["upload"].tolist() == [1, 0, 0]
+    assert played["graph_launch_end"]["launch_id"].tolist() == [int(ABSENT64), 1, 2]
+    assert (
+        played["graph_launch"]["correlation"].tolist()
+        == played["graph_launch_end"]["correlation"].tolist()
+    )
+    launches = played["kernel_launch"]
+    assert launches["graph_node"].tolist() == [0x91, 0x91]
+    assert launches["stream"].tolist() == [STREAM, STREAM]
+    assert launches["correlation"].tolist() == played["kernel_launch_end"]["correlation"].tolist()
+    for kind, node in (("memory_copy", 0x92), ("memory_set", 0x93)):
+        assert played[kind]["graph_node"].tolist() == [node, node]
+        assert played[kind]["stream"].tolist() == [STREAM, STREAM]
+    for kind in ("kernel_launch", "memory_copy", "memory_set", "memory_free"):
+        assert all(flags & abi.FLAG_GRAPH for flags in played[kind]["flags"])
+    in_graph = played["memory_alloc"]["flags"] & abi.FLAG_GRAPH != 0
+    assert played["memory_alloc"]["address"][in_graph].tolist() == [0x5000, 0x5000]
+    assert played["memory_free"]["address"].tolist() == [0x5000, 0x5000]
+    assert set(played["memory_free"]["bytes"].tolist()) == {int(ABSENT64)}
+    assert played["memory_free"]["device"].tolist() == [DEVICE, DEVICE]
+
+
+def test_synchronisation_and_events(play: Play, layout: str) -> None:
+    played = play("context", "events", FAKE_SANITIZER_API=layout)
+    what = abi.ENUMS["sync"]
+    assert [(what[int(s["what"])], int(s["handle"])) for s in played["sync"]] == [
+        ("stream", STREAM),
+        ("context", 0xC0),
+        ("event", 0xE1),
+    ]
+    for kind in ("event_create", "event_record", "event_wait", "event_destroy"):
+        (event,) = played[kind]
+        assert (event["handle"], event["device"]) == (0xE1, DEVICE)
+    assert played["event_record"][0]["stream"] == STREAM
+    assert played["event_create"][0]["stream"] == ABSENT64
+
+
+def test_managed_memory(play: Play) -> None:
+    played = play("context", "managed")
+    (attach,) = played["uvm_attach"]
+    assert (attach["address"], attach["advice"], attach["stream"]) == (0x7F4D34000000, 3, STREAM)
+    assert played["uvm_prefetch"]["destination"].tolist() == [1, -1, 2]
+    assert played["uvm_prefetch"]["bytes"].tolist() == [4096, 4096, 64]
+    assert played["uvm_advise"]["advice"].tolist() == [1, 5]
+    assert played["uvm_advise"]["destination"].tolist() == [-1, 2]
+
+
+def test_profiler_start_and_stop(play: Play) -> None:
+    played = play("context", "profiler")
+    assert played.names("kernel_launch") == ["_Z8profiledv"]
+    assert played["kernel_launch"]["grid"][:, 0].tolist() == [2]
+    assert played["kernel_launch"]["ordinal"].tolist() == [1]
+    for kind in ("profiling_start", "profiling_stop"):
+        (change,) = played[kind]
+        assert abi.ENUMS["origin"][int(change["origin"])] == "profiler"
+    assert 0x8000 in played["memory_alloc"]["address"]
+
+
+def test_threads_lose_no_launch(play: Play) -> None:
+    played = play("threads")
+    launches, ends = played["kernel_launch"], played["kernel_launch_end"]
+    assert len(launches) == len(ends) == 16000
+    assert sorted(launches["ordinal"].tolist()) == list(range(16000))
+    assert len(set(launches["correlation"].tolist())) == 16000
+    by_stream = {int(s): launches[launches["stream"] == s] for s in range(8)}
+    for stream, mine in by_stream.items():
+        assert mine["grid"][:, 0].tolist() == list(range(2000))
+        assert {played.strings[int(n)] for n in mine["name"]} == {f"_Z1k{stream % 4}v"}
+    begun = dict(zip(launches["correlation"].tolist(), launches["thread"].tolist(), strict=True))
+    assert dict(zip(ends["correlation"].tolist(), ends["thread"].tolist(), strict=True)) == begun
+    assert sorted(played["context_create"]["context"].tolist()) == [0, 1, 2]
+    contexts = played["context_create"]
+    handles = {int(context["context"]): int(context["handle"]) for context in contexts}
+    for stream, mine in by_stream.items():
+        assert {handles[int(number)] for number in mine["context"]} == {0x1000 + stream % 2}
+
+
+def test_child_of_a_process_with_cuda_is_not_recorded(play: Play) -> None:
+    played = play("context", "fork")
+    assert played.names("kernel_launch") == ["_Z6parentv"]
+
+
+def test_empty_subscription_records_nothing(play: Play, tmp_path: Path) -> None:
+    played = play("context", "launches", settings="nvidia.empty=1\n")
+    assert (played.status, played.stderr, played.tables) == (7, "", {})
+    assert played.stdout.endswith("done\n")
+
+
+NO_FILE, NO_SANITIZER = "sanitizer_lib=/no/such.so\n", "sanitizer_lib=libm.so.6\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "extra", "line"),
+    [
+        (NO_FILE, {}, r"/no/such\.so.*; pip install 'pasta-profiler\[nvidia\]'"),
+        (NO_SANITIZER, {}, r"libm\.so\.6 has no sanitizer\w+; pip install"),
+        ("", {"FAIL": "subscribe=10"}, r"subscribe failed with 10 \(The maximum.*without it"),
+        ("", {"FAIL": "enable_domain=13"}, r"enable_domain failed with 13 .*driver"),
+        ("", {"FAIL": "enable_callback=1"}, r"enable_callback failed with 1 .*doctor"),
+        ("", {"API": "99"}, r"newer than this PASTA knows \(callback 4 of domain 5\)"),
+    ],
+)
+def test_what_fails_is_one_line_and_the_program_runs(
+    play: Play, settings: str, extra: dict[str, str], line: str
+) -> None:
+    fake = {f"FAKE_SANITIZER_{name}": value for name, value in extra.items()}
+    played = play("context", "launches", settings=settings, **fake)
+    assert (played.status, played.stdout.splitlines()[-1]) == (7, "done")
+    assert re.fullmatch(rf"pasta: CUDA is not recorded: .*{line}.*\n", played.stderr)
+    assert "kernel_launch" not in played.tables
+
+
+def test_a_subscription_that_delivers_nothing_is_logged(play: Play) -> None:
+    played = play("context", FAKE_SANITIZER_SILENT="1")
+    assert (played.status, played.stderr) == (7, "")
+    assert "no callback came in this process" in played.log
+
+
+def test_another_injected_tool_is_logged(play: Play, built: Path) -> None:
+    other = str(built / "libsanitizer-public.so")
+    done = play(inject="preload", CUDA_INJECTION64_PATH=other)
+    assert f"CUDA_INJECTION64_PATH names {other}" in done.log
