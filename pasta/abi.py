@@ -47,6 +47,27 @@ FLAG_GRAPH: int = lib.PASTA_FLAG_GRAPH
 FLAG_ASYNC: int = lib.PASTA_FLAG_ASYNC
 FLAG_INTERNAL: int = lib.PASTA_FLAG_INTERNAL
 
+#: Payload fields that hold ids of interned strings.
+_STRING_FIELDS: dict[str, tuple[str, ...]] = {
+    "process": ("executable", "command", "source", "version", "environment"),
+    "context": ("name",),
+    "kernel_launch": ("name",),
+    "range": ("name", "domain"),
+    "operator_begin": ("name", "module"),
+    "operator_end": ("name",),
+    "tensor": ("shape", "strides", "dtype"),
+    "python_frame": ("file", "function"),
+}
+#: Fields whose numbers have names, by payload: field -> key of ENUMS.
+_ENUM_FIELDS: dict[str, dict[str, str]] = {
+    "memory": {"memory": "memory"},
+    "tensor_memory": {"memory": "memory"},
+    "memory_copy": {"direction": "copy"},
+    "sync": {"what": "sync"},
+    "range": {"origin": "origin"},
+    "profiling": {"origin": "origin"},
+}
+
 #: Kinds that the ring uses for itself; they are never decoded.
 UNRECORDED = frozenset({"pad"})
 
@@ -55,6 +76,18 @@ def payload_of(kind: str) -> str:
     """Name of the payload struct of an event kind, without its prefix."""
     index = KINDS[kind]
     return str(ffi.string(lib.pasta_payload_name(index)).decode())
+
+
+def string_fields(kind: str) -> tuple[str, ...]:
+    """Fields of a kind that hold string ids."""
+    return _STRING_FIELDS.get(payload_of(kind), ())
+
+
+def enum_fields(kind: str) -> dict[str, dict[int, str]]:
+    """Fields of a kind whose numbers have names, with the names."""
+    return {
+        field: ENUMS[enum] for field, enum in _ENUM_FIELDS.get(payload_of(kind), {}).items()
+    }
 
 
 def _fields(struct: str) -> list[tuple[str, Any]]:

@@ -1,0 +1,32 @@
+"""`pasta demo NAME`: a demonstration program of the reference accelerator.
+
+Replaces itself by the program, so that `pasta-preload pasta demo convolution` profiles it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from pasta import paths
+from pasta.errors import PastaError
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="which one; without it they are listed")
+    parser.add_argument("--path", action="store_true", help="print its path instead of running it")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
+
+
+def run(options: argparse.Namespace) -> int:
+    names = sorted(path.name for path in paths.DEMOS.glob("*") if os.access(path, os.X_OK))
+    if options.name is None:
+        print("\n".join(names))
+        return 0
+    if options.name not in names:
+        raise PastaError(f"no demo {options.name!r}", remedy=f"there are {', '.join(names)}")
+    program = paths.DEMOS / options.name
+    if options.path:
+        print(program)
+        return 0
+    os.execv(program, [str(program), *options.arguments])

@@ -1,0 +1,231 @@
+"""`pasta doctor`: check this machine and installation, with a remedy for whatever is missing."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import ctypes.util
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pasta import paths
+
+_GOOD, _NOTE, _BAD = "ok", "note", "missing"
+_STYLES = {_GOOD: "green", _NOTE: "yellow", _BAD: "red"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """Outcome of one check."""
+
+    name: str
+    state: str
+    found: str
+    remedy: str = ""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-run", action="store_true", help="do not profile the demonstration")
+
+
+def run(options: argparse.Namespace) -> int:
+    checks = list(_checks(options))
+    table = Table()
+    for heading in ("check", "state", "found", "remedy"):
+        table.add_column(heading, overflow="fold")
+    for check in checks:
+        table.add_row(
+            check.name, Text(check.state, style=_STYLES[check.state]), Text(check.found), Text(check.remedy)
+        )
+    Console(emoji=False).print(table)
+    return int(any(check.state == _BAD for check in checks))
+
+
+def _checks(options: argparse.Namespace) -> Iterator[Check]:
+    checks: list[Callable[[], Iterator[Check]]] = [
+        _python, _native, _google_pasta, _shared_memory, _cache, _compiler, _nvidia, _amd, _abandoned,
+    ]  # fmt: skip
+    if not options.no_run:
+        checks.append(_demonstration)
+    for check in checks:
+        yield from check()
+
+
+def _python() -> Iterator[Check]:
+    yield Check("python", _GOOD, f"{platform.python_version()} at {sys.executable}")
+    library = paths.libpython()
+    if library:
+        yield Check("libpython", _GOOD, str(library))
+    else:
+        yield Check(
+            "libpython",
+            _NOTE,
+            "only a static Python: C programs are analysed by a collector process",
+            "optional: a Python built with --enable-shared (Debian: apt install libpython3-dev)",
+        )
+    for name in ("cffi", "numpy", "numba", "pyarrow", "rich"):
+        try:
+            yield Check(name, _GOOD, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Check(name, _BAD, "not installed", f"pip install {name}")
+
+
+def _native() -> Iterator[Check]:
+    for name, path in (
+        ("libpasta", paths.LIBPASTA),
+        ("reference accelerator", paths.NATIVE / "librefacc.so"),
+        ("embedding module", paths.embedding_module()),
+    ):
+        if path and path.exists():
+            yield Check(name, _GOOD, str(path))
+        else:
+            yield Check(name, _BAD, "not built", "pip install --force-reinstall pasta-profiler")
+
+
+def google_pasta() -> str | None:
+    """Version of google-pasta in this environment, or None."""
+    try:
+        return importlib.metadata.version("google-pasta")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _google_pasta() -> Iterator[Check]:
+    version = google_pasta()
+    if version:
+        yield Check(
+            "google-pasta",
+            _BAD,
+            f"{version} is in this environment and installs a package `pasta` too",
+            "install PASTA in an environment of its own: pipx install pasta-profiler",
+        )
+
+
+def _shared_memory() -> Iterator[Check]:
+    place = Path("/dev/shm")
+    if not os.access(place, os.W_OK):
+        yield Check("shared memory", _NOTE, f"{place} is not writable", "rings go to TMPDIR or /tmp")
+        return
+    free = shutil.disk_usage(place).free
+    state = _GOOD if free >= 512 << 20 else _NOTE
+    remedy = "" if state == _GOOD else "in a container: --shm-size=1g; else --set ring.directory=DIR"
+    yield Check("shared memory", state, f"{free >> 20:,} MiB free in {place}", remedy)
+
+
+def _cache() -> Iterator[Check]:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    writable = os.access(cache if cache.exists() else cache.parent, os.W_OK)
+    yield Check(
+        "cache",
+        _GOOD if writable else _NOTE,
+        f"{cache} is {'writable' if writable else 'not writable: compiled code is not kept'}",
+        "" if writable else "set XDG_CACHE_HOME",
+    )
+
+
+def _compiler() -> Iterator[Check]:
+    found = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    if found:
+        yield Check("C compiler", _GOOD, found)
+    else:
+        yield Check("C compiler", _NOTE, "none; needed only to build PASTA", "apt install gcc libc6-dev")
+
+
+def _nvidia() -> Iterator[Check]:
+    from pasta.runtime.injection import find_sanitizer
+
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        yield Check("NVIDIA driver", _NOTE, "none on this machine", "only needed for NVIDIA GPUs")
+        return
+    yield from _nvidia_devices()
+    library = find_sanitizer()
+    if library and library.exists():
+        yield Check("Compute Sanitizer", _GOOD, str(library))
+    else:
+        yield Check("Compute Sanitizer", _BAD, "not found", "pip install 'pasta-profiler[nvidia]'")
+    ptxas = shutil.which("ptxas")
+    yield Check(
+        "ptxas",
+        _GOOD if ptxas else _NOTE,
+        ptxas or "not found; needed for probes",
+        "" if ptxas else "pip install 'pasta-profiler[nvidia]'",
+    )
+
+
+def _nvidia_devices() -> Iterator[Check]:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        cuda = pynvml.nvmlSystemGetCudaDriverVersion()
+        names = [
+            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i))
+            for i in range(pynvml.nvmlDeviceGetCount())
+        ]
+    except pynvml.NVMLError as error:
+        yield Check("NVIDIA driver", _BAD, f"NVML says: {error}", "check the driver with nvidia-smi")
+        return
+    supported = cuda >= 12000
+    yield Check(
+        "NVIDIA driver",
+        _GOOD if supported else _BAD,
+        f"{driver}, CUDA {cuda // 1000}.{cuda % 1000 // 10}",
+        "" if supported else "PASTA needs a driver for CUDA 12 or newer",
+    )
+    yield Check("NVIDIA devices", _GOOD if names else _BAD, ", ".join(names) or "none visible")
+
+
+def _amd() -> Iterator[Check]:
+    if Path("/dev/kfd").exists():
+        yield Check("AMD devices", _NOTE, "present", "AMD events are not supported by this version")
+
+
+def _abandoned() -> Iterator[Check]:
+    from pasta.cli.recover import abandoned
+
+    left = [str(path) for path in abandoned()]
+    if left:
+        yield Check("unfinished sessions", _NOTE, ", ".join(left), "pasta recover")
+
+
+def _demonstration() -> Iterator[Check]:
+    import tempfile
+
+    program = paths.DEMOS / "vadd"
+    with tempfile.TemporaryDirectory() as directory:
+        command = [
+            sys.executable, "-I", "-c",
+            "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+            "from pasta.cli.preload import main; sys.exit(main())",
+            _module_path_json(), "-q", "-o", f"{directory}/run", str(program),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        good = done.returncode == 0 and Path(directory, "run", "run.json").exists()
+    yield Check(
+        "profile the demo",
+        _GOOD if good else _BAD,
+        "a run was written" if good else (done.stderr.strip() or f"status {done.returncode}"),
+        "" if good else "run: pasta-preload -v pasta demo vadd",
+    )
+
+
+def _module_path_json() -> str:
+    import json
+
+    from pasta.runtime.injection import module_path
+
+    return json.dumps(module_path())

@@ -1,0 +1,22 @@
+"""`pasta new-tool NAME`: a working tool, its preset and its test, to start from."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pasta.scaffold import new_tool
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="of the tool, in snake_case")
+    parser.add_argument("-o", "--output", type=Path, default=Path(), metavar="DIR",
+                        help="where to write it (default: here)")  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    written = new_tool(options.name, options.output)
+    for path in written:
+        print(path)
+    print(f"try it: pasta-preload -t {written[0]} pasta demo convolution")
+    return 0

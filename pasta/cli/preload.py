@@ -1,0 +1,233 @@
+"""`pasta-preload`: run a program and profile it.
+
+Imports little: what is here runs before every target, also before one that uses no accelerator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import pasta
+from pasta.config import Config
+from pasta.errors import ConfigError, PastaError
+from pasta.runtime.executable import CannotRun, find_executable
+from pasta.runtime.launcher import Launcher, Outcome
+from pasta.runtime.session import Session
+
+_USAGE_STATUS = 2
+_DEFAULT_TOOL = "kernel_freq"
+
+
+def say(text: str) -> None:
+    """Writes lines to stderr, each under `pasta:`."""
+    try:
+        sys.stderr.write("".join(f"pasta: {line}".rstrip() + "\n" for line in text.splitlines()))
+        sys.stderr.flush()
+    except OSError:  # nobody listens
+        pass
+
+
+def _quiet(_text: str) -> None:
+    pass
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="pasta-preload",
+        usage="pasta-preload [options] [--] program [arguments ...]",
+        description="Run a program and profile its accelerator work.",
+        epilog="The exit status is the program's. Settings for -c and --set: pasta tools --settings",
+        allow_abbrev=False,
+    )
+    # fmt: off
+    add = result.add_argument
+    add("-t", "--tool", action="append", default=[], metavar="TOOL",
+        help="a tool by name, or a file: ./mine.py (repeatable; default: kernel_freq)")
+    add("-c", "--config", action="append", default=[], metavar="PRESET|FILE",
+        help="a preset by name or a TOML file (repeatable; later ones win)")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
+        help="one setting, as in TOML: ring.max=1GiB, kernel_freq.top=5")
+    add("--tool-path", action="append", default=[], metavar="DIR",
+        help="a directory with tools")
+    add("-k", "--kernel-regex", metavar="REGEX", help="only kernels whose name matches")
+    add("--exclude", metavar="REGEX", help="no kernels whose name matches")
+    add("-s", "--launch-skip", metavar="N", help="skip the first N selected launches")
+    add("--launch-count", metavar="N", help="stop after N selected launches")
+    add("--range", metavar="REGEX", help="only activity inside ranges that match")
+    add("--profile-from-start", metavar="on|off",
+        help="off: record nothing before pasta.start() or cudaProfilerStart()")
+    add("-o", "--output", metavar="DIR",
+        help="run directory; %%n program, %%p pid, %%h host, %%r rank, %%t time, %%q{ENV}")
+    add("-f", "--force-overwrite", action="store_true", help="replace an existing run directory")
+    add("--no-children", action="store_true", help="profile the launched process only")
+    add("--collector", action="store_true", help="never run Python inside the program")
+    add("-q", "--quiet", action="store_true", help="print nothing but errors")
+    add("-v", "--verbose", action="store_true", help="also print PASTA's own log")
+    add("--version", action="version", version=f"pasta-profiler {pasta.__version__}")
+    add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    # fmt: on
+    return result
+
+
+def configure(arguments: argparse.Namespace) -> Config:
+    """The configuration of a command line. Raises PastaError."""
+    config = Config()
+    for source in arguments.config:
+        config.load(source)
+    config.tools.extend(arguments.tool)
+    config.tool_paths.extend(os.path.abspath(path) for path in arguments.tool_path)
+    if not config.tools:
+        config.tools.append(_DEFAULT_TOOL)
+    config.tools = list(dict.fromkeys(_absolute(tool) for tool in config.tools))
+    for assignment in arguments.assignments:
+        config.set_text(assignment)
+    for option, key, value in (
+        ("-k", "filter.kernel", arguments.kernel_regex),
+        ("--exclude", "filter.exclude", arguments.exclude),
+        ("--launch-skip", "filter.launch-skip", arguments.launch_skip),
+        ("--launch-count", "filter.launch-count", arguments.launch_count),
+        ("--range", "filter.range", arguments.range),
+        ("--profile-from-start", "run.start", arguments.profile_from_start),
+        ("-o", "run.out", arguments.output),
+        ("--force-overwrite", "run.force", arguments.force_overwrite or None),
+        ("--no-children", "run.children", False if arguments.no_children else None),
+        ("--collector", "python.collector", arguments.collector or None),
+    ):
+        if value is not None:
+            config.set(key, value, option)
+    _check(config)
+    return config
+
+
+def _absolute(tool: str) -> str:
+    """A tool file by its absolute path: collectors run in another directory."""
+    file, colon, name = tool.partition(":")
+    return f"{os.path.abspath(file)}{colon}{name}" if file.endswith(".py") else tool
+
+
+def _check(config: Config) -> None:
+    from pasta.plugins import load_tools
+    from pasta.run.naming import check_template
+
+    check_template(config.out)
+    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+    recording = [tool.name for tool in tools if tool.needs_recording]
+    if recording and not config.events:
+        raise ConfigError(
+            f"run.events = false, but {', '.join(recording)} reads recorded events",
+            remedy="leave run.events on",
+        )
+    _check_output(config)
+
+
+def _check_output(config: Config) -> None:
+    path = Path(config.out)
+    fixed = Path(*_before_placeholder(path.parts))
+    parent = fixed.absolute()
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise ConfigError(f"{config.out}: {parent} is not a directory")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{config.out}: no permission to write in {parent}", remedy="name another place with -o DIR"
+        )
+    if "%" not in config.out and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        from pasta.run.directory import is_run
+
+        if not config.force:
+            raise ConfigError(f"{path} exists", remedy="replace it with -f, or use -o DIR-%p")
+        if not is_run(path):
+            raise ConfigError(f"{path} is not a run directory, so -f does not replace it")
+
+
+def _before_placeholder(parts: tuple[str, ...]) -> list[str]:
+    fixed = []
+    for part in parts[:-1]:
+        if "%" in part:
+            break
+        fixed.append(part)
+    return fixed
+
+
+def _report(outcomes: list[Outcome], verbosity: int) -> None:
+    for number, outcome in enumerate(outcomes):
+        if outcome.problem:
+            say(outcome.problem)
+        if outcome.directory is None:
+            continue
+        if verbosity >= 0 and outcome.report and number == 0:
+            say(outcome.report.read_text(encoding="utf-8", errors="replace"))
+        if verbosity >= 0:
+            where = os.path.relpath(outcome.directory)
+            say(f"process {outcome.pid}: {where if len(where) < 80 else outcome.directory}")
+
+
+def _end_like(status: int) -> int:
+    """Exit status of a wait status; ends by the same signal as the program did."""
+    if not os.WIFSIGNALED(status):
+        return os.WEXITSTATUS(status)
+    number = os.WTERMSIG(status)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump is the program's
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return 128 + number
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        say("no program given: pasta-preload [options] [--] program [arguments ...]")
+        return _USAGE_STATUS
+    verbosity = -1 if options.quiet else int(options.verbose)
+    try:
+        config = configure(options)
+        executable = find_executable(command[0])
+        if executable.obstacle:
+            say(f"{executable.obstacle}: it runs unprofiled")
+        session = Session.create(config, command, verbosity)
+    except CannotRun as error:
+        say(str(error))
+        return error.status
+    except PastaError as error:
+        say(str(error))
+        return _USAGE_STATUS
+    launcher = Launcher(session, _quiet if options.quiet else say, dict(os.environ))
+    try:
+        launcher.start(executable, command)
+    except CannotRun as error:
+        session.remove()
+        say(str(error))
+        return error.status
+    status = _run(launcher, verbosity)
+    sys.stderr.flush()
+    return _end_like(status)
+
+
+def _run(launcher: Launcher, verbosity: int) -> int:
+    """Waits for the target and finishes its runs; whatever fails here, its status is kept."""
+    session = launcher.session
+    status = launcher.wait()
+    try:
+        launcher.finish()
+        left = launcher.alive()
+        if left and any(w.ring.used and not w.ended for w in launcher.rings.values()):
+            say(f"{len(left)} processes go on; their runs are written when they end")
+        _report(launcher.outcomes, verbosity)
+        if verbosity > 0 and (session.directory / "log.txt").exists():
+            say((session.directory / "log.txt").read_text(errors="replace"))
+        if left:
+            launcher.go_on_in_background()
+        elif not launcher.unsaved():
+            session.remove()
+    except (Exception, KeyboardInterrupt) as error:
+        say(f"the run could not be finished ({error!r}): try again with pasta recover")
+    return status

@@ -1,0 +1,21 @@
+"""`pasta report DIR`: the text report of a run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from pasta.report.text import print_report
+from pasta.run.directory import RunDirectory
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a run directory")
+    parser.add_argument("-n", "--rows", type=int, metavar="N", help="rows of each table")
+
+
+def run(options: argparse.Namespace) -> int:
+    print_report(RunDirectory.open(options.directory), Console(emoji=False), options.rows)
+    return 0

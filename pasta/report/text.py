@@ -1,0 +1,74 @@
+"""The text report of a run: what ran, what was lost, and every tool's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from pasta.run.directory import RunDirectory
+from pasta.run.results import StoredResult, read_results
+from pasta.table import formatted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_WIDTH = 110
+
+
+def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableType]:
+    """Parts of the report; `rows` overrides how many rows of each table are shown."""
+    manifest = run.manifest()
+    yield from _heading(run, manifest)
+    for result in read_results(run.results):
+        yield from _tool(result, rows)
+    for name, failure in manifest.get("failures", {}).items():
+        yield Text(
+            f"tool {name} was disabled: {failure['reason']} (in {failure['where']}; "
+            f"traceback in {run.path / 'log.txt'})",
+            style="red",
+        )
+    for warning in manifest.get("warnings", []):
+        yield Text(f"note: {warning}", style="yellow")
+
+
+def _heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
+    if not manifest:
+        yield Text(f"{run.path}: unfinished run; what follows is what was written", style="yellow")
+        return
+    started = datetime.fromtimestamp(manifest["start"]["realtime_ns"] / 1e9).astimezone()
+    devices = [f"{number}: {name}" for number, name in manifest["devices"].items()]
+    sources = [f"{name} {version}".strip() for name, version in manifest["sources"].items()]
+    yield Text(" ".join(manifest["command"]), style="bold")
+    yield Text(
+        f"process {manifest['pid']} on {manifest['host']}, {started:%Y-%m-%d %H:%M:%S}, "
+        f"{formatted(manifest['observed_ns'], 'ns')} observed, {manifest['ended']['text']}"
+    )
+    yield Text(f"devices: {', '.join(devices) or 'none'}; source: {', '.join(sources) or 'none'}")
+
+
+def _tool(result: StoredResult, rows: int | None) -> Iterator[RenderableType]:
+    yield Text()
+    yield Text(f"{result.name}: {result.summary}", style="bold")
+    for table in result.tables.values():
+        shown = table.shown if rows is None or not table.shown else rows
+        if shown and len(table):
+            yield table.to_rich(shown)
+    for path in result.files:
+        yield Text(f"file: {path}")
+
+
+def print_report(run: RunDirectory, console: Console, rows: int | None = None) -> None:
+    for part in render(run, rows):
+        console.print(part)
+
+
+def write_text_report(run: RunDirectory) -> Path:
+    """Writes report.txt, plain text of a fixed width, and returns its path."""
+    with run.report.open("w", encoding="utf-8") as file:
+        print_report(run, Console(file=file, width=_WIDTH, color_system=None, emoji=False))
+    return run.report

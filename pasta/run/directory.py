@@ -1,0 +1,112 @@
+"""A run directory: the manifest, events, modules, results and log of one process.
+
+    run.json           the manifest: what ran, where, how it ended, what was lost
+    events/*.parquet   events, one table per kind
+    results/TOOL/      tables, figures and files of each tool
+    report.txt         the text report
+    log.txt            PASTA's own log
+
+It is written under a hidden name beside its place and renamed when it is complete; the reader
+accepts an unfinished one and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pasta.errors import RunError
+
+MANIFEST = "run.json"
+#: Version of the layout and of the manifest's keys.
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A run directory, being written or read."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path) -> RunDirectory:
+        """Makes an empty one. Raises RunError where it cannot be written."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(
+                f"cannot create the run directory {path} ({error.strerror})",
+                remedy="name another one with -o DIR",
+            ) from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """A run to read. Raises RunError where `path` is none."""
+        if not path.is_dir():
+            raise RunError(f"{path}: no such run directory")
+        if not (path / MANIFEST).is_file() and not (path / "events").is_dir():
+            raise RunError(f"{path}: not a run directory (it has no {MANIFEST})")
+        return cls(path)
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events"
+
+    @property
+    def results(self) -> Path:
+        return self.path / "results"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.txt"
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        temporary = self.path / (MANIFEST + ".writing")
+        temporary.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(self.path / MANIFEST)
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest; `{}` for an unfinished run. Raises RunError for a newer or broken one."""
+        path = self.path / MANIFEST
+        if not path.exists():
+            return {}
+        try:
+            manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunError(f"{path}: not valid JSON ({error})") from None
+        if manifest.get("schema", 0) > SCHEMA:
+            raise RunError(
+                f"{path}: written by a newer PASTA (schema {manifest['schema']}, known is {SCHEMA})",
+                remedy="pip install --upgrade pasta-profiler",
+            )
+        return manifest
+
+    def move_to(self, wanted: Path, *, force: bool, suffix: str) -> RunDirectory:
+        """Renames the complete directory to `wanted`, or `wanted-SUFFIX` where that is taken."""
+        for place in (wanted, wanted.with_name(f"{wanted.name}-{suffix}")):
+            if _free(place, force):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(self.path, place)
+                return RunDirectory(place)
+        place = wanted.with_name(f"{wanted.name}-{suffix}-{os.getpid()}")
+        os.rename(self.path, place)
+        return RunDirectory(place)
+
+
+def _free(place: Path, force: bool) -> bool:
+    """Whether a run can be renamed to `place`; makes room where that is allowed."""
+    if place.is_dir() and not any(place.iterdir()):
+        place.rmdir()
+    elif force and is_run(place):
+        shutil.rmtree(place)
+    return not place.exists()
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run directory, and so safe to replace on request."""
+    return (path / MANIFEST).is_file()

@@ -1,0 +1,47 @@
+"""What a run's events say of the process itself: program, source, devices, counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pasta.processors.batch import Batch
+from pasta.processors.strings import Strings
+
+_SEPARATOR = "\x1f"
+
+
+class Inventory:
+    """Facts of one process, gathered from its batches for the manifest."""
+
+    def __init__(self, strings: Strings) -> None:
+        self._strings = strings
+        self.process: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+        self.devices: dict[int, str] = {}
+        self.counts: dict[str, int] = {}
+        self.last_time = 0
+
+    def add(self, batch: Batch) -> None:
+        for kind, records in batch:
+            if len(records):
+                self.counts[kind] = self.counts.get(kind, 0) + len(records)
+                self.last_time = max(self.last_time, int(records["time"][-1]))
+        for record in batch["process_start"]:
+            self._add_process(record)
+        for record in batch["context_create"]:
+            if record["device"] >= 0 and record["name"]:
+                self.devices[int(record["device"])] = self._strings[int(record["name"])]
+
+    def _add_process(self, record: Any) -> None:
+        text = self._strings
+        if record["source"]:
+            self.sources[text[int(record["source"])]] = text[int(record["version"])]
+        if not self.process:
+            variables = text[int(record["environment"])].split(_SEPARATOR)
+            self.process = {
+                "pid": int(record["pid"]),
+                "parent": int(record["parent"]),
+                "executable": text[int(record["executable"])],
+                "command": text[int(record["command"])].split(_SEPARATOR),
+                "environment": dict(v.split("=", 1) for v in variables if "=" in v),
+            }

@@ -1,0 +1,65 @@
+"""Names of run directories: templates with the placeholders that profilers share."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pasta.errors import ConfigError
+
+#: Rank of this process in its job, by launcher: torchrun, Open MPI, MPICH/PMI, Slurm, PBS.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "PBS_TASKNUM")
+_TOKEN = re.compile(r"%(?:q\{(?P<variable>[^}]*)\}|(?P<letter>.?))")
+
+
+def rank_of(environment: Mapping[str, str]) -> int | None:
+    """Rank of a process in its parallel job, or None outside of one."""
+    for name in RANK_VARIABLES:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return None
+
+
+def variables_of(template: str) -> list[str]:
+    """Environment variables that a template reads."""
+    return [match["variable"] for match in _TOKEN.finditer(template) if match["variable"]]
+
+
+def check_template(template: str) -> None:
+    """Raises ConfigError where a template has an unknown placeholder."""
+    expand(template, program="", pid=0, started=0, environment={})
+
+
+def expand(
+    template: str, *, program: str, pid: int, started: int, environment: Mapping[str, str]
+) -> Path:
+    """Path for one process: %n program, %p pid, %h host, %r rank, %t start (local time),
+    %q{ENV} environment variable, %% percent. `started` is ns since 1970. Raises ConfigError."""
+
+    def text(match: re.Match[str]) -> str:
+        if match["variable"] is not None:
+            return environment.get(match["variable"], "")
+        letter = match["letter"]
+        if letter == "n":
+            return os.path.basename(program) or "program"
+        if letter == "p":
+            return str(pid)
+        if letter == "h":
+            return socket.gethostname()
+        if letter == "r":
+            rank = rank_of(environment)
+            return "0" if rank is None else str(rank)
+        if letter == "t":
+            return time.strftime("%Y%m%d-%H%M%S", time.localtime(started / 1e9))
+        if letter == "%":
+            return "%"
+        raise ConfigError(
+            f"run.out = {template!r}: unknown placeholder %{letter}",
+            remedy="known are %n %p %h %r %t %q{ENV} %%",
+        )
+
+    return Path(_TOKEN.sub(text, template))

@@ -1,0 +1,111 @@
+"""Results of tools in a run directory: `results/TOOL/*.parquet`, `result.json` and files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pasta.errors import RunError
+from pasta.table import Figure, Table
+from pasta.tool import Result
+
+_LAYOUT = b"pasta.layout"
+
+
+def write_result(directory: Path, name: str, result: Result) -> None:
+    """Stores a tool's result. Raises OSError where the disk is full."""
+    target = directory / name
+    target.mkdir(parents=True, exist_ok=True)
+    for title, table in result.tables.items():
+        pq.write_table(_to_arrow(table), target / f"{title}.parquet", compression="zstd")
+    for file, write in result.files.items():
+        with (target / file).open("wb") as output:
+            write(output)
+    document = {
+        "tool": name,
+        "summary": result.summary,
+        "tables": list(result.tables),
+        "files": list(result.files),
+        "figures": {key: _figure(figure) for key, figure in result.figures.items()},
+    }
+    (target / "result.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """A tool's result as it was stored."""
+
+    name: str
+    summary: str
+    tables: dict[str, Table]
+    files: list[Path]
+
+
+def read_results(directory: Path) -> Iterator[StoredResult]:
+    """Stored results, in the order of their names. Raises RunError for a damaged one."""
+    for path in sorted(directory.glob("*/result.json")):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            tables = {
+                name: _from_arrow(pq.read_table(path.parent / f"{name}.parquet"))
+                for name in document["tables"]
+            }
+            files = [path.parent / name for name in document["files"]]
+            yield StoredResult(document["tool"], document["summary"], tables, files)
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+            raise RunError(f"{path.parent}: damaged result ({error})") from None
+
+
+def _to_arrow(table: Table) -> pa.Table:
+    stored = table.to_arrow()
+    layout = {"shown": table.shown, "hidden": sorted(table.hidden)}
+    metadata = {**(stored.schema.metadata or {}), _LAYOUT: json.dumps(layout).encode()}
+    return stored.replace_schema_metadata(metadata)
+
+
+def _from_arrow(stored: pa.Table) -> Table:
+    metadata = stored.schema.metadata or {}
+    layout = json.loads(metadata.get(_LAYOUT, b"{}"))
+    units, labels = {}, {}
+    for column in stored.schema:
+        told = column.metadata or {}
+        if b"unit" in told:
+            units[column.name] = told[b"unit"].decode()
+        if b"label" in told:
+            labels[column.name] = told[b"label"].decode()
+    return Table(
+        {name: _column(stored.column(name)) for name in stored.column_names},
+        units=units,  # type: ignore[arg-type]
+        labels=labels,
+        title=metadata.get(b"title", b"").decode(),
+        shown=layout.get("shown", 10),
+        hidden=frozenset(layout.get("hidden", ())),
+    )
+
+
+def _column(column: Any) -> Any:
+    if column.null_count or not (
+        pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    ):
+        return column.to_pylist()
+    return column.to_numpy()
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    document = {key: value for key, value in vars(figure).items() if key not in ("x", "series")}
+    document["x"] = _list(figure.x)
+    document["series"] = {name: _list(values) for name, values in figure.series.items()}
+    return document
+
+
+def _list(column: Any) -> list[Any]:
+    return list(column.tolist() if isinstance(column, np.ndarray) else column)
+
+

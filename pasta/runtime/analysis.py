@@ -1,0 +1,55 @@
+"""What is made of a configuration for one process: its tools, filter and pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pasta.config import Config
+from pasta.plugins import load_tools
+from pasta.processors.filter import Filter
+from pasta.processors.pipeline import Pipeline
+from pasta.processors.strings import Strings
+from pasta.tool import Context, Run, Tool
+
+if TYPE_CHECKING:
+    from pasta.processors.batch import Batch
+    from pasta.runtime.ring import Ring
+
+
+def make_tools(config: Config) -> list[Tool]:
+    """Instances of the configured tools. Raises ToolError."""
+    return load_tools(config.tools, config.tool_options, config.tool_paths)
+
+
+def make_filter(config: Config) -> Filter:
+    return Filter(
+        kernel=config.kernel,
+        exclude=config.exclude,
+        launch_skip=config.launch_skip,
+        launch_count=config.launch_count,
+        range=config.range,
+    )
+
+
+def make_context(
+    ring: Ring, strings: Strings, recorded: Callable[[], Iterator[Batch]] | None = None
+) -> Context:
+    run = Run(
+        pid=ring.pid,
+        program="",
+        start_realtime=ring.start_realtime,
+        start_time=ring.start_time,
+    )
+    context = Context(strings=strings, run=run)
+    if recorded is not None:
+        context.recorded = recorded
+    return context
+
+
+def make_pipeline(config: Config, context: Context, state: bytes | None = None) -> Pipeline:
+    """A fresh pipeline, or the one that `state` was taken of. Raises ToolError."""
+    tools = make_tools(config)
+    if state is not None:
+        return Pipeline.restore(state, tools, context)
+    return Pipeline(make_filter(config), tools, context)

@@ -1,0 +1,306 @@
+"""The collector: the process that follows one event ring and writes its run directory.
+
+Started by the launcher, live where the target cannot run Python itself, else once the process
+has ended.  Whatever happened to the target, the events are in the ring and in spilled segments;
+what an embedded consumer had already computed comes with its state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import platform
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pasta
+from pasta.errors import PastaError
+from pasta.processors.pipeline import Pipeline
+from pasta.processors.strings import Strings
+from pasta.run.directory import SCHEMA, RunDirectory
+from pasta.run.events import Recorder, read_batches
+from pasta.run.inventory import Inventory
+from pasta.run.naming import rank_of
+from pasta.run.results import write_result
+from pasta.runtime.analysis import make_context, make_filter, make_pipeline
+from pasta.runtime.ring import Ring
+from pasta.runtime.session import Ended, Session, beside, read_ended, write_atomically
+from pasta.runtime.spill import Spill
+from pasta.runtime.staging import final_directory, staging_directory
+
+if TYPE_CHECKING:
+    from pasta.processors.batch import Batch
+
+_INTERVAL_SECONDS = 0.02
+#: Segments that may wait in the ring before they must go to Parquet.
+_HELD = 64
+
+
+class ToolTimeout(BaseException):
+    """A tool did not return in time; not an Exception, so that tools do not catch it."""
+
+
+@contextmanager
+def time_limit(milliseconds: int) -> Iterator[None]:
+    """Raises ToolTimeout in the main thread when the block takes longer."""
+
+    def expired(_signal: int, _frame: Any) -> None:
+        raise ToolTimeout(f"did not return within {milliseconds / 1000:g} s (run.tool-timeout)")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, milliseconds / 1000)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Collector:
+    """Follows a ring to its end and writes the run."""
+
+    def __init__(self, session: Session, ring: Ring) -> None:
+        self.session = session
+        self.config = session.config
+        self.ring = ring
+        self.strings = Strings(ring.string)
+        self.inventory = Inventory(self.strings)
+        self.run = RunDirectory.create(staging_directory(session, ring))
+        self.recorder = Recorder(self.run.events, self.strings) if self.config.events else None
+        self.context = make_context(ring, self.strings, self._recorded)
+        self.warnings: list[str] = []
+        self.spill = Spill(ring, self.run.path / "spill")
+
+    def collect(self) -> tuple[Pipeline, Ended]:
+        """Consumes everything that was and is published, until the process has ended."""
+        ended = read_ended(self.ring.path)
+        position, pipeline = self._begin()
+        while ended is None:
+            time.sleep(_INTERVAL_SECONDS)
+            ended = read_ended(self.ring.path)
+            position = self._drain(pipeline, position, final=False)
+            if self.ring.held >= _HELD:
+                self._flush()
+                self.ring.release(position)
+        position = self._drain(pipeline, position, final=True)
+        self._flush()
+        return pipeline, ended
+
+    def _begin(self) -> tuple[int, Pipeline]:
+        """The pipeline to go on with, and from which position."""
+        state = self._handed_over()
+        if state is not None:
+            processed = state["position"]
+            self._record_only(processed)
+            return processed, self._pipeline(state["pipeline"])
+        pipeline = self._pipeline()
+        position = 0
+        for batch, position in self.spill.batches(0):
+            self._feed(pipeline, batch)
+        return max(position, self.ring.released), pipeline
+
+    def _pipeline(self, state: bytes | None = None) -> Pipeline:
+        pipeline = make_pipeline(self.config, self.context, state)
+        pipeline.limit = self._limit
+        return pipeline
+
+    def _limit(self) -> AbstractContextManager[None]:
+        return time_limit(self.config.tool_timeout)
+
+    def _handed_over(self) -> dict[str, Any] | None:
+        path = beside(self.ring.path, ".state")
+        if not self.ring.finished or not path.exists():
+            return None
+        state: dict[str, Any] = pickle.loads(path.read_bytes())
+        return state
+
+    def _record_only(self, until: int) -> None:
+        """Records what an embedded consumer has already given to the tools."""
+        selecting = Pipeline(make_filter(self.config), [], make_context(self.ring, self.strings))
+        position = 0
+        for batch, position in self.spill.batches(0):
+            self._keep(batch, selecting.feed(batch))
+        for batch, position in self.ring.batches(max(position, self.ring.released), final=True):
+            if position > until:
+                break
+            self._keep(batch, selecting.feed(batch))
+
+    def _drain(self, pipeline: Pipeline, position: int, *, final: bool) -> int:
+        for batch, after in self.ring.batches(position, final=final):
+            self._feed(pipeline, batch)
+            position = after
+            self.ring.set_processed(position)
+        return position
+
+    def _feed(self, pipeline: Pipeline, batch: Batch) -> None:
+        self._keep(batch, pipeline.feed(batch))
+
+    def _keep(self, batch: Batch, selected: Batch) -> None:
+        self.inventory.add(batch)
+        if self.recorder:
+            self.recorder.add(selected)
+            if self.recorder.full:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self.recorder:
+            return
+        try:
+            self.recorder.flush()
+        except OSError as error:
+            self.warnings.append(
+                f"events could not be recorded after {sum(self.recorder.counts.values()):,} "
+                f"({error.strerror or error}); results are complete"
+            )
+            self.recorder = None
+
+    def _recorded(self) -> Iterator[Batch]:
+        self._flush()
+        return read_batches(self.run.events, self.strings)
+
+    def write_results(self, pipeline: Pipeline) -> None:
+        """Stores the results of all tools; one that fails here is disabled like any other."""
+        results = pipeline.finish()
+        for tool in pipeline.tools:
+            if tool.name not in results:
+                continue
+            try:
+                with self._limit():
+                    write_result(self.run.results, tool.name, results[tool.name])
+            except (Exception, ToolTimeout):
+                pipeline.fail(tool, "writing its result")
+        for failure in pipeline.failures.values():
+            self.session.log(
+                f"tool {failure.tool} failed in {failure.where}:\n{failure.traceback}"
+            )
+
+    def manifest(self, pipeline: Pipeline, ended: Ended) -> dict[str, Any]:
+        inventory, ring = self.inventory, self.ring
+        process = inventory.process
+        environment = process.get("environment", {})
+        return {
+            "schema": SCHEMA,
+            "pasta": pasta.__version__,
+            "command": process.get("command", self.session.document["command"]),
+            "launched": self.session.document["command"],
+            "executable": process.get("executable"),
+            "cwd": self.session.document["cwd"],
+            "host": socket.gethostname(),
+            "pid": ring.pid,
+            "parent": ring.parent,
+            "rank": rank_of({**os.environ, **environment}),
+            "environment": environment,
+            "start": {"realtime_ns": ring.start_realtime, "monotonic_ns": ring.start_time},
+            "observed_ns": max(0, inventory.last_time - ring.start_time),
+            "ended": {"text": str(ended), **asdict(ended)},
+            "consumer": {0: "afterwards", 1: "embedded", 2: "collector"}.get(ring.consumer),
+            "sources": inventory.sources,
+            "devices": {str(device): name for device, name in sorted(inventory.devices.items())},
+            "config": asdict(self.config),
+            "tools": [tool.name for tool in pipeline.tools],
+            "failures": {
+                failure.tool: {"where": failure.where, "reason": failure.reason}
+                for failure in pipeline.failures.values()
+            },
+            "launches": {
+                "seen": pipeline.selection.seen,
+                "selected": pipeline.selection.selected,
+            },
+            "events": dict(sorted(inventory.counts.items())),
+            "recorded": self.recorder.counts if self.recorder else {},
+            "dropped": ring.dropped(),
+            "torn_slots": ring.torn,
+            "warnings": self.warnings,
+            "versions": {"python": platform.python_version(), "system": platform.platform()},
+        }
+
+    def write(self, pipeline: Pipeline, ended: Ended) -> RunDirectory:
+        """Writes everything and moves the run to its place."""
+        self.write_results(pipeline)
+        self.warnings.extend(_advice(pipeline, self.ring))
+        self.run.write_manifest(self.manifest(pipeline, ended))
+        shutil.rmtree(self.run.path / "spill", ignore_errors=True)
+        self._copy_log()
+        from pasta.report.text import write_text_report
+
+        write_text_report(self.run)
+        return self.run
+
+    def _copy_log(self) -> None:
+        log = self.session.directory / "log.txt"
+        if log.exists():
+            shutil.copyfile(log, self.run.path / "log.txt")
+
+
+def _advice(pipeline: Pipeline, ring: Ring) -> Iterator[str]:
+    """Lines about what the user would otherwise wonder at."""
+    selection = pipeline.selection
+    if selection.matched_nothing:
+        names = sorted(pipeline.context.demangled(selection.launched))
+        shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        yield f"the filter selected none of {selection.seen:,} launches; launched were: {shown}"
+    dropped = ring.dropped()
+    if dropped:
+        yield (
+            f"{sum(dropped.values()):,} events were lost because the event ring was full: "
+            f"raise it with --set ring.max=1GiB (now {ring.max_segments * ring.segment_bytes >> 20} MiB)"
+        )
+    if ring.torn:
+        yield f"{ring.torn} unfinished slots were skipped: threads were ended while they wrote"
+
+
+def _place(collector: Collector, plain_name: bool) -> RunDirectory:
+    config, inventory = collector.config, collector.inventory
+    process = inventory.process
+    wanted = final_directory(
+        collector.session,
+        collector.ring,
+        process.get("executable") or collector.session.document["command"][0],
+        process.get("environment", {}),
+    )
+    if not plain_name and "%p" not in config.out:
+        wanted = wanted.with_name(f"{wanted.name}-{collector.ring.pid}")
+    suffix = f"{collector.ring.pid}-{collector.ring.sequence}"
+    return collector.run.move_to(wanted, force=config.force, suffix=suffix)
+
+
+def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
+    """Follows a ring and writes its run; what the launcher is told about it."""
+    session = Session.open(ring_path.parent.parent)
+    ring = Ring(ring_path)
+    collector = Collector(session, ring)
+    pipeline, ended = collector.collect()
+    collector.write(pipeline, ended)
+    run = _place(collector, plain_name)
+    return {"directory": str(run.path), "report": str(run.report)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="pasta collector")
+    parser.add_argument("ring", type=Path)
+    parser.add_argument("--plain-name", action="store_true")
+    arguments = parser.parse_args()
+    try:
+        done = collect(arguments.ring, plain_name=arguments.plain_name)
+    except PastaError as error:
+        done = {"problem": str(error)}
+    except OSError as error:
+        traceback.print_exc()
+        done = {"problem": f"the run could not be written ({error})"}
+    write_atomically(beside(arguments.ring, ".done"), json.dumps(done).encode())
+    return 1 if "problem" in done else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

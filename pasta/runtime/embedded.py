@@ -1,0 +1,75 @@
+"""The consumer inside a target: a thread of libpasta runs `consume` in the embedded interpreter,
+or in the target's own.
+
+It feeds the tools while the program runs and, at its end, hands their state to a collector
+process, which adds the last events and writes the results: nothing slow and nothing that could
+fail stands between the program and its exit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import pickle
+import sys
+import traceback
+from pathlib import Path
+
+from pasta.processors.strings import Strings
+from pasta.runtime.analysis import make_context, make_pipeline
+from pasta.runtime.ring import Ring
+from pasta.runtime.session import Session, beside, write_atomically
+from pasta.runtime.spill import Spill
+from pasta.runtime.staging import staging_directory
+
+#: How often the ring is looked at. In a Python program every look takes the interpreter lock.
+_INTERVAL_MS = 50
+_INTERVAL_IN_HOST_MS = 200
+
+
+def consume(ring_path: str, owns_interpreter: bool) -> int:
+    """Consumes a ring until its process ends; 1 when all was handed over, else 0."""
+    path = Path(ring_path)
+    session = Session.open(path.parent.parent)
+    try:
+        if owns_interpreter:
+            # What tools print belongs in the log: stdout and stderr are the program's.
+            sys.stdout = sys.stderr = (session.directory / "log.txt").open("a", buffering=1)
+        _consume(session, path, owns_interpreter)
+        return 1
+    # Also SystemExit: whatever happens here, the program goes on and a collector takes over.
+    except BaseException:
+        session.log("the embedded consumer stopped:\n" + traceback.format_exc())
+        return 0
+
+
+def _consume(session: Session, path: Path, owns_interpreter: bool) -> None:
+    ring = Ring(path)
+    strings = Strings(ring.string)
+    pipeline = make_pipeline(session.config, make_context(ring, strings))
+    spill = Spill(ring, staging_directory(session, ring) / "spill")
+    interval = _INTERVAL_MS if owns_interpreter else _INTERVAL_IN_HOST_MS
+    if not owns_interpreter:
+        # The host ends its interpreter before C exit handlers run.
+        atexit.register(_finish_with_host, ring, session.config.exit_timeout)
+    position, finishing = 0, False
+    while not finishing:
+        finishing = ring.wait_finish(interval)
+        for batch, after in ring.batches(position):
+            pipeline.feed(batch)
+            position = after
+            ring.set_processed(position)
+            spill.make_room(position)
+    failed_before = set(pipeline.failures)
+    state = pipeline.state()
+    lost = set(pipeline.failures) - failed_before
+    if lost:  # a tool that cannot be pickled: the collector computes everything again
+        session.log(f"state of {', '.join(sorted(lost))} cannot be handed over; replaying")
+    else:
+        content = pickle.dumps({"position": position, "pipeline": state})
+        write_atomically(beside(path, ".state"), content)
+    ring.mark_finished()
+
+
+def _finish_with_host(ring: Ring, timeout_ms: int) -> None:
+    ring.ask_finish()
+    ring.wait_finished(timeout_ms)

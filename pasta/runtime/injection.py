@@ -1,0 +1,96 @@
+"""How libpasta gets into the target: the environment it is started with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pasta import paths
+from pasta.errors import MissingDependency
+from pasta.run.naming import RANK_VARIABLES, variables_of
+from pasta.runtime.session import Session
+
+#: Vendors' own ways to load a tool when their runtime starts; all of them find libpasta, which
+#: LD_PRELOAD has loaded already.
+_INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "REFACC_INJECTION_PATH")
+_SCHEMA = 1
+
+
+def target_environment(
+    session: Session, environment: Mapping[str, str], root: int
+) -> dict[str, str]:
+    """The environment of the target, whose first process has pid `root`.
+
+    PASTA_INJECT=preload or =vendor restricts the ways in (for tests and odd systems).
+    """
+    if not paths.LIBPASTA.exists():
+        raise MissingDependency(
+            f"{paths.LIBPASTA} was not built", remedy="pip install --force-reinstall pasta-profiler"
+        )
+    library = str(paths.LIBPASTA)
+    ways = environment.get("PASTA_INJECT", "both")
+    target = dict(environment)
+    if ways != "vendor":
+        others = environment.get("LD_PRELOAD", "")
+        target["LD_PRELOAD"] = f"{library}:{others}" if others else library
+    if ways != "preload":
+        for name in _INJECTIONS:
+            target.setdefault(name, library)
+    target["PASTA_SHIM"] = "\n".join(
+        f"{key}={value}" for key, value in _shim_configuration(session, root).items()
+    )
+    return target
+
+
+def _shim_configuration(session: Session, root: int) -> dict[str, object]:
+    config = session.config
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    names = (*RANK_VARIABLES, *variables_of(config.out))
+    return {
+        "schema": _SCHEMA,
+        "session": session.directory,
+        "root": root,
+        "children": int(config.children),
+        "start": int(config.start),
+        "ring_max": config.ring_max,
+        "collector": int(config.collector),
+        "quiet": int(session.document["verbosity"] < 0),
+        "embed_delay_ms": config.embed_delay,
+        "exit_timeout_ms": config.exit_timeout,
+        "environment": ",".join(names),
+        "python": sys.executable,
+        "python_version": version,
+        "python_path": ":".join(module_path()),
+        "libpython": paths.libpython() or "",
+        "embed": paths.embedding_module() or "",
+        "origin": paths.PACKAGE / "__init__.py",
+        "sanitizer_lib": find_sanitizer() or "",
+        "nvidia.empty": int(config.nvidia_empty),
+    }
+
+
+def module_path() -> list[str]:
+    """Where this Python finds modules, without what depends on the current directory."""
+    return [path for path in sys.path if path and os.path.isabs(path)]
+
+
+def find_sanitizer() -> Path | None:
+    """libsanitizer-public.so: PASTA_SANITIZER_LIB, the wheel, or a CUDA toolkit, in that order."""
+    named = os.environ.get("PASTA_SANITIZER_LIB")
+    if named:
+        return Path(named)
+    library = "libsanitizer-public.so"
+    for site in module_path():
+        vendor = Path(site, "nvidia")
+        if vendor.is_dir():
+            for found in sorted(vendor.glob(f"cu*/compute-sanitizer/{library}"), reverse=True):
+                return found
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda", "/opt/cuda"]
+    for home in homes:
+        if home:
+            path = Path(home, "compute-sanitizer", library)
+            if path.exists():
+                return path
+    return None

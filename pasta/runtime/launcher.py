@@ -1,0 +1,321 @@
+"""The parent of the target: starts it, watches its processes, has their runs finished.
+
+The launcher stays light: it imports neither NumPy nor a tool's dependencies.  Whatever needs
+them runs in a collector process per event ring: live for a process that cannot run Python
+itself, and at the end of every process to write its run directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pasta.errors import RunError
+from pasta.runtime.executable import CannotRun, Executable
+from pasta.runtime.injection import module_path, target_environment
+from pasta.runtime.session import Ended, Session, beside, write_ended
+
+_POLL_SECONDS = 0.05
+#: Signals that a supervisor sends to the launcher and means for the program.
+_FORWARDED = {
+    signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT,
+    signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGWINCH,
+}  # fmt: skip
+_SI_USER = 0
+_COLLECTOR = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "from pasta.runtime.collector import main; sys.exit(main())"
+)
+_COLLECTOR_LIMIT_SECONDS = 3600.0
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class WatchedRing:
+    """An event ring and what the launcher did about it."""
+
+    path: Path
+    pid: int
+    sequence: int
+    ring: Any
+    ended: Ended | None = None
+    collector: subprocess.Popen[bytes] | None = None
+    collector_exit: int | None = None
+    plain_name: bool = False
+
+
+@dataclass
+class Outcome:
+    """What became of one process's run."""
+
+    pid: int
+    directory: Path | None
+    report: Path | None
+    problem: str | None = None
+
+
+@dataclass
+class Launcher:
+    """Runs one command in a session."""
+
+    session: Session
+    say: Say
+    environment: Mapping[str, str]
+    root: int = 0
+    rings: dict[str, WatchedRing] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+    _wait_status: int | None = None
+
+    # ---- the target ----
+
+    def start(self, executable: Executable, command: list[str]) -> None:
+        """Starts the target. Raises CannotRun where exec fails."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
+        reader, writer = os.pipe()
+        self.root = os.fork()
+        if self.root == 0:
+            _become(self.session, executable.path, command, self.environment, before, writer)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as failure:
+            message = failure.read()
+        if message:
+            os.waitpid(self.root, 0)
+            number = int(message)
+            raise CannotRun(
+                f"{executable.path}: cannot be run ({os.strerror(number)})",
+                127 if number == errno.ENOENT else 126,
+            )
+
+    def wait(self) -> int:
+        """Waits for the target, watching its rings and forwarding signals; its wait status."""
+        wanted = _FORWARDED | {signal.SIGCHLD}
+        while self._wait_status is None:
+            received = signal.sigtimedwait(wanted, _POLL_SECONDS)
+            if received and received.si_signo in _FORWARDED:
+                self._forward(received)
+            pid, status = os.waitpid(self.root, os.WNOHANG)
+            if pid:
+                self._wait_status = status
+            self.look()
+        return self._wait_status
+
+    def _forward(self, received: signal.struct_siginfo) -> None:
+        # A key such as Ctrl-C reaches the whole process group: the program has it already.
+        if received.si_code <= _SI_USER:
+            try:
+                os.kill(self.root, received.si_signo)
+            except ProcessLookupError:
+                pass
+
+    # ---- rings ----
+
+    def look(self) -> None:
+        """Finds new rings, starts the collectors that are wanted, notes which processes ended."""
+        for path in self.session.rings():
+            if path.name not in self.rings:
+                self._watch(path)
+        for watched in self.rings.values():
+            if watched.ended is None:
+                watched.ended = self._how_it_ended(watched)
+                if watched.ended is not None and watched.ring.used:
+                    write_ended(watched.path, watched.ended)
+            self._attend(watched)
+
+    def _watch(self, path: Path) -> None:
+        from pasta.runtime.ring import Ring
+
+        pid, _, sequence = path.name.partition("-")
+        try:
+            ring = Ring(path)
+        except RunError:
+            return  # not complete yet; if its process died just then, it holds nothing
+        self.rings[path.name] = WatchedRing(path, int(pid), int(sequence), ring)
+
+    def _how_it_ended(self, watched: WatchedRing) -> Ended | None:
+        if watched.pid == self.root and self._wait_status is not None:
+            if os.WIFSIGNALED(self._wait_status):
+                return Ended("signal", os.WTERMSIG(self._wait_status))
+            return Ended("exit", os.WEXITSTATUS(self._wait_status))
+        if not self.is_ours(watched.pid):
+            return Ended("gone")
+        return Ended("exec") if self._replaced(watched) else None
+
+    def _replaced(self, watched: WatchedRing) -> bool:
+        """Whether the process that owns a live pid has exec'd since it opened this ring."""
+        maps = _maps(watched.pid)
+        return maps is not None and str(watched.path) not in maps
+
+    def is_ours(self, pid: int) -> bool:
+        """Whether a pid still is a living process of this session.
+
+        A pid can be reused by a stranger, so what counts is that it maps our session's table.
+        """
+        maps = _maps(pid)
+        if maps is None:
+            return False
+        return str(self.session.directory) in maps or _just_started(maps)
+
+    def _attend(self, watched: WatchedRing) -> None:
+        if watched.collector is None and watched.collector_exit is None and watched.ring.used:
+            live = watched.ring.consumer == 2
+            if (watched.ended or live) and self._running() < _most_collectors():
+                self._start_collector(watched)
+        elif watched.collector is not None:
+            status = watched.collector.poll()
+            if status is not None:
+                watched.collector, watched.collector_exit = None, status
+                self._collected(watched)
+
+    def _running(self) -> int:
+        return sum(watched.collector is not None for watched in self.rings.values())
+
+    def _start_collector(self, watched: WatchedRing) -> None:
+        from pasta.runtime.ring import Ring  # noqa: F401  (keeps the import near its use)
+
+        first = not any(other.plain_name for other in self.rings.values())
+        watched.plain_name = first
+        reason = watched.ring.string(watched.ring.reason) if watched.ring.reason else None
+        if reason and not watched.ended and not self.session.config.collector:
+            self.say(f"process {watched.pid} is analysed beside itself: {reason}")
+        with (self.session.directory / "log.txt").open("ab") as log:
+            watched.collector = subprocess.Popen(
+                [
+                    sys.executable, "-I", "-c", _COLLECTOR, json.dumps(module_path()),
+                    str(watched.path), *(["--plain-name"] if first else []),
+                ],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=dict(self.environment), cwd="/", start_new_session=True,
+            )  # fmt: skip
+
+    def _collected(self, watched: WatchedRing) -> None:
+        try:
+            done = json.loads(beside(watched.path, ".done").read_text())
+            report = Path(done["report"]) if done.get("report") else None
+            self.outcomes.append(
+                Outcome(watched.pid, Path(done["directory"]), report, done.get("problem"))
+            )
+        except (OSError, ValueError, KeyError):
+            kept = self.session.directory / "log.txt"
+            self.outcomes.append(
+                Outcome(
+                    watched.pid, None, None,
+                    f"the run of process {watched.pid} could not be finished "
+                    f"(status {watched.collector_exit}); its events are kept in {watched.path}, "
+                    f"the log is {kept}; try again with: pasta recover",
+                )
+            )  # fmt: skip
+
+    # ---- the end ----
+
+    def alive(self) -> set[int]:
+        """Pids of this session's processes that still live."""
+        pids = {pid for pid, _ in self.session.processes()}
+        return {pid for pid in pids if pid != self.root and self.is_ours(pid)}
+
+    def finish(self) -> None:
+        """Has the runs of all ended processes written; gives up after a long time."""
+        until = time.monotonic() + _COLLECTOR_LIMIT_SECONDS
+        self.look()
+        while any(self._unfinished(watched) for watched in self.rings.values()):
+            if time.monotonic() > until:
+                self._kill_collectors()
+            time.sleep(0.01)
+            self.look()
+
+    @staticmethod
+    def _unfinished(watched: WatchedRing) -> bool:
+        return bool(watched.ring.used) and watched.ended is not None and watched.collector_exit is None
+
+    def _kill_collectors(self) -> None:
+        for watched in self.rings.values():
+            if watched.collector is not None:
+                watched.collector.kill()
+
+    def unsaved(self) -> bool:
+        """Whether some ring could not be turned into a run directory and must be kept."""
+        return any(
+            watched.ring.used and not beside(watched.path, ".done").exists()
+            for watched in self.rings.values()
+        )
+
+    def go_on_in_background(self) -> bool:
+        """Leaves a process behind that finishes the runs of processes that still live.
+
+        True in the launcher itself; the process left behind never returns.
+        """
+        if os.fork():
+            return True
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        status = 0
+        try:
+            for watched in self.rings.values():
+                # Collectors are the first launcher's children: only their files can be watched.
+                if watched.collector is not None:
+                    watched.collector = None
+            while self.alive():
+                time.sleep(_POLL_SECONDS * 4)
+                self.look()
+            self.finish()
+            if not self.unsaved():
+                self.session.remove()
+        except BaseException as error:
+            self.session.log(f"the background launcher failed: {error!r}")
+            status = 1
+        os._exit(status)
+
+
+def _become(
+    session: Session,
+    path: str,
+    command: list[str],
+    environment: Mapping[str, str],
+    mask: set[signal.Signals],
+    failure: int,
+) -> None:
+    """In the child: turn into the target. Never returns."""
+    number = errno.EIO
+    try:
+        target = target_environment(session, environment, os.getpid())
+        # Python ignores these for itself; the program must find them as it would without us.
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(ignored, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.execve(path, command, target)
+    except OSError as error:
+        number = error.errno or errno.EIO
+    finally:
+        os.write(failure, str(number).encode())
+        os._exit(127)
+
+
+def _maps(pid: int) -> str | None:
+    """Memory map of a living process; None for one that is gone, a zombie or not ours to see."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
+            text = maps.read()
+    except OSError:
+        return None
+    return text or None
+
+
+def _just_started(maps: str) -> bool:
+    """Whether a map is that of a process whose loader has not run yet (just after exec)."""
+    return "libc.so" not in maps
+
+
+def _most_collectors() -> int:
+    return max(2, os.cpu_count() or 1)

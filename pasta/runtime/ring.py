@@ -1,0 +1,140 @@
+"""The consumer's view of one process's event ring, live or left behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pasta import abi
+from pasta._native import ffi, lib
+from pasta.errors import RunError
+
+if TYPE_CHECKING:
+    from pasta.processors.batch import Batch
+
+#: Segments decoded into one batch at most: enough to make per-batch work small, few enough for
+#: the batch to stay in the processor's cache.
+BATCH_SEGMENTS = 2
+
+
+class Ring:
+    """A mapped ring file.
+
+    Positions count 64-byte slots from the process's first event; they are the global order.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Maps `path`. Raises RunError where it is no ring of this version of PASTA."""
+        error = ffi.new("int *")
+        self.path = path
+        self._ring: Any = lib.pasta_map(os.fsencode(path), error)
+        if not self._ring:
+            reason = os.strerror(error[0]) if error[0] > 0 else "not an event ring of this version"
+            raise RunError(f"{path}: {reason}")
+        self.torn = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Fields of pasta_ring, read from shared memory: tail, used, state, consumer, …"""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._ring, name)
+
+    def close(self) -> None:
+        lib.pasta_unmap(self._ring)
+        self._ring = ffi.NULL
+
+    @property
+    def held(self) -> int:
+        """Segments between the released position and the tail."""
+        return int((self.tail - self.released) // self.segment_slots)
+
+    def dropped(self) -> dict[str, int]:
+        """Events lost at the cap, by kind."""
+        counts = self._ring.dropped
+        return {name: counts[number] for number, name in abi.NAMES.items() if counts[number]}
+
+    def string(self, identifier: int) -> str | None:
+        """Text of an interned string, or None for an id that was never given out."""
+        length = ffi.new("uint32_t *")
+        text = lib.pasta_string_text(self._ring, identifier, length)
+        return ffi.buffer(text, length[0])[:].decode("utf-8", "replace") if text else None
+
+    def batches(self, start: int, *, final: bool = False) -> Iterator[tuple[Batch, int]]:
+        """Published records from `start` on, as (batch, position after it).
+
+        Stops at the first record that is not published yet; with `final` (nobody publishes any
+        more) such records are skipped and counted in `torn`.
+        """
+        stretch = ffi.new("pasta_stretch *")
+        stretch.ring = self._ring
+        stretch.segment_slots = self.segment_slots
+        yield from self._decode(stretch, start, self.tail, final)
+
+    def spilled(self, first: int, memory: Any, segments: int) -> Iterator[tuple[Batch, int]]:
+        """Records of whole segments copied out of the ring; `first` is the first one's number."""
+        stretch = ffi.new("pasta_stretch *")
+        stretch.spilled = ffi.from_buffer("uint8_t[]", memory)
+        stretch.spilled_first = first
+        slots = stretch.segment_slots = self.segment_slots
+        yield from self._decode(stretch, first * slots, (first + segments) * slots, True)
+
+    def _decode(
+        self, stretch: Any, start: int, stop: int, final: bool
+    ) -> Iterator[tuple[Batch, int]]:
+        from pasta.processors.batch import Batch
+
+        slots = self.segment_slots
+        while start < stop:
+            stretch.end = limit = min(stop, (start // slots + BATCH_SEGMENTS) * slots)
+            stretch.final = final
+            setattr(stretch, "from", start)
+            lib.pasta_scan(stretch)
+            self.torn += stretch.torn
+            if stretch.end == start:
+                return
+            yield Batch(start, _gather(stretch, start)), stretch.end
+            if stretch.end < limit:
+                return
+            start = stretch.end
+
+    def segment(self, number: int) -> Any:
+        """Memory of a logical segment (a cffi buffer), or None where it is not held."""
+        memory = lib.pasta_segment_memory(self._ring, number)
+        return ffi.buffer(memory, self.segment_bytes) if memory else None
+
+    def set_processed(self, position: int) -> None:
+        self._ring.processed = position
+        lib.pasta_beat(self._ring)
+
+    def release(self, position: int) -> None:
+        """Gives the memory of all whole segments before `position` back to the producers."""
+        lib.pasta_release(self._ring, position)
+
+    def wait_finish(self, milliseconds: int) -> bool:
+        """Waits until the process asks its consumer to finish, or for so long."""
+        return bool(lib.pasta_wait_finish(self._ring, milliseconds))
+
+    def wait_finished(self, milliseconds: int) -> bool:
+        return bool(lib.pasta_wait_finished(self._ring, milliseconds))
+
+    def ask_finish(self) -> None:
+        lib.pasta_ask_finish(self._ring)
+
+    def mark_finished(self) -> None:
+        lib.pasta_mark_finished(self._ring)
+
+
+def _gather(stretch: Any, base: int) -> dict[str, Any]:
+    import numpy as np
+
+    outputs = ffi.new("void *[64]")
+    records: dict[str, Any] = {}
+    for kind, number in abi.KINDS.items():
+        count = stretch.counts[number]
+        if count and kind not in abi.UNRECORDED:
+            array = records[kind] = np.empty(count, abi.dtype(kind))
+            outputs[number] = ffi.cast("void *", array.ctypes.data)
+    lib.pasta_gather(stretch, base, outputs)
+    return records

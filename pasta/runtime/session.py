@@ -1,0 +1,148 @@
+"""A session: the directory in shared memory through which launcher, targets and collectors meet.
+
+    session.json   the configuration, for every Python side
+    processes      table of pids that carry libpasta (shim/core/processes.c)
+    rings/         PID-SEQUENCE: the event rings; beside each, while it is being worked on:
+                   .state (what an embedded consumer had computed), .ended (how the process
+                   ended), .done (where its run directory is)
+    log.txt        lines of all of them
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pasta.config import Config
+from pasta.errors import RunError
+
+_TABLE_BYTES = 1 << 19
+_PREFIX = "pasta-"
+_SMALLEST = 8 << 20
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended, as its launcher saw it."""
+
+    how: str  # "exit", "signal", "exec" or "gone" (not our child: status unknown)
+    status: int | None = None  # exit status or signal number
+
+    def __str__(self) -> str:
+        import signal
+
+        if self.how == "signal" and self.status is not None:
+            return f"ended by {signal.Signals(self.status).name}"
+        if self.how == "exit":
+            return f"exited with {self.status}"
+        return "replaced itself (exec)" if self.how == "exec" else "ended"
+
+
+@dataclass(frozen=True)
+class Session:
+    """An open session directory."""
+
+    directory: Path
+    document: dict[str, Any]
+
+    @classmethod
+    def create(cls, config: Config, command: list[str], verbosity: int) -> Session:
+        """Makes the directory where there is room for rings. Raises RunError."""
+        name = f"{_PREFIX}{os.getuid()}-{os.getpid()}-{secrets.token_hex(3)}"
+        directory = _place(config) / name
+        document = {
+            "config": asdict(config),
+            "command": command,
+            "cwd": os.getcwd(),
+            "started": time.time_ns(),
+            "launcher": os.getpid(),
+            "verbosity": verbosity,
+        }
+        try:
+            (directory / "rings").mkdir(parents=True, mode=0o700)
+            (directory / "processes").write_bytes(bytes(_TABLE_BYTES))
+            (directory / "session.json").write_text(json.dumps(document))
+        except OSError as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise RunError(
+                f"cannot create the session directory {directory} ({error.strerror})",
+                remedy="make room there or name another place with --set ring.directory=DIR",
+            ) from None
+        return cls(directory, document)
+
+    @classmethod
+    def open(cls, directory: Path) -> Session:
+        return cls(directory, json.loads((directory / "session.json").read_text()))
+
+    @property
+    def config(self) -> Config:
+        return Config(**self.document["config"])
+
+    def log(self, text: str) -> None:
+        """Adds lines to the session's log; a full disk must not stop the run."""
+        try:
+            with (self.directory / "log.txt").open("a") as log:
+                log.writelines(f"[{os.getpid()}] {line}\n" for line in text.splitlines())
+        except OSError:
+            pass
+
+    def rings(self) -> list[Path]:
+        """Files of all rings, in no particular order."""
+        return [path for path in (self.directory / "rings").iterdir() if "." not in path.name]
+
+    def processes(self) -> Iterator[tuple[int, bool]]:
+        """(pid, forked without exec) of every process that ever carried libpasta, in order."""
+        with (self.directory / "processes").open("rb") as table:
+            (count,) = struct.unpack("<Q", table.read(8))
+            entries = table.read(8 * min(count, _TABLE_BYTES // 8 - 1))
+        for pid, forked in struct.iter_unpack("<II", entries):
+            if pid:
+                yield pid, bool(forked)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _place(config: Config) -> Path:
+    if config.ring_directory:
+        return Path(config.ring_directory).absolute()
+    shared = Path("/dev/shm")
+    if os.access(shared, os.W_OK) and _free(shared) >= _SMALLEST:
+        return shared
+    return Path(os.environ.get("TMPDIR") or "/tmp")
+
+
+def _free(directory: Path) -> int:
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader sees all of it or nothing."""
+    temporary = path.with_name(path.name + ".writing")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def beside(ring: Path, suffix: str) -> Path:
+    """The companion file of a ring: `.state`, `.ended` or `.done`."""
+    return ring.with_name(ring.name + suffix)
+
+
+def read_ended(ring: Path) -> Ended | None:
+    try:
+        return Ended(**json.loads(beside(ring, ".ended").read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def write_ended(ring: Path, ended: Ended) -> None:
+    write_atomically(beside(ring, ".ended"), json.dumps(asdict(ended)).encode())

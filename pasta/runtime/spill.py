@@ -1,0 +1,69 @@
+"""Segments that an embedded consumer writes out, so that the ring has room and nothing is lost
+if the process is killed: copies of ring memory, turned into Parquet when the process has ended."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pasta.runtime.ring import Ring
+
+if TYPE_CHECKING:
+    from pasta.processors.batch import Batch
+
+_NAME = re.compile(r"(\d+)-(\d+)\.segments")
+_FILE_SEGMENTS = 16
+
+
+@dataclass
+class Spill:
+    """The spilled segments of one ring, in a directory on disk."""
+
+    ring: Ring
+    directory: Path
+
+    def make_room(self, processed: int) -> None:
+        """Once a quarter of the ring is held, writes out what was processed and frees it.
+
+        Raises OSError where the disk is full; the ring then fills to its cap.
+        """
+        if self.ring.held < max(_FILE_SEGMENTS, self.ring.max_segments // 4):
+            return
+        slots = self.ring.segment_slots
+        first, stop = self.ring.released // slots, processed // slots
+        while first < stop:
+            last = min(first + _FILE_SEGMENTS, stop)
+            self._write(first, last)
+            self.ring.release(last * slots)
+            first = last
+
+    def _write(self, first: int, stop: int) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / f"{first:012}-{stop - first:04}.segments"
+        temporary = path.with_suffix(".writing")
+        with temporary.open("wb") as file:
+            for number in range(first, stop):
+                file.write(self.ring.segment(number))
+        temporary.rename(path)
+
+    def batches(self, start: int) -> Iterator[tuple[Batch, int]]:
+        """Spilled records from position `start` on, as (batch, position after it)."""
+        slots = self.ring.segment_slots
+        for path in sorted(self.directory.glob("*.segments")):
+            match = _NAME.fullmatch(path.name)
+            if not match:
+                continue
+            first, count = int(match[1]), int(match[2])
+            if (first + count) * slots <= start:
+                continue
+            with (
+                path.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory,
+            ):
+                for batch, position in self.ring.spilled(first, memory, count):
+                    if position > start:
+                        yield batch, position
