@@ -1,0 +1,268 @@
+"""Finds tools: built in, in `--tool-path` directories, in a file, or of an installed package.
+
+A name is looked for in the tool paths first (so that a user's tool can replace a built-in one),
+then among the built-in tools, then in the entry points of the group `pasta.tools`. In a directory
+the tool NAME is in NAME.py, or else is a class of that tool name in any file there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pasta.tools
+from pasta.errors import ToolError
+from pasta.tool import Option, Tool
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "pasta.tools"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A tool as `pasta tools` shows it; `error` says why it cannot be loaded."""
+
+    name: str
+    source: str  # "built-in", a path, or "package NAME"
+    summary: str = ""
+    options: Mapping[str, Option[Any]] = field(default_factory=dict)
+    error: str = ""
+
+
+def load_tools(
+    specs: Sequence[str],
+    options: Mapping[str, Mapping[str, object]] | None = None,
+    paths: Sequence[str | os.PathLike[str]] = (),
+) -> list[Tool]:
+    """Instances of the tools, with their options, in the order given; a repeated one counts once.
+
+    `options` are by tool name. Raises ToolError for an unknown tool, a file that cannot be
+    loaded, wrong options, and options for a tool that does not exist.
+    """
+    classes: dict[str, type[Tool]] = {}
+    for spec in specs:
+        for found in find_tools(spec, paths):
+            other = classes.setdefault(found.name, found)
+            if other is not found:
+                raise ToolError(
+                    f"two tools are called {found.name}: {_file_of(other)} and {_file_of(found)}",
+                    remedy="leave one of them out, or give it another `name`",
+                )
+    options = options or {}
+    for name in options:
+        if name not in classes:
+            _check_exists(name, classes, paths)
+    return [found(options.get(name)) for name, found in classes.items()]
+
+
+def find_tools(spec: str, paths: Sequence[str | os.PathLike[str]] = ()) -> list[type[Tool]]:
+    """Classes of a tool's name, of FILE.py (all in it) or of FILE.py:CLASS. Raises ToolError."""
+    file, _, class_name = spec.partition(":")
+    if file.endswith(".py") or os.sep in file:
+        return _classes_of_file(Path(file), class_name)
+    for directory in map(Path, paths):
+        found = _in_directory(directory, spec)
+        if found:
+            return [found]
+    found = _built_in(spec) or _entry_point(spec)
+    if found is None:
+        raise _unknown(spec, _names(paths))
+    return [found]
+
+
+def list_tools(paths: Sequence[str | os.PathLike[str]] = ()) -> list[Listed]:
+    """All tools that can be found by name, each with what it says about itself."""
+    found: dict[str, Listed] = {}
+    for directory in map(Path, paths):
+        for path in _tool_files(directory):
+            for listed in _listed(
+                lambda path=path: _classes_of_file(path, ""), path.stem, str(path)
+            ):
+                found.setdefault(listed.name, listed)
+    for name in built_in_names():
+        for listed in _listed(lambda name=name: [_built_in(name)], name, "built-in"):
+            found.setdefault(listed.name, listed)
+    for point in _entry_points():
+        source = f"package {point.dist.name}" if point.dist else "package"
+        for listed in _listed(lambda point=point: [_loaded(point)], point.name, source):
+            found.setdefault(listed.name, listed)
+    return sorted(found.values(), key=lambda listed: listed.name)
+
+
+def _listed(load: Any, name: str, source: str) -> Iterator[Listed]:
+    try:
+        for found in load():
+            yield Listed(found.name, source, found.summary_line(), found.options())
+    except ToolError as error:
+        yield Listed(name, source, error=str(error))
+
+
+def built_in_names() -> list[str]:
+    """Names of the built-in tools, which are those of their files; imports nothing."""
+    directories = map(Path, pasta.tools.__path__)
+    return sorted({path.stem for each in directories for path in _tool_files(each)})
+
+
+def _names(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+    names = set(built_in_names())
+    names.update(path.stem for each in paths for path in _tool_files(Path(each)))
+    names.update(point.name for point in _entry_points())
+    return sorted(names)
+
+
+def _tool_files(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return sorted(
+        path for path in directory.glob("*.py") if not path.stem.startswith(("_", "test_"))
+    )
+
+
+def _built_in(name: str) -> type[Tool] | None:
+    if name not in built_in_names():
+        return None
+    module = importlib.import_module(f"pasta.tools.{name}")
+    for found in _classes(module):
+        if found.name == name:
+            return found
+    raise ToolError(f"{module.__file__} defines no tool {name}")
+
+
+def _in_directory(directory: Path, name: str) -> type[Tool] | None:
+    if not directory.is_dir():
+        raise ToolError(f"tool path {directory} is no directory", remedy="correct --tool-path")
+    files = _tool_files(directory)
+    files.sort(key=lambda path: path.stem != name)  # NAME.py first: the others often are not read
+    for path in files:
+        if path.stem == name:
+            classes = _classes_of_file(path, "")
+        else:
+            try:
+                classes = _classes_of_file(path, "")
+            except ToolError:
+                continue  # another tool's trouble; named when that one is asked for
+        for found in classes:
+            if found.name == name:
+                return found
+    return None
+
+
+def _entry_points() -> list[EntryPoint]:
+    from importlib.metadata import entry_points  # half the launcher's time, seldom needed
+
+    return list(entry_points(group=GROUP))
+
+
+def _entry_point(name: str) -> type[Tool] | None:
+    for point in _entry_points():
+        if point.name == name:
+            return _loaded(point)
+    return None
+
+
+def _loaded(point: EntryPoint) -> type[Tool]:
+    try:
+        found = point.load()
+    except Exception as error:
+        raise ToolError(
+            f"tool {point.name} ({point.value}) cannot be loaded: {_one_line(error)}",
+            remedy="repair or remove the package that brings it",
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Tool)):
+        raise ToolError(f"tool {point.name} ({point.value}) is not a pasta.tool.Tool")
+    return found
+
+
+def _classes_of_file(path: Path, class_name: str) -> list[type[Tool]]:
+    if not path.is_file():
+        raise ToolError(f"tool file {path} does not exist", remedy="correct the path")
+    classes = _classes(_module_of(path))
+    if not classes:
+        raise ToolError(
+            f"{path} defines no tool", remedy="define a class that derives from pasta.tool.Tool"
+        )
+    if not class_name:
+        return classes
+    for found in classes:
+        if class_name in (found.__name__, found.name):
+            return [found]
+    raise _unknown(class_name, [found.__name__ for found in classes], where=f"{path} has")
+
+
+def _module_of(path: Path) -> ModuleType:
+    """The file as a module; always of the same name, so that pickled objects find their classes."""
+    real = path.resolve()
+    name = f"pasta_tool_{real.stem}_{zlib.crc32(os.fsencode(real)):08x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, real)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    # A tool file that calls sys.exit() must not end the launcher.
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ToolError(f"{path}{_line_in(error, real)}: {_one_line(error)}") from error
+    return module
+
+
+def _line_in(error: BaseException, path: Path) -> str:
+    """`:LINE` where the file at `path` went wrong, as far as that is known."""
+    if isinstance(error, SyntaxError) and error.filename == str(path) and error.lineno:
+        return f":{error.lineno}"
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(path)
+    ]
+    return f":{lines[-1]}" if lines else ""
+
+
+def _one_line(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _classes(module: ModuleType) -> list[type[Tool]]:
+    """Tools that a module defines, not those that it imports, in order of definition."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Tool)
+        and value.__module__ == module.__name__
+        and not value.__name__.startswith("_")
+    ]
+
+
+def _file_of(found: type[Tool]) -> str:
+    return str(getattr(sys.modules.get(found.__module__), "__file__", found.__module__))
+
+
+def _check_exists(
+    name: str, chosen: Iterable[str], paths: Sequence[str | os.PathLike[str]]
+) -> None:
+    """A preset may set options of a tool that does not run, but not of one that there is not."""
+    known = [*chosen, *_names(paths)]
+    if name not in known:
+        raise _unknown(name, sorted(set(known)))
+
+
+def _unknown(name: str, known: Sequence[str], where: str = "there are") -> ToolError:
+    close = difflib.get_close_matches(name, known, 3)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return ToolError(f"there is no tool {name!r}", remedy=f"{hint}{where} {', '.join(known)}")

@@ -1,0 +1,104 @@
+"""A stretch of the ring, decoded: one structured array for every kind of event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ABSENT_U16 = 0xFFFF
+ABSENT_U32 = 0xFFFF_FFFF
+ABSENT_U64 = 0xFFFF_FFFF_FFFF_FFFF
+
+#: Fields that hold string ids, or other ids that are never 0: 0 is absent there.
+ID_FIELDS = frozenset(
+    {"name", "domain", "module", "stack", "shape", "strides", "dtype", "correlation"}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Records of consecutive slots, in one structured array per kind.
+
+    `records[kind]` is in ring order; its field `index` is the record's slot position minus
+    `base`, so that `index` orders any two records of a batch and `base + index` any two of a run.
+    """
+
+    base: int
+    records: Mapping[str, NDArray[Any]]
+    _merged: dict[tuple[str, ...], NDArray[Any]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def __len__(self) -> int:
+        return sum(len(records) for records in self.records.values())
+
+    def __getitem__(self, kind: str) -> NDArray[Any]:
+        """Records of one kind, possibly none. Raises KeyError for an unknown kind."""
+        found = self.records.get(kind)
+        if found is not None:
+            return found
+        from pasta import abi
+
+        return np.empty(0, abi.dtype(kind))
+
+    def __iter__(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        return iter(self.records.items())
+
+    def positions(self, records: NDArray[Any]) -> NDArray[Any]:
+        """Positions of records in the whole run: uint64 of the same length."""
+        return np.asarray(records["index"].astype(np.uint64) + np.uint64(self.base))
+
+    def merged(self, *kinds: str) -> NDArray[Any]:
+        """Records of several kinds in ring order; the field `kind` tells them apart.
+
+        Kinds of one payload give that payload's fields. Different payloads give the union of
+        their fields; in it, a field that a record has not is absent.
+        """
+        if kinds not in self._merged:
+            self._merged[kinds] = self._merge(kinds)
+        return self._merged[kinds]
+
+    def _merge(self, kinds: tuple[str, ...]) -> NDArray[Any]:
+        dtypes = {self[kind].dtype for kind in kinds}
+        present = [self[kind] for kind in kinds if len(self[kind])]
+        if len(dtypes) > 1:
+            union = _union([self[kind].dtype for kind in kinds])
+            present = [_widened(records, union) for records in present]
+            empty = np.empty(0, union)
+        else:
+            empty = self[kinds[0]]
+        if not present:
+            return empty
+        if len(present) == 1:
+            return present[0]
+        together = np.concatenate(present)
+        return np.asarray(together[np.argsort(together["index"], kind="stable")])
+
+
+def _union(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
+    """Fields of all types; one that has different forms in two of them is left out."""
+    formats: dict[str, Any] = {}
+    clashes = set()
+    for dtype in dtypes:
+        for name in dtype.names or ():
+            form = dtype[name]
+            if formats.setdefault(name, form) != form:
+                clashes.add(name)
+    return np.dtype([(name, form) for name, form in formats.items() if name not in clashes])
+
+
+def _widened(records: NDArray[Any], union: np.dtype[Any]) -> NDArray[Any]:
+    wide = np.full(len(records) * union.itemsize, 0xFF, np.uint8).view(union)
+    own = set(records.dtype.names or ())
+    for name in union.names or ():
+        if name in own:
+            wide[name] = records[name]
+        elif name in ID_FIELDS:
+            wide[name] = 0
+    return np.asarray(wide)

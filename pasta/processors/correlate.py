@@ -1,0 +1,199 @@
+"""What belongs together: a completion and its kernel, a launch and the ranges around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.processors.batch import Batch
+    from pasta.processors.strings import Strings
+
+RANGE_KINDS = ("range_push", "range_pop", "range_start", "range_end")
+
+#: State of a thread: (domain id, name id) of its open ranges, outermost first.
+Frames = tuple[tuple[int, int], ...]
+
+
+class LaunchWindow:
+    """A non-zero number for each of the last `limit` launch ordinals.
+
+    Completions may come many batches after their launch; the window bounds what is kept for
+    them (4 bytes a launch).
+    """
+
+    def __init__(self, limit: int = 1 << 22) -> None:
+        self.limit = limit
+        self.end = 0  # one more than the highest ordinal seen
+        self._values = np.zeros(min(1 << 12, limit), np.int32)
+
+    def put(self, ordinals: NDArray[Any], values: NDArray[Any]) -> None:
+        if not len(ordinals):
+            return
+        self._extend(int(ordinals.max()) + 1)
+        inside = self._inside(ordinals)
+        slots = (ordinals[inside] % np.uint64(len(self._values))).astype(np.intp)
+        self._values[slots] = values[inside]
+
+    def get(self, ordinals: NDArray[Any]) -> NDArray[Any]:
+        """Numbers (int32) of launches; 0 for those never put or no longer in the window."""
+        slots = (ordinals % np.uint64(len(self._values))).astype(np.intp)
+        return np.where(self._inside(ordinals), self._values[slots], 0)
+
+    def _inside(self, ordinals: NDArray[Any]) -> NDArray[Any]:
+        start = max(0, self.end - len(self._values))
+        return np.asarray((ordinals >= start) & (ordinals < self.end))
+
+    def _extend(self, end: int) -> None:
+        if end <= self.end:
+            return
+        size = len(self._values)
+        while size < end and size < self.limit:
+            size *= 2
+        if size != len(self._values):
+            kept = np.arange(max(0, self.end - len(self._values)), self.end)
+            larger = np.zeros(size, np.int32)
+            larger[kept % size] = self._values[kept % len(self._values)]
+            self._values = larger
+        new = np.arange(max(self.end, end - size), end)
+        self._values[new % size] = 0
+        self.end = end
+
+
+class LaunchNames:
+    """Which kernel a launch ordinal was of, for records that carry only the ordinal."""
+
+    def __init__(self) -> None:
+        self._window = LaunchWindow()
+
+    def feed(self, batch: Batch) -> None:
+        launches = batch["kernel_launch"]
+        self._window.put(launches["ordinal"], launches["name"].view(np.int32))
+
+    def names(self, ordinals: NDArray[Any]) -> NDArray[Any]:
+        """Name ids (uint32) of launch ordinals (uint64); 0 where the launch is not known."""
+        return np.asarray(self._window.get(ordinals).view(np.uint32))
+
+
+class LaunchCalls:
+    """Pairs launches with the return of their call, also across batches."""
+
+    LIMIT = 1 << 16
+
+    def __init__(self) -> None:
+        self._ordinals = np.empty(0, np.uint64)
+        self._times = np.empty(0, np.uint64)
+
+    def feed(self, batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Ordinals and durations (uint64, ns) of the launch calls that returned in this batch."""
+        launches, ends = batch["kernel_launch"], batch["kernel_launch_end"]
+        ordinals = np.concatenate([self._ordinals, launches["ordinal"]])
+        times = np.concatenate([self._times, launches["time"]])
+        order = np.argsort(ordinals, kind="stable")
+        ordinals, times = ordinals[order], times[order]
+        at = np.searchsorted(ordinals, ends["ordinal"])
+        known = at < len(ordinals)
+        known[known] = ordinals[at[known]] == ends["ordinal"][known]
+        at = at[known]
+        began, ended = times[at], ends["time"][known]
+        still_open = np.ones(len(ordinals), bool)
+        still_open[at] = False
+        self._ordinals = ordinals[still_open][-self.LIMIT :]
+        self._times = times[still_open][-self.LIMIT :]
+        return ends["ordinal"][known], np.where(ended >= began, ended - began, 0)
+
+
+class OpenRanges:
+    """Which ranges are open around a record: nested ones of its thread, and process-wide ones.
+
+    A thread's open ranges are a state; a push or pop leads from state to state by a remembered
+    step, so that the cost is one dictionary look-up per range event, and none per launch.
+    """
+
+    def __init__(self) -> None:
+        self.states: list[Frames] = [()]
+        self._state_of: dict[Frames, int] = {(): 0}
+        self._steps: dict[tuple[int, int, int], int] = {}
+        self._thread: dict[int, int] = {}
+        self._process: dict[int, int] = {}
+        self._clear_batch()
+
+    def _clear_batch(self) -> None:
+        self._before = dict(self._thread)
+        self._process_before = tuple(self._process.values())
+        self._changes: dict[int, tuple[list[int], list[int]]] = {}
+        self._process_changes: list[tuple[int, int, int]] = []  # index, name id, +1 or -1
+
+    def feed(self, batch: Batch) -> None:
+        """Follows the ranges of a batch; `at` and `process_wide` then answer for its records."""
+        self._clear_batch()
+        ranges = batch.merged(*RANGE_KINDS)
+        if not len(ranges):
+            return
+        from pasta import abi
+
+        push, pop, start = (abi.KINDS[kind] for kind in RANGE_KINDS[:3])
+        fields = ("kind", "thread", "index", "domain", "name", "id")
+        for kind, thread, index, domain, name, id in zip(
+            *(ranges[field].tolist() for field in fields), strict=True
+        ):
+            if kind in (push, pop):
+                key = (self._thread.get(thread, 0), domain, name if kind == push else -1)
+                state = self._steps.get(key)
+                if state is None:
+                    state = self._steps[key] = self._step(*key)
+                self._thread[thread] = state
+                indices, states = self._changes.setdefault(thread, ([], []))
+                indices.append(index)
+                states.append(state)
+            elif kind == start:
+                self._end(index, id)  # an id given twice: the earlier one can no longer end
+                self._process[id] = name
+                self._process_changes.append((index, name, 1))
+            else:
+                self._end(index, id)
+
+    def _end(self, index: int, id: int) -> None:
+        name = self._process.pop(id, None)
+        if name is not None:
+            self._process_changes.append((index, name, -1))
+
+    def _step(self, state: int, domain: int, name: int) -> int:
+        frames = self.states[state]
+        if name >= 0:
+            frames = (*frames, (domain, name))
+        else:
+            last = next((i for i in reversed(range(len(frames))) if frames[i][0] == domain), None)
+            if last is not None:
+                frames = frames[:last] + frames[last + 1 :]
+        if frames not in self._state_of:
+            self._state_of[frames] = len(self.states)
+            self.states.append(frames)
+        return self._state_of[frames]
+
+    def at(self, records: NDArray[Any]) -> NDArray[Any]:
+        """State numbers (int64, for `states`) of the records' threads as of each record."""
+        found = np.zeros(len(records), np.int64)
+        threads = records["thread"]
+        for thread in np.unique(threads).tolist():
+            mine = threads == thread
+            indices, states = self._changes.get(thread, ([], []))
+            after = np.searchsorted(np.asarray(indices, np.int64), records["index"][mine], "right")
+            found[mine] = np.asarray([self._before.get(thread, 0), *states], np.int64)[after]
+        return found
+
+    def process_wide(self, records: NDArray[Any], counts: Callable[[int], bool]) -> NDArray[Any]:
+        """How many process-wide ranges whose name id `counts` are open at each record."""
+        changes = [change for change in self._process_changes if counts(change[1])]
+        count = sum(map(counts, self._process_before))
+        levels = count + np.cumsum([0, *(delta for _, _, delta in changes)])
+        indices = np.asarray([index for index, _, _ in changes], np.int64)
+        return np.asarray(levels[np.searchsorted(indices, records["index"], "right")])
+
+    def path(self, state: int, strings: Strings) -> str:
+        """Names of a state's ranges, outermost first, joined by `/`."""
+        return "/".join(strings[name] for _, name in self.states[state])

@@ -1,0 +1,124 @@
+"""Kernel names as people read them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+_CLOSING = {"(": ")", "<": ">", "[": "]", "{": "}"}
+
+
+@cache
+def _libraries() -> tuple[Any, Any] | None:
+    """`__cxa_demangle` and `free`, or None where libstdc++ is missing."""
+    import ctypes
+
+    try:
+        cxa_demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+        free = ctypes.CDLL(None).free
+    except (OSError, AttributeError):
+        return None
+    cxa_demangle.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    cxa_demangle.restype = ctypes.c_void_p
+    free.argtypes = [ctypes.c_void_p]
+    free.restype = None
+    return cxa_demangle, free
+
+
+@cache
+def demangle(name: str) -> str:
+    """C++ name of a mangled one (Itanium ABI); any other name comes back as it is."""
+    if not name.startswith("_Z"):
+        return name
+    import ctypes
+
+    libraries = _libraries()
+    if libraries is None or "\0" in name:
+        return name
+    cxa_demangle, free = libraries
+    text = cxa_demangle(name.encode("utf-8", "surrogateescape"), None, None, None)
+    if not text:
+        return name
+    try:
+        return ctypes.string_at(text).decode("utf-8", "replace")
+    finally:
+        free(text)
+
+
+@cache
+def short_name(name: str) -> str:
+    """Qualified name without return type, template arguments and parameters, for tables.
+
+    Takes a mangled or a demangled name.
+    """
+    text = demangle(name)
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        operator = _operator_at(text, at)
+        if operator:
+            out.append(operator)
+            at += len(operator)
+        elif text.startswith("(anonymous namespace)", at):
+            out.append("(anonymous namespace)")
+            at += len("(anonymous namespace)")
+        elif text[at] in "<([":
+            end = _past_group(text, at)
+            if text[at] == "[" or (text[at] == "(" and not _continues(text, end)):
+                break
+            at = end if text[at] == "<" else text.index("::", end)
+        elif text[at] == "{":
+            end = _past_group(text, at)
+            out.append(text[at:end].partition("(")[0].rstrip("}") + "}")
+            at = end
+        elif text[at] == " " and not _in_operator(out):
+            out.clear()  # what came before was the return type
+            at += 1
+        else:
+            out.append(text[at])
+            at += 1
+    return "".join(out) or text
+
+
+def _operator_at(text: str, at: int) -> str:
+    """`operator` with its symbol, where one starts at `at`."""
+    if not text.startswith("operator", at) or (
+        at and (text[at - 1].isalnum() or text[at - 1] == "_")
+    ):
+        return ""
+    rest = text[at + 8 :]
+    for symbol in ("()", "[]", "<=>", "<<=", ">>=", "<<", ">>", "<=", ">=", "->*", "->", "<", ">"):
+        if rest.startswith(symbol):
+            return "operator" + symbol
+    return ""
+
+
+def _in_operator(out: list[str]) -> bool:
+    return "".join(out[-8:]).endswith("operator")
+
+
+def _past_group(text: str, at: int) -> int:
+    """Index after the bracket that closes the one at `at`; the text's end if none does."""
+    open_brackets = []
+    while at < len(text):
+        operator = _operator_at(text, at)
+        if operator:
+            at += len(operator)
+            continue
+        character = text[at]
+        if character in _CLOSING:
+            open_brackets.append(_CLOSING[character])
+        elif open_brackets and character == open_brackets[-1] and text[at - 1 : at + 1] != "->":
+            open_brackets.pop()
+            if not open_brackets:
+                return at + 1
+        at += 1
+    return at
+
+
+def _continues(text: str, at: int) -> bool:
+    """Whether these were the parameters of a function that encloses what the name is of."""
+    for qualifier in (" const", " &", " &&", " volatile", " noexcept"):
+        if text.startswith(qualifier + "::", at):
+            return True
+    return text.startswith("::", at)

@@ -1,0 +1,179 @@
+"""One run's processing: batches in, filtered batches out, tools fed on the way."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pasta.processors.batch import Batch
+from pasta.processors.correlate import LaunchNames, OpenRanges
+from pasta.processors.filter import Filter, Selection
+from pasta.tool import HANDLERS, Context, Result, Tool
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ToolFailure:
+    """Why a tool was disabled: in which method, and the traceback."""
+
+    tool: str
+    where: str
+    traceback: str
+
+    @property
+    def reason(self) -> str:
+        """The exception in one line."""
+        return self.traceback.strip().rpartition("\n")[2]
+
+
+class Pipeline:
+    """Filters batches and hands them to tools.
+
+    A tool that raises anything at all is disabled and kept in `failures`; the others go on.
+    `state` and `restore` move the work to another process between two batches.
+    """
+
+    def __init__(self, filter: Filter, tools: Sequence[Tool], context: Context) -> None:
+        self._set_up(filter, tools, context)
+        self._create_parts()
+        for tool in self.tools:
+            self._guarded(tool, "start", tool.start)
+
+    def _set_up(self, filter: Filter, tools: Sequence[Tool], context: Context) -> None:
+        names = [tool.name for tool in tools]
+        if len(set(names)) < len(names):
+            raise ValueError(f"tools of one name: {', '.join(sorted(names))}")
+        self.filter = filter
+        self.tools = list(tools)
+        self.context = context
+        self.selection = Selection(filter)
+        self.failures: dict[str, ToolFailure] = {}
+        #: Entered around every call of a tool; the collector bounds its time so.
+        self.limit: Callable[[], AbstractContextManager[None]] = nullcontext
+        for tool in self.tools:
+            tool.context = context
+
+    def _create_parts(self) -> None:
+        history = any(tool.needs_object_history for tool in self.tools)
+        if history or any(tool.needs_objects for tool in self.tools):
+            from pasta.processors.objects import ObjectTable
+
+            self.context._objects = ObjectTable(history=history)
+        if any("on_completions" in tool.handlers() for tool in self.tools):
+            self.context._launches = LaunchNames()
+        if any(tool.needs_ranges for tool in self.tools):
+            self.context._ranges = OpenRanges()
+
+    def feed(self, batch: Batch) -> Batch:
+        """Processes a batch; returns what the filter keeps of it, which is what to record."""
+        batch = _read_only(self.selection.apply(batch, self.context.strings))
+        for part in (self.context._objects, self.context._launches, self.context._ranges):
+            if part is not None:
+                part.feed(batch)
+        arrays = {name: _records(batch, kinds) for name, kinds in HANDLERS.items() if kinds}
+        for tool in self.tools:
+            for name in tool.handlers():
+                records = arrays.get(name)
+                if tool.name in self.failures:
+                    break
+                if name == "on_batch":
+                    self._guarded(tool, name, tool.on_batch, batch)  # type: ignore[attr-defined]
+                elif records is not None:
+                    self._guarded(tool, name, getattr(tool, name), records)
+        return batch
+
+    def finish(self) -> dict[str, Result]:
+        """Results of the tools that still work, by name."""
+        results = {}
+        for tool in self.tools:
+            if tool.name not in self.failures:
+                result = self._guarded(tool, "result", _result, tool)
+                if result is not None:
+                    results[tool.name] = result
+        return results
+
+    def _guarded(self, tool: Tool, where: str, call: Callable[..., T], *arguments: Any) -> T | None:
+        try:
+            return call(*arguments)
+        # Also SystemExit and KeyboardInterrupt: nothing that a tool raises reaches the target.
+        except BaseException:
+            self.fail(tool, where)
+            return None
+
+    def fail(self, tool: Tool, where: str) -> None:
+        """Disables a tool; called while its exception is handled."""
+        self.failures[tool.name] = ToolFailure(tool.name, where, traceback.format_exc())
+
+    def state(self) -> bytes:
+        """All that the rest of the work needs, for `restore`; strings are not part of it.
+
+        A tool whose attributes cannot be pickled is disabled.
+        """
+        states: dict[str, bytes] = {}
+        for tool in self.tools:
+            if tool.name not in self.failures:
+                state = self._guarded(tool, "pickling", _pickled, tool)
+                if state is not None:
+                    states[tool.name] = state
+        context = self.context
+        return pickle.dumps(
+            {
+                "filter": self.filter,
+                "selection": self.selection,
+                "parts": (context._objects, context._launches, context._ranges),
+                "failures": self.failures,
+                "tools": states,
+            }
+        )
+
+    @classmethod
+    def restore(cls, state: bytes, tools: Sequence[Tool], context: Context) -> Pipeline:
+        """The pipeline as it was; `tools` are fresh ones of the same names and options."""
+        saved: dict[str, Any] = pickle.loads(state)
+        pipeline = cls.__new__(cls)
+        pipeline._set_up(saved["filter"], tools, context)
+        pipeline.selection = saved["selection"]
+        pipeline.failures = saved["failures"]
+        context._objects, context._launches, context._ranges = saved["parts"]
+        for tool in pipeline.tools:
+            if tool.name not in pipeline.failures:
+                pipeline._guarded(tool, "unpickling", _unpickle, tool, saved["tools"])
+        return pipeline
+
+
+def _read_only(batch: Batch) -> Batch:
+    """The batch in views through which no tool can change what others see and what is recorded."""
+    records = {kind: array.view() for kind, array in batch}
+    for view in records.values():
+        view.flags.writeable = False
+    return Batch(batch.base, records)
+
+
+def _records(batch: Batch, kinds: tuple[str, ...]) -> NDArray[Any] | None:
+    """Records of some kinds in ring order; None without any."""
+    if not any(len(batch.records.get(kind, ())) for kind in kinds):
+        return None
+    return batch.merged(*kinds)
+
+
+def _result(tool: Tool) -> Result:
+    result = tool.result()
+    if not isinstance(result, Result):
+        raise TypeError(f"result() must return a pasta.tool.Result, not {type(result).__name__}")
+    return result
+
+
+def _pickled(tool: Tool) -> bytes:
+    return pickle.dumps(tool.__getstate__())
+
+
+def _unpickle(tool: Tool, states: dict[str, bytes]) -> None:
+    tool.__setstate__(pickle.loads(states[tool.name]))

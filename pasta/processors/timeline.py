@@ -1,0 +1,115 @@
+"""Quantities over time in a bounded number of bins: where they no longer fit, bins double."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class _Bins:
+    """Time since `start` in bins of 2**shift ns; a time before `start` is in the first."""
+
+    def __init__(self, start: int, bins: int = 1024, shift: int = 14) -> None:
+        if bins % 2:
+            raise ValueError(f"bins must be even, not {bins}")
+        self.start = start
+        self.bins = bins
+        self.shift = shift
+        self.used = 0
+
+    @property
+    def width(self) -> int:
+        """Nanoseconds in a bin."""
+        return 1 << self.shift
+
+    @property
+    def times(self) -> NDArray[Any]:
+        """Where each used bin begins, ns since `start`."""
+        return np.arange(self.used, dtype=np.int64) << self.shift
+
+    def place(self, times: NDArray[Any]) -> NDArray[Any]:
+        """Bins of times (uint64 ns), after widening the bins so that all have one."""
+        since = np.maximum(times.astype(np.int64) - self.start, 0)
+        last = int(since.max())
+        while last >> self.shift >= self.bins:
+            self.halve()
+            self.shift += 1
+            self.used = (self.used + 1) // 2
+        self.used = max(self.used, (last >> self.shift) + 1)
+        return np.asarray(since >> self.shift)
+
+    def halve(self) -> None:
+        """Merges each two neighbouring bins."""
+        raise NotImplementedError
+
+
+class CountTimeline(_Bins):
+    """How many events fell into each bin."""
+
+    def __init__(self, start: int, bins: int = 1024) -> None:
+        super().__init__(start, bins)
+        self._counts = np.zeros(bins, np.int64)
+
+    def add(self, times: NDArray[Any]) -> None:
+        if len(times):
+            self._counts += np.bincount(self.place(times), minlength=self.bins)
+
+    @property
+    def counts(self) -> NDArray[Any]:
+        return self._counts[: self.used]
+
+    def halve(self) -> None:
+        pairs = self._counts.reshape(-1, 2).sum(axis=1)
+        self._counts = np.concatenate([pairs, np.zeros_like(pairs)])
+
+
+class LevelTimeline(_Bins):
+    """The highest and the last level of a stepped quantity in each bin; no maximum is lost."""
+
+    def __init__(self, start: int, bins: int = 1024) -> None:
+        super().__init__(start, bins)
+        self._highest = np.full(bins, -1, np.int64)
+        self._last = np.full(bins, -1, np.int64)
+        self._last_time = np.zeros(bins, np.uint64)
+
+    def add(self, times: NDArray[Any], levels: NDArray[Any]) -> None:
+        """Levels (int64, from 0) that began at times (uint64 ns), in order of the events."""
+        if not len(times):
+            return
+        bins = self.place(times)
+        np.maximum.at(self._highest, bins, levels)
+        # Threads publish a little out of order: the last level of a bin is the latest one.
+        order = np.argsort(times, kind="stable")
+        bins, times, levels = bins[order], times[order], levels[order]
+        final = np.append(bins[1:] != bins[:-1], True)
+        bins, times, levels = bins[final], times[final], levels[final]
+        later = times >= self._last_time[bins]
+        self._last[bins[later]] = levels[later]
+        self._last_time[bins[later]] = times[later]
+
+    @property
+    def last(self) -> NDArray[Any]:
+        """Level at the end of each used bin; before the first event it is 0."""
+        last = self._last[: self.used]
+        latest = np.maximum.accumulate(np.where(last >= 0, np.arange(len(last)), -1))
+        return np.asarray(np.where(latest >= 0, last[latest], 0))
+
+    @property
+    def highest(self) -> NDArray[Any]:
+        """Highest level during each used bin, that with which it began included."""
+        last = self.last
+        before = np.concatenate([np.zeros(1, np.int64), last[:-1]])[: self.used]
+        return np.asarray(np.maximum(self._highest[: self.used], before))
+
+    def halve(self) -> None:
+        highest = self._highest.reshape(-1, 2).max(axis=1)
+        first, second = self._last.reshape(-1, 2).T
+        last = np.where(second >= 0, second, first)
+        times = np.where(second >= 0, *self._last_time.reshape(-1, 2).T[::-1])
+        self._highest = np.concatenate([highest, np.full_like(highest, -1)])
+        self._last = np.concatenate([last, np.full_like(last, -1)])
+        self._last_time = np.concatenate([times, np.zeros_like(times)])

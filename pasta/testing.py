@@ -1,0 +1,178 @@
+"""For tests of tools: events made by hand, and a tool run on them.
+
+def test_counts_launches():
+    events = Events()
+    events.launch("vadd", grid=(4, 1, 1))
+    assert run_tool(MyTool, events).summary == "1 launch"
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasta import abi
+from pasta.processors.batch import ID_FIELDS, Batch
+from pasta.processors.filter import Filter
+from pasta.processors.pipeline import Pipeline
+from pasta.processors.strings import Strings
+from pasta.tool import Context, Result, Run, Tool
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Fields whose text `Events.add` interns.
+_TEXTS = ID_FIELDS - {"stack", "correlation"}
+_MEMORY = {name: number for number, name in abi.ENUMS["memory"].items()}
+_DIRECTION = {name: number for number, name in abi.ENUMS["copy"].items()}
+
+
+class Events:
+    """A run's events, in the order in which they are added.
+
+    Fields that are not given are absent. Each event comes `step` ns after the one before unless
+    its `time` is given; strings may be given as text.
+    """
+
+    def __init__(self, *, start_time: int = 1_000_000, step: int = 1000) -> None:
+        self.strings = Strings()
+        self.run = Run(pid=4242, program="program", start_time=start_time)
+        self._time = start_time
+        self._step = step
+        self._ids: dict[str, int] = {"": 0}
+        self._position = 0
+        self._launches = 0
+        self._records: list[tuple[str, int, NDArray[Any]]] = []
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def string(self, text: str) -> int:
+        """Id of a text; the same text has the same id."""
+        if text not in self._ids:
+            self._ids[text] = 8 * len(self._ids)
+            self.strings.add(self._ids[text], text)
+        return self._ids[text]
+
+    def add(self, kind: str, **fields: Any) -> None:
+        """Adds an event of any kind, with fields of its record. Raises KeyError for others."""
+        dtype = abi.dtype(kind)
+        record = np.frombuffer(bytearray(b"\xff" * dtype.itemsize), dtype)
+        self._time = fields.get("time", self._time + self._step)
+        header = {
+            "index": 0,
+            "kind": abi.KINDS[kind],
+            "slots": dtype.itemsize // abi.SLOT,
+            "flags": 0,
+            "time": self._time,
+            "thread": 1,
+            "stream": 0,
+        }
+        ids = {name: 0 for name in dtype.names or () if name in ID_FIELDS}
+        if kind == "kernel_launch":
+            del ids["module"]  # a handle there
+        for name, value in {**ids, **header, **fields}.items():
+            if dtype.fields is None or name not in dtype.fields:
+                raise KeyError(f"{kind} has no field {name}")
+            record[name] = self.string(value) if isinstance(value, str) else value
+        self._records.append((kind, self._position, record))
+        self._position += dtype.itemsize // abi.SLOT
+
+    def launch(self, name: str, **fields: Any) -> int:
+        """Adds a kernel launch; returns its ordinal."""
+        ordinal = int(fields.pop("ordinal", self._launches))
+        self._launches = max(self._launches, ordinal + 1)
+        shape = {"grid": (1, 1, 1), "block": (32, 1, 1)}
+        self.add(
+            "kernel_launch", **{"device": 0, "name": name, "ordinal": ordinal, **shape, **fields}
+        )
+        return ordinal
+
+    def launch_end(self, ordinal: int, **fields: Any) -> None:
+        self.add("kernel_launch_end", **{"device": 0, "ordinal": ordinal, **fields})
+
+    def complete(self, ordinal: int, start: int, end: int, **fields: Any) -> None:
+        """Adds a completion with its device times, ns."""
+        times = {"ordinal": ordinal, "start": start, "end": end}
+        self.add("kernel_complete", **{"device": 0, **times, **fields})
+
+    def alloc(self, address: int, bytes: int, memory: str = "device", **fields: Any) -> None:
+        self._memory("memory_alloc", address, memory, {"bytes": bytes, **fields})
+
+    def free(self, address: int, memory: str = "device", **fields: Any) -> None:
+        self._memory("memory_free", address, memory, fields)
+
+    def tensor_alloc(self, address: int, bytes: int, memory: str = "device", **fields: Any) -> None:
+        self._memory("tensor_alloc", address, memory, {"bytes": bytes, **fields})
+
+    def tensor_free(self, address: int, memory: str = "device", **fields: Any) -> None:
+        self._memory("tensor_free", address, memory, fields)
+
+    def _memory(self, kind: str, address: int, memory: str, fields: Mapping[str, Any]) -> None:
+        self.add(kind, **{"device": 0, "address": address, "memory": _MEMORY[memory], **fields})
+
+    def copy(
+        self, direction: str, source: int, destination: int, bytes: int, **fields: Any
+    ) -> None:
+        what = {"source": source, "destination": destination, "bytes": bytes}
+        self.add("memory_copy", **{**what, "direction": _DIRECTION[direction], **fields})
+
+    def push(self, name: str, **fields: Any) -> None:
+        self.add("range_push", name=name, **fields)
+
+    def pop(self, **fields: Any) -> None:
+        self.add("range_pop", **fields)
+
+    def batches(self, splits: Iterable[int] = ()) -> Iterator[Batch]:
+        """The events in batches that end before the events of these numbers (0 … len)."""
+        edges = [0, *sorted(splits), len(self._records)]
+        for begin, end in itertools.pairwise(edges):
+            if begin < end:
+                yield self._batch(begin, end)
+
+    def batch(self) -> Batch:
+        """All events in one batch."""
+        return self._batch(0, len(self._records))
+
+    def _batch(self, begin: int, end: int) -> Batch:
+        base = self._records[begin][1] if begin < end else 0
+        by_kind: dict[str, list[NDArray[Any]]] = {}
+        for kind, position, record in self._records[begin:end]:
+            record["index"] = position - base
+            by_kind.setdefault(kind, []).append(record.copy())
+        return Batch(base, {kind: np.concatenate(each) for kind, each in by_kind.items()})
+
+    def context(self) -> Context:
+        return Context(self.strings, self.run, lambda: iter([self.batch()]))
+
+
+def run_tools(
+    tools: Iterable[Tool],
+    events: Events,
+    *,
+    splits: Iterable[int] = (),
+    filter: Filter | None = None,
+) -> dict[str, Result]:
+    """Results of tools on events. Raises RuntimeError with the traceback of a tool that failed."""
+    pipeline = Pipeline(filter or Filter(), list(tools), events.context())
+    recorded = [pipeline.feed(batch) for batch in events.batches(splits)]
+    pipeline.context.recorded = lambda: iter(recorded)
+    results = pipeline.finish()
+    for failure in pipeline.failures.values():
+        raise RuntimeError(f"tool {failure.tool} failed in {failure.where}:\n{failure.traceback}")
+    return results
+
+
+def run_tool(
+    tool: type[Tool],
+    events: Events,
+    *,
+    options: Mapping[str, object] | None = None,
+    splits: Iterable[int] = (),
+    filter: Filter | None = None,
+) -> Result:
+    """Result of one tool with these options on events, fed in batches split at `splits`."""
+    return run_tools([tool(options)], events, splits=splits, filter=filter)[tool.name]

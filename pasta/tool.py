@@ -1,0 +1,371 @@
+"""What a tool is: a class with options, handlers of events, and a result.
+
+    class Syncs(Tool):
+        \"\"\"How long the host waited.\"\"\"
+
+        longest = option(10, help="waits to list")
+
+        def start(self) -> None:
+            self.waited = 0
+
+        def on_syncs(self, syncs) -> None:        # NumPy structured array, in ring order
+            self.waited += int(syncs["duration"].sum())
+
+        def result(self) -> Result:
+            return Result(summary=f"the host waited {self.waited:,} ns")
+
+An instance's attributes are its state: they are pickled when the target ends and its last events
+are handed to another process. `context` is not part of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, Literal, TypeVar, overload
+
+from pasta.errors import ToolError
+from pasta.processors.demangle import demangle
+from pasta.table import Column, Figure, Table, Unit
+
+if TYPE_CHECKING:
+    from pasta.processors.batch import Batch
+    from pasta.processors.correlate import LaunchNames, OpenRanges
+    from pasta.processors.objects import ObjectTable
+    from pasta.processors.strings import Strings
+
+__all__ = [
+    "HANDLERS",
+    "Column",
+    "Context",
+    "Figure",
+    "Option",
+    "Result",
+    "Run",
+    "Table",
+    "Tool",
+    "Unit",
+    "option",
+]
+
+T = TypeVar("T")
+
+#: Event kinds of each handler, in the order in which the handlers of a batch are called. Kinds
+#: that share a handler come merged, in ring order; `on_batch` gets every batch as a whole.
+HANDLERS: dict[str, tuple[str, ...]] = {
+    "on_contexts": ("context_create", "context_destroy"),
+    "on_streams": ("stream_create", "stream_destroy"),
+    "on_modules": ("module_load", "module_unload"),
+    "on_memory": ("memory_alloc", "memory_free"),
+    "on_tensors": ("tensor_alloc", "tensor_free", "tensor_create"),
+    "on_ranges": ("range_push", "range_pop", "range_start", "range_end", "mark"),
+    "on_operators": ("operator_begin", "operator_end"),
+    "on_launches": ("kernel_launch",),
+    "on_launch_ends": ("kernel_launch_end",),
+    "on_completions": ("kernel_complete",),
+    "on_graph_launches": ("graph_launch", "graph_launch_end"),
+    "on_copies": ("memory_copy",),
+    "on_sets": ("memory_set",),
+    "on_uvm": ("uvm_attach", "uvm_prefetch", "uvm_advise", "uvm_fault", "uvm_migration"),
+    "on_syncs": ("sync",),
+    "on_events": ("event_create", "event_destroy", "event_record", "event_wait"),
+    "on_batch": (),
+}
+
+OptionKind = Literal["bool", "int", "float", "str", "bytes", "duration"]
+
+_ACCEPTED: dict[str, str] = {
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number",
+    "str": "a text",
+    "bytes": 'a size such as 4096, "4KiB" or "1MB"',
+    "duration": 'a duration such as "10ms", "2s" or a number of nanoseconds',
+}
+_BOOLS = {"true": True, "yes": True, "on": True, "1": True} | {
+    "false": False, "no": False, "off": False, "0": False,
+}  # fmt: skip
+_SCALES: dict[str, dict[str, int]] = {
+    "bytes": {"": 1, "b": 1}
+    | {f"{letter}ib": 1 << 10 * (power + 1) for power, letter in enumerate("kmgt")}
+    | {f"{letter}b": 1000 ** (power + 1) for power, letter in enumerate("kmgt")},
+    "duration": {"": 1, "ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
+    | {"min": 60 * 10**9, "h": 3600 * 10**9},
+}
+
+
+class Option(Generic[T]):
+    """A named, typed, validated setting of a tool; reads as its value on an instance."""
+
+    def __init__(
+        self,
+        default: T,
+        help: str,
+        choices: Sequence[T] | None,
+        kind: OptionKind,
+        minimum: int | float | None,
+    ) -> None:
+        self.help = help
+        self.kind = kind
+        self.choices = choices
+        self.minimum = minimum
+        self.name = ""
+        self.given = default
+        self.default: T = self.parse(default)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, tool: None, owner: type) -> Option[T]: ...
+    @overload
+    def __get__(self, tool: Tool, owner: type) -> T: ...
+    def __get__(self, tool: Tool | None, owner: type) -> Option[T] | T:
+        if tool is None:
+            return self
+        value: T = tool._options[self.name]
+        return value
+
+    def __set__(self, tool: Tool, value: object) -> None:
+        raise AttributeError(f"option {self.name} is set when the tool is created")
+
+    @property
+    def accepted(self) -> str:
+        """What a user may give, in words."""
+        if self.choices is not None:
+            return "one of " + ", ".join(map(str, self.choices))
+        least = f", at least {self.minimum}" if self.minimum is not None else ""
+        return _ACCEPTED[self.kind] + least
+
+    def parse(self, value: object) -> T:
+        """The value of a TOML value or of a `--set` text. Raises ValueError if not accepted."""
+        parsed = self._parsed(value)
+        if self.choices is not None and parsed not in self.choices:
+            raise ValueError(value)
+        if self.minimum is not None and parsed < self.minimum:
+            raise ValueError(value)
+        return parsed  # type: ignore[no-any-return]
+
+    def _parsed(self, value: object) -> Any:
+        text = value.strip() if isinstance(value, str) else None
+        if self.kind == "str" and isinstance(value, str):
+            return value
+        if self.kind == "bool":
+            if text is not None and text.lower() in _BOOLS:
+                return _BOOLS[text.lower()]
+            if isinstance(value, bool):
+                return value
+        elif isinstance(value, bool):
+            pass
+        elif self.kind in ("int", "bytes", "duration") and isinstance(value, int):
+            return value
+        elif self.kind == "int" and text is not None:
+            return int(text, 0)
+        elif self.kind == "float" and (text is not None or isinstance(value, (int, float))):
+            return float(text if text is not None else value)  # type: ignore[arg-type]
+        elif self.kind in _SCALES and text is not None:
+            match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]*)", text, re.IGNORECASE)
+            scale = _SCALES[self.kind].get(match[2].lower()) if match else None
+            if match and scale is not None:
+                whole = match[1]
+                return int(whole) * scale if "." not in whole else round(float(whole) * scale)
+        raise ValueError(value)
+
+
+@overload
+def option(
+    default: str,
+    *,
+    kind: Literal["bytes", "duration"],
+    help: str,
+    choices: Sequence[int] | None = None,
+    minimum: int | None = None,
+) -> Option[int]: ...
+@overload
+def option(
+    default: T,
+    *,
+    kind: None = None,
+    help: str,
+    choices: Sequence[T] | None = None,
+    minimum: int | float | None = None,
+) -> Option[T]: ...
+def option(
+    default: Any,
+    *,
+    kind: Literal["bytes", "duration"] | None = None,
+    help: str,
+    choices: Sequence[Any] | None = None,
+    minimum: int | float | None = None,
+) -> Any:
+    """An option of a tool, typed by its default: bool, int, float or str.
+
+    `kind` "bytes" takes sizes ("4KiB") and gives int bytes; "duration" takes durations ("10ms")
+    and gives int nanoseconds. Raises TypeError for a default of another type.
+    """
+    found = kind or type(default).__name__
+    if found not in _ACCEPTED:
+        raise TypeError(f"an option is bool, int, float or str, not {found}")
+    return Option(default, help, choices, found, minimum)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a tool found. `files` are written by calling each function with an open binary file."""
+
+    summary: str
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    files: Mapping[str, Callable[[BinaryIO], None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The process that is profiled. `start_time` is its monotonic clock, as records have it."""
+
+    pid: int = 0
+    program: str = ""
+    start_realtime: int = 0  # ns since the epoch
+    start_time: int = 0  # ns
+
+
+@dataclass
+class Context:
+    """What a tool may ask about the run; `tool.context`."""
+
+    strings: Strings
+    run: Run = Run()
+    #: All recorded batches from the beginning; for tools with `needs_recording`, in `result`.
+    recorded: Callable[[], Iterator[Batch]] = lambda: iter(())
+    _objects: ObjectTable | None = None
+    _launches: LaunchNames | None = None
+    _ranges: OpenRanges | None = None
+
+    def demangled(self, names: Iterable[int]) -> list[str]:
+        """C++ names of kernel name ids; takes an integer array as well."""
+        return [demangle(name) for name in self.strings.many(names)]
+
+    @property
+    def objects(self) -> ObjectTable:
+        """Live objects as of the batch at hand; for tools with `needs_objects`."""
+        return _required(self._objects, "needs_objects")
+
+    @property
+    def launches(self) -> LaunchNames:
+        """Kernel names by launch ordinal; for tools that have `on_completions`."""
+        return _required(self._launches, "on_completions")
+
+    @property
+    def ranges(self) -> OpenRanges:
+        """Open ranges as of records of the batch at hand; for tools with `needs_ranges`."""
+        return _required(self._ranges, "needs_ranges")
+
+
+def _required(part: T | None, what: str) -> T:
+    if part is None:
+        raise ToolError(
+            f"no tool of this run has {what}", remedy=f"define {what} in the tool's class"
+        )
+    return part
+
+
+class Tool:
+    """Base of all tools. The first line of the docstring is what `pasta tools` says about it."""
+
+    #: Name in presets, on the command line and of the results' directory.
+    name: ClassVar[str] = "tool"
+    #: `context.objects` is kept: costs Numba's import, and time per allocation.
+    needs_objects: ClassVar[bool] = False
+    #: …and keeps a row of every object for ever, under its id.
+    needs_object_history: ClassVar[bool] = False
+    #: `context.ranges` is kept.
+    needs_ranges: ClassVar[bool] = False
+    #: `context.recorded()` gives all events in `result`, so that nothing must be held in memory.
+    needs_recording: ClassVar[bool] = False
+
+    context: Context
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "name" not in cls.__dict__:
+            cls.name = snake_case(cls.__name__)
+        for attribute in cls.__dict__:
+            if attribute.startswith("on_") and attribute not in HANDLERS:
+                raise ToolError(
+                    f"tool {cls.name}: there is no handler {attribute}",
+                    remedy=_choose(attribute, HANDLERS),
+                )
+
+    def __init__(self, options: Mapping[str, object] | None = None) -> None:
+        """Options from TOML or `--set`. Raises ToolError for unknown or unaccepted ones."""
+        declared = self.options()
+        self._options: dict[str, Any] = {key: each.default for key, each in declared.items()}
+        for key, value in (options or {}).items():
+            if key not in declared:
+                raise ToolError(
+                    f"tool {self.name} has no option {key!r}", remedy=_choose(key, declared)
+                )
+            try:
+                self._options[key] = declared[key].parse(value)
+            except ValueError:
+                raise ToolError(
+                    f"tool {self.name}: {key} = {value!r} is not accepted",
+                    remedy=f"give {declared[key].accepted}",
+                ) from None
+
+    @classmethod
+    def options(cls) -> dict[str, Option[Any]]:
+        """Options of the class and its bases, by name."""
+        found: dict[str, Option[Any]] = {}
+        for base in reversed(cls.__mro__):
+            found.update(
+                {key: each for key, each in vars(base).items() if isinstance(each, Option)}
+            )
+        return found
+
+    @classmethod
+    def handlers(cls) -> list[str]:
+        """Names of the handlers the class has, in the order in which they are called."""
+        return [name for name in HANDLERS if hasattr(cls, name)]
+
+    @classmethod
+    def kinds(cls) -> frozenset[str] | None:
+        """Event kinds the tool wants; None: all of them."""
+        if hasattr(cls, "on_batch") or cls.needs_recording:
+            return None
+        return frozenset(kind for name in cls.handlers() for kind in HANDLERS[name])
+
+    @classmethod
+    def summary_line(cls) -> str:
+        """First line of the docstring, or nothing."""
+        return (inspect.getdoc(cls) or "").partition("\n")[0] if cls.__doc__ else ""
+
+    def start(self) -> None:
+        """Called once, before the first event; `context` is there."""
+
+    def result(self) -> Result:
+        """Called once, after the last event."""
+        raise NotImplementedError(f"tool {self.name} has no result()")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "context"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def snake_case(name: str) -> str:
+    """`KernelFreq` → `kernel_freq`, `UVMAdvisor` → `uvm_advisor`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def _choose(wrong: str, known: Iterable[str]) -> str:
+    """A remedy for a wrong name: close ones first, else all there are."""
+    names = sorted(known)
+    close = difflib.get_close_matches(wrong, names, 3)
+    if close:
+        return "did you mean " + " or ".join(close) + "?"
+    return "there are " + ", ".join(names) if names else "it has none"

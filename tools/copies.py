@@ -1,0 +1,274 @@
+"""Copies between and within host and devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.processors.codes import RowCodes, grown
+from pasta.table import Figure, Table, formatted, shares
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SIZES = 65  # a histogram of 64-bit sizes by powers of two: 0, 1, 2-3, 4-7, …
+#: Which sides of a direction are on the host: source, destination.
+_ON_HOST = {
+    "host_to_host": (True, True),
+    "host_to_device": (True, False),
+    "device_to_host": (False, True),
+}
+
+
+class _Groups:
+    """Number and bytes of copies for each distinct row of numbers."""
+
+    def __init__(self, limit: int) -> None:
+        self.codes = RowCodes(limit)
+        self.count = np.zeros(0, np.int64)
+        self.bytes = np.zeros(0, np.int64)
+        self.left_out = 0
+
+    def add(self, bytes: NDArray[Any], *columns: NDArray[Any]) -> NDArray[Any]:
+        """Counts copies; returns their groups' codes, -1 past the limit."""
+        words = np.column_stack([column.astype(np.uint64) for column in columns])
+        codes = self.codes.encode(words)
+        self.count = grown(self.count, len(self.codes))
+        self.bytes = grown(self.bytes, len(self.codes))
+        told = codes >= 0
+        self.left_out += int(len(told) - told.sum())
+        self.count += np.bincount(codes[told], minlength=len(self.count))
+        np.add.at(self.bytes, codes[told], bytes[told])
+        return codes
+
+    def columns(self) -> tuple[list[tuple[int, ...]], NDArray[Any], NDArray[Any]]:
+        """Rows, counts and bytes, in order of first appearance."""
+        length = len(self.codes)
+        return self.codes.rows, self.count[:length], self.bytes[:length]
+
+
+class Copies(Tool):
+    """Copies by direction, kind of memory and size, and the same transfer made again."""
+
+    needs_objects = True
+
+    top = option(10, help="rows of each table in the text report", minimum=1)
+    transfers = option(1 << 18, help="distinct (source, destination, bytes) to remember", minimum=1)
+
+    def start(self) -> None:
+        self.memories = _Groups(1 << 16)
+        self.pairs = _Groups(1 << 16)
+        self.same = _Groups(self.transfers)
+        self.sizes = np.zeros((0, _SIZES), np.int64)
+        self.unsized = 0
+
+    def on_copies(self, copies: NDArray[Any]) -> None:
+        sized = copies["bytes"] != np.iinfo(np.uint64).max
+        self.unsized += int(len(sized) - sized.sum())
+        copies = copies[sized]
+        bytes = copies["bytes"].astype(np.int64)
+        source, destination = (self._memory(copies, side) for side in ("source", "destination"))
+        asynchronous = (copies["flags"] & _flag("FLAG_ASYNC")) != 0
+        codes = self.memories.add(bytes, copies["direction"], source, destination, asynchronous)
+        self.sizes = grown(self.sizes, len(self.memories.codes))
+        np.add.at(self.sizes, (codes, _power(copies["bytes"])), 1)
+        self.pairs.add(bytes, *(copies[f"{side}_device"] + 1 for side in ("source", "destination")))
+        self.same.add(bytes, copies["source"], copies["destination"], copies["bytes"])
+
+    def _memory(self, copies: NDArray[Any], side: str) -> NDArray[Any]:
+        """Kind of the memory on a side of each copy; 0 where nothing is known of the address."""
+        ids = self.context.objects.lookup(copies[side], copies["index"], "memory")
+        return self.context.objects.memory_of(ids)
+
+    def result(self) -> Result:
+        directions = self._directions()
+        return Result(
+            summary=self._summary(directions),
+            tables={
+                "directions": directions,
+                "sizes": self._sizes(),
+                "repeats": self._repeats(),
+                "devices": self._devices(),
+            },
+            figures={"sizes": self._figure()},
+        )
+
+    def _directions(self) -> Table:
+        rows, count, total = self.memories.columns()
+        order = np.argsort(-total, kind="stable")
+        told = [_told(rows[at]) for at in order]
+        return Table(
+            {
+                "direction": [direction for direction, *_ in told],
+                "source_memory": [source for _, source, _, _ in told],
+                "destination_memory": [destination for _, _, destination, _ in told],
+                "asynchronous": [bool(asynchronous) for *_, asynchronous in told],
+                "copies": count[order],
+                "bytes": total[order],
+                "share": shares(total, total.sum())[order],
+                "mean_bytes": total[order] // count[order],
+            },
+            units={"bytes": "bytes", "mean_bytes": "bytes", "share": "share"},
+            labels={
+                "share": "of bytes copied",
+                "mean_bytes": "mean",
+                "source_memory": "from",
+                "destination_memory": "to",
+                "asynchronous": "async",
+            },
+            title="Copies by direction and memory",
+            shown=self.top,
+        )
+
+    def _by_direction(self) -> dict[str, NDArray[Any]]:
+        """Size histogram of each direction."""
+        found: dict[str, NDArray[Any]] = {}
+        for code, row in enumerate(self.memories.codes.rows):
+            direction = _told(row)[0]
+            found[direction] = found.get(direction, 0) + self.sizes[code]
+        return dict(sorted(found.items()))
+
+    def _sizes(self) -> Table:
+        filled = [
+            (direction, power, int(counts[power]))
+            for direction, counts in self._by_direction().items()
+            for power in np.flatnonzero(counts).tolist()
+        ]
+        return Table(
+            {
+                "direction": [direction for direction, _, _ in filled],
+                "from_bytes": [_lowest(power) for _, power, _ in filled],
+                "below_bytes": [1 << power for _, power, _ in filled],
+                "copies": [count for _, _, count in filled],
+            },
+            units={"from_bytes": "bytes", "below_bytes": "bytes"},
+            title="Sizes",
+            shown=4 * self.top,
+        )
+
+    def _figure(self) -> Figure:
+        histograms = self._by_direction()
+        filled = np.flatnonzero(sum(histograms.values(), np.zeros(_SIZES, np.int64)))
+        powers = range(filled[0], filled[-1] + 1) if len(filled) else range(0)
+        return Figure(
+            "bar",
+            "Sizes of copies",
+            [_lowest(power) for power in powers],
+            {name: counts[list(powers)] for name, counts in histograms.items()},
+            x_label="bytes, from",
+            x_unit="bytes",
+            y_label="copies",
+        )
+
+    def _repeats(self) -> Table:
+        rows, count, total = self.same.columns()
+        again = total - total // np.maximum(count, 1)
+        order = np.argsort(-again, kind="stable")
+        order = order[count[order] > 1]
+        told = np.asarray(rows, np.uint64).reshape(-1, 3)[order]
+        return Table(
+            {
+                "source": told[:, 0],
+                "destination": told[:, 1],
+                "bytes": told[:, 2],
+                "copies": count[order],
+                "bytes_again": again[order],
+                "share": shares(again, self._bytes)[order],
+            },
+            units={
+                "source": "address",
+                "destination": "address",
+                "bytes": "bytes",
+                "bytes_again": "bytes",
+                "share": "share",
+            },
+            labels={"bytes_again": "bytes after the first", "share": "of bytes copied"},
+            title="The same source, destination and size, more than once",
+            shown=self.top,
+        )
+
+    def _devices(self) -> Table:
+        rows, count, total = self.pairs.columns()
+        order = np.argsort(-total, kind="stable")
+        pairs = [rows[at] for at in order]
+        return Table(
+            {
+                "source_device": [_device(source) for source, _ in pairs],
+                "destination_device": [_device(destination) for _, destination in pairs],
+                "copies": count[order],
+                "bytes": total[order],
+                "share": shares(total, total.sum())[order],
+            },
+            units={"bytes": "bytes", "share": "share"},
+            labels={
+                "source_device": "from",
+                "destination_device": "to",
+                "share": "of bytes copied",
+            },
+            title="Copies between devices (- is the host, or not told)",
+            shown=self.top,
+        )
+
+    @property
+    def _bytes(self) -> int:
+        return int(self.memories.bytes.sum())
+
+    def _summary(self, directions: Table) -> str:
+        copies = int(self.memories.count.sum())
+        if not copies:
+            return "nothing was copied"
+        text = f"{copies:,} copies of {formatted(self._bytes, 'bytes')}"
+        pageable = sum(
+            row["bytes"]
+            for row in directions.rows()
+            if "pageable" in (row["source_memory"], row["destination_memory"])
+        )
+        if pageable:
+            share = formatted(pageable / self._bytes, "share")
+            text += f", {share} of the bytes from or to pageable host memory"
+        again = int((self.same.bytes - self.same.bytes // np.maximum(self.same.count, 1)).sum())
+        if again:
+            text += f"; {formatted(again, 'bytes')} went between the same addresses again"
+        if self.same.left_out:
+            text += (
+                f"; repeats are looked for among the first {self.transfers:,} distinct transfers,"
+                f" {self.same.left_out:,} copies were of others"
+            )
+        if self.unsized:
+            text += f"; {self.unsized:,} copies of unknown size left out"
+        return text
+
+
+def _flag(name: str) -> int:
+    from pasta import abi
+
+    return int(getattr(abi, name))
+
+
+def _told(row: tuple[int, ...]) -> tuple[str, str, str, bool]:
+    """Direction, memory of source and destination, asynchronous, in words."""
+    from pasta import abi
+
+    direction = abi.ENUMS["copy"].get(row[0], "unknown")
+    memories = (
+        abi.ENUMS["memory"].get(memory) or ("pageable" if on_host else "unknown")
+        for memory, on_host in zip(row[1:3], _ON_HOST.get(direction, (False, False)), strict=True)
+    )
+    return (direction, *memories, bool(row[3]))  # type: ignore[return-value]
+
+
+def _power(bytes: NDArray[Any]) -> NDArray[Any]:
+    """Number of bits of each size: 0 for 0, 1 for 1, 2 for 2 and 3, …; exact up to 2**64 - 1."""
+    high, low = bytes >> np.uint64(32), bytes & np.uint64(0xFFFF_FFFF)
+    _, high_bits = np.frexp(high.astype(np.float64))
+    _, low_bits = np.frexp(low.astype(np.float64))
+    return np.asarray(np.where(high > 0, high_bits + 32, low_bits))
+
+
+def _lowest(power: int) -> int:
+    return 1 << (power - 1) if power else 0
+
+
+def _device(code: int) -> int | None:
+    return code - 1 if code else None

@@ -1,0 +1,239 @@
+"""Kernels by how often they are launched, and by device time where the source has clocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.processors.codes import Codes, RowCodes, grown, span_dtype, words_of
+from pasta.processors.demangle import short_name
+from pasta.processors.histogram import DurationSummary
+from pasta.processors.timeline import CountTimeline
+from pasta.table import Figure, Table, Unit, absent_where, formatted, shares
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Fields of a launch that make up its configuration; consecutive in the record.
+_FIRST, _LAST = "name", "local"
+_SIZES = ("registers", "shared_static", "shared_dynamic", "local")
+
+_SIZE_UNITS: dict[str, Unit] = {
+    "shared_static": "bytes",
+    "shared_dynamic": "bytes",
+    "local": "bytes",
+}
+
+
+class KernelFreq(Tool):
+    """Launches per kernel, their shapes, and device times where the source has clocks."""
+
+    top = option(10, help="kernels in the text report; the tables have all", minimum=1)
+    configurations = option(
+        1 << 18, help="distinct launch configurations to tell apart, over all kernels", minimum=1
+    )
+
+    def start(self) -> None:
+        self.names = Codes()
+        self.launches = np.zeros(0, np.int64)
+        self.first = np.zeros(0, np.uint64)
+        self.last = np.zeros(0, np.uint64)
+        self.shapes = RowCodes(self.configurations)
+        self.shape_launches = np.zeros(0, np.int64)
+        self.untold_shapes = 0  # launches of configurations past the limit
+        self.times = DurationSummary()
+        self.unknown_completions = 0
+        self.timeline = CountTimeline(self.context.run.start_time)
+
+    def on_launches(self, launches: NDArray[Any]) -> None:
+        codes = self.names.encode(launches["name"])
+        kernels = len(self.names)
+        self.launches = grown(self.launches, kernels)
+        self.first = grown(self.first, kernels, np.iinfo(np.uint64).max)
+        self.last = grown(self.last, kernels)
+        self.launches += np.bincount(codes, minlength=len(self.launches))
+        ordinals = np.ascontiguousarray(launches["ordinal"])
+        np.minimum.at(self.first, codes, ordinals)
+        np.maximum.at(self.last, codes, ordinals)
+        shapes = self.shapes.encode(words_of(launches, _FIRST, _LAST))
+        self.shape_launches = grown(self.shape_launches, len(self.shapes))
+        counts = np.bincount(shapes + 1, minlength=len(self.shape_launches) + 1)
+        self.untold_shapes += int(counts[0])
+        self.shape_launches += counts[1:]
+        self.timeline.add(launches["time"])
+
+    def on_completions(self, completions: NDArray[Any]) -> None:
+        names = self.context.launches.names(completions["ordinal"])
+        start, end = completions["start"], completions["end"]
+        good = (names != 0) & (end >= start) & (end != np.iinfo(np.uint64).max)
+        self.unknown_completions += int(len(good) - good.sum())
+        codes = self.names.encode(names[good])
+        self.times.add(codes, (end[good] - start[good]).astype(np.int64))
+
+    def result(self) -> Result:
+        kernels = self._kernels()
+        return Result(
+            summary=self._summary(kernels),
+            tables={
+                "kernels": kernels,
+                "configurations": self._configurations(),
+                "timeline": Table(
+                    {"time": self.timeline.times, "launches": self.timeline.counts},
+                    units={"time": "ns"},
+                    title=f"Launches per {formatted(self.timeline.width, 'ns')}",
+                    shown=0,
+                ),
+            },
+            figures={
+                "timeline": Figure(
+                    "step",
+                    "Kernel launches over time",
+                    self.timeline.times,
+                    {"launches": self.timeline.counts},
+                    x_label="time since start",
+                    x_unit="ns",
+                    y_label=f"launches per {formatted(self.timeline.width, 'ns')}",
+                )
+            },
+        )
+
+    def _kernels(self) -> Table:
+        count = len(self.names)
+        launches = self.launches[:count]
+        completions = grown(self.times.count, count)[:count]
+        total = grown(self.times.total, count)[:count]
+        order = np.lexsort((self.first[:count], -launches, -total))
+        untimed = (completions == 0)[order]
+        shapes = self._shapes()
+        names = np.asarray(self.names.ids, np.int64)[order]
+
+        def times(values: Any) -> Any:
+            return absent_where(grown(np.asarray(values), count)[:count][order], untimed)
+
+        def sizes(field: str) -> Any:
+            return self._largest(shapes, field)[order]
+
+        p50, p99 = self.times.quantiles(len(self.times.count), 0.5, 0.99)
+        demangled = self.context.demangled(names)
+        columns = {
+            "kernel": [short_name(name) for name in demangled],
+            "launches": launches[order],
+            "share": shares(launches, launches.sum())[order],
+            "first_launch": self.first[:count][order],
+            "last_launch": self.last[:count][order],
+            "grids": self._distinct(shapes, "grid")[order],
+            "blocks": self._distinct(shapes, "block")[order],
+            **{field: sizes(field) for field in _SIZES},
+            "completions": completions[order],
+            "total_time": times(total),
+            "share_of_time": times(shares(total, total.sum())),
+            "mean_time": times(total / np.maximum(completions, 1)),
+            "min_time": times(self.times.minimum),
+            "p50_time": times(p50),
+            "p99_time": times(p99),
+            "max_time": times(self.times.maximum),
+            "demangled": demangled,
+            "name": self.context.strings.many(names),
+        }
+        units: dict[str, Unit] = {"share": "share", **_SIZE_UNITS}
+        units.update({name: "ns" for name in columns if name.endswith("_time")})
+        units["share_of_time"] = "share"
+        untold = {"completions", "demangled", "name", "local", "shared_static", "first_launch"}
+        untold |= {
+            name
+            for name, column in columns.items()
+            if isinstance(column, np.ma.MaskedArray) and column.mask.all()
+        }
+        return Table(
+            columns,
+            units=units,
+            labels={
+                "share": "of launches",
+                "share_of_time": "of kernel time",
+                "grids": "distinct grids",
+                "blocks": "distinct blocks",
+                "registers": "registers per thread",
+                "shared_dynamic": "dynamic shared per block",
+            },
+            title="Kernels",
+            shown=self.top,
+            hidden=frozenset(untold),
+        )
+
+    def _shapes(self) -> NDArray[Any]:
+        """Distinct configurations as launch records; only the fields of a configuration count."""
+        from pasta import abi
+
+        dtype = abi.dtype("kernel_launch")
+        shapes = np.zeros(len(self.shapes), dtype)
+        if len(shapes):
+            rows = np.asarray(self.shapes.rows, np.uint64)
+            shapes.view(span_dtype(dtype, _FIRST, _LAST))["words"] = rows
+        return shapes
+
+    def _distinct(self, shapes: NDArray[Any], field: str) -> NDArray[Any]:
+        """How many different values of a (3,) field each kernel was launched with."""
+        codes = self.names.encode(shapes["name"]).astype(np.int64)
+        rows = np.unique(np.column_stack([codes, shapes[field].astype(np.int64)]), axis=0)
+        return np.bincount(rows[:, 0], minlength=len(self.names))
+
+    def _largest(self, shapes: NDArray[Any], field: str) -> Any:
+        """Largest value of a field over each kernel's configurations; masked where absent."""
+        codes = self.names.encode(shapes["name"])
+        values = shapes[field].astype(np.int64)
+        told = shapes[field] != np.iinfo(shapes.dtype[field]).max
+        largest = np.full(len(self.names), -1, np.int64)
+        np.maximum.at(largest, codes[told], values[told])
+        return absent_where(largest, largest < 0)
+
+    def _configurations(self) -> Table:
+        shapes = self._shapes()
+        launches = self.shape_launches[: len(shapes)]
+        order = np.argsort(-launches, kind="stable")
+        shapes, launches = shapes[order], launches[order]
+        clusters = shapes["cluster"]
+        no_cluster = (clusters == np.iinfo(np.uint16).max).all(axis=1)
+        columns = {
+            "kernel": [short_name(name) for name in self.context.demangled(shapes["name"])],
+            "grid": shapes["grid"].tolist(),
+            "block": shapes["block"].tolist(),
+            "cluster": [
+                None if absent else cluster
+                for absent, cluster in zip(no_cluster, clusters.tolist(), strict=True)
+            ],
+            **{
+                field: absent_where(
+                    shapes[field], shapes[field] == np.iinfo(shapes.dtype[field]).max
+                )
+                for field in _SIZES
+            },
+            "launches": launches,
+        }
+        return Table(
+            columns,
+            units=_SIZE_UNITS,
+            title="Launch configurations",
+            shown=0,
+        )
+
+    def _summary(self, kernels: Table) -> str:
+        launches = int(self.launches.sum())
+        if not launches:
+            return "no kernel was launched"
+        text = f"{launches:,} launches of {len(kernels):,} kernels"
+        time = int(self.times.total.sum())
+        if self.times.count.sum():
+            text += f", {formatted(time, 'ns')} of kernel time"
+        first = next(kernels.rows(1))
+        text += f"; most: {first['kernel']}, {formatted(first['share'], 'share')} of launches"
+        if first["share_of_time"] is not None:
+            text += f", {formatted(first['share_of_time'], 'share')} of kernel time"
+        if self.unknown_completions:
+            text += f"; {self.unknown_completions:,} completions without a known launch left out"
+        if self.untold_shapes:
+            text += (
+                f"; {self.untold_shapes:,} launches had configurations beyond the first"
+                f" {self.configurations:,}: distinct grids and blocks are at least what is shown"
+            )
+        return text

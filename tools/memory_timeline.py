@@ -1,0 +1,452 @@
+"""Live memory over time, what was live at the peak, and every allocation's lifetime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.processors.timeline import LevelTimeline
+from pasta.table import Figure, Table, absent_where, formatted
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.processors.batch import Batch
+
+_ABSENT = 0xFFFF_FFFF_FFFF_FFFF
+#: Kinds of memory that lie on a device; managed memory may, and has a line of its own.
+_ON_DEVICE = frozenset({"device", "pool", "array", "module", "external"})
+#: Kinds that a program does not free itself, or that are no memory.
+_NOT_LEAKS = frozenset({"virtual", "module"})
+_LAYERS = ("memory", "tensor", "virtual", "array")
+
+
+@dataclass(frozen=True, order=True)
+class _Key:
+    """A line of the timeline; `memory` "total" sums the program's memory on a device."""
+
+    layer: str  # memory or tensor
+    device: int
+    memory: str
+    internal: bool
+
+
+@dataclass
+class _Track:
+    """Live bytes of a line, and their exact highest level."""
+
+    timeline: LevelTimeline
+    live: int = 0
+    peak: int = 0
+    peak_time: int = 0
+    peak_position: int = -1
+    allocations: int = 0
+
+    def add(self, sizes: NDArray[Any], times: NDArray[Any], positions: NDArray[Any]) -> None:
+        """Follows changes: bytes (int64, negative: freed), in ring order."""
+        levels = self.live + np.cumsum(sizes)
+        highest = int(np.argmax(levels))
+        if levels[highest] > self.peak:
+            self.peak = int(levels[highest])
+            self.peak_time = int(times[highest])
+            self.peak_position = int(positions[highest])
+        self.live = int(levels[-1])
+        self.timeline.add(times, levels)
+
+
+@dataclass
+class _Allocator:
+    """A framework's caching allocator on one device: what it holds and what it handed out."""
+
+    allocated: int = 0
+    reserved: int = 0
+    peak_allocated: int = 0
+    peak_reserved: int = 0
+    gap: int = 0  # largest reserved - allocated
+    gap_reserved: int = 0
+    gap_time: int = 0
+
+    def add(self, events: NDArray[Any]) -> None:
+        allocated = events["allocated"].astype(np.int64)
+        reserved = events["reserved"].astype(np.int64)
+        self.allocated, self.reserved = int(allocated[-1]), int(reserved[-1])
+        self.peak_allocated = max(self.peak_allocated, int(allocated.max()))
+        self.peak_reserved = max(self.peak_reserved, int(reserved.max()))
+        widest = int(np.argmax(reserved - allocated))
+        if reserved[widest] - allocated[widest] > self.gap:
+            self.gap = int(reserved[widest] - allocated[widest])
+            self.gap_reserved = int(reserved[widest])
+            self.gap_time = int(events["time"][widest])
+
+
+@dataclass
+class _Finished:
+    """Freed objects: the `limit` largest, and all that were live at a peak."""
+
+    limit: int
+    rows: list[NDArray[Any]] = field(default_factory=list)
+    count: int = 0
+    left_out: int = 0
+
+    def add(self, rows: NDArray[Any], peaks: list[int]) -> None:
+        self.rows.append(rows)
+        self.count += len(rows)
+        if self.count > 2 * self.limit:
+            self.prune(peaks)
+
+    def prune(self, peaks: list[int]) -> None:
+        rows = np.concatenate(self.rows)
+        # Earlier ones first among equals, so that it does not matter when this is called.
+        largest = np.lexsort((rows["alloc_position"], ~rows["bytes"]))[: self.limit]
+        kept = np.zeros(len(rows), bool)
+        kept[largest] = True
+        for position in peaks:
+            kept |= _live_at(rows, position)
+        self.left_out += int(len(rows) - kept.sum())
+        self.rows, self.count = [rows[kept]], int(kept.sum())
+
+
+class MemoryTimeline(Tool):
+    """Live bytes per device and kind over time, what was live at the peak, what was never freed."""
+
+    needs_objects = True
+
+    points = option(1024, help="points of each line; maxima are kept", minimum=16)
+    keep = option(1_000_000, help="freed allocations in the table: the largest", minimum=1)
+    top = option(10, help="rows of each table in the text report", minimum=1)
+
+    def start(self) -> None:
+        self.tracks: dict[_Key, _Track] = {}
+        self.allocators: dict[int, _Allocator] = {}
+        self.finished = _Finished(self.keep)
+        self.unknown_sizes = 0
+
+    def on_batch(self, batch: Batch) -> None:
+        objects = self.context.objects
+        changes = objects.changes
+        if len(changes):
+            self._follow(batch.base, changes, objects.rows[changes["object"]])
+        tensors = batch.merged("tensor_alloc", "tensor_free")
+        told = tensors[(tensors["allocated"] != _ABSENT) & (tensors["reserved"] != _ABSENT)]
+        for device in np.unique(told["device"]).tolist():
+            allocator = self.allocators.setdefault(device, _Allocator())
+            allocator.add(told[told["device"] == device])
+
+    def _follow(self, base: int, changes: NDArray[Any], rows: NDArray[Any]) -> None:
+        unknown = rows["bytes"] == _ABSENT
+        began = changes["sign"] > 0
+        self.unknown_sizes += int((unknown & began).sum())
+        sizes = np.where(unknown, 0, rows["bytes"]).astype(np.int64) * changes["sign"]
+        positions = changes["index"].astype(np.uint64) + np.uint64(base)
+        internal = (rows["flags"] & _internal()) != 0
+        kinds = np.column_stack([rows["layer"], rows["device"], rows["memory"], internal])
+        distinct, of = np.unique(kinds.astype(np.int64), axis=0, return_inverse=True)
+        members: dict[_Key, NDArray[Any]] = {}
+        for number, row in enumerate(distinct.tolist()):
+            mine = of.reshape(-1) == number
+            for key in _keys(*row):
+                members[key] = members.get(key, False) | mine
+        for key, mine in members.items():
+            track = self.tracks.get(key)
+            if track is None:
+                bins = self.points + self.points % 2
+                track = _Track(LevelTimeline(self.context.run.start_time, bins))
+                self.tracks[key] = track
+            track.allocations += int((mine & began).sum())
+            track.add(sizes[mine], changes["time"][mine], positions[mine])
+        self.finished.add(rows[~began], self._peaks())
+
+    def _peaks(self) -> list[int]:
+        return [
+            track.peak_position
+            for key, track in self.tracks.items()
+            if key.memory == "total" and track.peak_position >= 0
+        ]
+
+    def result(self) -> Result:
+        self.finished.count += 1  # so that the limit holds whatever the batches were
+        if self.finished.rows:
+            self.finished.prune(self._peaks())
+        rows = self._rows()
+        tables = {
+            "peaks": self._peak_table(),
+            "at_peak": self._at_peak(rows),
+            "never_freed": self._never_freed(rows),
+            "allocations": self._allocations(rows, "Allocations, largest first", shown=0),
+            "timeline": self._timeline(),
+        }
+        if self.allocators:
+            tables["allocator"] = self._allocator_table()
+        return Result(summary=self._summary(rows), tables=tables, figures=self._figures())
+
+    def _rows(self) -> NDArray[Any]:
+        """Freed objects that were kept, and live ones; largest first."""
+        objects = self.context.objects
+        live = objects.rows[objects.live()]
+        rows = np.concatenate([*self.finished.rows, live])
+        return rows[np.lexsort((rows["alloc_position"], ~_sizes(rows)))]
+
+    def _sorted(self) -> list[tuple[_Key, _Track]]:
+        return sorted(self.tracks.items())
+
+    def _since_start(self, times: Any) -> Any:
+        return np.asarray(times, np.uint64).astype(np.int64) - self.context.run.start_time
+
+    def _peak_table(self) -> Table:
+        tracks = self._sorted()
+        keys = [key for key, _ in tracks]
+        return Table(
+            {
+                "layer": [key.layer for key in keys],
+                "device": [_device(key.device) for key in keys],
+                "memory": [key.memory for key in keys],
+                "internal": [key.internal for key in keys],
+                "peak": [track.peak for _, track in tracks],
+                "peak_time": self._since_start([track.peak_time for _, track in tracks]),
+                "live_at_end": [track.live for _, track in tracks],
+                "allocations": [track.allocations for _, track in tracks],
+            },
+            units={"peak": "bytes", "live_at_end": "bytes", "peak_time": "ns"},
+            labels={"peak_time": "peak at", "internal": "runtime's own"},
+            title="Peaks (virtual is reserved address space; total is device, pool, array, module"
+            " and external memory of the program)",
+            shown=4 * self.top,
+        )
+
+    def _at_peak(self, rows: NDArray[Any]) -> Table:
+        parts, of, peaks = [], [], []
+        for key, track in self._sorted():
+            if key.memory == "total" and track.peak:
+                live = rows[_live_at(rows, track.peak_position) & _in_total(rows, key)]
+                parts.append(live)
+                of += [key.layer] * len(live)
+                peaks += [track.peak] * len(live)
+        live = np.concatenate(parts) if parts else rows[:0]
+        columns = self._object_columns(live)
+        share = _sizes(live) / np.asarray(peaks, np.float64)
+        return Table(
+            {"peak_of": of, **columns, "share": share},
+            units={**_OBJECT_UNITS, "share": "share"},
+            labels={"share": "of the device's peak"},
+            title="Live at the peak of a device",
+            shown=self.top,
+            hidden=_OBJECT_HIDDEN,
+        )
+
+    def _never_freed(self, rows: NDArray[Any]) -> Table:
+        return self._allocations(rows[_leaked(rows)], "Never freed", shown=self.top)
+
+    def _allocations(self, rows: NDArray[Any], title: str, shown: int) -> Table:
+        return Table(
+            self._object_columns(rows),
+            units=_OBJECT_UNITS,
+            title=title,
+            shown=shown,
+            hidden=_OBJECT_HIDDEN,
+        )
+
+    def _object_columns(self, rows: NDArray[Any]) -> dict[str, Any]:
+        live = rows["free_time"] == _ABSENT
+        freed = np.where(live, rows["alloc_time"], rows["free_time"])
+        memories = _memory_names()
+        return {
+            "address": rows["address"],
+            "bytes": absent_where(rows["bytes"], rows["bytes"] == _ABSENT),
+            "layer": [_LAYERS[layer] for layer in rows["layer"].tolist()],
+            "device": absent_where(rows["device"], rows["device"] < 0),
+            "memory": [memories.get(memory, "unknown") for memory in rows["memory"].tolist()],
+            "internal": (rows["flags"] & _internal()) != 0,
+            "allocated": self._since_start(rows["alloc_time"]),
+            "freed": absent_where(self._since_start(freed), live),
+            # A free may be published with an earlier time than the allocation by another thread.
+            "lifetime": absent_where(
+                np.maximum(freed.astype(np.int64) - rows["alloc_time"].astype(np.int64), 0), live
+            ),
+            "free_missed": rows["stale"] != 0,
+            "thread": rows["thread"],
+            "stack": absent_where(rows["stack"], rows["stack"] == 0),
+        }
+
+    def _timeline(self) -> Table:
+        tracks = self._sorted()
+        lengths = [track.timeline.used for _, track in tracks]
+
+        def each(values: list[Any]) -> list[Any]:
+            pairs = zip(values, lengths, strict=True)
+            return [value for value, length in pairs for _ in range(length)]
+
+        def joined(arrays: list[Any]) -> Any:
+            return np.concatenate([np.zeros(0, np.int64), *arrays])
+
+        return Table(
+            {
+                "layer": each([key.layer for key, _ in tracks]),
+                "device": each([_device(key.device) for key, _ in tracks]),
+                "memory": each([key.memory for key, _ in tracks]),
+                "internal": each([key.internal for key, _ in tracks]),
+                "time": joined([track.timeline.times for _, track in tracks]),
+                "highest": joined([track.timeline.highest for _, track in tracks]),
+                "last": joined([track.timeline.last for _, track in tracks]),
+            },
+            units={"time": "ns", "highest": "bytes", "last": "bytes"},
+            title="Live bytes over time",
+            shown=0,
+        )
+
+    def _allocator_table(self) -> Table:
+        devices = sorted(self.allocators)
+        allocators = [self.allocators[device] for device in devices]
+        gaps = np.asarray([each.gap for each in allocators])
+        reserved = np.asarray([each.gap_reserved for each in allocators])
+        return Table(
+            {
+                "device": [_device(device) for device in devices],
+                "peak_allocated": [each.peak_allocated for each in allocators],
+                "peak_reserved": [each.peak_reserved for each in allocators],
+                "largest_gap": gaps,
+                "share": gaps / np.maximum(reserved, 1),
+                "gap_time": self._since_start([each.gap_time for each in allocators]),
+                "allocated_at_end": [each.allocated for each in allocators],
+                "reserved_at_end": [each.reserved for each in allocators],
+            },
+            units={
+                "peak_allocated": "bytes",
+                "peak_reserved": "bytes",
+                "largest_gap": "bytes",
+                "share": "share",
+                "gap_time": "ns",
+                "allocated_at_end": "bytes",
+                "reserved_at_end": "bytes",
+            },
+            labels={
+                "largest_gap": "largest reserved - allocated",
+                "share": "of what was reserved then",
+                "gap_time": "at",
+            },
+            title="Caching allocator",
+            shown=self.top,
+        )
+
+    def _figures(self) -> dict[str, Figure]:
+        """A chart for each device and layer; its lines share the widest line's bins."""
+        groups: dict[tuple[str, int], list[tuple[_Key, _Track]]] = {}
+        for key, track in self._sorted():
+            if track.timeline.used and key.memory != "virtual":
+                groups.setdefault((key.layer, key.device), []).append((key, track))
+        figures = {}
+        for (layer, device), tracks in groups.items():
+            width = max(track.timeline.shift for _, track in tracks)
+            length = 1 + max(int(track.timeline.times[-1]) >> width for _, track in tracks)
+            series = {}
+            for key, track in tracks:
+                bins = track.timeline.times >> width
+                highest = np.zeros(length, np.int64)
+                np.maximum.at(highest, bins, track.timeline.highest)
+                highest[bins[-1] + 1 :] = track.live
+                series[key.memory + (" (runtime's own)" if key.internal else "")] = highest
+            where = "the host" if device < 0 else f"device {device}"
+            figures[f"{layer}_{'host' if device < 0 else device}"] = Figure(
+                "step",
+                f"Live {'tensors' if layer == 'tensor' else 'memory'}: {where}",
+                np.arange(length, dtype=np.int64) << width,
+                series,
+                x_label="time since start",
+                x_unit="ns",
+                y_label="live bytes, highest in each step",
+                y_unit="bytes",
+            )
+        return figures
+
+    def _summary(self, rows: NDArray[Any]) -> str:
+        if not self.tracks:
+            return "no memory was allocated"
+        parts = []
+        for key, track in self._sorted():
+            if key.memory == "total" and track.peak:
+                what = "tensors" if key.layer == "tensor" else "memory"
+                where = "host" if key.device < 0 else f"device {key.device}"
+                when = formatted(track.peak_time - self.context.run.start_time, "ns")
+                parts.append(f"{where}: peak of {what} {formatted(track.peak, 'bytes')} at {when}")
+        leaked = rows[_leaked(rows)]
+        if len(leaked):
+            size = formatted(int(_sizes(leaked).sum()), "bytes")
+            parts.append(f"{len(leaked):,} allocations of {size} never freed")
+        objects = self.context.objects
+        for count, text in (
+            (objects.stale, "frees were missed (seen when the memory was allocated again)"),
+            (objects.unmatched, "frees of memory whose allocation was not seen"),
+            (self.unknown_sizes, "allocations of unknown size count as nothing"),
+            (self.finished.left_out, "smaller freed allocations are not in the table"),
+        ):
+            if count:
+                parts.append(f"{count:,} {text}")
+        allocations = sum(track.allocations for track in self.tracks.values())
+        return "; ".join(parts) or f"{allocations:,} allocations"
+
+
+_OBJECT_UNITS: Any = {
+    "address": "address",
+    "bytes": "bytes",
+    "allocated": "ns",
+    "freed": "ns",
+    "lifetime": "ns",
+}
+_OBJECT_HIDDEN = frozenset({"free_missed", "thread", "stack", "internal"})
+
+
+def _memory_names() -> dict[int, str]:
+    from pasta import abi
+
+    return abi.ENUMS["memory"]
+
+
+def _internal() -> int:
+    from pasta import abi
+
+    return abi.FLAG_INTERNAL
+
+
+def _keys(layer: int, device: int, memory: int, internal: int) -> list[_Key]:
+    """Lines to which an object's bytes belong."""
+    name = _memory_names().get(memory, "unknown")
+    layer_name = "tensor" if _LAYERS[layer] == "tensor" else "memory"
+    keys = [_Key(layer_name, device, name, bool(internal))]
+    if layer_name == "tensor" or (name in _ON_DEVICE and not internal):
+        keys.append(_Key(layer_name, device, "total", False))
+    return keys
+
+
+def _in_total(rows: NDArray[Any], total: _Key) -> NDArray[Any]:
+    """Which objects count for a total line; as `_keys` has it."""
+    mine = rows["device"] == total.device
+    tensors = rows["layer"] == _LAYERS.index("tensor")
+    if total.layer == "tensor":
+        return np.asarray(mine & tensors)
+    on_device = [number for number, name in _memory_names().items() if name in _ON_DEVICE]
+    program = (rows["flags"] & _internal()) == 0
+    return np.asarray(mine & ~tensors & program & np.isin(rows["memory"], on_device))
+
+
+def _leaked(rows: NDArray[Any]) -> NDArray[Any]:
+    exempt = [number for number, name in _memory_names().items() if name in _NOT_LEAKS]
+    return np.asarray(
+        (rows["free_time"] == _ABSENT)
+        & (rows["layer"] != _LAYERS.index("tensor"))
+        & ((rows["flags"] & _internal()) == 0)
+        & ~np.isin(rows["memory"], exempt)
+    )
+
+
+def _live_at(rows: NDArray[Any], position: int) -> NDArray[Any]:
+    at = np.uint64(position)
+    return np.asarray((rows["alloc_position"] <= at) & (rows["free_position"] > at))
+
+
+def _sizes(rows: NDArray[Any]) -> NDArray[Any]:
+    return np.where(rows["bytes"] == _ABSENT, np.uint64(0), rows["bytes"])
+
+
+def _device(device: int) -> int | None:
+    return None if device < 0 else device
