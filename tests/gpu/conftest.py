@@ -1,0 +1,195 @@
+"""What the tests on a GPU share: the example programs, natively and under pasta-preload.
+
+An example prints lines KEY=COUNT with --expect; `counts` computes the same keys from a run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "cuda"
+CUDA = Path(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda")
+GRAPH, INTERNAL = 1, 4  # flags of a record
+TIMEOUT = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    mine = [item for item in items if here in item.path.parents]
+    reason = no_gpu() if mine else ""
+    for item in mine:
+        item.add_marker(pytest.mark.gpu)
+        item.add_marker(pytest.mark.timeout(TIMEOUT))
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def no_gpu() -> str:
+    """Why the tests cannot run here; empty where they can."""
+    if not shutil.which("nvidia-smi"):
+        return "no NVIDIA GPU: nvidia-smi was not found"
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    if "GPU 0" not in listed.stdout:
+        return f"no NVIDIA GPU: nvidia-smi -L says {(listed.stdout + listed.stderr).strip()!r}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished program; `directory` is its run directory, which a native one does not have."""
+
+    status: int
+    stdout: str
+    stderr: str
+    directory: Path
+
+    def table(self, kind: str, columns: list[str] | None = None) -> Any:
+        """All records of a kind as a pyarrow table, or None where there are none."""
+        parts = sorted((self.directory / "events").glob(f"{kind}-[0-9]*.parquet"))
+        return ds.dataset([str(part) for part in parts]).to_table(columns) if parts else None
+
+    @cached_property
+    def counts(self) -> Counts:
+        return Counts(self)
+
+    @property
+    def expected(self) -> dict[str, int]:
+        """The lines KEY=COUNT that the program printed."""
+        lines = re.findall(r"^([a-z_.]+(?::\w+)?)=(\d+)$", self.stdout, re.MULTILINE)
+        return {key: int(count) for key, count in lines}
+
+
+class Counts:
+    """Records of a run by key: KIND[.graph | .blocks | .DETAIL[.bytes] | :NAME][.at_least]."""
+
+    #: The column that DETAIL is a value of.
+    DETAIL = {
+        "memory_alloc": "memory",
+        "memory_free": "memory",
+        "memory_copy": "direction",
+        "sync": "what",
+    }
+
+    def __init__(self, run: Ran) -> None:
+        self.run = run
+
+    def __getitem__(self, key: str) -> int:
+        kind, _, rest = key.removesuffix(".at_least").partition(".")
+        kind, _, name = kind.partition(":")
+        table = self.run.table(kind)
+        if table is None:
+            return 0
+        flags = table["flags"].to_numpy()
+        table = table.filter((flags & INTERNAL) == 0)
+        if name:
+            names = [text or "" for text in table["name"].to_pylist()]
+            return sum(name in text for text in names)
+        if rest == "graph":
+            return int((table["flags"].to_numpy() & GRAPH != 0).sum())
+        if rest == "blocks":
+            axes = [table[f"grid_{axis}"].to_numpy().astype("u8") for axis in "xyz"]
+            return int((axes[0] * axes[1] * axes[2]).sum())
+        detail, _, column = rest.partition(".")
+        if detail == "bytes":
+            detail, column = "", "bytes"
+        if detail:
+            values = table[self.DETAIL[kind]].to_pylist()
+            table = table.filter([value == detail for value in values])
+        return int(pc.sum(table[column]).as_py() or 0) if column else table.num_rows
+
+    def check(self, expected: dict[str, int]) -> None:
+        """Fails where a count is not the expected one; shows all that differ."""
+        assert expected, "the program printed no expectation"
+        found = {key: self[key] for key in expected}
+        wrong = {
+            key: f"{found[key]}, not {wanted}"
+            for key, wanted in expected.items()
+            if (found[key] < wanted if key.endswith(".at_least") else found[key] != wanted)
+        }
+        assert not wrong
+
+
+Build = Callable[..., str]
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Path of an example program, built with nvcc for this GPU."""
+    directory = tmp_path_factory.mktemp("examples")
+
+    def build(name: str, cudart: str = "shared") -> str:
+        if name.endswith(".py"):
+            return str(EXAMPLES / name)
+        if not (CUDA / "bin" / "nvcc").exists() and not shutil.which("nvcc"):
+            pytest.skip("nvcc was not found: install a CUDA toolkit, or set CUDA_HOME")
+        out = directory / cudart
+        nvcc = CUDA / "bin" / "nvcc"
+        command = ["make", "-C", str(EXAMPLES), f"OUT={out}", f"CUDART={cudart}", f"CUDA={CUDA}"]
+        command += [f"PYTHON={sys.executable}", name]
+        command += [] if nvcc.exists() else [f"NVCC={shutil.which('nvcc')}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if "cuDNN 9 was not found" in done.stderr:
+            pytest.skip("cuDNN 9 was not found: pip install nvidia-cudnn-cu13")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return str(out / name)
+
+    return build
+
+
+def environment(extra: dict[str, str]) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.endswith("_INJECTION64_PATH")}
+    return {**kept, **extra}
+
+
+@pytest.fixture
+def native(tmp_path: Path) -> Run:
+    """Runs a program without PASTA."""
+
+    def run(*command: str, **extra: str) -> Ran:
+        done = subprocess.run(
+            command, env=environment(extra), capture_output=True, text=True, timeout=TIMEOUT
+        )
+        return Ran(done.returncode, done.stdout, done.stderr, tmp_path / "native")
+
+    return run
+
+
+@pytest.fixture
+def profiled(tmp_path: Path) -> Run:
+    """Runs a program under pasta-preload with `options`."""
+    beside = Path(sys.executable).parent / "pasta-preload"
+    preload = str(beside) if beside.exists() else shutil.which("pasta-preload")
+
+    def run(*command: str, options: tuple[str, ...] = ("-t", "kernel_freq"), **extra: str) -> Ran:
+        assert preload, "pasta-preload was not found: install PASTA from the checkout"
+        directory = tmp_path / "run"
+        done = subprocess.run(
+            [preload, *options, "-f", "-o", str(directory), "--", *command],
+            env=environment(extra),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr, directory)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    """The interpreter for Python examples: the one that runs the tests."""
+    return sys.executable
