@@ -63,6 +63,15 @@ uint64_t pasta_hash(const void *bytes, size_t length) {
 
 /* ---- memory of the file ---- */
 
+/* 0 or an errno value.  A signal, such as a sampling profiler's timer, interrupts it. */
+static int allocate(int fd, uint64_t offset, uint64_t bytes) {
+    int error;
+    do
+        error = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
+    while (error == EINTR);
+    return error;
+}
+
 /* Gives [offset, offset + bytes) of the ring file memory of its own, so that touching it cannot
  * raise SIGBUS on a full file system.  Opens the file by name: the target may have closed, or
  * reused, any descriptor that we kept. */
@@ -72,10 +81,10 @@ static bool back_with_memory(uint64_t offset, uint64_t bytes) {
         errno = saved;
         return false;
     }
-    bool done = posix_fallocate(fd, (off_t)offset, (off_t)bytes) == 0;
+    int error = allocate(fd, offset, bytes);
     close(fd);
     errno = saved;
-    return done;
+    return !error;
 }
 
 static pasta_ring *create_file(int fd, char *why, size_t why_size) {
@@ -96,8 +105,8 @@ static pasta_ring *create_file(int fd, char *why, size_t why_size) {
         segments = (limit.rlim_cur - data) / SEGMENT_BYTES;
         total = data + segments * SEGMENT_BYTES;
     }
-    int error = ftruncate(fd, (off_t)total) ? errno : posix_fallocate(fd, 0, (off_t)(arena + ARENA_STEP));
-    if (!error) error = posix_fallocate(fd, (off_t)data, SEGMENT_BYTES);
+    int error = ftruncate(fd, (off_t)total) ? errno : allocate(fd, 0, arena + ARENA_STEP);
+    if (!error) error = allocate(fd, data, SEGMENT_BYTES);
     if (error) {
         snprintf(why, why_size, "no memory for the event ring in %s (%s)", pasta_session(), strerror(error));
         return NULL;
@@ -154,7 +163,7 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
     close(fd);
     r->sequence = sequence - 1;
     memcpy(ring_path, path, sizeof ring_path);
-    stopped = !pasta_config_u64("start", 1);
+    pasta_ring_stop(!pasta_config_u64("start", 1));
     /* the collector recognises a ring by its magic: last */
     __atomic_store_n(&r->magic, PASTA_MAGIC, __ATOMIC_RELEASE);
     __atomic_store_n(&ring, r, __ATOMIC_RELEASE);
@@ -162,9 +171,8 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
 }
 
 void pasta_ring_forget(void) {
-    pasta_ring *parents = ring;
+    pasta_ring *parents = __atomic_exchange_n(&ring, NULL, __ATOMIC_ACQ_REL);
     if (!parents) return;
-    __atomic_store_n(&ring, NULL, __ATOMIC_RELEASE);
     munmap(parents, parents->file_bytes);
 }
 
@@ -288,12 +296,9 @@ static __attribute__((noinline)) void report_drops(pasta_ring *r) {
 }
 
 void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context, uint64_t stream) {
+    if (PASTA_UNLIKELY(!pasta_same_process())) pasta_after_fork();
     pasta_ring *r = __atomic_load_n(&ring, __ATOMIC_ACQUIRE);
     if (PASTA_UNLIKELY(!r)) return NULL;
-    if (PASTA_UNLIKELY(!pasta_same_process())) {
-        pasta_after_fork();
-        return NULL;
-    }
     if (PASTA_UNLIKELY(__atomic_load_n(&stopped, __ATOMIC_RELAXED)) && !(kept_kinds >> kind & 1)) return NULL;
     if (PASTA_UNLIKELY(__atomic_load_n(&r->pending_drops, __ATOMIC_RELAXED) != 0)) report_drops(r);
     pasta_header *h = reserve(r, (uint16_t)kind, slots);
@@ -311,7 +316,7 @@ uint64_t pasta_next_correlation(void) { return __atomic_add_fetch(&correlation, 
 
 uint64_t pasta_next_launch(void) {
     uint64_t ordinal = __atomic_fetch_add(&launch, 1, __ATOMIC_RELAXED);
-    pasta_ring *r = pasta_ring_mine();
+    pasta_ring *r = pasta_same_process() ? pasta_ring_mine() : NULL;
     if (r) __atomic_store_n(&r->launches, ordinal + 1, __ATOMIC_RELAXED);
     return ordinal;
 }
@@ -329,21 +334,24 @@ static pasta_string *string_at(pasta_ring *r, uint32_t id) {
     return (pasta_string *)((uint8_t *)r + r->arena_offset + (uint64_t)id * 8);
 }
 
+/* Gives the arena memory up to `end`. */
+static bool commit_arena(pasta_ring *r, uint64_t end) {
+    uint64_t committed = __atomic_load_n(&r->arena_committed, __ATOMIC_ACQUIRE), wanted = align(end, ARENA_STEP);
+    if (end <= committed) return true;
+    if (!back_with_memory(r->arena_offset + committed, wanted - committed)) return false;
+    while (committed < wanted && !__atomic_compare_exchange_n(&r->arena_committed, &committed, wanted, false,
+                                                              __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
+    return true;
+}
+
 static uint32_t put_string(pasta_ring *r, const char *text, size_t length) {
     uint64_t bytes = align(sizeof(pasta_string) + length + 1, 8);
-    uint64_t offset = __atomic_fetch_add(&r->arena_used, bytes, __ATOMIC_ACQ_REL);
-    if (offset + bytes > r->arena_bytes) {
-        __atomic_fetch_sub(&r->arena_used, bytes, __ATOMIC_ACQ_REL);
-        return 0;
-    }
-    uint64_t committed = __atomic_load_n(&r->arena_committed, __ATOMIC_ACQUIRE);
-    if (offset + bytes > committed) {
-        uint64_t wanted = align(offset + bytes, ARENA_STEP);
-        if (!back_with_memory(r->arena_offset + committed, wanted - committed)) return 0;
-        while (committed < wanted && !__atomic_compare_exchange_n(&r->arena_committed, &committed, wanted, false,
-                                                                  __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-        }
-    }
+    uint64_t offset = __atomic_load_n(&r->arena_used, __ATOMIC_ACQUIRE);
+    do /* not an addition that is taken back when full: others would be given what it took meanwhile */
+        if (offset + bytes > r->arena_bytes || !commit_arena(r, offset + bytes)) return 0;
+    while (!__atomic_compare_exchange_n(&r->arena_used, &offset, offset + bytes, true, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE));
     pasta_string *s = string_at(r, (uint32_t)(offset / 8));
     s->length = (uint32_t)length;
     memcpy(s->text, text, length);
@@ -353,7 +361,7 @@ static uint32_t put_string(pasta_ring *r, const char *text, size_t length) {
 
 uint32_t pasta_intern(const char *text, size_t length) {
     pasta_ring *r = pasta_ring_mine();
-    if (!r || !text) return 0;
+    if (!r || !text || !pasta_same_process()) return 0;
     if (length > STRING_LONGEST) length = STRING_LONGEST;
     uint64_t hash = pasta_hash(text, length);
     uint32_t tag = (uint32_t)(hash >> 32), fresh = 0;
