@@ -1,0 +1,9 @@
+/* What the ring needs of the other parts of libpasta when it is tested or measured alone. */
+#include "../../shim/core/internal.h"
+
+void pasta_refacc_source_load(void) {}
+void pasta_nvidia_source_load(void) {}
+void pasta_annotate_source_load(void) {}
+void pasta_consumer_start(bool after_fork) { (void)after_fork; }
+void pasta_consumer_forget(void) {}
+void pasta_consumer_finish(void) {}
