@@ -525,6 +525,7 @@ static void test_streams(void) {
     CHECK(value == 2);
     RA(ra_event_synchronize(end));
     RA(ra_event_query(end));
+    RA(ra_stream_synchronize(a));
     GIVES(RA_INVALID_HANDLE, ra_event_query(start));
     RA(ra_stream_query(a));
     RA(ra_event_create(&start));
@@ -838,13 +839,13 @@ static void test_injection(const char *tool) {
     ra_graph_exec exec;
     void *managed, *pool;
     int n = 64;
-    float zero = 0, *x = device(256);
+    float zero = 0, *x = device(256), *y = device(256);
     RA(ra_stream_create(&stream, 0));
     RA(ra_event_create(&event));
     RA(ra_alloc_managed(&managed, 64));
     RA(ra_alloc_async(&pool, 64, stream));
     RA(ra_free_async(pool, stream));
-    launch("_Z4fillIfEvPT_S0_i", 1, 1, 64, 1, 0, P(&x, &zero, &n));
+    launch("_Z4fillIfEvPT_S0_i", 1, 1, 64, 1, 0, P(&y, &zero, &n));
     RA(ra_stream_begin_capture(stream));
     RA(ra_launch(function("_Z4fillIfEvPT_S0_i"), (uint32_t[]){1, 1, 1}, (uint32_t[]){64, 1, 1}, 0, stream,
                  P(&x, &zero, &n)));
@@ -871,6 +872,7 @@ static void test_injection(const char *tool) {
     RA(ra_stream_destroy(stream));
     RA(ra_free(managed));
     RA(ra_free(x));
+    RA(ra_free(y));
     RA(ra_module_unload(module));
     ra_context context;
     RA(ra_context_create(&context, 1));
@@ -881,7 +883,7 @@ static void test_injection(const char *tool) {
     } expected[] = {
         {RA_CALLBACK_CONTEXT_CREATED, 2},   {RA_CALLBACK_CONTEXT_DESTROYED, 1}, {RA_CALLBACK_STREAM_CREATED, 1},
         {RA_CALLBACK_STREAM_DESTROYED, 1},  {RA_CALLBACK_MODULE_LOADED, 1},     {RA_CALLBACK_MODULE_UNLOADED, 1},
-        {RA_CALLBACK_MEMORY_ALLOCATED, 3},  {RA_CALLBACK_MEMORY_FREED, 3},      {RA_CALLBACK_LAUNCH_BEGIN, 5},
+        {RA_CALLBACK_MEMORY_ALLOCATED, 4},  {RA_CALLBACK_MEMORY_FREED, 4},      {RA_CALLBACK_LAUNCH_BEGIN, 5},
         {RA_CALLBACK_LAUNCH_END, 5},        {RA_CALLBACK_LAUNCH_COMPLETE, 5},   {RA_CALLBACK_MEMCPY, 4},
         {RA_CALLBACK_MEMSET, 4},            {RA_CALLBACK_SYNCHRONIZED, 4},      {RA_CALLBACK_EVENT_CREATED, 1},
         {RA_CALLBACK_EVENT_DESTROYED, 1},   {RA_CALLBACK_EVENT_RECORDED, 1},    {RA_CALLBACK_EVENT_WAITED, 1},

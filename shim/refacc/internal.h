@@ -1,0 +1,205 @@
+/* What refacc's files share.  Lock order: init, primary, ra_lock, then
+ * one stream's. No lock is held while a
+ * tool is called. */
+#ifndef REFACC_INTERNAL_H
+#define REFACC_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "refacc_kernel.h"
+
+#define RA_MAX_DEVICES 15
+#define RA_MAX_THREADS 1024
+#define RA_MAX_SHARED 65536
+#define RA_MULTIPROCESSORS 16
+
+#pragma GCC visibility push(hidden)
+
+/* Returns the error of a failed step from the calling function. */
+#define RA_TRY(expression)                    \
+    do {                                      \
+        int ra_try_ = (expression);           \
+        if (ra_try_ != RA_OK) return ra_try_; \
+    } while (0)
+#define RA_REQUIRE(condition, error)      \
+    do {                                  \
+        if (!(condition)) return (error); \
+    } while (0)
+
+/* ---- objects: memory of one type stays that type until shutdown, so a stale handle is found out
+ * and a waiter never looks at freed memory ---- */
+enum ra_type { RA_TYPE_CONTEXT, RA_TYPE_STREAM, RA_TYPE_EVENT, RA_TYPE_MODULE, RA_TYPE_GRAPH, RA_TYPE_EXEC, RA_TYPES };
+
+struct ra_object {
+    _Atomic uint32_t alive; /* type + RA_ALIVE; 0 when destroyed */
+    enum ra_type type;
+    struct ra_object *all;  /* every object ever made of the type */
+    struct ra_object *free;
+};
+#define RA_ALIVE 0x52410000u
+
+void *ra_object_new(enum ra_type type); /* a used one keeps its old contents; NULL: no memory */
+void ra_object_publish(void *object);   /* from now on the handle is valid */
+void ra_object_delete(void *object);
+bool ra_object_is(const void *object, enum ra_type type);
+extern const size_t ra_event_bytes, ra_graph_bytes, ra_exec_bytes; /* of the types private to their file */
+
+/* ---- device.c ---- */
+struct ra_settings {
+    int devices;
+    uint32_t threads; /* that execute blocks */
+    uint64_t memory;  /* bytes per region */
+};
+extern struct ra_settings ra_settings;
+extern pthread_mutex_t ra_lock; /* object lists, contexts' lists, memory blocks */
+
+struct ra_context_s {
+    struct ra_object object;
+    int device;
+    bool primary;
+    _Atomic int error; /* what a kernel did, for good */
+    struct ra_stream_s *default_stream;
+    struct ra_stream_s *streams;
+    struct ra_module_s *modules;
+    struct ra_context_s *next;
+};
+
+int ra_current(struct ra_context_s **context); /* initialises */
+uint64_t ra_now(void);
+int ra_thread_start(pthread_t *thread, void *(*run)(void *), void *argument); /* with all signals blocked */
+
+/* ---- tools.c ---- */
+extern _Atomic uint32_t ra_tools_domains;
+static inline bool ra_tools_want(ra_domain domain) {
+    return atomic_load_explicit(&ra_tools_domains, memory_order_relaxed) >> domain & 1;
+}
+void ra_tools_call(ra_domain domain, ra_callback_id id, void *data);
+void ra_tools_inject(void);
+void ra_tools_forget(void);
+/* The access hook in force and its subscription, for ra_tools_enter. */
+uint64_t ra_tools_hook(ra_access_hook *hook, void **userdata);
+/* Between enter and leave the subscriber of the subscription cannot go. */
+bool ra_tools_enter(uint64_t subscription);
+void ra_tools_leave(void);
+
+/* ---- memory.c ---- */
+struct ra_window {
+    uint64_t base;
+    uint64_t bytes;
+};
+extern struct ra_window ra_window;
+
+int ra_memory_map(void);
+void ra_memory_unmap(void);
+void ra_memory_forget(void);
+void ra_memory_release_context(struct ra_context_s *context); /* ra_lock held */
+
+/* ---- stream.c ---- */
+struct ra_executor;
+
+/* One piece of stream work. */
+struct ra_op {
+    struct ra_op *next;
+    size_t bytes; /* of the struct this begins: graphs copy it */
+    /* Tells the tools and queues it; owns the op, also when failing. */
+    int (*submit)(struct ra_op *op, struct ra_stream_s *stream, bool asynchronous, uint64_t graph, uint64_t node);
+    void (*run)(struct ra_op *op, struct ra_stream_s *stream, struct ra_executor *executor);
+};
+
+struct ra_stream_s {
+    struct ra_object object;
+    struct ra_context_s *context;
+    struct ra_stream_s *next;
+    int priority;
+    bool ready; /* mutex and conditions are initialised: once per memory, kept when reused */
+    pthread_mutex_t mutex;
+    pthread_cond_t work;
+    pthread_cond_t idle;
+    struct ra_op *first;
+    struct ra_op *last;
+    uint64_t submitted; /* counts on when reused, so that an old waiter ends */
+    uint64_t completed;
+    bool started;
+    bool stop;
+    pthread_t thread;
+    struct ra_graph_s *capture;
+};
+
+int ra_stream_make(struct ra_context_s *context, int priority, struct ra_stream_s **stream);
+int ra_stream_get(ra_stream handle, struct ra_stream_s **stream); /* initialises; NULL is the default stream */
+uint64_t ra_stream_handle(const struct ra_stream_s *stream);      /* 0 for a default stream */
+int ra_stream_queue(struct ra_stream_s *stream, struct ra_op *op);
+/* Submits or, while capturing, records. Owns the op. */
+int ra_stream_give(struct ra_stream_s *stream, struct ra_op *op, bool asynchronous);
+void ra_stream_drain(struct ra_stream_s *stream);
+void ra_stream_tell_stop(struct ra_stream_s *stream); /* after its work */
+void ra_stream_join(struct ra_stream_s *stream);
+void ra_stream_discard(struct ra_stream_s *stream); /* frees what the memory holds at shutdown */
+int ra_context_drain(struct ra_context_s *context);
+void ra_events_clear(void *event);
+void ra_events_forget(void);
+
+/* ---- execute.c ---- */
+struct ra_launch {
+    struct ra_op op;
+    const ra_kernel *kernel;
+    struct ra_context_s *context;
+    uint64_t parameters[RA_MAX_PARAMETERS];
+    ra_launch_data data;
+    uint64_t subscription;
+    uint64_t blocks;
+    uint64_t chunk;
+    _Atomic uint64_t next_block;
+    int fault;
+    uint32_t helpers; /* pool threads at work in it; the pool's mutex */
+    struct ra_launch *next_job;
+};
+
+int ra_launch_make(struct ra_op **op, ra_function function, const uint32_t grid[3], const uint32_t block[3],
+                   uint32_t shared_dynamic, void *const *parameters);
+struct ra_executor *ra_executor_new(void);
+void ra_executor_delete(struct ra_executor *executor);
+void ra_pool_stop(void);
+void ra_pool_forget(void);
+
+/* ---- memory.c: operations ---- */
+int ra_copy_make(struct ra_op **op, void *destination, uint64_t destination_pitch, const void *source,
+                 uint64_t source_pitch, uint64_t width, uint64_t height);
+int ra_set_make(struct ra_op **op, void *address, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
+                uint64_t height);
+
+/* ---- module.c ---- */
+struct ra_function_s {
+    const ra_kernel *kernel;
+    struct ra_module_s *module;
+    uint64_t entry_pc;
+};
+
+struct ra_module_s {
+    struct ra_object object;
+    struct ra_context_s *context;
+    struct ra_module_s *next;
+    unsigned char *image;
+    size_t image_bytes;
+    struct ra_function_s *functions;
+    size_t count;
+};
+
+extern const ra_kernel ra_builtin_kernels[];
+extern const size_t ra_builtin_count;
+extern pthread_mutex_t ra_kernels_lock;
+bool ra_function_is(ra_function function);
+void ra_modules_release(struct ra_context_s *context);
+void ra_module_clear(struct ra_module_s *module);
+void ra_modules_forget(void);
+
+/* ---- graph.c ---- */
+int ra_graph_append(struct ra_graph_s *graph, struct ra_op *op); /* owns the op */
+int ra_graph_make(struct ra_graph_s **graph);
+void ra_graph_clear(void *graph);
+void ra_graph_exec_clear(void *exec);
+void ra_graphs_forget(void);
+
+#pragma GCC visibility pop
+#endif

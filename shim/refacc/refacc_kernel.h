@@ -1,0 +1,208 @@
+/* How a kernel of the reference accelerator is written.
+ *
+ * A kernel is a C function called for one warp of 32 lanes at a time.  Values of lanes are arrays
+ * of 32; control flow is by masks.  All memory of the program is accessed through the functions
+ * below: each call site is one instruction of the kernel, numbered by the constant `at`, and each
+ * execution passes the access hook where one is set.
+ *
+ * A barrier is a return: `return ra_barrier(w, at);` ends the warp's phase, and once all live
+ * warps of the block did so, the kernel is called again with w->phase one higher.  What a warp
+ * keeps from phase to phase lives in w->state (kernel.state bytes, zero at first).  `return false`
+ * ends the warp.
+ */
+#ifndef REFACC_KERNEL_H
+#define REFACC_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "refacc.h"
+#include "refacc_tools.h"
+
+#define RA_LANES 32
+#define RA_MAX_PARAMETERS 16
+#define RA_INSTRUCTION_BYTES 16
+#define RA_REGION_BYTES (UINT64_C(1) << 36)
+
+typedef struct ra_warp {
+    uint32_t live;  /* lanes that exist and have not faulted */
+    uint32_t phase; /* barriers passed */
+    uint32_t warp;  /* in its block */
+    uint32_t block[3];
+    const uint32_t *grid_size;
+    const uint32_t *block_size;
+    const uint32_t *thread[3]; /* per dimension: index of each lane's thread in the block */
+    const uint64_t *parameters;
+    void *state;
+    unsigned char *shared;
+    unsigned char *local;
+    uint32_t shared_bytes;
+    uint32_t local_bytes;
+    uint64_t window; /* where the accelerator's memory begins, … */
+    uint64_t window_bytes;
+    uint64_t region_bytes; /* … and what is used at the start of each RA_REGION_BYTES of it */
+    ra_access_hook hook; /* NULL: not hooked */
+    void *hook_userdata;
+    const ra_launch_data *launch;
+    int *fault; /* of the launch */
+} ra_warp;
+
+typedef bool (*ra_kernel_function)(ra_warp *w);
+
+typedef struct ra_kernel {
+    const char *symbol; /* mangled, as a compiler would write it */
+    ra_kernel_function run;
+    uint32_t state;         /* bytes per warp, a multiple of 8 */
+    uint32_t shared_static; /* bytes per block */
+    uint32_t local;         /* bytes per thread */
+    uint32_t registers;     /* as a compiler would report them */
+    uint32_t parameters;
+    uint8_t parameter_bytes[RA_MAX_PARAMETERS]; /* 1 to 8 each */
+} ra_kernel;
+
+/* Makes kernels known to later ra_module_load calls. They must stay valid; names must be new. */
+RA_API int ra_kernel_register(const ra_kernel *kernels, size_t count);
+
+/* For the functions below only. */
+RA_API void ra_warp_report(const ra_warp *w, uint32_t at, ra_space space, uint32_t flags, uint32_t bytes,
+                           uint32_t mask, const uint64_t *address, const void *value);
+RA_API void ra_warp_fault(ra_warp *w, uint32_t mask, const uint64_t *address, uint32_t bytes);
+
+#define RA_EACH_LANE(lane) for (int lane = 0; lane < RA_LANES; lane++)
+#define RA_ACTIVE(mask, lane) ((mask) >> (lane) & 1u)
+
+static inline uint64_t ra_parameter_u64(const ra_warp *w, int number) { return w->parameters[number]; }
+static inline int32_t ra_parameter_i32(const ra_warp *w, int number) {
+    int32_t value;
+    memcpy(&value, &w->parameters[number], sizeof value);
+    return value;
+}
+static inline float ra_parameter_f32(const ra_warp *w, int number) {
+    float value;
+    memcpy(&value, &w->parameters[number], sizeof value);
+    return value;
+}
+
+/* Index of each lane's thread in the grid along a dimension. */
+static inline void ra_global_index(const ra_warp *w, int dimension, int64_t index[RA_LANES]) {
+    int64_t first = (int64_t)w->block[dimension] * w->block_size[dimension];
+    RA_EACH_LANE(lane) index[lane] = first + w->thread[dimension][lane];
+}
+
+static inline uint32_t ra_mask_below(const int64_t index[RA_LANES], int64_t limit) {
+    uint32_t mask = 0;
+    RA_EACH_LANE(lane) mask |= (uint32_t)(index[lane] < limit) << lane;
+    return mask;
+}
+
+static inline void ra_addresses(uint64_t base, const int64_t index[RA_LANES], uint32_t bytes,
+                                uint64_t address[RA_LANES]) {
+    RA_EACH_LANE(lane) address[lane] = base + (uint64_t)index[lane] * bytes;
+}
+
+/* Whether all lanes of mask may access `bytes` bytes: a power of two. */
+static inline bool ra_global_valid(const ra_warp *w, uint32_t mask, const uint64_t address[RA_LANES],
+                                   uint32_t bytes) {
+    uint64_t last = w->region_bytes - bytes;
+    uint32_t bad = 0;
+    RA_EACH_LANE(lane) {
+        uint64_t offset = address[lane] - w->window;
+        bad |= (uint32_t)((offset >= w->window_bytes) | ((offset & (RA_REGION_BYTES - 1)) > last) |
+                          ((address[lane] & (bytes - 1)) != 0))
+               << lane;
+    }
+    return !(bad & mask);
+}
+
+static inline bool ra_window_valid(uint32_t window, uint32_t mask, const uint64_t address[RA_LANES], uint32_t bytes) {
+    uint32_t bad = 0;
+    RA_EACH_LANE(lane) bad |= (uint32_t)((address[lane] + bytes > window) | ((address[lane] & (bytes - 1)) != 0))
+                              << lane;
+    return !(bad & mask);
+}
+
+/* The lanes that may go on with the access: none after a fault. */
+static inline uint32_t ra_access_begin(ra_warp *w, uint32_t at, ra_space space, uint32_t flags, uint32_t bytes,
+                                       uint32_t mask, const uint64_t address[RA_LANES], const void *value) {
+    mask &= w->live;
+    if (!mask) return 0;
+    if (__builtin_expect(w->hook != NULL, 0)) ra_warp_report(w, at, space, flags, bytes, mask, address, value);
+    bool valid = space == RA_SPACE_GLOBAL   ? ra_global_valid(w, mask, address, bytes)
+                 : space == RA_SPACE_SHARED ? ra_window_valid(w->shared_bytes, mask, address, bytes)
+                                            : ra_window_valid(w->local_bytes, mask, address, bytes);
+    if (__builtin_expect(!valid, 0)) {
+        ra_warp_fault(w, mask, address, bytes);
+        return 0;
+    }
+    return mask;
+}
+
+#define RA_PLACE_global(w, a, lane) ((void *)(uintptr_t)(a))
+#define RA_PLACE_shared(w, a, lane) ((void *)((w)->shared + (a)))
+#define RA_PLACE_local(w, a, lane) ((void *)((w)->local + (size_t)(lane) * (w)->local_bytes + (a)))
+
+/* ra_load_f32, ra_shared_store_u32, …: lanes outside mask, or faulted, keep their value. */
+#define RA_DEFINE_ACCESS(prefix, place, space_name, suffix, type)                                                 \
+    static inline void prefix##load_##suffix(ra_warp *w, uint32_t at, uint32_t mask,                              \
+                                             const uint64_t address[RA_LANES], type value[RA_LANES]) {            \
+        mask = ra_access_begin(w, at, space_name, RA_ACCESS_READ, sizeof(type), mask, address, NULL);             \
+        if (mask == UINT32_MAX) {                                                                                 \
+            RA_EACH_LANE(lane) value[lane] = *(const type *)RA_PLACE_##place(w, address[lane], lane);             \
+        } else {                                                                                                  \
+            RA_EACH_LANE(lane) if (RA_ACTIVE(mask, lane)) value[lane] =                                           \
+                *(const type *)RA_PLACE_##place(w, address[lane], lane);                                          \
+        }                                                                                                         \
+    }                                                                                                             \
+    static inline void prefix##store_##suffix(ra_warp *w, uint32_t at, uint32_t mask,                             \
+                                              const uint64_t address[RA_LANES], const type value[RA_LANES]) {     \
+        mask = ra_access_begin(w, at, space_name, RA_ACCESS_WRITE, sizeof(type), mask, address, value);           \
+        if (mask == UINT32_MAX) {                                                                                 \
+            RA_EACH_LANE(lane) *(type *)RA_PLACE_##place(w, address[lane], lane) = value[lane];                   \
+        } else {                                                                                                  \
+            RA_EACH_LANE(lane) if (RA_ACTIVE(mask, lane)) *(type *)RA_PLACE_##place(w, address[lane], lane) =     \
+                value[lane];                                                                                      \
+        }                                                                                                         \
+    }
+
+#define RA_DEFINE_TYPE(suffix, type)                                            \
+    RA_DEFINE_ACCESS(ra_, global, RA_SPACE_GLOBAL, suffix, type)                \
+    RA_DEFINE_ACCESS(ra_shared_, shared, RA_SPACE_SHARED, suffix, type)         \
+    RA_DEFINE_ACCESS(ra_local_, local, RA_SPACE_LOCAL, suffix, type)
+
+RA_DEFINE_TYPE(f32, float)
+RA_DEFINE_TYPE(i32, int32_t)
+RA_DEFINE_TYPE(u32, uint32_t)
+RA_DEFINE_TYPE(f64, double)
+RA_DEFINE_TYPE(u64, uint64_t)
+
+/* Adds each lane's value, lane 0 first within the warp; integers only, so that the order of the
+ * blocks cannot change a result. */
+#define RA_DEFINE_ATOMIC(suffix, type)                                                                            \
+    static inline void ra_atomic_add_##suffix(ra_warp *w, uint32_t at, uint32_t mask,                             \
+                                              const uint64_t address[RA_LANES], const type value[RA_LANES]) {     \
+        mask = ra_access_begin(w, at, RA_SPACE_GLOBAL, RA_ACCESS_READ | RA_ACCESS_WRITE | RA_ACCESS_ATOMIC,       \
+                               sizeof(type), mask, address, NULL);                                                \
+        RA_EACH_LANE(lane) if (RA_ACTIVE(mask, lane))                                                             \
+            __atomic_fetch_add((type *)(uintptr_t)address[lane], value[lane], __ATOMIC_RELAXED);                  \
+    }                                                                                                             \
+    static inline void ra_shared_atomic_add_##suffix(ra_warp *w, uint32_t at, uint32_t mask,                      \
+                                                     const uint64_t address[RA_LANES],                            \
+                                                     const type value[RA_LANES]) {                                \
+        mask = ra_access_begin(w, at, RA_SPACE_SHARED, RA_ACCESS_READ | RA_ACCESS_WRITE | RA_ACCESS_ATOMIC,       \
+                               sizeof(type), mask, address, NULL);                                                \
+        RA_EACH_LANE(lane) if (RA_ACTIVE(mask, lane)) *(type *)(void *)(w->shared + address[lane]) += value[lane]; \
+    }
+
+RA_DEFINE_ATOMIC(u32, uint32_t)
+RA_DEFINE_ATOMIC(u64, uint64_t)
+
+/* See the head of this file: to be returned. */
+static inline bool ra_barrier(ra_warp *w, uint32_t at) {
+    if (__builtin_expect(w->hook != NULL, 0) && w->live)
+        ra_warp_report(w, at, RA_SPACE_BARRIER, 0, 0, w->live, NULL, NULL);
+    return true;
+}
+
+#endif
