@@ -32,7 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = no_gpu() if mine else ""
     for item in mine:
         item.add_marker(pytest.mark.gpu)
-        item.add_marker(pytest.mark.timeout(TIMEOUT))
+        if item.config.pluginmanager.hasplugin("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT))
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
 
