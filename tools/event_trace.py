@@ -319,9 +319,10 @@ class _Trace:
     ) -> None:
         if end < start or end == _ABSENT_U64:
             return
-        label, detail, launch_device, launch_stream = self.pending.pop(
-            ordinal, ('"kernel"', f'"launch":{ordinal}', device, stream)
-        )
+        launched = self.pending.pop(ordinal, None)
+        label, detail, launch_device, launch_stream = launched or (
+            '"kernel"', f'"launch":{ordinal}', device, stream,
+        )  # fmt: skip
         device = device if device >= 0 else launch_device
         stream = stream if stream != _ABSENT_U64 else launch_stream
         lane = 0
@@ -331,7 +332,8 @@ class _Trace:
         track.busy_until = end
         self.last = max(self.last, end)
         self.whole(track, start, end - start, label, detail)
-        self.emit(self._flow("f", ordinal) + ',"bp":"e"', track.place, self.ts(start))
+        if launched:
+            self.emit(self._flow("f", ordinal) + ',"bp":"e"', track.place, self.ts(start))
 
     def graph_launch(
         self, time: int, thread: int, device: int, stream: int, correlation: int, upload: int

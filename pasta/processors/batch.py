@@ -78,7 +78,9 @@ class Batch:
         if len(present) == 1:
             return present[0]
         together = np.concatenate(present)
-        return np.asarray(together[np.argsort(together["index"], kind="stable")])
+        ordered = np.asarray(together[np.argsort(together["index"], kind="stable")])
+        ordered.flags.writeable = False  # it is kept, and several tools may read it
+        return ordered
 
 
 def _union(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:

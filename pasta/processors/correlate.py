@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 RANGE_KINDS = ("range_push", "range_pop", "range_start", "range_end")
 
+#: No launch has an ordinal from here on; absent is all ones.
+_MAX_ORDINAL = 1 << 62
+
 #: State of a thread: (domain id, name id) of its open ranges, outermost first.
 Frames = tuple[tuple[int, int], ...]
 
@@ -32,6 +35,9 @@ class LaunchWindow:
         self._values = np.zeros(min(1 << 12, limit), np.int32)
 
     def put(self, ordinals: NDArray[Any], values: NDArray[Any]) -> None:
+        told = ordinals < _MAX_ORDINAL
+        if not told.all():
+            ordinals, values = ordinals[told], values[told]
         if not len(ordinals):
             return
         self._extend(int(ordinals.max()) + 1)

@@ -72,7 +72,8 @@ def short_name(name: str) -> str:
             out.append(text[at:end].partition("(")[0].rstrip("}") + "}")
             at = end
         elif text[at] == " " and not _in_operator(out):
-            out.clear()  # what came before was the return type
+            if text[at + 1 : at + 2] != "<":  # not the arguments of `operator< <int>`
+                out.clear()  # what came before was the return type
             at += 1
         else:
             out.append(text[at])

@@ -56,7 +56,8 @@ class CountTimeline(_Bins):
 
     def add(self, times: NDArray[Any]) -> None:
         if len(times):
-            self._counts += np.bincount(self.place(times), minlength=self.bins)
+            bins = self.place(times)  # first: it may replace the counts by wider bins
+            self._counts += np.bincount(bins, minlength=self.bins)
 
     @property
     def counts(self) -> NDArray[Any]:

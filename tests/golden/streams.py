@@ -1,0 +1,53 @@
+"""A stream of events of every sort, made by arithmetic, for tests of several tools."""
+
+from __future__ import annotations
+
+from pasta.processors.batch import ABSENT_U32
+from pasta.testing import Events
+
+STEPS = 12
+KERNELS = ("_Z4vaddPfS_i", "_ZN2at6native6kernelIfEEvT_", "triton_&_fused", "nöyau")
+
+
+def training_run() -> Events:
+    """12 steps of two threads: allocations, copies, 4 kernels a step, frees one step late."""
+    events = Events(step=1_000_000)
+    events.add("process_start", executable="/bin/program", command="program")
+    events.add("context_create", device=0)
+    events.alloc(0x2_0000_0000, 1 << 32, "virtual", flags=4)
+    events.alloc(0x7000_0000, 512, flags=4)
+    events.alloc(0x10_0000, 1 << 16, "pinned")
+    events.alloc(0x20_0000, 1 << 20)
+    for step in range(STEPS):
+        thread = 1 + step % 2
+        events.push(f"step {step}", thread=thread)
+        events.add("range_start", name="data", id=step, thread=thread)
+        events.alloc(0x2_0000_0000 + step * 4096, 4096 * (1 + step % 3), "pool", thread=thread)
+        events.tensor_alloc(
+            0x20_0000 + 512 * step, 512, allocated=512 * (step + 1), reserved=1 << 20, stack=step
+        )
+        events.copy("host_to_device", 0x10_0000, 0x20_0000, 4096, flags=2, thread=thread)
+        events.copy("device_to_host", 0x20_0000, 0x5_0000_0000 + step, 1 << step, thread=thread)
+        events.add("range_end", id=step, thread=thread)
+        for number, kernel in enumerate(KERNELS):
+            events.add("operator_begin", name=f"aten::op{number}", thread=thread)
+            ordinal = events.launch(kernel, grid=(step + 1, number + 1, 1), thread=thread, stream=7)
+            events.launch_end(ordinal, thread=thread)
+            events.add("operator_end", name=f"aten::op{number}", thread=thread)
+            start = 10_000_000 + 1000 * ordinal
+            if ordinal >= 4:
+                late = ordinal - 4
+                events.complete(
+                    late, start - 4000, start - 4000 + 100 * (late % 4 + 1), thread=9, stream=7
+                )
+        events.add("memory_set", address=0x20_0000, bytes=64, value=0, device=0)
+        events.add("sync", what=1, duration=500, thread=thread)
+        events.add("mark", name="end of step", thread=thread)
+        if step:
+            events.free(0x2_0000_0000 + (step - 1) * 4096, "pool", thread=thread)
+            events.tensor_free(0x20_0000 + 512 * (step - 1), allocated=512, reserved=1 << 20)
+        events.pop(thread=thread)
+    events.add("memory_free", address=0x20_0000, memory=ABSENT_U32, device=0)
+    events.add("dropped", count=3)
+    events.add("process_end", last_launch=STEPS * len(KERNELS))
+    return events

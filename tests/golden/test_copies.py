@@ -1,0 +1,121 @@
+"""Copies whose directions, memories and sizes are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from streams import STEPS, training_run
+
+from pasta.plugins import find_tools
+from pasta.processors.batch import ABSENT_U64
+from pasta.testing import Events, run_tool
+
+(Copies,) = find_tools("copies")
+DEVICE, PINNED, MANAGED, HOST = 0x1000_0000, 0x2000_0000, 0x3000_0000, 0x4000_0000
+
+
+@pytest.fixture
+def events() -> Events:
+    events = Events()
+    events.alloc(DEVICE, 1 << 20)
+    events.alloc(PINNED, 1 << 20, "pinned")
+    events.alloc(MANAGED, 1 << 20, "managed")
+    return events
+
+
+def directions(events: Events) -> dict[tuple[str, str, str, bool], tuple[int, int]]:
+    table = run_tool(Copies, events).tables["directions"]
+    return {
+        (r["direction"], r["source_memory"], r["destination_memory"], r["asynchronous"]): (
+            r["copies"],
+            r["bytes"],
+        )
+        for r in table.rows()
+    }
+
+
+def test_the_kind_of_memory_on_both_sides(events: Events) -> None:
+    events.copy("host_to_device", PINNED, DEVICE, 100, flags=2)
+    events.copy("host_to_device", PINNED + 8, DEVICE, 50, flags=2)
+    events.copy("host_to_device", HOST, DEVICE, 7)
+    events.copy("device_to_host", DEVICE, HOST, 8, flags=2)
+    events.copy("device_to_device", MANAGED, DEVICE, 9)
+    events.copy("device_to_device", DEVICE, DEVICE + (1 << 20), 10)
+    assert directions(events) == {
+        ("host_to_device", "pinned", "device", True): (2, 150),
+        ("host_to_device", "pageable", "device", False): (1, 7),
+        ("device_to_host", "device", "pageable", True): (1, 8),
+        ("device_to_device", "managed", "device", False): (1, 9),
+        ("device_to_device", "device", "unknown", False): (1, 10),
+    }
+
+
+def test_memory_is_looked_up_as_of_the_copy(events: Events) -> None:
+    events.copy("host_to_device", PINNED, DEVICE, 1)
+    events.free(PINNED, "pinned")
+    events.copy("host_to_device", PINNED, DEVICE, 1)
+    events.alloc(PINNED, 16, "managed")
+    events.copy("host_to_device", PINNED, DEVICE, 1)
+    assert {source for _, source, _, _ in directions(events)} == {"pinned", "pageable", "managed"}
+
+
+def test_sizes_by_powers_of_two(events: Events) -> None:
+    sizes = [0, 1, 2, 3, 4, 1023, 1024, (1 << 32) - 1, 1 << 32, (1 << 53) + 1]
+    for size in sizes:
+        events.copy("host_to_device", HOST, DEVICE, size)
+    result = run_tool(Copies, events)
+    found = {
+        (r["from_bytes"], r["below_bytes"]): r["copies"] for r in result.tables["sizes"].rows()
+    }
+    assert found == {
+        (0, 1): 1, (1, 2): 1, (2, 4): 2, (4, 8): 1, (512, 1024): 1, (1024, 2048): 1,
+        (1 << 31, 1 << 32): 1, (1 << 32, 1 << 33): 1, (1 << 53, 1 << 54): 1,
+    }  # fmt: skip
+    assert next(result.tables["directions"].rows())["bytes"] == sum(sizes)
+
+
+def test_repeats_are_of_the_same_addresses_and_size(events: Events) -> None:
+    for _ in range(3):
+        events.copy("host_to_device", HOST, DEVICE, 100)
+    events.copy("host_to_device", HOST, DEVICE, 101)
+    events.copy("host_to_device", HOST, DEVICE + 1, 100)
+    result = run_tool(Copies, events)
+    (row,) = result.tables["repeats"].rows()
+    assert (row["source"], row["destination"], row["bytes"]) == (HOST, DEVICE, 100)
+    assert (row["copies"], row["bytes_again"]) == (3, 200)
+    assert row["share"] == pytest.approx(200 / 501)
+    assert "200 B went between the same addresses again" in result.summary
+
+
+def test_repeats_past_the_limit_are_told(events: Events) -> None:
+    for at in range(5):
+        events.copy("host_to_device", HOST + at, DEVICE, 100)
+    assert "2 copies were of others" in run_tool(Copies, events, options={"transfers": 3}).summary
+
+
+def test_pairs_of_devices(events: Events) -> None:
+    events.copy("peer_to_peer", DEVICE, DEVICE, 10, source_device=0, destination_device=1)
+    events.copy("peer_to_peer", DEVICE, DEVICE, 20, source_device=0, destination_device=1)
+    events.copy("host_to_device", HOST, DEVICE, 5, destination_device=1)
+    table = run_tool(Copies, events).tables["devices"]
+    found = [tuple(row.values())[:4] for row in table.rows()]
+    assert found == [(0, 1, 2, 30), (None, 1, 1, 5)]
+
+
+def test_copies_of_unknown_size_are_left_out_and_told(events: Events) -> None:
+    events.copy("host_to_device", HOST, DEVICE, ABSENT_U64)
+    events.copy("host_to_device", HOST, DEVICE, 3)
+    result = run_tool(Copies, events)
+    assert result.summary.startswith("1 copies of 3 B")
+    assert "1 copies of unknown size left out" in result.summary
+
+
+def test_a_training_run() -> None:
+    result = run_tool(Copies, training_run())
+    up, down = result.tables["directions"].rows()
+    assert (up["source_memory"], up["destination_memory"], up["asynchronous"]) == (
+        "pinned", "device", True,
+    )  # fmt: skip
+    assert (up["copies"], up["bytes"]) == (STEPS, 4096 * STEPS)
+    assert (down["destination_memory"], down["bytes"]) == ("pageable", (1 << STEPS) - 1)
+    assert np.sum(result.figures["sizes"].series["device_to_host"]) == STEPS

@@ -1,0 +1,150 @@
+"""Launch counts and device times that arithmetic gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from streams import STEPS, training_run
+
+from pasta import abi
+from pasta.plugins import find_tools
+from pasta.processors.batch import Batch
+from pasta.processors.filter import Filter
+from pasta.processors.histogram import DurationSummary
+from pasta.testing import Events, run_tool
+from pasta.tool import Context
+
+(KernelFreq,) = find_tools("kernel_freq")
+
+
+def rows(result: Any, table: str = "kernels") -> dict[str, dict[str, Any]]:
+    return {row["kernel"]: row for row in result.tables[table].rows()}
+
+
+def test_a_training_run() -> None:
+    result = run_tool(KernelFreq, training_run())
+    kernels = rows(result)
+    assert set(kernels) == {"vadd", "at::native::kernel", "triton_&_fused", "nöyau"}
+    for number, name in enumerate(("vadd", "at::native::kernel", "triton_&_fused", "nöyau")):
+        row = kernels[name]
+        assert row["launches"] == STEPS
+        assert row["share"] == 0.25
+        assert (row["first_launch"], row["last_launch"]) == (number, 4 * (STEPS - 1) + number)
+        assert (row["grids"], row["blocks"]) == (STEPS, 1)
+        assert row["registers"] is None
+        assert row["completions"] == STEPS - 1
+        assert row["total_time"] == (STEPS - 1) * 100 * (number + 1)
+        for column in ("mean_time", "min_time", "p50_time", "p99_time", "max_time"):
+            assert row[column] == 100 * (number + 1)
+        assert row["share_of_time"] == pytest.approx((number + 1) / 10)
+    assert sum(result.tables["timeline"].columns["launches"]) == 4 * STEPS
+    assert kernels["at::native::kernel"]["demangled"] == "void at::native::kernel<float>(float)"
+
+
+def test_shapes_registers_and_shared_memory() -> None:
+    events = Events()
+    events.launch("k", grid=(2, 1, 1), block=(64, 1, 1), registers=32, shared_dynamic=0)
+    events.launch("k", grid=(1, 2, 1), block=(64, 1, 1), registers=32, shared_dynamic=4096)
+    events.launch("k", grid=(1, 2, 1), block=(64, 1, 1), registers=32, shared_dynamic=4096)
+    events.launch("k", grid=(1, 2, 1), block=(8, 8, 1), cluster=(2, 1, 1))
+    result = run_tool(KernelFreq, events)
+    (kernel,) = result.tables["kernels"].rows()
+    assert (kernel["grids"], kernel["blocks"]) == (2, 2)
+    assert (kernel["registers"], kernel["shared_dynamic"]) == (32, 4096)
+    assert kernel["shared_static"] is None
+    configurations = list(result.tables["configurations"].rows())
+    assert [each["launches"] for each in configurations] == [2, 1, 1]
+    assert configurations[0]["grid"] == [1, 2, 1]
+    assert configurations[0]["cluster"] is None
+    assert configurations[2]["cluster"] == [2, 1, 1]
+
+
+def test_without_clocks_times_are_absent_and_not_zero() -> None:
+    events = Events()
+    events.launch("k")
+    result = run_tool(KernelFreq, events)
+    (kernel,) = result.tables["kernels"].rows()
+    assert kernel["total_time"] is None
+    assert kernel["p99_time"] is None
+    assert result.tables["kernels"].to_arrow().column("mean_time").null_count == 1
+    assert "kernel time" not in result.summary
+
+
+def test_completions_without_a_launch_are_counted_and_left_out() -> None:
+    events = Events()
+    ordinal = events.launch("k")
+    events.complete(ordinal, 100, 300)
+    events.complete(77, 100, 900)
+    events.complete(ordinal, 500, 400)
+    result = run_tool(KernelFreq, events)
+    (kernel,) = result.tables["kernels"].rows()
+    assert kernel["total_time"] == 200
+    assert "2 completions without a known launch left out" in result.summary
+
+
+def test_completions_follow_the_filter() -> None:
+    result = run_tool(KernelFreq, training_run(), filter=Filter(kernel="vadd", launch_skip=2))
+    (kernel,) = result.tables["kernels"].rows()
+    assert (kernel["launches"], kernel["completions"]) == (STEPS - 2, STEPS - 3)
+
+
+def test_more_than_32_bits() -> None:
+    events = Events()
+    ordinal = events.launch("k", ordinal=(1 << 40) + 1, grid=(2**31 - 1, 65535, 65535))
+    events.complete(ordinal, 0, 1 << 41)
+    events.complete(ordinal, 0, 1 << 41)
+    (kernel,) = run_tool(KernelFreq, events).tables["kernels"].rows()
+    assert kernel["last_launch"] == (1 << 40) + 1
+    assert kernel["total_time"] == 1 << 42
+
+
+def test_configurations_past_the_limit_are_told() -> None:
+    events = Events()
+    for size in range(1, 6):
+        events.launch("k", grid=(size, 1, 1))
+    result = run_tool(KernelFreq, events, options={"configurations": 3})
+    (kernel,) = result.tables["kernels"].rows()
+    assert (kernel["launches"], kernel["grids"]) == (5, 3)
+    assert "2 launches had configurations beyond the first 3" in result.summary
+
+
+def test_quantiles_are_within_their_stated_error() -> None:
+    rng = np.random.default_rng(3)
+    durations = np.exp(rng.uniform(0, 30, 20_000)).astype(np.int64)
+    codes = rng.integers(0, 3, len(durations))
+    summary = DurationSummary()
+    for part in np.array_split(np.arange(len(durations)), 7):
+        summary.add(codes[part], durations[part])
+    for share, found in zip((0.5, 0.99), summary.quantiles(3, 0.5, 0.99), strict=True):
+        for code in range(3):
+            ordered = np.sort(durations[codes == code])
+            exact = ordered[int(np.ceil(share * len(ordered))) - 1]
+            assert found[code] == pytest.approx(exact, rel=0.008, abs=1)
+    assert summary.total[1] == durations[codes == 1].sum()
+
+
+def test_a_stream_of_random_launches_against_a_count() -> None:
+    rng = np.random.default_rng(11)
+    events = Events()
+    ids = np.asarray([events.string(f"kernel_{i}") for i in range(40)], np.uint32)
+    names = ids[rng.integers(0, 40, 30_000)]
+    grids = rng.integers(1, 30, 30_000)
+    launches = np.zeros(len(names), abi.dtype("kernel_launch"))
+    launches["index"] = 2 * np.arange(len(names))
+    launches["name"], launches["ordinal"] = names, np.arange(len(names))
+    launches["grid"][:, 0], launches["time"] = grids, 1_000_000 + 777 * np.arange(len(names))
+    tool = KernelFreq()
+    tool.context = Context(events.strings, events.run)
+    tool.start()
+    for part in np.array_split(launches, 9):
+        tool.on_launches(Batch(0, {"kernel_launch": part})["kernel_launch"])
+    kernels = rows(tool.result())
+    for code, id in enumerate(ids.tolist()):
+        row, mine = kernels[f"kernel_{code}"], names == id
+        assert row["launches"] == mine.sum()
+        assert row["first_launch"] == np.flatnonzero(mine)[0]
+        assert row["last_launch"] == np.flatnonzero(mine)[-1]
+        assert row["grids"] == len(set(grids[mine].tolist()))
+    assert tool.result().tables["timeline"].columns["launches"].sum() == len(names)

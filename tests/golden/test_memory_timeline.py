@@ -1,0 +1,142 @@
+"""Live bytes, peaks and lifetimes that arithmetic gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pasta.plugins import find_tools
+from pasta.processors.timeline import LevelTimeline
+from pasta.testing import Events, run_tool
+
+(MemoryTimeline,) = find_tools("memory_timeline")
+
+
+def peaks(result: Any) -> dict[tuple[str, int | None, str, bool], dict[str, Any]]:
+    return {
+        (row["layer"], row["device"], row["memory"], row["internal"]): row
+        for row in result.tables["peaks"].rows()
+    }
+
+
+def test_the_peak_and_what_was_live_then() -> None:
+    events = Events(start_time=0, step=10)
+    events.alloc(0x1000, 100)  # at 10
+    events.alloc(0x2000, 200)  # at 20
+    events.free(0x1000)  # at 30
+    events.alloc(0x3000, 150)  # at 40: the peak, 350
+    events.alloc(0x9000, 5000, "pinned")
+    events.free(0x2000)  # at 60
+    events.alloc(0x2000, 200)  # at 70: 350 again
+    result = run_tool(MemoryTimeline, events)
+    total = peaks(result)[("memory", 0, "total", False)]
+    assert (total["peak"], total["peak_time"], total["live_at_end"]) == (350, 40, 350)
+    assert peaks(result)[("memory", 0, "pinned", False)]["peak"] == 5000
+    at_peak = list(result.tables["at_peak"].rows())
+    assert [(row["address"], row["bytes"], row["freed"]) for row in at_peak] == [
+        (0x2000, 200, 60), (0x3000, 150, None),
+    ]  # fmt: skip
+    assert [row["share"] for row in at_peak] == [pytest.approx(200 / 350), pytest.approx(150 / 350)]
+    freed = [r for r in result.tables["allocations"].rows() if r["freed"] is not None]
+    assert [(r["address"], r["allocated"], r["freed"], r["lifetime"]) for r in freed] == [
+        (0x2000, 20, 60, 40), (0x1000, 10, 30, 20),
+    ]  # fmt: skip
+    assert [r["bytes"] for r in result.tables["never_freed"].rows()] == [5000, 200, 150]
+    assert "3 allocations of 5.22 KiB never freed" in result.summary
+
+
+def test_reserved_ranges_and_the_runtimes_own_memory_are_apart() -> None:
+    events = Events()
+    events.alloc(0x10_0000, 1 << 40, "virtual")
+    events.alloc(0x10_0000, 64, "pool")
+    events.alloc(0x99_0000, 512, flags=4)
+    result = run_tool(MemoryTimeline, events)
+    found = {key: row["peak"] for key, row in peaks(result).items()}
+    assert found == {
+        ("memory", 0, "virtual", False): 1 << 40,
+        ("memory", 0, "pool", False): 64,
+        ("memory", 0, "device", True): 512,
+        ("memory", 0, "total", False): 64,
+    }
+    assert [row["bytes"] for row in result.tables["never_freed"].rows()] == [64]
+
+
+def test_devices_and_tensors_have_lines_of_their_own() -> None:
+    events = Events()
+    events.alloc(0x1000, 1000, device=0)
+    events.alloc(0x9000, 500, device=1)
+    events.tensor_alloc(0x1000, 100)
+    events.tensor_alloc(0x1080, 100)
+    events.tensor_free(0x1000)
+    found = peaks(run_tool(MemoryTimeline, events))
+    assert found[("memory", 0, "total", False)]["peak"] == 1000
+    assert found[("memory", 1, "total", False)]["peak"] == 500
+    tensors = found[("tensor", 0, "total", False)]
+    assert (tensors["peak"], tensors["live_at_end"], tensors["allocations"]) == (200, 100, 2)
+
+
+def test_missed_frees_and_unknown_ones_are_told() -> None:
+    events = Events()
+    events.alloc(0x1000, 100)
+    events.alloc(0x1010, 100)
+    events.free(0x7000)
+    result = run_tool(MemoryTimeline, events)
+    assert peaks(result)[("memory", 0, "total", False)]["live_at_end"] == 100
+    assert "1 frees were missed" in result.summary
+    assert "1 frees of memory whose allocation was not seen" in result.summary
+    (missed,) = [r for r in result.tables["allocations"].rows() if r["free_missed"]]
+    assert missed["address"] == 0x1000
+
+
+def test_fragmentation_of_the_caching_allocator() -> None:
+    events = Events(start_time=0, step=10)
+    events.tensor_alloc(0x1000, 300, allocated=300, reserved=1000)
+    events.tensor_alloc(0x2000, 600, allocated=900, reserved=2000)
+    events.tensor_free(0x1000, allocated=600, reserved=2000)
+    events.tensor_alloc(0x3000, 100, allocated=700, reserved=2000)
+    (row,) = run_tool(MemoryTimeline, events).tables["allocator"].rows()
+    assert (row["peak_allocated"], row["peak_reserved"]) == (900, 2000)
+    assert (row["largest_gap"], row["gap_time"], row["share"]) == (1400, 30, 0.7)
+    assert (row["allocated_at_end"], row["reserved_at_end"]) == (700, 2000)
+
+
+def test_only_the_largest_freed_allocations_are_kept_but_all_of_the_peak() -> None:
+    events = Events()
+    for number in range(20):
+        events.alloc(0x1000, 10 + number)
+        events.free(0x1000)
+    for number in range(5):
+        events.alloc(0x1000 * (number + 1), 7)
+    for number in range(5):
+        events.free(0x1000 * (number + 1))
+    result = run_tool(MemoryTimeline, events, options={"keep": 2})
+    sizes = [row["bytes"] for row in result.tables["allocations"].rows()]
+    assert sizes == [29, 28, 7, 7, 7, 7, 7]
+    assert "18 smaller freed allocations are not in the table" in result.summary
+    assert len(result.tables["at_peak"]) == 5
+
+
+def test_objects_over_four_gibibytes_add_up() -> None:
+    events = Events()
+    for number in range(3):
+        events.alloc(number << 40, 3 << 32)
+    assert peaks(run_tool(MemoryTimeline, events))[("memory", 0, "total", False)]["peak"] == 9 << 32
+
+
+def test_a_thinned_timeline_keeps_maxima_and_last_levels() -> None:
+    rng = np.random.default_rng(5)
+    times = np.cumsum(rng.integers(1, 1 << 16, 5000)).astype(np.uint64)
+    levels = rng.integers(0, 1000, 5000)
+    timeline = LevelTimeline(0, 64)
+    for part in np.array_split(np.arange(5000), 13):
+        timeline.add(times[part], levels[part])
+    assert timeline.used <= 64
+    previous = 0
+    for time, highest, last in zip(timeline.times, timeline.highest, timeline.last, strict=True):
+        inside = (times >= time) & (times < time + timeline.width)
+        expected = levels[inside].tolist()
+        assert highest == max([previous, *expected])
+        previous = expected[-1] if expected else previous
+        assert last == previous

@@ -1,0 +1,183 @@
+"""The filter against one that looks at a single event at a time."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasta.errors import ConfigError
+from pasta.processors.demangle import demangle
+from pasta.processors.filter import ACTIVITY, OF_A_LAUNCH, Filter, Selection
+from pasta.testing import Events
+
+KERNELS = ("_Z4vaddPfS_i", "_Z4gemmPf", "copy_kernel", "näme")
+RANGES = ("step", "forward", "backward")
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("launch"), st.sampled_from(KERNELS), st.integers(1, 2)),
+        st.tuples(st.just("push"), st.sampled_from(RANGES), st.integers(1, 2), st.integers(0, 1)),
+        st.tuples(st.just("pop"), st.integers(1, 2), st.integers(0, 1)),
+        st.tuples(st.just("start"), st.sampled_from(RANGES), st.integers(1, 3)),
+        st.tuples(st.just("end"), st.integers(1, 3)),
+        st.tuples(st.just("launch_end"), st.integers(0, 8)),
+        st.tuples(st.just("complete"), st.integers(0, 8)),
+        st.tuples(st.just("copy"), st.integers(1, 2)),
+        st.tuples(st.just("alloc")),
+    ),
+    max_size=50,
+)
+filters = st.builds(
+    Filter,
+    kernel=st.sampled_from([None, "vadd", r"float\*", "^_Z4", "n.me", "nothing"]),
+    exclude=st.sampled_from([None, "gemm", "copy"]),
+    launch_skip=st.integers(0, 3),
+    launch_count=st.one_of(st.none(), st.integers(0, 4)),
+    range=st.sampled_from([None, "step", "ward", "nothing"]),
+)
+
+
+def play(program: list[Any]) -> tuple[Events, list[dict[str, Any]]]:
+    """Events, and the same as dictionaries with what a filter needs."""
+    events, plain = Events(), []
+    for what, *rest in program:
+        event: dict[str, Any] = {"what": what, "position": events._position, "thread": 1}
+        if what == "launch":
+            event.update(name=rest[0], thread=rest[1])
+            event["ordinal"] = events.launch(rest[0], thread=rest[1])
+        elif what == "push":
+            event.update(name=rest[0], thread=rest[1], domain=rest[2])
+            events.push(rest[0], thread=rest[1], domain="domain" if rest[2] else 0)
+        elif what == "pop":
+            event.update(thread=rest[0], domain=rest[1])
+            events.pop(thread=rest[0], domain="domain" if rest[1] else 0)
+        elif what == "start":
+            event.update(name=rest[0], id=rest[1])
+            events.add("range_start", name=rest[0], id=rest[1])
+        elif what == "end":
+            event.update(id=rest[0])
+            events.add("range_end", id=rest[0])
+        elif what == "launch_end":
+            event.update(ordinal=rest[0])
+            events.launch_end(rest[0])
+        elif what == "complete":
+            event.update(ordinal=rest[0])
+            events.complete(rest[0], 1, 2)
+        elif what == "copy":
+            event.update(thread=rest[0])
+            events.copy("host_to_device", 1, 2, 3, thread=rest[0])
+        else:
+            events.alloc(0x1000, 16)
+        plain.append(event)
+    return events, plain
+
+
+def kept_one_by_one(filter: Filter, plain: list[dict[str, Any]]) -> list[int]:
+    kept, chosen, number = [], set(), 0
+    stacks: dict[int, list[tuple[int, str]]] = {}
+    process: dict[int, str] = {}
+
+    def found(pattern: str, name: str) -> bool:
+        return bool(re.search(pattern, name) or re.search(pattern, demangle(name)))
+
+    def inside(thread: int) -> bool:
+        if not filter.range:
+            return True
+        names = [name for _, name in stacks.get(thread, [])] + list(process.values())
+        return any(re.search(filter.range, name) for name in names)
+
+    for event in plain:
+        what, keep = event["what"], True
+        if what == "push":
+            stacks.setdefault(event["thread"], []).append((event["domain"], event["name"]))
+        elif what == "pop":
+            stack = stacks.get(event["thread"], [])
+            for at in reversed(range(len(stack))):
+                if stack[at][0] == event["domain"]:
+                    del stack[at]
+                    break
+        elif what == "start":
+            process[event["id"]] = event["name"]
+        elif what == "end":
+            process.pop(event["id"], None)
+        elif what == "copy":
+            keep = inside(event["thread"])
+        elif what == "launch":
+            keep = not filter.kernel or found(filter.kernel, event["name"])
+            keep = keep and not (filter.exclude and found(filter.exclude, event["name"]))
+            if keep and inside(event["thread"]):
+                number += 1
+                most = filter.launch_count
+                keep = number > filter.launch_skip and (
+                    most is None or number <= filter.launch_skip + most
+                )
+            else:
+                keep = False
+            if keep:
+                chosen.add(event["ordinal"])
+        elif what in ("launch_end", "complete") and filter.selects_launches:
+            keep = event["ordinal"] in chosen
+        if keep:
+            kept.append(event["position"])
+    return kept
+
+
+@settings(max_examples=300, deadline=None)
+@given(program=steps, filter=filters, splits=st.lists(st.integers(0, 50), max_size=4))
+def test_agrees_with_looking_at_each_event(program: Any, filter: Filter, splits: Any) -> None:
+    events, plain = play(program)
+    # An end or completion comes after its launch: later ones than that are no program's.
+    launched = -1
+    for event in plain:
+        if event["what"] == "launch":
+            launched = event["ordinal"]
+        elif event["what"] in ("launch_end", "complete") and event["ordinal"] > launched:
+            return
+    selection = Selection(filter)
+    kept: list[int] = []
+    for batch in events.batches(each for each in splits if each <= len(events)):
+        left = selection.apply(batch, events.strings)
+        assert left.base == batch.base
+        positions = [int(i) + left.base for _, records in left for i in records["index"]]
+        kept += sorted(positions)
+        selection = pickle.loads(pickle.dumps(selection))
+    assert kept == kept_one_by_one(filter, plain)
+    launches = [event for event in plain if event["what"] == "launch"]
+    assert selection.seen == len(launches)
+    assert selection.selected == len(
+        {event["position"] for event in launches} & set(kept_one_by_one(filter, plain))
+    )
+
+
+def test_a_filter_of_nothing_gives_the_batch_itself() -> None:
+    events = Events()
+    events.launch("kernel")
+    batch = events.batch()
+    assert Selection(Filter()).apply(batch, events.strings) is batch
+
+
+def test_names_what_was_launched_when_nothing_matched() -> None:
+    events = Events()
+    for name in ("a", "b", "a"):
+        events.launch(name)
+    selection = Selection(Filter(kernel="c"))
+    selection.apply(events.batch(), events.strings)
+    assert selection.matched_nothing
+    assert events.strings.many(selection.launched) == ["a", "b"]
+
+
+@pytest.mark.parametrize("wrong", [{"kernel": "("}, {"range": "["}, {"launch_skip": -1}])
+def test_wrong_filters_say_which_key(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Filter(**wrong)
+
+
+def test_kinds_are_those_of_the_abi() -> None:
+    from pasta import abi
+
+    assert set(ACTIVITY) | set(OF_A_LAUNCH) <= set(abi.KINDS)

@@ -1,0 +1,89 @@
+"""However a stream is cut into batches, and moved between processes, results are the same."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasta.plugins import load_tools
+from pasta.processors.filter import Filter
+from pasta.processors.pipeline import Pipeline
+from pasta.testing import Events
+from pasta.tool import Result
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "golden"))
+from streams import training_run
+
+TOOLS = ["kernel_freq", "copies", "memory_timeline", "event_trace"]
+OPTIONS: dict[str, dict[str, object]] = {
+    "event_trace": {"compress": False},
+    "memory_timeline": {"points": 16, "keep": 2},
+    "kernel_freq": {"configurations": 20},
+    "copies": {"transfers": 5},
+}
+FILTERS = [Filter(), Filter(kernel="vadd|triton", launch_skip=2), Filter(range="step [0-5]|data")]
+EVENTS = training_run()
+
+
+def told(results: dict[str, Result]) -> dict[str, Any]:
+    """Everything of results that can be compared."""
+    out: dict[str, Any] = {}
+    for name, result in results.items():
+        out[name] = result.summary
+        for title, table in result.tables.items():
+            out[f"{name}/{title}"] = table.to_arrow().to_pydict()
+        for title, figure in result.figures.items():
+            series = {key: list(values) for key, values in figure.series.items()}
+            out[f"{name}/{title}"] = (list(figure.x), series)
+        for title, write in result.files.items():
+            file = io.BytesIO()
+            write(file)
+            out[f"{name}/{title}"] = sorted(
+                line.strip(b",") for line in file.getvalue().splitlines()
+            )
+    return out
+
+
+def run(events: Events, filter: Filter, splits: list[int], moves: list[int]) -> dict[str, Any]:
+    pipeline = Pipeline(filter, load_tools(TOOLS, OPTIONS), events.context())
+    recorded = []
+    for number, batch in enumerate(events.batches(splits)):
+        recorded.append(pipeline.feed(batch))
+        if number in moves:
+            state = pipeline.state()
+            pipeline = Pipeline.restore(state, load_tools(TOOLS, OPTIONS), events.context())
+    pipeline.context.recorded = lambda: iter(recorded)
+    results = pipeline.finish()
+    assert not pipeline.failures, pipeline.failures
+    return told(results)
+
+
+WHOLE = [run(EVENTS, filter, [], []) for filter in FILTERS]
+
+
+@pytest.mark.parametrize("which", range(len(FILTERS)))
+@settings(max_examples=25, deadline=None)
+@given(
+    splits=st.lists(st.integers(0, len(EVENTS)), max_size=6),
+    moves=st.lists(st.integers(0, 6), max_size=3),
+)
+def test_results_do_not_depend_on_batches(which: int, splits: list[int], moves: list[int]) -> None:
+    assert run(EVENTS, FILTERS[which], splits, moves) == WHOLE[which]
+
+
+def test_nor_when_every_event_is_a_batch_of_its_own() -> None:
+    assert run(EVENTS, FILTERS[0], list(range(len(EVENTS))), [5, 50]) == WHOLE[0]
+
+
+def test_nothing_happened() -> None:
+    results = run(Events(), Filter(), [], [])
+    assert results["kernel_freq"] == "no kernel was launched"
+    assert results["copies"] == "nothing was copied"
+    assert results["memory_timeline"] == "no memory was allocated"
+    assert results["event_trace/events"]["event"] == []
