@@ -231,13 +231,13 @@ static int initialise(void) {
     static bool registered; /* init_lock */
     RA_TRY(settings_read());
     RA_TRY(ra_memory_map());
-    if (!registered) {
-        RA_REQUIRE(!atexit(at_exit) && !pthread_atfork(fork_prepare, fork_parent, fork_child), RA_SYSTEM);
-        registered = true;
-    }
+    if (!registered) RA_REQUIRE(!pthread_atfork(fork_prepare, fork_parent, fork_child), RA_SYSTEM);
     initialising = true;
     ra_tools_inject();
     initialising = false;
+    /* After the tool's exit handler is registered, so before it runs: it sees the last completions. */
+    if (!registered) RA_REQUIRE(!atexit(at_exit), RA_SYSTEM);
+    registered = true;
     return RA_OK;
 }
 

@@ -1,4 +1,4 @@
-"""The reference accelerator's demonstration programs, as recorded, against what they say of themselves."""
+"""The reference accelerator's demos, as recorded, against what they say of themselves."""
 
 from __future__ import annotations
 
@@ -188,8 +188,18 @@ static void load(void) {
     if (ra_module_function(&fill, module, "_Z4fillIfEvPT_S0_i")) exit(4);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     load();
+    if (argc > 1) { /* leaves with launches still queued */
+        void *x;
+        int n = 1 << 20;
+        float one = 1;
+        if (ra_alloc(&x, (uint64_t)n * 4)) exit(1);
+        for (int i = 0; i < 50; i++)
+            if (ra_launch(fill, (uint32_t[]){4096, 1, 1}, (uint32_t[]){256, 1, 1}, 0, NULL,
+                          (void *[]){&x, &one, &n})) exit(2);
+        return argv[1][0] - '0';
+    }
     launch();
     ra_profiler_stop();
     launch();
@@ -208,20 +218,41 @@ int main(void) {
 """
 
 
-def test_profiler_calls_and_a_forked_child(tmp_path: Path) -> None:
-    (tmp_path / "rings").mkdir()
-    (tmp_path / "program.c").write_text(PROGRAM)
-    program = tmp_path / "program"
-    subprocess.run(
-        [os.environ.get("CC", "cc"), tmp_path / "program.c", f"-I{NATIVE}/include", "-o", program,
-         f"-L{NATIVE}", "-lrefacc", f"-Wl,-rpath,{NATIVE}"],
-        check=True,
-    )  # fmt: skip
-    shim = f"session={tmp_path}\nschema={abi.SCHEMA}\ncollector=1\nring_max={1 << 28}\n"
-    environment = {"PASTA_SHIM": shim, "LD_PRELOAD": str(NATIVE / "libpasta.so")}
-    done = subprocess.run([program], env=environment, capture_output=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (5, b"", b"")
-    rings = [Recorded(path) for path in (tmp_path / "rings").iterdir()]
+@pytest.fixture
+def record_program(tmp_path: Path) -> Callable[..., list[Recorded]]:
+    def record(status: int, *arguments: str) -> list[Recorded]:
+        (tmp_path / "rings").mkdir()
+        (tmp_path / "program.c").write_text(PROGRAM)
+        program = tmp_path / "program"
+        subprocess.run(
+            [os.environ.get("CC", "cc"), tmp_path / "program.c", f"-I{NATIVE}/include",
+             "-o", program, f"-L{NATIVE}", "-lrefacc", f"-Wl,-rpath,{NATIVE}"],
+            check=True,
+        )  # fmt: skip
+        shim = f"session={tmp_path}\nschema={abi.SCHEMA}\ncollector=1\nring_max={1 << 28}\n"
+        environment = {"PASTA_SHIM": shim, "LD_PRELOAD": str(NATIVE / "libpasta.so")}
+        done = subprocess.run(
+            [program, *arguments], env=environment, capture_output=True, timeout=60
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (status, b"", b"")
+        return [Recorded(path) for path in (tmp_path / "rings").iterdir()]
+
+    return record
+
+
+def test_work_queued_at_exit_completes_before_the_process_ends(
+    record_program: Callable[..., list[Recorded]],
+) -> None:
+    (recorded,) = record_program(6, "6")
+    assert len(recorded["kernel_launch"]) == len(recorded["kernel_complete"]) == 50
+    (end,) = recorded["process_end"]
+    assert (recorded["kernel_complete"]["time"] <= end["time"]).all()
+
+
+def test_profiler_calls_and_a_forked_child(
+    record_program: Callable[..., list[Recorded]],
+) -> None:
+    rings = record_program(5)
     child, parent = sorted(rings, key=lambda recorded: len(recorded["memory_alloc"]))
     assert child["kernel_launch"]["ordinal"].tolist() == [0]
     assert child["context_create"]["context"].tolist() == [0]
