@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pasta.errors import PastaError
 from pasta.runtime.launcher import Launcher
+from pasta.runtime.processes import alive
 from pasta.runtime.session import Ended, Session, beside, read_ended, write_ended
 
 
@@ -34,17 +35,7 @@ def abandoned() -> Iterator[Path]:
 
 def _in_use(session: Session) -> bool:
     launcher = Launcher(session, lambda _: None, os.environ)
-    return _alive(session.document["launcher"]) or bool(launcher.alive())
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return b"pasta" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return alive(session.document["launcher"]) or bool(launcher.alive())
 
 
 def run(options: argparse.Namespace) -> int:

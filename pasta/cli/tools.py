@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
     table = Table()
     for heading in headings:
         table.add_column(heading, overflow="fold")

@@ -82,7 +82,7 @@ def _from_arrow(stored: pa.Table) -> Table:
             labels[column.name] = told[b"label"].decode()
     return Table(
         {name: _column(stored.column(name)) for name in stored.column_names},
-        units=units,  # type: ignore[arg-type]
+        units=units,
         labels=labels,
         title=metadata.get(b"title", b"").decode(),
         shown=layout.get("shown", 10),

@@ -131,9 +131,8 @@ class Collector:
         position = 0
         for batch, position in self.spill.batches(0):
             self._keep(batch, selecting.feed(batch))
-        for batch, position in self.ring.batches(max(position, self.ring.released), final=True):
-            if position > until:
-                break
+        start = max(position, self.ring.released)
+        for batch, _ in self.ring.batches(start, until, final=True):
             self._keep(batch, selecting.feed(batch))
 
     def _drain(self, pipeline: Pipeline, position: int, *, final: bool) -> int:

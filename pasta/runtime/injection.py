@@ -82,15 +82,14 @@ def find_sanitizer() -> Path | None:
     if named:
         return Path(named)
     library = "libsanitizer-public.so"
+    # wheels of CUDA 13.4 and newer, of 13.0 to 13.3, and of 12
     for site in module_path():
-        vendor = Path(site, "nvidia")
-        if vendor.is_dir():
-            for found in sorted(vendor.glob(f"cu*/compute-sanitizer/{library}"), reverse=True):
+        for pattern in ("cu*/compute-sanitizer", "cu*/lib", "cuda_sanitizer_api/lib"):
+            for found in sorted(Path(site, "nvidia").glob(f"{pattern}/{library}"), reverse=True):
                 return found
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda", "/opt/cuda"]
-    for home in homes:
-        if home:
-            path = Path(home, "compute-sanitizer", library)
-            if path.exists():
-                return path
+    for home in filter(None, homes):
+        path = Path(home, "compute-sanitizer", library)
+        if path.exists():
+            return path
     return None

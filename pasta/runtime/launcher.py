@@ -22,9 +22,10 @@ from typing import Any
 from pasta.errors import RunError
 from pasta.runtime.executable import CannotRun, Executable
 from pasta.runtime.injection import module_path, target_environment
+from pasta.runtime.processes import ProcessTable
 from pasta.runtime.session import Ended, Session, beside, write_ended
 
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.1
 #: Signals that a supervisor sends to the launcher and means for the program.
 _FORWARDED = {
     signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT,
@@ -46,7 +47,6 @@ class WatchedRing:
 
     path: Path
     pid: int
-    sequence: int
     ring: Any
     ended: Ended | None = None
     collector: subprocess.Popen[bytes] | None = None
@@ -75,6 +75,9 @@ class Launcher:
     rings: dict[str, WatchedRing] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     _wait_status: int | None = None
+
+    def __post_init__(self) -> None:
+        self.processes = ProcessTable(self.session.directory / "processes")
 
     # ---- the target ----
 
@@ -121,9 +124,11 @@ class Launcher:
 
     def look(self) -> None:
         """Finds new rings, starts the collectors that are wanted, notes which processes ended."""
-        for path in self.session.rings():
-            if path.name not in self.rings:
-                self._watch(path)
+        paths = [path for path in self.session.rings() if path.name not in self.rings]
+        # After the listing: a ring's process is registered before it opens the ring.
+        self.processes.update()
+        for path in paths:
+            self._watch(path)
         for watched in self.rings.values():
             if watched.ended is None:
                 watched.ended = self._how_it_ended(watched)
@@ -134,36 +139,23 @@ class Launcher:
     def _watch(self, path: Path) -> None:
         from pasta.runtime.ring import Ring
 
-        pid, _, sequence = path.name.partition("-")
+        pid, _, _ = path.name.partition("-")
         try:
             ring = Ring(path)
         except RunError:
             return  # not complete yet; if its process died just then, it holds nothing
-        self.rings[path.name] = WatchedRing(path, int(pid), int(sequence), ring)
+        self.rings[path.name] = WatchedRing(path, int(pid), ring)
 
     def _how_it_ended(self, watched: WatchedRing) -> Ended | None:
         if watched.pid == self.root and self._wait_status is not None:
             if os.WIFSIGNALED(self._wait_status):
                 return Ended("signal", os.WTERMSIG(self._wait_status))
             return Ended("exit", os.WEXITSTATUS(self._wait_status))
-        if not self.is_ours(watched.pid):
+        if not self.processes.lives(watched.pid):
             return Ended("gone")
-        return Ended("exec") if self._replaced(watched) else None
-
-    def _replaced(self, watched: WatchedRing) -> bool:
-        """Whether the process that owns a live pid has exec'd since it opened this ring."""
-        maps = _maps(watched.pid)
-        return maps is not None and str(watched.path) not in maps
-
-    def is_ours(self, pid: int) -> bool:
-        """Whether a pid still is a living process of this session.
-
-        A pid can be reused by a stranger, so what counts is that it maps our session's table.
-        """
-        maps = _maps(pid)
-        if maps is None:
-            return False
-        return str(self.session.directory) in maps or _just_started(maps)
+        if self.processes.last_load.get(watched.pid, 0) > watched.ring.registration:
+            return Ended("exec")
+        return None
 
     def _attend(self, watched: WatchedRing) -> None:
         if watched.collector is None and watched.collector_exit is None and watched.ring.used:
@@ -180,8 +172,6 @@ class Launcher:
         return sum(watched.collector is not None for watched in self.rings.values())
 
     def _start_collector(self, watched: WatchedRing) -> None:
-        from pasta.runtime.ring import Ring  # noqa: F401  (keeps the import near its use)
-
         first = not any(other.plain_name for other in self.rings.values())
         watched.plain_name = first
         reason = watched.ring.string(watched.ring.reason) if watched.ring.reason else None
@@ -219,8 +209,8 @@ class Launcher:
 
     def alive(self) -> set[int]:
         """Pids of this session's processes that still live."""
-        pids = {pid for pid, _ in self.session.processes()}
-        return {pid for pid in pids if pid != self.root and self.is_ours(pid)}
+        self.processes.update()
+        return self.processes.living() - {self.root}
 
     def finish(self) -> None:
         """Has the runs of all ended processes written; gives up after a long time."""
@@ -283,7 +273,7 @@ def _become(
     path: str,
     command: list[str],
     environment: Mapping[str, str],
-    mask: set[signal.Signals],
+    mask: set[int | signal.Signals],
     failure: int,
 ) -> None:
     """In the child: turn into the target. Never returns."""
@@ -300,21 +290,6 @@ def _become(
     finally:
         os.write(failure, str(number).encode())
         os._exit(127)
-
-
-def _maps(pid: int) -> str | None:
-    """Memory map of a living process; None for one that is gone, a zombie or not ours to see."""
-    try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
-            text = maps.read()
-    except OSError:
-        return None
-    return text or None
-
-
-def _just_started(maps: str) -> bool:
-    """Whether a map is that of a process whose loader has not run yet (just after exec)."""
-    return "libc.so" not in maps
 
 
 def _most_collectors() -> int:

@@ -61,8 +61,10 @@ class Ring:
         text = lib.pasta_string_text(self._ring, identifier, length)
         return ffi.buffer(text, length[0])[:].decode("utf-8", "replace") if text else None
 
-    def batches(self, start: int, *, final: bool = False) -> Iterator[tuple[Batch, int]]:
-        """Published records from `start` on, as (batch, position after it).
+    def batches(
+        self, start: int, stop: int | None = None, *, final: bool = False
+    ) -> Iterator[tuple[Batch, int]]:
+        """Published records from `start` to `stop` (default: the tail), as (batch, position after).
 
         Stops at the first record that is not published yet; with `final` (nobody publishes any
         more) such records are skipped and counted in `torn`.
@@ -70,7 +72,7 @@ class Ring:
         stretch = ffi.new("pasta_stretch *")
         stretch.ring = self._ring
         stretch.segment_slots = self.segment_slots
-        yield from self._decode(stretch, start, self.tail, final)
+        yield from self._decode(stretch, start, self.tail if stop is None else stop, final)
 
     def spilled(self, first: int, memory: Any, segments: int) -> Iterator[tuple[Batch, int]]:
         """Records of whole segments copied out of the ring; `first` is the first one's number."""

@@ -14,17 +14,15 @@ import json
 import os
 import secrets
 import shutil
-import struct
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pasta.config import Config
 from pasta.errors import RunError
+from pasta.runtime.processes import TABLE_BYTES
 
-_TABLE_BYTES = 1 << 19
 _PREFIX = "pasta-"
 _SMALLEST = 8 << 20
 
@@ -68,7 +66,7 @@ class Session:
         }
         try:
             (directory / "rings").mkdir(parents=True, mode=0o700)
-            (directory / "processes").write_bytes(bytes(_TABLE_BYTES))
+            (directory / "processes").write_bytes(bytes(TABLE_BYTES))
             (directory / "session.json").write_text(json.dumps(document))
         except OSError as error:
             shutil.rmtree(directory, ignore_errors=True)
@@ -97,15 +95,6 @@ class Session:
     def rings(self) -> list[Path]:
         """Files of all rings, in no particular order."""
         return [path for path in (self.directory / "rings").iterdir() if "." not in path.name]
-
-    def processes(self) -> Iterator[tuple[int, bool]]:
-        """(pid, forked without exec) of every process that ever carried libpasta, in order."""
-        with (self.directory / "processes").open("rb") as table:
-            (count,) = struct.unpack("<Q", table.read(8))
-            entries = table.read(8 * min(count, _TABLE_BYTES // 8 - 1))
-        for pid, forked in struct.iter_unpack("<II", entries):
-            if pid:
-                yield pid, bool(forked)
 
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

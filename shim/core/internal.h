@@ -29,6 +29,7 @@ void pasta_say_keep_stderr(void);
 
 /* ---- processes.c: who belongs to the session ---- */
 void pasta_register_process(bool forked);
+uint64_t pasta_registration(void);
 
 /* ---- start.c (shim/python): where Python runs ---- */
 void pasta_consumer_start(bool after_fork);

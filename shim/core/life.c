@@ -18,13 +18,13 @@
 static uint32_t generation;
 /* A page that the kernel zeroes in the child of any fork, a raw clone included: 1 in the process
  * that wrote it. */
-static uint32_t *fork_page;
-static uint32_t fork_page_fallback;
+static uint32_t fork_page_fallback = 1;
+static uint32_t *fork_page = &fork_page_fallback;
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static bool used, refused, consumer_ran;
 
 uint32_t pasta_generation(void) { return __atomic_load_n(&generation, __ATOMIC_RELAXED); }
-bool pasta_same_process(void) { return __atomic_load_n(fork_page, __ATOMIC_RELAXED) != 0; }
+bool pasta_same_process(void) { return __atomic_load_n(fork_page, __ATOMIC_ACQUIRE) != 0; }
 
 static void make_fork_page(void) {
     void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -35,8 +35,6 @@ static void make_fork_page(void) {
 
 /* The child of a fork: the ring, its consumer and its interpreter are the parent's. */
 void pasta_after_fork(void) {
-    if (!fork_page) return;
-    *fork_page = 1;
     pthread_mutex_init(&opening, NULL); /* another thread of the parent may have held it */
     consumer_ran = consumer_ran || used;
     used = refused = false;
@@ -46,11 +44,14 @@ void pasta_after_fork(void) {
     pasta_ring_restart_counters();
     pasta_config_forked();
     if (pasta_wanted()) pasta_register_process(true);
+    /* last: whoever sees it finds the parent's ring gone */
+    __atomic_store_n(fork_page, 1, __ATOMIC_RELEASE);
 }
 
 static void in_child(void) {
-    *fork_page = 0;
-    pasta_after_fork();
+    if (fork_page == &fork_page_fallback) *fork_page = 0;
+    /* an earlier handler may have used us: then this child may have a ring of its own already */
+    if (!pasta_same_process()) pasta_after_fork();
 }
 
 static void at_exit(void) {
@@ -65,17 +66,51 @@ static void at_exit(void) {
     pasta_consumer_finish();
 }
 
+/* Start of a file whose items end with NUL; returns its length. */
+static size_t read_items(const char *path, char *text, size_t size) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t length = 0;
+    if (fd < 0) return 0;
+    for (ssize_t got; length < size - 1 && (got = read(fd, text + length, size - 1 - length)) > 0;)
+        length += (size_t)got;
+    close(fd);
+    text[length] = '\0';
+    return length;
+}
+
 static uint32_t intern_command(void) {
     char text[4096];
-    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t length = read(fd, text, sizeof text);
-    close(fd);
-    if (length <= 0) return 0;
-    if (!text[length - 1]) length--;
-    for (ssize_t i = 0; i < length; i++)
+    size_t length = read_items("/proc/self/cmdline", text, sizeof text);
+    if (length && !text[length - 1]) length--;
+    for (size_t i = 0; i < length; i++)
         if (!text[i]) text[i] = 0x1f;
-    return pasta_intern(text, (size_t)length);
+    return pasta_intern(text, length);
+}
+
+static bool is_listed(const char *list, const char *name, size_t length) {
+    for (const char *at = list; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (!strncmp(at, name, length) && (at[length] == ',' || !at[length])) return true;
+    return false;
+}
+
+/* Of the environment the program was started with (not environ, which other threads may be
+ * changing), the variables that name the run directory. */
+static uint32_t intern_environment(void) {
+    enum { LONGEST = 1 << 18 };
+    const char *list = pasta_config("environment");
+    char *text = list ? malloc(LONGEST) : NULL, picked[2048];
+    if (!text) return 0;
+    size_t used = 0, length = read_items("/proc/self/environ", text, LONGEST);
+    for (char *item = text; item < text + length; item += strlen(item) + 1) {
+        char *equals = strchr(item, '=');
+        size_t bytes = strlen(item);
+        if (!equals || used + bytes + 1 >= sizeof picked || !is_listed(list, item, (size_t)(equals - item))) continue;
+        if (used) picked[used++] = 0x1f;
+        memcpy(picked + used, item, bytes);
+        used += bytes;
+    }
+    free(text);
+    return used ? pasta_intern(picked, used) : 0;
 }
 
 static uint32_t intern_executable(void) {
@@ -123,6 +158,7 @@ bool pasta_use(const char *source, const char *version) {
             e->command = intern_command();
             e->source = pasta_intern_z(source);
             e->version = pasta_intern_z(version);
+            e->environment = intern_environment();
             pasta_publish(e);
         }
         static bool exit_registered; /* handlers are inherited by forks */
@@ -160,8 +196,6 @@ __attribute__((constructor)) static void load(void) {
             pasta_nvidia_source_load();
             pasta_annotate_source_load();
         }
-    } else {
-        fork_page = &fork_page_fallback;
     }
     errno = saved;
 }

@@ -21,6 +21,9 @@ typedef struct {
 } pasta_process_table;
 
 static pasta_process_table *table;
+static uint64_t registration;
+
+uint64_t pasta_registration(void) { return registration; }
 
 void pasta_register_process(bool forked) {
     if (!table) {
@@ -38,7 +41,7 @@ void pasta_register_process(bool forked) {
         if (mapped == MAP_FAILED) return;
         table = mapped;
     }
-    uint64_t index = __atomic_fetch_add(&table->count, 1, __ATOMIC_ACQ_REL);
+    uint64_t index = registration = __atomic_fetch_add(&table->count, 1, __ATOMIC_ACQ_REL);
     if (index >= TABLE_ENTRIES) return;
     table->entries[index].forked = forked;
     __atomic_store_n(&table->entries[index].pid, (uint32_t)getpid(), __ATOMIC_RELEASE);

@@ -121,6 +121,7 @@ static pasta_ring *create_file(int fd, char *why, size_t why_size) {
     r->schema = PASTA_SCHEMA;
     r->pid = (uint32_t)getpid();
     r->parent = (uint32_t)getppid();
+    r->registration = pasta_registration();
     r->start_time = pasta_now();
     clock_gettime(CLOCK_REALTIME, &real);
     r->start_realtime = (uint64_t)real.tv_sec * 1000000000u + (uint64_t)real.tv_nsec;
@@ -262,7 +263,7 @@ static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
 static uint32_t thread_id(void) {
     static __thread struct {
         uint32_t id, generation;
-    } mine __attribute__((tls_model("initial-exec")));
+    } mine;
     uint32_t generation = pasta_generation() + 1;
     if (PASTA_UNLIKELY(mine.generation != generation)) {
         mine.id = (uint32_t)syscall(SYS_gettid);

@@ -141,6 +141,9 @@ typedef struct pasta_process {
     uint32_t command;    /* string: arguments, separated by U+001F */
     uint32_t source;     /* string: the source that saw the first use, e.g. "nvidia_sanitizer" */
     uint32_t version;    /* string: version of the vendor's library */
+    uint32_t environment; /* string: the variables the launcher asked for, NAME=value, separated by U+001F */
+    uint32_t unused;
+    uint64_t unused2[7];
 } pasta_process;
 
 typedef struct pasta_process_end {
@@ -391,6 +394,7 @@ typedef struct pasta_ring {
     uint32_t segment_slots;
     uint32_t max_segments;   /* cap: ring.max / segment_bytes */
     uint32_t reason;         /* string: why a collector is wanted; 0 absent */
+    uint64_t registration;   /* index of this program's entry in the session's table of processes */
     uint8_t line0[64];
     /* written by producers */
     uint64_t tail;           /* next position to hand out */

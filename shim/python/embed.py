@@ -23,7 +23,23 @@ def pasta_embed_consume(ring_path, owns_interpreter):
 #: Starts an interpreter that is exactly the one PASTA is installed in, whatever PATH and
 #: environment the target has; no signal handlers, no environment variables, no arguments.
 SOURCE = """
-__attribute__((visibility("default"))) int pasta_embed_initialize(const char *executable)
+static PyStatus append_paths(PyConfig *config, const char *paths)
+{
+    PyStatus status = PyStatus_Ok();
+    char *copy = paths ? strdup(paths) : NULL, *rest = NULL;
+    if (!copy) return status;
+    config->module_search_paths_set = 1;
+    for (char *path = strtok_r(copy, ":", &rest); path && !PyStatus_Exception(status); path = strtok_r(NULL, ":", &rest)) {
+        wchar_t *wide = Py_DecodeLocale(path, NULL);
+        if (!wide) continue;
+        status = PyWideStringList_Append(&config->module_search_paths, wide);
+        PyMem_RawFree(wide);
+    }
+    free(copy);
+    return status;
+}
+
+__attribute__((visibility("default"))) int pasta_embed_initialize(const char *executable, const char *paths)
 {
     if (Py_IsInitialized()) return 1;
     PyConfig config;
@@ -34,6 +50,7 @@ __attribute__((visibility("default"))) int pasta_embed_initialize(const char *ex
     config.site_import = 1;
     PyStatus status = PyConfig_SetBytesString(&config, &config.program_name, executable);
     if (!PyStatus_Exception(status)) status = PyConfig_SetBytesString(&config, &config.executable, executable);
+    if (!PyStatus_Exception(status)) status = append_paths(&config, paths);
     if (!PyStatus_Exception(status)) status = Py_InitializeFromConfig(&config);
     PyConfig_Clear(&config);
     if (PyStatus_Exception(status)) return 0;

@@ -50,6 +50,8 @@ typedef struct {
     long (*as_long)(void *);
     void (*clear)(void);
     void (*decref)(void *);
+    void *(*import)(const char *);
+    int (*add_pending)(int (*)(void *), void *);
 } pasta_host_python;
 
 static bool find_host(pasta_host_python *p) {
@@ -57,7 +59,8 @@ static bool find_host(pasta_host_python *p) {
                                         "PyGILState_Release", "PyGILState_Check",      "PyDict_New",
                                         "PyDict_SetItemString", "PyDict_GetItemString", "PyEval_GetBuiltins",
                                         "PyUnicode_DecodeFSDefault", "PyRun_String",   "PyLong_AsLong",
-                                        "PyErr_Clear",       "Py_DecRef"};
+                                        "PyErr_Clear",       "Py_DecRef",
+                                        "PyImport_ImportModule", "Py_AddPendingCall"};
     void **slots = (void **)p;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(slots[i] = dlsym(RTLD_DEFAULT, names[i]))) return false;
@@ -86,6 +89,8 @@ static const char question[] =
     "        from importlib.util import find_spec\n"
     "        if not hasattr(sys.modules.get('__main__'), '__builtins__'):\n"
     "            return 2\n"
+    "        if 'threading' not in sys.modules:\n"
+    "            return 3\n"
     "        spec = find_spec('pasta')\n"
     "        import os\n"
     "        if spec is None or not spec.origin or not os.path.samefile(spec.origin, origin):\n"
@@ -114,18 +119,32 @@ static long ask_host(const pasta_host_python *p) {
     return answer;
 }
 
+/* Run by the host's main thread.  The thread that first imports `threading` is taken for the main
+ * thread, which the interpreter waits for when it ends: that must never be ours. */
+static int import_threading(void *host) {
+    const pasta_host_python *p = host;
+    void *module = p->import("threading");
+    if (module)
+        p->decref(module);
+    else
+        p->clear();
+    return 0;
+}
+
 static bool finishing(void) {
     pasta_ring *r = pasta_ring_mine();
     return !r || __atomic_load_n(&r->finish, __ATOMIC_ACQUIRE);
 }
 
 /* NULL where the host can be joined, else why not. */
-static const char *join_host(const pasta_host_python *p) {
+static const char *join_host(pasta_host_python *p) {
+    bool asked = false;
     if (!same_version(p)) return "the program runs another version of Python than PASTA";
     for (int i = 0; i < JOIN_ATTEMPTS && !finishing(); i++) {
         /* Initialised turns true before site has run: ask again until the main module is there. */
         long answer = p->is_initialized() ? ask_host(p) : 2;
         if (answer == 1) return NULL;
+        if (answer == 3 && !asked) asked = p->add_pending(import_threading, p) == 0;
         if (answer == 0) return "the program's Python environment is not the one PASTA is installed in";
         pasta_futex_wait(&pasta_ring_mine()->finish, 0, (uint64_t)JOIN_PAUSE_MS * 1000000u);
     }
@@ -134,7 +153,7 @@ static const char *join_host(const pasta_host_python *p) {
 
 /* ---- the embedding module ---- */
 
-typedef int pasta_embed_initialize_function(const char *);
+typedef int pasta_embed_initialize_function(const char *, const char *);
 typedef int pasta_embed_consume_function(const char *, int);
 
 static const char *consume(bool start_interpreter) {
@@ -146,7 +165,8 @@ static const char *consume(bool start_interpreter) {
     *(void **)&initialize = dlsym(module, "pasta_embed_initialize");
     *(void **)&run = dlsym(module, "pasta_embed_consume");
     if (!initialize || !run) return "the embedding module lacks its entry points";
-    if (start_interpreter && !initialize(pasta_config("python"))) return "the embedded interpreter did not start";
+    if (start_interpreter && !initialize(pasta_config("python"), pasta_config("python_path")))
+        return "the embedded interpreter did not start";
     pasta_ring *r = pasta_ring_mine();
     if (finishing()) return NULL;
     __atomic_store_n(&r->consumer, PASTA_CONSUMER_embedded, __ATOMIC_RELEASE);
@@ -170,7 +190,7 @@ static void *consumer_thread(void *argument) {
     for (uint64_t now = pasta_now(); now < until && !finishing(); now = pasta_now())
         pasta_futex_wait(&r->finish, 0, until - now);
     if (!finishing()) {
-        pasta_host_python host;
+        static pasta_host_python host; /* a pending call may outlive this function */
         bool has_libpython = false;
         const char *why;
         dl_iterate_phdr(names_libpython, &has_libpython);

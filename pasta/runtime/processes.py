@@ -1,0 +1,82 @@
+"""Which processes belong to a session, and whether they still live."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: Matches pasta_process_table in shim/core/processes.c.
+TABLE_BYTES = 1 << 19
+_ENTRIES = TABLE_BYTES // 8 - 1
+
+
+@dataclass
+class ProcessTable:
+    """The pids that libpasta registered, read as they come.
+
+    A pid can be reused by a stranger, so each is remembered with its start time; a pid that is
+    first seen late must also map the session's table.
+    """
+
+    path: Path
+    #: Index of the entry that a pid's newest program made when it was loaded: grows by an exec.
+    last_load: dict[int, int] = field(default_factory=dict)
+    _read: int = 0
+    _started: dict[int, int | None] = field(default_factory=dict)
+
+    def update(self) -> None:
+        """Reads the entries added since the last call."""
+        with self.path.open("rb") as table:
+            (count,) = struct.unpack("<Q", table.read(8))
+            count = min(count, _ENTRIES)
+            if count <= self._read:
+                return
+            table.seek(8 + 8 * self._read)
+            entries = table.read(8 * (count - self._read))
+        for pid, forked in struct.iter_unpack("<II", entries):
+            if not pid:  # counted, not written yet: come back to it
+                return
+            if not forked:
+                self.last_load[pid] = self._read
+            self._read += 1
+            if _started(pid) != self._started.get(pid) or pid not in self._started:
+                self._started[pid] = _started(pid) if self._maps_table(pid) else None
+
+    def lives(self, pid: int) -> bool:
+        """Whether a registered process still runs."""
+        started = self._started.get(pid)
+        return started is not None and _started(pid) == started
+
+    def living(self) -> set[int]:
+        """All registered processes that still run."""
+        return {pid for pid in self._started if self.lives(pid)}
+
+    def _maps_table(self, pid: int) -> bool:
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        except OSError:
+            return False
+        return str(self.path) in maps
+
+
+def _started(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot; None for one that is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def alive(pid: int) -> bool:
+    """Whether any process has this pid."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
