@@ -1,0 +1,30 @@
+"""Each built-in preset names tools that exist, with options they accept."""
+
+from __future__ import annotations
+
+import pytest
+
+from pasta.config import Config, preset_names
+from pasta.plugins import built_in_names, load_tools
+
+OURS = ["kernel_freq", "event_trace", "memory_timeline", "copies"]
+
+
+@pytest.mark.parametrize("preset", [*OURS, "all"])
+def test_a_preset_is_accepted(preset: str) -> None:
+    config = Config()
+    config.load(preset)
+    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+    assert tools
+    if preset != "all":
+        (tool,) = tools
+        assert tool.name == preset
+        written = config.tool_options[preset]
+        defaults = {name: option.default for name, option in tool.options().items()}
+        assert {name: getattr(tool, name) for name in written} == {
+            name: defaults[name] for name in written
+        }
+
+
+def test_each_of_these_tools_has_a_preset() -> None:
+    assert set(OURS) <= set(preset_names()) & set(built_in_names())

@@ -1,0 +1,45 @@
+"""What `pasta new-tool` writes works as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pasta.config import Config
+from pasta.errors import ToolError
+from pasta.plugins import load_tools
+from pasta.scaffold import new_tool
+
+
+@pytest.mark.parametrize("name", ["my_tool", "MyTool", "my-tool"])
+def test_a_new_tool_passes_its_test_and_runs_by_its_preset(name: str, tmp_path: Path) -> None:
+    written = new_tool(name, tmp_path / "tools")
+    assert [path.name for path in written] == ["my_tool.py", "test_my_tool.py", "my_tool.toml"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(written[1])],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "1 passed" in run.stdout, run.stdout + run.stderr
+    config = Config()
+    config.load(str(written[2]))
+    (tool,) = load_tools(config.tools, config.tool_options, config.tool_paths)
+    assert tool.name == "my_tool"
+
+
+def test_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("kept")
+    with pytest.raises(ToolError, match=r"mine\.toml exists"):
+        new_tool("mine", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+
+
+@pytest.mark.parametrize("name", ["", "1st", "../up", "class", "a b", "a__b", "a_1", "näme"])
+def test_refuses_what_cannot_name_a_tool(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="cannot name a tool"):
+        new_tool(name, tmp_path)
+    assert not list(tmp_path.iterdir())
