@@ -1,0 +1,179 @@
+"""Programs that a profiled program starts keep the preload, whatever environment they get."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.c.session import LIBPASTA, C, Session, compile_c
+
+WAYS = [
+    "execve", "execvpe", "execle", "fexecve", "execveat", "posix_spawn", "posix_spawnp", "vfork",
+    "execv", "execvp", "execl", "execlp",
+]  # fmt: skip
+ADDED = ("CUDA_INJECTION64_PATH", "REFACC_INJECTION_PATH", "NVTX_INJECTION64_PATH")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_c(tmp_path_factory.mktemp("exec") / "program", [C / "exec_program.c"])
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return Session.create(tmp_path / "session")
+
+
+@dataclass(frozen=True)
+class Started:
+    """What a started program saw."""
+
+    loaded: bool
+    environment: list[str]
+
+
+def preload_environment(session: Session, **config: object) -> dict[str, str]:
+    return {**session.environment(**config), **dict.fromkeys(ADDED, str(LIBPASTA))}
+
+
+def start(command: list[str | Path], environment: dict[str, str]) -> Started:
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b""), done
+    first, rest = done.stdout.split(b"\n", 1)
+    return Started(first == b"loaded", rest.decode().split("\0")[:-1])
+
+
+def additions(session: Session, **config: object) -> list[str]:
+    shim = f"PASTA_SHIM={session.configuration(**config)}"
+    order = ("CUDA_INJECTION64_PATH", "REFACC_INJECTION_PATH", "NVTX_INJECTION64_PATH")
+    return [shim, *(f"{name}={LIBPASTA}" for name in order)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_environment_of_its_own(session: Session, program: Path, way: str) -> None:
+    """Everything is added after what the program gave, which is untouched."""
+    given = ["A=1", "EMPTY=", "LD_PRELOADED=no", "A=2", "odd"]
+    started = start([program, way, *given], preload_environment(session))
+    assert started.loaded
+    assert started.environment == [*given, f"LD_PRELOAD={LIBPASTA}", *additions(session)]
+    assert len(session.processes()) == 2
+    assert session.rings() == []
+
+
+@pytest.mark.parametrize("way", [*WAYS, "null"])
+def test_no_environment(session: Session, program: Path, way: str) -> None:
+    started = start([program, way], preload_environment(session))
+    assert started.environment == [f"LD_PRELOAD={LIBPASTA}", *additions(session)]
+
+
+@pytest.mark.parametrize("way", ["execve", "posix_spawn"])
+def test_nothing_missing(session: Session, program: Path, way: str) -> None:
+    given = [*reversed(additions(session)), f"LD_PRELOAD={LIBPASTA}", "Z=1"]
+    assert start([program, way, *given], preload_environment(session)).environment == given
+
+
+def test_other_preloads_stay(session: Session, program: Path) -> None:
+    other = "libm.so.6"
+    given = [f"LD_PRELOAD={other}", "Z=1"]
+    started = start([program, "execve", *given], preload_environment(session))
+    assert started.environment[:2] == [f"LD_PRELOAD={LIBPASTA}:{other}", "Z=1"]
+    listed = [f"LD_PRELOAD={other} {LIBPASTA}", "Z=1"]
+    started = start([program, "execve", *listed], preload_environment(session))
+    assert started.environment[:2] == listed
+    empty = start([program, "execve", "LD_PRELOAD="], preload_environment(session))
+    assert empty.environment[0] == f"LD_PRELOAD={LIBPASTA}"
+
+
+def test_values_of_the_program_stay(session: Session, program: Path) -> None:
+    given = ["NVTX_INJECTION64_PATH=/mine.so", "PASTA_SHIM=schema=0"]
+    started = start([program, "execve", *given], preload_environment(session))
+    assert started.environment[:2] == given
+    assert len([e for e in started.environment if e.startswith("NVTX_INJ")]) == 1
+    assert len([e for e in started.environment if e.startswith("PASTA_SHIM")]) == 1
+
+
+def test_a_program_can_be_left_out(session: Session, program: Path) -> None:
+    started = start([program, "execve", "PASTA_SHIM=", "A=1"], preload_environment(session))
+    assert started == Started(False, ["PASTA_SHIM=", "A=1"])
+
+
+def test_inert_without_a_session(program: Path) -> None:
+    environment = {**os.environ, "LD_PRELOAD": str(LIBPASTA)}
+    assert start([program, "execve", "A=1"], environment) == Started(False, ["A=1"])
+
+
+def test_too_large_for_the_stack(session: Session, program: Path) -> None:
+    """Passed as it is, rather than overflowing the stack of a small thread."""
+    given = [f"N{number}=" for number in range(5000)]
+    started = start([program, "execve", *given], preload_environment(session))
+    assert started == Started(False, given)
+
+
+def test_without_children(session: Session, program: Path) -> None:
+    """--no-children: only the root's own exec, which keeps the pid, is followed."""
+    environment = preload_environment(session, children=0)
+    inner = f'PASTA_SHIM=$(printf "%s\\nroot=%s" "$SHIM" $$) exec "{program}" execve A=1'
+    environment["SHIM"] = environment.pop("PASTA_SHIM").replace("root=0", "first=1")
+    root = start(["sh", "-c", inner], environment)
+    assert root.loaded
+    assert root.environment[0] == "A=1"
+    assert len(session.processes()) == 2
+    other = start([program, "execve", "A=1"], preload_environment(session, children=0, root=1))
+    assert other == Started(False, ["A=1"])
+
+
+def test_env_i(session: Session, program: Path) -> None:
+    command: list[str | Path] = ["env", "-i", "A=1", program, "show"]
+    started = start(command, preload_environment(session))
+    assert started.loaded
+    assert started.environment == ["A=1", f"LD_PRELOAD={LIBPASTA}", *additions(session)]
+
+
+def test_shell_wrapper(session: Session, program: Path, tmp_path: Path) -> None:
+    script = tmp_path / "wrapper.sh"
+    script.write_text('#!/bin/sh\nexec env -i INNER=1 "$@"\n')
+    script.chmod(0o755)
+    started = start([script, program, "show"], preload_environment(session))
+    assert started.loaded
+    assert started.environment[0] == "INNER=1"
+    assert len(set(session.processes())) == 1  # an exec keeps the pid
+
+
+def test_forked_children_leave_nothing(session: Session, program: Path) -> None:
+    environment = preload_environment(session)
+    done = subprocess.run([program, "children"], env=environment, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert session.rings() == []
+    assert len(set(session.processes())) == 201
+
+
+def test_static_program(session: Session, program: Path, tmp_path: Path) -> None:
+    """No loader, no preload; its own children are not followed, and nothing is harmed."""
+    source = tmp_path / "static.c"
+    source.write_text(
+        "#include <unistd.h>\n"
+        "int main(int n, char **a) { return n > 1 ? execv(a[1], a + 1) : 7; }\n"
+    )
+    try:
+        static = compile_c(tmp_path / "static", [source], "-static")
+    except AssertionError:
+        pytest.skip("no static libc")
+    environment = preload_environment(session)
+    assert subprocess.run([static], env=environment, timeout=60).returncode == 7
+    assert start([static, program, "show"], environment).loaded  # the environment went through
+
+
+def test_python_subprocess(session: Session, program: Path) -> None:
+    """CPython's own fork and exec, with an environment of the program's."""
+    python = shutil.which("python3") or "python3"
+    code = (
+        "import subprocess, sys; sys.exit(subprocess.call([sys.argv[1], 'show'], env={'A': '1'}))"
+    )
+    started = start([python, "-c", code, program], preload_environment(session))
+    assert started.loaded
+    assert started.environment[0] == "A=1"
