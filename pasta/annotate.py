@@ -1,0 +1,147 @@
+"""Annotations from Python: named ranges and marks, and what of the program is profiled.
+
+Every call goes to the preloaded library and does nothing in a program that was not started with
+pasta-preload.  Names may be any text.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
+
+__all__ = ["is_active", "mark", "pop", "push", "range", "start", "stop"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Library:
+    """The functions of the preloaded libpasta; they exist in this process before Python does."""
+
+    def __init__(self) -> None:
+        import ctypes
+
+        # PyDLL: the calls are short and never wait, so they keep the interpreter lock
+        process = ctypes.PyDLL(None)
+
+        def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+            found = getattr(process, f"pasta_api_{name}")
+            found.restype, found.argtypes = result, arguments
+            return cast("Callable[..., Any]", found)
+
+        self.start = function("start", None)
+        self.stop = function("stop", None)
+        self.is_active = function("is_active", ctypes.c_int)
+        self.range_push = function("range_push", None, ctypes.c_char_p)
+        self.range_pop = function("range_pop", None)
+        self.range_start = function("range_start", ctypes.c_uint64, ctypes.c_char_p)
+        self.range_end = function("range_end", None, ctypes.c_uint64)
+        self.mark = function("mark", None, ctypes.c_char_p)
+
+
+@functools.cache
+def _library() -> _Library | None:
+    try:
+        return _Library()
+    except AttributeError:  # no such symbol: not preloaded
+        return None
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "replace")
+
+
+def start() -> None:
+    """Starts profiling, where it was stopped or the program was started with it off."""
+    library = _library()
+    if library:
+        library.start()
+
+
+def stop() -> None:
+    """Stops profiling; allocations, modules and ranges are still followed."""
+    library = _library()
+    if library:
+        library.stop()
+
+
+def is_active() -> bool:
+    """True while launches of this process are recorded."""
+    library = _library()
+    return bool(library and library.is_active())
+
+
+def mark(name: str) -> None:
+    """Marks an instant."""
+    library = _library()
+    if library:
+        library.mark(_bytes(name))
+
+
+def push(name: str) -> None:
+    """Opens a range on this thread, inside those that are open."""
+    library = _library()
+    if library:
+        library.range_push(_bytes(name))
+
+
+def pop() -> None:
+    """Closes the innermost range that this thread pushed."""
+    library = _library()
+    if library:
+        library.range_pop()
+
+
+class range:
+    """A named range: `with range("forward"):` or `@range("forward")`.
+
+    On this thread, nested in those that are open, and closed when an exception passes.  Around a
+    coroutine function, a range of the process, as other coroutines run on the thread meanwhile.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> range:
+        push(self.name)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pop()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """`function` inside this range, at every call."""
+        import inspect  # slow to import, and only needed here
+
+        if inspect.iscoroutinefunction(function):
+            return cast("Callable[P, R]", self._around_coroutine(function))
+
+        @functools.wraps(function)
+        def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+            with self:
+                return function(*arguments, **keywords)
+
+        return call
+
+    def _around_coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def call(*arguments: Any, **keywords: Any) -> Any:
+            library = _library()
+            if not library:
+                return await function(*arguments, **keywords)
+            opened = library.range_start(_bytes(self.name))
+            try:
+                return await function(*arguments, **keywords)
+            finally:
+                library.range_end(opened)
+
+        return call
