@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from pasta.lazy import np
 from pasta.processors.demangle import demangle, short_name
 from pasta.table import Table, shares
-from pasta.tool import Context, Result, Tool, option
+from pasta.tool import HANDLERS, Context, Result, Tool, option
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from pasta.processors.batch import Batch
+    from pasta.processors.objects import ObjectTable
 
 _ABSENT_U16, _ABSENT_U32, _ABSENT_U64 = 0xFFFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
+_TENSORS = ("tensor_alloc", "tensor_free")
 #: Launches without a completion yet that are remembered.
 _PENDING = 1 << 20
 #: Not drawn: they say what other events mean, or belong to tables.
@@ -77,7 +77,7 @@ class EventTrace(Tool):
         if not self.compress:
             self._write(file)
             return
-        with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=4, mtime=0) as compressed:
+        with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1, mtime=0) as compressed:
             self._write(compressed)  # type: ignore[arg-type]
 
     def _write(self, file: BinaryIO) -> None:
@@ -100,17 +100,14 @@ class _Track:
     open: list[object] = field(default_factory=list)
     busy_until: int = -1
 
-    @property
-    def place(self) -> str:
-        return f'"pid":{self.pid},"tid":{self.tid}'
+    def __post_init__(self) -> None:
+        self.place = f'"pid":{self.pid},"tid":{self.tid}'
 
 
 class _Trace:
     """Turns batches into lines, each one event of the Trace Event Format."""
 
     def __init__(self, context: Context, clocked: bool) -> None:
-        from pasta.processors.objects import ObjectTable
-
         self.context = context
         self.run = context.run
         self.clocked = clocked
@@ -119,8 +116,9 @@ class _Trace:
         self.tracks: dict[tuple[object, ...], _Track] = {}
         self.open_ranges: dict[int, str] = {}
         self.pending: dict[int, tuple[str, str, int, int]] = {}
-        self.objects = ObjectTable()
+        self.objects: ObjectTable | None = None
         self.live: dict[str, int] = {}
+        self.full_names: dict[int, str] = {}
         self.texts: dict[tuple[bool, int], str] = {}
 
     def lines(self) -> Iterator[list[str]]:
@@ -155,16 +153,24 @@ class _Trace:
                 (index, draw, row)
                 for index, row in zip(indices, zip(*columns, strict=True), strict=True)
             ]
-        self.objects.feed(batch)
-        calls += self._levels(self.objects.changes)
+        calls += self._levels(batch)
         calls.sort(key=lambda call: call[0])
         for _, draw, row in calls:
             self.last = max(self.last, row[0])
             draw(self, *row)
 
-    def _levels(self, changes: NDArray[Any]) -> Iterator[tuple[int, Callable[..., None], Any]]:
+    def _levels(self, batch: Batch) -> Iterator[tuple[int, Callable[..., None], Any]]:
+        """Changes of live bytes, as the object table has them: exact also after missed frees."""
         from pasta import abi
 
+        if not any(kind in batch.records for kind in HANDLERS["on_memory"] + _TENSORS):
+            return
+        if self.objects is None:
+            from pasta.processors.objects import ObjectTable
+
+            self.objects = ObjectTable()
+        self.objects.feed(batch)
+        changes = self.objects.changes
         rows = self.objects.rows[changes["object"]]
         sizes = np.where(rows["bytes"] == _ABSENT_U64, 0, rows["bytes"]).astype(np.int64)
         internal = (rows["flags"] & abi.FLAG_INTERNAL) != 0
@@ -201,6 +207,12 @@ class _Trace:
             text = self.context.strings[id]
             self.texts[key] = json.dumps(short_name(text) if kernel else text)
         return self.texts[key]
+
+    def full_name(self, id: int) -> str:
+        """JSON text of a kernel's whole name."""
+        if id not in self.full_names:
+            self.full_names[id] = json.dumps(demangle(self.context.strings[id]))
+        return self.full_names[id]
 
     @staticmethod
     def _named(name: str) -> str:
@@ -287,8 +299,8 @@ class _Trace:
     ) -> None:  # fmt: skip
         label = self.text(name, kernel=True)
         args = [
-            f'"kernel":{json.dumps(demangle(self.context.strings[name]))}',
-            f'"launch":{ordinal},"grid":{json.dumps(grid)},"block":{json.dumps(block)}',
+            f'"kernel":{self.full_name(name)}',
+            f'"launch":{ordinal},"grid":{grid},"block":{block}',
         ]
         if registers != _ABSENT_U16:
             args.append(f'"registers":{registers}')
