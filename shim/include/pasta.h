@@ -42,7 +42,7 @@ static inline uint64_t pasta_absent_open_(const char *name) {
 }
 static inline void pasta_absent_close_(uint64_t id) { (void)id; }
 
-/* Starts profiling, where it was stopped or the command line asked for --start-stopped. */
+/* Starts profiling, where it was stopped or the program was started with --profile-from-start off. */
 static inline void pasta_start(void) {
     PASTA_FIND_(pasta_api_void_, "pasta_api_start", pasta_absent_void_)
     function();
