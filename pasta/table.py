@@ -78,6 +78,7 @@ class Table:
         for name in visible:
             label = self.labels.get(name, name.replace("_", " "))
             numeric = name in self.units or _is_numeric(self.columns[name])
+            # Folded where the terminal is narrow: a digit is never cut off.
             table.add_column(Text(label), justify="right" if numeric else "left", overflow="fold")
         for row in self.rows(limit):
             table.add_row(*(Text(formatted(row[name], self.units.get(name))) for name in visible))

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 _FIRST, _LAST = "name", "local"
 _SIZES = ("registers", "shared_static", "shared_dynamic", "local")
 
+_TIMES = ("total", "mean", "min", "p50", "p99", "max")
+#: Columns that the text report has no room for.
+_ONLY_STORED = frozenset(
+    {*_SIZES, "first_launch", "last_launch", "completions", "min_time", "p50_time"}
+    | {"demangled", "name"}
+)
 _SIZE_UNITS: dict[str, Unit] = {
     "shared_static": "bytes",
     "shared_dynamic": "bytes",
@@ -139,8 +145,7 @@ class KernelFreq(Tool):
         units: dict[str, Unit] = {"share": "share", **_SIZE_UNITS}
         units.update({name: "ns" for name in columns if name.endswith("_time")})
         units["share_of_time"] = "share"
-        untold = {"completions", "demangled", "name", "local", "shared_static", "first_launch"}
-        untold |= {
+        untold = set(_ONLY_STORED) | {
             name
             for name, column in columns.items()
             if isinstance(column, np.ma.MaskedArray) and column.mask.all()
@@ -151,12 +156,9 @@ class KernelFreq(Tool):
             labels={
                 "share": "of launches",
                 "share_of_time": "of kernel time",
-                "grids": "distinct grids",
-                "blocks": "distinct blocks",
-                "registers": "registers per thread",
-                "shared_dynamic": "dynamic shared per block",
+                **{f"{which}_time": which for which in _TIMES},
             },
-            title="Kernels",
+            title="Kernels (launches, distinct grids and blocks, device time)",
             shown=self.top,
             hidden=frozenset(untold),
         )

@@ -393,7 +393,7 @@ _OBJECT_UNITS: Any = {
     "freed": "ns",
     "lifetime": "ns",
 }
-_OBJECT_HIDDEN = frozenset({"free_missed", "thread", "stack", "internal"})
+_OBJECT_HIDDEN = frozenset({"free_missed", "thread", "stack", "internal", "layer", "freed"})
 
 
 def _memory_names() -> dict[int, str]:
