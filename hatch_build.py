@@ -30,7 +30,9 @@ class ShimBuildHook(BuildHookInterface[Any]):
         if not editable:
             for file in files:
                 if file.suffix != ".py" and "__pycache__" not in file.parts:
-                    build_data["force_include"][str(file)] = f"pasta/_native/{file.relative_to(directory)}"
+                    build_data["force_include"][str(file)] = (
+                        f"pasta/_native/{file.relative_to(directory)}"
+                    )
         build_data["pure_python"] = False
         python = f"cp{sys.version_info.major}{sys.version_info.minor}"
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")

@@ -14,12 +14,13 @@ def _foreign_pasta() -> str | None:
     spec = find_spec("pasta")
     origin = spec.origin if spec else None
     if origin is None:
-        return "pasta-profiler is not completely installed: pip install --force-reinstall pasta-profiler"
-    with open(origin, encoding="utf-8", errors="replace") as source:  # noqa: PTH123 (no pathlib yet)
+        return "PASTA is not completely installed: pip install --force-reinstall pasta-profiler"
+    with open(origin, encoding="utf-8", errors="replace") as source:
         if _MARK in source.read(500):
             return None
     return (
-        f"{origin} belongs to google-pasta (TensorFlow brings it), which takes PASTA's import name: "
+        f"{origin} belongs to google-pasta (TensorFlow brings it), "
+        "which takes PASTA's import name: "
         "install PASTA in an environment of its own (pipx install pasta-profiler); "
         "it profiles programs of any other environment from there"
     )

@@ -85,9 +85,7 @@ def string_fields(kind: str) -> tuple[str, ...]:
 
 def enum_fields(kind: str) -> dict[str, dict[int, str]]:
     """Fields of a kind whose numbers have names, with the names."""
-    return {
-        field: ENUMS[enum] for field, enum in _ENUM_FIELDS.get(payload_of(kind), {}).items()
-    }
+    return {field: ENUMS[enum] for field, enum in _ENUM_FIELDS.get(payload_of(kind), {}).items()}
 
 
 def _fields(struct: str) -> list[tuple[str, Any]]:
@@ -117,9 +115,7 @@ def dtype(kind: str) -> np.dtype[Any]:
             formats.append(_format(field.type))
             offsets.append(base + field.offset)
     itemsize = header + ffi.sizeof(payload)
-    return np.dtype(
-        {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
-    )
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize})
 
 
 def _format(kind: Any) -> Any:

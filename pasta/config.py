@@ -89,13 +89,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("run.events", "events", parse_bool, "record events as Parquet"),
     Setting("run.start", "start", parse_bool, "profile from the start, not from pasta.start()"),
     Setting("run.children", "children", parse_bool, "follow child processes"),
-    Setting("run.tool-timeout", "tool_timeout", parse_milliseconds, "longest one call of a tool may take"),
+    Setting("run.tool-timeout", "tool_timeout", parse_milliseconds, "longest call of a tool"),
     Setting("ring.max", "ring_max", parse_bytes, "cap of the event ring of one process"),
     Setting("ring.directory", "ring_directory", str, "where rings live; default: /dev/shm"),
     Setting("python.collector", "collector", parse_bool, "always consume in a process of its own"),
-    Setting("python.embed-delay", "embed_delay", parse_milliseconds, "how long a program runs before Python starts in it"),
-    Setting("python.exit-timeout", "exit_timeout", parse_milliseconds, "longest the program waits for PASTA at its exit"),
-    Setting("nvidia.empty", "nvidia_empty", parse_bool, "subscribe, record nothing: for measuring the vendor's own cost"),
+    Setting("python.embed-delay", "embed_delay", parse_milliseconds, "run time before Python starts"),
+    Setting("python.exit-timeout", "exit_timeout", parse_milliseconds, "longest wait at its exit"),
+    Setting("nvidia.empty", "nvidia_empty", parse_bool, "subscribe, record nothing"),
 )  # fmt: skip
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 

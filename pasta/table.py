@@ -64,6 +64,7 @@ class Table:
 
     def to_rich(self, limit: int | None = None) -> rich.table.Table:
         """The first `limit` rows (default: `shown`) as a table for the terminal."""
+        from rich.box import SIMPLE_HEAD
         from rich.table import Table as RichTable
         from rich.text import Text
 
@@ -72,6 +73,10 @@ class Table:
         table = RichTable(
             title=Text(self.title) if self.title else None,
             title_justify="left",
+            title_style="italic",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+            caption_justify="left",
             caption=f"{left:,} more rows" if left > 0 else None,
         )
         visible = [name for name in self.columns if name not in self.hidden]

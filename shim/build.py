@@ -1,4 +1,4 @@
-"""Builds the native parts with the C compiler: libpasta.so, librefacc.so, its demos, two cffi modules.
+"""Builds the native parts: libpasta.so, librefacc.so with its demos, and two cffi modules.
 
 `python -m shim.build [DIRECTORY]` builds into pasta/_native; hatch_build.py calls `build()`.
 """
@@ -33,7 +33,10 @@ class Compiler:
     flags: tuple[str, ...] = ("-O2",)
 
     @classmethod
-    def find(cls, flags: Sequence[str] = ("-O2",)) -> Compiler:
+    def find(cls, flags: Sequence[str] | None = None) -> Compiler:
+        """The compiler CC names, else the first there is; flags default to PASTA_CFLAGS or -O2."""
+        if flags is None:
+            flags = shlex.split(os.environ.get("PASTA_CFLAGS", "-O2"))
         if os.environ.get("CC"):
             command = tuple(shlex.split(os.environ["CC"]))
             if shutil.which(command[0]):
@@ -56,7 +59,9 @@ class Compiler:
             raise BuildError(f"the C compiler failed ({done.returncode}): {shlex.join(command)}")
 
 
-def shared_library(compiler: Compiler, output: Path, sources: Sequence[Path], *options: str) -> None:
+def shared_library(
+    compiler: Compiler, output: Path, sources: Sequence[Path], *options: str
+) -> None:
     compiler.run(
         [*WARNINGS, "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-g1",
          *sources, "-o", output, "-Wl,-z,nodelete", *options, "-ldl"]

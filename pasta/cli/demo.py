@@ -29,4 +29,4 @@ def run(options: argparse.Namespace) -> int:
     if options.path:
         print(program)
         return 0
-    os.execv(program, [str(program), *options.arguments])
+    return os.execv(program, [str(program), *options.arguments])

@@ -46,7 +46,10 @@ def run(options: argparse.Namespace) -> int:
         table.add_column(heading, overflow="fold")
     for check in checks:
         table.add_row(
-            check.name, Text(check.state, style=_STYLES[check.state]), Text(check.found), Text(check.remedy)
+            check.name,
+            Text(check.state, style=_STYLES[check.state]),
+            Text(check.found),
+            Text(check.remedy),
         )
     Console(emoji=False).print(table)
     return int(any(check.state == _BAD for check in checks))
@@ -54,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _checks(options: argparse.Namespace) -> Iterator[Check]:
     checks: list[Callable[[], Iterator[Check]]] = [
-        _python, _native, _google_pasta, _shared_memory, _cache, _compiler, _nvidia, _amd, _abandoned,
+        _python, _native, _google_pasta, _shared_memory, _cache, _compiler,
+        _nvidia, _amd, _abandoned,
     ]  # fmt: skip
     if not options.no_run:
         checks.append(_demonstration)
@@ -115,11 +119,15 @@ def _google_pasta() -> Iterator[Check]:
 def _shared_memory() -> Iterator[Check]:
     place = Path("/dev/shm")
     if not os.access(place, os.W_OK):
-        yield Check("shared memory", _NOTE, f"{place} is not writable", "rings go to TMPDIR or /tmp")
+        yield Check(
+            "shared memory", _NOTE, f"{place} is not writable", "rings go to TMPDIR or /tmp"
+        )
         return
     free = shutil.disk_usage(place).free
     state = _GOOD if free >= 512 << 20 else _NOTE
-    remedy = "" if state == _GOOD else "in a container: --shm-size=1g; else --set ring.directory=DIR"
+    remedy = (
+        "" if state == _GOOD else "in a container: --shm-size=1g; else --set ring.directory=DIR"
+    )
     yield Check("shared memory", state, f"{free >> 20:,} MiB free in {place}", remedy)
 
 
@@ -139,7 +147,9 @@ def _compiler() -> Iterator[Check]:
     if found:
         yield Check("C compiler", _GOOD, found)
     else:
-        yield Check("C compiler", _NOTE, "none; needed only to build PASTA", "apt install gcc libc6-dev")
+        yield Check(
+            "C compiler", _NOTE, "none; needed only to build PASTA", "apt install gcc libc6-dev"
+        )
 
 
 def _nvidia() -> Iterator[Check]:
@@ -177,7 +187,9 @@ def _nvidia_devices() -> Iterator[Check]:
             for i in range(pynvml.nvmlDeviceGetCount())
         ]
     except pynvml.NVMLError as error:
-        yield Check("NVIDIA driver", _BAD, f"NVML says: {error}", "check the driver with nvidia-smi")
+        yield Check(
+            "NVIDIA driver", _BAD, f"NVML says: {error}", "check the driver with nvidia-smi"
+        )
         return
     supported = cuda >= 12000
     yield Check(

@@ -26,7 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
         prog="pasta",
         description="PASTA, the accelerator profiler. To profile a program: pasta-preload",
     )
-    parser.add_argument("--version", action="version", version=f"pasta-profiler {pasta.__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"pasta-profiler {pasta.__version__}"
+    )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     named = next((word for word in given if not word.startswith("-")), None)
     for verb, (module, description) in VERBS.items():

@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
         prog="pasta-preload",
         usage="pasta-preload [options] [--] program [arguments ...]",
         description="Run a program and profile its accelerator work.",
-        epilog="The exit status is the program's. Settings for -c and --set: pasta tools --settings",
+        epilog="The exit status is the program's. All settings: pasta tools --settings",
         allow_abbrev=False,
     )
     # fmt: off
@@ -135,7 +135,8 @@ def _check_output(config: Config) -> None:
         raise ConfigError(f"{config.out}: {parent} is not a directory")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"{config.out}: no permission to write in {parent}", remedy="name another place with -o DIR"
+            f"{config.out}: no permission to write in {parent}",
+            remedy="name another place with -o DIR",
         )
     if "%" not in config.out and path.exists() and (not path.is_dir() or any(path.iterdir())):
         from pasta.run.directory import is_run

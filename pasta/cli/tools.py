@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
         console.print(_table(("setting", "meaning"), [(s.key, s.help) for s in SETTINGS]))
         return 0
     tools = list_tools(options.tool_path)
-    rows = [(tool.name, tool.summary, tool.source) for tool in tools]
+    rows = [(tool.name, tool.error or tool.summary, tool.source) for tool in tools]
     console.print(_table(("tool", "what it tells", "from"), rows))
     if options.options:
         each = [

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+#: A field that its source never set.
+_UNSET = 0xFFFF_FFFF
+
 
 class Strings(Mapping[int, str]):
     """Text of string ids (sparse integers; 0 is the absent string, "").
@@ -16,7 +19,7 @@ class Strings(Mapping[int, str]):
 
     def __init__(self, resolve: Callable[[int], str | None] | None = None) -> None:
         self.resolve = resolve
-        self._texts: dict[int, str] = {0: ""}
+        self._texts: dict[int, str] = {0: "", _UNSET: ""}
 
     def add(self, id: int, text: str) -> None:
         self._texts[id] = text

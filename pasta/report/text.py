@@ -25,11 +25,11 @@ def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableTyp
     manifest = run.manifest()
     yield from _heading(run, manifest)
     for result in read_results(run.results):
-        yield from _tool(result, rows)
+        yield from _tool(run, result, rows)
     for name, failure in manifest.get("failures", {}).items():
         yield Text(
             f"tool {name} was disabled: {failure['reason']} (in {failure['where']}; "
-            f"traceback in {run.path / 'log.txt'})",
+            "traceback in log.txt)",
             style="red",
         )
     for warning in manifest.get("warnings", []):
@@ -51,7 +51,7 @@ def _heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     yield Text(f"devices: {', '.join(devices) or 'none'}; source: {', '.join(sources) or 'none'}")
 
 
-def _tool(result: StoredResult, rows: int | None) -> Iterator[RenderableType]:
+def _tool(run: RunDirectory, result: StoredResult, rows: int | None) -> Iterator[RenderableType]:
     yield Text()
     yield Text(f"{result.name}: {result.summary}", style="bold")
     for table in result.tables.values():
@@ -59,7 +59,7 @@ def _tool(result: StoredResult, rows: int | None) -> Iterator[RenderableType]:
         if shown and len(table):
             yield table.to_rich(shown)
     for path in result.files:
-        yield Text(f"file: {path}")
+        yield Text(f"file: {path.relative_to(run.path)}")
 
 
 def print_report(run: RunDirectory, console: Console, rows: int | None = None) -> None:
@@ -72,3 +72,9 @@ def write_text_report(run: RunDirectory) -> Path:
     with run.report.open("w", encoding="utf-8") as file:
         print_report(run, Console(file=file, width=_WIDTH, color_system=None, emoji=False))
     return run.report
+
+
+def write_terminal_report(run: RunDirectory, path: Path, width: int) -> None:
+    """Writes the report as a terminal of `width` columns shows it, colours included."""
+    with path.open("w", encoding="utf-8") as file:
+        print_report(run, Console(file=file, width=width, force_terminal=True, emoji=False))

@@ -81,7 +81,8 @@ class RunDirectory:
             raise RunError(f"{path}: not valid JSON ({error})") from None
         if manifest.get("schema", 0) > SCHEMA:
             raise RunError(
-                f"{path}: written by a newer PASTA (schema {manifest['schema']}, known is {SCHEMA})",
+                f"{path}: written by a newer PASTA "
+                f"(schema {manifest['schema']}, known is {SCHEMA})",
                 remedy="pip install --upgrade pasta-profiler",
             )
         return manifest

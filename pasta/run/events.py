@@ -104,13 +104,15 @@ class Recorder:
 
     def _text(self, ids: Any) -> pa.Array:
         distinct, codes = np.unique(ids, return_inverse=True)
-        return _dictionary_of([self._strings[int(i)] if i else None for i in distinct], codes)
+        return _dictionary_of([self._strings[int(i)] or None for i in distinct], codes)
 
 
 def _named(values: Any, names: dict[int, str]) -> pa.Array:
     distinct, codes = np.unique(values, return_inverse=True)
     absent = np.iinfo(values.dtype).max
-    return _dictionary_of([None if v == absent else names.get(int(v), str(v)) for v in distinct], codes)
+    return _dictionary_of(
+        [None if v == absent else names.get(int(v), str(v)) for v in distinct], codes
+    )
 
 
 def _dictionary_of(texts: list[str | None], codes: Any) -> pa.Array:

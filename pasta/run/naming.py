@@ -12,7 +12,14 @@ from pathlib import Path
 from pasta.errors import ConfigError
 
 #: Rank of this process in its job, by launcher: torchrun, Open MPI, MPICH/PMI, Slurm, PBS.
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "PBS_TASKNUM")
+RANK_VARIABLES = (
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "SLURM_PROCID",
+    "PBS_TASKNUM",
+)
 _TOKEN = re.compile(r"%(?:q\{(?P<variable>[^}]*)\}|(?P<letter>.?))")
 
 

@@ -107,5 +107,3 @@ def _figure(figure: Figure) -> dict[str, Any]:
 
 def _list(column: Any) -> list[Any]:
     return list(column.tolist() if isinstance(column, np.ndarray) else column)
-
-

@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 _INTERVAL_SECONDS = 0.02
 #: Segments that may wait in the ring before they must go to Parquet.
 _HELD = 64
+_WRITING_FACTOR = 10
+#: Room for "pasta: " before every line of the report on the terminal.
+_PREFIX_COLUMNS = 7
 
 
 class ToolTimeout(BaseException):
@@ -106,8 +109,9 @@ class Collector:
             return processed, self._pipeline(state["pipeline"])
         pipeline = self._pipeline()
         position = 0
-        for batch, position in self.spill.batches(0):
+        for batch, after in self.spill.batches(0):
             self._feed(pipeline, batch)
+            position = after
         return max(position, self.ring.released), pipeline
 
     def _pipeline(self, state: bytes | None = None) -> Pipeline:
@@ -129,8 +133,9 @@ class Collector:
         """Records what an embedded consumer has already given to the tools."""
         selecting = Pipeline(make_filter(self.config), [], make_context(self.ring, self.strings))
         position = 0
-        for batch, position in self.spill.batches(0):
+        for batch, after in self.spill.batches(0):
             self._keep(batch, selecting.feed(batch))
+            position = after
         start = max(position, self.ring.released)
         for batch, _ in self.ring.batches(start, until, final=True):
             self._keep(batch, selecting.feed(batch))
@@ -170,19 +175,20 @@ class Collector:
 
     def write_results(self, pipeline: Pipeline) -> None:
         """Stores the results of all tools; one that fails here is disabled like any other."""
+        program = self.inventory.process.get("executable", "")
+        self.context.run = replace(self.context.run, program=program)
         results = pipeline.finish()
         for tool in pipeline.tools:
             if tool.name not in results:
                 continue
             try:
-                with self._limit():
+                # Files may take long to write, for as many events as there are.
+                with time_limit(_WRITING_FACTOR * self.config.tool_timeout):
                     write_result(self.run.results, tool.name, results[tool.name])
             except (Exception, ToolTimeout):
                 pipeline.fail(tool, "writing its result")
         for failure in pipeline.failures.values():
-            self.session.log(
-                f"tool {failure.tool} failed in {failure.where}:\n{failure.traceback}"
-            )
+            self.session.log(f"tool {failure.tool} failed in {failure.where}:\n{failure.traceback}")
 
     def manifest(self, pipeline: Pipeline, ended: Ended) -> dict[str, Any]:
         inventory, ring = self.inventory, self.ring
@@ -253,7 +259,8 @@ def _advice(pipeline: Pipeline, ring: Ring) -> Iterator[str]:
     if dropped:
         yield (
             f"{sum(dropped.values()):,} events were lost because the event ring was full: "
-            f"raise it with --set ring.max=1GiB (now {ring.max_segments * ring.segment_bytes >> 20} MiB)"
+            "raise it with --set ring.max=1GiB "
+            f"(now {ring.max_segments * ring.segment_bytes >> 20} MiB)"
         )
     if ring.torn:
         yield f"{ring.torn} unfinished slots were skipped: threads were ended while they wrote"
@@ -282,7 +289,13 @@ def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
     pipeline, ended = collector.collect()
     collector.write(pipeline, ended)
     run = _place(collector, plain_name)
-    return {"directory": str(run.path), "report": str(run.report)}
+    report, width = run.report, session.document["terminal_width"]
+    if width is not None:
+        from pasta.report.text import write_terminal_report
+
+        report = beside(ring_path, ".report")
+        write_terminal_report(run, report, width - _PREFIX_COLUMNS)
+    return {"directory": str(run.path), "report": str(report)}
 
 
 def main() -> int:

@@ -87,7 +87,12 @@ def find_sanitizer() -> Path | None:
         for pattern in ("cu*/compute-sanitizer", "cu*/lib", "cuda_sanitizer_api/lib"):
             for found in sorted(Path(site, "nvidia").glob(f"{pattern}/{library}"), reverse=True):
                 return found
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda", "/opt/cuda"]
+    homes = [
+        os.environ.get("CUDA_HOME"),
+        os.environ.get("CUDA_PATH"),
+        "/usr/local/cuda",
+        "/opt/cuda",
+    ]
     for home in filter(None, homes):
         path = Path(home, "compute-sanitizer", library)
         if path.exists():

@@ -224,7 +224,9 @@ class Launcher:
 
     @staticmethod
     def _unfinished(watched: WatchedRing) -> bool:
-        return bool(watched.ring.used) and watched.ended is not None and watched.collector_exit is None
+        return (
+            bool(watched.ring.used) and watched.ended is not None and watched.collector_exit is None
+        )
 
     def _kill_collectors(self) -> None:
         for watched in self.rings.values():

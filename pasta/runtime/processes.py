@@ -64,7 +64,7 @@ class ProcessTable:
 def _started(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot; None for one that is gone or a zombie."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None

@@ -1,11 +1,11 @@
 """A session: the directory in shared memory through which launcher, targets and collectors meet.
 
-    session.json   the configuration, for every Python side
-    processes      table of pids that carry libpasta (shim/core/processes.c)
-    rings/         PID-SEQUENCE: the event rings; beside each, while it is being worked on:
-                   .state (what an embedded consumer had computed), .ended (how the process
-                   ended), .done (where its run directory is)
-    log.txt        lines of all of them
+session.json   the configuration, for every Python side
+processes      table of pids that carry libpasta (shim/core/processes.c)
+rings/         PID-SEQUENCE: the event rings; beside each, while it is being worked on:
+               .state (what an embedded consumer had computed), .ended (how the process
+               ended), .done (where its run directory is)
+log.txt        lines of all of them
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,6 +64,7 @@ class Session:
             "started": time.time_ns(),
             "launcher": os.getpid(),
             "verbosity": verbosity,
+            "terminal_width": _terminal_width(),
         }
         try:
             (directory / "rings").mkdir(parents=True, mode=0o700)
@@ -98,6 +100,13 @@ class Session:
 
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _terminal_width() -> int | None:
+    """Columns of the terminal that stderr is; None where it is none."""
+    if not sys.stderr.isatty():
+        return None
+    return shutil.get_terminal_size().columns
 
 
 def _place(config: Config) -> Path:

@@ -248,6 +248,7 @@ typedef struct pasta_uvm {
     int16_t destination; /* device; -1: host or absent */
 } pasta_uvm;
 
+/* header.time is the end of the wait. */
 typedef struct pasta_sync {
     uint64_t handle; /* of what was waited for: stream, context or event; absent: all ones */
     uint32_t what;   /* PASTA_SYNC_* */

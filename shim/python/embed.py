@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import cffi
 
 #: What C may call. 0 means "off": cffi returns it when the interpreter cannot be used.
@@ -20,44 +22,8 @@ def pasta_embed_consume(ring_path, owns_interpreter):
     return consume(ffi.string(ring_path).decode(), bool(owns_interpreter))
 """
 
-#: Starts an interpreter that is exactly the one PASTA is installed in, whatever PATH and
-#: environment the target has; no signal handlers, no environment variables, no arguments.
-SOURCE = """
-static PyStatus append_paths(PyConfig *config, const char *paths)
-{
-    PyStatus status = PyStatus_Ok();
-    char *copy = paths ? strdup(paths) : NULL, *rest = NULL;
-    if (!copy) return status;
-    config->module_search_paths_set = 1;
-    for (char *path = strtok_r(copy, ":", &rest); path && !PyStatus_Exception(status); path = strtok_r(NULL, ":", &rest)) {
-        wchar_t *wide = Py_DecodeLocale(path, NULL);
-        if (!wide) continue;
-        status = PyWideStringList_Append(&config->module_search_paths, wide);
-        PyMem_RawFree(wide);
-    }
-    free(copy);
-    return status;
-}
-
-__attribute__((visibility("default"))) int pasta_embed_initialize(const char *executable, const char *paths)
-{
-    if (Py_IsInitialized()) return 1;
-    PyConfig config;
-    PyConfig_InitIsolatedConfig(&config);
-    config.install_signal_handlers = 0;
-    config.parse_argv = 0;
-    config.write_bytecode = 1;
-    config.site_import = 1;
-    PyStatus status = PyConfig_SetBytesString(&config, &config.program_name, executable);
-    if (!PyStatus_Exception(status)) status = PyConfig_SetBytesString(&config, &config.executable, executable);
-    if (!PyStatus_Exception(status)) status = append_paths(&config, paths);
-    if (!PyStatus_Exception(status)) status = Py_InitializeFromConfig(&config);
-    PyConfig_Clear(&config);
-    if (PyStatus_Exception(status)) return 0;
-    PyEval_SaveThread();
-    return 1;
-}
-"""
+#: C code of the module: how the interpreter is started.
+SOURCE = Path(__file__).with_name("interpreter.inc.c").read_text(encoding="utf-8")
 
 
 def builder() -> cffi.FFI:

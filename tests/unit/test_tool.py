@@ -302,7 +302,7 @@ def test_a_table_in_arrow_and_on_the_terminal() -> None:
     assert arrow.schema.field("share").metadata == {b"unit": b"share", b"label": b"of bytes"}
     from rich.console import Console
 
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: PTH123
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))
     console.print(table.to_rich())
     text = console.export_text()
     for part in ("1.50 KiB", "1.50 us", "12.5 %", "0x7f00", "of bytes", "1 more rows"):
