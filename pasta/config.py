@@ -93,11 +93,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("ring.max", "ring_max", parse_bytes, "cap of the event ring of one process"),
     Setting("ring.directory", "ring_directory", str, "where rings live; default: /dev/shm"),
     Setting("python.collector", "collector", parse_bool, "always consume in a process of its own"),
-    Setting("python.embed-delay", "embed_delay", parse_milliseconds, "run time before Python starts"),
+    Setting("python.embed-delay", "embed_delay", parse_milliseconds, "time before Python starts"),
     Setting("python.exit-timeout", "exit_timeout", parse_milliseconds, "longest wait at its exit"),
     Setting("nvidia.empty", "nvidia_empty", parse_bool, "subscribe, record nothing"),
 )  # fmt: skip
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
+_SECTIONS = {key.partition(".")[0] for key in _BY_KEY}
 
 
 @dataclass
@@ -132,13 +133,12 @@ class Config:
             self._assign(setting, value, where)
             return
         tool, _, option = key.removeprefix("tool.").partition(".")
-        known = key.startswith("tool.") or tool in self.tools
-        if option and "." not in option and known:
+        if option and "." not in option and tool not in _SECTIONS:
             self.tool_options.setdefault(tool, {})[option] = value
             return
         raise ConfigError(
             f"{where}: unknown key {key!r}",
-            remedy=_suggest(key, [*_BY_KEY, *(f"tool.{t}.OPTION" for t in self.tools)]),
+            remedy=_suggest(key, [*_BY_KEY, "tool.NAME.OPTION"]),
         )
 
     def _assign(self, setting: Setting, value: object, where: str) -> None:

@@ -84,7 +84,10 @@ class Table:
             label = self.labels.get(name, name.replace("_", " "))
             numeric = name in self.units or _is_numeric(self.columns[name])
             # Folded where the terminal is narrow: a digit is never cut off.
-            table.add_column(Text(label), justify="right" if numeric else "left", overflow="fold")
+            if numeric:
+                table.add_column(Text(label), justify="right", no_wrap=True)
+            else:
+                table.add_column(Text(label), overflow="fold", min_width=_TEXT_COLUMNS)
         for row in self.rows(limit):
             table.add_row(*(Text(formatted(row[name], self.units.get(name))) for name in visible))
         return table
@@ -141,6 +144,8 @@ def formatted(value: Any, unit: Unit | None = None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
 
 
+#: Least width of a column of text, so that many columns of numbers leave it readable.
+_TEXT_COLUMNS = 16
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIMES = ("ns", "us", "ms", "s")
 

@@ -16,7 +16,7 @@ from pasta.runtime.session import Ended, Session, beside, read_ended, write_ende
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sessions", nargs="*", type=Path, metavar="SESSION",
-                        help="session directories (default: all idle ones of this user)")  # fmt: skip
+                        help="session directories (default: all idle ones)")  # fmt: skip
     parser.add_argument("--discard", action="store_true", help="throw them away instead")
 
 

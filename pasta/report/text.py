@@ -17,7 +17,7 @@ from pasta.table import formatted
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_WIDTH = 110
+_WIDTH = 118
 
 
 def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableType]:
