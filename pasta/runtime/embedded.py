@@ -14,6 +14,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from pasta.processors.compiled import compile_now, needs_compiled
 from pasta.processors.strings import Strings
 from pasta.runtime.analysis import make_context, make_pipeline
 from pasta.runtime.ring import Ring
@@ -44,8 +45,13 @@ def consume(ring_path: str, owns_interpreter: bool) -> int:
 
 def _consume(session: Session, path: Path, owns_interpreter: bool) -> None:
     ring = Ring(path)
-    strings = Strings(ring.string)
-    pipeline = make_pipeline(session.config, make_context(ring, strings))
+    ring.set_critical(True)
+    pipeline = make_pipeline(session.config, make_context(ring, Strings(ring.string)))
+    if needs_compiled(pipeline.tools):
+        compile_now()  # from the cache: else the launcher had asked for a collector
+    ring.set_critical(False)
+    if ring.finish:
+        return  # too late to be of use: the collector does it all
     spill = Spill(ring, staging_directory(session, ring) / "spill")
     interval = _INTERVAL_MS if owns_interpreter else _INTERVAL_IN_HOST_MS
     if not owns_interpreter:
@@ -72,4 +78,5 @@ def _consume(session: Session, path: Path, owns_interpreter: bool) -> None:
 
 def _finish_with_host(ring: Ring, timeout_ms: int) -> None:
     ring.ask_finish()
-    ring.wait_finished(timeout_ms)
+    while not ring.wait_finished(timeout_ms) and ring.critical:
+        pass

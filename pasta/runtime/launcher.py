@@ -147,15 +147,16 @@ class Launcher:
         self.rings[path.name] = WatchedRing(path, int(pid), ring)
 
     def _how_it_ended(self, watched: WatchedRing) -> Ended | None:
-        if watched.pid == self.root and self._wait_status is not None:
-            if os.WIFSIGNALED(self._wait_status):
-                return Ended("signal", os.WTERMSIG(self._wait_status))
-            return Ended("exit", os.WEXITSTATUS(self._wait_status))
-        if not self.processes.lives(watched.pid):
-            return Ended("gone")
+        # First: what replaced the program may have ended since.
         if self.processes.last_load.get(watched.pid, 0) > watched.ring.registration:
             return Ended("exec")
-        return None
+        if watched.pid != self.root:
+            return None if self.processes.lives(watched.pid) else Ended("gone")
+        if self._wait_status is None:
+            return None
+        if os.WIFSIGNALED(self._wait_status):
+            return Ended("signal", os.WTERMSIG(self._wait_status))
+        return Ended("exit", os.WEXITSTATUS(self._wait_status))
 
     def _attend(self, watched: WatchedRing) -> None:
         if watched.collector is None and watched.collector_exit is None and watched.ring.used:
@@ -210,7 +211,7 @@ class Launcher:
     def alive(self) -> set[int]:
         """Pids of this session's processes that still live."""
         self.processes.update()
-        return self.processes.living() - {self.root}
+        return (self.processes.living() or self.processes.arriving()) - {self.root}
 
     def finish(self) -> None:
         """Has the runs of all ended processes written; gives up after a long time."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 #: Matches pasta_process_table in shim/core/processes.c.
 TABLE_BYTES = 1 << 19
 _ENTRIES = TABLE_BYTES // 8 - 1
+#: A process registers when it is loaded, within milliseconds.
+_ARRIVAL_SECONDS = 2
 
 
 @dataclass
@@ -53,6 +56,28 @@ class ProcessTable:
         """All registered processes that still run."""
         return {pid for pid in self._started if self.lives(pid)}
 
+    def arriving(self) -> set[int]:
+        """Processes of this session that were started just now and have not registered yet.
+
+        A program may end right after a fork or spawn, before its child has run a single
+        instruction: then the table does not show yet that somebody goes on.
+        """
+        newest = _ticks_since_boot() - _ARRIVAL_SECONDS * os.sysconf("SC_CLK_TCK")
+        found = set()
+        for entry in os.scandir("/proc"):
+            pid = int(entry.name) if entry.name.isdigit() else 0
+            if pid and pid not in self._started and (_started(pid) or 0) >= newest:
+                if self._maps_table(pid) or self._inherits_session(pid):
+                    found.add(pid)
+        return found
+
+    def _inherits_session(self, pid: int) -> bool:
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+        return b"session=" + os.fsencode(self.path.parent) in environment
+
     def _maps_table(self, pid: int) -> bool:
         try:
             maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
@@ -69,6 +94,10 @@ def _started(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _ticks_since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
 
 
 def alive(pid: int) -> bool:

@@ -114,6 +114,10 @@ class Ring:
         """Gives the memory of all whole segments before `position` back to the producers."""
         lib.pasta_release(self._ring, position)
 
+    def set_critical(self, critical: bool) -> None:
+        """Whether the consumer does what an exit of its process must wait for."""
+        self._ring.critical = critical
+
     def wait_finish(self, milliseconds: int) -> bool:
         """Waits until the process asks its consumer to finish, or for so long."""
         return bool(lib.pasta_wait_finish(self._ring, milliseconds))

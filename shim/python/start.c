@@ -21,7 +21,7 @@
 #include "../core/internal.h"
 #include "../core/segments.h"
 
-enum { STACK_BYTES = 8 << 20, JOIN_ATTEMPTS = 20, JOIN_PAUSE_MS = 100 };
+enum { STACK_BYTES = 8 << 20, JOIN_ATTEMPTS = 20, JOIN_PAUSE_MS = 100, CRITICAL_SECONDS = 60 };
 
 static uint32_t started, done; /* done: the thread will not touch Python any more */
 
@@ -156,6 +156,11 @@ static const char *join_host(pasta_host_python *p) {
 typedef int pasta_embed_initialize_function(const char *, const char *);
 typedef int pasta_embed_consume_function(const char *, int);
 
+static void set_critical(uint32_t value) {
+    pasta_ring *r = pasta_ring_mine();
+    if (r) __atomic_store_n(&r->critical, value, __ATOMIC_RELEASE);
+}
+
 static const char *consume(bool start_interpreter) {
     const char *path = pasta_config("embed");
     void *module = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
@@ -196,12 +201,15 @@ static void *consumer_thread(void *argument) {
         dl_iterate_phdr(names_libpython, &has_libpython);
         if (find_host(&host)) {
             why = join_host(&host);
+            set_critical(1); /* until Python says otherwise */
             if (!why) why = finishing() ? NULL : consume(false);
         } else if (has_libpython) {
             why = "the program has a Python of its own that PASTA cannot see";
         } else {
+            set_critical(1);
             why = start_embedded();
         }
+        set_critical(0);
         if (why && !finishing()) want_collector(why);
     }
     __atomic_store_n(&done, 1, __ATOMIC_RELEASE);
@@ -246,9 +254,16 @@ void pasta_consumer_finish(void) {
     /* Ended by exit() from a thread that holds the interpreter lock: the consumer can never get
      * it, so what is in the ring is left to the launcher. */
     if (find_host(&host) && host.is_initialized() && host.check()) return;
-    uint64_t until = pasta_now() + pasta_config_u64("exit_timeout_ms", 10000) * 1000000u;
-    for (uint64_t now = pasta_now(); now < until && !__atomic_load_n(&done, __ATOMIC_ACQUIRE); now = pasta_now())
-        pasta_futex_wait(&done, 0, until - now);
+    /* A tool that hangs may be left behind; a thread that loads libraries or compiles may not:
+     * their destructors run next. */
+    uint64_t patience = pasta_config_u64("exit_timeout_ms", 5000) * 1000000u;
+    uint64_t begin = pasta_now(), until = begin + patience, last = begin + CRITICAL_SECONDS * UINT64_C(1000000000);
+    while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE)) {
+        uint64_t now = pasta_now();
+        if (__atomic_load_n(&r->critical, __ATOMIC_ACQUIRE) && now < last) until = now + patience;
+        if (now >= until) break;
+        pasta_futex_wait(&done, 0, UINT64_C(20000000));
+    }
     if (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))
         pasta_log("the embedded consumer did not finish in time; the launcher takes over");
 }
