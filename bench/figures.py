@@ -1,0 +1,135 @@
+"""What the benchmarks share: figures with their targets, programs to measure, interleaved pairs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from bench.publish import RING, ROOT
+
+NATIVE = ROOT / "pasta" / "_native"
+_PRELOAD = "from pasta_entry import pasta_preload; pasta_preload()"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured number; `most` or `least` is its target, both None where it has none."""
+
+    name: str
+    value: float
+    unit: str
+    most: float | None = None
+    least: float | None = None
+
+    @property
+    def target(self) -> str:
+        if self.most is not None:
+            return f"≤ {self.most:g} {self.unit}"
+        return f"≥ {self.least:g} {self.unit}" if self.least is not None else ""
+
+    @property
+    def verdict(self) -> str:
+        if self.most is not None:
+            return "met" if self.value <= self.most else "MISSED"
+        if self.least is not None:
+            return "met" if self.value >= self.least else "MISSED"
+        return ""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment with the checkout's PASTA importable, and compiled only once as
+    an installed one is."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": ":".join(filter(None, paths)), **more}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
+
+
+def preload_command() -> list[str]:
+    """What the console script pasta-preload runs, by the interpreter of this process."""
+    return [sys.executable, "-c", _PRELOAD]
+
+
+def compile_program(directory: Path, name: str, *, ring: bool = False) -> Path:
+    """bench/c/NAME.c, with the ring as libpasta has it or else with the reference accelerator."""
+    program = directory / name
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    options = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    shim = ROOT / "shim"
+    if ring:
+        sources = [
+            *(shim / "core" / f"{part}.c" for part in RING),
+            shim / "python" / "reader.c",
+            ROOT / "tests" / "c" / "ring_stubs.c",
+        ]
+        options += [f"-I{shim / 'include'}", *map(str, sources)]
+        libraries = ["-ldl"]
+    else:
+        options += [f"-I{shim / 'refacc'}"]
+        libraries = [f"-L{NATIVE}", "-lrefacc", "-lm", f"-Wl,-rpath,{NATIVE}"]
+    source = str(ROOT / "bench" / "c" / f"{name}.c")
+    subprocess.run([*compiler, *options, source, "-o", str(program), *libraries], check=True)
+    return program
+
+
+@contextmanager
+def ring_session(ring_max: int) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A session without a launcher, in shared memory, and the environment of its programs."""
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
+        session = Path(name)
+        (session / "rings").mkdir()
+        (session / "processes").write_bytes(bytes(512 << 10))
+        shim = f"schema=1\nsession={session}\nchildren=1\nroot=0\nring_max={ring_max}"
+        yield session, environment(PASTA_SHIM=shim)
+
+
+def run(command: Sequence[str | Path], env: Mapping[str, str], timeout: float = 300) -> str:
+    """Standard output of a program that must succeed."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        env=dict(env),
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(map(str, command))}: {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def values(text: str) -> dict[str, float]:
+    """What a program printed as lines of a name and a number."""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def seconds_of(command: Sequence[str | Path], env: Mapping[str, str]) -> float:
+    start = time.perf_counter()
+    run(command, env)
+    return time.perf_counter() - start
+
+
+def interleaved(
+    first: Callable[[], float], second: Callable[[], float], pairs: int
+) -> tuple[list[float], list[float]]:
+    """Both measured in turn, so that heat, clocks and neighbours treat them alike."""
+    measured: tuple[list[float], list[float]] = ([], [])
+    for _ in range(pairs):
+        measured[0].append(first())
+        measured[1].append(second())
+    return measured
+
+
+def median_ratio(first: Sequence[float], second: Sequence[float]) -> float:
+    """Median over the pairs of second / first."""
+    return median(b / a for a, b in zip(first, second, strict=True))
