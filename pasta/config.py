@@ -10,17 +10,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pasta import paths
 from pasta.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9,
           "K": 2**10, "M": 2**20, "G": 2**30, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}  # fmt: skip
@@ -149,6 +143,10 @@ class Config:
 
     def load(self, source: str) -> None:
         """Adds a preset by name or a TOML file by path. Raises ConfigError."""
+        if sys.version_info >= (3, 11):  # here: most launches read no TOML
+            import tomllib
+        else:
+            import tomli as tomllib
         path = find_preset(source)
         try:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -186,6 +184,8 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, 
 
 
 def _suggest(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
     names = sorted(known)
     close = get_close_matches(word, names, n=3)
     return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names)}"

@@ -7,12 +7,10 @@ the tool NAME is in NAME.py, or else is a class of that tool name in any file th
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
 import sys
-import traceback
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -224,6 +222,8 @@ def _line_in(error: BaseException, path: Path) -> str:
     """`:LINE` where the file at `path` went wrong, as far as that is known."""
     if isinstance(error, SyntaxError) and error.filename == str(path) and error.lineno:
         return f":{error.lineno}"
+    import traceback
+
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -263,6 +263,8 @@ def _check_exists(
 
 
 def _unknown(name: str, known: Sequence[str], where: str = "there are") -> ToolError:
-    close = difflib.get_close_matches(name, known, 3)
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, 3)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     return ToolError(f"there is no tool {name!r}", remedy=f"{hint}{where} {', '.join(known)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,7 +55,7 @@ def expand(
         if letter == "p":
             return str(pid)
         if letter == "h":
-            return socket.gethostname()
+            return os.uname().nodename
         if letter == "r":
             rank = rank_of(environment)
             return "0" if rank is None else str(rank)

@@ -11,19 +11,21 @@ import errno
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pasta.errors import RunError
 from pasta.runtime.executable import CannotRun, Executable
 from pasta.runtime.injection import module_path, target_environment
 from pasta.runtime.processes import ProcessTable
 from pasta.runtime.session import Ended, Session, beside, write_ended
+
+if TYPE_CHECKING:
+    import subprocess
 
 _POLL_SECONDS = 0.1
 #: Signals that a supervisor sends to the launcher and means for the program.
@@ -173,6 +175,8 @@ class Launcher:
         return sum(watched.collector is not None for watched in self.rings.values())
 
     def _start_collector(self, watched: WatchedRing) -> None:
+        import subprocess  # here: a program without accelerator needs none
+
         first = not any(other.plain_name for other in self.rings.values())
         watched.plain_name = first
         reason = watched.ring.string(watched.ring.reason) if watched.ring.reason else None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import sys
 import time
@@ -55,7 +54,7 @@ class Session:
     @classmethod
     def create(cls, config: Config, command: list[str], verbosity: int) -> Session:
         """Makes the directory where there is room for rings. Raises RunError."""
-        name = f"{_PREFIX}{os.getuid()}-{os.getpid()}-{secrets.token_hex(3)}"
+        name = f"{_PREFIX}{os.getuid()}-{os.getpid()}-{os.urandom(3).hex()}"
         directory = _place(config) / name
         document = {
             "config": asdict(config),
