@@ -288,6 +288,11 @@ class Tool:
 
     context: Context
 
+    @property
+    def needs_compiled(self) -> bool:
+        """Whether processors compiled by Numba work for this tool; they run in a collector."""
+        return self.needs_objects or self.needs_object_history
+
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if "name" not in cls.__dict__:

@@ -112,7 +112,6 @@ def _absolute(tool: str) -> str:
 
 def _check(config: Config) -> None:
     from pasta.plugins import load_tools
-    from pasta.processors.compiled import is_cached, needs_compiled
     from pasta.run.naming import check_template
 
     check_template(config.out)
@@ -123,7 +122,8 @@ def _check(config: Config) -> None:
             f"run.events = false, but {', '.join(recording)} reads recorded events",
             remedy="leave run.events on",
         )
-    if needs_compiled(tools) and not is_cached():
+    if any(tool.needs_compiled for tool in tools):
+        # LLVM in a program that exits meanwhile is a crash: its destructors run first (measured).
         config.collector = True
     _check_output(config)
 

@@ -448,19 +448,6 @@ class ObjectTable:
         return np.asarray(np.where(ids >= 0, self.rows["memory"][ids], np.uint32(0)))
 
 
-def compile_all() -> None:
-    """Compiles, or loads from the cache, all that an object table calls."""
-    from pasta import abi
-
-    record = np.zeros(1, abi.dtype("memory_alloc"))
-    record["kind"] = abi.KINDS["memory_alloc"]
-    record["memory"], record["address"], record["bytes"] = 1, 1 << 12, 64
-    table = ObjectTable()
-    table.feed(Batch(0, {"memory_alloc": record}))
-    table.lookup(record["address"], record["index"])
-    table.live()
-
-
 def _events(batch: Batch) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Allocations and frees of a batch in ring order, and their `index`; None without any."""
     parts = []

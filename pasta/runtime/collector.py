@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 import pasta
 from pasta.errors import PastaError
-from pasta.processors.compiled import compile_now, needs_compiled
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
 from pasta.run.directory import SCHEMA, RunDirectory
@@ -117,8 +116,6 @@ class Collector:
 
     def _pipeline(self, state: bytes | None = None) -> Pipeline:
         pipeline = make_pipeline(self.config, self.context, state)
-        if needs_compiled(pipeline.tools):
-            compile_now()
         pipeline.limit = self._limit
         return pipeline
 

@@ -14,7 +14,6 @@ import sys
 import traceback
 from pathlib import Path
 
-from pasta.processors.compiled import compile_now, needs_compiled
 from pasta.processors.strings import Strings
 from pasta.runtime.analysis import make_context, make_pipeline
 from pasta.runtime.ring import Ring
@@ -47,8 +46,6 @@ def _consume(session: Session, path: Path, owns_interpreter: bool) -> None:
     ring = Ring(path)
     ring.set_critical(True)
     pipeline = make_pipeline(session.config, make_context(ring, Strings(ring.string)))
-    if needs_compiled(pipeline.tools):
-        compile_now()  # from the cache: else the launcher had asked for a collector
     ring.set_critical(False)
     if ring.finish:
         return  # too late to be of use: the collector does it all
