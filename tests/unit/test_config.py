@@ -1,0 +1,119 @@
+"""Settings: every way in goes through one table, and errors name file, key and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta.config import (
+    SETTINGS,
+    Config,
+    find_preset,
+    parse_bytes,
+    parse_milliseconds,
+    preset_names,
+)
+from pasta.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("4096", 4096), ("4KiB", 4096), ("1 MiB", 1 << 20), ("1.5GiB", 3 << 29), ("2MB", 2_000_000)],
+)
+def test_sizes(text: object, value: int) -> None:
+    assert parse_bytes(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("500ms", 500), ("10s", 10_000), (2, 2000), ("1min", 60_000)]
+)
+def test_durations(text: object, value: int) -> None:
+    assert parse_milliseconds(text) == value
+
+
+@given(st.text())
+def test_no_text_makes_a_parser_crash(text: str) -> None:
+    for setting in SETTINGS:
+        try:
+            setting.parse(text)
+        except ValueError as error:
+            assert str(error), setting.key
+
+
+def test_every_setting_is_an_attribute_of_the_configuration() -> None:
+    config = Config()
+    for setting in SETTINGS:
+        assert hasattr(config, setting.attribute), setting.key
+    assert len({setting.key for setting in SETTINGS}) == len(SETTINGS)
+
+
+def test_toml_sets_and_nested_tables(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'tools = ["copies"]\ntool-path = ["tools"]\n[filter]\nkernel = "gemm"\nlaunch-count = 5\n'
+        '[ring]\nmax = "64MiB"\n[tool.copies]\ntop = 3\n'
+    )
+    config = Config()
+    config.load(str(file))
+    assert config.tools == ["copies"]
+    assert config.tool_paths == [str(tmp_path / "tools")]
+    assert (config.kernel, config.launch_count, config.ring_max) == ("gemm", 5, 64 << 20)
+    assert config.tool_options == {"copies": {"top": 3}}
+
+
+def test_set_and_its_shorthand_for_tool_options() -> None:
+    config = Config()
+    config.set_text("run.events=false")
+    config.set_text("tool.kernel_freq.top=5")
+    config.set_text("copies.top=6")
+    assert config.events is False
+    assert config.tool_options == {"kernel_freq": {"top": "5"}, "copies": {"top": "6"}}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("ring.mx=1", "unknown key 'ring.mx': did you mean ring.max?"),
+        ("ring.max=much", "ring.max = 'much' is not a size"),
+        ("filter.kernel=(", "filter.kernel = '(' is not a regular expression"),
+        ("filter.launch-skip=-1", "is not a whole number, 0 or more"),
+        ("run.events=maybe", "is not true or false"),
+        ("ring.max", "not of the form key=value"),
+        ("=1", "not of the form key=value"),
+    ],
+)
+def test_a_wrong_assignment_is_named(assignment: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Config().set_text(assignment)
+    assert message in str(error.value)
+    assert "--set" in str(error.value)
+
+
+def test_wrong_toml_names_file_and_key(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text("[ring]\nmax = -3\n")
+    with pytest.raises(ConfigError, match=r"wrong\.toml: ring\.max = -3 is not a size"):
+        Config().load(str(file))
+    file.write_text("tools = 3\n")
+    with pytest.raises(ConfigError, match="is not a list of texts"):
+        Config().load(str(file))
+    file.write_text("a = = b")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        Config().load(str(file))
+
+
+def test_unknown_preset_and_missing_file() -> None:
+    with pytest.raises(ConfigError, match=r"unknown preset 'copyes': did you mean copies"):
+        find_preset("copyes")
+    with pytest.raises(ConfigError, match="no such configuration file"):
+        find_preset("nowhere/x.toml")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_loads(name: str) -> None:
+    config = Config()
+    config.load(name)
+    assert config.tools
