@@ -21,7 +21,7 @@
 #include "../core/internal.h"
 #include "../core/segments.h"
 
-enum { STACK_BYTES = 8 << 20, JOIN_ATTEMPTS = 20, JOIN_PAUSE_MS = 100, CRITICAL_SECONDS = 60 };
+enum { STACK_BYTES = 8 << 20, JOIN_ATTEMPTS = 20, JOIN_PAUSE_MS = 100, LOOK_MS = 20, CRITICAL_SECONDS = 60 };
 
 static uint32_t started, done; /* done: the thread will not touch Python any more */
 
@@ -186,14 +186,23 @@ static const char *start_embedded(void) {
     return consume(true);
 }
 
+/* Until the program has run for a while, ends, or publishes so much that the ring would be full
+ * before Python is there. */
+static void wait_to_start(pasta_ring *r) {
+    uint64_t until = pasta_now() + pasta_config_u64("embed_delay_ms", 500) * 1000000u;
+    uint64_t eighth = (uint64_t)r->max_segments * r->segment_slots / 8;
+    for (uint64_t now = pasta_now(); now < until && !finishing(); now = pasta_now()) {
+        uint64_t left = until - now, look = LOOK_MS * UINT64_C(1000000);
+        if (__atomic_load_n(&r->tail, __ATOMIC_RELAXED) > eighth) return;
+        pasta_futex_wait(&r->finish, 0, left < look ? left : look);
+    }
+}
+
 static void *consumer_thread(void *argument) {
     (void)argument;
     pthread_setname_np(pthread_self(), "pasta");
     pasta_ring *r = pasta_ring_mine();
-    uint64_t delay_ms = pasta_config_u64("embed_delay_ms", 500);
-    uint64_t until = pasta_now() + delay_ms * 1000000u;
-    for (uint64_t now = pasta_now(); now < until && !finishing(); now = pasta_now())
-        pasta_futex_wait(&r->finish, 0, until - now);
+    wait_to_start(r);
     if (!finishing()) {
         static pasta_host_python host; /* a pending call may outlive this function */
         bool has_libpython = false;
