@@ -2,6 +2,8 @@
 #ifndef PASTA_INTERNAL_H
 #define PASTA_INTERNAL_H
 
+#include <signal.h>
+
 #include "core.h"
 
 /* ---- config.c ---- */
@@ -26,6 +28,13 @@ void pasta_after_fork(void);
 
 /* ---- say.c ---- */
 void pasta_say_keep_stderr(void);
+/* Between the two, what exceeds a limit of the target (SIGXFSZ) or meets a closed pipe (SIGPIPE)
+ * gives an error, and no signal that would end it. */
+typedef struct {
+    sigset_t mask, pending;
+} pasta_signals;
+void pasta_signals_hold(pasta_signals *held);
+void pasta_signals_restore(const pasta_signals *held);
 
 /* ---- processes.c: who belongs to the session ---- */
 void pasta_register_process(bool forked);

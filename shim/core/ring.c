@@ -73,18 +73,19 @@ static int allocate(int fd, uint64_t offset, uint64_t bytes) {
 }
 
 /* Gives [offset, offset + bytes) of the ring file memory of its own, so that touching it cannot
- * raise SIGBUS on a full file system.  Opens the file by name: the target may have closed, or
+ * raise SIGBUS on a full file system; 0 or an errno value.  Opens the file by name: the target may have closed, or
  * reused, any descriptor that we kept. */
-static bool back_with_memory(uint64_t offset, uint64_t bytes) {
-    int saved = errno, fd = open(ring_path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) {
-        errno = saved;
-        return false;
+static int back_with_memory(uint64_t offset, uint64_t bytes) {
+    pasta_signals held;
+    int saved = errno, fd = open(ring_path, O_RDWR | O_CLOEXEC), error = errno;
+    if (fd >= 0) {
+        pasta_signals_hold(&held); /* the target may have set a limit since */
+        error = allocate(fd, offset, bytes);
+        pasta_signals_restore(&held);
+        close(fd);
     }
-    int error = allocate(fd, offset, bytes);
-    close(fd);
     errno = saved;
-    return !error;
+    return error;
 }
 
 static pasta_ring *create_file(int fd, char *why, size_t why_size) {
@@ -202,10 +203,11 @@ static uint32_t grow(pasta_ring *r) {
     do {
         if (have >= r->max_segments) return 0;
     } while (!__atomic_compare_exchange_n(&r->segments, &have, have + 1, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
-    if (back_with_memory(r->data_offset + (uint64_t)have * SEGMENT_BYTES, SEGMENT_BYTES)) return have + 1;
+    int error = back_with_memory(r->data_offset + (uint64_t)have * SEGMENT_BYTES, SEGMENT_BYTES);
+    if (!error) return have + 1;
     __atomic_store_n(&r->max_segments, have, __ATOMIC_RELEASE); /* what there is stays the cap */
-    pasta_say("the event ring cannot grow beyond %u MiB: %s is full; make room there or lower ring.max",
-              have * (SEGMENT_BYTES >> 20), pasta_session());
+    pasta_say("the event ring cannot grow beyond %u KiB: %s %s", have * (SEGMENT_BYTES >> 10), pasta_session(),
+              error == ENOSPC ? "is full; make room there or lower ring.max" : strerror(error));
     return 0;
 }
 
@@ -339,7 +341,7 @@ static pasta_string *string_at(pasta_ring *r, uint32_t id) {
 static bool commit_arena(pasta_ring *r, uint64_t end) {
     uint64_t committed = __atomic_load_n(&r->arena_committed, __ATOMIC_ACQUIRE), wanted = align(end, ARENA_STEP);
     if (end <= committed) return true;
-    if (!back_with_memory(r->arena_offset + committed, wanted - committed)) return false;
+    if (back_with_memory(r->arena_offset + committed, wanted - committed)) return false;
     while (committed < wanted && !__atomic_compare_exchange_n(&r->arena_committed, &committed, wanted, false,
                                                               __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     }

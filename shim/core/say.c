@@ -3,10 +3,13 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -33,6 +36,32 @@ void pasta_say_keep_stderr(void) {
         kept_device = now.st_dev;
         kept_inode = now.st_ino;
     }
+}
+
+static void set_held(sigset_t *set) {
+    sigemptyset(set);
+    sigaddset(set, SIGXFSZ);
+    sigaddset(set, SIGPIPE);
+}
+
+void pasta_signals_hold(pasta_signals *held) {
+    sigset_t both;
+    set_held(&both);
+    sigpending(&held->pending);
+    pthread_sigmask(SIG_BLOCK, &both, &held->mask);
+}
+
+void pasta_signals_restore(const pasta_signals *held) {
+    static const struct timespec at_once;
+    sigset_t ours;
+    int saved = errno;
+    set_held(&ours);
+    if (sigismember(&held->pending, SIGXFSZ)) sigdelset(&ours, SIGXFSZ);
+    if (sigismember(&held->pending, SIGPIPE)) sigdelset(&ours, SIGPIPE);
+    while (sigtimedwait(&ours, NULL, &at_once) > 0) {
+    }
+    pthread_sigmask(SIG_SETMASK, &held->mask, NULL);
+    errno = saved;
 }
 
 static void append(const char *path, const char *line, size_t length) {
@@ -64,18 +93,22 @@ static void to_log(const char *line, size_t length) {
 void pasta_log(const char *format, ...) {
     char line[LINE], prefix[48];
     va_list arguments;
+    pasta_signals held;
     int saved = errno;
     snprintf(prefix, sizeof prefix, "[%d] ", (int)getpid());
     va_start(arguments, format);
     size_t length = format_line(line, prefix, format, arguments);
     va_end(arguments);
+    pasta_signals_hold(&held);
     to_log(line, length);
+    pasta_signals_restore(&held);
     errno = saved;
 }
 
 void pasta_say(const char *format, ...) {
     char line[LINE];
     va_list arguments;
+    pasta_signals held;
     int saved = errno;
     va_start(arguments, format);
     size_t length = format_line(line, "pasta: ", format, arguments);
@@ -88,11 +121,13 @@ void pasta_say(const char *format, ...) {
         said[count] = hash; /* a race may repeat a line: harmless */
         __atomic_store_n(&said_count, count + 1, __ATOMIC_RELEASE);
     }
+    pasta_signals_hold(&held);
     if (!pasta_config_u64("quiet", 0)) {
         int fd = still_ours() ? kept_stderr : STDERR_FILENO;
         if (write(fd, line, length) < 0) { /* the target closed it: the log has the line */
         }
     }
     to_log(line, length);
+    pasta_signals_restore(&held);
     errno = saved;
 }
