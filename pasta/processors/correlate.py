@@ -143,10 +143,12 @@ class OpenRanges:
         from pasta import abi
 
         push, pop, start = (abi.KINDS[kind] for kind in RANGE_KINDS[:3])
-        fields = ("kind", "thread", "index", "domain", "name", "id")
-        for kind, thread, index, domain, name, id in zip(
+        fields = ("kind", "thread", "index", "domain", "origin", "name", "id")
+        for kind, thread, index, domain, origin, name, id in zip(
             *(ranges[field].tolist() for field in fields), strict=True
         ):
+            # Annotations of PASTA and of NVTX nest apart, also in the default domain of each.
+            domain |= origin << 32
             if kind in (push, pop):
                 key = (self._thread.get(thread, 0), domain, name if kind == push else -1)
                 state = self._steps.get(key)

@@ -101,3 +101,19 @@ def test_a_pop_ends_the_innermost_range_of_its_domain() -> None:
     ranges.feed(events.batch())
     (state,) = ranges.at(events.batch()["kernel_launch"]).tolist()
     assert ranges.path(state, events.strings) == "b"
+
+
+def test_ranges_of_two_origins_nest_apart() -> None:
+    events = Events()
+    api, nvtx = 1, 3
+    events.add("range_push", name="ours", origin=api)
+    events.add("range_push", name="theirs", origin=nvtx)
+    events.add("range_pop", origin=api)
+    events.launch("inside")
+    events.add("range_pop", origin=nvtx)
+    ranges = OpenRanges()
+    (batch,) = events.batches()
+    ranges.feed(batch)
+    launch = batch["kernel_launch"]
+    (state,) = ranges.at(launch).tolist()
+    assert [events.strings[name] for _, name in ranges.states[state]] == ["theirs"]
