@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pasta import abi
@@ -253,7 +252,7 @@ class _Stream:
 def _dictionary(column: Any) -> tuple[list[str | None], Any]:
     """Distinct texts and their index per row, -1 for null."""
     if not pa.types.is_dictionary(column.type):
-        column = pc.dictionary_encode(column)
+        column = column.dictionary_encode()
     codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return column.dictionary.to_pylist(), codes
 

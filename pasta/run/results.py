@@ -54,7 +54,8 @@ def read_results(directory: Path) -> Iterator[StoredResult]:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             tables = {
-                name: _from_arrow(pq.read_table(path.parent / f"{name}.parquet"))
+                # not read_table, which imports the whole dataset module for one file
+                name: _from_arrow(pq.ParquetFile(path.parent / f"{name}.parquet").read())
                 for name in document["tables"]
             }
             files = [path.parent / name for name in document["files"]]
