@@ -19,6 +19,15 @@ def presets() -> Path:
     return installed if installed.is_dir() else PACKAGE.parent / "toml"
 
 
+def google_pasta() -> Path | None:
+    """Metadata of google-pasta in this environment, whose package PASTA's then overwrites."""
+    for site in sys.path:
+        if site.endswith("-packages"):
+            for found in Path(site).glob("google_pasta-*.dist-info"):
+                return found
+    return None
+
+
 def embedding_module() -> Path | None:
     """The cffi embedding module built for this Python, or None."""
     path = NATIVE / f"_embed{sysconfig.get_config_var('EXT_SUFFIX')}"

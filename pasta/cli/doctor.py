@@ -97,21 +97,13 @@ def _native() -> Iterator[Check]:
             yield Check(name, _BAD, "not built", "pip install --force-reinstall pasta-profiler")
 
 
-def google_pasta() -> str | None:
-    """Version of google-pasta in this environment, or None."""
-    try:
-        return importlib.metadata.version("google-pasta")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _google_pasta() -> Iterator[Check]:
-    version = google_pasta()
-    if version:
+    found = paths.google_pasta()
+    if found:
         yield Check(
             "google-pasta",
             _BAD,
-            f"{version} is in this environment and installs a package `pasta` too",
+            f"{found.name} is in this environment and has a package `pasta` too",
             "install PASTA in an environment of its own: pipx install pasta-profiler",
         )
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pasta
+from pasta import paths
 from pasta.config import Config
 from pasta.errors import ConfigError, PastaError
 from pasta.runtime.executable import CannotRun, find_executable
@@ -21,6 +22,7 @@ from pasta.runtime.session import Session
 
 _USAGE_STATUS = 2
 _DEFAULT_TOOL = "kernel_freq"
+_APART = "install PASTA in an environment of its own (pipx install pasta-profiler)"
 
 
 def say(text: str) -> None:
@@ -192,6 +194,8 @@ def main(arguments: list[str] | None = None) -> int:
         say("no program given: pasta-preload [options] [--] program [arguments ...]")
         return _USAGE_STATUS
     verbosity = -1 if options.quiet else int(options.verbose)
+    if paths.google_pasta():
+        say(f"google-pasta is in PASTA's environment and has the same import name: {_APART}")
     try:
         config = configure(options)
         executable = find_executable(command[0])

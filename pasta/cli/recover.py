@@ -58,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
 def _recover(session: Session) -> int:
     launcher = Launcher(session, print, dict(os.environ))
     for ring in session.rings():
-        beside(ring, ".done").unlink(missing_ok=True)
+        for suffix in (".done", ".problem"):
+            beside(ring, suffix).unlink(missing_ok=True)
         if read_ended(ring) is None:
             write_ended(ring, Ended("gone"))
     launcher.look()

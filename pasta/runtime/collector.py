@@ -306,12 +306,18 @@ def main() -> int:
     try:
         done = collect(arguments.ring, plain_name=arguments.plain_name)
     except PastaError as error:
-        done = {"problem": str(error)}
-    except OSError as error:
+        return _problem(arguments.ring, str(error))
+    except Exception as error:
         traceback.print_exc()
-        done = {"problem": f"the run could not be written ({error})"}
+        return _problem(arguments.ring, f"{type(error).__name__}: {error}")
     write_atomically(beside(arguments.ring, ".done"), json.dumps(done).encode())
-    return 1 if "problem" in done else 0
+    return 0
+
+
+def _problem(ring: Path, text: str) -> int:
+    """Tells the launcher why there is no run; the ring is kept."""
+    write_atomically(beside(ring, ".problem"), text.encode())
+    return 1
 
 
 if __name__ == "__main__":

@@ -16,16 +16,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pasta.errors import RunError
 from pasta.runtime.executable import CannotRun, Executable
 from pasta.runtime.injection import module_path, target_environment
-from pasta.runtime.processes import ProcessTable
+from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.session import Ended, Session, beside, write_ended
 
 if TYPE_CHECKING:
-    import subprocess
+    from rich.status import Status
 
 _POLL_SECONDS = 0.1
 #: Signals that a supervisor sends to the launcher and means for the program.
@@ -39,6 +39,7 @@ _COLLECTOR = (
     "from pasta.runtime.collector import main; sys.exit(main())"
 )
 _COLLECTOR_LIMIT_SECONDS = 3600.0
+_PROGRESS_SECONDS = 1.0
 
 Say = Callable[[str], None]
 
@@ -51,7 +52,7 @@ class WatchedRing:
     pid: int
     ring: Any
     ended: Ended | None = None
-    collector: subprocess.Popen[bytes] | None = None
+    collector: Collecting | None = None
     collector_exit: int | None = None
     plain_name: bool = False
 
@@ -64,6 +65,15 @@ class Outcome:
     directory: Path | None
     report: Path | None
     problem: str | None = None
+
+
+class Collecting(Protocol):
+    """A collector process, whoever started it."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def kill(self) -> None: ...
 
 
 @dataclass
@@ -193,20 +203,18 @@ class Launcher:
             )  # fmt: skip
 
     def _collected(self, watched: WatchedRing) -> None:
+        pid, log = watched.pid, self.session.directory / "log.txt"
         try:
             done = json.loads(beside(watched.path, ".done").read_text())
-            report = Path(done["report"]) if done.get("report") else None
-            self.outcomes.append(
-                Outcome(watched.pid, Path(done["directory"]), report, done.get("problem"))
-            )
-        except (OSError, ValueError, KeyError):
-            kept = self.session.directory / "log.txt"
+            self.outcomes.append(Outcome(pid, Path(done["directory"]), Path(done["report"])))
+        except FileNotFoundError:
+            problem = beside(watched.path, ".problem")
+            why = problem.read_text() if problem.exists() else f"status {watched.collector_exit}"
             self.outcomes.append(
                 Outcome(
-                    watched.pid, None, None,
-                    f"the run of process {watched.pid} could not be finished "
-                    f"(status {watched.collector_exit}); its events are kept in {watched.path}, "
-                    f"the log is {kept}; try again with: pasta recover",
+                    pid, None, None,
+                    f"the run of process {pid} could not be finished ({why}); its events are kept "
+                    f"in {watched.path}, the log is {log}; try again with: pasta recover",
                 )
             )  # fmt: skip
 
@@ -219,13 +227,18 @@ class Launcher:
 
     def finish(self) -> None:
         """Has the runs of all ended processes written; gives up after a long time."""
-        until = time.monotonic() + _COLLECTOR_LIMIT_SECONDS
+        begin, status = time.monotonic(), None
         self.look()
         while any(self._unfinished(watched) for watched in self.rings.values()):
-            if time.monotonic() > until:
+            waited = time.monotonic() - begin
+            if waited > _COLLECTOR_LIMIT_SECONDS:
                 self._kill_collectors()
+            elif waited > _PROGRESS_SECONDS and self.session.document["terminal_width"]:
+                status = status or _show_progress()
             time.sleep(0.01)
             self.look()
+        if status is not None:
+            status.stop()
 
     @staticmethod
     def _unfinished(watched: WatchedRing) -> bool:
@@ -260,9 +273,8 @@ class Launcher:
         status = 0
         try:
             for watched in self.rings.values():
-                # Collectors are the first launcher's children: only their files can be watched.
                 if watched.collector is not None:
-                    watched.collector = None
+                    watched.collector = _Adopted(watched.collector.pid)
             while self.alive():
                 time.sleep(_POLL_SECONDS * 4)
                 self.look()
@@ -297,6 +309,27 @@ def _become(
     finally:
         os.write(failure, str(number).encode())
         os._exit(127)
+
+
+class _Adopted:
+    """A collector that another process started, so that it cannot be waited for."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        return None if alive(self.pid) else 0
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def _show_progress() -> Status:
+    from rich.console import Console
+
+    status = Console(stderr=True).status("pasta: writing the run")
+    status.start()
+    return status
 
 
 def _most_collectors() -> int:

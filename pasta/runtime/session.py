@@ -4,7 +4,7 @@ session.json   the configuration, for every Python side
 processes      table of pids that carry libpasta (shim/core/processes.c)
 rings/         PID-SEQUENCE: the event rings; beside each, while it is being worked on:
                .state (what an embedded consumer had computed), .ended (how the process
-               ended), .done (where its run directory is)
+               ended), .done (where its run directory is) or .problem (why there is none)
 log.txt        lines of all of them
 """
 
