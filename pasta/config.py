@@ -81,6 +81,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("run.out", "out", str, "run directory; %n %p %h %r %t %q{ENV} are replaced"),
     Setting("run.force", "force", parse_bool, "replace an existing run directory"),
     Setting("run.events", "events", parse_bool, "record events as Parquet"),
+    Setting("run.modules", "modules", parse_bool, "keep the images of loaded modules"),
     Setting("run.start", "start", parse_bool, "profile from the start, not from pasta.start()"),
     Setting("run.children", "children", parse_bool, "follow child processes"),
     Setting("run.tool-timeout", "tool_timeout", parse_milliseconds, "longest call of a tool"),
@@ -110,13 +111,14 @@ class Config:
     out: str = "pasta-out/%n-%p"
     force: bool = False
     events: bool = True
+    modules: bool = False
     start: bool = True
     children: bool = True
     tool_timeout: int = 60_000
     ring_max: int = 256 << 20
     ring_directory: str = ""
     collector: bool = False
-    embed_delay: int = 500
+    embed_delay: int = 5_000
     exit_timeout: int = 5_000
     nvidia_empty: bool = False
 

@@ -2,6 +2,7 @@
 
     run.json           the manifest: what ran, where, how it ended, what was lost
     events/*.parquet   events, one table per kind
+    modules/HASH.*     images of loaded modules, if run.modules is on
     results/TOOL/      tables, figures and files of each tool
     report.txt         the text report
     log.txt            PASTA's own log
@@ -56,6 +57,10 @@ class RunDirectory:
     @property
     def events(self) -> Path:
         return self.path / "events"
+
+    @property
+    def modules(self) -> Path:
+        return self.path / "modules"
 
     @property
     def results(self) -> Path:

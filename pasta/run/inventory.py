@@ -19,6 +19,7 @@ class Inventory:
         self.sources: dict[str, str] = {}
         self.devices: dict[int, str] = {}
         self.counts: dict[str, int] = {}
+        self.modules: set[int] = set()
         self.last_time = 0
 
     def add(self, batch: Batch) -> None:
@@ -28,6 +29,7 @@ class Inventory:
                 self.last_time = max(self.last_time, int(records["time"][-1]))
         for record in batch["process_start"]:
             self._add_process(record)
+        self.modules.update(batch["module_load"]["hash"].tolist())
         for record in batch["context_create"]:
             if record["device"] >= 0 and record["name"]:
                 self.devices[int(record["device"])] = self._strings[int(record["name"])]

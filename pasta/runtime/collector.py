@@ -237,10 +237,20 @@ class Collector:
         self.run.write_manifest(self.manifest(pipeline, ended))
         shutil.rmtree(self.run.path / "spill", ignore_errors=True)
         self._copy_log()
+        self._copy_modules()
         from pasta.report.text import write_text_report
 
         write_text_report(self.run)
         return self.run
+
+    def _copy_modules(self) -> None:
+        for number in sorted(self.inventory.modules):
+            kept = self.session.directory / "modules" / f"{number:016x}"
+            if kept.exists():
+                self.run.modules.mkdir(exist_ok=True)
+                with kept.open("rb") as image:
+                    suffix = "cubin" if image.read(4) == b"\x7fELF" else "image"
+                shutil.copyfile(kept, self.run.modules / f"{kept.name}.{suffix}")
 
     def _copy_log(self) -> None:
         log = self.session.directory / "log.txt"

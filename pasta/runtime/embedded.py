@@ -14,12 +14,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from pasta.processors.strings import Strings
-from pasta.runtime.analysis import make_context, make_pipeline
+# NumPy and the tools come later: a host that ends meanwhile must find us registered with it.
 from pasta.runtime.ring import Ring
 from pasta.runtime.session import Session, beside, write_atomically
-from pasta.runtime.spill import Spill
-from pasta.runtime.staging import staging_directory
 
 #: How often the ring is looked at. In a Python program every look takes the interpreter lock.
 _INTERVAL_MS = 50
@@ -45,15 +42,28 @@ def consume(ring_path: str, owns_interpreter: bool) -> int:
 def _consume(session: Session, path: Path, owns_interpreter: bool) -> None:
     ring = Ring(path)
     ring.set_critical(True)
+    if not owns_interpreter:
+        # The host ends its interpreter before C exit handlers run.
+        atexit.register(_finish_with_host, ring, session.config.exit_timeout)
+    try:
+        _consume_ring(session, ring, owns_interpreter)
+    finally:
+        ring.set_critical(False)
+        ring.mark_finished()
+
+
+def _consume_ring(session: Session, ring: Ring, owns_interpreter: bool) -> None:
+    from pasta.processors.strings import Strings
+    from pasta.runtime.analysis import make_context, make_pipeline
+    from pasta.runtime.spill import Spill
+    from pasta.runtime.staging import staging_directory
+
     pipeline = make_pipeline(session.config, make_context(ring, Strings(ring.string)))
     ring.set_critical(False)
     if ring.finish:
         return  # too late to be of use: the collector does it all
     spill = Spill(ring, staging_directory(session, ring) / "spill")
     interval = _INTERVAL_MS if owns_interpreter else _INTERVAL_IN_HOST_MS
-    if not owns_interpreter:
-        # The host ends its interpreter before C exit handlers run.
-        atexit.register(_finish_with_host, ring, session.config.exit_timeout)
     position, finishing = 0, False
     while not finishing:
         finishing = ring.wait_finish(interval)
@@ -69,8 +79,7 @@ def _consume(session: Session, path: Path, owns_interpreter: bool) -> None:
         session.log(f"state of {', '.join(sorted(lost))} cannot be handed over; replaying")
     else:
         content = pickle.dumps({"position": position, "pipeline": state})
-        write_atomically(beside(path, ".state"), content)
-    ring.mark_finished()
+        write_atomically(beside(ring.path, ".state"), content)
 
 
 def _finish_with_host(ring: Ring, timeout_ms: int) -> None:

@@ -54,6 +54,7 @@ def _shim_configuration(session: Session, root: int) -> dict[str, object]:
         "root": root,
         "children": int(config.children),
         "start": int(config.start),
+        "modules": int(config.modules),
         "ring_max": config.ring_max,
         "collector": int(config.collector),
         "quiet": int(session.document["verbosity"] < 0),

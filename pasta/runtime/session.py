@@ -5,6 +5,7 @@ processes      table of pids that carry libpasta (shim/core/processes.c)
 rings/         PID-SEQUENCE: the event rings; beside each, while it is being worked on:
                .state (what an embedded consumer had computed), .ended (how the process
                ended), .done (where its run directory is) or .problem (why there is none)
+modules/       images of loaded modules by the hash of their contents, if they are kept
 log.txt        lines of all of them
 """
 
@@ -67,6 +68,7 @@ class Session:
         }
         try:
             (directory / "rings").mkdir(parents=True, mode=0o700)
+            (directory / "modules").mkdir()
             (directory / "processes").write_bytes(bytes(TABLE_BYTES))
             (directory / "session.json").write_text(json.dumps(document))
         except OSError as error:

@@ -82,6 +82,9 @@ uint32_t pasta_intern_z(const char *text); /* NUL-terminated; NULL gives 0 */
 /* 64-bit FNV-1a over 8-byte words (tail bytes zero-extended): the content hash of modules. */
 uint64_t pasta_hash(const void *bytes, size_t length);
 
+/* Keeps a module's image in the run, once per content, if the user asked for that. */
+void pasta_keep_image(uint64_t hash, const void *image, size_t bytes);
+
 /* A fresh correlation id (from 1) and launch ordinal (from 0) of this process. */
 uint64_t pasta_next_correlation(void);
 uint64_t pasta_next_launch(void);

@@ -68,6 +68,7 @@ static void on_module(bool loaded, const pasta_nv_module *m) {
     pasta_nv_place at = place_of(m->context);
     /* hashed before the record is reserved: the consumer waits for reserved records */
     uint64_t hash = loaded && m->cubin ? pasta_hash(m->cubin, m->bytes) : PASTA_ABSENT_U64;
+    if (loaded) pasta_keep_image(hash, m->cubin, m->bytes);
     pasta_module *e = loaded ? PASTA_BEGIN_AS(module_load, module, at.device, at.context, PASTA_NO_STREAM)
                              : PASTA_BEGIN_AS(module_unload, module, at.device, at.context, PASTA_NO_STREAM);
     if (!loaded) pasta_nv_module_unloaded(m->module);

@@ -73,6 +73,7 @@ static void on_module(ra_callback_id id, const ra_module_data *d) {
     if (!loaded) __atomic_fetch_add(&unloads, 1, __ATOMIC_RELAXED);
     /* hashed before the record is reserved: the consumer waits for reserved records */
     uint64_t hash = loaded ? pasta_hash(d->image, d->bytes) : PASTA_ABSENT_U64;
+    if (loaded) pasta_keep_image(hash, d->image, d->bytes);
     pasta_module *e = loaded ? PASTA_BEGIN_AS(module_load, module, d->device, context, PASTA_NO_STREAM)
                              : PASTA_BEGIN_AS(module_unload, module, d->device, context, PASTA_NO_STREAM);
     if (!e) return;

@@ -1,0 +1,46 @@
+/* Images of loaded modules, kept once per content in the session directory when the user asked for
+ * them (run.modules).  That directory is shared memory: the vendor's callback waits for a copy in
+ * memory, never for a disk. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core.h"
+#include "internal.h"
+
+enum { LONGEST = 4096 };
+
+static bool write_all(int fd, const uint8_t *bytes, size_t length) {
+    while (length) {
+        ssize_t written = write(fd, bytes, length);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return false;
+        bytes += written;
+        length -= (size_t)written;
+    }
+    return true;
+}
+
+void pasta_keep_image(uint64_t hash, const void *image, size_t bytes) {
+    if (!pasta_config_u64("modules", 0) || !image || !bytes) return;
+    char path[LONGEST], temporary[LONGEST];
+    snprintf(path, sizeof path, "%s/modules/%016" PRIx64, pasta_session(), hash);
+    snprintf(temporary, sizeof temporary, "%s/modules/.%016" PRIx64 ".%d", pasta_session(), hash, (int)gettid());
+    pasta_signals held;
+    pasta_signals_hold(&held);
+    if (access(path, F_OK) != 0) {
+        int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        bool complete = fd >= 0 && write_all(fd, image, bytes);
+        if (fd >= 0) close(fd);
+        if (!complete || rename(temporary, path) != 0) {
+            unlink(temporary);
+            pasta_say("the image of a module (%zu bytes) could not be kept in %s: make room there", bytes,
+                      pasta_session());
+        }
+    }
+    pasta_signals_restore(&held);
+}
