@@ -24,6 +24,7 @@
 enum { STACK_BYTES = 8 << 20, JOIN_ATTEMPTS = 20, JOIN_PAUSE_MS = 100, LOOK_MS = 20, CRITICAL_SECONDS = 60 };
 
 static uint32_t started, done; /* done: the thread will not touch Python any more */
+static uint32_t joined;        /* the thread runs in an interpreter of the program's */
 
 static void want_collector(const char *why) {
     pasta_ring *r = pasta_ring_mine();
@@ -189,7 +190,7 @@ static const char *start_embedded(void) {
 /* Until the program has run for a while, ends, or publishes so much that the ring would be full
  * before Python is there. */
 static void wait_to_start(pasta_ring *r) {
-    uint64_t until = pasta_now() + pasta_config_u64("embed_delay_ms", 500) * 1000000u;
+    uint64_t until = pasta_now() + pasta_config_u64("embed_delay_ms", 5000) * 1000000u;
     uint64_t eighth = (uint64_t)r->max_segments * r->segment_slots / 8;
     for (uint64_t now = pasta_now(); now < until && !finishing(); now = pasta_now()) {
         uint64_t left = until - now, look = LOOK_MS * UINT64_C(1000000);
@@ -209,6 +210,7 @@ static void *consumer_thread(void *argument) {
         const char *why;
         dl_iterate_phdr(names_libpython, &has_libpython);
         if (find_host(&host)) {
+            __atomic_store_n(&joined, 1, __ATOMIC_RELEASE);
             why = join_host(&host);
             set_critical(1); /* until Python says otherwise */
             if (!why) why = finishing() ? NULL : consume(false);
@@ -252,7 +254,7 @@ void pasta_consumer_start(bool after_fork) {
         started = 1;
 }
 
-void pasta_consumer_forget(void) { started = done = 0; }
+void pasta_consumer_forget(void) { started = done = joined = 0; }
 
 void pasta_consumer_finish(void) {
     pasta_ring *r = pasta_ring_mine();
@@ -262,7 +264,10 @@ void pasta_consumer_finish(void) {
     pasta_host_python host;
     /* Ended by exit() from a thread that holds the interpreter lock: the consumer can never get
      * it, so what is in the ring is left to the launcher. */
-    if (find_host(&host) && host.is_initialized() && host.check()) return;
+    bool python = find_host(&host);
+    if (python && host.is_initialized() && host.check()) return;
+    /* A host's interpreter that is no more has ended the thread, or holds it for ever. */
+    if (python && !host.is_initialized() && __atomic_load_n(&joined, __ATOMIC_ACQUIRE)) return;
     /* A tool that hangs may be left behind; a thread that loads libraries or compiles may not:
      * their destructors run next. */
     uint64_t patience = pasta_config_u64("exit_timeout_ms", 5000) * 1000000u;
