@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from bench.publish import RING, ROOT
 
@@ -128,8 +127,3 @@ def interleaved(
         measured[0].append(first())
         measured[1].append(second())
     return measured
-
-
-def median_ratio(first: Sequence[float], second: Sequence[float]) -> float:
-    """Median over the pairs of second / first."""
-    return median(b / a for a, b in zip(first, second, strict=True))
