@@ -38,8 +38,12 @@ def libpython() -> Path | None:
     """The shared library of this Python, or None where only a static one exists.
 
     Looks where the interpreter was configured to put it, beside its base prefix (relocated
-    builds, conda) and in the multi-architecture directory (Debian).
+    builds, conda) and in the multi-architecture directory (Debian). PASTA_LIBPYTHON names another
+    one; set but empty, none.
     """
+    named = os.environ.get("PASTA_LIBPYTHON")
+    if named is not None:
+        return Path(named) if named else None
     version = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags}"
     names = [
         str(sysconfig.get_config_var("INSTSONAME") or ""),

@@ -195,7 +195,7 @@ class Launcher:
         with (self.session.directory / "log.txt").open("ab") as log:
             watched.collector = subprocess.Popen(
                 [
-                    sys.executable, "-I", "-c", _COLLECTOR, json.dumps(module_path()),
+                    sys.executable, "-I", "-u", "-c", _COLLECTOR, json.dumps(module_path()),
                     str(watched.path), *(["--plain-name"] if first else []),
                 ],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,

@@ -181,7 +181,8 @@ def test_working_directory(pasta_preload, compile_c, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     program = compile_c(
-        "int main(int n, char **a) { launch(1); char b[4096]; puts(getcwd(b, 4096)); return n && chdir(a[1]); }"
+        "int main(int n, char **a) {"
+        "  launch(1); char b[4096]; puts(getcwd(b, 4096)); return n && chdir(a[1]); }"
     )
     done = pasta_preload(program, elsewhere)
     assert done.stdout == f"{done.directory}\n"
@@ -216,7 +217,8 @@ def test_resource_limits(pasta_preload) -> None:
 def test_session_and_group(pasta_preload, compile_c) -> None:
     """The program is in the launcher's process group: the terminal's keys reach it."""
     program = compile_c(
-        'int main(void) { printf("%d %d", getpgrp() == getpgid(getppid()), getpid() == getpgrp()); }'
+        "int main(void) {"
+        '  printf("%d %d", getpgrp() == getpgid(getppid()), getpid() == getpgrp()); }'
     )
     assert pasta_preload(program).stdout == "1 0"
 
@@ -300,7 +302,7 @@ def test_under_timeout(pasta_preload, compile_c) -> None:
 def test_reader_gone(pasta_preload, compile_c) -> None:
     """`pasta-preload program | head -1`: the program dies of SIGPIPE, as it would without us."""
     program = compile_c(
-        r"""int main(void) { launch(2); for (int i = 0; i < 100000; i++) puts("line"); return 0; }"""
+        'int main(void) { launch(2); for (int i = 0; i < 100000; i++) puts("line"); return 0; }'
     )
     process = pasta_preload.popen(program)
     assert process.stdout is not None
@@ -349,7 +351,8 @@ def test_scripts_like_a_version_managers_shim(pasta_preload, compile_c, tmp_path
     shim = tmp_path / "shims" / "tool"
     shim.parent.mkdir()
     shim.write_text(
-        f'#!/usr/bin/env bash\nset -e\nprogram="${{0##*/}}"\nexec env PATH="$PATH" "{real.parent}/$program" "$@"\n'
+        '#!/usr/bin/env bash\nset -e\nprogram="${0##*/}"\n'
+        f'exec env PATH="$PATH" "{real.parent}/$program" "$@"\n'
     )
     shim.chmod(0o755)
     done = pasta_preload("tool", environment={"PATH": f"{shim.parent}:{os.environ['PATH']}"})

@@ -108,7 +108,9 @@ def test_exit_from_another_thread(pasta_preload, compile_c, mode: str) -> None:
 
 
 def test_threads_that_outlive_main(pasta_preload, compile_c, mode: str) -> None:
-    thread = "static void *go_on(void *p) { sleep_ms(200); launch(5); sleep_ms(100); launch(6); exit(3); return p; }"
+    thread = """static void *go_on(void *p) {
+        sleep_ms(200); launch(5); sleep_ms(100); launch(6); exit(3); return p;
+    }"""
     body = "pthread_t t; pthread_create(&t, NULL, go_on, NULL); pthread_exit(NULL);"
     done = pasta_preload(compile_c(source(mode, body, thread)), options=options(mode))
     assert done.exit_status == 3
@@ -226,7 +228,10 @@ def test_signals_reach_the_programs_threads(pasta_preload, compile_c) -> None:
         #include <sys/time.h>
         static pid_t main_thread;
         static atomic_int here, elsewhere;
-        static void tick(int n) { (void)n; if (syscall(SYS_gettid) == main_thread) here++; else elsewhere++; }
+        static void tick(int n) {
+            (void)n;
+            if (syscall(SYS_gettid) == main_thread) here++; else elsewhere++;
+        }
         int main(void) {
             main_thread = getpid();
             struct sigaction action = {.sa_handler = tick};
@@ -262,7 +267,8 @@ def test_process_local_state_is_the_programs(pasta_preload, compile_c) -> None:
             for (int i = 1; i < 32; i++)
                 handled += !sigaction(i, NULL, &action) && action.sa_handler != SIG_DFL;
             (void)before;
-            printf("%s %d %03o %d", setlocale(LC_ALL, NULL), fegetround() == FE_TONEAREST, umask(0), handled);
+            printf("%s %d ", setlocale(LC_ALL, NULL), fegetround() == FE_TONEAREST);
+            printf("%03o %d", umask(0), handled);
             return 0;
         }""",
         "-lm",

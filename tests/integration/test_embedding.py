@@ -1,0 +1,440 @@
+"""Where Python runs: embedded in a program without one, as a thread of the program's own, or in a
+collector beside it; and that the program cannot tell."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import EMBED_NOW, base_environment, wait_until
+
+#: Lives until a consumer is at work; 340 launches. With an argument it ends before.
+LIVES = """
+int main(int n, char **a) {
+    (void)a;
+    launch(300);
+    if (n == 1) wait_for_consumer();
+    launch(40);
+    %s
+    return 3;
+}"""
+#: A Python program that lives until a consumer has started; 12 launches.
+HOST = """
+import time
+launch(5)
+until = time.monotonic() + {seconds}
+while time.monotonic() < until:
+    sum(range(1000))
+launch(7)
+print("output of the program")
+"""
+NOTE = r"process \d+ is analysed beside itself: (.*)"
+
+
+def reasons(lines: list[str]) -> list[str]:
+    """Why collectors ran, as told on stderr."""
+    return [match[1] for line in lines if (match := re.fullmatch(NOTE, line))]
+
+
+# ---- a program without Python
+
+
+def test_embedded(pasta_preload, compile_c) -> None:
+    done = pasta_preload(compile_c(LIVES % ""), options=EMBED_NOW)
+    assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
+    assert (done.run.consumer, done.run.launches, done.notes) == ("embedded", 340, [])
+
+
+def test_collector_asked_for(pasta_preload, compile_c) -> None:
+    program = compile_c(LIVES % 'printf("%d %d", is_mapped("libpython"), is_mapped("_embed"));')
+    done = pasta_preload(program, options=("--collector",))
+    assert (done.exit_status, done.stdout, done.target_stderr) == (3, "0 0", "")
+    assert (done.run.consumer, done.run.launches, done.notes) == ("collector", 340, [])
+
+
+def test_results_do_not_depend_on_the_consumer(pasta_preload, compile_c) -> None:
+    """Counts and names of the report, however they were computed."""
+    program = compile_c(LIVES % "")
+    reports = []
+    for way, options, argument in WAYS:
+        options = (*options, "-t", "kernel_freq", "-f", "-o", "pasta-out/r")
+        run = pasta_preload(program, *argument, options=options).run
+        assert (run.consumer, run.launches) == (way, 340)
+        kernels = pq.read_table(run.path / "results" / "kernel_freq" / "kernels.parquet")
+        kernels = kernels.select(["kernel", "launches"])
+        reports.append((run.manifest["events"], run.manifest["recorded"], kernels.to_pydict()))
+    assert reports[0] == reports[1] == reports[2]
+
+
+#: Every way of consuming, the options and the program's argument that lead to it.
+WAYS = (
+    ("afterwards", (), ("brief",)),
+    ("embedded", EMBED_NOW, ()),
+    ("collector", ("--collector",), ()),
+)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"PYTHONHOME": "/nonexistent", "PYTHONPATH": "/nonexistent"},
+        {"PYTHONSTARTUP": "/nonexistent", "PYTHONMALLOC": "debug", "PYTHONDEVMODE": "1"},
+        {"PATH": "/nonexistent"},
+    ],
+    ids=["home", "switches", "path"],
+)
+def test_pythons_environment_variables_of_the_program(
+    pasta_preload, compile_c, broken: dict[str, str]
+) -> None:
+    """They are the program's: the embedded interpreter is the one PASTA is installed with."""
+    assignments = [f"{name}={value}" for name, value in broken.items()]
+    done = pasta_preload("/usr/bin/env", *assignments, compile_c(LIVES % ""), options=EMBED_NOW)
+    assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
+    assert (done.run.consumer, done.run.launches, done.notes) == ("embedded", 340, [])
+
+
+def test_output_of_tools_is_not_the_programs(pasta_preload, compile_c, tmp_path: Path) -> None:
+    """What a tool prints, also below Python's level, goes to the log."""
+    tool = tmp_path / "talker.py"
+    tool.write_text(
+        "import os, sys\n"
+        "from pasta.tool import Result, Tool\n"
+        "class Talker(Tool):\n"
+        "    'Prints.'\n"
+        "    def on_launches(self, launches):\n"
+        "        print('said to stdout'); print('said to stderr', file=sys.stderr)\n"
+        "    def result(self):\n"
+        "        print('said in result'); return Result(summary='talked')\n"
+    )
+    for way, options, argument in WAYS:
+        options = (*options, "-t", str(tool), "-f", "-o", "pasta-out/r")
+        done = pasta_preload(compile_c(LIVES % ""), *argument, options=options)
+        assert done.run.consumer == way
+        assert (done.stdout, done.target_stderr) == ("", "")
+        assert "said to stdout" in done.run.log
+        assert "said to stderr" in done.run.log
+        assert "said in result" in done.run.log
+
+
+# ---- a Python program of PASTA's own environment
+
+
+def expect_host(done, status: int, launches: int) -> None:
+    assert done.exit_status == status
+    assert done.run.launches == launches
+    assert done.notes == []
+
+
+@pytest.mark.parametrize("threading", ["", "import threading\n"], ids=["plain", "threading"])
+def test_joins_the_program(pasta_preload, python_program, threading: str) -> None:
+    """The interpreter of the program runs the tools; its output is what it would be."""
+    program = python_program(threading + HOST.format(seconds=2))
+    done = pasta_preload(sys.executable, program, options=EMBED_NOW)
+    expect_host(done, 0, 12)
+    assert (done.stdout, done.target_stderr) == ("output of the program\n", "")
+    assert done.run.consumer == "embedded"
+
+
+def test_program_sees_little_of_it(pasta_preload, python_program) -> None:
+    """No thread in `threading`, none more to wait for, main thread and modules of its own."""
+    program = python_program(
+        HOST.format(seconds=2)
+        + "import threading, sys, signal, gc\n"
+        + "print(threading.enumerate() == [threading.main_thread()] or threading.enumerate())\n"
+        + "print(threading.current_thread() is threading.main_thread())\n"
+        + "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
+        + "print(sys.argv, sys.stdout is sys.__stdout__, gc.isenabled())\n"
+    )
+    alone = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, env=base_environment()
+    )
+    done = pasta_preload(sys.executable, program, options=EMBED_NOW)
+    assert done.stdout == alone.stdout
+    assert done.run.consumer == "embedded"
+
+
+ENDS = {
+    "return": ("", 0),
+    "sys.exit": ("import sys; sys.exit(3)", 3),
+    "os._exit": ("import os; os._exit(3)", 3),
+    "exception": ("raise KeyError('of the program')", 1),
+    "SIGKILL": ("import os; os.kill(os.getpid(), 9)", -9),
+    "SIGTERM": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15),
+    "abort": ("import os; os.abort()", -6),
+    "KeyboardInterrupt": ("raise KeyboardInterrupt", -2),
+    "exit of a thread": (
+        "import os, threading\n"
+        "threading.Thread(target=lambda: os._exit(3)).start(); time.sleep(60)",
+        3,
+    ),
+    "atexit": ("import atexit; atexit.register(launch, 4)", 0),
+    "daemon thread": (
+        "import threading\n"
+        "def work():\n"
+        "    while True: sum(range(10000))\n"
+        "threading.Thread(target=work, daemon=True).start()",
+        0,
+    ),
+    "exec": ("import os; os.execvp('true', ['true'])", 0),
+}
+
+
+@pytest.mark.parametrize("way", ENDS)
+def test_python_program_ends(pasta_preload, python_program, way: str) -> None:
+    end, status = ENDS[way]
+    program = python_program(HOST.format(seconds=1.5) + end + "\n")
+    done = pasta_preload(sys.executable, program, options=EMBED_NOW)
+    alone = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, env=base_environment()
+    )
+    expect_host(done, status, 16 if way == "atexit" else 12)
+    assert alone.returncode == status
+    assert done.stdout == alone.stdout
+    assert done.target_stderr == alone.stderr
+    assert done.run.consumer == "embedded"
+
+
+@pytest.mark.parametrize("way", ["return", "sys.exit", "SIGKILL", "atexit"])
+def test_brief_python_program(pasta_preload, python_program, way: str) -> None:
+    end, status = ENDS[way]
+    done = pasta_preload(sys.executable, python_program("launch(12)\n" + end + "\n"))
+    expect_host(done, status, 16 if way == "atexit" else 12)
+    assert done.run.consumer == "afterwards"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_multiprocessing(pasta_preload, python_program, method: str) -> None:
+    """Every worker has a run; a forked one of a program that PASTA runs in is analysed beside."""
+    program = python_program(
+        "import multiprocessing, time\n"
+        "def work(count):\n"
+        "    launch(count)\n"
+        "if __name__ == '__main__':\n"
+        f"    context = multiprocessing.get_context({method!r})\n"
+        "    launch(1)\n"
+        "    time.sleep(1.5)\n"
+        "    workers = [context.Process(target=work, args=(count,)) for count in (2, 3)]\n"
+        "    for worker in workers: worker.start()\n"
+        "    for worker in workers: worker.join()\n"
+        "    print([worker.exitcode for worker in workers])\n"
+    )
+    done = pasta_preload(sys.executable, program, options=EMBED_NOW)
+    assert (done.exit_status, done.stdout, done.target_stderr) == (0, "[0, 0]\n", "")
+    assert sorted(run.launches for run in done.runs) == [1, 2, 3]
+    assert set(reasons(done.notes)) == set()
+
+
+def test_interpreter_options_of_the_program(pasta_preload, python_program) -> None:
+    """Isolated, without site: a collector is enough, and nothing is printed by Python."""
+    program = python_program(HOST.format(seconds=1))
+    done = pasta_preload(sys.executable, "-I", "-S", "-B", program, options=EMBED_NOW)
+    assert (done.exit_status, done.stdout, done.target_stderr) == (0, "output of the program\n", "")
+    assert done.run.launches == 12
+
+
+# ---- Python programs of other environments
+
+
+def other_pythons() -> list[str]:
+    """Interpreters of other versions on PATH, behind version managers' shims too."""
+    found: dict[tuple[int, ...], str] = {}
+    for minor in range(6, 20):
+        path = shutil.which(f"python3.{minor}")
+        if not path or minor == sys.version_info.minor:
+            continue
+        done = subprocess.run(
+            [path, "-c", "import ctypes, sys; print(sys.executable)"],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode == 0:
+            found[3, minor] = done.stdout.strip()
+    return [found[version] for version in sorted(found)]
+
+
+def test_other_version(pasta_preload, python_program) -> None:
+    """Never embedded: both runtimes' symbols would mix."""
+    pythons = other_pythons()
+    if not pythons:
+        pytest.skip("no python3.N of another version on PATH")
+    program = python_program(HOST.format(seconds=1.5))
+    for python in {pythons[0], pythons[-1]}:
+        done = pasta_preload(python, program, options=(*EMBED_NOW, "-o", "pasta-out/%p"))
+        assert (done.exit_status, done.stdout) == (0, "output of the program\n")
+        assert done.target_stderr == ""
+        run = done.runs[-1]
+        assert (run.launches, run.consumer) == (12, "collector")
+        assert reasons(done.notes) == ["the program runs another version of Python than PASTA"]
+
+
+def test_environment_with_google_pasta(pasta_preload, python_program, tmp_path: Path) -> None:
+    """Another package `pasta` in the program's environment: nothing is imported from it."""
+    foreign = tmp_path / "site" / "pasta"
+    foreign.mkdir(parents=True)
+    (foreign / "__init__.py").write_text(
+        "print('imported the wrong pasta')\nraise SystemExit(77)\n"
+    )
+    program = python_program(HOST.format(seconds=1.5))
+    command = ("env", f"PYTHONPATH={foreign.parent}", sys.executable, program)
+    done = pasta_preload(*command, options=EMBED_NOW)
+    assert (done.exit_status, done.stdout) == (0, "output of the program\n")
+    assert (done.run.launches, done.run.consumer) == (12, "collector")
+    assert reasons(done.notes) == [
+        "the program's Python environment is not the one PASTA is installed in"
+    ]
+
+
+def test_virtual_environment_without_pasta(pasta_preload, python_program, tmp_path: Path) -> None:
+    """The same interpreter, other packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    program = python_program(HOST.format(seconds=1.5))
+    command = ("env", "-u", "PYTHONPATH", tmp_path / "venv" / "bin" / "python", program)
+    done = pasta_preload(*command, options=EMBED_NOW)
+    assert (done.exit_status, done.stdout) == (0, "output of the program\n")
+    assert (done.run.launches, done.run.consumer) == (12, "collector")
+    assert reasons(done.notes) == [
+        "the program's Python environment is not the one PASTA is installed in"
+    ]
+
+
+def test_program_that_embeds_python_later(pasta_preload, compile_c, native: Path) -> None:
+    """A C program that starts a Python of its own after PASTA's was embedded, or before."""
+    library = subprocess.run(
+        [sys.executable, "-c", "from pasta import paths; print(paths.libpython() or '')"],
+        env=base_environment(), cwd="/", capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    if not library:
+        pytest.skip("this Python has no shared library")
+    program = compile_c(
+        r"""
+        #include <dlfcn.h>
+        int main(int n, char **a) {
+            void *python = n > 1 ? dlopen(a[1], RTLD_NOW | RTLD_GLOBAL) : NULL;
+            void (*initialize)(void);
+            int (*run)(const char *);
+            if (!python) return 9;
+            *(void **)&initialize = dlsym(python, "Py_Initialize");
+            *(void **)&run = dlsym(python, "PyRun_SimpleString");
+            initialize();
+            launch(5);
+            int bad = run("import time; t = time.monotonic() + 1.5\n"
+                          "while time.monotonic() < t: pass\n"
+                          "print('mine', flush=True)");
+            launch(7);
+            return bad;
+        }""",
+        "-ldl",
+    )
+    done = pasta_preload(program, library, options=EMBED_NOW)
+    assert (done.exit_status, done.stdout, done.target_stderr) == (0, "mine\n", "")
+    assert done.run.launches == 12
+
+
+# ---- a PASTA that cannot embed
+
+
+def test_python_without_shared_library(pasta_preload, compile_c) -> None:
+    """A statically linked Python, as many distributions' and container images': beside."""
+    done = pasta_preload(
+        compile_c(LIVES % ""), options=EMBED_NOW, environment={"PASTA_LIBPYTHON": ""}
+    )
+    assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
+    assert (done.run.launches, done.run.consumer) == (340, "collector")
+    assert reasons(done.notes) == ["the Python that PASTA is installed with has no shared library"]
+
+
+def test_python_library_that_cannot_be_loaded(pasta_preload, compile_c, tmp_path: Path) -> None:
+    broken = tmp_path / "libpython.so"
+    broken.write_text("not a library")
+    done = pasta_preload(
+        compile_c(LIVES % ""), options=EMBED_NOW, environment={"PASTA_LIBPYTHON": str(broken)}
+    )
+    assert (done.exit_status, done.run.launches, done.run.consumer) == (3, 340, "collector")
+    (reason,) = reasons(done.notes)
+    assert reason.startswith(str(broken))
+
+
+def test_broken_site(pasta_preload, compile_c, tmp_path: Path) -> None:
+    """A sitecustomize that ends the interpreter, in PASTA's own environment, ends the launcher
+    with Python's own words before the program is started."""
+    (tmp_path / "sitecustomize.py").write_text("import os; os._exit(66)\n")
+    environment = {"PYTHONPATH": f"{tmp_path}:{base_environment().get('PYTHONPATH', '')}"}
+    done = pasta_preload(compile_c(LIVES % 'puts("ran");'), environment=environment)
+    assert (done.exit_status, done.stdout, done.runs) == (66, "", [])
+
+
+def test_site_that_fails_in_the_program_only(pasta_preload, compile_c, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'PASTA_SHIM' in os.environ:\n"
+        "    print('site of the program', file=sys.stderr)\n"
+        "    raise SystemExit(5)\n"
+    )
+    environment = {"PYTHONPATH": f"{tmp_path}:{base_environment().get('PYTHONPATH', '')}"}
+    done = pasta_preload(compile_c(LIVES % ""), options=EMBED_NOW, environment=environment)
+    assert done.exit_status == 3
+    assert done.run.launches == 340
+    assert done.stdout == ""
+
+
+def test_forked_from_an_embedded_program(pasta_preload, compile_c) -> None:
+    """Its child inherits an interpreter in an unknown state: the child is analysed beside."""
+    program = compile_c(
+        """int main(void) {
+            launch(5);
+            wait_for_consumer();
+            int status;
+            pid_t child = fork();
+            if (!child) { launch(6); sleep_ms(500); launch(1); exit(4); }
+            waitpid(child, &status, 0);
+            launch(3);
+            return WEXITSTATUS(status);
+        }"""
+    )
+    done = pasta_preload(program, options=EMBED_NOW)
+    assert done.exit_status == 4
+    by_launches = {run.launches: run.consumer for run in done.runs}
+    assert by_launches == {8: "embedded", 7: "collector"}
+
+
+def test_child_with_a_collector_outlives_the_program(pasta_preload, compile_c) -> None:
+    """Its collector goes on, and nobody starts another one on the same ring."""
+    program = compile_c(
+        r"""int main(void) {
+            int ready[2];
+            char byte = 0;
+            if (pipe(ready)) return 1;
+            if (!fork()) {
+                launch(5);
+                wait_for_consumer();
+                for (int i = 0; i < 3; i++) close(i);
+                if (write(ready[1], &byte, 1) != 1) return 2;
+                sleep_ms(1000);
+                launch(6);
+                return 0;
+            }
+            return read(ready[0], &byte, 1) != 1;
+        }"""
+    )
+    done = pasta_preload(program, options=("--collector",))
+    assert done.exit_status == 0
+    wait_until(lambda: done.runs, "the child's run is written")
+    wait_until(lambda: not pasta_preload.sessions(), "the session is over")
+    assert done.run.launches == 11
+    assert done.run.consumer == "collector"
+
+
+def test_no_consumer_for_a_process_that_only_annotates(pasta_preload, compile_c) -> None:
+    program = compile_c(
+        '#include "pasta.h"\n'
+        'int main(void) { pasta_range_push("a"); pasta_range_pop(); sleep_ms(800);'
+        'printf("%d", is_mapped("libpython")); return 0; }'
+    )
+    done = pasta_preload(program, options=EMBED_NOW)
+    assert (done.exit_status, done.stdout, done.stderr, done.runs) == (0, "0", "", [])
