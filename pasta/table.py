@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -85,7 +86,8 @@ class Table:
             numeric = name in self.units or _is_numeric(self.columns[name])
             # Folded where the terminal is narrow: a digit is never cut off.
             if numeric:
-                table.add_column(Text(label), justify="right", no_wrap=True)
+                heading = "\n".join(textwrap.wrap(label, _HEADING_COLUMNS, break_long_words=False))
+                table.add_column(Text(heading), justify="right", no_wrap=True)
             else:
                 table.add_column(Text(label), overflow="fold", min_width=_TEXT_COLUMNS)
         for row in self.rows(limit):
@@ -146,6 +148,8 @@ def formatted(value: Any, unit: Unit | None = None) -> str:
 
 #: Least width of a column of text, so that many columns of numbers leave it readable.
 _TEXT_COLUMNS = 16
+#: Headings of numbers are broken to about the width of the numbers.
+_HEADING_COLUMNS = 10
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIMES = ("ns", "us", "ms", "s")
 
