@@ -12,6 +12,7 @@ from pathlib import Path
 from pasta.errors import PastaError
 
 _PT_INTERP = 3
+_ELF_HEADER = 64
 
 
 class CannotRun(PastaError):
@@ -52,7 +53,7 @@ def _obstacle(path: Path, depth: int = 0) -> str | None:
     if head[:2] == b"#!" and depth < 4:
         interpreter = head[2:].split(b"\n", 1)[0].split()
         return _obstacle(Path(os.fsdecode(interpreter[0])), depth + 1) if interpreter else None
-    if head[:4] != b"\x7fELF":
+    if head[:4] != b"\x7fELF" or len(head) < _ELF_HEADER:  # exec decides
         return None
     if head[4] != 2:
         return f"{path} is a 32-bit program, and PASTA's library is 64-bit"
@@ -69,5 +70,11 @@ def _has_interpreter(path: Path, head: bytes) -> bool:
     with path.open("rb") as file:
         file.seek(offset)
         table = file.read(size * count)
-    kinds = [struct.unpack_from("<I", table, i * size)[0] for i in range(len(table) // size)]
+    kinds = [struct.unpack_from("<I", table, at)[0] for at in range(0, len(table) - 3, size or 1)]
     return _PT_INTERP in kinds
+
+
+def is_text(path: str) -> bool:
+    """Whether a file looks like a script rather than a binary."""
+    with open(path, "rb") as file:  # noqa: PTH123
+        return b"\0" not in file.read(512)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pasta.errors import RunError
-from pasta.runtime.executable import CannotRun, Executable
+from pasta.runtime.executable import CannotRun, Executable, is_text
 from pasta.runtime.injection import module_path, target_environment
 from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.session import Ended, Session, beside, write_ended
@@ -303,7 +303,13 @@ def _become(
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.execve(path, command, target)
+        try:
+            os.execve(path, command, target)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC or not is_text(path):
+                raise
+            # a script that names no interpreter: as shells and env do
+            os.execve("/bin/sh", ["/bin/sh", path, *command[1:]], target)
     except OSError as error:
         number = error.errno or errno.EIO
     finally:
