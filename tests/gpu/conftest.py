@@ -69,12 +69,12 @@ class Ran:
     @property
     def expected(self) -> dict[str, int]:
         """The lines KEY=COUNT that the program printed."""
-        lines = re.findall(r"^([a-z_.]+(?::\w+)?)=(\d+)$", self.stdout, re.MULTILINE)
+        lines = re.findall(r"^([a-z_.]+(?::\w+)?(?:@\d+)?)=(\d+)$", self.stdout, re.MULTILINE)
         return {key: int(count) for key, count in lines}
 
 
 class Counts:
-    """Records of a run by key: KIND[.graph | .blocks | .DETAIL[.bytes] | :NAME][.at_least]."""
+    """Records of a run by key: KIND[.graph | .blocks | .DETAIL[.bytes] | :NAME][@DEVICE][.at_least]."""
 
     #: The column that DETAIL is a value of.
     DETAIL = {
@@ -88,13 +88,16 @@ class Counts:
         self.run = run
 
     def __getitem__(self, key: str) -> int:
-        kind, _, rest = key.removesuffix(".at_least").partition(".")
+        key, _, device = key.removesuffix(".at_least").partition("@")
+        kind, _, rest = key.partition(".")
         kind, _, name = kind.partition(":")
         table = self.run.table(kind)
         if table is None:
             return 0
         flags = table["flags"].to_numpy()
         table = table.filter((flags & INTERNAL) == 0)
+        if device:
+            table = table.filter([found == int(device) for found in table["device"].to_pylist()])
         if name:
             names = [text or "" for text in table["name"].to_pylist()]
             return sum(name in text for text in names)
