@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
@@ -74,7 +75,8 @@ class Ran:
 
 
 class Counts:
-    """Records of a run by key: KIND[.graph | .blocks | .DETAIL[.bytes] | :NAME][@DEVICE][.at_least]."""
+    """Records of a run by key: KIND[.graph | .blocks | .DETAIL[.bytes] | :NAME][@DEVICE], and
+    then perhaps .at_least."""
 
     #: The column that DETAIL is a value of.
     DETAIL = {
@@ -97,7 +99,7 @@ class Counts:
         flags = table["flags"].to_numpy()
         table = table.filter((flags & INTERNAL) == 0)
         if device:
-            table = table.filter([found == int(device) for found in table["device"].to_pylist()])
+            table = table.filter(pc.equal(table["device"], int(device)))
         if name:
             names = [text or "" for text in table["name"].to_pylist()]
             return sum(name in text for text in names)
@@ -111,7 +113,7 @@ class Counts:
             detail, column = "", "bytes"
         if detail:
             values = table[self.DETAIL[kind]].to_pylist()
-            table = table.filter([value == detail for value in values])
+            table = table.filter(pa.array([value == detail for value in values], pa.bool_()))
         return int(pc.sum(table[column]).as_py() or 0) if column else table.num_rows
 
     def check(self, expected: dict[str, int]) -> None:
