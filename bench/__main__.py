@@ -51,9 +51,9 @@ def main() -> int:
     for name in arguments.names or BENCHMARKS:
         for figure in BENCHMARKS[name]():
             figures.append(figure)
-            measured = f"{figure.value:.4g} {figure.unit}"
             print(
-                f"{figure.name:50} {measured:>22}  {figure.target:22} {figure.verdict}", flush=True
+                f"{figure.name:50} {figure.measured:>22}  {figure.target:22} {figure.verdict}",
+                flush=True,
             )
     if arguments.json:
         content = [{**asdict(figure), "verdict": figure.verdict} for figure in figures]

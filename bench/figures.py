@@ -21,13 +21,22 @@ _PRELOAD = "from pasta_entry import pasta_preload; pasta_preload()"
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured number; `most` or `least` is its target, both None where it has none."""
+    """A measured number; `most` or `least` is its target, both None where it has none.
+
+    `error` is the standard error, where several measurements tell it.
+    """
 
     name: str
     value: float
     unit: str
     most: float | None = None
     least: float | None = None
+    error: float = 0
+
+    @property
+    def measured(self) -> str:
+        error = f" ± {self.error:.2g}" if self.error else ""
+        return f"{self.value:.4g}{error} {self.unit}"
 
     @property
     def target(self) -> str:
@@ -37,6 +46,10 @@ class Figure:
 
     @property
     def verdict(self) -> str:
+        if self.most is not None and self.error > self.most:
+            return "too noisy"
+        if self.most is not None and self.value > self.most >= self.value - self.error:
+            return "unclear"
         if self.most is not None:
             return "met" if self.value <= self.most else "MISSED"
         if self.least is not None:

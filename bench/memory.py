@@ -135,4 +135,4 @@ def _peak(command: list[str], directory: Path) -> Watch:
 
 if __name__ == "__main__":
     for figure in measure():
-        print(f"{figure.name}: {figure.value:.4g} {figure.unit}")
+        print(f"{figure.name}: {figure.measured}")

@@ -2,7 +2,7 @@
 
 The program is a small network's forward pass on the reference accelerator (bench/c/steps.c), once
 with its kernels on all cores, once on one.  Three ways, in turn: natively, as pasta-preload runs it
-(two seconds are too short for Python to be started in it), and with Python started in it at once.
+(two seconds are too few for Python to be started in it), and with Python started in it at once.
 Processor time is told too: on a busy machine it varies less than time on the clock does.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 from bench.figures import (
     Figure,
@@ -35,41 +35,42 @@ def measure() -> list[Figure]:
             ("all cores", environment()),
             ("one core", environment(REFACC_THREADS="1")),
         ):
-            plain, embedded = _slowdown(program, directory, env)
+            rounds = _rounds(program, directory, env)
             figures += [
-                Figure(f"slowdown: loop of 2 s, {title}", plain["loop_ns"], "%", most=2),
-                Figure(f"slowdown: median step, {title}", plain["step_ns"], "%", most=2),
-                Figure(f"slowdown: processor time, {title}", plain["processor_ns"], "%", most=2),
-                Figure(f"slowdown: median step with Python, {title}", embedded["step_ns"], "%"),
-                Figure(
-                    f"slowdown: start of Python, {title}",
-                    embedded["more_ns"] / 1e6,
-                    "ms of processor",
-                ),
+                _slower(f"slowdown: loop of 2 s, {title}", rounds, 1, "loop_ns", 2),
+                _slower(f"slowdown: median step, {title}", rounds, 1, "step_ns", 2),
+                _slower(f"slowdown: processor time, {title}", rounds, 1, "processor_ns", 2),
+                _slower(f"slowdown: median step with Python, {title}", rounds, 2, "step_ns"),
             ]
+            more = [(each[2]["processor_ns"] - each[0]["processor_ns"]) / 1e6 for each in rounds]
+            name = f"slowdown: start of Python, {title}"
+            figures.append(Figure(name, median(more), "ms CPU", error=_error(more)))
     return figures
 
 
-def _slowdown(
-    program: Path, directory: Path, env: dict[str, str]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Per cent more than natively of what the program prints, as PASTA runs it and with Python."""
+def _rounds(program: Path, directory: Path, env: dict[str, str]) -> list[list[dict[str, float]]]:
+    """What the program prints, in each round natively, under PASTA, and with Python at once."""
     trial = values(run([program, "200"], env))
     steps = str(round(_SECONDS * 1e9 / (trial["loop_ns"] / 200)))
     preload = [*preload_command(), "-q", "-f", "-o", str(directory / "run")]
     ways = ([], [*preload, "--"], [*preload, *_EMBEDDED, "--"])
-    rounds = [[values(run([*way, program, steps], env)) for way in ways] for _ in range(_ROUNDS)]
-    found = [
-        {
-            name: 100 * (median(r[way][name] / r[0][name] for r in rounds) - 1)
-            for name in rounds[0][0]
-        }
-        for way in (1, 2)
-    ]
-    found[1]["more_ns"] = median(r[2]["processor_ns"] - r[0]["processor_ns"] for r in rounds)
-    return found[0], found[1]
+    return [[values(run([*way, program, steps], env)) for way in ways] for _ in range(_ROUNDS)]
+
+
+def _slower(
+    name: str, rounds: list[list[dict[str, float]]], way: int, value: str, most: float | None = None
+) -> Figure:
+    """Median over the rounds of how many per cent more a way takes than the native run."""
+    more = [100 * (each[way][value] / each[0][value] - 1) for each in rounds]
+    return Figure(name, median(more), "%", most=most, error=_error(more))
+
+
+def _error(sample: list[float]) -> float:
+    """Standard error of the median of a normal sample, from its quartiles."""
+    lower, _, upper = quantiles(sample, n=4)
+    return 1.253 * (upper - lower) / 1.349 / len(sample) ** 0.5
 
 
 if __name__ == "__main__":
     for figure in measure():
-        print(f"{figure.name}: {figure.value:.2f} {figure.unit}")
+        print(f"{figure.name}: {figure.measured}")

@@ -74,4 +74,4 @@ def _spawn(env: dict[str, str]) -> float:
 
 if __name__ == "__main__":
     for figure in measure():
-        print(f"{figure.name}: {figure.value:.4g} {figure.unit}")
+        print(f"{figure.name}: {figure.measured}")
