@@ -386,6 +386,7 @@ int ra_context_destroy(ra_context context) {
     RA_REQUIRE(ra_object_is(context, RA_TYPE_CONTEXT), RA_INVALID_HANDLE);
     RA_REQUIRE(!context->primary, RA_INVALID_VALUE);
     RA_TRY(ra_context_drain(context));
+    ra_memory_retire_context(context);
     tell_context(context, RA_CALLBACK_CONTEXT_DESTROYED);
     atomic_store(&context->object.alive, 0);
     for (struct ra_stream_s *s = context->streams; s; s = s->next) ra_stream_tell_stop(s);

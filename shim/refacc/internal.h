@@ -93,6 +93,8 @@ extern struct ra_window ra_window;
 int ra_memory_map(void);
 void ra_memory_unmap(void);
 void ra_memory_forget(void);
+/* Takes what is live in a context out of use and tells the tools of each free; no lock held. */
+void ra_memory_retire_context(struct ra_context_s *context);
 void ra_memory_release_context(struct ra_context_s *context); /* ra_lock held */
 
 /* ---- stream.c ---- */

@@ -12,7 +12,7 @@
 #define RETURN_PAGES (UINT64_C(1) << 20) /* freed blocks of this size are given back to the system */
 #define FIRST_BASE UINT64_C(0x6a0000000000)
 
-enum block_state { BLOCK_FREE, BLOCK_LIVE, BLOCK_PENDING /* freed in stream order, not yet there */ };
+enum block_state { BLOCK_FREE, BLOCK_LIVE, BLOCK_PENDING /* freed, not yet given back */ };
 
 /* The blocks of a region are a list in address order without gaps. */
 struct block {
@@ -129,11 +129,29 @@ void ra_memory_release_context(struct ra_context_s *context) {
 
 /* ---- allocation ---- */
 
+static struct block *live_block_of(const struct ra_context_s *context) {
+    for (int i = 0; i <= RA_MAX_DEVICES; i++)
+        for (struct block *b = regions[i]; b; b = b->next)
+            if (b->context == context && b->state == BLOCK_LIVE) return b;
+    return NULL;
+}
+
 static void tell_memory(const struct block *b, uint64_t stream, bool asynchronous, ra_callback_id id) {
     if (!ra_tools_want(RA_DOMAIN_RESOURCE)) return;
     ra_memory_data data = {
         sizeof data, b->context->device, (uintptr_t)b->context, stream, b->address, b->requested, b->kind, asynchronous};
     ra_tools_call(RA_DOMAIN_RESOURCE, id, &data);
+}
+
+void ra_memory_retire_context(struct ra_context_s *context) {
+    struct block *b;
+    do {
+        pthread_mutex_lock(&ra_lock);
+        b = live_block_of(context);
+        if (b) b->state = BLOCK_PENDING;
+        pthread_mutex_unlock(&ra_lock);
+        if (b) tell_memory(b, 0, false, RA_CALLBACK_MEMORY_FREED);
+    } while (b);
 }
 
 static int allocate(void **address, uint64_t bytes, ra_memory_kind kind, struct ra_context_s *context,
