@@ -313,6 +313,8 @@ def main() -> int:
     parser.add_argument("ring", type=Path)
     parser.add_argument("--plain-name", action="store_true")
     arguments = parser.parse_args()
+    # The launcher blocks it, and children inherit that: no time limit would ever end.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     try:
         done = collect(arguments.ring, plain_name=arguments.plain_name)
     except PastaError as error:
