@@ -28,7 +28,7 @@ def test_memory_of_a_destroyed_context_is_freed(
 ) -> None:
     done = pasta_preload(compile_c(PROGRAM))
     assert done.exit_status == 0
-    events = done.run.events
+    events = done.run.path / "events"
     allocated = pq.read_table(events / "memory_alloc-00000.parquet")
     freed = pq.read_table(events / "memory_free-00000.parquet")
     assert sorted(freed["address"].to_pylist()) == sorted(allocated["address"].to_pylist())
