@@ -223,7 +223,7 @@ class Launcher:
     def alive(self) -> set[int]:
         """Pids of this session's processes that still live."""
         self.processes.update()
-        return (self.processes.living() or self.processes.arriving()) - {self.root}
+        return (self.processes.living() or self.processes.arriving(self.root)) - {self.root}
 
     def finish(self) -> None:
         """Has the runs of all ended processes written; gives up after a long time."""

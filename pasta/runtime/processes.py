@@ -56,19 +56,24 @@ class ProcessTable:
         """All registered processes that still run."""
         return {pid for pid in self._started if self.lives(pid)}
 
-    def arriving(self) -> set[int]:
+    def arriving(self, root: int) -> set[int]:
         """Processes of this session that were started just now and have not registered yet.
+
+        `root` is the pid of the launched process: theirs were given out after it.
 
         A program may end right after a fork or spawn, before its child has run a single
         instruction: then the table does not show yet that somebody goes on.
         """
         newest = _ticks_since_boot() - _ARRIVAL_SECONDS * os.sysconf("SC_CLK_TCK")
+        last = _last_pid()
         found = set()
-        for entry in os.scandir("/proc"):
-            pid = int(entry.name) if entry.name.isdigit() else 0
-            if pid and pid not in self._started and (_started(pid) or 0) >= newest:
-                if self._maps_table(pid) or self._inherits_session(pid):
-                    found.add(pid)
+        for name in os.listdir("/proc"):
+            pid = int(name) if name.isdigit() else 0
+            later = root < pid <= last if root <= last else pid > root or 0 < pid <= last
+            if not later or pid in self._started or (_started(pid) or 0) < newest:
+                continue
+            if self._maps_table(pid) or self._inherits_session(pid):
+                found.add(pid)
         return found
 
     def _inherits_session(self, pid: int) -> bool:
@@ -94,6 +99,11 @@ def _started(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _last_pid() -> int:
+    """The pid that was given out last; numbers start again from low ones at some time."""
+    return int(Path("/proc/loadavg").read_text().split()[-1])
 
 
 def _ticks_since_boot() -> float:
