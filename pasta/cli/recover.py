@@ -47,7 +47,9 @@ def run(options: argparse.Namespace) -> int:
         if not (path / "session.json").exists():
             raise PastaError(f"{path} is not a session directory")
         session = Session.open(path)
-        if options.discard:
+        if _in_use(session):
+            print(f"{path}: left alone, its program or launcher still runs")
+        elif options.discard:
             session.remove()
             print(f"{path}: discarded")
         else:
