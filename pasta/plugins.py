@@ -62,7 +62,18 @@ def load_tools(
     for name in options:
         if name not in classes:
             _check_exists(name, classes, paths)
-    return [found(options.get(name)) for name, found in classes.items()]
+    return [_made(found, options.get(name)) for name, found in classes.items()]
+
+
+def _made(found: type[Tool], options: Mapping[str, object] | None) -> Tool:
+    try:
+        return found(options)
+    except ToolError:
+        raise
+    except Exception as error:
+        path = _file_of(found)
+        where = f"{path}{_line_in(error, Path(path))}"
+        raise ToolError(f"tool {found.name} cannot be made: {where}: {_one_line(error)}") from error
 
 
 def find_tools(spec: str, paths: Sequence[str | os.PathLike[str]] = ()) -> list[type[Tool]]:

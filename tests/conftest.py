@@ -30,7 +30,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "tests" / "fixtures"
 INSTALLED = bool(os.environ.get("PASTA_TEST_INSTALLED"))
-TIMEOUT = 90
+TIMEOUT = 45
 #: Python starts in the target at once, not only in one that runs for a while.
 EMBED_NOW = ("--set", "python.embed-delay=0")
 
@@ -189,6 +189,7 @@ class Preload:
             stdout, stderr = process.communicate(input, timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
+            self.kill_collectors()
             raise
         seconds = time.monotonic() - start
         directory = self.directory
@@ -204,6 +205,17 @@ class Preload:
         )  # fmt: skip
         self.launchers.append(process.pid)
         return self.finish(process)
+
+    def kill_collectors(self) -> None:
+        """Ends what would outlive a launcher that was killed, and removes its sessions."""
+        for session in self.sessions():
+            for entry in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    if os.fsencode(session) in entry.read_bytes():
+                        os.kill(int(entry.parent.name), signal.SIGKILL)
+                except OSError:
+                    pass
+            shutil.rmtree(session, ignore_errors=True)
 
     def sessions(self) -> list[Path]:
         """Session directories in shared memory that these launchers made and that still exist."""

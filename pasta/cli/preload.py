@@ -189,7 +189,7 @@ def _end_like(status: int) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     if sys.stderr is None:  # started with a closed one
-        sys.stderr = open(os.devnull, "w")  # noqa: PTH123
+        sys.stderr = open(os.devnull, "w")
     options = parser().parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:

@@ -102,7 +102,8 @@ class Pipeline:
 
     def _guarded(self, tool: Tool, where: str, call: Callable[..., T], *arguments: Any) -> T | None:
         try:
-            return call(*arguments)
+            with self.limit():
+                return call(*arguments)
         # Also SystemExit and KeyboardInterrupt: nothing that a tool raises reaches the target.
         except BaseException:
             self.fail(tool, where)

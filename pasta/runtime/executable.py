@@ -76,5 +76,5 @@ def _has_interpreter(path: Path, head: bytes) -> bool:
 
 def is_text(path: str) -> bool:
     """Whether a file looks like a script rather than a binary."""
-    with open(path, "rb") as file:  # noqa: PTH123
+    with open(path, "rb") as file:
         return b"\0" not in file.read(512)

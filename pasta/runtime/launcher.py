@@ -22,7 +22,7 @@ from pasta.errors import RunError
 from pasta.runtime.executable import CannotRun, Executable, is_text
 from pasta.runtime.injection import module_path, target_environment
 from pasta.runtime.processes import ProcessTable, alive
-from pasta.runtime.session import Ended, Session, beside, write_ended
+from pasta.runtime.session import Ended, Session, beside, read_ended, write_ended
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -156,7 +156,7 @@ class Launcher:
             ring = Ring(path)
         except RunError:
             return  # not complete yet; if its process died just then, it holds nothing
-        self.rings[path.name] = WatchedRing(path, int(pid), ring)
+        self.rings[path.name] = WatchedRing(path, int(pid), ring, read_ended(path))
 
     def _how_it_ended(self, watched: WatchedRing) -> Ended | None:
         # First: what replaced the program may have ended since.
