@@ -29,7 +29,7 @@ enum {
 enum {
     PASTA_NV_CONTEXT_STARTING = 2, /* resource domain */
     PASTA_NV_CONTEXT_CREATED = 3,
-    PASTA_NV_CONTEXT_DESTROYING = 4,
+    PASTA_NV_CONTEXT_DESTROYED = 5,
     PASTA_NV_STREAM_CREATED = 6,
     PASTA_NV_STREAM_DESTROYING = 7,
     PASTA_NV_MODULE_LOADED = 9,
@@ -96,6 +96,7 @@ enum {
 
     PASTA_NV_MEMORY_MODULE = 0x1, /* flags of an allocation */
     PASTA_NV_MEMORY_MANAGED = 0x2,
+    PASTA_NV_MEMORY_PEER = 0x10,
     PASTA_NV_MEMORY_RUNTIME = 0x40,
     PASTA_NV_MEMORY_DYNAMIC = 0x80, /* for launches from the device */
 

@@ -90,12 +90,21 @@ static uint8_t internal_flag(const pasta_nv_memory *m) {
     return m->flags & (PASTA_NV_MEMORY_RUNTIME | PASTA_NV_MEMORY_DYNAMIC) ? PASTA_FLAG_INTERNAL : 0;
 }
 
+/* The driver's own memory is announced by its context alone. */
+static uint16_t context_of(const pasta_nv_allocation *a, pasta_nv_place at) {
+    return a->flags & PASTA_FLAG_INTERNAL ? at.context : pasta_nv_only_context_of(a->device);
+}
+
 static void on_alloc(const pasta_nv_memory *m, uint32_t memory, uint8_t flags) {
     pasta_nv_place at = pasta_nv_place_of(m->context, (int16_t)m->device);
-    pasta_memory *e = PASTA_BEGIN_AS(memory_alloc, memory, m->device, at.context,
+    bool peer = m->flags & PASTA_NV_MEMORY_PEER;
+    pasta_nv_allocation a = {m->address, m->bytes, memory, (int16_t)(peer ? m->source_device : m->device),
+                             internal_flag(m), peer};
+    if (!pasta_nv_allocated(at, &a)) return;
+    pasta_memory *e = PASTA_BEGIN_AS(memory_alloc, memory, a.device, context_of(&a, at),
                                      memory == PASTA_MEMORY_pool ? m->stream : PASTA_NO_STREAM);
     if (!e) return;
-    pasta_header_of(e)->flags = flags | internal_flag(m);
+    pasta_header_of(e)->flags = flags | a.flags;
     e->address = m->address;
     e->bytes = m->bytes;
     e->memory = memory;
@@ -103,16 +112,18 @@ static void on_alloc(const pasta_nv_memory *m, uint32_t memory, uint8_t flags) {
     pasta_publish(e);
 }
 
-/* A free carries no flags: what was freed is known where the callback says it, else absent. */
+/* A free carries no flags: what was freed is known from its allocation, else from the callback. */
 static void on_free(const pasta_nv_memory *m, uint32_t memory, uint8_t flags) {
     pasta_nv_place at = pasta_nv_place_of(m->context, (int16_t)m->device);
-    pasta_memory *e = PASTA_BEGIN_AS(memory_free, memory, m->device, at.context,
+    pasta_nv_allocation a = {m->address, m->bytes, memory, (int16_t)m->device, internal_flag(m), false};
+    if (!pasta_nv_freed(at, &a)) return;
+    pasta_memory *e = PASTA_BEGIN_AS(memory_free, memory, a.device, context_of(&a, at),
                                      flags & PASTA_FLAG_ASYNC ? m->stream : PASTA_NO_STREAM);
     if (!e) return;
-    pasta_header_of(e)->flags = flags | internal_flag(m);
+    pasta_header_of(e)->flags = flags | a.flags;
     e->address = m->address;
-    if (m->bytes) e->bytes = m->bytes;
-    e->memory = memory;
+    if (a.bytes) e->bytes = a.bytes;
+    e->memory = a.memory;
     if (m->flags) e->vendor_flags = m->flags;
     pasta_publish(e);
 }
@@ -156,7 +167,7 @@ static void on_resource(uint32_t id, const void *data) {
     switch (id) {
     case PASTA_NV_CONTEXT_STARTING: here.creating = (int16_t)(created_device(data) + 1); return;
     case PASTA_NV_CONTEXT_CREATED: on_context_created(data); return;
-    case PASTA_NV_CONTEXT_DESTROYING:
+    case PASTA_NV_CONTEXT_DESTROYED: /* what it held is announced after "destroying": measured */
         pasta_nv_context_destroyed(((const pasta_nv_context *)data)->context);
         return;
     case PASTA_NV_STREAM_CREATED:
@@ -232,6 +243,12 @@ static void on_launch(uint32_t id, const pasta_nv_launch *l) {
 
 /* ---- copies and sets ---- */
 
+/* A copy by address between devices has the caller's context on both sides: measured. */
+static void correct_device(pasta_nv_place *side, uint64_t address) {
+    int16_t owner = pasta_nv_owner_of(address);
+    if (owner != PASTA_NO_DEVICE) side->device = owner;
+}
+
 static uint32_t direction_of(const pasta_nv_memcpy *c, pasta_nv_place from, pasta_nv_place to) {
     if (c->direction < PASTA_COPY_host_to_host || c->direction > PASTA_COPY_device_to_device) return PASTA_ABSENT_U32;
     bool peers = c->direction == PASTA_NV_DEVICE_TO_DEVICE && from.device != PASTA_NO_DEVICE &&
@@ -243,6 +260,10 @@ static void on_copy(const pasta_nv_memcpy *c, uint64_t node, uint8_t flags) {
     pasta_nv_place from = place_of(c->source_context), to = place_of(c->destination_context);
     bool reads_device = c->direction == PASTA_NV_DEVICE_TO_HOST || c->direction == PASTA_NV_DEVICE_TO_DEVICE;
     bool writes_device = c->direction == PASTA_NV_HOST_TO_DEVICE || c->direction == PASTA_NV_DEVICE_TO_DEVICE;
+    if (c->direction == PASTA_NV_DEVICE_TO_DEVICE && pasta_nv_several_devices()) {
+        correct_device(&from, c->source);
+        correct_device(&to, c->destination);
+    }
     uint64_t context = c->api_context, stream = c->api_stream;
     if (!context) { /* a node has none: the graph's; else the side that the device works for */
         bool by_destination = !c->source_context || c->direction == PASTA_NV_HOST_TO_DEVICE;

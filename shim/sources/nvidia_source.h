@@ -22,13 +22,20 @@ void pasta_nv_record(bool on);
 bool pasta_nv_delivered(void); /* true once any callback came */
 
 /* ---- nvidia_tables.c: what callbacks look up.  Reading takes no lock. ---- */
+enum { PASTA_NV_CONTEXTS = 256 }; /* at a time */
+
 typedef struct pasta_nv_place {
     uint16_t context; /* number of the context; absent: all ones */
     int16_t device;
+    uint16_t slot; /* below PASTA_NV_CONTEXTS; the context's own while it lives */
 } pasta_nv_place;
 
 /* Number and device of a context; a new one is announced with `device` (absent: -1). */
 pasta_nv_place pasta_nv_place_of(uint64_t context, int16_t device);
+/* Number of the device's context; absent where it has several: which of them owns an allocation
+ * is not announced. */
+uint16_t pasta_nv_only_context_of(int16_t device);
+bool pasta_nv_several_devices(void); /* have contexts now */
 void pasta_nv_context_destroyed(uint64_t context);
 void pasta_nv_read_device_name(void);
 
@@ -39,5 +46,22 @@ typedef struct pasta_nv_function {
 
 pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch);
 void pasta_nv_module_unloaded(uint64_t module);
+
+/* ---- nvidia_memory.c: live allocations ---- */
+typedef struct pasta_nv_allocation {
+    uint64_t address, bytes;
+    uint32_t memory;
+    int16_t device; /* that holds it */
+    uint8_t flags;  /* of its records: PASTA_FLAG_INTERNAL or 0 */
+    bool peer;      /* announced only by contexts of other devices so far */
+} pasta_nv_allocation;
+
+/* Both are told what a context announces, and return whether it is to be recorded. */
+bool pasta_nv_allocated(pasta_nv_place at, const pasta_nv_allocation *announced);
+bool pasta_nv_freed(pasta_nv_place at, pasta_nv_allocation *announced); /* fills in what is known */
+/* Records the end of what no other context sees. */
+void pasta_nv_free_all_of(pasta_nv_place destroyed);
+/* Device whose memory holds the address; absent for unknown, managed and host memory. */
+int16_t pasta_nv_owner_of(uint64_t address);
 
 #endif

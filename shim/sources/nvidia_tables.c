@@ -13,7 +13,6 @@
 #include "nvidia_source.h"
 
 enum {
-    CONTEXTS = 256,
     FUNCTIONS = 1 << 14,
     PROBES = 32,
 };
@@ -28,7 +27,7 @@ static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     uint64_t handle;
     uint32_t place; /* number | device << 16 */
-} contexts[CONTEXTS];
+} contexts[PASTA_NV_CONTEXTS];
 static uint32_t context_slots;
 static uint16_t next_number;
 static uint32_t device_name;
@@ -58,8 +57,9 @@ void pasta_nv_read_device_name(void) {
     if (model[0]) device_name = pasta_intern_z(model);
 }
 
-static pasta_nv_place unpack(uint32_t place) {
-    return (pasta_nv_place){(uint16_t)place, (int16_t)(place >> 16)};
+static pasta_nv_place place_in(uint32_t slot) {
+    uint32_t place = LOAD(contexts[slot].place);
+    return (pasta_nv_place){(uint16_t)place, (int16_t)(place >> 16), (uint16_t)slot};
 }
 
 static bool find_context(uint64_t handle, uint32_t *slot) {
@@ -78,13 +78,14 @@ static void announce(uint64_t handle, pasta_nv_place place) {
 }
 
 static pasta_nv_place add_context(uint64_t handle, int16_t device) {
-    pasta_nv_place place = {PASTA_NO_CONTEXT, device};
+    pasta_nv_place place = {PASTA_NO_CONTEXT, device, 0};
     uint32_t slot;
     pthread_mutex_lock(&changing);
     if (find_context(handle, &slot)) {
-        place = unpack(LOAD(contexts[slot].place));
-    } else if (next_number < PASTA_NO_CONTEXT && (find_context(0, &slot) || slot < CONTEXTS)) {
+        place = place_in(slot);
+    } else if (next_number < PASTA_NO_CONTEXT && (find_context(0, &slot) || slot < PASTA_NV_CONTEXTS)) {
         place.context = next_number++;
+        place.slot = (uint16_t)slot;
         STORE(contexts[slot].place, place.context | (uint32_t)(uint16_t)device << 16);
         STORE(contexts[slot].handle, handle);
         if (slot == context_slots) STORE(context_slots, slot + 1);
@@ -92,26 +93,53 @@ static pasta_nv_place add_context(uint64_t handle, int16_t device) {
     }
     pthread_mutex_unlock(&changing);
     if (place.context == PASTA_NO_CONTEXT)
-        pasta_say("more than %d CUDA contexts at a time: further ones have no number", CONTEXTS);
+        pasta_say("more than %d CUDA contexts at a time: further ones have no number",
+                  PASTA_NV_CONTEXTS);
     return place;
 }
 
 pasta_nv_place pasta_nv_place_of(uint64_t handle, int16_t device) {
     uint32_t slot;
-    if (!handle) return (pasta_nv_place){PASTA_NO_CONTEXT, device};
+    if (!handle) return (pasta_nv_place){PASTA_NO_CONTEXT, device, 0};
     if (PASTA_LIKELY(find_context(handle, &slot))) {
-        pasta_nv_place place = unpack(LOAD(contexts[slot].place));
+        pasta_nv_place place = place_in(slot);
         if (place.device == PASTA_NO_DEVICE) place.device = device;
         return place;
     }
     return add_context(handle, device);
 }
 
+uint16_t pasta_nv_only_context_of(int16_t device) {
+    uint16_t only = PASTA_NO_CONTEXT;
+    uint32_t slots = LOAD(context_slots);
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        pasta_nv_place place = place_in(slot);
+        if (!LOAD(contexts[slot].handle) || place.device != device) continue;
+        if (only != PASTA_NO_CONTEXT) return PASTA_NO_CONTEXT;
+        only = place.context;
+    }
+    return only;
+}
+
+bool pasta_nv_several_devices(void) {
+    int16_t first = PASTA_NO_DEVICE;
+    uint32_t slots = LOAD(context_slots);
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        int16_t device = place_in(slot).device;
+        if (!LOAD(contexts[slot].handle) || device == PASTA_NO_DEVICE) continue;
+        if (first != PASTA_NO_DEVICE && first != device) return true;
+        first = device;
+    }
+    return false;
+}
+
 void pasta_nv_context_destroyed(uint64_t handle) {
     uint32_t slot;
+    if (!handle || !find_context(handle, &slot)) return;
+    pasta_nv_free_all_of(place_in(slot)); /* before another context may take the slot */
     pthread_mutex_lock(&changing);
-    if (handle && find_context(handle, &slot)) {
-        pasta_nv_place place = unpack(LOAD(contexts[slot].place));
+    if (find_context(handle, &slot)) {
+        pasta_nv_place place = place_in(slot);
         pasta_context *e = PASTA_BEGIN_AS(context_destroy, context, place.device, place.context, PASTA_NO_STREAM);
         if (e) {
             e->handle = handle;

@@ -198,7 +198,7 @@ def test_memory_as_recorded_on_an_h200(play: Play, layout: str) -> None:
     assert frees == [
         (0xA1, kinds["array"]),
         (0x302000000, kinds["pool"]),
-        (0x7F4D34000000, ABSENT32),
+        (0x7F4D34000000, kinds["managed"]),
         (0x7F4D54800000, kinds["pinned"]),
         (0x7F4D34000000, kinds["virtual"]),
     ]
@@ -238,6 +238,121 @@ def test_peer_copies_and_a_context_handle_used_again(play: Play, layout: str) ->
     assert created["context"].tolist() == [0, 1, 2]
     assert created["device"].tolist() == [DEVICE, DEVICE + 1, DEVICE + 2]
     assert destroyed["context"].tolist() == [1]
+    (stream,) = played["stream_destroy"]  # reported while its context is being destroyed
+    assert (stream["context"], stream["device"]) == (1, DEVICE + 1)
+
+
+def memory(records: np.ndarray[Any, Any]) -> list[tuple[Any, ...]]:
+    """Address, bytes, device and context (None: absent) of records of device memory."""
+    assert set(records["memory"].tolist()) == {1}
+    return [
+        (int(r["address"]), int(r["bytes"]), int(r["device"]), context(r["context"]))
+        for r in records
+        if not r["flags"] & abi.FLAG_INTERNAL
+    ]
+
+
+def context(number: Any) -> int | None:
+    return None if number == ABSENT16 else int(number)
+
+
+def test_contexts_of_one_device_see_each_others_memory(play: Play, layout: str) -> None:
+    played = play("context", "siblings", FAKE_SANITIZER_API=layout)
+    created, destroyed = played["context_create"], played["context_destroy"]
+    assert created["context"].tolist() == [0, 1, 2]
+    assert destroyed["context"].tolist() == [0, 1]
+    assert played["stream_destroy"]["context"].tolist() == [0, 1]
+    allocs = played["memory_alloc"]
+    allocs, frees = allocs[allocs["memory"] == 1], played["memory_free"]
+    # with two contexts the driver does not say which one allocated
+    assert memory(allocs) == [
+        (0x1E800000, 4096, DEVICE, 0),
+        (0xF4800000, 8192, DEVICE, None),
+        (0x1E800000, 12288, DEVICE, 2),
+    ]
+    assert memory(frees) == [
+        (0x1E800000, 4096, DEVICE, None),
+        (0xF4800000, 8192, DEVICE, 1),  # with its context
+    ]
+    for records in (allocs, frees):
+        own = records[records["bytes"] == 512]
+        assert [(int(r["context"]), int(r["flags"])) for r in own] == [
+            (0, abi.FLAG_INTERNAL),
+            (1, abi.FLAG_INTERNAL),
+        ]
+    times = [frees["time"][-1], destroyed["time"][1], created["time"][2]]
+    assert times == sorted(times)
+
+
+def test_peers_see_memory_and_copy_by_address(play: Play, layout: str) -> None:
+    played = play("context", "peers", FAKE_SANITIZER_API=layout)
+    near, far = DEVICE, DEVICE + 1
+    allocs, frees = played["memory_alloc"], played["memory_free"]
+    own = allocs[(allocs["memory"] == 1)]
+    assert memory(own) == [
+        (0x33E00000, 65536, near, 0),
+        (0x52A10000, 131072, far, 1),
+        (0x53A10000, 256, far, 1),
+    ]
+    (managed,) = frees[frees["memory"] == 2]
+    assert (managed["address"], managed["device"]) == (0x60000000, near)
+    # the last two with the context of their device
+    assert memory(frees[frees["memory"] == 1]) == [
+        (0x33E00000, 65536, near, 0),
+        (0x52A10000, 131072, far, 1),
+        (0x53A10000, 256, far, 1),
+    ]
+    assert played["context_destroy"]["context"].tolist() == [0, 1]
+    copies = [
+        (
+            abi.ENUMS["copy"][int(copy["direction"])],
+            int(copy["device"]),
+            int(copy["source_device"]),
+            int(copy["destination_device"]),
+        )
+        for copy in played["memory_copy"]
+    ]
+    within, between = "device_to_device", "peer_to_peer"
+    assert copies == [
+        (within, near, near, near),
+        (between, near, near, far),
+        (between, far, far, near),
+        (within, near, near, near),
+        (within, near, near, near),
+        (within, near, near, near),
+        (within, far, far, far),
+        (between, far, near, far),
+        (between, far, near, far),
+        (within, far, far, far),
+    ]
+
+
+def test_announcements_that_were_missed(play: Play) -> None:
+    played = play("context", "missed")
+    assert played["memory_alloc"]["bytes"].tolist()[2:] == [16, 16, 32]
+    assert [(int(f["address"]), int(f["bytes"])) for f in played["memory_free"]] == [
+        (0x10000, 32),
+        (0x20000, 64),
+    ]
+
+
+def test_threads_lose_no_allocation(play: Play) -> None:
+    played = play("context", "churn")
+    assert (played.status, played.stderr) == (7, "")
+    allocs, frees = played["memory_alloc"], played["memory_free"]
+    allocs = allocs[(allocs["memory"] == 1) & (allocs["flags"] & abi.FLAG_INTERNAL == 0)]
+    frees = frees[frees["flags"] & abi.FLAG_INTERNAL == 0]
+    for records in (allocs, frees):
+        churned = records[records["address"] >= 1 << 32]
+        assert len(churned) == 8 * 1000
+        assert set(churned["device"].tolist()) == {DEVICE}
+        assert (records["address"] == 0x10000).sum() == 20
+    copies = played["memory_copy"]
+    assert set(copies["source_device"].tolist()) == {DEVICE}
+    assert len(copies) == 8 * 1000
+    # a device's memory is freed with the last context that sees it
+    assert played["context_destroy"]["context"].tolist() == [*range(2, 22), 1, 0]
+    assert (frees["time"] <= played["context_destroy"]["time"][-1]).all()
 
 
 def test_launches(play: Play) -> None:
@@ -285,7 +400,7 @@ def test_graph_nodes_are_launches_and_uploads_are_not(play: Play) -> None:
     in_graph = played["memory_alloc"]["flags"] & abi.FLAG_GRAPH != 0
     assert played["memory_alloc"]["address"][in_graph].tolist() == [0x5000, 0x5000]
     assert played["memory_free"]["address"].tolist() == [0x5000, 0x5000]
-    assert set(played["memory_free"]["bytes"].tolist()) == {int(ABSENT64)}
+    assert played["memory_free"]["bytes"].tolist() == [256, 256]
     assert played["memory_free"]["device"].tolist() == [DEVICE, DEVICE]
 
 
