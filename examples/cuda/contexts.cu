@@ -102,7 +102,8 @@ int main(int argc, char **argv) {
         std::printf("memory_set=%d\nmemory_copy.device_to_host=%d\n", int(CONTEXTS), int(CONTEXTS));
         std::printf("stream_create=%d\nsync.stream=%d\n", int(CONTEXTS), 2 * CONTEXTS);
         std::printf("module_load.at_least=%d\nmodule_unload.at_least=%d\n", int(CONTEXTS), int(ROUNDS));
-        std::printf("memory_free.at_least=%d\nstream_destroy.at_least=%d\n", int(ROUNDS), int(ROUNDS));
+        std::printf("memory_free.device=%d\nmemory_free.device.bytes=%zu\n", int(CONTEXTS), allocated);
+        std::printf("stream_destroy.at_least=%d\n", int(ROUNDS));
     }
     return wrong != 0;
 }

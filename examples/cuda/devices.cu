@@ -82,6 +82,8 @@ int main(int argc, char **argv) {
             std::printf("kernel_launch.blocks@%d=%ld\n", d, mine * blocks);
             std::printf("memory_alloc.device@%d=2\n", d);
             std::printf("memory_alloc.device.bytes@%d=%zu\n", d, BYTES + inbox_bytes(d));
+            std::printf("memory_free.device@%d=2\n", d);
+            std::printf("memory_free.device.bytes@%d=%zu\n", d, BYTES + inbox_bytes(d));
             std::printf("memory_copy.host_to_device@%d=1\n", d);
             std::printf("memory_copy.host_to_device.bytes@%d=%zu\n", d, BYTES);
             std::printf("memory_copy.device_to_host@%d=%d\n", d, 1 + peers);
