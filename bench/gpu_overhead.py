@@ -26,7 +26,8 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "cuda" / "resnet18_
 WAYS: dict[str, tuple[str, ...] | None] = {
     "native": None,
     "empty": ("--set", "nvidia.empty=true"),
-    "pasta": ("-t", "kernel_freq"),
+    # Python from the first launch on: the steady state of a long run
+    "pasta": ("-t", "kernel_freq", "--set", "python.embed-delay=0ms"),
 }
 
 
@@ -66,8 +67,8 @@ def launches_per_step(directory: Path, steps: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="processes per way")
-    parser.add_argument("--steps", type=int, default=60, help="timed steps per process")
-    parser.add_argument("--warmup", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=300, help="timed steps per process")
+    parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--json", type=Path, help="also write the figures here")
