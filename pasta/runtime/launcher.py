@@ -87,6 +87,7 @@ class Launcher:
     rings: dict[str, WatchedRing] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     _wait_status: int | None = None
+    _told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.processes = ProcessTable(self.session.directory / "processes")
@@ -190,7 +191,9 @@ class Launcher:
         first = not any(other.plain_name for other in self.rings.values())
         watched.plain_name = first
         reason = watched.ring.string(watched.ring.reason) if watched.ring.reason else None
-        if reason and not watched.ended and not self.session.config.collector:
+        told = self.session.config.collector or watched.ended or reason in self._told
+        if reason and not told:
+            self._told.add(reason)  # once, not for every worker
             self.say(f"process {watched.pid} is analysed beside itself: {reason}")
         with (self.session.directory / "log.txt").open("ab") as log:
             watched.collector = subprocess.Popen(

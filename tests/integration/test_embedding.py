@@ -26,9 +26,9 @@ int main(int n, char **a) {
 }"""
 #: A Python program that lives until a consumer has started; 12 launches.
 HOST = """
-import time
+import os, time
 launch(5)
-until = time.monotonic() + {seconds}
+until = time.monotonic() + {seconds} * ("PASTA_SHIM" in os.environ)
 while time.monotonic() < until:
     sum(range(1000))
 launch(7)
@@ -227,7 +227,11 @@ def test_multiprocessing(pasta_preload, python_program, method: str) -> None:
     done = pasta_preload(sys.executable, program, options=EMBED_NOW)
     assert (done.exit_status, done.stdout, done.target_stderr) == (0, "[0, 0]\n", "")
     assert sorted(run.launches for run in done.runs) == [1, 2, 3]
-    assert set(reasons(done.notes)) == set()
+    # Told once, where a worker lived long enough to be seen alive.
+    assert reasons(done.notes) in (
+        [],
+        ["the process was forked from one that PASTA already ran in"] * (method == "fork"),
+    )
 
 
 def test_interpreter_options_of_the_program(pasta_preload, python_program) -> None:

@@ -174,10 +174,9 @@ UNPROFILED = {
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_deeds_before_the_first_use(pasta_preload, compile_c, mode: str, deed: str) -> None:
-    wait = "wait_for_consumer();" if mode == "embedded" and deed not in UNPROFILED else ""
-    program = compile_c(f"{HEADERS} int main(void) {{ {DEEDS[deed]} launch(5); {wait} return 3; }}")
-    done = pasta_preload(program, options=options(mode))
+def test_deeds_before_the_first_use(pasta_preload, compile_c, deed: str) -> None:
+    program = compile_c(f"{HEADERS} int main(void) {{ {DEEDS[deed]} launch(5); return 3; }}")
+    done = pasta_preload(program)
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
     if deed in UNPROFILED:
         assert done.runs == []
