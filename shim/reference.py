@@ -78,7 +78,8 @@ def _lines(header: str) -> Iterator[str]:
     yield "| number | kind | payload | kept | when |"
     yield "|---|---|---|---|---|"
     for number, kind, payload, keep, text in events(header):
-        yield f"| {number} | `{kind}` | [{payload}](#{payload}) | {'yes' if keep else ''} | {text} |"
+        kept = "yes" if keep else ""
+        yield f"| {number} | `{kind}` | [{payload}](#{payload}) | {kept} | {text} |"
     yield "\n## header\n"
     yield from _table(found["header"])
     for payload in dict.fromkeys(event[2] for event in events(header)):

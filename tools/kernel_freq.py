@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.codes import Codes, RowCodes, grown, span_dtype, words_of
-from pasta.processors.demangle import short_name
+from pasta.processors.demangle import distinct_names, short_name
 from pasta.processors.histogram import DurationSummary
 from pasta.processors.timeline import CountTimeline
 from pasta.table import Figure, Table, Unit, absent_where, formatted, shares
@@ -123,7 +123,7 @@ class KernelFreq(Tool):
         p50, p99 = self.times.quantiles(len(self.times.count), 0.5, 0.99)
         demangled = self.context.demangled(names)
         columns = {
-            "kernel": [short_name(name) for name in demangled],
+            "kernel": distinct_names(demangled),
             "launches": launches[order],
             "share": shares(launches, launches.sum())[order],
             "first_launch": self.first[:count][order],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from os.path import commonprefix
 from typing import Any
 
 _CLOSING = {"(": ")", "<": ">", "[": "]", "{": "}"}
@@ -79,6 +81,33 @@ def short_name(name: str) -> str:
             out.append(text[at])
             at += 1
     return "".join(out) or text
+
+
+_EXCERPT = 40
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Short names; those that several of `names` share show where their template arguments differ.
+
+    `at::elementwise<4, A<float>>(int)` beside `at::elementwise<4, B<float>>(int)` gives
+    `at::elementwise<..A<float>>`. Takes demangled names; equal ones stay equal.
+    """
+    shorts = [short_name(name) for name in names]
+    groups: dict[str, list[str]] = {}
+    for short, name in zip(shorts, names, strict=True):
+        groups.setdefault(short, []).append(name)
+    return [
+        short if len(set(groups[short])) == 1 else _told_apart(short, name, groups[short])
+        for short, name in zip(shorts, names, strict=True)
+    ]
+
+
+def _told_apart(short: str, name: str, group: Sequence[str]) -> str:
+    same = commonprefix(list(group))  # noqa: RUF071 (characters are meant)
+    start = max(same.rfind(mark) for mark in "<, ") + 1
+    excerpt = name[start : start + _EXCERPT]
+    left = ".." if len(name) > start + _EXCERPT else ""
+    return f"{short}<..{excerpt}{left}"
 
 
 def _operator_at(text: str, at: int) -> str:

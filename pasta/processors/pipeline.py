@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = TypeVar("T")
+Limit = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -38,16 +39,25 @@ class Pipeline:
     """Filters batches and hands them to tools.
 
     A tool that raises anything at all is disabled and kept in `failures`; the others go on.
-    `state` and `restore` move the work to another process between two batches.
+    `state` and `restore` move the work to another process between two batches. `limit` is entered
+    around every call of a tool: the collector bounds its time so.
     """
 
-    def __init__(self, filter: Filter, tools: Sequence[Tool], context: Context) -> None:
-        self._set_up(filter, tools, context)
+    def __init__(
+        self,
+        filter: Filter,
+        tools: Sequence[Tool],
+        context: Context,
+        limit: Limit = nullcontext,
+    ) -> None:
+        self._set_up(filter, tools, context, limit)
         self._create_parts()
         for tool in self.tools:
             self._guarded(tool, "start", tool.start)
 
-    def _set_up(self, filter: Filter, tools: Sequence[Tool], context: Context) -> None:
+    def _set_up(
+        self, filter: Filter, tools: Sequence[Tool], context: Context, limit: Limit
+    ) -> None:
         names = [tool.name for tool in tools]
         if len(set(names)) < len(names):
             raise ValueError(f"tools of one name: {', '.join(sorted(names))}")
@@ -56,8 +66,7 @@ class Pipeline:
         self.context = context
         self.selection = Selection(filter)
         self.failures: dict[str, ToolFailure] = {}
-        #: Entered around every call of a tool; the collector bounds its time so.
-        self.limit: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.limit = limit
         for tool in self.tools:
             tool.context = context
 
@@ -136,11 +145,13 @@ class Pipeline:
         )
 
     @classmethod
-    def restore(cls, state: bytes, tools: Sequence[Tool], context: Context) -> Pipeline:
+    def restore(
+        cls, state: bytes, tools: Sequence[Tool], context: Context, limit: Limit = nullcontext
+    ) -> Pipeline:
         """The pipeline as it was; `tools` are fresh ones of the same names and options."""
         saved: dict[str, Any] = pickle.loads(state)
         pipeline = cls.__new__(cls)
-        pipeline._set_up(saved["filter"], tools, context)
+        pipeline._set_up(saved["filter"], tools, context, limit)
         pipeline.selection = saved["selection"]
         pipeline.failures = saved["failures"]
         context._objects, context._launches, context._ranges = saved["parts"]

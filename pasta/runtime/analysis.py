@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from pasta.config import Config
 from pasta.plugins import load_tools
 from pasta.processors.filter import Filter
-from pasta.processors.pipeline import Pipeline
+from pasta.processors.pipeline import Limit, Pipeline
 from pasta.processors.strings import Strings
 from pasta.tool import Context, Run, Tool
 
@@ -47,9 +48,11 @@ def make_context(
     return context
 
 
-def make_pipeline(config: Config, context: Context, state: bytes | None = None) -> Pipeline:
+def make_pipeline(
+    config: Config, context: Context, state: bytes | None = None, limit: Limit = nullcontext
+) -> Pipeline:
     """A fresh pipeline, or the one that `state` was taken of. Raises ToolError."""
     tools = make_tools(config)
     if state is not None:
-        return Pipeline.restore(state, tools, context)
-    return Pipeline(make_filter(config), tools, context)
+        return Pipeline.restore(state, tools, context, limit)
+    return Pipeline(make_filter(config), tools, context, limit)

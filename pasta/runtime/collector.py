@@ -115,9 +115,7 @@ class Collector:
         return max(position, self.ring.released), pipeline
 
     def _pipeline(self, state: bytes | None = None) -> Pipeline:
-        pipeline = make_pipeline(self.config, self.context, state)
-        pipeline.limit = self._limit
-        return pipeline
+        return make_pipeline(self.config, self.context, state, self._limit)
 
     def _limit(self) -> AbstractContextManager[None]:
         return time_limit(self.config.tool_timeout)

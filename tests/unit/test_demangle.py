@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pasta.processors.demangle import demangle, short_name
+from pasta.processors.demangle import demangle, distinct_names, short_name
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,18 @@ def test_demangles(mangled: str, name: str) -> None:
 )
 def test_short_names(name: str, short: str) -> None:
     assert short_name(name) == short
+
+
+def test_names_that_are_short_for_the_same_are_told_apart() -> None:
+    names = [
+        "void at::elementwise<4, A<float>>(int)",
+        "void at::elementwise<4, B<float>>(int)",
+        "void at::other<4>(int)",
+    ]
+    assert distinct_names(names) == [
+        "at::elementwise<..A<float>>(int)",
+        "at::elementwise<..B<float>>(int)",
+        "at::other",
+    ]
+    assert distinct_names([names[0], names[0]]) == ["at::elementwise"] * 2
+    assert distinct_names([]) == []
