@@ -34,6 +34,7 @@ from pasta.run.inventory import Inventory
 from pasta.run.naming import rank_of
 from pasta.run.results import write_result
 from pasta.runtime.analysis import make_context, make_filter, make_pipeline
+from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.ring import Ring
 from pasta.runtime.session import Ended, Session, beside, read_ended, write_atomically
 from pasta.runtime.spill import Spill
@@ -83,6 +84,7 @@ class Collector:
         self.recorder = Recorder(self.run.events, self.strings) if self.config.events else None
         self.context = make_context(ring, self.strings, self._recorded)
         self.warnings: list[str] = []
+        self._processes = ProcessTable(session.directory / "processes")
         self.spill = Spill(ring, self.run.path / "spill")
 
     def collect(self) -> tuple[Pipeline, Ended]:
@@ -91,7 +93,7 @@ class Collector:
         position, pipeline = self._begin()
         while ended is None:
             time.sleep(_INTERVAL_SECONDS)
-            ended = read_ended(self.ring.path)
+            ended = read_ended(self.ring.path) or self._abandoned()
             position = self._drain(pipeline, position, final=False)
             if self.ring.held >= _HELD:
                 self._flush()
@@ -99,6 +101,13 @@ class Collector:
         position = self._drain(pipeline, position, final=True)
         self._flush()
         return pipeline, ended
+
+    def _abandoned(self) -> Ended | None:
+        """The end of a process whose launcher was killed, so that nobody else would tell of it."""
+        if alive(self.session.document["launcher"]):
+            return None
+        self._processes.update()
+        return None if self._processes.lives(self.ring.pid) else Ended("gone")
 
     def _begin(self) -> tuple[int, Pipeline]:
         """The pipeline to go on with, and from which position."""

@@ -557,3 +557,47 @@ def test_no_time_lost_on_a_program_without_accelerator(pasta_preload) -> None:
     start = time.monotonic()
     assert pasta_preload("true").exit_status == 0
     assert time.monotonic() - start < 2.0
+
+
+def test_a_collector_whose_launcher_was_killed_ends_with_its_program(
+    pasta_preload, pasta, compile_c, tmp_path: Path
+) -> None:
+    program = compile_c(
+        r"""int main(int n, char **a) {
+            launch(3);
+            puts("ready");
+            fflush(stdout);
+            while (n && access(a[1], F_OK)) sleep_ms(20);
+            launch(4);
+            return 0;
+        }"""
+    )
+    go = tmp_path / "go"
+    process = pasta_preload.popen(program, go, options=("--collector",))
+    ready(process)
+    (session,) = pasta_preload.sessions()
+    wait_until(lambda: collectors_of(session), "a collector runs")
+    process.kill()
+    process.wait()
+    go.touch()
+    done = pasta_preload.finish(process)
+    wait_until(lambda: not collectors_of(session), "the collector has ended")
+    assert done.run.launches == 7
+    assert done.run.ended == "ended"
+    assert pasta("recover", session, "--discard").returncode == 0
+
+
+def collectors_of(session: Path) -> list[str]:
+    """Processes that work on a ring of the session, besides the programs themselves."""
+    return [
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if str(session / "rings").encode() in _content(path)
+    ]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
