@@ -2,6 +2,7 @@
  *
  * Starts an interpreter that is exactly the one PASTA is installed in, whatever PATH and
  * environment the target has: no signal handlers, no environment variables, no arguments. */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,18 @@ static PyStatus append_paths(PyConfig *config, const char *paths)
     return status;
 }
 
+/* Python 3.10's module `signal` takes SIGINT over when it is first imported, whatever the
+ * configuration says: import it now, and give the program its Ctrl-C back. */
+static void keep_interrupts(void)
+{
+    struct sigaction programs;
+    if (sigaction(SIGINT, NULL, &programs)) return;
+    PyObject *module = PyImport_ImportModule("signal");
+    if (!module) PyErr_Clear();
+    Py_XDECREF(module);
+    sigaction(SIGINT, &programs, NULL);
+}
+
 __attribute__((visibility("default"))) int pasta_embed_initialize(const char *executable, const char *paths)
 {
     if (Py_IsInitialized()) return 1;
@@ -36,6 +49,7 @@ __attribute__((visibility("default"))) int pasta_embed_initialize(const char *ex
     if (!PyStatus_Exception(status)) status = Py_InitializeFromConfig(&config);
     PyConfig_Clear(&config);
     if (PyStatus_Exception(status)) return 0;
+    keep_interrupts();
     PyEval_SaveThread();
     return 1;
 }
