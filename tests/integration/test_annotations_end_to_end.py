@@ -123,7 +123,9 @@ pasta.stop()
 launch(4)
 pasta.start()
 launch(5)
-time.sleep({seconds})
+until = time.monotonic() + {seconds}  # the consumer imports NumPy
+while time.monotonic() < until and "numpy" not in sys.modules:
+    time.sleep(0.02)
 print(sorted(m for m in ("numpy", "pyarrow") if m in sys.modules))
 """
 
@@ -138,7 +140,7 @@ def test_python_program(pasta_preload, python_program) -> None:
 
 
 def test_python_program_while_the_consumer_runs_in_it(pasta_preload, python_program) -> None:
-    program = python_program(PYTHON.format(before="", seconds=1.5))
+    program = python_program(PYTHON.format(before="", seconds=30))
     done = pasta_preload(sys.executable, program, options=(*EMBED_NOW, "--range", "epoch"))
     assert (done.exit_status, done.target_stderr) == (0, "")
     assert done.run.consumer == "embedded"
