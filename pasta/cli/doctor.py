@@ -209,14 +209,11 @@ def _abandoned() -> Iterator[Check]:
 def _demonstration() -> Iterator[Check]:
     import tempfile
 
+    from pasta.runtime.injection import own_python
+
     program = paths.DEMOS / "vadd"
     with tempfile.TemporaryDirectory() as directory:
-        command = [
-            sys.executable, "-I", "-c",
-            "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
-            "from pasta.cli.preload import main; sys.exit(main())",
-            _module_path_json(), "-q", "-o", f"{directory}/run", str(program),
-        ]  # fmt: skip
+        command = [*own_python("pasta.cli.preload"), "-q", "-o", f"{directory}/run", str(program)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         good = done.returncode == 0 and Path(directory, "run", "run.json").exists()
     yield Check(
@@ -225,11 +222,3 @@ def _demonstration() -> Iterator[Check]:
         "a run was written" if good else (done.stderr.strip() or f"status {done.returncode}"),
         "" if good else "run: pasta-preload -v pasta demo vadd",
     )
-
-
-def _module_path_json() -> str:
-    import json
-
-    from pasta.runtime.injection import module_path
-
-    return json.dumps(module_path())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -75,6 +76,16 @@ def _shim_configuration(session: Session, root: int) -> dict[str, object]:
 def module_path() -> list[str]:
     """Where this Python finds modules, without what depends on the current directory."""
     return [path for path in sys.path if path and os.path.isabs(path)]
+
+
+def own_python(module: str) -> list[str]:
+    """Command that runs `main()` of a module in this Python and installation, whatever the
+    environment and the current directory are; its arguments follow."""
+    code = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+        f"from {module} import main; sys.exit(main())"
+    )
+    return [sys.executable, "-I", "-u", "-c", code, json.dumps(module_path())]
 
 
 def find_sanitizer() -> Path | None:

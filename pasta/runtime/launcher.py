@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pasta.errors import RunError
 from pasta.runtime.executable import CannotRun, Executable, is_text
-from pasta.runtime.injection import module_path, target_environment
+from pasta.runtime.injection import own_python, target_environment
 from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.session import Ended, Session, beside, read_ended, write_ended
 
@@ -34,10 +33,6 @@ _FORWARDED = {
     signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGWINCH,
 }  # fmt: skip
 _SI_USER = 0
-_COLLECTOR = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
-    "from pasta.runtime.collector import main; sys.exit(main())"
-)
 _COLLECTOR_LIMIT_SECONDS = 3600.0
 _PROGRESS_SECONDS = 1.0
 
@@ -198,7 +193,7 @@ class Launcher:
         with (self.session.directory / "log.txt").open("ab") as log:
             watched.collector = subprocess.Popen(
                 [
-                    sys.executable, "-I", "-u", "-c", _COLLECTOR, json.dumps(module_path()),
+                    *own_python("pasta.runtime.collector"),
                     str(watched.path), *(["--plain-name"] if first else []),
                 ],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
