@@ -7,13 +7,15 @@
 #define MAX_WARPS (RA_MAX_THREADS / RA_LANES)
 #define POOL_WORTH 4096 /* threads in a launch below which waking helpers costs more than it brings */
 
-/* What one thread needs to execute blocks; its buffers grow to what kernels ask for. */
+/* What one thread needs to execute the blocks of a cluster, one after the other in `shared`, `state`
+ * and `local`; these grow to what kernels ask for. */
 struct ra_executor {
     unsigned char *shared, *state, *local;
     size_t shared_bytes, state_bytes, local_bytes;
     uint32_t block_size[3]; /* that the tables below are for */
     uint32_t warps;
-    uint32_t live[MAX_WARPS];
+    uint32_t live[MAX_WARPS];                 /* lanes that exist */
+    uint32_t left[RA_MAX_CLUSTER][MAX_WARPS]; /* lanes that have not ended */
     uint32_t thread[3][MAX_WARPS][RA_LANES];
 };
 
@@ -21,32 +23,69 @@ static _Atomic uint64_t launches;
 
 /* ---- what kernels call ---- */
 
-void ra_warp_report(const ra_warp *w, uint32_t at, ra_space space, uint32_t flags, uint32_t bytes, uint32_t mask,
-                    const uint64_t *address, const void *value) {
+#define SPACE(name, number, space, text) [number] = RA_SPACE_##space,
+static const uint16_t space_of[RA_KIND_COUNT] = {RA_KINDS(SPACE)};
+#undef SPACE
+
+/* Fills what does not depend on the addresses.  Field by field: the addresses are written once. */
+static void describe(const ra_warp *w, uint32_t at, ra_kind kind, uint32_t flags, uint32_t bytes, uint32_t mask,
+                     ra_access *access) {
     const ra_launch_data *launch = w->launch;
-    uint64_t block = ((uint64_t)w->block[2] * w->grid_size[1] + w->block[1]) * w->grid_size[0] + w->block[0];
-    ra_access access = {.size = sizeof access,
-                        .space = (uint16_t)space,
-                        .flags = (uint16_t)flags,
-                        .bytes = bytes,
-                        .mask = mask,
-                        .pc = launch->entry_pc + (uint64_t)at * RA_INSTRUCTION_BYTES,
-                        .launch = launch->launch,
-                        .block = {w->block[0], w->block[1], w->block[2]},
-                        .warp = w->warp,
-                        .multiprocessor = (uint32_t)(block % RA_MULTIPROCESSORS),
-                        .device = launch->device,
-                        .function = launch->function,
-                        .value = value};
-    if (address) RA_EACH_LANE(lane) access.address[lane] = RA_ACTIVE(mask, lane) ? address[lane] : 0;
+    access->size = sizeof *access;
+    access->space = space_of[kind];
+    access->flags = (uint16_t)flags;
+    access->bytes = bytes;
+    access->mask = mask;
+    access->pc = launch->entry_pc + (uint64_t)at * RA_INSTRUCTION_BYTES;
+    access->launch = launch->launch;
+    memcpy(access->block, w->block, sizeof access->block);
+    access->warp = w->warp;
+    access->multiprocessor = (uint32_t)(w->block_index % RA_MULTIPROCESSORS);
+    access->device = launch->device;
+    access->function = launch->function;
+    access->value = NULL;
+    access->kind = kind;
+    access->rows = 1;
+    access->stride = 0;
+    access->transfer = (uint64_t)bytes * (uint32_t)__builtin_popcount(mask);
+    access->block_index = w->block_index;
+}
+
+void ra_warp_report(const ra_warp *w, uint32_t at, ra_kind kind, uint32_t flags, uint32_t bytes, uint32_t mask,
+                    const uint64_t *address, const void *value) {
+    if (!RA_ACTIVE(w->hook_kinds, kind)) return;
+    ra_access access;
+    describe(w, at, kind, flags, bytes, mask, &access);
+    access.value = value;
+    if (!address)
+        memset(access.address, 0, sizeof access.address);
+    else if (mask == UINT32_MAX)
+        memcpy(access.address, address, sizeof access.address);
+    else
+        RA_EACH_LANE(lane) access.address[lane] = RA_ACTIVE(mask, lane) ? address[lane] : 0;
     w->hook(w->hook_userdata, &access);
 }
 
-void ra_warp_fault(ra_warp *w, uint32_t mask, const uint64_t *address, uint32_t bytes) {
-    int error = RA_ILLEGAL_ADDRESS, none = RA_OK;
-    RA_EACH_LANE(lane) if (RA_ACTIVE(mask, lane) && address[lane] % bytes) error = RA_MISALIGNED_ADDRESS;
+void ra_warp_transfer(const ra_warp *w, uint32_t at, const ra_access *what) {
+    if (!w->hook || !RA_ACTIVE(w->hook_kinds, what->kind)) return;
+    ra_access access = *what;
+    describe(w, at, (ra_kind)what->kind, what->flags, what->bytes, what->mask, &access);
+    access.rows = what->rows;
+    access.stride = what->stride;
+    access.transfer = (uint64_t)what->rows * what->bytes;
+    w->hook(w->hook_userdata, &access);
+}
+
+void ra_warp_stop(ra_warp *w, int error) {
+    int none = RA_OK;
     __atomic_compare_exchange_n(w->fault, &none, error, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     w->live = 0;
+}
+
+void ra_warp_fault(ra_warp *w, uint32_t mask, const uint64_t *address, uint32_t bytes) {
+    int error = RA_ILLEGAL_ADDRESS;
+    RA_EACH_LANE(lane) if (RA_ACTIVE(mask, lane) && address[lane] % bytes) error = RA_MISALIGNED_ADDRESS;
+    ra_warp_stop(w, error);
 }
 
 /* ---- blocks ---- */
@@ -84,62 +123,111 @@ static void lay_out(struct ra_executor *x, const uint32_t size[3]) {
     }
 }
 
+static uint32_t cluster_of(const ra_kernel *kernel) { return kernel->cluster ? kernel->cluster : 1; }
+
+static size_t shared_step(const ra_launch_data *d) {
+    return (d->shared_static + (size_t)d->shared_dynamic + 63) / 64 * 64;
+}
+
 static bool prepare(struct ra_executor *x, const struct ra_launch *launch) {
     if (!x) return false;
     lay_out(x, launch->data.block);
-    return grow(&x->shared, &x->shared_bytes, launch->data.shared_static + (size_t)launch->data.shared_dynamic) &&
-           grow(&x->state, &x->state_bytes, (size_t)launch->kernel->state * x->warps) &&
-           grow(&x->local, &x->local_bytes, (size_t)launch->kernel->local * RA_LANES * x->warps);
+    size_t blocks = cluster_of(launch->kernel), warps = blocks * x->warps;
+    return grow(&x->shared, &x->shared_bytes, blocks * shared_step(&launch->data)) &&
+           grow(&x->state, &x->state_bytes, launch->kernel->state * warps) &&
+           grow(&x->local, &x->local_bytes, (size_t)launch->kernel->local * RA_LANES * warps);
 }
 
-static void run_block(struct ra_launch *launch, struct ra_executor *x, uint64_t block, ra_access_hook hook) {
-    const ra_kernel *kernel = launch->kernel;
-    const uint32_t *grid = launch->data.grid;
-    ra_warp w = {.block = {(uint32_t)(block % grid[0]), (uint32_t)(block / grid[0] % grid[1]),
-                           (uint32_t)(block / grid[0] / grid[1])},
-                 .grid_size = grid,
-                 .block_size = launch->data.block,
-                 .parameters = launch->parameters,
-                 .shared = x->shared,
-                 .shared_bytes = launch->data.shared_static + launch->data.shared_dynamic,
-                 .local_bytes = kernel->local,
-                 .window = ra_window.base,
-                 .window_bytes = ra_window.bytes,
-                 .region_bytes = ra_settings.memory,
-                 .hook = hook,
-                 .hook_userdata = launch->data.hook_userdata,
-                 .launch = &launch->data,
-                 .fault = &launch->fault};
+/* One phase of a block: what is left of `running`, its warps. */
+static uint32_t run_phase(ra_warp *w, struct ra_executor *x, const ra_kernel *kernel, uint32_t running) {
+    uint32_t *left = x->left[w->cluster_rank];
+    for (w->warp = 0; w->warp < x->warps; w->warp++) {
+        if (!RA_ACTIVE(running, w->warp)) continue;
+        size_t slot = (size_t)w->cluster_rank * x->warps + w->warp;
+        w->live = left[w->warp];
+        for (int d = 0; d < 3; d++) w->thread[d] = x->thread[d][w->warp];
+        w->state = x->state + kernel->state * slot;
+        w->local = x->local + (size_t)kernel->local * RA_LANES * slot;
+        if (__builtin_expect(w->hook != NULL, 0) && w->phase == 0)
+            ra_warp_report(w, 0, RA_KIND_BLOCK_ENTER, 0, 0, w->live, NULL, NULL);
+        bool goes_on = kernel->run(w);
+        left[w->warp] = w->live;
+        if (__builtin_expect(!w->live, 0)) { /* all ended, or faulted: then the launch is over */
+            if (__atomic_load_n(w->fault, __ATOMIC_RELAXED) != RA_OK) return 0;
+            goes_on = false;
+        }
+        if (goes_on) continue;
+        running &= ~(1u << w->warp);
+        if (__builtin_expect(w->hook != NULL, 0) && w->live)
+            ra_warp_report(w, 0, RA_KIND_BLOCK_EXIT, 0, 0, w->live, NULL, NULL);
+    }
+    return running;
+}
+
+/* What is equal for all warps of a launch. */
+static ra_warp any_warp(struct ra_launch *launch, struct ra_executor *x) {
+    return (ra_warp){.grid_size = launch->data.grid,
+                     .block_size = launch->data.block,
+                     .parameters = launch->parameters,
+                     .shared_bytes = launch->data.shared_static + launch->data.shared_dynamic,
+                     .local_bytes = launch->kernel->local,
+                     .window = ra_window.base,
+                     .window_bytes = ra_window.bytes,
+                     .region_bytes = ra_settings.memory,
+                     .hook_userdata = launch->data.hook_userdata,
+                     .launch = &launch->data,
+                     .fault = &launch->fault,
+                     .hook_kinds = launch->data.hook_kinds,
+                     .cluster_blocks = cluster_of(launch->kernel),
+                     .cluster = x->shared,
+                     .cluster_step = shared_step(&launch->data)};
+}
+
+static void place(ra_warp *w, uint64_t block, uint32_t rank) {
+    w->block_index = block;
+    w->block[0] = (uint32_t)(block % w->grid_size[0]);
+    w->block[1] = (uint32_t)(block / w->grid_size[0] % w->grid_size[1]);
+    w->block[2] = (uint32_t)(block / w->grid_size[0] / w->grid_size[1]);
+    w->cluster_rank = rank;
+    w->shared = w->cluster + w->cluster_step * rank;
+}
+
+static void run_cluster(const ra_kernel *kernel, struct ra_executor *x, ra_warp *w, uint64_t first) {
+    uint32_t blocks = w->cluster_blocks, running[RA_MAX_CLUSTER], any = 1;
     /* Zeroed, so that a result cannot depend on which thread ran the block. */
-    if (w.shared_bytes) memset(x->shared, 0, w.shared_bytes);
-    if (kernel->state) memset(x->state, 0, (size_t)kernel->state * x->warps);
-    if (kernel->local) memset(x->local, 0, (size_t)kernel->local * RA_LANES * x->warps);
-    uint32_t running = x->warps == 32 ? UINT32_MAX : (1u << x->warps) - 1;
-    for (w.phase = 0; running; w.phase++) {
-        for (w.warp = 0; w.warp < x->warps; w.warp++) {
-            if (!RA_ACTIVE(running, w.warp)) continue;
-            w.live = x->live[w.warp];
-            for (int d = 0; d < 3; d++) w.thread[d] = x->thread[d][w.warp];
-            w.state = x->state + (size_t)kernel->state * w.warp;
-            w.local = x->local + (size_t)kernel->local * RA_LANES * w.warp;
-            if (!kernel->run(&w)) running &= ~(1u << w.warp);
-            if (__builtin_expect(!w.live, 0)) return; /* faulted: the launch is over */
+    if (w->shared_bytes) memset(x->shared, 0, w->cluster_step * blocks);
+    if (kernel->state) memset(x->state, 0, (size_t)kernel->state * x->warps * blocks);
+    if (kernel->local) memset(x->local, 0, (size_t)kernel->local * RA_LANES * x->warps * blocks);
+    for (uint32_t i = 0; i < blocks; i++) {
+        running[i] = x->warps == 32 ? UINT32_MAX : (1u << x->warps) - 1;
+        memcpy(x->left[i], x->live, x->warps * sizeof *x->live);
+    }
+    for (w->phase = 0; any; w->phase++) {
+        any = 0;
+        for (uint32_t i = 0; i < blocks; i++) {
+            if (blocks > 1 || w->phase == 0) place(w, first + i, i);
+            running[i] = run_phase(w, x, kernel, running[i]);
+            any |= running[i];
         }
     }
 }
 
 static void run_blocks(struct ra_launch *launch, struct ra_executor *x) {
     int none = RA_OK;
-    if (!prepare(x, launch))
+    if (!prepare(x, launch)) {
         __atomic_compare_exchange_n(&launch->fault, &none, RA_OUT_OF_MEMORY, false, __ATOMIC_RELAXED,
                                     __ATOMIC_RELAXED);
+        return;
+    }
+    ra_warp w = any_warp(launch, x);
     while (__atomic_load_n(&launch->fault, __ATOMIC_RELAXED) == RA_OK) {
         uint64_t block = atomic_fetch_add(&launch->next_block, launch->chunk), end = block + launch->chunk;
         if (block >= launch->blocks) break;
         if (end > launch->blocks) end = launch->blocks;
-        for (; block < end; block++) {
+        for (; block < end; block += w.cluster_blocks) {
             bool hooked = launch->data.hook && ra_tools_enter(launch->subscription);
-            run_block(launch, x, block, hooked ? launch->data.hook : NULL);
+            w.hook = hooked ? launch->data.hook : NULL;
+            run_cluster(launch->kernel, x, &w, block);
             if (hooked) ra_tools_leave();
         }
     }
@@ -244,6 +332,7 @@ static void launch_run(struct ra_op *op, struct ra_stream_s *stream, struct ra_e
     launch->fault = atomic_load(&stream->context->error);
     launch->chunk = launch->blocks / ((uint64_t)ra_settings.threads * 16) + 1;
     if (launch->chunk > 64) launch->chunk = 64;
+    launch->chunk = (launch->chunk + launch->data.cluster - 1) / launch->data.cluster * launch->data.cluster;
     if (launch->fault == RA_OK) {
         bool alone = launch->data.serial || launch->blocks < 2 || ra_settings.threads < 2 ||
                      (launch->blocks < POOL_WORTH && threads * launch->blocks < POOL_WORTH);
@@ -271,6 +360,7 @@ static int launch_submit(struct ra_op *op, struct ra_stream_s *stream, bool asyn
     d->graph = graph;
     d->node = node;
     launch->subscription = ra_tools_hook(&d->hook, &d->hook_userdata);
+    d->hook_kinds = UINT32_MAX;
     bool told = ra_tools_want(RA_DOMAIN_LAUNCH);
     if (!told) return ra_stream_queue(stream, op);
     ra_tools_call(RA_DOMAIN_LAUNCH, RA_CALLBACK_LAUNCH_BEGIN, d);
@@ -297,6 +387,7 @@ int ra_launch_make(struct ra_op **op, ra_function function, const uint32_t grid[
     RA_REQUIRE(ra_function_is(function), RA_INVALID_HANDLE);
     const ra_kernel *kernel = function->kernel;
     RA_TRY(shape(grid, block, (uint64_t)kernel->shared_static + shared_dynamic));
+    RA_REQUIRE(grid[0] % cluster_of(kernel) == 0, RA_INVALID_VALUE);
     RA_REQUIRE(parameters || !kernel->parameters, RA_INVALID_VALUE);
     for (uint32_t i = 0; i < kernel->parameters; i++) RA_REQUIRE(parameters[i], RA_INVALID_VALUE);
     struct ra_launch *launch = calloc(1, sizeof *launch);
@@ -319,7 +410,8 @@ int ra_launch_make(struct ra_op **op, ra_function function, const uint32_t grid[
                                     .shared_static = kernel->shared_static,
                                     .shared_dynamic = shared_dynamic,
                                     .local = kernel->local,
-                                    .registers = kernel->registers};
+                                    .registers = kernel->registers,
+                                    .cluster = cluster_of(kernel)};
     *op = &launch->op;
     return RA_OK;
 }

@@ -158,6 +158,8 @@ struct ra_launch {
     struct ra_launch *next_job;
 };
 
+void ra_warp_transfer(const ra_warp *w, uint32_t at, const ra_access *what); /* kind, flags, bytes, mask, rows, stride */
+void ra_warp_stop(ra_warp *w, int error);
 int ra_launch_make(struct ra_op **op, ra_function function, const uint32_t grid[3], const uint32_t block[3],
                    uint32_t shared_dynamic, void *const *parameters);
 struct ra_executor *ra_executor_new(void);
@@ -190,6 +192,8 @@ struct ra_module_s {
 
 extern const ra_kernel ra_builtin_kernels[];
 extern const size_t ra_builtin_count;
+extern const ra_kernel ra_golden_kernels[];
+extern const size_t ra_golden_count;
 extern pthread_mutex_t ra_kernels_lock;
 bool ra_function_is(ra_function function);
 void ra_modules_release(struct ra_context_s *context);

@@ -14,22 +14,24 @@ static const ra_kernel **registered; /* ra_kernels_lock */
 static size_t registered_count;
 static _Atomic uint64_t modules_loaded; /* gives each its code addresses, equal in every run */
 
-static const ra_kernel *kernel_named(const char *symbol, size_t length) { /* ra_kernels_lock held */
-    for (size_t i = 0; i < ra_builtin_count; i++) {
-        const char *known = ra_builtin_kernels[i].symbol;
-        if (strlen(known) == length && !memcmp(known, symbol, length)) return &ra_builtin_kernels[i];
-    }
-    for (size_t i = 0; i < registered_count; i++) {
-        const char *known = registered[i]->symbol;
-        if (strlen(known) == length && !memcmp(known, symbol, length)) return registered[i];
-    }
+static const ra_kernel *among(const ra_kernel *kernels, size_t count, const char *symbol, size_t length) {
+    for (size_t i = 0; i < count; i++)
+        if (strlen(kernels[i].symbol) == length && !memcmp(kernels[i].symbol, symbol, length)) return &kernels[i];
     return NULL;
+}
+
+static const ra_kernel *kernel_named(const char *symbol, size_t length) { /* ra_kernels_lock held */
+    const ra_kernel *found = among(ra_builtin_kernels, ra_builtin_count, symbol, length);
+    if (!found) found = among(ra_golden_kernels, ra_golden_count, symbol, length);
+    for (size_t i = 0; i < registered_count && !found; i++) found = among(registered[i], 1, symbol, length);
+    return found;
 }
 
 static bool kernel_sound(const ra_kernel *kernel) {
     if (!kernel->symbol || !*kernel->symbol || strchr(kernel->symbol, '\n') || !kernel->run) return false;
     if (kernel->parameters > RA_MAX_PARAMETERS || kernel->shared_static > RA_MAX_SHARED || kernel->state % 8)
         return false;
+    if (kernel->cluster > RA_MAX_CLUSTER) return false;
     for (uint32_t i = 0; i < kernel->parameters; i++)
         if (kernel->parameter_bytes[i] < 1 || kernel->parameter_bytes[i] > 8) return false;
     return true;
@@ -123,16 +125,27 @@ int ra_module_load(ra_module *handle, const void *image, size_t bytes) {
     return RA_OK;
 }
 
-int ra_module_load_builtin(ra_module *module) {
-    size_t bytes = sizeof HEADER - 1;
-    for (size_t i = 0; i < ra_builtin_count; i++) bytes += strlen(ra_builtin_kernels[i].symbol) + 1;
-    char *image = malloc(bytes), *end = image;
-    RA_REQUIRE(image, RA_OUT_OF_MEMORY);
-    end = mempcpy(end, HEADER, sizeof HEADER - 1);
-    for (size_t i = 0; i < ra_builtin_count; i++) {
-        end = mempcpy(end, ra_builtin_kernels[i].symbol, strlen(ra_builtin_kernels[i].symbol));
+static size_t names_bytes(const ra_kernel *kernels, size_t count) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++) bytes += strlen(kernels[i].symbol) + 1;
+    return bytes;
+}
+
+static char *put_names(char *end, const ra_kernel *kernels, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        end = mempcpy(end, kernels[i].symbol, strlen(kernels[i].symbol));
         *end++ = '\n';
     }
+    return end;
+}
+
+int ra_module_load_builtin(ra_module *module) {
+    size_t bytes = sizeof HEADER - 1 + names_bytes(ra_builtin_kernels, ra_builtin_count) +
+                   names_bytes(ra_golden_kernels, ra_golden_count);
+    char *image = malloc(bytes);
+    RA_REQUIRE(image, RA_OUT_OF_MEMORY);
+    char *end = put_names(mempcpy(image, HEADER, sizeof HEADER - 1), ra_builtin_kernels, ra_builtin_count);
+    put_names(end, ra_golden_kernels, ra_golden_count);
     int error = ra_module_load(module, image, bytes);
     free(image);
     return error;

@@ -176,6 +176,24 @@ RA_API int ra_function_query(ra_function_properties *properties, ra_function fun
 RA_API int ra_launch(ra_function function, const uint32_t grid[3], const uint32_t block[3], uint32_t shared_dynamic,
                      ra_stream stream, void *const *parameters);
 
+/* ---- tensors ---- */
+#define RA_TENSOR_RANK 5
+
+/* A tensor and the box that one transfer moves, dimensions innermost first.  A kernel reads it from
+ * the accelerator's memory, where the program copies it. */
+typedef struct ra_tensor {
+    uint64_t base;    /* address, a multiple of 16 */
+    uint32_t element; /* bytes: 1, 2, 4 or 8 */
+    uint32_t rank;    /* 1 to RA_TENSOR_RANK */
+    uint64_t size[RA_TENSOR_RANK];   /* elements, 1 to 2^32 */
+    uint64_t stride[RA_TENSOR_RANK]; /* bytes, multiples of 16; the first is `element` */
+    uint32_t box[RA_TENSOR_RANK];    /* elements, 1 to 256; the first a multiple of 16 bytes */
+} ra_tensor;
+
+/* Checks and fills a tensor. stride: of the rank - 1 outer dimensions. */
+RA_API int ra_tensor_make(ra_tensor *tensor, const void *base, uint32_t element, uint32_t rank, const uint64_t *size,
+                          const uint64_t *stride, const uint32_t *box);
+
 /* ---- graphs ---- */
 /* Launches, copies and sets given to the stream become nodes, each depending on the one before.
  * Other stream-ordered calls return RA_CAPTURE meanwhile. */

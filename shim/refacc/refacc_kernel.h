@@ -8,7 +8,8 @@
  * A barrier is a return: `return ra_barrier(w, at);` ends the warp's phase, and once all live
  * warps of the block did so, the kernel is called again with w->phase one higher.  What a warp
  * keeps from phase to phase lives in w->state (kernel.state bytes, zero at first).  `return false`
- * ends the warp.
+ * ends the warp, ra_exit some of its lanes.  The blocks of a cluster run in step: a barrier of one
+ * is a barrier of all.
  */
 #ifndef REFACC_KERNEL_H
 #define REFACC_KERNEL_H
@@ -23,11 +24,12 @@
 
 #define RA_LANES 32
 #define RA_MAX_PARAMETERS 16
+#define RA_MAX_CLUSTER 8
 #define RA_INSTRUCTION_BYTES 16
 #define RA_REGION_BYTES (UINT64_C(1) << 36)
 
 typedef struct ra_warp {
-    uint32_t live;  /* lanes that exist and have not faulted */
+    uint32_t live;  /* lanes that exist, have not ended and not faulted */
     uint32_t phase; /* barriers passed */
     uint32_t warp;  /* in its block */
     uint32_t block[3];
@@ -47,6 +49,12 @@ typedef struct ra_warp {
     void *hook_userdata;
     const ra_launch_data *launch;
     int *fault; /* of the launch */
+    uint64_t block_index;    /* linear, in the grid */
+    uint32_t hook_kinds;     /* bits 1 << ra_kind */
+    uint32_t cluster_rank;   /* of the block in its cluster, */
+    uint32_t cluster_blocks; /* which has so many, */
+    unsigned char *cluster;  /* the first one's shared memory here */
+    size_t cluster_step;     /* and each next one's so many bytes on */
 } ra_warp;
 
 typedef bool (*ra_kernel_function)(ra_warp *w);
@@ -60,13 +68,14 @@ typedef struct ra_kernel {
     uint32_t registers;     /* as a compiler would report them */
     uint32_t parameters;
     uint8_t parameter_bytes[RA_MAX_PARAMETERS]; /* 1 to 8 each */
+    uint32_t cluster; /* blocks along x in a cluster, up to RA_MAX_CLUSTER; 0 or 1: no cluster */
 } ra_kernel;
 
 /* Makes kernels known to later ra_module_load calls. They must stay valid; names must be new. */
 RA_API int ra_kernel_register(const ra_kernel *kernels, size_t count);
 
 /* For the functions below only. */
-RA_API void ra_warp_report(const ra_warp *w, uint32_t at, ra_space space, uint32_t flags, uint32_t bytes,
+RA_API void ra_warp_report(const ra_warp *w, uint32_t at, ra_kind kind, uint32_t flags, uint32_t bytes,
                            uint32_t mask, const uint64_t *address, const void *value);
 RA_API void ra_warp_fault(ra_warp *w, uint32_t mask, const uint64_t *address, uint32_t bytes);
 
@@ -123,15 +132,15 @@ static inline bool ra_window_valid(uint32_t window, uint32_t mask, const uint64_
     return !(bad & mask);
 }
 
-/* The lanes that may go on with the access: none after a fault. */
-static inline uint32_t ra_access_begin(ra_warp *w, uint32_t at, ra_space space, uint32_t flags, uint32_t bytes,
+/* The lanes that may go on with the access: none after a fault.  kind: GLOBAL, SHARED or LOCAL. */
+static inline uint32_t ra_access_begin(ra_warp *w, uint32_t at, ra_kind kind, uint32_t flags, uint32_t bytes,
                                        uint32_t mask, const uint64_t address[RA_LANES], const void *value) {
     mask &= w->live;
     if (!mask) return 0;
-    if (__builtin_expect(w->hook != NULL, 0)) ra_warp_report(w, at, space, flags, bytes, mask, address, value);
-    bool valid = space == RA_SPACE_GLOBAL   ? ra_global_valid(w, mask, address, bytes)
-                 : space == RA_SPACE_SHARED ? ra_window_valid(w->shared_bytes, mask, address, bytes)
-                                            : ra_window_valid(w->local_bytes, mask, address, bytes);
+    if (__builtin_expect(w->hook != NULL, 0)) ra_warp_report(w, at, kind, flags, bytes, mask, address, value);
+    bool valid = kind == RA_KIND_GLOBAL   ? ra_global_valid(w, mask, address, bytes)
+                 : kind == RA_KIND_SHARED ? ra_window_valid(w->shared_bytes, mask, address, bytes)
+                                          : ra_window_valid(w->local_bytes, mask, address, bytes);
     if (__builtin_expect(!valid, 0)) {
         ra_warp_fault(w, mask, address, bytes);
         return 0;
@@ -144,10 +153,10 @@ static inline uint32_t ra_access_begin(ra_warp *w, uint32_t at, ra_space space, 
 #define RA_PLACE_local(w, a, lane) ((void *)((w)->local + (size_t)(lane) * (w)->local_bytes + (a)))
 
 /* ra_load_f32, ra_shared_store_u32, …: lanes outside mask, or faulted, keep their value. */
-#define RA_DEFINE_ACCESS(prefix, place, space_name, suffix, type)                                                 \
+#define RA_DEFINE_ACCESS(prefix, place, kind, suffix, type)                                                       \
     static inline void prefix##load_##suffix(ra_warp *w, uint32_t at, uint32_t mask,                              \
                                              const uint64_t address[RA_LANES], type value[RA_LANES]) {            \
-        mask = ra_access_begin(w, at, space_name, RA_ACCESS_READ, sizeof(type), mask, address, NULL);             \
+        mask = ra_access_begin(w, at, kind, RA_ACCESS_READ, sizeof(type), mask, address, NULL);                   \
         if (mask == UINT32_MAX) {                                                                                 \
             RA_EACH_LANE(lane) value[lane] = *(const type *)RA_PLACE_##place(w, address[lane], lane);             \
         } else {                                                                                                  \
@@ -157,7 +166,7 @@ static inline uint32_t ra_access_begin(ra_warp *w, uint32_t at, ra_space space, 
     }                                                                                                             \
     static inline void prefix##store_##suffix(ra_warp *w, uint32_t at, uint32_t mask,                             \
                                               const uint64_t address[RA_LANES], const type value[RA_LANES]) {     \
-        mask = ra_access_begin(w, at, space_name, RA_ACCESS_WRITE, sizeof(type), mask, address, value);           \
+        mask = ra_access_begin(w, at, kind, RA_ACCESS_WRITE, sizeof(type), mask, address, value);                 \
         if (mask == UINT32_MAX) {                                                                                 \
             RA_EACH_LANE(lane) *(type *)RA_PLACE_##place(w, address[lane], lane) = value[lane];                   \
         } else {                                                                                                  \
@@ -166,23 +175,28 @@ static inline uint32_t ra_access_begin(ra_warp *w, uint32_t at, ra_space space, 
         }                                                                                                         \
     }
 
-#define RA_DEFINE_TYPE(suffix, type)                                            \
-    RA_DEFINE_ACCESS(ra_, global, RA_SPACE_GLOBAL, suffix, type)                \
-    RA_DEFINE_ACCESS(ra_shared_, shared, RA_SPACE_SHARED, suffix, type)         \
-    RA_DEFINE_ACCESS(ra_local_, local, RA_SPACE_LOCAL, suffix, type)
+typedef struct ra_f32x4 {
+    _Alignas(16) float x[4];
+} ra_f32x4;
+
+#define RA_DEFINE_TYPE(suffix, type)                                  \
+    RA_DEFINE_ACCESS(ra_, global, RA_KIND_GLOBAL, suffix, type)       \
+    RA_DEFINE_ACCESS(ra_shared_, shared, RA_KIND_SHARED, suffix, type) \
+    RA_DEFINE_ACCESS(ra_local_, local, RA_KIND_LOCAL, suffix, type)
 
 RA_DEFINE_TYPE(f32, float)
 RA_DEFINE_TYPE(i32, int32_t)
 RA_DEFINE_TYPE(u32, uint32_t)
 RA_DEFINE_TYPE(f64, double)
 RA_DEFINE_TYPE(u64, uint64_t)
+RA_DEFINE_TYPE(f32x4, ra_f32x4)
 
 /* Adds each lane's value, lane 0 first within the warp; integers only, so that the order of the
  * blocks cannot change a result. */
 #define RA_DEFINE_ATOMIC(suffix, type)                                                                            \
     static inline void ra_atomic_add_##suffix(ra_warp *w, uint32_t at, uint32_t mask,                             \
                                               const uint64_t address[RA_LANES], const type value[RA_LANES]) {     \
-        mask = ra_access_begin(w, at, RA_SPACE_GLOBAL, RA_ACCESS_READ | RA_ACCESS_WRITE | RA_ACCESS_ATOMIC,       \
+        mask = ra_access_begin(w, at, RA_KIND_GLOBAL, RA_ACCESS_READ | RA_ACCESS_WRITE | RA_ACCESS_ATOMIC,       \
                                sizeof(type), mask, address, NULL);                                                \
         RA_EACH_LANE(lane) if (RA_ACTIVE(mask, lane))                                                             \
             __atomic_fetch_add((type *)(uintptr_t)address[lane], value[lane], __ATOMIC_RELAXED);                  \
@@ -190,7 +204,7 @@ RA_DEFINE_TYPE(u64, uint64_t)
     static inline void ra_shared_atomic_add_##suffix(ra_warp *w, uint32_t at, uint32_t mask,                      \
                                                      const uint64_t address[RA_LANES],                            \
                                                      const type value[RA_LANES]) {                                \
-        mask = ra_access_begin(w, at, RA_SPACE_SHARED, RA_ACCESS_READ | RA_ACCESS_WRITE | RA_ACCESS_ATOMIC,       \
+        mask = ra_access_begin(w, at, RA_KIND_SHARED, RA_ACCESS_READ | RA_ACCESS_WRITE | RA_ACCESS_ATOMIC,       \
                                sizeof(type), mask, address, NULL);                                                \
         RA_EACH_LANE(lane) if (RA_ACTIVE(mask, lane)) *(type *)(void *)(w->shared + address[lane]) += value[lane]; \
     }
@@ -201,8 +215,57 @@ RA_DEFINE_ATOMIC(u64, uint64_t)
 /* See the head of this file: to be returned. */
 static inline bool ra_barrier(ra_warp *w, uint32_t at) {
     if (__builtin_expect(w->hook != NULL, 0) && w->live)
-        ra_warp_report(w, at, RA_SPACE_BARRIER, 0, 0, w->live, NULL, NULL);
+        ra_warp_report(w, at, RA_KIND_BARRIER, 0, 0, w->live, NULL, NULL);
     return true;
 }
+
+/* ---- other instructions (transfer.c).  What is asynchronous on hardware is complete at once. ---- */
+
+/* The lanes end; the kernel goes on with the others. */
+RA_API void ra_exit(ra_warp *w, uint32_t at, uint32_t mask);
+/* To be written before the call: a device function of the kernel, whose instructions are numbered
+ * from `target` on. */
+RA_API void ra_call(ra_warp *w, uint32_t at, uint32_t mask, uint32_t target);
+/* Accesses nothing, so that no address is wrong. */
+RA_API void ra_prefetch_global(ra_warp *w, uint32_t at, uint32_t mask, const uint64_t address[RA_LANES],
+                               uint32_t bytes);
+
+/* bytes: 4, 8 or 16 per lane. */
+RA_API void ra_async_copy(ra_warp *w, uint32_t at, uint32_t mask, const uint64_t to_shared[RA_LANES],
+                          const uint64_t from[RA_LANES], uint32_t bytes);
+
+/* The lowest lane of the mask transfers: addresses and bytes are multiples of 16. */
+RA_API void ra_bulk_load(ra_warp *w, uint32_t at, uint32_t mask, uint64_t to_shared, uint64_t from, uint32_t bytes);
+RA_API void ra_bulk_store(ra_warp *w, uint32_t at, uint32_t mask, uint64_t to, uint64_t from_shared, uint32_t bytes);
+/* Adds unsigned words, atomically each. */
+RA_API void ra_bulk_add_u32(ra_warp *w, uint32_t at, uint32_t mask, uint64_t to, uint64_t from_shared,
+                            uint32_t bytes);
+/* From the block's shared memory to an ra_cluster_address, which is the one reported. */
+RA_API void ra_bulk_shared(ra_warp *w, uint32_t at, uint32_t mask, uint64_t to_cluster, uint64_t from_shared,
+                           uint32_t bytes);
+/* The box that begins at `coordinate` (elements, innermost first), packed in shared memory.  What
+ * is outside the tensor is not accessed: a load gives zeros there.  tensor: address of an ra_tensor
+ * in the accelerator's memory; reading that is no access. */
+RA_API void ra_tensor_load(ra_warp *w, uint32_t at, uint32_t mask, uint64_t to_shared, uint64_t tensor,
+                           const int32_t coordinate[]);
+RA_API void ra_tensor_store(ra_warp *w, uint32_t at, uint32_t mask, uint64_t tensor, const int32_t coordinate[],
+                            uint64_t from_shared);
+
+/* `matrices` (1, 2 or 4) matrices of 8 rows of 16 bytes, row r of matrix m at the address that lane
+ * 8 m + r gives; lane l has the 4 bytes at 4 (l mod 4) of row l / 4 of each: value[m][l]. */
+RA_API void ra_matrix_load(ra_warp *w, uint32_t at, uint32_t matrices, const uint64_t address[RA_LANES],
+                           uint32_t value[][RA_LANES]);
+RA_API void ra_matrix_store(ra_warp *w, uint32_t at, uint32_t matrices, const uint64_t address[RA_LANES],
+                            const uint32_t value[][RA_LANES]);
+
+static inline uint64_t ra_cluster_address(uint32_t rank, uint64_t offset) {
+    return (uint64_t)rank << RA_CLUSTER_SHIFT | offset;
+}
+RA_API void ra_remote_load_u32(ra_warp *w, uint32_t at, uint32_t mask, const uint64_t address[RA_LANES],
+                               uint32_t value[RA_LANES]);
+RA_API void ra_remote_store_u32(ra_warp *w, uint32_t at, uint32_t mask, const uint64_t address[RA_LANES],
+                                const uint32_t value[RA_LANES]);
+RA_API void ra_async_store_u32(ra_warp *w, uint32_t at, uint32_t mask, const uint64_t address[RA_LANES],
+                               const uint32_t value[RA_LANES]);
 
 #endif

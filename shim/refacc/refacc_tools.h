@@ -40,7 +40,7 @@ typedef enum ra_domain {
     X(MODULE_UNLOADED, 6, RESOURCE, ra_module_data)                                                \
     X(MEMORY_ALLOCATED, 7, RESOURCE, ra_memory_data)                                               \
     X(MEMORY_FREED, 8, RESOURCE, ra_memory_data) /* the call; the address is not yet given out again */ \
-    X(LAUNCH_BEGIN, 9, LAUNCH, ra_launch_data)   /* before it is queued; hook and user are writable */ \
+    X(LAUNCH_BEGIN, 9, LAUNCH, ra_launch_data)   /* before it is queued; hook, its kinds, serial, user are writable */ \
     X(LAUNCH_END, 10, LAUNCH, ra_launch_data)    /* queued; it may be complete already */          \
     X(LAUNCH_COMPLETE, 11, LAUNCH, ra_launch_data)                                                 \
     X(MEMCPY, 12, MEMCPY, ra_memcpy_data)                                                          \
@@ -65,20 +65,54 @@ typedef enum ra_callback_id { RA_CALLBACKS(RA_ENUMERATOR) RA_CALLBACK_COUNT = 27
 
 typedef enum ra_space {
     RA_SPACE_GLOBAL = 1, /* addresses are global */
-    RA_SPACE_SHARED = 2, /* addresses are offsets in the block's shared memory */
+    RA_SPACE_SHARED = 2, /* addresses are offsets in the block's shared memory, or the cluster's */
     RA_SPACE_LOCAL = 3,  /* addresses are offsets in the lane's local memory */
-    RA_SPACE_BARRIER = 4, /* a barrier: no addresses */
+    RA_SPACE_NONE = 4,   /* nothing is accessed */
 } ra_space;
 
-enum { RA_ACCESS_READ = 1, RA_ACCESS_WRITE = 2, RA_ACCESS_ATOMIC = 4 /* with READ and WRITE */ };
+/* What an instruction does, X(NAME, number, space, text). */
+/* clang-format off */
+#define RA_KINDS(X)                                                                                      \
+    X(GLOBAL,         1, GLOBAL, "load, store or atomic on global memory")                               \
+    X(SHARED,         2, SHARED, "load, store or atomic on shared memory")                               \
+    X(LOCAL,          3, LOCAL,  "load or store on local memory")                                        \
+    X(REMOTE_SHARED,  4, SHARED, "load or store on the shared memory of a block of the cluster")         \
+    X(ASYNC_COPY,     5, GLOBAL, "lanes copy from global to shared memory; addresses are the global ones") \
+    X(BULK_LOAD,      6, GLOBAL, "one lane copies bytes from global to shared memory")                   \
+    X(BULK_STORE,     7, GLOBAL, "one lane copies bytes from shared to global memory")                   \
+    X(BULK_REDUCTION, 8, GLOBAL, "one lane adds shared to global memory")                                \
+    X(TENSOR_LOAD,    9, GLOBAL, "one lane copies a box of a tensor to shared memory")                   \
+    X(TENSOR_STORE,  10, GLOBAL, "one lane copies shared memory to a box of a tensor")                   \
+    X(MATRIX,        11, SHARED, "8 x 8 matrices of 16 bits: each lane of the mask gives a row of 16 bytes") \
+    X(BULK_SHARED,   12, SHARED, "one lane copies bytes to the shared memory of a block of the cluster") \
+    X(ASYNC_STORE,   13, SHARED, "lanes store to the shared memory of a block of the cluster")           \
+    X(BARRIER,       14, NONE,   "block barrier")                                                        \
+    X(BLOCK_ENTER,   15, NONE,   "a warp begins; pc is the function's entry")                            \
+    X(BLOCK_EXIT,    16, NONE,   "lanes of a warp end")                                                  \
+    X(CALL,          17, NONE,   "call of a device function; the address is its target")
+/* clang-format on */
+
+#define RA_ENUMERATOR(name, number, space, text) RA_KIND_##name = number,
+typedef enum ra_kind { RA_KINDS(RA_ENUMERATOR) RA_KIND_COUNT = 18 } ra_kind;
+#undef RA_ENUMERATOR
+
+enum {
+    RA_ACCESS_READ = 1,
+    RA_ACCESS_WRITE = 2,
+    RA_ACCESS_ATOMIC = 4, /* with READ and WRITE */
+    RA_ACCESS_PREFETCH = 8,
+};
+
+/* An address in the shared memory of a cluster: the block's rank in it, and the offset there. */
+#define RA_CLUSTER_SHIFT 24
 
 /* One memory instruction of one warp. */
 typedef struct ra_access {
     uint32_t size;  /* of this struct; every data struct begins so and only grows at its end */
-    uint16_t space; /* ra_space */
+    uint16_t space; /* ra_space, of the kind */
     uint16_t flags; /* RA_ACCESS_* */
-    uint32_t bytes; /* per lane */
-    uint32_t mask;  /* active lanes */
+    uint32_t bytes; /* per lane; of a transfer per row */
+    uint32_t mask;  /* active lanes; one for bulk and tensor transfers */
     uint64_t pc;    /* the function's entry pc + 16 * the instruction's number in it */
     uint64_t launch;
     uint32_t block[3];
@@ -88,6 +122,11 @@ typedef struct ra_access {
     uint64_t function;
     const void *value;    /* of a store, one of `bytes` per lane; NULL for others */
     uint64_t address[32]; /* of inactive lanes: 0 */
+    uint32_t kind;        /* ra_kind */
+    uint32_t rows;        /* of a tensor transfer: rows inside the tensor, from the address; else 1 */
+    int64_t stride;       /* bytes between them (between the first two, where a box has more dimensions) */
+    uint64_t transfer;    /* bytes of all lanes or rows */
+    uint64_t block_index; /* linear, in the grid */
 } ra_access;
 
 typedef void (*ra_access_hook)(void *userdata, const ra_access *access);
@@ -155,6 +194,8 @@ typedef struct ra_launch_data {
     int32_t error;
     uint64_t start; /* CLOCK_MONOTONIC, ns */
     uint64_t end;
+    uint32_t hook_kinds; /* LAUNCH_BEGIN: bits 1 << ra_kind that the hook is called for; all at first */
+    uint32_t cluster;    /* blocks along x that share their shared memory; 1: none */
 } ra_launch_data;
 
 typedef struct ra_memcpy_data {

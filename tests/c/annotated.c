@@ -12,6 +12,7 @@ int main(void) {
     pasta_mark("while stopped");
     pasta_start();
     pasta_mark("mark");
+    pasta_step();
     pasta_range_end(id);
     return 0;
 }

@@ -123,11 +123,12 @@ static struct {
 
 static void tally(void *userdata, const ra_access *a) {
     (void)userdata;
+    if (a->kind == RA_KIND_BLOCK_ENTER || a->kind == RA_KIND_BLOCK_EXIT) return;
     uint64_t at = (a->pc - seen.entry) / RA_INSTRUCTION_BYTES;
     bool known = a->size == sizeof *a && at < 16 && a->mask;
     for (int lane = 0; lane < 32; lane++) known = known && (a->mask >> lane & 1 || !a->address[lane]);
-    if (a->space != RA_SPACE_BARRIER) known = known && a->bytes == seen.bytes;
-    if (a->space == RA_SPACE_BARRIER) known = known && a->flags == 0;
+    if (a->space != RA_SPACE_NONE) known = known && a->bytes == seen.bytes;
+    if (a->space == RA_SPACE_NONE) known = known && a->flags == 0;
     if (a->flags == RA_ACCESS_WRITE) known = known && a->value;
     if (!known) {
         atomic_fetch_add(&seen.wrong, 1);
@@ -401,12 +402,53 @@ static bool slow(ra_warp *w) {
     return false;
 }
 
+/* One instruction of those that can go wrong, chosen by the first parameter. */
+enum { BULK_LOAD, BULK_STORE, BULK_ADD, BULK_SHARED, TENSOR_LOAD, REMOTE, ASYNC_STORE, MATRIX, ASYNC_COPY, PREFETCH };
+
+static bool transfer(ra_warp *w) {
+    uint64_t a = ra_parameter_u64(w, 1), b = ra_parameter_u64(w, 2), as[32], bs[32];
+    uint32_t value[1][32] = {{0}}, all = w->live;
+    for (int lane = 0; lane < 32; lane++) {
+        as[lane] = a;
+        bs[lane] = b;
+    }
+    switch (ra_parameter_i32(w, 0)) {
+    case BULK_LOAD: ra_bulk_load(w, 0, all, a, b, 64); break;
+    case BULK_STORE: ra_bulk_store(w, 0, all, b, a, 64); break;
+    case BULK_ADD: ra_bulk_add_u32(w, 0, all, b, a, 64); break;
+    case BULK_SHARED: ra_bulk_shared(w, 0, all, a, b, 64); break;
+    case TENSOR_LOAD: ra_tensor_load(w, 0, all, a, b, (int32_t[5]){0}); break;
+    case REMOTE: ra_remote_load_u32(w, 0, all, as, value[0]); break;
+    case ASYNC_STORE: ra_async_store_u32(w, 0, all, as, value[0]); break;
+    case MATRIX: ra_matrix_load(w, 0, 1, as, value); break;
+    case ASYNC_COPY: ra_async_copy(w, 0, all, as, bs, 8); break;
+    case PREFETCH: ra_prefetch_global(w, 0, all, as, 4); break;
+    }
+    return false;
+}
+
+/* Copies the box at the coordinates in parameters 2, 3 and 4, packed, to parameter 1. */
+static bool box_of(ra_warp *w) {
+    ra_tensor t;
+    memcpy(&t, (const void *)(uintptr_t)ra_parameter_u64(w, 0), sizeof t);
+    uint32_t bytes = t.box[0] * t.box[1] * t.box[2] * t.element;
+    ra_tensor_load(w, 0, w->live, 64, ra_parameter_u64(w, 0),
+                   (int32_t[]){ra_parameter_i32(w, 2), ra_parameter_i32(w, 3), ra_parameter_i32(w, 4)});
+    ra_bulk_store(w, 1, w->live, ra_parameter_u64(w, 1), 64, bytes);
+    return false;
+}
+
 static const ra_kernel own_kernels[] = {
+    {.symbol = "_Z8transferiyy", .run = transfer, .shared_static = 1024, .cluster = 2, .parameters = 3,
+     .parameter_bytes = {4, 8, 8}},
+    {.symbol = "_Z6box_ofPK9ra_tensorPtiii", .run = box_of, .shared_static = 1024, .parameters = 5,
+     .parameter_bytes = {8, 8, 4, 4, 4}},
     {.symbol = "_Z13count_threadsPy", .run = count_threads, .shared_static = 4, .parameters = 1, .parameter_bytes = {8}},
     {.symbol = "_Z5touchPKj", .run = touch, .parameters = 1, .parameter_bytes = {8}},
     {.symbol = "_Z4slowv", .run = slow},
 };
-static const char own_image[] = "refacc-module 1\n_Z13count_threadsPy\n_Z5touchPKj\n_Z4slowv\n";
+static const char own_image[] = "refacc-module 1\n_Z13count_threadsPy\n_Z5touchPKj\n_Z4slowv\n_Z8transferiyy\n"
+                                "_Z6box_ofPK9ra_tensorPtiii\n";
 
 static void own(ra_function *f, const char *symbol) {
     ra_module m;
@@ -672,6 +714,116 @@ static void test_fault(uint64_t address, int error) {
     GIVES(RA_INVALID_HANDLE, ra_context_set_current(context));
     RA(ra_context_set_current(before));
     RA(ra_context_synchronize()); /* another context has no part in it */
+}
+
+/* The error that an instruction of `transfer` leaves; it needs a context of its own for each. */
+static void test_transfer(int what, uint64_t a, uint64_t b, int error) {
+    ra_context before, context;
+    ra_function f;
+    RA(ra_context_get_current(&before));
+    RA(ra_context_create(&context, 0));
+    own(&f, "_Z8transferiyy");
+    GIVES(RA_INVALID_VALUE, ra_launch(f, (uint32_t[]){3, 1, 1}, (uint32_t[]){32, 1, 1}, 0, NULL, P(&what, &a, &b)));
+    RA(ra_launch(f, (uint32_t[]){2, 1, 1}, (uint32_t[]){32, 1, 1}, 0, NULL, P(&what, &a, &b)));
+    GIVES(error, ra_context_synchronize());
+    RA(ra_context_destroy(context));
+    RA(ra_context_set_current(before));
+}
+
+static void test_transfers(void) {
+    uint64_t x = (uintptr_t)device(256), outside = (uintptr_t)&checks / 16 * 16;
+    ra_tensor bad = {.base = x, .element = 4, .rank = 6};
+    RA(ra_memcpy((void *)(uintptr_t)x, &bad, sizeof bad));
+    static const int bulk[] = {BULK_LOAD, BULK_STORE, BULK_ADD};
+    for (int i = 0; i < 3; i++) {
+        test_transfer(bulk[i], 960, x, RA_OK);
+        test_transfer(bulk[i], 976, x, RA_ILLEGAL_ADDRESS);
+        test_transfer(bulk[i], 0, outside, RA_ILLEGAL_ADDRESS);
+        test_transfer(bulk[i], 0, x + 8, RA_MISALIGNED_ADDRESS);
+        test_transfer(bulk[i], 8, x, RA_MISALIGNED_ADDRESS);
+    }
+    test_transfer(BULK_SHARED, ra_cluster_address(1, 960), 0, RA_OK);
+    test_transfer(BULK_SHARED, ra_cluster_address(2, 0), 0, RA_ILLEGAL_ADDRESS);
+    test_transfer(BULK_SHARED, ra_cluster_address(1, 0), 976, RA_ILLEGAL_ADDRESS);
+    RA(ra_memcpy((void *)(uintptr_t)x, &bad, sizeof bad));
+    test_transfer(TENSOR_LOAD, 0, x, RA_ILLEGAL_ADDRESS);
+    test_transfer(TENSOR_LOAD, 0, outside, RA_ILLEGAL_ADDRESS);
+    for (int what = REMOTE; what <= ASYNC_STORE; what++) {
+        test_transfer(what, ra_cluster_address(1, 1020), 0, RA_OK);
+        test_transfer(what, ra_cluster_address(1, 1024), 0, RA_ILLEGAL_ADDRESS);
+        test_transfer(what, ra_cluster_address(2, 0), 0, RA_ILLEGAL_ADDRESS);
+        test_transfer(what, 2, 0, RA_MISALIGNED_ADDRESS);
+    }
+    test_transfer(MATRIX, 1008, 0, RA_OK);
+    test_transfer(MATRIX, 1024, 0, RA_ILLEGAL_ADDRESS);
+    test_transfer(MATRIX, 8, 0, RA_MISALIGNED_ADDRESS);
+    test_transfer(ASYNC_COPY, 1016, x, RA_OK);
+    test_transfer(ASYNC_COPY, 1024, x, RA_ILLEGAL_ADDRESS);
+    test_transfer(ASYNC_COPY, 0, x + 4, RA_MISALIGNED_ADDRESS);
+    test_transfer(ASYNC_COPY, 0, outside, RA_ILLEGAL_ADDRESS);
+    test_transfer(PREFETCH, outside, 0, RA_OK);
+    RA(ra_free((void *)(uintptr_t)x));
+}
+
+/* ---- boxes of a tensor of 20 x 5 x 4 unsigned shorts, the box 8 x 3 x 2 ---- */
+
+static ra_access transferred;
+
+static void keep(void *userdata, const ra_access *a) {
+    (void)userdata;
+    if (a->kind == RA_KIND_TENSOR_LOAD) transferred = *a;
+}
+
+static void test_box(ra_function f, void *tensor, const uint16_t *host, uint64_t base, const int32_t at[3]) {
+    enum { X = 20, Y = 5, Z = 4, PITCH = 24 }; /* elements from row to row */
+    uint16_t got[8 * 3 * 2];
+    void *out = device(sizeof got);
+    int x = at[0], y = at[1], z = at[2];
+    uint64_t first = 0, bytes = 0;
+    memset(&transferred, 0, sizeof transferred);
+    RA(ra_launch(f, (uint32_t[]){1, 1, 1}, (uint32_t[]){32, 1, 1}, 0, NULL, P(&tensor, &out, &x, &y, &z)));
+    RA(ra_memcpy(got, out, sizeof got));
+    for (int i = 0; i < 48; i++) {
+        int cx = x + i % 8, cy = y + i / 8 % 3, cz = z + i / 24;
+        bool inside = cx >= 0 && cx < X && cy >= 0 && cy < Y && cz >= 0 && cz < Z;
+        int cell = (cz * Y + cy) * PITCH + cx;
+        CHECK(got[i] == (inside ? host[cell] : 0));
+        if (inside && !first) first = base + (uint64_t)cell * 2;
+        bytes += inside * 2u;
+    }
+    CHECK(transferred.mask == 1 && transferred.transfer == bytes);
+    CHECK(transferred.address[0] == (first ? first : base));
+    CHECK(!bytes || (uint64_t)transferred.rows * transferred.bytes == bytes);
+    CHECK(transferred.rows < 2 || transferred.stride == PITCH * 2 || transferred.stride == PITCH * 2 * Y);
+    RA(ra_free(out));
+}
+
+static void test_tensors(void) {
+    static const int32_t boxes[][3] = {{0, 0, 0}, {8, 1, 1}, {-3, -1, -1}, {15, 4, 3},  {16, 3, 0}, {0, -2, 2},
+                                       {20, 0, 0}, {0, 5, 0}, {-8, 0, 0},   {0, 0, -2}, {-7, 4, 1}, {0, 0, INT32_MAX - 1}};
+    const uint64_t size[3] = {20, 5, 4}, stride[2] = {48, 240}, odd[2] = {40, 240};
+    const uint32_t box[3] = {8, 3, 2}, thin[3] = {4, 3, 2};
+    uint16_t host[480];
+    ra_function f;
+    ra_tensor tensor;
+    for (int i = 0; i < 480; i++) host[i] = (uint16_t)(i + 1);
+    void *data = device(sizeof host), *map = device(sizeof tensor);
+    RA(ra_memcpy(data, host, sizeof host));
+    GIVES(RA_INVALID_VALUE, ra_tensor_make(&tensor, data, 3, 3, size, stride, box));
+    GIVES(RA_INVALID_VALUE, ra_tensor_make(&tensor, data, 2, 6, size, stride, box));
+    GIVES(RA_INVALID_VALUE, ra_tensor_make(&tensor, data, 2, 0, size, stride, box));
+    GIVES(RA_INVALID_VALUE, ra_tensor_make(&tensor, data, 2, 3, size, odd, box));
+    GIVES(RA_INVALID_VALUE, ra_tensor_make(&tensor, data, 2, 3, size, stride, thin));
+    GIVES(RA_INVALID_VALUE, ra_tensor_make(&tensor, (char *)data + 2, 2, 3, size, stride, box));
+    GIVES(RA_INVALID_VALUE, ra_tensor_make(&tensor, data, 2, 3, size, NULL, box));
+    RA(ra_tensor_make(&tensor, data, 2, 3, size, stride, box));
+    RA(ra_memcpy(map, &tensor, sizeof tensor));
+    own(&f, "_Z6box_ofPK9ra_tensorPtiii");
+    RA(ra_tools()->set_access_hook(tools, keep, NULL));
+    for (size_t i = 0; i < sizeof boxes / sizeof *boxes; i++) test_box(f, map, host, (uintptr_t)data, boxes[i]);
+    RA(ra_tools()->set_access_hook(tools, NULL, NULL));
+    RA(ra_free(data));
+    RA(ra_free(map));
 }
 
 static void test_devices(void) {
@@ -972,6 +1124,8 @@ int main(int argc, char **argv) {
     uint32_t *x = device(16);
     test_fault((uintptr_t)x + 2, RA_MISALIGNED_ADDRESS);
     RA(ra_free(x));
+    test_transfers();
+    test_tensors();
     test_devices();
     test_tools();
     test_signals();

@@ -38,7 +38,7 @@ struct demo_counts {
 };
 
 /* For main: with --expect, prints the counts and ends. */
-static void demo_expect(int argc, char **argv, struct demo_counts c) {
+static inline void demo_expect(int argc, char **argv, struct demo_counts c) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--expect")) continue;
         printf("launches=%ld\ngraph_launches=%ld\ncopies=%ld\nsets=%ld\nallocations=%ld\nfrees=%ld\nstreams=%ld\n"
