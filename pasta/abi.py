@@ -46,6 +46,7 @@ ENUMS: dict[str, dict[int, str]] = {
 FLAG_GRAPH: int = lib.PASTA_FLAG_GRAPH
 FLAG_ASYNC: int = lib.PASTA_FLAG_ASYNC
 FLAG_INTERNAL: int = lib.PASTA_FLAG_INTERNAL
+FLAG_PROBED: int = lib.PASTA_FLAG_PROBED
 
 #: Payload fields that hold ids of interned strings.
 _STRING_FIELDS: dict[str, tuple[str, ...]] = {

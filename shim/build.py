@@ -128,7 +128,8 @@ def build(directory: Path, compiler: Compiler | None = None) -> list[Path]:
     with tempfile.TemporaryDirectory() as temporary:
         ring, embedding = Path(temporary, "_ring.c"), Path(temporary, "_embed.c")
         native.builder(list(compiler.command)).emit_c_code(str(ring))
-        extension(compiler, directory, "_ring", ring, SHIM / "python" / "reader.c")
+        readers = [SHIM / "python" / f"{name}.c" for name in ("reader", "trace_reader")]
+        extension(compiler, directory, "_ring", ring, *readers)
         embed.builder().emit_c_code(str(embedding))
         extension(compiler, directory, "_embed", embedding)
     headers = directory / "include"

@@ -10,8 +10,8 @@
  *         pasta_publish(e);
  *     }
  *
- * PASTA_BEGIN fills the header and sets every payload byte to all ones (absent); nothing here
- * makes a system call, waits, or calls Python.
+ * PASTA_BEGIN fills the header and sets every payload byte to all ones (absent); nothing here but
+ * pasta_trace_* makes a system call or waits, and nothing calls Python.
  */
 #ifndef PASTA_CORE_H
 #define PASTA_CORE_H
@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "../include/pasta_abi.h"
+#include "../include/pasta_trace.h"
 
 #define PASTA_LIKELY(x) __builtin_expect(!!(x), 1)
 #define PASTA_UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -85,6 +86,33 @@ uint64_t pasta_hash(const void *bytes, size_t length);
 /* Keeps a module's image in the run, once per content, if the user asked for that. */
 void pasta_keep_image(uint64_t hash, const void *image, size_t bytes);
 
+/* ---- which launches are probed (windows.c, select.c): no locks, no system call but the clock ----
+ *
+ * Of each launch, while profiling is on, a source asks
+ *
+ *     bool selected = pasta_probe_selects(name, symbol);     // before PASTA_BEGIN: long, the first time
+ *     pasta_kernel_launch *e = PASTA_BEGIN(kernel_launch, …);
+ *     …
+ *     bool probed = selected && pasta_probe_takes(ordinal, name); // once: it counts
+ *     if (probed) pasta_header_of(e)->flags |= PASTA_FLAG_PROBED;
+ */
+
+/* Whether -k and --exclude select a kernel: by its symbol, and demangled. `name`: its id. */
+bool pasta_probe_selects(uint32_t name, const char *symbol);
+/* Whether a selected launch is probed: skip and count, windows, every N-th of its kernel. */
+bool pasta_probe_takes(uint64_t ordinal, uint32_t name);
+/* Whether a window is open at this launch; asking again changes nothing. */
+bool pasta_probe_wanted(uint64_t ordinal);
+bool pasta_probe_always(void); /* there are no windows: it is open for ever */
+/* How often launches have found a window opened or closed: patches are to be put in or taken out. */
+uint32_t pasta_probe_window_changes(void);
+/* A step of the program begins (pasta.step()); so it does with ranges of some names. */
+void pasta_probe_step(void);
+void pasta_probe_range(uint32_t name);
+
+/* Opens a file for appending beside this process's ring, named as the ring with `suffix`. -1: see errno. */
+int pasta_open_beside(const char *suffix);
+
 /* A fresh correlation id (from 1) and launch ordinal (from 0) of this process. */
 uint64_t pasta_next_correlation(void);
 uint64_t pasta_next_launch(void);
@@ -100,6 +128,31 @@ static inline void pasta_publish(void *payload) {
     /* pasta_begin left the busy mark (commit's complement); the complement of that publishes. */
     uint32_t busy = __atomic_load_n(&h->commit, __ATOMIC_RELAXED);
     __atomic_store_n(&h->commit, ~busy, __ATOMIC_RELEASE);
+}
+
+/* ---- memory accesses (trace.c) ---- */
+
+/* Opens this process's trace, PID-SEQUENCE.trace beside its ring; cheap to call again.  False, said
+ * once, where there is none. */
+bool pasta_trace_open(void);
+pasta_trace *pasta_trace_mine(void); /* or NULL */
+
+/* What a thread that writes accesses has, zero at first; nothing is to be given back at its end. */
+typedef struct pasta_trace_writer {
+    pasta_chunk *chunk; /* that it fills; NULL: none */
+    uint8_t *data;      /* of the chunk */
+    uint64_t number;    /* of the chunk; kept while its place is not free */
+    uint64_t state;     /* of the chunk, as this writer left it */
+    uint32_t generation;
+    bool numbered;
+} pasta_trace_writer;
+
+/* Room for a record of so many bytes (rounded up to a multiple of 8), or NULL: no trace, or nobody
+ * consumes it (counted).  Waits while the trace is full, so not for threads of the target. */
+void *pasta_trace_begin(pasta_trace_writer *w, size_t bytes);
+/* Makes the record visible to the consumer. */
+static inline void pasta_trace_commit(pasta_trace_writer *w) {
+    __atomic_store_n(&w->chunk->committed, (uint32_t)w->state, __ATOMIC_RELEASE);
 }
 
 /* ---- sources: called by life.c when the library is loaded into a wanted process ---- */

@@ -25,6 +25,17 @@ static bool write_all(int fd, const uint8_t *bytes, size_t length) {
     return true;
 }
 
+int pasta_open_beside(const char *suffix) {
+    char path[LONGEST];
+    const char *ring = pasta_ring_path();
+    if (!ring) {
+        errno = ENOENT;
+        return -1;
+    }
+    snprintf(path, sizeof path, "%s%s", ring, suffix);
+    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+}
+
 void pasta_keep_image(uint64_t hash, const void *image, size_t bytes) {
     if (!pasta_config_u64("modules", 0) || !image || !bytes) return;
     char path[LONGEST], temporary[LONGEST];

@@ -21,6 +21,14 @@ void pasta_ring_stop(bool stopped);
 bool pasta_ring_stopped(void);
 void pasta_ring_restart_counters(void);
 
+const char *pasta_interned(uint32_t id, size_t *length); /* text without a NUL, or NULL */
+
+/* ---- windows.c, select.c ---- */
+void pasta_probe_prepare(void); /* reads the configuration, once in a process */
+void pasta_select_configure(void);
+bool pasta_select_is_step(uint32_t name);
+uint32_t pasta_select_launched(uint32_t name); /* how often it was called for the kernel before */
+
 /* ---- life.c ---- */
 /* True in the process that opened the ring; false in the child of a fork until it opens its own. */
 bool pasta_same_process(void);

@@ -387,3 +387,11 @@ uint32_t pasta_intern(const char *text, size_t length) {
 }
 
 uint32_t pasta_intern_z(const char *text) { return text ? pasta_intern(text, strlen(text)) : 0; }
+
+const char *pasta_interned(uint32_t id, size_t *length) {
+    pasta_ring *r = pasta_ring_mine();
+    if (!r || !id || !pasta_same_process()) return NULL;
+    const pasta_string *s = string_at(r, id);
+    *length = s->length;
+    return s->text;
+}

@@ -84,6 +84,12 @@ static inline void pasta_mark(const char *name) {
     function(name);
 }
 
+/* Ends a step of the program, say an iteration, and begins the next: probes may run in some only. */
+static inline void pasta_step(void) {
+    PASTA_FIND_(pasta_api_void_, "pasta_api_step", pasta_absent_void_)
+    function();
+}
+
 #undef PASTA_FIND_
 
 #endif

@@ -70,7 +70,7 @@
     X(39, tensor_create,    tensor,         1, "a tensor or a view of one was seen")                           \
     X(40, python_frame,     python_frame,   1, "one frame of an interned Python stack")                        \
     X(41, pc_sample,        pc_sample,      0, "stall samples of one program counter")                         \
-    X(42, probe_data,       probe_data,     0, "a buffer of a probe map is ready")                             \
+    X(42, probe_data,       probe_data,     1, "a buffer of a probe map is ready")                             \
     X(43, dropped,          dropped,        1, "events were lost because the ring was at its cap")             \
     X(44, pad,              pad,            1, "unused slots at the end of a segment; never recorded")
 /* clang-format on */
@@ -83,6 +83,7 @@ enum {
     PASTA_FLAG_GRAPH = 1,    /* happened as a node of a graph launch */
     PASTA_FLAG_ASYNC = 2,    /* the call did not wait for its effect */
     PASTA_FLAG_INTERNAL = 4, /* made by the vendor's runtime for itself, not by the program */
+    PASTA_FLAG_PROBED = 8,   /* a launch inside which probes run */
 };
 
 enum {

@@ -19,7 +19,10 @@ C = ROOT / "tests" / "c"
 LIBPASTA = DIRECTORY / "libpasta.so"
 #: What libpasta is made of, without sources and Python.
 RING_SOURCES = (
-    *(ROOT / "shim" / "core" / f"{name}.c" for name in ("config", "exec", "life", "processes")),
+    *(
+        ROOT / "shim" / "core" / f"{name}.c"
+        for name in ("config", "exec", "life", "processes", "select", "windows")
+    ),
     ROOT / "shim" / "core" / "ring.c",
     ROOT / "shim" / "core" / "say.c",
     ROOT / "shim" / "python" / "reader.c",

@@ -1,0 +1,126 @@
+/* Which kernels are probed, by name.  Each name is asked about once; what was found is kept by the
+ * id of its string, in a table that no lock guards. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <regex.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+enum { ENTRIES = 1 << 14, TRIES = 64 };
+enum { IS_KERNEL = 1, NO_KERNEL = 2, IS_STEP = 4, NO_STEP = 8 };
+
+typedef struct {
+    uint64_t key; /* generation << 32 | id, plus HELD: ids of a fork's child are others */
+    uint32_t found;
+    uint32_t launches;
+} entry;
+#define HELD (UINT64_C(1) << 63)
+
+static entry entries[ENTRIES];
+
+typedef enum { KERNEL, EXCLUDE, STEP_RANGE, EXPRESSIONS } expression;
+static struct {
+    bool asked, usable;
+    regex_t compiled;
+} expressions[EXPRESSIONS];
+
+/* The entry of a name, made if need be; NULL where the table is full. */
+static entry *entry_of(uint32_t name) {
+    uint64_t key = HELD | (uint64_t)pasta_generation() << 32 | name;
+    uint64_t hash = key * UINT64_C(0x9e3779b97f4a7c15) >> 32;
+    for (uint32_t i = 0; i < TRIES; i++) {
+        entry *e = &entries[(hash + i) % ENTRIES];
+        uint64_t held = __atomic_load_n(&e->key, __ATOMIC_RELAXED);
+        if (PASTA_LIKELY(held == key)) return e;
+        if (held) continue;
+        if (__atomic_compare_exchange_n(&e->key, &held, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) || held == key)
+            return e;
+    }
+    return NULL;
+}
+
+void pasta_select_configure(void) {
+    static const char *const keys[] = {[KERNEL] = "probe_kernel", [EXCLUDE] = "probe_exclude",
+                                       [STEP_RANGE] = "probe_step_range"};
+    for (expression x = 0; x < EXPRESSIONS; x++) {
+        const char *text = pasta_config(keys[x]);
+        expressions[x].asked = text && *text;
+        /* anew in a fork's child, without regfree: another thread may have held the lock inside */
+        int error = expressions[x].asked ? regcomp(&expressions[x].compiled, text, REG_EXTENDED | REG_NOSUB) : 0;
+        expressions[x].usable = expressions[x].asked && !error;
+        if (!error) continue;
+        char why[128];
+        regerror(error, &expressions[x].compiled, why, sizeof why);
+        pasta_say("%s = %s: %s; nothing matches it", keys[x], text, why);
+    }
+}
+
+/* REG_STARTEND: interned text does not end with NUL. */
+static bool matches(expression x, const char *text, size_t length) {
+    regmatch_t all = {.rm_so = 0, .rm_eo = (regoff_t)length};
+    return expressions[x].usable && !regexec(&expressions[x].compiled, text, 1, &all, REG_STARTEND);
+}
+
+/* ---- kernels ---- */
+
+typedef char *(*demangler)(const char *name, char *buffer, size_t *length, int *status);
+
+/* C++ name of a mangled one, to be freed; NULL for any other. */
+static char *demangled(const char *symbol) {
+    if (strncmp(symbol, "_Z", 2)) return NULL;
+    void *library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_LOCAL);
+    demangler demangle = NULL;
+    if (library) *(void **)&demangle = dlsym(library, "__cxa_demangle");
+    if (demangle) return demangle(symbol, NULL, NULL, NULL);
+    static uint32_t said;
+    if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+        pasta_log("no libstdc++.so.6 here: -k and --exclude choose what is probed by mangled names");
+    return NULL;
+}
+
+static bool found_in(expression x, const char *symbol, const char *text) {
+    return matches(x, symbol, strlen(symbol)) || (text && matches(x, text, strlen(text)));
+}
+
+static bool is_wanted(const char *symbol) {
+    char *text = demangled(symbol);
+    bool wanted = (!expressions[KERNEL].asked || found_in(KERNEL, symbol, text)) &&
+                  !(expressions[EXCLUDE].asked && found_in(EXCLUDE, symbol, text));
+    free(text);
+    return wanted;
+}
+
+bool pasta_probe_selects(uint32_t name, const char *symbol) {
+    pasta_probe_prepare();
+    if (!expressions[KERNEL].asked && !expressions[EXCLUDE].asked) return true;
+    entry *e = name ? entry_of(name) : NULL;
+    uint32_t found = e ? __atomic_load_n(&e->found, __ATOMIC_RELAXED) : 0;
+    if (PASTA_UNLIKELY(!(found & (IS_KERNEL | NO_KERNEL)))) {
+        found = symbol && is_wanted(symbol) ? IS_KERNEL : NO_KERNEL;
+        if (e) __atomic_fetch_or(&e->found, found, __ATOMIC_RELAXED);
+    }
+    return found & IS_KERNEL;
+}
+
+uint32_t pasta_select_launched(uint32_t name) {
+    static uint32_t unnamed; /* counted together where there is no room */
+    entry *e = entry_of(name);
+    return __atomic_fetch_add(e ? &e->launches : &unnamed, 1, __ATOMIC_RELAXED);
+}
+
+/* ---- ranges ---- */
+
+bool pasta_select_is_step(uint32_t name) {
+    if (!expressions[STEP_RANGE].asked || !name) return false;
+    entry *e = entry_of(name);
+    uint32_t found = e ? __atomic_load_n(&e->found, __ATOMIC_RELAXED) : 0;
+    if (!(found & (IS_STEP | NO_STEP))) {
+        size_t length;
+        const char *text = pasta_interned(name, &length);
+        found = text && matches(STEP_RANGE, text, length) ? IS_STEP : NO_STEP;
+        if (e) __atomic_fetch_or(&e->found, found, __ATOMIC_RELAXED);
+    }
+    return found & IS_STEP;
+}

@@ -1,0 +1,127 @@
+/* What a patch finds on the device, and what comes back from it.
+ *
+ * The NVIDIA source fills the first group of structs for the code that pasta/probes compiles; the
+ * second group is the file PID-SEQUENCE.probes beside the event ring, which the collector reads.
+ * Everything is little-endian; device structs are read with aligned loads of 4 and 8 bytes.
+ */
+#ifndef PASTA_PROBES_H
+#define PASTA_PROBES_H
+
+#ifndef PASTA_CFFI
+#include <stdint.h>
+#endif
+
+enum {
+    PASTA_PROBE_HASHES = 4,
+    PASTA_PROBE_PLANES = 4,
+    PASTA_PROBE_CLUSTERS = 4,
+    PASTA_PROBE_DIRECT = 256,
+};
+
+/* A callback's user data: one per launch.  What a patch reads first is first, in pieces of 16 bytes:
+ * the first cluster of objects, then the launch's words. */
+typedef struct pasta_probe_launch {
+    uint64_t base;        /* pasta_object_cluster 0 of the table; without one all ones, … */
+    uint32_t shift;       /* and PASTA_PROBE_DIRECT: rows need no hash */
+    uint32_t last_bucket; /* … and this is 0 */
+    uint64_t buckets;     /* of that cluster */
+    uint64_t ranges;
+    uint64_t slot;        /* uint64_t words of this launch, `stripe_bytes` apart for each stripe */
+    uint32_t stripe_bytes;
+    uint32_t stripe_mask; /* stripe of a multiprocessor: its number & stripe_mask */
+    uint64_t table;       /* pasta_object_table */
+    uint64_t keys;        /* uint32_t[hash_mask + 1]: object number + 1 of each row; 0: free */
+    uint32_t hash_mask;
+    uint32_t direct;      /* 1: an object's row is its index in the table + 1, row 0 is unknown; no keys */
+    uint64_t epoch;       /* of this launch, never given twice in a context */
+    uint64_t bins;        /* uint64_t words of object bins */
+    uint64_t plain;       /* uint64_t words of this launch that have no stripes */
+    uint64_t trace;       /* pasta_probe_trace; 0: none */
+    uint64_t bin_stripe;  /* bytes of the bins of one stripe */
+    uint64_t hash[4];     /* PASTA_PROBE_HASHES tables of keys that are not objects */
+    uint64_t planes[4];   /* PASTA_PROBE_PLANES: words of epoch << 32 | bits of touched granules */
+} pasta_probe_launch;
+
+/* Live objects by address: ranges sorted by start, none overlapping, then one that is never met. */
+typedef struct pasta_object_range {
+    uint64_t start, size;
+    uint32_t number;     /* of the object, from 1 */
+    uint8_t bin_shift;   /* log2 of the bytes of a bin */
+    uint8_t plane_shift; /* log2 of the bytes of a granule */
+    uint16_t unused;
+    uint32_t bins;       /* first bin; all ones: none */
+    uint32_t plane;      /* first word in every plane; all ones: none */
+} pasta_object_range;
+
+/* The first range that ends behind a bucket's begin, and the last that begins before its end. */
+typedef struct pasta_object_bucket {
+    uint32_t low, high;
+} pasta_object_bucket;
+
+/* Addresses from `base` on are cut in buckets of 1 << shift bytes, the last of which is last_bucket. */
+typedef struct pasta_object_cluster {
+    uint64_t base;
+    uint32_t shift, last_bucket;
+    uint64_t buckets; /* pasta_object_bucket[last_bucket + 1] */
+    uint64_t unused;
+} pasta_object_cluster;
+
+typedef struct pasta_object_table {
+    uint64_t ranges;  /* pasta_object_range[count + 1] */
+    uint32_t count;
+    uint32_t clusters;
+    pasta_object_cluster cluster[4]; /* PASTA_PROBE_CLUSTERS */
+} pasta_object_table;
+
+/* Access records on their way out of a kernel (shim/sources/nvidia_trace.c says how).  Chunk n of a
+ * stripe, from 1, lies in the stripe's place n % PASTA_TRACE_WAYS. */
+enum {
+    PASTA_TRACE_STRIPES = 128,
+    PASTA_TRACE_WAYS = 8,
+    PASTA_TRACE_PLACES = 1024, /* of all stripes */
+    PASTA_TRACE_SLOT = 32,     /* records take a multiple of this many bytes */
+    PASTA_TRACE_HEAD = 64,     /* of a slot: pasta_access; its addresses begin here */
+};
+#define PASTA_TRACE_OVER 0x80000000 /* in a cursor: nobody takes chunks, records are dropped */
+
+/* In page-locked memory, before the places. */
+typedef struct pasta_probe_places {
+    uint32_t beat; /* changes while the host takes chunks */
+    uint32_t unused[15];
+    uint32_t open[1024];  /* of a place: number of the chunk that may fill it; written by the host */
+    uint32_t ready[1024]; /* of a place: bytes of its chunk, which is complete; 0: not yet */
+} pasta_probe_places;
+
+/* In the device's memory. */
+typedef struct pasta_probe_trace {
+    uint64_t data;    /* first place */
+    uint64_t control; /* pasta_probe_places */
+    uint32_t chunk_bytes, chunk_shift;
+    uint64_t patience; /* ns without a beat before records are dropped */
+    uint64_t dropped;  /* records */
+    uint64_t unused[3];
+    uint64_t done[1024];     /* of a place: bytes written | bytes given out << 32, once no more are given out */
+    uint64_t cursor[128][4]; /* of a stripe: bytes given out of its chunk | number of the chunk << 32 */
+} pasta_probe_trace;
+
+/* ---- what comes back: entries of PID-SEQUENCE.probes, each named by a probe_data event -------- */
+enum {
+    PASTA_PROBED_launch = 1, /* after it: uint64_t[words], then objects × {uint64_t number, uint64_t[object_words]} */
+    PASTA_PROBED_hash = 2,   /* after it: rows × {uint64_t key, uint64_t[words]}: totals of all launches so far */
+    PASTA_PROBED_bins = 3,   /* after it: rows × {uint64_t number, first, count, shift, values[count × words]} */
+};
+enum { PASTA_PROBED_OTHER = 0xffffffff /* object number: the launch touched more objects than rows */ };
+
+typedef struct pasta_probed {
+    uint32_t kind;       /* PASTA_PROBED_* */
+    uint32_t words;      /* of a row, or fixed ones of a launch */
+    uint32_t rows;       /* objects of a launch */
+    uint32_t row_words;  /* of an object */
+    uint64_t ordinal;    /* of the launch */
+    uint64_t generation; /* of a hash or bins: a new one begins empty */
+    uint32_t index;      /* of the hash */
+    int16_t device;
+    uint16_t context;
+} pasta_probed;
+
+#endif

@@ -1,0 +1,83 @@
+"""When probes run, decided in C: tests/c/test_windows.c, plain and under the sanitizers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.c.session import RING_SOURCES, C, Session, compile_c
+from tests.unit.test_c_sanitizers import BUILDS, Build, works
+
+SECOND = 10**9
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case of test_windows.c, its configuration, and how its only line of stderr begins."""
+
+    name: str
+    config: dict[str, object] = field(default_factory=dict)
+    says: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BUDGET = {"probe_budget": 200_000}
+CASES = (
+    Case("always"),
+    Case("launches", {"probe_window": "launches 100 1000"}),
+    Case("steps", {"probe_window": "steps 1 3"}),
+    Case("seconds", {"probe_window": f"seconds {SECOND} {60 * SECOND}"}),
+    Case("every", {"probe_window": "launches 4 8", "probe_every": 3}),
+    Case("counted", {"probe_window": "launches 4 8", "probe_skip": 5, "probe_count": 10}),
+    Case("forked", {"probe_window": "steps 1 2", "probe_skip": 1}),
+    Case("budget_launches", BUDGET),
+    Case("budget_steps", BUDGET),
+    Case("budget_cheap", BUDGET),
+    Case("budget_then_steps", BUDGET),
+    Case("select", {"probe_kernel": "^void gemm|vadd", "probe_exclude": "<double>"}),
+    Case("step_ranges", {"probe_window": "steps 1 2", "probe_step_range": "^iteration$"}),
+    Case("wrong_expression", {"probe_kernel": "("}, says="pasta: probe_kernel = (: "),
+    Case("threads", {"probe_window": "launches 1 2", "probe_every": 5}),
+    Case("budget_threads", {**BUDGET, "probe_kernel": "vadd"}),
+    Case("speed", {**BUDGET, "probe_kernel": "vadd", "probe_every": 2}),
+)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(b, id=b.name, marks=pytest.mark.sanitizers) for b in BUILDS],
+)
+def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    chosen: Build = request.param
+    if not works(chosen.flags, tmp_path_factory.mktemp("works")):
+        pytest.skip(f"the compiler lacks {chosen.flags[-1]}")
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp(build.name) / "test_windows"
+    sources = [source for source in RING_SOURCES if source.name != "windows.c"]
+    return compile_c(output, [*sources, C / "test_windows.c"], *build.flags)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_windows(build: Build, program: Path, tmp_path: Path, case: Case) -> None:
+    session = Session.create(tmp_path / "session")
+    configuration = session.configuration(ring_max=2 << 20, **case.config)
+    done = subprocess.run(
+        [program, case.name],
+        env={**os.environ, **build.options, "PASTA_SHIM": configuration},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(case.says)
+    assert done.stderr.count("\n") == bool(case.says)
