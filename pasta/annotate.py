@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
-__all__ = ["is_active", "mark", "pop", "push", "range", "start", "stop"]
+__all__ = ["is_active", "mark", "pop", "push", "range", "start", "step", "stop"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +39,7 @@ class _Library:
         self.range_start = function("range_start", ctypes.c_uint64, ctypes.c_char_p)
         self.range_end = function("range_end", None, ctypes.c_uint64)
         self.mark = function("mark", None, ctypes.c_char_p)
+        self.step = function("step", None)
 
 
 @functools.cache
@@ -78,6 +79,17 @@ def mark(name: str) -> None:
     library = _library()
     if library:
         library.mark(_bytes(name))
+
+
+def step() -> None:
+    """Ends a step of the program, say an iteration, and begins the next.
+
+    It is recorded as the mark `step` of the domain `pasta`. With `probes.window = "steps 1/100"`
+    probes run in one step of a hundred; what comes before the first call is step 0.
+    """
+    library = _library()
+    if library:
+        library.step()
 
 
 def push(name: str) -> None:

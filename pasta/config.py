@@ -19,6 +19,7 @@ from pasta.errors import ConfigError
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9,
           "K": 2**10, "M": 2**20, "G": 2**30, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}  # fmt: skip
 _TIMES = {"ms": 1, "s": 1000, "min": 60_000, "": 1000}
+_LONGEST_PERIOD = 10**9
 _YES, _NO = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
@@ -51,6 +52,31 @@ def parse_count(value: object) -> int:
     if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
         raise ValueError("a whole number, 0 or more")
     return int(str(value))
+
+
+def parse_window(value: object) -> str:
+    """Part of the run in which probes run, as "launches 100/1000". Raises ValueError."""
+    match = re.fullmatch(
+        r"\s*(?:(launches|steps)\s+(\d+)\s*/\s*(\d+)"
+        r"|(seconds)\s+(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?))?\s*",
+        str(value),
+        re.ASCII,
+    )
+    if match and not match[0].strip():
+        return ""
+    parts = [part for part in match.groups() if part] if match else []
+    if not parts or not 0 < float(parts[1]) <= float(parts[2]) < _LONGEST_PERIOD:
+        raise ValueError('"launches 100/1000", "steps 1/100" or "seconds 1/60"')
+    return f"{parts[0]} {parts[1]}/{parts[2]}"
+
+
+def parse_budget(value: object) -> float:
+    """A share above 0 from a number or a text such as "20%". Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", str(value), re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0.001 <= share <= 1000:
+        raise ValueError('a share such as "20%" or 0.2, at least 0.1%')
+    return share
 
 
 def parse_regex(value: object) -> str | None:
@@ -90,6 +116,16 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("python.collector", "collector", parse_bool, "always consume in a process of its own"),
     Setting("python.embed-delay", "embed_delay", parse_milliseconds, "time before Python starts"),
     Setting("python.exit-timeout", "exit_timeout", parse_milliseconds, "longest wait at its exit"),
+    Setting("probes.memory", "probes_memory", parse_bytes, "device memory that probes may take"),
+    Setting(
+        "probes.trace-memory", "probes_trace_memory", parse_bytes,
+        "page-locked memory of each context for access records on their way",
+    ),
+    Setting("probes.sm", "probes_sm", parse_count, "architecture to compile for: 90; default: all"),
+    Setting("probes.window", "probes_window", parse_window, 'when they run: "launches 100/1000"'),
+    Setting("probes.every", "probes_every", parse_count, "probe every N-th launch of each kernel"),
+    Setting("probes.step-range", "probes_step_range", parse_regex, "ranges that begin a step"),
+    Setting("probes.overhead-budget", "probes_overhead_budget", parse_budget, "20%: picks windows"),
     Setting("nvidia.empty", "nvidia_empty", parse_bool, "subscribe, record nothing"),
 )  # fmt: skip
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
@@ -120,6 +156,13 @@ class Config:
     collector: bool = False
     embed_delay: int = 5_000
     exit_timeout: int = 5_000
+    probes_memory: int = 256 << 20
+    probes_trace_memory: int = 64 << 20
+    probes_sm: int = 0
+    probes_window: str = ""
+    probes_every: int = 1
+    probes_step_range: str | None = None
+    probes_overhead_budget: float = 0.0
     nvidia_empty: bool = False
 
     def set(self, key: str, value: object, where: str) -> None:

@@ -23,6 +23,15 @@ class ToolError(PastaError):
     """A tool cannot be found, loaded or configured."""
 
 
+class ProbeError(ToolError):
+    """A probe or a map of a tool is wrong, at this line of its file."""
+
+    def __init__(self, file: str, line: int, what: str, remedy: str) -> None:
+        super().__init__(f"{file}:{line}: {what}", remedy=remedy)
+        self.file = file
+        self.line = line
+
+
 class MissingDependency(PastaError):
     """A library or program that PASTA needs is not installed."""
 

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pasta.tools
-from pasta.errors import ToolError
+from pasta.errors import ProbeError, ToolError
 from pasta.tool import Option, Tool
 
 if TYPE_CHECKING:
@@ -222,6 +222,9 @@ def _module_of(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+    except ProbeError:
+        del sys.modules[name]
+        raise  # it says where by itself
     # A tool file that calls sys.exit() must not end the launcher.
     except (Exception, SystemExit) as error:
         del sys.modules[name]

@@ -9,7 +9,7 @@ def test_counts_launches():
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class Events:
         self._position = 0
         self._launches = 0
         self._records: list[tuple[str, int, NDArray[Any]]] = []
+        self._accesses: list[tuple[int, bytes]] = []  # after how many events, record
 
     def __len__(self) -> int:
         return len(self._records)
@@ -85,9 +86,9 @@ class Events:
         """Adds a kernel launch; returns its ordinal."""
         ordinal = int(fields.pop("ordinal", self._launches))
         self._launches = max(self._launches, ordinal + 1)
-        shape = {"grid": (1, 1, 1), "block": (32, 1, 1)}
+        usual = {"grid": (1, 1, 1), "block": (32, 1, 1), "flags": abi.FLAG_PROBED}
         self.add(
-            "kernel_launch", **{"device": 0, "name": name, "ordinal": ordinal, **shape, **fields}
+            "kernel_launch", **{"device": 0, "name": name, "ordinal": ordinal, **usual, **fields}
         )
         return ordinal
 
@@ -126,16 +127,57 @@ class Events:
     def pop(self, **fields: Any) -> None:
         self.add("range_pop", **fields)
 
+    def access(
+        self,
+        kind: str = "global",
+        addresses: Sequence[int] = (),
+        *,
+        bytes: int = 4,
+        write: bool = False,
+        atomic: bool = False,
+        read: bool | None = None,
+        launch: int | None = None,
+        **fields: Any,
+    ) -> None:
+        """Adds an access of one warp, of the last launch unless one is given.
+
+        `addresses` are those of the active lanes: lanes 0, 1, … or those of `mask`. It reads
+        unless it writes. More `fields`: mask, pc, block, warp, sm; rows, stride of a transfer;
+        form. Raises ValueError where they do not fit.
+        """
+        from pasta.probes.kinds import ATOMIC, KIND, READ, WRITE
+        from pasta.probes.records import Access
+
+        if read is None:
+            read = atomic or not write
+        flags = READ * read | WRITE * (write or atomic) | ATOMIC * atomic
+        if KIND[kind].space == "none":
+            flags, bytes = 0, 0
+        if launch is None:
+            launch = self._launches - 1
+        made = Access(kind, addresses, bytes, flags=flags, launch=launch, **fields)
+        self._accesses.append((len(self._records), made.encoded()))
+
+    def accesses(self, begin: int = 0, end: int | None = None) -> bytes:
+        """Accesses that were added between the events of these numbers, as a trace has them."""
+        end = len(self._records) if end is None else end
+        return b"".join(record for at, record in self._accesses if begin < at <= end)
+
     def batches(self, splits: Iterable[int] = ()) -> Iterator[Batch]:
         """The events in batches that end before the events of these numbers (0 … len)."""
-        edges = [0, *sorted(splits), len(self._records)]
-        for begin, end in itertools.pairwise(edges):
-            if begin < end:
-                yield self._batch(begin, end)
+        for batch, _ in self.stretches(splits):
+            yield batch
 
     def batch(self) -> Batch:
         """All events in one batch."""
         return self._batch(0, len(self._records))
+
+    def stretches(self, splits: Iterable[int] = ()) -> Iterator[tuple[Batch, bytes]]:
+        """As `batches`, each with the accesses that were added in it."""
+        edges = [0, *sorted(splits), len(self._records)]
+        for begin, end in itertools.pairwise(edges):
+            if begin < end:
+                yield self._batch(begin, end), self.accesses(begin, end)
 
     def _batch(self, begin: int, end: int) -> Batch:
         base = self._records[begin][1] if begin < end else 0
@@ -158,7 +200,10 @@ def run_tools(
 ) -> dict[str, Result]:
     """Results of tools on events. Raises RuntimeError with the traceback of a tool that failed."""
     pipeline = Pipeline(filter or Filter(), list(tools), events.context())
-    recorded = [pipeline.feed(batch) for batch in events.batches(splits)]
+    recorded = []
+    for batch, accesses in events.stretches(splits):
+        recorded.append(pipeline.feed(batch))
+        pipeline.feed_accesses(accesses)
     pipeline.context.recorded = lambda: iter(recorded)
     results = pipeline.finish()
     for failure in pipeline.failures.values():

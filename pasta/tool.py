@@ -23,6 +23,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, Literal, TypeVar, overload
@@ -32,6 +33,10 @@ from pasta.processors.demangle import demangle
 from pasta.table import Column, Figure, Table, Unit
 
 if TYPE_CHECKING:
+    from pasta.probes.accumulators import Accumulator
+    from pasta.probes.language import ProbeFunction
+    from pasta.probes.maps import Map, MapSpec
+    from pasta.probes.runtime import ProbeRuntime
     from pasta.processors.batch import Batch
     from pasta.processors.correlate import LaunchNames, OpenRanges
     from pasta.processors.objects import ObjectTable
@@ -74,6 +79,8 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "on_events": ("event_create", "event_destroy", "event_record", "event_wait"),
     "on_batch": (),
 }
+#: Gets what `Trace` maps of the tool took; not a handler of events.
+ON_ACCESSES = "on_accesses"
 
 OptionKind = Literal["bool", "int", "float", "str", "bytes", "duration"]
 
@@ -243,6 +250,7 @@ class Context:
     _objects: ObjectTable | None = None
     _launches: LaunchNames | None = None
     _ranges: OpenRanges | None = None
+    _probes: ProbeRuntime | None = None
 
     def demangled(self, names: Iterable[int]) -> list[str]:
         """C++ names of kernel name ids; takes an integer array as well."""
@@ -288,21 +296,47 @@ class Tool:
 
     context: Context
 
+    _declared_maps: ClassVar[Mapping[str, Map[Any]]] = {}
+    _probes: ClassVar[tuple[ProbeFunction, ...]] = ()
+
     @property
     def needs_compiled(self) -> bool:
         """Whether processors compiled by Numba work for this tool; they run in a collector."""
-        return self.needs_objects or self.needs_object_history
+        return self.needs_objects or self.needs_object_history or self.needs_probes
+
+    @property
+    def needs_probes(self) -> bool:
+        """Whether the tool has probes: accesses inside kernels must be seen."""
+        return bool(self._probes)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if "name" not in cls.__dict__:
             cls.name = snake_case(cls.__name__)
+        if "pasta.probes" in sys.modules:  # else there can be none
+            cls._find_probes()
         for attribute in cls.__dict__:
-            if attribute.startswith("on_") and attribute not in HANDLERS:
+            known = (*HANDLERS, ON_ACCESSES)
+            if attribute.startswith("on_") and attribute not in known:
                 raise ToolError(
                     f"tool {cls.name}: there is no handler {attribute}",
-                    remedy=_choose(attribute, HANDLERS),
+                    remedy=_choose(attribute, known),
                 )
+
+    @classmethod
+    def _find_probes(cls) -> None:
+        from pasta.probes.declare import maps_of, probes_of
+
+        cls._declared_maps = maps_of(cls)
+        cls._probes = probes_of(cls, cls._declared_maps)
+        if cls._probes:
+            cls.needs_objects = cls.needs_object_history = True
+        traces = [name for name, each in cls._declared_maps.items() if each.map_type == "trace"]
+        if bool(traces) != hasattr(cls, ON_ACCESSES):
+            raise ToolError(
+                f"tool {cls.name}: {traces[0] if traces else ON_ACCESSES} is of no use alone",
+                remedy=f"a Trace map needs the method {ON_ACCESSES}, and the method a Trace map",
+            )
 
     def __init__(self, options: Mapping[str, object] | None = None) -> None:
         """Options from TOML or `--set`. Raises ToolError for unknown or unaccepted ones."""
@@ -320,6 +354,20 @@ class Tool:
                     f"tool {self.name}: {key} = {value!r} is not accepted",
                     remedy=f"give {declared[key].accepted}",
                 ) from None
+        self._maps: dict[str, Accumulator] = {
+            name: each.accumulator(self._options) for name, each in self._declared_maps.items()
+        }
+        for probe in self._probes:
+            probe.definitions(self._options)  # raises where an option does not fit
+
+    @classmethod
+    def probes(cls) -> tuple[ProbeFunction, ...]:
+        """Functions that run at every access of their kinds inside kernels."""
+        return cls._probes
+
+    def maps(self) -> dict[str, MapSpec]:
+        """Maps by name, as executors build them for this instance's options."""
+        return {name: each.spec for name, each in self._maps.items()}
 
     @classmethod
     def options(cls) -> dict[str, Option[Any]]:

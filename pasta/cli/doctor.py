@@ -8,6 +8,7 @@ import ctypes.util
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -20,8 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from pasta import paths
+from pasta.errors import MissingDependency, PastaError
 
 _GOOD, _NOTE, _BAD = "ok", "note", "missing"
+#: First ptxas that reads the PTX version of patches.
+_OLDEST_PTXAS = (12, 0)
 _STYLES = {_GOOD: "green", _NOTE: "yellow", _BAD: "red"}
 
 
@@ -58,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 def _checks(options: argparse.Namespace) -> Iterator[Check]:
     checks: list[Callable[[], Iterator[Check]]] = [
         _python, _native, _google_pasta, _shared_memory, _cache, _compiler,
-        _nvidia, _amd, _abandoned,
+        _nvidia, _probes, _amd, _abandoned,
     ]  # fmt: skip
     if not options.no_run:
         checks.append(_demonstration)
@@ -158,12 +162,93 @@ def _nvidia() -> Iterator[Check]:
         yield Check("Compute Sanitizer", _GOOD, str(library))
     else:
         yield Check("Compute Sanitizer", _BAD, "not found", "pip install 'pasta-profiler[nvidia]'")
-    ptxas = shutil.which("ptxas")
-    yield Check(
-        "ptxas",
-        _GOOD if ptxas else _NOTE,
-        ptxas or "not found; needed for probes",
-        "" if ptxas else "pip install 'pasta-profiler[nvidia]'",
+
+
+def _probes() -> Iterator[Check]:
+    from pasta.probes.nvptx import find_ptxas
+    from pasta.probes.sass import find_nvdisasm
+    from pasta.runtime.injection import find_sanitizer
+
+    try:
+        yield _program("ptxas", find_ptxas(), _OLDEST_PTXAS)
+    except MissingDependency as error:
+        yield Check("ptxas", _NOTE, error.message, error.remedy or _how("ptxas"))
+    nvdisasm = find_nvdisasm()
+    if nvdisasm:
+        yield _program("nvdisasm", nvdisasm)
+    else:
+        yield Check(
+            "nvdisasm",
+            _NOTE,
+            "not found; tells what probes cannot see in a kernel",
+            "optional: pip install nvidia-cuda-nvdisasm",
+        )
+    library = find_sanitizer()
+    if library and library.exists():
+        yield _probe_api(library)
+    yield _probe_cache()
+
+
+def _program(name: str, path: Path, oldest: tuple[int, int] = (0, 0)) -> Check:
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check(
+            name, _BAD, f"{path} cannot be run: {error}", "name another one: " + _how(name)
+        )
+    release = re.search(r"release (\d+)\.(\d+)", done.stdout)
+    if done.returncode or not release:
+        said = (done.stderr or done.stdout).strip().partition("\n")[0]
+        return Check(
+            name,
+            _BAD,
+            f"{path} does not say its version: {said}",
+            "name another one: " + _how(name),
+        )
+    found = f"{release[1]}.{release[2]} at {path}"
+    if (int(release[1]), int(release[2])) < oldest:
+        wanted = ".".join(map(str, oldest))
+        return Check(name, _NOTE, f"{found}; probes need {wanted} or newer", _how(name))
+    return Check(name, _GOOD, found)
+
+
+def _how(name: str) -> str:
+    wheel = {"ptxas": "nvidia-cuda-nvcc", "nvdisasm": "nvidia-cuda-nvdisasm"}[name]
+    return f"pip install {wheel}, or PASTA_{name.upper()}"
+
+
+def _probe_api(library: Path) -> Check:
+    from pasta.probes.build import library_version
+    from pasta.probes.kinds import KIND
+    from pasta.probes.signatures import VERSIONS, signatures
+
+    name = "Sanitizer for probes"
+    try:
+        version = library_version(library)
+        seen = [each for each in KIND if signatures(each, version)]
+        unseen = [each for each in KIND if each not in seen and signatures(each, VERSIONS[-1])]
+    except PastaError as error:
+        return Check(name, _NOTE, f"probes do not run: {error.message}", error.remedy or "")
+    if unseen:
+        what = f"{version}, which does not see {', '.join(unseen)}"
+        return Check(
+            name, _NOTE, what, f"pip install 'nvidia-cuda-sanitizer-api=={VERSIONS[-1]}.*'"
+        )
+    return Check(name, _GOOD, f"{version} of {library}")
+
+
+def _probe_cache() -> Check:
+    from pasta.probes.build import cache_directory
+
+    cache = cache_directory()
+    place = next(each for each in (cache, *cache.parents) if each.exists())
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return Check("probe cache", _GOOD, f"{cache} is writable")
+    return Check(
+        "probe cache",
+        _NOTE,
+        f"{cache} cannot be written: probes do not run on NVIDIA GPUs",
+        "set XDG_CACHE_HOME",
     )
 
 

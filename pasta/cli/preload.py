@@ -63,6 +63,8 @@ def parser() -> argparse.ArgumentParser:
     add("--range", metavar="REGEX", help="only activity inside ranges that match")
     add("--profile-from-start", metavar="on|off",
         help="off: record nothing before pasta.start() or cudaProfilerStart()")
+    add("--overhead-budget", metavar="SHARE",
+        help="probe in windows, so that the program takes at most so much longer: 20%%")
     add("-o", "--output", metavar="DIR",
         help="run directory; %%n program, %%p pid, %%h host, %%r rank, %%t time, %%q{ENV}")
     add("-f", "--force-overwrite", action="store_true", help="replace an existing run directory")
@@ -95,6 +97,7 @@ def configure(arguments: argparse.Namespace) -> Config:
         ("--launch-count", "filter.launch-count", arguments.launch_count),
         ("--range", "filter.range", arguments.range),
         ("--profile-from-start", "run.start", arguments.profile_from_start),
+        ("--overhead-budget", "probes.overhead-budget", arguments.overhead_budget),
         ("-o", "run.out", arguments.output),
         ("--force-overwrite", "run.force", arguments.force_overwrite or None),
         ("--no-children", "run.children", False if arguments.no_children else None),
@@ -127,7 +130,26 @@ def _check(config: Config) -> None:
     if any(tool.needs_compiled for tool in tools):
         # LLVM in a program that exits meanwhile is a crash: its destructors run first (measured).
         config.collector = True
+    if any(tool.probes() for tool in tools):
+        from pasta.probes.windows import shim_settings
+
+        shim_settings(config)
     _check_output(config)
+
+
+def _prepare_probes(session: Session, config: Config) -> None:
+    from pasta.plugins import load_tools
+
+    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+    if not any(tool.probes() for tool in tools):
+        return
+    from pasta.runtime.probes import write_plan
+
+    try:
+        write_plan(session, config, tools)
+    except BaseException:
+        session.remove()
+        raise
 
 
 def _check_output(config: Config) -> None:
@@ -204,6 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
         if executable.obstacle:
             say(f"{executable.obstacle}: it runs unprofiled")
         session = Session.create(config, command, verbosity)
+        _prepare_probes(session, config)
     except CannotRun as error:
         say(str(error))
         return error.status

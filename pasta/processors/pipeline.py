@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pasta.processors.batch import Batch
 from pasta.processors.correlate import LaunchNames, OpenRanges
 from pasta.processors.filter import Filter, Selection
-from pasta.tool import HANDLERS, Context, Result, Tool
+from pasta.tool import HANDLERS, ON_ACCESSES, Context, Result, Tool
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,13 +80,20 @@ class Pipeline:
             self.context._launches = LaunchNames()
         if any(tool.needs_ranges for tool in self.tools):
             self.context._ranges = OpenRanges()
+        if any(tool.needs_probes for tool in self.tools):
+            from pasta.probes.runtime import ProbeRuntime
+
+            self.context._probes = ProbeRuntime(self.tools, self.context.objects)
 
     def feed(self, batch: Batch) -> Batch:
         """Processes a batch; returns what the filter keeps of it, which is what to record."""
+        launched = batch["kernel_launch"]["ordinal"]
         batch = _read_only(self.selection.apply(batch, self.context.strings))
         for part in (self.context._objects, self.context._launches, self.context._ranges):
             if part is not None:
                 part.feed(batch)
+        if self.context._probes is not None:
+            self.context._probes.feed(batch, launched)
         arrays = {name: _records(batch, kinds) for name, kinds in HANDLERS.items() if kinds}
         for tool in self.tools:
             for name in tool.handlers():
@@ -99,8 +106,27 @@ class Pipeline:
                     self._guarded(tool, name, getattr(tool, name), records)
         return batch
 
+    def feed_accesses(self, chunk: Any = b"", *, final: bool = False) -> None:
+        """Runs the probes over access records; `final`: no more events come.
+
+        The events before them have been fed. Raises ValueError for a record that is cut off.
+        """
+        if self.context._probes is None:
+            return
+        for tool, accesses in self.context._probes.run(chunk, final=final):
+            if tool.name not in self.failures:
+                self._guarded(tool, ON_ACCESSES, getattr(tool, ON_ACCESSES), accesses)
+
+    def feed_device(self, data: bytes) -> None:
+        """Takes what patches on a GPU counted: entries of a probe_data event's buffer."""
+        if self.context._probes is not None:
+            self.context._probes.device.feed(data)
+
     def finish(self) -> dict[str, Result]:
         """Results of the tools that still work, by name."""
+        self.feed_accesses(final=True)
+        if self.context._probes is not None:
+            self.context._probes.flush()
         results = {}
         for tool in self.tools:
             if tool.name not in self.failures:
@@ -127,6 +153,8 @@ class Pipeline:
 
         A tool whose attributes cannot be pickled is disabled.
         """
+        if self.context._probes is not None:
+            self.context._probes.flush()
         states: dict[str, bytes] = {}
         for tool in self.tools:
             if tool.name not in self.failures:
@@ -139,6 +167,7 @@ class Pipeline:
                 "filter": self.filter,
                 "selection": self.selection,
                 "parts": (context._objects, context._launches, context._ranges),
+                "probes": context._probes,
                 "failures": self.failures,
                 "tools": states,
             }
@@ -158,6 +187,9 @@ class Pipeline:
         for tool in pipeline.tools:
             if tool.name not in pipeline.failures:
                 pipeline._guarded(tool, "unpickling", _unpickle, tool, saved["tools"])
+        context._probes = saved["probes"]
+        if context._probes is not None:
+            context._probes.attach(pipeline.tools)
         return pipeline
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pasta
-from pasta.errors import PastaError
+from pasta.errors import PastaError, RunError
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
 from pasta.run.directory import SCHEMA, RunDirectory
@@ -39,6 +39,7 @@ from pasta.runtime.ring import Ring
 from pasta.runtime.session import Ended, Session, beside, read_ended, write_atomically
 from pasta.runtime.spill import Spill
 from pasta.runtime.staging import final_directory, staging_directory
+from pasta.runtime.trace import TraceReader
 
 if TYPE_CHECKING:
     from pasta.processors.batch import Batch
@@ -86,6 +87,7 @@ class Collector:
         self.warnings: list[str] = []
         self._processes = ProcessTable(session.directory / "processes")
         self.spill = Spill(ring, self.run.path / "spill")
+        self.trace: TraceReader | None = None
 
     def collect(self) -> tuple[Pipeline, Ended]:
         """Consumes everything that was and is published, until the process has ended."""
@@ -95,10 +97,10 @@ class Collector:
             time.sleep(_INTERVAL_SECONDS)
             ended = read_ended(self.ring.path) or self._abandoned()
             position = self._drain(pipeline, position, final=False)
-            if self.ring.held >= _HELD:
-                self._flush()
-                self.ring.release(position)
+            position = self._drain_trace(pipeline, position, final=False)
+            self._make_room(position)
         position = self._drain(pipeline, position, final=True)
+        self._drain_trace(pipeline, position, final=True)
         self._flush()
         return pipeline, ended
 
@@ -154,8 +156,55 @@ class Collector:
             self.ring.set_processed(position)
         return position
 
+    def _make_room(self, position: int) -> None:
+        if self.ring.held >= _HELD:
+            self._flush()
+            self.ring.release(position)
+
+    def _drain_trace(self, pipeline: Pipeline, position: int, *, final: bool) -> int:
+        """Runs the probes over the accesses there are; the events before them go first."""
+        if self.trace is None:
+            self.trace = self._open_trace(pipeline, final)
+        if self.trace is None:
+            return position
+        probes = pipeline.context._probes
+        complete = probes.launches.all_complete() if probes is not None else 0
+        for chunk in self.trace.chunks(final=final):
+            if not final:
+                position = self._drain(pipeline, position, final=False)
+                self._make_room(position)
+            try:
+                pipeline.feed_accesses(chunk)
+            except ValueError as error:
+                self.warnings.append(f"a chunk of accesses is damaged: {error}")
+        if probes is not None and self.trace.exhausted:
+            probes.close(complete)
+        return position
+
+    def _open_trace(self, pipeline: Pipeline, final: bool) -> TraceReader | None:
+        path, probes = beside(self.ring.path, ".trace"), pipeline.context._probes
+        if probes is None or not path.exists():
+            return None
+        try:
+            trace = TraceReader(path)
+        except RunError as error:  # it may be in the making
+            if final:
+                self.warnings.append(f"accesses were not read: {error}")
+            return None
+        with trace.beating():
+            probes.compile()
+        return trace
+
     def _feed(self, pipeline: Pipeline, batch: Batch) -> None:
         self._keep(batch, pipeline.feed(batch))
+        for record in batch["probe_data"]:
+            pipeline.feed_device(self._probed(int(record["offset"]), int(record["bytes"])))
+
+    def _probed(self, offset: int, length: int) -> bytes:
+        """A buffer that a probe_data event names."""
+        with beside(self.ring.path, ".probes").open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
 
     def _keep(self, batch: Batch, selected: Batch) -> None:
         self.inventory.add(batch)
@@ -233,6 +282,11 @@ class Collector:
             "recorded": self.recorder.counts if self.recorder else {},
             "dropped": ring.dropped(),
             "torn_slots": ring.torn,
+            "accesses": {
+                "chunks": self.trace.taken if self.trace else 0,
+                "dropped": self.trace.dropped if self.trace else 0,
+                "waited_ns": self.trace.waited if self.trace else 0,
+            },
             "warnings": self.warnings,
             "versions": {"python": platform.python_version(), "system": platform.platform()},
         }
@@ -240,7 +294,7 @@ class Collector:
     def write(self, pipeline: Pipeline, ended: Ended) -> RunDirectory:
         """Writes everything and moves the run to its place."""
         self.write_results(pipeline)
-        self.warnings.extend(_advice(pipeline, self.ring))
+        self.warnings.extend(_advice(pipeline, self.ring, self.trace))
         self.run.write_manifest(self.manifest(pipeline, ended))
         shutil.rmtree(self.run.path / "spill", ignore_errors=True)
         self._copy_log()
@@ -265,7 +319,7 @@ class Collector:
             shutil.copyfile(log, self.run.path / "log.txt")
 
 
-def _advice(pipeline: Pipeline, ring: Ring) -> Iterator[str]:
+def _advice(pipeline: Pipeline, ring: Ring, trace: TraceReader | None) -> Iterator[str]:
     """Lines about what the user would otherwise wonder at."""
     selection = pipeline.selection
     if selection.matched_nothing:
@@ -279,6 +333,11 @@ def _advice(pipeline: Pipeline, ring: Ring) -> Iterator[str]:
             "raise it with --set ring.max=1GiB "
             f"(now {ring.max_segments * ring.segment_bytes >> 20} MiB)"
         )
+    if trace is not None and trace.dropped:
+        yield f"{trace.dropped:,} accesses were lost: there was no room for too long"
+    probes = pipeline.context._probes
+    if probes is not None and probes.orphans:
+        yield f"{probes.orphans:,} stretches of accesses were of launches that were never seen"
     if ring.torn:
         yield f"{ring.torn} unfinished slots were skipped: threads were ended while they wrote"
 

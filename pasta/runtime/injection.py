@@ -70,7 +70,18 @@ def _shim_configuration(session: Session, root: int) -> dict[str, object]:
         "origin": paths.PACKAGE / "__init__.py",
         "sanitizer_lib": find_sanitizer() or "",
         "nvidia.empty": int(config.nvidia_empty),
+        "probes": session.probes if session.probes.exists() else "",
+        "probe_kinds": session.document.get("probe_kinds", ""),
+        **_probe_settings(session),
     }
+
+
+def _probe_settings(session: Session) -> dict[str, object]:
+    if not session.probes.exists():
+        return {}
+    from pasta.probes.windows import shim_settings
+
+    return shim_settings(session.config)
 
 
 def module_path() -> list[str]:

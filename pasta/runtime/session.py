@@ -4,8 +4,10 @@ session.json   the configuration, for every Python side
 processes      table of pids that carry libpasta (shim/core/processes.c)
 rings/         PID-SEQUENCE: the event rings; beside each, while it is being worked on:
                .state (what an embedded consumer had computed), .ended (how the process
-               ended), .done (where its run directory is) or .problem (why there is none)
+               ended), .done (where its run directory is) or .problem (why there is none),
+               .probes (what patches counted), .trace (accesses on their way to a collector)
 modules/       images of loaded modules by the hash of their contents, if they are kept
+probes         the plan of probes, if there are any
 log.txt        lines of all of them
 """
 
@@ -86,6 +88,11 @@ class Session:
     @property
     def config(self) -> Config:
         return Config(**self.document["config"])
+
+    @property
+    def probes(self) -> Path:
+        """File of the plan of probes; absent in a run without any."""
+        return self.directory / "probes"
 
     def log(self, text: str) -> None:
         """Adds lines to the session's log; a full disk must not stop the run."""

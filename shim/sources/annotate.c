@@ -23,6 +23,7 @@ void pasta_annotate_source_load(void) {} /* nothing to subscribe to: the program
 /* ---- records ---- */
 
 static void publish(pasta_event_kind kind, const pasta_range *range) {
+    if (kind == PASTA_EVENT_range_push || kind == PASTA_EVENT_range_start) pasta_probe_range(range->name);
     pasta_range *e = pasta_begin(kind, PASTA_SLOTS(pasta_range), PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (!e) return;
     *e = *range;
@@ -86,6 +87,14 @@ PASTA_EXPORT void pasta_api_mark(const char *name) {
     if (!pasta_open()) return;
     pasta_range range = api_range(name);
     publish(PASTA_EVENT_mark, &range);
+}
+
+PASTA_EXPORT void pasta_api_step(void) {
+    if (!pasta_open()) return;
+    pasta_range range = api_range("step");
+    range.domain = pasta_intern_z("pasta");
+    publish(PASTA_EVENT_mark, &range);
+    pasta_probe_step();
 }
 
 /* ---- NVTX: texts and domains, which outlive a fork while string ids do not ---- */

@@ -29,6 +29,7 @@ enum {
 enum {
     PASTA_NV_CONTEXT_STARTING = 2, /* resource domain */
     PASTA_NV_CONTEXT_CREATED = 3,
+    PASTA_NV_CONTEXT_DESTROYING = 4,
     PASTA_NV_CONTEXT_DESTROYED = 5,
     PASTA_NV_STREAM_CREATED = 6,
     PASTA_NV_STREAM_DESTROYING = 7,
@@ -271,6 +272,26 @@ typedef void (*pasta_nv_callback)(void *user, int32_t domain, uint32_t id, const
     X(result_string, "sanitizerGetResultString", (int32_t result, const char **text))                \
     X(function_pc, "sanitizerGetFunctionPcAndSize",                                                  \
       (uint64_t module, const char *function, uint64_t *pc, uint64_t *bytes))
+
+/* Those of probes, looked up when a run has some. */
+#define PASTA_NV_PROBE_FUNCTIONS(X)                                                                  \
+    X(add_patches, "sanitizerAddPatchesFromFile", (const char *path, uint64_t context))              \
+    X(patch_instructions, "sanitizerPatchInstructions",                                              \
+      (int32_t instruction, uint64_t module, const char *function))                                  \
+    X(patch_module, "sanitizerPatchModule", (uint64_t module))                                       \
+    X(unpatch_module, "sanitizerUnpatchModule", (uint64_t module))                                   \
+    X(set_launch_data, "sanitizerSetLaunchCallbackData",                                             \
+      (uint64_t launch, uint64_t function, uint64_t stream, uint64_t data))                          \
+    X(alloc, "sanitizerAlloc", (uint64_t context, uint64_t *address, uint64_t bytes))                \
+    X(alloc_host, "sanitizerAllocHost", (uint64_t context, void **address, uint64_t bytes))          \
+    X(free, "sanitizerFree", (uint64_t context, uint64_t address))                                   \
+    X(free_host, "sanitizerFreeHost", (uint64_t context, void *address))                             \
+    X(copy_in, "sanitizerMemcpyHostToDeviceAsync",                                                   \
+      (uint64_t to, const void *from, uint64_t bytes, uint64_t stream))                              \
+    X(copy_out, "sanitizerMemcpyDeviceToHost", (void *to, uint64_t from, uint64_t bytes, uint64_t stream)) \
+    X(set, "sanitizerMemset", (uint64_t address, int value, uint64_t bytes, uint64_t stream))        \
+    X(stream_handle, "sanitizerGetStreamHandle", (uint64_t context, uint64_t stream, uint64_t *handle)) \
+    X(stream_wait, "sanitizerStreamSynchronize", (uint64_t stream))
 
 enum {
     PASTA_NV_NOT_COMPATIBLE = 12, /* results */

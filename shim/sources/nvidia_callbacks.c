@@ -41,8 +41,9 @@ static int16_t created_device(const void *data) {
 }
 
 static void on_context_created(const pasta_nv_context *c) {
-    pasta_nv_place_of(c->context, created_device(c));
+    pasta_nv_place at = pasta_nv_place_of(c->context, created_device(c));
     here.creating = 0;
+    pasta_nv_probes_context(c->context, at);
 }
 
 static void on_stream(bool created, const void *data) {
@@ -54,6 +55,7 @@ static void on_stream(bool created, const void *data) {
         s = (pasta_nv_stream_13_1){old->context, 0, old->stream, old->unique};
     }
     pasta_nv_place at = place_of(s.context);
+    if (!created) pasta_nv_probes_stream_ends(s.context, s.unique);
     pasta_stream *e = created ? PASTA_BEGIN_AS(stream_create, stream, at.device, at.context, s.stream)
                               : PASTA_BEGIN_AS(stream_destroy, stream, at.device, at.context, s.stream);
     if (!e) return;
@@ -69,6 +71,7 @@ static void on_module(bool loaded, const pasta_nv_module *m) {
     /* hashed before the record is reserved: the consumer waits for reserved records */
     uint64_t hash = loaded && m->cubin ? pasta_hash(m->cubin, m->bytes) : PASTA_ABSENT_U64;
     if (loaded) pasta_keep_image(hash, m->cubin, m->bytes);
+    pasta_nv_probes_module(m->context, m->module, loaded);
     pasta_module *e = loaded ? PASTA_BEGIN_AS(module_load, module, at.device, at.context, PASTA_NO_STREAM)
                              : PASTA_BEGIN_AS(module_unload, module, at.device, at.context, PASTA_NO_STREAM);
     if (!loaded) pasta_nv_module_unloaded(m->module);
@@ -99,12 +102,13 @@ static void on_alloc(const pasta_nv_memory *m, uint32_t memory, uint8_t flags) {
     pasta_nv_place at = pasta_nv_place_of(m->context, (int16_t)m->device);
     bool peer = m->flags & PASTA_NV_MEMORY_PEER;
     pasta_nv_allocation a = {m->address, m->bytes, memory, (int16_t)(peer ? m->source_device : m->device),
-                             internal_flag(m), peer};
+                             internal_flag(m), peer, 0};
     if (!pasta_nv_allocated(at, &a)) return;
     pasta_memory *e = PASTA_BEGIN_AS(memory_alloc, memory, a.device, context_of(&a, at),
                                      memory == PASTA_MEMORY_pool ? m->stream : PASTA_NO_STREAM);
     if (!e) return;
     pasta_header_of(e)->flags = flags | a.flags;
+    pasta_header_of(e)->correlation = a.number;
     e->address = m->address;
     e->bytes = m->bytes;
     e->memory = memory;
@@ -115,12 +119,13 @@ static void on_alloc(const pasta_nv_memory *m, uint32_t memory, uint8_t flags) {
 /* A free carries no flags: what was freed is known from its allocation, else from the callback. */
 static void on_free(const pasta_nv_memory *m, uint32_t memory, uint8_t flags) {
     pasta_nv_place at = pasta_nv_place_of(m->context, (int16_t)m->device);
-    pasta_nv_allocation a = {m->address, m->bytes, memory, (int16_t)m->device, internal_flag(m), false};
+    pasta_nv_allocation a = {m->address, m->bytes, memory, (int16_t)m->device, internal_flag(m), false, 0};
     if (!pasta_nv_freed(at, &a)) return;
     pasta_memory *e = PASTA_BEGIN_AS(memory_free, memory, a.device, context_of(&a, at),
                                      flags & PASTA_FLAG_ASYNC ? m->stream : PASTA_NO_STREAM);
     if (!e) return;
     pasta_header_of(e)->flags = flags | a.flags;
+    pasta_header_of(e)->correlation = a.number;
     e->address = m->address;
     if (a.bytes) e->bytes = a.bytes;
     e->memory = a.memory;
@@ -167,6 +172,9 @@ static void on_resource(uint32_t id, const void *data) {
     switch (id) {
     case PASTA_NV_CONTEXT_STARTING: here.creating = (int16_t)(created_device(data) + 1); return;
     case PASTA_NV_CONTEXT_CREATED: on_context_created(data); return;
+    case PASTA_NV_CONTEXT_DESTROYING:
+        pasta_nv_probes_context_ends(((const pasta_nv_context *)data)->context);
+        return;
     case PASTA_NV_CONTEXT_DESTROYED: /* what it held is announced after "destroying": measured */
         pasta_nv_context_destroyed(((const pasta_nv_context *)data)->context);
         return;
@@ -199,10 +207,12 @@ static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream
     *open = (open_launch){key, pasta_next_launch(), pasta_next_correlation()};
     pasta_nv_place at = pasta_nv_place_of(l->context, (int16_t)l->device);
     pasta_nv_function f = pasta_nv_function_of(l); /* before the record is reserved: it may take long */
+    bool selected = pasta_nv_probes_on() && pasta_probe_selects(f.name, l->name);
     pasta_kernel_launch *e = PASTA_BEGIN(kernel_launch, l->device, at.context, stream);
     if (!e) return;
     pasta_header *h = pasta_header_of(e);
-    h->flags = flags;
+    bool probed = selected && pasta_probe_takes(open->ordinal, f.name);
+    h->flags = (uint8_t)(flags | (probed ? PASTA_FLAG_PROBED : 0));
     h->correlation = open->correlation;
     e->name = f.name;
     for (int axis = 0; axis < 3; axis++) {
@@ -216,6 +226,7 @@ static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream
     e->function = l->function;
     e->module = l->module;
     pasta_publish(e);
+    if (pasta_nv_probes_on()) pasta_nv_probes_launch(l, open->ordinal, flags & PASTA_FLAG_GRAPH, probed);
 }
 
 static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint8_t flags) {
@@ -238,7 +249,10 @@ static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, 
 
 static void on_launch(uint32_t id, const pasta_nv_launch *l) {
     if (id == PASTA_NV_LAUNCH_BEGIN) launch_begin(l, l->launch, l->stream, PASTA_ABSENT_U64, 0);
-    if (id == PASTA_NV_LAUNCH_END) launch_end(l, l->launch, l->stream, 0);
+    if (id == PASTA_NV_LAUNCH_END) {
+        pasta_nv_probes_launched(l->launch, false);
+        launch_end(l, l->launch, l->stream, 0);
+    }
 }
 
 /* ---- copies and sets ---- */
@@ -310,6 +324,7 @@ static void on_set(const pasta_nv_memset *s, uint64_t stream, uint64_t node, uin
 /* ---- graphs ---- */
 
 static void on_graph(bool begin, const pasta_nv_graph *g) {
+    if (!begin) pasta_nv_probes_launched(0, true);
     if (begin) {
         here.graph.handle = g->graph;
         here.graph.context = g->context;
@@ -390,6 +405,7 @@ static void waited(uint64_t handle, uint32_t what, uint64_t context, uint64_t st
 }
 
 static void on_synchronize(uint32_t id, const pasta_nv_sync *s) {
+    pasta_nv_probes_synchronised(s->context);
     if (id == PASTA_NV_STREAM_SYNCHRONIZED) waited(s->stream, PASTA_SYNC_stream, s->context, s->stream);
     if (id == PASTA_NV_CONTEXT_SYNCHRONIZED || id == PASTA_NV_GREEN_SYNCHRONIZED)
         waited(s->context, PASTA_SYNC_context, s->context, PASTA_NO_STREAM);
@@ -510,6 +526,7 @@ static void on_runtime_call(uint32_t id, const pasta_nv_api *call) {
 /* ---- dispatch ---- */
 
 static void on_memcpy(uint32_t id, const pasta_nv_memcpy *c) {
+    if (id == PASTA_NV_MEMCPY_STARTING && !c->async) pasta_nv_probes_copies(c->api_context);
     if (id == PASTA_NV_MEMCPY_STARTING || id == PASTA_NV_MEMCPY_BATCH_ITEM) on_plain_copy(c);
 }
 
@@ -520,6 +537,7 @@ static void on_memset(uint32_t id, const pasta_nv_memset *s) {
 void pasta_nv_on_callback(void *user, int32_t domain, uint32_t id, const void *data) {
     (void)user;
     if (!__atomic_load_n(&recording, __ATOMIC_ACQUIRE) || pasta_generation() != recorded_generation) return;
+    if (PASTA_UNLIKELY(pasta_nv_probes_own_thread())) return;
     if (PASTA_UNLIKELY(!pasta_nv_delivered())) __atomic_store_n(&delivered, true, __ATOMIC_RELAXED);
     switch (domain) {
     case PASTA_NV_DRIVER: on_driver_call(id, data); return;

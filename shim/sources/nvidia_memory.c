@@ -23,6 +23,8 @@ typedef struct live {
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 static live **table; /* sorted by address */
 static size_t count, room;
+static uint64_t version;
+static uint32_t numbers;
 
 static bool sees(const live *l, uint16_t slot) { return l->seen_by[slot / WORD] >> slot % WORD & 1; }
 static void see(live *l, uint16_t slot) { l->seen_by[slot / WORD] |= UINT64_C(1) << slot % WORD; }
@@ -69,11 +71,12 @@ static live *insert(size_t index) {
 }
 
 static void drop(size_t index) {
+    __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
     free(table[index]);
     memmove(&table[index], &table[index + 1], (--count - index) * sizeof *table);
 }
 
-bool pasta_nv_allocated(pasta_nv_place at, const pasta_nv_allocation *announced) {
+bool pasta_nv_allocated(pasta_nv_place at, pasta_nv_allocation *announced) {
     if (at.context == PASTA_NO_CONTEXT) return true;
     pthread_mutex_lock(&changing);
     size_t index = index_of(announced->address);
@@ -85,8 +88,10 @@ bool pasta_nv_allocated(pasta_nv_place at, const pasta_nv_allocation *announced)
         l->is.peer = false;
     }
     if (!known) {
+        announced->number = ++numbers;
         if (!l) l = insert(index);
         if (l) *l = (live){.is = *announced};
+        __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
     }
     if (l) see(l, at.slot);
     pthread_mutex_unlock(&changing);
@@ -117,6 +122,7 @@ static void record_free(const pasta_nv_allocation *a, uint16_t context) {
     pasta_memory *e = PASTA_BEGIN_AS(memory_free, memory, a->device, context, PASTA_NO_STREAM);
     if (!e) return;
     pasta_header_of(e)->flags = a->flags;
+    pasta_header_of(e)->correlation = a->number;
     e->address = a->address;
     e->bytes = a->bytes;
     e->memory = a->memory;
@@ -136,6 +142,7 @@ void pasta_nv_free_all_of(pasta_nv_place destroyed) {
             free(l);
         }
     }
+    if (kept != count) __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
     count = kept;
     pthread_mutex_unlock(&changing);
 }
@@ -152,4 +159,17 @@ int16_t pasta_nv_owner_of(uint64_t address) {
     }
     pthread_mutex_unlock(&changing);
     return device;
+}
+
+uint64_t pasta_nv_objects_version(void) { return __atomic_load_n(&version, __ATOMIC_ACQUIRE); }
+
+bool pasta_nv_objects(pasta_nv_allocation **objects, size_t *number, uint64_t *as_of) {
+    pthread_mutex_lock(&changing);
+    *as_of = version;
+    *number = 0;
+    *objects = malloc((count + 1) * sizeof **objects);
+    for (size_t i = 0; *objects && i < count; i++)
+        if (table[i]->is.bytes && table[i]->is.memory != PASTA_MEMORY_array) (*objects)[(*number)++] = table[i]->is;
+    pthread_mutex_unlock(&changing);
+    return *objects != NULL;
 }

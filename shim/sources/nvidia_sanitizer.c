@@ -138,6 +138,7 @@ static uint32_t subscribed_generation;
 
 /* A CUPTI subscriber that came first takes every callback, and no call of ours fails. */
 static void at_exit(void) {
+    if (pasta_generation() == subscribed_generation) pasta_nv_probes_finish();
     if (pasta_nv_delivered() || pasta_generation() != subscribed_generation) return;
     static const char *const names[] = {"libcupti.so.13", "libcupti.so.12", "libcupti.so"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -159,6 +160,7 @@ static void subscribe(void) {
         subscribed_generation = pasta_generation();
         if (!empty) {
             pasta_nv_read_device_name();
+            pasta_nv_probes_set_up(version_of_library());
             pasta_nv_record(true);
             atexit(at_exit);
         }

@@ -9,6 +9,7 @@
 #define PASTA_NV_POINTER(name, symbol, arguments) int32_t(*name) arguments;
 typedef struct pasta_nv_library {
     PASTA_NV_FUNCTIONS(PASTA_NV_POINTER)
+    PASTA_NV_PROBE_FUNCTIONS(PASTA_NV_POINTER) /* NULL in a run without probes */
     void *subscriber;
     bool layout_13_1; /* the structs named so are the ones in use */
 } pasta_nv_library;
@@ -54,14 +55,58 @@ typedef struct pasta_nv_allocation {
     int16_t device; /* that holds it */
     uint8_t flags;  /* of its records: PASTA_FLAG_INTERNAL or 0 */
     bool peer;      /* announced only by contexts of other devices so far */
+    uint32_t number; /* of the object, from 1, never given twice; correlation id of its records */
 } pasta_nv_allocation;
 
 /* Both are told what a context announces, and return whether it is to be recorded. */
-bool pasta_nv_allocated(pasta_nv_place at, const pasta_nv_allocation *announced);
+bool pasta_nv_allocated(pasta_nv_place at, pasta_nv_allocation *announced); /* fills in its number */
 bool pasta_nv_freed(pasta_nv_place at, pasta_nv_allocation *announced); /* fills in what is known */
 /* Records the end of what no other context sees. */
 void pasta_nv_free_all_of(pasta_nv_place destroyed);
 /* Device whose memory holds the address; absent for unknown, managed and host memory. */
 int16_t pasta_nv_owner_of(uint64_t address);
+/* Counts up with every allocation and free. */
+uint64_t pasta_nv_objects_version(void);
+/* Live allocations by address that a kernel can access; the caller frees them. False without memory. */
+bool pasta_nv_objects(pasta_nv_allocation **objects, size_t *count, uint64_t *version);
+
+/* ---- nvidia_probes.c: patches in the program's kernels.  All but `set_up` are called in callbacks
+ * and do nothing in a run without probes. ---- */
+/* Reads the plan that the launcher made. False, with a line said, if probes cannot work. */
+bool pasta_nv_probes_set_up(const char *api);
+bool pasta_nv_probes_own_thread(void); /* this thread works for the probes: its callbacks are not the program's */
+void pasta_nv_probes_context(uint64_t context, pasta_nv_place at);
+void pasta_nv_probes_context_ends(uint64_t context);
+void pasta_nv_probes_module(uint64_t context, uint64_t module, bool loaded);
+bool pasta_nv_probes_on(void);
+/* Every launch, `probed` or not: it may be the first one behind the edge of a window. */
+void pasta_nv_probes_launch(const pasta_nv_launch *launch, uint64_t ordinal, bool graph, bool probed);
+void pasta_nv_probes_launched(uint64_t launch, bool graph); /* the call returned; for a graph: all of its nodes */
+void pasta_nv_probes_stream_ends(uint64_t context, uint64_t stream); /* vendor's unique handle */
+void pasta_nv_probes_synchronised(uint64_t context);
+void pasta_nv_probes_copies(uint64_t context); /* a copy begins that the program waits for */
+void pasta_nv_probes_finish(void); /* the process exits: waits, bounded, and collects what is left */
+
+/* ---- nvidia_table.c: the table of live objects on a device ---- */
+
+typedef struct pasta_nv_storage {
+    uint8_t bin_shift;     /* log2 of the bytes of a bin wished for */
+    uint8_t plane_shift;
+    uint32_t bins, planes; /* room: bins, words of a plane; 0: not wanted */
+} pasta_nv_storage;
+
+/* Image of the table, its addresses counted from its own; NULL without memory. */
+void *pasta_nv_table_image(const pasta_nv_allocation *objects, size_t count, size_t *bytes);
+void pasta_nv_table_place(void *image, uint64_t address); /* where it will be on the device */
+void pasta_nv_table_storage(pasta_nv_storage storage);
+
+typedef struct pasta_nv_binned {
+    uint32_t number, first, count, shift; /* object; its bins, in bins; log2 of their bytes */
+} pasta_nv_binned;
+
+uint64_t pasta_nv_table_bins_used(void);
+uint64_t pasta_nv_table_bins_room(void);
+/* The object with bins that follows `object` (all zero: the first). False: none. */
+bool pasta_nv_table_next_binned(pasta_nv_binned *object);
 
 #endif

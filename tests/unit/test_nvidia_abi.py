@@ -214,6 +214,7 @@ ENUMERATORS = {
     },
     "CONTEXT_STARTING": _RESOURCE + "CONTEXT_CREATION_STARTING",
     "CONTEXT_CREATED": _RESOURCE + "CONTEXT_CREATION_FINISHED",
+    "CONTEXT_DESTROYING": _RESOURCE + "CONTEXT_DESTROY_STARTING",
     "CONTEXT_DESTROYED": _RESOURCE + "CONTEXT_DESTROY_FINISHED",
     "STREAM_CREATED": _RESOURCE + "STREAM_CREATED",
     "STREAM_DESTROYING": _RESOURCE + "STREAM_DESTROY_STARTING",
@@ -432,3 +433,12 @@ def test_versions_are_told_by_the_ids_a_library_accepts(path: Path) -> None:
         if library.accepts(2, int(runtime)) and not library.accepts(2, int(runtime) + 1)
     ]
     assert len(matching) == 1, "a version that the table in nvidia_sanitizer.c does not have"
+
+
+@pytest.mark.skipif(not libraries(), reason="no libsanitizer-public.so: pip install the dev extra")
+@pytest.mark.parametrize("path", libraries(), ids=str)
+def test_libraries_have_every_function(path: Path) -> None:
+    symbols = re.findall(r'X\(\w+, "(\w+)"', (SOURCES / "nvidia_abi.h").read_text())
+    assert len(symbols) >= 20
+    library = ctypes.CDLL(str(path))
+    assert [symbol for symbol in symbols if not hasattr(library, symbol)] == []

@@ -1,0 +1,39 @@
+"""Probes: small functions that run at every access inside kernels, and the maps they fill.
+
+class Reads(Tool):
+    \"\"\"Bytes read by each kernel.\"\"\"
+
+    bytes = Counter(by="kernel")
+
+    @probe.global_memory
+    def count(access, maps):
+        if access.is_read:
+            maps.bytes.add(access.bytes)
+
+    def result(self) -> Result:
+        return Result(summary=f"{self.bytes.total():,} bytes read")
+"""
+
+from __future__ import annotations
+
+from pasta.errors import ProbeError
+from pasta.probes.declare import probe
+from pasta.probes.kinds import FIELDS, KINDS
+from pasta.probes.language import Op, ProbeFunction
+from pasta.probes.maps import Bitmap, Counter, Histogram, MapSpec, PerPC, TopK, Trace
+
+__all__ = [
+    "FIELDS",
+    "KINDS",
+    "Bitmap",
+    "Counter",
+    "Histogram",
+    "MapSpec",
+    "Op",
+    "PerPC",
+    "ProbeError",
+    "ProbeFunction",
+    "TopK",
+    "Trace",
+    "probe",
+]

@@ -1,0 +1,372 @@
+"""How much of a kernel's memory traffic its probes could see: never a silent zero.
+
+What the code contains comes from its disassembly (sass.py), what ran from the probes, and what can
+be seen at all from the backend: the library that patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from pasta.errors import PastaError
+from pasta.probes import sass
+from pasta.probes.sass import Function
+from pasta.table import Table
+
+#: seen: nothing that the probes ask for escaped them. unknown: nothing ran, and the code could
+#: not be read.
+Verdict = Literal["seen", "partly", "unseen", "unknown"]
+
+#: First version of the Sanitizer API with a callback for a kind: ids of sanitizer_patching.h of
+#: 12.6 (the oldest looked at), 12.8, 12.9, 13.0 to 13.5.
+_SANITIZER_SINCE: Final[dict[str, tuple[int, int]]] = {
+    "bulk_store": (12, 9),
+    "bulk_reduction": (12, 9),
+    "bulk_shared": (12, 9),
+    "tensor_load": (13, 3),
+    "tensor_store": (99, 0),  # has an id since 13.3 that is never called: signatures.py
+}
+#: Kinds whose probes see what a generic instruction does, each in its space.
+_GENERIC_SEEN_BY: Final = frozenset({"global", "shared", "local", "remote_shared"})
+_NO_PROBE: Final = {
+    sass.TEXTURE: "{backend} has no callback for texture and surface instructions",
+    sass.TENSOR_CORE: "no probe sees shared memory that the tensor core reads by itself",
+    sass.SHARED_FILL: "no probe sees bulk stores of zeros to shared memory",
+    sass.UNKNOWN: "not known to PASTA ({opcodes})",
+}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What patches kernels: its name for messages, and the access kinds it has callbacks for."""
+
+    name: str
+    kinds: frozenset[str]
+
+
+def sanitizer(version: tuple[int, int]) -> Backend:
+    """The Sanitizer library of a CUDA version, with every kind that its API has."""
+    kinds = frozenset(k for k in sass.SPACES if version >= _SANITIZER_SINCE.get(k, (0, 0)))
+    return Backend(f"the Sanitizer library {version[0]}.{version[1]}", kinds)
+
+
+@dataclass(frozen=True)
+class Code:
+    """Functions of a module by mangled name, or None and the reason why they are not known."""
+
+    functions: Mapping[str, Function] | None
+    reason: str = ""
+
+
+def read_code(
+    cubin: bytes | Path, kernels: Collection[str] | None = None, *, cache: Path | None = None
+) -> Code:
+    """The code of a module, or of `kernels` in it and what they call; never raises for its state.
+
+    `cache` as for sass.disassemble.
+    """
+    functions: dict[str, Function] = {}
+    wanted = None if kernels is None else set(kernels)
+    try:
+        while wanted is None or wanted:
+            found = sass.disassemble(cubin, wanted, cache=cache)
+            functions |= {function.name: function for function in found}
+            if wanted is None:
+                break
+            wanted = {name for function in found for name in function.calls} - functions.keys()
+    except (PastaError, OSError) as error:
+        return Code(None, str(error))
+    return Code(functions)
+
+
+@dataclass(frozen=True)
+class KindCoverage:
+    """One kind of instruction in a kernel.
+
+    `instructions`: how many the code has, None where unknown. `executed`: how many of them probes
+    saw. `wanted`: a probe asks for the kind, or for the space that it accesses. `visible`: the
+    backend can see it. `patched`: a probe for it was installed in this kernel. `reason`: why what
+    is wanted was not seen.
+    """
+
+    kind: str
+    instructions: int | None
+    executed: int
+    wanted: bool
+    visible: bool
+    patched: bool
+    reason: str = ""
+
+    @property
+    def missed(self) -> bool:
+        """Wanted, not patched, and not known to be absent."""
+        return self.wanted and not self.patched and self.instructions != 0
+
+    @property
+    def state(self) -> str:
+        """What became of the kind, in words; counts are of instructions, not of accesses."""
+        if self.instructions == 0 and not self.executed:
+            return "none in the code"
+        if self.patched:
+            if self.executed:
+                of = "" if self.instructions is None else f" of {self.instructions}"
+                return f"{self.executed}{of} executed"
+            if self.instructions is None:
+                return "0 executed (patched; whether the code has any is not known)"
+            return f"0 of {self.instructions} executed (in the code, patched)"
+        if not self.wanted:
+            return "not asked for"
+        return f"not seen: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What the probes of a kernel could see, kind by kind.
+
+    `reasons` say what is missing, `notes` what to bear in mind where nothing may be.
+    """
+
+    kernel: str
+    kinds: tuple[KindCoverage, ...]
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Counted:
+    """Instructions of a kernel and of what it calls, by kind."""
+
+    of_kind: dict[str, int] = field(default_factory=dict)
+    opcodes: dict[str, set[str]] = field(default_factory=dict)
+    offsets: dict[str, set[int]] = field(default_factory=dict)  # in the kernel itself
+    bytes: int = 0
+    missing: set[str] = field(default_factory=set)
+    indirect: bool = False
+
+
+def cover(
+    kernel: str,
+    code: Code,
+    fired: Mapping[str, Collection[int]],
+    *,
+    wanted: Collection[str],
+    patched: Collection[str],
+    backend: Backend,
+) -> Coverage:
+    """Coverage of a kernel, by its mangled name.
+
+    `fired`: for each kind, the distinct program counters its probes saw, in bytes from the start
+    of the kernel. `wanted`: the kinds that probes ask for; `patched`: those installed in this
+    kernel. Raises ValueError for a kind that pasta_trace.h does not have.
+    """
+    for kind in (*fired, *wanted, *patched):
+        if kind not in sass.SPACES:
+            raise ValueError(f"{kind!r} is no access kind")
+    counted = _count(kernel, code)
+    executed = {kind: set(offsets) for kind, offsets in fired.items()}
+    generic: set[int] = set()
+    if counted is not None:
+        at = counted.offsets.get(sass.GENERIC, set())
+        for kind in _GENERIC_SEEN_BY & executed.keys():
+            generic |= executed[kind] & at
+            executed[kind] -= at
+        executed[sass.GENERIC] = generic
+
+    rows = []
+    for kind in (*sass.SPACES, sass.GENERIC, *_NO_PROBE):
+        instructions = None if counted is None else counted.of_kind.get(kind, 0)
+        if kind == "block_enter":
+            instructions = 1
+        asked = _asks_for(kind, wanted)
+        ran = len(executed.get(kind, ()))
+        if kind in sass.SPACES:
+            if not (asked or instructions or ran):
+                continue
+            visible, installed = kind in backend.kinds, kind in patched
+        else:
+            # no probe can name these: a row only where the code is known to have them
+            if not instructions:
+                continue
+            visible = kind == sass.GENERIC and bool(_GENERIC_SEEN_BY & backend.kinds)
+            installed = (
+                kind == sass.GENERIC and asked and _GENERIC_SEEN_BY & set(wanted) <= set(patched)
+            )
+        reason = ""
+        if asked and not installed and instructions != 0:
+            reason = _why(kind, visible, backend, counted)
+        rows.append(KindCoverage(kind, instructions, ran, asked, visible, installed, reason))
+    return Coverage(
+        kernel,
+        tuple(rows),
+        _verdict(rows, counted is not None),
+        tuple(_sentence(row) for row in rows if row.missed),
+        tuple(_notes(rows, counted, executed, code, wanted)),
+    )
+
+
+def _count(kernel: str, code: Code) -> _Counted | None:
+    if code.functions is None or kernel not in code.functions:
+        return None
+    counted = _Counted(bytes=code.functions[kernel].bytes)
+    open_, done = [kernel], {kernel}
+    while open_:
+        name = open_.pop()
+        function = code.functions.get(name)
+        if function is None:
+            counted.missing.add(name)
+            continue
+        counted.indirect |= function.indirect
+        for instruction in function.instructions:
+            kind = instruction.kind
+            counted.of_kind[kind] = counted.of_kind.get(kind, 0) + 1
+            counted.opcodes.setdefault(kind, set()).add(instruction.opcode.text)
+            if name == kernel:
+                counted.offsets.setdefault(kind, set()).add(instruction.offset)
+        open_ += function.calls - done
+        done |= function.calls
+    return counted
+
+
+def _asks_for(kind: str, wanted: Collection[str]) -> bool:
+    """Whether a kind, or the space it accesses, is asked for."""
+    if kind in sass.SPACES:
+        return kind in wanted
+    if kind == sass.GENERIC:
+        return not _GENERIC_SEEN_BY.isdisjoint(wanted)
+    spaces = {sass.SPACES[one] for one in wanted}
+    if kind == sass.UNKNOWN:
+        return spaces != {None} and bool(spaces)
+    return sass.Opcode("", kind).space in spaces
+
+
+def _why(kind: str, visible: bool, backend: Backend, counted: _Counted | None) -> str:
+    if kind in _NO_PROBE:
+        opcodes = sorted(counted.opcodes.get(kind, ())) if counted else []
+        listed = ", ".join(opcodes[:4]) + (", …" if len(opcodes) > 4 else "")
+        return _NO_PROBE[kind].format(backend=backend.name, opcodes=listed)
+    if not visible:
+        return f"{backend.name} has no callback for them"
+    return "not patched in this kernel"
+
+
+def _sentence(row: KindCoverage) -> str:
+    if row.instructions is None:
+        return f"{row.kind} instructions, if the code has any, were not seen: {row.reason}"
+    if row.instructions == 1:
+        reason = row.reason.replace("for them", "for it")
+        return f"1 {row.kind} instruction was not seen: {reason}"
+    return f"{row.instructions} {row.kind} instructions were not seen: {row.reason}"
+
+
+def _verdict(rows: Sequence[KindCoverage], known: bool) -> Verdict:
+    missed = any(row.missed for row in rows)
+    if known:
+        covered = any(row.wanted and row.patched and row.instructions for row in rows)
+    else:
+        covered = any(row.wanted and row.patched and row.executed for row in rows)
+        if not covered and any(row.wanted and row.patched for row in rows):
+            return "unknown"
+    if missed:
+        return "partly" if covered else "unseen"
+    return "seen"
+
+
+def _notes(
+    rows: Sequence[KindCoverage],
+    counted: _Counted | None,
+    executed: Mapping[str, set[int]],
+    code: Code,
+    wanted: Collection[str],
+) -> list[str]:
+    if counted is None:
+        reason = code.reason or "the module's code does not have this kernel"
+        return [f"from what fired; what else the code contains is not known: {reason}"]
+    notes = []
+    for row in rows:
+        if row.kind == sass.GENERIC and row.wanted:
+            notes.append(
+                f"{_instructions(row.instructions or 0)} may access any space (generic addresses):"
+                " an access counts where its address lies"
+            )
+    if counted.missing or counted.indirect:
+        others = ", ".join(sorted(counted.missing)) or "functions chosen at run time"
+        notes.append(f"calls code that is not counted here: {others}")
+    strange = sum(
+        1
+        for kind, offsets in executed.items()
+        if kind in wanted and kind != "block_enter"
+        for offset in offsets - counted.offsets.get(kind, set())
+        if 0 <= offset < counted.bytes
+    )
+    if strange:
+        notes.append(
+            f"{_instructions(strange)} fired where the code has none of their kind:"
+            " the counts of instructions may be those of other code"
+        )
+    return notes
+
+
+def _instructions(count: int) -> str:
+    return "1 instruction" if count == 1 else f"{count} instructions"
+
+
+# ---- reports -------------------------------------------------------------------------------
+
+
+def describe(coverage: Coverage, name: str | None = None) -> str:
+    """A few lines about a kernel: verdict, kinds that the code has or probes ask for, reasons.
+
+    `name` is written instead of the mangled one.
+    """
+    lines = [f"{name or coverage.kernel}: {_VERDICTS[coverage.verdict]}"]
+    shown = [row for row in coverage.kinds if row.wanted and row.instructions != 0]
+    if not shown and coverage.verdict == "seen":
+        lines.append("  the code has no instruction of a kind that probes ask for")
+    told = [row for row in shown if not row.missed]
+    width = max((len(row.kind) for row in told), default=0)
+    lines += [f"  {row.kind:<{width}}  {row.state}" for row in told]
+    lines += [f"  {reason}" for reason in coverage.reasons]
+    lines += [f"  note: {note}" for note in coverage.notes]
+    return "\n".join(lines)
+
+
+_VERDICTS: Final[dict[Verdict, str]] = {
+    "seen": "seen",
+    "partly": "partly seen",
+    "unseen": "not seen",
+    "unknown": "nothing fired; whether it has such instructions is not known",
+}
+
+
+def table(coverages: Iterable[Coverage], names: Mapping[str, str] | None = None) -> Table:
+    """A row for each kernel and kind; `names` gives the names to show for mangled ones.
+
+    Kernels that were not wholly seen come first. An unknown number of instructions is absent.
+    """
+    order = {"unseen": 0, "partly": 1, "unknown": 2, "seen": 3}
+    rows = [
+        (coverage, row)
+        for coverage in sorted(coverages, key=lambda one: order[one.verdict])
+        for row in coverage.kinds
+    ]
+    names = names or {}
+    return Table(
+        {
+            "kernel": [names.get(coverage.kernel, coverage.kernel) for coverage, _ in rows],
+            "coverage": [coverage.verdict for coverage, _ in rows],
+            "kind": [row.kind for _, row in rows],
+            "instructions": [row.instructions for _, row in rows],
+            "executed": [row.executed for _, row in rows],
+            "visible": [row.visible for _, row in rows],
+            "patched": [row.patched for _, row in rows],
+            "state": [row.state for _, row in rows],
+        },
+        units={"instructions": "count", "executed": "count"},
+        labels={"instructions": "instructions in the code"},
+        title="What probes could see",
+        hidden=frozenset({"visible", "patched"}),
+    )

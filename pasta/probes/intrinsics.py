@@ -1,0 +1,762 @@
+"""What patches can do beyond arithmetic: memory at an address, and the other lanes of the warp.
+
+Everything takes and gives int64, whose bits may mean an unsigned number: `ult`, `lshr` and the
+like treat them so.  There is no unsigned type, because Numba makes float64 of an int64 and a
+uint64: the mask of all ones is -1, and 0xFFFF_FFFF_FFFF_FFFF would be a uint64.  Only for code
+that nvptx.py compiles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+
+from pasta.probes import trace
+from pasta.probes.layout import OFFSETS
+
+_I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
+_GLOBAL = 1  # address space
+_int = types.int64
+
+Values = list[Any]
+Generate = Callable[[Any, Values], Any]
+
+_pair = types.UniTuple(_int, 2)
+
+
+def _define(name: str, arity: int, generate: Generate, result: Any = _int) -> Any:
+    """An intrinsic of `arity` integers, which Numba casts to int64."""
+
+    def lower(context: Any, builder: Any, signature: Any, arguments: Values) -> Any:
+        found = generate(builder, arguments)
+        if result is types.none:
+            return context.get_dummy_value()
+        return found
+
+    def typed(*arguments: Any) -> Any:
+        for argument in arguments:
+            if not isinstance(argument, (types.Integer, types.Boolean)):
+                raise TypingError(f"{name}() takes integers, not {argument}")
+        return result(*[_int] * arity), lower
+
+    parameters = ", ".join(f"a{i}" for i in range(arity))
+    comma = ", " if arity else ""
+    namespace: dict[str, Any] = {"typed": typed}
+    exec(f"def {name}(context{comma}{parameters}):\n    return typed({parameters})", namespace)
+    function = namespace[name]
+    function.__module__ = __name__
+    return intrinsic(function)
+
+
+def _narrow(builder: Any, value: Any, kind: Any = _I32) -> Any:
+    return builder.trunc(value, kind)
+
+
+def _wide(builder: Any, value: Any) -> Any:
+    return builder.zext(value, _I64) if value.type.width < 64 else value
+
+
+def _call(builder: Any, name: str, result: Any, arguments: Values) -> Any:
+    """Calls an intrinsic of LLVM; what the lanes do together must not move across branches."""
+    function = builder.module.globals.get(name)
+    if function is None:
+        kind = ir.FunctionType(result, [argument.type for argument in arguments])
+        function = ir.Function(builder.module, kind, name)
+        function.attributes.add("convergent")
+        function.attributes.add("nounwind")
+    return builder.call(function, arguments)
+
+
+def _assembly(
+    builder: Any, text: str, constraints: str, arguments: Values, result: Any = None
+) -> Any:
+    kind = ir.FunctionType(result or ir.VoidType(), [argument.type for argument in arguments])
+    return builder.call(ir.InlineAsm(kind, text, constraints, side_effect=True), arguments)
+
+
+# ---- memory ----------------------------------------------------------------------------------
+
+
+def _load(bits: int, volatile: bool = False) -> Generate:
+    kind = ir.IntType(bits)
+
+    def generate(builder: Any, arguments: Values) -> Any:
+        if volatile:
+            return _assembly(
+                builder, "ld.relaxed.gpu.global.u64 $0, [$1];", "=l,l,~{memory}", arguments, _I64
+            )
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(kind, _GLOBAL))
+        return _wide(builder, builder.load(pointer, align=bits // 8))
+
+    return generate
+
+
+def _load_pair(builder: Any, arguments: Values) -> Any:
+    kind = ir.LiteralStructType([_I64, _I64])
+    found = builder.call(
+        ir.InlineAsm(ir.FunctionType(kind, [_I64]), "ld.global.v2.u64 {$0, $1}, [$2];", "=l,=l,l"),
+        arguments,
+    )
+    pair = ir.Constant(ir.ArrayType(_I64, 2), ir.Undefined)
+    for i in range(2):
+        pair = builder.insert_value(pair, builder.extract_value(found, i), i)
+    return pair
+
+
+def _load_generic(builder: Any, arguments: Values) -> Any:
+    pointer = builder.inttoptr(arguments[0], ir.PointerType(_I64))
+    return builder.load(pointer, align=8)
+
+
+def _add(builder: Any, arguments: Values) -> Any:
+    _assembly(builder, "red.relaxed.gpu.global.add.u64 [$0], $1;", "l,l", arguments)
+
+
+def _add_returning(builder: Any, arguments: Values) -> Any:
+    text = "atom.relaxed.gpu.global.add.u64 $0, [$1], $2;"
+    return _assembly(builder, text, "=l,l,l,~{memory}", arguments, _I64)
+
+
+def _swap(bits: int) -> Generate:
+    letter = "r" if bits == 32 else "l"
+    text = f"atom.relaxed.gpu.global.cas.b{bits} $0, [$1], $2, $3;"
+
+    def generate(builder: Any, arguments: Values) -> Any:
+        address, expected, new = arguments
+        if bits == 32:
+            expected, new = _narrow(builder, expected), _narrow(builder, new)
+        constraints = f"={letter},l,{letter},{letter},~{{memory}}"
+        found = _assembly(builder, text, constraints, [address, expected, new], ir.IntType(bits))
+        return _wide(builder, found)
+
+    return generate
+
+
+def _store(bits: int) -> Generate:
+    kind = ir.IntType(bits)
+
+    def generate(builder: Any, arguments: Values) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(kind, _GLOBAL))
+        value = arguments[1] if bits == 64 else _narrow(builder, arguments[1], kind)
+        builder.store(value, pointer, align=bits // 8)
+
+    return generate
+
+
+load_u8 = _define("load_u8", 1, _load(8))
+load_u16 = _define("load_u16", 1, _load(16))
+load_u32 = _define("load_u32", 1, _load(32))
+load_u64 = _define("load_u64", 1, _load(64))
+#: Two words at an address that is a multiple of 16; of memory that does not change meanwhile.
+load_pair = _define("load_pair", 1, _load_pair, _pair)
+#: Sees what other multiprocessors wrote.
+load_u64_volatile = _define("load_u64_volatile", 1, _load(64, volatile=True))
+#: From any address space: a tensor map may lie among the parameters of a kernel.
+load_u64_generic = _define("load_u64_generic", 1, _load_generic)
+store_u8 = _define("store_u8", 2, _store(8), types.none)
+store_u16 = _define("store_u16", 2, _store(16), types.none)
+store_u32 = _define("store_u32", 2, _store(32), types.none)
+store_u64 = _define("store_u64", 2, _store(64), types.none)
+atomic_add_u64 = _define("atomic_add_u64", 2, _add, types.none)
+fetch_add_u64 = _define("fetch_add_u64", 2, _add_returning)
+#: What was there; written if that was the second argument.
+atomic_cas_u32 = _define("atomic_cas_u32", 3, _swap(32))
+atomic_cas_u64 = _define("atomic_cas_u64", 3, _swap(64))
+
+
+def _fence(builder: Any, arguments: Values) -> Any:
+    _assembly(builder, "fence.acq_rel.sys;", "~{memory}", [])
+
+
+fence_system = _define("fence_system", 0, _fence, types.none)
+
+
+def _add_system(builder: Any, arguments: Values) -> Any:
+    _assembly(builder, "red.relaxed.sys.global.add.u64 [$0], $1;", "l,l,~{memory}", arguments)
+
+
+atomic_add_u64_system = _define("atomic_add_u64_system", 2, _add_system, types.none)
+
+
+def _load_system(builder: Any, arguments: Values) -> Any:
+    text = "ld.relaxed.sys.global.u64 $0, [$1];"
+    return _assembly(builder, text, "=l,l,~{memory}", arguments, _I64)
+
+
+load_u64_system = _define("load_u64_system", 1, _load_system)
+
+
+def _sleep(builder: Any, arguments: Values) -> Any:
+    _assembly(builder, "nanosleep.u32 $0;", "r", [_narrow(builder, arguments[0])])
+
+
+nanosleep = _define("nanosleep", 1, _sleep, types.none)
+
+
+def _timer(builder: Any, arguments: Values) -> Any:
+    return _assembly(builder, "mov.u64 $0, %globaltimer;", "=l", [], _I64)
+
+
+#: ns
+globaltimer = _define("globaltimer", 0, _timer)
+
+# ---- unsigned arithmetic, bits ---------------------------------------------------------------
+
+
+def _less(builder: Any, arguments: Values) -> Any:
+    return _wide(builder, builder.icmp_unsigned("<", *arguments))
+
+
+def _shift(builder: Any, arguments: Values) -> Any:
+    return builder.lshr(*arguments)
+
+
+def _count(builder: Any, arguments: Values) -> Any:
+    return _call(builder, "llvm.ctpop.i64", _I64, arguments)
+
+
+def _trailing(builder: Any, arguments: Values) -> Any:
+    # Asking for 0 apart spares a branch, and lets LLVM count in 32 bits where they are lanes.
+    count = _call(builder, "llvm.cttz.i64", _I64, [arguments[0], ir.Constant(_I1, 1)])
+    none = builder.icmp_unsigned("==", arguments[0], ir.Constant(_I64, 0))
+    return builder.select(none, ir.Constant(_I64, 64), count)
+
+
+#: Arithmetic that wraps around: of + - * Numba tells LLVM that they do not.
+plus = _define("plus", 2, lambda builder, arguments: builder.add(*arguments))
+minus = _define("minus", 2, lambda builder, arguments: builder.sub(*arguments))
+times = _define("times", 2, lambda builder, arguments: builder.mul(*arguments))
+ult = _define("ult", 2, _less)
+#: For counts below 64.
+lshr = _define("lshr", 2, _shift)
+#: Of the low 32 bits.
+popc = _define("popc", 1, _count)
+#: Number of the lowest of the low 32 bits that is set; of those of 0, nothing.
+ctz = _define("ctz", 1, _trailing)
+
+# ---- the warp --------------------------------------------------------------------------------
+
+
+def _active(builder: Any, arguments: Values) -> Any:
+    # Without "convergent" LLVM copies it into both sides of a branch, and each side sees half.
+    assembly = ir.InlineAsm(ir.FunctionType(_I32, []), "activemask.b32 $0;", "=r", side_effect=True)
+    return _wide(builder, builder.call(assembly, [], attrs=("convergent",)))
+
+
+def _match(bits: int) -> Generate:
+    def generate(builder: Any, arguments: Values) -> Any:
+        mask, value = arguments
+        if bits == 32:
+            value = _narrow(builder, value)
+        name = f"llvm.nvvm.match.any.sync.i{bits}"
+        return _wide(builder, _call(builder, name, _I32, [_narrow(builder, mask), value]))
+
+    return generate
+
+
+def _truth(builder: Any, value: Any) -> Any:
+    return builder.icmp_unsigned("!=", value, ir.Constant(value.type, 0))
+
+
+def _ballot(builder: Any, arguments: Values) -> Any:
+    given = [_narrow(builder, arguments[0]), _truth(builder, arguments[1])]
+    return _wide(builder, _call(builder, "llvm.nvvm.vote.ballot.sync", _I32, given))
+
+
+def _any(builder: Any, arguments: Values) -> Any:
+    given = [_narrow(builder, arguments[0]), _truth(builder, arguments[1])]
+    return _wide(builder, _call(builder, "llvm.nvvm.vote.any.sync", _I1, given))
+
+
+def _shuffle(builder: Any, arguments: Values) -> Any:
+    mask, value, lane = arguments
+    given = [_narrow(builder, mask), None, _narrow(builder, lane), ir.Constant(_I32, 31)]
+    halves = []
+    for half in (value, builder.lshr(value, ir.Constant(_I64, 32))):
+        given[1] = _narrow(builder, half)
+        found = _call(builder, "llvm.nvvm.shfl.sync.idx.i32", _I32, list(given))
+        halves.append(_wide(builder, found))
+    return builder.or_(halves[0], builder.shl(halves[1], ir.Constant(_I64, 32)))
+
+
+def _first(builder: Any, arguments: Values) -> Any:
+    below = _call(builder, "llvm.nvvm.read.ptx.sreg.lanemask.lt", _I32, [])
+    lower = builder.and_(_narrow(builder, arguments[0]), below)
+    return _wide(builder, builder.icmp_unsigned("==", lower, ir.Constant(_I32, 0)))
+
+
+def _shuffle_narrow(builder: Any, arguments: Values) -> Any:
+    given = [*(_narrow(builder, argument) for argument in arguments), ir.Constant(_I32, 31)]
+    return _wide(builder, _call(builder, "llvm.nvvm.shfl.sync.idx.i32", _I32, given))
+
+
+def _leading(builder: Any, arguments: Values) -> Any:
+    given = [_narrow(builder, arguments[0]), ir.Constant(_I1, 1)]
+    zeros = _call(builder, "llvm.ctlz.i32", _I32, given)
+    return _wide(builder, builder.sub(ir.Constant(_I32, 31), zeros))
+
+
+def _or(builder: Any, arguments: Values) -> Any:
+    text = "atom.relaxed.gpu.global.or.b64 $0, [$1], $2;"
+    return _assembly(builder, text, "=l,l,l,~{memory}", arguments, _I64)
+
+
+def _register(name: str) -> Generate:
+    def generate(builder: Any, arguments: Values) -> Any:
+        return _wide(builder, _call(builder, f"llvm.nvvm.read.ptx.sreg.{name}", _I32, []))
+
+    return generate
+
+
+activemask = _define("activemask", 0, _active)
+#: Lanes of `mask` (first argument) that give the same value; by its low 32 bits.
+match_any_sync = _define("match_any_sync", 2, _match(32))
+match_any_sync_64 = _define("match_any_sync_64", 2, _match(64))
+ballot_sync = _define("ballot_sync", 2, _ballot)
+any_sync = _define("any_sync", 2, _any)
+#: The value that a lane gave.
+shfl_sync = _define("shfl_sync", 3, _shuffle)
+#: The same for values of 32 bits.
+shfl_sync_32 = _define("shfl_sync_32", 3, _shuffle_narrow)
+#: Number of the highest of the low 32 bits that is set.
+highest = _define("highest", 1, _leading)
+#: What was there before the bits were set.
+atomic_or_u64 = _define("atomic_or_u64", 2, _or)
+#: Whether this lane is the lowest of those in a mask that it belongs to.
+is_first = _define("is_first", 1, _first)
+lane_id = _define("lane_id", 0, _register("laneid"))
+smid = _define("smid", 0, _register("smid"))
+tid_x = _define("tid_x", 0, _register("tid.x"))
+tid_y = _define("tid_y", 0, _register("tid.y"))
+tid_z = _define("tid_z", 0, _register("tid.z"))
+ntid_x = _define("ntid_x", 0, _register("ntid.x"))
+ntid_y = _define("ntid_y", 0, _register("ntid.y"))
+ntid_z = _define("ntid_z", 0, _register("ntid.z"))
+ctaid_x = _define("ctaid_x", 0, _register("ctaid.x"))
+ctaid_y = _define("ctaid_y", 0, _register("ctaid.y"))
+ctaid_z = _define("ctaid_z", 0, _register("ctaid.z"))
+nctaid_x = _define("nctaid_x", 0, _register("nctaid.x"))
+nctaid_y = _define("nctaid_y", 0, _register("nctaid.y"))
+nctaid_z = _define("nctaid_z", 0, _register("nctaid.z"))
+
+
+# ---- tensor maps -----------------------------------------------------------------------------
+# A CUtensorMap is opaque; these are its fields as cuTensorMapEncode* writes them (sm_90, measured):
+#   0 address · 8 bit 0 im2col, 4-6 rank - 1, 7-10 element type
+#   12 + 4 d low 32 bits of pitch d / 16, 28 bits 4 d their upper 4 bits, d from 0 for the second
+#   axis · 32 + 4 a size of axis a, less 1
+#   52 bits 3 a steps between elements, less 1 · 55 + a box, less 1 · 60 im2col: pixels, less 1
+
+_BOX = """{
+.reg .pred p, image;
+.reg .b32 flags, shift, begin, end, size, count, left, high, c1, c2, c3, c4, steps, boxes;
+.reg .b64 at, pitch, low;
+mov.b32 c1, $7;
+mov.b32 c2, $8;
+mov.b32 c3, $9;
+mov.b32 c4, $10;
+mov.b64 at, $4;
+ld.b64 $0, [at];
+ld.b32 flags, [at+8];
+and.b32 shift, flags, 1;
+setp.ne.u32 image, shift, 0;
+shr.u32 shift, flags, 6;
+and.b32 shift, shift, 30;
+shr.u32 shift, ELEMENTS, shift;
+and.b32 shift, shift, 3;
+ld.b32 steps, [at+52];
+ld.b32 high, [at+28];
+ld.b32 boxes, [at+56];
+ld.b32 size, [at+32];
+ld.u8 end, [at+55];
+add.s32 end, end, $6;
+min.s32 end, end, size;
+max.s32 begin, $6, 0;
+sub.s32 count, end, begin;
+max.s32 count, count, -1;
+and.b32 end, steps, 7;
+add.u32 end, end, 1;
+add.u32 count, count, end;
+div.u32 count, count, end;
+shl.b32 count, count, shift;
+cvt.u64.u32 pitch, begin;
+shl.b64 pitch, pitch, shift;
+add.u64 $0, $0, pitch;
+mov.b32 $1, count;
+mov.b32 $2, 1;
+mov.b64 $3, 0;
+mov.b32 left, $5;
+axis${:uid}:
+sub.u32 left, left, 1;
+setp.le.s32 p, left, 0;
+@p bra done${:uid};
+add.u64 at, at, 4;
+shr.u32 steps, steps, 3;
+ld.b32 size, [at+8];
+cvt.u64.u32 low, size;
+and.b32 size, high, 15;
+shr.u32 high, high, 4;
+cvt.u64.u32 pitch, size;
+shl.b64 pitch, pitch, 32;
+or.b64 pitch, pitch, low;
+shl.b64 pitch, pitch, 4;
+setp.eq.u64 p, $3, 0;
+@p mov.b64 $3, pitch;
+ld.b32 size, [at+32];
+and.b32 end, boxes, 255;
+shr.u32 boxes, boxes, 8;
+@image mov.b32 end, 0;
+add.s32 end, end, c1;
+min.s32 end, end, size;
+max.s32 begin, c1, 0;
+sub.s32 count, end, begin;
+max.s32 count, count, -1;
+and.b32 end, steps, 7;
+add.u32 end, end, 1;
+add.u32 count, count, end;
+div.u32 count, count, end;
+mul.lo.u32 $1, $1, count;
+mul.lo.u32 $2, $2, count;
+cvt.u64.u32 low, begin;
+mul.lo.u64 pitch, pitch, low;
+add.u64 $0, $0, pitch;
+mov.b32 c1, c2;
+mov.b32 c2, c3;
+mov.b32 c3, c4;
+bra axis${:uid};
+done${:uid}:
+@image ld.u16 count, [$4+60];
+@image add.u32 count, count, 1;
+@image mul.lo.u32 $1, $1, count;
+@image mul.lo.u32 $2, $2, count;
+}"""
+_quadruple = types.UniTuple(_int, 4)
+#: log2 of the bytes of an element, two bits for each element type.
+_ELEMENTS = 0x1E9FA4
+
+
+def _box(builder: Any, arguments: Values) -> Any:
+    kind = ir.LiteralStructType([_I64, _I32, _I32, _I64])
+    tensor, *rest = arguments
+    given = [tensor, *(_narrow(builder, each) for each in rest)]
+    assembly = ir.InlineAsm(
+        ir.FunctionType(kind, [each.type for each in given]),
+        _BOX.replace("ELEMENTS", str(_ELEMENTS)), "=&l,=&r,=&r,=&l,l,r,r,r,r,r,r", side_effect=True,
+    )  # fmt: skip
+    found = builder.call(assembly, given)
+    result = ir.Constant(ir.ArrayType(_I64, 4), ir.Undefined)
+    for i in range(4):
+        result = builder.insert_value(result, _wide(builder, builder.extract_value(found, i)), i)
+    return result
+
+
+#: Box of a tensor map, rank, coordinates: first byte, bytes, rows, bytes between rows, of what
+#: lies inside the tensor.  Rows of more than two axes are counted, and placed as if evenly
+#: spaced; pixels
+#: of im2col are counted without regard to the image's borders.
+tensor_box = _define("tensor_box", 7, _box, _quadruple)
+
+# ---- objects ---------------------------------------------------------------------------------
+# In PTX of our own: a patch has fourteen registers for nothing, and 64-bit ones take two.
+
+_FIND = """{
+.reg .pred p;
+.reg .b64 base, at, last;
+.reg .b32 low, high, middle, left;
+ld.global.v4.b32 {low, high, middle, left}, [$3];
+mov.b64 base, {low, high};
+and.b32 middle, middle, 255;
+sub.u64 base, $4, base;
+shr.u64 base, base, middle;
+cvt.u64.u32 last, left;
+setp.gt.u64 p, base, last;
+@p bra other${:uid};
+ld.global.v2.b64 {at, last}, [$3+L_BUCKETS];
+bra bucket${:uid};
+other${:uid}:
+ld.global.b64 at, [$3+L_TABLE];
+setp.eq.u64 p, at, 0;
+@p bra miss${:uid};
+ld.global.b32 left, [at+T_CLUSTERS];
+next${:uid}:
+setp.eq.u32 p, left, 0;
+@p bra miss${:uid};
+ld.global.b64 base, [at+T_CLUSTER];
+ld.global.v2.b32 {low, high}, [at+T_CLUSTER+C_SHIFT];
+sub.u64 base, $4, base;
+shr.u64 base, base, low;
+cvt.u64.u32 last, high;
+sub.u32 left, left, 1;
+add.u64 at, at, CLUSTER;
+setp.gt.u64 p, base, last;
+@p bra next${:uid};
+ld.global.b64 at, [at+T_CLUSTER+C_BUCKETS-CLUSTER];
+ld.global.b64 last, [$3+L_RANGES];
+bucket${:uid}:
+shl.b64 base, base, 3;
+add.u64 base, at, base;
+ld.global.v2.b32 {low, high}, [base];
+mov.b64 base, last;
+search${:uid}:
+setp.ge.u32 p, low, high;
+@p bra found${:uid};
+add.u32 middle, low, high;
+add.u32 middle, middle, 1;
+shr.u32 middle, middle, 1;
+mad.wide.u32 at, middle, RANGE, base;
+ld.global.b64 at, [at];
+setp.lt.u64 p, $4, at;
+@p sub.u32 high, middle, 1;
+@!p mov.b32 low, middle;
+bra search${:uid};
+found${:uid}:
+mad.wide.u32 $0, low, RANGE, base;
+ld.global.v2.b64 {base, at}, [$0];
+sub.u64 $2, $4, base;
+add.u32 $1, low, 1;
+setp.lt.u64 p, $2, at;
+@p bra done${:uid};
+miss${:uid}:
+mov.b64 $0, 0;
+mov.b32 $1, 0;
+mov.b64 $2, $4;
+done${:uid}:
+}"""
+_ROW = """{
+.reg .pred p;
+.reg .b64 keys, at;
+.reg .b32 mask, key, there;
+mov.b32 $0, $3;
+ld.global.b32 there, [$1+L_SHIFT];
+setp.ge.u32 p, there, 256;
+@p bra done${:uid};
+ld.global.b32 mask, [$1+L_HASH_MASK];
+mov.b32 key, 0;
+setp.ne.u64 p, $2, 0;
+@p ld.global.b32 key, [$2+R_NUMBER];
+ld.global.b64 keys, [$1+L_KEYS];
+and.b32 $0, key, mask;
+add.u32 key, key, 1;
+next${:uid}:
+mad.wide.u32 at, $0, 4, keys;
+ld.global.b32 there, [at];
+setp.ne.u32 p, there, 0;
+@p bra taken${:uid};
+atom.relaxed.gpu.global.cas.b32 there, [at], 0, key;
+setp.eq.u32 p, there, 0;
+@p bra done${:uid};
+taken${:uid}:
+setp.eq.u32 p, there, key;
+@p bra done${:uid};
+add.u32 $0, $0, 1;
+and.b32 $0, $0, mask;
+sub.u32 there, key, 1;
+and.b32 there, there, mask;
+setp.ne.u32 p, $0, there;
+@p bra next${:uid};
+add.u32 $0, mask, 1;
+done${:uid}:
+}"""
+
+
+#: Marks the granule of each lane's access in plane PLANE; $2: descriptor, $3: range, $4: offset.
+#: Lanes that find theirs unmarked go together by word, and one of them marks those of all: $0: how
+#: many it marked first, $1: which; all ones: the object has no granules.  Bits are ORed by rounds,
+#: one for each distinct bit, unless they are a stretch from the first lane's to the last lane's.
+_TOUCH = """{
+.reg .pred p;
+.reg .b32 all, group, first, last, bit, epoch, old, low;
+.reg .b64 at, was;
+mov.b32 $0, -1;
+mov.b32 $1, 0;
+ld.global.b32 low, [$3+R_PLANE];
+ld.global.b64 at, [$2+L_PLANES+PLANE];
+setp.eq.u32 p, low, -1;
+setp.eq.or.u64 p, at, 0, p;
+@p bra done${:uid};
+ld.global.u8 first, [$3+R_PLANE_SHIFT];
+EPOCH;
+mov.b32 $0, 0;
+shr.u64 was, $4, first;
+cvt.u32.u64 bit, was;
+shr.u32 first, bit, 5;
+and.b32 bit, bit, 31;
+add.u32 low, low, first;
+mad.wide.u32 at, low, 8, at;
+ld.volatile.global.v2.b32 {low, old}, [at];
+shr.u32 first, low, bit;
+not.b32 first, first;
+and.b32 first, first, 1;
+setp.ne.u32 p, first, 0;
+setp.ne.or.u32 p, old, epoch, p;
+@!p bra done${:uid};
+mov.b64 was, {low, old};
+activemask.b32 all;
+cvt.u32.u64 first, at;
+match.any.sync.b32 group, first, all;
+brev.b32 first, group;
+bfind.shiftamt.u32 first, first;
+shfl.sync.idx.b32 first, bit, first, 31, group;
+bfind.u32 last, group;
+shfl.sync.idx.b32 last, bit, last, 31, group;
+match.any.sync.b32 low, bit, group;
+mov.u32 all, %lanemask_lt;
+and.b32 low, low, all;
+setp.eq.u32 p, low, 0;
+vote.sync.ballot.b32 $1, p, group;
+popc.b32 $1, $1;
+setp.lt.u32 p, bit, first;
+setp.gt.or.u32 p, bit, last, p;
+vote.sync.any.pred p, p, group;
+sub.u32 low, last, first;
+add.u32 low, low, 1;
+setp.ne.or.u32 p, low, $1, p;
+@p bra rounds${:uid};
+mov.b32 low, -1;
+sub.u32 $1, 32, $1;
+shr.u32 $1, low, $1;
+shl.b32 $1, $1, first;
+bra marked${:uid};
+rounds${:uid}:
+mov.b32 $1, 0;
+mov.b32 last, group;
+round${:uid}:
+brev.b32 first, last;
+bfind.shiftamt.u32 first, first;
+shfl.sync.idx.b32 first, bit, first, 31, group;
+mov.b32 low, 1;
+shl.b32 low, low, first;
+or.b32 $1, $1, low;
+setp.ne.u32 p, bit, first;
+vote.sync.ballot.b32 low, p, group;
+and.b32 last, last, low;
+setp.ne.u32 p, last, 0;
+@p bra round${:uid};
+marked${:uid}:
+and.b32 group, group, all;
+setp.ne.u32 p, group, 0;
+@p bra done${:uid};
+setp.eq.u32 p, old, epoch;
+@p bra set${:uid};
+.reg .b64 new, found;
+mov.b64 new, {$1, epoch};
+atom.relaxed.gpu.global.cas.b64 found, [at], was, new;
+mov.b32 old, 0;
+setp.eq.u64 p, found, was;
+@p bra count${:uid};
+set${:uid}:
+atom.relaxed.gpu.global.or.b32 old, [at], $1;
+count${:uid}:
+not.b32 old, old;
+and.b32 $1, $1, old;
+popc.b32 $0, $1;
+done${:uid}:
+}"""
+
+
+def _offsets() -> dict[str, int]:
+    """Offsets of the structs of pasta_probes.h, and the sizes of two."""
+    from pasta._native import ffi
+
+    values = {
+        "RANGE": ffi.sizeof("pasta_object_range"),
+        "CLUSTER": ffi.sizeof("pasta_object_cluster"),
+    }
+    for struct, letter in OFFSETS:
+        for name, field in ffi.typeof(struct).fields:
+            values[f"{letter}_{name.upper()}"] = field.offset
+    return values
+
+
+def _placed(text: str) -> str:
+    """PTX with the offsets put in, as LLVM's inline assembly wants it."""
+    values = _offsets()
+    for name in sorted(values, key=len, reverse=True):
+        text = re.sub(rf"\b{name}\b", str(values[name]), text)
+    return text
+
+
+_triple = types.UniTuple(_int, 3)
+
+
+def _find(builder: Any, arguments: Values) -> Any:
+    kind = ir.LiteralStructType([_I64, _I32, _I64])
+    assembly = ir.InlineAsm(
+        ir.FunctionType(kind, [_I64, _I64]), _placed(_FIND), "=&l,=&r,=&l,l,l", side_effect=True
+    )
+    found = builder.call(assembly, arguments)
+    result = ir.Constant(ir.ArrayType(_I64, 3), ir.Undefined)
+    for i in range(3):
+        result = builder.insert_value(result, _wide(builder, builder.extract_value(found, i)), i)
+    return result
+
+
+def _row(builder: Any, arguments: Values) -> Any:
+    user, found, row = arguments
+    given = [user, found, _narrow(builder, row)]
+    return _wide(builder, _assembly(builder, _placed(_ROW), "=&r,l,l,r,~{memory}", given, _I32))
+
+
+def touch_plane(plane: int, by_launch: bool) -> Any:
+    """An intrinsic that marks granules in a plane: descriptor, range, offset → count, bits.
+
+    How many granules, and which of their word, this lane marked first on behalf of all lanes that
+    touch the word; a count of 0xFFFFFFFF: the object has no granules.
+    """
+    epoch = "ld.global.b32 epoch, [$2+L_EPOCH]" if by_launch else "mov.b32 epoch, 1"
+    text = _placed(_TOUCH).replace("PLANE", str(8 * plane)).replace("EPOCH", _placed(epoch))
+
+    def generate(builder: Any, arguments: Values) -> Any:
+        kind = ir.LiteralStructType([_I32, _I32])
+        assembly = ir.InlineAsm(
+            ir.FunctionType(kind, [_I64, _I64, _I64]), text, "=&r,=&r,l,l,l,~{memory}",
+            side_effect=True,
+        )  # fmt: skip
+        found = builder.call(assembly, arguments)
+        pair = ir.Constant(ir.ArrayType(_I64, 2), ir.Undefined)
+        for i in range(2):
+            pair = builder.insert_value(pair, _wide(builder, builder.extract_value(found, i)), i)
+        return pair
+
+    return _define(f"touch_plane_{plane}", 3, generate, _pair)
+
+
+#: The range of an address (0: none), its row (0), and the offset in it (the address), by a launch's
+#: descriptor.
+find = _define("find", 2, _find, _triple)
+#: Row of an object in the launch's slot, of what `find` gave: by its place in the table, or found
+#: or taken in a hash table, whose last row is that of all others.
+row_of = _define("row_of", 3, _row)
+
+# ---- records ---------------------------------------------------------------------------------
+
+
+def _trace(single: bool) -> Generate:
+    operands = (*trace.OPERANDS, *(trace.MORE_OPERANDS if single else ()))
+
+    def generate(builder: Any, arguments: Values) -> Any:
+        text = trace.assembly(_offsets(), single=single)
+        given = [
+            argument if letter == "l" else _narrow(builder, argument)
+            for argument, letter in zip(arguments, operands, strict=True)
+        ]
+        kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in given])
+        constraints = ",".join((*operands, "~{memory}"))
+        assembly = ir.InlineAsm(kind, text, constraints, side_effect=True)
+        builder.call(assembly, given, attrs=("convergent",))
+
+    return generate
+
+
+#: Writes a record of lanes that call this together: a launch's descriptor, the instruction's
+#: address, each lane's address, the lanes, bytes of a lane, kind | flags << 8.
+trace_lanes = _define("trace_lanes", 6, _trace(False), types.none)
+#: Writes a record that one lane gives for all in a mask: bytes are of all rows; also rows, and the
+#: bytes between them.
+trace_single = _define("trace_single", 8, _trace(True), types.none)

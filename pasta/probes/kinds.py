@@ -1,0 +1,124 @@
+"""Kinds of accesses, and what a probe can ask of one. Numbers are those of pasta_trace.h."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Space = Literal["global", "shared", "local", "none"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an instruction does; `name` is what `@probe.on` takes."""
+
+    number: int
+    name: str
+    space: Space
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(1, "global", "global"),
+    Kind(2, "shared", "shared"),
+    Kind(3, "local", "local"),
+    Kind(4, "remote_shared", "shared"),
+    Kind(5, "async_copy", "global"),
+    Kind(6, "bulk_load", "global"),
+    Kind(7, "bulk_store", "global"),
+    Kind(8, "bulk_reduction", "global"),
+    Kind(9, "tensor_load", "global"),
+    Kind(10, "tensor_store", "global"),
+    Kind(11, "matrix", "shared"),
+    Kind(12, "bulk_shared", "shared"),
+    Kind(13, "async_store", "shared"),
+    Kind(14, "barrier", "none"),
+    Kind(15, "block_enter", "none"),
+    Kind(16, "block_exit", "none"),
+    Kind(17, "call", "none"),
+)
+KIND: dict[str, Kind] = {kind.name: kind for kind in KINDS}
+NAMES: dict[int, str] = {kind.number: kind.name for kind in KINDS}
+
+
+def kinds_of(*spaces: Space) -> tuple[str, ...]:
+    """Names of the kinds of some address spaces, in order of their numbers."""
+    return tuple(kind.name for kind in KINDS if kind.space in spaces)
+
+
+#: What each decorator `probe.NAME` stands for.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "global_memory": kinds_of("global"),
+    "shared_memory": kinds_of("shared"),
+    "local_memory": kinds_of("local"),
+    "memory": kinds_of("global", "shared", "local"),
+    "barrier": ("barrier",),
+    "block_enter": ("block_enter",),
+    "block_exit": ("block_exit",),
+    "call": ("call",),
+}
+
+# pasta_access.flags
+READ, WRITE, ATOMIC, PREFETCH = 1, 2, 4, 8
+# pasta_access.form
+STRIDE, DELTAS, FULL, ROWS = range(4)
+
+#: `sm` is recorded in 8 bits.
+MULTIPROCESSORS = 256
+
+#: Which kinds have a field: all of them, those with an address, those that access memory (in a
+#: space), those on shared memory.
+Needs = Literal["nothing", "address", "access", "shared"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of `access`, a 64-bit integer; `lane` ones differ between the lanes of a warp."""
+
+    name: str
+    lane: bool
+    needs: Needs
+    text: str
+
+
+FIELDS: dict[str, Field] = {
+    field.name: field
+    for field in (
+        Field("address", True, "address", "of the first byte; of a call: its target"),
+        Field("object", True, "access", "id of the live object it lies in; -1: none"),
+        Field("offset", True, "access", "bytes from the object's start; without one: the address"),
+        Field("known", True, "access", "whether it lies in a live object"),
+        Field("lane", True, "nothing", "0 to 31"),
+        Field("leader", True, "nothing", "whether it is the lowest active lane"),
+        Field("pc", False, "nothing", "address of the instruction"),
+        Field("bytes", False, "access", "of one lane; of a bulk or tensor transfer: all of it"),
+        Field("kind", False, "nothing", "number of the kind, as in pasta.probes.KINDS"),
+        Field("is_read", False, "access", "whether it reads"),
+        Field("is_write", False, "access", "whether it writes"),
+        Field("is_atomic", False, "access", "whether it is atomic; then it reads and writes"),
+        Field("mask", False, "nothing", "bit i: lane i is active"),
+        Field("lanes", False, "nothing", "active lanes"),
+        Field("sectors", False, "access", "distinct 32-byte sectors that the active lanes touch"),
+        Field("ideal_sectors", False, "access", "fewest sectors that could carry those bytes"),
+        Field("ways", False, "shared", "wavefronts: over the lane groups, most words in one bank"),
+        Field("ideal_ways", False, "shared", "lane groups: wavefronts without a conflict"),
+        Field("block", False, "nothing", "linear index in the grid"),
+        Field("warp", False, "nothing", "in its block"),
+        Field("sm", False, "nothing", "multiprocessor, low 8 bits"),
+        Field("launch", False, "nothing", "ordinal of the launch"),
+        Field("rows", False, "access", "of a bulk or tensor transfer; else 1"),
+        Field("stride", False, "access", "bytes between the rows of a transfer; else 0"),
+    )
+}
+
+
+def missing(field: Field, kinds: tuple[str, ...]) -> list[str]:
+    """Which of these kinds have no such field."""
+
+    def has(kind: Kind) -> bool:
+        if field.needs == "address":
+            return kind.space != "none" or kind.name == "call"
+        if field.needs == "access":
+            return kind.space != "none"
+        return field.needs == "nothing" or kind.space == "shared"
+
+    return [name for name in kinds if not has(KIND[name])]

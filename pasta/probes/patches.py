@@ -1,0 +1,613 @@
+"""From probes to patches: the text of one function per kind of access, for the GPU.
+
+All lanes that access memory together call the patch together. It looks their addresses up, each
+lane for itself, and calls the probes of all tools, each lane for itself. A map's operation adds
+up over the lanes that called it with the same key, and the lowest of them makes one atomic
+addition to the words of its multiprocessor's stripe: nothing else that is shared is written.
+
+The text is compiled by Numba (nvptx.py). Values are 64-bit patterns in int64, as in the language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pasta.errors import ToolError
+from pasta.probes.kinds import KIND
+from pasta.probes.language import ProbeFunction
+from pasta.probes.layout import BIN_STRIPES, OFFSETS, WORD, Hash, Layout, Place
+from pasta.probes.maps import MapSpec
+from pasta.probes.records import MAP_SHIFT
+from pasta.probes.signatures import Signature, signatures
+
+#: Kinds whose instruction is one of the whole warp: every active lane gives the same arguments.
+_UNIFORM = frozenset(
+    ("bulk_load", "bulk_store", "bulk_reduction", "bulk_shared", "tensor_load", "tensor_store")
+)
+#: Who writes an access record: the lanes that call, all lanes of the patch, one for all.
+_WHO = ("CALLERS", "EVERYONE", "SINGLE")
+_NO_ROOM = 1  # behind a map's `unknown` word: of objects that have no bins or granules
+
+
+@dataclass(frozen=True)
+class PatchText:
+    """A patch: name of its function, what the vendor calls it for and with."""
+
+    name: str
+    kind: str
+    signature: Signature
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A probe of one tool instance, with the values of the tool's options."""
+
+    probe: ProbeFunction
+    options: Mapping[str, Any]
+    prefix: str
+
+
+def write(
+    layout: Layout, instances: Sequence[Instance], version: str
+) -> tuple[str, list[PatchText]]:
+    """Text of all patches for a version of the Sanitizer's library, and what they are.
+
+    Raises ApiError for a version that is not known, ToolError for what the GPU cannot do.
+    """
+    text = [_header(), _PRELUDE]
+    prefixes = {instance.probe.tool: instance.prefix for instance in instances}
+    for (tool, spec), place in zip(layout.maps, layout.places, strict=True):
+        if tool in prefixes:
+            text += _operations(prefixes[tool], spec, place, layout)
+    for instance in instances:
+        if _traces_whole(instance, layout):
+            text += _by_leader(instance, layout)
+        prefix = _prefix(instance, layout)
+        text.append(instance.probe.source(instance.options, prefix, wrapping=True))
+    patches = []
+    for kind in dict.fromkeys(kind for each in instances for kind in each.probe.kinds):
+        called = [each for each in instances if kind in each.probe.kinds]
+        for number, signature in enumerate(signatures(kind, version)):
+            name = f"pasta_{kind}" + (f"_{number}" if number else "")
+            text.append(_patch(name, kind, signature, called, layout))
+            patches.append(PatchText(name, kind, signature))
+    return "\n\n".join(text) + "\n", patches
+
+
+def _traces_whole(instance: Instance, layout: Layout) -> bool:
+    """Whether a probe that runs once per warp writes records: then all lanes run it."""
+    places = _places([instance], layout)
+    return instance.probe.per == "warp" and any(each.where == "trace" for each in places)
+
+
+def _prefix(instance: Instance, layout: Layout) -> str:
+    if not _traces_whole(instance, layout):
+        return instance.prefix
+    return f"{instance.prefix}{instance.probe.name}_"
+
+
+def _by_leader(instance: Instance, layout: Layout) -> list[str]:
+    """Operations for a probe that all lanes run: but for records, the first lane does them."""
+    text = []
+    for op in instance.probe.ops:
+        call = f"{instance.prefix}{op.name}(env, *given)"
+        if layout.place_of(instance.probe.tool, op.map).where != "trace":
+            call = f"if env[9] != 0:\n        {call}"
+        text.append(f"def {_prefix(instance, layout)}{op.name}(env, *given):\n    {call}")
+    return text
+
+
+def _header() -> str:
+    from pasta._native import ffi
+
+    lines = ["from pasta.probes.intrinsics import *", ""]
+    for struct, letter in OFFSETS:
+        for name, field in ffi.typeof(struct).fields:
+            lines.append(f"{letter}_{name.upper()} = {field.offset}")
+    lines.append(f"RANGE = {ffi.sizeof('pasta_object_range')}")
+    lines.append(f"CLUSTER = {ffi.sizeof('pasta_object_cluster')}")
+    lines += [f"{name} = {number}" for number, name in enumerate(_WHO)]
+    return "\n".join(lines)
+
+
+_PRELUDE = '''
+def stripe_of(user):
+    """The launch's words for this multiprocessor."""
+    slot, more = load_pair(user + L_SLOT)
+    return slot + (smid() & lshr(more, 32)) * (more & 0xFFFFFFFF)
+
+
+def hash_row(table, key, rows):
+    """Row of a key in a table of the run: found, taken, or the last one, of all others."""
+    mask = rows - 1
+    row = lshr(times(key, -7046029254386353131), 40) & mask
+    for _ in range(rows):
+        at = table + 8 * row
+        there = load_u64(at)
+        if there == 0:
+            there = atomic_cas_u64(at, 0, key + 1)
+            if there == 0:
+                there = key + 1
+        if there == key + 1:
+            return row
+        row = (row + 1) & mask
+    return rows
+
+
+def group_sum(group, amount):
+    """Sum over the lanes of `group`, which all call this with their own amount."""
+    total = 0
+    bit = 0
+    while any_sync(group, lshr(amount, bit)):
+        total += popc(ballot_sync(group, lshr(amount, bit) & 1)) << bit
+        bit += 1
+        if bit == 64:
+            break
+    return total
+
+
+def group_max(group, value):
+    """The largest value below 64 over the lanes of `group`."""
+    most = 0
+    for bit in (32, 16, 8, 4, 2, 1):
+        if any_sync(group, value >= most + bit):
+            most += bit
+    return most
+
+
+def unpadded(fresh, shift, size, index):
+    """Bytes of granules of a word: the last one ends with the object."""
+    count = popc(fresh) << shift
+    last = lshr(size - 1, shift)
+    if last >> 5 == index and (lshr(fresh, last & 31) & 1) == 1:
+        count -= ((last + 1) << shift) - size
+    return count
+
+
+def touch_word(word, epoch, bits, shift, size, index):
+    """Marks granules in a word of a plane; bytes of those that were not marked in this epoch."""
+    old = load_u64_volatile(word)
+    before = old & 0xFFFFFFFF
+    if lshr(old, 32) != epoch:
+        before = 0
+        found = atomic_cas_u64(word, old, (epoch << 32) | bits)
+        if found != old:  # another warp began the epoch
+            before = atomic_or_u64(word, bits) & 0xFFFFFFFF
+    elif bits & ~before != 0:
+        before = atomic_or_u64(word, bits) & 0xFFFFFFFF
+    return unpadded(bits & ~before, shift, size, index)
+
+
+def bank_ways(mask, lane, address, bytes):
+    """Wavefronts for an access to shared memory: for each group of lanes that is served together,
+    the most distinct words in one bank."""
+    shift = 2
+    width = 32
+    if bytes == 8:
+        shift = 3
+        width = 16
+    if bytes == 16:
+        shift = 4
+        width = 8
+    served = ((1 << width) - 1) << (lane & ~(width - 1))
+    group = mask & served
+    unit = lshr(address, shift)
+    same = match_any_sync(mask, unit & 0xFFFFFFFF) & group
+    firsts = ballot_sync(mask, is_first(same))
+    bank = match_any_sync(mask, unit & (width - 1)) & group & firsts
+    most = group_max(group, popc(bank))
+    mine = 0
+    if is_first(group):
+        mine = most
+    return group_sum(mask, mine)
+
+
+def lane_groups(mask, bytes):
+    """How many groups of lanes are served one after another."""
+    if bytes == 8:
+        return ((mask & 0xFFFF) != 0) + ((mask >> 16) != 0)
+    if bytes == 16:
+        count = 0
+        for i in range(4):
+            count += ((mask >> (8 * i)) & 0xFF) != 0
+        return count
+    return 1
+'''
+
+
+# ---- operations of maps ----------------------------------------------------------------------
+
+
+def _operations(prefix: str, spec: MapSpec, place: Place, layout: Layout) -> list[str]:
+    """Both variants of a map's method: amounts that are equal in all lanes, and any."""
+    parameters = [each.name for each in spec.method.parameters]
+    amounts = [each.name for each in spec.method.parameters if each.amount]
+    body = _BODIES[place.where](spec, place, layout)
+    text = []
+    if place.where == "plane":
+        text.append(f"touch_{place.index} = touch_plane({place.index}, {'launch' in spec.by})")
+    for suffix in ("", "_uniform") if amounts else ("",):
+        sums = [
+            f"    sum_{name} = "
+            + (f"{name} * popc(group)" if suffix else f"group_sum(group, {name})")
+            for name in amounts
+        ]
+        lines = []
+        if place.where != "plane":  # a transfer of the warp is counted once
+            lines += ["if env[4] == 0:", "    return"]
+        for line in body:
+            indent = line[: len(line) - len(line.lstrip())]
+            if line.strip() == "SUMS":
+                lines += [indent + each[4:] for each in sums]
+            elif line.strip() == "ADD":
+                for index, name in enumerate(amounts):
+                    lines.append(f"{indent}if sum_{name} != 0:")
+                    lines.append(f"{indent}    atomic_add_u64(at + {WORD * index}, sum_{name})")
+            else:
+                lines.append(line)
+        name = f"{prefix}{spec.name}__{spec.method.name}{suffix}"
+        arguments = ", ".join(("env", *parameters))
+        text.append(f"def {name}({arguments}):\n" + "\n".join(f"    {line}" for line in lines))
+    return text
+
+
+def _index(spec: MapSpec, key: str) -> str:
+    return f"max(0, min({key}, {spec.limits[key] - 1}))"
+
+
+def _slot(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
+    key = spec.keys[0] if spec.keys else None
+    at = f"stripe_of(env[0]) + {WORD * place.offset}"
+    lines = ["active = activemask()"]
+    if key is None:
+        lines.append("group = active & env[7]")
+    else:
+        lines += [f"key = {_index(spec, key)}", "group = match_any_sync(active, key) & env[7]"]
+        at += f" + {WORD * len(spec.fields)} * key"
+    return [*lines, "SUMS", "if is_first(group):", f"    at = {at}", "    ADD"]
+
+
+def _plain(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
+    key = spec.keys[0]
+    return [
+        "active = activemask()",
+        f"key = {_index(spec, key)}",
+        "group = match_any_sync(active, key) & env[7]",
+        "SUMS",
+        "if is_first(group):",
+        f"    at = load_u64(env[0] + L_PLAIN) + {WORD * place.offset} "
+        f"+ {WORD * len(spec.fields)} * key",
+        "    ADD",
+    ]
+
+
+def _row(layout: Layout) -> str:
+    """Address of the words of the access's object, in the launch's slot."""
+    return f"stripe_of(env[0]) + {WORD * layout.slot_words} + {WORD * layout.object_words} * env[2]"
+
+
+def _object(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
+    return [
+        "group = env[3] & activemask()",
+        "SUMS",
+        "if is_first(group):",
+        f"    at = {_row(layout)} + {WORD * place.offset}",
+        "    ADD",
+    ]
+
+
+def _hash_address(table: Hash, place: Place, row: str) -> str:
+    stripe = (table.rows + 1) * table.words * WORD
+    return (
+        f"table + {table.rows * WORD + place.offset * WORD} + {table.words * WORD} * {row} "
+        f"+ {stripe} * (smid() & {table.stripes - 1})"
+    )
+
+
+def _hash(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
+    table = layout.hashes[place.index]
+    load = f"table = load_u64(env[0] + L_HASH + {WORD * place.index})"
+    lines = ["active = activemask()", load, "if table == 0:", "    return"]
+    if spec.type == "top_k":
+        lines += [
+            "group = match_any_sync_64(active, key) & env[7]",
+            "SUMS",
+            "if is_first(group):",
+            f"    row = hash_row(table, key, {table.rows})",
+            f"    at = {_hash_address(table, place, 'row')}",
+            "    ADD",
+        ]
+        return lines
+    index = next((key for key in spec.keys if key != "pc"), None)
+    if index is None:
+        lines.append("group = active & env[7]")
+        at = _hash_address(table, place, "row")
+    else:
+        lines += [f"key = {_index(spec, index)}", "group = match_any_sync(active, key) & env[7]"]
+        at = _hash_address(table, place, "row") + f" + {WORD * len(spec.fields)} * key"
+    return [
+        *lines,
+        "SUMS",
+        "if is_first(group):",
+        f"    row = hash_row(table, pc, {table.rows})",
+        f"    at = {at}",
+        "    ADD",
+    ]
+
+
+def _bins(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
+    unknown = WORD * place.unknown
+    return [
+        "active = activemask()",
+        "bin = 0xFFFFFFFF",
+        "if env[1] != 0:",
+        "    bin = load_u32(env[1] + R_BINS)",
+        "    if bin != 0xFFFFFFFF:",
+        "        bin += lshr(offset, load_u8(env[1] + R_BIN_SHIFT))",
+        "group = match_any_sync(active, bin) & env[7]",
+        "SUMS",
+        "if is_first(group):",
+        "    if bin != 0xFFFFFFFF:",
+        f"        at = load_u64(env[0] + L_BINS) + {WORD * layout.bin_words} * bin "
+        f"+ {WORD * place.offset} "
+        f"+ (smid() & {BIN_STRIPES - 1}) * load_u64(env[0] + L_BIN_STRIPE)",
+        "    else:",
+        f"        at = stripe_of(env[0]) + {unknown}",
+        "        if env[1] != 0:",
+        f"            at += {WORD * _NO_ROOM}",
+        "    ADD",
+    ]
+
+
+def _plane(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
+    epoch = "load_u64(env[0] + L_EPOCH) & 0xFFFFFFFF" if "launch" in spec.by else "1"
+    counted = _row(layout) if place.by_object else "stripe_of(env[0])"
+    unknown = WORD * place.unknown
+    return [
+        "if env[6] == 0:",  # at most 16 bytes, in one granule: objects begin at a multiple of 16
+        "    count = 0",
+        "    fresh = 0",
+        "    if env[1] != 0:",
+        f"        count, fresh = touch_{place.index}(env[0], env[1], offset)",
+        "    if env[1] == 0 or count == 0xFFFFFFFF:",
+        "        group = match_any_sync(activemask(), env[1] & 0xFFFFFFFF)",
+        "        if is_first(group):",
+        f"            at = stripe_of(env[0]) + {unknown}",
+        "            if env[1] != 0:",
+        f"                at += {WORD * _NO_ROOM}",
+        "            atomic_add_u64(at, popc(group))",
+        "    elif count != 0:",
+        "        shift = load_u8(env[1] + R_PLANE_SHIFT)",
+        "        size = load_u64(env[1] + R_SIZE)",
+        "        fresh = unpadded(fresh, shift, size, lshr(offset, shift) >> 5)",
+        f"        atomic_add_u64({counted} + {WORD * place.offset}, fresh)",
+        "    return",
+        f"plane = load_u64(env[0] + L_PLANES + {WORD * place.index})",
+        "word = 0xFFFFFFFF",
+        "if env[1] != 0 and plane != 0:",
+        "    word = load_u32(env[1] + R_PLANE)",
+        "if word == 0xFFFFFFFF:",
+        "    if env[4] != 0:",
+        f"        at = stripe_of(env[0]) + {unknown}",
+        "        if env[1] != 0:",
+        f"            at += {WORD * _NO_ROOM}",
+        "        atomic_add_u64(at, 1)",
+        "    return",
+        f"epoch = {epoch}",
+        "shift = load_u8(env[1] + R_PLANE_SHIFT)",
+        "size = load_u64(env[1] + R_SIZE)",
+        "width = bytes",
+        "if rows > 1:",
+        "    width = bytes // rows",
+        "total = 0",
+        # lanes that give the same transfer share it: by rows, or by the words of its only row
+        "row = 0",
+        "skip = env[5]",
+        "step = env[6]",
+        "if rows > 1:",
+        "    row = env[5]",
+        "    skip = 0",
+        "    step = 1",
+        "while row < rows:",
+        "    begin = offset + row * stride",
+        "    first = lshr(begin, shift)",
+        "    last = lshr(min(begin + width, size) - 1, shift)",
+        "    index = (first >> 5) + skip",
+        "    while index <= last >> 5:",
+        "        low = max(first, index << 5)",
+        "        high = min(last, (index << 5) + 31)",
+        "        bits = ((1 << (high - low + 1)) - 1) << (low & 31)",
+        "        at = plane + 8 * (word + index)",
+        "        there = load_u64_volatile(at)",
+        "        if lshr(there, 32) != epoch or (bits & ~there) != 0:",
+        "            total += touch_word(at, epoch, bits, shift, size, index)",
+        "        index += step",
+        "    row += env[6]",
+        "if total != 0:",
+        f"    atomic_add_u64({counted} + {WORD * place.offset}, total)",
+    ]
+
+
+def _trace(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
+    return [
+        "user, pc, address, bytes, head, rows, stride, mask, who = env[8]",
+        f"head |= {place.index << (8 + MAP_SHIFT)}",
+        "if who == SINGLE:",
+        "    trace_single(user, pc, address, mask, bytes, head, rows, stride)",
+        "else:",
+        "    if who == CALLERS:",
+        "        mask &= activemask()",
+        "    trace_lanes(user, pc, address, mask, bytes, head)",
+    ]
+
+
+_BODIES: dict[str, Callable[[MapSpec, Place, Layout], list[str]]] = {
+    "slot": _slot,
+    "plain": _plain,
+    "object": _object,
+    "hash": _hash,
+    "bins": _bins,
+    "plane": _plane,
+    "trace": _trace,
+}
+
+# ---- one patch -------------------------------------------------------------------------------
+
+#: How a field is computed from what the patch has: text, in the order in which it is written.
+_FIELDS: dict[str, str] = {
+    "known": "known = int(found != 0)",
+    "object": "object = row - 1",  # operations go by the row: nothing else reads it
+    "leader": "leader = is_first(mask)",
+    "lanes": "lanes = popc(mask)",
+    "sectors": "same = match_any_sync_64(mask, lshr(address, 5))\n"
+    "    sectors = popc(ballot_sync(mask, is_first(same)))",
+    "ideal_sectors": "same = match_any_sync_64(mask, address)\n"
+    "    ideal_sectors = (popc(ballot_sync(mask, is_first(same))) * bytes + 31) >> 5",
+    "ways": "ways = bank_ways(mask, lane, address, bytes)",
+    "ideal_ways": "ideal_ways = lane_groups(mask, bytes)",
+    "block": "block = ctaid_x() + nctaid_x() * (ctaid_y() + nctaid_y() * ctaid_z())",
+    "warp": "warp = (tid_x() + ntid_x() * (tid_y() + ntid_y() * tid_z())) >> 5",
+    "sm": "sm = smid() & 255",
+}
+#: Of a transfer of one lane, which may be long.
+_TRANSFER = {
+    "sectors": "sectors = ((address & 31) + bytes + 31) >> 5",
+    "ideal_sectors": "ideal_sectors = (bytes + 31) >> 5",
+    "ways": "ways = (bytes + 127) >> 7",
+    "ideal_ways": "ideal_ways = (bytes + 127) >> 7",
+}
+
+
+def _looked_up(called: Sequence[Instance], layout: Layout) -> bool:
+    fields = {field for each in called for field in each.probe.fields}
+    return bool(fields & {"object", "offset", "known"}) or any(
+        place.where in ("object", "bins", "plane") for place in _places(called, layout)
+    )
+
+
+def _patch(
+    name: str,
+    kind: str,
+    signature: Signature,
+    called: Sequence[Instance],
+    layout: Layout,
+) -> str:
+    arguments = ", ".join(("user", "pc", *(argument for argument, _ in signature.arguments)))
+    fields = {field for each in called for field in each.probe.fields}
+    if "launch" in fields:
+        raise ToolError("access.launch is not there on the GPU", remedy='count by="launch" instead')
+    ops = _places(called, layout)
+    by_row = any(place.where == "object" or place.by_object for place in ops)
+    looked_up = _looked_up(called, layout)
+    lines = ["if user == 0:", "    return 0"]
+    lines += _arguments(kind, signature)
+    body = ["mask = activemask()"]
+    if fields & {"lane", "ways"} or kind in _UNIFORM:
+        body.append("lane = lane_id()")
+    if kind.startswith("block_") or kind in ("barrier", "call"):  # of the warp, not of its lanes
+        body += ["if not is_first(mask):", "    return 0"]
+    if looked_up and KIND[kind].space == "global":
+        body.append("found, row, offset = find(user, address)")
+        if by_row:
+            body.append("row = row_of(user, found, row)")
+            body.append("group = match_any_sync(mask, row)")
+    else:
+        body += [
+            "found, row = 0, 0",
+            "offset = address" if "offset" in fields else "",
+            "group = mask",
+        ]
+        if by_row:
+            body.append("row = row_of(user, 0, 0)")
+    known = {**_FIELDS, **(_TRANSFER if kind in _UNIFORM else {})}
+    body += [text for field, text in known.items() if field in fields]
+    if kind in _UNIFORM:  # every active lane gives the same transfer: the first one counts it
+        shared = "is_first(mask), popc(mask & ((1 << lane) - 1)), popc(mask)"
+        common = f"user, found, row, counted, {shared}, counted"
+        body += ["counted = 1 << lane"]
+        known = {**known, "mask": "mask = counted", "leader": "leader = 1"}
+        body += [known[field] for field in ("mask", "leader") if field in fields]
+        body += ["lanes = 1"] if "lanes" in fields else []
+    else:
+        # what lanes add up for each other must be of one size: these may differ in what they fill
+        together = "match_any_sync(mask, bytes)" if kind == "async_copy" else "mask"
+        body.append(f"together = {together}")
+        group = "group & together" if by_row else "together"
+        common = f"user, found, row, {group}, 1, 0, 0, together"
+    once = "env[4]" if kind in _UNIFORM else "is_first(mask)"
+    who = ["CALLERS", "EVERYONE"]
+    if kind in _UNIFORM or KIND[kind].space == "none":
+        who = ["SINGLE", "SINGLE"]
+    if any(place.where == "trace" for place in ops):
+        address = "address" if KIND[kind].space != "none" or kind == "call" else "0"
+        of = "counted" if kind in _UNIFORM else "together"
+        record = f"user, pc, {address}, bytes, head, rows, stride, {of}"
+        body.append(f"head = {KIND[kind].number} | (is_read | is_write << 1 | is_atomic << 2) << 8")
+        body.append(f"env = ({common}, ({record}, {who[0]}))")
+        body.append(f"whole = ({common}, ({record}, {who[1]}), {once})")
+    else:
+        body.append(f"env = ({common})")
+    for each in called:
+        all_lanes = _traces_whole(each, layout)
+        given = ", ".join((*each.probe.fields, "whole" if all_lanes else "env"))
+        call = f"{_prefix(each, layout)}{each.probe.name}({given})"
+        warp = each.probe.per == "warp" and not all_lanes
+        body += [f"if {once} != 0:", f"    {call}"] if warp else [call]
+    lines += body
+    lines.append("return 0")
+    text = "\n".join(f"    {line}" for line in lines if line)
+    return f"def {name}({arguments}):\n{text}"
+
+
+def _places(called: Sequence[Instance], layout: Layout) -> list[Place]:
+    return [layout.place_of(each.probe.tool, op.map) for each in called for op in each.probe.ops]
+
+
+def _arguments(kind: str, signature: Signature) -> list[str]:
+    """What the fields are made of: address, bytes, is_read, is_write, is_atomic, kind, rows."""
+    number = f"kind = {KIND[kind].number}"
+    plain = ["rows = 1", "stride = 0", number]
+    names = {name for name, _ in signature.arguments}
+    if kind in ("global", "shared", "local", "remote_shared", "matrix"):
+        lines = [
+            "if flags & 8 != 0:",  # a prefetch accesses nothing
+            "    return 0",
+            "bytes = size",
+            "is_atomic = int((flags & 3) == 3 or (flags & 0x104) != 0)",
+            "is_read = (flags & 1) | is_atomic",
+            "is_write = (lshr(flags, 1) & 1) | is_atomic",
+        ]
+        if kind == "matrix":  # eight rows of 16 bytes for each matrix: the other lanes give none
+            lines += ["if lane_id() >= 8 * count:", "    return 0"]
+        return [*lines, *plain]
+    reads = kind in ("async_copy", "bulk_load", "tensor_load", "bulk_shared")
+    flags = [f"is_read = {int(reads)}", f"is_write = {int(not reads)}", "is_atomic = 0"]
+    if kind == "bulk_reduction":
+        flags = ["is_read = 1", "is_write = 1", "is_atomic = 1"]
+    if kind == "async_copy":
+        size = "bytes = size - filled" if "filled" in names else "bytes = size"
+        return [size, "if address == 0 or bytes == 0:", "    return 0", *flags, *plain]
+    if kind == "async_store":
+        return ["bytes = size", *flags, *plain]
+    if kind in ("bulk_load", "bulk_store", "bulk_reduction", "bulk_shared"):
+        return ["bytes = (blocks & 0xFFFF) * 16", *flags, *plain]
+    if kind in ("tensor_load", "tensor_store"):
+        return [*_tensor(), "if bytes == 0:", "    return 0", *flags, number]
+    return ["bytes = 0", "is_read = 0", "is_write = 0", "is_atomic = 0", *plain]
+
+
+def _tensor() -> list[str]:
+    return [
+        "box = tensor_box(map, dim, c0, c1, c2, c3, c4)",
+        "address = box[0]",
+        "bytes = box[1]",
+        "rows = box[2]",
+        "stride = box[3]",
+    ]
+
+
+def symbols(patches: Iterable[PatchText]) -> list[str]:
+    """Lines `patch ID NAME` of the plan."""
+    return [f"patch {each.signature.instruction} {each.name}" for each in patches]

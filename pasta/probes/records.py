@@ -1,0 +1,245 @@
+"""Access records, as pasta_trace.h has them, in NumPy."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasta.probes.kinds import DELTAS, FULL, KIND, KINDS, ROWS, STRIDE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: A record without what follows it; `address` and `stride` mean what `form` says.
+ACCESS = np.dtype(
+    [
+        ("mask", "u4"),
+        ("kind", "u1"),
+        ("flags", "u1"),
+        ("form", "u1"),
+        ("sm", "u1"),
+        ("bytes", "u4"),
+        ("rows", "u2"),
+        ("warp", "u2"),
+        ("stride", "i8"),
+        ("address", "u8"),
+        ("pc", "u8"),
+        ("launch", "u8"),
+        ("block", "u8"),
+    ]
+)
+#: An active lane: `access` is the index of its record.
+LANE = np.dtype([("access", "i8"), ("address", "u8"), ("lane", "u1")])
+
+WORDS = ACCESS.itemsize // 8
+#: Where in `flags` the number, from 1, of the Trace map begins that took the record on a GPU.
+MAP_SHIFT = 4
+_BYTES = np.arange(1 << 16, dtype=np.uint16).view(np.uint8).reshape(-1, 2)
+_BITS: NDArray[Any] = np.unpackbits(_BYTES, axis=1).sum(axis=1, dtype=np.int64)
+_IS_GLOBAL = np.zeros(256, bool)
+_IS_GLOBAL[[kind.number for kind in KINDS if kind.space == "global"]] = True
+
+
+def words_of(chunk: Any) -> NDArray[Any]:
+    """Memory of whole records as int64 words, without copying where it is aligned."""
+    words = np.frombuffer(chunk, np.int64)
+    return words if words.flags.aligned else words.copy()
+
+
+def bits_of(masks: NDArray[Any]) -> NDArray[Any]:
+    """How many of the low 32 bits are set (int64)."""
+    low = (masks & 0xFFFF).astype(np.intp)
+    high = ((masks >> 16) & 0xFFFF).astype(np.intp)
+    return np.asarray(_BITS[low] + _BITS[high])
+
+
+@dataclass(frozen=True, eq=False)
+class Accesses:
+    """Some records of a chunk, as a `Trace` map took them: a tool's `on_accesses` gets these.
+
+    `map` is the map's name. `starts` are the records' places in `words`, and `masks` their lanes
+    that wrote.
+    """
+
+    map: str
+    words: NDArray[Any]
+    starts: NDArray[Any]
+    masks: NDArray[Any]
+    find: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def records(self) -> NDArray[Any]:
+        """One structured row (dtype ACCESS) for every record."""
+        starts, count = self.starts, len(self.starts)
+        if count and starts[-1] - starts[0] == WORDS * (count - 1):  # nothing is between them
+            words = self.words[starts[0] : starts[-1] + WORDS].copy()
+        else:
+            words = self.words[starts[:, None] + np.arange(WORDS)].reshape(-1)
+        records = words.view(ACCESS)
+        records["mask"] = self.masks
+        records["flags"] &= (1 << MAP_SHIFT) - 1
+        return np.asarray(records)
+
+    @property
+    def addresses(self) -> NDArray[Any]:
+        """Address (uint64) that the lowest lane of every record gives."""
+        records = self.records
+        addresses = records["address"].copy()
+        strided = records["form"] == STRIDE
+        masks = self.masks.astype(np.int64)
+        if not (masks & 1).all():
+            lowest = np.frexp((masks & -masks).astype(np.float64))[1].astype(np.int64) - 1
+            moved = np.where(strided, records["stride"] * lowest, 0)
+            addresses += moved.view(np.uint64)
+        listed = np.flatnonzero((records["form"] == DELTAS) | (records["form"] == FULL))
+        if len(listed):
+            lanes = self.some(listed).lanes
+            firsts = np.flatnonzero(np.diff(lanes["access"], prepend=-1))
+            addresses[listed] = lanes["address"][firsts]
+        return np.asarray(addresses)
+
+    @staticmethod
+    def joined(parts: Sequence[Accesses]) -> Accesses:
+        """The records of several, of the same map, in order."""
+        ends = np.cumsum([len(each.words) for each in parts])
+        starts = [
+            each.starts + (end - len(each.words)) for each, end in zip(parts, ends, strict=True)
+        ]
+        words = np.concatenate([each.words for each in parts])
+        masks = np.concatenate([each.masks for each in parts])
+        return replace(parts[0], words=words, starts=np.concatenate(starts), masks=masks)
+
+    def some(self, which: NDArray[Any]) -> Accesses:
+        """The records with these numbers."""
+        return replace(self, starts=self.starts[which], masks=self.masks[which])
+
+    @property
+    def lanes(self) -> NDArray[Any]:
+        """One structured row (dtype LANE) for every active lane of every record."""
+        whole = np.ascontiguousarray(self.words[self.starts]).view(np.uint64) & np.uint64(
+            0xFFFF_FFFF
+        )
+        bits = (whole[:, None] >> np.arange(32, dtype=np.uint64)) & np.uint64(1) == 1
+        access, lane = np.nonzero(bits)
+        # Addresses follow a record for all its active lanes, also those that did not write it.
+        place = (np.cumsum(bits, axis=1) - 1)[access, lane]
+        records = self.records[access]
+        lanes = np.empty(len(access), LANE)
+        lanes["access"] = access
+        lanes["lane"] = lane
+        lanes["address"] = self._addresses(records, self.starts[access] + WORDS, lane, place)
+        wrote = (records["mask"] >> lane.astype(np.uint32)) & 1 == 1
+        return np.asarray(lanes[wrote])
+
+    def _addresses(
+        self, records: NDArray[Any], tails: NDArray[Any], lane: NDArray[Any], place: NDArray[Any]
+    ) -> NDArray[Any]:
+        base, form = records["address"].view(np.int64), records["form"]
+        addresses = base.copy()
+        strided = form == STRIDE
+        addresses[strided] += records["stride"][strided] * lane[strided]
+        deltas = form == DELTAS
+        halves = np.ascontiguousarray(self.words).view(np.int32)
+        addresses[deltas] += halves[2 * tails[deltas] + place[deltas]]
+        full = form == FULL
+        addresses[full] = self.words[tails[full] + place[full]]
+        return np.asarray(addresses.view(np.uint64))
+
+    def objects(self, lanes: NDArray[Any]) -> NDArray[Any]:
+        """Ids (int64) of the objects that held the addresses of `lanes`; -1 for none."""
+        return self._objects(self.records[lanes["access"]], lanes["address"])
+
+    def objects_of(self, addresses: NDArray[Any]) -> NDArray[Any]:
+        """Ids (int64) of the objects that held one address (uint64) of each record; -1 for none."""
+        return self._objects(self.records, addresses)
+
+    def _objects(self, records: NDArray[Any], addresses: NDArray[Any]) -> NDArray[Any]:
+        there = _IS_GLOBAL[records["kind"]]
+        if there.all():
+            return np.asarray(self.find(records["launch"], addresses))
+        found = np.full(len(records), -1, np.int64)
+        found[there] = self.find(records["launch"][there], addresses[there])
+        return found
+
+
+@dataclass(frozen=True)
+class Access:
+    """One record, to be encoded; `addresses` are those of the active lanes, lowest lane first."""
+
+    kind: str
+    addresses: Sequence[int] = ()
+    bytes: int = 0
+    flags: int = 0
+    mask: int | None = None
+    pc: int = 0
+    launch: int = 0
+    block: int = 0
+    warp: int = 0
+    sm: int = 0
+    rows: int = 1
+    stride: int = 0
+    form: int | None = None
+
+    def encoded(self) -> builtins.bytes:
+        """The record as pasta_trace.h has it, in the shortest form unless one is given.
+
+        Raises ValueError where mask and addresses differ, or the form cannot hold them.
+        """
+        kind = KIND[self.kind]
+        mask = (1 << max(1, len(self.addresses))) - 1 if self.mask is None else self.mask
+        lanes = [lane for lane in range(32) if mask >> lane & 1]
+        addresses = list(self.addresses) or [0] * len(lanes)
+        if len(addresses) != len(lanes) or mask >> 32:
+            raise ValueError(f"{len(addresses)} addresses for {len(lanes)} lanes")
+        transfer = self.rows != 1 or self.stride or self.form == ROWS
+        if transfer and len(lanes) != 1:
+            raise ValueError("a transfer has one lane")
+        record = np.zeros(1, ACCESS)
+        values = {
+            "mask": mask, "kind": kind.number, "flags": self.flags, "sm": self.sm,
+            "bytes": self.bytes, "rows": self.rows, "warp": self.warp, "pc": self.pc,
+            "launch": self.launch, "block": self.block,
+        }  # fmt: skip
+        for name, value in values.items():
+            record[name] = value
+        if transfer:
+            form, base, stride, tail = ROWS, addresses[0], self.stride, b""
+        else:
+            form, base, stride, tail = _formed(lanes, addresses, self.form)
+        record["form"], record["stride"] = form, stride
+        record["address"] = base % (1 << 64)
+        return record.tobytes() + tail + builtins.bytes(-len(tail) % 8)
+
+    def on(self, launch: int) -> Access:
+        return replace(self, launch=launch)
+
+
+def _formed(
+    lanes: list[int], addresses: list[int], form: int | None
+) -> tuple[int, int, int, bytes]:
+    """Form, base address, stride and what follows the record."""
+    base, stride = addresses[0], 0
+    if len(lanes) > 1:
+        stride = (addresses[1] - addresses[0]) // (lanes[1] - lanes[0])
+    start = base - lanes[0] * stride
+    pairs = zip(lanes, addresses, strict=True)
+    strided = all(start + lane * stride == address for lane, address in pairs)
+    deltas = [address - base for address in addresses]
+    fits = all(-(1 << 31) <= delta < 1 << 31 for delta in deltas)
+    if form is None:
+        form = STRIDE if strided else DELTAS if fits else FULL
+    if (form == STRIDE and not strided) or (form == DELTAS and not fits):
+        raise ValueError(f"form {form} cannot hold these addresses")
+    if form == STRIDE:
+        return form, start, stride, b""
+    if form == DELTAS:
+        return form, base, 0, np.asarray(deltas, np.int32).tobytes()
+    return FULL, 0, 0, np.asarray([each % (1 << 64) for each in addresses], np.uint64).tobytes()

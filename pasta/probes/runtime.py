@@ -1,0 +1,258 @@
+"""Probes of a run's tools over the accesses of its launches: what the pipeline calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasta.probes.accumulators import BitmapAccumulator, TraceAccumulator
+from pasta.probes.cpu import CpuExecutor
+from pasta.probes.layout import Layout
+from pasta.probes.records import Accesses, words_of
+from pasta.probes.results import DeviceResults
+from pasta.processors.codes import grown
+from pasta.processors.snapshots import SELECTED, UNSEEN, Launches, Snapshots, sizes_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.processors.batch import Batch
+    from pasta.processors.objects import ObjectTable
+    from pasta.tool import Tool
+
+_MAX_NUMBER = 1 << 32
+#: Bytes of accesses that wait for the event of their launch; what is older is given up.
+_WAITING = 256 << 20
+#: Words of a bitmap that are kept of launches that may be going on.
+_WORDS = 1 << 20
+
+
+class ProbeRuntime:
+    """Runs all probes of `tools`; their maps get what was counted at `flush`.
+
+    Accesses of launches that the filter dropped are skipped. Where an access comes before the
+    event of its launch, it and all after it wait; those for which none came are `orphans`.
+    """
+
+    def __init__(self, tools: Sequence[Tool], objects: ObjectTable) -> None:
+        self.objects = objects
+        self.launches = Launches()
+        self.snapshots = Snapshots(objects)
+        self.numbers = ObjectNumbers(objects)
+        #: Who saw the launches, and its version: ids of strings.
+        self.sources: set[tuple[int, int]] = set()
+        self.orphans = 0
+        self._waiting: list[NDArray[Any]] = []
+        self.attach(tools)
+
+    def attach(self, tools: Sequence[Tool]) -> None:
+        """The tools to work for; their maps learn where names and sizes come from."""
+        self.tools = [tool for tool in tools if tool.needs_probes]
+        self._executor = CpuExecutor(self.tools)
+        self._device: DeviceResults | None = None
+        for tool in self.tools:
+            for accumulator in tool._maps.values():
+                accumulator.bind(self.launches.names, self._sizes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.flush()
+        return {**vars(self), "tools": [], "_executor": None}
+
+    def _sizes(self, ids: NDArray[Any]) -> NDArray[Any]:
+        return sizes_of(self.objects.rows[ids])
+
+    def feed(self, selected: Batch, launched: NDArray[Any]) -> None:
+        """Follows a batch as the filter left it; `launched` are all ordinals in it before that.
+
+        The object table has been fed with it.
+        """
+        self.launches.feed(selected, launched)
+        self.snapshots.feed(selected)
+        self.numbers.feed(selected)
+        starts = selected["process_start"]
+        self.sources.update(zip(starts["source"].tolist(), starts["version"].tolist(), strict=True))
+
+    def run(self, chunk: Any = b"", *, final: bool = False) -> list[tuple[Tool, Accesses]]:
+        """Runs the probes over whole records; returns what Trace maps took, for `on_accesses`.
+
+        With `final` no more events come. The memory of `chunk` is not needed afterwards. Raises
+        ValueError where the last record is cut off.
+        """
+        words = words_of(chunk)
+        waiting, self._waiting = self._waiting, []
+        pieces = [*waiting, words] if len(words) else waiting
+        taken: list[tuple[Tool, Accesses]] = []
+        for number, piece in enumerate(pieces):
+            held = 8 * sum(len(each) for each in pieces[number:])
+            end = self._run(piece, taken, give_up=final or held > _WAITING)
+            if end < len(piece):
+                self._waiting = [each.copy() for each in (piece[end:], *pieces[number + 1 :])]
+                break
+        return taken
+
+    def _run(
+        self, words: NDArray[Any], taken: list[tuple[Tool, Accesses]], *, give_up: bool
+    ) -> int:
+        """Runs over records up to one whose launch is not known yet; where that one is."""
+        traced = _Traced(self._executor)
+        begin, found = 0, True
+        while begin < len(words) and found:
+            ordinals, starts, end = self._executor.launch_runs(words, begin)
+            if not len(starts):
+                raise ValueError(f"the record at word {begin} goes beyond the end of its chunk")
+            states = self.launches.states(ordinals)
+            unseen = states == UNSEEN
+            if give_up:
+                self.orphans += int(unseen.sum())
+            elif unseen.any():
+                found, end = False, int(starts[unseen.argmax()])
+                known = starts < end
+                ordinals, starts, states = ordinals[known], starts[known], states[known]
+            self._run_stretches(words, ordinals, starts, end, states == SELECTED, traced)
+            begin = end
+        taken.extend(traced.accesses(self.tools, words, self._find))
+        return begin
+
+    def _run_stretches(
+        self,
+        words: NDArray[Any],
+        ordinals: NDArray[Any],
+        starts: NDArray[Any],
+        end: int,
+        selected: NDArray[Any],
+        traced: _Traced,
+    ) -> None:
+        """Stretches of records that share a snapshot go through compiled code together."""
+        if not len(starts):
+            return
+        versions = self.snapshots.versions(self.launches.positions(ordinals))
+        versions = np.where(selected, versions, -1)
+        edges = np.flatnonzero(np.diff(versions, prepend=-2))
+        for edge, stop in zip(edges, np.append(starts[edges[1:]], end), strict=True):
+            if versions[edge] >= 0:
+                snapshot = self.snapshots.of(int(versions[edge]))
+                sizes = self.objects.rows["bytes"]
+                written = self._executor.run(words, int(starts[edge]), int(stop), snapshot, sizes)
+                traced.add(written)
+
+    def _find(self, launches: NDArray[Any], addresses: NDArray[Any]) -> NDArray[Any]:
+        """Objects that held addresses when their launches began; any thread may ask."""
+        versions = self.snapshots.versions(self.launches.positions(launches))
+        if len(versions) and (versions == versions[0]).all():
+            return self.snapshots.of(int(versions[0])).lookup(addresses)
+        found = np.full(len(addresses), -1, np.int64)
+        for version in np.unique(versions).tolist():
+            mine = versions == version
+            found[mine] = self.snapshots.of(version).lookup(addresses[mine])
+        return found
+
+    @property
+    def device(self) -> DeviceResults:
+        """What patches on GPUs counted. Raises ToolError for maps that GPUs do not have."""
+        if self._device is None:
+            self._device = DeviceResults(
+                layout=Layout.of(
+                    (tool.name, spec) for tool in self.tools for spec in tool.maps().values()
+                ),
+                maps={
+                    (tool.name, name): accumulator
+                    for tool in self.tools
+                    for name, accumulator in tool._maps.items()
+                },
+                ids_of=self.numbers.ids,
+                selected=lambda ordinals: self.launches.states(ordinals) == SELECTED,
+            )
+        return self._device
+
+    def close(self, launch: int) -> None:
+        """No more accesses of launches below this ordinal come: bitmaps keep only their sums."""
+        bitmaps = [
+            each
+            for tool in self.tools
+            for each in tool._maps.values()
+            if isinstance(each, BitmapAccumulator) and each.words > _WORDS
+        ]
+        if bitmaps:
+            self.flush()
+        for each in bitmaps:
+            each.close(launch)
+
+    def compile(self) -> None:
+        """Compiles what `run` needs; may take some seconds, `run` does it else."""
+        _ = self._executor.compiled
+
+    def device_losses(self) -> list[tuple[str, str]]:
+        """What patches on GPUs could not count: tool ("": all), text."""
+        if self._device is None:
+            return []
+        losses = [
+            (tool, f"{count:,} accesses had no room in {name}: raise probes.memory")
+            for (tool, name), count in self._device.no_room.items()
+        ]
+        if self._device.other_objects:
+            text = f"{self._device.other_objects:,} launches touched more objects than fit apart"
+            losses.append(("", text))
+        return losses
+
+    def flush(self) -> None:
+        """Delivers to the tools' maps all that was counted so far."""
+        self._executor.flush()
+        if self._device is not None:
+            self._device.finish()
+
+
+class ObjectNumbers:
+    """Ids in `context.objects` of the numbers that a source gives to objects."""
+
+    def __init__(self, objects: ObjectTable) -> None:
+        self.objects = objects
+        self._positions = np.zeros(1024, np.uint64)  # of the allocation's record + 1, by number
+
+    def feed(self, selected: Batch) -> None:
+        records = selected["memory_alloc"]
+        numbers = records["correlation"].astype(np.int64)
+        known = (numbers > 0) & (numbers < _MAX_NUMBER)
+        if known.any():
+            self._positions = grown(self._positions, int(numbers[known].max()) + 1)
+            self._positions[numbers[known]] = selected.positions(records)[known] + np.uint64(1)
+
+    def ids(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Ids (int64) of numbers; -1 for what no record told of."""
+        within = numbers < len(self._positions)
+        positions = self._positions[np.where(within, numbers, 0).astype(np.intp)]
+        rows = self.objects.rows
+        told = positions != 0
+        positions = positions - told
+        at = np.searchsorted(rows["alloc_position"], positions)
+        at = np.minimum(at, max(0, len(rows) - 1))
+        found = within & told & (len(rows) > 0)
+        if len(rows):
+            found &= rows["alloc_position"][at] == positions
+        return np.where(found, at, -1)
+
+
+class _Traced:
+    """Records of one chunk that Trace maps took: where they begin, and which lanes wrote."""
+
+    def __init__(self, executor: CpuExecutor) -> None:
+        self.maps = executor.traces
+        self.parts: list[list[tuple[NDArray[Any], NDArray[Any]]]] = [[] for _ in self.maps]
+
+    def add(self, written: list[tuple[NDArray[Any], NDArray[Any]]]) -> None:
+        for parts, part in zip(self.parts, written, strict=True):
+            if len(part[0]):
+                parts.append(part)
+
+    def accesses(
+        self, tools: Sequence[Tool], words: NDArray[Any], find: Any
+    ) -> Iterator[tuple[Tool, Accesses]]:
+        kept = words.copy() if any(self.parts) else words
+        for (index, name), parts in zip(self.maps, self.parts, strict=True):
+            if parts:
+                starts, masks = (np.concatenate(each) for each in zip(*parts, strict=True))
+                target = tools[index]._maps[name]
+                assert isinstance(target, TraceAccumulator)
+                target.written += len(starts)
+                yield tools[index], Accesses(name, kept, starts, masks, find)

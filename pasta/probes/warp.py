@@ -1,0 +1,318 @@
+"""What the compiled executor of probes calls: bits, addresses of lanes, sectors, banks, objects.
+
+Everything here is compiled into the module that `cpu` generates for a set of tools. All numbers
+are int64, addresses with the bits of the unsigned address. Arrays are passed as the address of
+their memory: Numba counts references of an array at every call, which costs more than a probe.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
+from numba import njit, types
+from numba.extending import intrinsic
+
+#: Words of a record before what follows it.
+RECORD = 7
+#: Rows of `scratch` (int64) per bank, after the first 64 cells.
+_PER_BANK = 32
+SCRATCH = 64 + 32 + 32 * _PER_BANK
+
+_intrinsic: Any = intrinsic
+_inline: Any = njit(nogil=True, error_model="numpy")
+
+
+@_intrinsic
+def bit_count(context, word):  # type: ignore[no-untyped-def]
+    """Bits that are set in an int64."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.int64), generate
+
+
+@_intrinsic
+def lowest_bit(context, word):  # type: ignore[no-untyped-def]
+    """Number of the lowest bit that is set in an int64 other than 0."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+@_intrinsic
+def peek(context, memory, index):  # type: ignore[no-untyped-def]
+    """The int64 at an index of memory."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.load(_place(builder, *arguments))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@_intrinsic
+def peek_unaligned(context, memory, offset):  # type: ignore[no-untyped-def]
+    """The int64 at an offset in bytes, which may be any."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        address = builder.add(*arguments)
+        return builder.load(builder.inttoptr(address, ir.IntType(64).as_pointer()), align=1)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@_intrinsic
+def poke(context, memory, index, value):  # type: ignore[no-untyped-def]
+    """Stores an int64 at an index of memory."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        builder.store(arguments[2], _place(builder, *arguments[:2]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+def _wrapping(operation: str) -> Any:
+    """Arithmetic on int64 that wraps around, which Numba's own need not."""
+
+    def function(context, a, b):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            numbers = [
+                context.cast(builder, value, given, types.int64)
+                for value, given in zip(arguments, signature.args, strict=True)
+            ]
+            return getattr(builder, operation)(*numbers)
+
+        return types.int64(a, b), generate
+
+    return _intrinsic(function)
+
+
+plus, minus, times = map(_wrapping, ("add", "sub", "mul"))
+
+
+def _place(builder: Any, memory: Any, index: Any) -> Any:
+    pointer = builder.inttoptr(memory, ir.IntType(64).as_pointer())
+    return builder.gep(pointer, [index])
+
+
+@_inline
+def add(memory, index, value):  # type: ignore[no-untyped-def]
+    poke(memory, index, plus(peek(memory, index), value))
+
+
+@_inline
+def words_after(form, lanes):  # type: ignore[no-untyped-def]
+    """Words that follow a record."""
+    if form == 1:
+        return (lanes + 1) >> 1
+    return lanes if form == 2 else 0
+
+
+@_inline
+def lane_address(words, at, form, base, stride, lane, place):  # type: ignore[no-untyped-def]
+    """Address of a lane, which is the `place`-th active one of the record at `at`."""
+    if form == 0:
+        return base + stride * lane
+    if form == 1:
+        half = (peek(words, at + RECORD + (place >> 1)) >> ((place & 1) << 5)) & 0xFFFFFFFF
+        return base + ((half ^ 0x80000000) - 0x80000000)
+    if form == 2:
+        return peek(words, at + RECORD + place)
+    return base
+
+
+@_inline
+def sorted_addresses(words, at, form, mask, base, stride, scratch):  # type: ignore[no-untyped-def]
+    """Puts the addresses of all active lanes in ascending order into `scratch`; their number."""
+    count = 0
+    left = mask
+    while left != 0:
+        lane = lowest_bit(left)
+        left &= left - 1
+        address = lane_address(words, at, form, base, stride, lane, count)
+        place = count
+        while place > 0 and peek(scratch, place - 1) > address:
+            poke(scratch, place, peek(scratch, place - 1))
+            place -= 1
+        poke(scratch, place, address)
+        count += 1
+    return count
+
+
+@_inline
+def sector_counts(  # type: ignore[no-untyped-def]
+    words, at, form, mask, base, stride, bytes, rows, scratch
+):
+    """Distinct 32-byte sectors that a record touches, and the fewest for as many bytes."""
+    if bytes <= 0:
+        return 0, 0
+    if form == 3:
+        count = rows
+        first = base if stride >= 0 else base + (rows - 1) * stride
+        step = abs(stride)
+    else:
+        count = bit_count(mask)
+        first = 0
+        step = 0
+        if form == 0 and abs(stride) <= bytes:
+            low = lowest_bit(mask)
+            run = (mask >> low) + 1
+            if run & (run - 1) == 0:  # lanes without a gap, bytes without a gap
+                ends = low if stride >= 0 else low + count - 1
+                first = base + stride * ends
+                last = first + abs(stride) * (count - 1) + bytes - 1
+                return (last >> 5) - (first >> 5) + 1, (last - first + 32) >> 5
+        sorted_addresses(words, at, form, mask, base, stride, scratch)
+    sectors = 0
+    distinct = 0
+    last_sector = np.int64(-1) << 60
+    end = np.int64(-1) << 62
+    for i in range(count):
+        begin = first + i * step if form == 3 else peek(scratch, i)
+        stop = begin + bytes
+        low_sector = max(begin >> 5, last_sector + 1)
+        high_sector = (stop - 1) >> 5
+        if high_sector >= low_sector:
+            sectors += high_sector - low_sector + 1
+            last_sector = high_sector
+        if stop > end:
+            distinct += stop - max(begin, end)
+            end = stop
+    return sectors, (distinct + 31) >> 5
+
+
+@_inline
+def way_counts(  # type: ignore[no-untyped-def]
+    words, at, form, mask, base, stride, bytes, rows, scratch
+):
+    """Wavefronts that an access to shared memory takes, and those without conflicts."""
+    if bytes <= 0:
+        return 0, 0
+    if form == 3 or bytes > 64:
+        waves = (bytes * rows * bit_count(mask) + 127) >> 7
+        return waves, waves
+    group = 32 if bytes <= 4 else 16 if bytes <= 8 else 8
+    ways = 0
+    groups = 0
+    place = 0
+    for start in range(0, 32, group):
+        left = (mask >> start) & ((1 << group) - 1)
+        if left == 0:
+            continue
+        groups += 1
+        most = 0
+        for bank in range(32):
+            poke(scratch, 64 + bank, 0)
+        while left != 0:
+            lane = start + lowest_bit(left)
+            left &= left - 1
+            address = lane_address(words, at, form, base, stride, lane, place)
+            place += 1
+            for word in range(address >> 2, ((address + bytes - 1) >> 2) + 1):
+                bank = word & 31
+                known = peek(scratch, 64 + bank)
+                own = 96 + bank * 32
+                i = 0
+                while i < known and peek(scratch, own + i) != word:
+                    i += 1
+                if i == known:
+                    poke(scratch, own + known, word)
+                    poke(scratch, 64 + bank, known + 1)
+                    most = max(most, known + 1)
+        ways += most
+    return ways, groups
+
+
+@_inline
+def _below(starts, count, address):  # type: ignore[no-untyped-def]
+    """Index of the last start that is not above the address (uint64), or -1."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if np.uint64(peek(starts, middle)) <= address:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@_inline
+def _in_layer(layers, number, address, low, high):  # type: ignore[no-untyped-def]
+    """Whether a layer holds the address: the object, its start, and the stretch around the
+    address in [low, high] for which that is so."""
+    starts, lasts = peek(layers, 4 * number), peek(layers, 4 * number + 1)
+    ids, count = peek(layers, 4 * number + 2), peek(layers, 4 * number + 3)
+    at = _below(starts, count, address)
+    if at >= 0:
+        start, last = np.uint64(peek(starts, at)), np.uint64(peek(lasts, at))
+        if address <= last:
+            return peek(ids, at), start, max(low, start), min(high, last)
+        low = max(low, last + np.uint64(1))
+    if at + 1 < count:
+        high = min(high, np.uint64(peek(starts, at + 1)) - np.uint64(1))
+    return np.int64(-1), np.uint64(0), low, high
+
+
+@_inline
+def locate(layers, address):  # type: ignore[no-untyped-def]
+    """Object that holds an address (uint64), its start, and the first and last address around
+    for which the answer is the same. `layers`: starts, lasts, ids and their number, thrice."""
+    low = np.uint64(0)
+    high = np.uint64(0xFFFFFFFFFFFFFFFF)
+    id, start, low, high = _in_layer(layers, 0, address, low, high)
+    if id < 0:
+        id, start, low, high = _in_layer(layers, 1, address, low, high)
+    if id < 0:
+        id, start, low, high = _in_layer(layers, 2, address, low, high)
+    return id, start, low, high
+
+
+@_inline
+def hashed(h, key):  # type: ignore[no-untyped-def]
+    """Mixes a key into a hash."""
+    h = times(h ^ key, 0x1E3779B97F4A7C15)
+    return h ^ ((h >> 29) & 0x7FFFFFFFF)
+
+
+@_inline
+def launch_runs(words, begin, end, launches, starts, most):  # type: ignore[no-untyped-def]
+    """Where records of another launch than before begin: `most` at most; their number, and where
+    it stopped."""
+    count = 0
+    at = begin
+    while at + RECORD <= end:
+        head = peek(words, at)
+        after = at + RECORD + words_after((head >> 48) & 255, bit_count(head & 0xFFFFFFFF))
+        launch = peek(words, at + 5)
+        other = count == 0 or peek(launches, count - 1) != launch
+        if after > end or (other and count == most):
+            break
+        if other:
+            poke(launches, count, launch)
+            poke(starts, count, at)
+            count += 1
+        at = after
+    return count, at
+
+
+@_inline
+def move_rows(old, length, new, new_length, width, keys):  # type: ignore[no-untyped-def]
+    """Puts the rows of one hash table into another, an empty one."""
+    mask = new_length // width - 1
+    for at in range(0, length, width):
+        if peek(old, at) != 0:
+            h = np.int64(0)
+            for i in range(keys):
+                h = hashed(h, peek(old, at + 1 + i))
+            slot = (h & mask) * width
+            while peek(new, slot) != 0:
+                slot += width
+                if slot == new_length:
+                    slot = 0
+            for i in range(width):
+                poke(new, slot + i, peek(old, at + i))

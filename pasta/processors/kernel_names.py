@@ -1,0 +1,90 @@
+"""What kernels are called in tables, and which kernel an instruction's address is of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.processors.batch import ABSENT_U64
+from pasta.processors.demangle import distinct_names
+from pasta.table import Column, absent_where
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.tool import Context
+
+
+def kernel_names(context: Context, ids: NDArray[Any]) -> list[str]:
+    """Short names of kernels by the ids of their names, told apart where they share one."""
+    distinct, inverse = np.unique(ids, return_inverse=True)
+    names = distinct_names(context.demangled(distinct))
+    return [names[at] for at in inverse.reshape(-1).tolist()]
+
+
+class Launched:
+    """Launches of a run: ordinal, name id of the kernel, and what else a tool keeps of each."""
+
+    def __init__(self, **fields: str) -> None:
+        """`fields`: NumPy types of what is kept, by name."""
+        self._dtype = [("launch", "u8"), ("kernel", "u4"), *fields.items()]
+        self._parts: list[NDArray[Any]] = []
+
+    def add(self, launches: NDArray[Any], **columns: NDArray[Any]) -> None:
+        """Keeps launch records, with a column for each field."""
+        rows = np.empty(len(launches), self._dtype)
+        rows["launch"], rows["kernel"] = launches["ordinal"], launches["name"]
+        for name, column in columns.items():
+            rows[name] = column
+        self._parts.append(rows)
+
+    def rows(self) -> NDArray[Any]:
+        """A structured array of all launches, by ordinal."""
+        if len(self._parts) != 1:
+            rows = np.concatenate([np.empty(0, self._dtype), *self._parts])
+            self._parts = [rows[np.argsort(rows["launch"], kind="stable")]]
+        return self._parts[0]
+
+    def of(self, launches: NDArray[Any], field: str = "kernel") -> NDArray[Any]:
+        """A field of launches that were kept, by their ordinals."""
+        rows = self.rows()
+        return np.asarray(rows[field][np.searchsorted(rows["launch"], launches)])
+
+
+class KernelEntries:
+    """Where kernels begin, by their launches: the kernel of a pc is the one that begins last
+    before it. Code that several kernels call counts as that of the one before it."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, set[int]] = {}
+
+    def feed(self, launches: NDArray[Any]) -> None:
+        """Follows launch records."""
+        pairs = np.column_stack([launches["entry_pc"], launches["name"].astype(np.uint64)])
+        for entry, name in np.unique(pairs, axis=0).tolist():
+            if entry != ABSENT_U64:
+                self._names.setdefault(entry, set()).add(name)
+
+    def columns(self, context: Context, pcs: NDArray[Any]) -> dict[str, Column]:
+        """Columns `kernel`, `pc`, `offset` in the kernel, and `line` of the source, for pcs.
+
+        Kernel and offset are absent where no kernel begins before; kernels that began at one
+        address, of modules loaded one after the other, are all named.
+        """
+        entries = np.asarray(sorted(self._names), np.uint64)
+        every = sorted({name for names in self._names.values() for name in names})
+        text = dict(zip(every, kernel_names(context, np.asarray(every, np.uint32)), strict=True))
+        at = np.searchsorted(entries, pcs, "right") - 1
+        told = [
+            " or ".join(sorted(text[name] for name in self._names[int(entries[each])]))
+            if each >= 0
+            else None
+            for each in at.tolist()
+        ]
+        begins = entries[at] if len(entries) else np.zeros(len(pcs), np.uint64)
+        return {
+            "kernel": told,
+            "line": [None] * len(pcs),  # of modules with line tables, once they are read
+            "offset": absent_where(pcs - begins, at < 0),
+            "pc": pcs,
+        }

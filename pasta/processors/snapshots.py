@@ -1,0 +1,245 @@
+"""Launches by ordinal, and the objects that were live when each was launched.
+
+Accesses come later than the events around them: when a launch's accesses are at hand, objects
+that it used may have been freed, and their addresses given to others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.processors.batch import ABSENT_U64
+from pasta.processors.codes import grown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.processors.batch import Batch
+    from pasta.processors.objects import ObjectTable
+
+_MAKING = threading.Lock()
+
+#: No launch has an ordinal from here on; absent is all ones.
+_MAX_ORDINAL = 1 << 40
+
+#: What is known of a launch: nothing yet; the filter dropped it; it is selected.
+UNSEEN, DROPPED, SELECTED = 0, 1, 2
+
+
+class Launches:
+    """All launches of a run by ordinal: 14 bytes each."""
+
+    def __init__(self) -> None:
+        self._state = np.zeros(1024, np.uint8)
+        self._position = np.zeros(1024, np.uint64)
+        self._name = np.zeros(1024, np.uint32)
+        self._complete = np.zeros(1024, bool)
+        self._all_complete = 0
+
+    def feed(self, selected: Batch, launched: NDArray[Any]) -> None:
+        """Follows a batch as the filter left it; `launched` are all ordinals before the filter."""
+        self._feed_launches(selected, launched[launched < _MAX_ORDINAL].astype(np.int64))
+        ended = selected["kernel_complete"]["ordinal"]
+        self._complete[ended[ended < len(self._complete)].astype(np.int64)] = True
+
+    def _feed_launches(self, selected: Batch, launched: NDArray[Any]) -> None:
+        if not len(launched):
+            return
+        end = int(launched.max()) + 1
+        self._state = grown(self._state, end)
+        self._position = grown(self._position, end)
+        self._name = grown(self._name, end)
+        self._complete = grown(self._complete, end)
+        self._state[launched] = DROPPED
+        records = selected["kernel_launch"]
+        records = records[records["ordinal"] < _MAX_ORDINAL]
+        ordinals = records["ordinal"].astype(np.int64)
+        self._state[ordinals] = SELECTED
+        self._position[ordinals] = selected.positions(records)
+        self._name[ordinals] = records["name"]
+
+    def all_complete(self) -> int:
+        """Ordinal below which every launch is complete, or was dropped by the filter."""
+        start = self._all_complete
+        going = (self._state[start:] == UNSEEN) | (
+            (self._state[start:] == SELECTED) & ~self._complete[start : len(self._state)]
+        )
+        self._all_complete = start + int(going.argmax()) if going.any() else len(self._state)
+        return self._all_complete
+
+    def _of(self, array: NDArray[Any], ordinals: NDArray[Any]) -> NDArray[Any]:
+        ordinals = ordinals.view(np.uint64)
+        known = ordinals < len(array)
+        return np.asarray(np.where(known, array[np.where(known, ordinals, 0).astype(np.intp)], 0))
+
+    def states(self, ordinals: NDArray[Any]) -> NDArray[Any]:
+        """UNSEEN, DROPPED or SELECTED (uint8) for launch ordinals (uint64)."""
+        return self._of(self._state, ordinals)
+
+    def positions(self, ordinals: NDArray[Any]) -> NDArray[Any]:
+        """Ring positions (uint64) of selected launches."""
+        return self._of(self._position, ordinals)
+
+    def names(self, ordinals: NDArray[Any]) -> NDArray[Any]:
+        """Name ids (uint32); 0 for launches that are not selected."""
+        return self._of(self._name, ordinals)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Live objects that do not overlap, by address: first and last byte (uint64), id (int64)."""
+
+    starts: NDArray[Any]
+    lasts: NDArray[Any]
+    ids: NDArray[Any]
+
+    def find(self, addresses: NDArray[Any]) -> NDArray[Any]:
+        """Ids (int64) of the objects that hold addresses (uint64); -1 for none."""
+        at = np.searchsorted(self.starts, addresses, "right") - 1
+        if not len(self.starts):
+            return np.full(len(addresses), -1, np.int64)
+        inside = (at >= 0) & (addresses <= self.lasts[at])
+        return np.where(inside, self.ids[at], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Live objects at one moment: `layers` are tensors, allocations, reserved ranges.
+
+    The first layer in which an object holds an address is the one that counts.
+    """
+
+    version: int
+    layers: tuple[Layer, ...]
+
+    def lookup(self, addresses: NDArray[Any]) -> NDArray[Any]:
+        """Ids (int64) of the objects that hold addresses (uint64); -1 for none."""
+        found = self.layers[0].find(addresses)
+        for layer in self.layers[1:]:
+            missing = found < 0
+            if missing.any():
+                found[missing] = layer.find(addresses[missing])
+        return found
+
+
+class Snapshots:
+    """Snapshots of an object table with history, as of any ring position.
+
+    `version` counts the changes before a position: launches without an allocation or a free
+    between them share a snapshot. A new one is made from the nearest one that is kept; that
+    costs a copy of the layers in which something changed.
+    """
+
+    KEPT = 32
+
+    def __init__(self, table: ObjectTable) -> None:
+        from pasta.processors.objects import MEMORY, TENSOR, VIRTUAL
+
+        if not table.history:
+            raise ValueError("snapshots need an object table with history")
+        self.table = table
+        self._layers = (TENSOR, MEMORY, VIRTUAL)
+        self._positions = np.zeros(1024, np.uint64)
+        self._objects = np.zeros(1024, np.int64)
+        self._count = 0
+        self._kept: OrderedDict[int, Snapshot] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_kept": OrderedDict()}
+
+    def feed(self, batch: Batch) -> None:
+        """Notes what changed in a batch; the table has been fed with it."""
+        changes = self.table.changes
+        if not len(changes):
+            return
+        end = self._count + len(changes)
+        self._positions = grown(self._positions, end)
+        self._objects = grown(self._objects, end)
+        self._positions[self._count : end] = changes["index"].astype(np.uint64) + np.uint64(
+            batch.base
+        )
+        self._objects[self._count : end] = changes["object"]
+        self._count = end
+
+    def versions(self, positions: NDArray[Any]) -> NDArray[Any]:
+        """Version (int64) of the snapshot of each ring position (uint64)."""
+        return np.searchsorted(self._positions[: self._count], positions, "left")
+
+    def at(self, position: int) -> Snapshot:
+        """Objects that were live just before the record at this ring position."""
+        return self.of(int(self.versions(np.asarray([position], np.uint64))[0]))
+
+    def of(self, version: int) -> Snapshot:
+        """The snapshot of a version; any thread may ask."""
+        with _MAKING:
+            return self._of(version)
+
+    def _of(self, version: int) -> Snapshot:
+        found = self._kept.get(version)
+        if found is None:
+            found = self._kept[version] = self._made(version)
+            if len(self._kept) > self.KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(version)
+        return found
+
+    def _made(self, version: int) -> Snapshot:
+        base = min(self._kept, key=lambda kept: abs(kept - version), default=None)
+        rows = self.table.rows
+        if base is None or 2 * abs(base - version) > len(rows):
+            every = np.arange(len(rows))
+            empty = Layer(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
+            return self._changed(Snapshot(0, (empty,) * len(self._layers)), every, version)
+        first, last = sorted((base, version))
+        return self._changed(self._kept[base], np.unique(self._objects[first:last]), version)
+
+    def _changed(self, base: Snapshot, objects: NDArray[Any], version: int) -> Snapshot:
+        """A snapshot that differs from `base` in these objects at most."""
+        rows = self.table.rows[objects]
+        if version:
+            last = self._positions[version - 1]
+            live = (rows["alloc_position"] <= last) & (rows["free_position"] > last)
+        else:
+            live = np.zeros(len(rows), bool)
+        layers = []
+        for number, layer in zip(self._layers, base.layers, strict=True):
+            mine = rows["layer"] == number
+            if mine.any():
+                layer = _without(layer, rows["address"][mine], objects[mine])
+                layer = _with(layer, rows[mine & live], objects[mine & live])
+            layers.append(layer)
+        return Snapshot(version, tuple(layers))
+
+
+def _without(layer: Layer, starts: NDArray[Any], ids: NDArray[Any]) -> Layer:
+    at = np.searchsorted(layer.starts, starts)
+    there = at < len(layer.starts)
+    there[there] = layer.ids[at[there]] == ids[there]
+    gone = at[there]
+    if not len(gone):
+        return layer
+    return Layer(*(np.delete(each, gone) for each in (layer.starts, layer.lasts, layer.ids)))
+
+
+def _with(layer: Layer, rows: NDArray[Any], ids: NDArray[Any]) -> Layer:
+    if not len(rows):
+        return layer
+    order = np.argsort(rows["address"], kind="stable")
+    rows, ids = rows[order], ids[order].astype(np.int64)
+    lasts = rows["address"] + sizes_of(rows) - np.uint64(1)
+    lasts[lasts < rows["address"]] = ABSENT_U64  # up to the end of the address space
+    at = np.searchsorted(layer.starts, rows["address"])
+    return Layer(
+        np.insert(layer.starts, at, rows["address"]),
+        np.insert(layer.lasts, at, lasts),
+        np.insert(layer.ids, at, ids),
+    )
+
+
+def sizes_of(rows: NDArray[Any]) -> NDArray[Any]:
+    """Bytes (uint64) of rows of the object table; an object of unknown size has one."""
+    return np.where(rows["bytes"] == np.uint64(ABSENT_U64), np.uint64(1), rows["bytes"])

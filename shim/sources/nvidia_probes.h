@@ -1,0 +1,136 @@
+/* Between nvidia_probes.c, nvidia_readback.c and nvidia_trace.c only. */
+#ifndef PASTA_NVIDIA_PROBES_H
+#define PASTA_NVIDIA_PROBES_H
+
+#include <pthread.h>
+
+#include "../include/pasta_probes.h"
+#include "nvidia_source.h"
+
+enum {
+    PASTA_NV_PATCHES = 32,
+    PASTA_NV_CUBINS = 16,
+    PASTA_NV_SLOTS = 64, /* launches in a batch; a marker's byte counts them */
+    PASTA_NV_MARKERS = 1 << 16,
+    PASTA_NV_COPIED = 32,
+    PASTA_NV_SEEN = 1 << 13, /* functions of a context */
+    PASTA_NV_MOST_WORDS = 64, /* of an object's row */
+};
+
+typedef struct pasta_nv_patch {
+    int32_t instruction;
+    const char *function;
+} pasta_nv_patch;
+
+typedef struct pasta_nv_hash {
+    uint64_t rows, words, stripes;
+} pasta_nv_hash;
+
+/* What the launcher's plan says (pasta/probes/build.py writes it). */
+typedef struct pasta_nv_plan {
+    bool on;
+    const char *api; /* version of the Sanitizer library that the patches are for */
+    pasta_nv_patch patches[PASTA_NV_PATCHES];
+    const char *cubins[PASTA_NV_CUBINS];
+    pasta_nv_hash hashes[PASTA_PROBE_HASHES];
+    uint32_t patch_count, cubin_count, hash_count;
+    uint64_t plain_words;  /* of a launch, without stripes */
+    uint64_t slot_words;   /* of a launch */
+    uint64_t object_words; /* of an object that a launch touches */
+    uint64_t stripes;      /* copies of both, a power of two */
+    uint64_t objects;      /* 1: patches look addresses up */
+    uint64_t planes, plane_shift;
+    uint64_t bin_words, bin_shift, bin_stripes;
+    uint64_t memory; /* bytes on each device */
+    uint64_t trace;  /* bytes of page-locked memory for access records; 0: none are written */
+} pasta_nv_plan;
+extern pasta_nv_plan pasta_nv_the_plan;
+
+/* A table of objects as of one state of the allocations. */
+typedef struct pasta_nv_version {
+    struct pasta_nv_version *next;
+    uint64_t address, room, bytes, as_of;
+    uint32_t users; /* launches that may read it and are not known to be complete */
+    void *image;
+    uint64_t streams[PASTA_NV_COPIED]; /* in whose order it was copied */
+    uint32_t stream_count;
+    bool retired;
+} pasta_nv_version;
+
+typedef struct pasta_nv_batch {
+    struct pasta_nv_batch *next, *next_current;
+    struct pasta_nv_prober *owner;
+    uint64_t stream, descriptors, slots;
+    const pasta_nv_version *table; /* that its unused slots are described with, NULL: none, … */
+    uint64_t as_of;                /* … and of which state */
+    volatile uint8_t *marker;
+    uint64_t keys_bytes, plain_bytes, slot_bytes, last_marker;
+    uint32_t rows, stripes, stripe_bytes;
+    uint32_t used;         /* slots given out */
+    uint32_t begun, ended; /* launches whose begin and end callbacks came */
+    uint32_t marked;       /* slots that a marker in the stream covers */
+    uint32_t done;         /* slots read */
+    bool closed; /* its stream has ended */
+    bool last;   /* launches that have not ended never will */
+    bool marking, mark_again;
+    uint64_t first_epoch; /* slots have consecutive ones */
+    uint64_t ordinals[PASTA_NV_SLOTS];
+    pasta_nv_version *versions[PASTA_NV_SLOTS]; /* NULL: without a table */
+} pasta_nv_batch;
+
+typedef struct pasta_nv_tracer pasta_nv_tracer;
+
+/* A context's side of the probes. */
+typedef struct pasta_nv_prober {
+    struct pasta_nv_prober *next;
+    uint64_t context;
+    pasta_nv_place at;
+    struct {
+        uint64_t handle;
+        bool patched;
+    } *modules; /* of the program, under the lock of patching */
+    uint32_t module_count, module_room;
+    uint64_t seen[PASTA_NV_SEEN]; /* functions that were launched, hashed */
+    uint32_t window_changes;
+    uint32_t under_way; /* probed launches between begin and end */
+    bool broken, ended, short_of_memory;
+    volatile uint8_t *markers;
+    uint32_t markers_used;
+    uint64_t memory; /* bytes in use on the device */
+    uint64_t epochs, missed;
+    uint64_t trace; /* pasta_probe_trace on the device; 0: none */
+    pasta_nv_tracer *tracer;
+    uint64_t hashes[PASTA_PROBE_HASHES], planes[PASTA_PROBE_PLANES], bins;
+    pasta_nv_version *version, *versions;
+    pasta_nv_batch *batches, *spare, *current[64];
+    /* of the thread that reads back */
+    uint64_t own_stream; /* handle; 0: none yet */
+    uint32_t stream_tries;
+    void *staging;       /* page-locked */
+    uint64_t totals_of, totals_at;
+    pthread_mutex_t reading;
+} pasta_nv_prober;
+
+pasta_nv_prober *pasta_nv_probers(void);
+pthread_mutex_t *pasta_nv_probes_lock(void);
+bool pasta_nv_probed(pasta_nv_prober *p, int32_t result, const char *call);
+uint64_t pasta_nv_hash_bytes(const pasta_nv_hash *h);
+void pasta_nv_batch_recycle(pasta_nv_batch *b);
+void pasta_nv_version_release(pasta_nv_version *v); /* NULL is none; the lock is held */
+
+/* ---- nvidia_readback.c ---- */
+void pasta_nv_readback_start(void);
+void pasta_nv_readback_wake(void);
+void pasta_nv_readback_context(pasta_nv_prober *p); /* its last results, on the calling thread */
+void pasta_nv_readback_at_once(pasta_nv_prober *p); /* what is complete and little */
+void pasta_nv_readback_finish(void);
+
+/* ---- nvidia_trace.c ---- */
+uint64_t pasta_nv_trace_open(pasta_nv_prober *p); /* address on the device; 0: nothing is traced */
+void pasta_nv_trace_launch(pasta_nv_prober *p, uint64_t epoch, uint64_t ordinal); /* before the launch */
+/* Takes what is complete in chunks that are still open, once in a while or `now`; a call of the driver. */
+void pasta_nv_trace_flush(pasta_nv_prober *p, uint64_t stream, bool now);
+void pasta_nv_trace_close(pasta_nv_prober *p); /* the context ends: its memory is not touched any more */
+void pasta_nv_trace_finish(void);
+
+#endif

@@ -1,0 +1,205 @@
+/* The table in which patches look addresses up.
+ *
+ * Ranges sorted by address, and over each cluster of them (the driver gives device, managed and
+ * pinned memory from areas far apart) an array of buckets that says where to begin: with as many
+ * buckets as ranges a lookup reads a bucket, its successor and one range.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../include/pasta_probes.h"
+#include "nvidia_source.h"
+
+enum { BUCKETS_PER_RANGE = 2, LEAST_BUCKETS = 64, GRANULES_PER_WORD = 32, MOST_SHIFT = 40 };
+
+/* ---- what an object has beside its range: given once, kept while it lives ---- */
+
+typedef struct storage {
+    uint32_t bins, bin_count, plane;
+    uint8_t bin_shift, plane_shift, known;
+} storage;
+
+static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
+static pasta_nv_storage room;
+static storage *given; /* by object number */
+static size_t given_room;
+static uint64_t bins_used, planes_used;
+
+void pasta_nv_table_storage(pasta_nv_storage storage) { room = storage; }
+
+static uint32_t take(uint64_t bytes, uint64_t unit, uint32_t all, uint64_t *used, uint8_t *shift, uint32_t *count) {
+    *count = 0;
+    if (!all) return PASTA_ABSENT_U32;
+    for (; *shift < MOST_SHIFT; ++*shift) { /* coarser where there is no room */
+        uint64_t wanted = ((bytes - 1) >> *shift) / unit + 1;
+        /* no object takes more than half of what is left, so that later ones get some */
+        if (wanted > (all - *used + 1) / 2) continue;
+        uint32_t first = (uint32_t)*used;
+        *used += wanted;
+        *count = (uint32_t)wanted;
+        return first;
+    }
+    return PASTA_ABSENT_U32;
+}
+
+static storage storage_of(const pasta_nv_allocation *a) { /* changing held */
+    storage none = {PASTA_ABSENT_U32, 0, PASTA_ABSENT_U32, room.bin_shift, room.plane_shift, 1};
+    if (a->number >= given_room) {
+        size_t wanted = 2 * (size_t)a->number + 64;
+        storage *grown = realloc(given, wanted * sizeof *grown);
+        if (!grown) return none;
+        memset(grown + given_room, 0, (wanted - given_room) * sizeof *grown);
+        given = grown;
+        given_room = wanted;
+    }
+    storage *s = &given[a->number];
+    if (!s->known) {
+        *s = none;
+        uint32_t words;
+        s->bins = take(a->bytes, 1, room.bins, &bins_used, &s->bin_shift, &s->bin_count);
+        if (a->address % 16 == 0) /* so that no access lies in two granules */
+            s->plane = take(a->bytes, GRANULES_PER_WORD, room.planes, &planes_used, &s->plane_shift, &words);
+    }
+    return *s;
+}
+
+uint64_t pasta_nv_table_bins_used(void) {
+    pthread_mutex_lock(&changing);
+    uint64_t used = bins_used;
+    pthread_mutex_unlock(&changing);
+    return used;
+}
+
+uint64_t pasta_nv_table_bins_room(void) { return room.bins; }
+
+bool pasta_nv_table_next_binned(pasta_nv_binned *object) {
+    bool found = false;
+    pthread_mutex_lock(&changing);
+    for (size_t number = object->number + (size_t)1; number < given_room && !found; number++) {
+        const storage *s = &given[number];
+        found = s->known && s->bin_count;
+        if (found) *object = (pasta_nv_binned){(uint32_t)number, s->bins, s->bin_count, s->bin_shift};
+    }
+    pthread_mutex_unlock(&changing);
+    return found;
+}
+
+/* ---- clusters ---- */
+
+typedef struct gap {
+    uint64_t bytes;
+    size_t at; /* index of the range behind it */
+} gap;
+
+typedef struct span {
+    size_t first, last;
+} span;
+
+static int by_place(const void *a, const void *b) {
+    const gap *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* The widest gaps part the clusters. */
+static uint32_t part(const pasta_nv_allocation *objects, size_t count, gap cuts[PASTA_PROBE_CLUSTERS]) {
+    uint32_t found = 0;
+    for (size_t i = 1; i < count; i++) {
+        gap here = {objects[i].address - objects[i - 1].address, i};
+        uint32_t least = 0;
+        if (found < PASTA_PROBE_CLUSTERS - 1) {
+            cuts[found++] = here;
+            continue;
+        }
+        for (uint32_t c = 1; c < found; c++)
+            if (cuts[c].bytes < cuts[least].bytes) least = c;
+        if (here.bytes > cuts[least].bytes) cuts[least] = here;
+    }
+    qsort(cuts, found, sizeof *cuts, by_place);
+    cuts[found] = (gap){0, count};
+    return count ? found + 1 : 0;
+}
+
+static uint32_t shift_for(uint64_t span, size_t ranges) {
+    uint64_t buckets = LEAST_BUCKETS;
+    while (buckets < ranges * BUCKETS_PER_RANGE) buckets *= 2;
+    uint32_t shift = 0;
+    while (span >> shift > buckets) shift++;
+    return shift;
+}
+
+/* ---- the image ---- */
+
+static size_t aligned(size_t bytes) { return (bytes + 31) / 32 * 32; }
+
+static void fill_ranges(pasta_object_range *ranges, const pasta_nv_allocation *objects, size_t count) {
+    pthread_mutex_lock(&changing);
+    for (size_t i = 0; i < count; i++) {
+        const pasta_nv_allocation *a = &objects[i];
+        storage s = storage_of(a);
+        ranges[i] = (pasta_object_range){
+                                         .start = a->address, .size = a->bytes, .number = a->number,
+                                         .bin_shift = s.bin_shift, .plane_shift = s.plane_shift,
+                                         .bins = s.bins, .plane = s.plane};
+        /* the address of what overlaps belongs to what was allocated last */
+        if (i && ranges[i - 1].size > a->address - ranges[i - 1].start)
+            ranges[i - 1].size = a->address - ranges[i - 1].start;
+    }
+    pthread_mutex_unlock(&changing);
+    ranges[count] = (pasta_object_range){.start = UINT64_MAX};
+}
+
+/* The last bucket may reach into the next cluster: it knows the ranges there too. */
+static void fill_buckets(pasta_object_bucket *buckets, const pasta_object_cluster *c,
+                         const pasta_object_range *ranges, size_t first, size_t count) {
+    size_t low = first, high = first;
+    for (uint64_t b = 0; b <= c->last_bucket; b++) {
+        uint64_t begin = c->base + (b << c->shift), end = c->base + ((b + 1) << c->shift);
+        while (low < count - 1 && ranges[low].start + ranges[low].size <= begin) low++;
+        while (high < count - 1 && ranges[high + 1].start < end) high++;
+        buckets[b] = (pasta_object_bucket){(uint32_t)low, (uint32_t)(high > low ? high : low)};
+    }
+}
+
+/* The cluster that most objects are in is looked at first. */
+static int by_ranges(const void *a, const void *b) {
+    const span *x = a, *y = b;
+    size_t first = x->last - x->first, second = y->last - y->first;
+    return (first < second) - (first > second);
+}
+
+void *pasta_nv_table_image(const pasta_nv_allocation *objects, size_t count, size_t *bytes) {
+    gap cuts[PASTA_PROBE_CLUSTERS];
+    span spans[PASTA_PROBE_CLUSTERS];
+    pasta_object_table table = {.count = (uint32_t)count, .clusters = part(objects, count, cuts)};
+    for (uint32_t i = 0; i < table.clusters; i++) spans[i] = (span){i ? cuts[i - 1].at : 0, cuts[i].at};
+    qsort(spans, table.clusters, sizeof *spans, by_ranges);
+    table.ranges = aligned(sizeof table);
+    uint64_t at = table.ranges + (count + 1) * sizeof(pasta_object_range);
+    for (uint32_t i = 0; i < table.clusters; i++) {
+        const pasta_nv_allocation *first = &objects[spans[i].first], *last = &objects[spans[i].last - 1];
+        pasta_object_cluster *c = &table.cluster[i];
+        uint64_t length = last->address + last->bytes - first->address;
+        c->base = first->address;
+        c->shift = shift_for(length, spans[i].last - spans[i].first);
+        c->last_bucket = (uint32_t)((length - 1) >> c->shift);
+        c->buckets = at;
+        at += ((uint64_t)c->last_bucket + 1) * sizeof(pasta_object_bucket);
+    }
+    *bytes = aligned(at);
+    char *image = calloc(1, *bytes);
+    if (!image) return NULL;
+    memcpy(image, &table, sizeof table);
+    pasta_object_range *ranges = (void *)(image + table.ranges);
+    fill_ranges(ranges, objects, count);
+    for (uint32_t i = 0; i < table.clusters; i++)
+        fill_buckets((void *)(image + table.cluster[i].buckets), &table.cluster[i], ranges, spans[i].first,
+                     count);
+    return image;
+}
+
+void pasta_nv_table_place(void *image, uint64_t address) {
+    pasta_object_table *table = image;
+    table->ranges += address;
+    for (uint32_t i = 0; i < table->clusters; i++) table->cluster[i].buckets += address;
+}

@@ -1,0 +1,328 @@
+"""How much of a kernel probes could see: every way of missing something has its words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pasta.probes import sass
+from pasta.probes.coverage import (
+    Backend,
+    Code,
+    Coverage,
+    KindCoverage,
+    cover,
+    describe,
+    read_code,
+    sanitizer,
+    table,
+)
+from pasta.probes.sass import Function, Instruction, Opcode
+
+GLOBAL_MEMORY = {
+    "global", "async_copy", "bulk_load", "bulk_store", "bulk_reduction",
+    "tensor_load", "tensor_store",
+}  # fmt: skip
+NEW = sanitizer((13, 5))
+OLD = sanitizer((13, 0))
+
+
+def function(name: str, *opcodes: str, calls: frozenset[str] = frozenset()) -> Function:
+    """Instructions 16 bytes apart, from 0."""
+    instructions = tuple(
+        Instruction(16 * i, sass.classify(text) or Opcode(text, sass.UNKNOWN))
+        for i, text in enumerate(opcodes)
+    )
+    return Function(name, 16 * len(opcodes), instructions, calls)
+
+
+def code(*functions: Function) -> Code:
+    return Code({f.name: f for f in functions})
+
+
+def row(coverage: Coverage, kind: str) -> KindCoverage:
+    (found,) = [one for one in coverage.kinds if one.kind == kind]
+    return found
+
+
+def covered(
+    *opcodes: str,
+    fired: dict[str, list[int]] | None = None,
+    wanted: set[str] = GLOBAL_MEMORY,
+    patched: set[str] | None = None,
+    backend: Backend = NEW,
+) -> Coverage:
+    return cover(
+        "k",
+        code(function("k", *opcodes, "EXIT")),
+        fired or {},
+        wanted=wanted,
+        patched=wanted & backend.kinds if patched is None else patched,
+        backend=backend,
+    )
+
+
+def test_all_seen() -> None:
+    coverage = covered("LDG.E", "LDG.E.64", "STG.E", fired={"global": [0, 32]})
+    assert coverage.verdict == "seen"
+    assert row(coverage, "global").state == "2 of 3 executed"
+    assert coverage.reasons == coverage.notes == ()
+    assert describe(coverage) == "k: seen\n  global  2 of 3 executed"
+
+
+def test_a_kind_the_library_has_no_callback_for() -> None:
+    opcodes = ["LDG.E"] + ["UTMALDG.2D"] * 12
+    coverage = covered(*opcodes, fired={"global": [0]}, backend=OLD)
+    assert coverage.verdict == "partly"
+    assert coverage.reasons == (
+        "12 tensor_load instructions were not seen: "
+        "the Sanitizer library 13.0 has no callback for them",
+    )
+    tensor = row(coverage, "tensor_load")
+    assert (tensor.instructions, tensor.executed, tensor.visible, tensor.patched) == (
+        12, 0, False, False,
+    )  # fmt: skip
+    assert describe(coverage, "void k()").splitlines() == [
+        "void k(): partly seen",
+        "  global  1 of 1 executed",
+        f"  {coverage.reasons[0]}",
+    ]
+
+
+def test_nothing_seen() -> None:
+    coverage = covered("UTMALDG.2D", backend=OLD)
+    assert coverage.verdict == "unseen"
+    assert coverage.reasons == (
+        "1 tensor_load instruction was not seen: the Sanitizer library 13.0 has no callback for it",
+    )
+    assert describe(coverage).startswith("k: not seen\n")
+
+
+def test_zero_is_never_silent() -> None:
+    """Not executed, not patched, not in the code: three zeros, three words."""
+    patched = covered("LDG.E", "LDGSTS.E", fired={"global": [0]})
+    assert row(patched, "async_copy").state == "0 of 1 executed (in the code, patched)"
+    assert patched.verdict == "seen"
+    not_patched = covered("LDG.E", "LDGSTS.E", fired={"global": [0]}, patched={"global"})
+    assert row(not_patched, "async_copy").state == "not seen: not patched in this kernel"
+    assert not_patched.verdict == "partly"
+    assert not_patched.reasons == (
+        "1 async_copy instruction was not seen: not patched in this kernel",
+    )
+    absent = covered("LDG.E", fired={"global": [0]})
+    assert row(absent, "async_copy").state == "none in the code"
+    assert absent.verdict == "seen"
+
+
+def test_a_kind_nobody_asked_for_is_no_loss() -> None:
+    coverage = covered("LDG.E", "LDS", "STS", fired={"global": [0]})
+    assert coverage.verdict == "seen"
+    assert row(coverage, "shared").state == "not asked for"
+    assert "shared" not in describe(coverage)
+
+
+def test_a_kernel_without_such_instructions() -> None:
+    coverage = covered("LDS", backend=OLD)
+    assert coverage.verdict == "seen"
+    assert describe(coverage) == (
+        "k: seen\n  the code has no instruction of a kind that probes ask for"
+    )
+
+
+def test_texture_is_global_memory_that_nobody_sees() -> None:
+    coverage = covered("TEX.LL", "SUST.D.BA", "STG.E", fired={"global": [32]})
+    assert coverage.verdict == "partly"
+    assert coverage.reasons == (
+        "2 texture instructions were not seen: the Sanitizer library 13.5 has no callback for"
+        " texture and surface instructions",
+    )
+    # shared memory is asked for: texture does not matter, what the tensor core reads does
+    shared = covered("TEX.LL", "HGMMA.64x8x16.F32", "LDS", wanted={"shared"})
+    assert shared.verdict == "partly"
+    assert [one.split(":")[0] for one in shared.reasons] == [
+        "1 tensor_core instruction was not seen"
+    ]
+
+
+def test_opcodes_pasta_does_not_know() -> None:
+    coverage = covered("LDFOO.E.64", "LDFOO.E", "LDG.E")
+    assert coverage.verdict == "partly"
+    assert coverage.reasons == (
+        "2 unknown instructions were not seen: not known to PASTA (LDFOO.E, LDFOO.E.64)",
+    )
+    assert covered("LDFOO.E", wanted={"barrier"}).verdict == "seen"
+
+
+def test_prefetches_lose_nothing() -> None:
+    assert covered("CCTL.E.PF2", "UTMAPF.L2.2D", "LDG.E").verdict == "seen"
+
+
+def test_generic_instructions_count_where_their_addresses_lie() -> None:
+    coverage = covered(
+        "LD.E", "LDG.E", "LDS", "ST.E",
+        fired={"global": [0, 16], "shared": [0, 32]},
+        wanted={"global", "shared"},
+    )  # fmt: skip
+    assert row(coverage, "generic").state == "1 of 2 executed"
+    assert row(coverage, "global").state == "1 of 1 executed"
+    assert row(coverage, "shared").state == "1 of 1 executed"
+    assert coverage.verdict == "seen"
+    assert coverage.notes == (
+        "2 instructions may access any space (generic addresses):"
+        " an access counts where its address lies",
+    )
+
+
+def test_generic_instructions_alone_are_not_an_empty_kernel() -> None:
+    unpatched = covered("LD.E", patched=set())
+    assert unpatched.verdict == "unseen"
+    assert unpatched.reasons == ("1 generic instruction was not seen: not patched in this kernel",)
+    assert covered("LD.E").verdict == "seen"
+
+
+def test_calls_outside_the_kernel_are_counted_in() -> None:
+    kernel = function("k", "LDG.E", "CALL.ABS.NOINC", calls=frozenset({"f"}))
+    f = function("f", "LDG.E", "UTMALDG.2D", "CALL.ABS.NOINC", calls=frozenset({"k", "g"}))
+    g = function("g", "LDG.E")
+    coverage = cover(
+        "k", code(kernel, f, g), {"global": [0, 0x4000]},
+        wanted=GLOBAL_MEMORY, patched={"global"}, backend=OLD,
+    )  # fmt: skip
+    assert row(coverage, "global").state == "2 of 3 executed"
+    assert row(coverage, "tensor_load").instructions == 1
+    assert coverage.notes == ()
+    alone = cover("k", code(kernel), {}, wanted=GLOBAL_MEMORY, patched=GLOBAL_MEMORY, backend=NEW)
+    assert alone.notes == ("calls code that is not counted here: f",)
+
+
+def test_indirect_calls_are_noted() -> None:
+    kernel = Function("k", 16, (), indirect=True)
+    coverage = cover("k", code(kernel), {}, wanted={"global"}, patched={"global"}, backend=NEW)
+    assert coverage.notes == ("calls code that is not counted here: functions chosen at run time",)
+
+
+def test_what_fired_must_be_in_the_code() -> None:
+    coverage = covered("IMAD", "LDG.E", fired={"global": [16, 0x20]})
+    assert coverage.notes == (
+        "1 instruction fired where the code has none of their kind:"
+        " the counts of instructions may be those of other code",
+    )
+
+
+def test_without_a_disassembler() -> None:
+    missing = Code(None, "nvdisasm was not found: pip install nvidia-cuda-nvdisasm")
+    fired = cover(
+        "k", missing, {"global": [0, 16]}, wanted={"global"}, patched={"global"}, backend=NEW
+    )
+    assert fired.verdict == "seen"
+    assert row(fired, "global").state == "2 executed"
+    assert fired.notes == (
+        "from what fired; what else the code contains is not known:"
+        " nvdisasm was not found: pip install nvidia-cuda-nvdisasm",
+    )
+    silent = cover("k", missing, {}, wanted={"global"}, patched={"global"}, backend=NEW)
+    assert silent.verdict == "unknown"
+    assert row(silent, "global").state == (
+        "0 executed (patched; whether the code has any is not known)"
+    )
+    part = cover(
+        "k", missing, {"global": [0]},
+        wanted={"global", "tensor_load"}, patched={"global"}, backend=OLD,
+    )  # fmt: skip
+    assert part.verdict == "partly"
+    assert part.reasons == (
+        "tensor_load instructions, if the code has any, were not seen:"
+        " the Sanitizer library 13.0 has no callback for them",
+    )
+    none = cover("k", missing, {}, wanted={"tensor_load"}, patched=set(), backend=OLD)
+    assert none.verdict == "unseen"
+
+
+def test_a_kernel_that_the_module_does_not_have() -> None:
+    coverage = cover(
+        "k",
+        code(function("other", "LDG.E")),
+        {},
+        wanted={"global"},
+        patched={"global"},
+        backend=NEW,
+    )
+    assert coverage.verdict == "unknown"
+    assert "the module's code does not have this kernel" in coverage.notes[0]
+
+
+def test_kernels_begin_and_end() -> None:
+    coverage = covered(
+        "BAR.SYNC", "LDG.E",
+        fired={"block_enter": [0], "block_exit": [32], "barrier": [0]},
+        wanted={"block_enter", "block_exit", "barrier"},
+    )  # fmt: skip
+    assert [row(coverage, kind).state for kind in ("block_enter", "block_exit", "barrier")] == [
+        "1 of 1 executed",
+        "1 of 1 executed",
+        "1 of 1 executed",
+    ]
+    assert coverage.verdict == "seen"
+    assert coverage.notes == ()
+
+
+def test_kinds_have_names() -> None:
+    with pytest.raises(ValueError, match="'globl' is no access kind"):
+        covered("LDG.E", wanted={"globl"})
+    with pytest.raises(ValueError, match="'texture' is no access kind"):
+        covered("LDG.E", fired={"texture": [0]})
+
+
+def test_what_versions_of_the_sanitizer_see() -> None:
+    everything = frozenset(sass.SPACES)
+    assert sanitizer((13, 5)).kinds == everything - {"tensor_store"}
+    assert everything - sanitizer((13, 0)).kinds == {"tensor_load", "tensor_store"}
+    assert everything - sanitizer((12, 8)).kinds == {
+        "tensor_load", "tensor_store", "bulk_store", "bulk_reduction", "bulk_shared",
+    }  # fmt: skip
+
+
+def test_table_begins_with_what_was_missed() -> None:
+    seen = covered("LDG.E", fired={"global": [0]}, wanted={"global"})
+    unseen = covered("UTMALDG.2D", wanted={"tensor_load"}, backend=OLD)
+    unknown = cover("f", Code(None), {}, wanted={"global"}, patched={"global"}, backend=NEW)
+    rows = list(table([seen, unknown, unseen], {"k": "kernel(int)"}).rows())
+    told = [(one["kernel"], one["kind"], one["instructions"], one["executed"]) for one in rows]
+    assert told[0] == ("kernel(int)", "tensor_load", 1, 0)
+    assert ("f", "global", None, 0) in told
+    assert ("kernel(int)", "global", 1, 1) in told
+    assert rows[0]["coverage"] == "unseen"
+    assert rows[0]["state"] == "not seen: the Sanitizer library 13.0 has no callback for them"
+    assert table([]).columns.keys() == table([seen]).columns.keys()
+    table([seen, unknown]).to_arrow()
+
+
+def test_reads_a_kernel_and_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = {
+        "k": function("k", "CALL.ABS.NOINC", calls=frozenset({"f"})),
+        "f": function("f", "LDG.E", calls=frozenset({"k", "absent"})),
+        "other": function("other"),
+    }
+    asked = []
+
+    def disassemble(
+        cubin: bytes, functions: set[str] | None, *, cache: Path | None
+    ) -> list[Function]:
+        asked.append(functions)
+        return [one for name, one in module.items() if functions is None or name in functions]
+
+    monkeypatch.setattr(sass, "disassemble", disassemble)
+    assert read_code(b"", ["k"]).functions == {"k": module["k"], "f": module["f"]}
+    assert asked == [{"k"}, {"f"}, {"absent"}]
+    assert read_code(b"").functions == module
+
+
+def test_reading_code_never_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sass, "find_nvdisasm", lambda: None)
+    assert read_code(b"\x7fELF") == Code(
+        None, "nvdisasm was not found: pip install nvidia-cuda-nvdisasm"
+    )
+    gone = read_code(tmp_path / "gone.cubin")
+    assert gone.functions is None
+    assert "No such file" in gone.reason

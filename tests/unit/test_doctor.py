@@ -1,0 +1,135 @@
+"""What `pasta doctor` says of the parts that probes on NVIDIA GPUs need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pasta.cli import doctor
+from pasta.cli.doctor import Check
+from pasta.probes.nvptx import find_ptxas
+from pasta.probes.signatures import VERSIONS
+
+Checks = Callable[[], dict[str, Check]]
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Checks:
+    """Checks by name, of an environment that has nothing of NVIDIA's; tests add to it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PASTA_SANITIZER_LIB", str(tmp_path / "none.so"))
+    monkeypatch.setenv("PASTA_PTXAS", str(program(tmp_path / "ptxas", "release 13.0, V13.0.88")))
+    monkeypatch.setenv("PASTA_NVDISASM", str(program(tmp_path / "nvdisasm", "release 13.5, V13")))
+    monkeypatch.delenv("PASTA_SANITIZER_VERSION", raising=False)
+
+    def found() -> dict[str, Check]:
+        find_ptxas.cache_clear()
+        try:
+            return {each.name: each for each in doctor._probes()}
+        finally:
+            find_ptxas.cache_clear()
+
+    return found
+
+
+def program(path: Path, text: str, status: int = 0) -> Path:
+    path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, {text}'\nexit {status}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_everything_is_there(
+    checks: Checks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = tmp_path / "libsanitizer-public.so"
+    library.touch()
+    monkeypatch.setenv("PASTA_SANITIZER_LIB", str(library))
+    monkeypatch.setenv("PASTA_SANITIZER_VERSION", VERSIONS[-1])
+    found = checks()
+    assert {each.state for each in found.values()} == {"ok"}
+    assert found["ptxas"].found == f"13.0 at {tmp_path}/ptxas"
+    assert found["nvdisasm"].found == f"13.5 at {tmp_path}/nvdisasm"
+    assert found["Sanitizer for probes"].found == f"{VERSIONS[-1]} of {library}"
+    assert found["probe cache"].found == f"{tmp_path}/cache/pasta/probes is writable"
+
+
+def test_a_ptxas_that_is_too_old(checks: Checks, tmp_path: Path) -> None:
+    program(tmp_path / "ptxas", "release 11.8, V11.8.89")
+    found = checks()["ptxas"]
+    assert (found.state, found.remedy) == ("note", "pip install nvidia-cuda-nvcc, or PASTA_PTXAS")
+    assert found.found.endswith("probes need 12.0 or newer")
+
+
+@pytest.mark.parametrize("name", ["ptxas", "nvdisasm"])
+def test_a_program_that_fails(checks: Checks, tmp_path: Path, name: str) -> None:
+    program(tmp_path / name, "release 13.0", status=1)
+    found = checks()[name]
+    assert found.state == "missing"
+    assert found.remedy.endswith(f"PASTA_{name.upper()}")
+
+
+@pytest.mark.parametrize("name", ["ptxas", "nvdisasm"])
+def test_a_file_that_is_no_program(checks: Checks, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x7fELF")
+    found = checks()[name]
+    assert found.state == "missing"
+    assert "cannot be run" in found.found
+
+
+def test_a_named_ptxas_that_is_not_there(checks: Checks, tmp_path: Path) -> None:
+    (tmp_path / "ptxas").unlink()
+    found = checks()["ptxas"]
+    assert found.state == "note"
+    assert found.found == f"PASTA_PTXAS names {tmp_path}/ptxas, which cannot be run"
+    assert found.remedy == "pip install nvidia-cuda-nvcc, or PASTA_PTXAS"
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [
+        ("12.9", "12.9, which does not see tensor_load"),
+        (
+            "99.0",
+            "probes do not run: probes do not know version 99.0 of NVIDIA's Sanitizer library",
+        ),
+    ],
+)
+def test_a_sanitizer_that_probes_do_not_fit(
+    checks: Checks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, found: str
+) -> None:
+    (tmp_path / "none.so").touch()
+    monkeypatch.setenv("PASTA_SANITIZER_VERSION", version)
+    check = checks()["Sanitizer for probes"]
+    assert check.state == "note"
+    assert check.found.startswith(found)
+    assert "nvidia-cuda-sanitizer-api" in check.remedy
+
+
+def test_a_sanitizer_of_unknown_version(checks: Checks, tmp_path: Path) -> None:
+    (tmp_path / "none.so").touch()
+    check = checks()["Sanitizer for probes"]
+    assert check.state == "note"
+    assert check.remedy == f"say it: PASTA_SANITIZER_VERSION={VERSIONS[-1]}"
+
+
+def test_a_cache_that_cannot_be_written(
+    checks: Checks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    usable = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != tmp_path and usable(path, mode)
+    )
+    assert checks()["probe cache"].state == "note"
+
+
+def test_a_cache_under_a_file(
+    checks: Checks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    found = checks()["probe cache"]
+    assert (found.state, found.remedy) == ("note", "set XDG_CACHE_HOME")
+    assert found.found.startswith(f"{tmp_path}/file/pasta/probes cannot be written")

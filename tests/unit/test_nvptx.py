@@ -1,0 +1,407 @@
+"""Python functions as patches: PTX and cubins, without a GPU."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta.errors import MissingDependency
+from pasta.probes import nvptx
+from pasta.probes.intrinsics import (
+    activemask,
+    atomic_add_u64,
+    ballot_sync,
+    ctz,
+    lane_id,
+    load_u32,
+    load_u64,
+    lshr,
+    match_any_sync,
+    popc,
+    shfl_sync,
+    smid,
+    store_u64,
+    ult,
+)
+from pasta.probes.nvptx import PatchError, PatchFunction, compile_patches, find_ptxas, to_ptx
+
+MEMORY_ACCESS = ("u64", "u64", "u64", "u32", "u32", "u64")
+
+
+def ptx_of(
+    function: Callable[..., Any], arguments: Sequence[str] = ("u64", "u64"), sm: int = 90
+) -> str:
+    return to_ptx([PatchFunction("patch", function, tuple(arguments))], sm)
+
+
+def instructions(ptx: str) -> list[str]:
+    """Opcodes and labels of the one function in `ptx`, in order."""
+    body = ptx[ptx.index("\n{") :]
+    lines = (line.split("//")[0].strip() for line in body.splitlines())
+    return [
+        line.split()[1] if line.startswith("@") else line.split()[0]
+        for line in lines
+        if line and not line.startswith((".", "{", "}"))
+    ]
+
+
+# ---- an example: which range an address is in, counted per multiprocessor --------------------
+
+
+def find_range(table, count, address):
+    """Number of the range (begin, end) that holds `address`, in a sorted table; -1: none."""
+    low = 0
+    high = count
+    while low < high:
+        middle = (low + high) >> 1
+        if ult(address, load_u64(table + 16 * middle)):
+            high = middle
+        else:
+            low = middle + 1
+    if low == 0:
+        return -1
+    if ult(address, load_u64(table + 16 * low - 8)):
+        return low - 1
+    return -1
+
+
+def count_ranges(place, pc, address, size, flags, data):
+    """`place`: table, counters, number of ranges, counters per multiprocessor."""
+    if place == 0:
+        return 0
+    table = load_u64(place)
+    counters = load_u64(place + 8)
+    count = load_u32(place + 16)
+    columns = load_u32(place + 20)
+    found = find_range(table, count, address)
+    mask = activemask()
+    same = match_any_sync(mask, found)
+    if ctz(same) == lane_id() and found >= 0:
+        atomic_add_u64(counters + 8 * (smid() * columns + found), popc(same))
+    return 0
+
+
+def test_a_patch_is_one_c_function_that_calls_nothing() -> None:
+    ptx = ptx_of(count_ranges, MEMORY_ACCESS)
+    declared = re.findall(r"^\.(?:visible|weak|extern|func|global|const|shared).*", ptx, re.M)
+    assert declared == [".visible .func  (.param .b32 func_retval0) patch("]
+    parameters = re.findall(r"\.param \.(b\d+) patch_param_(\d)", ptx)
+    assert parameters == [
+        ("b64", "0"), ("b64", "1"), ("b64", "2"), ("b32", "3"), ("b32", "4"), ("b64", "5"),
+    ]  # fmt: skip
+    assert not re.search(r"\.local|__local_depot|\bcall\b|trap|\.f32|\.f64|vprintf", ptx)
+
+
+def test_a_patch_reads_global_memory_and_reduces() -> None:
+    opcodes = instructions(ptx_of(count_ranges, MEMORY_ACCESS))
+    memory = {opcode for opcode in opcodes if opcode.startswith(("ld.", "st.", "atom", "red"))}
+    assert memory == {
+        "ld.param.b64", "ld.global.b64", "ld.global.b32", "red.relaxed.gpu.global.add.u64",
+        "st.param.b32",
+    }  # fmt: skip
+    assert opcodes.count("match.any.sync.b32") == 1
+
+
+@pytest.mark.parametrize(
+    ("sm", "version", "base"),
+    [(75, "6.3", 75), (80, "7.0", 80), (89, "7.0", 80), (90, "8.0", 90), (120, "8.0", 90)],
+)
+def test_ptx_is_of_a_version_that_old_compilers_read(sm: int, version: str, base: int) -> None:
+    ptx = ptx_of(count_ranges, MEMORY_ACCESS, sm)
+    assert f".version {version}\n.target sm_{base}\n" in ptx
+
+
+def test_an_architecture_that_llvm_does_not_know_does_not_end_the_process() -> None:
+    assert ".target sm_90" in ptx_of(count_ranges, MEMORY_ACCESS, 199)
+
+
+def test_an_architecture_without_warp_matching_is_refused() -> None:
+    with pytest.raises(PatchError, match="sm_75 or later, not sm_61"):
+        ptx_of(count_ranges, MEMORY_ACCESS, 61)
+
+
+# ---- what lanes do together stays where it is ------------------------------------------------
+
+
+def active_after_a_branch(place, address):
+    kind = 2
+    if ult(address, 100):
+        kind = 1
+        store_u64(place, address)
+    mask = activemask()
+    if kind == 1:
+        store_u64(place + 8, address)
+    store_u64(place + 16, match_any_sync(mask, address))
+    return 0
+
+
+def lanes_here(place):
+    return popc(activemask())
+
+
+def active_in_a_callee(place, address):
+    kind = 2
+    if ult(address, 100):
+        kind = 1
+        store_u64(place, address)
+    lanes = lanes_here(place)
+    if kind == 1:
+        store_u64(place + 8, address)
+    store_u64(place + 16, lanes)
+    return 0
+
+
+@pytest.mark.parametrize("function", [active_after_a_branch, active_in_a_callee])
+def test_the_active_lanes_are_asked_for_once_where_branches_have_met(
+    function: Callable[..., Any],
+) -> None:
+    # LLVM would copy it to both sides of the first branch, to spare testing `kind`.
+    opcodes = instructions(ptx_of(function))
+    asked = [i for i, opcode in enumerate(opcodes) if opcode == "activemask.b32"]
+    first_store = opcodes.index("st.global.b64")
+    assert len(asked) == 1
+    assert first_store < asked[0]
+    assert any(opcode.endswith(":") for opcode in opcodes[first_store : asked[0]])
+
+
+def match_in_a_branch(place, value):
+    mask = activemask()
+    if place != 0:
+        store_u64(place, match_any_sync(mask, value))
+    return 0
+
+
+def ballots_in_both_branches(place, value):
+    mask = activemask()
+    if value > 7:
+        store_u64(place, ballot_sync(mask, value & 1))
+    else:
+        store_u64(place + 8, ballot_sync(mask, value & 1))
+    return 0
+
+
+def test_a_match_in_a_branch_stays_in_it() -> None:
+    opcodes = instructions(ptx_of(match_in_a_branch))
+    assert opcodes.index("activemask.b32") < opcodes.index("bra")
+    assert opcodes.index("bra") < opcodes.index("match.any.sync.b32")
+
+
+def test_equal_votes_of_two_branches_are_not_made_one() -> None:
+    opcodes = instructions(ptx_of(ballots_in_both_branches))
+    assert opcodes.count("vote.sync.ballot.b32") == 2
+    assert opcodes.index("bra") < opcodes.index("vote.sync.ballot.b32")
+
+
+# ---- integers --------------------------------------------------------------------------------
+
+
+def compares(place, address):
+    if ult(address, load_u64(place)):
+        return 1
+    return 0
+
+
+def compares_signed(place, address):
+    if address < load_u64(place):
+        return 1
+    return 0
+
+
+def narrow(place, size, flags):
+    store_u64(place, size)
+    store_u64(place + 8, flags)
+    return -1
+
+
+def test_comparisons_are_signed_but_for_ult() -> None:
+    assert "setp.lt.u64" in ptx_of(compares)
+    assert "setp.lt.s64" in ptx_of(compares_signed)
+
+
+def test_parameters_of_32_bits_are_widened_by_their_sign() -> None:
+    ptx = ptx_of(narrow, ("u64", "u32", "i32"))
+    assert re.search(r"ld\.param\.b32\s+%rd\d+, \[patch_param_1\]", ptx)
+    assert re.search(r"ld\.param\.s32\s+%rd\d+, \[patch_param_2\]", ptx)
+    assert re.search(r"st\.param\.b32\s+\[func_retval0\], -1", ptx)
+
+
+def shuffles(place, value):
+    store_u64(place, shfl_sync(activemask(), value, lshr(value, 60)))
+    return 0
+
+
+def test_a_shuffle_moves_both_halves() -> None:
+    assert instructions(ptx_of(shuffles)).count("shfl.sync.idx.b32") == 2
+
+
+# ---- what is refused -------------------------------------------------------------------------
+
+
+def raises(place, value):
+    if value == 7:
+        raise ValueError
+    return 0
+
+
+def unknown_step(place, value):
+    for i in range(0, value, load_u64(place)):
+        store_u64(place, i)
+    return 0
+
+
+def known_step(place, value):
+    for i in range(value, 0, -2):
+        store_u64(place + 8 * i, i)
+    return 0
+
+
+def divides(place, value):
+    store_u64(place, int(value / 3))
+    return 0
+
+
+def stores_a_fraction(place, value):
+    store_u64(place, value / 3)
+    return 0
+
+
+def prints(place, value):
+    print(value)
+    return 0
+
+
+def returns_nothing(place, value):
+    if value:
+        return 1
+    return None
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (raises, "patch can raise an exception"),
+        (unknown_step, "patch can raise an exception"),
+        (divides, "patch computes with floating-point numbers: use // for /"),
+        (stores_a_fraction, r"store_u64\(\) takes integers, not float64"),
+        (prints, "patch needs Python at run time"),
+        (returns_nothing, "patch does not compile"),
+    ],
+)
+def test_what_is_no_code_for_a_gpu_is_refused(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(PatchError, match=message):
+        ptx_of(function)
+
+
+def test_an_exception_that_cannot_happen_is_none() -> None:
+    assert "st.global.b64" in instructions(ptx_of(known_step))
+
+
+# ---- ptxas -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ptxas() -> Path:
+    try:
+        return find_ptxas()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def fresh() -> Any:
+    find_ptxas.cache_clear()
+    yield
+    find_ptxas.cache_clear()
+
+
+def symbols(cubin: bytes) -> dict[str, tuple[int, int]]:
+    """Type and bytes of each named symbol of an ELF file of 64 bits."""
+    sections, size, count = (
+        struct.unpack_from("<Q", cubin, 40)[0],
+        *struct.unpack_from("<HH", cubin, 58),
+    )
+    headers = [struct.unpack_from("<IIQQQQIIQQ", cubin, sections + i * size) for i in range(count)]
+    found = {}
+    for _, kind, _, _, offset, length, link, *_ in headers:
+        if kind != 2:  # SHT_SYMTAB
+            continue
+        names = headers[link][4]
+        for at in range(offset, offset + length, 24):
+            name, info, _, _, _, extent = struct.unpack_from("<IBBHQQ", cubin, at)
+            text = cubin[names + name : cubin.index(b"\0", names + name)].decode()
+            found[text] = (info & 15, extent)
+    return found
+
+
+@pytest.mark.parametrize("sm", [80, 90, 100])
+def test_a_cubin_holds_each_patch_as_a_function(ptxas: Path, sm: int) -> None:
+    made = compile_patches(
+        [
+            PatchFunction("on_access", count_ranges, MEMORY_ACCESS),
+            PatchFunction("on_other", active_in_a_callee, ("u64", "u64")),
+        ],
+        sm,
+    )
+    functions = {name: extent for name, (kind, extent) in symbols(made.cubin).items() if kind == 2}
+    # Before Hopper, ptxas adds a function of its own for what has no instruction.
+    added = {name for name in functions if name.startswith("__cuda_")}
+    assert set(functions) - added == {"on_access", "on_other"}
+    assert all(functions.values())
+    assert "Function properties for on_access" in made.usage
+
+
+def test_a_patch_spills_at_most_what_the_same_code_in_cuda_does(ptxas: Path) -> None:
+    # nvcc 13.0's of the same function: 8 bytes, and 97 instructions.
+    made = compile_patches([PatchFunction("on_access", count_ranges, MEMORY_ACCESS)], 90)
+    spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", made.usage)
+    assert spilled is not None
+    assert max(int(spilled[1]), int(spilled[2])) <= 8
+
+
+def test_what_ptxas_says_is_said(ptxas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvptx, "to_ptx", lambda functions, sm: ".version 8.0\n.target sm_90\nbad\n")
+    with pytest.raises(PatchError, match=r"ptxas refuses the patches: .*line 3"):
+        compile_patches([], 90)
+
+
+def test_ptxas_is_the_named_one(
+    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "ptxas"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PASTA_PTXAS", str(tool))
+    assert find_ptxas() == tool
+
+
+def test_a_named_ptxas_that_is_not_there_is_an_error(
+    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASTA_PTXAS", str(tmp_path / "none"))
+    with pytest.raises(MissingDependency, match="cannot be run"):
+        find_ptxas()
+
+
+def test_ptxas_of_a_wheel_comes_before_a_toolkit(
+    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = {
+        "wheel": tmp_path / "site" / "nvidia" / "cu13" / "bin" / "ptxas",
+        "toolkit": tmp_path / "cuda" / "bin" / "ptxas",
+    }
+    for tool in tools.values():
+        tool.parent.mkdir(parents=True)
+        tool.write_text("#!/bin/sh\n")
+        tool.chmod(0o755)
+    monkeypatch.delenv("PASTA_PTXAS", raising=False)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    monkeypatch.setattr("sys.path", [str(tmp_path / "site")])
+    assert find_ptxas() == tools["wheel"]
+    tools["wheel"].unlink()
+    find_ptxas.cache_clear()
+    assert find_ptxas() == tools["toolkit"]

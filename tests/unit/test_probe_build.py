@@ -1,0 +1,190 @@
+"""Patches compiled once, and the plan: versions, the cache, what is said where something lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pasta.errors import MissingDependency, PastaError
+from pasta.plugins import built_in_names, load_tools
+from pasta.probes import Counter, probe
+from pasta.probes.build import library_version, plan_for
+from pasta.probes.nvptx import find_ptxas
+from pasta.tool import Result, Tool
+
+ROOT = Path(__file__).resolve().parents[2]
+PTXAS = """#!/bin/sh
+while [ $# -gt 0 ]; do
+    [ "$1" = -o ] && echo cubin >"$2"
+    shift
+done
+echo call >>{log}
+"""
+
+
+class Counted(Tool):
+    """Counts accesses."""
+
+    total = Counter()
+
+    @probe.global_memory
+    def count(access, maps) -> None:  # type: ignore[no-untyped-def]
+        maps.total.add()
+
+    def result(self) -> Result:
+        return Result(summary="")
+
+
+@pytest.fixture
+def ptxas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a line for each call of a compiler that makes nothing."""
+    log = tmp_path / "calls"
+    log.write_text("")
+    script = tmp_path / "ptxas"
+    script.write_text(PTXAS.format(log=log))
+    script.chmod(0o755)
+    monkeypatch.setenv("PASTA_PTXAS", str(script))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PASTA_SANITIZER_VERSION", "13.5")
+    find_ptxas.cache_clear()
+    return log
+
+
+def calls(log: Path) -> int:
+    return len(log.read_text().splitlines())
+
+
+def plan(sms: tuple[int, ...] = (90,)) -> tuple[str, ...]:
+    return plan_for([Counted()], Path("libsanitizer-public.so"), sms, 1 << 28).lines
+
+
+def test_a_plan_is_compiled_once(ptxas: Path) -> None:
+    first = plan()
+    assert calls(ptxas) == 1
+    assert plan() == first
+    assert calls(ptxas) == 1
+    (cubin,) = (Path(line.split()[2]) for line in first if line.startswith("cubin 90 "))
+    assert cubin.read_text() == "cubin\n"
+    assert plan((90, 80))[0] == first[0]
+    assert calls(ptxas) == 2
+    assert "api 13.5" in first and "patch 3 pasta_global" in first
+
+
+def test_without_a_device_there_is_nothing_to_compile(ptxas: Path) -> None:
+    assert [line.split()[0] for line in plan(())] == ["kinds"]
+    assert calls(ptxas) == 0
+
+
+def test_two_processes_compile_once(ptxas: Path) -> None:
+    code = "from tests.unit.test_probe_build import plan; print(plan())"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    first, second = (process.communicate(timeout=60)[0] for process in both)
+    assert first == second and b"cubin" in first
+    assert calls(ptxas) == 1
+
+
+def test_no_ptxas_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("PASTA_PTXAS", "CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("pasta.runtime.injection.module_path", list)
+    monkeypatch.setattr("pasta.probes.nvptx.os.access", lambda path, mode: False)
+    find_ptxas.cache_clear()
+    with pytest.raises(MissingDependency) as raised:
+        find_ptxas()
+    find_ptxas.cache_clear()
+    assert "pip install nvidia-cuda-nvcc" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_unknown_version_is_one_line(ptxas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PASTA_SANITIZER_VERSION", "14.0")
+    with pytest.raises(PastaError, match=r"version 14\.0") as raised:
+        plan()
+    assert "\n" not in str(raised.value)
+    assert calls(ptxas) == 0
+
+
+@pytest.mark.parametrize(
+    ("library", "beside", "text", "version"),
+    [
+        ("nvidia/cu13/compute-sanitizer", "nvidia_cuda_sanitizer_api-13.4.92", "", "13.4"),
+        ("nvidia/cu13/lib", "nvidia_cuda_sanitizer_api-13.0.85", "", "13.0"),
+        ("nvidia/cuda_sanitizer_api/lib", "nvidia_cuda_sanitizer_api_cu12-12.9.79", "", "12.9"),
+        ("cuda/compute-sanitizer", "", '{"cuda_sanitizer_api": {"version": "13.1.118"}}', "13.1"),
+        ("cuda/compute-sanitizer", "", '{"cuda": {"version": "13.2.0"}}', "13.2"),
+    ],
+)
+def test_version_of_a_library(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+    beside: str,
+    text: str,
+    version: str,
+) -> None:
+    monkeypatch.delenv("PASTA_SANITIZER_VERSION", raising=False)
+    path = tmp_path / library / "libsanitizer-public.so"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    if beside:
+        (tmp_path / f"{beside}.dist-info").mkdir()
+    else:
+        json.loads(text)
+        (tmp_path / "cuda" / "version.json").write_text(text)
+    assert library_version(path) == version
+
+
+def test_library_of_no_known_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PASTA_SANITIZER_VERSION", raising=False)
+    with pytest.raises(PastaError, match="PASTA_SANITIZER_VERSION="):
+        library_version(tmp_path / "libsanitizer-public.so")
+
+
+def _has_ptxas() -> bool:
+    try:
+        return bool(find_ptxas())
+    except MissingDependency:
+        return False
+
+
+def _probing() -> list[str]:
+    return [name for name in built_in_names() if load_tools([name])[0].probes()]
+
+
+#: Every tool for one device and version; the one with all kinds of accesses for each other pair.
+COMBINATIONS = [
+    *((name, 90, "13.5") for name in _probing()),
+    *(
+        ("access_count", sm, version)
+        for version in ("12.9", "13.0", "13.5")
+        for sm in (80, 90, 100)
+        if (sm, version) != (90, "13.5")
+    ),
+]
+
+
+@pytest.mark.skipif(not _has_ptxas(), reason="no ptxas: pip install nvidia-cuda-nvcc")
+@pytest.mark.parametrize(("name", "sm", "version"), COMBINATIONS)
+def test_built_in_tools_compile(
+    name: str, sm: int, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PASTA_SANITIZER_VERSION", version)
+    find_ptxas.cache_clear()
+    lines = plan_for(load_tools([name]), Path("libsanitizer-public.so"), [sm], 1 << 28).lines
+    (cubin,) = (Path(line.split()[2]) for line in lines if line.startswith("cubin "))
+    assert cubin.read_bytes()[:4] == b"\x7fELF"
+    symbols = cubin.read_bytes()
+    for line in lines:
+        if line.startswith("patch "):
+            assert line.split()[2].encode() in symbols

@@ -1,0 +1,608 @@
+"""Probes on the CPU against a model that has no tables: every field and every sort of map."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace, cpu, probe
+from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE
+from pasta.probes.records import Accesses
+from pasta.processors.batch import ABSENT_U64
+from pasta.processors.filter import Filter
+from pasta.processors.pipeline import Pipeline
+from pasta.testing import Events, run_tool
+from pasta.tool import Result, Tool, option
+from tests.unit.probe_model import Made, Model
+
+ROUNDS = 3
+
+
+@probe.function
+def clamped(value: int, most: int) -> int:
+    if value > most:
+        return most
+    return value
+
+
+class Everything(Tool):
+    """Uses every field and every sort of map."""
+
+    bin = option(16, help="bytes per bin")
+    step = option(3, help="of a loop")
+
+    total = Counter(fields=("accesses", "bytes", "atomics", "at"))
+    by_launch = Counter(by="launch")
+    by_kernel = Counter(by=("kernel", "object"), fields=("reads", "writes"))
+    both = Counter(by=("launch", "kernel"))
+    objects = Counter(by=("object", "launch"))
+    pcs = Counter(by=("pc", 4), fields="seen")
+    blocks = Counter(by=("launch", "block"), blocks=4)
+    multiprocessors = Counter(by="sm")
+    heat = Histogram(by="object", bin=bin)
+    windows = Histogram(by=("launch", "object"), bin="64B", window=50)
+    kernels = Histogram(by=("object", "kernel"), bin=100)
+    metrics = PerPC("requests", "sectors", "ideal")
+    lanes = PerPC(bins=8)
+    banks = PerPC("ways", "ideal")
+    touched = Bitmap(by="launch", granularity=4)
+    of_objects = Bitmap(by=("object", "launch"), granularity=24)
+    ever = Bitmap(by="object", granularity="32B")
+    whole = Bitmap(by=(), granularity=1)
+    top = TopK(5, capacity=4096)
+    some = Trace()
+    warps = Trace()
+
+    @probe.global_memory
+    def every_lane(access: Any, maps: Any, options: Any) -> None:
+        """Everything that is counted for each lane."""
+        maps.total.add(accesses=1, bytes=access.bytes, atomics=access.is_atomic, at=access.lane)
+        maps.by_kernel.add(access.object, reads=access.is_read, writes=access.is_write)
+        maps.objects.add(access.object)
+        maps.heat.add(access.object, access.offset)
+        maps.windows.add(access.object, access.offset - 8, access.lane)
+        maps.kernels.add(access.object, access.offset, amount=access.kind)
+        maps.touched.touch(access)
+        maps.of_objects.touch(access)
+        maps.ever.touch(access)
+        maps.whole.touch(access)
+        maps.top.add(access.address // 64, 1 + access.leader)
+        if access.known and access.lane & 1:
+            maps.some.write(access)
+        for i in range(options.step):
+            if access.lane % options.step == i:
+                maps.pcs.add(access.pc, i - 1 + access.is_write, seen=clamped(access.lane, 7))
+
+    @probe.memory(per="warp")
+    def every_warp(access: Any, maps: Any) -> None:
+        maps.by_launch.add(access.warp)
+        maps.both.add()
+        maps.metrics.add(access.pc, requests=1, sectors=access.sectors, ideal=access.ideal_sectors)
+        maps.lanes.add(access.pc, access.lanes // 4)
+        if access.mask & 2:
+            maps.warps.write(access)
+
+    @probe.shared_memory(per="warp")
+    def shared(access: Any, maps: Any) -> None:
+        maps.banks.add(access.pc, ways=access.ways, ideal=access.ideal_ways)
+
+    @probe.on("barrier", "block_enter", "call")
+    def others(access: Any, maps: Any) -> None:
+        maps.blocks.add(access.block)
+        maps.multiprocessors.add(access.sm, access.launch + 1)
+
+    def start(self) -> None:
+        self.given: list[tuple[str, Any, Any]] = []
+
+    def on_accesses(self, accesses: Accesses) -> None:
+        lanes = accesses.lanes
+        self.given.append((accesses.map, accesses.records, (lanes, accesses.objects(lanes))))
+
+    def result(self) -> Result:
+        return Result(summary="")
+
+
+# ---- programs of events and accesses
+
+SPACE = 1024
+ADDRESS = st.integers(0, SPACE)
+KINDS = [name for name in KIND if name != "block_exit"]
+
+
+@st.composite
+def addresses(draw: st.DrawFn, lanes: int, bytes: int) -> list[int]:
+    how = draw(st.sampled_from(("linear", "random", "same", "far")))
+    start = draw(ADDRESS)
+    if how == "linear":
+        stride = draw(st.sampled_from([bytes, 4, 1, 0, -bytes, 33, 128, -7]))
+        start += 32 * abs(stride)
+        return [start + stride * lane for lane in range(lanes)]
+    if how == "same":
+        return [start] * lanes
+    found = [draw(ADDRESS) for _ in range(lanes)]
+    return [each + (each % 3 << 40) for each in found] if how == "far" else found
+
+
+@st.composite
+def access_of(draw: st.DrawFn, launches: int) -> Made:
+    kind = draw(st.sampled_from(KINDS))
+    has_memory = KIND[kind].space != "none"
+    bytes = draw(st.sampled_from([1, 2, 4, 8, 16, 32, 100, 0])) if has_memory else 0
+    mask = draw(st.sampled_from([0xFFFF_FFFF, 1, 0x8000_0000, 0xFFFF, 0xAAAA_5555, 0b1110]))
+    rows, stride, form = 1, 0, None
+    if kind.startswith(("bulk", "tensor")):
+        mask = 1 << draw(st.integers(0, 31))
+        rows, stride = draw(st.integers(1, 5)), draw(st.sampled_from([0, 8, 100, 300, -60]))
+        form = ROWS
+    count = bin(mask).count("1")
+    flags = draw(st.sampled_from([1, 2, 7, 8])) if has_memory else 0
+    found = draw(addresses(count, bytes)) if has_memory else []
+    if form == ROWS:
+        found = [found[0] + 300]
+    elif found:
+        form = draw(st.sampled_from([None, FULL]))
+    return Made(
+        kind=kind,
+        launch=draw(st.integers(max(0, launches - 3), launches - 1)),
+        mask=mask,
+        addresses=found,
+        bytes=bytes,
+        flags=flags,
+        pc=16 * draw(st.integers(0, 3)),
+        block=draw(st.integers(0, 6)),
+        warp=draw(st.integers(0, 2)),
+        sm=draw(st.sampled_from([0, 7, 255])),
+        rows=rows,
+        stride=stride,
+        form=form,
+    )
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[Any]:
+    steps: list[Any] = []
+    launches = 0
+    live: list[tuple[str, int]] = []
+    for _ in range(draw(st.integers(8, 40))):
+        what = draw(st.sampled_from(["alloc", "free", "launch", "access", "access"]))
+        if what == "alloc":
+            layer = draw(st.sampled_from(("tensor", "memory", "virtual")))
+            size = draw(st.sampled_from([1, 7, 64, 300, 700, ABSENT_U64]))
+            step = ("alloc", layer, draw(ADDRESS), size)
+            live.append(step[1:3])
+            steps.append(step)
+        elif what == "free" and live:
+            steps.append(("free", *draw(st.sampled_from(live))))
+        elif what == "launch" or not launches:
+            steps.append(("launch", draw(st.sampled_from(["one", "two"]))))
+            launches += 1
+        else:
+            steps.append(draw(access_of(launches)))
+    return steps
+
+
+def play(steps: list[Any], tool: Tool) -> tuple[Events, Model]:
+    events, model = Events(), Model(tool)
+    memory = {"memory": "device", "virtual": "virtual"}
+    for step in steps:
+        if isinstance(step, Made):
+            fields = {
+                name: value
+                for name, value in vars(step).items()
+                if name not in ("kind", "addresses", "flags")
+            }
+            add_access(events, step, fields)
+            model.access(step)
+        elif step[0] == "launch":
+            events.launch(step[1])
+            model.launch(step[1])
+        elif step[1] == "tensor":
+            {"alloc": events.tensor_alloc, "free": events.tensor_free}[step[0]](*step[2:])
+        elif step[0] == "alloc":
+            events.alloc(step[2], step[3], memory[step[1]])
+        else:
+            events.free(step[2], memory[step[1]])
+        if not isinstance(step, Made) and step[0] in ("alloc", "free"):
+            {"alloc": model.alloc, "free": model.free}[step[0]](*step[1:])
+    return events, model
+
+
+def add_access(events: Events, made: Made, fields: dict[str, Any]) -> None:
+    read, write, atomic = made.flags & 1, made.flags & 2, made.flags & 4
+    events.access(
+        made.kind,
+        made.addresses,
+        read=bool(read),
+        write=bool(write),
+        atomic=bool(atomic),
+        **fields,
+    )
+
+
+def rows_of(tool: Tool, name: str) -> dict[tuple[int, ...], tuple[int, ...]]:
+    rows = tool._maps[name].rows()
+    fields = 2 if tool.maps()[name].type == "bitmap" else len(tool.maps()[name].fields)
+    found = {tuple(row[:-fields]): tuple(row[-fields:]) for row in map(tuple, rows.tolist())}
+    assert len(found) == len(rows), f"{name}: rows of equal keys"
+    return found
+
+
+def check(tool: Tool, model: Model, events: Events) -> None:
+    for name, expected in model.maps.items():
+        kind = expected.spec.type
+        if kind == "trace":
+            assert isinstance(tool, Everything)
+            check_trace(tool, name, expected.written, model)
+        elif kind == "top_k":
+            everything = {key[0]: count for (key, _), count in expected.sums.items()}
+            best = sorted(everything.items(), key=lambda each: (-each[1], each[0]))
+            assert tool._maps[name].rows().tolist() == best[: expected.spec.k]
+            assert tool._maps[name].total() == sum(everything.values())
+        else:
+            assert rows_of(tool, name) == expected.rows(events.string), name
+
+
+def check_trace(tool: Everything, name: str, written: list[tuple[Made, int]], model: Model) -> None:
+    given = [(records, lanes) for map_name, records, lanes in tool.given if map_name == name]
+    records = [record for some, _ in given for record in some.tolist()]
+    assert [(each[0], each[1], each[5], each[9 + 1]) for each in records] == [
+        (mask, KIND[made.kind].number, made.bytes, made.pc) for made, mask in written
+    ]
+    found = [
+        (int(lane["lane"]), int(lane["address"]), int(object))
+        for _, (lanes, objects) in given
+        for lane, object in zip(lanes, objects, strict=True)
+    ]
+    expected = []
+    for made, mask in written:
+        for lane, address in zip(made.lanes, made.addresses, strict=True):
+            if mask >> lane & 1:
+                thing = model.object_at(made.launch, address)
+                known = thing is not None and KIND[made.kind].space == "global"
+                expected.append((lane, address, thing.id if known and thing else -1))
+    assert found == expected
+
+
+EXAMPLES = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def run_and_check(steps: list[Any], splits: list[int]) -> None:
+    tool = Everything({"step": ROUNDS})
+    events, model = play(steps, tool)
+    pipeline = Pipeline(Filter(), [tool], events.context())
+    inside = [each for each in splits if each < len(events)]
+    for batch, accesses in events.stretches(inside):
+        pipeline.feed(batch)
+        pipeline.feed_accesses(accesses)
+    pipeline.finish()
+    assert not pipeline.failures, pipeline.failures["everything"].traceback
+    check(tool, model, events)
+
+
+@EXAMPLES
+@given(programs(), st.lists(st.integers(1, 30), max_size=3, unique=True))
+def test_probes_count_what_the_model_counts(steps: list[Any], splits: list[int]) -> None:
+    run_and_check(steps, splits)
+
+
+@pytest.mark.parametrize("delivered", [4, 1 << 20], ids=["delivering", "growing"])
+def test_maps_that_are_full_all_the_time(monkeypatch: Any, delivered: int) -> None:
+    """Where a map is full within a record, nothing is lost and nothing counts twice."""
+    monkeypatch.setattr(cpu, "_SMALLEST", 2)
+    monkeypatch.setattr(cpu, "_DELIVERED", delivered)
+
+    @settings(EXAMPLES, max_examples=60)
+    @given(programs())
+    def run(steps: list[Any]) -> None:
+        run_and_check(steps, [])
+
+    run()
+
+
+# ---- single cases
+
+
+class Sums(Tool):
+    """One counter and one bitmap."""
+
+    count = Counter(by="launch")
+    bytes = Bitmap(by=(), granularity=1)
+
+    @probe.global_memory
+    def each(access: Any, maps: Any) -> None:
+        maps.count.add()
+        maps.bytes.touch(access)
+
+    def result(self) -> Result:
+        return Result(summary=f"{self.count.total()} {self.bytes.total()}")
+
+
+def test_launches_that_the_filter_drops_are_not_counted() -> None:
+    events = Events()
+    events.alloc(0, 4096)
+    for name in ("wanted", "other", "wanted"):
+        events.launch(name)
+        events.access(addresses=range(0, 128, 4))
+    assert run_tool(Sums, events, filter=Filter(kernel="wanted")).summary == "64 128"
+
+
+def test_accesses_wait_for_the_event_of_their_launch() -> None:
+    events = Events()
+    events.alloc(0, 4096)
+    for _ in range(3):
+        events.launch("kernel")
+        events.access(addresses=[0])
+    tool = Sums()
+    pipeline = Pipeline(Filter(), [tool], events.context())
+    batches = list(events.batches([1, 2]))
+    pipeline.feed_accesses(events.accesses(0, 2))
+    pipeline.feed(batches[0])
+    pipeline.feed_accesses(events.accesses(2, 3))
+    for batch in batches[1:]:
+        pipeline.feed(batch)
+    pipeline.feed_accesses(events.accesses(3, 4))
+    assert pipeline.finish()["sums"].summary == "3 4"
+    probes = pipeline.context._probes
+    assert probes is not None and probes.orphans == 0
+
+
+def test_accesses_of_launches_that_never_come_are_told_of() -> None:
+    events = Events()
+    events.launch("kernel")
+    events.access(addresses=[0], launch=77)
+    events.access(addresses=[0])
+    tool = Sums()
+    pipeline = Pipeline(Filter(), [tool], events.context())
+    pipeline.feed(events.batch())
+    pipeline.feed_accesses(events.accesses())
+    assert pipeline.finish()["sums"].summary == "1 0"
+    assert pipeline.context._probes is not None
+    assert pipeline.context._probes.orphans == 1
+
+
+def test_a_record_that_is_cut_off_is_an_error_and_the_others_count() -> None:
+    events = Events()
+    events.launch("kernel")
+    events.access(addresses=[0, 8])
+    events.access(addresses=[0, 8, 32, 40, 48])
+    pipeline = Pipeline(Filter(), [Sums()], events.context())
+    pipeline.feed(events.batch())
+    for cut in (8, 72):
+        with pytest.raises(ValueError, match="beyond the end"):
+            pipeline.feed_accesses(events.accesses()[:-cut])
+    assert pipeline.finish()["sums"].summary == "4 0"
+
+
+def test_addresses_up_to_the_end_of_the_address_space() -> None:
+    top = (1 << 64) - 4096
+    events = Events()
+    events.launch("kernel")
+    for form in (STRIDE, FULL):
+        events.access(addresses=[top + 4 * lane for lane in range(32)], form=form)
+    seen: list[Any] = []
+
+    class Addresses(Tool):
+        """Every address."""
+
+        seen = TopK(100)
+
+        @probe.global_memory
+        def each(access: Any, maps: Any) -> None:
+            maps.seen.add(access.address, access.sectors)
+
+        def result(self) -> Result:
+            seen.extend(self.seen.rows().tolist())
+            return Result(summary="")
+
+    run_tool(Addresses, events)
+    assert seen == [(top + 4 * lane, 8) for lane in range(32)]
+
+
+def test_more_than_four_billion() -> None:
+    class Large(Tool):
+        """64-bit sums, and a large object."""
+
+        sums = Counter(by="object")
+        heat = Histogram(by="object", bin="1GiB")
+
+        @probe.global_memory
+        def each(access: Any, maps: Any) -> None:
+            maps.sums.add(access.object, access.bytes << 30)
+            maps.heat.add(access.object, access.offset)
+
+        def result(self) -> Result:
+            return Result(summary=f"{self.sums.rows().tolist()} {self.heat.rows().tolist()}")
+
+    events = Events()
+    events.alloc(1 << 40, 80 << 30)
+    events.launch("kernel")
+    events.access(addresses=[(1 << 40) + (79 << 30) + 4 * lane for lane in range(32)])
+    assert run_tool(Large, events).summary == f"[(0, {128 << 30})] [(0, 79, 32)]"
+
+
+def test_bitmaps_of_complete_launches_keep_only_sums(monkeypatch: Any) -> None:
+    class Launches(Tool):
+        """Unique bytes of launches."""
+
+        bytes = Bitmap(by="launch", granularity=1)
+
+        @probe.global_memory
+        def each(access: Any, maps: Any) -> None:
+            maps.bytes.touch(access)
+
+        def result(self) -> Result:
+            return Result(summary=str(self.bytes.rows().tolist()))
+
+    monkeypatch.setattr("pasta.probes.runtime._WORDS", -1)
+    events = Events()
+    events.alloc(0, 4096)
+    tool = Launches()
+    pipeline = Pipeline(Filter(), [tool], events.context())
+    for launch in range(3):
+        events.launch("kernel")
+        events.access(addresses=range(0, 4000, 128), bytes=4 * (launch + 1))
+    for batch, accesses in events.stretches():
+        pipeline.feed(batch)
+        pipeline.feed_accesses(accesses)
+    probes = pipeline.context._probes
+    assert probes is not None
+    probes.close(2)
+    assert tool.bytes.words == 32  # those of launch 2
+    assert pipeline.finish()["launches"].summary == str(
+        [(launch, 128 * (launch + 1), 0) for launch in range(3)]
+    )
+
+
+def test_a_full_top_k_counts_the_rest_as_other() -> None:
+    class Few(Tool):
+        """Two keys at most."""
+
+        top = TopK(5, capacity=2)
+
+        @probe.global_memory
+        def each(access: Any, maps: Any) -> None:
+            maps.top.add(access.lane, 1 + access.lane)
+
+        def result(self) -> Result:
+            return Result(summary=f"{self.top.rows().tolist()} {self.top.other}")
+
+    events = Events()
+    events.launch("kernel")
+    for _ in range(2):
+        events.access(addresses=[0, 4, 8, 12])
+    assert run_tool(Few, events).summary == "[(1, 4), (0, 2)] 14"
+
+
+def test_the_state_moves_to_another_pipeline_with_accesses_still_waiting() -> None:
+    events = Events()
+    events.alloc(0, 4096)
+    events.launch("kernel")
+    events.access(addresses=[0, 4])
+    events.access(addresses=[64], launch=1)
+    events.launch("kernel")
+    first, second = events.batches([2])
+    pipeline = Pipeline(Filter(), [Sums()], events.context())
+    pipeline.feed(first)
+    pipeline.feed_accesses(events.accesses())
+    again = Pipeline.restore(pipeline.state(), [Sums()], events.context())
+    again.feed(second)
+    assert again.finish()["sums"].summary == "3 12"
+
+
+def test_the_compiled_module_is_found_again_by_another_process(tmp_path: Path) -> None:
+    code = """
+import time, sys
+from pasta.testing import Events, run_tool
+from tests.unit.test_probe_cpu import Sums
+events = Events()
+events.launch("kernel")
+events.access(addresses=[0])
+print(run_tool(Sums, events).summary)
+module = next(each for name, each in sys.modules.items() if name.startswith("pasta_probes_"))
+print(sum(module.run.stats.cache_hits.values()), sum(module.run.stats.cache_misses.values()))
+"""
+    answers = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=100,
+        )
+        answers.append(done.stdout.split("\n")[:2])
+    assert answers == [["1 0", "0 1"], ["1 0", "1 0"]]
+
+
+def test_without_a_cache_it_works_too(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "pasta").write_text("no directory")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    events = Events()
+    events.launch("kernel")
+    events.access(addresses=[0])
+
+    class Alone(Sums):
+        """Of this test only."""
+
+        first = Counter(by="block", blocks=77)
+
+        @probe.global_memory
+        def also(access: Any, maps: Any) -> None:
+            maps.first.add(access.block)
+
+    assert run_tool(Alone, events).summary == "1 0"
+
+
+def test_accumulators_survive_pickling() -> None:
+    events = Events()
+    events.launch("kernel")
+    events.access(addresses=[0])
+    tool = Sums()
+    pipeline = Pipeline(Filter(), [tool], events.context())
+    pipeline.feed(events.batch())
+    pipeline.feed_accesses(events.accesses())
+    pipeline.finish()
+    assert pickle.loads(pickle.dumps(tool)).count.total() == 1
+
+
+def test_deltas_are_signed() -> None:
+    events = Events()
+    events.launch("kernel")
+    events.access(addresses=[1 << 33, (1 << 33) - 5, (1 << 33) + 9], form=DELTAS)
+
+    class Where(Tool):
+        """Addresses in the order of lanes."""
+
+        at = Trace()
+
+        @probe.global_memory
+        def each(access: Any, maps: Any) -> None:
+            maps.at.write(access)
+
+        def start(self) -> None:
+            self.seen: list[int] = []
+
+        def on_accesses(self, accesses: Accesses) -> None:
+            self.seen.extend(accesses.lanes["address"].tolist())
+
+        def result(self) -> Result:
+            return Result(summary=str([each - (1 << 33) for each in self.seen]))
+
+    assert run_tool(Where, events).summary == "[0, -5, 9]"
+
+
+def test_records_are_those_of_the_header() -> None:
+    from pasta._native import ffi, lib
+    from pasta.probes.kinds import ATOMIC, KINDS, PREFETCH, READ, WRITE
+    from pasta.probes.records import ACCESS
+
+    fields = ffi.typeof("pasta_access").fields
+    assert ACCESS.fields is not None
+    assert {name: field.offset for name, field in fields} == {
+        name: each[1] for name, each in ACCESS.fields.items()
+    }
+    assert {
+        name: (ffi.sizeof(field.type), field.type.cname.startswith("int")) for name, field in fields
+    } == {name: (each[0].itemsize, each[0].kind == "i") for name, each in ACCESS.fields.items()}
+    assert ACCESS.itemsize == ffi.sizeof("pasta_access")
+    assert {kind.name: kind.number for kind in KINDS} == {
+        name: getattr(lib, f"PASTA_ACCESS_{name}") for name in KIND
+    }
+    assert len(KINDS) == lib.PASTA_ACCESS_count - 1
+    assert [
+        getattr(lib, f"PASTA_ACCESS_{name}") for name in ("READ", "WRITE", "ATOMIC", "PREFETCH")
+    ] == [READ, WRITE, ATOMIC, PREFETCH]
+    assert [
+        getattr(lib, f"PASTA_FORM_{name}") for name in ("STRIDE", "DELTAS", "FULL", "ROWS")
+    ] == [STRIDE, DELTAS, FULL, ROWS]
+    assert np.dtype("u8").byteorder in ("=", "<")

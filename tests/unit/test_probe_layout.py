@@ -1,0 +1,116 @@
+"""Where maps keep their words on a device: no two share one, whatever maps a run has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta.errors import ToolError
+from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK
+from pasta.probes.layout import Layout, Place
+from pasta.probes.maps import MapSpec
+
+_FIELDS = st.integers(1, 4).map(lambda count: tuple(f"f{n}" for n in range(count)))
+_MAPS = st.one_of(
+    st.builds(
+        lambda by, fields: Counter(by=by, fields=fields),
+        st.sampled_from([(), "launch", "kernel", "object", ("object", "launch"), "pc", "sm"]),
+        _FIELDS,
+    ),
+    st.builds(
+        lambda blocks, fields: Counter(by="block", blocks=blocks, fields=fields),
+        st.integers(1, 300),
+        _FIELDS,
+    ),
+    st.builds(lambda limit, fields: Counter(by=limit, fields=fields), st.integers(1, 70), _FIELDS),
+    st.builds(lambda shift: Histogram(by="object", bin=1 << shift), st.integers(0, 20)),
+    st.builds(lambda fields: PerPC(*fields), _FIELDS),
+    st.builds(lambda bins: PerPC(bins=bins), st.integers(1, 33)),
+    st.builds(
+        lambda by, shift: Bitmap(by=by, granularity=1 << shift),
+        st.sampled_from([(), "launch", "object", ("object", "launch")]),
+        st.integers(0, 12),
+    ),
+    st.builds(lambda k: TopK(k, capacity=64 * k), st.integers(1, 20)),
+)
+
+
+def spec_of(made: Any, name: str) -> MapSpec:
+    made.name = name
+    spec: MapSpec = made.spec({})
+    return spec
+
+
+def size_of(spec: MapSpec) -> int:
+    size = len(spec.fields)
+    for limit in spec.limits.values():
+        size *= limit
+    return size
+
+
+def words_of(spec: MapSpec, place: Place) -> list[tuple[tuple[object, ...], int]]:
+    """Every word of a map, each as the area it is in and its offset there."""
+    size = size_of(spec)
+    if place.where == "plane":
+        area = "object" if place.by_object else "slot"
+        counted = [((area,), place.offset)]
+        unknown = [(("slot",), place.unknown + i) for i in range(2)]
+        return [*counted, *unknown, (("plane",), place.index)]
+    if place.where == "bins":
+        return [(("bins",), place.offset), *((("slot",), place.unknown + i) for i in range(2))]
+    if place.where == "hash":
+        words = 1 if spec.type == "top_k" else size
+        return [(("hash", place.index), place.offset + i) for i in range(words)]
+    return [((place.where,), place.offset + i) for i in range(size)]
+
+
+@given(st.lists(_MAPS, max_size=12))
+def test_no_two_maps_share_a_word(maps: list[Any]) -> None:
+    specs = [(f"tool{n % 3}", spec_of(each, f"m{n}")) for n, each in enumerate(maps)]
+    tables = sum(spec.type == "top_k" for _, spec in specs)
+    tables += any("pc" in spec.keys for _, spec in specs)
+    planes = sum(spec.type == "bitmap" for _, spec in specs)
+    if tables > 4 or planes > 4:
+        with pytest.raises(ToolError, match="too many"):
+            Layout.of(specs)
+        return
+    layout = Layout.of(specs)
+    room: dict[tuple[object, ...], int] = {
+        ("slot",): layout.slot_words,
+        ("plain",): layout.plain_words,
+        ("object",): layout.object_words,
+        ("bins",): layout.bin_words,
+        ("plane",): layout.planes,
+        **{("hash", n): each.words for n, each in enumerate(layout.hashes)},
+    }
+    used = [
+        word
+        for (_, spec), place in zip(specs, layout.places, strict=True)
+        for word in words_of(spec, place)
+    ]
+    assert len(set(used)) == len(used)
+    assert sorted(used, key=repr) == sorted(
+        ((area, word) for area, size in room.items() for word in range(size)), key=repr
+    )
+    for tool, spec in specs:
+        assert layout.place_of(tool, spec.name) is layout.places[specs.index((tool, spec))]
+    assert layout.objects == any(spec.keys[:1] == ("object",) for _, spec in specs)
+
+
+def test_bins_and_granules_are_powers_of_two() -> None:
+    for made in (Histogram(by="object", bin=100), Bitmap(granularity=24)):
+        with pytest.raises(ToolError, match="power of two"):
+            Layout.of([("t", spec_of(made, "m"))])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [Histogram(by=("object", "launch"), bin=64), Counter(by=("launch", "pc"))],
+    ids=["bins", "pc"],
+)
+def test_what_the_gpu_does_not_count_is_refused(made: Any) -> None:
+    with pytest.raises(ToolError, match="does not run on the GPU"):
+        Layout.of([("t", spec_of(made, "m"))])

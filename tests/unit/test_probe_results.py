@@ -1,0 +1,179 @@
+"""What comes back from devices, made by hand, against the CPU executor on the same accesses."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, probe
+from pasta.probes.build import layout_of
+from pasta.processors.filter import Filter
+from pasta.processors.pipeline import Pipeline
+from pasta.testing import Events
+from pasta.tool import Result, Tool
+
+LAUNCH, HASH, BINS = 1, 2, 3
+OTHER_OBJECT, OTHER_KEY = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
+A, B = 0x1000, 0x200000
+
+
+class Counted(Tool):
+    """One map of each place."""
+
+    total = Counter(by="launch", fields=("seen", "bytes"))
+    objects = Counter(by=("object", "launch"))
+    blocks = Counter(by="block", blocks=4)
+    heat = Histogram(by="object", bin="4KiB")
+    pcs = PerPC("requests")
+    touched = Bitmap(by="launch", granularity=32)
+    of_objects = Bitmap(by=("object", "launch"), granularity=32)
+    top = TopK(2, capacity=64)
+
+    @probe.global_memory
+    def count(access: Any, maps: Any) -> None:
+        maps.total.add(seen=1, bytes=access.bytes)
+        maps.objects.add(access.object)
+        maps.blocks.add(access.block)
+        maps.heat.add(access.object, access.offset)
+        maps.pcs.add(access.pc, requests=1)
+        maps.touched.touch(access)
+        maps.of_objects.touch(access)
+        maps.top.add(access.address // 4096)
+
+    def result(self) -> Result:
+        return Result(summary="")
+
+
+MAPS = ("total", "objects", "blocks", "heat", "pcs", "touched", "of_objects", "top")
+
+
+def made() -> tuple[Events, Pipeline, Counted]:
+    """Two objects, numbered 1 and 2 by the source, and two launches."""
+    events = Events()
+    for number, (address, size) in enumerate(((A, 0x5000), (B, 64)), 1):
+        events.add(
+            "memory_alloc", address=address, bytes=size, memory=1, correlation=number, device=0
+        )
+    events.launch("k")
+    events.launch("k")
+    tool = Counted()
+    return events, Pipeline(Filter(), [tool], events.context()), tool
+
+
+def rows(tool: Counted) -> dict[str, list[tuple[Any, ...]]]:
+    return {name: sorted(getattr(tool, name).rows().tolist()) for name in MAPS}
+
+
+def entry(kind: int, payload: list[int], **header: int) -> bytes:
+    fields = ("words", "rows", "row_words", "ordinal", "generation", "index", "device", "context")
+    values = [header.pop(name, 0) for name in fields]
+    assert not header
+    return struct.pack(f"<IIIIQQIhH{len(payload)}Q", kind, *values, *payload)
+
+
+class Launch:
+    """Words of one launch, placed as the layout says."""
+
+    def __init__(self, tool: Tool, ordinal: int) -> None:
+        self.layout, self.ordinal, self.name = layout_of([tool]), ordinal, tool.name
+        self.slot = [0] * (self.layout.plain_words + self.layout.slot_words)
+        self.objects: dict[int, list[int]] = {}
+
+    def put(self, map: str, value: int, at: int = 0, object: int | None = None) -> None:
+        place = self.layout.place_of(self.name, map)
+        if object is not None:
+            row = self.objects.setdefault(object, [0] * self.layout.object_words)
+            row[place.offset + at] = value
+        else:
+            plain = 0 if place.where == "plain" else self.layout.plain_words
+            self.slot[plain + place.offset + at] = value
+
+    def encoded(self) -> bytes:
+        rows = [word for number, row in self.objects.items() for word in (number, *row)]
+        header = {"words": len(self.slot), "rows": len(self.objects)}
+        header |= {"row_words": self.layout.object_words, "ordinal": self.ordinal}
+        return entry(LAUNCH, [*self.slot, *rows], **header)
+
+
+def test_as_the_cpu_counts() -> None:
+    events, pipeline, tool = made()
+    events.access("global", [A, A + 4, A + 0x2000, B], pc=0x10, block=0, launch=0)
+    events.access("global", [B + 32, B + 36], pc=0x20, block=3, launch=1)
+    pipeline.feed(events.batch())
+    pipeline.feed_accesses(events.accesses())
+    pipeline.finish()
+    expected = rows(tool)
+
+    events, pipeline, tool = made()
+    pipeline.feed(events.batch())
+    first, second = Launch(tool, 0), Launch(tool, 1)
+    first.put("total", 4)
+    first.put("total", 16, 1)
+    first.put("objects", 3, object=1)
+    first.put("objects", 1, object=2)
+    first.put("blocks", 4)
+    first.put("touched", 96)
+    first.put("of_objects", 64, object=1)
+    first.put("of_objects", 32, object=2)
+    second.put("total", 2)
+    second.put("total", 8, 1)
+    second.put("objects", 2, object=2)
+    second.put("blocks", 2, 3)
+    second.put("touched", 32)
+    second.put("of_objects", 32, object=2)
+    index = {name: first.layout.place_of(tool.name, name).index for name in ("pcs", "top")}
+    early = entry(HASH, [0x11, 1], words=1, rows=1, index=index["pcs"])  # an older total
+    pcs = [0x11, 4, 0x21, 2, OTHER_KEY, 0]
+    top = [A // 4096 + 1, 2, A // 4096 + 3, 1, B // 4096 + 1, 3]
+    pipeline.feed_device(first.encoded() + early)
+    pipeline.feed_device(
+        second.encoded()
+        + entry(HASH, pcs, words=1, rows=3, index=index["pcs"])
+        + entry(HASH, top, words=1, rows=3, index=index["top"])
+        + entry(BINS, [2, 0, 1, 0, 0], words=1, rows=5, row_words=12, ordinal=1)
+        + entry(BINS, [3], words=1, rows=1, row_words=12, ordinal=2)
+    )
+    pipeline.finish()
+    assert rows(tool) == expected
+
+
+def test_what_belongs_to_no_object_is_counted_apart() -> None:
+    events, pipeline, tool = made()
+    pipeline.feed(events.batch())
+    launch = Launch(tool, 0)
+    launch.put("objects", 5, object=0)
+    launch.put("objects", 7, object=OTHER_OBJECT)
+    launch.put("objects", 2, object=99)  # no record told of it
+    heat = launch.layout.place_of(tool.name, "heat")
+    launch.slot[launch.layout.plain_words + heat.unknown] = 6
+    launch.slot[launch.layout.plain_words + heat.unknown + 1] = 9
+    pipeline.feed_device(launch.encoded())
+    assert pipeline.context._probes is not None
+    device = pipeline.context._probes.device
+    pipeline.finish()
+    counted = tool.objects.rows()
+    assert counted["object"].tolist() == [-1] and counted["count"].tolist() == [14]
+    assert tool.heat.rows()["count"].tolist() == [6]
+    assert device.other_objects == 1
+    assert device.no_room == {(tool.name, "heat"): 9}
+
+
+def test_a_launch_that_the_filter_dropped_is_left_out() -> None:
+    events, _, tool = made()
+    pipeline = Pipeline(Filter(launch_skip=1), [tool], events.context())
+    pipeline.feed(events.batch())
+    for ordinal in (0, 1):
+        launch = Launch(tool, ordinal)
+        launch.put("total", 1 + ordinal)
+        pipeline.feed_device(launch.encoded())
+    pipeline.finish()
+    assert tool.total.rows()["seen"].tolist() == [2]
+
+
+def test_what_is_no_entry_is_an_error() -> None:
+    events, pipeline, _ = made()
+    pipeline.feed(events.batch())
+    with pytest.raises(ValueError, match="kind 77"):
+        pipeline.feed_device(entry(77, []))

@@ -1,0 +1,369 @@
+"""Trace maps on a GPU: what patches write, run by an interpreter of PTX, and whole patches."""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pasta._native import ffi
+from pasta.errors import MissingDependency
+from pasta.plugins import load_tools
+from pasta.probes import trace
+from pasta.probes.build import instances_of, layout_of
+from pasta.probes.cpu import CpuExecutor
+from pasta.probes.intrinsics import _offsets
+from pasta.probes.kinds import DELTAS, FULL, ROWS, STRIDE
+from pasta.probes.nvptx import PatchFunction, compile_patches, find_ptxas
+from pasta.probes.patches import write
+from pasta.probes.records import ACCESS, MAP_SHIFT, WORDS, Access, Accesses
+from pasta.processors.snapshots import Layer, Snapshot
+from tests.unit.ptx import Lane, Machine, Memory, Program, lanes_of
+
+USER, RING, CONTROL, DATA = 0x1000, 0x10000, 0x40000, 0x100000
+SHIFT, WAYS = 12, 8
+OFFSETS = _offsets()
+EPOCH = 77
+
+
+class Device:
+    """Memory as the NVIDIA source prepares it, and a host that takes ready chunks."""
+
+    def __init__(self, *, single: bool = False) -> None:
+        self.memory = Memory()
+        self.slots: list[tuple[int, bytes]] = []
+        user = bytearray(ffi.sizeof("pasta_probe_launch"))
+        struct.pack_into("<Q", user, OFFSETS["L_TRACE"], RING)
+        struct.pack_into("<Q", user, OFFSETS["L_EPOCH"], EPOCH)
+        self.memory.add(USER, user)
+        ring = bytearray(ffi.sizeof("pasta_probe_trace"))
+        struct.pack_into("<QQII", ring, 0, DATA, CONTROL, 1 << SHIFT, SHIFT)
+        struct.pack_into("<Q", ring, OFFSETS["Q_PATIENCE"], 2000)
+        for stripe in range(128):
+            struct.pack_into("<Q", ring, OFFSETS["Q_CURSOR"] + 32 * stripe, 1 << SHIFT)
+        self.ring = self.memory.add(RING, ring)
+        control = bytearray(ffi.sizeof("pasta_probe_places"))
+        for place in range(1024):
+            struct.pack_into("<I", control, OFFSETS["P_OPEN"] + 4 * place, place % WAYS or WAYS)
+        self.control = self.memory.add(CONTROL, control)
+        self.data = self.memory.add(DATA, bytes(1024 << SHIFT))
+        self.next = [1] * 128
+        self.works = True
+        self.machine = Machine(
+            Program(trace.assembly(OFFSETS, single=single)), self.memory, self.host
+        )
+
+    def word(self, of: bytearray, offset: int) -> int:
+        return int.from_bytes(of[offset : offset + 4], "little")
+
+    def host(self) -> None:
+        """Takes the next ready chunk of every stripe, if the host works."""
+        for stripe in range(4) if self.works else ():
+            place = stripe * WAYS + self.next[stripe] % WAYS
+            ready = self.word(self.control, OFFSETS["P_READY"] + 4 * place)
+            if ready:
+                self._take(stripe, place, ready)
+                struct.pack_into("<I", self.control, OFFSETS["P_READY"] + 4 * place, 0)
+                number = self.next[stripe] + WAYS
+                struct.pack_into("<I", self.control, OFFSETS["P_OPEN"] + 4 * place, number)
+                self.next[stripe] += 1
+
+    def _take(self, stripe: int, place: int, size: int) -> None:
+        begin = place << SHIFT
+        self.slots.append((stripe, bytes(self.data[begin : begin + size])))
+        self.data[begin : begin + (1 << SHIFT)] = bytes(1 << SHIFT)
+
+    def finish(self) -> None:
+        """Takes all chunks, also those that are still open; all in them must be complete."""
+        for _ in range(2 * WAYS):
+            self.host()
+        for stripe in range(128):
+            at = OFFSETS["Q_CURSOR"] + 32 * stripe
+            used, number = struct.unpack_from("<II", self.ring, at)
+            if number == 0 or used & trace.CONSTANTS["OVER"]:
+                continue
+            assert number == self.next[stripe]
+            place = stripe * WAYS + number % WAYS
+            (done,) = struct.unpack_from("<Q", self.ring, OFFSETS["Q_DONE"] + 8 * place)
+            assert done == used
+            self._take(stripe, place, used)
+
+    @property
+    def records(self) -> list[tuple[Any, bytes]]:
+        """Records, and the addresses behind them."""
+        found = []
+        for _, chunk in self.slots:
+            at = 0
+            while at < len(chunk):
+                record = np.frombuffer(chunk[at : at + 8 * WORDS], ACCESS)[0]
+                lanes = bin(record["mask"]).count("1")
+                tail = {DELTAS: 4, FULL: 8}.get(int(record["form"]), 0) * lanes
+                found.append((record, chunk[at + 64 : at + 64 + tail]))
+                at += 64 + -(-tail // 32) * 32
+        return found
+
+
+def special(lane: int, *, sm: int = 0, block: int = 0, warp: int = 0) -> dict[str, int]:
+    thread = 32 * warp + lane
+    return {
+        "laneid": lane, "lanemask_lt": (1 << lane) - 1, "smid": sm,
+        "tid.x": thread % 16, "tid.y": thread // 16 % 2, "tid.z": thread // 32,
+        "ntid.x": 16, "ntid.y": 2, "ntid.z": 8,
+        "ctaid.x": block % 5, "ctaid.y": block // 5 % 3, "ctaid.z": block // 15,
+        "nctaid.x": 5, "nctaid.y": 3, "nctaid.z": 1 << 10,
+    }  # fmt: skip
+
+
+def warp_of(
+    addresses: dict[int, int], *, pc: int = 0x4000, size: int = 4, head: int = 0x101, **where: int
+) -> list[Lane]:
+    """Lanes that write together, each with its address."""
+    mask = sum(1 << lane for lane in addresses)
+    return [
+        Lane(
+            lane,
+            {"$0": USER, "$1": pc, "$2": address, "$3": mask, "$4": size, "$5": head},
+            special(lane, **where),
+        )
+        for lane, address in addresses.items()
+    ]
+
+
+def addresses_of(record: Any, tail: bytes) -> dict[int, int]:
+    """Address of each active lane."""
+    lanes = list(lanes_of(int(record["mask"])))
+    base, form = int(record["address"]), int(record["form"])
+    if form == STRIDE:
+        return {lane: (base + lane * int(record["stride"])) % (1 << 64) for lane in lanes}
+    values = np.frombuffer(tail, np.int32 if form == DELTAS else np.uint64).tolist()
+    offset = base if form == DELTAS else 0
+    return {lane: (offset + value) % (1 << 64) for lane, value in zip(lanes, values, strict=True)}
+
+
+BASE = 0x7F12_3456_7800
+ACCESSES = {
+    "coalesced": ({lane: BASE + 4 * lane for lane in range(32)}, STRIDE),
+    "backwards": ({lane: BASE - 16 * lane for lane in range(32)}, STRIDE),
+    "one address": (dict.fromkeys(range(32), BASE), STRIDE),
+    "one lane": ({17: BASE + 3}, STRIDE),
+    "every third lane": ({lane: BASE + 8 * lane for lane in range(1, 32, 3)}, STRIDE),
+    "gaps": ({lane: BASE + 8 * lane for lane in (3, 4, 9, 30)}, STRIDE),
+    "no division": ({lane: BASE + 7 * (lane // 2) for lane in range(0, 32, 3)}, DELTAS),
+    "scattered": ({lane: BASE + lane * lane * 4 for lane in range(32)}, DELTAS),
+    "far down": ({0: BASE, 1: BASE - (1 << 31)}, STRIDE),
+    "scattered down": ({0: BASE, 1: BASE - (1 << 31), 5: BASE}, DELTAS),
+    "too far": ({0: BASE, 1: BASE + (1 << 31)}, FULL),
+    "wraps in 32 bits": ({0: BASE, 1: BASE + (1 << 30), 4: BASE}, DELTAS),
+    "ends of memory": ({2: 0, 3: (1 << 64) - 4, 9: 1 << 63}, FULL),
+    "three scattered": ({5: BASE, 6: BASE + 1, 31: BASE}, DELTAS),
+}
+
+
+@pytest.mark.parametrize("name", ACCESSES)
+def test_a_record_has_the_addresses_in_the_shortest_form(name: str) -> None:
+    addresses, form = ACCESSES[name]
+    device = Device()
+    lanes = warp_of(addresses, pc=0x123456789A, size=16, head=0x1301, sm=131, block=38, warp=5)
+    device.machine.run([lanes], random.Random(1))
+    device.finish()
+    ((record, tail),) = device.records
+    assert addresses_of(record, tail) == addresses
+    mask = sum(1 << lane for lane in addresses)
+    assert {field: int(record[field]) for field in ACCESS.names or ()} == {
+        "mask": mask, "kind": 1, "flags": 0x13, "form": form, "sm": 131, "bytes": 16, "rows": 1,
+        "warp": 5, "stride": int(record["stride"]), "address": int(record["address"]),
+        "pc": 0x123456789A, "launch": EPOCH, "block": 38,
+    }  # fmt: skip
+    ordered = [addresses[lane] for lane in lanes_of(mask)]
+    encoded = np.frombuffer(Access("global", ordered, mask=mask).encoded()[: 8 * WORDS], ACCESS)[0]
+    if form == STRIDE:
+        assert (record["address"], record["stride"]) == (encoded["address"], encoded["stride"])
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_one_lane_writes_for_all(rows: int) -> None:
+    device = Device(single=True)
+    registers = {
+        "$0": USER, "$1": 8, "$2": BASE, "$3": 0xFF00, "$4": 128 * rows, "$5": 0x109,
+        "$6": rows, "$7": 1 << 33,
+    }  # fmt: skip
+    device.machine.run([[Lane(8, registers, special(8, block=(1 << 32) - 1))]], random.Random(1))
+    device.finish()
+    ((record, _),) = device.records
+    found = [int(record[name]) for name in ("mask", "bytes", "rows", "form", "stride", "address")]
+    assert found == [
+        0xFF00,
+        128,
+        rows,
+        ROWS if rows > 1 else STRIDE,
+        (1 << 33) if rows > 1 else 0,
+        BASE,
+    ]
+    assert int(record["block"]) == (1 << 32) - 1
+
+
+def test_no_ring_no_record() -> None:
+    device = Device()
+    device.memory.store(USER + OFFSETS["L_TRACE"], 8, 0)
+    device.machine.run([warp_of({0: BASE})], random.Random(1))
+    device.finish()
+    assert device.records == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_warps_that_run_together_lose_and_repeat_nothing(seed: int) -> None:
+    """More records than a stripe has room for, on two multiprocessors and one that stops early."""
+    choose = random.Random(seed)
+    device = Device()
+    expected = []
+    for turn in range(40):
+        warps = []
+        for number in range(12):
+            sm = number % 2 if turn else number % 3
+            base = (turn << 16 | number << 8) << 16
+            stretch = choose.choice((1, 2))
+            addresses = {lane: base + 4 * lane**stretch for lane in range(32)}
+            expected.append(addresses)
+            warps.append(warp_of(addresses, sm=sm, warp=number))
+        device.machine.run(warps, choose)
+    device.finish()
+    found = sorted(addresses_of(*each)[0] for each in device.records)
+    assert found == sorted(each[0] for each in expected)
+    by_first = {each[0]: each for each in expected}
+    assert all(by_first[addresses_of(*each)[0]] == addresses_of(*each) for each in device.records)
+
+
+@pytest.mark.parametrize("says", [False, True], ids=["silent", "closed"])
+def test_without_a_host_warps_end_and_count(says: bool) -> None:
+    device = Device()
+    device.works = False
+    if says:
+        struct.pack_into("<I", device.control, OFFSETS["P_BEAT"], trace.CONSTANTS["OVER"])
+        struct.pack_into("<Q", device.ring, OFFSETS["Q_PATIENCE"], 1 << 40)
+    written = 0
+    for turn in range(60):
+        warps = [warp_of({lane: BASE + 4 * lane for lane in range(32)}) for _ in range(16)]
+        device.machine.run(warps, random.Random(turn))
+        written += len(warps)
+    (dropped,) = struct.unpack_from("<Q", device.ring, OFFSETS["Q_DROPPED"])
+    device.works = True
+    device.finish()
+    assert len(device.records) + dropped == written
+    assert len(device.records) == (WAYS << SHIFT) // 64
+
+
+# ---- whole patches ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def patches() -> tuple[str, Any]:
+    tools = load_tools(
+        ["mem_trace"], {"mem_trace": {"shared_memory": "true", "local_memory": "true"}}
+    )
+    return write(layout_of(tools), instances_of(tools), "13.5")
+
+
+@pytest.mark.parametrize("sm", [80, 90, 100])
+def test_patches_compile_without_a_large_stack(patches: tuple[str, Any], sm: int) -> None:
+    try:
+        find_ptxas()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    text, found = patches
+    namespace: dict[str, Any] = {"__name__": "pasta_probes"}
+    exec(compile(text, "patches", "exec"), namespace)
+    functions = [
+        PatchFunction(
+            each.name,
+            namespace[each.name],
+            ("u64", "u64", *(k for _, k in each.signature.arguments)),
+        )
+        for each in found
+    ]
+    made = compile_patches(functions, sm)
+    stacks = [int(size) for size in re.findall(r"(\d+) bytes stack frame", made.usage)]
+    assert len(stacks) == len(functions)
+    assert max(stacks) <= 160
+    assert made.ptx.count("atom.release.sys.global.add.u64") > len(functions)
+
+
+LANES = """
+from pasta.tool import Result, Tool
+from pasta.probes import Counter, Trace, probe
+
+class Lanes(Tool):
+    "Some lanes."
+    odd = Trace()
+    all = Trace()
+    count = Counter(by="launch")
+
+    @probe.global_memory
+    def some(access, maps):
+        if access.lane & 1:
+            maps.odd.write(access)
+
+    @probe.memory(per="warp")
+    def whole(access, maps):
+        maps.count.add()
+        if access.lanes > 3:
+            maps.all.write(access)
+
+    def on_accesses(self, accesses):
+        pass
+
+    def result(self):
+        return Result()
+"""
+
+
+def test_patches_of_lanes_and_of_warps_write_their_map_number(tmp_path: Path) -> None:
+    path = tmp_path / "lanes.py"
+    path.write_text(LANES)
+    tools = load_tools([str(path)])
+    text, found = write(layout_of(tools), instances_of(tools), "13.5")
+    numbers = re.findall(r"def t0_(\w+)__write\(env\):(?:\n.*){3}\n    head \|= (\d+)", text)
+    assert numbers == [("odd", str(1 << 12)), ("all", str(2 << 12))]
+    assert "if env[9] != 0:\n        t0_count__add_uniform(env, *given)" in text
+    patch = text[text.index("def pasta_global") :].split("\n\n")[0]
+    assert "    t0_some(lane, env)" in patch and "    t0_whole_whole(lanes, whole)" in patch
+    assert {each.kind for each in found} >= {"global", "tensor_load", "shared", "local"}
+
+
+# ---- on the host -----------------------------------------------------------------------------
+
+
+def test_probes_do_not_run_again_over_what_a_gpu_took(tmp_path: Path) -> None:
+    path = tmp_path / "lanes.py"
+    path.write_text(LANES)
+    (tool,) = load_tools([str(path)])
+    executor = CpuExecutor([tool])
+    numbers = (1, 2, 2, 0)
+    records = [
+        Access("global", [0, 4, 8, 100], flags=1 | number << MAP_SHIFT).encoded()
+        for number in numbers
+    ]
+    words = np.frombuffer(b"".join(records), np.int64)
+    begins = [sum(map(len, records[:i])) // 8 for i in range(len(records))]
+    empty = Layer(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
+    sizes = np.empty(0, np.uint64)
+    written = executor.run(words, 0, len(words), Snapshot(0, (empty,) * 3), sizes)
+    taken = {
+        name: (starts.tolist(), masks.tolist())
+        for (_, name), (starts, masks) in zip(executor.traces, written, strict=True)
+    }
+    # The last one is of no map: probes run over it, and its odd lanes are lanes 1 and 3.
+    assert taken == {
+        "odd": ([begins[0], begins[3]], [15, 10]),
+        "all": ([begins[1], begins[2], begins[3]], [15, 15, 15]),
+    }
+    executor.flush()
+    assert tool._maps["count"].total() == 1
+    some = Accesses("odd", words, *written[0], lambda launches, addresses: launches)
+    assert some.records["flags"].tolist() == [1, 1]
+    assert some.addresses.tolist() == [0, 4]
+    assert Accesses.joined([some, some]).lanes["address"].tolist() == [0, 4, 8, 100, 4, 100] * 2

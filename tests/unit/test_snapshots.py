@@ -1,0 +1,207 @@
+"""Objects that were live at a launch, against the object table asked at that launch."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasta import abi
+from pasta.processors.batch import ABSENT_U64
+from pasta.processors.objects import ObjectTable
+from pasta.processors.snapshots import DROPPED, SELECTED, UNSEEN, Launches, Snapshots
+from pasta.testing import Events
+
+SPACE = 60
+KINDS = ("device", "managed", "pinned", "virtual", "array", "tensor")
+programs = st.lists(
+    st.tuples(
+        st.sampled_from(("alloc", "alloc", "free", "launch", "launch")),
+        st.sampled_from(KINDS),
+        st.integers(0, SPACE - 1),
+        st.one_of(st.integers(0, 20), st.just(ABSENT_U64)),
+    ),
+    max_size=60,
+)
+
+
+def play(program: list[tuple[str, str, int, int]]) -> Events:
+    events = Events()
+    for what, kind, address, bytes in program:
+        if what == "launch":
+            events.launch("kernel")
+        elif kind == "tensor":
+            (
+                events.tensor_alloc(address, bytes)
+                if what == "alloc"
+                else events.tensor_free(address)
+            )
+        elif what == "alloc":
+            events.alloc(address, bytes, kind)
+        else:
+            events.free(address, kind)
+    return events
+
+
+ADDRESSES = np.arange(SPACE + 30, dtype=np.uint64)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    programs,
+    st.lists(st.integers(1, 60), max_size=4, unique=True),
+    st.lists(st.integers(0, 1000), min_size=1, max_size=30),
+    st.integers(1, 4),
+)
+def test_every_address_at_every_launch(
+    program: Any, splits: list[int], order: list[int], kept: int
+) -> None:
+    """In any order of launches, also while only few snapshots are kept."""
+    events = play(program)
+    table = ObjectTable(history=True)
+    snapshots, launches = Snapshots(table), Launches()
+    snapshots.KEPT = kept  # type: ignore[misc]
+    expected = []
+    for batch in events.batches([split for split in splits if split < len(events)]):
+        table.feed(batch)
+        snapshots.feed(batch)
+        records = batch["kernel_launch"]
+        launches.feed(batch, records["ordinal"])
+        for index in records["index"].tolist():
+            indices = np.full(len(ADDRESSES), index)
+            found = table.lookup(ADDRESSES, indices)
+            reserved = table.lookup(ADDRESSES, indices, "virtual")
+            expected.append(np.where(found >= 0, found, reserved).tolist())
+        if len(expected):  # asked while the run goes on
+            check(snapshots, launches, expected, len(expected) - 1)
+    for number in order:
+        if expected:
+            check(snapshots, launches, expected, number % len(expected))
+    snapshots = pickle.loads(pickle.dumps(snapshots))
+    for number in range(len(expected)):
+        check(snapshots, launches, expected, number)
+
+
+def check(snapshots: Snapshots, launches: Launches, expected: Any, number: int) -> None:
+    (position,) = launches.positions(np.asarray([number], np.uint64)).tolist()
+    assert snapshots.at(position).lookup(ADDRESSES).tolist() == expected[number]
+
+
+def test_snapshots_are_shared_while_nothing_changes() -> None:
+    events = Events()
+    events.alloc(0, 8)
+    for _ in range(3):
+        events.launch("kernel")
+    events.free(0)
+    events.launch("kernel")
+    table = ObjectTable(history=True)
+    snapshots, batch = Snapshots(table), events.batch()
+    table.feed(batch)
+    snapshots.feed(batch)
+    positions = batch.positions(batch["kernel_launch"])
+    found = [snapshots.at(position) for position in positions.tolist()]
+    assert found[0] is found[1] is found[2] is not found[3]
+    assert [len(each.layers[1].ids) for each in found] == [1, 1, 1, 0]
+
+
+def test_an_unchanged_layer_is_not_copied() -> None:
+    events = Events()
+    events.alloc(0, 1000)
+    events.launch("kernel")
+    events.tensor_alloc(0, 10)
+    events.launch("kernel")
+    table = ObjectTable(history=True)
+    snapshots, batch = Snapshots(table), events.batch()
+    table.feed(batch)
+    snapshots.feed(batch)
+    first, second = map(snapshots.of, (1, 2))
+    assert first.layers[1] is second.layers[1]
+    assert first.layers[0] is not second.layers[0]
+
+
+def test_a_table_without_history_is_refused() -> None:
+    with pytest.raises(ValueError, match="history"):
+        Snapshots(ObjectTable())
+
+
+def test_objects_up_to_the_end_of_the_address_space() -> None:
+    events = Events()
+    events.alloc((1 << 60) - 16, 1 << 63)
+    events.launch("kernel")
+    table = ObjectTable(history=True)
+    snapshots, batch = Snapshots(table), events.batch()
+    table.feed(batch)
+    snapshots.feed(batch)
+    addresses = np.asarray([(1 << 60) - 17, (1 << 60) - 16, (1 << 60) - 1], np.uint64)
+    assert snapshots.of(1).lookup(addresses).tolist() == [-1, 0, 0]
+
+
+def test_launches_by_ordinal() -> None:
+    events = Events()
+    for ordinal in (5, 3, 1 << 63):
+        events.launch(f"kernel {ordinal}", ordinal=ordinal)
+    batch = events.batch()
+    launches = Launches()
+    asked = np.asarray([0, 3, 4, 5, 6, 1 << 63, ABSENT_U64], np.uint64)
+    assert launches.states(asked).tolist() == [UNSEEN] * 7
+    selected = batch.records["kernel_launch"][:1]
+    launched = batch["kernel_launch"]["ordinal"]
+    launches.feed(type(batch)(batch.base, {"kernel_launch": selected}), launched)
+    assert launches.states(asked).tolist() == [
+        UNSEEN, DROPPED, UNSEEN, SELECTED, UNSEEN, UNSEEN, UNSEEN,
+    ]  # fmt: skip
+    assert launches.names(asked).tolist() == [0, 0, 0, events.string("kernel 5"), 0, 0, 0]
+    assert launches.positions(asked[3:4]).tolist() == batch.positions(selected).tolist()
+
+
+def test_complete_launches_from_the_first_on() -> None:
+    events, launches = Events(), Launches()
+
+    def complete(*ordinals: int) -> int:
+        for ordinal in ordinals:
+            events.complete(ordinal, 0, 0)
+        *_, batch = events.batches([len(events) - len(ordinals)])
+        launches.feed(batch, batch["kernel_launch"]["ordinal"])
+        return launches.all_complete()
+
+    for _ in range(2000):
+        events.launch("kernel")
+    launches.feed(events.batch(), events.batch()["kernel_launch"]["ordinal"])
+    assert launches.all_complete() == 0
+    assert complete(1, 2) == 0
+    assert complete(0) == 3
+    assert complete(*range(4, 2000)) == 3
+    assert complete(3) == 2000
+
+
+def test_many_objects_cost_nothing_at_launches_between_which_none_changes() -> None:
+    """100,000 live objects; one more between launches costs a copy, not a rebuild."""
+    count = 100_000
+    table = ObjectTable(history=True)
+    snapshots = Snapshots(table)
+    records = np.zeros(count, abi.dtype("memory_alloc"))
+    records["index"] = np.arange(count)
+    records["address"] = np.arange(count) * 512
+    records["bytes"] = 512
+    records["memory"] = next(n for n, name in abi.ENUMS["memory"].items() if name == "device")
+    from pasta.processors.batch import Batch
+
+    batch = Batch(0, {"memory_alloc": records})
+    table.feed(batch)
+    snapshots.feed(batch)
+    snapshots.at(count + 1)
+    began = time.perf_counter()
+    for position in range(count + 1, count + 2001):
+        snapshots.at(position)
+    shared = (time.perf_counter() - began) / 2000
+    began = time.perf_counter()
+    for version in range(count - 1, count - 101, -1):
+        snapshots.of(version)
+    changed = (time.perf_counter() - began) / 100
+    assert shared < 200e-6
+    assert changed < 20e-3

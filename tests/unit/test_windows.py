@@ -1,0 +1,186 @@
+"""Windows: settings, what C is told, and estimates from the launches that were probed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pasta import abi
+from pasta.config import Config, parse_budget, parse_window
+from pasta.errors import ConfigError
+from pasta.plugins import find_tools
+from pasta.probes.windows import Estimate, Sampling, shim_settings
+from pasta.testing import Events, run_tool
+
+# ---- settings
+
+
+def config(*assignments: str) -> Config:
+    made = Config()
+    for assignment in assignments:
+        made.set_text(assignment)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "window"),
+    [
+        ("launches 100/1000", "launches 100/1000"),
+        ("  steps  1 / 100 ", "steps 1/100"),
+        ("seconds 0.5/60", "seconds 0.5/60"),
+        ("launches 5/5", "launches 5/5"),
+        ("", ""),
+    ],
+)
+def test_windows(text: str, window: str) -> None:
+    assert parse_window(text) == window
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["launches", "launches 1", "launches 0/5", "launches 6/5", "launches 1.5/5", "hours 1/2",
+     "steps 1/1000000000", "launches -1/5", "1/5"],
+)  # fmt: skip
+def test_wrong_windows(text: str) -> None:
+    with pytest.raises(ValueError, match="launches 100/1000"):
+        parse_window(text)
+
+
+def test_budgets() -> None:
+    assert [parse_budget(text) for text in ("20%", 0.2, "5 %", 1)] == [0.2, 0.2, 0.05, 1.0]
+    for text in ("0", "-1", "20 percent", "", "0.01%"):
+        with pytest.raises(ValueError, match="20%"):
+            parse_budget(text)
+
+
+def test_what_c_is_told() -> None:
+    assert shim_settings(Config()) == {"probe_every": 1, "probe_skip": 0}
+    told = shim_settings(
+        config(
+            "probes.window=seconds 0.5/60", "probes.every=4", "probes.step-range=^it.*",
+            "filter.kernel=(?:gemm|\\d+)", "filter.exclude=x", "filter.launch-skip=2",
+            "filter.launch-count=7",
+        )
+    )  # fmt: skip
+    assert told == {
+        "probe_window": "seconds 500000000 60000000000",
+        "probe_every": 4,
+        "probe_step_range": "^it.*",
+        "probe_kernel": "(gemm|[0123456789]+)",
+        "probe_exclude": "x",
+        "probe_skip": 2,
+        "probe_count": 7,
+    }
+    assert shim_settings(config("probes.overhead-budget=20%"))["probe_budget"] == 200_000
+
+
+def test_launches_in_ranges_are_counted_afterwards() -> None:
+    told = shim_settings(config("filter.range=epoch", "filter.launch-skip=2"))
+    assert told == {"probe_every": 1}
+
+
+def test_a_window_and_a_budget_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="both say when") as error:
+        shim_settings(config("probes.window=steps 1/2", "probes.overhead-budget=20%"))
+    assert error.value.remedy == "give one of them"
+
+
+# ---- estimates
+
+
+def sampling(seen: dict[int, int], probed: dict[int, int]) -> Sampling:
+    return Sampling(seen, probed)
+
+
+def test_all_probed_is_exact() -> None:
+    counts = sampling({1: 3}, {1: 3})
+    assert counts.exact and counts.text() == ""
+    assert counts.estimate(1, np.asarray([5, 7])) == Estimate(12.0, 0.0)
+
+
+def test_a_mean_stands_for_all_launches() -> None:
+    counts = sampling({1: 100}, {1: 4})
+    found = counts.estimate(1, np.asarray([10, 20, 30]))  # and one that counted nothing
+    assert found.total == 1500
+    variance = np.var([10, 20, 30, 0], ddof=1)
+    assert found.error == pytest.approx(100 * math.sqrt((1 - 4 / 100) * variance / 4))
+    assert counts.scale(1) == 25
+
+
+def test_equal_launches_leave_no_doubt() -> None:
+    assert sampling({1: 50}, {1: 5}).estimate(1, np.full(5, 8)) == Estimate(400.0, 0.0)
+
+
+def test_one_or_none_of_several_tells_no_error() -> None:
+    counts = sampling({1: 10, 2: 10}, {1: 1})
+    one, none = counts.estimate(1, np.asarray([6])), counts.estimate(2, np.asarray([]))
+    assert one.total == 60 and math.isnan(one.error)
+    assert math.isnan(none.total) and math.isnan(counts.scale(2))
+    assert counts.unprobed == [2]
+
+
+def test_the_error_is_that_of_samples() -> None:
+    """Of many samples, about 68 % of the estimates are within one error of the truth."""
+    random = np.random.default_rng(3)
+    truth = random.gamma(2.0, 100.0, 2000)
+    within = 0
+    for _ in range(400):
+        sample = random.choice(truth, 200, replace=False)
+        found = sampling({1: 2000}, {1: 200}).estimate(1, sample)
+        within += abs(found.total - truth.sum()) <= found.error
+    assert 0.6 < within / 400 < 0.76
+
+
+def test_kernels_are_estimated_apart() -> None:
+    """A kernel in few windows does not take the mean of the others."""
+    counts = sampling({1: 100, 2: 10}, {1: 10, 2: 10})
+    kernels = np.asarray([1] * 10 + [2] * 10, np.uint32)
+    found = counts.estimates(kernels, np.asarray([1] * 10 + [1000] * 10, np.uint64))
+    assert found == {1: Estimate(100.0, 0.0), 2: Estimate(10_000.0, 0.0)}
+    assert counts.total(found) == Estimate(10_100.0, 0.0)
+
+
+def test_texts() -> None:
+    counts = sampling({1: 102_900}, {1: 1029})
+    assert counts.text(Estimate(1000.0, 4.0)) == "estimated from 1,029 of 102,900 launches, ± 0.4 %"
+    assert counts.text(Estimate(1000.0, 0.1)).endswith(", ± less than 0.1 %")
+    assert counts.text(Estimate(1000.0, math.nan)) == "estimated from 1,029 of 102,900 launches"
+    assert counts.text() == "estimated from 1,029 of 102,900 launches"
+    counts.seen[2] = 5
+    assert counts.text().endswith("; kernels of which no launch was probed, left out: 1")
+    assert sampling({1: 5}, {}).text() == "none of 5 launches was probed"
+
+
+# ---- in a tool
+
+
+def test_access_count_estimates() -> None:
+    events = Events()
+    events.alloc(0x1000, 4096)
+    for number in range(100):
+        probed = number % 10 == 0
+        events.launch("vadd", flags=abi.FLAG_PROBED if probed else 0)
+        if probed:
+            for _ in range(1 + number // 10 % 2):
+                events.access("global", [0x1000 + 4 * lane for lane in range(32)])
+    result = run_tool(find_tools("access_count")[0], events)
+    (row,) = result.tables["kernels"].rows()
+    assert (row["launches"], row["probed"], row["accesses"]) == (100, 10, 15 * 32)
+    assert row["estimate"] == 4800
+    error = 100 * math.sqrt(0.9 * np.var([32, 64] * 5, ddof=1) / 10)
+    assert row["error"] == pytest.approx(error)
+    assert "about 4,800 in all, estimated from 10 of 100 launches, ± 11 %" in result.summary
+    assert "in probed launches" in result.summary
+
+
+def test_access_count_is_exact_without_windows() -> None:
+    events = Events()
+    events.launch("vadd")
+    events.access("global", [0x1000])
+    result = run_tool(find_tools("access_count")[0], events)
+    (row,) = result.tables["kernels"].rows()
+    assert (row["launches"], row["probed"], row["estimate"], row["error"]) == (1, 1, 1.0, 0.0)
+    assert "estimated" not in result.summary
+    assert {"probed", "estimate", "error"} <= result.tables["kernels"].hidden
