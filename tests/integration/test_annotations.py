@@ -42,6 +42,7 @@ ANNOTATED = [
     ("profiling_stop", None),
     ("profiling_start", None),
     ("mark", "mark"),
+    ("mark", "step"),
     ("range_end", None),
 ]
 
@@ -66,7 +67,8 @@ def test_header(
     run([program], session.environment())
     records = session.records()
     assert brief(records, "name") == ANNOTATED
-    started, ended = records[4], records[8]
+    started, ended = records[4], records[9]
+    assert [record.get("domain") for record in records[7:9]] == [None, "pasta"]
     assert started["id"] == ended["id"] not in (0, ABSENT)
     assert {record["origin"] for record in records} == {1}
     assert all(record["device"] == -1 and record["stream"] == ABSENT for record in records)
@@ -211,6 +213,7 @@ try:
             raise KeyError(1)
 except KeyError:
     pass
+annotate.step()
 annotate.push("pushed")
 annotate.pop()
 assert asyncio.run(later()) == 7
@@ -238,6 +241,7 @@ def test_python(session: Session) -> None:
         ("range_push", "inner"),
         ("range_pop", None),
         ("range_pop", None),
+        ("mark", "step"),
         ("range_push", "pushed"),
         ("range_pop", None),
         ("range_start", "coroutine"),

@@ -1,0 +1,428 @@
+"""The NVIDIA side of probes without a GPU: what played kernels count comes out in results."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import FIXTURES, ROOT, Done, Preload
+
+TOOL = """
+from pasta.lazy import np
+from pasta.probes import Counter, Histogram, PerPC, probe
+from pasta.table import Table
+from pasta.tool import Result, Tool
+
+
+class Played(Tool):
+    total = Counter(by="launch", fields=("seen", "bytes"))
+    heat = Histogram(by="object", bin="4KiB")
+    objects = Counter(by=("object", "launch"), fields="hits")
+    pcs = PerPC("requests")
+
+    @probe.global_memory
+    def count(access, maps):
+        maps.total.add(seen=1, bytes=access.bytes)
+        maps.heat.add(access.object, access.offset)
+        maps.objects.add(access.object)
+        maps.pcs.add(access.pc, requests=1)
+
+    def result(self):
+        rows = self.context.objects.rows
+        size = lambda ids: np.where(ids < 0, 0, rows["bytes"][ids]) if len(rows) else 0 * ids
+        total, heat, objects, pcs = (
+            each.rows() for each in (self.total, self.heat, self.objects, self.pcs)
+        )
+        named = lambda **columns: Table({name: np.asarray(c) for name, c in columns.items()})
+        return Result(
+            summary="",
+            tables={
+                "total": named(**{name: total[name] for name in ("launch", "seen", "bytes")}),
+                "heat": named(size=size(heat["object"]), bin=heat["bin"], count=heat["count"]),
+                "objects": named(
+                    launch=objects["launch"], size=size(objects["object"]), hits=objects["hits"]
+                ),
+                "pcs": named(pc=pcs["pc"], requests=pcs["requests"]),
+            },
+        )
+"""
+PTXAS = """#!/bin/sh
+while [ $# -gt 0 ]; do
+    [ "$1" = -o ] && echo cubin >"$2"
+    shift
+done
+"""
+BIN = 4096
+S = 0x51  # a stream
+Access = tuple[int, int, int]  # address, how often, program counter
+
+
+@dataclass
+class Script:
+    """Lines for the program, and what its kernels count. Objects differ in their sizes."""
+
+    lines: list[str] = field(default_factory=list)
+    live: dict[int, int] = field(default_factory=dict)
+    launches: int = 0
+    total: dict[int, tuple[int, int]] = field(default_factory=dict)
+    heat: Counter[tuple[int, int]] = field(default_factory=Counter)
+    objects: Counter[tuple[int, int]] = field(default_factory=Counter)
+    pcs: Counter[int] = field(default_factory=Counter)
+
+    def say(self, *words: str | int) -> None:
+        self.lines.append(" ".join(w if isinstance(w, str) else f"{w:x}" for w in words))
+
+    def alloc(self, address: int, size: int) -> None:
+        self.say("alloc", address, size)
+        self.live[address] = size
+
+    def free(self, address: int) -> None:
+        self.say("free", address)
+        del self.live[address]
+
+    def launch(self, stream: int, *accesses: Access, counts: bool = True) -> None:
+        self.say("launch", stream, *_texts(accesses))
+        self._played(accesses, counts)
+
+    def graph(self, stream: int, nodes: int, *accesses: Access) -> None:
+        self.say("graph", stream, nodes, *_texts(accesses))
+        for _ in range(nodes):
+            self._played(accesses, True)
+
+    def fail(self, stream: int) -> None:
+        self.say("fail", stream)
+        self._played((), True)
+
+    def _played(self, accesses: Iterable[Access], counts: bool) -> None:
+        launch, self.launches = self.launches, self.launches + 1
+        for address, count, pc in accesses if counts else ():
+            seen, bytes = self.total.get(launch, (0, 0))
+            self.total[launch] = seen + count, bytes + 4 * count
+            self.pcs[pc] += count
+            start, size = self._holder(address)
+            self.objects[launch, size] += count
+            self.heat[size, (address - start) // BIN if size else 0] += count
+
+    def _holder(self, address: int) -> tuple[int, int]:
+        for start, size in self.live.items():
+            if start <= address < start + size:
+                return start, size
+        return 0, 0
+
+
+def _texts(accesses: Iterable[Access]) -> list[str]:
+    return [f"{address:x}:{count:x}:{pc:x}" for address, count, pc in accesses]
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("fake-gpu")
+    compiler: list[str | Path] = [
+        os.environ.get("CC", "cc"),
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-O1",
+    ]
+    # the source looks for the driver under this name among what is loaded
+    library = [*compiler, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run(
+        [*library, FIXTURES / "fake_sanitizer.c", "-o", directory / "libsanitizer-public.so"],
+        check=True,
+    )
+    headers = [f"-I{ROOT / 'shim' / part}" for part in ("sources", "include")]
+    program = [*compiler, *headers, FIXTURES / "fake_probe_program.c"]
+    subprocess.run([*program, "-o", directory / "program", "-ldl", "-lpthread"], check=True)
+    (directory / "played.py").write_text(TOOL)
+    (directory / "ptxas").write_text(PTXAS)
+    (directory / "ptxas").chmod(0o755)
+    return directory
+
+
+Play = Callable[..., Done]
+
+
+@pytest.fixture
+def play(built: Path, pasta_preload: Preload) -> Play:
+    def run(script: Script, *options: str, **fake: str) -> Done:
+        environment = {
+            "PASTA_SANITIZER_LIB": str(built / "libsanitizer-public.so"),
+            "PASTA_SANITIZER_VERSION": "13.5",
+            "PASTA_PTXAS": str(built / "ptxas"),
+            "XDG_CACHE_HOME": str(built / "cache"),
+            **{f"FAKE_SANITIZER_{name}": value for name, value in fake.items()},
+        }
+        return pasta_preload(
+            built / "program",
+            options=("-t", str(built / "played.py"), "--set", "probes.sm=90", *options),
+            input="".join(f"{line}\n" for line in script.lines),
+            environment=environment,
+        )
+
+    return run
+
+
+def rows(done: Done, table: str) -> list[tuple[int, ...]]:
+    read = pq.read_table(done.run.path / "results" / "played" / f"{table}.parquet")
+    return [tuple(row.values()) for row in read.to_pylist()]
+
+
+def expect(done: Done, script: Script) -> None:
+    """The program's own output and status, and all that it played, exactly."""
+    assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
+    assert_counted(done, script)
+    assert sorted(rows(done, "pcs")) == sorted(script.pcs.items())
+    heat = sorted((size, bin, count) for (size, bin), count in script.heat.items())
+    assert sorted(rows(done, "heat")) == heat
+
+
+def assert_counted(done: Done, script: Script) -> None:
+    assert sorted(rows(done, "total")) == sorted(
+        (launch, *both) for launch, both in script.total.items()
+    )
+    objects = sorted((launch, size, n) for (launch, size), n in script.objects.items())
+    assert sorted(rows(done, "objects")) == objects
+
+
+def test_launches_and_objects(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 100_000)
+    script.alloc(0x7F0000000000, (5 << 30) + 1)
+    script.alloc(0x7F0000000000 + (5 << 30) + 512, 5000)
+    for n in range(1, 150):  # more than two batches, and not only whole ones
+        script.launch(
+            S,
+            (0x200000000 + n * 600, n, 0x10),
+            (0x7F0000000000 + (n << 25), 2, 0x20),
+            (0x7F0000000000 + (5 << 30) + 512 + n, 3, 0x20 + n % 3),
+            (0x1000, 1, 0x40),
+        )
+    done = play(script)
+    expect(done, script)
+    assert done.notes == []
+
+
+def test_addresses_are_used_again_between_launches(play: Play) -> None:
+    script, random_ = Script(), random.Random(1)
+    script.say("hold", S)  # nothing is complete until the end: every table is in use
+    for n in range(200):
+        if len(script.live) > 5:
+            script.free(random_.choice(list(script.live)))
+        address = random_.choice([0x200000000, 0x300000000, 0x7F0000000000]) + (n % 5 << 20)
+        if address not in script.live:
+            script.alloc(address, 5000 + n)
+        accesses = [(each + random_.randrange(9000), 1 + n, 0x10) for each in script.live]
+        script.launch(S, *accesses)
+    script.say("release", S)
+    expect(play(script), script)
+
+
+def test_tables_are_used_again_while_streams_lag(play: Play) -> None:
+    script = Script()
+    for n in range(400):
+        if n % 40 == 0:
+            script.say("hold", S)
+        address = 0x200000000 + (n % 7 << 20)
+        script.alloc(address, 5000 + n)
+        script.launch(S if n % 3 else S + 1, (address + 100, 1 + n, 0x10))
+        script.free(address)
+        if n % 40 == 39:
+            script.say("release", S)
+            script.say("sync")
+    expect(play(script), script)
+
+
+def test_many_objects_share_hashed_rows(play: Play) -> None:
+    script = Script()
+    script.launch(S, (0x200000000, 1, 0x10))  # the batch is opened with rows for none
+    for n in range(1500):
+        script.alloc(0x200000000 + n * 8192, 4096 + n)
+    for n in range(70):
+        mine = range(n * 20, n * 20 + 20)
+        script.launch(S, *((0x200000000 + i * 8192 + 5, i + 1, 0x10) for i in mine))
+    expect(play(script), script)
+
+
+def test_more_objects_than_rows_are_of_none(play: Play) -> None:
+    script = Script()
+    for n in range(700):
+        script.alloc(0x200000000 + n * 8192, 4096 + n)
+    script.launch(S, *((0x200000000 + n * 8192, 1, 0x10) for n in range(700)))
+    done = play(script)
+    counted = rows(done, "objects")
+    assert sum(hits for _, _, hits in counted) == 700
+    (others,) = (hits for _, size, hits in counted if not size)
+    assert others == 700 - 512
+    assert len(counted) == 513
+
+
+def test_streams(play: Play) -> None:
+    """More than are looked at together, all with launches that no marker covers at exit."""
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for n in range(300):
+        script.launch(0x100 + n, (0x200000000 + n * 64, n + 1, 0x10))
+    expect(play(script, "--set", "probes.memory=4GiB"), script)
+
+
+def test_threads(play: Play) -> None:
+    script, threads, launches = Script(), 8, 200
+    script.alloc(0x200000000, 1 << 20)
+    script.say("threads", threads, launches, 0x200000100)
+    done = play(script)
+    assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
+    found = sorted(rows(done, "total"))
+    assert [launch for launch, _, _ in found] == list(range(threads * launches))
+    expected = Counter(i + 1 for i in range(launches) for _ in range(threads))
+    assert Counter(seen for _, seen, _ in found) == expected
+    assert {size for _, size, _ in rows(done, "objects")} == {1 << 20}
+    assert rows(done, "pcs") == [(0x10, threads * sum(range(1, launches + 1)))]
+
+
+def test_graph(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    script.launch(S, (0x200000000, 5, 0x10))
+    script.graph(S, 100, (0x200000000, 1, 0x10), (0x200001000, 2, 0x20))
+    script.launch(S, (0x200000000, 6, 0x10))
+    script.graph(S, 3, (0x200000000, 7, 0x10))
+    expect(play(script), script)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_failed_launches(play: Play, last: bool) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for n in range(100):
+        script.launch(S, (0x200000000, n + 1, 0x10))
+        if n % 3 == 0:
+            script.fail(S)
+    if last:
+        script.fail(S)
+    expect(play(script), script)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_stream_destroyed_with_an_open_batch(play: Play, failed: bool) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for round in range(20):
+        script.say("hold", S + round)
+        for n in range(1 + round):
+            script.launch(S + round, (0x200000000, n + 1, 0x10))
+        if failed:
+            script.fail(S + round)
+        script.say("end", S + round)
+    expect(play(script), script)
+
+
+def test_context_destroyed_before_exit(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    script.say("hold", S)
+    for n in range(100):
+        script.launch(S if n % 2 else S + 1, (0x200000000, n + 1, 0x10))
+    script.fail(S)
+    script.say("destroy")
+    expect(play(script), script)
+
+
+def test_kernels_that_run_at_exit(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for n in range(10):
+        script.launch(S, (0x200000000, n + 1, 0x10))
+    script.say("sync")
+    script.say("hold", S + 1)
+    script.launch(S + 1, (0x200000000, 99, 0x10), counts=False)
+    done = play(script, "--set", "python.exit-timeout=500ms")
+    assert done.seconds < 20
+    assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
+    assert_counted(done, script)
+    assert [note for note in done.notes if "still running" in note] == [
+        "probes: kernels were still running at exit; the results of their launches are missing"
+    ]
+
+
+def test_an_error_ends_probes_and_keeps_what_was_read(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for n in range(3):
+        script.launch(S, (0x200000000, n + 1, 0x10))
+    script.say("sync")
+    script.say("pause")
+    for n in range(100):
+        script.launch(S, (0x200000000, 1, 0x10), counts=False)
+        if n % 10 == 0:
+            script.say("sync")
+    done = play(script, FAIL="copy_out=7@2")
+    assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
+    assert_counted(done, script)
+    (line,) = done.notes
+    assert re.fullmatch(
+        r"probes of context 0 end here: sanitizerMemcpyDeviceToHost failed with 7 \(Some error\); "
+        r"what was collected is kept",
+        line,
+    )
+
+
+@pytest.mark.parametrize(
+    "call", ["add_patches", "patch_instructions", "set_launch_data", "set", "copy_in"]
+)
+def test_what_fails_before_a_launch_is_one_line(play: Play, call: str) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    script.launch(S, (0x200000000, 1, 0x10), counts=False)
+    script.launch(S, (0x200000000, 1, 0x10), counts=False)
+    done = play(script, FAIL=f"{call}=7")
+    assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
+    (line,) = done.notes
+    assert re.fullmatch(r"probes of context 0 end here: \w+ failed with 7 \(Some error\); .*", line)
+    assert rows(done, "total") == []
+
+
+def test_too_little_memory_is_said_once(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for _ in range(200):
+        script.launch(S, (0x200000000, 1, 0x10), counts=False)
+    done = play(script, "--set", "probes.memory=64KiB")
+    assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
+    assert len([note for note in done.notes if "are not probed" in note]) == 1
+    assert len(done.notes) == len(set(done.notes))
+    assert rows(done, "total") == []
+
+
+def test_modules_come_and_go(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    script.say("load", 0x5000)
+    script.launch(S, (0x200000000, 1, 0x10))
+    script.say("unload", 0x5000)
+    script.say("unload", 0x4000)
+    script.say("load", 0x4000)
+    script.launch(S, (0x200000000, 2, 0x10))
+    expect(play(script), script)
+
+
+def test_what_was_read_outlives_a_kill(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 1 << 20)
+    for n in range(100):
+        script.launch(S, (0x200000000 + n, n + 1, 0x10))
+    script.say("sync")
+    script.say("pause")
+    script.say("kill")
+    done = play(script)
+    assert done.exit_status in (-9, 137)
+    assert_counted(done, script)

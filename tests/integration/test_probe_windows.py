@@ -1,0 +1,195 @@
+"""Probes in part of a run on the reference accelerator: which launches, and what is said of all."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from pasta import abi
+from tests.conftest import RunDirectory
+
+#: Every launch of the kernel scale on 32 floats loads and stores each of them.
+ACCESSES = 64
+
+MANY = "int main(void) { launch(300); return 0; }"
+STEPS = """
+#include "pasta.h"
+int main(void) {
+    for (int i = 0; i < 12; i++) {
+        launch(5);
+        pasta_step();
+    }
+    return 0;
+}"""
+RANGES = """
+#include "pasta.h"
+int main(void) {
+    launch(1);
+    for (int i = 0; i < 6; i++) {
+        uint64_t other = pasta_range_start("data");
+        pasta_range_push(i % 2 ? "step" : "step of another kind");
+        launch(2);
+        pasta_range_pop();
+        pasta_range_end(other);
+    }
+    return 0;
+}"""
+TWO_KERNELS = """
+int main(void) {
+    ra_module module;
+    ra_function add;
+    void *x;
+    int n = 32;
+    uint32_t grid[3] = {1, 1, 1}, block[3] = {32, 1, 1};
+    launch(3);
+    RA(ra_module_load_builtin(&module));
+    RA(ra_module_function(&add, module, "_Z4vaddPKfS0_Pfi"));
+    RA(ra_alloc(&x, 32 * sizeof(float)));
+    for (int i = 0; i < 10; i++)
+        RA(ra_launch(add, grid, block, 0, NULL, (void *[]){&x, &x, &x, &n}));
+    RA(ra_context_synchronize());
+    return 0;
+}"""
+
+
+def launches(run: RunDirectory) -> list[dict[str, Any]]:
+    parts = [str(part) for part in sorted((run.path / "events").glob("kernel_launch-*.parquet"))]
+    return ds.dataset(parts).to_table(["ordinal", "flags", "name"]).to_pylist()
+
+
+def probed(run: RunDirectory) -> list[int]:
+    """Ordinals of the launches that were probed."""
+    return [row["ordinal"] for row in launches(run) if row["flags"] & abi.FLAG_PROBED]
+
+
+def kernels(run: RunDirectory) -> list[dict[str, Any]]:
+    file = run.path / "results" / "access_count" / "kernels.parquet"
+    rows: list[dict[str, Any]] = ds.dataset(str(file)).to_table().to_pylist()
+    return rows
+
+
+def options(*assignments: str) -> tuple[str, ...]:
+    return ("-t", "access_count", *(word for each in assignments for word in ("--set", each)))
+
+
+def test_all_launches_without_windows(pasta_preload, compile_c) -> None:
+    run = pasta_preload(compile_c(MANY), options=options()).run
+    assert probed(run) == list(range(300))
+    (row,) = kernels(run)
+    assert (row["probed"], row["accesses"], row["error"]) == (300, 300 * ACCESSES, 0)
+    assert "estimated" not in run.report
+
+
+def test_no_launch_without_probes(pasta_preload, compile_c) -> None:
+    run = pasta_preload(compile_c(MANY), options=("-t", "kernel_freq")).run
+    assert probed(run) == []
+
+
+def test_windows_of_launches(pasta_preload, compile_c) -> None:
+    run = pasta_preload(compile_c(MANY), options=options("probes.window=launches 10/100")).run
+    assert probed(run) == [first + i for first in (0, 100, 200) for i in range(10)]
+    (row,) = kernels(run)
+    assert (row["launches"], row["probed"], row["accesses"]) == (300, 30, 30 * ACCESSES)
+    assert (row["estimate"], row["error"]) == (300 * ACCESSES, 0)
+    text = f"about {300 * ACCESSES:,} in all, estimated from 30 of 300 launches, ± 0.0 %"
+    assert text in " ".join(run.report.split())
+
+
+def test_every_nth_launch(pasta_preload, compile_c) -> None:
+    given = options("probes.window=launches 50/100", "probes.every=20")
+    run = pasta_preload(compile_c(MANY), options=given).run
+    assert probed(run) == [0, 20, 40, 110, 130, 200, 220, 240]
+
+
+def test_windows_of_steps(pasta_preload, compile_c) -> None:
+    run = pasta_preload(compile_c(STEPS), options=options("probes.window=steps 1/4")).run
+    assert probed(run) == [5 * step + i for step in (0, 4, 8) for i in range(5)]
+
+
+def test_steps_of_a_python_program(pasta_preload, python_program) -> None:
+    program = python_program("import pasta\nfor _ in range(6):\n    launch(2)\n    pasta.step()\n")
+    given = options("probes.window=steps 1/3")
+    run = pasta_preload(sys.executable, program, options=given).run
+    assert probed(run) == [0, 1, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("regex", "ordinals"),
+    [
+        ("^step", [0, 3, 4, 7, 8, 11, 12]),
+        ("^step$", [0, 1, 2, 7, 8, 9, 10]),  # steps begin at launches 0, 3, 7 and 11
+        ("nothing", [*range(13)]),
+    ],
+)
+def test_ranges_begin_steps(pasta_preload, compile_c, regex: str, ordinals: list[int]) -> None:
+    given = options("probes.window=steps 1/2", f"probes.step-range={regex}")
+    assert probed(pasta_preload(compile_c(RANGES), options=given).run) == ordinals
+
+
+def test_windows_of_seconds(pasta_preload, compile_c) -> None:
+    given = options("probes.window=seconds 100/200")
+    assert len(probed(pasta_preload(compile_c(MANY), options=given).run)) == 300
+
+
+def test_a_budget(pasta_preload, compile_c) -> None:
+    program = compile_c("int main(void) { launch(20000); return 0; }")
+    given = ("--overhead-budget", "20%", *options())
+    run = pasta_preload(program, options=given).run
+    found = probed(run)
+    assert found[:1000] == list(range(1000)) and found[-1] < 20000
+    assert 1000 <= len(found) < 20000
+    # windows are whole, but for one in which the program ends
+    assert len(found) % 1000 == 0 or found[-1] == 19999
+    assert re.search(rf"estimated from {len(found):,} of 20,000 launches", run.report)
+
+
+@pytest.mark.parametrize(
+    ("filter", "count", "names"),
+    [
+        (("-k", r"^vadd\("), 10, {"_Z4vaddPKfS0_Pfi"}),
+        (("-k", "_Z5scale"), 3, {"_Z5scalePfffi"}),
+        (("--exclude", r"float const\*"), 3, {"_Z5scalePfffi"}),
+        (("-k", r"(?:v)add|\d\d\d"), 10, {"_Z4vaddPKfS0_Pfi"}),
+        (("-s", "2", "--launch-count", "4"), 4, {"_Z5scalePfffi", "_Z4vaddPKfS0_Pfi"}),
+        (("-k", "vadd", "-s", "2", "--launch-count", "4"), 4, {"_Z4vaddPKfS0_Pfi"}),
+    ],
+)
+def test_filters(
+    pasta_preload, compile_c, filter: tuple[str, ...], count: int, names: set[str]
+) -> None:
+    """C probes what Python selects: each launch that is recorded, and each is."""
+    run = pasta_preload(compile_c(TWO_KERNELS), options=(*options(), *filter)).run
+    recorded = launches(run)
+    assert len(recorded) == len(probed(run)) == count
+    assert {row["name"] for row in recorded} == names
+    assert sum(row["probed"] for row in kernels(run)) == count
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("-k", r"\bvadd"), r"filter.kernel = '\\bvadd' cannot be used with probes: \b"),
+        (("--set", "probes.window=often"), "probes.window = 'often' is not \"launches 100/1000\""),
+        (("--overhead-budget", "lots"), "probes.overhead-budget = 'lots' is not a share"),
+        (
+            ("--overhead-budget", "5%", "--set", "probes.window=steps 1/2"),
+            "probes.window and probes.overhead-budget both say when probes run",
+        ),
+    ],
+)
+def test_what_cannot_be(pasta_preload, compile_c, given: tuple[str, ...], says: str) -> None:
+    done = pasta_preload(compile_c(MANY), options=(*options(), *given))
+    assert done.exit_status == 2
+    assert says in " ".join(done.lines)
+    assert not done.runs
+
+
+def test_an_expression_that_only_python_understands_without_probes(
+    pasta_preload, compile_c
+) -> None:
+    run = pasta_preload(compile_c(MANY), options=("-t", "kernel_freq", "-k", r"\bscale")).run
+    assert run.launches == 300

@@ -1,0 +1,311 @@
+"""How often kernels access memory: by kind of instruction, by launch, and by object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.probes import Counter, probe
+from pasta.probes.accumulators import combined
+from pasta.probes.kinds import KINDS, NAMES
+from pasta.probes.unseen import unseen
+from pasta.probes.windows import Estimate, Sampling
+from pasta.processors.kernel_names import kernel_names
+from pasta.processors.object_names import (
+    OBJECT_HIDDEN,
+    OBJECT_UNITS,
+    object_columns,
+    object_sizes,
+)
+from pasta.table import Figure, Table, absent_where, formatted, shares
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+READ, WRITE, ATOMIC = range(3)
+OPERATIONS = 3
+#: A code for each kind with an address space, whose numbers begin with 1, and operation.
+CODES = OPERATIONS * max(kind.number for kind in KINDS if kind.space != "none")
+COUNTED_BY_WARPS = tuple(
+    kind.name for kind in KINDS if kind.space != "none" and kind.name != "async_copy"
+)
+LANES = 32
+#: Bytes of a lane that need not be counted.
+USUAL = 4
+PAGE = 4096
+
+_COUNTS = ("instructions", "accesses", "reads", "writes", "atomics", "bytes")
+
+
+class AccessCount(Tool):
+    """Accesses inside kernels by kind, launch and object: instructions, lanes and bytes."""
+
+    top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
+
+    # On a GPU every amount that is not 0 is an atomic addition. A full warp that accesses 4 bytes
+    # per lane, which is most of what there is, costs one in each map:
+    #   instructions = full + partial, accesses = 32 * full + lanes,
+    #   bytes = 4 * accesses + beyond, modulo 2**64: what is less than 4 wraps around, and back.
+    by_kind = Counter(by=("launch", "kernel", CODES), fields=("full", "partial", "lanes", "beyond"))
+    by_object = Counter(by=("launch", "kernel", "object"), fields=("accesses", "beyond"))
+
+    @probe.on(*COUNTED_BY_WARPS, per="warp")
+    def count(access: Any, maps: Any) -> None:
+        code = OPERATIONS * (access.kind - 1)
+        if access.is_atomic:
+            code += ATOMIC
+        elif access.is_write:
+            code += WRITE
+        beyond = access.lanes * (access.bytes - USUAL)
+        if access.lanes == LANES:
+            maps.by_kind.add(code, full=1, beyond=beyond)
+        else:
+            maps.by_kind.add(code, partial=1, lanes=access.lanes, beyond=beyond)
+
+    # Lanes of one cp.async may read different numbers of bytes, so that each counts its own.
+    @probe.on("async_copy")
+    def count_copies(access: Any, maps: Any) -> None:
+        code = OPERATIONS * (access.kind - 1)
+        maps.by_kind.add(code, lanes=1, beyond=access.bytes - USUAL)
+        if access.leader:
+            maps.by_kind.add(code, partial=1)
+
+    @probe.global_memory
+    def attribute(access: Any, maps: Any) -> None:
+        maps.by_object.add(access.object, accesses=1, beyond=access.bytes - USUAL)
+
+    def start(self) -> None:
+        self.sampling = Sampling()
+
+    def on_launches(self, launches: NDArray[Any]) -> None:
+        self.sampling.add(launches)
+
+    def result(self) -> Result:
+        rows = _decoded(self.by_kind.rows())
+        objects = _with_bytes(self.by_object.rows())
+        kernels = self._kernels(rows, objects)
+        return Result(
+            summary=self._summary(rows, objects),
+            tables={
+                "kernels": kernels,
+                "kinds": self._kinds(rows),
+                "objects": self._objects(objects),
+                "launches": self._launches(rows),
+                "launch_objects": self._launch_objects(objects),
+            },
+            figures={"kernels": self._figure(rows)},
+        )
+
+    def _kernels(self, rows: NDArray[Any], objects: NDArray[Any]) -> Table:
+        by_kernel = combined(rows[["kernel", *_COUNTS]], ["kernel"])
+        ids = np.asarray(sorted(self.sampling.seen), np.uint32)
+        estimates = self._estimates(rows)
+        counts = {name: _at(by_kernel, ids, name) for name in _COUNTS}
+        touched = self._touched(combined(objects[["kernel", "object", "accesses"]], _OF_KERNEL))
+        order = np.argsort(-counts["accesses"].astype(np.float64), kind="stable")
+        columns = {
+            "kernel": kernel_names(self.context, ids),
+            "launches": np.asarray([self.sampling.seen[name] for name in ids.tolist()], np.int64),
+            "probed": np.asarray(
+                [self.sampling.probed.get(name, 0) for name in ids.tolist()], np.int64
+            ),
+            "estimate": _known([estimates[name].total for name in ids.tolist()]),
+            "error": _known([estimates[name].error for name in ids.tolist()]),
+            "share": shares(counts["accesses"], int(counts["accesses"].sum())),
+            **counts,
+            **{name: _at(touched, ids, name) for name in _TOUCHED},
+        }
+        columns["per_page"] = _per_page(columns)
+        return Table(
+            {name: _taken(column, order) for name, column in columns.items()},
+            units={"share": "share", "bytes": "bytes", "object_bytes": "bytes"},
+            labels={
+                "share": "of accesses",
+                "estimate": "accesses in all launches",
+                "error": "±",
+                **_TOUCHED_LABELS,
+            },
+            title="Accesses by kernel",
+            shown=self.top,
+            hidden=_HIDDEN | (_OF_SAMPLES if self.sampling.exact else frozenset()),
+        )
+
+    def _estimates(self, rows: NDArray[Any]) -> dict[int, Estimate]:
+        """Accesses of each kernel in all of its launches."""
+        launches = combined(rows[["launch", "kernel", "accesses"]], ["launch", "kernel"])
+        return self.sampling.estimates(launches["kernel"], launches["accesses"])
+
+    def _kinds(self, rows: NDArray[Any]) -> Table:
+        rows = combined(rows[["kernel", "kind", *_COUNTS]], ["kernel", "kind"])
+        rows = rows[np.argsort(-rows["accesses"].astype(np.float64), kind="stable")]
+        return Table(
+            {
+                "kernel": kernel_names(self.context, rows["kernel"]),
+                "kind": [NAMES[kind] for kind in rows["kind"].tolist()],
+                **{name: rows[name] for name in _COUNTS},
+                "share": shares(rows["bytes"], int(rows["bytes"].sum())),
+            },
+            units={"bytes": "bytes", "share": "share"},
+            labels={"share": "of bytes"},
+            title="Accesses by kernel and kind",
+            shown=self.top,
+        )
+
+    def _launches(self, rows: NDArray[Any]) -> Table:
+        return Table(
+            {
+                "launch": rows["launch"],
+                "kernel": kernel_names(self.context, rows["kernel"]),
+                "kind": [NAMES[kind] for kind in rows["kind"].tolist()],
+                **{name: rows[name] for name in _COUNTS},
+            },
+            units={"bytes": "bytes"},
+            title="Accesses by launch and kind",
+            shown=0,
+        )
+
+    def _launch_objects(self, objects: NDArray[Any]) -> Table:
+        launches = combined(objects[["launch", "kernel"]], ["launch", "kernel"])
+        touched = self._touched(objects[["launch", "object", "accesses"]], "launch")
+        columns = {name: _at(touched, launches["launch"], name, "launch") for name in _TOUCHED}
+        return Table(
+            {
+                "launch": launches["launch"],
+                "kernel": kernel_names(self.context, launches["kernel"]),
+                **columns,
+                "per_page": _per_page(columns),
+            },
+            units={"object_bytes": "bytes"},
+            labels=_TOUCHED_LABELS,
+            title="Objects touched by launch",
+            shown=0,
+        )
+
+    def _objects(self, objects: NDArray[Any]) -> Table:
+        rows = combined(objects[[*_OF_KERNEL, "accesses", "bytes"]], _OF_KERNEL)
+        rows = rows[np.argsort(-rows["accesses"].astype(np.float64), kind="stable")]
+        return Table(
+            {
+                "kernel": kernel_names(self.context, rows["kernel"]),
+                **object_columns(self.context.objects, rows["object"]),
+                "accesses": rows["accesses"],
+                "bytes": rows["bytes"],
+                "share": shares(rows["accesses"], int(rows["accesses"].sum())),
+            },
+            units={"bytes": "bytes", "share": "share", **OBJECT_UNITS},
+            labels={"share": "of accesses to global memory", "bytes": "bytes requested"},
+            title="Accesses to objects in global memory",
+            shown=self.top,
+            hidden=OBJECT_HIDDEN,
+        )
+
+    def _touched(self, rows: NDArray[Any], key: str = "kernel") -> NDArray[Any]:
+        """Objects, their bytes and pages, and accesses to them, for each `key` of distinct rows."""
+        known = rows["object"] >= 0
+        sizes = object_sizes(self.context.objects, rows["object"])
+        found = np.zeros(len(rows), [(key, rows.dtype[key]), *((name, "u8") for name in _TOUCHED)])
+        found[key] = rows[key]
+        found["objects"] = known
+        found["object_bytes"] = sizes
+        found["pages"] = (sizes + np.uint64(PAGE - 1)) // np.uint64(PAGE)
+        found["known"] = np.where(known, rows["accesses"], 0)
+        found["unknown"] = np.where(known, 0, rows["accesses"])
+        return combined(found, [key])
+
+    def _figure(self, rows: NDArray[Any]) -> Figure:
+        totals = combined(rows[["kernel", "bytes"]], ["kernel"])
+        ids = totals[np.argsort(-totals["bytes"].astype(np.float64), kind="stable")]["kernel"]
+        ids = ids[: self.top]
+        by_kind = combined(rows[["kernel", "kind", "bytes"]], ["kernel", "kind"])
+        return Figure(
+            "bar",
+            "Bytes that kernels ask for, by kind of access",
+            kernel_names(self.context, ids),
+            {
+                NAMES[kind]: _at(by_kind[by_kind["kind"] == kind], ids, "bytes")
+                for kind in np.unique(by_kind["kind"]).tolist()
+            },
+            y_label="bytes",
+            y_unit="bytes",
+        )
+
+    def _summary(self, rows: NDArray[Any], objects: NDArray[Any]) -> str:
+        launches = sum(self.sampling.seen.values())
+        if not launches:
+            return "no kernel was launched"
+        accesses, instructions = _sum(rows["accesses"]), _sum(rows["instructions"])
+        probed = f"{launches:,}" if self.sampling.exact else "probed"
+        parts = [
+            f"{accesses:,} accesses by {instructions:,} instructions of warps in {probed}"
+            f" launches, {formatted(_sum(rows['bytes']), 'bytes')} asked for"
+        ]
+        if not self.sampling.exact:
+            total = self.sampling.total(self._estimates(rows))
+            parts.append(f"about {total.total:,.0f} in all, {self.sampling.text(total)}")
+        by_global = _sum(objects["accesses"])
+        unknown = _sum(objects["accesses"][objects["object"] < 0])
+        if unknown:
+            share = formatted(unknown / by_global, "share")
+            parts.append(f"{share} of accesses to global memory were to no known object")
+        return "; ".join([*parts, *unseen(self)])
+
+
+_OF_KERNEL = ("kernel", "object")
+_HIDDEN = frozenset({"known", "pages", "object_bytes", "reads", "writes", "atomics"})
+_OF_SAMPLES = frozenset({"probed", "estimate", "error"})
+_TOUCHED = ("objects", "object_bytes", "pages", "known", "unknown")
+_TOUCHED_LABELS = {
+    "object_bytes": "their bytes",
+    "known": "accesses to them",
+    "unknown": "to no known object",
+    "per_page": "accesses per page",
+}
+
+
+def _decoded(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows of `by_kind` as launch, kernel, kind and `_COUNTS`, operations put together."""
+    keys = [("launch", "u8"), ("kernel", "u4"), ("kind", "u1")]
+    found = np.zeros(len(rows), [*keys, *((name, "u8") for name in _COUNTS)])
+    found["launch"], found["kernel"] = rows["launch"], rows["kernel"]
+    found["kind"] = rows["index"] // OPERATIONS + 1
+    found["instructions"] = rows["full"] + rows["partial"]
+    found["accesses"] = accesses = np.uint64(LANES) * rows["full"] + rows["lanes"]
+    found["bytes"] = np.uint64(USUAL) * accesses + rows["beyond"]
+    for operation, name in enumerate(("reads", "writes", "atomics")):
+        found[name] = np.where(rows["index"] % OPERATIONS == operation, accesses, 0)
+    return combined(found, ["launch", "kernel", "kind"])
+
+
+def _with_bytes(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows of `by_object` with `bytes` for `beyond`."""
+    names = tuple("bytes" if name == "beyond" else name for name in rows.dtype.names or ())
+    found = rows.astype(np.dtype([(name, rows.dtype[at]) for at, name in enumerate(names)]))
+    found["bytes"] += np.uint64(USUAL) * rows["accesses"]
+    return found
+
+
+def _at(rows: NDArray[Any], ids: NDArray[Any], name: str, key: str = "kernel") -> NDArray[Any]:
+    """A column of rows with distinct, sorted keys for these ids; 0 where there is no row."""
+    if not len(rows):
+        return np.zeros(len(ids), np.uint64)
+    at = np.minimum(np.searchsorted(rows[key], ids), len(rows) - 1)
+    return np.where(rows[key][at] == ids, rows[name][at], 0)
+
+
+def _per_page(columns: dict[str, Any]) -> Any:
+    pages = columns["pages"]
+    return absent_where(columns["known"] / np.maximum(pages, 1), pages == 0)
+
+
+def _known(values: list[float]) -> Any:
+    column = np.asarray(values, np.float64)
+    return absent_where(column, np.isnan(column))
+
+
+def _taken(column: Any, order: NDArray[Any]) -> Any:
+    return [column[at] for at in order.tolist()] if isinstance(column, list) else column[order]
+
+
+def _sum(column: NDArray[Any]) -> int:
+    return int(column.sum(dtype=np.uint64))

@@ -1,0 +1,89 @@
+"""Conflicts in the banks of shared memory, by instruction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.probes import PerPC, probe
+from pasta.probes.unseen import unseen
+from pasta.processors.kernel_names import KernelEntries
+from pasta.table import Table, formatted, shares
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class BankConflicts(Tool):
+    """Wavefronts that instructions on shared memory need, beside those without bank conflicts."""
+
+    top = option(20, help="instructions in the text report; the table has all", minimum=1)
+    requests = PerPC("instructions", "lanes", "ways", "ideal_ways")
+
+    @probe.shared_memory(per="warp")
+    def request(access: Any, maps: Any) -> None:
+        maps.requests.add(
+            access.pc,
+            instructions=1,
+            lanes=access.lanes,
+            ways=access.ways,
+            ideal_ways=access.ideal_ways,
+        )
+
+    def start(self) -> None:
+        self.entries = KernelEntries()
+
+    def on_launches(self, launches: NDArray[Any]) -> None:
+        self.entries.feed(launches)
+
+    def result(self) -> Result:
+        rows = self.requests.rows()
+        extra = rows["ways"].astype(np.int64) - rows["ideal_ways"].astype(np.int64)
+        order = np.argsort(-extra, kind="stable")
+        rows, extra = rows[order], extra[order]
+        return Result(
+            summary=self._summary(rows, extra), tables={"instructions": self._table(rows, extra)}
+        )
+
+    def _table(self, rows: NDArray[Any], extra: NDArray[Any]) -> Table:
+        instructions = np.maximum(rows["instructions"], 1)
+        return Table(
+            {
+                **self.entries.columns(self.context, rows["pc"]),
+                "instructions": rows["instructions"],
+                "accesses": rows["lanes"],
+                "ways": rows["ways"] / instructions,
+                "ideal_ways": rows["ideal_ways"] / instructions,
+                "extra": extra,
+                "share": shares(extra, int(rows["ways"].sum())),
+                "total_ways": rows["ways"],
+                "total_ideal_ways": rows["ideal_ways"],
+            },
+            units={"offset": "address", "pc": "address", "share": "share"},
+            labels={
+                "ways": "wavefronts per instruction",
+                "ideal_ways": "without conflicts",
+                "extra": "extra wavefronts",
+                "share": "of all wavefronts",
+            },
+            title="Instructions on shared memory, most extra wavefronts first",
+            shown=self.top,
+            hidden=frozenset({"line", "pc", "total_ways", "total_ideal_ways"}),
+        )
+
+    def _summary(self, rows: NDArray[Any], extra: NDArray[Any]) -> str:
+        if not len(rows):
+            return "; ".join(["no access to shared memory was seen", *unseen(self)])
+        ways, total = int(rows["ways"].sum()), int(extra.sum())
+        text = f"{len(rows):,} instructions on shared memory take {ways:,} wavefronts"
+        if total:
+            worst = next(self._table(rows[:1], extra[:1]).rows())
+            text += (
+                f", {formatted(total / ways, 'share')} of them for bank conflicts; worst:"
+                f" {worst['kernel'] or 'unknown'} at {formatted(worst['offset'], 'address')},"
+                f" {worst['extra']:,} extra"
+            )
+        else:
+            text += ", none for bank conflicts"
+        return "; ".join([text, *unseen(self)])

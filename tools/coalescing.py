@@ -1,0 +1,110 @@
+"""How well the lanes of a warp share the sectors of global memory, by instruction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.probes import PerPC, probe
+from pasta.probes.unseen import unseen
+from pasta.processors.kernel_names import KernelEntries
+from pasta.table import Table, formatted
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SECTOR = 32
+
+
+class Coalescing(Tool):
+    """Sectors that instructions on global memory need, beside the fewest that would do."""
+
+    top = option(20, help="instructions in the text report; the table has all", minimum=1)
+    requests = PerPC("instructions", "lanes", "bytes", "sectors", "ideal_sectors")
+
+    @probe.global_memory(per="warp")
+    def request(access: Any, maps: Any) -> None:
+        maps.requests.add(
+            access.pc,
+            instructions=1,
+            lanes=access.lanes,
+            bytes=access.lanes * access.bytes,
+            sectors=access.sectors,
+            ideal_sectors=access.ideal_sectors,
+        )
+
+    def start(self) -> None:
+        self.entries = KernelEntries()
+
+    def on_launches(self, launches: NDArray[Any]) -> None:
+        self.entries.feed(launches)
+
+    def result(self) -> Result:
+        rows = self.requests.rows()
+        wasted = rows["sectors"].astype(np.int64) - rows["ideal_sectors"].astype(np.int64)
+        order = np.argsort(-wasted, kind="stable")
+        rows, wasted = rows[order], SECTOR * wasted[order]
+        table = self._table(rows, wasted)
+        return Result(summary=self._summary(rows, wasted), tables={"instructions": table})
+
+    def _table(self, rows: NDArray[Any], wasted: NDArray[Any]) -> Table:
+        moved = SECTOR * int(rows["sectors"].sum())
+        instructions = np.maximum(rows["instructions"], 1)
+        return Table(
+            {
+                **self.entries.columns(self.context, rows["pc"]),
+                "instructions": rows["instructions"],
+                "lanes": rows["lanes"] / instructions,
+                "sectors": rows["sectors"] / instructions,
+                "ideal_sectors": rows["ideal_sectors"] / instructions,
+                "efficiency": rows["ideal_sectors"] / np.maximum(rows["sectors"], 1),
+                "wasted_bytes": wasted,
+                "share": wasted / max(moved, 1),
+                "requested_bytes": rows["bytes"],
+                "accesses": rows["lanes"],
+                "total_sectors": rows["sectors"],
+                "total_ideal_sectors": rows["ideal_sectors"],
+            },
+            units={
+                "offset": "address",
+                "pc": "address",
+                "efficiency": "share",
+                "wasted_bytes": "bytes",
+                "share": "share",
+                "requested_bytes": "bytes",
+            },
+            labels={
+                "lanes": "lanes per instruction",
+                "sectors": "sectors per instruction",
+                "ideal_sectors": "ideal sectors",
+                "efficiency": "ideal of actual",
+                "wasted_bytes": "wasted",
+                "share": "of bytes in all sectors",
+                "requested_bytes": "requested",
+            },
+            title="Instructions on global memory, most bytes wasted first",
+            shown=self.top,
+            hidden=frozenset(
+                {"line", "pc", "accesses", "requested_bytes"}
+                | {"total_sectors", "total_ideal_sectors"}
+            ),
+        )
+
+    def _summary(self, rows: NDArray[Any], wasted: NDArray[Any]) -> str:
+        sectors, ideal = int(rows["sectors"].sum()), int(rows["ideal_sectors"].sum())
+        if not len(rows):
+            return "; ".join(["no access to global memory was seen", *unseen(self)])
+        text = (
+            f"{len(rows):,} instructions on global memory use"
+            f" {formatted(ideal / max(sectors, 1), 'share')} of their {sectors:,} sectors"
+        )
+        if wasted.any():
+            worst = next(self._table(rows[:1], wasted[:1]).rows())
+            share = formatted(int(wasted[0]) / int(wasted.sum()), "share")
+            text += (
+                f"; worst: {worst['kernel'] or 'unknown'} at"
+                f" {formatted(worst['offset'], 'address')}, {share} of"
+                f" {formatted(int(wasted.sum()), 'bytes')} wasted"
+            )
+        return "; ".join([text, *unseen(self)])

@@ -1,0 +1,216 @@
+"""Lanes that are active at memory instructions, and how alike the blocks of a launch are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.probes import Counter, PerPC, probe
+from pasta.probes.accumulators import combined
+from pasta.probes.unseen import unseen
+from pasta.processors.kernel_names import KernelEntries, Launched, kernel_names
+from pasta.table import Figure, Table, formatted
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LANES = 32
+
+
+class Divergence(Tool):
+    """Active lanes of memory instructions, and launches whose blocks access unequally much."""
+
+    top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
+    blocks = option(
+        4096, help="blocks of a launch to tell apart; those beyond count together", minimum=2
+    )
+    lanes = PerPC(bins=LANES + 1)
+    by_block = Counter(by=("launch", "block"), fields="accesses", blocks=blocks)
+
+    # Not where one lane acts for the warp, or lanes give rows of matrices.
+    @probe.on("global", "shared", "local", "remote_shared", "async_copy", per="warp")
+    def count_lanes(access: Any, maps: Any) -> None:
+        maps.lanes.add(access.pc, access.lanes)
+
+    @probe.memory(per="warp")
+    def count_blocks(access: Any, maps: Any) -> None:
+        maps.by_block.add(access.block, access.lanes)
+
+    def start(self) -> None:
+        self.entries = KernelEntries()
+        self.launched = Launched(blocks="u8")
+
+    def on_launches(self, launches: NDArray[Any]) -> None:
+        self.entries.feed(launches)
+        self.launched.add(launches, blocks=launches["grid"].astype(np.uint64).prod(axis=1))
+
+    def result(self) -> Result:
+        histogram = self.lanes.rows()
+        groups = self._groups()
+        launches = self._launches(groups)
+        return Result(
+            summary=self._summary(histogram, launches),
+            tables={
+                "instructions": self._instructions(histogram),
+                "launches": launches,
+                "groups": self._group_table(groups),
+            },
+            figures={"lanes": self._figure(histogram)},
+        )
+
+    def _instructions(self, histogram: NDArray[Any]) -> Table:
+        pcs, at = np.unique(histogram["pc"], return_inverse=True)
+        counts = np.zeros((len(pcs), LANES + 1), np.uint64)
+        counts[at.reshape(-1), histogram["bin"].astype(np.intp)] = histogram["count"]
+        executed = counts.sum(axis=1)
+        lanes = (counts * np.arange(LANES + 1, dtype=np.uint64)).sum(axis=1)
+        idle = LANES * executed - lanes
+        order = np.argsort(-idle.astype(np.float64), kind="stable")
+        counts, executed, lanes, idle = counts[order], executed[order], lanes[order], idle[order]
+        return Table(
+            {
+                **self.entries.columns(self.context, pcs[order]),
+                "instructions": executed,
+                "lanes": lanes / np.maximum(executed, 1),
+                "share": lanes / np.maximum(LANES * executed, 1),
+                "partial": 1 - counts[:, LANES] / np.maximum(executed, 1),
+                "idle": idle,
+                "active_lanes": counts,
+            },
+            units={"offset": "address", "pc": "address", "share": "share", "partial": "share"},
+            labels={
+                "lanes": "lanes per instruction",
+                "share": "of all lanes",
+                "partial": "partial, of its instructions",
+                "idle": "idle lanes",
+                "active_lanes": "instructions with 0 to 32 active lanes",
+            },
+            title="Memory instructions, most idle lanes first",
+            shown=self.top,
+            hidden=frozenset({"line", "pc", "active_lanes"}),
+        )
+
+    def _groups(self) -> NDArray[Any]:
+        """Blocks of a launch that access equally much: how many, and the first of them."""
+        rows = self.by_block.rows()
+        rest = rows["block"] == self.blocks - 1
+        rest &= self.launched.of(rows["launch"], "blocks") > self.blocks
+        rows = rows[~rest]
+        types = [("launch", "u8"), ("accesses", "u8"), ("blocks", "u8"), ("first", "u8")]
+        found = np.zeros(len(rows), types)
+        found["launch"], found["accesses"] = rows["launch"], rows["accesses"]
+        first = found.copy()
+        first["first"], found["blocks"] = rows["block"], 1
+        found = combined(found, ["launch", "accesses"])
+        found["first"] = combined(first, ["launch", "accesses"], "minimum")["first"]
+        return combined(np.concatenate([found, self._silent(rows, types)]), ["launch", "accesses"])
+
+    def _silent(self, rows: NDArray[Any], types: list[tuple[str, str]]) -> NDArray[Any]:
+        """Groups of blocks that accessed nothing, in launches where others did."""
+        launches, starts, seen = np.unique(rows["launch"], return_index=True, return_counts=True)
+        every = self.launched.of(launches, "blocks")
+        blocks = np.where(every > self.blocks, self._told, every).astype(np.int64)
+        some = blocks > seen
+        silent = np.zeros(int(some.sum()), types)
+        silent["launch"] = launches[some]
+        silent["blocks"] = (blocks - seen)[some]
+        for group, start, count in zip(silent, starts[some], seen[some], strict=True):
+            there = rows["block"][start : start + count]  # sorted
+            gaps = np.flatnonzero(there != np.arange(count))
+            group["first"] = gaps[0] if len(gaps) else count
+        return silent
+
+    @property
+    def _told(self) -> int:
+        """Blocks with a row of their own, where there are more than have one."""
+        return self.blocks - 1
+
+    def _launches(self, groups: NDArray[Any]) -> Table:
+        found = np.zeros(
+            len(groups),
+            [("launch", "u8"), *((name, "u8") for name in ("groups", "blocks", "total", "most"))],
+        )
+        found["launch"], found["groups"], found["blocks"] = groups["launch"], 1, groups["blocks"]
+        found["total"] = groups["accesses"] * groups["blocks"]
+        most = found.copy()
+        most["most"] = groups["accesses"]
+        found = combined(found, ["launch"])
+        found["most"] = combined(most, ["launch"], "maximum")["most"]
+        mean = found["total"] / np.maximum(found["blocks"], 1)
+        imbalance = found["most"] / np.maximum(mean, 1e-300)
+        order = np.argsort(-imbalance, kind="stable")
+        found, mean, imbalance = found[order], mean[order], imbalance[order]
+        every = self.launched.of(found["launch"], "blocks")
+        return Table(
+            {
+                "launch": found["launch"],
+                "kernel": kernel_names(self.context, self.launched.of(found["launch"])),
+                "blocks": every,
+                "told_apart": found["blocks"],
+                "accesses": found["total"],
+                "mean": mean,
+                "most": found["most"],
+                "imbalance": imbalance,
+                "groups": found["groups"],
+            },
+            labels={
+                "told_apart": "of them told apart",
+                "mean": "mean per block",
+                "most": "most by a block",
+                "imbalance": "most of mean",
+                "groups": "groups of equal blocks",
+            },
+            title="Launches by imbalance of their blocks' accesses",
+            shown=self.top,
+        )
+
+    def _group_table(self, groups: NDArray[Any]) -> Table:
+        order = np.lexsort([groups["first"], groups["launch"]])
+        groups = groups[order]
+        return Table(
+            {
+                "launch": groups["launch"],
+                "kernel": kernel_names(self.context, self.launched.of(groups["launch"])),
+                "accesses": groups["accesses"],
+                "blocks": groups["blocks"],
+                "first": groups["first"],
+            },
+            labels={"accesses": "accesses of each block", "first": "first block"},
+            title="Blocks that access equally much",
+            shown=0,
+        )
+
+    def _figure(self, histogram: NDArray[Any]) -> Figure:
+        counts = np.zeros(LANES + 1, np.uint64)
+        np.add.at(counts, histogram["bin"].astype(np.intp), histogram["count"])
+        return Figure(
+            "bar",
+            "Active lanes of memory instructions",
+            np.arange(LANES + 1),
+            {"instructions": counts},
+            x_label="active lanes",
+            y_label="instructions of warps",
+        )
+
+    def _summary(self, histogram: NDArray[Any], launches: Table) -> str:
+        executed = int(histogram["count"].sum())
+        if not executed:
+            return "; ".join(["no access to memory was seen", *unseen(self)])
+        lanes = int((histogram["count"] * histogram["bin"]).sum())
+        parts = [
+            f"{formatted(lanes / (LANES * executed), 'share')} of the lanes of"
+            f" {executed:,} memory instructions of warps were active"
+        ]
+        worst = next(launches.rows(1), None)
+        if worst is not None and worst["imbalance"] >= 1.01:
+            parts.append(
+                f"most unequal: {worst['kernel']}, launch {worst['launch']:,}: a block makes"
+                f" {worst['imbalance']:.2f} times the mean of accesses"
+            )
+        beyond = int((launches.columns["blocks"] > launches.columns["told_apart"]).sum())
+        if beyond:
+            parts.append(
+                f"{beyond:,} launches have more blocks than the {self._told:,} that are told apart"
+            )
+        return "; ".join([*parts, *unseen(self)])

@@ -1,0 +1,308 @@
+"""Which words of which sectors the warps of a few blocks access: sharing, gaps and scatter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.probes import Trace, probe
+from pasta.probes.accumulators import Sums, combined
+from pasta.probes.unseen import unseen
+from pasta.processors.kernel_names import Launched, kernel_names
+from pasta.processors.object_names import OBJECT_HIDDEN, OBJECT_UNITS, object_columns
+from pasta.table import Table, formatted
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.probes.records import Accesses
+
+WORD = 4
+WORDS = 8  # of a sector
+_KEYS = ("kernel", "object", "word", "warp")
+_SECTOR = ("kernel", "object", "sector")
+
+PATTERNS: dict[str, str] = {
+    "false sharing": "warps use different words of a sector: each of them fetches all of it",
+    "broadcast": "all warps use the same words: a copy in shared memory would do",
+    "shared": "some words are used by several warps, others not",
+    "strided": "one warp uses few words of a sector, at equal distances",
+    "scattered": "one warp uses few words of a sector, at unequal distances",
+    "partial": "one warp uses part of a sector, where a longer range begins or ends",
+    "whole": "one warp uses all of a sector",
+}
+_NAMES = tuple(PATTERNS)
+_FALSE, _BROADCAST, _SHARED, _STRIDED, _SCATTERED, _PARTIAL, _WHOLE = range(len(_NAMES))
+
+
+class Heatmap(Tool):
+    """Accesses and distinct warps per 4-byte word and 32-byte sector, for a few blocks."""
+
+    top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
+    first_block = option(0, help="first block to look at", minimum=0)
+    blocks = option(4, help="how many blocks to look at, from the first one", minimum=1)
+    limit = option(
+        1 << 22, help="pairs of a word and a warp to keep; accesses beyond are left out", minimum=1
+    )
+    regular = option(
+        0.9, help="share of equal distances from which gaps are strided, not scattered", minimum=0
+    )
+    accesses = Trace()
+
+    @probe.global_memory
+    def take(access: Any, maps: Any, options: Any) -> None:
+        if 0 <= access.block - options.first_block < options.blocks:
+            maps.accesses.write(access)
+
+    def start(self) -> None:
+        self.words = Sums(_KEYS, ("accesses",))
+        self.left_out = 0
+        self.added = 0  # at least as many as there are pairs
+        self.launched = Launched()
+
+    def on_launches(self, launches: NDArray[Any]) -> None:
+        self.launched.add(launches)
+
+    def on_accesses(self, accesses: Accesses) -> None:
+        if self.added >= self.limit:
+            self.added = len(self.words.rows())
+        if self.added >= self.limit:
+            self.left_out += len(accesses)
+            return
+        records, lanes = accesses.records, accesses.lanes
+        objects = accesses.objects(lanes)
+        starts = np.zeros(len(lanes), np.uint64)
+        rows = self.context.objects.rows
+        if len(rows):
+            starts = np.where(objects >= 0, rows["address"][objects], np.uint64(0))
+        mine = records[lanes["access"]]
+        at, word = _words(mine, lanes["address"] - starts)
+        self.added += len(at)
+        self.words.add(
+            {
+                "kernel": self.launched.of(mine["launch"])[at],
+                "object": objects[at],
+                "word": word,
+                "warp": (mine["block"][at] << np.uint64(16)) | mine["warp"][at],
+                "accesses": np.ones(len(at), np.uint64),
+            }
+        )
+
+    def result(self) -> Result:
+        words, sectors = self._aggregated()
+        findings = self._findings(sectors)
+        return Result(
+            summary=self._summary(sectors, findings),
+            tables={
+                "findings": findings,
+                "sectors": self._sectors(sectors),
+                "words": self._words(words),
+            },
+        )
+
+    def _aggregated(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Rows of words and of sectors: accesses and distinct warps."""
+        pairs = self.words.rows()
+        types = [("kernel", "u4"), ("object", "i8"), ("word", "u8")]
+        words = np.zeros(len(pairs), [*types, ("accesses", "u8"), ("warps", "u8")])
+        for name in ("kernel", "object", "word", "accesses"):
+            words[name] = pairs[name]
+        words["warps"] = 1
+        words = combined(words, ["kernel", "object", "word"])
+        types = [("kernel", "u4"), ("object", "i8"), ("sector", "u8"), ("warp", "u8")]
+        warps = np.zeros(len(pairs), [*types, ("warps", "u8")])
+        for name in ("kernel", "object", "warp"):
+            warps[name] = pairs[name]
+        warps["sector"] = pairs["word"] // np.uint64(WORDS)
+        warps = combined(warps, [*_SECTOR, "warp"])
+        warps["warps"] = 1
+        warps = combined(warps[[*_SECTOR, "warps"]], _SECTOR)
+        return words, self._classified(words, warps)
+
+    def _classified(self, words: NDArray[Any], warps: NDArray[Any]) -> NDArray[Any]:
+        """Sectors with their warps, words, accesses to each word, and pattern."""
+        more = [("words", "u8"), ("fewest", "u8"), ("most", "u8"), ("accesses", "u8")]
+        sectors = np.zeros(
+            len(warps), [*warps.dtype.descr, *more, ("of_word", "u8", WORDS), ("pattern", "u1")]
+        )
+        for name in (*_SECTOR, "warps"):
+            sectors[name] = warps[name]
+        if not len(words):
+            return sectors
+        # Both are sorted by kernel, object and place.
+        new = np.zeros(len(words), bool)
+        new[0] = True
+        for name in ("kernel", "object"):
+            new[1:] |= words[name][1:] != words[name][:-1]
+        sector_of = words["word"] // np.uint64(WORDS)
+        new[1:] |= sector_of[1:] != sector_of[:-1]
+        starts, at = np.flatnonzero(new), np.cumsum(new) - 1
+        sectors["words"] = np.diff(np.append(starts, len(words)))
+        sectors["fewest"] = np.minimum.reduceat(words["warps"], starts)
+        sectors["most"] = np.maximum.reduceat(words["warps"], starts)
+        sectors["accesses"] = np.add.reduceat(words["accesses"], starts)
+        place = (words["word"] % np.uint64(WORDS)).astype(np.intp)
+        sectors["of_word"][at, place] = words["accesses"]
+        one = sectors["warps"] == 1
+        edge = np.logical_or.reduceat(_in_run_across(words, sector_of), starts)
+        sectors["pattern"] = np.select(
+            [
+                one & (sectors["words"] == WORDS),
+                one & edge,
+                one,
+                sectors["most"] == 1,
+                sectors["fewest"] == sectors["warps"],
+            ],
+            [_WHOLE, _PARTIAL, _SCATTERED, _FALSE, _BROADCAST],
+            _SHARED,
+        )
+        for kernel, object in np.unique(sectors[["kernel", "object"]]).tolist():
+            self._tell_gaps(kernel, object, words, sectors)
+        return sectors
+
+    def _tell_gaps(
+        self, kernel: int, object: int, words: NDArray[Any], sectors: NDArray[Any]
+    ) -> None:
+        """Whether there are gaps in what is used of an object, and whether they are a stride."""
+        inside = words[(words["kernel"] == kernel) & (words["object"] == object)]["word"]
+        gaps = np.diff(inside)
+        gaps = gaps[gaps > 1]
+        _, counts = np.unique(gaps, return_counts=True)
+        mine = (sectors["kernel"] == kernel) & (sectors["object"] == object)
+        mine &= sectors["pattern"] == _SCATTERED
+        if not len(gaps):
+            sectors["pattern"][mine] = _PARTIAL
+        elif counts.max() >= self.regular * len(gaps):
+            sectors["pattern"][mine] = _STRIDED
+
+    def _findings(self, sectors: NDArray[Any]) -> Table:
+        types = [("kernel", "u4"), ("object", "i8"), ("pattern", "u1")]
+        rows = np.zeros(
+            len(sectors), [*types, *((n, "u8") for n in ("sectors", "words", "accesses", "warps"))]
+        )
+        for name in ("kernel", "object", "pattern", "words", "accesses", "warps"):
+            rows[name] = sectors[name]
+        rows["sectors"] = 1
+        whole = combined(rows[["kernel", "object", "sectors"]], ["kernel", "object"])
+        rows = combined(rows, ["kernel", "object", "pattern"])
+        pairs = {(row["kernel"], row["object"]): row["sectors"] for row in whole}
+        of = np.asarray([pairs[row["kernel"], row["object"]] for row in rows], np.uint64)
+        order = np.lexsort([-rows["sectors"].astype(np.float64), rows["pattern"] >= _PARTIAL])
+        rows, of = rows[order], of[order]
+        patterns = [_NAMES[pattern] for pattern in rows["pattern"].tolist()]
+        count = np.maximum(rows["sectors"], 1)
+        return Table(
+            {
+                "kernel": kernel_names(self.context, rows["kernel"]),
+                **object_columns(self.context.objects, rows["object"]),
+                "pattern": patterns,
+                "sectors": rows["sectors"],
+                "share": rows["sectors"] / np.maximum(of, 1),
+                "words": rows["words"] / count,
+                "warps": rows["warps"] / count,
+                "accesses": rows["accesses"],
+                "meaning": [PATTERNS[pattern] for pattern in patterns],
+            },
+            units={"share": "share", **OBJECT_UNITS},
+            labels={
+                "share": "of the object's sectors seen",
+                "words": "words per sector",
+                "warps": "warps per sector",
+                "accesses": "accesses to words",
+            },
+            title="Patterns by kernel and object",
+            shown=self.top,
+            hidden=OBJECT_HIDDEN | {"meaning"},
+        )
+
+    def _sectors(self, sectors: NDArray[Any]) -> Table:
+        sectors = sectors[np.argsort(-sectors["accesses"].astype(np.float64), kind="stable")]
+        return Table(
+            {
+                "kernel": kernel_names(self.context, sectors["kernel"]),
+                **object_columns(self.context.objects, sectors["object"]),
+                "offset": sectors["sector"] * np.uint64(WORD * WORDS),
+                "warps": sectors["warps"],
+                "accesses": sectors["accesses"],
+                "pattern": [_NAMES[pattern] for pattern in sectors["pattern"].tolist()],
+                **{f"word_{at}": sectors["of_word"][:, at] for at in range(WORDS)},
+            },
+            units={"offset": "address", **OBJECT_UNITS},
+            labels={
+                "accesses": "accesses to words",
+                **{f"word_{at}": f"+{WORD * at}" for at in range(WORDS)},
+            },
+            title="Sectors by accesses, with those to each of their words",
+            shown=self.top,
+            hidden=OBJECT_HIDDEN | {"pattern"},
+        )
+
+    def _words(self, words: NDArray[Any]) -> Table:
+        return Table(
+            {
+                "kernel": kernel_names(self.context, words["kernel"]),
+                **object_columns(self.context.objects, words["object"]),
+                "offset": words["word"] * np.uint64(WORD),
+                "accesses": words["accesses"],
+                "warps": words["warps"],
+            },
+            units={"offset": "address", **OBJECT_UNITS},
+            title="Words",
+            shown=0,
+            hidden=OBJECT_HIDDEN,
+        )
+
+    def _summary(self, sectors: NDArray[Any], findings: Table) -> str:
+        last = self.first_block + self.blocks - 1
+        where = f"blocks {self.first_block:,} to {last:,}"
+        if not len(sectors):
+            return "; ".join([f"no access of {where} was seen", *unseen(self)])
+        parts = [f"{len(sectors):,} sectors accessed by {where} of each launch"]
+        worst = next(findings.rows(1))
+        if worst["pattern"] not in _NAMES[_PARTIAL:]:
+            parts.append(
+                f"most often: {worst['pattern']}, in {worst['sectors']:,} sectors of"
+                f" {worst['object']} by {worst['kernel']}"
+                f" ({formatted(worst['share'], 'share')} of its sectors seen)"
+            )
+        if self.left_out:
+            parts.append(
+                f"{self.left_out:,} instructions of warps after the first {self.limit:,} pairs of"
+                " word and warp are left out"
+            )
+        return "; ".join([*parts, *unseen(self)])
+
+
+def _in_run_across(words: NDArray[Any], sector_of: NDArray[Any]) -> NDArray[Any]:
+    """Whether words are part of a row of words, without a gap, that crosses into a sector."""
+    new = np.ones(len(words), bool)
+    new[1:] = words["word"][1:] != words["word"][:-1] + np.uint64(1)
+    for name in ("kernel", "object"):
+        new[1:] |= words[name][1:] != words[name][:-1]
+    starts = np.flatnonzero(new)
+    ends = np.append(starts[1:], len(words)) - 1
+    return np.asarray((sector_of[starts] != sector_of[ends])[np.cumsum(new) - 1])
+
+
+def _words(records: NDArray[Any], offsets: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """4-byte words that lanes access: index of the lane, number of the word from the start.
+
+    `records` are those of the lanes; a transfer has all words of its rows.
+    """
+    index = np.arange(len(records))
+    rows = np.maximum(records["rows"].astype(np.int64), 1)
+    many = rows > 1
+    if many.any():
+        index = np.repeat(index, rows)
+        row = np.arange(len(index)) - np.repeat(np.cumsum(rows) - rows, rows)
+        stride = np.where(many, records["stride"], 0)[index]
+        offsets = (offsets[index].view(np.int64) + row * stride).view(np.uint64)
+    bytes = records["bytes"][index].astype(np.uint64)
+    some = bytes > 0
+    index, offsets, bytes = index[some], offsets[some], bytes[some]
+    first = offsets // np.uint64(WORD)
+    count = ((offsets + bytes - np.uint64(1)) // np.uint64(WORD) - first + np.uint64(1)).astype(int)
+    at = np.repeat(np.arange(len(index)), count)
+    within = np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count)
+    return index[at], first[at] + within.astype(np.uint64)

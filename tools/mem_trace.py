@@ -1,0 +1,298 @@
+"""Every access of every warp, as Parquet files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from pasta.lazy import np, pa
+from pasta.probes import Trace, probe
+from pasta.probes.kinds import ATOMIC, NAMES, READ, STRIDE, WRITE
+from pasta.probes.records import Accesses, bits_of
+from pasta.probes.unseen import unseen
+from pasta.processors.kernel_names import Launched, kernel_names
+from pasta.processors.object_names import OBJECT_UNITS, object_columns
+from pasta.table import Table, formatted
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Records that a thread takes at once, and rows of a row group: so many wait for each thread.
+_TASK = 1 << 17
+_GROUP = 1 << 18
+#: Words of whole chunks that wait, from which perhaps little was taken.
+_HELD = 1 << 21
+#: Files that are written at once.
+_THREADS = max(1, min(12, len(os.sched_getaffinity(0)) - 1))
+#: Columns with few distinct values, and those by which readers skip row groups.
+_REPEATED = ["launch", "pc", "kind", "bytes", "rows", "warp", "sm", "lanes", "object", "stride"]
+_STATISTICS = ["launch", "pc", "address"]
+_KINDS = [NAMES[number] for number in range(1, len(NAMES) + 1)]
+
+
+class MemTrace(Tool):
+    """Every memory instruction of every warp, with its addresses, as Parquet files."""
+
+    top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
+    global_memory = option(True, help="take accesses to global memory")
+    shared_memory = option(False, help="take accesses to shared memory")
+    local_memory = option(False, help="take accesses to local memory")
+    directory = option("", help="where the files lie until the run ends; default: TMPDIR or /tmp")
+    accesses = Trace()
+
+    @probe.global_memory(per="warp")
+    def take_global(access: Any, maps: Any, options: Any) -> None:
+        if options.global_memory:
+            maps.accesses.write(access)
+
+    @probe.shared_memory(per="warp")
+    def take_shared(access: Any, maps: Any, options: Any) -> None:
+        if options.shared_memory:
+            maps.accesses.write(access)
+
+    @probe.local_memory(per="warp")
+    def take_local(access: Any, maps: Any, options: Any) -> None:
+        if options.local_memory:
+            maps.accesses.write(access)
+
+    def start(self) -> None:
+        self.parts: list[str] = []
+        self.rows = 0
+        self.lanes = 0
+        self.per_launch: dict[int, int] = {}
+        self.objects: set[int] = set()
+        self.launched = Launched()
+        self.waiting: list[Accesses] = []
+        self._idle: list[_Part] = []
+        self._running: deque[Future[_Written]] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._close()  # another process goes on in parts of its own
+        return super().__getstate__()
+
+    def on_launches(self, launches: NDArray[Any]) -> None:
+        self.launched.add(launches)
+
+    def on_accesses(self, accesses: Accesses) -> None:
+        self.waiting.append(accesses)
+        taken, held = sum(map(len, self.waiting)), sum(len(each.words) for each in self.waiting)
+        if taken >= _TASK or held >= _HELD:
+            self._submit()
+
+    def _submit(self) -> None:
+        """Gives what waits to a thread; waits for one where all have enough to do."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_THREADS, "mem_trace")
+        while len(self._running) > _THREADS or (self._running and self._running[0].done()):
+            self._count(self._running.popleft().result())
+        self._running.append(self._pool.submit(self._write, self.waiting))
+        self.waiting = []
+
+    def _write(self, accesses: list[Accesses]) -> _Written:
+        """Runs in a thread. Raises OSError where the disk is full."""
+        try:
+            part = self._idle.pop()
+        except IndexError:
+            part = _Part(self.directory)
+            self.parts.append(part.path)
+        try:
+            return part.add(Accesses.joined(accesses))
+        finally:
+            self._idle.append(part)
+
+    def _count(self, written: _Written) -> None:
+        self.rows += written.rows
+        self.lanes += written.lanes
+        self.objects.update(written.objects)
+        for launch, count in written.launches:
+            self.per_launch[launch] = self.per_launch.get(launch, 0) + count
+
+    def _close(self) -> None:
+        if self.waiting:
+            self._submit()
+        while self._running:
+            self._count(self._running.popleft().result())
+        if self._pool is not None:
+            for _ in self._pool.map(_Part.close, self._idle):
+                pass
+            self._pool.shutdown()
+        self._idle, self._pool = [], None
+
+    def result(self) -> Result:
+        self._close()
+        return Result(
+            summary=self._summary(),
+            tables={"launches": self._launches(), "objects": self._objects()},
+            files={
+                f"accesses-{number:03}.parquet": _Moved(path)
+                for number, path in enumerate(self.parts)
+            },
+        )
+
+    def _launches(self) -> Table:
+        launched = self.launched.rows()
+        counts = [self.per_launch.get(launch, 0) for launch in launched["launch"].tolist()]
+        return Table(
+            {
+                "launch": launched["launch"],
+                "kernel": kernel_names(self.context, launched["kernel"]),
+                "instructions": np.asarray(counts, np.int64),
+            },
+            title="Instructions taken by launch",
+            shown=self.top,
+        )
+
+    def _objects(self) -> Table:
+        ids = np.asarray(sorted(self.objects), np.int64)
+        return Table(
+            object_columns(self.context.objects, ids),
+            units=OBJECT_UNITS,
+            title="Objects by the ids in the files",
+            shown=0,
+        )
+
+    def _summary(self) -> str:
+        if not self.rows:
+            return "; ".join(["no access was taken", *unseen(self)])
+        size = sum(Path(path).stat().st_size for path in self.parts)
+        text = (
+            f"{self.rows:,} instructions of warps with {self.lanes:,} accesses in"
+            f" {len(self.parts):,} files of {formatted(size, 'bytes')}"
+        )
+        return "; ".join([text, *unseen(self)])
+
+
+class _Moved:
+    """Writes a file's contents, and removes the file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __call__(self, output: BinaryIO) -> None:
+        with open(self.path, "rb") as file:
+            shutil.copyfileobj(file, output)
+        os.unlink(self.path)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What was in a chunk: instructions and accesses, ids of objects, instructions by launch."""
+
+    rows: int
+    lanes: int
+    objects: list[int]
+    launches: list[tuple[int, int]]
+
+
+class _Part:
+    """A file in the making; one thread at a time adds to it."""
+
+    def __init__(self, directory: str) -> None:
+        descriptor, self.path = tempfile.mkstemp(
+            prefix="pasta-mem_trace-", suffix=".parquet", dir=directory or None
+        )
+        os.close(descriptor)
+        self.waiting: list[Any] = []
+        self.writer: Any = None
+
+    def add(self, accesses: Accesses) -> _Written:
+        records, addresses = accesses.records, accesses.addresses
+        objects = accesses.objects_of(addresses)
+        self.waiting.append(_table(accesses, addresses, objects))
+        if sum(map(len, self.waiting)) >= _GROUP:
+            self.write()
+        seen = np.bincount(objects + 1)
+        edges = np.flatnonzero(np.diff(records["launch"], prepend=records["launch"][0] + 1))
+        counts = np.diff(edges, append=len(records))
+        return _Written(
+            len(records),
+            int(bits_of(records["mask"]).sum()),
+            (np.flatnonzero(seen) - 1).tolist(),
+            list(zip(records["launch"][edges].tolist(), counts.tolist(), strict=True)),
+        )
+
+    def write(self) -> None:
+        """Writes what waits as a row group."""
+        import pyarrow.parquet as pq
+
+        table = pa.concat_tables(self.waiting)
+        self.waiting = []
+        if self.writer is None:
+            self.writer = pq.ParquetWriter(
+                self.path,
+                table.schema,
+                compression="lz4",
+                use_dictionary=_REPEATED,
+                write_statistics=_STATISTICS,
+            )
+        self.writer.write_table(table, row_group_size=_GROUP)
+
+    def close(self) -> None:
+        if self.waiting:
+            self.write()
+        if self.writer is not None:
+            self.writer.close()
+
+
+def _table(accesses: Accesses, first: NDArray[Any], objects: NDArray[Any]) -> Any:
+    """Rows of the files: one for each record; `first` are the addresses of their lowest lanes."""
+    records = accesses.records
+    strided = records["form"] == STRIDE
+    transfer = records["rows"] > 1
+    flags = records["flags"]
+    columns = {
+        "launch": records["launch"],
+        "pc": records["pc"],
+        "kind": pa.DictionaryArray.from_arrays(
+            pa.array(records["kind"].astype(np.int8) - 1), _KINDS
+        ),
+        "reads": (flags & READ) != 0,
+        "writes": (flags & WRITE) != 0,
+        "atomic": (flags & ATOMIC) != 0,
+        "bytes": records["bytes"],
+        "rows": records["rows"],
+        "block": records["block"],
+        "warp": records["warp"],
+        "sm": records["sm"],
+        "lanes": records["mask"],
+        "object": _array(objects, objects < 0),
+        "address": first,
+        "stride": _array(records["stride"], ~(strided | transfer)),
+        "addresses": _lists(accesses, ~strided & ((records["mask"] & (records["mask"] - 1)) != 0)),
+    }
+    return pa.table(
+        {
+            name: _array(column) if isinstance(column, np.ndarray) else column
+            for name, column in columns.items()
+        }
+    )
+
+
+def _array(values: NDArray[Any], missing: NDArray[Any] | None = None) -> Any:
+    values = np.ascontiguousarray(values)  # pyarrow copies others one by one
+    if missing is None or not missing.any():
+        return pa.array(values)
+    return pa.array(values, mask=missing)
+
+
+def _lists(accesses: Accesses, listed: NDArray[Any]) -> Any:
+    """Addresses of all lanes of the records that are `listed`."""
+    which = np.flatnonzero(listed)
+    if not len(which):
+        return pa.nulls(len(listed), pa.list_(pa.uint64()))
+    some = accesses.some(which)
+    lengths = np.zeros(len(listed), np.int64)
+    lengths[which] = bits_of(some.masks)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.ListArray.from_arrays(
+        pa.array(starts, pa.int32(), mask=np.append(~listed, False)),
+        pa.array(some.lanes["address"]),
+    )

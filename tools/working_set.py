@@ -1,0 +1,314 @@
+"""How much memory each launch touches, how large what it touches is, and how much was live."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.probes import Bitmap, probe
+from pasta.probes.accumulators import combined
+from pasta.probes.unseen import unseen
+from pasta.processors.kernel_names import Launched, kernel_names
+from pasta.processors.object_names import (
+    OBJECT_HIDDEN,
+    OBJECT_UNITS,
+    TensorOwners,
+    object_columns,
+    object_sizes,
+)
+from pasta.table import Figure, Table, Unit, absent_where, formatted, shares
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: What a launch has, in bytes: title for tables and figures.
+_MEASURES = {
+    "working_set": "touched (unique bytes)",
+    "tensors": "tensors touched",
+    "allocations": "allocations touched",
+    "footprint": "live",
+}
+_STATISTICS = ("min", "mean", "median", "p90", "max")
+_POINTS = 1024
+#: Memory that any device may use, wherever it was allocated.
+_EVERYWHERE = ("managed", "pinned", "host")
+
+
+class Footprint:
+    """Live bytes that a launch could touch: allocations of its device, managed and host memory.
+
+    Tensors lie in allocations; address ranges that are only reserved and the runtime's own memory
+    are left out. Fed in `on_memory`, asked in `on_launches` of the same batch.
+    """
+
+    def __init__(self) -> None:
+        self.live: dict[int, int] = {}  # bytes by device; -1: memory of all of them
+
+    def feed(self, objects: Any) -> None:
+        """Follows what began and ended in the batch at hand."""
+        device, bytes, _ = self._changes(objects)
+        for each in np.unique(device).tolist():
+            change = int(bytes[device == each].sum())
+            self.live[each] = self.live.get(each, 0) + change
+
+    def _changes(self, objects: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Device, bytes (negative where they were freed) and index of changes in the batch."""
+        from pasta import abi
+        from pasta.processors.objects import ARRAY, MEMORY
+
+        changes = objects.changes
+        rows = objects.rows[changes["object"]]
+        internal = (rows["flags"] & abi.FLAG_INTERNAL) != 0
+        counts = ~internal & ((rows["layer"] == MEMORY) | (rows["layer"] == ARRAY))
+        rows, changes = rows[counts], changes[counts]
+        shared = [number for number, name in abi.ENUMS["memory"].items() if name in _EVERYWHERE]
+        device = np.where(np.isin(rows["memory"], shared), -1, rows["device"].astype(np.int64))
+        sizes = object_sizes(objects, changes["object"]).astype(np.int64)
+        return device, sizes * changes["sign"], changes["index"].astype(np.int64)
+
+    def at(self, launches: NDArray[Any], objects: Any) -> NDArray[Any]:
+        """Live bytes (int64) as of launch records of the batch at hand."""
+        device, bytes, index = self._changes(objects)
+        when, of = launches["index"].astype(np.int64), launches["device"].astype(np.int64)
+        found = np.zeros(len(launches), np.int64)
+        for each in {-1, *np.unique(of).tolist()}:
+            mine = device == each
+            # What comes later in the batch is part of the total already.
+            until = np.concatenate([[0], np.cumsum(bytes[mine])])
+            later = until[-1] - until[np.searchsorted(index[mine], when, "right")]
+            found += np.where((of == each) | (each == -1), self.live.get(each, 0) - later, 0)
+        return found
+
+
+class WorkingSet(Tool):
+    """Unique bytes each launch touches, sizes of the objects it touches, and live memory."""
+
+    top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
+    granularity = option(
+        "32B", kind="bytes", help="what is touched counts in pieces of this size", minimum=1
+    )
+    touched = Bitmap(by=("launch", "object"), granularity=granularity)
+
+    @probe.global_memory
+    def touch(access: Any, maps: Any) -> None:
+        maps.touched.touch(access)
+
+    def start(self) -> None:
+        self.footprint = Footprint()
+        self.owners = TensorOwners()
+        self.launched = Launched(footprint="i8")
+
+    def on_memory(self, memory: NDArray[Any]) -> None:
+        self.footprint.feed(self.context.objects)
+
+    def on_tensors(self, tensors: NDArray[Any]) -> None:
+        self.owners.feed(self.context.objects)
+
+    def on_launches(self, launches: NDArray[Any]) -> None:
+        live = self.footprint.at(launches, self.context.objects)
+        self.launched.add(launches, footprint=live)
+
+    def result(self) -> Result:
+        touched = self.touched.rows()
+        launches = self._measured(touched)
+        tables = {
+            "run": self._run(launches),
+            "kernels": self._kernels(launches),
+            "objects": self._objects(touched),
+            "launches": self._launches(launches),
+        }
+        return Result(
+            summary=self._summary(launches),
+            tables=tables,
+            figures={"launches": self._figure(launches)},
+        )
+
+    def _measured(self, touched: NDArray[Any]) -> NDArray[Any]:
+        """A row for each launch, in order: kernel, measures, touched objects, unknown touches."""
+        launched = self.launched.rows()
+        more = ("working_set", "tensors", "allocations", "objects", "unknown")
+        types = [*launched.dtype.descr, *((name, "u8") for name in more)]
+        found = np.zeros(len(launched), types)
+        for name in launched.dtype.names or ():
+            found[name] = launched[name]
+        at = np.searchsorted(found["launch"], touched["launch"])
+        np.add.at(found["working_set"], at, touched["bytes"])
+        np.add.at(found["unknown"], at, touched["unknown"])
+        known = touched["object"] >= 0
+        np.add.at(found["objects"], at[known], 1)
+        for name, launch, object in self._layers(at[known], touched["object"][known]):
+            np.add.at(found[name], launch, object_sizes(self.context.objects, object))
+        return found
+
+    def _layers(
+        self, launches: NDArray[Any], objects: NDArray[Any]
+    ) -> list[tuple[str, NDArray[Any], NDArray[Any]]]:
+        """Launches and the tensors they touch, and likewise for allocations, each pair once."""
+        from pasta.processors.objects import TENSOR
+
+        tensors = self.context.objects.rows["layer"][objects] == TENSOR
+        pairs = np.column_stack([launches, self.owners.allocations(objects)]).astype(np.int64)
+        pairs = np.unique(pairs[self._is_allocation(pairs[:, 1])], axis=0)
+        return [
+            ("tensors", launches[tensors], objects[tensors]),
+            ("allocations", pairs[:, 0], pairs[:, 1]),
+        ]
+
+    def _is_allocation(self, objects: NDArray[Any]) -> NDArray[Any]:
+        from pasta.processors.objects import TENSOR
+
+        return np.asarray(self.context.objects.rows["layer"][objects] != TENSOR)
+
+    def _hidden(self) -> frozenset[str]:
+        return frozenset() if self.owners.tensors else frozenset({"tensors"})
+
+    def _run(self, launches: NDArray[Any]) -> Table:
+        names = [name for name in _MEASURES if name not in self._hidden()]
+        rows = [_statistics(launches[name]) for name in names] if len(launches) else []
+        return Table(
+            {
+                "measure": [_MEASURES[name] for name in names[: len(rows)]],
+                **{each: [row[each] for row in rows] for each in _STATISTICS},
+            },
+            units=dict.fromkeys(_STATISTICS, "bytes"),
+            title=f"Bytes per launch, over {len(launches):,} launches",
+        )
+
+    def _kernels(self, launches: NDArray[Any]) -> Table:
+        ids, counts = np.unique(launches["kernel"], return_counts=True)
+        groups = [launches[launches["kernel"] == name] for name in ids.tolist()]
+        sets = [_statistics(group["working_set"]) for group in groups]
+        order = sorted(range(len(ids)), key=lambda at: (-sets[at]["max"], at))
+        names = kernel_names(self.context, ids)
+        columns: dict[str, Any] = {
+            "kernel": [names[at] for at in order],
+            "launches": [int(counts[at]) for at in order],
+            **{each: [sets[at][each] for at in order] for each in _STATISTICS},
+        }
+        for name in ("tensors", "allocations", "footprint"):
+            columns[name] = [int(groups[at][name].max()) for at in order]
+        units: dict[str, Unit] = dict.fromkeys(list(columns)[2:], "bytes")
+        return Table(
+            columns,
+            units=units,
+            labels={
+                "tensors": "largest of tensors touched",
+                "allocations": "largest of allocations touched",
+                "footprint": "most live at a launch",
+            },
+            title="Working set by kernel: unique bytes that a launch touches",
+            shown=self.top,
+            hidden=self._hidden() | {"min", "median"},
+        )
+
+    def _objects(self, touched: NDArray[Any]) -> Table:
+        """Objects by the unique bytes of the launch that touched most of them."""
+        known = touched[touched["object"] >= 0]
+        counted = np.zeros(len(known), [("object", "i8"), ("launches", "u8"), ("total", "u8")])
+        counted["object"], counted["launches"] = known["object"], 1
+        counted["total"] = known["bytes"]
+        counted = combined(counted, ["object"])
+        most = combined(known[["object", "bytes"]], ["object"], "maximum")
+        sizes = object_sizes(self.context.objects, most["object"])
+        order = np.argsort(-most["bytes"].astype(np.float64), kind="stable")
+        return Table(
+            {
+                **object_columns(self.context.objects, most["object"][order]),
+                "launches": counted["launches"][order],
+                "most": most["bytes"][order],
+                "share": (most["bytes"] / np.maximum(sizes, 1))[order],
+                "mean": (counted["total"] // np.maximum(counted["launches"], 1))[order],
+            },
+            units={"most": "bytes", "mean": "bytes", "share": "share", **OBJECT_UNITS},
+            labels={
+                "launches": "launches that touch it",
+                "most": "most by one launch",
+                "share": "of the object",
+                "mean": "mean per such launch",
+            },
+            title="Unique bytes touched, by object",
+            shown=self.top,
+            hidden=OBJECT_HIDDEN,
+        )
+
+    def _launches(self, launches: NDArray[Any]) -> Table:
+        footprint = launches["footprint"]
+        return Table(
+            {
+                "launch": launches["launch"],
+                "kernel": kernel_names(self.context, launches["kernel"]),
+                **{name: launches[name] for name in _MEASURES},
+                "objects": launches["objects"],
+                "share": absent_where(
+                    launches["working_set"] / np.maximum(footprint, 1), footprint <= 0
+                ),
+                "unknown": launches["unknown"],
+            },
+            units={**dict.fromkeys(_MEASURES, "bytes"), "share": "share"},
+            labels={
+                **_MEASURES,
+                "objects": "objects touched",
+                "share": "working set of what is live",
+                "unknown": "accesses to no known object",
+            },
+            title="Working set by launch",
+            shown=0,
+        )
+
+    def _figure(self, launches: NDArray[Any]) -> Figure:
+        width = -(-max(len(launches), 1) // _POINTS)
+        starts = np.arange(0, len(launches), width)
+        return Figure(
+            "step",
+            "Working set and live memory over launches"
+            + (f" (largest of each {width:,})" if width > 1 else ""),
+            launches["launch"][starts],
+            {
+                text: np.maximum.reduceat(launches[name], starts) if len(starts) else []
+                for name, text in _MEASURES.items()
+                if name not in self._hidden()
+            },
+            x_label="launch",
+            y_label="bytes",
+            y_unit="bytes",
+        )
+
+    def _summary(self, launches: NDArray[Any]) -> str:
+        if not len(launches):
+            return "no kernel was launched"
+        at = int(launches["working_set"].argmax())
+        largest = launches[at]
+        (name,) = kernel_names(self.context, launches["kernel"][at : at + 1])
+        size, live = int(largest["working_set"]), int(largest["footprint"])
+        text = (
+            f"{len(launches):,} launches touch at most {formatted(size, 'bytes')}"
+            f" ({name}, launch {largest['launch']:,})"
+        )
+        if live > 0:
+            text += (
+                f", {formatted(shares([size], live)[0], 'share')} of the"
+                f" {formatted(live, 'bytes')} live then"
+            )
+        parts = [text, f"counted in pieces of {formatted(self.granularity, 'bytes')}"]
+        unknown = int(launches["unknown"].sum())
+        if unknown:
+            parts.append(f"{unknown:,} accesses to no known object left out")
+        return "; ".join([*parts, *unseen(self)])
+
+
+def _statistics(values: NDArray[Any]) -> dict[str, int]:
+    """Exact values of these ranks (nearest rank), and the mean, in whole bytes."""
+    ordered = np.sort(values)
+    last = len(ordered) - 1
+
+    def ranked(percent: int) -> int:
+        return int(ordered[max(0, -(-percent * len(ordered) // 100) - 1)])
+
+    return {
+        "min": int(ordered[0]),
+        "mean": sum(ordered.tolist()) // len(ordered),
+        "median": ranked(50),
+        "p90": ranked(90),
+        "max": int(ordered[last]),
+    }
