@@ -67,6 +67,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=224, help="pixels per side")
     parser.add_argument("--times", action="store_true", help="median step time on stderr")
+    parser.add_argument("--mean", action="store_true", help="with --times: the mean instead")
+    parser.add_argument("--mark", action="store_true", help='an NVTX range "step" around each')
     options = parser.parse_args()
 
     torch.manual_seed(0)
@@ -82,10 +84,14 @@ def main() -> None:
     for step in range(options.warmup + options.steps):
         torch.cuda.synchronize()
         begin = time.perf_counter()
+        if options.mark:
+            torch.cuda.nvtx.range_push("step")
         optimizer.zero_grad(set_to_none=True)
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
+        if options.mark:
+            torch.cuda.nvtx.range_pop()
         torch.cuda.synchronize()
         if step >= options.warmup:
             times.append(time.perf_counter() - begin)
@@ -93,7 +99,8 @@ def main() -> None:
     for value in losses:
         print(value.hex())
     if options.times:
-        print(f"median_step_ms={statistics.median(times) * 1e3:.4f}", file=sys.stderr)
+        middle, name = (statistics.mean, "mean") if options.mean else (statistics.median, "median")
+        print(f"{name}_step_ms={middle(times) * 1e3:.4f}", file=sys.stderr)
 
 
 if __name__ == "__main__":

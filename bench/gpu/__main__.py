@@ -1,0 +1,145 @@
+"""What probes cost on an NVIDIA GPU, against the same kinds patched with an empty function.
+
+    python bench/gpu [--rounds 3] [--json FILE] [--only TEXT]
+
+Every figure is the median over processes, which are interleaved so that clocks and heat treat all
+alike. Needs nvcc, PyTorch for the training step, and PASTA installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TOOLS = HERE / "tools.py"
+RESNET = HERE.parents[1] / "examples" / "cuda" / "resnet18_train.py"
+TIMEOUT = 300
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to run a workload; `floor` names the one that it is compared with."""
+
+    name: str
+    options: tuple[str, ...] | None
+    floor: str | None = None
+    most: dict[str, float] | None = None  # workload -> ratio to the floor
+
+
+def _tool(name: str) -> tuple[str, ...]:
+    return ("-t", f"{TOOLS}:{name}")
+
+
+STEPS = ("--set", "probes.window=steps 1/100", "--set", "probes.step-range=step")
+WAYS = (
+    Way("native", None),
+    Way("empty subscription", ("--set", "nvidia.empty=true")),
+    Way("global, empty", _tool("EmptyGlobal")),
+    Way("memory, empty", _tool("EmptyMemory")),
+    Way(
+        "attribution", _tool("Attribute"), "global, empty",
+        {"vadd": 1.05, "vadd, 4096 objects": 1.10, "resnet18": 1.15},
+    ),
+    Way("access_count + working_set + hotness", ("-c", "memory"), "memory, empty",
+        {"vadd": 1.6, "resnet18": 1.6}),
+    Way("attribution, 1 step in 100", (*_tool("Attribute"), *STEPS), "empty subscription",
+        {"resnet18, 200 steps": 1.30}),
+    Way("all three, 1 step in 100", ("-c", "memory", *STEPS), "empty subscription",
+        {"resnet18, 200 steps": 1.30}),
+)  # fmt: skip
+#: Ways that a workload is measured in, where not in all.
+ONLY = {
+    "vadd, 4096 objects": ("native", "global, empty", "attribution"),
+    "resnet18, 200 steps": (
+        "native", "empty subscription", "attribution, 1 step in 100", "all three, 1 step in 100",
+    ),
+}  # fmt: skip
+
+
+def workloads(directory: Path) -> dict[str, list[str]]:
+    """Commands by name; each prints NAME_ms=NUMBER on stderr."""
+    nvcc = shutil.which("nvcc") or str(
+        Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")
+    )
+    vadd = directory / "vadd"
+    subprocess.run([nvcc, "-O2", "-arch=native", "-o", vadd, HERE / "vadd.cu"], check=True)
+    train = [sys.executable, str(RESNET), "--times"]
+    return {
+        "vadd": [str(vadd)],
+        "vadd, 4096 objects": [str(vadd), "4096"],
+        "resnet18": [*train, "--steps", "6", "--warmup", "2"],
+        "resnet18, 200 steps": [*train, "--steps", "200", "--warmup", "2", "--mean", "--mark"],
+    }
+
+
+def measured(way: Way, command: list[str], directory: Path) -> float:
+    """ms that one process prints."""
+    preload = Path(sys.executable).parent / "pasta-preload"
+    before: list[str] = []
+    if way.options is not None:
+        found = str(preload) if preload.exists() else shutil.which("pasta-preload")
+        if not found:
+            sys.exit("bench/gpu: pasta-preload was not found: install PASTA first")
+        before = [found, "-q", *way.options, "-f", "-o", str(directory / "run"), "--"]
+    done = subprocess.run([*before, *command], capture_output=True, text=True, timeout=TIMEOUT)
+    figure = re.search(r"_ms=([\d.]+)", done.stderr)
+    if done.returncode or not figure:
+        sys.exit(f"bench/gpu: {way.name} failed ({done.returncode}):\n{done.stderr[-2000:]}")
+    return float(figure[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="processes for each figure")
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--only", default="", help="workloads whose name contains this")
+    arguments = parser.parse_args()
+    times: dict[str, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary)
+        for name, command in workloads(directory).items():
+            if arguments.only not in name:
+                continue
+            ways = [
+                way for way in WAYS
+                if way.name in ONLY.get(name, (way.name,))
+                and (name in ONLY or "1 step" not in way.name)
+            ]  # fmt: skip
+            for _ in range(arguments.rounds):
+                for way in ways:
+                    found = measured(way, command, directory)
+                    times.setdefault(name, {}).setdefault(way.name, []).append(found)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(times, indent=1))
+    print(f"{'workload':<22}{'way':<40}{'ms':>10}{'to native':>10}{'to floor':>9}{'most':>7}")
+    for name, ways_of in times.items():
+        medians = {way: statistics.median(values) for way, values in ways_of.items()}
+        for way in WAYS:
+            if way.name in medians:
+                print(_line(name, way, medians))
+
+
+def _line(name: str, way: Way, medians: dict[str, float]) -> str:
+    ms = medians[way.name]
+    floor = f"{ms / medians[way.floor]:.3f}" if way.floor else ""
+    most = (way.most or {}).get(name)
+    missed = most is not None and way.floor is not None and ms / medians[way.floor] > most
+    wanted = f"{most:.2f}" if most else ""
+    return (
+        f"{name:<22}{way.name:<40}{ms:>10.3f}{ms / medians['native']:>10.2f}{floor:>9}{wanted:>7}"
+        + ("  missed" if missed else "")
+    )
+
+
+if __name__ == "__main__":
+    main()
