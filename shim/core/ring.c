@@ -235,7 +235,7 @@ static pasta_header *slot_at(pasta_ring *r, uint64_t position) {
 static void mark_busy(pasta_header *h, uint64_t position, uint16_t kind, uint8_t slots) {
     h->kind = kind;
     h->slots = slots;
-    __atomic_store_n(&h->commit, ~(uint32_t)(position / SEGMENT_SLOTS + 1), __ATOMIC_RELEASE);
+    __atomic_store_n(&h->commit, ~pasta_commit_word(position / SEGMENT_SLOTS), __ATOMIC_RELEASE);
 }
 
 static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
@@ -255,7 +255,7 @@ static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
         pasta_header *h = slot_at(r, tail);
         mark_busy(h, tail, crosses ? PASTA_EVENT_pad : kind, take);
         if (!crosses) return h;
-        __atomic_store_n(&h->commit, (uint32_t)(tail / SEGMENT_SLOTS + 1), __ATOMIC_RELEASE);
+        __atomic_store_n(&h->commit, pasta_commit_word(tail / SEGMENT_SLOTS), __ATOMIC_RELEASE);
         tail += take;
     }
 }

@@ -11,6 +11,10 @@
 
 #include "../include/pasta_abi.h"
 
+/* The commit word of published records in a logical segment; its complement marks them busy.  Never
+ * zero: that is cleared memory, where a producer may have stored kind and slots already. */
+static inline uint32_t pasta_commit_word(uint64_t logical) { return (uint32_t)logical | UINT32_C(1) << 31; }
+
 /* Pushes physical segment number `segment - 1`; the tag in the upper half defeats reuse (ABA). */
 static inline void pasta_push_free(pasta_ring *r, uint32_t segment) {
     uint64_t head = __atomic_load_n(&r->free_head, __ATOMIC_ACQUIRE), with_segment;

@@ -123,7 +123,7 @@ enum {
 
 /* First 40 bytes of every record. */
 typedef struct pasta_header {
-    uint32_t commit;      /* generation of the segment once published; written last */
+    uint32_t commit;      /* word of the segment once published; written last */
     uint16_t kind;        /* pasta_event_kind */
     uint8_t slots;        /* length of the record in slots of 64 bytes */
     uint8_t flags;        /* PASTA_FLAG_* */

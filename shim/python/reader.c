@@ -63,14 +63,14 @@ static int plausible(const pasta_header *h, uint64_t room) {
 }
 
 /* Length of the record at `h` if it is published; 0 if not (yet). */
-static uint32_t published(const pasta_header *h, uint32_t generation, uint64_t room) {
-    if (__atomic_load_n(&h->commit, __ATOMIC_ACQUIRE) != generation) return 0;
+static uint32_t published(const pasta_header *h, uint32_t word, uint64_t room) {
+    if (__atomic_load_n(&h->commit, __ATOMIC_ACQUIRE) != word) return 0;
     return plausible(h, room) ? h->slots : 0;
 }
 
 /* Slots of an unfinished record: known if its producer got as far as the busy mark. */
-static uint32_t unfinished(const pasta_header *h, uint32_t generation, uint64_t room) {
-    if (h->commit == ~generation && plausible(h, room)) return h->slots;
+static uint32_t unfinished(const pasta_header *h, uint32_t word, uint64_t room) {
+    if (h->commit == ~word && plausible(h, room)) return h->slots;
     return 1;
 }
 
@@ -87,15 +87,15 @@ void pasta_scan(pasta_stretch *s) {
             position = stop < s->end ? stop : s->end;
             continue;
         }
-        uint32_t generation = (uint32_t)(logical + 1);
+        uint32_t word = pasta_commit_word(logical);
         if (stop > s->end) stop = s->end;
         while (position < stop) {
             const pasta_header *h = (const pasta_header *)(memory + position % s->segment_slots * PASTA_SLOT);
-            uint32_t length = published(h, generation, stop - position);
+            uint32_t length = published(h, word, stop - position);
             if (length) {
                 s->counts[h->kind]++;
             } else if (s->final) {
-                length = unfinished(h, generation, stop - position);
+                length = unfinished(h, word, stop - position);
                 s->torn += length;
             } else {
                 s->end = position;
@@ -118,12 +118,12 @@ void pasta_gather(const pasta_stretch *s, uint64_t base, void **outputs) {
             position = stop;
             continue;
         }
-        uint32_t generation = (uint32_t)(logical + 1);
+        uint32_t word = pasta_commit_word(logical);
         while (position < stop) {
             const pasta_header *h = (const pasta_header *)(memory + position % s->segment_slots * PASTA_SLOT);
-            uint32_t length = published(h, generation, stop - position);
+            uint32_t length = published(h, word, stop - position);
             if (!length) {
-                position += unfinished(h, generation, stop - position);
+                position += unfinished(h, word, stop - position);
                 continue;
             }
             uint8_t *to = next[h->kind];

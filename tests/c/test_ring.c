@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "../../shim/core/internal.h"
+#include "../../shim/core/segments.h"
 #include "../../shim/python/reader.h"
 #include "check.h"
 
@@ -186,7 +187,8 @@ static void case_many(void) {
     if (c.ring->max_segments > 64) CHECK(!dropped_in_all(c.ring));
 }
 
-/* Logical segments pass a multiple of the map's size, and the 32 bits of the commit word. */
+/* Logical segments pass a multiple of the map's size, and the bits of the commit word: 2^31 - 1 is
+ * where its complement is zero, 2^32 where it would be zero were it the number alone. */
 static void start_at(consumer *c, uint64_t logical) {
     c->ring->segment_map[0] = 0;
     c->ring->segments = 0;
@@ -203,6 +205,7 @@ static void case_map_wraps(void) {
 static void case_commit_wraps(void) {
     consumer c = open_ring();
     start_at(&c, UINT32_MAX - 2);
+    CHECK(pasta_commit_word(UINT32_MAX) == UINT32_MAX && pasta_commit_word(UINT64_C(1) << 32) != 0);
     run_producers(&c, THREADS);
     CHECK(pasta_tail(c.ring) / SLOTS > (uint64_t)UINT32_MAX + 1);
 }
@@ -255,11 +258,11 @@ static void case_torn(void) {
 /* What a segment held before must not look like records of its next use. */
 static void case_stale(void) {
     consumer c = open_ring();
-    uint64_t generation = c.ring->max_segments + 1; /* of the first segment's second use */
+    uint32_t word = pasta_commit_word(c.ring->max_segments); /* of the first segment's second use */
     for (uint64_t n = 0; n < (uint64_t)c.ring->max_segments * SLOTS / 2; n++) {
         pasta_kernel_launch *e = PASTA_BEGIN(kernel_launch, 0, 0, 0);
         CHECK(e);
-        pasta_header forged = {.commit = (uint32_t)generation, .kind = PASTA_EVENT_mark, .slots = 1};
+        pasta_header forged = {.commit = word, .kind = PASTA_EVENT_mark, .slots = 1};
         memcpy((uint8_t *)pasta_header_of(e) + PASTA_SLOT, &forged, sizeof forged);
         pasta_publish(e);
     }
