@@ -18,6 +18,11 @@ from pasta._native._embed import ffi
 
 @ffi.def_extern(error=0)
 def pasta_embed_consume(ring_path, owns_interpreter):
+    if not owns_interpreter:
+        import atexit
+        from pasta.runtime import interrupts
+
+        atexit.register(interrupts.restore)  # before imports that evaluate text
     from pasta.runtime.embedded import consume
     return consume(ffi.string(ring_path).decode(), bool(owns_interpreter))
 """

@@ -200,6 +200,26 @@ def test_python_program_ends(pasta_preload, python_program, way: str) -> None:
     assert done.run.consumer == "embedded"
 
 
+def test_interrupted_while_tools_evaluate_text(pasta_preload, python_program, tmp_path) -> None:
+    """`eval` on any thread makes CPython forget that the program ends by an interrupt."""
+    tool = tmp_path / "evaluates.py"
+    tool.write_text(
+        "import time\n"
+        "from pasta.tool import Result, Tool\n"
+        "class Evaluates(Tool):\n"
+        "    'Evaluates text until well after the program has ended.'\n"
+        "    def on_launches(self, launches):\n"
+        "        until = time.monotonic() + 2.5\n"
+        "        while time.monotonic() < until: eval('1')\n"
+        "    def result(self):\n"
+        "        return Result(summary='evaluated')\n"
+    )
+    program = python_program(HOST.format(seconds=2) + "raise KeyboardInterrupt\n")
+    done = pasta_preload(sys.executable, program, options=(*EMBED_NOW, "-t", str(tool)))
+    expect_host(done, -2, 12)
+    assert done.run.consumer == "embedded"
+
+
 @pytest.mark.parametrize("way", ["return", "sys.exit", "SIGKILL", "atexit"])
 def test_brief_python_program(pasta_preload, python_program, way: str) -> None:
     end, status = ENDS[way]
