@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.c.session import ROOT, C, Session, compile_c
-from tests.unit.test_c_sanitizers import BUILDS, Build, works
+from tests.c.builds import Build, Case
+from tests.c.session import ROOT, C, compile_c
 from tests.unit.test_c_trace import TRACE_SOURCES
 
 SMALL = {"trace_chunk_bytes": 4096, "trace_chunks": 4}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A case of test_nvidia_trace.c: its configuration, and what it says on stderr."""
-
-    name: str
-    config: dict[str, int] = field(default_factory=dict)
-    says: str = ""
-
-    def __str__(self) -> str:
-        return "-".join([self.name, *(str(value) for value in self.config.values())])
 
 
 CASES = (
@@ -45,17 +30,6 @@ CASES = (
 )
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(b, id=b.name, marks=pytest.mark.sanitizers) for b in BUILDS],
-)
-def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    chosen: Build = request.param
-    if not works(chosen.flags, tmp_path_factory.mktemp("works")):
-        pytest.skip(f"the compiler lacks {chosen.flags[-1]}")
-    return chosen
-
-
 @pytest.fixture(scope="module")
 def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = [*TRACE_SOURCES, ROOT / "shim" / "sources" / "nvidia_trace.c"]
@@ -65,16 +39,4 @@ def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_nvidia_trace(build: Build, program: Path, tmp_path: Path, case: Case) -> None:
-    session = Session.create(tmp_path / "session")
-    done = subprocess.run(
-        [program, case.name, str(build.events // 5)],
-        env={
-            **os.environ,
-            **build.options,
-            "PASTA_SHIM": session.configuration(ring_max=2 << 20, **case.config),
-        },
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert (done.returncode, done.stderr) == (0, case.says)
+    case.check(build, program, tmp_path, build.events // 5)

@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.c.builds import Build
 from tests.c.session import RING_SOURCES, ROOT, C, Session, compile_c
 
 MIB = 1 << 20
-
-
-@dataclass(frozen=True)
-class Build:
-    """A way to compile; `options` make the sanitizer's runtime end at the first report."""
-
-    name: str
-    flags: tuple[str, ...]
-    options: dict[str, str] = field(default_factory=dict)
-    events: int = 100_000
-
-
-BUILDS = (
-    Build("plain", ("-O2",)),
-    Build(
-        "address",
-        ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-        {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1"},
-        events=20_000,
-    ),
-    Build(
-        "thread",
-        ("-O1", "-fsanitize=thread"),
-        # a fork copies TSan's list of threads, which do not live in the child
-        {"TSAN_OPTIONS": "halt_on_error=1:die_after_fork=0:report_thread_leaks=0"},
-        events=20_000,
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -86,29 +58,6 @@ CASES = (
     Case("interrupted", 8 * MIB),
 )
 
-Compile = Callable[..., Path]
-
-
-def works(flags: tuple[str, ...], directory: Path) -> bool:
-    """Can this machine build and run a program with these flags?"""
-    source = directory / "empty.c"
-    source.write_text("int main(void) { return 0; }\n")
-    try:
-        return subprocess.run([compile_c(directory / "empty", [source], *flags)]).returncode == 0
-    except AssertionError:
-        return False
-
-
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(b, id=b.name, marks=pytest.mark.sanitizers) for b in BUILDS],
-)
-def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    chosen: Build = request.param
-    if not works(chosen.flags, tmp_path_factory.mktemp("works")):
-        pytest.skip(f"the compiler lacks {chosen.flags[-1]}")
-    return chosen
-
 
 @pytest.fixture(scope="module")
 def ring_test(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -121,18 +70,11 @@ def session(tmp_path: Path) -> Session:
     return Session.create(tmp_path / "session")
 
 
-def environment(build: Build, session: Session, **config: object) -> dict[str, str]:
-    return {**os.environ, **build.options, "PASTA_SHIM": session.configuration(**config)}
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_ring(build: Build, ring_test: Path, session: Session, case: Case) -> None:
-    done = subprocess.run(
-        [ring_test, case.name, str(build.events)],
-        env={**environment(build, session, ring_max=case.ring_max), **case.environment},
-        capture_output=True,
-        text=True,
-        timeout=100,
+    configuration = session.configuration(ring_max=case.ring_max)
+    done = build.run(
+        ring_test, case.name, build.events, PASTA_SHIM=configuration, **case.environment
     )
     assert (done.returncode, done.stderr) == (0, case.says)
 
@@ -148,7 +90,11 @@ def test_full_file_system(build: Build, ring_test: Path, tmp_path: Path) -> None
     )
     done = subprocess.run(
         ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else []), "sh", "-c", inside],
-        env=environment(build, Session(directory)),
+        env={
+            **os.environ,
+            **build.options,
+            "PASTA_SHIM": Session(directory).configuration(),
+        },
         capture_output=True,
         text=True,
         timeout=60,
@@ -165,13 +111,7 @@ def test_annotations(build: Build, session: Session, tmp_path: Path) -> None:
     sources = [*RING_SOURCES, ROOT / "shim" / "sources" / "annotate.c"]
     for name in ("nvtx_program", "annotated"):
         program = compile_c(tmp_path / name, [*sources, C / f"{name}.c"], "-rdynamic", *build.flags)
-        done = subprocess.run(
-            [program],
-            env={**environment(build, session), "NVTX_INJECTION64_PATH": ""},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = build.run(program, PASTA_SHIM=session.configuration(), NVTX_INJECTION64_PATH="")
         assert (done.returncode, done.stderr) == (0, "")
     assert len(session.rings()) == 3  # one is of nvtx_program's child
 
@@ -182,13 +122,7 @@ def test_exec(build: Build, session: Session, tmp_path: Path, way: str) -> None:
         tmp_path / "program", [*RING_SOURCES, C / "exec_program.c"], "-rdynamic", *build.flags
     )
     kept = [f"{name}={value}" for name, value in build.options.items()]
-    done = subprocess.run(
-        [program, way, "A=1", *kept],
-        env=environment(build, session),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = build.run(program, way, "A=1", *kept, PASTA_SHIM=session.configuration())
     assert (done.returncode, done.stderr) == (0, "")
     shown = done.stdout.split("\n", 1)[1].split("\0")
     assert shown == ["A=1", *kept, f"PASTA_SHIM={session.configuration()}", ""]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.c.builds import Build, Case
 from tests.c.session import RING_SOURCES, ROOT, C, Session, compile_c
-from tests.unit.test_c_sanitizers import BUILDS, Build, works
 
 TRACE_SOURCES = (
     *RING_SOURCES,
@@ -18,20 +15,6 @@ TRACE_SOURCES = (
     ROOT / "shim" / "python" / "trace_reader.c",
 )
 SMALL = {"trace_chunk_bytes": 4096, "trace_chunks": 4}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A case of test_trace.c: its configuration, and how its only line of stderr begins."""
-
-    name: str
-    config: dict[str, int] = field(default_factory=dict)
-    says: str = ""
-    #: Another process frees the places, which TSan cannot see.
-    two_processes: bool = False
-
-    def __str__(self) -> str:
-        return "-".join([self.name, *(str(value) for value in self.config.values())])
 
 
 CASES = (
@@ -45,22 +28,15 @@ CASES = (
     Case("threads", SMALL),
     Case("steps", SMALL),
     Case("numbers", SMALL),
-    Case("killed", {"trace_chunk_bytes": 4096, "trace_chunks": 32}, two_processes=True),
+    Case(
+        "killed",
+        {"trace_chunk_bytes": 4096, "trace_chunks": 32},
+        not_under_tsan="another process frees the places",
+    ),
     Case("fork", SMALL),
     Case("dead_consumer", {**SMALL, "trace_patience_ms": 200}),
     Case("no_room", says="pasta: no access trace "),
 )
-
-
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(b, id=b.name, marks=pytest.mark.sanitizers) for b in BUILDS],
-)
-def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    chosen: Build = request.param
-    if not works(chosen.flags, tmp_path_factory.mktemp("works")):
-        pytest.skip(f"the compiler lacks {chosen.flags[-1]}")
-    return chosen
 
 
 @pytest.fixture(scope="module")
@@ -71,23 +47,9 @@ def trace_test(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_trace(build: Build, trace_test: Path, tmp_path: Path, case: Case) -> None:
-    if case.two_processes and build.name == "thread":
-        pytest.skip("TSan sees one process only")
-    session = Session.create(tmp_path / "session")
-    done = subprocess.run(
-        [trace_test, case.name, str(build.events)],
-        env={
-            **os.environ,
-            **build.options,
-            "PASTA_SHIM": session.configuration(ring_max=2 << 20, **case.config),
-        },
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith(case.says)
-    assert done.stderr.count("\n") == bool(case.says)
+    if build.name == "thread" and case.not_under_tsan:
+        pytest.skip(f"TSan: {case.not_under_tsan}")
+    case.check(build, trace_test, tmp_path, build.events)
 
 
 @pytest.mark.parametrize("config", [{}, {"probe_kinds": "1,6,99"}], ids=["all", "some"])
@@ -96,13 +58,7 @@ def test_encoder(build: Build, tmp_path: Path, config: dict[str, str]) -> None:
     sources = [*TRACE_SOURCES, ROOT / "shim" / "core" / "images.c", C / "test_encoder.c"]
     program = compile_c(tmp_path / "test_encoder", sources, *build.flags)
     session = Session.create(tmp_path / "session")
-    done = subprocess.run(
-        [program],
-        env={**os.environ, **build.options, "PASTA_SHIM": session.configuration(**config)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = build.run(program, PASTA_SHIM=session.configuration(**config))
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -118,11 +74,5 @@ def test_golden_kernels(build: Build, tmp_path: Path, threads: str) -> None:
         *build.flags,
     )
     for arguments in ([], ["large"]):
-        done = subprocess.run(
-            [program, *arguments],
-            env={**os.environ, **build.options, "REFACC_THREADS": threads},
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
+        done = build.run(program, *arguments, REFACC_THREADS=threads)
         assert (done.returncode, done.stderr) == (0, "")

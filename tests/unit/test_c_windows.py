@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.c.session import RING_SOURCES, C, Session, compile_c
-from tests.unit.test_c_sanitizers import BUILDS, Build, works
+from tests.c.builds import Build, Case
+from tests.c.session import RING_SOURCES, C, compile_c
 
 SECOND = 10**9
-
-
-@dataclass(frozen=True)
-class Case:
-    """A case of test_windows.c, its configuration, and how its only line of stderr begins."""
-
-    name: str
-    config: dict[str, object] = field(default_factory=dict)
-    says: str = ""
-
-    def __str__(self) -> str:
-        return self.name
 
 
 BUDGET = {"probe_budget": 200_000}
@@ -49,17 +34,6 @@ CASES = (
 )
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(b, id=b.name, marks=pytest.mark.sanitizers) for b in BUILDS],
-)
-def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    chosen: Build = request.param
-    if not works(chosen.flags, tmp_path_factory.mktemp("works")):
-        pytest.skip(f"the compiler lacks {chosen.flags[-1]}")
-    return chosen
-
-
 @pytest.fixture(scope="module")
 def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp(build.name) / "test_windows"
@@ -69,15 +43,4 @@ def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_windows(build: Build, program: Path, tmp_path: Path, case: Case) -> None:
-    session = Session.create(tmp_path / "session")
-    configuration = session.configuration(ring_max=2 << 20, **case.config)
-    done = subprocess.run(
-        [program, case.name],
-        env={**os.environ, **build.options, "PASTA_SHIM": configuration},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith(case.says)
-    assert done.stderr.count("\n") == bool(case.says)
+    case.check(build, program, tmp_path)
