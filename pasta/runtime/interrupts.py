@@ -1,8 +1,8 @@
 """How a Python program that PASTA joined ends after a KeyboardInterrupt: by SIGINT, as without us.
 
-CPython notes an unhandled KeyboardInterrupt in a variable of the process, and `exec` and `eval` of
-text clear it, on whatever thread. Importing dataclasses and named tuples on ours does just that, and
-the program would end with status 1 instead (`run_eval_code_obj` and `Py_RunMain` of CPython).
+CPython notes an unhandled KeyboardInterrupt in a variable of the process, and `exec` and `eval`
+of text clear it, on whatever thread. Importing dataclasses and named tuples on ours does just
+that, and the program would end with status 1 (`run_eval_code_obj`, `Py_RunMain` of CPython).
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def test_deeds_before_the_first_use(pasta_preload, compile_c, deed: str) -> None
 
 
 def test_environment_changed_by_threads(pasta_preload, compile_c) -> None:
-    """setenv while Python is started: nothing of ours walks `environ`."""
+    """setenv while Python is started: what is read of the environment is never freed."""
     program = compile_c(
         """
         static atomic_bool stop;

@@ -1,0 +1,152 @@
+/* The environment, for readers on other threads.
+ *
+ * Python, NumPy and vendors' libraries that come into the target with us read `environ`, and glibc
+ * before 2.41 frees and moves the array under readers: a target that calls setenv on a thread of its
+ * own would crash because of us.  These are the same functions on arrays that are never freed and
+ * strings that never change, so that a reader sees a list of whole entries that ends, at any time.
+ * What is kept is bounded as in glibc: arrays double, and a text that was set before is used again. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+enum { LEAST = 128 };
+
+typedef struct pasta_environment {
+    struct pasta_environment *before; /* smaller, kept for who reads it */
+    size_t room;
+    char *entries[]; /* NULL in every place that is not in use */
+} pasta_environment;
+
+extern char **environ;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pasta_environment *ours; /* the largest that was made */
+static void *texts;             /* "NAME=value" of setenv: a tree of tsearch */
+
+static void store(char **place, char *entry) { __atomic_store_n(place, entry, __ATOMIC_RELEASE); }
+
+static bool is_named(const char *entry, const char *name, size_t length) {
+    return !strncmp(entry, name, length) && entry[length] == '=';
+}
+
+/* Where a variable is in an array, or the NULL behind all. */
+static size_t find(char *const *array, const char *name, size_t length) {
+    size_t at = 0;
+    while (array && array[at] && !is_named(array[at], name, length)) at++;
+    return at;
+}
+
+static bool make(size_t count) {
+    size_t room = ours ? 2 * ours->room : LEAST;
+    while (room < 2 * count) room *= 2;
+    pasta_environment *larger = calloc(1, sizeof *larger + room * sizeof *larger->entries);
+    if (!larger) return false;
+    larger->room = room;
+    larger->before = ours;
+    ours = larger;
+    return true;
+}
+
+/* An array with the `count` entries of `environ` and room for one more; NULL without memory. */
+static char **with_room(size_t count) {
+    char **array = environ;
+    bool enough = ours && count + 1 < ours->room;
+    if (enough && array == ours->entries) return array;
+    bool inside = ours && array >= ours->entries && array < ours->entries + ours->room;
+    if ((!enough || inside) && !make(count + 2)) return NULL;
+    for (size_t i = 0; i < ours->room && ours->entries[i]; i++) store(&ours->entries[i], NULL);
+    for (size_t i = 0; i < count; i++) store(&ours->entries[i], array[i]);
+    return ours->entries;
+}
+
+static int compare(const void *a, const void *b) { return strcmp(a, b); }
+
+/* "NAME=value", one for each text that there ever was; NULL without memory. */
+static char *text_of(const char *name, size_t length, const char *value) {
+    size_t bytes = strlen(value) + 1;
+    char *text = malloc(length + 1 + bytes);
+    if (!text) return NULL;
+    memcpy(text, name, length);
+    text[length] = '=';
+    memcpy(text + length + 1, value, bytes);
+    char **known = tsearch(text, &texts, compare), *kept = known ? *known : NULL;
+    if (kept != text) free(text);
+    return kept;
+}
+
+/* Sets a variable to `entry`, or to the text of `value` where there is none. */
+static int put(const char *name, size_t length, const char *value, char *entry, bool replace) {
+    int result = 0;
+    pthread_mutex_lock(&lock);
+    size_t at = find(environ, name, length);
+    bool there = environ && environ[at];
+    if (!there || replace) {
+        char *text = entry ? entry : text_of(name, length, value);
+        char **array = there || !text ? environ : with_room(at);
+        if (text && array) {
+            store(&array[at], text);
+            __atomic_store_n(&environ, array, __ATOMIC_RELEASE);
+        } else {
+            errno = ENOMEM;
+            result = -1;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* `name` may be NULL, though compilers take libc's word that it is not. */
+static bool is_name(const char *volatile name) {
+    if (name && *name && !strchr(name, '=')) return true;
+    errno = EINVAL;
+    return false;
+}
+
+PASTA_EXPORT int setenv(const char *name, const char *value, int replace) {
+    return is_name(name) ? put(name, strlen(name), value, NULL, replace != 0) : -1;
+}
+
+PASTA_EXPORT int putenv(char *entry) {
+    const char *equals = strchr(entry, '=');
+    if (equals) return put(entry, (size_t)(equals - entry), NULL, entry, true);
+    unsetenv(entry);
+    return 0; /* as glibc, also where it is no name */
+}
+
+PASTA_EXPORT int unsetenv(const char *name) {
+    if (!is_name(name)) return -1;
+    size_t length = strlen(name);
+    pthread_mutex_lock(&lock);
+    for (char **at = environ; at && *at;) {
+        if (is_named(*at, name, length))
+            for (char **next = at; *next; next++) store(next, next[1]);
+        else
+            at++;
+    }
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+PASTA_EXPORT int clearenv(void) {
+    pthread_mutex_lock(&lock);
+    __atomic_store_n(&environ, NULL, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+/* In the child of a fork: a thread that was setting a variable does not live here. */
+static void in_child(void) {
+    if (!pthread_mutex_trylock(&lock)) {
+        pthread_mutex_unlock(&lock);
+        return;
+    }
+    pthread_mutex_init(&lock, NULL);
+    texts = NULL; /* it may have been in the middle of changing it */
+}
+
+__attribute__((constructor)) static void load(void) { pthread_atfork(NULL, NULL, in_child); }
