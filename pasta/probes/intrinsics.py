@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 from pasta.probes import trace
 from pasta.probes.layout import OFFSETS
 
-_I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
+_I1, _I32, _I64 = (ir.IntType(bits) for bits in (1, 32, 64))
 _GLOBAL = 1  # address space
 _int = types.int64
 
@@ -80,6 +80,15 @@ def _assembly(
     return builder.call(ir.InlineAsm(kind, text, constraints, side_effect=True), arguments)
 
 
+def _tuple_of(builder: Any, found: Any) -> Any:
+    """The struct that inline assembly gives, as Numba keeps a tuple of int64."""
+    count = len(found.type.elements)
+    result = ir.Constant(ir.ArrayType(_I64, count), ir.Undefined)
+    for i in range(count):
+        result = builder.insert_value(result, _wide(builder, builder.extract_value(found, i)), i)
+    return result
+
+
 # ---- memory ----------------------------------------------------------------------------------
 
 
@@ -99,118 +108,39 @@ def _load(bits: int, volatile: bool = False) -> Generate:
 
 def _load_pair(builder: Any, arguments: Values) -> Any:
     kind = ir.LiteralStructType([_I64, _I64])
-    found = builder.call(
-        ir.InlineAsm(ir.FunctionType(kind, [_I64]), "ld.global.v2.u64 {$0, $1}, [$2];", "=l,=l,l"),
-        arguments,
-    )
-    pair = ir.Constant(ir.ArrayType(_I64, 2), ir.Undefined)
-    for i in range(2):
-        pair = builder.insert_value(pair, builder.extract_value(found, i), i)
-    return pair
-
-
-def _load_generic(builder: Any, arguments: Values) -> Any:
-    pointer = builder.inttoptr(arguments[0], ir.PointerType(_I64))
-    return builder.load(pointer, align=8)
+    text = "ld.global.v2.u64 {$0, $1}, [$2];"
+    assembly = ir.InlineAsm(ir.FunctionType(kind, [_I64]), text, "=l,=l,l")
+    return _tuple_of(builder, builder.call(assembly, arguments))
 
 
 def _add(builder: Any, arguments: Values) -> Any:
     _assembly(builder, "red.relaxed.gpu.global.add.u64 [$0], $1;", "l,l", arguments)
 
 
-def _add_returning(builder: Any, arguments: Values) -> Any:
-    text = "atom.relaxed.gpu.global.add.u64 $0, [$1], $2;"
+def _swap(builder: Any, arguments: Values) -> Any:
+    text = "atom.relaxed.gpu.global.cas.b64 $0, [$1], $2, $3;"
+    return _assembly(builder, text, "=l,l,l,l,~{memory}", arguments, _I64)
+
+
+def _or(builder: Any, arguments: Values) -> Any:
+    text = "atom.relaxed.gpu.global.or.b64 $0, [$1], $2;"
     return _assembly(builder, text, "=l,l,l,~{memory}", arguments, _I64)
 
 
-def _swap(bits: int) -> Generate:
-    letter = "r" if bits == 32 else "l"
-    text = f"atom.relaxed.gpu.global.cas.b{bits} $0, [$1], $2, $3;"
-
-    def generate(builder: Any, arguments: Values) -> Any:
-        address, expected, new = arguments
-        if bits == 32:
-            expected, new = _narrow(builder, expected), _narrow(builder, new)
-        constraints = f"={letter},l,{letter},{letter},~{{memory}}"
-        found = _assembly(builder, text, constraints, [address, expected, new], ir.IntType(bits))
-        return _wide(builder, found)
-
-    return generate
-
-
-def _store(bits: int) -> Generate:
-    kind = ir.IntType(bits)
-
-    def generate(builder: Any, arguments: Values) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.PointerType(kind, _GLOBAL))
-        value = arguments[1] if bits == 64 else _narrow(builder, arguments[1], kind)
-        builder.store(value, pointer, align=bits // 8)
-
-    return generate
-
-
 load_u8 = _define("load_u8", 1, _load(8))
-load_u16 = _define("load_u16", 1, _load(16))
 load_u32 = _define("load_u32", 1, _load(32))
 load_u64 = _define("load_u64", 1, _load(64))
 #: Two words at an address that is a multiple of 16; of memory that does not change meanwhile.
 load_pair = _define("load_pair", 1, _load_pair, _pair)
 #: Sees what other multiprocessors wrote.
 load_u64_volatile = _define("load_u64_volatile", 1, _load(64, volatile=True))
-#: From any address space: a tensor map may lie among the parameters of a kernel.
-load_u64_generic = _define("load_u64_generic", 1, _load_generic)
-store_u8 = _define("store_u8", 2, _store(8), types.none)
-store_u16 = _define("store_u16", 2, _store(16), types.none)
-store_u32 = _define("store_u32", 2, _store(32), types.none)
-store_u64 = _define("store_u64", 2, _store(64), types.none)
 atomic_add_u64 = _define("atomic_add_u64", 2, _add, types.none)
-fetch_add_u64 = _define("fetch_add_u64", 2, _add_returning)
 #: What was there; written if that was the second argument.
-atomic_cas_u32 = _define("atomic_cas_u32", 3, _swap(32))
-atomic_cas_u64 = _define("atomic_cas_u64", 3, _swap(64))
-
-
-def _fence(builder: Any, arguments: Values) -> Any:
-    _assembly(builder, "fence.acq_rel.sys;", "~{memory}", [])
-
-
-fence_system = _define("fence_system", 0, _fence, types.none)
-
-
-def _add_system(builder: Any, arguments: Values) -> Any:
-    _assembly(builder, "red.relaxed.sys.global.add.u64 [$0], $1;", "l,l,~{memory}", arguments)
-
-
-atomic_add_u64_system = _define("atomic_add_u64_system", 2, _add_system, types.none)
-
-
-def _load_system(builder: Any, arguments: Values) -> Any:
-    text = "ld.relaxed.sys.global.u64 $0, [$1];"
-    return _assembly(builder, text, "=l,l,~{memory}", arguments, _I64)
-
-
-load_u64_system = _define("load_u64_system", 1, _load_system)
-
-
-def _sleep(builder: Any, arguments: Values) -> Any:
-    _assembly(builder, "nanosleep.u32 $0;", "r", [_narrow(builder, arguments[0])])
-
-
-nanosleep = _define("nanosleep", 1, _sleep, types.none)
-
-
-def _timer(builder: Any, arguments: Values) -> Any:
-    return _assembly(builder, "mov.u64 $0, %globaltimer;", "=l", [], _I64)
-
-
-#: ns
-globaltimer = _define("globaltimer", 0, _timer)
+atomic_cas_u64 = _define("atomic_cas_u64", 3, _swap)
+#: What was there before the bits were set.
+atomic_or_u64 = _define("atomic_or_u64", 2, _or)
 
 # ---- unsigned arithmetic, bits ---------------------------------------------------------------
-
-
-def _less(builder: Any, arguments: Values) -> Any:
-    return _wide(builder, builder.icmp_unsigned("<", *arguments))
 
 
 def _shift(builder: Any, arguments: Values) -> Any:
@@ -221,24 +151,14 @@ def _count(builder: Any, arguments: Values) -> Any:
     return _call(builder, "llvm.ctpop.i64", _I64, arguments)
 
 
-def _trailing(builder: Any, arguments: Values) -> Any:
-    # Asking for 0 apart spares a branch, and lets LLVM count in 32 bits where they are lanes.
-    count = _call(builder, "llvm.cttz.i64", _I64, [arguments[0], ir.Constant(_I1, 1)])
-    none = builder.icmp_unsigned("==", arguments[0], ir.Constant(_I64, 0))
-    return builder.select(none, ir.Constant(_I64, 64), count)
-
-
 #: Arithmetic that wraps around: of + - * Numba tells LLVM that they do not.
 plus = _define("plus", 2, lambda builder, arguments: builder.add(*arguments))
 minus = _define("minus", 2, lambda builder, arguments: builder.sub(*arguments))
 times = _define("times", 2, lambda builder, arguments: builder.mul(*arguments))
-ult = _define("ult", 2, _less)
 #: For counts below 64.
 lshr = _define("lshr", 2, _shift)
-#: Of the low 32 bits.
+#: Bits that are set.
 popc = _define("popc", 1, _count)
-#: Number of the lowest of the low 32 bits that is set; of those of 0, nothing.
-ctz = _define("ctz", 1, _trailing)
 
 # ---- the warp --------------------------------------------------------------------------------
 
@@ -274,37 +194,10 @@ def _any(builder: Any, arguments: Values) -> Any:
     return _wide(builder, _call(builder, "llvm.nvvm.vote.any.sync", _I1, given))
 
 
-def _shuffle(builder: Any, arguments: Values) -> Any:
-    mask, value, lane = arguments
-    given = [_narrow(builder, mask), None, _narrow(builder, lane), ir.Constant(_I32, 31)]
-    halves = []
-    for half in (value, builder.lshr(value, ir.Constant(_I64, 32))):
-        given[1] = _narrow(builder, half)
-        found = _call(builder, "llvm.nvvm.shfl.sync.idx.i32", _I32, list(given))
-        halves.append(_wide(builder, found))
-    return builder.or_(halves[0], builder.shl(halves[1], ir.Constant(_I64, 32)))
-
-
 def _first(builder: Any, arguments: Values) -> Any:
     below = _call(builder, "llvm.nvvm.read.ptx.sreg.lanemask.lt", _I32, [])
     lower = builder.and_(_narrow(builder, arguments[0]), below)
     return _wide(builder, builder.icmp_unsigned("==", lower, ir.Constant(_I32, 0)))
-
-
-def _shuffle_narrow(builder: Any, arguments: Values) -> Any:
-    given = [*(_narrow(builder, argument) for argument in arguments), ir.Constant(_I32, 31)]
-    return _wide(builder, _call(builder, "llvm.nvvm.shfl.sync.idx.i32", _I32, given))
-
-
-def _leading(builder: Any, arguments: Values) -> Any:
-    given = [_narrow(builder, arguments[0]), ir.Constant(_I1, 1)]
-    zeros = _call(builder, "llvm.ctlz.i32", _I32, given)
-    return _wide(builder, builder.sub(ir.Constant(_I32, 31), zeros))
-
-
-def _or(builder: Any, arguments: Values) -> Any:
-    text = "atom.relaxed.gpu.global.or.b64 $0, [$1], $2;"
-    return _assembly(builder, text, "=l,l,l,~{memory}", arguments, _I64)
 
 
 def _register(name: str) -> Generate:
@@ -320,14 +213,6 @@ match_any_sync = _define("match_any_sync", 2, _match(32))
 match_any_sync_64 = _define("match_any_sync_64", 2, _match(64))
 ballot_sync = _define("ballot_sync", 2, _ballot)
 any_sync = _define("any_sync", 2, _any)
-#: The value that a lane gave.
-shfl_sync = _define("shfl_sync", 3, _shuffle)
-#: The same for values of 32 bits.
-shfl_sync_32 = _define("shfl_sync_32", 3, _shuffle_narrow)
-#: Number of the highest of the low 32 bits that is set.
-highest = _define("highest", 1, _leading)
-#: What was there before the bits were set.
-atomic_or_u64 = _define("atomic_or_u64", 2, _or)
 #: Whether this lane is the lowest of those in a mask that it belongs to.
 is_first = _define("is_first", 1, _first)
 lane_id = _define("lane_id", 0, _register("laneid"))
@@ -337,13 +222,11 @@ tid_y = _define("tid_y", 0, _register("tid.y"))
 tid_z = _define("tid_z", 0, _register("tid.z"))
 ntid_x = _define("ntid_x", 0, _register("ntid.x"))
 ntid_y = _define("ntid_y", 0, _register("ntid.y"))
-ntid_z = _define("ntid_z", 0, _register("ntid.z"))
 ctaid_x = _define("ctaid_x", 0, _register("ctaid.x"))
 ctaid_y = _define("ctaid_y", 0, _register("ctaid.y"))
 ctaid_z = _define("ctaid_z", 0, _register("ctaid.z"))
 nctaid_x = _define("nctaid_x", 0, _register("nctaid.x"))
 nctaid_y = _define("nctaid_y", 0, _register("nctaid.y"))
-nctaid_z = _define("nctaid_z", 0, _register("nctaid.z"))
 
 
 # ---- tensor maps -----------------------------------------------------------------------------
@@ -449,17 +332,12 @@ def _box(builder: Any, arguments: Values) -> Any:
         ir.FunctionType(kind, [each.type for each in given]),
         _BOX.replace("ELEMENTS", str(_ELEMENTS)), "=&l,=&r,=&r,=&l,l,r,r,r,r,r,r", side_effect=True,
     )  # fmt: skip
-    found = builder.call(assembly, given)
-    result = ir.Constant(ir.ArrayType(_I64, 4), ir.Undefined)
-    for i in range(4):
-        result = builder.insert_value(result, _wide(builder, builder.extract_value(found, i)), i)
-    return result
+    return _tuple_of(builder, builder.call(assembly, given))
 
 
 #: Box of a tensor map, rank, coordinates: first byte, bytes, rows, bytes between rows, of what
-#: lies inside the tensor.  Rows of more than two axes are counted, and placed as if evenly
-#: spaced; pixels
-#: of im2col are counted without regard to the image's borders.
+#: lies inside the tensor.  Rows of more than two axes are counted, and placed as if evenly spaced;
+#: pixels of im2col are counted without regard to the image's borders.
 tensor_box = _define("tensor_box", 7, _box, _quadruple)
 
 # ---- objects ---------------------------------------------------------------------------------
@@ -690,11 +568,7 @@ def _find(builder: Any, arguments: Values) -> Any:
     assembly = ir.InlineAsm(
         ir.FunctionType(kind, [_I64, _I64]), _placed(_FIND), "=&l,=&r,=&l,l,l", side_effect=True
     )
-    found = builder.call(assembly, arguments)
-    result = ir.Constant(ir.ArrayType(_I64, 3), ir.Undefined)
-    for i in range(3):
-        result = builder.insert_value(result, _wide(builder, builder.extract_value(found, i)), i)
-    return result
+    return _tuple_of(builder, builder.call(assembly, arguments))
 
 
 def _row(builder: Any, arguments: Values) -> Any:
@@ -718,11 +592,7 @@ def touch_plane(plane: int, by_launch: bool) -> Any:
             ir.FunctionType(kind, [_I64, _I64, _I64]), text, "=&r,=&r,l,l,l,~{memory}",
             side_effect=True,
         )  # fmt: skip
-        found = builder.call(assembly, arguments)
-        pair = ir.Constant(ir.ArrayType(_I64, 2), ir.Undefined)
-        for i in range(2):
-            pair = builder.insert_value(pair, _wide(builder, builder.extract_value(found, i)), i)
-        return pair
+        return _tuple_of(builder, builder.call(assembly, arguments))
 
     return _define(f"touch_plane_{plane}", 3, generate, _pair)
 

@@ -16,19 +16,15 @@ from pasta.probes.intrinsics import (
     activemask,
     atomic_add_u64,
     ballot_sync,
-    ctz,
-    lane_id,
+    is_first,
     load_u32,
     load_u64,
-    lshr,
     match_any_sync,
     popc,
-    shfl_sync,
     smid,
-    store_u64,
-    ult,
 )
 from pasta.probes.nvptx import PatchError, PatchFunction, compile_patches, find_ptxas, to_ptx
+from tests.unit.patch_intrinsics import store_u64, ult
 
 MEMORY_ACCESS = ("u64", "u64", "u64", "u32", "u32", "u64")
 
@@ -81,7 +77,7 @@ def count_ranges(place, pc, address, size, flags, data):
     found = find_range(table, count, address)
     mask = activemask()
     same = match_any_sync(mask, found)
-    if ctz(same) == lane_id() and found >= 0:
+    if is_first(same) and found >= 0:
         atomic_add_u64(counters + 8 * (smid() * columns + found), popc(same))
     return 0
 
@@ -228,15 +224,6 @@ def test_parameters_of_32_bits_are_widened_by_their_sign() -> None:
     assert re.search(r"ld\.param\.b32\s+%rd\d+, \[patch_param_1\]", ptx)
     assert re.search(r"ld\.param\.s32\s+%rd\d+, \[patch_param_2\]", ptx)
     assert re.search(r"st\.param\.b32\s+\[func_retval0\], -1", ptx)
-
-
-def shuffles(place, value):
-    store_u64(place, shfl_sync(activemask(), value, lshr(value, 60)))
-    return 0
-
-
-def test_a_shuffle_moves_both_halves() -> None:
-    assert instructions(ptx_of(shuffles)).count("shfl.sync.idx.b32") == 2
 
 
 # ---- what is refused -------------------------------------------------------------------------
