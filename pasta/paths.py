@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -17,6 +19,45 @@ def presets() -> Path:
     """Directory of the built-in presets: pasta/toml in a wheel, toml/ beside it in a checkout."""
     installed = PACKAGE / "toml"
     return installed if installed.is_dir() else PACKAGE.parent / "toml"
+
+
+def cache(*parts: str) -> Path:
+    """Where the user's compiled code is kept."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root.joinpath("pasta", *parts)
+
+
+def module_path() -> list[str]:
+    """Where this Python finds modules, without what depends on the current directory."""
+    return [path for path in sys.path if path and os.path.isabs(path)]
+
+
+def of_nvidia(wheels: Sequence[str], toolkit: str, *, program: bool = False) -> Path | None:
+    """A file of NVIDIA's wheels in this environment, or of a CUDA toolkit, in that order.
+
+    `wheels` are patterns below the packages' common directory, the newest packages' first;
+    `toolkit` is a path in a toolkit. A program must be executable, and may also be on PATH.
+    """
+    homes = (
+        os.environ.get("CUDA_HOME"),
+        os.environ.get("CUDA_PATH"),
+        "/usr/local/cuda",
+        "/opt/cuda",
+    )
+    candidates = [
+        *(
+            found
+            for site in module_path()
+            for pattern in wheels
+            for found in sorted(Path(site, "nvidia").glob(pattern), reverse=True)
+        ),
+        *(Path(home, toolkit) for home in homes if home),
+    ]
+    for candidate in candidates:
+        if candidate.is_file() and (not program or os.access(candidate, os.X_OK)):
+            return candidate
+    on_path = shutil.which(Path(toolkit).name) if program else None
+    return Path(on_path) if on_path else None
 
 
 def google_pasta() -> Path | None:

@@ -128,7 +128,7 @@ def _shared_memory() -> Iterator[Check]:
 
 
 def _cache() -> Iterator[Check]:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = paths.cache().parent
     writable = os.access(cache if cache.exists() else cache.parent, os.W_OK)
     yield Check(
         "cache",
@@ -238,9 +238,7 @@ def _probe_api(library: Path) -> Check:
 
 
 def _probe_cache() -> Check:
-    from pasta.probes.build import cache_directory
-
-    cache = cache_directory()
+    cache = paths.cache("probes")
     place = next(each for each in (cache, *cache.parents) if each.exists())
     if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
         return Check("probe cache", _GOOD, f"{cache} is writable")

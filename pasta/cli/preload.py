@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pasta
 from pasta import paths
@@ -19,6 +20,9 @@ from pasta.errors import ConfigError, PastaError
 from pasta.runtime.executable import CannotRun, find_executable
 from pasta.runtime.launcher import Launcher, Outcome
 from pasta.runtime.session import Session
+
+if TYPE_CHECKING:
+    from pasta.tool import Tool
 
 _USAGE_STATUS = 2
 _DEFAULT_TOOL = "kernel_freq"
@@ -78,8 +82,8 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def configure(arguments: argparse.Namespace) -> Config:
-    """The configuration of a command line. Raises PastaError."""
+def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
+    """The configuration of a command line, and its tools. Raises PastaError."""
     config = Config()
     for source in arguments.config:
         config.load(source)
@@ -105,8 +109,7 @@ def configure(arguments: argparse.Namespace) -> Config:
     ):
         if value is not None:
             config.set(key, value, option)
-    _check(config)
-    return config
+    return config, _checked(config)
 
 
 def _absolute(tool: str) -> str:
@@ -115,7 +118,7 @@ def _absolute(tool: str) -> str:
     return f"{os.path.abspath(file)}{colon}{name}" if file.endswith(".py") else tool
 
 
-def _check(config: Config) -> None:
+def _checked(config: Config) -> list[Tool]:
     from pasta.plugins import load_tools
     from pasta.run.naming import check_template
 
@@ -135,12 +138,10 @@ def _check(config: Config) -> None:
 
         shim_settings(config)
     _check_output(config)
+    return tools
 
 
-def _prepare_probes(session: Session, config: Config) -> None:
-    from pasta.plugins import load_tools
-
-    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None:
     if not any(tool.probes() for tool in tools):
         return
     from pasta.runtime.probes import write_plan
@@ -221,12 +222,12 @@ def main(arguments: list[str] | None = None) -> int:
     if paths.google_pasta():
         say(f"google-pasta is in PASTA's environment and has the same import name: {_APART}")
     try:
-        config = configure(options)
+        config, tools = configure(options)
         executable = find_executable(command[0])
         if executable.obstacle:
             say(f"{executable.obstacle}: it runs unprofiled")
         session = Session.create(config, command, verbosity)
-        _prepare_probes(session, config)
+        _prepare_probes(session, config, tools)
     except CannotRun as error:
         say(str(error))
         return error.status

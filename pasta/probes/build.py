@@ -1,6 +1,6 @@
 """Patches for the devices of this machine, compiled once, and the plan by which they are used.
 
-The launcher calls `prepare` before the program starts: no target ever waits for a compiler.  What
+The launcher calls `plan_for` before the program starts: no target ever waits for a compiler.  What
 was compiled before is found in the user's cache by the text of the patches, the versions of all
 that translates them, and the device's architecture.
 """
@@ -21,9 +21,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pasta import paths
 from pasta.errors import MissingDependency, PastaError, ToolError
+from pasta.probes.kinds import KIND
 from pasta.probes.layout import BIN_STRIPES, Layout
-from pasta.probes.patches import Instance, PatchText, symbols, write
+from pasta.probes.patches import Instance, PatchText, looked_up, symbols, write
 from pasta.probes.signatures import VERSIONS, ApiError
 
 if TYPE_CHECKING:
@@ -34,8 +36,9 @@ _SOURCES = ("intrinsics.py", "nvptx.py", "patches.py", "trace.py")
 
 @dataclass(frozen=True)
 class Plan:
-    """What the source needs; `lines` are those of its file."""
+    """What the source needs: the numbers of the kinds that probes ask for, and its file's lines."""
 
+    kinds: tuple[int, ...]
     lines: tuple[str, ...]
 
     def write(self, path: Path) -> None:
@@ -69,19 +72,18 @@ def plan_for(
 
     Raises PastaError: tools that the GPU cannot run, an unknown library, no compiler.
     """
-    kinds = sorted({kind for each in instances_of(tools) for kind in each.probe.kinds})
-    from pasta.probes.kinds import KIND
-
-    lines = ["kinds " + ",".join(str(KIND[kind].number) for kind in kinds)]
+    instances = instances_of(tools)
+    kinds = tuple(sorted({KIND[kind].number for each in instances for kind in each.probe.kinds}))
+    lines = ["kinds " + ",".join(map(str, kinds))]
     if not sms:
-        return Plan(tuple(lines))
+        return Plan(kinds, tuple(lines))
     if sanitizer is None:
         raise MissingDependency(
             "probes need NVIDIA's Sanitizer library", remedy="pip install 'pasta-profiler[nvidia]'"
         )
     version = library_version(sanitizer)
     layout = layout_of(tools)
-    text, patches = write(layout, instances_of(tools), version)
+    text, patches = write(layout, instances, version)
     lines += [
         f"api {version}",
         *symbols(patches),
@@ -90,7 +92,7 @@ def plan_for(
         f"slot_words {layout.slot_words}",
         f"object_words {layout.object_words}",
         "stripes 128",
-        f"objects {int(_needs_table(layout, tools))}",
+        f"objects {int(layout.objects or looked_up(instances, layout))}",
         f"planes {layout.planes}",
         f"plane_shift {layout.plane_shift}",
         f"bin_words {layout.bin_words}",
@@ -100,12 +102,7 @@ def plan_for(
         f"trace {trace_memory if layout.traces else 0}",
         *(f"hash {each.rows} {each.words} {each.stripes}" for each in layout.hashes),
     ]
-    return Plan(tuple(lines))
-
-
-def _needs_table(layout: Layout, tools: Sequence[Tool]) -> bool:
-    fields = {field for each in instances_of(tools) for field in each.probe.fields}
-    return layout.objects or bool(fields & {"object", "offset", "known"})
+    return Plan(kinds, tuple(lines))
 
 
 # ---- versions --------------------------------------------------------------------------------
@@ -161,12 +158,6 @@ def device_architectures() -> list[int]:
 # ---- compiling -------------------------------------------------------------------------------
 
 
-def cache_directory() -> Path:
-    """Where compiled patches are kept."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "pasta" / "probes"
-
-
 def _key(text: str, version: str, sm: int) -> str:
     from pasta.probes.nvptx import find_ptxas
 
@@ -195,7 +186,7 @@ def compiled(
 
     Raises MissingDependency without ptxas, PastaError for what does not compile.
     """
-    directory = cache_directory()
+    directory = paths.cache("probes")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

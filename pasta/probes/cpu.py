@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasta import paths
 from pasta.probes import warp
 from pasta.probes.accumulators import WORD, TopKAccumulator
 from pasta.probes.kinds import KIND, kinds_of
@@ -582,8 +583,7 @@ def _module(text: str) -> ModuleType:
     name = f"pasta_probes_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
     if name in sys.modules:
         return sys.modules[name]
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = root / "pasta" / "probes" / f"{name}.py"
+    path = paths.cache("probes", f"{name}.py")
     try:
         if not path.exists():
             _write_once(path, text)

@@ -30,7 +30,6 @@ PC_ROWS = 1 << 14
 #: Copies of the bins of objects, a power of two.
 BIN_STRIPES = 16
 _HASHES, _PLANES, _TRACES = 4, 4, 15
-_PC = -1  # capacity that stands for the table of program counters
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,7 @@ class Layout:
     traces: int = 0
     bin_words: int = 0
     bin_shift: int = 12
+    _pc_used: int = 0  # words of a row of the table of program counters
 
     @classmethod
     def of(cls, maps: Iterable[tuple[str, MapSpec]]) -> Layout:
@@ -87,10 +87,9 @@ class Layout:
             _shift(tool, spec, spec.granularity) for tool, spec in layout.maps if spec.granularity
         ]
         layout.plane_shift = min(granules, default=5)
-        pc_words = sum(_row_words(spec) for spec in specs if "pc" in spec.keys)
+        pc_words = sum(row_words(spec) for spec in specs if "pc" in spec.keys)
         if pc_words:
             layout.hashes.append(Hash(PC_ROWS, pc_words, 4 if pc_words > 16 else 16))
-        layout._pc_used = 0
         for tool, spec in layout.maps:
             layout.places.append(layout._place(tool, spec))
         if len(layout.hashes) > _HASHES or layout.planes > _PLANES:
@@ -101,8 +100,6 @@ class Layout:
         if layout.traces > _TRACES:
             raise ToolError(f"{layout.traces} Trace maps are too many: {_TRACES} are possible")
         return layout
-
-    _pc_used: int = 0
 
     @property
     def objects(self) -> bool:
@@ -138,15 +135,15 @@ class Layout:
             if spec.per_launch:
                 raise _unavailable(tool, spec, "program counters by launch or kernel")
             offset = self._pc_used
-            self._pc_used += _row_words(spec)
+            self._pc_used += row_words(spec)
             return Place("hash", offset, 0)
         if spec.keys == ("object",):
             return Place("object", self._object(len(spec.fields)))
         if spec.keys == ("block",):
             offset = self.plain_words
-            self.plain_words += _row_words(spec)
+            self.plain_words += row_words(spec)
             return Place("plain", offset)
-        return Place("slot", self._slot(_row_words(spec)))
+        return Place("slot", self._slot(row_words(spec)))
 
     def _slot(self, words: int) -> int:
         offset = self.slot_words
@@ -159,7 +156,8 @@ class Layout:
         return offset
 
 
-def _row_words(spec: MapSpec) -> int:
+def row_words(spec: MapSpec) -> int:
+    """Words of a map for one key, program counter or launch."""
     rows = 1
     for limit in spec.limits.values():
         rows *= limit

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pasta import paths
 from pasta.errors import MissingDependency, PastaError
 
 _LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
@@ -56,7 +56,7 @@ class Patches:
 
 @cache
 def find_ptxas() -> Path:
-    """ptxas: PASTA_PTXAS, the wheel nvidia-cuda-nvcc, or a CUDA toolkit, in that order.
+    """ptxas: PASTA_PTXAS, the wheel nvidia-cuda-nvcc, a CUDA toolkit, or PATH, in that order.
 
     Raises MissingDependency.
     """
@@ -65,26 +65,11 @@ def find_ptxas() -> Path:
         if os.access(named, os.X_OK):
             return Path(named)
         raise MissingDependency(f"PASTA_PTXAS names {named}, which cannot be run")
-    from pasta.runtime.injection import module_path
-
-    for site in module_path():
-        for pattern in ("cu*/bin/ptxas", "cuda_nvcc/bin/ptxas"):
-            for found in sorted(Path(site, "nvidia").glob(pattern), reverse=True):
-                if os.access(found, os.X_OK):
-                    return found
-    homes = [
-        os.environ.get("CUDA_HOME"),
-        os.environ.get("CUDA_PATH"),
-        "/usr/local/cuda",
-        "/opt/cuda",
-    ]
-    for home in filter(None, homes):
-        path = Path(home, "bin", "ptxas")
-        if os.access(path, os.X_OK):
-            return path
-    on_path = shutil.which("ptxas")
-    if on_path:
-        return Path(on_path)
+    found = paths.of_nvidia(
+        ("cu[0-9]*/bin/ptxas", "cuda_nvcc/bin/ptxas"), "bin/ptxas", program=True
+    )
+    if found:
+        return found
     raise MissingDependency(
         "probes on NVIDIA GPUs need ptxas, which was not found",
         remedy="pip install nvidia-cuda-nvcc, or name it in PASTA_PTXAS",

@@ -28,6 +28,19 @@ _UNIFORM = frozenset(
 )
 #: Who writes an access record: the lanes that call, all lanes of the patch, one for all.
 _WHO = ("CALLERS", "EVERYONE", "SINGLE")
+#: What operations get of the access as `env`, in the lane that calls them.
+_ENV = (
+    "USER",  # the launch's descriptor
+    "FOUND",  # the object's range in the table; 0: none
+    "ROW",  # its row among the launch's counters
+    "GROUP",  # lanes whose accesses are to the same object and of the same size
+    "COUNTS",  # whether this lane counts: of a transfer of the whole warp, the first does
+    "NUMBER",  # of this lane among those that give the same transfer
+    "SHARING",  # how many give it; 0: each lane has an access of its own
+    "TOGETHER",  # lanes whose accesses are of the same size
+    "RECORD",  # what an access record is made of, where one is written
+    "LEADS",  # whether this lane does for all what is done once per warp
+)
 _NO_ROOM = 1  # behind a map's `unknown` word: of objects that have no bins or granules
 
 
@@ -94,7 +107,7 @@ def _by_leader(instance: Instance, layout: Layout) -> list[str]:
     for op in instance.probe.ops:
         call = f"{instance.prefix}{op.name}(env, *given)"
         if layout.place_of(instance.probe.tool, op.map).where != "trace":
-            call = f"if env[9] != 0:\n        {call}"
+            call = f"if env[LEADS] != 0:\n        {call}"
         text.append(f"def {_prefix(instance, layout)}{op.name}(env, *given):\n    {call}")
     return text
 
@@ -108,7 +121,8 @@ def _header() -> str:
             lines.append(f"{letter}_{name.upper()} = {field.offset}")
     lines.append(f"RANGE = {ffi.sizeof('pasta_object_range')}")
     lines.append(f"CLUSTER = {ffi.sizeof('pasta_object_cluster')}")
-    lines += [f"{name} = {number}" for number, name in enumerate(_WHO)]
+    for names in (_WHO, _ENV):
+        lines += [f"{name} = {number}" for number, name in enumerate(names)]
     return "\n".join(lines)
 
 
@@ -236,7 +250,7 @@ def _operations(prefix: str, spec: MapSpec, place: Place, layout: Layout) -> lis
         ]
         lines = []
         if place.where != "plane":  # a transfer of the warp is counted once
-            lines += ["if env[4] == 0:", "    return"]
+            lines += ["if env[COUNTS] == 0:", "    return"]
         for line in body:
             indent = line[: len(line) - len(line.lstrip())]
             if line.strip() == "SUMS":
@@ -257,40 +271,43 @@ def _index(spec: MapSpec, key: str) -> str:
     return f"max(0, min({key}, {spec.limits[key] - 1}))"
 
 
+def _grouped(spec: MapSpec, index: str | None) -> list[str]:
+    """`group`: the lanes that add to the same words as this one; `key`: their index."""
+    if index is None:
+        return ["active = activemask()", "group = active & env[TOGETHER]"]
+    return [
+        "active = activemask()",
+        f"key = {_index(spec, index)}",
+        "group = match_any_sync(active, key) & env[TOGETHER]",
+    ]
+
+
+def _by_key(spec: MapSpec, index: str | None, at: str) -> list[str]:
+    """Adds to the words at `at`, or behind them to those of an index."""
+    if index is not None:
+        at += f" + {WORD * len(spec.fields)} * key"
+    return [*_grouped(spec, index), "SUMS", "if is_first(group):", f"    at = {at}", "    ADD"]
+
+
 def _slot(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
     key = spec.keys[0] if spec.keys else None
-    at = f"stripe_of(env[0]) + {WORD * place.offset}"
-    lines = ["active = activemask()"]
-    if key is None:
-        lines.append("group = active & env[7]")
-    else:
-        lines += [f"key = {_index(spec, key)}", "group = match_any_sync(active, key) & env[7]"]
-        at += f" + {WORD * len(spec.fields)} * key"
-    return [*lines, "SUMS", "if is_first(group):", f"    at = {at}", "    ADD"]
+    return _by_key(spec, key, f"stripe_of(env[USER]) + {WORD * place.offset}")
 
 
 def _plain(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
-    key = spec.keys[0]
-    return [
-        "active = activemask()",
-        f"key = {_index(spec, key)}",
-        "group = match_any_sync(active, key) & env[7]",
-        "SUMS",
-        "if is_first(group):",
-        f"    at = load_u64(env[0] + L_PLAIN) + {WORD * place.offset} "
-        f"+ {WORD * len(spec.fields)} * key",
-        "    ADD",
-    ]
+    at = f"load_u64(env[USER] + L_PLAIN) + {WORD * place.offset}"
+    return _by_key(spec, spec.keys[0], at)
 
 
 def _row(layout: Layout) -> str:
     """Address of the words of the access's object, in the launch's slot."""
-    return f"stripe_of(env[0]) + {WORD * layout.slot_words} + {WORD * layout.object_words} * env[2]"
+    words = f"{WORD * layout.slot_words} + {WORD * layout.object_words} * env[ROW]"
+    return f"stripe_of(env[USER]) + {words}"
 
 
 def _object(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
     return [
-        "group = env[3] & activemask()",
+        "group = env[GROUP] & activemask()",
         "SUMS",
         "if is_first(group):",
         f"    at = {_row(layout)} + {WORD * place.offset}",
@@ -308,30 +325,27 @@ def _hash_address(table: Hash, place: Place, row: str) -> str:
 
 def _hash(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
     table = layout.hashes[place.index]
-    load = f"table = load_u64(env[0] + L_HASH + {WORD * place.index})"
-    lines = ["active = activemask()", load, "if table == 0:", "    return"]
+    at = _hash_address(table, place, "row")
     if spec.type == "top_k":
-        lines += [
-            "group = match_any_sync_64(active, key) & env[7]",
-            "SUMS",
-            "if is_first(group):",
-            f"    row = hash_row(table, key, {table.rows})",
-            f"    at = {_hash_address(table, place, 'row')}",
-            "    ADD",
+        key = "key"
+        group = [
+            "active = activemask()",
+            "group = match_any_sync_64(active, key) & env[TOGETHER]",
         ]
-        return lines
-    index = next((key for key in spec.keys if key != "pc"), None)
-    if index is None:
-        lines.append("group = active & env[7]")
-        at = _hash_address(table, place, "row")
     else:
-        lines += [f"key = {_index(spec, index)}", "group = match_any_sync(active, key) & env[7]"]
-        at = _hash_address(table, place, "row") + f" + {WORD * len(spec.fields)} * key"
+        index = next((key for key in spec.keys if key != "pc"), None)
+        key, group = "pc", _grouped(spec, index)
+        if index is not None:
+            at += f" + {WORD * len(spec.fields)} * key"
     return [
-        *lines,
+        group[0],
+        f"table = load_u64(env[USER] + L_HASH + {WORD * place.index})",
+        "if table == 0:",
+        "    return",
+        *group[1:],
         "SUMS",
         "if is_first(group):",
-        f"    row = hash_row(table, pc, {table.rows})",
+        f"    row = hash_row(table, {key}, {table.rows})",
         f"    at = {at}",
         "    ADD",
     ]
@@ -342,72 +356,73 @@ def _bins(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
     return [
         "active = activemask()",
         "bin = 0xFFFFFFFF",
-        "if env[1] != 0:",
-        "    bin = load_u32(env[1] + R_BINS)",
+        "if env[FOUND] != 0:",
+        "    bin = load_u32(env[FOUND] + R_BINS)",
         "    if bin != 0xFFFFFFFF:",
-        "        bin += lshr(offset, load_u8(env[1] + R_BIN_SHIFT))",
-        "group = match_any_sync(active, bin) & env[7]",
+        "        bin += lshr(offset, load_u8(env[FOUND] + R_BIN_SHIFT))",
+        "group = match_any_sync(active, bin) & env[TOGETHER]",
         "SUMS",
         "if is_first(group):",
         "    if bin != 0xFFFFFFFF:",
-        f"        at = load_u64(env[0] + L_BINS) + {WORD * layout.bin_words} * bin "
+        f"        at = load_u64(env[USER] + L_BINS) + {WORD * layout.bin_words} * bin "
         f"+ {WORD * place.offset} "
-        f"+ (smid() & {BIN_STRIPES - 1}) * load_u64(env[0] + L_BIN_STRIPE)",
+        f"+ (smid() & {BIN_STRIPES - 1}) * load_u64(env[USER] + L_BIN_STRIPE)",
         "    else:",
-        f"        at = stripe_of(env[0]) + {unknown}",
-        "        if env[1] != 0:",
+        f"        at = stripe_of(env[USER]) + {unknown}",
+        "        if env[FOUND] != 0:",
         f"            at += {WORD * _NO_ROOM}",
         "    ADD",
     ]
 
 
 def _plane(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
-    epoch = "load_u64(env[0] + L_EPOCH) & 0xFFFFFFFF" if "launch" in spec.by else "1"
-    counted = _row(layout) if place.by_object else "stripe_of(env[0])"
+    epoch = "load_u64(env[USER] + L_EPOCH) & 0xFFFFFFFF" if "launch" in spec.by else "1"
+    counted = _row(layout) if place.by_object else "stripe_of(env[USER])"
     unknown = WORD * place.unknown
     return [
-        "if env[6] == 0:",  # at most 16 bytes, in one granule: objects begin at a multiple of 16
+        # at most 16 bytes, in one granule: objects begin at a multiple of 16
+        "if env[SHARING] == 0:",
         "    count = 0",
         "    fresh = 0",
-        "    if env[1] != 0:",
-        f"        count, fresh = touch_{place.index}(env[0], env[1], offset)",
-        "    if env[1] == 0 or count == 0xFFFFFFFF:",
-        "        group = match_any_sync(activemask(), env[1] & 0xFFFFFFFF)",
+        "    if env[FOUND] != 0:",
+        f"        count, fresh = touch_{place.index}(env[USER], env[FOUND], offset)",
+        "    if env[FOUND] == 0 or count == 0xFFFFFFFF:",
+        "        group = match_any_sync(activemask(), env[FOUND] & 0xFFFFFFFF)",
         "        if is_first(group):",
-        f"            at = stripe_of(env[0]) + {unknown}",
-        "            if env[1] != 0:",
+        f"            at = stripe_of(env[USER]) + {unknown}",
+        "            if env[FOUND] != 0:",
         f"                at += {WORD * _NO_ROOM}",
         "            atomic_add_u64(at, popc(group))",
         "    elif count != 0:",
-        "        shift = load_u8(env[1] + R_PLANE_SHIFT)",
-        "        size = load_u64(env[1] + R_SIZE)",
+        "        shift = load_u8(env[FOUND] + R_PLANE_SHIFT)",
+        "        size = load_u64(env[FOUND] + R_SIZE)",
         "        fresh = unpadded(fresh, shift, size, lshr(offset, shift) >> 5)",
         f"        atomic_add_u64({counted} + {WORD * place.offset}, fresh)",
         "    return",
-        f"plane = load_u64(env[0] + L_PLANES + {WORD * place.index})",
+        f"plane = load_u64(env[USER] + L_PLANES + {WORD * place.index})",
         "word = 0xFFFFFFFF",
-        "if env[1] != 0 and plane != 0:",
-        "    word = load_u32(env[1] + R_PLANE)",
+        "if env[FOUND] != 0 and plane != 0:",
+        "    word = load_u32(env[FOUND] + R_PLANE)",
         "if word == 0xFFFFFFFF:",
-        "    if env[4] != 0:",
-        f"        at = stripe_of(env[0]) + {unknown}",
-        "        if env[1] != 0:",
+        "    if env[COUNTS] != 0:",
+        f"        at = stripe_of(env[USER]) + {unknown}",
+        "        if env[FOUND] != 0:",
         f"            at += {WORD * _NO_ROOM}",
         "        atomic_add_u64(at, 1)",
         "    return",
         f"epoch = {epoch}",
-        "shift = load_u8(env[1] + R_PLANE_SHIFT)",
-        "size = load_u64(env[1] + R_SIZE)",
+        "shift = load_u8(env[FOUND] + R_PLANE_SHIFT)",
+        "size = load_u64(env[FOUND] + R_SIZE)",
         "width = bytes",
         "if rows > 1:",
         "    width = bytes // rows",
         "total = 0",
         # lanes that give the same transfer share it: by rows, or by the words of its only row
         "row = 0",
-        "skip = env[5]",
-        "step = env[6]",
+        "skip = env[NUMBER]",
+        "step = env[SHARING]",
         "if rows > 1:",
-        "    row = env[5]",
+        "    row = env[NUMBER]",
         "    skip = 0",
         "    step = 1",
         "while row < rows:",
@@ -424,7 +439,7 @@ def _plane(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
         "        if lshr(there, 32) != epoch or (bits & ~there) != 0:",
         "            total += touch_word(at, epoch, bits, shift, size, index)",
         "        index += step",
-        "    row += env[6]",
+        "    row += env[SHARING]",
         "if total != 0:",
         f"    atomic_add_u64({counted} + {WORD * place.offset}, total)",
     ]
@@ -432,7 +447,7 @@ def _plane(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
 
 def _trace(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
     return [
-        "user, pc, address, bytes, head, rows, stride, mask, who = env[8]",
+        "user, pc, address, bytes, head, rows, stride, mask, who = env[RECORD]",
         f"head |= {place.index << (8 + MAP_SHIFT)}",
         "if who == SINGLE:",
         "    trace_single(user, pc, address, mask, bytes, head, rows, stride)",
@@ -480,7 +495,8 @@ _TRANSFER = {
 }
 
 
-def _looked_up(called: Sequence[Instance], layout: Layout) -> bool:
+def looked_up(called: Sequence[Instance], layout: Layout) -> bool:
+    """Whether these probes need to know in which object an address lies."""
     fields = {field for each in called for field in each.probe.fields}
     return bool(fields & {"object", "offset", "known"}) or any(
         place.where in ("object", "bins", "plane") for place in _places(called, layout)
@@ -500,7 +516,6 @@ def _patch(
         raise ToolError("access.launch is not there on the GPU", remedy='count by="launch" instead')
     ops = _places(called, layout)
     by_row = any(place.where == "object" or place.by_object for place in ops)
-    looked_up = _looked_up(called, layout)
     lines = ["if user == 0:", "    return 0"]
     lines += _arguments(kind, signature)
     body = ["mask = activemask()"]
@@ -508,7 +523,7 @@ def _patch(
         body.append("lane = lane_id()")
     if kind.startswith("block_") or kind in ("barrier", "call"):  # of the warp, not of its lanes
         body += ["if not is_first(mask):", "    return 0"]
-    if looked_up and KIND[kind].space == "global":
+    if looked_up(called, layout) and KIND[kind].space == "global":
         body.append("found, row, offset = find(user, address)")
         if by_row:
             body.append("row = row_of(user, found, row)")
@@ -536,7 +551,7 @@ def _patch(
         body.append(f"together = {together}")
         group = "group & together" if by_row else "together"
         common = f"user, found, row, {group}, 1, 0, 0, together"
-    once = "env[4]" if kind in _UNIFORM else "is_first(mask)"
+    once = "env[COUNTS]" if kind in _UNIFORM else "is_first(mask)"
     who = ["CALLERS", "EVERYONE"]
     if kind in _UNIFORM or KIND[kind].space == "none":
         who = ["SINGLE", "SINGLE"]

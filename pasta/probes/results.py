@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
-from pasta.probes.layout import Layout, Place
+from pasta.probes.layout import Layout, Place, row_words
 from pasta.probes.maps import MapSpec
 
 if TYPE_CHECKING:
@@ -106,7 +106,9 @@ class DeviceResults:
         plain = self.layout.plain_words
         for name, spec, place in self._each("slot", "plain"):
             first = place.offset + (plain if place.where == "slot" else 0)
-            counts = words[:, first : first + _size(spec)].reshape(len(words), -1, len(spec.fields))
+            counts = words[:, first : first + row_words(spec)].reshape(
+                len(words), -1, len(spec.fields)
+            )
             launch, key = np.nonzero(counts.any(axis=2))
             if not len(launch):
                 continue
@@ -183,7 +185,7 @@ class DeviceResults:
         self, name: tuple[str, str], spec: MapSpec, place: Place, keys: NDArray[Any],
         words: NDArray[Any],
     ) -> None:  # fmt: skip
-        counts = words[:, place.offset : place.offset + _size(spec)]
+        counts = words[:, place.offset : place.offset + row_words(spec)]
         counts = counts.reshape(len(words), -1, len(spec.fields))
         row, inner = np.nonzero(counts.any(axis=2))
         other = keys[row] == _OTHER_KEY
@@ -200,8 +202,6 @@ class DeviceResults:
         columns = {"pc": key}
         if len(spec.keys) > 1:
             columns[next(each for each in spec.keys if each != "pc")] = inner.astype(np.uint64)
-        if spec.per_launch:
-            columns["launch"] = np.zeros(len(row), np.uint64)
         columns.update(values)
         self.maps[name].accumulate({each: value[~other] for each, value in columns.items()})
 
@@ -215,10 +215,3 @@ class DeviceResults:
                 scaled = (bins << np.uint64(shift)) // np.uint64(spec.bin)
                 columns = {"object": np.full(len(bins), id), "bin": scaled}
                 self.maps[name].accumulate({**columns, "count": counts[bins]})
-
-
-def _size(spec: MapSpec) -> int:
-    size = len(spec.fields)
-    for limit in spec.limits.values():
-        size *= limit
-    return size

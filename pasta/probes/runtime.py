@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasta.probes.accumulators import BitmapAccumulator, TraceAccumulator
+from pasta.probes.build import layout_of
 from pasta.probes.cpu import CpuExecutor
-from pasta.probes.layout import Layout
 from pasta.probes.records import Accesses, words_of
 from pasta.probes.results import DeviceResults
 from pasta.processors.codes import grown
@@ -153,9 +153,7 @@ class ProbeRuntime:
         """What patches on GPUs counted. Raises ToolError for maps that GPUs do not have."""
         if self._device is None:
             self._device = DeviceResults(
-                layout=Layout.of(
-                    (tool.name, spec) for tool in self.tools for spec in tool.maps().values()
-                ),
+                layout=layout_of(self.tools),
                 maps={
                     (tool.name, name): accumulator
                     for tool in self.tools

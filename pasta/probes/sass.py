@@ -10,10 +10,8 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Collection, Iterable, Iterator
@@ -22,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from pasta import paths
 from pasta.errors import MissingDependency, PastaError
 from pasta.probes.kinds import KINDS
 
@@ -298,17 +297,8 @@ def find_nvdisasm() -> Path | None:
     named = os.environ.get("PASTA_NVDISASM")
     if named:
         return Path(named)
-    candidates: list[Path] = []
-    for site in sys.path:
-        for pattern in ("cu[0-9]*/bin/nvdisasm", "cuda_nvdisasm/bin/nvdisasm"):
-            candidates += sorted(Path(site, "nvidia").glob(pattern), reverse=True)
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    candidates += [Path(home, "bin", "nvdisasm") for home in homes if home]
-    for candidate in candidates:
-        if os.access(candidate, os.X_OK) and candidate.is_file():
-            return candidate
-    found = shutil.which("nvdisasm")
-    return Path(found) if found else None
+    wheels = ("cu[0-9]*/bin/nvdisasm", "cuda_nvdisasm/bin/nvdisasm")
+    return paths.of_nvidia(wheels, "bin/nvdisasm", program=True)
 
 
 def disassemble(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import config, njit
 
+from pasta import paths
 from pasta.processors.batch import ABSENT_U32, ABSENT_U64, Batch
 from pasta.processors.codes import grown
 
@@ -26,8 +27,7 @@ def _cache_directory() -> str:
     """Where compiled code is kept: beside this file, else in the user's cache."""
     if _numba.CACHE_DIR or os.access(Path(__file__).parent, os.W_OK):
         return str(_numba.CACHE_DIR)
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return str(root / "pasta" / "numba")
+    return str(paths.cache("numba"))
 
 
 # Numba chooses the place when a function is decorated; the target's own functions keep theirs.

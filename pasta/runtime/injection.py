@@ -64,7 +64,7 @@ def _shim_configuration(session: Session, root: int) -> dict[str, object]:
         "environment": ",".join(names),
         "python": sys.executable,
         "python_version": version,
-        "python_path": ":".join(module_path()),
+        "python_path": ":".join(paths.module_path()),
         "libpython": paths.libpython() or "",
         "embed": paths.embedding_module() or "",
         "origin": paths.PACKAGE / "__init__.py",
@@ -84,11 +84,6 @@ def _probe_settings(session: Session) -> dict[str, object]:
     return shim_settings(session.config)
 
 
-def module_path() -> list[str]:
-    """Where this Python finds modules, without what depends on the current directory."""
-    return [path for path in sys.path if path and os.path.isabs(path)]
-
-
 def own_python(module: str) -> list[str]:
     """Command that runs `main()` of a module in this Python and installation, whatever the
     environment and the current directory are; its arguments follow."""
@@ -96,7 +91,7 @@ def own_python(module: str) -> list[str]:
         "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
         f"from {module} import main; sys.exit(main())"
     )
-    return [sys.executable, "-I", "-u", "-c", code, json.dumps(module_path())]
+    return [sys.executable, "-I", "-u", "-c", code, json.dumps(paths.module_path())]
 
 
 def find_sanitizer() -> Path | None:
@@ -106,18 +101,5 @@ def find_sanitizer() -> Path | None:
         return Path(named)
     library = "libsanitizer-public.so"
     # wheels of CUDA 13.4 and newer, of 13.0 to 13.3, and of 12
-    for site in module_path():
-        for pattern in ("cu*/compute-sanitizer", "cu*/lib", "cuda_sanitizer_api/lib"):
-            for found in sorted(Path(site, "nvidia").glob(f"{pattern}/{library}"), reverse=True):
-                return found
-    homes = [
-        os.environ.get("CUDA_HOME"),
-        os.environ.get("CUDA_PATH"),
-        "/usr/local/cuda",
-        "/opt/cuda",
-    ]
-    for home in filter(None, homes):
-        path = Path(home, "compute-sanitizer", library)
-        if path.exists():
-            return path
-    return None
+    wheels = ("cu[0-9]*/compute-sanitizer", "cu[0-9]*/lib", "cuda_sanitizer_api/lib")
+    return paths.of_nvidia([f"{each}/{library}" for each in wheels], f"compute-sanitizer/{library}")

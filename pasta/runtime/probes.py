@@ -28,4 +28,4 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
         probing, find_sanitizer(), sms, config.probes_memory, config.probes_trace_memory
     )
     plan.write(session.probes)
-    session.document["probe_kinds"] = plan.lines[0].partition(" ")[2]
+    session.document["probe_kinds"] = ",".join(map(str, plan.kinds))

@@ -96,7 +96,7 @@ def test_no_ptxas_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     for name in ("PASTA_PTXAS", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("pasta.runtime.injection.module_path", list)
+    monkeypatch.setattr("pasta.paths.module_path", list)
     monkeypatch.setattr("pasta.probes.nvptx.os.access", lambda path, mode: False)
     find_ptxas.cache_clear()
     with pytest.raises(MissingDependency) as raised:

@@ -328,7 +328,7 @@ def test_patches_of_lanes_and_of_warps_write_their_map_number(tmp_path: Path) ->
     text, found = write(layout_of(tools), instances_of(tools), "13.5")
     numbers = re.findall(r"def t0_(\w+)__write\(env\):(?:\n.*){3}\n    head \|= (\d+)", text)
     assert numbers == [("odd", str(1 << 12)), ("all", str(2 << 12))]
-    assert "if env[9] != 0:\n        t0_count__add_uniform(env, *given)" in text
+    assert "if env[LEADS] != 0:\n        t0_count__add_uniform(env, *given)" in text
     patch = text[text.index("def pasta_global") :].split("\n\n")[0]
     assert "    t0_some(lane, env)" in patch and "    t0_whole_whole(lanes, whole)" in patch
     assert {each.kind for each in found} >= {"global", "tensor_load", "shared", "local"}
