@@ -121,6 +121,10 @@ SETTINGS: tuple[Setting, ...] = (
         "probes.trace-memory", "probes_trace_memory", parse_bytes,
         "page-locked memory of each context for access records on their way",
     ),
+    Setting(
+        "probes.code-memory", "probes_code_memory", parse_bytes,
+        "shared memory for modules' code, which tells what probes cannot see; 0: none",
+    ),
     Setting("probes.sm", "probes_sm", parse_count, "architecture to compile for: 90; default: all"),
     Setting("probes.window", "probes_window", parse_window, 'when they run: "launches 100/1000"'),
     Setting("probes.every", "probes_every", parse_count, "probe every N-th launch of each kernel"),
@@ -158,6 +162,7 @@ class Config:
     exit_timeout: int = 5_000
     probes_memory: int = 256 << 20
     probes_trace_memory: int = 64 << 20
+    probes_code_memory: int = 256 << 20
     probes_sm: int = 0
     probes_window: str = ""
     probes_every: int = 1

@@ -33,6 +33,8 @@ from pasta.processors.demangle import demangle
 from pasta.table import Column, Figure, Table, Unit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pasta.probes.accumulators import Accumulator
     from pasta.probes.language import ProbeFunction
     from pasta.probes.maps import Map, MapSpec
@@ -247,6 +249,8 @@ class Context:
     run: Run = Run()
     #: All recorded batches from the beginning; for tools with `needs_recording`, in `result`.
     recorded: Callable[[], Iterator[Batch]] = lambda: iter(())
+    #: Files of modules' images by the hash of their content, where they were kept.
+    images: Callable[[int], Path | None] = lambda hash: None
     _objects: ObjectTable | None = None
     _launches: LaunchNames | None = None
     _ranges: OpenRanges | None = None

@@ -8,7 +8,6 @@ from pasta.lazy import np
 from pasta.probes import Counter, probe
 from pasta.probes.accumulators import combined
 from pasta.probes.kinds import KINDS, NAMES
-from pasta.probes.unseen import unseen
 from pasta.probes.windows import Estimate, Sampling
 from pasta.processors.kernel_names import kernel_names
 from pasta.processors.object_names import (
@@ -248,7 +247,7 @@ class AccessCount(Tool):
         if unknown:
             share = formatted(unknown / by_global, "share")
             parts.append(f"{share} of accesses to global memory were to no known object")
-        return "; ".join([*parts, *unseen(self)])
+        return "; ".join(parts)
 
 
 _OF_KERNEL = ("kernel", "object")

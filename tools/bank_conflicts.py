@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import PerPC, probe
-from pasta.probes.unseen import unseen
-from pasta.processors.kernel_names import KernelEntries
+from pasta.processors.kernel_names import ENTRY_UNITS, KernelEntries, entry_hidden
 from pasta.table import Table, formatted, shares
 from pasta.tool import Result, Tool, option
 
@@ -48,9 +47,10 @@ class BankConflicts(Tool):
 
     def _table(self, rows: NDArray[Any], extra: NDArray[Any]) -> Table:
         instructions = np.maximum(rows["instructions"], 1)
+        entries = self.entries.columns(self.context, rows["pc"])
         return Table(
             {
-                **self.entries.columns(self.context, rows["pc"]),
+                **entries,
                 "instructions": rows["instructions"],
                 "accesses": rows["lanes"],
                 "ways": rows["ways"] / instructions,
@@ -60,7 +60,7 @@ class BankConflicts(Tool):
                 "total_ways": rows["ways"],
                 "total_ideal_ways": rows["ideal_ways"],
             },
-            units={"offset": "address", "pc": "address", "share": "share"},
+            units={**ENTRY_UNITS, "share": "share"},
             labels={
                 "ways": "wavefronts per instruction",
                 "ideal_ways": "without conflicts",
@@ -69,12 +69,12 @@ class BankConflicts(Tool):
             },
             title="Instructions on shared memory, most extra wavefronts first",
             shown=self.top,
-            hidden=frozenset({"line", "pc", "total_ways", "total_ideal_ways"}),
+            hidden=entry_hidden(entries) | {"total_ways", "total_ideal_ways"},
         )
 
     def _summary(self, rows: NDArray[Any], extra: NDArray[Any]) -> str:
         if not len(rows):
-            return "; ".join(["no access to shared memory was seen", *unseen(self)])
+            return "no access to shared memory was seen"
         ways, total = int(rows["ways"].sum()), int(extra.sum())
         text = f"{len(rows):,} instructions on shared memory take {ways:,} wavefronts"
         if total:
@@ -86,4 +86,4 @@ class BankConflicts(Tool):
             )
         else:
             text += ", none for bank conflicts"
-        return "; ".join([text, *unseen(self)])
+        return text

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import PerPC, probe
-from pasta.probes.unseen import unseen
-from pasta.processors.kernel_names import KernelEntries
+from pasta.processors.kernel_names import ENTRY_UNITS, KernelEntries, entry_hidden
 from pasta.table import Table, formatted
 from pasta.tool import Result, Tool, option
 
@@ -51,9 +50,10 @@ class Coalescing(Tool):
     def _table(self, rows: NDArray[Any], wasted: NDArray[Any]) -> Table:
         moved = SECTOR * int(rows["sectors"].sum())
         instructions = np.maximum(rows["instructions"], 1)
+        entries = self.entries.columns(self.context, rows["pc"])
         return Table(
             {
-                **self.entries.columns(self.context, rows["pc"]),
+                **entries,
                 "instructions": rows["instructions"],
                 "lanes": rows["lanes"] / instructions,
                 "sectors": rows["sectors"] / instructions,
@@ -67,8 +67,7 @@ class Coalescing(Tool):
                 "total_ideal_sectors": rows["ideal_sectors"],
             },
             units={
-                "offset": "address",
-                "pc": "address",
+                **ENTRY_UNITS,
                 "efficiency": "share",
                 "wasted_bytes": "bytes",
                 "share": "share",
@@ -85,16 +84,14 @@ class Coalescing(Tool):
             },
             title="Instructions on global memory, most bytes wasted first",
             shown=self.top,
-            hidden=frozenset(
-                {"line", "pc", "accesses", "requested_bytes"}
-                | {"total_sectors", "total_ideal_sectors"}
-            ),
+            hidden=entry_hidden(entries)
+            | {"accesses", "requested_bytes", "total_sectors", "total_ideal_sectors"},
         )
 
     def _summary(self, rows: NDArray[Any], wasted: NDArray[Any]) -> str:
         sectors, ideal = int(rows["sectors"].sum()), int(rows["ideal_sectors"].sum())
         if not len(rows):
-            return "; ".join(["no access to global memory was seen", *unseen(self)])
+            return "no access to global memory was seen"
         text = (
             f"{len(rows):,} instructions on global memory use"
             f" {formatted(ideal / max(sectors, 1), 'share')} of their {sectors:,} sectors"
@@ -107,4 +104,4 @@ class Coalescing(Tool):
                 f" {formatted(worst['offset'], 'address')}, {share} of"
                 f" {formatted(int(wasted.sum()), 'bytes')} wasted"
             )
-        return "; ".join([text, *unseen(self)])
+        return text

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.probes import Counter, PerPC, probe
 from pasta.probes.accumulators import combined
-from pasta.probes.unseen import unseen
-from pasta.processors.kernel_names import KernelEntries, Launched, kernel_names
+from pasta.processors.kernel_names import (
+    ENTRY_UNITS,
+    KernelEntries,
+    Launched,
+    entry_hidden,
+    kernel_names,
+)
 from pasta.table import Figure, Table, formatted
 from pasta.tool import Result, Tool, option
 
@@ -68,9 +73,10 @@ class Divergence(Tool):
         idle = LANES * executed - lanes
         order = np.argsort(-idle.astype(np.float64), kind="stable")
         counts, executed, lanes, idle = counts[order], executed[order], lanes[order], idle[order]
+        entries = self.entries.columns(self.context, pcs[order])
         return Table(
             {
-                **self.entries.columns(self.context, pcs[order]),
+                **entries,
                 "instructions": executed,
                 "lanes": lanes / np.maximum(executed, 1),
                 "share": lanes / np.maximum(LANES * executed, 1),
@@ -78,7 +84,7 @@ class Divergence(Tool):
                 "idle": idle,
                 "active_lanes": counts,
             },
-            units={"offset": "address", "pc": "address", "share": "share", "partial": "share"},
+            units={**ENTRY_UNITS, "share": "share", "partial": "share"},
             labels={
                 "lanes": "lanes per instruction",
                 "share": "of all lanes",
@@ -88,7 +94,7 @@ class Divergence(Tool):
             },
             title="Memory instructions, most idle lanes first",
             shown=self.top,
-            hidden=frozenset({"line", "pc", "active_lanes"}),
+            hidden=entry_hidden(entries) | {"active_lanes"},
         )
 
     def _groups(self) -> NDArray[Any]:
@@ -196,7 +202,7 @@ class Divergence(Tool):
     def _summary(self, histogram: NDArray[Any], launches: Table) -> str:
         executed = int(histogram["count"].sum())
         if not executed:
-            return "; ".join(["no access to memory was seen", *unseen(self)])
+            return "no access to memory was seen"
         lanes = int((histogram["count"] * histogram["bin"]).sum())
         parts = [
             f"{formatted(lanes / (LANES * executed), 'share')} of the lanes of"
@@ -213,4 +219,4 @@ class Divergence(Tool):
             parts.append(
                 f"{beyond:,} launches have more blocks than the {self._told:,} that are told apart"
             )
-        return "; ".join([*parts, *unseen(self)])
+        return "; ".join(parts)

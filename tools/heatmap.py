@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.probes import Trace, probe
 from pasta.probes.accumulators import Sums, combined
-from pasta.probes.unseen import unseen
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import OBJECT_HIDDEN, OBJECT_UNITS, object_columns
 from pasta.table import Table, formatted
@@ -257,7 +256,7 @@ class Heatmap(Tool):
         last = self.first_block + self.blocks - 1
         where = f"blocks {self.first_block:,} to {last:,}"
         if not len(sectors):
-            return "; ".join([f"no access of {where} was seen", *unseen(self)])
+            return f"no access of {where} was seen"
         parts = [f"{len(sectors):,} sectors accessed by {where} of each launch"]
         worst = next(findings.rows(1))
         if worst["pattern"] not in _NAMES[_PARTIAL:]:
@@ -271,7 +270,7 @@ class Heatmap(Tool):
                 f"{self.left_out:,} instructions of warps after the first {self.limit:,} pairs of"
                 " word and warp are left out"
             )
-        return "; ".join([*parts, *unseen(self)])
+        return "; ".join(parts)
 
 
 def _in_run_across(words: NDArray[Any], sector_of: NDArray[Any]) -> NDArray[Any]:

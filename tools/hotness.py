@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import Histogram, probe
-from pasta.probes.unseen import unseen
 from pasta.processors.object_names import (
     OBJECT_HIDDEN,
     OBJECT_UNITS,
@@ -139,7 +138,7 @@ class Hotness(Tool):
     def _summary(self, objects: NDArray[Any]) -> str:
         accesses = int(objects["accesses"].sum())
         if not accesses:
-            return "; ".join(["no access to global memory was seen", *unseen(self)])
+            return "no access to global memory was seen"
         known = objects[objects["object"] >= 0]
         parts = [f"{accesses:,} accesses to {len(known):,} objects"]
         if len(known):
@@ -150,7 +149,7 @@ class Hotness(Tool):
         if unknown:
             share = formatted(unknown / accesses, "share")
             parts.append(f"{share} of them were to no known object")
-        return "; ".join([*parts, *unseen(self)])
+        return "; ".join(parts)
 
 
 def _order(objects: NDArray[Any]) -> NDArray[Any]:

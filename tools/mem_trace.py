@@ -15,7 +15,6 @@ from pasta.lazy import np, pa
 from pasta.probes import Trace, probe
 from pasta.probes.kinds import ATOMIC, NAMES, READ, STRIDE, WRITE
 from pasta.probes.records import Accesses, bits_of
-from pasta.probes.unseen import unseen
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import OBJECT_UNITS, object_columns
 from pasta.table import Table, formatted
@@ -161,13 +160,12 @@ class MemTrace(Tool):
 
     def _summary(self) -> str:
         if not self.rows:
-            return "; ".join(["no access was taken", *unseen(self)])
+            return "no access was taken"
         size = sum(Path(path).stat().st_size for path in self.parts)
-        text = (
+        return (
             f"{self.rows:,} instructions of warps with {self.lanes:,} accesses in"
             f" {len(self.parts):,} files of {formatted(size, 'bytes')}"
         )
-        return "; ".join([text, *unseen(self)])
 
 
 class _Moved:

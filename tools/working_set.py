@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.probes import Bitmap, probe
 from pasta.probes.accumulators import combined
-from pasta.probes.unseen import unseen
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import (
     OBJECT_HIDDEN,
@@ -294,7 +293,7 @@ class WorkingSet(Tool):
         unknown = int(launches["unknown"].sum())
         if unknown:
             parts.append(f"{unknown:,} accesses to no known object left out")
-        return "; ".join([*parts, *unseen(self)])
+        return "; ".join(parts)
 
 
 def _statistics(values: NDArray[Any]) -> dict[str, int]:

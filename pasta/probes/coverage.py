@@ -41,10 +41,14 @@ _NO_PROBE: Final = {
 
 @dataclass(frozen=True)
 class Backend:
-    """What patches kernels: its name for messages, and the access kinds it has callbacks for."""
+    """What patches kernels: its name for messages, and the access kinds it has callbacks for.
+
+    `complete`: it reports every access of its kinds, and kernels have no other.
+    """
 
     name: str
     kinds: frozenset[str]
+    complete: bool = False
 
 
 def sanitizer(version: tuple[int, int]) -> Backend:
@@ -61,18 +65,26 @@ class Code:
     reason: str = ""
 
 
+#: Kernels are C functions of the host there: nothing to disassemble, and nothing hidden.
+REFERENCE: Final = Backend("the reference accelerator", frozenset(sass.SPACES), complete=True)
+
+
 def read_code(
-    cubin: bytes | Path, kernels: Collection[str] | None = None, *, cache: Path | None = None
+    cubin: bytes | Path,
+    kernels: Collection[str] | None = None,
+    *,
+    cache: Path | None = None,
+    timeout: float = 600,
 ) -> Code:
     """The code of a module, or of `kernels` in it and what they call; never raises for its state.
 
-    `cache` as for sass.disassemble.
+    `cache` and `timeout` as for sass.disassemble.
     """
     functions: dict[str, Function] = {}
     wanted = None if kernels is None else set(kernels)
     try:
         while wanted is None or wanted:
-            found = sass.disassemble(cubin, wanted, cache=cache)
+            found = sass.disassemble(cubin, wanted, cache=cache, timeout=timeout)
             functions |= {function.name: function for function in found}
             if wanted is None:
                 break
@@ -87,14 +99,16 @@ class KindCoverage:
     """One kind of instruction in a kernel.
 
     `instructions`: how many the code has, None where unknown. `executed`: how many of them probes
-    saw. `wanted`: a probe asks for the kind, or for the space that it accesses. `visible`: the
-    backend can see it. `patched`: a probe for it was installed in this kernel. `reason`: why what
-    is wanted was not seen.
+    saw, None where that was not counted; `fired`: whether they saw any, likewise. `wanted`: a
+    probe asks for the kind, or for the space that it accesses. `visible`: the backend can see it.
+    `patched`: a probe for it was installed in this kernel. `reason`: why what is wanted was not
+    seen.
     """
 
     kind: str
     instructions: int | None
-    executed: int
+    executed: int | None
+    fired: bool | None
     wanted: bool
     visible: bool
     patched: bool
@@ -108,25 +122,34 @@ class KindCoverage:
     @property
     def state(self) -> str:
         """What became of the kind, in words; counts are of instructions, not of accesses."""
-        if self.instructions == 0 and not self.executed:
+        if self.instructions == 0 and not self.fired:
             return "none in the code"
         if self.patched:
-            if self.executed:
-                of = "" if self.instructions is None else f" of {self.instructions}"
-                return f"{self.executed}{of} executed"
-            if self.instructions is None:
-                return "0 executed (patched; whether the code has any is not known)"
-            return f"0 of {self.instructions} executed (in the code, patched)"
+            return self._patched_state()
         if not self.wanted:
             return "not asked for"
         return f"not seen: {self.reason}"
+
+    def _patched_state(self) -> str:
+        of = "" if self.instructions is None else f" of {self.instructions}"
+        if self.executed is None:
+            if self.fired:
+                return f"executed ({self.instructions} in the code)" if of else "executed"
+            known = "whether the code has any is not known"
+            return f"{self.instructions} in the code, patched" if of else f"patched; {known}"
+        if self.executed:
+            return f"{self.executed}{of} executed"
+        if of:
+            return f"0{of} executed (in the code, patched)"
+        return "0 executed (patched; whether the code has any is not known)"
 
 
 @dataclass(frozen=True)
 class Coverage:
     """What the probes of a kernel could see, kind by kind.
 
-    `reasons` say what is missing, `notes` what to bear in mind where nothing may be.
+    `reasons` say what is missing, `notes` what to bear in mind where nothing may be. `known`: the
+    code was read.
     """
 
     kernel: str
@@ -134,6 +157,7 @@ class Coverage:
     verdict: Verdict
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    known: bool = True
 
 
 @dataclass
@@ -151,7 +175,7 @@ class _Counted:
 def cover(
     kernel: str,
     code: Code,
-    fired: Mapping[str, Collection[int]],
+    fired: Mapping[str, Collection[int] | None] | None,
     *,
     wanted: Collection[str],
     patched: Collection[str],
@@ -160,14 +184,16 @@ def cover(
     """Coverage of a kernel, by its mangled name.
 
     `fired`: for each kind, the distinct program counters its probes saw, in bytes from the start
-    of the kernel. `wanted`: the kinds that probes ask for; `patched`: those installed in this
-    kernel. Raises ValueError for a kind that pasta_trace.h does not have.
+    of the kernel, or None where it fired and they were not kept; None where nothing was. `wanted`:
+    the kinds that probes ask for; `patched`: those installed in this kernel. Raises ValueError for
+    a kind that pasta_trace.h does not have.
     """
-    for kind in (*fired, *wanted, *patched):
+    for kind in (*(fired or ()), *wanted, *patched):
         if kind not in sass.SPACES:
             raise ValueError(f"{kind!r} is no access kind")
     counted = _count(kernel, code)
-    executed = {kind: set(offsets) for kind, offsets in fired.items()}
+    executed = {kind: set(at) for kind, at in (fired or {}).items() if at is not None}
+    uncounted = {kind for kind, at in (fired or {}).items() if at is None}
     generic: set[int] = set()
     if counted is not None:
         at = counted.offsets.get(sass.GENERIC, set())
@@ -182,9 +208,12 @@ def cover(
         if kind == "block_enter":
             instructions = 1
         asked = _asks_for(kind, wanted)
-        ran = len(executed.get(kind, ()))
+        ran: int | None = len(executed.get(kind, ()))
+        did: bool | None = bool(ran)
+        if kind in uncounted or fired is None or (kind == sass.GENERIC and uncounted):
+            ran, did = None, True if kind in uncounted else None
         if kind in sass.SPACES:
-            if not (asked or instructions or ran):
+            if not (asked or instructions or did):
                 continue
             visible, installed = kind in backend.kinds, kind in patched
         else:
@@ -198,13 +227,14 @@ def cover(
         reason = ""
         if asked and not installed and instructions != 0:
             reason = _why(kind, visible, backend, counted)
-        rows.append(KindCoverage(kind, instructions, ran, asked, visible, installed, reason))
+        rows.append(KindCoverage(kind, instructions, ran, did, asked, visible, installed, reason))
     return Coverage(
         kernel,
         tuple(rows),
-        _verdict(rows, counted is not None),
+        _verdict(rows, counted is not None or backend.complete),
         tuple(_sentence(row) for row in rows if row.missed),
-        tuple(_notes(rows, counted, executed, code, wanted)),
+        () if backend.complete else tuple(_notes(rows, counted, executed, code, wanted)),
+        counted is not None,
     )
 
 
@@ -265,9 +295,9 @@ def _sentence(row: KindCoverage) -> str:
 def _verdict(rows: Sequence[KindCoverage], known: bool) -> Verdict:
     missed = any(row.missed for row in rows)
     if known:
-        covered = any(row.wanted and row.patched and row.instructions for row in rows)
+        covered = any(row.wanted and row.patched and row.instructions != 0 for row in rows)
     else:
-        covered = any(row.wanted and row.patched and row.executed for row in rows)
+        covered = any(row.wanted and row.patched and row.fired for row in rows)
         if not covered and any(row.wanted and row.patched for row in rows):
             return "unknown"
     if missed:
@@ -284,13 +314,13 @@ def _notes(
 ) -> list[str]:
     if counted is None:
         reason = code.reason or "the module's code does not have this kernel"
-        return [f"from what fired; what else the code contains is not known: {reason}"]
+        return [f"from what fired{_NOT_KNOWN}{reason}"]
     notes = []
     for row in rows:
         if row.kind == sass.GENERIC and row.wanted:
             notes.append(
-                f"{_instructions(row.instructions or 0)} may access any space (generic addresses):"
-                " an access counts where its address lies"
+                f"{_plural(row.instructions or 0, 'instruction')} may access any space"
+                " (generic addresses): an access counts where its address lies"
             )
     if counted.missing or counted.indirect:
         others = ", ".join(sorted(counted.missing)) or "functions chosen at run time"
@@ -304,17 +334,43 @@ def _notes(
     )
     if strange:
         notes.append(
-            f"{_instructions(strange)} fired where the code has none of their kind:"
+            f"{_plural(strange, 'instruction')} fired where the code has none of their kind:"
             " the counts of instructions may be those of other code"
         )
     return notes
 
 
-def _instructions(count: int) -> str:
-    return "1 instruction" if count == 1 else f"{count} instructions"
-
-
 # ---- reports -------------------------------------------------------------------------------
+
+_SHOWN = 20
+_NOT_KNOWN = "; what else the code contains is not known: "
+
+
+def summary(coverages: Sequence[Coverage], names: Mapping[str, str] | None = None) -> str:
+    """One part of a tool's summary: what of the kernels' code probes could not see, or that they
+    can see it all; "" where the backend hides nothing."""
+    parts = []
+    missed = [each for each in coverages if each.known and each.reasons]
+    if missed:
+        name = (names or {}).get(missed[0].kernel, missed[0].kernel)
+        kernels = f"{len(missed):,} of {_plural(len(coverages), 'kernel')}"
+        parts.append(f"{kernels} seen only in part ({name}: {missed[0].reasons[0]})")
+    unread = [each for each in coverages if each.notes and not each.known]
+    if unread:
+        reason = unread[0].notes[0].partition(_NOT_KNOWN)[2]
+        text = f"what the code of {_plural(len(unread), 'kernel')} contains is not known ({reason})"
+        blind = dict.fromkeys(row.kind for each in unread for row in each.kinds if row.missed)
+        parts.append(text + (f": {', '.join(blind)} would not be seen" if blind else ""))
+    known = [each for each in coverages if each.known]
+    if known and not parts:
+        count = sum(row.instructions or 0 for each in known for row in each.kinds if row.wanted)
+        kernels = _plural(len(known), "kernel")
+        parts.append(f"all {_plural(count, 'such instruction')} of {kernels} can be seen")
+    return "; ".join(parts)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def describe(coverage: Coverage, name: str | None = None) -> str:
@@ -345,14 +401,17 @@ _VERDICTS: Final[dict[Verdict, str]] = {
 def table(coverages: Iterable[Coverage], names: Mapping[str, str] | None = None) -> Table:
     """A row for each kernel and kind; `names` gives the names to show for mangled ones.
 
-    Kernels that were not wholly seen come first. An unknown number of instructions is absent.
+    Kinds that a kernel's code has and probes missed come first, and the text report shows only
+    those; kernels whose code is not known come last. A number that is not known is absent.
     """
     order = {"unseen": 0, "partly": 1, "unknown": 2, "seen": 3}
-    rows = [
-        (coverage, row)
-        for coverage in sorted(coverages, key=lambda one: order[one.verdict])
-        for row in coverage.kinds
+    rows = [(coverage, row) for coverage in coverages for row in coverage.kinds]
+    missed = [coverage.known and row.missed for coverage, row in rows]
+    ranks = [
+        (not miss, not coverage.known, order[coverage.verdict])
+        for (coverage, _), miss in zip(rows, missed, strict=True)
     ]
+    rows = [rows[at] for at in sorted(range(len(rows)), key=ranks.__getitem__)]
     names = names or {}
     return Table(
         {
@@ -368,5 +427,6 @@ def table(coverages: Iterable[Coverage], names: Mapping[str, str] | None = None)
         units={"instructions": "count", "executed": "count"},
         labels={"instructions": "instructions in the code"},
         title="What probes could see",
+        shown=min(_SHOWN, sum(missed)),
         hidden=frozenset({"visible", "patched"}),
     )

@@ -125,13 +125,15 @@ class CpuExecutor:
 
     def launch_runs(
         self, words: NDArray[Any], begin: int
-    ) -> tuple[NDArray[Any], NDArray[Any], int]:
-        """Launches (int64) of stretches of records, where each begins, and where all end."""
-        launches, starts = np.empty((2, _RUNS), np.int64)
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], int]:
+        """Launches (int64) of stretches of records, where each begins, the kinds in each as bits,
+        and where all end."""
+        found = np.empty((3, _RUNS), np.int64)
         count, end = self.compiled.launch_runs(
-            _memory(words), begin, len(words), _memory(launches), _memory(starts), _RUNS
+            _memory(words), begin, len(words), *(_memory(each) for each in found), _RUNS
         )
-        return launches[:count], starts[:count], end
+        launches, starts, kinds = found[:, :count]
+        return launches, starts, kinds, end
 
     @property
     def traces(self) -> list[tuple[int, str]]:
@@ -250,9 +252,9 @@ from pasta.probes.warp import (
 inline = njit(nogil=True, error_model="numpy")
 
 
-@njit("UniTuple(int64, 2)(int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
-def launch_runs(words, begin, end, launches, starts, most):
-    return warp.launch_runs(words, begin, end, launches, starts, most)
+@njit("UniTuple(int64, 2)(int64, int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
+def launch_runs(words, begin, end, launches, starts, kinds, most):
+    return warp.launch_runs(words, begin, end, launches, starts, kinds, most)
 
 
 @njit("void(int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)

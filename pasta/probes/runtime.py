@@ -10,6 +10,7 @@ import numpy as np
 from pasta.probes.accumulators import BitmapAccumulator, TraceAccumulator
 from pasta.probes.build import layout_of
 from pasta.probes.cpu import CpuExecutor
+from pasta.probes.kernels import ProbedKernels
 from pasta.probes.records import Accesses, words_of
 from pasta.probes.results import DeviceResults
 from pasta.processors.codes import grown
@@ -41,6 +42,7 @@ class ProbeRuntime:
         self.launches = Launches()
         self.snapshots = Snapshots(objects)
         self.numbers = ObjectNumbers(objects)
+        self.kernels = ProbedKernels()
         #: Who saw the launches, and its version: ids of strings.
         self.sources: set[tuple[int, int]] = set()
         self.orphans = 0
@@ -71,6 +73,7 @@ class ProbeRuntime:
         self.launches.feed(selected, launched)
         self.snapshots.feed(selected)
         self.numbers.feed(selected)
+        self.kernels.feed(selected)
         starts = selected["process_start"]
         self.sources.update(zip(starts["source"].tolist(), starts["version"].tolist(), strict=True))
 
@@ -99,7 +102,7 @@ class ProbeRuntime:
         traced = _Traced(self._executor)
         begin, found = 0, True
         while begin < len(words) and found:
-            ordinals, starts, end = self._executor.launch_runs(words, begin)
+            ordinals, starts, kinds, end = self._executor.launch_runs(words, begin)
             if not len(starts):
                 raise ValueError(f"the record at word {begin} goes beyond the end of its chunk")
             states = self.launches.states(ordinals)
@@ -110,7 +113,10 @@ class ProbeRuntime:
                 found, end = False, int(starts[unseen.argmax()])
                 known = starts < end
                 ordinals, starts, states = ordinals[known], starts[known], states[known]
-            self._run_stretches(words, ordinals, starts, end, states == SELECTED, traced)
+                kinds = kinds[known]
+            selected = states == SELECTED
+            self.kernels.fire(self.launches.names(ordinals[selected]), kinds[selected])
+            self._run_stretches(words, ordinals, starts, end, selected, traced)
             begin = end
         taken.extend(traced.accesses(self.tools, words, self._find))
         return begin

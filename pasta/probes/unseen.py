@@ -1,18 +1,42 @@
-"""What the probes of a tool did not see: every result says it."""
+"""What the probes of a tool did not see: every result says it, and shows it by kernel."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pasta.errors import ToolError
+from pasta.probes import coverage
 from pasta.probes.accumulators import TopKAccumulator, TraceAccumulator
-from pasta.probes.signatures import ApiError, signatures
+from pasta.processors.demangle import demangle, distinct_names
 
 if TYPE_CHECKING:
-    from pasta.tool import Tool
+    from pasta.tool import Result, Tool
+
+#: Name of the table of every tool with probes.
+TABLE = "coverage"
 
 
-def unseen(tool: Tool) -> list[str]:
-    """Parts of the tool's summary, in `result`: what is known to be missing from its numbers."""
+def with_unseen(tool: Tool, result: Result) -> Result:
+    """The result with the table of what probes could see, and a summary that tells what is known
+    to be missing from its numbers. Raises ToolError where the tool has a table of that name."""
+    if TABLE in result.tables:
+        raise ToolError(
+            f"tool {tool.name}: the table {TABLE} is PASTA's own", remedy="give it another name"
+        )
+    probes = tool.context._probes
+    covered = probes.kernels.coverage(tool) if probes is not None else []
+    mangled = list(dict.fromkeys(each.kernel for each in covered))
+    names = dict(zip(mangled, distinct_names([demangle(each) for each in mangled]), strict=True))
+    parts = [result.summary, *_missing(tool), coverage.summary(covered, names)]
+    return replace(
+        result,
+        summary="; ".join(part for part in parts if part),
+        tables={**result.tables, TABLE: coverage.table(covered, names)},
+    )
+
+
+def _missing(tool: Tool) -> list[str]:
     parts = []
     for name, each in tool._maps.items():
         if isinstance(each, TraceAccumulator) and each.dropped:
@@ -24,23 +48,4 @@ def unseen(tool: Tool) -> list[str]:
         return parts
     if probes.orphans:
         parts.append("accesses of launches that were not seen are left out")
-    for source, version in sorted(probes.sources):
-        library = tool.context.strings.many([source, version])
-        blind = _blind(tool, *library)
-        if blind:
-            parts.append(f"{library[0]} {library[1]} cannot see {', '.join(blind)}")
     return parts + [text for name, text in probes.device_losses() if name in (tool.name, "")]
-
-
-def _blind(tool: Tool, source: str, version: str) -> list[str]:
-    """Kinds that a tool's probes ask for and the source has no callback for."""
-    if source != "nvidia_sanitizer":
-        return []
-    try:
-        return [
-            kind
-            for kind in dict.fromkeys(kind for probe in tool.probes() for kind in probe.kinds)
-            if not signatures(kind, version)
-        ]
-    except ApiError:  # the source said so, and no probe ran
-        return []

@@ -280,9 +280,9 @@ def hashed(h, key):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def launch_runs(words, begin, end, launches, starts, most):  # type: ignore[no-untyped-def]
-    """Where records of another launch than before begin: `most` at most; their number, and where
-    it stopped."""
+def launch_runs(words, begin, end, launches, starts, kinds, most):  # type: ignore[no-untyped-def]
+    """Where records of another launch than before begin, and the kinds of each stretch, as bits:
+    `most` stretches at most; their number, and where it stopped."""
     count = 0
     at = begin
     while at + RECORD <= end:
@@ -295,7 +295,9 @@ def launch_runs(words, begin, end, launches, starts, most):  # type: ignore[no-u
         if other:
             poke(launches, count, launch)
             poke(starts, count, at)
+            poke(kinds, count, 0)
             count += 1
+        poke(kinds, count - 1, peek(kinds, count - 1) | (1 << ((head >> 32) & 255)))
         at = after
     return count, at
 

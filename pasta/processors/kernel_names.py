@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.batch import ABSENT_U64
 from pasta.processors.demangle import distinct_names
-from pasta.table import Column, absent_where
+from pasta.table import Column, Unit, absent_where
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,6 +52,16 @@ class Launched:
         return np.asarray(rows[field][np.searchsorted(rows["launch"], launches)])
 
 
+#: Units of `KernelEntries.columns`.
+ENTRY_UNITS: dict[str, Unit] = {"offset": "address", "pc": "address"}
+
+
+def entry_hidden(columns: Mapping[str, Column]) -> frozenset[str]:
+    """Which of `KernelEntries.columns` a text report leaves out: lines, where none is known."""
+    known = any(line is not None for line in columns["line"])
+    return frozenset({"pc"} if known else {"pc", "line"})
+
+
 class KernelEntries:
     """Where kernels begin, by their launches: the kernel of a pc is the one that begins last
     before it. Code that several kernels call counts as that of the one before it."""
@@ -71,6 +82,7 @@ class KernelEntries:
         Kernel and offset are absent where no kernel begins before; kernels that began at one
         address, of modules loaded one after the other, are all named.
         """
+        probes = context._probes
         entries = np.asarray(sorted(self._names), np.uint64)
         every = sorted({name for names in self._names.values() for name in names})
         text = dict(zip(every, kernel_names(context, np.asarray(every, np.uint32)), strict=True))
@@ -84,7 +96,7 @@ class KernelEntries:
         begins = entries[at] if len(entries) else np.zeros(len(pcs), np.uint64)
         return {
             "kernel": told,
-            "line": [None] * len(pcs),  # of modules with line tables, once they are read
+            "line": probes.kernels.lines(context.strings, pcs) if probes else [None] * len(pcs),
             "offset": absent_where(pcs - begins, at < 0),
             "pc": pcs,
         }

@@ -125,8 +125,10 @@ class Pipeline:
     def finish(self) -> dict[str, Result]:
         """Results of the tools that still work, by name."""
         self.feed_accesses(final=True)
-        if self.context._probes is not None:
-            self.context._probes.flush()
+        probes = self.context._probes
+        if probes is not None:
+            probes.flush()
+            probes.kernels.read_code(self.context.images, self.context.strings)
         results = {}
         for tool in self.tools:
             if tool.name not in self.failures:
@@ -212,6 +214,10 @@ def _result(tool: Tool) -> Result:
     result = tool.result()
     if not isinstance(result, Result):
         raise TypeError(f"result() must return a pasta.tool.Result, not {type(result).__name__}")
+    if tool.needs_probes:
+        from pasta.probes.unseen import with_unseen
+
+        return with_unseen(tool, result)
     return result
 
 

@@ -84,6 +84,7 @@ class Collector:
         self.run = RunDirectory.create(staging_directory(session, ring))
         self.recorder = Recorder(self.run.events, self.strings) if self.config.events else None
         self.context = make_context(ring, self.strings, self._recorded)
+        self.context.images = self._image
         self.warnings: list[str] = []
         self._processes = ProcessTable(session.directory / "processes")
         self.spill = Spill(ring, self.run.path / "spill")
@@ -304,10 +305,17 @@ class Collector:
         write_text_report(self.run)
         return self.run
 
+    def _image(self, hash: int) -> Path | None:
+        """A module's image, where it was kept."""
+        kept = self.session.directory / "modules" / f"{hash:016x}"
+        return kept if kept.exists() else None
+
     def _copy_modules(self) -> None:
+        if not self.config.modules:
+            return
         for number in sorted(self.inventory.modules):
-            kept = self.session.directory / "modules" / f"{number:016x}"
-            if kept.exists():
+            kept = self._image(number)
+            if kept is not None:
                 self.run.modules.mkdir(exist_ok=True)
                 with kept.open("rb") as image:
                     suffix = "cubin" if image.read(4) == b"\x7fELF" else "image"

@@ -55,7 +55,7 @@ def _shim_configuration(session: Session, root: int) -> dict[str, object]:
         "root": root,
         "children": int(config.children),
         "start": int(config.start),
-        "modules": int(config.modules),
+        "modules": _room_for_modules(session),
         "ring_max": config.ring_max,
         "collector": int(config.collector),
         "quiet": int(session.document["verbosity"] < 0),
@@ -74,6 +74,13 @@ def _shim_configuration(session: Session, root: int) -> dict[str, object]:
         "probe_kinds": session.document.get("probe_kinds", ""),
         **_probe_settings(session),
     }
+
+
+def _room_for_modules(session: Session) -> int:
+    """Bytes of modules' images that a process may keep."""
+    if session.config.modules:
+        return 2**64 - 1
+    return int(session.document.get("code_memory", 0))
 
 
 def _probe_settings(session: Session) -> dict[str, object]:

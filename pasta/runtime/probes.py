@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pasta.config import Config
+from pasta.probes.sass import find_nvdisasm
 from pasta.runtime.injection import find_sanitizer
 from pasta.runtime.session import Session
 
@@ -28,4 +30,8 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
         probing, find_sanitizer(), sms, config.probes_memory, config.probes_trace_memory
     )
     plan.write(session.probes)
+    if sms and find_nvdisasm() is not None:
+        # rings must not run out of memory because of it
+        free = shutil.disk_usage(session.directory).free
+        session.document["code_memory"] = min(config.probes_code_memory, free // 4)
     session.document["probe_kinds"] = ",".join(map(str, plan.kinds))

@@ -1,5 +1,5 @@
-/* Images of loaded modules, kept once per content in the session directory when the user asked for
- * them (run.modules).  That directory is shared memory: the vendor's callback waits for a copy in
+/* Images of loaded modules, kept once per content in the session directory: all when the user asked
+ * for them (run.modules), else as many as there is room for, to tell what probes cannot see.  That directory is shared memory: the vendor's callback waits for a copy in
  * memory, never for a disk. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -36,14 +36,24 @@ int pasta_open_beside(const char *suffix) {
     return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 }
 
+/* Whether there is room for so many bytes more. */
+static bool take_room(size_t bytes) {
+    static uint64_t taken;
+    uint64_t room = pasta_config_u64("modules", 0), before = __atomic_load_n(&taken, __ATOMIC_RELAXED);
+    do {
+        if (bytes > room || before > room - bytes) return false;
+    } while (!__atomic_compare_exchange_n(&taken, &before, before + bytes, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return true;
+}
+
 void pasta_keep_image(uint64_t hash, const void *image, size_t bytes) {
-    if (!pasta_config_u64("modules", 0) || !image || !bytes) return;
+    if (!image || !bytes || !pasta_config_u64("modules", 0)) return;
     char path[LONGEST], temporary[LONGEST];
     snprintf(path, sizeof path, "%s/modules/%016" PRIx64, pasta_session(), hash);
     snprintf(temporary, sizeof temporary, "%s/modules/.%016" PRIx64 ".%d", pasta_session(), hash, (int)gettid());
     pasta_signals held;
     pasta_signals_hold(&held);
-    if (access(path, F_OK) != 0) {
+    if (access(path, F_OK) != 0 && take_room(bytes)) {
         int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         bool complete = fd >= 0 && write_all(fd, image, bytes);
         if (fd >= 0) close(fd);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -14,11 +15,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from pasta.errors import MissingDependency
+from pasta.probes.nvptx import find_ptxas
+from pasta.probes.sass import disassemble, find_nvdisasm
 from tests.conftest import FIXTURES, ROOT, Done, Preload
 
 TOOL = """
 from pasta.lazy import np
 from pasta.probes import Counter, Histogram, PerPC, probe
+from pasta.processors.kernel_names import KernelEntries
 from pasta.table import Table
 from pasta.tool import Result, Tool
 
@@ -36,6 +41,12 @@ class Played(Tool):
         maps.objects.add(access.object)
         maps.pcs.add(access.pc, requests=1)
 
+    def start(self):
+        self.entries = KernelEntries()
+
+    def on_launches(self, launches):
+        self.entries.feed(launches)
+
     def result(self):
         rows = self.context.objects.rows
         size = lambda ids: np.where(ids < 0, 0, rows["bytes"][ids]) if len(rows) else 0 * ids
@@ -52,6 +63,7 @@ class Played(Tool):
                     launch=objects["launch"], size=size(objects["object"]), hits=objects["hits"]
                 ),
                 "pcs": named(pc=pcs["pc"], requests=pcs["requests"]),
+                "lines": Table(self.entries.columns(self.context, pcs["pc"])),
             },
         )
 """
@@ -154,8 +166,9 @@ Play = Callable[..., Done]
 
 @pytest.fixture
 def play(built: Path, pasta_preload: Preload) -> Play:
-    def run(script: Script, *options: str, **fake: str) -> Done:
+    def run(script: Script, *options: str, cubin: Path | None = None, **fake: str) -> Done:
         environment = {
+            **({"FAKE_PROGRAM_CUBIN": str(cubin)} if cubin else {}),
             "PASTA_SANITIZER_LIB": str(built / "libsanitizer-public.so"),
             "PASTA_SANITIZER_VERSION": "13.5",
             "PASTA_PTXAS": str(built / "ptxas"),
@@ -426,3 +439,138 @@ def test_what_was_read_outlives_a_kill(play: Play) -> None:
     done = play(script)
     assert done.exit_status in (-9, 137)
     assert_counted(done, script)
+
+
+# ---- what the code contains --------------------------------------------------------------------
+
+ENTRY = 0x400A  # where the fake library says that the kernel begins
+CODE = """
+.version 8.0
+.target sm_90
+.address_size 64
+.file 1 "/src/kernel.cu"
+.visible .entry _Z6playedv(.param .u64 p, .param .align 64 .b8 map[128])
+{
+    .reg .b64 a, m;
+    .reg .b32 v, s;
+    .shared .align 128 .b8 tile[1024];
+    .loc 1 5 1
+    ld.param.u64 a, [p];
+    ld.global.u32 v, [a];
+    .loc 1 6 1
+    add.u32 v, v, 1;
+    st.global.u32 [a+4], v;
+    .loc 1 7 1
+    mov.b64 m, map;
+    mov.b32 s, tile;
+    STORE
+    ret;
+}
+"""
+TENSOR_STORE = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [m, {0, 0}], [s];"
+
+
+@pytest.fixture(scope="session")
+def cubin(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The module of the played kernel, with this instruction at its end."""
+    try:
+        ptxas = find_ptxas()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    if find_nvdisasm() is None:
+        pytest.skip("nvdisasm was not found")
+    directory = tmp_path_factory.mktemp("code")
+
+    def make(store: str) -> Path:
+        source, output = directory / "kernel.ptx", directory / f"{bool(store)}.cubin"
+        source.write_text(CODE.replace("STORE", store))
+        subprocess.run(
+            [ptxas, "-arch", "sm_90", "--generate-line-info", source, "-o", output], check=True
+        )
+        return output
+
+    return make
+
+
+def offsets(cubin: Path) -> dict[str, int]:
+    """Where the kernel's instructions are, by their opcodes' first letters."""
+    (function,) = disassemble(cubin, ["_Z6playedv"])
+    return {each.opcode.text.partition(".")[0]: each.offset for each in function.instructions}
+
+
+def coverage(done: Done) -> dict[str, tuple[str, int | None, int | None, str]]:
+    """Of each kind: verdict of the kernel, instructions, executed, state."""
+    table = pq.read_table(done.run.path / "results" / "played" / "coverage.parquet").to_pylist()
+    assert {row["kernel"] for row in table} == {"played"}
+    return {
+        row["kind"]: (row["coverage"], row["instructions"], row["executed"], row["state"])
+        for row in table
+    }
+
+
+def summary(done: Done) -> str:
+    return str(
+        json.loads((done.run.path / "results" / "played" / "result.json").read_text())["summary"]
+    )
+
+
+def test_what_the_library_cannot_see_is_told(play: Play, cubin: Callable[[str], Path]) -> None:
+    module = cubin(TENSOR_STORE)
+    at, script = offsets(module), Script()
+    script.launch(S, (0x200000000, 3, ENTRY + at["LDG"]))
+    done = play(script, cubin=module)
+    expect(done, script)
+    found = coverage(done)
+    assert found["global"] == ("partly", 2, 1, "1 of 2 executed")
+    verdict, instructions, executed, state = found["tensor_store"]
+    assert (verdict, instructions, executed) == ("partly", 1, 0)
+    assert state.startswith("not seen: the Sanitizer library 13.5 has no callback")
+    assert "1 of 1 kernel seen only in part (played: 1 tensor_store" in summary(done)
+    assert not (done.run.path / "modules").exists()
+
+
+def test_all_of_the_code_is_seen(play: Play, cubin: Callable[[str], Path]) -> None:
+    module, script = cubin(""), Script()
+    at = offsets(module)
+    script.launch(S, (0x200000000, 3, ENTRY + at["LDG"]), (0x200000004, 3, ENTRY + at["STG"]))
+    done = play(script, cubin=module)
+    expect(done, script)
+    assert coverage(done)["global"] == ("seen", 2, 2, "2 of 2 executed")
+    assert "all 2 such instructions of 1 kernel can be seen" in summary(done)
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "why"),
+    [
+        (("--set", "probes.code-memory=0"), {}, "its module was not kept: see probes.code-memory"),
+        ((), {"broken": "1"}, "a module"),
+    ],
+    ids=["not_kept", "broken"],
+)
+def test_code_that_is_not_known_is_told(
+    play: Play, cubin: Callable[[str], Path], tmp_path: Path, options, environment, why: str
+) -> None:
+    module, script = cubin(""), Script()
+    if environment:
+        module = tmp_path / "broken.cubin"
+        module.write_bytes(b"\x7fELF of no module")
+    script.alloc(0x200000000, 64)
+    script.launch(S, (0x200000000, 3, 0x10))
+    done = play(script, *options, cubin=module)
+    expect(done, script)
+    assert "what the code of 1 kernel contains is not known" in summary(done)
+    assert why in summary(done)
+    assert "tensor_store would not be seen" in summary(done)
+
+
+def test_lines_of_the_source(play: Play, cubin: Callable[[str], Path]) -> None:
+    module, script = cubin(""), Script()
+    at = offsets(module)
+    script.launch(S, *((0x200000000, 1, ENTRY + at[each]) for each in ("LDG", "STG")))
+    done = play(script, cubin=module)
+    expect(done, script)
+    table = pq.read_table(done.run.path / "results" / "played" / "lines.parquet").to_pylist()
+    assert {(row["kernel"], row["offset"], row["line"]) for row in table} == {
+        ("played", at["LDG"], "/src/kernel.cu:5"),
+        ("played", at["STG"], "/src/kernel.cu:6"),
+    }

@@ -307,7 +307,7 @@ def test_reads_a_kernel_and_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> No
     asked = []
 
     def disassemble(
-        cubin: bytes, functions: set[str] | None, *, cache: Path | None
+        cubin: bytes, functions: set[str] | None, *, cache: Path | None, timeout: float
     ) -> list[Function]:
         asked.append(functions)
         return [one for name, one in module.items() if functions is None or name in functions]

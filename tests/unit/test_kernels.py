@@ -1,0 +1,252 @@
+"""Which kernels were probed, and what their code is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pasta.errors import ToolError
+from pasta.probes import Counter, PerPC, coverage, probe
+from pasta.probes.coverage import Code
+from pasta.probes.sass import Function, Instruction, classify
+from pasta.processors.filter import Filter
+from pasta.processors.pipeline import Pipeline
+from pasta.table import Table
+from pasta.testing import Events, run_tool
+from pasta.tool import Result, Tool
+
+ENTRY = 0x7000
+
+
+class Total(Tool):
+    """Counts accesses to global memory."""
+
+    total = Counter()
+
+    @probe.global_memory
+    def count(access, maps):  # type: ignore[no-untyped-def]
+        maps.total.add()
+
+    def result(self) -> Result:
+        return Result("counted")
+
+
+class ByInstruction(Tool):
+    """Counts accesses to global memory by instruction."""
+
+    requests = PerPC("count")
+
+    @probe.global_memory
+    def request(access, maps):  # type: ignore[no-untyped-def]
+        maps.requests.add(access.pc)
+
+    def result(self) -> Result:
+        return Result("counted")
+
+
+def function(name: str, *opcodes: str, line: int = 0) -> Function:
+    """Instructions 16 bytes apart, from 0."""
+    made = []
+    for at, text in enumerate(opcodes):
+        opcode = classify(text)
+        assert opcode is not None
+        place: tuple[Any, ...] = ("k.cu", line + at) if line else ()
+        made.append(Instruction(16 * at, opcode, False, *place))
+    return Function(name, 16 * len(opcodes), tuple(made))
+
+
+class Gpu(Events):
+    """Events of NVIDIA's library 13.5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add("process_start", source="nvidia_sanitizer", version="13.5")
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> dict[int, Code]:
+    """Code of modules by the hash of their images; the others were not kept."""
+    made: dict[int, Code] = {}
+
+    def read(path: Path, names: Collection[str], **_: object) -> Code:
+        code = made[int(path.name)]
+        kept = {name: each for name, each in (code.functions or {}).items() if name in names}
+        return Code(kept, code.reason) if code.functions is not None else code
+
+    monkeypatch.setattr(coverage, "read_code", read)
+    return made
+
+
+def finished(tool: Tool, events: Events, modules: dict[int, Code], pcs: list[int]) -> Pipeline:
+    """A pipeline that a GPU's counts came to."""
+    context = events.context()
+    context.images = lambda hash: Path(str(hash)) if hash in modules else None
+    pipeline = Pipeline(Filter(), [tool], context)
+    pipeline.feed(events.batch())
+    for name, spec in tool.maps().items():
+        if "pc" in spec.keys:
+            columns = {"pc": np.array(pcs, np.uint64), "count": np.ones(len(pcs), np.uint64)}
+            tool._maps[name].accumulate(columns)
+    return pipeline
+
+
+def result_of(
+    tool: Tool, events: Events, modules: dict[int, Code], pcs: list[int] | None = None
+) -> Result:
+    pipeline = finished(tool, events, modules, pcs or [])
+    result = pipeline.finish()
+    assert not pipeline.failures
+    return result[tool.name]
+
+
+def rows(result: Result, kind: str = "global") -> list[tuple[str, str, Any, Any]]:
+    """Kernel, verdict, instructions and executed ones, in order."""
+    return [
+        (row["kernel"], row["coverage"], row["instructions"], row["executed"])
+        for row in result.tables["coverage"].rows()
+        if row["kind"] == kind
+    ]
+
+
+def test_kernels_of_modules(modules: dict[int, Code]) -> None:
+    """Of two modules, with one name; the code that was read says what there is."""
+    modules[1] = Code({"k": function("k", "LDG.E", "STG.E"), "f": function("f", "LDS")})
+    modules[2] = Code({"k": function("k", "LDG.E", "TEX.LL")})
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    events.add("module_load", handle=12, hash=2)
+    for name, module in (("k", 11), ("f", 11), ("k", 12), ("k", 11)):
+        events.launch(name, module=module)
+    result = result_of(Total(), events, modules)
+    assert rows(result) == [
+        ("k", "partly", 1, None),
+        ("k", "seen", 2, None),
+        ("f", "seen", 0, None),
+    ]
+    assert result.summary.startswith("counted; 1 of 3 kernels seen only in part (k: 1 texture")
+    table = result.tables["coverage"]
+    assert table.shown == 1
+    assert next(table.rows())["kind"] == "texture"
+
+
+def test_a_handle_that_is_used_again(modules: dict[int, Code]) -> None:
+    modules[1] = Code({"k": function("k", "LDG.E")})
+    modules[2] = Code({"k": function("k", "LDG.E", "LDG.E", "LDG.E")})
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    events.launch("k", module=11)
+    events.add("module_unload", handle=11)
+    events.add("module_load", handle=11, hash=2)
+    events.launch("k", module=11)
+    result = result_of(Total(), events, modules)
+    assert sorted(each[2] for each in rows(result)) == [1, 3]
+    assert result.summary == "counted; all 4 such instructions of 2 kernels can be seen"
+
+
+def test_instructions_that_a_map_has(modules: dict[int, Code]) -> None:
+    modules[1] = Code({"k": function("k", "LDG.E", "LDS", "STG.E", "LD.E", "LDG.E")})
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    events.launch("k", module=11, entry_pc=ENTRY)
+    events.launch("k", module=11, entry_pc=ENTRY + 0x1000)  # of another context
+    pcs = [ENTRY, ENTRY + 0x1000 + 32, ENTRY + 48, ENTRY + 80, 0x100]
+    result = result_of(ByInstruction(), events, modules, pcs)
+    assert rows(result) == [("k", "seen", 3, 2)]
+    assert rows(result, "generic") == [("k", "seen", 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("loaded", "kept", "why"),
+    [
+        (False, False, "its module was loaded before PASTA was there"),
+        (True, False, "its module was not kept: see probes.code-memory"),
+        (True, True, "nvdisasm was not found"),
+    ],
+)
+def test_code_that_is_not_known(
+    modules: dict[int, Code], loaded: bool, kept: bool, why: str
+) -> None:
+    if kept:
+        modules[1] = Code(None, "nvdisasm was not found")
+    events = Gpu()
+    if loaded:
+        events.add("module_load", handle=11, hash=1)
+    events.launch("k", module=11)
+    result = result_of(Total(), events, modules)
+    assert rows(result) == [("k", "unknown", None, None)]
+    text = f"what the code of 1 kernel contains is not known ({why})"
+    assert result.summary == f"counted; {text}: tensor_store would not be seen"
+    assert result.tables["coverage"].shown == 0
+
+
+def test_launches_that_were_not_probed_are_left_out(modules: dict[int, Code]) -> None:
+    events = Gpu()
+    events.launch("k", flags=0)
+    result = result_of(Total(), events, modules)
+    assert rows(result) == []
+    assert result.summary == "counted"
+
+
+def test_reading_code_takes_a_bounded_time(
+    modules: dict[int, Code], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pasta.probes.kernels._PATIENCE", 0.0)
+    modules[1] = Code({"k": function("k", "LDG.E")})
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    events.launch("k", module=11)
+    assert (
+        "reading the code of other kernels took 0 s" in result_of(Total(), events, modules).summary
+    )
+
+
+def test_the_reference_accelerator_hides_nothing() -> None:
+    events = Events()
+    events.launch("reads")
+    events.access(addresses=[0])
+    events.access("shared", addresses=[0])
+    events.launch("idles")
+    result = run_tool(Total, events)
+    assert result.summary == "counted"
+    found = {
+        (row["kernel"], row["kind"]): (row["coverage"], row["state"])
+        for row in result.tables["coverage"].rows()
+    }
+    assert found["reads", "global"] == ("seen", "executed")
+    assert found["reads", "shared"] == ("seen", "not asked for")
+    assert found["idles", "global"][0] == "seen"
+
+
+def test_lines_of_instructions(modules: dict[int, Code]) -> None:
+    modules[1] = Code({"k": function("k", "LDG.E", "STG.E", line=5), "f": function("f", "LDG.E")})
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    events.launch("k", module=11, entry_pc=ENTRY)
+    events.launch("f", module=11, entry_pc=ENTRY + 0x100)
+    pipeline = finished(Total(), events, modules, [])
+    pipeline.finish()
+    probes = pipeline.context._probes
+    assert probes is not None
+    pcs = np.array([0x10, ENTRY, ENTRY + 16, ENTRY + 32, ENTRY + 0x100], np.uint64)
+    lines = probes.kernels.lines(events.strings, pcs)
+    assert lines == [None, "k.cu:5", "k.cu:6", None, None]
+
+
+def test_the_table_is_pastas_own() -> None:
+    class Covers(Total):
+        """Has such a table too."""
+
+        def result(self) -> Result:
+            return Result("", {"coverage": Table({})})
+
+    events = Events()
+    events.launch("k")
+    pipeline = Pipeline(Filter(), [Covers()], events.context())
+    pipeline.feed(events.batch())
+    pipeline.finish()
+    assert "the table coverage is PASTA's own" in pipeline.failures["covers"].traceback
+    assert ToolError.__name__ in pipeline.failures["covers"].reason
