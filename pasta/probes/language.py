@@ -25,7 +25,7 @@ from pasta.errors import ProbeError
 from pasta.probes.kinds import FIELDS, missing
 
 if TYPE_CHECKING:
-    from pasta.probes.maps import Map, Method
+    from pasta.probes.maps import Map, Method, Parameter
     from pasta.tool import Option
 
 #: Iterations of all loops of a probe together, nested ones multiplied.
@@ -488,7 +488,10 @@ class _Translator:
         if not isinstance(node, ast.Call):
             self._wrong(node, f"{_shown(node)} has no effect", "assign it, or remove it")
         name, method = self._map_of(node)
-        if method.takes_access and self._is_access_alone(node):
+        if method.takes_access:
+            if not self._is_access_alone(node):
+                signature = _signature(f"{self.map_parameter}.{name}", method)
+                self._wrong(node, f"{_shown(node)} does not get access alone", f"write {signature}")
             values = [self._field(node, each.name) for each in method.parameters]
         else:
             values = self._arguments(node, name, method)
@@ -555,27 +558,28 @@ class _Translator:
         for parameter in parameters:
             argument_or_none = given.get(parameter.name)
             if argument_or_none is not None:
-                values.append(self._argument(argument_or_none, parameter.name, parameter.amount))
+                values.append(self._argument(argument_or_none, parameter))
             elif parameter.default is not None:
                 values.append(_Value(ast.Constant(parameter.default), constant=True))
             else:
                 self._wrong(node, f"{name} needs {parameter.name}", f"write {signature}")
-        if not parameters:
-            self._wrong(node, f"{_shown(node)}", f"write {signature}")
         if len(method.amounts) > 1 and not any(each in given for each in method.amounts):
             self._wrong(node, f"nothing is added to {name}", f"write {signature}")
         return values
 
-    def _argument(self, node: ast.expr, parameter: str, amount: bool) -> _Value:
+    def _argument(self, node: ast.expr, parameter: Parameter) -> _Value:
         value = self._value(node)
-        # What these index is bounded by the run, not by a size in the declaration.
-        if parameter in ("object", "sm") and not self._is_field(node, parameter):
+        if parameter.field and not self._is_field(node, parameter.name):
             self._wrong(
                 node,
-                f"the key {parameter} is {_shown(node)}",
-                f"give {self.access or 'access'}.{parameter}",
+                f"{parameter.name} is {_shown(node)}",
+                f"give {self.access or 'access'}.{parameter.name}",
             )
-        if amount and _literal(value.node) is not None and (_literal(value.node) or 0) < 0:
+        if (
+            parameter.amount
+            and _literal(value.node) is not None
+            and (_literal(value.node) or 0) < 0
+        ):
             self._wrong(node, f"the amount {_shown(node)} is negative", "amounts are unsigned")
         return value
 
@@ -985,7 +989,7 @@ def _shown(node: ast.AST) -> str:
 
 
 def _signature(called: str, method: Method) -> str:
-    if not method.parameters:
+    if method.takes_access:
         return f"{called}.{method.name}(access)"
     shown = [
         each.name if each.default is None else f"{each.name}={each.default}"

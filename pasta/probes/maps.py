@@ -36,18 +36,23 @@ _MAX_INDEX = 1 << 20
 
 @dataclass(frozen=True)
 class Parameter:
-    """Of a map's method. An `amount` is added up; everything else is a key."""
+    """Of a map's method. An `amount` is added up; everything else is a key.
+
+    A `field` must be given as `access.NAME`: what it indexes is bounded by the run, not by a size
+    in the declaration.
+    """
 
     name: str
     amount: bool = False
     default: int | None = None
     alias: str = ""
+    field: bool = False
 
 
 @dataclass(frozen=True)
 class Method:
-    """What a probe may call on a map. `takes_access`: it may be called with `access` alone,
-    which stands for the fields of the parameters' names."""
+    """What a probe may call on a map. `takes_access`: it is called with `access` alone, which
+    stands for the fields of the parameters' names."""
 
     name: str
     parameters: tuple[Parameter, ...] = ()
@@ -213,7 +218,8 @@ class Counter(Map[Accumulator]):
         self.blocks = self._number(blocks, "blocks", most=_MAX_INDEX)
         self.index = self._number(indices[0], "by", most=_MAX_INDEX) if indices else 0
         self.keys = tuple(part for part in self.by if part not in _IMPLICIT)
-        self.method = Method("add", (*map(Parameter, self.keys), *_amounts(self.fields)))
+        keys = (Parameter(key, field=key in ("object", "sm")) for key in self.keys)
+        self.method = Method("add", (*keys, *_amounts(self.fields)))
 
     def spec(self, options: Mapping[str, Any]) -> MapSpec:
         sizes = {
@@ -234,9 +240,9 @@ class Counter(Map[Accumulator]):
 class Histogram(Map[Accumulator]):
     """Sums per bin of each object: `maps.heat.add(access.object, access.offset, amount=1)`.
 
-    `by` is "object", with "launch" or "kernel" or both; `bin` is in bytes. Offsets outside the
-    object count in its first or last bin, accesses to no object in bin 0 of object -1. With
-    `window=N` there is a column `window`: launches, in order, that together added N.
+    `by` is "object", with "launch" or "kernel" or both; `bin` is in bytes. Accesses to no object
+    count in bin 0 of object -1. With `window=N` there is a column `window`: launches, in order,
+    that together added N.
     """
 
     map_type = "histogram"
@@ -249,7 +255,7 @@ class Histogram(Map[Accumulator]):
         self.by = tuple(str(part) for part in parts)
         self.bin = self._number(bin, "bin")
         self.window = None if window is None else self._number(window, "window")
-        keys = (Parameter("object"), Parameter("offset"))
+        keys = (Parameter("object", field=True), Parameter("offset", field=True))
         self.method = Method("add", (*keys, *_amounts(("count",))))
 
     def spec(self, options: Mapping[str, Any]) -> MapSpec:
@@ -298,8 +304,7 @@ class PerPC(Map[Accumulator]):
 
 
 class Bitmap(Map[BitmapAccumulator]):
-    """Unique bytes: `maps.m.touch(access)`, or `touch(object, offset, bytes, rows=1, stride=0)`,
-    where `bytes` are those of all rows.
+    """Unique bytes: `maps.m.touch(access)`.
 
     `by` is (), "launch", "object" or ("launch", "object"). What is touched counts in whole
     granules, of which the last ends with the object. `rows()` has the fields `bytes` and
@@ -309,13 +314,7 @@ class Bitmap(Map[BitmapAccumulator]):
     map_type = "bitmap"
     method = Method(
         "touch",
-        (
-            Parameter("object"),
-            Parameter("offset"),
-            Parameter("bytes"),
-            Parameter("rows", default=1),
-            Parameter("stride", default=0),
-        ),
+        tuple(map(Parameter, ("object", "offset", "bytes", "rows", "stride"))),
         takes_access=True,
     )
 

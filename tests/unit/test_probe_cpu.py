@@ -69,7 +69,7 @@ class Everything(Tool):
         maps.by_kernel.add(access.object, reads=access.is_read, writes=access.is_write)
         maps.objects.add(access.object)
         maps.heat.add(access.object, access.offset)
-        maps.windows.add(access.object, access.offset - 8, access.lane)
+        maps.windows.add(access.object, access.offset, access.lane)
         maps.kernels.add(access.object, access.offset, amount=access.kind)
         maps.touched.touch(access)
         maps.of_objects.touch(access)

@@ -88,7 +88,7 @@ FIRST = HEAD.count("\n") + 3  # line of the body's first line
         ("maps.n.add(1, reads=1)", 0, "n takes no reads here", "reads=0"),
         ("maps.n.add(*access)", 0, "too many arguments", "reads=0"),
         ("maps.one.add()", 0, "one needs object", "maps.one.add(object, amount=1)"),
-        ("maps.one.add(access.pc)", 0, "the key object is access.pc", "give access.object"),
+        ("maps.one.add(access.pc)", 0, "object is access.pc", "give access.object"),
         ("maps.heat.add(access.object)", 0, "heat needs offset", "add(object, offset, amount=1)"),
         ("maps.pcs.add(access.pc, -1)", 0, "the amount -1 is negative", "unsigned"),
         ("x = maps.n.add(reads=1)", 0, "gives no value", "write it as a statement"),
@@ -150,7 +150,15 @@ FIRST = HEAD.count("\n") + 3  # line of the body's first line
         ("x = options.mode", 0, "the option mode is a str", "integers"),
         ("x = options", 0, "options alone is no integer", "an option"),
         ("x = access.ways", 0, "global, local", "@probe.shared_memory"),
-        ("maps.bits.touch(access.object)", 0, "bits needs offset", "rows=1, stride=0"),
+        ("maps.bits.touch(access.object)", 0, "not get access alone", "maps.bits.touch(access)"),
+        # a GPU indexes memory of the run by these
+        ("maps.heat.add(access.object, 5)", 0, "offset is 5", "give access.offset"),
+        (
+            "maps.heat.add(access.object, access.offset + 1)",
+            0,
+            "offset is access.offset + 1",
+            "give access.offset",
+        ),
     ],
 )
 def test_what_is_refused(
@@ -267,7 +275,6 @@ maps.top.add(~offset if flag else abs(access.offset - 50), 2)
 if access.is_write:
     return
 maps.bits.touch(access)
-maps.bits.touch(access.object, offset, 5)
 maps.pcs.add(access.pc, access.address // (offset - 2) + access.offset % (count - 1))
 """
 
@@ -290,11 +297,9 @@ def test_a_probe_means_what_python_means(tmp_path: Path) -> None:
 
         setattr(maps, name, SimpleNamespace(add=add))
 
-    def touch(*given: Any) -> None:
-        if len(given) == 1:
-            names = ("object", "offset", "bytes", "rows", "stride")
-            given = tuple(getattr(given[0], name) for name in names)
-        calls.append(("bits__touch", *(*given, 1, 0)[:5]))
+    def touch(access: Any) -> None:
+        names = ("object", "offset", "bytes", "rows", "stride")
+        calls.append(("bits__touch", *(getattr(access, name) for name in names)))
 
     maps.bits = SimpleNamespace(touch=touch)
     native: Any = vars(sys.modules["pasta.probes.language"])  # the function itself, from its file
