@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import Histogram, probe
+from pasta.probes.accumulators import combined
 from pasta.processors.object_names import (
     OBJECT_HIDDEN,
     OBJECT_UNITS,
@@ -13,7 +14,7 @@ from pasta.processors.object_names import (
     object_names,
     object_sizes,
 )
-from pasta.table import Figure, Table, formatted, shares
+from pasta.table import Figure, Table, absent_where, formatted, shares
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
@@ -28,39 +29,111 @@ class Hotness(Tool):
 
     top = option(10, help="heat maps, and rows of each table in the text report", minimum=1)
     bin = option("4KiB", kind="bytes", help="bytes of a part; on a GPU a power of two", minimum=1)
-    heat = Histogram(by="object", bin=bin)
+    window = option(
+        0, help="accesses of a time window, which ends with a launch; 0: no windows", minimum=0
+    )
+    heat = Histogram(by="object", bin=bin, window=window)
 
     @probe.global_memory
     def touch(access: Any, maps: Any) -> None:
         maps.heat.add(access.object, access.offset)
 
     def result(self) -> Result:
-        rows = self.heat.rows()
-        objects = self._by_object(rows)
-        return Result(
-            summary=self._summary(objects),
-            tables={"objects": self._objects(objects), "bins": self._bins(rows, objects)},
-            figures=self._heat_maps(rows, objects),
+        windows = self.heat.rows()
+        rows = combined(windows[["object", "bin", "count"]], ("object", "bin"))
+        objects = self._by(("object",), rows)
+        objects = objects[np.argsort(-objects["accesses"].astype(np.float64), kind="stable")]
+        tables = {"objects": self._objects(objects), "bins": self._bins(rows, objects)}
+        figures = self._heat_maps(rows, objects)
+        if self.window:
+            by_window = self._by(("window", "object"), windows)
+            tables["windows"] = self._windows(by_window)
+            tables["window_bins"] = self._window_bins(windows)
+            figures["windows"] = self._over_time(by_window, objects)
+        return Result(summary=self._summary(objects), tables=tables, figures=figures)
+
+    def _by(self, keys: tuple[str, ...], rows: NDArray[Any]) -> NDArray[Any]:
+        """Accesses, parts touched, and the hottest part, for each of the distinct keys."""
+        fields = ("accesses", "touched", "bins", "hottest", "most")
+        hottest_first = ~rows["count"]
+        rows = rows[np.lexsort([hottest_first, *(rows[key] for key in reversed(keys))])]
+        types = [*((key, rows.dtype[key]) for key in keys), *((name, "u8") for name in fields)]
+        new = np.ones(len(rows), bool)
+        if len(rows):
+            new[1:] = np.any([rows[key][1:] != rows[key][:-1] for key in keys], axis=0)
+        starts = np.flatnonzero(new)
+        found = np.zeros(len(starts), types)
+        if len(starts):
+            for key in keys:
+                found[key] = rows[key][starts]
+            found["accesses"] = np.add.reduceat(rows["count"], starts)
+            found["touched"] = np.diff(starts, append=len(rows))
+            found["most"], found["hottest"] = rows["count"][starts], rows["bin"][starts]
+            sizes = object_sizes(self.context.objects, found["object"])
+            found["bins"] = np.maximum(-(-sizes.astype(np.int64) // self.bin), 1)
+        return found
+
+    def _windows(self, rows: NDArray[Any]) -> Table:
+        """What was accessed when: a row for each window and object."""
+        known = rows["object"] >= 0
+        hottest = rows["hottest"] * np.uint64(self.bin)
+        return Table(
+            {
+                "window": rows["window"],
+                **object_columns(self.context.objects, rows["object"]),
+                "accesses": rows["accesses"],
+                "bins_touched": absent_where(rows["touched"], ~known),
+                "bins": absent_where(rows["bins"], ~known),
+                "hottest": absent_where(hottest, ~known),
+                "hottest_share": absent_where(
+                    rows["most"] / np.maximum(rows["accesses"], 1), ~known
+                ),
+            },
+            units={"hottest": "address", "hottest_share": "share", **OBJECT_UNITS},
+            labels={
+                "bins_touched": "parts touched",
+                "bins": "parts",
+                "hottest": "hottest at",
+                "hottest_share": "of its accesses",
+            },
+            title=f"Objects by windows of {self.window:,} accesses",
+            shown=self.top,
+            hidden=OBJECT_HIDDEN,
         )
 
-    def _by_object(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Objects that were accessed, most accesses first."""
-        fields = ("accesses", "touched", "bins", "hottest", "most")
-        ids, starts = np.unique(rows["object"], return_index=True)
-        found = np.zeros(len(ids), [("object", "i8"), *((name, "u8") for name in fields)])
-        found["object"] = ids
-        if len(ids):
-            ends = np.append(starts[1:], len(rows))
-            found["accesses"] = np.add.reduceat(rows["count"], starts)
-            found["touched"] = ends - starts
-            found["most"] = np.maximum.reduceat(rows["count"], starts)
-            sizes = object_sizes(self.context.objects, ids)
-            found["bins"] = np.maximum(-(-sizes.astype(np.int64) // self.bin), 1)
-            found["hottest"] = [
-                rows["bin"][start + rows["count"][start:end].argmax()]
-                for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-            ]
-        return found[np.argsort(-found["accesses"].astype(np.float64), kind="stable")]
+    def _window_bins(self, rows: NDArray[Any]) -> Table:
+        return Table(
+            {
+                "window": rows["window"],
+                **object_columns(self.context.objects, rows["object"]),
+                "bin": rows["bin"],
+                "offset": rows["bin"] * np.uint64(self.bin),
+                "count": rows["count"],
+            },
+            units={"offset": "address", **OBJECT_UNITS},
+            labels={"count": "accesses"},
+            title="Parts by window",
+            shown=0,
+            hidden=OBJECT_HIDDEN | {"bin"},
+        )
+
+    def _over_time(self, rows: NDArray[Any], objects: NDArray[Any]) -> Figure:
+        count = int(rows["window"].max()) + 1 if len(rows) else 0
+        ids = objects["object"][: self.top]
+        series = {}
+        for name, id in zip(object_names(self.context.objects, ids), ids.tolist(), strict=True):
+            mine = rows[rows["object"] == id]
+            accesses = np.zeros(count, np.uint64)
+            accesses[mine["window"].astype(np.intp)] = mine["accesses"]
+            series[name] = accesses
+        return Figure(
+            "line",
+            "Accesses to objects over time",
+            np.arange(count),
+            series,
+            x_label=f"window of {self.window:,} accesses",
+            y_label="accesses",
+        )
 
     def _objects(self, objects: NDArray[Any]) -> Table:
         known = objects["object"] >= 0

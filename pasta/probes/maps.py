@@ -242,7 +242,7 @@ class Histogram(Map[Accumulator]):
 
     `by` is "object", with "launch" or "kernel" or both; `bin` is in bytes. Accesses to no object
     count in bin 0 of object -1. With `window=N` there is a column `window`: launches, in order,
-    that together added N.
+    that together added N; 0: none.
     """
 
     map_type = "histogram"
@@ -259,7 +259,7 @@ class Histogram(Map[Accumulator]):
         self.method = Method("add", (*keys, *_amounts(("count",))))
 
     def spec(self, options: Mapping[str, Any]) -> MapSpec:
-        window = 0 if self.window is None else self._value(self.window, options)
+        window = 0 if self.window is None else self._value(self.window, options, least=0)
         return MapSpec(
             self.name,
             self.map_type,

@@ -361,6 +361,39 @@ def test_bins_of_each_object() -> None:
     assert "20.0 % of them were to no known object" in result.summary
 
 
+def test_windows_of_time() -> None:
+    """Windows end with launches: of 3 accesses, 2 + 2, 1 + 5 and 1."""
+    events = Events()
+    events.alloc(A, 10_000)
+    events.alloc(B, 64)
+    for addresses in ([A, A], [A + 4096, B], [B], [A] * 4 + [A + 8192], [A + 8192]):
+        events.launch("kernel")
+        events.access("global", addresses)
+    result = run_tool(TOOL["hotness"], events, options={"window": 3})
+    windows = [
+        (r["window"], r["object_address"], r["accesses"], r["bins_touched"], r["hottest"])
+        for r in result.tables["windows"].rows()
+    ]
+    assert windows == [
+        (0, A, 3, 2, 0), (0, B, 1, 1, 0), (1, A, 5, 2, 0), (1, B, 1, 1, 0), (3, A, 1, 1, 8192),
+    ]  # fmt: skip
+    bins = [
+        (r["window"], r["object_address"], r["offset"], r["count"])
+        for r in result.tables["window_bins"].rows()
+    ]
+    assert bins == [
+        (0, A, 0, 2), (0, A, 4096, 1), (0, B, 0, 1), (1, A, 0, 4), (1, A, 8192, 1), (1, B, 0, 1),
+        (3, A, 8192, 1),
+    ]  # fmt: skip
+    a, b = result.figures["windows"].series.values()
+    assert (a.tolist(), b.tolist()) == ([3, 5, 0, 1], [1, 1, 0, 0])
+    # all in all they are what there is without windows
+    whole = run_tool(TOOL["hotness"], events)
+    for name in ("objects", "bins"):
+        assert list(result.tables[name].rows()) == list(whole.tables[name].rows())
+    assert set(whole.tables) == {"objects", "bins", "coverage"}
+
+
 def test_a_heat_map_has_a_bounded_number_of_points() -> None:
     events = Events()
     events.alloc(A, 1 << 20)
