@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import subprocess
@@ -18,7 +17,8 @@ import pytest
 from pasta.errors import MissingDependency
 from pasta.probes.nvptx import find_ptxas
 from pasta.probes.sass import disassemble, find_nvdisasm
-from tests.conftest import FIXTURES, ROOT, Done, Preload
+from tests import fake_gpu
+from tests.conftest import Done, Preload
 
 TOOL = """
 from pasta.lazy import np
@@ -66,12 +66,6 @@ class Played(Tool):
                 "lines": Table(self.entries.columns(self.context, pcs["pc"])),
             },
         )
-"""
-PTXAS = """#!/bin/sh
-while [ $# -gt 0 ]; do
-    [ "$1" = -o ] && echo cubin >"$2"
-    shift
-done
 """
 BIN = 4096
 S = 0x51  # a stream
@@ -138,26 +132,8 @@ def _texts(accesses: Iterable[Access]) -> list[str]:
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("fake-gpu")
-    compiler: list[str | Path] = [
-        os.environ.get("CC", "cc"),
-        "-std=gnu11",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-O1",
-    ]
-    # the source looks for the driver under this name among what is loaded
-    library = [*compiler, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
-    subprocess.run(
-        [*library, FIXTURES / "fake_sanitizer.c", "-o", directory / "libsanitizer-public.so"],
-        check=True,
-    )
-    headers = [f"-I{ROOT / 'shim' / part}" for part in ("sources", "include")]
-    program = [*compiler, *headers, FIXTURES / "fake_probe_program.c"]
-    subprocess.run([*program, "-o", directory / "program", "-ldl", "-lpthread"], check=True)
+    fake_gpu.build(directory)
     (directory / "played.py").write_text(TOOL)
-    (directory / "ptxas").write_text(PTXAS)
-    (directory / "ptxas").chmod(0o755)
     return directory
 
 
@@ -169,10 +145,7 @@ def play(built: Path, pasta_preload: Preload) -> Play:
     def run(script: Script, *options: str, cubin: Path | None = None, **fake: str) -> Done:
         environment = {
             **({"FAKE_PROGRAM_CUBIN": str(cubin)} if cubin else {}),
-            "PASTA_SANITIZER_LIB": str(built / "libsanitizer-public.so"),
-            "PASTA_SANITIZER_VERSION": "13.5",
-            "PASTA_PTXAS": str(built / "ptxas"),
-            "XDG_CACHE_HOME": str(built / "cache"),
+            **fake_gpu.environment(built),
             **{f"FAKE_SANITIZER_{name}": value for name, value in fake.items()},
         }
         return pasta_preload(
