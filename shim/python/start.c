@@ -101,7 +101,19 @@ static const char question[] =
     "        return 2\n"
     "answer = ask(origin)\n";
 
-static long ask_host(const pasta_host_python *p) {
+/* Run by the host's main thread.  The thread that first imports `threading` is taken for the main
+ * thread, which the interpreter waits for when it ends: that must never be ours. */
+static int import_threading(void *host) {
+    const pasta_host_python *p = host;
+    void *module = p->import("threading");
+    if (module)
+        p->decref(module);
+    else
+        p->clear();
+    return 0;
+}
+
+static long ask_host(pasta_host_python *p, bool *asked) {
     enum { FILE_INPUT = 257 };
     long answer = 2;
     int state = p->ensure();
@@ -116,20 +128,10 @@ static long ask_host(const pasta_host_python *p) {
     p->clear();
     if (origin) p->decref(origin);
     if (globals) p->decref(globals);
+    /* with the interpreter lock: without it the interpreter may be gone, which that call reads */
+    if (answer == 3 && !*asked) *asked = p->add_pending(import_threading, p) == 0;
     p->release(state);
     return answer;
-}
-
-/* Run by the host's main thread.  The thread that first imports `threading` is taken for the main
- * thread, which the interpreter waits for when it ends: that must never be ours. */
-static int import_threading(void *host) {
-    const pasta_host_python *p = host;
-    void *module = p->import("threading");
-    if (module)
-        p->decref(module);
-    else
-        p->clear();
-    return 0;
 }
 
 static bool finishing(void) {
@@ -143,9 +145,8 @@ static const char *join_host(pasta_host_python *p) {
     if (!same_version(p)) return "the program runs another version of Python than PASTA";
     for (int i = 0; i < JOIN_ATTEMPTS && !finishing(); i++) {
         /* Initialised turns true before site has run: ask again until the main module is there. */
-        long answer = p->is_initialized() ? ask_host(p) : 2;
+        long answer = p->is_initialized() ? ask_host(p, &asked) : 2;
         if (answer == 1) return NULL;
-        if (answer == 3 && !asked) asked = p->add_pending(import_threading, p) == 0;
         if (answer == 0) return "the program's Python environment is not the one PASTA is installed in";
         pasta_futex_wait(&pasta_ring_mine()->finish, 0, (uint64_t)JOIN_PAUSE_MS * 1000000u);
     }
