@@ -372,6 +372,35 @@ void pasta_nv_version_release(pasta_nv_version *v) {
     if (v) v->users--;
 }
 
+/* Tables in the making: how many, and no older state than this is in them. */
+static struct {
+    uint32_t count;
+    uint64_t since;
+} making = {0, PASTA_ABSENT_U64};
+
+static void begin_making(void) {
+    pthread_mutex_lock(&lock);
+    uint64_t now = pasta_nv_objects_version();
+    if (!making.count++ || now < making.since) making.since = now;
+    pthread_mutex_unlock(&lock);
+}
+
+static void end_making(void) {
+    pthread_mutex_lock(&lock);
+    if (!--making.count) making.since = PASTA_ABSENT_U64;
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t pasta_nv_oldest_version(void) {
+    pthread_mutex_lock(&lock);
+    uint64_t oldest = making.since;
+    for (const pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next)
+        for (const pasta_nv_version *v = p->ended ? NULL : p->versions; v; v = v->next)
+            if (v->users && v->as_of < oldest) oldest = v->as_of;
+    pthread_mutex_unlock(&lock);
+    return oldest;
+}
+
 static pasta_nv_version *spare_version(pasta_nv_prober *p, size_t bytes) {
     pthread_mutex_lock(&lock);
     pasta_nv_version **link = &p->versions;
@@ -432,7 +461,11 @@ static pasta_nv_version *table_for(pasta_nv_prober *p) {
     if (v && v->as_of == pasta_nv_objects_version()) v->users++;
     else v = NULL;
     pthread_mutex_unlock(&lock);
-    if (!v && !(v = build_version(p)) && !__atomic_exchange_n(&p->short_of_memory, true, __ATOMIC_RELAXED))
+    if (v) return v;
+    begin_making();
+    v = build_version(p);
+    end_making();
+    if (!v && !__atomic_exchange_n(&p->short_of_memory, true, __ATOMIC_RELAXED))
         pasta_say("probes: no room on device %d for the table of objects: raise probes.memory", p->at.device);
     return v;
 }

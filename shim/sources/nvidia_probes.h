@@ -117,6 +117,7 @@ bool pasta_nv_probed(pasta_nv_prober *p, int32_t result, const char *call);
 uint64_t pasta_nv_hash_bytes(const pasta_nv_hash *h);
 void pasta_nv_batch_recycle(pasta_nv_batch *b);
 void pasta_nv_version_release(pasta_nv_version *v); /* NULL is none; the lock is held */
+uint64_t pasta_nv_oldest_version(void); /* state of the allocations that some launch may go by; absent: none */
 
 /* ---- nvidia_readback.c ---- */
 void pasta_nv_readback_start(void);

@@ -303,6 +303,69 @@ static void read_totals(pasta_nv_prober *p, uint64_t stream) {
     free(t.bytes);
 }
 
+/* ---- storage of objects that were freed ---- */
+
+static struct {
+    pasta_nv_left_over *objects;
+    size_t count;
+    uint64_t as_of; /* none of them lived in this state of the allocations, or lives later */
+    uint64_t not_before;
+} leaving; /* of the thread */
+
+static bool clear(pasta_nv_prober *p, uint64_t address, uint64_t words) {
+    if (!words) return true;
+    return pasta_nv_probed(p, pasta_nv.set(address, 0, words * sizeof(uint64_t), p->own_stream), "sanitizerMemset");
+}
+
+/* Brings home what their bins hold, and clears what they had. False: not now. */
+static bool clear_left_over(pasta_nv_prober *p) {
+    const pasta_nv_plan *plan = &pasta_nv_the_plan;
+    uint64_t stripe = pasta_nv_table_bins_room() * plan->bin_words;
+    if (p->broken || __atomic_load_n(&p->ended, __ATOMIC_ACQUIRE)) return true; /* counts no more */
+    if (!p->own_stream || pthread_mutex_trylock(&p->reading) != 0) return false;
+    if (p->bins) read_totals(p, p->own_stream);
+    for (size_t i = 0; i < leaving.count && !p->broken; i++) {
+        const pasta_nv_left_over *o = &leaving.objects[i];
+        for (uint64_t s = 0; s < plan->bin_stripes && p->bins; s++)
+            clear(p, p->bins + (s * stripe + o->bins * plan->bin_words) * sizeof(uint64_t), o->bin_count * plan->bin_words);
+        for (uint64_t n = 0; n < plan->planes; n++)
+            if (p->planes[n]) clear(p, p->planes[n] + o->plane * sizeof(uint64_t), o->plane_count);
+    }
+    if (!p->broken) pasta_nv_probed(p, pasta_nv.stream_wait(p->own_stream), "sanitizerStreamSynchronize");
+    pthread_mutex_unlock(&p->reading);
+    return true;
+}
+
+static void find_left_over(void) {
+    pasta_nv_allocation *live;
+    size_t count;
+    if (!pasta_nv_table_is_scarce() || !pasta_nv_objects(&live, &count, &leaving.as_of)) return;
+    leaving.count = pasta_nv_table_left_over(live, count, &leaving.objects);
+    free(live);
+}
+
+/* Where bins or planes get scarce, those of objects that were freed are used again, once no launch
+ * goes by a table that has them. */
+static void reuse_storage(void) {
+    enum { SHARE_OF_TIME = 10 };
+    uint64_t begin = pasta_now();
+    if (!leaving.count) {
+        if (begin < leaving.not_before) return;
+        find_left_over();
+        leaving.not_before = begin + IDLE_NS;
+    }
+    if (leaving.count) {
+        if (pasta_nv_oldest_version() < leaving.as_of) return;
+        for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next)
+            if (!clear_left_over(p)) return; /* once more, later: to clear twice does no harm */
+        for (size_t i = 0; i < leaving.count; i++) pasta_nv_table_give_back(leaving.objects[i].number);
+        leaving.not_before = begin + SHARE_OF_TIME * (pasta_now() - begin);
+    }
+    free(leaving.objects);
+    leaving.objects = NULL;
+    leaving.count = 0;
+}
+
 /* ---- the thread ---- */
 
 static uint64_t own_stream(pasta_nv_prober *p) {
@@ -382,6 +445,7 @@ static void *run(void *unused) {
         pthread_mutex_unlock(&reader.lock);
         waiting = false;
         for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next) waiting |= attend(p, finish);
+        if (!finish) reuse_storage();
         if (finish && !waiting) break;
     }
     pthread_mutex_lock(&reader.lock);

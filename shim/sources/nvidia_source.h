@@ -106,6 +106,16 @@ typedef struct pasta_nv_binned {
 
 uint64_t pasta_nv_table_bins_used(void);
 uint64_t pasta_nv_table_bins_room(void);
+typedef struct pasta_nv_left_over {
+    uint32_t number, bins, bin_count, plane, plane_count; /* bins, and words of every plane */
+} pasta_nv_left_over;
+
+/* Whether more than half of the bins or planes is taken. */
+bool pasta_nv_table_is_scarce(void);
+/* What objects have that are not among these; the caller frees it. */
+size_t pasta_nv_table_left_over(const pasta_nv_allocation *live, size_t count, pasta_nv_left_over **objects);
+/* Nobody uses it any more, and it is cleared on every device. */
+void pasta_nv_table_give_back(uint32_t number);
 /* The object with bins that follows `object` (all zero: the first). False: none. */
 bool pasta_nv_table_next_binned(pasta_nv_binned *object);
 

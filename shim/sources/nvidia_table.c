@@ -13,38 +13,108 @@
 
 enum { BUCKETS_PER_RANGE = 2, LEAST_BUCKETS = 64, GRANULES_PER_WORD = 32, MOST_SHIFT = 40 };
 
-/* ---- what an object has beside its range: given once, kept while it lives ---- */
+/* ---- what an object has beside its range: given once, kept while it lives and is in use ---- */
 
 typedef struct storage {
-    uint32_t bins, bin_count, plane;
+    uint32_t bins, bin_count, plane, plane_count;
     uint8_t bin_shift, plane_shift, known;
 } storage;
+
+typedef struct piece {
+    uint32_t first, count;
+} piece;
+
+/* Bins, or words of planes. */
+typedef struct pool {
+    uint32_t all;
+    uint32_t used; /* never given out: from here on */
+    uint32_t back; /* given back, below that: `pieces`, by place, none beside another */
+    piece *pieces;
+    size_t count, room;
+} pool;
 
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 static pasta_nv_storage room;
 static storage *given; /* by object number */
 static size_t given_room;
-static uint64_t bins_used, planes_used;
+static pool bins, planes;
 
-void pasta_nv_table_storage(pasta_nv_storage storage) { room = storage; }
+void pasta_nv_table_storage(pasta_nv_storage storage) {
+    room = storage;
+    bins.all = storage.bins;
+    planes.all = storage.planes;
+}
 
-static uint32_t take(uint64_t bytes, uint64_t unit, uint32_t all, uint64_t *used, uint8_t *shift, uint32_t *count) {
+static bool take_back(pool *p, uint32_t wanted, uint32_t *first) {
+    for (size_t i = 0; i < p->count; i++) {
+        piece *here = &p->pieces[i];
+        if (here->count < wanted) continue;
+        *first = here->first;
+        here->first += wanted;
+        here->count -= wanted;
+        p->back -= wanted;
+        if (!here->count) memmove(here, here + 1, (--p->count - i) * sizeof *here);
+        return true;
+    }
+    return false;
+}
+
+static uint32_t take(pool *p, uint64_t bytes, uint64_t unit, uint8_t *shift, uint32_t *count) {
     *count = 0;
-    if (!all) return PASTA_ABSENT_U32;
+    if (!p->all) return PASTA_ABSENT_U32;
     for (; *shift < MOST_SHIFT; ++*shift) { /* coarser where there is no room */
-        uint64_t wanted = ((bytes - 1) >> *shift) / unit + 1;
+        uint64_t wanted = ((bytes - 1) >> *shift) / unit + 1, fresh = p->all - p->used;
         /* no object takes more than half of what is left, so that later ones get some */
-        if (wanted > (all - *used + 1) / 2) continue;
-        uint32_t first = (uint32_t)*used;
-        *used += wanted;
+        if (wanted > (fresh + p->back + 1) / 2) continue;
+        uint32_t first;
+        if (!take_back(p, (uint32_t)wanted, &first)) {
+            if (wanted > fresh) continue;
+            first = p->used;
+            p->used += (uint32_t)wanted;
+        }
         *count = (uint32_t)wanted;
         return first;
     }
     return PASTA_ABSENT_U32;
 }
 
+static void give_back(pool *p, uint32_t first, uint32_t count) {
+    if (!count) return;
+    size_t at = 0;
+    while (at < p->count && p->pieces[at].first < first) at++;
+    piece *before = at ? &p->pieces[at - 1] : NULL, *after = at < p->count ? &p->pieces[at] : NULL;
+    bool joins_before = before && before->first + before->count == first;
+    bool joins_after = after && first + count == after->first;
+    if (joins_before && joins_after) {
+        before->count += count + after->count;
+        memmove(after, after + 1, (--p->count - at) * sizeof *after);
+    } else if (joins_before) {
+        before->count += count;
+    } else if (joins_after) {
+        after->first = first;
+        after->count += count;
+    } else {
+        if (p->count == p->room) {
+            size_t wanted = 2 * p->room + 16;
+            piece *grown = realloc(p->pieces, wanted * sizeof *grown);
+            if (!grown) return; /* what cannot be written down is not used again */
+            p->pieces = grown;
+            p->room = wanted;
+        }
+        memmove(&p->pieces[at + 1], &p->pieces[at], (p->count++ - at) * sizeof *p->pieces);
+        p->pieces[at] = (piece){first, count};
+    }
+    p->back += count;
+    const piece *last = &p->pieces[p->count - 1];
+    if (last->first + last->count != p->used) return;
+    p->used = last->first;
+    p->back -= last->count;
+    p->count--;
+}
+
 static storage storage_of(const pasta_nv_allocation *a) { /* changing held */
-    storage none = {PASTA_ABSENT_U32, 0, PASTA_ABSENT_U32, room.bin_shift, room.plane_shift, 1};
+    storage none = {.bins = PASTA_ABSENT_U32, .plane = PASTA_ABSENT_U32, .bin_shift = room.bin_shift,
+                    .plane_shift = room.plane_shift, .known = 1};
     if (a->number >= given_room) {
         size_t wanted = 2 * (size_t)a->number + 64;
         storage *grown = realloc(given, wanted * sizeof *grown);
@@ -56,17 +126,16 @@ static storage storage_of(const pasta_nv_allocation *a) { /* changing held */
     storage *s = &given[a->number];
     if (!s->known) {
         *s = none;
-        uint32_t words;
-        s->bins = take(a->bytes, 1, room.bins, &bins_used, &s->bin_shift, &s->bin_count);
+        s->bins = take(&bins, a->bytes, 1, &s->bin_shift, &s->bin_count);
         if (a->address % 16 == 0) /* so that no access lies in two granules */
-            s->plane = take(a->bytes, GRANULES_PER_WORD, room.planes, &planes_used, &s->plane_shift, &words);
+            s->plane = take(&planes, a->bytes, GRANULES_PER_WORD, &s->plane_shift, &s->plane_count);
     }
     return *s;
 }
 
 uint64_t pasta_nv_table_bins_used(void) {
     pthread_mutex_lock(&changing);
-    uint64_t used = bins_used;
+    uint64_t used = bins.used;
     pthread_mutex_unlock(&changing);
     return used;
 }
@@ -83,6 +152,40 @@ bool pasta_nv_table_next_binned(pasta_nv_binned *object) {
     }
     pthread_mutex_unlock(&changing);
     return found;
+}
+
+bool pasta_nv_table_is_scarce(void) {
+    pthread_mutex_lock(&changing);
+    bool scarce = bins.used - bins.back > bins.all / 2 || planes.used - planes.back > planes.all / 2;
+    pthread_mutex_unlock(&changing);
+    return scarce;
+}
+
+size_t pasta_nv_table_left_over(const pasta_nv_allocation *live, size_t count, pasta_nv_left_over **objects) {
+    size_t found = 0;
+    pthread_mutex_lock(&changing);
+    uint8_t *lives = calloc(given_room + 1, 1);
+    *objects = malloc((given_room + 1) * sizeof **objects);
+    for (size_t i = 0; lives && i < count; i++)
+        if (live[i].number < given_room) lives[live[i].number] = 1;
+    for (size_t number = 1; lives && *objects && number < given_room; number++) {
+        const storage *s = &given[number];
+        if (lives[number] || !(s->bin_count || s->plane_count)) continue;
+        (*objects)[found++] = (pasta_nv_left_over){(uint32_t)number, s->bins, s->bin_count, s->plane, s->plane_count};
+    }
+    pthread_mutex_unlock(&changing);
+    free(lives);
+    return found;
+}
+
+void pasta_nv_table_give_back(uint32_t number) {
+    pthread_mutex_lock(&changing);
+    storage *s = &given[number];
+    give_back(&bins, s->bins, s->bin_count);
+    give_back(&planes, s->plane, s->plane_count);
+    s->bins = s->plane = PASTA_ABSENT_U32;
+    s->bin_count = s->plane_count = 0;
+    pthread_mutex_unlock(&changing);
 }
 
 /* ---- clusters ---- */

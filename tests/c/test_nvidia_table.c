@@ -250,6 +250,54 @@ static void storage(uint32_t bins_room, uint32_t planes_room) {
     CHECK(listed == bin_count);
 }
 
+/* What objects left is given back now and then: those that live share nothing, and in the end all is
+ * free. */
+static void reused(uint32_t bins_room, uint32_t planes_room) {
+    enum { ROUNDS = 4000, ALIVE = 40 };
+    pasta_nv_table_storage((pasta_nv_storage){12, 5, bins_room, planes_room});
+    pasta_nv_allocation alive[ALIVE];
+    uint64_t bins_of[ROUNDS + 1] = {0}, planes_of[ROUNDS + 1] = {0}; /* of objects that have some: how many */
+    bool was_scarce = false, was_not = false;
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        uint64_t begin = 0x7f0000000000 + (i % ALIVE) * (UINT64_C(16) << 30);
+        alive[i % ALIVE] = (pasta_nv_allocation){.address = begin, .bytes = 1 + below(1 << (12 + below(14))), .number = i + 1};
+        size_t count = i < ALIVE ? i + 1 : ALIVE;
+        pasta_object_table *table = table_of(alive, count);
+        const pasta_object_range *ranges = (const void *)(uintptr_t)table->ranges;
+        piece bins[ALIVE], planes[ALIVE];
+        size_t bin_count = 0, plane_count = 0;
+        for (size_t n = 0; n < count; n++) {
+            const pasta_object_range *r = &ranges[n];
+            uint64_t wanted = ((r->size - 1) >> r->bin_shift) + 1, words = ((r->size - 1) >> r->plane_shift) / 32 + 1;
+            if (r->bins != PASTA_ABSENT_U32) bins[bin_count++] = (piece){r->bins, r->bins + wanted};
+            if (r->plane != PASTA_ABSENT_U32) planes[plane_count++] = (piece){r->plane, r->plane + words};
+            bins_of[r->number] = r->bins != PASTA_ABSENT_U32 ? wanted : 0;
+            planes_of[r->number] = r->plane != PASTA_ABSENT_U32 ? words : 0;
+        }
+        apart(bins, bin_count, bins_room);
+        apart(planes, plane_count, planes_room);
+        free(table);
+        bool scarce = pasta_nv_table_is_scarce();
+        was_scarce |= scarce;
+        was_not |= !scarce;
+        if (below(20) && i + 1 < ROUNDS) continue;
+        pasta_nv_left_over *left;
+        size_t found = pasta_nv_table_left_over(alive, i + 1 < ROUNDS ? count : 0, &left);
+        for (size_t n = 0; n < found; n++) {
+            CHECK(left[n].bin_count == bins_of[left[n].number] && left[n].plane_count == planes_of[left[n].number]);
+            for (size_t m = 0; i + 1 < ROUNDS && m < count; m++) CHECK(alive[m].number != left[n].number);
+            pasta_nv_table_give_back(left[n].number);
+        }
+        free(left);
+        CHECK(!pasta_nv_table_left_over(alive, i + 1 < ROUNDS ? count : 0, &left));
+        free(left);
+    }
+    CHECK(was_scarce && was_not);
+    CHECK(pasta_nv_table_bins_used() == 0 && !pasta_nv_table_is_scarce());
+    pasta_nv_binned none = {0};
+    CHECK(!pasta_nv_table_next_binned(&none));
+}
+
 int main(int count, char **arguments) {
     CHECK(count == 3);
     state = strtoull(arguments[2], NULL, 0);
@@ -259,6 +307,7 @@ int main(int count, char **arguments) {
     else if (!strcmp(arguments[1], "storage")) storage(1 << 24, 1 << 26);
     else if (!strcmp(arguments[1], "short_storage")) storage(1000, 3000);
     else if (!strcmp(arguments[1], "tiny_storage")) storage(1, 2);
+    else if (!strcmp(arguments[1], "reused")) reused(200000, 400000);
     else if (!strcmp(arguments[1], "no_storage")) storage(0, 0);
     else return 2;
     return 0;

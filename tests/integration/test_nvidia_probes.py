@@ -389,6 +389,40 @@ def test_too_little_memory_is_said_once(play: Play) -> None:
     assert rows(done, "total") == []
 
 
+def test_storage_of_freed_objects_is_used_again(play: Play) -> None:
+    """All have bins of 4 KiB, of which there are for four at a time; each stands for itself."""
+    script = Script()
+    for n in range(9):
+        script.alloc(0x200000000, (512 << 20) - n)
+        script.launch(S, *((0x200003000 + (i << 20) * n, n + 1, 0x10) for i in range(5)))
+        script.free(0x200000000)
+        script.say("sync")
+        script.say("pause")
+    done = play(script)
+    expect(done, script)
+    assert done.notes == []
+
+
+def test_storage_in_use_is_not_used_again(play: Play) -> None:
+    """Of an object that was freed before the kernels that access it ran."""
+    script = Script()
+    script.say("hold", S)
+    for n in range(2):
+        script.alloc(0x200000000, (512 << 20) - n)
+        script.launch(S, (0x200000000 + (n << 20), n + 1, 0x10))
+        script.free(0x200000000)
+    script.alloc(0x300000000, 64 << 20)
+    for n in range(3):
+        script.launch(S + 1, (0x300000000 + (n << 20), n + 5, 0x20))
+        script.say("pause")
+    script.say("release", S)
+    for n in range(2):
+        script.say("sync")
+        script.say("pause")
+        script.launch(S + 1, (0x300000000 + (n << 16), 3, 0x20))
+    expect(play(script), script)
+
+
 def test_modules_come_and_go(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)

@@ -17,6 +17,7 @@ CASES = (
     "short_storage",
     "tiny_storage",
     "no_storage",
+    "reused",
 )
 
 
