@@ -163,7 +163,8 @@ static void set_critical(uint32_t value) {
     if (r) __atomic_store_n(&r->critical, value, __ATOMIC_RELEASE);
 }
 
-static const char *consume(bool start_interpreter) {
+/* In the interpreter of `host`, or one that is started where it is NULL. */
+static const char *consume(const pasta_host_python *host) {
     const char *path = pasta_config("embed");
     void *module = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!module) return path ? dlerror() : "PASTA was built without its embedding module";
@@ -172,20 +173,26 @@ static const char *consume(bool start_interpreter) {
     *(void **)&initialize = dlsym(module, "pasta_embed_initialize");
     *(void **)&run = dlsym(module, "pasta_embed_consume");
     if (!initialize || !run) return "the embedding module lacks its entry points";
-    if (start_interpreter && !initialize(pasta_config("python"), pasta_config("python_path")))
+    if (!host && !initialize(pasta_config("python"), pasta_config("python_path")))
         return "the embedded interpreter did not start";
     pasta_ring *r = pasta_ring_mine();
     if (finishing()) return NULL;
     __atomic_store_n(&r->consumer, PASTA_CONSUMER_embedded, __ATOMIC_RELEASE);
+    /* The lock first: without it cffi would start an interpreter anew while the host's is ending. A
+     * thread that asks for it then is ended there. */
+    if (host && !host->is_initialized()) return NULL;
+    int state = host ? host->ensure() : 0;
+    int answer = run(pasta_ring_path(), !host);
+    if (host) host->release(state);
     /* 1: consumed to the end; anything else: off, and the reason is in the log */
-    return run(pasta_ring_path(), start_interpreter) == 1 ? NULL : "the embedded consumer stopped; see log.txt";
+    return answer == 1 ? NULL : "the embedded consumer stopped; see log.txt";
 }
 
 static const char *start_embedded(void) {
     const char *library = pasta_config("libpython");
     if (!library || !*library) return "the Python that PASTA is installed with has no shared library";
     if (!dlopen(library, RTLD_NOW | RTLD_GLOBAL)) return dlerror();
-    return consume(true);
+    return consume(NULL);
 }
 
 /* Until the program has run for a while, ends, or publishes so much that the ring would be full
@@ -214,7 +221,7 @@ static void *consumer_thread(void *argument) {
             __atomic_store_n(&joined, 1, __ATOMIC_RELEASE);
             why = join_host(&host);
             set_critical(1); /* until Python says otherwise */
-            if (!why) why = finishing() ? NULL : consume(false);
+            if (!why) why = finishing() ? NULL : consume(&host);
         } else if (has_libpython) {
             why = "the program has a Python of its own that PASTA cannot see";
         } else {

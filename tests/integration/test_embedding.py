@@ -254,6 +254,27 @@ def test_multiprocessing(pasta_preload, python_program, method: str) -> None:
     )
 
 
+def test_programs_that_end_while_they_are_joined(pasta_preload, python_program) -> None:
+    """At any moment of it: the host's interpreter is never entered, nor started anew, at its end."""
+    program = python_program(
+        "import multiprocessing, time\n"
+        "def work(seconds):\n"
+        "    launch(1)\n"
+        "    time.sleep(seconds)\n"
+        "if __name__ == '__main__':\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    delays = [0.003 * n for n in range(16)]\n"
+        "    workers = [context.Process(target=work, args=(delay,)) for delay in delays]\n"
+        "    for worker in workers: worker.start()\n"
+        "    for worker in workers: worker.join()\n"
+        "    print([worker.exitcode for worker in workers])\n"
+    )
+    done = pasta_preload(sys.executable, program, options=EMBED_NOW)
+    assert (done.exit_status, done.target_stderr) == (0, "")
+    assert done.stdout == f"{[0] * 16}\n"
+    assert [run.launches for run in done.runs] == [1] * 16
+
+
 def test_interpreter_options_of_the_program(pasta_preload, python_program) -> None:
     """Isolated, without site: a collector is enough, and nothing is printed by Python."""
     program = python_program(HOST.format(seconds=1))
