@@ -255,7 +255,7 @@ def test_multiprocessing(pasta_preload, python_program, method: str) -> None:
 
 
 def test_programs_that_end_while_they_are_joined(pasta_preload, python_program) -> None:
-    """At any moment of it: the host's interpreter is never entered, nor started anew, at its end."""
+    """At any moment of it: the interpreter is never entered, nor started anew, at its end."""
     program = python_program(
         "import multiprocessing, time\n"
         "def work(seconds):\n"
