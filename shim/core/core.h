@@ -112,6 +112,7 @@ void pasta_probe_range(uint32_t name);
 
 /* Opens a file for appending beside this process's ring, named as the ring with `suffix`. -1: see errno. */
 int pasta_open_beside(const char *suffix);
+bool pasta_write_all(int fd, const void *bytes, size_t length); /* goes on after signals */
 
 /* A fresh correlation id (from 1) and launch ordinal (from 0) of this process. */
 uint64_t pasta_next_correlation(void);

@@ -14,12 +14,13 @@
 
 enum { LONGEST = 4096 };
 
-static bool write_all(int fd, const uint8_t *bytes, size_t length) {
+bool pasta_write_all(int fd, const void *bytes, size_t length) {
+    const char *from = bytes;
     while (length) {
-        ssize_t written = write(fd, bytes, length);
+        ssize_t written = write(fd, from, length);
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) return false;
-        bytes += written;
+        from += written;
         length -= (size_t)written;
     }
     return true;
@@ -55,7 +56,7 @@ void pasta_keep_image(uint64_t hash, const void *image, size_t bytes) {
     pasta_signals_hold(&held);
     if (access(path, F_OK) != 0 && take_room(bytes)) {
         int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        bool complete = fd >= 0 && write_all(fd, image, bytes);
+        bool complete = fd >= 0 && pasta_write_all(fd, image, bytes);
         if (fd >= 0) close(fd);
         if (!complete || rename(temporary, path) != 0) {
             unlink(temporary);

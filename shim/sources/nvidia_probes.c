@@ -164,7 +164,6 @@ bool pasta_nv_probes_set_up(const char *api) {
 }
 
 bool pasta_nv_probes_on(void) { return PASTA_UNLIKELY(__atomic_load_n(&plan.on, __ATOMIC_ACQUIRE)); }
-static bool on(void) { return pasta_nv_probes_on(); }
 
 /* ---- errors: probes end for the context, nothing else does ---- */
 
@@ -226,7 +225,7 @@ uint64_t pasta_nv_hash_bytes(const pasta_nv_hash *h) {
 }
 
 void pasta_nv_probes_context(uint64_t context, pasta_nv_place at) {
-    if (!on() || prober_of(context)) return;
+    if (!pasta_nv_probes_on() || prober_of(context)) return;
     pasta_nv_prober *p = calloc(1, sizeof *p);
     if (!p) return;
     p->context = context;
@@ -288,7 +287,7 @@ static void forget_module(pasta_nv_prober *p, uint64_t module) {
 }
 
 void pasta_nv_probes_module(uint64_t context, uint64_t module, bool loaded) {
-    if (!on()) return;
+    if (!pasta_nv_probes_on()) return;
     pasta_nv_prober *p = prober_of(context);
     if (!p) return;
     pthread_mutex_lock(&patching);
@@ -759,7 +758,7 @@ static void ended(pasta_nv_batch *b, uint32_t launches) {
 }
 
 void pasta_nv_probes_launched(uint64_t launch, bool graph) {
-    if (!on()) return;
+    if (!pasta_nv_probes_on()) return;
     if (graph) {
         for (size_t i = 0; i < here.node_count; i++) ended(here.nodes[i].batch, here.nodes[i].begun);
         here.node_count = 0;
@@ -793,7 +792,7 @@ static void mark_all(pasta_nv_prober *p, bool last, uint64_t stream) {
 
 /* Its handle may soon be another stream's. */
 void pasta_nv_probes_stream_ends(uint64_t context, uint64_t stream) {
-    if (!on()) return;
+    if (!pasta_nv_probes_on()) return;
     pasta_nv_prober *p = prober_of(context);
     if (!p || p->broken) return;
     mark_all(p, true, stream);
@@ -812,7 +811,7 @@ void pasta_nv_probes_stream_ends(uint64_t context, uint64_t stream) {
 }
 
 void pasta_nv_probes_synchronised(uint64_t context) {
-    if (!on()) return;
+    if (!pasta_nv_probes_on()) return;
     pasta_nv_prober *p = prober_of(context);
     if (!p || p->broken) return;
     mark_all(p, false, PASTA_NO_STREAM);
@@ -821,7 +820,7 @@ void pasta_nv_probes_synchronised(uint64_t context) {
 
 /* A copy that the program waits for: it will have waited for the kernels before it, too. */
 void pasta_nv_probes_copies(uint64_t context) {
-    if (!on()) return;
+    if (!pasta_nv_probes_on()) return;
     pasta_nv_prober *p = prober_of(context);
     if (!p || p->broken) return;
     mark_all(p, false, PASTA_NO_STREAM);
@@ -829,7 +828,7 @@ void pasta_nv_probes_copies(uint64_t context) {
 }
 
 void pasta_nv_probes_context_ends(uint64_t context) {
-    if (!on()) return;
+    if (!pasta_nv_probes_on()) return;
     pasta_nv_prober *p = prober_of(context);
     if (!p) return;
     if (!p->broken) mark_all(p, true, PASTA_NO_STREAM);
@@ -838,7 +837,7 @@ void pasta_nv_probes_context_ends(uint64_t context) {
 }
 
 void pasta_nv_probes_finish(void) {
-    if (!on()) return;
+    if (!pasta_nv_probes_on()) return;
     for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next)
         if (!p->broken && !p->ended) mark_all(p, true, PASTA_NO_STREAM);
     pasta_nv_readback_finish();

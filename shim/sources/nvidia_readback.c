@@ -61,23 +61,12 @@ static void *extend(text *t, size_t bytes) {
     return memset(place, 0, bytes);
 }
 
-static bool write_all(int file, const char *bytes, size_t length) {
-    while (length) {
-        ssize_t written = write(file, bytes, length);
-        if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return false;
-        bytes += written;
-        length -= (size_t)written;
-    }
-    return true;
-}
-
 static void publish(text *t, const pasta_nv_prober *p) {
     if (!t->used) return;
     pthread_mutex_lock(&reader.lock);
     if (reader.file < 0) reader.file = pasta_open_beside(".probes");
     uint64_t offset = reader.offset;
-    bool written = reader.file >= 0 && write_all(reader.file, t->bytes, t->used);
+    bool written = reader.file >= 0 && pasta_write_all(reader.file, t->bytes, t->used);
     if (written) reader.offset += t->used;
     pthread_mutex_unlock(&reader.lock);
     if (written) {
@@ -185,6 +174,11 @@ static void read_slots(text *t, pasta_nv_batch *b, uint32_t from, uint32_t to, u
     }
 }
 
+/* Nothing of it is left to read, and no launch will take a slot. */
+static bool is_over(const pasta_nv_batch *b) {
+    return b->done == b->used && b->marked == b->used && (b->used == PASTA_NV_SLOTS || b->closed);
+}
+
 /* True if some launch is marked and not yet complete. */
 static bool read_batches(pasta_nv_prober *p, uint64_t own_stream) {
     enum { AT_ONCE = 256 };
@@ -199,7 +193,7 @@ static bool read_batches(pasta_nv_prober *p, uint64_t own_stream) {
         uint32_t complete = __atomic_load_n(b->marker, __ATOMIC_ACQUIRE);
         if (complete > b->used) complete = b->used;
         waiting |= b->marked > complete;
-        bool over = b->done == b->used && b->marked == b->used && (b->used == PASTA_NV_SLOTS || b->closed);
+        bool over = is_over(b);
         if (complete > b->done || over) {
             ready[count].batch = b;
             ready[count].from = b->done;
@@ -216,7 +210,7 @@ static bool read_batches(pasta_nv_prober *p, uint64_t own_stream) {
         pthread_mutex_lock(pasta_nv_probes_lock());
         for (uint32_t slot = b->done; slot < ready[i].to; slot++) pasta_nv_version_release(b->versions[slot]);
         b->done = ready[i].to;
-        bool over = b->done == b->used && b->marked == b->used && (b->used == PASTA_NV_SLOTS || b->closed);
+        bool over = is_over(b);
         pthread_mutex_unlock(pasta_nv_probes_lock());
         if (over) pasta_nv_batch_recycle(b);
     }
@@ -312,9 +306,8 @@ static struct {
     uint64_t not_before;
 } leaving; /* of the thread */
 
-static bool clear(pasta_nv_prober *p, uint64_t address, uint64_t words) {
-    if (!words) return true;
-    return pasta_nv_probed(p, pasta_nv.set(address, 0, words * sizeof(uint64_t), p->own_stream), "sanitizerMemset");
+static void clear(pasta_nv_prober *p, uint64_t address, uint64_t words) {
+    if (words) pasta_nv_probed(p, pasta_nv.set(address, 0, words * sizeof(uint64_t), p->own_stream), "sanitizerMemset");
 }
 
 /* Brings home what their bins hold, and clears what they had. False: not now. */
