@@ -14,21 +14,13 @@ from typing import Final, Literal
 from pasta.errors import PastaError
 from pasta.probes import sass
 from pasta.probes.sass import Function
+from pasta.probes.signatures import ApiError, signatures
 from pasta.table import Table
 
 #: seen: nothing that the probes ask for escaped them. unknown: nothing ran, and the code could
 #: not be read.
 Verdict = Literal["seen", "partly", "unseen", "unknown"]
 
-#: First version of the Sanitizer API with a callback for a kind: ids of sanitizer_patching.h of
-#: 12.6 (the oldest looked at), 12.8, 12.9, 13.0 to 13.5.
-_SANITIZER_SINCE: Final[dict[str, tuple[int, int]]] = {
-    "bulk_store": (12, 9),
-    "bulk_reduction": (12, 9),
-    "bulk_shared": (12, 9),
-    "tensor_load": (13, 3),
-    "tensor_store": (99, 0),  # has an id since 13.3 that is never called: signatures.py
-}
 #: Kinds whose probes see what a generic instruction does, each in its space.
 _GENERIC_SEEN_BY: Final = frozenset({"global", "shared", "local", "remote_shared"})
 _NO_PROBE: Final = {
@@ -51,10 +43,13 @@ class Backend:
     complete: bool = False
 
 
-def sanitizer(version: tuple[int, int]) -> Backend:
-    """The Sanitizer library of a CUDA version, with every kind that its API has."""
-    kinds = frozenset(k for k in sass.SPACES if version >= _SANITIZER_SINCE.get(k, (0, 0)))
-    return Backend(f"the Sanitizer library {version[0]}.{version[1]}", kinds)
+def sanitizer(version: str) -> Backend:
+    """NVIDIA's Sanitizer library, with the kinds that probes have callbacks for in this version."""
+    try:
+        kinds = frozenset(kind for kind in sass.SPACES if signatures(kind, version))
+    except ApiError:  # not known, so that no probe ran
+        kinds = frozenset()
+    return Backend(f"the Sanitizer library {version}", kinds)
 
 
 @dataclass(frozen=True)

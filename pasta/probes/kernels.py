@@ -12,7 +12,6 @@ from pasta.lazy import np
 from pasta.probes import coverage, sass
 from pasta.probes.coverage import REFERENCE, Backend, Code, Coverage
 from pasta.probes.kinds import KINDS
-from pasta.probes.signatures import ApiError, signatures
 from pasta.processors.batch import ABSENT_U64
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class ProbedKernels:
         probes, strings = tool.context._probes, tool.context.strings
         for source, version in probes.sources if probes is not None else ():
             if strings[source] == _NVIDIA:
-                return _sanitizer(strings[version])
+                return coverage.sanitizer(strings[version])
         return REFERENCE
 
     def lines(self, strings: Strings, pcs: NDArray[Any]) -> list[str | None]:
@@ -149,14 +148,6 @@ class ProbedKernels:
 
 
 _NOT_READ = Code(None, "it was not read")
-
-
-def _sanitizer(version: str) -> Backend:
-    try:
-        kinds = frozenset(kind.name for kind in KINDS if signatures(kind.name, version))
-    except ApiError:  # no probe ran
-        kinds = frozenset()
-    return Backend(f"the Sanitizer library {version}", kinds)
 
 
 def _read(images: Images, hash: int, names: Iterable[str], end: float) -> Code:
