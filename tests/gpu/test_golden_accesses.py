@@ -3,6 +3,7 @@ what PASTA's tools say."""
 
 from __future__ import annotations
 
+import collections
 import shutil
 import subprocess
 import warnings
@@ -14,6 +15,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from golden.accesses.expected import SCENARIOS, Counts, Expected, Launch, expected
+
+from pasta.probes.kinds import GROUPS
+from pasta.probes.sass import find_nvdisasm
 
 from . import ncu
 from .conftest import CUDA, EXAMPLES, Run
@@ -286,8 +290,9 @@ def pasta_counts(
     return {key: {column: total[column] for column in present} for key, total in sums.items()}
 
 
-#: The Sanitizer has no callback for these: access_count says so.
+#: The Sanitizer has no callback for these: results say so.
 UNSEEN = {"tensor_store"}
+GLOBAL_KINDS = GROUPS["global_memory"]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -308,3 +313,36 @@ def test_pasta_counts_what_is_expected(kernels: str, profiled: Run, name: str) -
         if others:
             wrong[kernel] = f"also {sorted(others)}"
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    "name", ["stride1", "shared_8way", "local", "async_copy", "bulk", "tensor"]
+)
+def test_coverage_counts_the_instructions_of_the_code(
+    kernels: str, profiled: Run, name: str
+) -> None:
+    """Of each kind as many as the kernel has; a tensor store is told of, and all else is seen."""
+    if find_nvdisasm() is None:
+        pytest.skip("nvdisasm was not found")
+    scenario = expected(name)
+    run = profiled(kernels, name, options=("-t", "access_count", "-t", "coalescing"))
+    if run.status == CANNOT:
+        pytest.skip(run.stderr.strip())
+    assert run.status == 0, run.stdout + run.stderr
+    results = run.directory / "results"
+    rows = {
+        (row["kernel"], row["kind"]): row
+        for row in pq.read_table(results / "access_count" / "coverage.parquet").to_pylist()
+    }
+    for launch in scenario.launches:
+        kinds = collections.Counter(access.kind for access in launch.accesses)
+        for kind, count in kinds.items():
+            row = rows[launch.kernel, kind]
+            assert (row["instructions"], row["patched"]) == (count, kind not in UNSEEN), row
+            assert row["coverage"] == ("partly" if UNSEEN & kinds.keys() else "seen"), row
+    fired = pq.read_table(results / "coalescing" / "coverage.parquet").to_pylist()
+    for row in fired:  # every instruction on global memory runs
+        if row["kind"] in GLOBAL_KINDS and row["patched"]:
+            assert row["executed"] == row["instructions"], row
+    instructions = pq.read_table(results / "coalescing" / "instructions.parquet").to_pylist()
+    assert all((row["line"] or "").partition(":")[0].endswith(".cu") for row in instructions)
