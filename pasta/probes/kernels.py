@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +32,12 @@ class ProbedKernels:
     """Kernels by the id of their name and the hash of their module, as launches tell of them.
 
     `read_code` reads their code once all launches are known; `coverage` then compares it with what
-    a tool's probes ask for and what they saw.
+    a tool's probes ask for and what they saw. `sources`: who saw the launches, and its version, ids
+    of strings; the runtime adds to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sources: Set[tuple[int, int]]) -> None:
+        self._sources = sources
         self._loads: dict[int, list[tuple[int, int]]] = {}  # handle: position, hash
         self._entries: dict[tuple[int, int], set[int]] = {}  # name, hash: where they begin
         self._fired: dict[int, int] = {}  # name: bits of kinds that the CPU executor saw
@@ -79,11 +81,12 @@ class ProbedKernels:
     def read_code(self, images: Images, strings: Strings) -> None:
         """Reads the code of kernels that GPUs ran, for a bounded time; what was not read has its
         reason."""
+        if self._backend(strings) is REFERENCE:
+            return
         end = time.monotonic() + _PATIENCE
         wanted: dict[int, set[int]] = {}
         for name, hash in self._entries:
-            if name not in self._fired:
-                wanted.setdefault(hash, set()).add(name)
+            wanted.setdefault(hash, set()).add(name)
         for hash, names in wanted.items():
             if hash not in self._code:
                 self._code[hash] = _read(images, hash, strings.many(sorted(names)), end)
@@ -92,28 +95,25 @@ class ProbedKernels:
         """What the tool's probes could see of each kernel, by its mangled name."""
         asked = {kind for probe in tool.probes() for kind in probe.kinds}
         counters = _program_counters(tool)
-        backend, strings = self._backend(tool), tool.context.strings
+        strings = tool.context.strings
+        backend = self._backend(strings)
+        patched = asked & backend.kinds
         found = []
         for (name, hash), entries in sorted(self._entries.items()):
+            kernel, code = strings[name], self._code.get(hash, _NOT_READ)
             seen: dict[str, Collection[int] | None] | None = None
-            code, patcher = self._code.get(hash, _NOT_READ), backend
-            if name in self._fired or backend is REFERENCE:
-                patcher, bits = REFERENCE, self._fired.get(name, 0)
-                code = _NOT_READ
+            if backend is REFERENCE:  # a GPU's records are those that some probe chose to write
+                bits = self._fired.get(name, 0)
                 seen = {kind.name: None for kind in KINDS if bits >> kind.number & 1}
             elif counters is not None:
-                seen = _fired_at(code, strings[name], counters, entries)
-            patched = asked & patcher.kinds
+                seen = _fired_at(code, kernel, counters, entries)
             found.append(
-                coverage.cover(
-                    strings[name], code, seen, wanted=asked, patched=patched, backend=patcher
-                )
+                coverage.cover(kernel, code, seen, wanted=asked, patched=patched, backend=backend)
             )
         return found
 
-    def _backend(self, tool: Tool) -> Backend:
-        probes, strings = tool.context._probes, tool.context.strings
-        for source, version in probes.sources if probes is not None else ():
+    def _backend(self, strings: Strings) -> Backend:
+        for source, version in self._sources:
             if strings[source] == _NVIDIA:
                 return coverage.sanitizer(strings[version])
         return REFERENCE

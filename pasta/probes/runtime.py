@@ -42,9 +42,9 @@ class ProbeRuntime:
         self.launches = Launches()
         self.snapshots = Snapshots(objects)
         self.numbers = ObjectNumbers(objects)
-        self.kernels = ProbedKernels()
         #: Who saw the launches, and its version: ids of strings.
         self.sources: set[tuple[int, int]] = set()
+        self.kernels = ProbedKernels(self.sources)
         self.orphans = 0
         self._waiting: list[NDArray[Any]] = []
         self.attach(tools)

@@ -183,6 +183,22 @@ def test_code_that_is_not_known(
     assert result.tables["coverage"].shown == 0
 
 
+def test_records_of_a_gpu_do_not_say_what_ran(modules: dict[int, Code]) -> None:
+    """They are those that some tool's probe chose to write."""
+    modules[1] = Code({"k": function("k", "LDG.E", "LDGSTS.E")})
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    events.launch("k", module=11)
+    events.access(addresses=[0])
+    tool = Total()
+    pipeline = finished(tool, events, modules, [])
+    pipeline.feed_accesses(events.accesses())
+    result = pipeline.finish()["total"]
+    assert rows(result) == [("k", "seen", 1, None)]
+    assert rows(result, "async_copy") == [("k", "seen", 1, None)]
+    assert result.summary == "counted; all 2 such instructions of 1 kernel can be seen"
+
+
 def test_launches_that_were_not_probed_are_left_out(modules: dict[int, Code]) -> None:
     events = Gpu()
     events.launch("k", flags=0)
