@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from golden.accesses.expected import SCENARIOS, Access, expected
 
+from pasta.probes.coverage import cover, read_code, sanitizer
+from pasta.probes.kinds import GROUPS
+
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[2] / "examples" / "cuda"
 # SCENARIO KIND[:OP] FIELD=NUMBER..., counted by hand.
@@ -141,13 +144,22 @@ def program(name: str) -> str | None:
     return shutil.which(name, path=path)
 
 
-def test_kernels_have_exactly_the_instructions_that_are_counted(tmp_path: Path) -> None:
-    nvcc, cuobjdump = program("nvcc"), program("cuobjdump")
-    if not nvcc or not cuobjdump or not program("nvdisasm"):
-        pytest.skip("nvcc, cuobjdump or nvdisasm was not found")
-    cubin = tmp_path / "kernels.cubin"
-    command = [nvcc, "-std=c++17", "-O2", "-arch=sm_90", "-cubin", f"-I{EXAMPLES}"]
-    subprocess.run([*command, str(HERE / "kernels.cu"), "-o", str(cubin)], check=True)
+@pytest.fixture(scope="module")
+def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels, compiled for sm_90."""
+    nvcc = program("nvcc")
+    if not nvcc or not program("nvdisasm"):
+        pytest.skip("nvcc or nvdisasm was not found")
+    output = tmp_path_factory.mktemp("kernels") / "kernels.cubin"
+    command = [nvcc, "-std=c++17", "-O2", "-lineinfo", "-arch=sm_90", "-cubin", f"-I{EXAMPLES}"]
+    subprocess.run([*command, str(HERE / "kernels.cu"), "-o", str(output)], check=True)
+    return output
+
+
+def test_kernels_have_exactly_the_instructions_that_are_counted(cubin: Path) -> None:
+    cuobjdump = program("cuobjdump")
+    if not cuobjdump:
+        pytest.skip("cuobjdump was not found")
     dump = [cuobjdump, "-sass", str(cubin)]
     path = f"{Path(str(program('nvdisasm'))).parent}{os.pathsep}{os.environ['PATH']}"
     text = subprocess.run(
@@ -165,3 +177,26 @@ def test_kernels_have_exactly_the_instructions_that_are_counted(tmp_path: Path) 
                 if found[launch.kernel] != wanted:
                     wrong[name, launch.kernel] = (found[launch.kernel], wanted)
     assert not wrong
+
+
+def test_coverage_knows_the_instructions(cubin: Path) -> None:
+    """Of each kind as many as are counted, and what no library sees is told of."""
+    library = sanitizer("13.5")
+    wanted = set(GROUPS["memory"])
+    code = read_code(cubin)
+    for name in SCENARIOS:
+        for launch in expected(name).launches:
+            if not launch.exact or launch.kernel == "from_module":
+                continue
+            found = cover(
+                launch.kernel, code, None,
+                wanted=wanted, patched=wanted & library.kinds, backend=library,
+            )  # fmt: skip
+            counted = Counter(a.kind for a in launch.accesses if a.kind in wanted)
+            rows = {row.kind: row.instructions for row in found.kinds if row.wanted}
+            # memory of a cluster is accessed by generic instructions
+            rows["remote_shared"] = (rows["remote_shared"] or 0) + (rows.pop("generic", 0) or 0)
+            assert {kind: count for kind, count in rows.items() if count} == counted, launch.kernel
+            assert found.verdict == ("partly" if "tensor_store" in counted else "seen")
+            lines = code.functions and code.functions[launch.kernel].instructions
+            assert lines and all((each.file or "").endswith("kernels.cu") for each in lines)
