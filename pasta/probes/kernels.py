@@ -159,7 +159,10 @@ def _read(images: Images, hash: int, names: Iterable[str], end: float) -> Code:
     left = end - time.monotonic()
     if left <= 0:
         return Code(None, f"reading the code of other kernels took {_PATIENCE:g} s")
-    return coverage.read_code(path, list(names), cache=paths.cache("sass"), timeout=left)
+    try:
+        return coverage.read_code(path, list(names), cache=paths.cache("sass"), timeout=left)
+    except Exception as error:  # no module may cost a run its results
+        return Code(None, f"reading it failed: {type(error).__name__}: {error}")
 
 
 def _program_counters(tool: Tool) -> NDArray[Any] | None:

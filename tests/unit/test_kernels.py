@@ -220,6 +220,21 @@ def test_reading_code_takes_a_bounded_time(
     )
 
 
+def test_a_module_that_nobody_foresaw_costs_no_result(
+    modules: dict[int, Code], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> Code:
+        raise ValueError("no such opcode")
+
+    monkeypatch.setattr(coverage, "read_code", fail)
+    modules[1] = Code({})
+    events = Gpu()
+    events.add("module_load", handle=11, hash=1)
+    events.launch("k", module=11)
+    result = result_of(Total(), events, modules)
+    assert "is not known (reading it failed: ValueError: no such opcode)" in result.summary
+
+
 def test_the_reference_accelerator_hides_nothing() -> None:
     events = Events()
     events.launch("reads")
