@@ -194,21 +194,12 @@ static void fork_children(void) {
 
 static void case_fork(void) { in_threads(fork_children); }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} cases[] = {
+static const test_case cases[] = {
     {"model", case_model},     {"own_array", case_own_array}, {"wrong", case_wrong},
     {"bounded", case_bounded}, {"threads", case_threads},     {"fork", case_fork},
 };
 
 int main(int count, char **arguments) {
     if (count > 2) steps = (unsigned)strtoul(arguments[2], NULL, 10);
-    for (size_t i = 0; count > 1 && i < sizeof cases / sizeof *cases; i++) {
-        if (strcmp(arguments[1], cases[i].name)) continue;
-        cases[i].run();
-        return 0;
-    }
-    fprintf(stderr, "no such case\n");
-    return 2;
+    return RUN_CASE(cases, count > 1 ? arguments[1] : NULL);
 }

@@ -532,10 +532,7 @@ static void case_interrupted(void) {
     CHECK(consume(&c, false) == taken);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} cases[] = {
+static const test_case cases[] = {
     {"order", case_order},
     {"wrap", case_wrap},
     {"many", case_many},
@@ -566,11 +563,5 @@ __attribute__((constructor(101))) static void early(void) {
 
 int main(int count, char **arguments) {
     if (count > 2) events = (unsigned)strtoul(arguments[2], NULL, 10);
-    for (size_t i = 0; count > 1 && i < sizeof cases / sizeof *cases; i++) {
-        if (strcmp(arguments[1], cases[i].name)) continue;
-        cases[i].run();
-        return 0;
-    }
-    fprintf(stderr, "no such case\n");
-    return 2;
+    return RUN_CASE(cases, count > 1 ? arguments[1] : NULL);
 }

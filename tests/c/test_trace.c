@@ -339,10 +339,7 @@ static void case_speed(void) {
            100.0 * (double)t->waited / (double)(pasta_now() - start));
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} cases[] = {
+static const test_case cases[] = {
     {"one", case_one},           {"many", case_many},     {"seal", case_seal},
     {"threads", case_threads},   {"steps", case_steps},   {"numbers", case_numbers},
     {"killed", case_killed},     {"fork", case_fork},     {"dead_consumer", case_dead_consumer},
@@ -351,11 +348,5 @@ static const struct {
 
 int main(int count, char **arguments) {
     if (count > 2) records = strtoull(arguments[2], NULL, 10);
-    for (size_t i = 0; count > 1 && i < sizeof cases / sizeof *cases; i++) {
-        if (strcmp(arguments[1], cases[i].name)) continue;
-        cases[i].run();
-        return 0;
-    }
-    fprintf(stderr, "no such case\n");
-    return 2;
+    return RUN_CASE(cases, count > 1 ? arguments[1] : NULL);
 }

@@ -213,20 +213,12 @@ static void speed(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } cases[] = {
+    static const test_case cases[] = {
         {"always", always}, {"launches", launches}, {"steps", in_steps}, {"seconds", seconds}, {"every", every},
         {"counted", counted}, {"forked", forked}, {"budget_launches", budget_launches},
         {"budget_steps", budget_steps}, {"budget_cheap", budget_cheap}, {"budget_then_steps", budget_then_steps},
         {"select", select_kernels}, {"step_ranges", step_ranges}, {"wrong_expression", wrong_expression},
         {"threads", threads}, {"budget_threads", budget_threads}, {"speed", speed},
     };
-    for (size_t i = 0; argc > 1 && i < sizeof cases / sizeof *cases; i++)
-        if (!strcmp(argv[1], cases[i].name)) {
-            cases[i].run();
-            return 0;
-        }
-    return 2;
+    return RUN_CASE(cases, argc > 1 ? argv[1] : NULL);
 }
