@@ -144,7 +144,7 @@ class Coverage:
     """What the probes of a kernel could see, kind by kind.
 
     `reasons` say what is missing, `notes` what to bear in mind where nothing may be. `known`: the
-    code was read.
+    code was read; `unread`: why not, where it could hide something.
     """
 
     kernel: str
@@ -153,6 +153,7 @@ class Coverage:
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     known: bool = True
+    unread: str = ""
 
 
 @dataclass
@@ -223,13 +224,17 @@ def cover(
         if asked and not installed and instructions != 0:
             reason = _why(kind, visible, backend, counted)
         rows.append(KindCoverage(kind, instructions, ran, did, asked, visible, installed, reason))
+    unread = ""
+    if counted is None and not backend.complete:
+        unread = code.reason or "the module's code does not have this kernel"
     return Coverage(
         kernel,
         tuple(rows),
         _verdict(rows, counted is not None or backend.complete),
         tuple(_sentence(row) for row in rows if row.missed),
-        () if backend.complete else tuple(_notes(rows, counted, executed, code, wanted)),
+        () if backend.complete else tuple(_notes(rows, counted, executed, unread, wanted)),
         counted is not None,
+        unread,
     )
 
 
@@ -304,12 +309,11 @@ def _notes(
     rows: Sequence[KindCoverage],
     counted: _Counted | None,
     executed: Mapping[str, set[int]],
-    code: Code,
+    unread: str,
     wanted: Collection[str],
 ) -> list[str]:
     if counted is None:
-        reason = code.reason or "the module's code does not have this kernel"
-        return [f"from what fired{_NOT_KNOWN}{reason}"]
+        return [f"from what fired; what else the code contains is not known: {unread}"]
     notes = []
     for row in rows:
         if row.kind == sass.GENERIC and row.wanted:
@@ -338,7 +342,6 @@ def _notes(
 # ---- reports -------------------------------------------------------------------------------
 
 _SHOWN = 20
-_NOT_KNOWN = "; what else the code contains is not known: "
 
 
 def summary(coverages: Sequence[Coverage], names: Mapping[str, str] | None = None) -> str:
@@ -350,10 +353,10 @@ def summary(coverages: Sequence[Coverage], names: Mapping[str, str] | None = Non
         name = (names or {}).get(missed[0].kernel, missed[0].kernel)
         kernels = f"{len(missed):,} of {_plural(len(coverages), 'kernel')}"
         parts.append(f"{kernels} seen only in part ({name}: {missed[0].reasons[0]})")
-    unread = [each for each in coverages if each.notes and not each.known]
+    unread = [each for each in coverages if each.unread]
     if unread:
-        reason = unread[0].notes[0].partition(_NOT_KNOWN)[2]
-        text = f"what the code of {_plural(len(unread), 'kernel')} contains is not known ({reason})"
+        kernels = _plural(len(unread), "kernel")
+        text = f"what the code of {kernels} contains is not known ({unread[0].unread})"
         blind = dict.fromkeys(row.kind for each in unread for row in each.kinds if row.missed)
         parts.append(text + (f": {', '.join(blind)} would not be seen" if blind else ""))
     known = [each for each in coverages if each.known]
