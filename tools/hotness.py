@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import Histogram, probe
-from pasta.probes.accumulators import combined
+from pasta.probes.accumulators import combined, group_starts
 from pasta.processors.object_names import (
     OBJECT_HIDDEN,
     OBJECT_UNITS,
@@ -14,7 +14,7 @@ from pasta.processors.object_names import (
     object_names,
     object_sizes,
 )
-from pasta.table import Figure, Table, absent_where, formatted, shares
+from pasta.table import Column, Figure, Table, Unit, absent_where, formatted, shares
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 #: Of a heat map; an object with more bins shows several in each.
 _POINTS = 512
+_PART_UNITS: dict[str, Unit] = {"hottest": "address", "hottest_share": "share"}
+_PART_LABELS = {
+    "bins_touched": "parts touched",
+    "bins": "parts",
+    "hottest": "hottest at",
+    "hottest_share": "of the object's accesses",
+}
 
 
 class Hotness(Tool):
@@ -58,10 +65,7 @@ class Hotness(Tool):
         hottest_first = ~rows["count"]
         rows = rows[np.lexsort([hottest_first, *(rows[key] for key in reversed(keys))])]
         types = [*((key, rows.dtype[key]) for key in keys), *((name, "u8") for name in fields)]
-        new = np.ones(len(rows), bool)
-        if len(rows):
-            new[1:] = np.any([rows[key][1:] != rows[key][:-1] for key in keys], axis=0)
-        starts = np.flatnonzero(new)
+        starts = group_starts(rows, keys)
         found = np.zeros(len(starts), types)
         if len(starts):
             for key in keys:
@@ -73,29 +77,27 @@ class Hotness(Tool):
             found["bins"] = np.maximum(-(-sizes.astype(np.int64) // self.bin), 1)
         return found
 
+    def _parts(self, rows: NDArray[Any]) -> dict[str, Column]:
+        """Columns of what `_by` knows of parts; absent for what is in no known object."""
+        unknown = rows["object"] < 0
+        return {
+            "bins_touched": absent_where(rows["touched"], unknown),
+            "bins": absent_where(rows["bins"], unknown),
+            "hottest": absent_where(rows["hottest"] * np.uint64(self.bin), unknown),
+            "hottest_share": absent_where(rows["most"] / np.maximum(rows["accesses"], 1), unknown),
+        }
+
     def _windows(self, rows: NDArray[Any]) -> Table:
         """What was accessed when: a row for each window and object."""
-        known = rows["object"] >= 0
-        hottest = rows["hottest"] * np.uint64(self.bin)
         return Table(
             {
                 "window": rows["window"],
                 **object_columns(self.context.objects, rows["object"]),
                 "accesses": rows["accesses"],
-                "bins_touched": absent_where(rows["touched"], ~known),
-                "bins": absent_where(rows["bins"], ~known),
-                "hottest": absent_where(hottest, ~known),
-                "hottest_share": absent_where(
-                    rows["most"] / np.maximum(rows["accesses"], 1), ~known
-                ),
+                **self._parts(rows),
             },
-            units={"hottest": "address", "hottest_share": "share", **OBJECT_UNITS},
-            labels={
-                "bins_touched": "parts touched",
-                "bins": "parts",
-                "hottest": "hottest at",
-                "hottest_share": "of its accesses",
-            },
+            units={**_PART_UNITS, **OBJECT_UNITS},
+            labels={**_PART_LABELS, "hottest_share": "of its accesses"},
             title=f"Objects by windows of {self.window:,} accesses",
             shown=self.top,
             hidden=OBJECT_HIDDEN,
@@ -136,32 +138,15 @@ class Hotness(Tool):
         )
 
     def _objects(self, objects: NDArray[Any]) -> Table:
-        known = objects["object"] >= 0
         return Table(
             {
                 **object_columns(self.context.objects, objects["object"]),
                 "accesses": objects["accesses"],
                 "share": shares(objects["accesses"], int(objects["accesses"].sum())),
-                "bins_touched": np.ma.MaskedArray(objects["touched"], mask=~known),
-                "bins": np.ma.MaskedArray(objects["bins"], mask=~known),
-                "hottest": np.ma.MaskedArray(objects["hottest"] * np.uint64(self.bin), mask=~known),
-                "hottest_share": np.ma.MaskedArray(
-                    objects["most"] / np.maximum(objects["accesses"], 1), mask=~known
-                ),
+                **self._parts(objects),
             },
-            units={
-                "share": "share",
-                "hottest": "address",
-                "hottest_share": "share",
-                **OBJECT_UNITS,
-            },
-            labels={
-                "share": "of accesses to global memory",
-                "bins_touched": "parts touched",
-                "bins": "parts",
-                "hottest": "hottest at",
-                "hottest_share": "of the object's accesses",
-            },
+            units={"share": "share", **_PART_UNITS, **OBJECT_UNITS},
+            labels={"share": "of accesses to global memory", **_PART_LABELS},
             title=f"Objects by accesses, in parts of {formatted(self.bin, 'bytes')}",
             shown=self.top,
             hidden=OBJECT_HIDDEN,

@@ -89,6 +89,15 @@ def _as_stored(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return values
 
 
+def group_starts(rows: NDArray[Any], keys: Iterable[str]) -> NDArray[Any]:
+    """Where rows with other `keys` than the row before begin; rows of one key are together."""
+    new = np.zeros(len(rows), bool)
+    new[:1] = True
+    for key in keys:
+        new[1:] |= rows[key][1:] != rows[key][:-1]
+    return np.flatnonzero(new)
+
+
 def combined(rows: NDArray[Any], keys: Iterable[str], combine: str = "add") -> NDArray[Any]:
     """Rows with distinct `keys`, sorted by them; other fields are combined by that ufunc."""
     keys = tuple(keys)
@@ -96,13 +105,7 @@ def combined(rows: NDArray[Any], keys: Iterable[str], combine: str = "add") -> N
         return rows
     if keys:
         rows = rows[np.lexsort([rows[key] for key in reversed(keys)])]
-        new = np.zeros(len(rows), bool)
-        new[0] = True
-        for key in keys:
-            new[1:] |= rows[key][1:] != rows[key][:-1]
-        starts = np.flatnonzero(new)
-    else:
-        starts = np.zeros(1, np.intp)
+    starts = group_starts(rows, keys)
     if len(starts) == len(rows):
         return rows
     result = rows[starts]

@@ -184,14 +184,12 @@ def _truth(builder: Any, value: Any) -> Any:
     return builder.icmp_unsigned("!=", value, ir.Constant(value.type, 0))
 
 
-def _ballot(builder: Any, arguments: Values) -> Any:
-    given = [_narrow(builder, arguments[0]), _truth(builder, arguments[1])]
-    return _wide(builder, _call(builder, "llvm.nvvm.vote.ballot.sync", _I32, given))
+def _vote(way: str, result: Any) -> Generate:
+    def generate(builder: Any, arguments: Values) -> Any:
+        given = [_narrow(builder, arguments[0]), _truth(builder, arguments[1])]
+        return _wide(builder, _call(builder, f"llvm.nvvm.vote.{way}.sync", result, given))
 
-
-def _any(builder: Any, arguments: Values) -> Any:
-    given = [_narrow(builder, arguments[0]), _truth(builder, arguments[1])]
-    return _wide(builder, _call(builder, "llvm.nvvm.vote.any.sync", _I1, given))
+    return generate
 
 
 def _first(builder: Any, arguments: Values) -> Any:
@@ -211,8 +209,8 @@ activemask = _define("activemask", 0, _active)
 #: Lanes of `mask` (first argument) that give the same value; by its low 32 bits.
 match_any_sync = _define("match_any_sync", 2, _match(32))
 match_any_sync_64 = _define("match_any_sync_64", 2, _match(64))
-ballot_sync = _define("ballot_sync", 2, _ballot)
-any_sync = _define("any_sync", 2, _any)
+ballot_sync = _define("ballot_sync", 2, _vote("ballot", _I32))
+any_sync = _define("any_sync", 2, _vote("any", _I1))
 #: Whether this lane is the lowest of those in a mask that it belongs to.
 is_first = _define("is_first", 1, _first)
 lane_id = _define("lane_id", 0, _register("laneid"))
