@@ -56,11 +56,12 @@ class AccessCount(Tool):
             code += ATOMIC
         elif access.is_write:
             code += WRITE
-        beyond = access.lanes * (access.bytes - USUAL)
+        beyond = access.bytes - USUAL
         if access.lanes == LANES:
-            maps.by_kind.add(code, full=1, beyond=beyond)
+            maps.by_kind.add(code, full=1, beyond=LANES * beyond)
         else:
-            maps.by_kind.add(code, partial=1, lanes=access.lanes, beyond=beyond)
+            lanes = access.lanes
+            maps.by_kind.add(code, partial=1, lanes=lanes, beyond=lanes * beyond)
 
     # Lanes of one cp.async may read different numbers of bytes, so that each counts its own.
     @probe.on("async_copy")

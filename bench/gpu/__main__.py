@@ -3,7 +3,7 @@
     python bench/gpu [--rounds 3] [--json FILE] [--only TEXT]
 
 Every figure is the median over processes, which are interleaved so that clocks and heat treat all
-alike. Needs nvcc, PyTorch for the training step, and PASTA installed.
+alike. Needs nvcc, PyTorch for the training step, and PASTA installed. Files lie in /dev/shm.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +49,14 @@ WAYS = (
     Way("memory, empty", _tool("EmptyMemory")),
     Way(
         "attribution", _tool("Attribute"), "global, empty",
-        {"vadd": 1.05, "vadd, 4096 objects": 1.10, "resnet18": 1.15},
+        {
+            "vadd": 1.05, "vadd, 4096 objects": 1.10,
+            "resnet18": 1.15, "resnet18, 4096 objects": 1.25,
+        },
     ),
     Way("access_count + working_set + hotness", ("-c", "memory"), "memory, empty",
         {"vadd": 1.6, "resnet18": 1.6}),
+    Way("mem_trace", ("-t", "mem_trace"), "global, empty", {"vadd, 2^20 floats": 50}),
     Way("attribution, 1 step in 100", (*_tool("Attribute"), *STEPS), "empty subscription",
         {"resnet18, 200 steps": 1.30}),
     Way("all three, 1 step in 100", ("-c", "memory", *STEPS), "empty subscription",
@@ -60,10 +65,18 @@ WAYS = (
 #: Ways that a workload is measured in, where not in all.
 ONLY = {
     "vadd, 4096 objects": ("native", "global, empty", "attribution"),
+    "vadd, 2^20 floats": ("native", "global, empty", "mem_trace"),
+    "resnet18, 4096 objects": ("native", "global, empty", "attribution"),
     "resnet18, 200 steps": (
         "native", "empty subscription", "attribution, 1 step in 100", "all three, 1 step in 100",
     ),
 }  # fmt: skip
+
+
+#: Ways that belong to some workloads of ONLY alone.
+RARE = ("mem_trace", "attribution, 1 step in 100", "all three, 1 step in 100")
+#: Bytes of an access record on its way to the collector, for a coalesced access of a warp.
+RECORD = 64
 
 
 def workloads(directory: Path) -> dict[str, list[str]]:
@@ -77,25 +90,64 @@ def workloads(directory: Path) -> dict[str, list[str]]:
     return {
         "vadd": [str(vadd)],
         "vadd, 4096 objects": [str(vadd), "4096"],
+        "vadd, 2^20 floats": [str(vadd), "0", "20"],
         "resnet18": [*train, "--steps", "6", "--warmup", "2"],
+        "resnet18, 4096 objects": [
+            sys.executable,
+            str(HERE / "with_objects.py"),
+            "4096",
+            *train[1:],
+            "--steps",
+            "6",
+            "--warmup",
+            "2",
+        ],
         "resnet18, 200 steps": [*train, "--steps", "200", "--warmup", "2", "--mean", "--mark"],
     }
 
 
+def profiled(options: tuple[str, ...], directory: Path) -> list[str]:
+    """What comes before a command that is to be profiled."""
+    preload = Path(sys.executable).parent / "pasta-preload"
+    found = str(preload) if preload.exists() else shutil.which("pasta-preload")
+    if not found:
+        sys.exit("bench/gpu: pasta-preload was not found: install PASTA first")
+    return [found, "-q", *options, "-f", "-o", str(directory / "run"), "--"]
+
+
 def measured(way: Way, command: list[str], directory: Path) -> float:
     """ms that one process prints."""
-    preload = Path(sys.executable).parent / "pasta-preload"
-    before: list[str] = []
-    if way.options is not None:
-        found = str(preload) if preload.exists() else shutil.which("pasta-preload")
-        if not found:
-            sys.exit("bench/gpu: pasta-preload was not found: install PASTA first")
-        before = [found, "-q", *way.options, "-f", "-o", str(directory / "run"), "--"]
-    done = subprocess.run([*before, *command], capture_output=True, text=True, timeout=TIMEOUT)
+    before = [] if way.options is None else profiled(way.options, directory)
+    done = subprocess.run(
+        [*before, *command], capture_output=True, text=True, timeout=TIMEOUT,
+        env={**os.environ, "TMPDIR": str(directory)},
+    )  # fmt: skip
     figure = re.search(r"_ms=([\d.]+)", done.stderr)
     if done.returncode or not figure:
         sys.exit(f"bench/gpu: {way.name} failed ({done.returncode}):\n{done.stderr[-2000:]}")
     return float(figure[1])
+
+
+def trace_rates(vadd: list[str], directory: Path) -> tuple[float, float]:
+    """GB/s of access records of vadd into files: the whole command, and from 9 to 36 launches."""
+    import pyarrow.dataset as ds
+
+    seconds, gigabytes = [], []
+    for launches in (9, 9, 36):
+        begin = time.perf_counter()
+        subprocess.run(
+            [*profiled(("-t", "mem_trace"), directory), *vadd, "0", "26", str(launches)],
+            check=True, capture_output=True, timeout=TIMEOUT,
+            env={**os.environ, "TMPDIR": str(directory)},
+        )  # fmt: skip
+        seconds.append(time.perf_counter() - begin)
+        parts = sorted((directory / "run" / "results" / "mem_trace").glob("accesses-*.parquet"))
+        records = ds.dataset([str(part) for part in parts]).count_rows()
+        if records != 3 * (1 << 26) // 32 * launches:
+            sys.exit(f"bench/gpu: mem_trace wrote {records} records of {launches} launches")
+        gigabytes.append(records * RECORD / 1e9)
+    rate = (gigabytes[2] - gigabytes[1]) / (seconds[2] - seconds[1])
+    return gigabytes[2] / seconds[2], rate
 
 
 def main() -> None:
@@ -105,28 +157,36 @@ def main() -> None:
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     arguments = parser.parse_args()
     times: dict[str, dict[str, list[float]]] = {}
-    with tempfile.TemporaryDirectory() as temporary:
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as temporary:
         directory = Path(temporary)
-        for name, command in workloads(directory).items():
+        commands = workloads(directory)
+        for name, command in commands.items():
             if arguments.only not in name:
                 continue
             ways = [
                 way for way in WAYS
                 if way.name in ONLY.get(name, (way.name,))
-                and (name in ONLY or "1 step" not in way.name)
+                and (name in ONLY or way.name not in RARE)
             ]  # fmt: skip
             for _ in range(arguments.rounds):
                 for way in ways:
                     found = measured(way, command, directory)
                     times.setdefault(name, {}).setdefault(way.name, []).append(found)
+        rates = trace_rates(commands["vadd"], directory) if arguments.only in ("", "mem_trace") else None
     if arguments.json:
-        arguments.json.write_text(json.dumps(times, indent=1))
+        arguments.json.write_text(json.dumps({**times, "mem_trace, GB/s": rates}, indent=1))
     print(f"{'workload':<22}{'way':<40}{'ms':>10}{'to native':>10}{'to floor':>9}{'most':>7}")
     for name, ways_of in times.items():
         medians = {way: statistics.median(values) for way, values in ways_of.items()}
         for way in WAYS:
             if way.name in medians:
                 print(_line(name, way, medians))
+    if rates:
+        print(
+            f"mem_trace of vadd into {memory}: {rates[0]:.2f} GB/s of records, start and end "
+            f"included; {rates[1]:.2f} GB/s between them (at least 1); 2 bytes an access of a lane"
+        )
 
 
 def _line(name: str, way: Way, medians: dict[str, float]) -> str:

@@ -1,10 +1,13 @@
-// One vadd of 2^26 floats, timed on the device: vadd [SMALL]
-//   SMALL  other allocations, of 64 KiB, that are live meanwhile
-// Prints vadd_ms=MEDIAN of nine launches on stderr.
+// vadd, timed on the device: vadd [SMALL [LOG2 [LAUNCHES]]]
+//   SMALL     other allocations, of 64 KiB, that are live meanwhile (0)
+//   LOG2      of the floats (26)
+//   LAUNCHES  (9)
+// Prints vadd_ms=MEDIAN of the launches on stderr.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cuda_runtime.h>
+#include <vector>
 
 #define CHECK(call)                                                                              \
     do {                                                                                         \
@@ -26,9 +29,11 @@ static void allocate_small(int count) {
 }
 
 int main(int argc, char **argv) {
-    const int n = 1 << 26, small = argc > 1 ? atoi(argv[1]) : 0, rounds = 9;
+    const int small = argc > 1 ? atoi(argv[1]) : 0, n = 1 << (argc > 2 ? atoi(argv[2]) : 26);
+    const int launches = argc > 3 ? atoi(argv[3]) : 9;
     const size_t bytes = n * sizeof(float);
-    float *a, *b, *c, ms[rounds];
+    std::vector<float> ms(launches);
+    float *a, *b, *c;
     allocate_small(small / 2);
     CHECK(cudaMalloc(&a, bytes));
     CHECK(cudaMalloc(&b, bytes));
@@ -46,6 +51,6 @@ int main(int argc, char **argv) {
         CHECK(cudaEventSynchronize(end));
         CHECK(cudaEventElapsedTime(&time, begin, end));
     }
-    std::sort(ms, ms + rounds);
-    fprintf(stderr, "vadd_ms=%.3f\n", ms[rounds / 2]);
+    std::sort(ms.begin(), ms.end());
+    fprintf(stderr, "vadd_ms=%.3f\n", ms[launches / 2]);
 }

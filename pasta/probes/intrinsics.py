@@ -9,7 +9,7 @@ that nvptx.py compiles.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llvmlite import ir
@@ -18,7 +18,7 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from pasta.probes import trace
-from pasta.probes.layout import OFFSETS
+from pasta.probes.layout import BIN_STRIPES, OFFSETS
 
 _I1, _I32, _I64 = (ir.IntType(bits) for bits in (1, 32, 64))
 _GLOBAL = 1  # address space
@@ -151,6 +151,14 @@ def _count(builder: Any, arguments: Values) -> Any:
     return _call(builder, "llvm.ctpop.i64", _I64, arguments)
 
 
+def _again(builder: Any, arguments: Values) -> Any:
+    kind = ir.FunctionType(_I64, [_I64])
+    return builder.call(ir.InlineAsm(kind, "mov.b64 $0, $1;", "=l,l"), arguments)
+
+
+#: The same, of which the compiler knows nothing: what is computed of it is computed anew, which
+#: costs less than a register that holds it meanwhile.
+again = _define("again", 1, _again)
 #: Arithmetic that wraps around: of + - * Numba tells LLVM that they do not.
 plus = _define("plus", 2, lambda builder, arguments: builder.add(*arguments))
 minus = _define("minus", 2, lambda builder, arguments: builder.sub(*arguments))
@@ -193,9 +201,16 @@ def _vote(way: str, result: Any) -> Generate:
 
 
 def _first(builder: Any, arguments: Values) -> Any:
-    below = _call(builder, "llvm.nvvm.read.ptx.sreg.lanemask.lt", _I32, [])
-    lower = builder.and_(_narrow(builder, arguments[0]), below)
+    # Read anew each time: LLVM would keep the special register in one of the few others.
+    below = "mov.u32 $0, %lanemask_lt;\nand.b32 $0, $0, $1;"
+    lower = _assembly(builder, below, "=&r,r", [_narrow(builder, arguments[0])], _I32)
     return _wide(builder, builder.icmp_unsigned("==", lower, ir.Constant(_I32, 0)))
+
+
+def _lowest(builder: Any, arguments: Values) -> Any:
+    below = "mov.u32 $0, %lanemask_le;\nand.b32 $0, $0, $1;\npopc.b32 $0, $0;"
+    lower = _assembly(builder, below, "=&r,r", [_narrow(builder, arguments[0])], _I32)
+    return _wide(builder, builder.icmp_unsigned("==", lower, ir.Constant(_I32, 1)))
 
 
 def _register(name: str) -> Generate:
@@ -213,6 +228,8 @@ ballot_sync = _define("ballot_sync", 2, _vote("ballot", _I32))
 any_sync = _define("any_sync", 2, _vote("any", _I1))
 #: Whether this lane is the lowest of those in a mask that it belongs to.
 is_first = _define("is_first", 1, _first)
+#: The same by another register of the hardware, which ptxas does not keep from one to the other.
+is_lowest = _define("is_lowest", 1, _lowest)
 lane_id = _define("lane_id", 0, _register("laneid"))
 smid = _define("smid", 0, _register("smid"))
 tid_x = _define("tid_x", 0, _register("tid.x"))
@@ -341,22 +358,33 @@ tensor_box = _define("tensor_box", 7, _box, _quadruple)
 # ---- objects ---------------------------------------------------------------------------------
 # In PTX of our own: a patch has fourteen registers for nothing, and 64-bit ones take two.
 
+#: What lanes read together counts: bytes that come out of L1, of which the library's own trampoline
+#: takes most.
 _FIND = """{
 .reg .pred p;
 .reg .b64 base, at, last;
 .reg .b32 low, high, middle, left;
-ld.global.v4.b32 {low, high, middle, left}, [$3];
-mov.b64 base, {low, high};
+ld.global.v4.b32 {left, middle, low, high}, [LAUNCH];
+mov.b64 at, {low, high};
+mul.wide.u32 base, left, BASE_UNIT;
+sub.u64 base, ADDRESS, base;
+shr.u32 left, middle, 8;
 and.b32 middle, middle, 255;
-sub.u64 base, $4, base;
 shr.u64 base, base, middle;
 cvt.u64.u32 last, left;
 setp.gt.u64 p, base, last;
 @p bra other${:uid};
-ld.global.v2.b64 {at, last}, [$3+L_BUCKETS];
-bra bucket${:uid};
+bucket${:uid}:
+cvt.u32.u64 low, base;
+mad.wide.s32 at, low, -4, at;
+ld.global.b32 low, [at+-4];
+setp.ge.s32 p, low, 0;
+@p bra part${:uid};
+and.b32 OBJECT, low, 0x7fffffff;
+WHOLE
+bra done${:uid};
 other${:uid}:
-ld.global.b64 at, [$3+L_TABLE];
+ld.global.b64 at, [LAUNCH+L_TABLE];
 setp.eq.u64 p, at, 0;
 @p bra miss${:uid};
 ld.global.b32 left, [at+T_CLUSTERS];
@@ -365,7 +393,7 @@ setp.eq.u32 p, left, 0;
 @p bra miss${:uid};
 ld.global.b64 base, [at+T_CLUSTER];
 ld.global.v2.b32 {low, high}, [at+T_CLUSTER+C_SHIFT];
-sub.u64 base, $4, base;
+sub.u64 base, ADDRESS, base;
 shr.u64 base, base, low;
 cvt.u64.u32 last, high;
 sub.u32 left, left, 1;
@@ -373,174 +401,284 @@ add.u64 at, at, CLUSTER;
 setp.gt.u64 p, base, last;
 @p bra next${:uid};
 ld.global.b64 at, [at+T_CLUSTER+C_BUCKETS-CLUSTER];
-ld.global.b64 last, [$3+L_RANGES];
-bucket${:uid}:
-shl.b64 base, base, 3;
-add.u64 base, at, base;
-ld.global.v2.b32 {low, high}, [base];
-mov.b64 base, last;
+bra bucket${:uid};
+part${:uid}:
+ld.global.b32 high, [at+-8];
+and.b32 high, high, 0x7fffffff;
+ld.global.b64 last, [LAUNCH+L_RANGES];
 search${:uid}:
 setp.ge.u32 p, low, high;
 @p bra found${:uid};
 add.u32 middle, low, high;
 add.u32 middle, middle, 1;
 shr.u32 middle, middle, 1;
-mad.wide.u32 at, middle, RANGE, base;
-ld.global.b64 at, [at];
-setp.lt.u64 p, $4, at;
+mad.wide.u32 at, middle, RANGE, last;
+ld.global.b64 at, [at+-RANGE];
+setp.lt.u64 p, ADDRESS, at;
 @p sub.u32 high, middle, 1;
 @!p mov.b32 low, middle;
 bra search${:uid};
 found${:uid}:
-mad.wide.u32 $0, low, RANGE, base;
-ld.global.v2.b64 {base, at}, [$0];
-sub.u64 $2, $4, base;
-add.u32 $1, low, 1;
-setp.lt.u64 p, $2, at;
+mad.wide.u32 at, low, RANGE, last;
+ld.global.v2.b64 {base, at}, [at+-RANGE];
+sub.u64 base, ADDRESS, base;
+mov.b32 OBJECT, low;
+PART
+setp.lt.u64 p, base, at;
 @p bra done${:uid};
 miss${:uid}:
-mov.b64 $0, 0;
-mov.b32 $1, 0;
-mov.b64 $2, $4;
+mov.b32 OBJECT, 0;
+MISS
 done${:uid}:
 }"""
-_ROW = """{
+#: The same and the offset in the object.
+_OFFSET = {
+    "WHOLE": """RANGE_OF at, LAUNCH, OBJECT;
+ld.global.b64 at, [at+-RANGE];
+sub.u64 $1, ADDRESS, at;""",
+    "PART": "mov.b64 $1, base;",
+    "MISS": "mov.b64 $1, ADDRESS;",
+    "LAUNCH": "$2",
+    "ADDRESS": "$3",
+    "OBJECT": "$0",
+}
+_NO_OFFSET = {"WHOLE": "", "PART": "", "MISS": "", "LAUNCH": "$1", "ADDRESS": "$2", "OBJECT": "$0"}
+#: Address of the words of $2 in this multiprocessor's stripe of the launch's slot, less those before
+#: the objects.  The row is the index, or is found or taken by the hash of the object's number; what
+#: has no row goes to the last one.
+_AT_ROW = """{
 .reg .pred p;
-.reg .b64 keys, at;
-.reg .b32 mask, key, there;
-mov.b32 $0, $3;
-ld.global.b32 there, [$1+L_SHIFT];
-setp.ge.u32 p, there, 256;
-@p bra done${:uid};
-ld.global.b32 mask, [$1+L_HASH_MASK];
+.reg .b64 words;
+.reg .b32 row, stripe, bytes, mask;
+mov.b32 row, $2;
+ld.global.v2.b64 {$0, words}, [$1+L_SLOT];
+mov.b64 {bytes, mask}, words;
+setp.lt.s32 p, mask, 0;
+@p bra place${:uid};
+{
+.reg .b64 at;
+.reg .b32 rows, key, there;
+ld.global.b32 rows, [$1+L_HASH_MASK];
 mov.b32 key, 0;
-setp.ne.u64 p, $2, 0;
-@p ld.global.b32 key, [$2+R_NUMBER];
-ld.global.b64 keys, [$1+L_KEYS];
-and.b32 $0, key, mask;
+setp.eq.u32 p, $2, 0;
+@p bra keyed${:uid};
+RANGE_OF at, $1, $2;
+ld.global.b32 key, [at+R_NUMBER-RANGE];
+keyed${:uid}:
+and.b32 row, key, rows;
 add.u32 key, key, 1;
 next${:uid}:
-mad.wide.u32 at, $0, 4, keys;
+ld.global.b64 at, [$1+L_KEYS];
+mad.wide.u32 at, row, 4, at;
 ld.global.b32 there, [at];
+setp.eq.u32 p, there, key;
+@p bra hashed${:uid};
 setp.ne.u32 p, there, 0;
 @p bra taken${:uid};
 atom.relaxed.gpu.global.cas.b32 there, [at], 0, key;
 setp.eq.u32 p, there, 0;
-@p bra done${:uid};
-taken${:uid}:
+@p bra hashed${:uid};
 setp.eq.u32 p, there, key;
-@p bra done${:uid};
-add.u32 $0, $0, 1;
-and.b32 $0, $0, mask;
+@p bra hashed${:uid};
+taken${:uid}:
+add.u32 row, row, 1;
+and.b32 row, row, rows;
 sub.u32 there, key, 1;
-and.b32 there, there, mask;
-setp.ne.u32 p, $0, there;
+and.b32 there, there, rows;
+setp.ne.u32 p, row, there;
 @p bra next${:uid};
-add.u32 $0, mask, 1;
+add.u32 row, rows, 1;
+hashed${:uid}:
+}
+ld.global.b64 $0, [$1+L_SLOT];
+ld.global.b32 bytes, [$1+L_STRIPE_BYTES];
+ld.global.b32 mask, [$1+L_STRIPE_MASK];
+place${:uid}:
+mov.u32 stripe, %smid;
+and.b32 stripe, stripe, mask;
+mad.wide.u32 $0, stripe, bytes, $0;
+mad.wide.u32 $0, row, BYTES, $0;
+}"""
+#: Bytes of granules of $2: of those set in $3, the word of granule $4.  The last granule ends with
+#: the object.
+_BYTES = """{
+.reg .pred p;
+.reg .b32 shift, padding, last, bit;
+.reg .b64 size;
+RANGE_OF size, $1, $2;
+ld.global.u8 shift, [size+R_PLANE_SHIFT-RANGE];
+ld.global.b64 size, [size+R_SIZE-RANGE];
+mov.b32 padding, 1;
+shl.b32 padding, padding, shift;
+popc.b32 bit, $3;
+mul.wide.u32 $0, bit, padding;
+sub.u32 padding, padding, 1;
+cvt.u32.u64 bit, size;
+neg.s32 bit, bit;
+and.b32 padding, padding, bit;
+sub.u64 size, size, 1;
+shr.u64 size, size, shift;
+cvt.u32.u64 last, size;
+and.b32 bit, last, 31;
+shr.u32 bit, $3, bit;
+and.b32 bit, bit, 1;
+setp.ne.u32 p, bit, 0;
+xor.b32 last, last, $4;
+setp.lt.and.u32 p, last, 32, p;
+@!p mov.b32 padding, 0;
+cvt.u64.u32 size, padding;
+sub.u64 $0, $0, size;
+}"""
+#: Number of the bin of offset $3 in $2, among those of all objects; all ones: there is none.
+_BIN = """{
+.reg .pred p;
+.reg .b32 shift;
+.reg .b64 at;
+mov.b32 $0, -1;
+setp.eq.u32 p, $2, 0;
+@p bra done${:uid};
+RANGE_OF at, $1, $2;
+ld.global.b32 $0, [at+R_BINS-RANGE];
+setp.eq.u32 p, $0, -1;
+@p bra done${:uid};
+ld.global.u8 shift, [at+R_BIN_SHIFT-RANGE];
+shr.u64 at, $3, shift;
+cvt.u32.u64 shift, at;
+add.u32 $0, $0, shift;
 done${:uid}:
 }"""
-
-
-#: Marks the granule of each lane's access in plane PLANE; $2: descriptor, $3: range, $4: offset.
-#: Lanes that find theirs unmarked go together by word, and one of them marks those of all: $0: how
-#: many it marked first, $1: which; all ones: the object has no granules.  Bits are ORed by rounds,
-#: one for each distinct bit, unless they are a stretch from the first lane's to the last lane's.
+#: Address of the words of a bin in this multiprocessor's stripe.
+_BIN_AT = """{
+.reg .b32 stripe;
+.reg .b64 bytes;
+ld.global.b64 $0, [$1+L_BINS];
+mad.wide.u32 $0, $2, BYTES, $0;
+mov.u32 stripe, %smid;
+and.b32 stripe, stripe, STRIPES;
+ld.global.b64 bytes, [$1+L_BIN_STRIPE];
+.reg .b64 wide;
+cvt.u64.u32 wide, stripe;
+mad.lo.u64 $0, bytes, wide, $0;
+}"""
+#: Marks the granule of each lane's access in plane PLANE; $2: descriptor, $3: object, $4: offset.
+#: Lanes that find theirs unmarked go together by word, and one of them marks those of all: $0: which
+#: it marked first; $1: the granule, all ones: the object has none.  Bits are ORed by rounds, one for
+#: each distinct bit, unless they are a stretch from the first lane's to the last lane's.
 _TOUCH = """{
-.reg .pred p;
-.reg .b32 all, group, first, last, bit, epoch, old, low;
-.reg .b64 at, was;
-mov.b32 $0, -1;
-mov.b32 $1, 0;
-ld.global.b32 low, [$3+R_PLANE];
+.reg .pred p, begun;
+.reg .b32 all, group, first, last, low, old;
+mov.b32 $0, 0;
+mov.b32 $1, -1;
+{
+.reg .b64 at, range;
+.reg .b32 word;
+setp.eq.u32 p, $3, 0;
+@p bra done${:uid};
+RANGE_OF range, $2, $3;
+ld.global.b32 word, [range+R_PLANE-RANGE];
 ld.global.b64 at, [$2+L_PLANES+PLANE];
-setp.eq.u32 p, low, -1;
+setp.eq.u32 p, word, -1;
 setp.eq.or.u64 p, at, 0, p;
 @p bra done${:uid};
-ld.global.u8 first, [$3+R_PLANE_SHIFT];
-EPOCH;
-mov.b32 $0, 0;
-shr.u64 was, $4, first;
-cvt.u32.u64 bit, was;
-shr.u32 first, bit, 5;
-and.b32 bit, bit, 31;
-add.u32 low, low, first;
-mad.wide.u32 at, low, 8, at;
-ld.volatile.global.v2.b32 {low, old}, [at];
-shr.u32 first, low, bit;
-not.b32 first, first;
+ld.global.u8 first, [range+R_PLANE_SHIFT-RANGE];
+shr.u64 range, $4, first;
+cvt.u32.u64 $1, range;
+shr.u32 first, $1, 5;
+add.u32 word, word, first;
+mad.wide.u32 at, word, 8, at;
+ld.relaxed.gpu.global.v2.b32 {low, old}, [at];
+EPOCH first;
+setp.eq.u32 begun, old, first;
+and.b32 first, $1, 31;
+shr.u32 first, low, first;
 and.b32 first, first, 1;
-setp.ne.u32 p, first, 0;
-setp.ne.or.u32 p, old, epoch, p;
-@!p bra done${:uid};
-mov.b64 was, {low, old};
+setp.ne.and.u32 p, first, 0, begun;
+@p bra done${:uid};
 activemask.b32 all;
-cvt.u32.u64 first, at;
-match.any.sync.b32 group, first, all;
+match.any.sync.b32 group, word, all;
+}
 brev.b32 first, group;
 bfind.shiftamt.u32 first, first;
-shfl.sync.idx.b32 first, bit, first, 31, group;
+shfl.sync.idx.b32 first, $1, first, 31, group;
 bfind.u32 last, group;
-shfl.sync.idx.b32 last, bit, last, 31, group;
-match.any.sync.b32 low, bit, group;
-mov.u32 all, %lanemask_lt;
-and.b32 low, low, all;
-setp.eq.u32 p, low, 0;
-vote.sync.ballot.b32 $1, p, group;
-popc.b32 $1, $1;
-setp.lt.u32 p, bit, first;
-setp.gt.or.u32 p, bit, last, p;
+shfl.sync.idx.b32 last, $1, last, 31, group;
+match.any.sync.b32 low, $1, group;
+brev.b32 low, low;
+bfind.shiftamt.u32 low, low;
+mov.u32 all, %laneid;
+setp.eq.u32 p, low, all;
+vote.sync.ballot.b32 $0, p, group;
+popc.b32 $0, $0;
+setp.lt.u32 p, $1, first;
+setp.gt.or.u32 p, $1, last, p;
 vote.sync.any.pred p, p, group;
 sub.u32 low, last, first;
 add.u32 low, low, 1;
-setp.ne.or.u32 p, low, $1, p;
+setp.ne.or.u32 p, low, $0, p;
 @p bra rounds${:uid};
 mov.b32 low, -1;
-sub.u32 $1, 32, $1;
-shr.u32 $1, low, $1;
-shl.b32 $1, $1, first;
+sub.u32 $0, 32, $0;
+shr.u32 $0, low, $0;
+and.b32 first, first, 31;
+shl.b32 $0, $0, first;
 bra marked${:uid};
 rounds${:uid}:
-mov.b32 $1, 0;
+mov.b32 $0, 0;
 mov.b32 last, group;
 round${:uid}:
 brev.b32 first, last;
 bfind.shiftamt.u32 first, first;
-shfl.sync.idx.b32 first, bit, first, 31, group;
+shfl.sync.idx.b32 first, $1, first, 31, group;
+setp.ne.u32 p, $1, first;
+and.b32 first, first, 31;
 mov.b32 low, 1;
 shl.b32 low, low, first;
-or.b32 $1, $1, low;
-setp.ne.u32 p, bit, first;
+or.b32 $0, $0, low;
 vote.sync.ballot.b32 low, p, group;
 and.b32 last, last, low;
 setp.ne.u32 p, last, 0;
 @p bra round${:uid};
 marked${:uid}:
-and.b32 group, group, all;
-setp.ne.u32 p, group, 0;
-@p bra done${:uid};
+brev.b32 first, group;
+bfind.shiftamt.u32 first, first;
+mov.u32 all, %laneid;
+setp.eq.u32 p, all, first;
+@!p mov.b32 $0, 0;
+@!p bra done${:uid};
+{
+.reg .b64 at, was, new;
+.reg .b32 epoch;
+RANGE_OF at, $2, $3;
+ld.global.b32 low, [at+R_PLANE-RANGE];
+shr.u32 first, $1, 5;
+add.u32 low, low, first;
+ld.global.b64 at, [$2+L_PLANES+PLANE];
+mad.wide.u32 at, low, 8, at;
+@begun bra set${:uid};
+EPOCH epoch;
+ld.relaxed.gpu.global.v2.b32 {low, old}, [at];
 setp.eq.u32 p, old, epoch;
 @p bra set${:uid};
-.reg .b64 new, found;
-mov.b64 new, {$1, epoch};
-atom.relaxed.gpu.global.cas.b64 found, [at], was, new;
-mov.b32 old, 0;
-setp.eq.u64 p, found, was;
-@p bra count${:uid};
+mov.b64 was, {low, old};
+mov.b64 new, {$0, epoch};
+atom.relaxed.gpu.global.cas.b64 new, [at], was, new;
+setp.eq.u64 p, new, was;
+@p bra done${:uid};
 set${:uid}:
-atom.relaxed.gpu.global.or.b32 old, [at], $1;
-count${:uid}:
+atom.relaxed.gpu.global.or.b32 old, [at], $0;
 not.b32 old, old;
-and.b32 $1, $1, old;
-popc.b32 $0, $1;
+and.b32 $0, $0, old;
+}
 done${:uid}:
 }"""
 
 
 def _offsets() -> dict[str, int]:
     """Offsets of the structs of pasta_probes.h, and the sizes of two."""
-    from pasta._native import ffi
+    from pasta._native import ffi, lib
 
     values = {
+        "BASE_UNIT": 1 << lib.PASTA_PROBE_BASE_SHIFT,
         "RANGE": ffi.sizeof("pasta_object_range"),
         "CLUSTER": ffi.sizeof("pasta_object_cluster"),
     }
@@ -550,57 +688,101 @@ def _offsets() -> dict[str, int]:
     return values
 
 
+#: End of the range of an object, by its index from 1.
+_RANGE_OF = r"ld.global.b64 \1, [\2+L_RANGES];\nmad.wide.u32 \1, \3, RANGE, \1;"
+
+
 def _placed(text: str) -> str:
     """PTX with the offsets put in, as LLVM's inline assembly wants it."""
+    text = re.sub(r"RANGE_OF (\S+), (\S+), (\S+);", _RANGE_OF, text)
     values = _offsets()
     for name in sorted(values, key=len, reverse=True):
         text = re.sub(rf"\b{name}\b", str(values[name]), text)
     return text
 
 
-_triple = types.UniTuple(_int, 3)
+def _filled(text: str, names: Mapping[str, str]) -> str:
+    for name, value in names.items():
+        text = re.sub(rf"\b{name}\b", lambda _, value=value: value, text)
+    return _placed(text)
 
 
 def _find(builder: Any, arguments: Values) -> Any:
-    kind = ir.LiteralStructType([_I64, _I32, _I64])
-    assembly = ir.InlineAsm(
-        ir.FunctionType(kind, [_I64, _I64]), _placed(_FIND), "=&l,=&r,=&l,l,l", side_effect=True
-    )
+    text = _filled(_FIND, _NO_OFFSET)
+    return _wide(builder, _assembly(builder, text, "=&r,l,l", arguments, _I32))
+
+
+def _find_offset(builder: Any, arguments: Values) -> Any:
+    kind = ir.FunctionType(ir.LiteralStructType([_I32, _I64]), [_I64, _I64])
+    text = _filled(_FIND, _OFFSET)
+    assembly = ir.InlineAsm(kind, text, "=&r,=&l,l,l", side_effect=True)
     return _tuple_of(builder, builder.call(assembly, arguments))
 
 
-def _row(builder: Any, arguments: Values) -> Any:
-    user, found, row = arguments
-    given = [user, found, _narrow(builder, row)]
-    return _wide(builder, _assembly(builder, _placed(_ROW), "=&r,l,l,r,~{memory}", given, _I32))
+def row_address(words: int) -> Any:
+    """An intrinsic that gives where words of an object's row are: descriptor, object → address.
+
+    Add the bytes of the slot's words before the rows, and of the row's before the one meant.
+    """
+    text = _placed(_AT_ROW).replace("BYTES", str(8 * words))
+
+    def generate(builder: Any, arguments: Values) -> Any:
+        given = [arguments[0], _narrow(builder, arguments[1])]
+        return _assembly(builder, text, "=&l,l,r,~{memory}", given, _I64)
+
+    return _define("at_row", 2, generate)
 
 
 def touch_plane(plane: int, by_launch: bool) -> Any:
-    """An intrinsic that marks granules in a plane: descriptor, range, offset → count, bits.
+    """An intrinsic that marks granules in a plane: descriptor, object, offset → bits, granule.
 
-    How many granules, and which of their word, this lane marked first on behalf of all lanes that
-    touch the word; a count of 0xFFFFFFFF: the object has no granules.
+    Which granules of the word this lane marked first on behalf of all lanes that touch it, and its
+    own granule; 0xFFFFFFFF: the object has none.
     """
-    epoch = "ld.global.b32 epoch, [$2+L_EPOCH]" if by_launch else "mov.b32 epoch, 1"
-    text = _placed(_TOUCH).replace("PLANE", str(8 * plane)).replace("EPOCH", _placed(epoch))
+    epoch = r"ld.global.b32 \1, [$2+L_EPOCH];" if by_launch else r"mov.b32 \1, 1;"
+    text = _placed(re.sub(r"EPOCH (\w+);", epoch, _TOUCH)).replace("PLANE", str(8 * plane))
 
     def generate(builder: Any, arguments: Values) -> Any:
-        kind = ir.LiteralStructType([_I32, _I32])
-        assembly = ir.InlineAsm(
-            ir.FunctionType(kind, [_I64, _I64, _I64]), text, "=&r,=&r,l,l,l,~{memory}",
-            side_effect=True,
-        )  # fmt: skip
-        return _tuple_of(builder, builder.call(assembly, arguments))
+        kind = ir.FunctionType(ir.LiteralStructType([_I32, _I32]), [_I64, _I32, _I64])
+        assembly = ir.InlineAsm(kind, text, "=&r,=&r,l,r,l,~{memory}", side_effect=True)
+        user, object, offset = arguments
+        return _tuple_of(builder, builder.call(assembly, [user, _narrow(builder, object), offset]))
 
     return _define(f"touch_plane_{plane}", 3, generate, _pair)
 
 
-#: The range of an address (0: none), its row (0), and the offset in it (the address), by a launch's
-#: descriptor.
-find = _define("find", 2, _find, _triple)
-#: Row of an object in the launch's slot, of what `find` gave: by its place in the table, or found
-#: or taken in a hash table, whose last row is that of all others.
-row_of = _define("row_of", 3, _row)
+def _bytes(builder: Any, arguments: Values) -> Any:
+    given = [arguments[0], *(_narrow(builder, each) for each in arguments[1:])]
+    return _assembly(builder, _placed(_BYTES), "=&l,l,r,r,r", given, _I64)
+
+
+def _bin(builder: Any, arguments: Values) -> Any:
+    user, object, offset = arguments
+    given = [user, _narrow(builder, object), offset]
+    return _wide(builder, _assembly(builder, _placed(_BIN), "=&r,l,r,l", given, _I32))
+
+
+def bin_address(words: int) -> Any:
+    """An intrinsic that gives the address of a bin's words: descriptor, number → address."""
+    text = (
+        _placed(_BIN_AT).replace("BYTES", str(8 * words)).replace("STRIPES", str(BIN_STRIPES - 1))
+    )
+
+    def generate(builder: Any, arguments: Values) -> Any:
+        given = [arguments[0], _narrow(builder, arguments[1])]
+        return _assembly(builder, text, "=&l,l,r", given, _I64)
+
+    return _define("bin_at", 2, generate)
+
+
+#: The object of an address, by a launch's descriptor: its index in the table of objects from 1, or 0.
+find = _define("find", 2, _find)
+#: The same and the offset in it; without one, the address.
+find_offset = _define("find_offset", 2, _find_offset, _pair)
+#: Number of an object's bin: descriptor, object, offset; 0xFFFFFFFF: there is none.
+bin_of = _define("bin_of", 3, _bin)
+#: Bytes of granules of an object: descriptor, object, bits of a word, a granule of that word.
+bytes_of = _define("bytes_of", 4, _bytes)
 
 # ---- records ---------------------------------------------------------------------------------
 

@@ -26,18 +26,19 @@ from pasta.probes.signatures import Signature, signatures
 _UNIFORM = frozenset(
     ("bulk_load", "bulk_store", "bulk_reduction", "bulk_shared", "tensor_load", "tensor_store")
 )
+#: Kinds that are of the warp, not of its lanes: the first active one calls the probes.
+_OF_WARP = frozenset(("block_enter", "block_exit", "barrier", "call"))
 #: Who writes an access record: the lanes that call, all lanes of the patch, one for all.
 _WHO = ("CALLERS", "EVERYONE", "SINGLE")
 #: What operations get of the access as `env`, in the lane that calls them.
 _ENV = (
     "USER",  # the launch's descriptor
-    "FOUND",  # the object's range in the table; 0: none
-    "ROW",  # its row among the launch's counters
-    "GROUP",  # lanes whose accesses are to the same object and of the same size
+    "OBJECT",  # its index in the table, from 1; 0: none
     "COUNTS",  # whether this lane counts: of a transfer of the whole warp, the first does
     "NUMBER",  # of this lane among those that give the same transfer
     "SHARING",  # how many give it; 0: each lane has an access of its own
     "TOGETHER",  # lanes whose accesses are of the same size
+    "ALONE",  # whether no other lane of the access calls operations
     "RECORD",  # what an access record is made of, where one is written
     "LEADS",  # whether this lane does for all what is done once per warp
 )
@@ -70,6 +71,10 @@ def write(
     Raises ApiError for a version that is not known, ToolError for what the GPU cannot do.
     """
     text = [_header(), _PRELUDE]
+    if layout.bin_words:
+        text.append(f"bin_at = bin_address({layout.bin_words})")
+    if layout.object_words:
+        text.append(f"at_row = row_address({layout.object_words})")
     prefixes = {instance.probe.tool: instance.prefix for instance in instances}
     for (tool, spec), place in zip(layout.maps, layout.places, strict=True):
         if tool in prefixes:
@@ -171,16 +176,7 @@ def group_max(group, value):
     return most
 
 
-def unpadded(fresh, shift, size, index):
-    """Bytes of granules of a word: the last one ends with the object."""
-    count = popc(fresh) << shift
-    last = lshr(size - 1, shift)
-    if last >> 5 == index and (lshr(fresh, last & 31) & 1) == 1:
-        count -= ((last + 1) << shift) - size
-    return count
-
-
-def touch_word(word, epoch, bits, shift, size, index):
+def touch_word(user, object, word, epoch, bits, granule):
     """Marks granules in a word of a plane; bytes of those that were not marked in this epoch."""
     old = load_u64_volatile(word)
     before = old & 0xFFFFFFFF
@@ -191,7 +187,7 @@ def touch_word(word, epoch, bits, shift, size, index):
             before = atomic_or_u64(word, bits) & 0xFFFFFFFF
     elif bits & ~before != 0:
         before = atomic_or_u64(word, bits) & 0xFFFFFFFF
-    return unpadded(bits & ~before, shift, size, index)
+    return bytes_of(user, object, bits & ~before, granule)
 
 
 def bank_ways(mask, lane, address, bytes):
@@ -243,18 +239,17 @@ def _operations(prefix: str, spec: MapSpec, place: Place, layout: Layout) -> lis
     if place.where == "plane":
         text.append(f"touch_{place.index} = touch_plane({place.index}, {'launch' in spec.by})")
     for suffix in ("", "_uniform") if amounts else ("",):
-        sums = [
-            f"    sum_{name} = "
-            + (f"{name} * popc(group)" if suffix else f"group_sum(group, {name})")
-            for name in amounts
-        ]
+        sums = [f"sum_{name} = {name}" + (" * popc(group)" if suffix else "") for name in amounts]
+        if not suffix and sums:
+            sums.append("if env[ALONE] == 0:")
+            sums += [f"    sum_{name} = group_sum(group, {name})" for name in amounts]
         lines = []
         if place.where != "plane":  # a transfer of the warp is counted once
             lines += ["if env[COUNTS] == 0:", "    return"]
         for line in body:
             indent = line[: len(line) - len(line.lstrip())]
             if line.strip() == "SUMS":
-                lines += [indent + each[4:] for each in sums]
+                lines += [indent + each for each in sums]
             elif line.strip() == "ADD":
                 for index, name in enumerate(amounts):
                     lines.append(f"{indent}if sum_{name} != 0:")
@@ -271,22 +266,31 @@ def _index(spec: MapSpec, key: str) -> str:
     return f"max(0, min({key}, {spec.limits[key] - 1}))"
 
 
-def _grouped(spec: MapSpec, index: str | None) -> list[str]:
-    """`group`: the lanes that add to the same words as this one; `key`: their index."""
+def _grouped(group: str) -> list[str]:
+    """`group`: the lanes that add to the same words as this one, of accesses of one size."""
+    return ["group = 1", "if env[ALONE] == 0:", f"    group = {group} & env[TOGETHER]"]
+
+
+_ADDS = "if env[ALONE] != 0 or is_first(group):"
+
+
+def _same(key: str, bits: str = "") -> list[str]:
+    """The same, by the value of `key`."""
+    return _grouped(f"match_any_sync{bits}(activemask(), {key})")
+
+
+def _by_index(spec: MapSpec, index: str | None) -> list[str]:
+    """The same, by an index into the words of the map: `key`."""
     if index is None:
-        return ["active = activemask()", "group = active & env[TOGETHER]"]
-    return [
-        "active = activemask()",
-        f"key = {_index(spec, index)}",
-        "group = match_any_sync(active, key) & env[TOGETHER]",
-    ]
+        return _grouped("activemask()")
+    return [f"key = {_index(spec, index)}", *_same("key")]
 
 
 def _by_key(spec: MapSpec, index: str | None, at: str) -> list[str]:
     """Adds to the words at `at`, or behind them to those of an index."""
     if index is not None:
         at += f" + {WORD * len(spec.fields)} * key"
-    return [*_grouped(spec, index), "SUMS", "if is_first(group):", f"    at = {at}", "    ADD"]
+    return [*_by_index(spec, index), "SUMS", _ADDS, f"    at = {at}", "    ADD"]
 
 
 def _slot(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
@@ -299,20 +303,14 @@ def _plain(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
     return _by_key(spec, spec.keys[0], at)
 
 
-def _row(layout: Layout) -> str:
-    """Address of the words of the access's object, in the launch's slot."""
-    words = f"{WORD * layout.slot_words} + {WORD * layout.object_words} * env[ROW]"
-    return f"stripe_of(env[USER]) + {words}"
+def _at_row(layout: Layout, offset: int) -> str:
+    """Address of a word of the access's object, in the launch's slot."""
+    return f"at_row(env[USER], env[OBJECT]) + {WORD * (layout.slot_words + offset)}"
 
 
 def _object(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
-    return [
-        "group = env[GROUP] & activemask()",
-        "SUMS",
-        "if is_first(group):",
-        f"    at = {_row(layout)} + {WORD * place.offset}",
-        "    ADD",
-    ]
+    at = _at_row(layout, place.offset)
+    return [*_same("env[OBJECT]"), "SUMS", _ADDS, f"    at = {at}", "    ADD"]
 
 
 def _hash_address(table: Hash, place: Place, row: str) -> str:
@@ -327,24 +325,19 @@ def _hash(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
     table = layout.hashes[place.index]
     at = _hash_address(table, place, "row")
     if spec.type == "top_k":
-        key = "key"
-        group = [
-            "active = activemask()",
-            "group = match_any_sync_64(active, key) & env[TOGETHER]",
-        ]
+        key, group = "key", _same("key", "_64")
     else:
         index = next((key for key in spec.keys if key != "pc"), None)
-        key, group = "pc", _grouped(spec, index)
+        key, group = "pc", _by_index(spec, index)
         if index is not None:
             at += f" + {WORD * len(spec.fields)} * key"
     return [
-        group[0],
         f"table = load_u64(env[USER] + L_HASH + {WORD * place.index})",
         "if table == 0:",
         "    return",
-        *group[1:],
+        *group,
         "SUMS",
-        "if is_first(group):",
+        _ADDS,
         f"    row = hash_row(table, {key}, {table.rows})",
         f"    at = {at}",
         "    ADD",
@@ -354,65 +347,67 @@ def _hash(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
 def _bins(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
     unknown = WORD * place.unknown
     return [
-        "active = activemask()",
-        "bin = 0xFFFFFFFF",
-        "if env[FOUND] != 0:",
-        "    bin = load_u32(env[FOUND] + R_BINS)",
-        "    if bin != 0xFFFFFFFF:",
-        "        bin += lshr(offset, load_u8(env[FOUND] + R_BIN_SHIFT))",
-        "group = match_any_sync(active, bin) & env[TOGETHER]",
+        "bin = bin_of(env[USER], env[OBJECT], offset)",
+        "if bin == 0xFFFFFFFF:",
+        *(f"    {line}" for line in _without(unknown)),
+        "    return",
+        *_same("bin"),
         "SUMS",
-        "if is_first(group):",
-        "    if bin != 0xFFFFFFFF:",
-        f"        at = load_u64(env[USER] + L_BINS) + {WORD * layout.bin_words} * bin "
-        f"+ {WORD * place.offset} "
-        f"+ (smid() & {BIN_STRIPES - 1}) * load_u64(env[USER] + L_BIN_STRIPE)",
-        "    else:",
-        f"        at = stripe_of(env[USER]) + {unknown}",
-        "        if env[FOUND] != 0:",
-        f"            at += {WORD * _NO_ROOM}",
+        _ADDS,
+        f"    at = bin_at(env[USER], bin) + {WORD * place.offset}",
+        "    ADD",
+    ]
+
+
+def _without(unknown: int) -> list[str]:
+    """Adds to the words of accesses whose object has no room, or that are to none."""
+    return [
+        *_same("(env[OBJECT] != 0)"),
+        "SUMS",
+        _ADDS,
+        f"    at = stripe_of(env[USER]) + {unknown}",
+        "    if env[OBJECT] != 0:",
+        f"        at += {WORD * _NO_ROOM}",
         "    ADD",
     ]
 
 
 def _plane(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
     epoch = "load_u64(env[USER] + L_EPOCH) & 0xFFFFFFFF" if "launch" in spec.by else "1"
-    counted = _row(layout) if place.by_object else "stripe_of(env[USER])"
+    at = f"stripe_of(env[USER]) + {WORD * place.offset}"
+    if place.by_object:
+        at = _at_row(layout, place.offset)
     unknown = WORD * place.unknown
     return [
         # at most 16 bytes, in one granule: objects begin at a multiple of 16
         "if env[SHARING] == 0:",
-        "    count = 0",
-        "    fresh = 0",
-        "    if env[FOUND] != 0:",
-        f"        count, fresh = touch_{place.index}(env[USER], env[FOUND], offset)",
-        "    if env[FOUND] == 0 or count == 0xFFFFFFFF:",
-        "        group = match_any_sync(activemask(), env[FOUND] & 0xFFFFFFFF)",
-        "        if is_first(group):",
+        f"    fresh, granule = touch_{place.index}(env[USER], env[OBJECT], offset)",
+        "    if granule == 0xFFFFFFFF:",
+        "        group = match_any_sync(activemask(), env[OBJECT] != 0)",
+        "        if is_lowest(group):",
         f"            at = stripe_of(env[USER]) + {unknown}",
-        "            if env[FOUND] != 0:",
+        "            if env[OBJECT] != 0:",
         f"                at += {WORD * _NO_ROOM}",
         "            atomic_add_u64(at, popc(group))",
-        "    elif count != 0:",
-        "        shift = load_u8(env[FOUND] + R_PLANE_SHIFT)",
-        "        size = load_u64(env[FOUND] + R_SIZE)",
-        "        fresh = unpadded(fresh, shift, size, lshr(offset, shift) >> 5)",
-        f"        atomic_add_u64({counted} + {WORD * place.offset}, fresh)",
+        "    elif fresh != 0:",
+        f"        at = {at}",
+        "        atomic_add_u64(at, bytes_of(env[USER], env[OBJECT], fresh, granule))",
         "    return",
         f"plane = load_u64(env[USER] + L_PLANES + {WORD * place.index})",
         "word = 0xFFFFFFFF",
-        "if env[FOUND] != 0 and plane != 0:",
-        "    word = load_u32(env[FOUND] + R_PLANE)",
+        "range = load_u64(env[USER] + L_RANGES) + RANGE * (env[OBJECT] - 1)",
+        "if env[OBJECT] != 0 and plane != 0:",
+        "    word = load_u32(range + R_PLANE)",
         "if word == 0xFFFFFFFF:",
         "    if env[COUNTS] != 0:",
         f"        at = stripe_of(env[USER]) + {unknown}",
-        "        if env[FOUND] != 0:",
+        "        if env[OBJECT] != 0:",
         f"            at += {WORD * _NO_ROOM}",
         "        atomic_add_u64(at, 1)",
         "    return",
         f"epoch = {epoch}",
-        "shift = load_u8(env[FOUND] + R_PLANE_SHIFT)",
-        "size = load_u64(env[FOUND] + R_SIZE)",
+        "shift = load_u8(range + R_PLANE_SHIFT)",
+        "size = load_u64(range + R_SIZE)",
         "width = bytes",
         "if rows > 1:",
         "    width = bytes // rows",
@@ -437,11 +432,11 @@ def _plane(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
         "        at = plane + 8 * (word + index)",
         "        there = load_u64_volatile(at)",
         "        if lshr(there, 32) != epoch or (bits & ~there) != 0:",
-        "            total += touch_word(at, epoch, bits, shift, size, index)",
+        "            total += touch_word(env[USER], env[OBJECT], at, epoch, bits, low)",
         "        index += step",
         "    row += env[SHARING]",
         "if total != 0:",
-        f"    atomic_add_u64({counted} + {WORD * place.offset}, total)",
+        f"    atomic_add_u64({at}, total)",
     ]
 
 
@@ -473,7 +468,7 @@ _BODIES: dict[str, Callable[[MapSpec, Place, Layout], list[str]]] = {
 #: How a field is computed from what the patch has: text, in the order in which it is written.
 _FIELDS: dict[str, str] = {
     "known": "known = int(found != 0)",
-    "object": "object = row - 1",  # operations go by the row: nothing else reads it
+    "object": "object = found - 1",  # maps go by `found`: nothing else reads it
     "leader": "leader = is_first(mask)",
     "lanes": "lanes = popc(mask)",
     "sectors": "same = match_any_sync_64(mask, lshr(address, 5))\n"
@@ -514,66 +509,86 @@ def _patch(
     fields = {field for each in called for field in each.probe.fields}
     if "launch" in fields:
         raise ToolError("access.launch is not there on the GPU", remedy='count by="launch" instead')
-    ops = _places(called, layout)
-    by_row = any(place.where == "object" or place.by_object for place in ops)
-    lines = ["if user == 0:", "    return 0"]
-    lines += _arguments(kind, signature)
-    body = ["mask = activemask()"]
+    lines = ["if user == 0:", "    return 0", *_arguments(kind, signature), "mask = activemask()"]
     if fields & {"lane", "ways"} or kind in _UNIFORM:
-        body.append("lane = lane_id()")
-    if kind.startswith("block_") or kind in ("barrier", "call"):  # of the warp, not of its lanes
-        body += ["if not is_first(mask):", "    return 0"]
-    if looked_up(called, layout) and KIND[kind].space == "global":
-        body.append("found, row, offset = find(user, address)")
-        if by_row:
-            body.append("row = row_of(user, found, row)")
-            body.append("group = match_any_sync(mask, row)")
-    else:
-        body += [
-            "found, row = 0, 0",
-            "offset = address" if "offset" in fields else "",
-            "group = mask",
-        ]
-        if by_row:
-            body.append("row = row_of(user, 0, 0)")
-    known = {**_FIELDS, **(_TRANSFER if kind in _UNIFORM else {})}
-    body += [text for field, text in known.items() if field in fields]
+        lines.append("lane = lane_id()")
+    if kind in _OF_WARP:
+        lines += ["if not is_first(mask):", "    return 0"]
     if kind in _UNIFORM:  # every active lane gives the same transfer: the first one counts it
-        shared = "is_first(mask), popc(mask & ((1 << lane) - 1)), popc(mask)"
-        common = f"user, found, row, counted, {shared}, counted"
-        body += ["counted = 1 << lane"]
-        known = {**known, "mask": "mask = counted", "leader": "leader = 1"}
-        body += [known[field] for field in ("mask", "leader") if field in fields]
-        body += ["lanes = 1"] if "lanes" in fields else []
-    else:
-        # what lanes add up for each other must be of one size: these may differ in what they fill
-        together = "match_any_sync(mask, bytes)" if kind == "async_copy" else "mask"
-        body.append(f"together = {together}")
-        group = "group & together" if by_row else "together"
-        common = f"user, found, row, {group}, 1, 0, 0, together"
-    once = "env[COUNTS]" if kind in _UNIFORM else "is_first(mask)"
-    who = ["CALLERS", "EVERYONE"]
-    if kind in _UNIFORM or KIND[kind].space == "none":
-        who = ["SINGLE", "SINGLE"]
-    if any(place.where == "trace" for place in ops):
-        address = "address" if KIND[kind].space != "none" or kind == "call" else "0"
-        of = "counted" if kind in _UNIFORM else "together"
-        record = f"user, pc, {address}, bytes, head, rows, stride, {of}"
-        body.append(f"head = {KIND[kind].number} | (is_read | is_write << 1 | is_atomic << 2) << 8")
-        body.append(f"env = ({common}, ({record}, {who[0]}))")
-        body.append(f"whole = ({common}, ({record}, {who[1]}), {once})")
-    else:
-        body.append(f"env = ({common})")
-    for each in called:
-        all_lanes = _traces_whole(each, layout)
-        given = ", ".join((*each.probe.fields, "whole" if all_lanes else "env"))
-        call = f"{_prefix(each, layout)}{each.probe.name}({given})"
-        warp = each.probe.per == "warp" and not all_lanes
-        body += [f"if {once} != 0:", f"    {call}"] if warp else [call]
-    lines += body
+        lines += ["counted = 1 << lane", "counts = is_first(mask)"]
+        lines += ["number = popc(mask & (counted - 1))", "sharing = popc(mask)"]
+    elif kind == "async_copy":  # these may differ in what they fill
+        lines.append("together = match_any_sync(mask, bytes)")
+    # What an object is not asked for comes first: the fewer values live on, the fewer are spilled.
+    located = [each for each in called if looked_up([each], layout)]
+    plain = [each for each in called if each not in located]
+    planes = [each for each in located if _writes((each,), layout, "plane")]
+    located = [each for each in located if each not in planes] + planes
+    lines += _calls(kind, plain, layout, set())
+    if located:
+        given = KIND[kind].space == "global"
+        if not given:
+            lines.append("found, offset = 0, address")
+        elif _takes_offset(located, layout):
+            lines.append("found, offset = find_offset(user, address)")
+        else:
+            lines.append("found = find(user, address)")
+        lines += ["bytes = again(bytes)"] if plain else []
+        before = {field for each in plain for field in each.probe.fields}
+        lines += _calls(kind, located, layout, before)
     lines.append("return 0")
-    text = "\n".join(f"    {line}" for line in lines if line)
+    text = "\n".join(f"    {line}" for line in lines)
     return f"def {name}({arguments}):\n{text}"
+
+
+def _calls(kind: str, called: Sequence[Instance], layout: Layout, before: set[str]) -> list[str]:
+    """Calls of probes, the fields they take, but those that `before` has, and `env`."""
+    uniform = kind in _UNIFORM
+    of_warp = kind in _OF_WARP
+    known = {**_FIELDS, **(_TRANSFER if uniform else {})}
+    if uniform:
+        known |= {"mask": "mask = counted", "leader": "leader = 1", "lanes": "lanes = 1"}
+    fields = {field for each in called for field in each.probe.fields}
+    lines = [text for field, text in known.items() if field in fields - before]
+    found = "found" if called and looked_up(called, layout) else "0"
+    if uniform:
+        common = f"user, {found}, counts, number, sharing, counted"
+        once, alone = "counts", 1
+    else:
+        common = f"user, {found}, 1, 0, 0, {'together' if kind == 'async_copy' else -1}"
+        once, alone = "is_first(mask)", int(of_warp)
+    who = ["CALLERS", "EVERYONE"]
+    if uniform or KIND[kind].space == "none":
+        who = ["SINGLE", "SINGLE"]
+    if _writes(called, layout, "trace"):
+        address = "address" if KIND[kind].space != "none" or kind == "call" else "0"
+        of = "counted" if uniform else "together" if kind == "async_copy" else "mask"
+        record = f"user, pc, {address}, bytes, head, rows, stride, {of}"
+        lines.append(
+            f"head = {KIND[kind].number} | (is_read | is_write << 1 | is_atomic << 2) << 8"
+        )
+        records = [f", ({record}, {each})" for each in who]
+    else:
+        records = ["", ""]
+    for each in called:
+        warp, all_lanes = each.probe.per == "warp", _traces_whole(each, layout)
+        tail = f"{records[1]}, {once}" if all_lanes else records[0]
+        lines.append(f"env = ({common}, {int(warp or alone)}{tail})")
+        given = ", ".join((*each.probe.fields, "env"))
+        call = f"{_prefix(each, layout)}{each.probe.name}({given})"
+        lines += [f"if {once} != 0:", f"    {call}"] if warp and not all_lanes else [call]
+    return lines
+
+
+def _takes_offset(called: Sequence[Instance], layout: Layout) -> bool:
+    """Whether probes take it, or one of their maps goes by it."""
+    maps = any(_writes(called, layout, where) for where in ("bins", "plane"))
+    return maps or any("offset" in each.probe.fields for each in called)
+
+
+def _writes(called: Sequence[Instance], layout: Layout, where: str) -> bool:
+    """Whether a map of these probes is at such a place."""
+    return any(place.where == where for place in _places(called, layout))
 
 
 def _places(called: Sequence[Instance], layout: Layout) -> list[Place]:

@@ -15,20 +15,22 @@ enum {
     PASTA_PROBE_HASHES = 4,
     PASTA_PROBE_PLANES = 4,
     PASTA_PROBE_CLUSTERS = 4,
-    PASTA_PROBE_DIRECT = 256,
+    PASTA_PROBE_BASE_SHIFT = 17,
+    PASTA_PROBE_BUCKETS = 1 << 24, /* of a cluster, at most */
 };
 
-/* A callback's user data: one per launch.  What a patch reads first is first, in pieces of 16 bytes:
- * the first cluster of objects, then the launch's words. */
+#define PASTA_PROBE_DIRECT 0x80000000 /* in a stripe mask: rows need no hash */
+#define PASTA_PROBE_NOWHERE 0xffffffff /* a base that no cluster has */
+
+/* A callback's user data: one per launch.  What a patch reads of every access is first, in pieces of
+ * 16 bytes: every lane reads the first, one of the warp the second. */
 typedef struct pasta_probe_launch {
-    uint64_t base;        /* pasta_object_cluster 0 of the table; without one all ones, … */
-    uint32_t shift;       /* and PASTA_PROBE_DIRECT: rows need no hash */
-    uint32_t last_bucket; /* … and this is 0 */
-    uint64_t buckets;     /* of that cluster */
-    uint64_t ranges;
+    uint32_t base;        /* of pasta_object_cluster 0, in units of 1 << PASTA_PROBE_BASE_SHIFT, or … */
+    uint32_t shape;       /* … PASTA_PROBE_NOWHERE; its last bucket << 8 | its shift */
+    uint64_t ranges;      /* pasta_object_range[count]; buckets of that cluster lie before them */
     uint64_t slot;        /* uint64_t words of this launch, `stripe_bytes` apart for each stripe */
     uint32_t stripe_bytes;
-    uint32_t stripe_mask; /* stripe of a multiprocessor: its number & stripe_mask */
+    uint32_t stripe_mask; /* stripe of a multiprocessor: its number & stripe_mask; and PASTA_PROBE_DIRECT */
     uint64_t table;       /* pasta_object_table */
     uint64_t keys;        /* uint32_t[hash_mask + 1]: object number + 1 of each row; 0: free */
     uint32_t hash_mask;
@@ -42,7 +44,7 @@ typedef struct pasta_probe_launch {
     uint64_t planes[4];   /* PASTA_PROBE_PLANES: words of epoch << 32 | bits of touched granules */
 } pasta_probe_launch;
 
-/* Live objects by address: ranges sorted by start, none overlapping, then one that is never met. */
+/* Live objects by address: ranges sorted by start, none overlapping. */
 typedef struct pasta_object_range {
     uint64_t start, size;
     uint32_t number;     /* of the object, from 1 */
@@ -53,21 +55,20 @@ typedef struct pasta_object_range {
     uint32_t plane;      /* first word in every plane; all ones: none */
 } pasta_object_range;
 
-/* The first range that ends behind a bucket's begin, and the last that begins before its end. */
-typedef struct pasta_object_bucket {
-    uint32_t low, high;
-} pasta_object_bucket;
+/* In a bucket: the first range that ends behind its begin, by its number from 1; and whether it holds
+ * all of the bucket.  Else the ranges up to that of the next bucket are looked at. */
+#define PASTA_PROBE_WHOLE 0x80000000
 
 /* Addresses from `base` on are cut in buckets of 1 << shift bytes, the last of which is last_bucket. */
 typedef struct pasta_object_cluster {
-    uint64_t base;
+    uint64_t base; /* a multiple of 1 << PASTA_PROBE_BASE_SHIFT */
     uint32_t shift, last_bucket;
-    uint64_t buckets; /* pasta_object_bucket[last_bucket + 1] */
+    uint64_t buckets; /* end of uint32_t[last_bucket + 2]: bucket n is the (n + 1)th before it */
     uint64_t unused;
 } pasta_object_cluster;
 
 typedef struct pasta_object_table {
-    uint64_t ranges;  /* pasta_object_range[count + 1] */
+    uint64_t ranges;  /* pasta_object_range[count]; the buckets of cluster 0 end there */
     uint32_t count;
     uint32_t clusters;
     pasta_object_cluster cluster[4]; /* PASTA_PROBE_CLUSTERS */

@@ -537,8 +537,8 @@ static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v)
 
 /* What a slot's descriptor says of the batch and of a table. */
 static pasta_probe_launch describe(const pasta_nv_batch *b, uint32_t slot, const pasta_nv_version *v) {
-    pasta_probe_launch l = {.base = UINT64_MAX, .stripe_bytes = b->stripe_bytes, .stripe_mask = b->stripes - 1,
-                            .hash_mask = b->rows ? b->rows - 1 : 0};
+    pasta_probe_launch l = {.base = PASTA_PROBE_NOWHERE, .stripe_bytes = b->stripe_bytes,
+                            .stripe_mask = b->stripes - 1, .hash_mask = b->rows ? b->rows - 1 : 0};
     l.keys = b->slots + slot * b->slot_bytes;
     l.plain = l.keys + b->keys_bytes;
     l.slot = l.plain + b->plain_bytes;
@@ -547,11 +547,11 @@ static pasta_probe_launch describe(const pasta_nv_batch *b, uint32_t slot, const
     l.table = v->address;
     l.ranges = table->ranges;
     l.direct = table->count < b->rows || !b->rows;
-    if (table->clusters) {
-        l.base = table->cluster[0].base;
-        l.shift = table->cluster[0].shift | (l.direct ? PASTA_PROBE_DIRECT : 0);
-        l.last_bucket = table->cluster[0].last_bucket;
-        l.buckets = table->cluster[0].buckets;
+    if (l.direct) l.stripe_mask |= PASTA_PROBE_DIRECT;
+    uint64_t base = table->clusters ? table->cluster[0].base >> PASTA_PROBE_BASE_SHIFT : UINT64_MAX;
+    if (base < PASTA_PROBE_NOWHERE) {
+        l.base = (uint32_t)base;
+        l.shape = table->cluster[0].last_bucket << 8 | table->cluster[0].shift;
     }
     return l;
 }

@@ -1,8 +1,9 @@
 /* The table in which patches look addresses up.
  *
  * Ranges sorted by address, and over each cluster of them (the driver gives device, managed and
- * pinned memory from areas far apart) an array of buckets that says where to begin: with as many
- * buckets as ranges a lookup reads a bucket, its successor and one range.
+ * pinned memory from areas far apart) an array of buckets that says where to begin.  Where an object
+ * holds all of a bucket nothing more is read; else, with as many buckets as ranges, the next bucket
+ * and one range are.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -225,7 +226,7 @@ static uint32_t part(const pasta_nv_allocation *objects, size_t count, gap cuts[
 
 static uint32_t shift_for(uint64_t span, size_t ranges) {
     uint64_t buckets = LEAST_BUCKETS;
-    while (buckets < ranges * BUCKETS_PER_RANGE) buckets *= 2;
+    while (buckets < ranges * BUCKETS_PER_RANGE && buckets < PASTA_PROBE_BUCKETS / 2) buckets *= 2;
     uint32_t shift = 0;
     while (span >> shift > buckets) shift++;
     return shift;
@@ -249,18 +250,19 @@ static void fill_ranges(pasta_object_range *ranges, const pasta_nv_allocation *o
             ranges[i - 1].size = a->address - ranges[i - 1].start;
     }
     pthread_mutex_unlock(&changing);
-    ranges[count] = (pasta_object_range){.start = UINT64_MAX};
 }
 
-/* The last bucket may reach into the next cluster: it knows the ranges there too. */
-static void fill_buckets(pasta_object_bucket *buckets, const pasta_object_cluster *c,
-                         const pasta_object_range *ranges, size_t first, size_t count) {
-    size_t low = first, high = first;
-    for (uint64_t b = 0; b <= c->last_bucket; b++) {
-        uint64_t begin = c->base + (b << c->shift), end = c->base + ((b + 1) << c->shift);
+/* The first and the last bucket may reach into other clusters: they know the ranges there too. */
+static void fill_buckets(uint32_t *end, const pasta_object_cluster *c, const pasta_object_range *ranges,
+                         size_t first, size_t count) {
+    size_t low = first;
+    while (low && ranges[low - 1].start + ranges[low - 1].size > c->base) low--;
+    for (uint64_t b = 0; b <= c->last_bucket + UINT64_C(1); b++) {
+        uint64_t begin = c->base + (b << c->shift), bytes = UINT64_C(1) << c->shift;
         while (low < count - 1 && ranges[low].start + ranges[low].size <= begin) low++;
-        while (high < count - 1 && ranges[high + 1].start < end) high++;
-        buckets[b] = (pasta_object_bucket){(uint32_t)low, (uint32_t)(high > low ? high : low)};
+        const pasta_object_range *r = &ranges[low];
+        bool whole = r->start <= begin && r->start + r->size - begin >= bytes && r->start + r->size > begin;
+        *--end = (uint32_t)(low + 1) | (whole ? PASTA_PROBE_WHOLE : 0);
     }
 }
 
@@ -277,18 +279,19 @@ void *pasta_nv_table_image(const pasta_nv_allocation *objects, size_t count, siz
     pasta_object_table table = {.count = (uint32_t)count, .clusters = part(objects, count, cuts)};
     for (uint32_t i = 0; i < table.clusters; i++) spans[i] = (span){i ? cuts[i - 1].at : 0, cuts[i].at};
     qsort(spans, table.clusters, sizeof *spans, by_ranges);
-    table.ranges = aligned(sizeof table);
-    uint64_t at = table.ranges + (count + 1) * sizeof(pasta_object_range);
+    uint64_t at = sizeof table;
     for (uint32_t i = 0; i < table.clusters; i++) {
         const pasta_nv_allocation *first = &objects[spans[i].first], *last = &objects[spans[i].last - 1];
         pasta_object_cluster *c = &table.cluster[i];
-        uint64_t length = last->address + last->bytes - first->address;
-        c->base = first->address;
+        c->base = first->address >> PASTA_PROBE_BASE_SHIFT << PASTA_PROBE_BASE_SHIFT;
+        uint64_t length = last->address + last->bytes - c->base;
         c->shift = shift_for(length, spans[i].last - spans[i].first);
         c->last_bucket = (uint32_t)((length - 1) >> c->shift);
+        at = aligned(at + ((uint64_t)c->last_bucket + 2) * sizeof(uint32_t));
         c->buckets = at;
-        at += ((uint64_t)c->last_bucket + 1) * sizeof(pasta_object_bucket);
+        if (!i) at += count * sizeof(pasta_object_range);
     }
+    table.ranges = table.clusters ? table.cluster[0].buckets : aligned(at);
     *bytes = aligned(at);
     char *image = calloc(1, *bytes);
     if (!image) return NULL;

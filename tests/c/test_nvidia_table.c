@@ -30,16 +30,21 @@ static const pasta_object_range *find(const pasta_object_table *table, uint64_t 
         c = table->cluster[i];
         bucket = (address - c.base) >> c.shift;
     }
-    const pasta_object_bucket *b = (const pasta_object_bucket *)(uintptr_t)c.buckets + bucket;
+    const uint32_t *end = (const uint32_t *)(uintptr_t)c.buckets;
     const pasta_object_range *ranges = (const void *)(uintptr_t)table->ranges;
-    uint32_t low = b->low, high = b->high;
-    CHECK(low <= high && high < table->count);
+    uint32_t low = *(end - bucket - 1), high = *(end - bucket - 2) & ~PASTA_PROBE_WHOLE;
+    if (low & PASTA_PROBE_WHOLE) {
+        const pasta_object_range *whole = &ranges[(low & ~PASTA_PROBE_WHOLE) - 1];
+        CHECK(whole < ranges + table->count && address - whole->start < whole->size);
+        return whole;
+    }
+    CHECK(low >= 1 && low <= high && high <= table->count);
     while (low < high) {
         uint32_t middle = (low + high + 1) / 2;
-        if (address < ranges[middle].start) high = middle - 1;
+        if (address < ranges[middle - 1].start) high = middle - 1;
         else low = middle;
     }
-    return address - ranges[low].start < ranges[low].size ? &ranges[low] : NULL;
+    return address - ranges[low - 1].start < ranges[low - 1].size ? &ranges[low - 1] : NULL;
 }
 
 /* What lies at an address: the last object that begins at or below it, if it goes that far. */
@@ -54,14 +59,18 @@ static pasta_object_table *table_of(const pasta_nv_allocation *objects, size_t c
     size_t bytes;
     void *image = pasta_nv_table_image(objects, count, &bytes);
     CHECK(image && bytes % 32 == 0);
-    void *exact = malloc(bytes); /* so that a read behind the end is seen */
+    void *exact = aligned_alloc(32, bytes); /* so that a read behind the end is seen */
     CHECK(exact);
     memcpy(exact, image, bytes);
     free(image);
     pasta_nv_table_place(exact, (uint64_t)(uintptr_t)exact);
     const pasta_object_table *t = exact;
     CHECK(t->count == count);
-    CHECK(((const pasta_object_range *)(uintptr_t)t->ranges)[count].start == UINT64_MAX);
+    CHECK(t->ranges % 32 == 0 && (!count || t->ranges == t->cluster[0].buckets));
+    for (uint32_t i = 0; i < t->clusters; i++) {
+        CHECK(t->cluster[i].base % (1 << PASTA_PROBE_BASE_SHIFT) == 0);
+        CHECK(t->cluster[i].last_bucket < PASTA_PROBE_BUCKETS && t->cluster[i].shift < 64);
+    }
     return exact;
 }
 
