@@ -173,7 +173,8 @@ def main() -> None:
                 for way in ways:
                     found = measured(way, command, directory)
                     times.setdefault(name, {}).setdefault(way.name, []).append(found)
-        rates = trace_rates(commands["vadd"], directory) if arguments.only in ("", "mem_trace") else None
+        traces = arguments.only in ("", "mem_trace")
+        rates = trace_rates(commands["vadd"], directory) if traces else None
     if arguments.json:
         arguments.json.write_text(json.dumps({**times, "mem_trace, GB/s": rates}, indent=1))
     print(f"{'workload':<22}{'way':<40}{'ms':>10}{'to native':>10}{'to floor':>9}{'most':>7}")

@@ -443,9 +443,9 @@ sub.u64 $1, ADDRESS, at;""",
     "OBJECT": "$0",
 }
 _NO_OFFSET = {"WHOLE": "", "PART": "", "MISS": "", "LAUNCH": "$1", "ADDRESS": "$2", "OBJECT": "$0"}
-#: Address of the words of $2 in this multiprocessor's stripe of the launch's slot, less those before
-#: the objects.  The row is the index, or is found or taken by the hash of the object's number; what
-#: has no row goes to the last one.
+#: Address of the words of $2 in this multiprocessor's stripe of the launch's slot, less those
+#: before the objects.  The row is the index, or is found or taken by the hash of the object's
+#: number; what has no row goes to the last one.
 _AT_ROW = """{
 .reg .pred p;
 .reg .b64 words;
@@ -561,9 +561,10 @@ cvt.u64.u32 wide, stripe;
 mad.lo.u64 $0, bytes, wide, $0;
 }"""
 #: Marks the granule of each lane's access in plane PLANE; $2: descriptor, $3: object, $4: offset.
-#: Lanes that find theirs unmarked go together by word, and one of them marks those of all: $0: which
-#: it marked first; $1: the granule, all ones: the object has none.  Bits are ORed by rounds, one for
-#: each distinct bit, unless they are a stretch from the first lane's to the last lane's.
+#: Lanes that find theirs unmarked go together by word, and one of them marks those of all: $0:
+#: which it marked first; $1: the granule, all ones: the object has none.  Bits are ORed by rounds,
+#: one for each distinct bit, unless they are a stretch from the first lane's to the last lane's.
+#: What is looked up again could have been kept, in registers that there are not.
 _TOUCH = """{
 .reg .pred p, begun;
 .reg .b32 all, group, first, last, low, old;
@@ -703,7 +704,7 @@ def _placed(text: str) -> str:
 
 def _filled(text: str, names: Mapping[str, str]) -> str:
     for name, value in names.items():
-        text = re.sub(rf"\b{name}\b", lambda _, value=value: value, text)
+        text = re.sub(rf"\b{name}\b", value, text)
     return _placed(text)
 
 
@@ -775,7 +776,8 @@ def bin_address(words: int) -> Any:
     return _define("bin_at", 2, generate)
 
 
-#: The object of an address, by a launch's descriptor: its index in the table of objects from 1, or 0.
+#: The object of an address, by a launch's descriptor: its index in the table of objects from 1; 0:
+#: none.
 find = _define("find", 2, _find)
 #: The same and the offset in it; without one, the address.
 find_offset = _define("find_offset", 2, _find_offset, _pair)

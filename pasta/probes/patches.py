@@ -17,7 +17,7 @@ from typing import Any
 from pasta.errors import ToolError
 from pasta.probes.kinds import KIND
 from pasta.probes.language import ProbeFunction
-from pasta.probes.layout import BIN_STRIPES, OFFSETS, WORD, Hash, Layout, Place
+from pasta.probes.layout import OFFSETS, WORD, Hash, Layout, Place
 from pasta.probes.maps import MapSpec
 from pasta.probes.records import MAP_SHIFT
 from pasta.probes.signatures import Signature, signatures

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from golden.accesses.expected import GLOBAL, NOWHERE, SHARED, Access, Expected, expected
+from golden.accesses.results import CHECKS
 
 from pasta.config import Config
 from pasta.plugins import find_tools, load_tools
@@ -133,22 +134,23 @@ def unknown(found: dict[str, Any]) -> list[str]:
     return ["unknown"] if found["object_id"] is None else []
 
 
+@pytest.mark.parametrize("tool", CHECKS)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_tools_agree_with_arithmetic(name: str, tool: str) -> None:
+    if (name, tool) == ("unknown", "working_set"):
+        pytest.skip("what is not known has no bytes")
+    wanted, result = told(name, tool, **({"blocks": 1 << 20} if tool == "heatmap" else {}))
+    assert not CHECKS[tool](lambda table: list(result.tables[table].rows()), wanted)
+
+
 @pytest.mark.parametrize("name", [each for each in SCENARIOS if each != "unknown"])
-def test_working_set_is_the_unique_bytes_of_each_launch(name: str) -> None:
+def test_working_set_sums_what_is_touched(name: str) -> None:
     wanted, result = told(name, "working_set")
     launches = list(result.tables["launches"].rows())
-    sizes = wanted.memory.objects
-    for number, (found, launch) in enumerate(zip(launches, wanted.launches, strict=True)):
-        # The last piece of an object ends with it: these kernels touch the last ones of all.
-        beyond = sum(-sizes[role] % 32 for role in wanted.count(GLOBAL, launch=number).objects)
-        assert found["working_set"] == launch.unique_bytes() - beyond
-    live = sum(wanted.memory.objects.values())
-    assert {each["footprint"] for each in launches} == {live}
+    assert {each["footprint"] for each in launches} == {sum(wanted.memory.objects.values())}
     for number, each in enumerate(launches):
         touched = wanted.count(GLOBAL, launch=number).objects
-        assert each["objects"] == len(touched)
         assert each["allocations"] == sum(wanted.memory.objects[role] for role in touched)
-        assert each["unknown"] == 0
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -160,31 +162,13 @@ def test_hotness_attributes_every_access(name: str) -> None:
         for role in [*(r for r in wanted.memory.objects if at(each, wanted, r)), *unknown(each)]
     }
     assert found == wanted.count(GLOBAL).objects
-    bins = result.tables["bins"].columns["count"]
-    assert int(bins.sum()) == wanted.count(GLOBAL).accesses
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_coalescing_counts_sectors(name: str) -> None:
+def test_coalescing_counts_waste(name: str) -> None:
     wanted, result = told(name, "coalescing")
     table, total = result.tables["instructions"], wanted.count(GLOBAL)
-    found = {
-        "instructions": "instructions", "accesses": "accesses", "total_sectors": "sectors",
-        "total_ideal_sectors": "ideal_sectors", "requested_bytes": "bytes",
-    }  # fmt: skip
-    assert {new: int(table.columns[name].sum()) for name, new in found.items()} == {
-        new: getattr(total, new) for new in found.values()
-    }
     assert int(table.columns["wasted_bytes"].sum()) == 32 * (total.sectors - total.ideal_sectors)
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_bank_conflicts_count_wavefronts(name: str) -> None:
-    wanted, result = told(name, "bank_conflicts")
-    columns, total = result.tables["instructions"].columns, wanted.count(SHARED)
-    assert int(columns["total_ways"].sum()) == total.wavefronts
-    assert int(columns["instructions"].sum()) == total.instructions
-    assert int(columns["accesses"].sum()) == total.accesses
 
 
 @pytest.mark.parametrize("name", [each for each in SCENARIOS if each not in ("bulk", "matrix")])

@@ -9,12 +9,14 @@ import subprocess
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from golden.accesses.expected import SCENARIOS, Counts, Expected, Launch, expected
+from golden.accesses.results import CHECKS
 
 from pasta.probes.kinds import GROUPS
 from pasta.probes.sass import find_nvdisasm
@@ -222,6 +224,7 @@ def wrong_opcodes(scenario: Expected, launch: int, kernel: ncu.Kernel) -> dict[s
 @pytest.mark.parametrize(
     "names", [TOGETHER, *((name,) for name in sorted(ALONE))], ids=lambda names: names[0]
 )
+@pytest.mark.counters
 def test_hardware_counts_what_is_expected(kernels: str, names: tuple[str, ...]) -> None:
     counters = chosen_counters()
     metrics = [*counters, ncu.OPCODES, ncu.OPCODES_THREADS]
@@ -313,6 +316,35 @@ def test_pasta_counts_what_is_expected(kernels: str, profiled: Run, name: str) -
         if others:
             wrong[kernel] = f"also {sorted(others)}"
     assert not wrong
+
+
+#: Scenarios of which all tools can be held against arithmetic: every launch is exact, and what is
+#: transferred ends inside its object.
+EXACT = [
+    name
+    for name in SCENARIOS
+    if all(launch.exact for launch in expected(name).launches)
+    and name not in {"unknown", "tensor", "many", "large", "reset", "unload", "two_contexts"}
+]
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_all_tools_in_one_run_agree_with_arithmetic(kernels: str, profiled: Run, name: str) -> None:
+    """The patches of six tools, merged: what one does changes nothing of another."""
+    options = [word for tool in CHECKS for word in ("-t", tool)]
+    options += ["--set", "heatmap.blocks=1048576", "--set", "heatmap.limit=100000000"]
+    run = profiled(kernels, name, options=tuple(options))
+    if run.status == CANNOT:
+        pytest.skip(run.stderr.strip())
+    assert run.status == 0, run.stdout + run.stderr
+
+    def rows(tool: str, table: str) -> list[dict[str, Any]]:
+        path = run.directory / "results" / tool / f"{table}.parquet"
+        found: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+        return found
+
+    wrong = {tool: check(partial(rows, tool), expected(name)) for tool, check in CHECKS.items()}
+    assert not {tool: each for tool, each in wrong.items() if each}
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def launches_by_ncu(command: list[str]) -> Counter[str]:
     return Counter(row["Kernel Name"] for row in rows if (row["ID"] or "").isdigit())
 
 
+@pytest.mark.counters
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

@@ -330,7 +330,8 @@ def test_patches_of_lanes_and_of_warps_write_their_map_number(tmp_path: Path) ->
     assert numbers == [("odd", str(1 << 12)), ("all", str(2 << 12))]
     assert "if env[LEADS] != 0:\n        t0_count__add_uniform(env, *given)" in text
     patch = text[text.index("def pasta_global") :].split("\n\n")[0]
-    assert "    t0_some(lane, env)" in patch and "EVERYONE), is_first(mask))\n    t0_whole_whole(lanes, env)" in patch
+    assert "    t0_some(lane, env)" in patch
+    assert "EVERYONE), is_first(mask))\n    t0_whole_whole(lanes, env)" in patch
     assert {each.kind for each in found} >= {"global", "tensor_load", "shared", "local"}
 
 
