@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import PerPC, probe
+from pasta.probes.kinds import GROUPS
 from pasta.processors.kernel_names import ENTRY_UNITS, KernelEntries, entry_hidden
 from pasta.table import Table, formatted
 from pasta.tool import Result, Tool, option
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SECTOR = 32
+BY_WARPS = tuple(kind for kind in GROUPS["global_memory"] if kind != "async_copy")
 
 
 class Coalescing(Tool):
@@ -22,7 +24,7 @@ class Coalescing(Tool):
     top = option(20, help="instructions in the text report; the table has all", minimum=1)
     requests = PerPC("instructions", "lanes", "bytes", "sectors", "ideal_sectors")
 
-    @probe.global_memory(per="warp")
+    @probe.on(*BY_WARPS, per="warp")
     def request(access: Any, maps: Any) -> None:
         maps.requests.add(
             access.pc,
@@ -32,6 +34,18 @@ class Coalescing(Tool):
             sectors=access.sectors,
             ideal_sectors=access.ideal_sectors,
         )
+
+    # Lanes of one cp.async may read different numbers of bytes.
+    @probe.on("async_copy")
+    def copy(access: Any, maps: Any) -> None:
+        maps.requests.add(access.pc, lanes=1, bytes=access.bytes)
+        if access.leader:
+            maps.requests.add(
+                access.pc,
+                instructions=1,
+                sectors=access.sectors,
+                ideal_sectors=access.ideal_sectors,
+            )
 
     def start(self) -> None:
         self.entries = KernelEntries()

@@ -245,11 +245,12 @@ from numba import njit
 
 from pasta.probes import warp
 from pasta.probes.warp import (
-    add, bit_count, hashed, lane_address, locate, lowest_bit, minus, peek, peek_unaligned, plus,
+    add, bit_count, hashed, lane_address, locate, locate_listed, lowest_bit, minus, peek, peek_unaligned, plus,
     poke, sector_counts, times, way_counts, words_after,
 )
 
-inline = njit(nogil=True, error_model="numpy")
+inline = njit(nogil=True, error_model="numpy", forceinline=True)
+plain = njit(nogil=True, error_model="numpy")
 
 
 @njit("UniTuple(int64, 2)(int64, int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
@@ -346,7 +347,7 @@ if {" or ".join(["peek(table, at) == 0", *differs])}:
 def _find(table: _Table, keys: Sequence[str]) -> str:
     width, count = table.width, table.cell(_COUNT)
     length = f"peek(state, {table.cell(_LENGTH)})"
-    limit = f"{length} // {2 * width}"
+    limit = f"{length} // {8 * width}"
     if table.spec.type == "top_k":
         limit = str(table.spec.capacity)
     elif not keys:
@@ -357,7 +358,7 @@ def _find(table: _Table, keys: Sequence[str]) -> str:
     )
     stored = "".join(f"    poke(table, at + {1 + i}, {key})\n" for i, key in enumerate(keys))
     return f"""
-@inline
+@plain
 def {table.name}__find({", ".join(["state", "table", *keys])}):
     h = np.int64(0)
 {hashes}    at = (h & ({length} // {width} - 1)) * {width}
@@ -385,10 +386,7 @@ def _add(table: _Table) -> str:
         lines.append(f"{key} = min(max({key}, 0), {limit - 1})")
     if spec.type == "histogram":
         lines += [
-            "bin = 0",
-            "if object >= 0:",
-            f"    last = (max({_SIZE}, 1) - 1) // {spec.bin}",
-            f"    bin = min(max(offset // {spec.bin}, 0), last)",
+            f"bin = offset // {spec.bin} if object >= 0 else 0",
         ]
     keys = [f"peek(state, {_LAUNCH})" if key == "launch" else key for key in table.keys]
     if "launch" in table.keys:
@@ -516,8 +514,7 @@ def _run_source(tools: Sequence[Tool], tables: Sequence[_Table]) -> str:
 @njit("int64({signature})", nogil=True, cache=True, error_model="numpy")
 def run({parameters}):
     env = (state, sizes, {names})
-    found, origin = np.int64(-1), np.uint64(0)
-    low, high = np.uint64(1), np.uint64(0)
+    found, origin, low, high = locate(layers, np.uint64(0))
     while at + {warp.RECORD} <= end:
         head = peek(words, at)
         mask = head & 0xFFFFFFFF
@@ -558,6 +555,12 @@ def run({parameters}):
             if ({kinds(per="lane")} >> kind) & 1:
                 left = mask
                 place = 0
+                apart = False
+                if form == 1 or form == 2:
+                    first = np.uint64(lane_address(words, at, form, base, 0, 0, 0))
+                    if first - low > high - low:
+                        found, origin, low, high = locate(layers, first)
+                    apart = locate_listed(words, at, form, base, lanes, layers, low, high, scratch)
                 while left != 0:
                     lane = lowest_bit(left)
                     left &= left - 1
@@ -567,11 +570,15 @@ def run({parameters}):
                     object, known, offset = np.int64(-1), 0, address
                     if ({kinds("object", "known", "offset") & global_kinds} >> kind) & 1:
                         unsigned = np.uint64(address)
-                        if unsigned < low or unsigned > high:
-                            found, origin, low, high = locate(layers, unsigned)
-                        object = found
-                        known = 1 if found >= 0 else 0
-                        offset = address - np.int64(origin)
+                        if apart:
+                            object = peek(scratch, 32 + place - 1)
+                            offset = peek(scratch, 64 + place - 1)
+                        else:
+                            if unsigned - low > high - low:
+                                found, origin, low, high = locate(layers, unsigned)
+                            object = found
+                            offset = address - np.int64(origin)
+                        known = 1 if object >= 0 else 0
                     poke(state, {_LANES}, 1 << lane){per_lane}
             if peek(state, {_FULL}) != 0:
                 return at{written}

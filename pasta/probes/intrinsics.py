@@ -445,7 +445,7 @@ sub.u64 $1, ADDRESS, at;""",
 _NO_OFFSET = {"WHOLE": "", "PART": "", "MISS": "", "LAUNCH": "$1", "ADDRESS": "$2", "OBJECT": "$0"}
 #: Address of the words of $2 in this multiprocessor's stripe of the launch's slot, less those
 #: before the objects.  The row is the index, or is found or taken by the hash of the object's
-#: number; what has no row goes to the last one.
+#: number; what has no row is counted behind all slots, or at last in the row of all others.
 _AT_ROW = """{
 .reg .pred p;
 .reg .b64 words;
@@ -483,11 +483,23 @@ setp.eq.u32 p, there, key;
 taken${:uid}:
 add.u32 row, row, 1;
 and.b32 row, row, rows;
-sub.u32 there, key, 1;
+sub.u32 there, row, key;
+add.u32 there, there, 1;
 and.b32 there, there, rows;
-setp.ne.u32 p, row, there;
+setp.ne.u32 p, there, 0;
+setp.lt.and.u32 p, there, TRIES, p;
 @p bra next${:uid};
 add.u32 row, rows, 1;
+ld.global.b32 there, [$1+L_SPILL_ROWS];
+setp.ge.u32 p, $2, there;
+@p bra hashed${:uid};
+ld.global.b64 at, [$1+L_KEYS];
+mad.wide.u32 at, row, 4, at;
+mov.b32 there, 1;
+st.global.b32 [at], there;
+ld.global.b64 $0, [$1+L_SPILL];
+mad.wide.u32 $0, $2, BYTES, $0;
+bra done${:uid};
 hashed${:uid}:
 }
 ld.global.b64 $0, [$1+L_SLOT];
@@ -498,6 +510,7 @@ mov.u32 stripe, %smid;
 and.b32 stripe, stripe, mask;
 mad.wide.u32 $0, stripe, bytes, $0;
 mad.wide.u32 $0, row, BYTES, $0;
+done${:uid}:
 }"""
 #: Bytes of granules of $2: of those set in $3, the word of granule $4.  The last granule ends with
 #: the object.
@@ -564,9 +577,10 @@ mad.lo.u64 $0, bytes, wide, $0;
 #: Lanes that find theirs unmarked go together by word, and one of them marks those of all: $0:
 #: which it marked first; $1: the granule, all ones: the object has none.  Bits are ORed by rounds,
 #: one for each distinct bit, unless they are a stretch from the first lane's to the last lane's.
+#: A launch that runs at the same time may make a word its own at any moment: it is swapped as a whole.
 #: What is looked up again could have been kept, in registers that there are not.
 _TOUCH = """{
-.reg .pred p, begun;
+.reg .pred p;
 .reg .b32 all, group, first, last, low, old;
 mov.b32 $0, 0;
 mov.b32 $1, -1;
@@ -589,11 +603,11 @@ add.u32 word, word, first;
 mad.wide.u32 at, word, 8, at;
 ld.relaxed.gpu.global.v2.b32 {low, old}, [at];
 EPOCH first;
-setp.eq.u32 begun, old, first;
+setp.eq.u32 p, old, first;
 and.b32 first, $1, 31;
 shr.u32 first, low, first;
 and.b32 first, first, 1;
-setp.ne.and.u32 p, first, 0, begun;
+setp.ne.and.u32 p, first, 0, p;
 @p bra done${:uid};
 activemask.b32 all;
 match.any.sync.b32 group, word, all;
@@ -648,27 +662,27 @@ setp.eq.u32 p, all, first;
 @!p bra done${:uid};
 {
 .reg .b64 at, was, new;
-.reg .b32 epoch;
+.reg .pred other;
 RANGE_OF at, $2, $3;
 ld.global.b32 low, [at+R_PLANE-RANGE];
 shr.u32 first, $1, 5;
 add.u32 low, low, first;
 ld.global.b64 at, [$2+L_PLANES+PLANE];
 mad.wide.u32 at, low, 8, at;
-@begun bra set${:uid};
-EPOCH epoch;
+again${:uid}:
 ld.relaxed.gpu.global.v2.b32 {low, old}, [at];
-setp.eq.u32 p, old, epoch;
-@p bra set${:uid};
 mov.b64 was, {low, old};
-mov.b64 new, {$0, epoch};
+EPOCH first;
+setp.ne.u32 other, old, first;
+or.b32 low, low, $0;
+@other mov.b32 low, $0;
+mov.b64 new, {low, first};
 atom.relaxed.gpu.global.cas.b64 new, [at], was, new;
-setp.eq.u64 p, new, was;
-@p bra done${:uid};
-set${:uid}:
-atom.relaxed.gpu.global.or.b32 old, [at], $0;
-not.b32 old, old;
-and.b32 $0, $0, old;
+setp.ne.u64 p, new, was;
+@p bra again${:uid};
+mov.b64 {low, old}, was;
+not.b32 low, low;
+@!other and.b32 $0, $0, low;
 }
 done${:uid}:
 }"""
@@ -679,6 +693,7 @@ def _offsets() -> dict[str, int]:
     from pasta._native import ffi, lib
 
     values = {
+        "TRIES": lib.PASTA_PROBE_TRIES,
         "BASE_UNIT": 1 << lib.PASTA_PROBE_BASE_SHIFT,
         "RANGE": ffi.sizeof("pasta_object_range"),
         "CLUSTER": ffi.sizeof("pasta_object_cluster"),
@@ -725,7 +740,7 @@ def row_address(words: int) -> Any:
 
     Add the bytes of the slot's words before the rows, and of the row's before the one meant.
     """
-    text = _placed(_AT_ROW).replace("BYTES", str(8 * words))
+    text = _filled(_AT_ROW, {"BYTES": str(8 * words)})
 
     def generate(builder: Any, arguments: Values) -> Any:
         given = [arguments[0], _narrow(builder, arguments[1])]

@@ -178,15 +178,13 @@ def group_max(group, value):
 
 def touch_word(user, object, word, epoch, bits, granule):
     """Marks granules in a word of a plane; bytes of those that were not marked in this epoch."""
-    old = load_u64_volatile(word)
-    before = old & 0xFFFFFFFF
-    if lshr(old, 32) != epoch:
+    while True:
+        old = load_u64_volatile(word)
         before = 0
-        found = atomic_cas_u64(word, old, (epoch << 32) | bits)
-        if found != old:  # another warp began the epoch
-            before = atomic_or_u64(word, bits) & 0xFFFFFFFF
-    elif bits & ~before != 0:
-        before = atomic_or_u64(word, bits) & 0xFFFFFFFF
+        if lshr(old, 32) == epoch:
+            before = old & 0xFFFFFFFF
+        if atomic_cas_u64(word, old, (epoch << 32) | before | bits) == old:
+            break
     return bytes_of(user, object, bits & ~before, granule)
 
 
@@ -490,6 +488,13 @@ _TRANSFER = {
 }
 
 
+#: Of a copy, whose lanes may differ in their bytes.
+_COPY = {
+    "ideal_sectors": "same = match_any_sync_64(mask, address)\n"
+    "    ideal_sectors = (group_sum(mask, bytes * is_first(same)) + 31) >> 5",
+}
+
+
 def looked_up(called: Sequence[Instance], layout: Layout) -> bool:
     """Whether these probes need to know in which object an address lies."""
     fields = {field for each in called for field in each.probe.fields}
@@ -545,7 +550,7 @@ def _calls(kind: str, called: Sequence[Instance], layout: Layout, before: set[st
     """Calls of probes, the fields they take, but those that `before` has, and `env`."""
     uniform = kind in _UNIFORM
     of_warp = kind in _OF_WARP
-    known = {**_FIELDS, **(_TRANSFER if uniform else {})}
+    known = {**_FIELDS, **(_TRANSFER if uniform else _COPY if kind == "async_copy" else {})}
     if uniform:
         known |= {"mask": "mask = counted", "leader": "leader = 1", "lanes": "lanes = 1"}
     fields = {field for each in called for field in each.probe.fields}

@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 RECORD = 7
 #: Rows of `scratch` (int64) per bank, after the first 64 cells.
 _PER_BANK = 32
+OBJECTS, OFFSETS, _FOUND = 32, 64, 96
 SCRATCH = 64 + 32 + 32 * _PER_BANK
 
 _intrinsic: Any = intrinsic
@@ -40,6 +41,17 @@ def lowest_bit(context, word):  # type: ignore[no-untyped-def]
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+@_intrinsic
+def highest_power(context, word):  # type: ignore[no-untyped-def]
+    """The largest power of two that is not above an int64 over 0."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        zeros = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
+        return builder.lshr(ir.Constant(ir.IntType(64), 1 << 63), zeros)
 
     return types.int64(types.int64), generate
 
@@ -228,17 +240,34 @@ def way_counts(  # type: ignore[no-untyped-def]
     return ways, groups
 
 
+@_intrinsic
+def unpredictable(context, condition, yes, no):  # type: ignore[no-untyped-def]
+    """One of two int64 by a condition on which the processor is not to bet."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        chosen = builder.select(*arguments)
+        chosen.set_metadata("unpredictable", builder.module.add_metadata([]))
+        return chosen
+
+    return types.int64(types.boolean, types.int64, types.int64), generate
+
+
+@_inline
+def _after(starts, at, step, address):  # type: ignore[no-untyped-def]
+    return unpredictable(np.uint64(peek(starts, at + step)) <= address, at + step, at)
+
+
 @_inline
 def _below(starts, count, address):  # type: ignore[no-untyped-def]
     """Index of the last start that is not above the address (uint64), or -1."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) >> 1
-        if np.uint64(peek(starts, middle)) <= address:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
+    if count == 0:
+        return np.int64(-1)
+    step = highest_power(count)
+    at = _after(starts, -1, count - step + 1, address)
+    while step > 1:
+        step >>= 1
+        at = _after(starts, at, step, address)
+    return at
 
 
 @_inline
@@ -270,6 +299,53 @@ def locate(layers, address):  # type: ignore[no-untyped-def]
     if id < 0:
         id, start, low, high = _in_layer(layers, 2, address, low, high)
     return id, start, low, high
+
+
+@_inline
+def locate_listed(words, at, form, base, lanes, layers, low, high, scratch):  # type: ignore[no-untyped-def]
+    """Whether some lanes of a record that lists addresses are outside of [low, high]; if so, the
+    object and the offset in it of every active lane are put into `scratch`."""
+    outside = 0
+    for place in range(lanes):
+        address = lane_address(words, at, form, base, 0, 0, place)
+        poke(scratch, place, address)
+        outside |= np.uint64(address) - low > high - low
+    if not outside:
+        return False
+    for place in range(lanes):
+        poke(scratch, OBJECTS + place, -1)
+        poke(scratch, OFFSETS + place, peek(scratch, place))
+    for number in range(3):
+        missing = _locate_in(layers, number, lanes, scratch)
+        if not missing:
+            break
+    return True
+
+
+@_inline
+def _locate_in(layers, number, lanes, scratch):  # type: ignore[no-untyped-def]
+    starts, lasts = peek(layers, 4 * number), peek(layers, 4 * number + 1)
+    ids, count = peek(layers, 4 * number + 2), peek(layers, 4 * number + 3)
+    if count == 0:
+        return True
+    step = highest_power(count)
+    for place in range(lanes):
+        poke(scratch, _FOUND + place, _after(starts, -1, count - step + 1, np.uint64(peek(scratch, place))))
+    while step > 1:
+        step >>= 1
+        for place in range(lanes):
+            poke(scratch, _FOUND + place, _after(starts, peek(scratch, _FOUND + place), step, np.uint64(peek(scratch, place))))
+    missing = 0
+    for place in range(lanes):
+        address = peek(scratch, place)
+        index = peek(scratch, _FOUND + place)
+        known = peek(scratch, OBJECTS + place)
+        i = max(index, 0)
+        inside = (index >= 0) & (np.uint64(address) <= np.uint64(peek(lasts, i))) & (known < 0)
+        poke(scratch, OBJECTS + place, unpredictable(inside, peek(ids, i), known))
+        poke(scratch, OFFSETS + place, unpredictable(inside, minus(address, peek(starts, i)), peek(scratch, OFFSETS + place)))
+        missing |= (known < 0) & (not inside)
+    return missing != 0
 
 
 @_inline

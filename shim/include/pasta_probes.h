@@ -15,6 +15,7 @@ enum {
     PASTA_PROBE_HASHES = 4,
     PASTA_PROBE_PLANES = 4,
     PASTA_PROBE_CLUSTERS = 4,
+    PASTA_PROBE_TRIES = 16, /* rows of a hash table of objects that are looked at */
     PASTA_PROBE_BASE_SHIFT = 17,
     PASTA_PROBE_BUCKETS = 1 << 24, /* of a cluster, at most */
 };
@@ -32,7 +33,7 @@ typedef struct pasta_probe_launch {
     uint32_t stripe_bytes;
     uint32_t stripe_mask; /* stripe of a multiprocessor: its number & stripe_mask; and PASTA_PROBE_DIRECT */
     uint64_t table;       /* pasta_object_table */
-    uint64_t keys;        /* uint32_t[hash_mask + 1]: object number + 1 of each row; 0: free */
+    uint64_t keys;        /* uint32_t[hash_mask + 2]: object number + 1 of each row; 0: free; then 1: … */
     uint32_t hash_mask;
     uint32_t direct;      /* 1: an object's row is its index in the table + 1, row 0 is unknown; no keys */
     uint64_t epoch;       /* of this launch, never given twice in a context */
@@ -40,6 +41,9 @@ typedef struct pasta_probe_launch {
     uint64_t plain;       /* uint64_t words of this launch that have no stripes */
     uint64_t trace;       /* pasta_probe_trace; 0: none */
     uint64_t bin_stripe;  /* bytes of the bins of one stripe */
+    uint64_t spill;       /* … objects without a row are here: uint64_t[spill_rows][words of a row], less … */
+    uint32_t spill_rows;  /* … the bytes before the rows of a stripe; others go to the row behind all */
+    uint32_t unused;
     uint64_t hash[4];     /* PASTA_PROBE_HASHES tables of keys that are not objects */
     uint64_t planes[4];   /* PASTA_PROBE_PLANES: words of epoch << 32 | bits of touched granules */
 } pasta_probe_launch;

@@ -159,8 +159,11 @@ static void on_external(uint32_t id, const pasta_nv_external *x) {
     /* what is mapped is freed as device memory is, before the import is destroyed */
     if (id != PASTA_NV_EXTERNAL_MAPPED) return;
     pasta_nv_place at = pasta_nv_place_of(x->context, (int16_t)x->device);
+    pasta_nv_allocation a = {x->address, x->bytes, PASTA_MEMORY_external, (int16_t)x->device, 0, false, 0};
+    if (!pasta_nv_allocated(at, &a)) return;
     pasta_memory *e = PASTA_BEGIN_AS(memory_alloc, memory, x->device, at.context, PASTA_NO_STREAM);
     if (!e) return;
+    pasta_header_of(e)->correlation = a.number;
     e->address = x->address;
     e->bytes = x->bytes;
     e->memory = PASTA_MEMORY_external;

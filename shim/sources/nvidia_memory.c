@@ -26,9 +26,18 @@ static size_t count, room;
 static uint64_t version;
 static uint32_t numbers;
 
-static bool sees(const live *l, uint16_t slot) { return l->seen_by[slot / WORD] >> slot % WORD & 1; }
-static void see(live *l, uint16_t slot) { l->seen_by[slot / WORD] |= UINT64_C(1) << slot % WORD; }
-static void unsee(live *l, uint16_t slot) { l->seen_by[slot / WORD] &= ~(UINT64_C(1) << slot % WORD); }
+/* What is announced without a context is seen by none, and lives until its end is announced. */
+static bool sees(const live *l, pasta_nv_place at) {
+    return at.context != PASTA_NO_CONTEXT && l->seen_by[at.slot / WORD] >> at.slot % WORD & 1;
+}
+
+static void see(live *l, pasta_nv_place at) {
+    if (at.context != PASTA_NO_CONTEXT) l->seen_by[at.slot / WORD] |= UINT64_C(1) << at.slot % WORD;
+}
+
+static void unsee(live *l, pasta_nv_place at) {
+    if (at.context != PASTA_NO_CONTEXT) l->seen_by[at.slot / WORD] &= ~(UINT64_C(1) << at.slot % WORD);
+}
 
 static bool seen(const live *l) {
     for (int i = 0; i < WORDS; i++)
@@ -77,12 +86,11 @@ static void drop(size_t index) {
 }
 
 bool pasta_nv_allocated(pasta_nv_place at, pasta_nv_allocation *announced) {
-    if (at.context == PASTA_NO_CONTEXT) return true;
     pthread_mutex_lock(&changing);
     size_t index = index_of(announced->address);
     live *l = at_index(index, announced->address);
     /* announced twice by one context: its end was missed */
-    bool known = l && l->is.bytes == announced->bytes && !sees(l, at.slot);
+    bool known = l && l->is.bytes == announced->bytes && !sees(l, at);
     if (known && l->is.peer && !announced->peer) {
         l->is.device = announced->device;
         l->is.peer = false;
@@ -93,21 +101,20 @@ bool pasta_nv_allocated(pasta_nv_place at, pasta_nv_allocation *announced) {
         if (l) *l = (live){.is = *announced};
         __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
     }
-    if (l) see(l, at.slot);
+    if (l) see(l, at);
     pthread_mutex_unlock(&changing);
     return !known;
 }
 
 bool pasta_nv_freed(pasta_nv_place at, pasta_nv_allocation *announced) {
-    if (at.context == PASTA_NO_CONTEXT) return true;
     bool gone = true;
     pthread_mutex_lock(&changing);
     size_t index = index_of(announced->address);
     live *l = at_index(index, announced->address);
     if (l) {
         /* freed by a context that did not announce it, as with a stream of another one: that is all */
-        bool view = sees(l, at.slot);
-        unsee(l, at.slot);
+        bool view = sees(l, at);
+        unsee(l, at);
         gone = !view || !seen(l);
     }
     if (l && gone) {
@@ -134,8 +141,9 @@ void pasta_nv_free_all_of(pasta_nv_place destroyed) {
     pthread_mutex_lock(&changing);
     for (size_t i = 0; i < count; i++) {
         live *l = table[i];
-        unsee(l, destroyed.slot);
-        if (seen(l)) {
+        bool view = sees(l, destroyed);
+        unsee(l, destroyed);
+        if (!view || seen(l)) {
             table[kept++] = l;
         } else {
             record_free(&l->is, l->is.device == destroyed.device ? destroyed.context : PASTA_NO_CONTEXT);

@@ -24,6 +24,8 @@ enum {
     MARKER_INTERVAL_NS = 50 * 1000 * 1000,
     LEAST_ROWS = 16,
     MOST_ROWS = 512, /* also: of the objects whose rows need no hash */
+    LEAST_SPILL = 1024,
+    SPILL_SHARE = 16, /* of the memory, at most this part for what the slots of a batch spill */
     TABLE_BYTES = offsetof(pasta_probe_launch, epoch), /* of a descriptor: what a new table changes */
 };
 
@@ -488,9 +490,25 @@ static uint32_t rows_wanted(const pasta_nv_version *v) {
     return rows;
 }
 
+/* Where there may be more objects than rows, room for each of them; less where the memory is short. */
+static uint32_t spill_wanted(const pasta_nv_version *v) {
+    if (!v || rows_wanted(v) < MOST_ROWS) return 0;
+    uint64_t live = ((const pasta_object_table *)v->image)->count;
+    uint64_t most = plan.memory / SPILL_SHARE / PASTA_NV_SLOTS / (plan.object_words * sizeof(uint64_t));
+    uint64_t rows = LEAST_SPILL;
+    while (rows < live + live / 4 + 1 && rows < most) rows *= 2;
+    return (uint32_t)(rows < most ? rows : most);
+}
+
+uint64_t pasta_nv_spill_bytes(const pasta_nv_batch *b) { return b->spill_rows * plan.object_words * sizeof(uint64_t); }
+
+uint64_t pasta_nv_spill_of(const pasta_nv_batch *b, uint32_t slot) {
+    return b->slots + PASTA_NV_SLOTS * b->slot_bytes + slot * pasta_nv_spill_bytes(b);
+}
+
 static void lay_out(pasta_nv_batch *b) {
     uint64_t words = plan.slot_words + (b->rows ? (b->rows + 1) * plan.object_words : 0);
-    b->keys_bytes = (b->rows * sizeof(uint32_t) + 31) / 32 * 32;
+    b->keys_bytes = b->rows ? ((b->rows + 1) * sizeof(uint32_t) + 31) / 32 * 32 : 0;
     b->stripe_bytes = (uint32_t)((words * sizeof(uint64_t) + 31) / 32 * 32);
     b->plain_bytes = (plan.plain_words * sizeof(uint64_t) + 31) / 32 * 32;
     b->slot_bytes = b->keys_bytes + b->plain_bytes + (uint64_t)b->stripes * b->stripe_bytes;
@@ -500,7 +518,9 @@ static void lay_out(pasta_nv_batch *b) {
 static pasta_nv_batch *recycled(pasta_nv_prober *p, const pasta_nv_batch *like) {
     pthread_mutex_lock(&lock);
     pasta_nv_batch **link = &p->spare;
-    while (*link && ((*link)->slot_bytes != like->slot_bytes || (*link)->rows != like->rows)) link = &(*link)->next;
+    while (*link && ((*link)->slot_bytes != like->slot_bytes || (*link)->rows != like->rows ||
+                     (*link)->spill_rows != like->spill_rows))
+        link = &(*link)->next;
     pasta_nv_batch *b = *link;
     if (b) *link = b->next;
     pthread_mutex_unlock(&lock);
@@ -513,7 +533,7 @@ static volatile uint8_t *new_marker(pasta_nv_prober *p) {
 }
 
 static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v) {
-    pasta_nv_batch like = {.rows = rows_wanted(v), .stripes = (uint32_t)plan.stripes};
+    pasta_nv_batch like = {.rows = rows_wanted(v), .spill_rows = spill_wanted(v), .stripes = (uint32_t)plan.stripes};
     lay_out(&like);
     /* the batches of launches in flight must fit, or launches would share slots */
     while (like.stripes > 8 && like.slot_bytes * PASTA_NV_SLOTS * 16 > plan.memory / 2) {
@@ -527,7 +547,7 @@ static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v)
     *b = like;
     b->owner = p;
     b->marker = new_marker(p);
-    uint64_t bytes = PASTA_NV_SLOTS * (sizeof(pasta_probe_launch) + b->slot_bytes);
+    uint64_t bytes = PASTA_NV_SLOTS * (sizeof(pasta_probe_launch) + b->slot_bytes + pasta_nv_spill_bytes(b));
     b->descriptors = b->marker ? device_memory(p, bytes) : 0;
     b->slots = b->descriptors + PASTA_NV_SLOTS * sizeof(pasta_probe_launch);
     if (b->descriptors) return b;
@@ -542,6 +562,8 @@ static pasta_probe_launch describe(const pasta_nv_batch *b, uint32_t slot, const
     l.keys = b->slots + slot * b->slot_bytes;
     l.plain = l.keys + b->keys_bytes;
     l.slot = l.plain + b->plain_bytes;
+    l.spill = pasta_nv_spill_of(b, slot) - plan.slot_words * sizeof(uint64_t);
+    l.spill_rows = b->spill_rows;
     if (!v) return l;
     const pasta_object_table *table = v->image;
     l.table = v->address;
@@ -578,7 +600,7 @@ static bool open_batch(pasta_nv_batch *b, uint64_t stream, const pasta_nv_versio
     b->as_of = v ? v->as_of : 0;
     b->last_marker = pasta_now();
     *b->marker = 0;
-    return PROBED(p, set, b->slots, 0, PASTA_NV_SLOTS * b->slot_bytes, stream) &&
+    return PROBED(p, set, b->slots, 0, PASTA_NV_SLOTS * (b->slot_bytes + pasta_nv_spill_bytes(b)), stream) &&
            PROBED(p, copy_in, b->descriptors, launches, sizeof launches, stream);
 }
 
@@ -588,10 +610,10 @@ static uint32_t way_of(uint64_t stream) { return (uint32_t)(stream * UINT64_C(0x
 static int take_slot(pasta_nv_prober *p, uint64_t stream, uint64_t ordinal, pasta_nv_version *v,
                      pasta_nv_batch **batch) {
     int slot = -1;
-    uint32_t rows = rows_wanted(v);
+    uint32_t rows = rows_wanted(v), spill = spill_wanted(v);
     pthread_mutex_lock(&lock);
     for (pasta_nv_batch *b = p->current[way_of(stream)]; b && slot < 0; b = b->next_current)
-        if (b->stream == stream && b->rows < rows) {
+        if (b->stream == stream && (b->rows < rows || b->spill_rows < spill)) {
             b->closed = true;
         } else if (b->stream == stream && b->used < PASTA_NV_SLOTS && !b->closed) {
             slot = (int)b->used++;

@@ -66,6 +66,7 @@ typedef struct pasta_nv_batch {
     volatile uint8_t *marker;
     uint64_t keys_bytes, plain_bytes, slot_bytes, last_marker;
     uint32_t rows, stripes, stripe_bytes;
+    uint32_t spill_rows; /* behind all slots, for each: of objects that find no row in theirs */
     uint32_t used;         /* slots given out */
     uint32_t begun, ended; /* launches whose begin and end callbacks came */
     uint32_t marked;       /* slots that a marker in the stream covers */
@@ -114,6 +115,8 @@ typedef struct pasta_nv_prober {
 pasta_nv_prober *pasta_nv_probers(void);
 pthread_mutex_t *pasta_nv_probes_lock(void);
 bool pasta_nv_probed(pasta_nv_prober *p, int32_t result, const char *call);
+uint64_t pasta_nv_spill_bytes(const pasta_nv_batch *b); /* of a slot */
+uint64_t pasta_nv_spill_of(const pasta_nv_batch *b, uint32_t slot); /* address */
 uint64_t pasta_nv_hash_bytes(const pasta_nv_hash *h);
 void pasta_nv_batch_recycle(pasta_nv_batch *b);
 void pasta_nv_version_release(pasta_nv_version *v); /* NULL is none; the lock is held */

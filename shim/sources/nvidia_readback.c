@@ -117,7 +117,36 @@ static bool in_use(const pasta_nv_batch *b, uint32_t slot, const uint32_t *keys,
     return table && table->count < b->rows ? row <= table->count : row == b->rows || keys[row] != 0;
 }
 
-static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, const char *slot) {
+/* An object's words, where something was counted: 1, else 0. */
+static uint32_t write_object(text *t, uint64_t number, const uint64_t *words) {
+    uint64_t count = pasta_nv_the_plan.object_words;
+    bool counted = false;
+    for (uint64_t w = 0; w < count; w++) counted |= words[w] != 0;
+    uint64_t *more = counted ? extend(t, (1 + count) * sizeof *more) : NULL;
+    if (!more) return 0;
+    *more = number;
+    memcpy(more + 1, words, count * sizeof *words);
+    return 1;
+}
+
+/* What objects without a row counted; how many. */
+static uint32_t write_spill(text *t, const pasta_nv_batch *b, uint32_t slot, uint64_t stream) {
+    const pasta_nv_version *v = b->versions[slot];
+    const pasta_object_table *table = v ? v->image : NULL;
+    const pasta_object_range *ranges = table ? (const void *)((const char *)v->image + (table->ranges - v->address)) : NULL;
+    uint64_t bytes = pasta_nv_spill_bytes(b);
+    uint64_t *words = malloc(bytes);
+    uint32_t found = 0, rows = table && table->count < b->spill_rows ? table->count + 1 : b->spill_rows;
+    if (words && pasta_nv_probed(b->owner, pasta_nv.copy_out(words, pasta_nv_spill_of(b, slot), bytes, stream),
+                                 "sanitizerMemcpyDeviceToHost"))
+        for (uint32_t row = 0; row < rows; row++)
+            found += write_object(t, row && ranges ? ranges[row - 1].number : 0,
+                                  words + row * pasta_nv_the_plan.object_words);
+    free(words);
+    return found;
+}
+
+static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, const char *slot, uint64_t stream) {
     const pasta_nv_plan *plan = &pasta_nv_the_plan;
     const uint32_t *keys = (const void *)slot;
     const char *plain = slot + b->keys_bytes, *stripes = plain + b->plain_bytes;
@@ -138,14 +167,9 @@ static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, cons
         if (!in_use(b, number, keys, row)) continue;
         memset(sums, 0, row_bytes);
         add_stripes(sums, rows + row * row_bytes, b->stripes, b->stripe_bytes, plan->object_words);
-        bool counted = false;
-        for (uint64_t w = 0; w < plan->object_words; w++) counted |= sums[w] != 0;
-        uint64_t *more = counted ? extend(t, sizeof *more + row_bytes) : NULL;
-        if (!more) continue;
-        *more = number_of(b, number, keys, row);
-        memcpy(more + 1, sums, row_bytes);
-        count++;
+        count += write_object(t, number_of(b, number, keys, row), sums);
     }
+    if (b->spill_rows && keys[b->rows]) count += write_spill(t, b, number, stream);
     ((pasta_probed *)(void *)(t->bytes + begin))->rows = count; /* the text may have moved */
 }
 
@@ -169,7 +193,7 @@ static void read_slots(text *t, pasta_nv_batch *b, uint32_t from, uint32_t to, u
         if (pasta_nv_probed(p, pasta_nv.copy_out(staging, b->slots + slot * b->slot_bytes, count * b->slot_bytes, stream),
                             "sanitizerMemcpyDeviceToHost"))
             for (uint32_t i = 0; i < count; i++)
-                write_launch(t, b, slot + i, staging + i * b->slot_bytes);
+                write_launch(t, b, slot + i, staging + i * b->slot_bytes, stream);
         if (!pinned) free(staging);
     }
 }

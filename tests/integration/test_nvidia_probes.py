@@ -239,17 +239,43 @@ def test_many_objects_share_hashed_rows(play: Play) -> None:
     expect(play(script), script)
 
 
-def test_more_objects_than_rows_are_of_none(play: Play) -> None:
+def test_a_launch_may_touch_more_objects_than_it_has_rows(play: Play) -> None:
     script = Script()
     for n in range(700):
         script.alloc(0x200000000 + n * 8192, 4096 + n)
-    script.launch(S, *((0x200000000 + n * 8192, 1, 0x10) for n in range(700)))
-    done = play(script)
+    script.launch(
+        S, *((0x200000000 + n * 8192, n + 1, 0x10) for n in range(700)), (0x1000, 3, 0x10)
+    )
+    script.launch(S, (0x200000000, 5, 0x10))
+    for n in range(700, 2000):  # another batch, with room for more
+        script.alloc(0x200000000 + n * 8192, 4096 + n)
+    for _ in range(70):
+        script.launch(S, *((0x200000000 + n * 8192, n + 1, 0x10) for n in range(0, 2000, 3)))
+    expect(play(script), script)
+
+
+def test_more_objects_than_there_is_memory_for_are_of_none(play: Play) -> None:
+    script, objects, room = Script(), 5000, 4096
+    for n in range(objects):
+        script.alloc(0x200000000 + n * 8192, 4096 + n)
+    script.launch(S, *((0x200000000 + n * 8192, 1, 0x10) for n in range(objects)))
+    done = play(script, "--set", "probes.memory=32MiB")
     counted = rows(done, "objects")
-    assert sum(hits for _, _, hits in counted) == 700
+    assert sum(hits for _, _, hits in counted) == objects
     (others,) = (hits for _, size, hits in counted if not size)
-    assert others == 700 - 512
-    assert len(counted) == 513
+    assert others == objects + 1 - room  # one row is for what is of none
+    assert len(counted) == objects - others + 1
+
+
+def test_memory_that_is_of_no_context(play: Play) -> None:
+    script = Script()
+    script.alloc(0x200000000, 5000)
+    script.say("nobody", 0x302000000, 7000)
+    script.live[0x302000000] = 7000
+    script.launch(S, (0x200000010, 1, 0x10), (0x302000010, 2, 0x10))
+    script.free(0x302000000)
+    script.launch(S, (0x200000010, 1, 0x10), (0x302000010, 3, 0x10))
+    expect(play(script), script)
 
 
 def test_streams(play: Play) -> None:

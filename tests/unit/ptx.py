@@ -1,6 +1,6 @@
 """Runs PTX text of inline assembly: warps whose lanes go on one by one, in any order.
 
-Only what pasta/probes/trace.py uses. Memory is sequentially consistent.
+Only what trace.py and intrinsics.py of pasta/probes use. Memory is sequentially consistent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _LINE = re.compile(r"(?:@(!?)(\w+)\s+)?([\w.]+)\s*(.*?);?$")
-_COLLECTIVE = ("shfl", "vote", "bar")
+_COLLECTIVE = ("shfl", "vote", "match", "bar", "activemask")
 
 
 class Memory:
@@ -80,7 +80,8 @@ class Lane:
     registers: dict[str, int]
     special: Mapping[str, int]
     at: int = 0
-    waits: tuple[int, int] | None = None  # instruction, lanes
+    #: Instruction, lanes; of activemask those that are not at the end by then.
+    waits: tuple[int, int | None] | None = None
     given: dict[str, Any] = field(default_factory=dict)
 
 
@@ -115,6 +116,16 @@ class Machine:
 
     def _meet(self, lane: Lane, warp: Sequence[Lane]) -> bool:
         here, mask = lane.waits  # type: ignore[misc]
+        if mask is None:
+            left = [each for each in warp if each.at != len(self.program.code)]
+            if any(each.waits != (here, None) for each in left):
+                return False
+            active = sum(1 << each.number for each in left)
+            for each in left:
+                self._set(each, self.program.code[here].operands[0], active)
+                each.waits = None
+                each.at += 1
+            return True
         assert mask >> lane.number & 1, "a lane is not in its own mask"
         others = [each for each in warp if mask >> each.number & 1]
         assert len(others) == bin(mask).count("1"), "a lane of the mask is not there"
@@ -127,7 +138,16 @@ class Machine:
                 source = next(o for o in others if o.number == each.given["lane"] % 32)
                 self._set(each, instruction.operands[0], source.given["value"])
             elif name.startswith("vote"):
-                self._set(each, instruction.operands[0], int(all(o.given["value"] for o in others)))
+                true = [o for o in others if o.given["value"]]
+                found = {
+                    "all": int(len(true) == len(others)),
+                    "any": int(bool(true)),
+                    "ballot": sum(1 << o.number for o in true),
+                }[name.split(".")[2]]
+                self._set(each, instruction.operands[0], found)
+            elif name.startswith("match"):
+                same = [o for o in others if o.given["value"] == each.given["value"]]
+                self._set(each, instruction.operands[0], sum(1 << o.number for o in same))
         for each in others:
             each.waits = None
             each.at += 1
@@ -149,7 +169,7 @@ class Machine:
             return lane.special[text[1:]]
         if text in lane.registers:
             return lane.registers[text]
-        assert re.fullmatch(r"[-+0-9]+", text), f"{text} was never set"
+        assert re.fullmatch(r"0x[0-9a-f]+|[-+0-9]+", text), f"{text} was never set"
         return int(eval(text))
 
     def _address(self, lane: Lane, text: str) -> int:
@@ -170,9 +190,10 @@ class Machine:
                 lane.given = {
                     "value": self._value(lane, operands[1]), "lane": self._value(lane, operands[2])
                 }  # fmt: skip
-            elif name.startswith("vote"):
+            elif name.startswith(("vote", "match")):
                 lane.given = {"value": self._value(lane, operands[1])}
-            lane.waits = (lane.at, self._value(lane, operands[-1]))
+            mask = None if name.startswith("activemask") else self._value(lane, operands[-1])
+            lane.waits = (lane.at, mask)
             return
         if name == "bra":
             lane.at = self.program.labels[operands[0]]
@@ -185,9 +206,11 @@ class Machine:
         kind = parts[-1]
         bits = int(kind[1:]) if re.fullmatch(r"[bus]\d+", kind) else 0
         if parts[0] == "ld":
-            self._set(
-                lane, operands[0], self.memory.load(self._address(lane, operands[1]), bits // 8)
-            )
+            address = self._address(lane, operands[1])
+            names = [each.strip() for each in operands[0].strip("{}").split(",")]
+            assert address % (len(names) * bits // 8) == 0, "a vector is not aligned"
+            for i, each in enumerate(names):
+                self._set(lane, each, self.memory.load(address + i * bits // 8, bits // 8))
         elif parts[0] == "st":
             address = self._address(lane, operands[0])
             values = [each.strip() for each in operands[1].strip("{}").split(",")]
@@ -195,11 +218,7 @@ class Machine:
             for i, value in enumerate(values):
                 self.memory.store(address + i * bits // 8, bits // 8, self._value(lane, value))
         elif parts[0] in ("atom", "red"):
-            address = self._address(lane, operands[-2])
-            old = self.memory.load(address, 8)
-            self.memory.store(address, 8, old + self._value(lane, operands[-1]))
-            if parts[0] == "atom":
-                self._set(lane, operands[0], old)
+            self._atomic(lane, parts, operands, bits // 8)
         elif parts[0] == "mov" and operands[0].startswith("{"):
             low, high = (each.strip() for each in operands[0].strip("{}").split(","))
             whole = self._value(lane, operands[1])
@@ -215,6 +234,20 @@ class Machine:
         elif parts[0] != "fence":
             given = [self._value(lane, each) for each in operands[1:]]
             self._set(lane, operands[0], self._result(parts, given))
+
+    def _atomic(self, lane: Lane, parts: list[str], operands: list[str], bytes: int) -> None:
+        returns = parts[0] == "atom"
+        address = self._address(lane, operands[returns])
+        given = [self._value(lane, each) for each in operands[1 + returns :]]
+        old = self.memory.load(address, bytes)
+        new = {
+            "add": lambda: old + given[0],
+            "or": lambda: old | given[0],
+            "cas": lambda: given[1] if old == given[0] else old,
+        }[next(part for part in parts if part in ("add", "or", "cas"))]()
+        self.memory.store(address, bytes, new)
+        if returns:
+            self._set(lane, operands[0], old)
 
     @staticmethod
     def _result(parts: list[str], given: list[int]) -> int:
@@ -239,7 +272,9 @@ class Machine:
                 "gt": a > b,
                 "ge": a >= b,
             }
-            return int(compared[parts[1]])
+            combined = {"and": lambda a, b: a & b, "or": lambda a, b: a | b}
+            found = int(compared[parts[1]])
+            return combined[parts[2]](found, given[2]) if parts[2] in combined else found
         if operation in ("mul", "mad"):
             assert wide or "lo" in parts
             return a * b + (given[2] if operation == "mad" else 0)
@@ -254,6 +289,10 @@ class Machine:
             "or": lambda: a | b,
             "shl": lambda: a << given[1] if given[1] < bits else 0,
             "shr": lambda: a >> given[1],
+            "xor": lambda: a ^ b,
+            "neg": lambda: -a,
+            "not": lambda: ~a,
+            "bfind": lambda: bits - a.bit_length() if "shiftamt" in parts else a.bit_length() - 1,
             "brev": lambda: int(f"{a:0{bits}b}"[::-1], 2),
             "clz": lambda: bits - a.bit_length(),
             "popc": lambda: bin(a).count("1"),

@@ -71,10 +71,10 @@ def heatmap(tables: Tables, wanted: Expected) -> dict[str, Any]:
     right = wanted.count(GLOBAL)
     if right.bytes != 4 * right.accesses:
         return {}
-    found = Counter[str]()
+    found = Counter[int]()
     for row in tables("words"):
         if row["kernel"] in wanted.kernels:
-            found[f"{row['object_address']}"] += row["accesses"]
+            found[row["object_id"]] += row["accesses"]
     return _other(Counter(found.values()), Counter(right.objects.values()))
 
 

@@ -1,0 +1,308 @@
+"""Look-ups of patches: their PTX, run by an interpreter on tables as the source makes them."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pasta._native import ffi, lib
+from pasta.probes import intrinsics
+from pasta.probes.intrinsics import _offsets
+from tests.c.session import compile_c
+from tests.unit.ptx import Lane, Machine, Memory, Program
+
+ROOT = Path(__file__).resolve().parents[2]
+OFFSETS = _offsets()
+USER, TABLE, SLOT, KEYS = 0x1000, 0x7F30_0000_0000, 0x20_0000, 0x30_0000
+SPILL, PLANE = 0x40_0000, 0x50_0000
+ABSENT = 0xFFFFFFFF
+ROWS, SPILL_ROWS = 16, 40
+#: Registers of 64 bits among those that operands of inline assembly are.
+WIDE = {"find": {"$1", "$2"}, "find_offset": {"$1", "$2", "$3"}}
+
+
+class Allocation(ctypes.Structure):
+    """pasta_nv_allocation"""
+
+    _fields_ = (
+        ("address", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("memory", ctypes.c_uint32),
+        ("device", ctypes.c_int16),
+        ("flags", ctypes.c_uint8),
+        ("peer", ctypes.c_bool),
+        ("number", ctypes.c_uint32),
+    )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """nvidia_table.c."""
+    path = compile_c(
+        tmp_path_factory.mktemp("table") / "table.so",
+        [ROOT / "shim" / "sources" / "nvidia_table.c"],
+        "-shared", "-fPIC", "-O2",
+    )  # fmt: skip
+    library = ctypes.CDLL(str(path))
+    library.pasta_nv_table_image.restype = ctypes.c_void_p
+    library.pasta_nv_table_place.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+    return library
+
+
+class Launch:
+    """Memory with a table of objects and the descriptor of a launch that uses it."""
+
+    def __init__(
+        self, source: ctypes.CDLL, objects: list[tuple[int, int]], *, hashed: bool = False
+    ) -> None:
+        self.objects = objects
+        listed = (Allocation * max(1, len(objects)))(
+            *(Allocation(address, size, 0, 0, 0, False, number)
+              for number, (address, size) in enumerate(objects, 1))
+        )  # fmt: skip
+        size = ctypes.c_size_t()
+        image = source.pasta_nv_table_image(
+            listed, ctypes.c_size_t(len(objects)), ctypes.byref(size)
+        )
+        source.pasta_nv_table_place(image, TABLE)
+        self.memory = Memory()
+        table = ctypes.string_at(image, size.value)
+        self.table = self.memory.add(TABLE, table)
+        (self.ranges,) = struct.unpack_from("<Q", table, OFFSETS["T_RANGES"])
+        user = bytearray(ffi.sizeof("pasta_probe_launch"))
+        base, shape = ABSENT, 0
+        if objects:
+            first = OFFSETS["T_CLUSTER"]
+            (at,) = struct.unpack_from("<Q", table, first + OFFSETS["C_BASE"])
+            shift, last = struct.unpack_from("<II", table, first + OFFSETS["C_SHIFT"])
+            if at >> lib.PASTA_PROBE_BASE_SHIFT < ABSENT:  # else all goes by the table
+                base, shape = at >> lib.PASTA_PROBE_BASE_SHIFT, last << 8 | shift
+        struct.pack_into("<IIQ", user, OFFSETS["L_BASE"], base, shape, self.ranges)
+        direct = 0 if hashed else 1 << 31
+        struct.pack_into("<QII", user, OFFSETS["L_SLOT"], SLOT, 0, direct)
+        struct.pack_into("<Q", user, OFFSETS["L_TABLE"], TABLE)
+        struct.pack_into("<QI", user, OFFSETS["L_KEYS"], KEYS, ROWS - 1)
+        struct.pack_into("<QI", user, OFFSETS["L_SPILL"], SPILL, SPILL_ROWS)
+        struct.pack_into("<Q", user, OFFSETS["L_PLANES"], PLANE)
+        self.user = self.memory.add(USER, user)
+        self.keys = self.memory.add(KEYS, bytes(4 * ROWS + 4))
+
+    def run(self, text: str, wide: set[str], **given: int) -> dict[str, int]:
+        """Registers that one lane has after `text`; `given` are `$N` as rN."""
+        program = Program(intrinsics._placed(text))
+        names = re.findall(r"\$\d", text)
+        program.widths |= {name: 64 if name in wide else 32 for name in names}
+        registers = {f"${name[1:]}": value for name, value in given.items()}
+        lane = Lane(0, registers, {"smid": 0})
+        Machine(program, self.memory, lambda: None).run([[lane]], random.Random(0))
+        return lane.registers
+
+    def find(self, address: int) -> tuple[int, int]:
+        """The object's index from 1 and the offset, by both look-ups."""
+        text = intrinsics._filled(intrinsics._FIND, intrinsics._OFFSET)
+        found = self.run(text, WIDE["find_offset"], r2=USER, r3=address)
+        text = intrinsics._filled(intrinsics._FIND, intrinsics._NO_OFFSET)
+        assert self.run(text, WIDE["find"], r1=USER, r2=address)["$0"] == found["$0"]
+        return found["$0"], found["$1"]
+
+    def owner(self, address: int) -> tuple[int, int]:
+        """What `find` must give: the last object that begins at or below the address."""
+        at = max((each for each in self.objects if each[0] <= address), default=(0, 0))
+        if not address - at[0] < at[1]:
+            return 0, address
+        return self.objects.index(at) + 1, address - at[0]
+
+    def set(self, object: int, field: str, value: int) -> None:
+        """Changes a field of an object's range."""
+        at = self.ranges - TABLE + (object - 1) * OFFSETS["RANGE"] + OFFSETS[field]
+        (format_,) = {"R_PLANE": "I", "R_BINS": "I"}.get(field, "B")
+        struct.pack_into(f"<{format_}", self.table, at, value)
+
+
+SIZES = st.one_of(
+    st.integers(1, 8), st.integers(1, 1 << 13), st.integers(1, 1 << 22),
+    st.integers(1, 64).map(lambda n: 512 * n), st.integers(1, 1 << 36),
+)  # fmt: skip
+#: Where the driver takes pools, mapped, device and pinned memory from, and below 128 KiB.
+AREAS = (0x1000, 0x2_0000_0000, 0x3_0200_0000, 0x100_0000_0000, 0x7F4D_4FE0_0000, 0x1FFFF_0000_0000)
+
+
+@st.composite
+def objects(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Sorted, with starts of their own; some overlap the one before."""
+    found: list[tuple[int, int]] = []
+    for area in sorted(draw(st.sets(st.sampled_from(AREAS)))):
+        at = max(area, found[-1][0] + 1) if found else area
+        for size, gap in draw(
+            st.lists(st.tuples(SIZES, st.sampled_from((0, 0, 1, 512, 1 << 20, 1 << 33, -1))),
+                     max_size=6)
+        ):  # fmt: skip
+            found.append((at, size))
+            at += max(1, size // 2) if gap < 0 else size + gap
+    return found
+
+
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(objects(), st.data())
+def test_an_address_is_of_the_object_that_holds_it(
+    source: ctypes.CDLL, objects: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    launch = Launch(source, objects)
+    addresses = {0, (1 << 64) - 2}
+    for start, size in objects:
+        inside = start + data.draw(st.integers(0, size - 1))
+        addresses |= {start - 1, start, start + size - 1, start + size, inside, inside + (1 << 32)}
+    for address in addresses:
+        assert launch.find(address) == launch.owner(address), hex(address)
+
+
+def small(count: int) -> list[tuple[int, int]]:
+    return [(0x7F4D_0000_0000 + 512 * number, 400) for number in range(count)]
+
+
+def test_rows_are_indexes_where_there_are_enough(source: ctypes.CDLL) -> None:
+    launch = Launch(source, small(10))
+    for object in range(11):
+        assert at_row(launch, object) == SLOT + 24 * object
+    assert not any(launch.keys)
+
+
+def test_objects_without_a_row_are_counted_behind_the_slots(source: ctypes.CDLL) -> None:
+    launch = Launch(source, small(60), hashed=True)
+    order = list(range(61))
+    random.Random(3).shuffle(order)
+    found = {object: at_row(launch, object) for object in order}
+    assert {object: at_row(launch, object) for object in order} == found  # and stay there
+    hashed = [at for at in found.values() if at < SLOT + 24 * ROWS and at >= SLOT]
+    assert len(hashed) == len(set(hashed)) == ROWS
+    for object, at in found.items():
+        if at not in hashed:
+            assert at == (SPILL + 24 * object if object < SPILL_ROWS else SLOT + 24 * ROWS)
+    keys = struct.unpack(f"<{ROWS + 1}I", launch.keys)
+    assert all(keys) and keys[-1] == 1
+    for row, key in enumerate(keys[:-1]):  # the number of an object is its index here
+        assert found[key - 1] == SLOT + 24 * row
+
+
+def test_no_flag_while_there_are_rows(source: ctypes.CDLL) -> None:
+    launch = Launch(source, small(60), hashed=True)
+    for object in (3, 19, 35, 51, 0):  # all but one want the same row
+        at_row(launch, object)
+    assert struct.unpack_from("<I", launch.keys, 4 * ROWS) == (0,)
+
+
+def at_row(launch: Launch, object: int) -> int:
+    text = intrinsics._filled(intrinsics._AT_ROW, {"BYTES": "24"})
+    return launch.run(text, {"$0", "$1"}, r1=USER, r2=object)["$0"]
+
+
+@given(st.integers(1, 1 << 34), st.integers(5, 26), st.data())
+def test_bytes_of_granules_end_with_the_object(
+    source: ctypes.CDLL, size: int, shift: int, data: st.DataObject
+) -> None:
+    launch = Launch(source, [(0x7F4D_0000_0000, size)])
+    launch.set(1, "R_PLANE_SHIFT", shift)
+    last = (size - 1) >> shift
+    granule = data.draw(st.one_of(st.integers(0, last), st.just(last)))
+    first = granule & ~31
+    bits = data.draw(st.integers(1, (1 << (min(last, first + 31) - first + 1)) - 1))
+    text = intrinsics._BYTES
+    found = launch.run(text, {"$0", "$1"}, r1=USER, r2=1, r3=bits, r4=granule)["$0"]
+    granules = [first + bit for bit in range(32) if bits >> bit & 1]
+    assert found == sum(min((each + 1) << shift, size) - (each << shift) for each in granules)
+
+
+@given(st.integers(0, (1 << 34) - 1), st.integers(0, 30))
+def test_bins_are_parts_of_the_object(source: ctypes.CDLL, offset: int, shift: int) -> None:
+    launch = Launch(source, [(0x7F4D_0000_0000, 1 << 34)])
+    text = intrinsics._BIN
+    wide = {"$1", "$3"}
+    assert launch.run(text, wide, r1=USER, r2=1, r3=offset)["$0"] == ABSENT  # it has none
+    launch.set(1, "R_BINS", 7)
+    launch.set(1, "R_BIN_SHIFT", shift)
+    found = launch.run(text, wide, r1=USER, r2=1, r3=offset)["$0"]
+    assert found == (7 + (offset >> shift)) % (1 << 32)
+    assert launch.run(text, wide, r1=USER, r2=0, r3=offset)["$0"] == ABSENT
+
+
+# ---- granules -------------------------------------------------------------------------------
+
+
+def touch(launch: Launch, warps: list[tuple[int, dict[int, int]]], seed: int) -> list[Any]:
+    """Runs `warps` at the same time: an epoch and offsets by lane for each.
+
+    (epoch, granule) of all that was marked first, once for each time.
+    """
+    by_epoch = {}
+    for epoch in {epoch for epoch, _ in warps}:
+        by_epoch[epoch] = USER + 0x1000 * epoch
+        user = bytearray(launch.user)
+        struct.pack_into("<Q", user, OFFSETS["L_EPOCH"], epoch)
+        launch.memory.add(by_epoch[epoch], user)
+    text = re.sub(r"EPOCH (\w+);", r"ld.global.b32 \1, [$2+L_EPOCH];", intrinsics._TOUCH)
+    program = Program(intrinsics._placed(text).replace("PLANE", "0"))
+    program.widths |= {"$0": 32, "$1": 32, "$2": 64, "$3": 32, "$4": 64}
+    lanes = [
+        [
+            Lane(number, {"$2": by_epoch[epoch], "$3": 1, "$4": offset}, {"laneid": number})
+            for number, offset in offsets.items()
+        ]
+        for epoch, offsets in warps
+    ]
+    Machine(program, launch.memory, lambda: None).run(lanes, random.Random(seed))
+    marked = []
+    for (epoch, _), warp in zip(warps, lanes, strict=True):
+        for lane in warp:
+            first = lane.registers["$1"] & ~31
+            bits = lane.registers["$0"]
+            marked += [(epoch, first + bit) for bit in range(32) if bits >> bit & 1]
+    return marked
+
+
+OFFSET = st.one_of(st.integers(0, 4095), st.integers(0, 127).map(lambda n: 4 * n))
+WARP = st.dictionaries(st.integers(0, 31), OFFSET, min_size=1)
+
+
+def plane(source: ctypes.CDLL) -> Launch:
+    launch = Launch(source, [(0x7F4D_0000_0000, 4096)])
+    launch.set(1, "R_PLANE_SHIFT", 5)
+    launch.set(1, "R_PLANE", 3)
+    launch.memory.add(PLANE, bytes(8 * (3 + 4)))
+    return launch
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(WARP, min_size=1, max_size=4), st.integers(0, 99))
+def test_each_granule_is_marked_first_once(
+    source: ctypes.CDLL, warps: list[dict[int, int]], seed: int
+) -> None:
+    launch = plane(source)
+    for epoch in (5, 6):
+        marked = touch(launch, [(epoch, warp) for warp in warps], seed)
+        wanted = {offset >> 5 for warp in warps for offset in warp.values()}
+        assert sorted(granule for _, granule in marked) == sorted(wanted)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.permutations(range(128)), st.permutations(range(128)), st.integers(0, 99))
+def test_launches_at_the_same_time_share_words(
+    source: ctypes.CDLL, first: list[int], second: list[int], seed: int
+) -> None:
+    """Exact where no launch touches a granule twice."""
+    warps = [
+        (epoch, {lane: 32 * granule for lane, granule in enumerate(granules[at : at + 32])})
+        for epoch, granules in ((5, first), (6, second))
+        for at in range(0, 128, 32)
+    ]
+    marked = touch(plane(source), warps, seed)
+    assert sorted(marked) == [(epoch, granule) for epoch in (5, 6) for granule in range(128)]
