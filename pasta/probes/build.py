@@ -15,7 +15,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +29,7 @@ from pasta.probes.patches import Instance, PatchText, looked_up, symbols, write
 from pasta.probes.signatures import VERSIONS, ApiError
 
 if TYPE_CHECKING:
+    from pasta.probes.nvptx import PatchFunction
     from pasta.tool import Tool
 
 _SOURCES = ("intrinsics.py", "nvptx.py", "patches.py", "trace.py")
@@ -214,10 +215,7 @@ def _compile(text: str, patches: Sequence[PatchText], sm: int, cubin: Path) -> N
         "source": str(cubin.with_suffix(".py")),
         "sm": sm,
         "output": str(cubin),
-        "patches": [
-            {"name": each.name, "arguments": [kind for _, kind in each.signature.arguments]}
-            for each in patches
-        ],
+        "patches": arguments_of(patches),
     }
     done = subprocess.run(
         own_python("pasta.probes.build"), input=json.dumps(request), capture_output=True,
@@ -234,22 +232,36 @@ def _compile(text: str, patches: Sequence[PatchText], sm: int, cubin: Path) -> N
         )
 
 
-def main() -> int:
-    """Compiles what standard input asks for."""
+def functions_of(
+    text: str, patches: Mapping[str, Sequence[str]], source: str = "patches"
+) -> list[PatchFunction]:
+    """Functions of the text of patches, which are given by name with the types of arguments."""
     import linecache
 
-    from pasta.probes.nvptx import PatchFunction, compile_patches
+    from pasta.probes.nvptx import PatchFunction
+
+    linecache.cache[source] = (len(text), None, text.splitlines(True), source)
+    namespace: dict[str, Any] = {"__name__": "pasta_probes"}
+    exec(compile(text, source, "exec"), namespace)
+    return [
+        PatchFunction(name, namespace[name], ("u64", "u64", *arguments))
+        for name, arguments in patches.items()
+    ]
+
+
+def arguments_of(patches: Sequence[PatchText]) -> dict[str, list[str]]:
+    """Types of the arguments of patches, after the first two that all have, by name."""
+    return {each.name: [kind for _, kind in each.signature.arguments] for each in patches}
+
+
+def main() -> int:
+    """Compiles what standard input asks for."""
+    from pasta.probes.nvptx import compile_patches
 
     request: dict[str, Any] = json.load(sys.stdin)
     text, source = request["text"], Path(request["source"])
     source.write_text(text)
-    linecache.cache[str(source)] = (len(text), None, text.splitlines(True), str(source))
-    namespace: dict[str, Any] = {"__name__": "pasta_probes"}
-    exec(compile(text, str(source), "exec"), namespace)
-    functions = [
-        PatchFunction(each["name"], namespace[each["name"]], ("u64", "u64", *each["arguments"]))
-        for each in request["patches"]
-    ]
+    functions = functions_of(text, request["patches"], str(source))
     try:
         made = compile_patches(functions, sm=request["sm"])
     except PastaError as error:

@@ -431,7 +431,32 @@ mov.b32 OBJECT, 0;
 MISS
 done${:uid}:
 }"""
-#: The same and the offset in the object.
+#: The object that holds all of the unit that $2 is in, of 1 << PASTA_PROBE_BASE_SHIFT bytes; 0: it
+#: is not known without more reading.
+_WHOLE = """{
+.reg .pred p;
+.reg .b64 base, at, last;
+.reg .b32 low, shape, left;
+mov.b32 $0, 0;
+ld.global.v2.b32 {left, shape}, [$1];
+mul.wide.u32 base, left, BASE_UNIT;
+sub.u64 base, $2, base;
+shr.u32 left, shape, 8;
+and.b32 shape, shape, 255;
+shr.u64 base, base, shape;
+cvt.u64.u32 last, left;
+setp.gt.u64 p, base, last;
+setp.lt.or.u32 p, shape, BASE_SHIFT, p;
+@p bra done${:uid};
+cvt.u32.u64 low, base;
+ld.global.b64 at, [$1+L_RANGES];
+mad.wide.s32 at, low, -4, at;
+ld.global.b32 low, [at+-4];
+setp.lt.s32 p, low, 0;
+@p and.b32 $0, low, 0x7fffffff;
+done${:uid}:
+}"""
+#: The same as `_FIND` and the offset in the object.
 _OFFSET = {
     "WHOLE": """RANGE_OF at, LAUNCH, OBJECT;
 ld.global.b64 at, [at+-RANGE];
@@ -577,7 +602,7 @@ mad.lo.u64 $0, bytes, wide, $0;
 #: Lanes that find theirs unmarked go together by word, and one of them marks those of all: $0:
 #: which it marked first; $1: the granule, all ones: the object has none.  Bits are ORed by rounds,
 #: one for each distinct bit, unless they are a stretch from the first lane's to the last lane's.
-#: A launch that runs at the same time may make a word its own at any moment: it is swapped as a whole.
+#: A launch that runs at the same time may make a word its own at any moment: it is swapped whole.
 #: What is looked up again could have been kept, in registers that there are not.
 _TOUCH = """{
 .reg .pred p;
@@ -694,6 +719,7 @@ def _offsets() -> dict[str, int]:
 
     values = {
         "TRIES": lib.PASTA_PROBE_TRIES,
+        "BASE_SHIFT": lib.PASTA_PROBE_BASE_SHIFT,
         "BASE_UNIT": 1 << lib.PASTA_PROBE_BASE_SHIFT,
         "RANGE": ffi.sizeof("pasta_object_range"),
         "CLUSTER": ffi.sizeof("pasta_object_cluster"),
@@ -726,6 +752,10 @@ def _filled(text: str, names: Mapping[str, str]) -> str:
 def _find(builder: Any, arguments: Values) -> Any:
     text = _filled(_FIND, _NO_OFFSET)
     return _wide(builder, _assembly(builder, text, "=&r,l,l", arguments, _I32))
+
+
+def _find_whole(builder: Any, arguments: Values) -> Any:
+    return _wide(builder, _assembly(builder, _placed(_WHOLE), "=&r,l,l", arguments, _I32))
 
 
 def _find_offset(builder: Any, arguments: Values) -> Any:
@@ -794,7 +824,10 @@ def bin_address(words: int) -> Any:
 #: The object of an address, by a launch's descriptor: its index in the table of objects from 1; 0:
 #: none.
 find = _define("find", 2, _find)
-#: The same and the offset in it; without one, the address.
+#: The object of all addresses of this one's unit, which is its bits from UNIT_SHIFT on; 0: ask for
+#: each.
+find_whole = _define("find_whole", 2, _find_whole)
+#: As `find`, and the offset in the object; without one, the address.
 find_offset = _define("find_offset", 2, _find_offset, _pair)
 #: Number of an object's bin: descriptor, object, offset; 0xFFFFFFFF: there is none.
 bin_of = _define("bin_of", 3, _bin)

@@ -34,6 +34,8 @@ _WHO = ("CALLERS", "EVERYONE", "SINGLE")
 _ENV = (
     "USER",  # the launch's descriptor
     "OBJECT",  # its index in the table, from 1; 0: none
+    "ADDRESS",  # where the object was not looked up: its only map does
+    "LATE",  # whether that is so
     "COUNTS",  # whether this lane counts: of a transfer of the whole warp, the first does
     "NUMBER",  # of this lane among those that give the same transfer
     "SHARING",  # how many give it; 0: each lane has an access of its own
@@ -118,7 +120,7 @@ def _by_leader(instance: Instance, layout: Layout) -> list[str]:
 
 
 def _header() -> str:
-    from pasta._native import ffi
+    from pasta._native import ffi, lib
 
     lines = ["from pasta.probes.intrinsics import *", ""]
     for struct, letter in OFFSETS:
@@ -126,6 +128,7 @@ def _header() -> str:
             lines.append(f"{letter}_{name.upper()} = {field.offset}")
     lines.append(f"RANGE = {ffi.sizeof('pasta_object_range')}")
     lines.append(f"CLUSTER = {ffi.sizeof('pasta_object_cluster')}")
+    lines.append(f"UNIT_SHIFT = {lib.PASTA_PROBE_BASE_SHIFT}")
     for names in (_WHO, _ENV):
         lines += [f"{name} = {number}" for number, name in enumerate(names)]
     return "\n".join(lines)
@@ -153,6 +156,20 @@ def hash_row(table, key, rows):
             return row
         row = (row + 1) & mask
     return rows
+
+
+def find_group(user, address, together):
+    """The object of each lane's address and the lanes that add together with it; where one object
+    holds all near a lane's address, only the lowest of those lanes knows it."""
+    active = activemask()  # one for both: what one lane knows the others must hear of
+    group = match_any_sync_64(active, lshr(address, UNIT_SHIFT)) & together
+    found = 0
+    if is_first(group):
+        found = find_whole(user, address)
+    if ballot_sync(active, found) & group == 0:
+        found = find(user, address)
+        group = match_any_sync(activemask(), found) & together
+    return found, group
 
 
 def group_sum(group, amount):
@@ -303,12 +320,21 @@ def _plain(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
 
 def _at_row(layout: Layout, offset: int) -> str:
     """Address of a word of the access's object, in the launch's slot."""
-    return f"at_row(env[USER], env[OBJECT]) + {WORD * (layout.slot_words + offset)}"
+    return f"at_row(env[USER], found) + {WORD * (layout.slot_words + offset)}"
 
 
 def _object(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
-    at = _at_row(layout, place.offset)
-    return [*_same("env[OBJECT]"), "SUMS", _ADDS, f"    at = {at}", "    ADD"]
+    return [
+        "if env[LATE] != 0:",
+        "    found, group = find_group(env[USER], env[ADDRESS], env[TOGETHER])",
+        "else:",
+        "    found = env[OBJECT]",
+        *(f"    {line}" for line in _same("found")),
+        "SUMS",
+        _ADDS,
+        f"    at = {_at_row(layout, place.offset)}",
+        "    ADD",
+    ]
 
 
 def _hash_address(table: Hash, place: Place, row: str) -> str:
@@ -388,6 +414,7 @@ def _plane(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
         f"                at += {WORD * _NO_ROOM}",
         "            atomic_add_u64(at, popc(group))",
         "    elif fresh != 0:",
+        "        found = env[OBJECT]",
         f"        at = {at}",
         "        atomic_add_u64(at, bytes_of(env[USER], env[OBJECT], fresh, granule))",
         "    return",
@@ -434,6 +461,7 @@ def _plane(spec: MapSpec, place: Place, layout: Layout) -> list[str]:
         "        index += step",
         "    row += env[SHARING]",
         "if total != 0:",
+        "    found = env[OBJECT]",
         f"    atomic_add_u64({at}, total)",
     ]
 
@@ -466,7 +494,7 @@ _BODIES: dict[str, Callable[[MapSpec, Place, Layout], list[str]]] = {
 #: How a field is computed from what the patch has: text, in the order in which it is written.
 _FIELDS: dict[str, str] = {
     "known": "known = int(found != 0)",
-    "object": "object = found - 1",  # maps go by `found`: nothing else reads it
+    "object": "object = 0",  # maps go by `env`: nothing else reads it
     "leader": "leader = is_first(mask)",
     "lanes": "lanes = popc(mask)",
     "sectors": "same = match_any_sync_64(mask, lshr(address, 5))\n"
@@ -534,6 +562,8 @@ def _patch(
         given = KIND[kind].space == "global"
         if not given:
             lines.append("found, offset = 0, address")
+        elif _late(kind, located, layout):
+            pass
         elif _takes_offset(located, layout):
             lines.append("found, offset = find_offset(user, address)")
         else:
@@ -555,7 +585,11 @@ def _calls(kind: str, called: Sequence[Instance], layout: Layout, before: set[st
         known |= {"mask": "mask = counted", "leader": "leader = 1", "lanes": "lanes = 1"}
     fields = {field for each in called for field in each.probe.fields}
     lines = [text for field, text in known.items() if field in fields - before]
-    found = "found" if called and looked_up(called, layout) else "0"
+    found = "0, 0, 0"
+    if called and _late(kind, called, layout):
+        found = "0, address, 1"
+    elif called and looked_up(called, layout):
+        found = "found, 0, 0"
     if uniform:
         common = f"user, {found}, counts, number, sharing, counted"
         once, alone = "counts", 1
@@ -583,6 +617,15 @@ def _calls(kind: str, called: Sequence[Instance], layout: Layout, before: set[st
         call = f"{_prefix(each, layout)}{each.probe.name}({given})"
         lines += [f"if {once} != 0:", f"    {call}"] if warp and not all_lanes else [call]
     return lines
+
+
+def _late(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
+    """Whether the object is asked for by one map alone, which then looks it up: lanes that are
+    near each other together, and only for those that add."""
+    places = [place.where for place in _places(called, layout)]
+    known = any({"known", "offset"} & set(each.probe.fields) for each in called)
+    alone = places.count("object") == 1 and not {"bins", "plane"} & set(places)
+    return alone and not known and KIND[kind].space == "global" and kind not in _UNIFORM
 
 
 def _takes_offset(called: Sequence[Instance], layout: Layout) -> bool:

@@ -12,7 +12,7 @@
 #include "../include/pasta_probes.h"
 #include "nvidia_source.h"
 
-enum { BUCKETS_PER_RANGE = 2, LEAST_BUCKETS = 64, GRANULES_PER_WORD = 32, MOST_SHIFT = 40 };
+enum { BUCKETS_PER_RANGE = 4, LEAST_BUCKETS = 1024, GRANULES_PER_WORD = 32, MOST_SHIFT = 40 };
 
 /* ---- what an object has beside its range: given once, kept while it lives and is in use ---- */
 
@@ -198,6 +198,7 @@ typedef struct gap {
 
 typedef struct span {
     size_t first, last;
+    uint64_t bytes; /* of the objects */
 } span;
 
 static int by_place(const void *a, const void *b) {
@@ -205,12 +206,23 @@ static int by_place(const void *a, const void *b) {
     return (x->at > y->at) - (x->at < y->at);
 }
 
-/* The widest gaps part the clusters. */
+static uint64_t bytes_of(const pasta_nv_allocation *objects, size_t first, size_t last) {
+    uint64_t bytes = 0;
+    for (size_t i = first; i < last; i++) bytes += objects[i].bytes;
+    return bytes;
+}
+
+/* The widest gaps part the clusters, if they are wide: all clusters but the first cost more to look
+ * up, and over gaps up to WIDE times as long as the objects buckets are fine enough. */
 static uint32_t part(const pasta_nv_allocation *objects, size_t count, gap cuts[PASTA_PROBE_CLUSTERS]) {
+    enum { WIDE = 4 };
+    uint64_t wide = WIDE * bytes_of(objects, 0, count);
     uint32_t found = 0;
     for (size_t i = 1; i < count; i++) {
-        gap here = {objects[i].address - objects[i - 1].address, i};
+        uint64_t end = objects[i - 1].address + objects[i - 1].bytes;
+        gap here = {objects[i].address > end ? objects[i].address - end : 0, i};
         uint32_t least = 0;
+        if (here.bytes <= wide) continue;
         if (found < PASTA_PROBE_CLUSTERS - 1) {
             cuts[found++] = here;
             continue;
@@ -266,19 +278,21 @@ static void fill_buckets(uint32_t *end, const pasta_object_cluster *c, const pas
     }
 }
 
-/* The cluster that most objects are in is looked at first. */
-static int by_ranges(const void *a, const void *b) {
+/* The cluster that has most memory is looked at first. */
+static int by_bytes(const void *a, const void *b) {
     const span *x = a, *y = b;
-    size_t first = x->last - x->first, second = y->last - y->first;
-    return (first < second) - (first > second);
+    return (x->bytes < y->bytes) - (x->bytes > y->bytes);
 }
 
 void *pasta_nv_table_image(const pasta_nv_allocation *objects, size_t count, size_t *bytes) {
     gap cuts[PASTA_PROBE_CLUSTERS];
     span spans[PASTA_PROBE_CLUSTERS];
     pasta_object_table table = {.count = (uint32_t)count, .clusters = part(objects, count, cuts)};
-    for (uint32_t i = 0; i < table.clusters; i++) spans[i] = (span){i ? cuts[i - 1].at : 0, cuts[i].at};
-    qsort(spans, table.clusters, sizeof *spans, by_ranges);
+    for (uint32_t i = 0; i < table.clusters; i++) {
+        size_t first = i ? cuts[i - 1].at : 0, last = cuts[i].at;
+        spans[i] = (span){first, last, bytes_of(objects, first, last)};
+    }
+    qsort(spans, table.clusters, sizeof *spans, by_bytes);
     uint64_t at = sizeof table;
     for (uint32_t i = 0; i < table.clusters; i++) {
         const pasta_nv_allocation *first = &objects[spans[i].first], *last = &objects[spans[i].last - 1];

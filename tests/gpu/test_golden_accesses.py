@@ -324,8 +324,11 @@ EXACT = [
     name
     for name in SCENARIOS
     if all(launch.exact for launch in expected(name).launches)
-    and name not in {"unknown", "tensor", "many", "large", "reset", "unload", "two_contexts"}
-]
+    and name
+    not in {
+        "unknown", "memory_kinds", "tensor", "many", "large", "reset", "unload", "two_contexts",
+    }
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -345,6 +348,23 @@ def test_all_tools_in_one_run_agree_with_arithmetic(kernels: str, profiled: Run,
 
     wrong = {tool: check(partial(rows, tool), expected(name)) for tool, check in CHECKS.items()}
     assert not {tool: each for tool, each in wrong.items() if each}
+
+
+def test_memory_of_every_kind_is_an_object(kernels: str, profiled: Run) -> None:
+    """Also what no context is named for: pools and mapped memory. The driver does not say where
+    variables of modules are."""
+    run = profiled(kernels, "memory_kinds", options=("-t", "access_count"))
+    if run.status == CANNOT:
+        pytest.skip(run.stderr.strip())
+    assert run.status == 0, run.stdout + run.stderr
+    sizes = {line.split()[1]: int(line.split()[3]) for line in run.stdout.splitlines()
+             if line.startswith("object ")}  # fmt: skip
+    wanted = {
+        sizes[role] if role != "symbol" else None: count
+        for role, count in expected("memory_kinds").count().objects.items()
+    }
+    rows = pq.read_table(run.directory / "results" / "access_count" / "objects.parquet").to_pylist()
+    assert {row["object_bytes"]: row["accesses"] for row in rows} == wanted
 
 
 @pytest.mark.parametrize(

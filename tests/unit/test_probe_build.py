@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,16 @@ import pytest
 from pasta.errors import MissingDependency, PastaError
 from pasta.plugins import built_in_names, load_tools
 from pasta.probes import Counter, probe
-from pasta.probes.build import library_version, plan_for
-from pasta.probes.nvptx import find_ptxas
+from pasta.probes.build import (
+    arguments_of,
+    functions_of,
+    instances_of,
+    layout_of,
+    library_version,
+    plan_for,
+)
+from pasta.probes.nvptx import compile_patches, find_ptxas
+from pasta.probes.patches import write
 from pasta.tool import Result, Tool
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +99,24 @@ def test_two_processes_compile_once(ptxas: Path) -> None:
     first, second = (process.communicate(timeout=60)[0] for process in both)
     assert first == second and b"cubin" in first
     assert calls(ptxas) == 1
+
+
+@pytest.mark.parametrize("sm", [90, 100])  # before, patches have fewer registers for nothing
+@pytest.mark.parametrize("names", ["access_count", "working_set", "hotness", "memory"])
+def test_most_accesses_save_no_register(names: str, sm: int) -> None:
+    """Each that a patch saves costs as much as one that the library's trampoline saves."""
+    try:
+        find_ptxas()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    preset = ["access_count", "working_set", "hotness"]
+    tools = load_tools(preset if names == "memory" else [names])
+    text, patches = write(layout_of(tools), instances_of(tools), "13.5")
+    usage = compile_patches(functions_of(text, arguments_of(patches)), sm).usage
+    frames = dict(re.findall(r"properties for (\w+)\n +(\d+) bytes stack frame", usage))
+    most = {"pasta_global", "pasta_shared", "pasta_local"} & frames.keys()
+    assert "pasta_global" in most
+    assert {frames[each] for each in most} == {"0"}
 
 
 def test_no_ptxas_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ USER, TABLE, SLOT, KEYS = 0x1000, 0x7F30_0000_0000, 0x20_0000, 0x30_0000
 SPILL, PLANE = 0x40_0000, 0x50_0000
 ABSENT = 0xFFFFFFFF
 ROWS, SPILL_ROWS = 16, 40
+UNIT = 1 << lib.PASTA_PROBE_BASE_SHIFT
 #: Registers of 64 bits among those that operands of inline assembly are.
 WIDE = {"find": {"$1", "$2"}, "find_offset": {"$1", "$2", "$3"}}
 
@@ -113,6 +114,10 @@ class Launch:
         assert self.run(text, WIDE["find"], r1=USER, r2=address)["$0"] == found["$0"]
         return found["$0"], found["$1"]
 
+    def whole(self, address: int) -> int:
+        """The object of all of the address's unit, or 0."""
+        return self.run(intrinsics._WHOLE, {"$1", "$2"}, r1=USER, r2=address)["$0"]
+
     def owner(self, address: int) -> tuple[int, int]:
         """What `find` must give: the last object that begins at or below the address."""
         at = max((each for each in self.objects if each[0] <= address), default=(0, 0))
@@ -164,6 +169,17 @@ def test_an_address_is_of_the_object_that_holds_it(
         addresses |= {start - 1, start, start + size - 1, start + size, inside, inside + (1 << 32)}
     for address in addresses:
         assert launch.find(address) == launch.owner(address), hex(address)
+        whole, first = launch.whole(address), address // UNIT * UNIT
+        if whole:
+            assert whole == launch.owner(first)[0] == launch.owner(first + UNIT - 1)[0]
+
+
+def test_most_of_a_large_object_is_known_by_its_bucket(source: ctypes.CDLL) -> None:
+    start = 0x7F4D_0000_0000
+    launch = Launch(source, [(start - 4096, 512), (start, 1 << 30)])
+    inside = [start + at for at in range(1 << 25, (1 << 30) - (1 << 25), 1 << 25)]
+    assert [launch.whole(address) for address in inside] == [2] * len(inside)
+    assert launch.whole(start - 4096) == launch.whole(start + (1 << 30)) == 0
 
 
 def small(count: int) -> list[tuple[int, int]]:

@@ -15,11 +15,11 @@ from pasta._native import ffi
 from pasta.errors import MissingDependency
 from pasta.plugins import load_tools
 from pasta.probes import trace
-from pasta.probes.build import instances_of, layout_of
+from pasta.probes.build import arguments_of, functions_of, instances_of, layout_of
 from pasta.probes.cpu import CpuExecutor
 from pasta.probes.intrinsics import _offsets
 from pasta.probes.kinds import DELTAS, FULL, ROWS, STRIDE
-from pasta.probes.nvptx import PatchFunction, compile_patches, find_ptxas
+from pasta.probes.nvptx import compile_patches, find_ptxas
 from pasta.probes.patches import write
 from pasta.probes.records import ACCESS, MAP_SHIFT, WORDS, Access, Accesses
 from pasta.processors.snapshots import Layer, Snapshot
@@ -275,16 +275,7 @@ def test_patches_compile_without_a_large_stack(patches: tuple[str, Any], sm: int
     except MissingDependency as error:
         pytest.skip(str(error))
     text, found = patches
-    namespace: dict[str, Any] = {"__name__": "pasta_probes"}
-    exec(compile(text, "patches", "exec"), namespace)
-    functions = [
-        PatchFunction(
-            each.name,
-            namespace[each.name],
-            ("u64", "u64", *(k for _, k in each.signature.arguments)),
-        )
-        for each in found
-    ]
+    functions = functions_of(text, arguments_of(found))
     made = compile_patches(functions, sm)
     stacks = [int(size) for size in re.findall(r"(\d+) bytes stack frame", made.usage)]
     assert len(stacks) == len(functions)
