@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import consume, imports, launch, memory, publish, slowdown, startup
+from bench import consume, executor, imports, launch, memory, publish, slowdown, startup
 from bench.figures import Figure
 
 
@@ -30,6 +30,7 @@ def _publish() -> list[Figure]:
 BENCHMARKS = {
     "publish": _publish,
     "consume": consume.measure,
+    "executor": executor.measure,
     "launch": launch.measure,
     "memory": memory.measure,
     "startup": startup.measure,

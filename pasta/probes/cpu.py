@@ -48,6 +48,9 @@ _LAST, _COUNT, _LENGTH, _OTHER, _WROTE = range(5)
 _NEVER = 1 << 62
 _MOST_ROWS = (1 << 16) - 1  # as a record can have
 _SMALLEST = 1 << 10
+#: Words up to which a table is kept seven eighths empty, a larger one half: a row that is not
+#: where its hash says costs a branch that was not predicted.
+_ROOMY = 1 << 20
 #: Distinct keys of a map before they are delivered and forgotten.
 _DELIVERED = 1 << 20
 #: Stretches of records of one launch that are looked at together.
@@ -114,6 +117,7 @@ class CpuExecutor:
         self._trace_tables = [each for each in self._tables if each.spec.type == "trace"]
         self._scratch = np.zeros(warp.SCRATCH, np.int64)
         self._snapshot: Snapshot | None = None
+        self._sizes = np.empty(0, np.uint64)
         self._module: ModuleType | None = None
 
     @property
@@ -149,6 +153,7 @@ class CpuExecutor:
         of `traces` where records begin that were written, and the lanes that wrote them.
         """
         run, state = self.compiled.run, self._state
+        self._sizes = sizes
         most = (end - begin) // warp.RECORD + 1 if self.traces else 0
         traced = np.empty((len(self.traces), 2, most), np.int64)
         layers = self._layers(snapshot)
@@ -199,6 +204,13 @@ class CpuExecutor:
         self._state[table.cell(_LAST)] = 0
         table.last_full = place
 
+    def _within(self, objects: NDArray[Any], bins: NDArray[Any], bin: int) -> NDArray[Any]:
+        """Bins clamped to those of their objects, which only sizes beyond int64 need: done late."""
+        known = objects >= 0
+        sizes = self._sizes[objects[known]].view(np.int64)
+        bins[known] = np.clip(bins[known], 0, (np.maximum(sizes, 1) - 1) // bin)
+        return bins
+
     def flush(self) -> None:
         """Delivers what was counted to the tools' maps."""
         for table in self._tables:
@@ -208,6 +220,8 @@ class CpuExecutor:
     def _deliver(self, table: _Table) -> None:
         target = self.tools[table.tool]._maps[table.spec.name]
         columns = table.columns()
+        if table.spec.type == "histogram":
+            columns["bin"] = self._within(columns["object"], columns["bin"], table.spec.bin)
         if isinstance(target, TopKAccumulator):
             # Its keys stay: which ones have room is decided once.
             other = int(self._state[table.cell(_OTHER)])
@@ -245,12 +259,12 @@ from numba import njit
 
 from pasta.probes import warp
 from pasta.probes.warp import (
-    add, bit_count, hashed, lane_address, locate, locate_listed, lowest_bit, minus, peek, peek_unaligned, plus,
-    poke, sector_counts, times, way_counts, words_after,
+    add, bit_count, hashed, lane_address, locate, locate_lanes, lowest_bit, minus, peek,
+    peek_unaligned, plus, poke, sector_counts, times, way_counts, words_after,
 )
 
-inline = njit(nogil=True, error_model="numpy", forceinline=True)
-plain = njit(nogil=True, error_model="numpy")
+function = njit(nogil=True, error_model="numpy")
+inline = njit(nogil=True, error_model="numpy", forceinline=True)  # calls cost a third of a lane
 
 
 @njit("UniTuple(int64, 2)(int64, int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
@@ -284,8 +298,9 @@ def _probe_source(index: int, tool: Tool, probe: ProbeFunction) -> str:
     lines = [f"# {probe.file}:{probe.line}"]
     for op in probe.ops:
         lines.append(f"{prefix}{op.name} = tool{index}_{op.map}__{op.method}")
-    for each in probe.definitions(tool._options, prefix, wrapping=True):
-        lines.append(f"\n@inline\n{ast.unparse(each)}\n")
+    *helpers, own = probe.definitions(tool._options, prefix, wrapping=True)
+    lines.extend(f"\n@function\n{ast.unparse(each)}\n" for each in helpers)
+    lines.append(f"\n@inline\n{ast.unparse(own)}\n")
     return "\n".join(lines)
 
 
@@ -347,7 +362,7 @@ if {" or ".join(["peek(table, at) == 0", *differs])}:
 def _find(table: _Table, keys: Sequence[str]) -> str:
     width, count = table.width, table.cell(_COUNT)
     length = f"peek(state, {table.cell(_LENGTH)})"
-    limit = f"{length} // {8 * width}"
+    limit = f"{length} // ({8 * width} if {length} <= {_ROOMY} else {2 * width})"
     if table.spec.type == "top_k":
         limit = str(table.spec.capacity)
     elif not keys:
@@ -358,7 +373,7 @@ def _find(table: _Table, keys: Sequence[str]) -> str:
     )
     stored = "".join(f"    poke(table, at + {1 + i}, {key})\n" for i, key in enumerate(keys))
     return f"""
-@plain
+@function
 def {table.name}__find({", ".join(["state", "table", *keys])}):
     h = np.int64(0)
 {hashes}    at = (h & ({length} // {width} - 1)) * {width}
@@ -385,9 +400,7 @@ def _add(table: _Table) -> str:
     for key, limit in spec.limits.items():
         lines.append(f"{key} = min(max({key}, 0), {limit - 1})")
     if spec.type == "histogram":
-        lines += [
-            f"bin = offset // {spec.bin} if object >= 0 else 0",
-        ]
+        lines.append(f"bin = offset // {spec.bin} if object >= 0 else 0")
     keys = [f"peek(state, {_LAUNCH})" if key == "launch" else key for key in table.keys]
     if "launch" in table.keys:
         lines.append(f"launch = peek(state, {_LAUNCH})")
@@ -507,7 +520,9 @@ def _run_source(tools: Sequence[Tool], tables: Sequence[_Table]) -> str:
                 poke(state, {table.cell(_COUNT)}, count + 1)"""
         for i, table in enumerate(traces)
     )
-    global_kinds = sum(1 << KIND[kind].number for kind in kinds_of("global"))
+    located = kinds("object", "known", "offset") & sum(
+        1 << KIND[kind].number for kind in kinds_of("global")
+    )
     per_warp = "".join(f"\n            {line}" for line in calls("warp"))
     per_lane = "".join(f"\n                    {line}" for line in calls("lane"))
     return f"""
@@ -553,32 +568,32 @@ def run({parameters}):
             poke(state, {_DONE}, 0)
             poke(state, {_LANES}, mask){per_warp}
             if ({kinds(per="lane")} >> kind) & 1:
+                apart = False
+                if ({located} >> kind) & 1 and (form == 1 or form == 2):
+                    apart = locate_lanes(words, at, form, base, lanes, layers, low, high, scratch)
+                    first, last = {warp.OBJECTS}, {warp.OBJECTS} + lanes - 1
+                    if apart and peek(scratch, first) == peek(scratch, last):
+                        # Likely all are in one object, and the next warps too.
+                        found, origin, low, high = locate(layers, np.uint64(peek(scratch, 0)))
                 left = mask
                 place = 0
-                apart = False
-                if form == 1 or form == 2:
-                    first = np.uint64(lane_address(words, at, form, base, 0, 0, 0))
-                    if first - low > high - low:
-                        found, origin, low, high = locate(layers, first)
-                    apart = locate_listed(words, at, form, base, lanes, layers, low, high, scratch)
                 while left != 0:
                     lane = lowest_bit(left)
                     left &= left - 1
                     leader = 1 if place == 0 else 0
                     address = lane_address(words, at, form, base, row_stride, lane, place)
-                    place += 1
                     object, known, offset = np.int64(-1), 0, address
-                    if ({kinds("object", "known", "offset") & global_kinds} >> kind) & 1:
+                    if apart:
+                        object = peek(scratch, {warp.OBJECTS} + place)
+                        offset = peek(scratch, {warp.OFFSETS} + place)
+                    elif ({located} >> kind) & 1:
                         unsigned = np.uint64(address)
-                        if apart:
-                            object = peek(scratch, 32 + place - 1)
-                            offset = peek(scratch, 64 + place - 1)
-                        else:
-                            if unsigned - low > high - low:
-                                found, origin, low, high = locate(layers, unsigned)
-                            object = found
-                            offset = address - np.int64(origin)
-                        known = 1 if object >= 0 else 0
+                        if unsigned - low > high - low:
+                            found, origin, low, high = locate(layers, unsigned)
+                        object = found
+                        offset = address - np.int64(origin)
+                    known = 1 if object >= 0 else 0
+                    place += 1
                     poke(state, {_LANES}, 1 << lane){per_lane}
             if peek(state, {_FULL}) != 0:
                 return at{written}

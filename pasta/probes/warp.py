@@ -18,8 +18,9 @@ from numba.extending import intrinsic
 RECORD = 7
 #: Rows of `scratch` (int64) per bank, after the first 64 cells.
 _PER_BANK = 32
-OBJECTS, OFFSETS, _FOUND = 32, 64, 96
 SCRATCH = 64 + 32 + 32 * _PER_BANK
+#: Where `locate_lanes` puts what it finds, after the addresses; banks are counted by then.
+OBJECTS, OFFSETS, _FOUND = 32, 64, 96
 
 _intrinsic: Any = intrinsic
 _inline: Any = njit(nogil=True, error_model="numpy")
@@ -46,12 +47,12 @@ def lowest_bit(context, word):  # type: ignore[no-untyped-def]
 
 
 @_intrinsic
-def highest_power(context, word):  # type: ignore[no-untyped-def]
-    """The largest power of two that is not above an int64 over 0."""
+def highest_bit(context, word):  # type: ignore[no-untyped-def]
+    """Number of the highest bit that is set in an int64 other than 0."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         zeros = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
-        return builder.lshr(ir.Constant(ir.IntType(64), 1 << 63), zeros)
+        return builder.sub(ir.Constant(ir.IntType(64), 63), zeros)
 
     return types.int64(types.int64), generate
 
@@ -240,33 +241,22 @@ def way_counts(  # type: ignore[no-untyped-def]
     return ways, groups
 
 
-@_intrinsic
-def unpredictable(context, condition, yes, no):  # type: ignore[no-untyped-def]
-    """One of two int64 by a condition on which the processor is not to bet."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        chosen = builder.select(*arguments)
-        chosen.set_metadata("unpredictable", builder.module.add_metadata([]))
-        return chosen
-
-    return types.int64(types.boolean, types.int64, types.int64), generate
-
-
 @_inline
-def _after(starts, at, step, address):  # type: ignore[no-untyped-def]
-    return unpredictable(np.uint64(peek(starts, at + step)) <= address, at + step, at)
+def _step(starts, at, step, address):  # type: ignore[no-untyped-def]
+    """A step of a binary search, without a branch: which way it goes cannot be predicted."""
+    return at + step if np.uint64(peek(starts, at + step)) <= address else at
 
 
 @_inline
 def _below(starts, count, address):  # type: ignore[no-untyped-def]
     """Index of the last start that is not above the address (uint64), or -1."""
-    if count == 0:
-        return np.int64(-1)
-    step = highest_power(count)
-    at = _after(starts, -1, count - step + 1, address)
-    while step > 1:
-        step >>= 1
-        at = _after(starts, at, step, address)
+    at = np.int64(-1)
+    if count > 0:
+        step = 1 << highest_bit(count)
+        at = _step(starts, at, count - step + 1, address)
+        while step > 1:
+            step >>= 1
+            at = _step(starts, at, step, address)
     return at
 
 
@@ -302,50 +292,58 @@ def locate(layers, address):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def locate_listed(words, at, form, base, lanes, layers, low, high, scratch):  # type: ignore[no-untyped-def]
-    """Whether some lanes of a record that lists addresses are outside of [low, high]; if so, the
-    object and the offset in it of every active lane are put into `scratch`."""
-    outside = 0
-    for place in range(lanes):
-        address = lane_address(words, at, form, base, 0, 0, place)
-        poke(scratch, place, address)
-        outside |= np.uint64(address) - low > high - low
-    if not outside:
-        return False
-    for place in range(lanes):
-        poke(scratch, OBJECTS + place, -1)
-        poke(scratch, OFFSETS + place, peek(scratch, place))
-    for number in range(3):
-        missing = _locate_in(layers, number, lanes, scratch)
-        if not missing:
-            break
-    return True
+def _locate_in_layer(layers, number, lanes, scratch):  # type: ignore[no-untyped-def]
+    """Looks for lanes that have no object yet; how many now have one.
 
-
-@_inline
-def _locate_in(layers, number, lanes, scratch):  # type: ignore[no-untyped-def]
+    All lanes go through the search (see `_below`) together: no load waits for another lane's.
+    """
     starts, lasts = peek(layers, 4 * number), peek(layers, 4 * number + 1)
     ids, count = peek(layers, 4 * number + 2), peek(layers, 4 * number + 3)
     if count == 0:
-        return True
-    step = highest_power(count)
-    for place in range(lanes):
-        poke(scratch, _FOUND + place, _after(starts, -1, count - step + 1, np.uint64(peek(scratch, place))))
+        return 0
+    step = 1 << highest_bit(count)
+    for lane in range(lanes):
+        at = _step(starts, np.int64(-1), count - step + 1, np.uint64(peek(scratch, lane)))
+        poke(scratch, _FOUND + lane, at)
     while step > 1:
         step >>= 1
-        for place in range(lanes):
-            poke(scratch, _FOUND + place, _after(starts, peek(scratch, _FOUND + place), step, np.uint64(peek(scratch, place))))
-    missing = 0
+        for lane in range(lanes):
+            at = peek(scratch, _FOUND + lane)
+            at = _step(starts, at, step, np.uint64(peek(scratch, lane)))
+            poke(scratch, _FOUND + lane, at)
+    found = 0
+    for lane in range(lanes):
+        address, object = peek(scratch, lane), peek(scratch, OBJECTS + lane)
+        at = max(peek(scratch, _FOUND + lane), 0)
+        start, last = peek(starts, at), peek(lasts, at)
+        inside = (np.uint64(start) <= np.uint64(address)) & (np.uint64(address) <= np.uint64(last))
+        if inside & (object < 0):
+            poke(scratch, OBJECTS + lane, peek(ids, at))
+            poke(scratch, OFFSETS + lane, minus(address, start))
+            found += 1
+    return found
+
+
+@_inline
+def locate_lanes(  # type: ignore[no-untyped-def]
+    words, at, form, base, lanes, layers, low, high, scratch
+):
+    """Whether addresses that the record lists are outside of [low, high]: then the object of
+    every active lane, and the offset in it, are in `scratch`."""
+    outside = 0
     for place in range(lanes):
-        address = peek(scratch, place)
-        index = peek(scratch, _FOUND + place)
-        known = peek(scratch, OBJECTS + place)
-        i = max(index, 0)
-        inside = (index >= 0) & (np.uint64(address) <= np.uint64(peek(lasts, i))) & (known < 0)
-        poke(scratch, OBJECTS + place, unpredictable(inside, peek(ids, i), known))
-        poke(scratch, OFFSETS + place, unpredictable(inside, minus(address, peek(starts, i)), peek(scratch, OFFSETS + place)))
-        missing |= (known < 0) & (not inside)
-    return missing != 0
+        address = lane_address(words, at, form, base, 0, 0, place)
+        outside |= np.uint64(address) - low > high - low
+        poke(scratch, place, address)
+        poke(scratch, OBJECTS + place, -1)
+        poke(scratch, OFFSETS + place, address)
+    if outside == 0:
+        return False
+    missing = lanes
+    for number in range(3):
+        if missing > 0:
+            missing -= _locate_in_layer(layers, number, lanes, scratch)
+    return True
 
 
 @_inline

@@ -308,6 +308,22 @@ def test_maps_that_are_full_all_the_time(monkeypatch: Any, delivered: int) -> No
     run()
 
 
+@pytest.mark.parametrize("objects", [1, 2, 7, 8, 9, 100])
+def test_lanes_that_are_scattered_over_many_objects(objects: int) -> None:
+    """In every layer, and in gaps; a few active lanes, and all."""
+    random = np.random.default_rng(objects)
+    steps: list[Any] = []
+    for layer, size in (("virtual", 300), ("memory", 100), ("tensor", 20)):
+        steps += [("alloc", layer, 400 * i + size, size) for i in range(objects)]
+    steps.append(("launch", "kernel"))
+    for mask in (0xFFFF_FFFF, 0b1010_0110, 0x8000_0000):
+        for form in (None, FULL):
+            lanes = bin(mask).count("1")
+            found = random.integers(0, 400 * objects + 800, lanes).tolist()
+            steps.append(Made("global", launch=0, mask=mask, addresses=found, bytes=4, form=form))
+    run_and_check(steps, [])
+
+
 # ---- single cases
 
 
