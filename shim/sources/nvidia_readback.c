@@ -21,6 +21,7 @@ enum {
     IDLE_NS = 100 * 1000 * 1000,
     TOTALS_NS = 1000 * 1000 * 1000,
     LOCK_SECONDS = 2,
+    SECOND_NS = 1000 * 1000 * 1000,
     STREAM_TRIES = 50,
     NON_BLOCKING = 1,
     FIRST_PRIORITY = -5, /* the driver takes the highest that it has */
@@ -404,6 +405,9 @@ static uint64_t own_stream(pasta_nv_prober *p) {
         pop(&popped);
     }
     dlclose(driver);
+    bool pinned = true; /* made now: it takes milliseconds, in which a kernel could break the context */
+    void *staging = error == 0 ? staging_of(p, 1, &pinned) : NULL;
+    if (!pinned) free(staging);
     if (error == 0) error = pasta_nv.stream_handle(p->context, stream, &p->own_stream);
     if (error != 0 && ++p->stream_tries < STREAM_TRIES) return 0; /* the context is being made */
     if (error != 0 && !__atomic_exchange_n(&p->broken, true, __ATOMIC_ACQ_REL))
@@ -494,12 +498,23 @@ void pasta_nv_readback_wake(void) {
     pthread_mutex_unlock(&reader.lock);
 }
 
-/* The program has waited: what it waited for is read before a later kernel can break the context.
- * Copies go over our own stream, so that nothing waits for kernels of other threads; what is more
- * than a little, or not complete at once, is left to the thread. */
+static bool lock_for(pthread_mutex_t *mutex, long nanoseconds) {
+    struct timespec until;
+    if (pthread_mutex_trylock(mutex) == 0) return true;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += nanoseconds;
+    until.tv_sec += until.tv_nsec / SECOND_NS;
+    until.tv_nsec %= SECOND_NS;
+    return pthread_mutex_timedlock(mutex, &until) == 0;
+}
+
+/* The program has waited: what it waited for is read before a later kernel can break the context,
+ * here or by the thread, which may be at it.  Copies go over our own stream, so that nothing waits
+ * for kernels of other threads; what is more than a little, or not complete at once, is left to the
+ * thread. */
 void pasta_nv_readback_at_once(pasta_nv_prober *p) {
-    enum { LITTLE = 4 << 20, PATIENCE_NS = 50 * 1000 };
-    if (p->broken || !p->own_stream || pthread_mutex_trylock(&p->reading) != 0) return;
+    enum { LITTLE = 4 << 20, PATIENCE_NS = 50 * 1000, LOCK_NS = 2 * 1000 * 1000 };
+    if (p->broken || !p->own_stream || !lock_for(&p->reading, LOCK_NS)) return;
     uint64_t bytes = 0, begin = pasta_now();
     bool waiting = true;
     while (waiting && pasta_now() - begin < PATIENCE_NS) {
@@ -518,10 +533,7 @@ void pasta_nv_readback_at_once(pasta_nv_prober *p) {
 
 /* The context is being destroyed on this thread: its streams are waited for, as the driver would. */
 void pasta_nv_readback_context(pasta_nv_prober *p) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += LOCK_SECONDS;
-    if (pthread_mutex_timedlock(&p->reading, &until) != 0) {
+    if (!lock_for(&p->reading, LOCK_SECONDS * (long)SECOND_NS)) {
         pasta_say("the last results of probes in context %u are lost: it was destroyed while they were read",
                   p->at.context);
         return;
