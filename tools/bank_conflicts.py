@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import PerPC, probe
-from pasta.processors.kernel_names import ENTRY_UNITS, KernelEntries, entry_hidden
+from pasta.processors.kernel_names import INSTRUCTION_UNITS, instruction_columns, instruction_hidden
 from pasta.table import Table, formatted, shares
 from pasta.tool import Result, Tool, option
 
@@ -30,12 +30,6 @@ class BankConflicts(Tool):
             ideal_ways=access.ideal_ways,
         )
 
-    def start(self) -> None:
-        self.entries = KernelEntries()
-
-    def on_launches(self, launches: NDArray[Any]) -> None:
-        self.entries.feed(launches)
-
     def result(self) -> Result:
         rows = self.requests.rows()
         extra = rows["ways"].astype(np.int64) - rows["ideal_ways"].astype(np.int64)
@@ -47,10 +41,10 @@ class BankConflicts(Tool):
 
     def _table(self, rows: NDArray[Any], extra: NDArray[Any]) -> Table:
         instructions = np.maximum(rows["instructions"], 1)
-        entries = self.entries.columns(self.context, rows["pc"])
+        where = instruction_columns(self.context, rows["pc"])
         return Table(
             {
-                **entries,
+                **where,
                 "instructions": rows["instructions"],
                 "accesses": rows["lanes"],
                 "ways": rows["ways"] / instructions,
@@ -60,7 +54,7 @@ class BankConflicts(Tool):
                 "total_ways": rows["ways"],
                 "total_ideal_ways": rows["ideal_ways"],
             },
-            units={**ENTRY_UNITS, "share": "share"},
+            units={**INSTRUCTION_UNITS, "share": "share"},
             labels={
                 "ways": "wavefronts per instruction",
                 "ideal_ways": "without conflicts",
@@ -69,7 +63,7 @@ class BankConflicts(Tool):
             },
             title="Instructions on shared memory, most extra wavefronts first",
             shown=self.top,
-            hidden=entry_hidden(entries) | {"total_ways", "total_ideal_ways"},
+            hidden=instruction_hidden(where) | {"total_ways", "total_ideal_ways"},
         )
 
     def _summary(self, rows: NDArray[Any], extra: NDArray[Any]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.probes import PerPC, probe
 from pasta.probes.kinds import GROUPS
-from pasta.processors.kernel_names import ENTRY_UNITS, KernelEntries, entry_hidden
+from pasta.processors.kernel_names import INSTRUCTION_UNITS, instruction_columns, instruction_hidden
 from pasta.table import Table, formatted
 from pasta.tool import Result, Tool, option
 
@@ -47,12 +47,6 @@ class Coalescing(Tool):
                 ideal_sectors=access.ideal_sectors,
             )
 
-    def start(self) -> None:
-        self.entries = KernelEntries()
-
-    def on_launches(self, launches: NDArray[Any]) -> None:
-        self.entries.feed(launches)
-
     def result(self) -> Result:
         rows = self.requests.rows()
         wasted = rows["sectors"].astype(np.int64) - rows["ideal_sectors"].astype(np.int64)
@@ -64,10 +58,10 @@ class Coalescing(Tool):
     def _table(self, rows: NDArray[Any], wasted: NDArray[Any]) -> Table:
         moved = SECTOR * int(rows["sectors"].sum())
         instructions = np.maximum(rows["instructions"], 1)
-        entries = self.entries.columns(self.context, rows["pc"])
+        where = instruction_columns(self.context, rows["pc"])
         return Table(
             {
-                **entries,
+                **where,
                 "instructions": rows["instructions"],
                 "lanes": rows["lanes"] / instructions,
                 "sectors": rows["sectors"] / instructions,
@@ -81,7 +75,7 @@ class Coalescing(Tool):
                 "total_ideal_sectors": rows["ideal_sectors"],
             },
             units={
-                **ENTRY_UNITS,
+                **INSTRUCTION_UNITS,
                 "efficiency": "share",
                 "wasted_bytes": "bytes",
                 "share": "share",
@@ -98,7 +92,7 @@ class Coalescing(Tool):
             },
             title="Instructions on global memory, most bytes wasted first",
             shown=self.top,
-            hidden=entry_hidden(entries)
+            hidden=instruction_hidden(where)
             | {"accesses", "requested_bytes", "total_sectors", "total_ideal_sectors"},
         )
 

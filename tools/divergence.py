@@ -8,10 +8,10 @@ from pasta.lazy import np
 from pasta.probes import Counter, PerPC, probe
 from pasta.probes.accumulators import combined
 from pasta.processors.kernel_names import (
-    ENTRY_UNITS,
-    KernelEntries,
+    INSTRUCTION_UNITS,
     Launched,
-    entry_hidden,
+    instruction_columns,
+    instruction_hidden,
     kernel_names,
 )
 from pasta.table import Figure, Table, formatted
@@ -43,11 +43,9 @@ class Divergence(Tool):
         maps.by_block.add(access.block, access.lanes)
 
     def start(self) -> None:
-        self.entries = KernelEntries()
         self.launched = Launched(blocks="u8")
 
     def on_launches(self, launches: NDArray[Any]) -> None:
-        self.entries.feed(launches)
         self.launched.add(launches, blocks=launches["grid"].astype(np.uint64).prod(axis=1))
 
     def result(self) -> Result:
@@ -73,10 +71,10 @@ class Divergence(Tool):
         idle = LANES * executed - lanes
         order = np.argsort(-idle.astype(np.float64), kind="stable")
         counts, executed, lanes, idle = counts[order], executed[order], lanes[order], idle[order]
-        entries = self.entries.columns(self.context, pcs[order])
+        where = instruction_columns(self.context, pcs[order])
         return Table(
             {
-                **entries,
+                **where,
                 "instructions": executed,
                 "lanes": lanes / np.maximum(executed, 1),
                 "share": lanes / np.maximum(LANES * executed, 1),
@@ -84,7 +82,7 @@ class Divergence(Tool):
                 "idle": idle,
                 "active_lanes": counts,
             },
-            units={**ENTRY_UNITS, "share": "share", "partial": "share"},
+            units={**INSTRUCTION_UNITS, "share": "share", "partial": "share"},
             labels={
                 "lanes": "lanes per instruction",
                 "share": "of all lanes",
@@ -94,7 +92,7 @@ class Divergence(Tool):
             },
             title="Memory instructions, most idle lanes first",
             shown=self.top,
-            hidden=entry_hidden(entries) | {"active_lanes"},
+            hidden=instruction_hidden(where) | {"active_lanes"},
         )
 
     def _groups(self) -> NDArray[Any]:

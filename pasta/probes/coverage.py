@@ -371,31 +371,6 @@ def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def describe(coverage: Coverage, name: str | None = None) -> str:
-    """A few lines about a kernel: verdict, kinds that the code has or probes ask for, reasons.
-
-    `name` is written instead of the mangled one.
-    """
-    lines = [f"{name or coverage.kernel}: {_VERDICTS[coverage.verdict]}"]
-    shown = [row for row in coverage.kinds if row.wanted and row.instructions != 0]
-    if not shown and coverage.verdict == "seen":
-        lines.append("  the code has no instruction of a kind that probes ask for")
-    told = [row for row in shown if not row.missed]
-    width = max((len(row.kind) for row in told), default=0)
-    lines += [f"  {row.kind:<{width}}  {row.state}" for row in told]
-    lines += [f"  {reason}" for reason in coverage.reasons]
-    lines += [f"  note: {note}" for note in coverage.notes]
-    return "\n".join(lines)
-
-
-_VERDICTS: Final[dict[Verdict, str]] = {
-    "seen": "seen",
-    "partly": "partly seen",
-    "unseen": "not seen",
-    "unknown": "nothing fired; whether it has such instructions is not known",
-}
-
-
 def table(coverages: Iterable[Coverage], names: Mapping[str, str] | None = None) -> Table:
     """A row for each kernel and kind; `names` gives the names to show for mangled ones.
 

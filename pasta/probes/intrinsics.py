@@ -122,11 +122,6 @@ def _swap(builder: Any, arguments: Values) -> Any:
     return _assembly(builder, text, "=l,l,l,l,~{memory}", arguments, _I64)
 
 
-def _or(builder: Any, arguments: Values) -> Any:
-    text = "atom.relaxed.gpu.global.or.b64 $0, [$1], $2;"
-    return _assembly(builder, text, "=l,l,l,~{memory}", arguments, _I64)
-
-
 load_u8 = _define("load_u8", 1, _load(8))
 load_u32 = _define("load_u32", 1, _load(32))
 load_u64 = _define("load_u64", 1, _load(64))
@@ -137,8 +132,6 @@ load_u64_volatile = _define("load_u64_volatile", 1, _load(64, volatile=True))
 atomic_add_u64 = _define("atomic_add_u64", 2, _add, types.none)
 #: What was there; written if that was the second argument.
 atomic_cas_u64 = _define("atomic_cas_u64", 3, _swap)
-#: What was there before the bits were set.
-atomic_or_u64 = _define("atomic_or_u64", 2, _or)
 
 # ---- unsigned arithmetic, bits ---------------------------------------------------------------
 
@@ -358,8 +351,8 @@ tensor_box = _define("tensor_box", 7, _box, _quadruple)
 # ---- objects ---------------------------------------------------------------------------------
 # In PTX of our own: a patch has fourteen registers for nothing, and 64-bit ones take two.
 
-#: What lanes read together counts: bytes that come out of L1, of which the library's own trampoline
-#: takes most.
+#: The object of ADDRESS: OBJECT.  What all lanes read counts: bytes out of L1, where the library's
+#: own trampoline saves registers.
 _FIND = """{
 .reg .pred p;
 .reg .b64 base, at, last;
@@ -588,13 +581,12 @@ done${:uid}:
 #: Address of the words of a bin in this multiprocessor's stripe.
 _BIN_AT = """{
 .reg .b32 stripe;
-.reg .b64 bytes;
+.reg .b64 bytes, wide;
 ld.global.b64 $0, [$1+L_BINS];
 mad.wide.u32 $0, $2, BYTES, $0;
 mov.u32 stripe, %smid;
 and.b32 stripe, stripe, STRIPES;
 ld.global.b64 bytes, [$1+L_BIN_STRIPE];
-.reg .b64 wide;
 cvt.u64.u32 wide, stripe;
 mad.lo.u64 $0, bytes, wide, $0;
 }"""
@@ -792,7 +784,8 @@ def touch_plane(plane: int, by_launch: bool) -> Any:
         kind = ir.FunctionType(ir.LiteralStructType([_I32, _I32]), [_I64, _I32, _I64])
         assembly = ir.InlineAsm(kind, text, "=&r,=&r,l,r,l,~{memory}", side_effect=True)
         user, object, offset = arguments
-        return _tuple_of(builder, builder.call(assembly, [user, _narrow(builder, object), offset]))
+        given = [user, _narrow(builder, object), offset]
+        return _tuple_of(builder, builder.call(assembly, given, attrs=("convergent",)))
 
     return _define(f"touch_plane_{plane}", 3, generate, _pair)
 
@@ -810,9 +803,7 @@ def _bin(builder: Any, arguments: Values) -> Any:
 
 def bin_address(words: int) -> Any:
     """An intrinsic that gives the address of a bin's words: descriptor, number → address."""
-    text = (
-        _placed(_BIN_AT).replace("BYTES", str(8 * words)).replace("STRIPES", str(BIN_STRIPES - 1))
-    )
+    text = _filled(_BIN_AT, {"BYTES": str(8 * words), "STRIPES": str(BIN_STRIPES - 1)})
 
     def generate(builder: Any, arguments: Values) -> Any:
         given = [arguments[0], _narrow(builder, arguments[1])]

@@ -118,6 +118,14 @@ class ProbedKernels:
                 return coverage.sanitizer(strings[version])
         return REFERENCE
 
+    def begins(self) -> dict[int, set[int]]:
+        """Ids of names of the kernels that begin at addresses."""
+        found: dict[int, set[int]] = {}
+        for (name, _), entries in self._entries.items():
+            for entry in entries:
+                found.setdefault(entry, set()).add(name)
+        return found
+
     def lines(self, strings: Strings, pcs: NDArray[Any]) -> list[str | None]:
         """Source lines, as file:line, of instructions at addresses (uint64); None where the code
         was not read or has no line table."""

@@ -10,6 +10,7 @@ The text is compiled by Numba (nvptx.py). Values are 64-bit patterns in int64, a
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,7 +128,6 @@ def _header() -> str:
         for name, field in ffi.typeof(struct).fields:
             lines.append(f"{letter}_{name.upper()} = {field.offset}")
     lines.append(f"RANGE = {ffi.sizeof('pasta_object_range')}")
-    lines.append(f"CLUSTER = {ffi.sizeof('pasta_object_cluster')}")
     lines.append(f"UNIT_SHIFT = {lib.PASTA_PROBE_BASE_SHIFT}")
     for names in (_WHO, _ENV):
         lines += [f"{name} = {number}" for number, name in enumerate(names)]
@@ -494,7 +494,7 @@ _BODIES: dict[str, Callable[[MapSpec, Place, Layout], list[str]]] = {
 #: How a field is computed from what the patch has: text, in the order in which it is written.
 _FIELDS: dict[str, str] = {
     "known": "known = int(found != 0)",
-    "object": "object = 0",  # maps go by `env`: nothing else reads it
+    "object": "object = found - 1",  # to compare with -1: maps go by `env`
     "leader": "leader = is_first(mask)",
     "lanes": "lanes = popc(mask)",
     "sectors": "same = match_any_sync_64(mask, lshr(address, 5))\n"
@@ -583,10 +583,13 @@ def _calls(kind: str, called: Sequence[Instance], layout: Layout, before: set[st
     known = {**_FIELDS, **(_TRANSFER if uniform else _COPY if kind == "async_copy" else {})}
     if uniform:
         known |= {"mask": "mask = counted", "leader": "leader = 1", "lanes": "lanes = 1"}
+    late = bool(called) and _late(kind, called, layout)
+    if late:
+        known["object"] = "object = 0"
     fields = {field for each in called for field in each.probe.fields}
     lines = [text for field, text in known.items() if field in fields - before]
     found = "0, 0, 0"
-    if called and _late(kind, called, layout):
+    if late:
         found = "0, address, 1"
     elif called and looked_up(called, layout):
         found = "found, 0, 0"
@@ -624,8 +627,24 @@ def _late(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
     near each other together, and only for those that add."""
     places = [place.where for place in _places(called, layout)]
     known = any({"known", "offset"} & set(each.probe.fields) for each in called)
+    known |= any(map(_reads_object, called))
     alone = places.count("object") == 1 and not {"bins", "plane"} & set(places)
     return alone and not known and KIND[kind].space == "global" and kind not in _UNIFORM
+
+
+def _reads_object(called: Instance) -> bool:
+    """Whether a probe does more with the object than to give it to maps."""
+    nodes = list(ast.walk(ast.parse(called.probe.source(called.options, "", wrapping=True))))
+    uses = sum(isinstance(node, ast.Name) and node.id == "object" for node in nodes)
+    given = sum(
+        isinstance(node, ast.Call) and [ast.unparse(each) for each in node.args[:2]] == _KEYED
+        for node in nodes
+    )
+    return uses > given
+
+
+#: How the call of an operation begins that has the object for its key.
+_KEYED = ["env", "object"]
 
 
 def _takes_offset(called: Sequence[Instance], layout: Layout) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
-from pasta.processors.batch import ABSENT_U64
 from pasta.processors.demangle import distinct_names
 from pasta.table import Column, Unit, absent_where
 
@@ -52,51 +51,40 @@ class Launched:
         return np.asarray(rows[field][np.searchsorted(rows["launch"], launches)])
 
 
-#: Units of `KernelEntries.columns`.
-ENTRY_UNITS: dict[str, Unit] = {"offset": "address", "pc": "address"}
+#: Units of `instruction_columns`.
+INSTRUCTION_UNITS: dict[str, Unit] = {"offset": "address", "pc": "address"}
 
 
-def entry_hidden(columns: Mapping[str, Column]) -> frozenset[str]:
-    """Which of `KernelEntries.columns` a text report leaves out: lines, where none is known."""
+def instruction_hidden(columns: Mapping[str, Column]) -> frozenset[str]:
+    """Which of `instruction_columns` a text report leaves out: lines, where none is known."""
     known = any(line is not None for line in columns["line"])
     return frozenset({"pc"} if known else {"pc", "line"})
 
 
-class KernelEntries:
-    """Where kernels begin, by their launches: the kernel of a pc is the one that begins last
-    before it. Code that several kernels call counts as that of the one before it."""
+def instruction_columns(context: Context, pcs: NDArray[Any]) -> dict[str, Column]:
+    """Columns `kernel`, `line` of the source, `offset` in the kernel and `pc`, for addresses.
 
-    def __init__(self) -> None:
-        self._names: dict[int, set[int]] = {}
-
-    def feed(self, launches: NDArray[Any]) -> None:
-        """Follows launch records."""
-        pairs = np.column_stack([launches["entry_pc"], launches["name"].astype(np.uint64)])
-        for entry, name in np.unique(pairs, axis=0).tolist():
-            if entry != ABSENT_U64:
-                self._names.setdefault(entry, set()).add(name)
-
-    def columns(self, context: Context, pcs: NDArray[Any]) -> dict[str, Column]:
-        """Columns `kernel`, `pc`, `offset` in the kernel, and `line` of the source, for pcs.
-
-        Kernel and offset are absent where no kernel begins before; kernels that began at one
-        address, of modules loaded one after the other, are all named.
-        """
-        probes = context._probes
-        entries = np.asarray(sorted(self._names), np.uint64)
-        every = sorted({name for names in self._names.values() for name in names})
-        text = dict(zip(every, kernel_names(context, np.asarray(every, np.uint32)), strict=True))
-        at = np.searchsorted(entries, pcs, "right") - 1
-        told = [
-            " or ".join(sorted(text[name] for name in self._names[int(entries[each])]))
-            if each >= 0
-            else None
-            for each in at.tolist()
-        ]
-        begins = entries[at] if len(entries) else np.zeros(len(pcs), np.uint64)
-        return {
-            "kernel": told,
-            "line": probes.kernels.lines(context.strings, pcs) if probes else [None] * len(pcs),
-            "offset": absent_where(pcs - begins, at < 0),
-            "pc": pcs,
-        }
+    The kernel is the probed one that begins last before the address; code that several kernels
+    call counts as that of the one before it. Kernel and offset are absent where none begins
+    before; kernels that began at one address, of modules loaded one after the other, are all
+    named.
+    """
+    probes = context._probes
+    begins = probes.kernels.begins() if probes else {}
+    entries = np.asarray(sorted(begins), np.uint64)
+    every = sorted({name for names in begins.values() for name in names})
+    text = dict(zip(every, kernel_names(context, np.asarray(every, np.uint32)), strict=True))
+    at = np.searchsorted(entries, pcs, "right") - 1
+    told = [
+        " or ".join(sorted(text[name] for name in begins[int(entries[each])]))
+        if each >= 0
+        else None
+        for each in at.tolist()
+    ]
+    starts = entries[at] if len(entries) else np.zeros(len(pcs), np.uint64)
+    return {
+        "kernel": told,
+        "line": probes.kernels.lines(context.strings, pcs) if probes else [None] * len(pcs),
+        "offset": absent_where(pcs - starts, at < 0),
+        "pc": pcs,
+    }

@@ -130,11 +130,7 @@ static bool load_functions(const char *path) {
     const char *missing = NULL;
     void *library = dlopen(path && *path ? path : "libsanitizer-public.so", RTLD_NOW | RTLD_NOLOAD);
     if (!library) return false;
-#define RESOLVE(name, symbol, arguments)               \
-    *(void **)&pasta_nv.name = dlsym(library, symbol); \
-    if (!pasta_nv.name) missing = symbol;
-    PASTA_NV_PROBE_FUNCTIONS(RESOLVE)
-#undef RESOLVE
+    PASTA_NV_PROBE_FUNCTIONS(PASTA_NV_RESOLVE)
     if (missing) pasta_say("probes do not run: the Sanitizer library has no %s", missing);
     return !missing;
 }

@@ -50,11 +50,7 @@ static bool load_library(void) {
         return false;
     }
     const char *missing = NULL;
-#define RESOLVE(name, symbol, arguments)                  \
-    *(void **)&pasta_nv.name = dlsym(library, symbol);    \
-    if (!pasta_nv.name) missing = symbol;
-    PASTA_NV_FUNCTIONS(RESOLVE)
-#undef RESOLVE
+    PASTA_NV_FUNCTIONS(PASTA_NV_RESOLVE)
     if (missing) pasta_say("CUDA is not recorded: %s has no %s; " INSTALL, path, missing);
     return !missing;
 }

@@ -15,6 +15,10 @@ typedef struct pasta_nv_library {
 } pasta_nv_library;
 #undef PASTA_NV_POINTER
 extern pasta_nv_library pasta_nv;
+/* For the lists of functions: from `library`; the symbol of one that it lacks goes to `missing`. */
+#define PASTA_NV_RESOLVE(name, symbol, arguments)      \
+    *(void **)&pasta_nv.name = dlsym(library, symbol); \
+    if (!pasta_nv.name) missing = symbol;
 
 /* ---- nvidia_callbacks.c ---- */
 void pasta_nv_on_callback(void *user, int32_t domain, uint32_t id, const void *data);

@@ -23,7 +23,7 @@ from tests.conftest import Done, Preload
 TOOL = """
 from pasta.lazy import np
 from pasta.probes import Counter, Histogram, PerPC, probe
-from pasta.processors.kernel_names import KernelEntries
+from pasta.processors.kernel_names import instruction_columns
 from pasta.table import Table
 from pasta.tool import Result, Tool
 
@@ -41,12 +41,6 @@ class Played(Tool):
         maps.objects.add(access.object)
         maps.pcs.add(access.pc, requests=1)
 
-    def start(self):
-        self.entries = KernelEntries()
-
-    def on_launches(self, launches):
-        self.entries.feed(launches)
-
     def result(self):
         rows = self.context.objects.rows
         size = lambda ids: np.where(ids < 0, 0, rows["bytes"][ids]) if len(rows) else 0 * ids
@@ -63,7 +57,7 @@ class Played(Tool):
                     launch=objects["launch"], size=size(objects["object"]), hits=objects["hits"]
                 ),
                 "pcs": named(pc=pcs["pc"], requests=pcs["requests"]),
-                "lines": Table(self.entries.columns(self.context, pcs["pc"])),
+                "lines": Table(instruction_columns(self.context, pcs["pc"])),
             },
         )
 """

@@ -13,12 +13,37 @@ from pasta.probes.coverage import (
     Coverage,
     KindCoverage,
     cover,
-    describe,
     read_code,
     sanitizer,
     table,
 )
 from pasta.probes.sass import Function, Instruction, Opcode
+
+
+def describe(coverage: Coverage, name: str | None = None) -> str:
+    """A few lines about a kernel: verdict, kinds that the code has or probes ask for, reasons.
+
+    `name` is written instead of the mangled one.
+    """
+    lines = [f"{name or coverage.kernel}: {_VERDICTS[coverage.verdict]}"]
+    shown = [row for row in coverage.kinds if row.wanted and row.instructions != 0]
+    if not shown and coverage.verdict == "seen":
+        lines.append("  the code has no instruction of a kind that probes ask for")
+    told = [row for row in shown if not row.missed]
+    width = max((len(row.kind) for row in told), default=0)
+    lines += [f"  {row.kind:<{width}}  {row.state}" for row in told]
+    lines += [f"  {reason}" for reason in coverage.reasons]
+    lines += [f"  note: {note}" for note in coverage.notes]
+    return "\n".join(lines)
+
+
+_VERDICTS: dict[str, str] = {
+    "seen": "seen",
+    "partly": "partly seen",
+    "unseen": "not seen",
+    "unknown": "nothing fired; whether it has such instructions is not known",
+}
+
 
 GLOBAL_MEMORY = {
     "global", "async_copy", "bulk_load", "bulk_store", "bulk_reduction",

@@ -63,7 +63,6 @@ INSTRUCTIONS = {
     "load_u64": "ld.global.b64",
     "load_u64_volatile": "ld.relaxed.gpu.global.u64",
     "atomic_add_u64": "red.relaxed.gpu.global.add.u64",
-    "atomic_or_u64": "atom.relaxed.gpu.global.or.b64",
     "atomic_cas_u64": "atom.relaxed.gpu.global.cas.b64",
     "lshr": "shr.u64",
     "popc": "popc.b",

@@ -101,6 +101,45 @@ def test_two_processes_compile_once(ptxas: Path) -> None:
     assert calls(ptxas) == 1
 
 
+class Known(Tool):
+    """Counts by object, and what is of none."""
+
+    objects = Counter(by="object")
+    others = Counter()
+
+    @probe.global_memory
+    def count(access, maps) -> None:  # type: ignore[no-untyped-def]
+        if access.object >= 0:
+            maps.objects.add(access.object)
+        else:
+            maps.others.add()
+
+    def result(self) -> Result:
+        return Result(summary="")
+
+
+class Objects(Tool):
+    """Counts by object."""
+
+    objects = Counter(by="object")
+
+    @probe.global_memory
+    def count(access, maps) -> None:  # type: ignore[no-untyped-def]
+        maps.objects.add(access.object)
+
+    def result(self) -> Result:
+        return Result(summary="")
+
+
+def test_an_object_is_looked_up_where_a_probe_compares_it() -> None:
+    def patch(tool: Tool) -> str:
+        text, _ = write(layout_of([tool]), instances_of([tool]), "13.5")
+        return text[text.index("def pasta_global(") :].split("\n\n")[0]
+
+    assert "found = find(user, address)\n    object = found - 1\n" in patch(Known())
+    assert "find" not in patch(Objects()) and "object = 0\n" in patch(Objects())
+
+
 @pytest.mark.parametrize("sm", [90, 100])  # before, patches have fewer registers for nothing
 @pytest.mark.parametrize("names", ["access_count", "working_set", "hotness", "memory"])
 def test_most_accesses_save_no_register(names: str, sm: int) -> None:
