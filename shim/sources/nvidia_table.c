@@ -264,17 +264,28 @@ static void fill_ranges(pasta_object_range *ranges, const pasta_nv_allocation *o
     pthread_mutex_unlock(&changing);
 }
 
-/* The first and the last bucket may reach into other clusters: they know the ranges there too. */
+/* The first and the last bucket may reach into other clusters: they know the ranges there too.
+ * Buckets that say the same are written together: those before a range begins, and those it fills. */
 static void fill_buckets(uint32_t *end, const pasta_object_cluster *c, const pasta_object_range *ranges,
                          size_t first, size_t count) {
+    uint64_t left = c->last_bucket + UINT64_C(2), begin = c->base, bytes = UINT64_C(1) << c->shift;
     size_t low = first;
     while (low && ranges[low - 1].start + ranges[low - 1].size > c->base) low--;
-    for (uint64_t b = 0; b <= c->last_bucket + UINT64_C(1); b++) {
-        uint64_t begin = c->base + (b << c->shift), bytes = UINT64_C(1) << c->shift;
+    while (left) {
         while (low < count - 1 && ranges[low].start + ranges[low].size <= begin) low++;
-        const pasta_object_range *r = &ranges[low];
-        bool whole = r->start <= begin && r->start + r->size - begin >= bytes && r->start + r->size > begin;
-        *--end = (uint32_t)(low + 1) | (whole ? PASTA_PROBE_WHOLE : 0);
+        uint64_t start = ranges[low].start, stop = start + ranges[low].size, same = left;
+        uint32_t bucket = (uint32_t)(low + 1);
+        if (start > begin) {
+            same = ((start - begin - 1) >> c->shift) + 1;
+        } else if (stop > begin) {
+            same = (stop - begin) >> c->shift;
+            if (same) bucket |= PASTA_PROBE_WHOLE;
+            else same = 1;
+        }
+        if (same > left) same = left;
+        for (uint64_t i = 0; i < same; i++) *--end = bucket;
+        begin += same * bytes;
+        left -= same;
     }
 }
 
