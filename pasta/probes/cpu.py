@@ -504,13 +504,20 @@ def _run_source(tools: Sequence[Tool], tables: Sequence[_Table]) -> str:
                 poke(state, {table.cell(_WROTE)}, 0)"""
         for i, table in enumerate(traces)
     )
-    # What patches on a GPU took is given on: their probes have run.
+    # What patches on a GPU took is given on: their probes have run. What they wrote down for a
+    # histogram is counted in it.
     numbers = [
         (index, name)
         for index, tool in enumerate(tools)
         for name, spec in tool.maps().items()
-        if spec.type == "trace"
+        if spec.type == "trace" or spec.recorded
     ]
+    recorded = {
+        numbers.index((table.tool, table.spec.name)) + 1: table
+        for table in tables
+        if table.spec.recorded
+    }
+    counted = sum(1 << number for number in recorded)
     taken = "".join(
         f"""
             if number == {numbers.index((table.tool, table.spec.name)) + 1}:
@@ -520,11 +527,19 @@ def _run_source(tools: Sequence[Tool], tables: Sequence[_Table]) -> str:
                 poke(state, {table.cell(_COUNT)}, count + 1)"""
         for i, table in enumerate(traces)
     )
-    located = kinds("object", "known", "offset") & sum(
-        1 << KIND[kind].number for kind in kinds_of("global")
-    )
-    per_warp = "".join(f"\n            {line}" for line in calls("warp"))
-    per_lane = "".join(f"\n                    {line}" for line in calls("lane"))
+    global_kinds = sum(1 << KIND[kind].number for kind in kinds_of("global"))
+    located = kinds("object", "known", "offset") & global_kinds
+    warp_lines, lane_lines = list(calls("warp")), list(calls("lane"))
+    probed = ""
+    if recorded:
+        probed = "number == 0 and "
+        warp_lines = ["if number == 0:", *(f"    {line}" for line in (*warp_lines, "pass"))]
+        lane_lines = ["if number == 0:", *(f"    {line}" for line in (*lane_lines, "pass"))]
+        for number, table in recorded.items():
+            lane_lines += [f"elif number == {number}:"]
+            lane_lines += [f"    {table.name}__add(env, object, offset, 1)"]
+    per_warp = "".join(f"\n            {line}" for line in warp_lines)
+    per_lane = "".join(f"\n                    {line}" for line in lane_lines)
     return f"""
 @njit("int64({signature})", nogil=True, cache=True, error_model="numpy")
 def run({parameters}):
@@ -540,10 +555,13 @@ def run({parameters}):
         if after > end:
             break
         number = (head >> {40 + MAP_SHIFT}) & 15
-        if number != 0:{taken}
+        if number != 0 and ({counted} >> number) & 1 == 0:{taken}
             at = after
             continue
-        if mask != 0 and kind < 64 and ({kinds()} >> kind) & 1:
+        asked, located, by_lanes = {kinds()}, {located}, {kinds(per="lane")}
+        if number != 0:
+            asked, located, by_lanes = {global_kinds}, {global_kinds}, {global_kinds}
+        if mask != 0 and kind < 64 and (asked >> kind) & 1:
             second = peek(words, at + 1)
             row_stride, base = peek(words, at + 2), peek(words, at + 3)
             pc, launch, block = peek(words, at + 4), peek(words, at + 5), peek(words, at + 6)
@@ -558,18 +576,18 @@ def run({parameters}):
             is_write = (head >> 41) & 1
             is_atomic = (head >> 42) & 1
             sectors, ideal_sectors, ways, ideal_ways = 0, 0, 0, 0
-            if ({kinds("sectors", "ideal_sectors")} >> kind) & 1:
+            if {probed}({kinds("sectors", "ideal_sectors")} >> kind) & 1:
                 sectors, ideal_sectors = sector_counts(
                     words, at, form, mask, base, row_stride, row_bytes, rows, scratch)
-            if ({kinds("ways", "ideal_ways")} >> kind) & 1:
+            if {probed}({kinds("ways", "ideal_ways")} >> kind) & 1:
                 ways, ideal_ways = way_counts(
                     words, at, form, mask, base, row_stride, row_bytes, rows, scratch)
             poke(state, {_LAUNCH}, launch)
             poke(state, {_DONE}, 0)
             poke(state, {_LANES}, mask){per_warp}
-            if ({kinds(per="lane")} >> kind) & 1:
+            if (by_lanes >> kind) & 1:
                 apart = False
-                if ({located} >> kind) & 1 and (form == 1 or form == 2):
+                if (located >> kind) & 1 and (form == 1 or form == 2):
                     apart = locate_lanes(words, at, form, base, lanes, layers, low, high, scratch)
                     first, last = {warp.OBJECTS}, {warp.OBJECTS} + lanes - 1
                     if apart and peek(scratch, first) == peek(scratch, last):
@@ -586,7 +604,7 @@ def run({parameters}):
                     if apart:
                         object = peek(scratch, {warp.OBJECTS} + place)
                         offset = peek(scratch, {warp.OFFSETS} + place)
-                    elif ({located} >> kind) & 1:
+                    elif (located >> kind) & 1:
                         unsigned = np.uint64(address)
                         if unsigned - low > high - low:
                             found, origin, low, high = locate(layers, unsigned)

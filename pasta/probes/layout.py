@@ -38,9 +38,10 @@ class Place:
 
     `where`: "slot" (offset in a stripe of the launch), "plain" (offset among the launch's words
     without stripes), "object" (offset in an object's row), "hash" (offset in a row of table
-    `index`), "trace" (records that carry the number `index`, from 1), "bins" (word `offset` of a
-    bin), "plane" (number `index`; the count of bytes is at `offset` of "slot", or of "object" where
-    `by_object`). `unknown`: offset in the slot of what belongs to no object, for bins and planes.
+    `index`), "trace" (records that carry the number `index`, from 1; also of what the host then
+    counts), "bins" (word `offset` of a bin), "plane" (number `index`; the count of bytes is at
+    `offset` of "slot", or of "object" where `by_object`). `unknown`: offset in the slot of what
+    belongs to no object, for bins and planes.
     """
 
     where: str
@@ -81,7 +82,11 @@ class Layout:
         """Places for the maps of some tools, (tool, map) each. Raises ToolError."""
         layout = cls(list(maps))
         specs = [spec for _, spec in layout.maps]
-        shifts = [_shift(tool, spec, spec.bin) for tool, spec in layout.maps if spec.bin]
+        shifts = [
+            _shift(tool, spec, spec.bin)
+            for tool, spec in layout.maps
+            if spec.bin and not spec.recorded
+        ]
         layout.bin_shift = min(shifts, default=12)
         granules = [
             _shift(tool, spec, spec.granularity) for tool, spec in layout.maps if spec.granularity
@@ -113,12 +118,10 @@ class Layout:
         raise KeyError((tool, map))
 
     def _place(self, tool: str, spec: MapSpec) -> Place:
-        if spec.type == "trace":
+        if spec.type == "trace" or spec.recorded:
             self.traces += 1
             return Place("trace", 0, self.traces)
         if spec.type == "histogram":
-            if spec.per_launch:
-                raise _unavailable(tool, spec, "bins by launch, kernel or window")
             self.bin_words += 1
             return Place("bins", self.bin_words - 1, unknown=self._slot(2))
         if spec.type == "bitmap":

@@ -94,6 +94,12 @@ class MapSpec:
     window: int = 0  # amounts per window; histogram
 
     @property
+    def recorded(self) -> bool:
+        """Whether a GPU writes down what it would count, for the host to do it: bins by launch
+        would take the bins of all objects for each launch in flight."""
+        return self.type == "histogram" and self.per_launch
+
+    @property
     def columns(self) -> tuple[str, ...]:
         launch = ("launch",) if self.per_launch else ()
         return (*launch, *self.keys, *self.fields)

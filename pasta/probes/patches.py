@@ -78,6 +78,8 @@ def write(
         text.append(f"bin_at = bin_address({layout.bin_words})")
     if layout.object_words:
         text.append(f"at_row = row_address({layout.object_words})")
+    for instance in instances:
+        _check_recorded(instance, layout)
     prefixes = {instance.probe.tool: instance.prefix for instance in instances}
     for (tool, spec), place in zip(layout.maps, layout.places, strict=True):
         if tool in prefixes:
@@ -95,6 +97,21 @@ def write(
             text.append(_patch(name, kind, signature, called, layout))
             patches.append(PatchText(name, kind, signature))
     return "\n\n".join(text) + "\n", patches
+
+
+def _check_recorded(instance: Instance, layout: Layout) -> None:
+    """Raises ToolError where a map whose accesses are written down adds other than 1."""
+    tool = instance.probe.tool
+    recorded = {spec.name for owner, spec in layout.maps if owner == tool and spec.recorded}
+    if not recorded:
+        return
+    for node in ast.walk(ast.parse(instance.probe.source(instance.options, "", wrapping=True))):
+        name = ast.unparse(node.func).partition("__")[0] if isinstance(node, ast.Call) else ""
+        if name in recorded and ast.unparse(node.args[-1]) != "1":  # type: ignore[attr-defined]
+            raise ToolError(
+                f"tool {tool}: {name} counts by launch, and adds another amount than 1",
+                remedy="on a GPU such a histogram counts accesses: leave the amount out",
+            )
 
 
 def _traces_whole(instance: Instance, layout: Layout) -> bool:

@@ -64,3 +64,20 @@ def test_vadd_is_what_arithmetic_says(
     assert sorted((bool(each.all()), bool(each.any())) for each in writes.values()) == [
         (False, False), (False, False), (True, True),
     ]  # fmt: skip
+
+
+def test_hotness_over_windows_is_what_arithmetic_says(example: Build, profiled: Run) -> None:
+    """Two launches add up to a window; kernels write their accesses down, and the host counts."""
+    floats, launches = FLOATS // 16, 6
+    run = profiled(
+        example("vadd"), "--n", str(floats), "--launches", str(launches),
+        options=("-t", "hotness", "--set", f"hotness.window={6 * floats}"),
+    )  # fmt: skip
+    assert run.status == 0, run.stderr
+    results = run.directory / "results" / "hotness"
+    windows = ds.dataset(str(results / "windows.parquet")).to_table()
+    assert sorted(windows["window"].to_pylist()) == sorted(3 * [0, 1, 2])
+    assert set(windows["accesses"].to_pylist()) == {2 * floats}
+    bins = ds.dataset(str(results / "window_bins.parquet")).to_table()
+    assert set(bins["count"].to_pylist()) == {2 * 4096 // 4}  # of 4 KiB, each word in two launches
+    assert bins.num_rows == 3 * 3 * floats * 4 // 4096

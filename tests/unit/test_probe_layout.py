@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta.errors import ToolError
-from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK
+from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace
 from pasta.probes.layout import Layout, Place
 from pasta.probes.maps import MapSpec
 
@@ -106,11 +106,15 @@ def test_bins_and_granules_are_powers_of_two() -> None:
             Layout.of([("t", spec_of(made, "m"))])
 
 
-@pytest.mark.parametrize(
-    "made",
-    [Histogram(by=("object", "launch"), bin=64), Counter(by=("launch", "pc"))],
-    ids=["bins", "pc"],
-)
-def test_what_the_gpu_does_not_count_is_refused(made: Any) -> None:
+def test_what_the_gpu_does_not_count_is_refused() -> None:
     with pytest.raises(ToolError, match="does not run on the GPU"):
-        Layout.of([("t", spec_of(made, "m"))])
+        Layout.of([("t", spec_of(Counter(by=("launch", "pc")), "m"))])
+
+
+def test_bins_by_launch_are_written_down_in_order_with_traces() -> None:
+    made = [Trace(), Histogram(by=("object", "launch"), bin=100), Histogram(bin=64), Trace()]
+    layout = Layout.of([("t", spec_of(each, f"m{n}")) for n, each in enumerate(made)])
+    assert [(each.where, each.index) for each in layout.places] == [
+        ("trace", 1), ("trace", 2), ("bins", 0), ("trace", 3),
+    ]  # fmt: skip
+    assert (layout.traces, layout.bin_shift) == (3, 6)

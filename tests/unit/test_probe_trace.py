@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pasta._native import ffi
-from pasta.errors import MissingDependency
+from pasta.errors import MissingDependency, ToolError
 from pasta.plugins import load_tools
 from pasta.probes import trace
 from pasta.probes.build import arguments_of, functions_of, instances_of, layout_of
@@ -29,6 +31,7 @@ USER, RING, CONTROL, DATA = 0x1000, 0x10000, 0x40000, 0x100000
 SHIFT, WAYS = 12, 8
 OFFSETS = _offsets()
 EPOCH = 77
+EMPTY = Layer(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
 
 
 class Device:
@@ -326,7 +329,91 @@ def test_patches_of_lanes_and_of_warps_write_their_map_number(tmp_path: Path) ->
     assert {each.kind for each in found} >= {"global", "tensor_load", "shared", "local"}
 
 
+HEAT = """
+from pasta.tool import Result, Tool
+from pasta.probes import Counter, Histogram, Trace, probe
+
+class Heat(Tool):
+    "Bins over time, and all in all."
+    first = Trace()
+    heat = Histogram(by="object", bin=100, window=20)
+    total = Counter()
+
+    @probe.global_memory
+    def touch(access, maps):
+        if access.is_write == 0:
+            maps.heat.add(access.object, access.offset{amount})
+        maps.total.add()
+
+    def on_accesses(self, accesses):
+        pass
+
+    def result(self):
+        return Result()
+"""
+
+
+def heat(tmp_path: Path, amount: str = "") -> Any:
+    path = tmp_path / "heat.py"
+    path.write_text(HEAT.replace("{amount}", amount))
+    (tool,) = load_tools([str(path)])
+    return tool
+
+
+def test_a_histogram_by_window_is_written_down(tmp_path: Path) -> None:
+    tool = heat(tmp_path)
+    text, found = write(layout_of([tool]), instances_of([tool]), "13.5")
+    (op,) = re.findall(r"def t0_heat__add_uniform\(.*?\n\n", text, re.DOTALL)
+    assert f"head |= {2 << 12}" in op and "trace_lanes(" in op and "atomic" not in op
+    assert functions_of(text, arguments_of(found))
+
+
+def test_a_histogram_by_window_counts_accesses(tmp_path: Path) -> None:
+    tool = heat(tmp_path, ", access.bytes")
+    with pytest.raises(ToolError, match="another amount than 1") as raised:
+        write(layout_of([tool]), instances_of([tool]), "13.5")
+    assert "leave the amount out" in str(raised.value)
+
+
 # ---- on the host -----------------------------------------------------------------------------
+
+
+@settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(
+    st.tuples(
+        st.integers(0, 3), st.booleans(),
+        st.lists(st.integers(0, 5000), min_size=1, max_size=32),
+    ),
+    max_size=20,
+))  # fmt: skip
+def test_what_was_written_down_is_counted_as_probes_would(
+    tmp_path: Path, given: list[tuple[int, bool, list[int]]]
+) -> None:
+    """By the probes themselves, over records of no map, and over what patches wrote for them."""
+    starts, lasts = np.array([100, 3000], np.uint64), np.array([2099, 4000], np.uint64)
+    layers = (Layer(starts, lasts, np.array([0, 1], np.int64)), *(EMPTY,) * 2)
+    sizes = np.array([2000, 1001], np.uint64)
+    found = []
+    for number in (0, 2):
+        tool = heat(tmp_path)
+        executor = CpuExecutor([tool])
+        records = [
+            Access(
+                "global", addresses, launch=launch,
+                flags=(2 if write else 1) | number << MAP_SHIFT,
+            ).encoded()
+            for launch, write, addresses in sorted(given)
+            if not (number and write)  # the patch's probe did not write those
+        ]  # fmt: skip
+        words = np.frombuffer(b"".join(records), np.int64)
+        executor.run(words, 0, len(words), Snapshot(0, layers), sizes)
+        executor.flush()
+        found.append(tool._maps["heat"].rows().tolist())
+        if number:
+            assert tool._maps["total"].total() == 0
+    assert found[0] == found[1]
 
 
 def test_probes_do_not_run_again_over_what_a_gpu_took(tmp_path: Path) -> None:
@@ -341,9 +428,8 @@ def test_probes_do_not_run_again_over_what_a_gpu_took(tmp_path: Path) -> None:
     ]
     words = np.frombuffer(b"".join(records), np.int64)
     begins = [sum(map(len, records[:i])) // 8 for i in range(len(records))]
-    empty = Layer(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
     sizes = np.empty(0, np.uint64)
-    written = executor.run(words, 0, len(words), Snapshot(0, (empty,) * 3), sizes)
+    written = executor.run(words, 0, len(words), Snapshot(0, (EMPTY,) * 3), sizes)
     taken = {
         name: (starts.tolist(), masks.tolist())
         for (_, name), (starts, masks) in zip(executor.traces, written, strict=True)
