@@ -528,6 +528,22 @@ static volatile uint8_t *new_marker(pasta_nv_prober *p) {
     return number < PASTA_NV_MARKERS / 8 && p->markers ? p->markers + 8 * number : NULL;
 }
 
+static pasta_nv_batch *batch_like(pasta_nv_prober *p, const pasta_nv_batch *like) {
+    pasta_nv_batch *b = recycled(p, like);
+    if (b) return b;
+    b = calloc(1, sizeof *b);
+    if (!b) return NULL;
+    *b = *like;
+    b->owner = p;
+    uint64_t bytes = PASTA_NV_SLOTS * (sizeof(pasta_probe_launch) + b->slot_bytes + pasta_nv_spill_bytes(b));
+    b->descriptors = device_memory(p, bytes);
+    b->slots = b->descriptors + PASTA_NV_SLOTS * sizeof(pasta_probe_launch);
+    b->marker = b->descriptors ? new_marker(p) : NULL; /* last: none is given twice */
+    if (b->marker) return b;
+    free(b);
+    return NULL;
+}
+
 static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v) {
     pasta_nv_batch like = {.rows = rows_wanted(v), .spill_rows = spill_wanted(v), .stripes = (uint32_t)plan.stripes};
     lay_out(&like);
@@ -536,19 +552,10 @@ static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v)
         like.stripes /= 2;
         lay_out(&like);
     }
-    pasta_nv_batch *b = recycled(p, &like);
-    if (b) return b;
-    b = calloc(1, sizeof *b);
-    if (!b) return NULL;
-    *b = like;
-    b->owner = p;
-    b->marker = new_marker(p);
-    uint64_t bytes = PASTA_NV_SLOTS * (sizeof(pasta_probe_launch) + b->slot_bytes + pasta_nv_spill_bytes(b));
-    b->descriptors = b->marker ? device_memory(p, bytes) : 0;
-    b->slots = b->descriptors + PASTA_NV_SLOTS * sizeof(pasta_probe_launch);
-    if (b->descriptors) return b;
-    free(b);
-    return NULL;
+    pasta_nv_batch *b = batch_like(p, &like);
+    if (b || !like.spill_rows) return b;
+    like.spill_rows = 0; /* rather all launches than all objects of some */
+    return batch_like(p, &like);
 }
 
 /* What a slot's descriptor says of the batch and of a table. */
@@ -609,7 +616,7 @@ static int take_slot(pasta_nv_prober *p, uint64_t stream, uint64_t ordinal, past
     uint32_t rows = rows_wanted(v), spill = spill_wanted(v);
     pthread_mutex_lock(&lock);
     for (pasta_nv_batch *b = p->current[way_of(stream)]; b && slot < 0; b = b->next_current)
-        if (b->stream == stream && (b->rows < rows || b->spill_rows < spill)) {
+        if (b->stream == stream && (b->rows < rows || (b->spill_rows && b->spill_rows < spill))) {
             b->closed = true;
         } else if (b->stream == stream && b->used < PASTA_NV_SLOTS && !b->closed) {
             slot = (int)b->used++;

@@ -209,7 +209,7 @@ def test_addresses_are_used_again_between_launches(play: Play) -> None:
 
 def test_tables_are_used_again_while_streams_lag(play: Play) -> None:
     script = Script()
-    for n in range(400):
+    for n in range(370):  # more than there is memory for with room for all objects
         if n % 40 == 0:
             script.say("hold", S)
         address = 0x200000000 + (n % 7 << 20)
@@ -259,6 +259,17 @@ def test_more_objects_than_there_is_memory_for_are_of_none(play: Play) -> None:
     (others,) = (hits for _, size, hits in counted if not size)
     assert others == objects + 1 - room  # one row is for what is of none
     assert len(counted) == objects - others + 1
+
+
+def test_launches_in_flight_come_before_room_for_many_objects(play: Play) -> None:
+    script, objects = Script(), 5000
+    for n in range(objects):
+        script.alloc(0x200000000 + n * 8192, 4096 + n)
+    script.say("hold", S)
+    for n in range(370):  # more than there is memory for with room for all objects
+        script.launch(S, (0x200000000 + n * 8192, n + 1, 0x10))
+    script.say("release", S)
+    expect(play(script, "--set", "probes.memory=40MiB"), script)
 
 
 def test_memory_that_is_of_no_context(play: Play) -> None:
