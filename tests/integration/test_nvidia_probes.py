@@ -209,7 +209,7 @@ def test_addresses_are_used_again_between_launches(play: Play) -> None:
 
 def test_tables_are_used_again_while_streams_lag(play: Play) -> None:
     script = Script()
-    for n in range(370):  # more than there is memory for with room for all objects
+    for n in range(400):
         if n % 40 == 0:
             script.say("hold", S)
         address = 0x200000000 + (n % 7 << 20)
