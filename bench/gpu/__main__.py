@@ -115,13 +115,18 @@ def profiled(options: tuple[str, ...], directory: Path) -> list[str]:
     return [found, "-q", *options, "-f", "-o", str(directory / "run"), "--"]
 
 
+def ran(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command whose temporary files lie in `directory`."""
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT,
+        env={**os.environ, "TMPDIR": str(directory)},
+    )  # fmt: skip
+
+
 def measured(way: Way, command: list[str], directory: Path) -> float:
     """ms that one process prints."""
     before = [] if way.options is None else profiled(way.options, directory)
-    done = subprocess.run(
-        [*before, *command], capture_output=True, text=True, timeout=TIMEOUT,
-        env={**os.environ, "TMPDIR": str(directory)},
-    )  # fmt: skip
+    done = ran([*before, *command], directory)
     figure = re.search(r"_ms=([\d.]+)", done.stderr)
     if done.returncode or not figure:
         sys.exit(f"bench/gpu: {way.name} failed ({done.returncode}):\n{done.stderr[-2000:]}")
@@ -135,11 +140,8 @@ def trace_rates(vadd: list[str], directory: Path) -> tuple[float, float]:
     seconds, gigabytes = [], []
     for launches in (9, 9, 36):
         begin = time.perf_counter()
-        subprocess.run(
-            [*profiled(("-t", "mem_trace"), directory), *vadd, "0", "26", str(launches)],
-            check=True, capture_output=True, timeout=TIMEOUT,
-            env={**os.environ, "TMPDIR": str(directory)},
-        )  # fmt: skip
+        command = [*profiled(("-t", "mem_trace"), directory), *vadd, "0", "26", str(launches)]
+        ran(command, directory).check_returncode()
         seconds.append(time.perf_counter() - begin)
         parts = sorted((directory / "run" / "results" / "mem_trace").glob("accesses-*.parquet"))
         records = ds.dataset([str(part) for part in parts]).count_rows()

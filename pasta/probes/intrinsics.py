@@ -771,14 +771,18 @@ def row_address(words: int) -> Any:
     return _define("at_row", 2, generate)
 
 
+def _marking(plane: int, by_launch: bool) -> str:
+    epoch = r"ld.global.b32 \1, [$2+L_EPOCH];" if by_launch else r"mov.b32 \1, 1;"
+    return _placed(re.sub(r"EPOCH (\w+);", epoch, _TOUCH)).replace("PLANE", str(8 * plane))
+
+
 def touch_plane(plane: int, by_launch: bool) -> Any:
     """An intrinsic that marks granules in a plane: descriptor, object, offset → bits, granule.
 
     Which granules of the word this lane marked first on behalf of all lanes that touch it, and its
     own granule; 0xFFFFFFFF: the object has none.
     """
-    epoch = r"ld.global.b32 \1, [$2+L_EPOCH];" if by_launch else r"mov.b32 \1, 1;"
-    text = _placed(re.sub(r"EPOCH (\w+);", epoch, _TOUCH)).replace("PLANE", str(8 * plane))
+    text = _marking(plane, by_launch)
 
     def generate(builder: Any, arguments: Values) -> Any:
         kind = ir.FunctionType(ir.LiteralStructType([_I32, _I32]), [_I64, _I32, _I64])

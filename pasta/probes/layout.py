@@ -179,5 +179,5 @@ def _shift(tool: str, spec: MapSpec, size: int) -> int:
 def _unavailable(tool: str, spec: MapSpec, what: str) -> ToolError:
     return ToolError(
         f"tool {tool}: the map {spec.name} counts {what}, which does not run on the GPU",
-        remedy="leave launch, kernel and window out of its declaration or options",
+        remedy="leave launch and kernel out of its declaration",
     )

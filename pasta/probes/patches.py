@@ -574,33 +574,36 @@ def _patch(
     plain = [each for each in called if each not in located]
     planes = [each for each in located if _writes((each,), layout, "plane")]
     located = [each for each in located if each not in planes] + planes
-    lines += _calls(kind, plain, layout, set())
+    lines += _calls(kind, plain, layout, set(), late=False)
     if located:
+        late = _late(kind, located, layout)
         given = KIND[kind].space == "global"
         if not given:
             lines.append("found, offset = 0, address")
-        elif _late(kind, located, layout):
-            pass
         elif _takes_offset(located, layout):
             lines.append("found, offset = find_offset(user, address)")
-        else:
+        elif not late:
             lines.append("found = find(user, address)")
         lines += ["bytes = again(bytes)"] if plain else []
         before = {field for each in plain for field in each.probe.fields}
-        lines += _calls(kind, located, layout, before)
+        lines += _calls(kind, located, layout, before, late=late)
     lines.append("return 0")
     text = "\n".join(f"    {line}" for line in lines)
     return f"def {name}({arguments}):\n{text}"
 
 
-def _calls(kind: str, called: Sequence[Instance], layout: Layout, before: set[str]) -> list[str]:
-    """Calls of probes, the fields they take, but those that `before` has, and `env`."""
+def _calls(
+    kind: str, called: Sequence[Instance], layout: Layout, before: set[str], *, late: bool
+) -> list[str]:
+    """Calls of probes, the fields they take, but those that `before` has, and `env`.
+
+    `late`: their map looks the object up.
+    """
     uniform = kind in _UNIFORM
     of_warp = kind in _OF_WARP
     known = {**_FIELDS, **(_TRANSFER if uniform else _COPY if kind == "async_copy" else {})}
     if uniform:
         known |= {"mask": "mask = counted", "leader": "leader = 1", "lanes": "lanes = 1"}
-    late = bool(called) and _late(kind, called, layout)
     if late:
         known["object"] = "object = 0"
     fields = {field for each in called for field in each.probe.fields}
@@ -642,11 +645,11 @@ def _calls(kind: str, called: Sequence[Instance], layout: Layout, before: set[st
 def _late(kind: str, called: Sequence[Instance], layout: Layout) -> bool:
     """Whether the object is asked for by one map alone, which then looks it up: lanes that are
     near each other together, and only for those that add."""
-    places = [place.where for place in _places(called, layout)]
-    known = any({"known", "offset"} & set(each.probe.fields) for each in called)
-    known |= any(map(_reads_object, called))
-    alone = places.count("object") == 1 and not {"bins", "plane"} & set(places)
-    return alone and not known and KIND[kind].space == "global" and kind not in _UNIFORM
+    if KIND[kind].space != "global" or kind in _UNIFORM or _takes_offset(called, layout):
+        return False
+    alone = [place.where for place in _places(called, layout)].count("object") == 1
+    known = any("known" in each.probe.fields for each in called)
+    return alone and not known and not any(map(_reads_object, called))
 
 
 def _reads_object(called: Instance) -> bool:

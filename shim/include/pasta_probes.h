@@ -20,7 +20,8 @@ enum {
     PASTA_PROBE_BUCKETS = 1 << 24, /* of a cluster, at most */
 };
 
-#define PASTA_PROBE_DIRECT 0x80000000 /* in a stripe mask: rows need no hash */
+/* In a stripe mask: an object's row is its index in the table from 1, row 0 is unknown; no keys. */
+#define PASTA_PROBE_DIRECT 0x80000000
 #define PASTA_PROBE_NOWHERE 0xffffffff /* a base that no cluster has */
 
 /* A callback's user data: one per launch.  What a patch reads of every access is first, in pieces of
@@ -35,15 +36,14 @@ typedef struct pasta_probe_launch {
     uint64_t table;       /* pasta_object_table */
     uint64_t keys;        /* uint32_t[hash_mask + 2]: object number + 1 of each row; 0: free; then 1: … */
     uint32_t hash_mask;
-    uint32_t direct;      /* 1: an object's row is its index in the table + 1, row 0 is unknown; no keys */
+    uint32_t spill_rows;  /* … objects without a row, by their index, are in `spill`; … */
     uint64_t epoch;       /* of this launch, never given twice in a context */
     uint64_t bins;        /* uint64_t words of object bins */
     uint64_t plain;       /* uint64_t words of this launch that have no stripes */
     uint64_t trace;       /* pasta_probe_trace; 0: none */
     uint64_t bin_stripe;  /* bytes of the bins of one stripe */
-    uint64_t spill;       /* … objects without a row are here: uint64_t[spill_rows][words of a row], less … */
-    uint32_t spill_rows;  /* … the bytes before the rows of a stripe; others go to the row behind all */
-    uint32_t unused;
+    uint64_t spill;       /* … uint64_t[spill_rows][words of a row], less the bytes before the rows of a */
+    uint64_t unused;      /* stripe; others go to the row behind all */
     uint64_t hash[4];     /* PASTA_PROBE_HASHES tables of keys that are not objects */
     uint64_t planes[4];   /* PASTA_PROBE_PLANES: words of epoch << 32 | bits of touched granules */
 } pasta_probe_launch;

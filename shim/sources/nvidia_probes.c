@@ -558,6 +558,8 @@ static pasta_nv_batch *make_batch(pasta_nv_prober *p, const pasta_nv_version *v)
     return batch_like(p, &like);
 }
 
+_Static_assert(sizeof(pasta_probe_launch) % 16 == 0, "patches load 16 bytes of each of an array");
+
 /* What a slot's descriptor says of the batch and of a table. */
 static pasta_probe_launch describe(const pasta_nv_batch *b, uint32_t slot, const pasta_nv_version *v) {
     pasta_probe_launch l = {.base = PASTA_PROBE_NOWHERE, .stripe_bytes = b->stripe_bytes,
@@ -571,8 +573,7 @@ static pasta_probe_launch describe(const pasta_nv_batch *b, uint32_t slot, const
     const pasta_object_table *table = v->image;
     l.table = v->address;
     l.ranges = table->ranges;
-    l.direct = table->count < b->rows || !b->rows;
-    if (l.direct) l.stripe_mask |= PASTA_PROBE_DIRECT;
+    if (table->count < b->rows || !b->rows) l.stripe_mask |= PASTA_PROBE_DIRECT;
     uint64_t base = table->clusters ? table->cluster[0].base >> PASTA_PROBE_BASE_SHIFT : UINT64_MAX;
     if (base < PASTA_PROBE_NOWHERE) {
         l.base = (uint32_t)base;

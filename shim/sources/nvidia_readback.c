@@ -102,14 +102,20 @@ static void add_stripes(uint64_t *sum, const char *first, uint32_t stripes, uint
     }
 }
 
+/* Number of an object by its index from 1 in a table. 0: unknown. */
+static uint64_t number_at(const pasta_nv_version *v, uint32_t index) {
+    const pasta_object_table *table = v->image;
+    const pasta_object_range *ranges = (const void *)((const char *)v->image + (table->ranges - v->address));
+    return index ? ranges[index - 1].number : 0;
+}
+
 /* Number of the object in a row: by the table that the launch used, or by the keys. 0: unknown. */
 static uint64_t number_of(const pasta_nv_batch *b, uint32_t slot, const uint32_t *keys, uint32_t row) {
     const pasta_nv_version *v = b->versions[slot];
     const pasta_object_table *table = v ? v->image : NULL;
     if (!table || table->count >= b->rows)
         return row == b->rows ? (uint64_t)PASTA_PROBED_OTHER : keys[row] - (uint64_t)1;
-    const pasta_object_range *ranges = (const void *)((const char *)v->image + (table->ranges - v->address));
-    return row ? ranges[row - 1].number : 0;
+    return number_at(v, row);
 }
 
 static bool in_use(const pasta_nv_batch *b, uint32_t slot, const uint32_t *keys, uint32_t row) {
@@ -134,15 +140,13 @@ static uint32_t write_object(text *t, uint64_t number, const uint64_t *words) {
 static uint32_t write_spill(text *t, const pasta_nv_batch *b, uint32_t slot, uint64_t stream) {
     const pasta_nv_version *v = b->versions[slot];
     const pasta_object_table *table = v ? v->image : NULL;
-    const pasta_object_range *ranges = table ? (const void *)((const char *)v->image + (table->ranges - v->address)) : NULL;
     uint64_t bytes = pasta_nv_spill_bytes(b);
     uint64_t *words = malloc(bytes);
     uint32_t found = 0, rows = table && table->count < b->spill_rows ? table->count + 1 : b->spill_rows;
     if (words && pasta_nv_probed(b->owner, pasta_nv.copy_out(words, pasta_nv_spill_of(b, slot), bytes, stream),
                                  "sanitizerMemcpyDeviceToHost"))
         for (uint32_t row = 0; row < rows; row++)
-            found += write_object(t, row && ranges ? ranges[row - 1].number : 0,
-                                  words + row * pasta_nv_the_plan.object_words);
+            found += write_object(t, v ? number_at(v, row) : 0, words + row * pasta_nv_the_plan.object_words);
     free(words);
     return found;
 }

@@ -59,14 +59,19 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(output)
 
 
+def announced(stdout: str) -> dict[str, int]:
+    """Bytes of the objects that the program names, by role."""
+    lines = (line.split() for line in stdout.splitlines() if line.startswith("object "))
+    return {role: int(bytes) for _, role, _, bytes in lines}
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_results_are_right(kernels: str, native: Run, name: str) -> None:
     run = native(kernels, name)
     if run.status == CANNOT:
         pytest.skip(run.stderr.strip())
     assert run.status == 0, run.stderr
-    sizes = {line.split()[1]: int(line.split()[3]) for line in run.stdout.splitlines()
-             if line.startswith("object ")}  # fmt: skip
+    sizes = announced(run.stdout)
     assert sizes
     wanted = expected(name).memory.objects
     assert not {role for role, size in wanted.items() if sizes.get(role, size) != size}
@@ -357,8 +362,7 @@ def test_memory_of_every_kind_is_an_object(kernels: str, profiled: Run) -> None:
     if run.status == CANNOT:
         pytest.skip(run.stderr.strip())
     assert run.status == 0, run.stdout + run.stderr
-    sizes = {line.split()[1]: int(line.split()[3]) for line in run.stdout.splitlines()
-             if line.startswith("object ")}  # fmt: skip
+    sizes = announced(run.stdout)
     wanted = {
         sizes[role] if role != "symbol" else None: count
         for role, count in expected("memory_kinds").count().objects.items()

@@ -90,8 +90,8 @@ class Launch:
         direct = 0 if hashed else 1 << 31
         struct.pack_into("<QII", user, OFFSETS["L_SLOT"], SLOT, 0, direct)
         struct.pack_into("<Q", user, OFFSETS["L_TABLE"], TABLE)
-        struct.pack_into("<QI", user, OFFSETS["L_KEYS"], KEYS, ROWS - 1)
-        struct.pack_into("<QI", user, OFFSETS["L_SPILL"], SPILL, SPILL_ROWS)
+        struct.pack_into("<QII", user, OFFSETS["L_KEYS"], KEYS, ROWS - 1, SPILL_ROWS)
+        struct.pack_into("<Q", user, OFFSETS["L_SPILL"], SPILL)
         struct.pack_into("<Q", user, OFFSETS["L_PLANES"], PLANE)
         self.user = self.memory.add(USER, user)
         self.keys = self.memory.add(KEYS, bytes(4 * ROWS + 4))
@@ -265,8 +265,7 @@ def touch(launch: Launch, warps: list[tuple[int, dict[int, int]]], seed: int) ->
         user = bytearray(launch.user)
         struct.pack_into("<Q", user, OFFSETS["L_EPOCH"], epoch)
         launch.memory.add(by_epoch[epoch], user)
-    text = re.sub(r"EPOCH (\w+);", r"ld.global.b32 \1, [$2+L_EPOCH];", intrinsics._TOUCH)
-    program = Program(intrinsics._placed(text).replace("PLANE", "0"))
+    program = Program(intrinsics._marking(0, by_launch=True))
     program.widths |= {"$0": 32, "$1": 32, "$2": 64, "$3": 32, "$4": 64}
     lanes = [
         [
