@@ -223,12 +223,15 @@ def option(
 
 @dataclass(frozen=True)
 class Result:
-    """What a tool found. `files` are written by calling each function with an open binary file."""
+    """What a tool found.
+
+    `files`: functions are called with an open binary file to write to, files at paths are moved.
+    """
 
     summary: str
     tables: Mapping[str, Table] = field(default_factory=dict)
     figures: Mapping[str, Figure] = field(default_factory=dict)
-    files: Mapping[str, Callable[[BinaryIO], None]] = field(default_factory=dict)
+    files: Mapping[str, Callable[[BinaryIO], None] | Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

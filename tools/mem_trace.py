@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np, pa
 from pasta.probes import Trace, probe
 from pasta.probes.kinds import ATOMIC, NAMES, READ, STRIDE, WRITE
-from pasta.probes.records import Accesses, bits_of
+from pasta.probes.records import Accesses
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import OBJECT_UNITS, object_columns
 from pasta.table import Table, formatted
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 #: Records that a thread takes at once, and rows of a row group: so many wait for each thread.
@@ -131,7 +132,7 @@ class MemTrace(Tool):
             summary=self._summary(),
             tables={"launches": self._launches(), "objects": self._objects()},
             files={
-                f"accesses-{number:03}.parquet": _Moved(path)
+                f"accesses-{number:03}.parquet": Path(path)
                 for number, path in enumerate(self.parts)
             },
         )
@@ -168,18 +169,6 @@ class MemTrace(Tool):
         )
 
 
-class _Moved:
-    """Writes a file's contents, and removes the file."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __call__(self, output: BinaryIO) -> None:
-        with open(self.path, "rb") as file:
-            shutil.copyfileobj(file, output)
-        os.unlink(self.path)
-
-
 @dataclass(frozen=True)
 class _Written:
     """What was in a chunk: instructions and accesses, ids of objects, instructions by launch."""
@@ -202,19 +191,18 @@ class _Part:
         self.writer: Any = None
 
     def add(self, accesses: Accesses) -> _Written:
-        records, addresses = accesses.records, accesses.addresses
-        objects = accesses.objects_of(addresses)
-        self.waiting.append(_table(accesses, addresses, objects))
+        columns, objects = accesses.columns, accesses.first_objects
+        self.waiting.append(_table(accesses, columns, objects))
         if sum(map(len, self.waiting)) >= _GROUP:
             self.write()
-        seen = np.bincount(objects + 1)
-        edges = np.flatnonzero(np.diff(records["launch"], prepend=records["launch"][0] + 1))
-        counts = np.diff(edges, append=len(records))
+        launches = columns["launch"]
+        begins = np.append(0, np.flatnonzero(launches[1:] != launches[:-1]) + 1)
+        counts = np.diff(begins, append=len(launches))
         return _Written(
-            len(records),
-            int(bits_of(records["mask"]).sum()),
-            (np.flatnonzero(seen) - 1).tolist(),
-            list(zip(records["launch"][edges].tolist(), counts.tolist(), strict=True)),
+            len(launches),
+            int(columns["lanes"].sum()),
+            (np.flatnonzero(np.bincount(objects + 1)) - 1).tolist(),
+            list(zip(launches[begins].tolist(), counts.tolist(), strict=True)),
         )
 
     def write(self) -> None:
@@ -240,45 +228,35 @@ class _Part:
             self.writer.close()
 
 
-def _table(accesses: Accesses, first: NDArray[Any], objects: NDArray[Any]) -> Any:
-    """Rows of the files: one for each record; `first` are the addresses of their lowest lanes."""
-    records = accesses.records
-    strided = records["form"] == STRIDE
-    transfer = records["rows"] > 1
-    flags = records["flags"]
-    columns = {
-        "launch": records["launch"],
-        "pc": records["pc"],
+def _table(accesses: Accesses, columns: Mapping[str, NDArray[Any]], objects: NDArray[Any]) -> Any:
+    """Rows of the files: one for each record."""
+    flags, many = columns["flags"], columns["lanes"] > 1
+    strided, transfer = columns["form"] == STRIDE, columns["rows"] > 1
+    rows = {
+        "launch": columns["launch"],
+        "pc": columns["pc"],
         "kind": pa.DictionaryArray.from_arrays(
-            pa.array(records["kind"].astype(np.int8) - 1), _KINDS
+            pa.array((columns["kind"] - 1).view(np.int8)), _KINDS
         ),
         "reads": (flags & READ) != 0,
         "writes": (flags & WRITE) != 0,
         "atomic": (flags & ATOMIC) != 0,
-        "bytes": records["bytes"],
-        "rows": records["rows"],
-        "block": records["block"],
-        "warp": records["warp"],
-        "sm": records["sm"],
-        "lanes": records["mask"],
+        "bytes": columns["bytes"],
+        "rows": columns["rows"],
+        "block": columns["block"],
+        "warp": columns["warp"],
+        "sm": columns["sm"],
+        "lanes": columns["mask"],
         "object": _array(objects, objects < 0),
-        "address": first,
-        "stride": _array(records["stride"], ~(strided | transfer)),
-        "addresses": _lists(accesses, ~strided & ((records["mask"] & (records["mask"] - 1)) != 0)),
+        "address": columns["address"],
+        "stride": _array(columns["stride"], ~(strided | transfer)),
+        "addresses": _lists(accesses, ~strided & many),
     }
-    return pa.table(
-        {
-            name: _array(column) if isinstance(column, np.ndarray) else column
-            for name, column in columns.items()
-        }
-    )
+    return pa.table(rows)
 
 
-def _array(values: NDArray[Any], missing: NDArray[Any] | None = None) -> Any:
-    values = np.ascontiguousarray(values)  # pyarrow copies others one by one
-    if missing is None or not missing.any():
-        return pa.array(values)
-    return pa.array(values, mask=missing)
+def _array(values: NDArray[Any], missing: NDArray[Any]) -> Any:
+    return pa.array(values, mask=missing) if missing.any() else pa.array(values)
 
 
 def _lists(accesses: Accesses, listed: NDArray[Any]) -> Any:
@@ -288,7 +266,7 @@ def _lists(accesses: Accesses, listed: NDArray[Any]) -> Any:
         return pa.nulls(len(listed), pa.list_(pa.uint64()))
     some = accesses.some(which)
     lengths = np.zeros(len(listed), np.int64)
-    lengths[which] = bits_of(some.masks)
+    lengths[which] = some.columns["lanes"]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     return pa.ListArray.from_arrays(
         pa.array(starts, pa.int32(), mask=np.append(~listed, False)),

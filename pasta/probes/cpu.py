@@ -26,7 +26,7 @@ from pasta import paths
 from pasta.probes import warp
 from pasta.probes.accumulators import WORD, TopKAccumulator
 from pasta.probes.kinds import KIND, kinds_of
-from pasta.probes.records import MAP_SHIFT
+from pasta.processors.compiled import memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,6 +102,21 @@ class _Table:
         return {name: used[:, 1 + i].copy() for i, name in enumerate(self.spec.columns)}
 
 
+@dataclass(frozen=True)
+class Runs:
+    """Stretches of records: launch of each (int64), where it begins, the kinds in it as bits, and
+    the index in `traces` of the map that took all of it on a GPU, if records alone are in it; else
+    -1."""
+
+    launches: NDArray[Any]
+    starts: NDArray[Any]
+    kinds: NDArray[Any]
+    takers: NDArray[Any]
+
+    def where(self, chosen: NDArray[Any]) -> Runs:
+        return Runs(*(each[chosen] for each in vars(self).values()))
+
+
 class CpuExecutor:
     """Runs the probes of tools over records of selected launches.
 
@@ -115,8 +130,10 @@ class CpuExecutor:
         for table in self._tables:
             self._state[table.cell(_LENGTH)] = len(table.rows)
         self._trace_tables = [each for each in self._tables if each.spec.type == "trace"]
+        self._index_of = np.full(16, -1)  # in `traces`, by the numbers in records
+        for i, table in enumerate(self._trace_tables):
+            self._index_of[_map_numbers(self.tools)[table.tool, table.spec.name]] = i
         self._scratch = np.zeros(warp.SCRATCH, np.int64)
-        self._snapshot: Snapshot | None = None
         self._sizes = np.empty(0, np.uint64)
         self._module: ModuleType | None = None
 
@@ -127,17 +144,14 @@ class CpuExecutor:
             self._module = _module(_source(self.tools, self._tables))
         return self._module
 
-    def launch_runs(
-        self, words: NDArray[Any], begin: int
-    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], int]:
-        """Launches (int64) of stretches of records, where each begins, the kinds in each as bits,
-        and where all end."""
-        found = np.empty((3, _RUNS), np.int64)
+    def launch_runs(self, words: NDArray[Any], begin: int) -> tuple[Runs, int]:
+        """Stretches of records of one launch each, and where all end."""
+        found = np.empty((4, _RUNS), np.int64)
         count, end = self.compiled.launch_runs(
-            _memory(words), begin, len(words), *(_memory(each) for each in found), _RUNS
+            memory(words), begin, len(words), *(memory(each) for each in found), _RUNS
         )
-        launches, starts, kinds = found[:, :count]
-        return launches, starts, kinds, end
+        launches, starts, kinds, numbers = found[:, :count]
+        return Runs(launches, starts, kinds, self._index_of[numbers]), end
 
     @property
     def traces(self) -> list[tuple[int, str]]:
@@ -156,13 +170,13 @@ class CpuExecutor:
         self._sizes = sizes
         most = (end - begin) // warp.RECORD + 1 if self.traces else 0
         traced = np.empty((len(self.traces), 2, most), np.int64)
-        layers = self._layers(snapshot)
+        layers = snapshot.described
         state[_SIZE_STRIDE] = sizes.strides[0]
-        fixed = [_memory(each) for each in (state, self._scratch, sizes, layers, traced)]
+        fixed = [memory(each) for each in (state, self._scratch, sizes, layers, traced)]
         at = begin
         while True:
-            tables = [_memory(each.rows) for each in self._tables]
-            at = run(_memory(words), at, end, *fixed, most, *tables)
+            tables = [memory(each.rows) for each in self._tables]
+            at = run(memory(words), at, end, *fixed, most, *tables)
             if not state[_FULL]:
                 break
             self._make_room(self._tables[state[_FULL] - 1], at)
@@ -176,19 +190,6 @@ class CpuExecutor:
             written.append((part[0, :count], part[1, :count]))
         return written
 
-    def _layers(self, snapshot: Snapshot) -> NDArray[Any]:
-        """Where the arrays of a snapshot's layers are, and how long."""
-        if self._snapshot is not snapshot:
-            self._snapshot = snapshot
-            self._described = np.asarray(
-                [
-                    (_memory(each.starts), _memory(each.lasts), _memory(each.ids), len(each.ids))
-                    for each in snapshot.layers
-                ],
-                np.int64,
-            )
-        return self._described
-
     def _make_room(self, table: _Table, at: int) -> None:
         place = (at, int(self._state[_RESUME]))
         if self._state[table.cell(_COUNT)] >= _DELIVERED and place != table.last_full:
@@ -196,7 +197,7 @@ class CpuExecutor:
         else:
             larger = np.zeros(2 * len(table.rows), np.int64)
             self.compiled.move_rows(
-                _memory(table.rows), len(table.rows), _memory(larger), len(larger),
+                memory(table.rows), len(table.rows), memory(larger), len(larger),
                 table.width, len(table.keys),
             )  # fmt: skip
             table.rows = larger
@@ -235,11 +236,6 @@ class CpuExecutor:
         self._state[table.cell(_LAST)] = 0
 
 
-def _memory(array: NDArray[Any]) -> int:
-    """Address of an array's memory; the caller keeps the array."""
-    return int(array.__array_interface__["data"][0])
-
-
 def _tables(tools: Iterable[Tool]) -> Iterator[_Table]:
     """A table for every map that a probe of its tool uses."""
     number = 0
@@ -267,9 +263,12 @@ function = njit(nogil=True, error_model="numpy")
 inline = njit(nogil=True, error_model="numpy", forceinline=True)  # calls cost a third of a lane
 
 
-@njit("UniTuple(int64, 2)(int64, int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
-def launch_runs(words, begin, end, launches, starts, kinds, most):
-    return warp.launch_runs(words, begin, end, launches, starts, kinds, most)
+@njit(
+    "UniTuple(int64, 2)(int64, int64, int64, int64, int64, int64, int64, int64)",
+    nogil=True, cache=True,
+)
+def launch_runs(words, begin, end, launches, starts, kinds, takers, most):
+    return warp.launch_runs(words, begin, end, launches, starts, kinds, takers, most)
 
 
 @njit("void(int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
@@ -302,6 +301,17 @@ def _probe_source(index: int, tool: Tool, probe: ProbeFunction) -> str:
     lines.extend(f"\n@function\n{ast.unparse(each)}\n" for each in helpers)
     lines.append(f"\n@inline\n{ast.unparse(own)}\n")
     return "\n".join(lines)
+
+
+def _map_numbers(tools: Sequence[Tool]) -> dict[tuple[int, str], int]:
+    """Numbers that records from a GPU have for the maps that took them: by tool and name."""
+    maps = (
+        (index, name)
+        for index, tool in enumerate(tools)
+        for name, spec in tool.maps().items()
+        if spec.type == "trace" or spec.recorded
+    )
+    return {each: number for number, each in enumerate(maps, 1)}
 
 
 def _prefix(index: int, probe: ProbeFunction) -> str:
@@ -506,21 +516,14 @@ def _run_source(tools: Sequence[Tool], tables: Sequence[_Table]) -> str:
     )
     # What patches on a GPU took is given on: their probes have run. What they wrote down for a
     # histogram is counted in it.
-    numbers = [
-        (index, name)
-        for index, tool in enumerate(tools)
-        for name, spec in tool.maps().items()
-        if spec.type == "trace" or spec.recorded
-    ]
+    numbers = _map_numbers(tools)
     recorded = {
-        numbers.index((table.tool, table.spec.name)) + 1: table
-        for table in tables
-        if table.spec.recorded
+        numbers[table.tool, table.spec.name]: table for table in tables if table.spec.recorded
     }
     counted = sum(1 << number for number in recorded)
     taken = "".join(
         f"""
-            if number == {numbers.index((table.tool, table.spec.name)) + 1}:
+            if number == {numbers[table.tool, table.spec.name]}:
                 count = peek(state, {table.cell(_COUNT)})
                 poke(traced, {2 * i} * most + count, at)
                 poke(traced, {2 * i + 1} * most + count, mask)
@@ -554,7 +557,7 @@ def run({parameters}):
         after = at + {warp.RECORD} + words_after(form, lanes)
         if after > end:
             break
-        number = (head >> {40 + MAP_SHIFT}) & 15
+        number = (head >> {warp.MAP_AT}) & 15
         if number != 0 and ({counted} >> number) & 1 == 0:{taken}
             at = after
             continue

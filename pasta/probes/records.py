@@ -39,8 +39,6 @@ LANE = np.dtype([("access", "i8"), ("address", "u8"), ("lane", "u1")])
 WORDS = ACCESS.itemsize // 8
 #: Where in `flags` the number, from 1, of the Trace map begins that took the record on a GPU.
 MAP_SHIFT = 4
-_BYTES = np.arange(1 << 16, dtype=np.uint16).view(np.uint8).reshape(-1, 2)
-_BITS: NDArray[Any] = np.unpackbits(_BYTES, axis=1).sum(axis=1, dtype=np.int64)
 _IS_GLOBAL = np.zeros(256, bool)
 _IS_GLOBAL[[kind.number for kind in KINDS if kind.space == "global"]] = True
 
@@ -49,13 +47,6 @@ def words_of(chunk: Any) -> NDArray[Any]:
     """Memory of whole records as int64 words, without copying where it is aligned."""
     words = np.frombuffer(chunk, np.int64)
     return words if words.flags.aligned else words.copy()
-
-
-def bits_of(masks: NDArray[Any]) -> NDArray[Any]:
-    """How many of the low 32 bits are set (int64)."""
-    low = (masks & 0xFFFF).astype(np.intp)
-    high = ((masks >> 16) & 0xFFFF).astype(np.intp)
-    return np.asarray(_BITS[low] + _BITS[high])
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,23 +79,13 @@ class Accesses:
         records["flags"] &= (1 << MAP_SHIFT) - 1
         return np.asarray(records)
 
-    @property
-    def addresses(self) -> NDArray[Any]:
-        """Address (uint64) that the lowest lane of every record gives."""
-        records = self.records
-        addresses = records["address"].copy()
-        strided = records["form"] == STRIDE
-        masks = self.masks.astype(np.int64)
-        if not (masks & 1).all():
-            lowest = np.frexp((masks & -masks).astype(np.float64))[1].astype(np.int64) - 1
-            moved = np.where(strided, records["stride"] * lowest, 0)
-            addresses += moved.view(np.uint64)
-        listed = np.flatnonzero((records["form"] == DELTAS) | (records["form"] == FULL))
-        if len(listed):
-            lanes = self.some(listed).lanes
-            firsts = np.flatnonzero(np.diff(lanes["access"], prepend=-1))
-            addresses[listed] = lanes["address"][firsts]
-        return np.asarray(addresses)
+    @cached_property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """An array for each field of `records`, and `lanes`, how many wrote; `address` (uint64) is
+        the one of the lowest of them."""
+        from pasta.probes.columns import columns_of
+
+        return columns_of(self.words, self.starts, self.masks)
 
     @staticmethod
     def joined(parts: Sequence[Accesses]) -> Accesses:
@@ -155,18 +136,22 @@ class Accesses:
 
     def objects(self, lanes: NDArray[Any]) -> NDArray[Any]:
         """Ids (int64) of the objects that held the addresses of `lanes`; -1 for none."""
-        return self._objects(self.records[lanes["access"]], lanes["address"])
+        records = self.records[lanes["access"]]
+        return self._objects(records["kind"], records["launch"], lanes["address"])
 
-    def objects_of(self, addresses: NDArray[Any]) -> NDArray[Any]:
-        """Ids (int64) of the objects that held one address (uint64) of each record; -1 for none."""
-        return self._objects(self.records, addresses)
+    @property
+    def first_objects(self) -> NDArray[Any]:
+        """Ids (int64) of the objects that held `columns["address"]`; -1 for none."""
+        return self._objects(self.columns["kind"], self.columns["launch"], self.columns["address"])
 
-    def _objects(self, records: NDArray[Any], addresses: NDArray[Any]) -> NDArray[Any]:
-        there = _IS_GLOBAL[records["kind"]]
+    def _objects(
+        self, kinds: NDArray[Any], launches: NDArray[Any], addresses: NDArray[Any]
+    ) -> NDArray[Any]:
+        there = _IS_GLOBAL[kinds]
         if there.all():
-            return np.asarray(self.find(records["launch"], addresses))
-        found = np.full(len(records), -1, np.int64)
-        found[there] = self.find(records["launch"][there], addresses[there])
+            return np.asarray(self.find(launches, addresses))
+        found = np.full(len(kinds), -1, np.int64)
+        found[there] = self.find(launches[there], addresses[there])
         return found
 
 

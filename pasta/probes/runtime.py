@@ -9,9 +9,9 @@ import numpy as np
 
 from pasta.probes.accumulators import BitmapAccumulator, TraceAccumulator
 from pasta.probes.build import layout_of
-from pasta.probes.cpu import CpuExecutor
+from pasta.probes.cpu import CpuExecutor, Runs
 from pasta.probes.kernels import ProbedKernels
-from pasta.probes.records import Accesses, words_of
+from pasta.probes.records import WORDS, Accesses, words_of
 from pasta.probes.results import DeviceResults
 from pasta.processors.codes import grown
 from pasta.processors.snapshots import SELECTED, UNSEEN, Launches, Snapshots, sizes_of
@@ -102,54 +102,55 @@ class ProbeRuntime:
         traced = _Traced(self._executor)
         begin, found = 0, True
         while begin < len(words) and found:
-            ordinals, starts, kinds, end = self._executor.launch_runs(words, begin)
-            if not len(starts):
+            runs, end = self._executor.launch_runs(words, begin)
+            if not len(runs.starts):
                 raise ValueError(f"the record at word {begin} goes beyond the end of its chunk")
-            states = self.launches.states(ordinals)
+            states = self.launches.states(runs.launches)
             unseen = states == UNSEEN
             if give_up:
                 self.orphans += int(unseen.sum())
             elif unseen.any():
-                found, end = False, int(starts[unseen.argmax()])
-                known = starts < end
-                ordinals, starts, states = ordinals[known], starts[known], states[known]
-                kinds = kinds[known]
+                found, end = False, int(runs.starts[unseen.argmax()])
+                known = runs.starts < end
+                runs, states = runs.where(known), states[known]
             selected = states == SELECTED
-            self.kernels.fire(self.launches.names(ordinals[selected]), kinds[selected])
-            self._run_stretches(words, ordinals, starts, end, selected, traced)
+            self.kernels.fire(self.launches.names(runs.launches[selected]), runs.kinds[selected])
+            self._run_stretches(words, runs, end, selected, traced)
             begin = end
         taken.extend(traced.accesses(self.tools, words, self._find))
         return begin
 
     def _run_stretches(
-        self,
-        words: NDArray[Any],
-        ordinals: NDArray[Any],
-        starts: NDArray[Any],
-        end: int,
-        selected: NDArray[Any],
-        traced: _Traced,
+        self, words: NDArray[Any], runs: Runs, end: int, selected: NDArray[Any], traced: _Traced
     ) -> None:
-        """Stretches of records that share a snapshot go through compiled code together."""
-        if not len(starts):
+        """Stretches of records that share a snapshot go through compiled code together, but those
+        that a map took whole."""
+        if not len(runs.starts):
             return
-        versions = self.snapshots.versions(self.launches.positions(ordinals))
-        versions = np.where(selected, versions, -1)
-        edges = np.flatnonzero(np.diff(versions, prepend=-2))
-        for edge, stop in zip(edges, np.append(starts[edges[1:]], end), strict=True):
-            if versions[edge] >= 0:
-                snapshot = self.snapshots.of(int(versions[edge]))
+        whole = selected & (runs.takers >= 0)
+        versions = self.snapshots.versions(self.launches.positions(runs.launches))
+        groups = np.where(whole, -2 - runs.takers, np.where(selected, versions, -1))
+        edges = np.flatnonzero(np.diff(groups, prepend=groups[0] + 1))
+        for edge, stop in zip(edges, np.append(runs.starts[edges[1:]], end), strict=True):
+            begin, group = int(runs.starts[edge]), int(groups[edge])
+            if group >= 0:
+                snapshot = self.snapshots.of(group)
                 sizes = self.objects.rows["bytes"]
-                written = self._executor.run(words, int(starts[edge]), int(stop), snapshot, sizes)
-                traced.add(written)
+                traced.add(self._executor.run(words, begin, int(stop), snapshot, sizes))
+            elif group < -1:
+                traced.add_whole(-2 - group, words, begin, int(stop))
 
     def _find(self, launches: NDArray[Any], addresses: NDArray[Any]) -> NDArray[Any]:
         """Objects that held addresses when their launches began; any thread may ask."""
-        versions = self.snapshots.versions(self.launches.positions(launches))
-        if len(versions) and (versions == versions[0]).all():
-            return self.snapshots.of(int(versions[0])).lookup(addresses)
-        found = np.full(len(addresses), -1, np.int64)
-        for version in np.unique(versions).tolist():
+        edges = np.flatnonzero(launches[1:] != launches[:-1]) + 1
+        firsts = np.append(0, edges)[: len(launches)]
+        versions = self.snapshots.versions(self.launches.positions(launches[firsts]))
+        different = np.unique(versions).tolist()
+        if len(different) == 1:
+            return self.snapshots.of(different[0]).lookup(addresses)
+        versions = np.repeat(versions, np.diff(firsts, append=len(launches)))
+        found = np.empty(len(addresses), np.int64)
+        for version in different:
             mine = versions == version
             found[mine] = self.snapshots.of(version).lookup(addresses[mine])
         return found
@@ -186,6 +187,8 @@ class ProbeRuntime:
     def compile(self) -> None:
         """Compiles what `run` needs; may take some seconds, `run` does it else."""
         _ = self._executor.compiled
+        if self._executor.traces:
+            import pasta.probes.columns  # noqa: F401
 
     def device_losses(self) -> list[tuple[str, str]]:
         """What patches on GPUs could not count: tool ("": all), text."""
@@ -249,14 +252,23 @@ class _Traced:
             if len(part[0]):
                 parts.append(part)
 
+    def add_whole(self, index: int, words: NDArray[Any], begin: int, end: int) -> None:
+        """Records that one map took, with nothing between them."""
+        masks = words[begin:end:WORDS] & 0xFFFF_FFFF
+        self.parts[index].append((np.arange(begin, end, WORDS), masks))
+
     def accesses(
         self, tools: Sequence[Tool], words: NDArray[Any], find: Any
     ) -> Iterator[tuple[Tool, Accesses]]:
         kept = words.copy() if any(self.parts) else words
         for (index, name), parts in zip(self.maps, self.parts, strict=True):
             if parts:
-                starts, masks = (np.concatenate(each) for each in zip(*parts, strict=True))
+                starts, masks = (_joined(each) for each in zip(*parts, strict=True))
                 target = tools[index]._maps[name]
                 assert isinstance(target, TraceAccumulator)
                 target.written += len(starts)
                 yield tools[index], Accesses(name, kept, starts, masks, find)
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

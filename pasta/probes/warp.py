@@ -14,6 +14,10 @@ from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
 from numba import njit, types
 from numba.extending import intrinsic
 
+from pasta.probes.records import MAP_SHIFT
+
+#: Where in a record's first word the number of its map begins.
+MAP_AT = 40 + MAP_SHIFT
 #: Words of a record before what follows it.
 RECORD = 7
 #: Rows of `scratch` (int64) per bank, after the first 64 cells.
@@ -354,25 +358,34 @@ def hashed(h, key):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def launch_runs(words, begin, end, launches, starts, kinds, most):  # type: ignore[no-untyped-def]
-    """Where records of another launch than before begin, and the kinds of each stretch, as bits:
+def launch_runs(words, begin, end, launches, starts, kinds, takers, most):  # type: ignore[no-untyped-def]
+    """Where records of another launch than before begin, the kinds of each stretch, as bits, and
+    the number of the map that took all of it on a GPU, where nothing follows its records, else 0:
     `most` stretches at most; their number, and where it stopped."""
-    count = 0
-    at = begin
+    count, at = 0, begin
+    launch, bits, first, other = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     while at + RECORD <= end:
         head = peek(words, at)
-        after = at + RECORD + words_after((head >> 48) & 255, bit_count(head & 0xFFFFFFFF))
-        launch = peek(words, at + 5)
-        other = count == 0 or peek(launches, count - 1) != launch
-        if after > end or (other and count == most):
+        following = words_after((head >> 48) & 255, bit_count(head & 0xFFFFFFFF))
+        number = (head >> MAP_AT) & 15
+        if at + RECORD + following > end:
             break
-        if other:
+        if count == 0 or peek(words, at + 5) != launch:
+            if count == most:
+                break
+            if count:
+                poke(kinds, count - 1, bits)
+                poke(takers, count - 1, 0 if other else first)
+            launch, bits, first, other = peek(words, at + 5), np.int64(0), number, np.int64(0)
             poke(launches, count, launch)
             poke(starts, count, at)
-            poke(kinds, count, 0)
             count += 1
-        poke(kinds, count - 1, peek(kinds, count - 1) | (1 << ((head >> 32) & 255)))
-        at = after
+        bits |= 1 << ((head >> 32) & 255)
+        other |= (number ^ first) | following
+        at += RECORD + following
+    if count:
+        poke(kinds, count - 1, bits)
+        poke(takers, count - 1, 0 if other else first)
     return count, at
 
 

@@ -1,38 +1,20 @@
 """Which object an address belonged to, as of any event.
 
-The only module that imports Numba, which takes half a second: import it only where a tool asks
-for objects.
+Imports Numba, which takes half a second: import it only where a tool asks for objects.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import config, njit
 
-from pasta import paths
 from pasta.processors.batch import ABSENT_U32, ABSENT_U64, Batch
 from pasta.processors.codes import grown
+from pasta.processors.compiled import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_numba: Any = config
-
-
-def _cache_directory() -> str:
-    """Where compiled code is kept: beside this file, else in the user's cache."""
-    if _numba.CACHE_DIR or os.access(Path(__file__).parent, os.W_OK):
-        return str(_numba.CACHE_DIR)
-    return str(paths.cache("numba"))
-
-
-# Numba chooses the place when a function is decorated; the target's own functions keep theirs.
-_CACHE_DIR_OF_OTHERS = _numba.CACHE_DIR
-_numba.CACHE_DIR = _cache_directory()
 
 #: Objects of different layers may overlap: a tensor lies in an allocation, an allocation may lie
 #: in a reserved range. An array's address is a handle, so nothing is ever looked up there.
@@ -81,7 +63,7 @@ _BLOCKS, _USED, _SPARE, _OBJECTS, _RECYCLED, _CHANGES, _STALE, _UNMATCHED, _EMPT
 #   spare                storage of blocks that became empty
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _after(sorted_keys, count, key):  # type: ignore[no-untyped-def]
     """Number of keys that are not above `key`."""
     low, high = 0, count
@@ -94,7 +76,7 @@ def _after(sorted_keys, count, key):  # type: ignore[no-untyped-def]
     return low
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _new_block(spare, meta):  # type: ignore[no-untyped-def]
     if meta[_SPARE]:
         meta[_SPARE] -= 1
@@ -103,7 +85,7 @@ def _new_block(spare, meta):  # type: ignore[no-untyped-def]
     return meta[_USED] - 1
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _insert(key, id, heads, order, keys, ids, fill, spare, meta):  # type: ignore[no-untyped-def]
     if meta[_BLOCKS] == 0:
         order[0] = _new_block(spare, meta)
@@ -139,7 +121,7 @@ def _insert(key, id, heads, order, keys, ids, fill, spare, meta):  # type: ignor
         heads[at] = key
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _remove(key, heads, order, keys, ids, fill, spare, meta):  # type: ignore[no-untyped-def]
     """Removes the object with this key, which is there."""
     at = _after(heads, meta[_BLOCKS], key) - 1
@@ -160,7 +142,7 @@ def _remove(key, heads, order, keys, ids, fill, spare, meta):  # type: ignore[no
         heads[at] = keys[block, 0]
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _at_or_below(key, heads, order, keys, ids, fill, meta):  # type: ignore[no-untyped-def]
     """Object with the highest key that is not above `key`, or -1."""
     at = _after(heads, meta[_BLOCKS], key) - 1
@@ -170,24 +152,24 @@ def _at_or_below(key, heads, order, keys, ids, fill, meta):  # type: ignore[no-u
     return ids[block, _after(keys[block], fill[block], key) - 1]
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _key_of(layer, address):  # type: ignore[no-untyped-def]
     return (np.uint64(layer) << _LAYER_SHIFT) | (address & _ADDRESS_MASK)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _key(object):  # type: ignore[no-untyped-def]
     return _key_of(object["layer"], object["address"])
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _last_key(key, size):  # type: ignore[no-untyped-def]
     """Key of an object's last byte; an object of unknown size has one byte."""
     length = np.uint64(1) if size == _ABSENT else size
     return key + min(length - np.uint64(1), _ADDRESS_MASK - (key & _ADDRESS_MASK))
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _end(index, event, id, stale, objects, changes, meta):  # type: ignore[no-untyped-def]
     objects[id]["free_position"] = event["alloc_position"]
     objects[id]["free_time"] = event["alloc_time"]
@@ -200,7 +182,7 @@ def _end(index, event, id, stale, objects, changes, meta):  # type: ignore[no-un
     meta[_CHANGES] += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _apply(  # type: ignore[no-untyped-def]
     events, indices, objects, recycled, changes, heads, order, keys, ids, fill, spare, meta
 ):
@@ -265,7 +247,7 @@ def _apply(  # type: ignore[no-untyped-def]
         meta[_CHANGES] += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _lookup(  # type: ignore[no-untyped-def]
     addresses, indices, latest_first, layers, found, objects, changes,
     heads, order, keys, ids, fill, spare, meta,
@@ -300,7 +282,7 @@ def _lookup(  # type: ignore[no-untyped-def]
         change += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _list_live(order, ids, fill, meta, live):  # type: ignore[no-untyped-def]
     count = 0
     for at in range(meta[_BLOCKS]):
@@ -309,9 +291,6 @@ def _list_live(order, ids, fill, meta, live):  # type: ignore[no-untyped-def]
             live[count] = ids[block, i]
             count += 1
     return count
-
-
-_numba.CACHE_DIR = _CACHE_DIR_OF_OTHERS
 
 
 class ObjectTable:
@@ -401,9 +380,7 @@ class ObjectTable:
         live = int(self._fill[self._order[: self._meta[_BLOCKS]]].sum())
         self._changes = grown(self._changes, live + 2 * len(events))
         blocks = self._blocks
-        _apply(  # type: ignore[call-arg]
-            events, indices, self._rows, self._recycled, self._changes, *blocks, self._meta
-        )
+        _apply(events, indices, self._rows, self._recycled, self._changes, *blocks, self._meta)
 
     def _end_batch(self) -> None:
         if not self.history:
@@ -435,7 +412,7 @@ class ObjectTable:
             latest_first = np.arange(len(indices))
         layers = np.asarray(LEVELS[level], np.int64)
         blocks = self._blocks
-        _lookup(  # type: ignore[call-arg]
+        _lookup(
             addresses, indices, latest_first, layers, found, self._rows, self._changes,
             *blocks, self._meta,
         )  # fmt: skip

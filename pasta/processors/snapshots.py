@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
@@ -97,14 +98,6 @@ class Layer:
     lasts: NDArray[Any]
     ids: NDArray[Any]
 
-    def find(self, addresses: NDArray[Any]) -> NDArray[Any]:
-        """Ids (int64) of the objects that hold addresses (uint64); -1 for none."""
-        at = np.searchsorted(self.starts, addresses, "right") - 1
-        if not len(self.starts):
-            return np.full(len(addresses), -1, np.int64)
-        inside = (at >= 0) & (addresses <= self.lasts[at])
-        return np.where(inside, self.ids[at], -1)
-
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
@@ -118,12 +111,22 @@ class Snapshot:
 
     def lookup(self, addresses: NDArray[Any]) -> NDArray[Any]:
         """Ids (int64) of the objects that hold addresses (uint64); -1 for none."""
-        found = self.layers[0].find(addresses)
-        for layer in self.layers[1:]:
-            missing = found < 0
-            if missing.any():
-                found[missing] = layer.find(addresses[missing])
-        return found
+        from pasta.probes.columns import lookup
+
+        return lookup(self, addresses)
+
+    @cached_property
+    def described(self) -> NDArray[Any]:
+        """Where the arrays of each layer are, and how long (int64), as compiled code has them."""
+        from pasta.processors.compiled import memory
+
+        return np.asarray(
+            [
+                (memory(each.starts), memory(each.lasts), memory(each.ids), len(each.ids))
+                for each in self.layers
+            ],
+            np.int64,
+        )
 
 
 class Snapshots:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,11 @@ def write_result(directory: Path, name: str, result: Result) -> None:
     for title, table in result.tables.items():
         pq.write_table(_to_arrow(table), target / f"{title}.parquet", compression="zstd")
     for file, write in result.files.items():
-        with (target / file).open("wb") as output:
-            write(output)
+        if isinstance(write, Path):
+            _move(write, target / file)
+        else:
+            with (target / file).open("wb") as output:
+                write(output)
     document = {
         "tool": name,
         "summary": result.summary,
@@ -36,6 +40,12 @@ def write_result(directory: Path, name: str, result: Result) -> None:
         "figures": {key: _figure(figure) for key, figure in result.figures.items()},
     }
     (target / "result.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+def _move(source: Path, target: Path) -> None:
+    target.touch()
+    shutil.copymode(target, source)  # temporary files are their owner's alone
+    shutil.move(source, target)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,10 @@ def row(table: Table, **wanted: Any) -> dict[str, Any]:
 def taken(result: Result) -> list[dict[str, Any]]:
     """Rows of all files of mem_trace."""
     rows = []
-    for write in result.files.values():
-        file = io.BytesIO()
-        write(file)
-        rows += pq.read_table(file).to_pylist()
+    for path in result.files.values():
+        assert isinstance(path, Path)
+        rows += pq.ParquetFile(path).read().to_pylist()
+        path.unlink()
     return rows
 
 

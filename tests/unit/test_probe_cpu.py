@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace, cpu, probe
 from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE
-from pasta.probes.records import Accesses
+from pasta.probes.records import ACCESS, Accesses
 from pasta.processors.batch import ABSENT_U64
 from pasta.processors.filter import Filter
 from pasta.processors.pipeline import Pipeline
@@ -104,8 +104,15 @@ class Everything(Tool):
         self.given: list[tuple[str, Any, Any]] = []
 
     def on_accesses(self, accesses: Accesses) -> None:
-        lanes = accesses.lanes
-        self.given.append((accesses.map, accesses.records, (lanes, accesses.objects(lanes))))
+        lanes, records, columns = accesses.lanes, accesses.records, accesses.columns
+        objects = accesses.objects(lanes)
+        self.given.append((accesses.map, records, (lanes, objects)))
+        first = np.flatnonzero(np.diff(lanes["access"], prepend=-1))
+        for name in set(ACCESS.names or ()) - {"address"}:
+            assert columns[name].tolist() == records[name].tolist(), name
+        assert columns["address"].tolist() == lanes["address"][first].tolist()
+        assert columns["lanes"].tolist() == np.bincount(lanes["access"]).tolist()
+        assert accesses.first_objects.tolist() == objects[first].tolist()
 
     def result(self) -> Result:
         return Result(summary="")

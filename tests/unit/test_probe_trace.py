@@ -24,7 +24,10 @@ from pasta.probes.kinds import DELTAS, FULL, ROWS, STRIDE
 from pasta.probes.nvptx import compile_patches, find_ptxas
 from pasta.probes.patches import write
 from pasta.probes.records import ACCESS, MAP_SHIFT, WORDS, Access, Accesses
+from pasta.processors.filter import Filter
+from pasta.processors.pipeline import Pipeline
 from pasta.processors.snapshots import Layer, Snapshot
+from pasta.testing import Events
 from tests.unit.ptx import Lane, Machine, Memory, Program, lanes_of
 
 USER, RING, CONTROL, DATA = 0x1000, 0x10000, 0x40000, 0x100000
@@ -307,8 +310,12 @@ class Lanes(Tool):
         if access.lanes > 3:
             maps.all.write(access)
 
+    def start(self):
+        self.taken = []
+
     def on_accesses(self, accesses):
-        pass
+        rows = zip(*(accesses.columns[name].tolist() for name in ("launch", "address", "mask")))
+        self.taken += [(accesses.map, *row) for row in rows]
 
     def result(self):
         return Result()
@@ -443,5 +450,40 @@ def test_probes_do_not_run_again_over_what_a_gpu_took(tmp_path: Path) -> None:
     assert tool._maps["count"].total() == 1
     some = Accesses("odd", words, *written[0], lambda launches, addresses: launches)
     assert some.records["flags"].tolist() == [1, 1]
-    assert some.addresses.tolist() == [0, 4]
+    assert some.columns["address"].tolist() == [0, 4]
     assert Accesses.joined([some, some]).lanes["address"].tolist() == [0, 4, 8, 100, 4, 100] * 2
+
+
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=30),
+    st.sampled_from([None, 0, 2]),
+)
+def test_trace_maps_take_what_a_gpu_took_for_them(
+    tmp_path: Path, given: list[tuple[int, int, bool]], dropped: int | None
+) -> None:
+    """In stretches of one map, and mixed; with lanes' addresses behind a record, and without."""
+    path = tmp_path / "lanes.py"
+    path.write_text(LANES)
+    (tool,) = load_tools([str(path)])
+    events = Events()
+    for launch in range(4):
+        events.launch("dropped" if launch == dropped else "kept")
+    pipeline = Pipeline(Filter(kernel="kept"), [tool], events.context())
+    pipeline.feed(events.batch())
+    chunk, expected = [], []
+    for at, (launch, number, listed) in enumerate(given):
+        lanes = [64 * at, 64 * at + 8 + 4 * listed, 64 * at + 16]
+        access = Access("global", lanes, launch=launch, flags=1 | number << MAP_SHIFT)
+        chunk.append(access.encoded())
+        if launch != dropped:
+            name, mask = {0: ("odd", 0b010), 1: ("odd", 0b111), 2: ("all", 0b111)}[number]
+            expected.append((name, launch, lanes[0] if number else lanes[1], mask))
+    pipeline.feed_accesses(b"".join(chunk))
+    assert not pipeline.failures
+    for name in ("odd", "all"):
+        assert [each for each in tool.taken if each[0] == name] == [
+            each for each in expected if each[0] == name
+        ]
