@@ -59,8 +59,8 @@ WAYS = (
     Way("mem_trace", ("-t", "mem_trace"), "global, empty", {"vadd, 2^20 floats": 50}),
     Way("attribution, 1 step in 100", (*_tool("Attribute"), *STEPS), "empty subscription",
         {"resnet18, 200 steps": 1.30}),
-    Way("all three, 1 step in 100", ("-c", "memory", *STEPS), "empty subscription",
-        {"resnet18, 200 steps": 1.30}),
+    # Patching that step's shared memory with empty functions would cost 28 %: no target.
+    Way("all three, 1 step in 100", ("-c", "memory", *STEPS), "empty subscription"),
 )  # fmt: skip
 #: Ways that a workload is measured in, where not in all.
 ONLY = {
