@@ -257,17 +257,18 @@ def test_process_local_state_is_the_programs(pasta_preload, compile_c) -> None:
         #include <fenv.h>
         #include <locale.h>
         int main(void) {
-            mode_t before = umask(027);
+            struct sigaction before[32], action; /* nohup, say, ignores SIGHUP */
+            int changed = 0;
+            for (int i = 1; i < 32; i++) sigaction(i, NULL, &before[i]);
+            umask(027);
             launch(5);
             wait_for_consumer();
             sleep_ms(100);
-            struct sigaction action;
-            int handled = 0;
             for (int i = 1; i < 32; i++)
-                handled += !sigaction(i, NULL, &action) && action.sa_handler != SIG_DFL;
-            (void)before;
+                changed += !sigaction(i, NULL, &action)
+                           && action.sa_handler != before[i].sa_handler;
             printf("%s %d ", setlocale(LC_ALL, NULL), fegetround() == FE_TONEAREST);
-            printf("%03o %d", umask(0), handled);
+            printf("%03o %d", umask(0), changed);
             return 0;
         }""",
         "-lm",
