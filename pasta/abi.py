@@ -41,6 +41,7 @@ ENUMS: dict[str, dict[int, str]] = {
         "copy": "PASTA_COPY_",
         "sync": "PASTA_SYNC_",
         "origin": "PASTA_ORIGIN_",
+        "role": "PASTA_ROLE_",
     }.items()
 }
 FLAG_GRAPH: int = lib.PASTA_FLAG_GRAPH
@@ -55,14 +56,15 @@ _STRING_FIELDS: dict[str, tuple[str, ...]] = {
     "kernel_launch": ("name",),
     "range": ("name", "domain"),
     "operator_begin": ("name", "module"),
-    "operator_end": ("name",),
-    "tensor": ("shape", "strides", "dtype"),
+    "tensor": ("shape", "strides", "dtype", "name"),
     "python_frame": ("file", "function"),
 }
 #: Fields whose numbers have names, by payload: field -> key of ENUMS.
 _ENUM_FIELDS: dict[str, dict[str, str]] = {
     "memory": {"memory": "memory"},
     "tensor_memory": {"memory": "memory"},
+    "tensor": {"role": "role"},
+    "operator_tensors": {"role": "role"},
     "memory_copy": {"direction": "copy"},
     "sync": {"what": "sync"},
     "range": {"origin": "origin"},

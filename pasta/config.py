@@ -130,6 +130,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("probes.every", "probes_every", parse_count, "probe every N-th launch of each kernel"),
     Setting("probes.step-range", "probes_step_range", parse_regex, "ranges that begin a step"),
     Setting("probes.overhead-budget", "probes_overhead_budget", parse_budget, "20%: picks windows"),
+    Setting("torch.follow", "torch_follow", parse_bool, "follow PyTorch where a tool asks for it"),
+    Setting("torch.stacks", "torch_stacks", parse_bool, "the Python stack of every operator"),
+    Setting("torch.frames", "torch_frames", parse_count, "innermost frames of a stack that count"),
+    Setting("torch.modules", "torch_modules", parse_bool, "which nn.Module runs"),
     Setting("nvidia.empty", "nvidia_empty", parse_bool, "subscribe, record nothing"),
 )  # fmt: skip
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
@@ -168,6 +172,10 @@ class Config:
     probes_every: int = 1
     probes_step_range: str | None = None
     probes_overhead_budget: float = 0.0
+    torch_follow: bool = True
+    torch_stacks: bool = True
+    torch_frames: int = 64
+    torch_modules: bool = True
     nvidia_empty: bool = False
 
     def set(self, key: str, value: object, where: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasta import abi
-from pasta.processors.batch import ID_FIELDS, Batch
+from pasta.processors.batch import ABSENT_U32, ID_FIELDS, Batch
 from pasta.processors.filter import Filter
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 _TEXTS = ID_FIELDS - {"stack", "correlation"}
 _MEMORY = {name: number for number, name in abi.ENUMS["memory"].items()}
 _DIRECTION = {name: number for number, name in abi.ENUMS["copy"].items()}
+_ROLE = {name: number for number, name in abi.ENUMS["role"].items()}
+
+
+def _padded(tensors: Sequence[int], length: int) -> tuple[int, ...]:
+    return (*tensors, *[ABSENT_U32] * (length - len(tensors)))
 
 
 class Events:
@@ -111,6 +116,39 @@ class Events:
 
     def tensor_free(self, address: int, memory: str = "device", **fields: Any) -> None:
         self._memory("tensor_free", address, memory, fields)
+
+    def operator(
+        self, name: str, depth: int = 1, *, inputs: Sequence[int] = (), **fields: Any
+    ) -> None:
+        """Begins an operator; `inputs` are ids of tensors, at most 16."""
+        self.add(
+            "operator_begin", name=name, depth=depth, scope=fields.pop("scope", 0),
+            framework_thread=fields.pop("framework_thread", 1), inputs=len(inputs),
+            tensor=_padded(inputs, 16), **fields,
+        )  # fmt: skip
+
+    def operator_end(self, depth: int = 1, *, outputs: Sequence[int] = (), **fields: Any) -> None:
+        """Ends the operator of this depth; `outputs` are ids of tensors, at most 4."""
+        told = {"outputs": len(outputs), "tensor": _padded(outputs, 4)}
+        self.add("operator_end", depth=depth, **told, **fields)
+
+    def tensor(self, id: int, storage: int, bytes: int, shape: str, **fields: Any) -> None:
+        """What an id of a tensor stands for from now on."""
+        usual = {"dtype": "Float", "strides": "", "offset": 0, "role": 0}
+        told = {"tensor": id, "storage": storage, "bytes": bytes, "shape": shape}
+        self.add("tensor_create", **told, **{**usual, **fields})
+
+    def role(self, storage: int, role: str, name: str = "", **fields: Any) -> None:
+        """What the program uses a storage for: "parameter", "buffer", …"""
+        self.add("tensor_create", storage=storage, role=_ROLE[role], name=name, **fields)
+
+    def frames(self, stack: int, *frames: tuple[str, str, int]) -> None:
+        """A Python stack, innermost first: file, function, line."""
+        for depth, (file, function, line) in enumerate(frames):
+            self.add(
+                "python_frame", stack=stack, depth=depth, line=line, first_line=1,
+                file=self.string(file), function=self.string(function),
+            )  # fmt: skip
 
     def _memory(self, kind: str, address: int, memory: str, fields: Mapping[str, Any]) -> None:
         self.add(kind, **{"device": 0, "address": address, "memory": _MEMORY[memory], **fields})

@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
     from pasta.processors.correlate import LaunchNames, OpenRanges
     from pasta.processors.objects import ObjectTable
+    from pasta.processors.operators import Operators
+    from pasta.processors.stacks import Stacks
     from pasta.processors.strings import Strings
+    from pasta.processors.tensors import Tensors
 
 __all__ = [
     "HANDLERS",
@@ -69,7 +72,8 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "on_memory": ("memory_alloc", "memory_free"),
     "on_tensors": ("tensor_alloc", "tensor_free", "tensor_create"),
     "on_ranges": ("range_push", "range_pop", "range_start", "range_end", "mark"),
-    "on_operators": ("operator_begin", "operator_end"),
+    "on_operators": ("operator_begin", "operator_tensors", "operator_end"),
+    "on_frames": ("python_frame",),
     "on_launches": ("kernel_launch",),
     "on_launch_ends": ("kernel_launch_end",),
     "on_completions": ("kernel_complete",),
@@ -258,6 +262,9 @@ class Context:
     _launches: LaunchNames | None = None
     _ranges: OpenRanges | None = None
     _probes: ProbeRuntime | None = None
+    _operators: Operators | None = None
+    _stacks: Stacks | None = None
+    _tensors: Tensors | None = None
 
     def demangled(self, names: Iterable[int]) -> list[str]:
         """C++ names of kernel name ids; takes an integer array as well."""
@@ -277,6 +284,21 @@ class Context:
     def ranges(self) -> OpenRanges:
         """Open ranges as of records of the batch at hand; for tools with `needs_ranges`."""
         return _required(self._ranges, "needs_ranges")
+
+    @property
+    def operators(self) -> Operators:
+        """Operators of frameworks as of records of the batch at hand; for `needs_operators`."""
+        return _required(self._operators, "needs_operators")
+
+    @property
+    def stacks(self) -> Stacks:
+        """Python stacks by id; for tools with `needs_operators`."""
+        return _required(self._stacks, "needs_operators")
+
+    @property
+    def tensors(self) -> Tensors:
+        """What tensors in `objects` are, as of the end of the batch; for `needs_tensors`."""
+        return _required(self._tensors, "needs_tensors")
 
 
 def _required(part: T | None, what: str) -> T:
@@ -298,6 +320,10 @@ class Tool:
     needs_object_history: ClassVar[bool] = False
     #: `context.ranges` is kept.
     needs_ranges: ClassVar[bool] = False
+    #: `context.operators` is kept: which operator of a framework is open around a record.
+    needs_operators: ClassVar[bool] = False
+    #: …and `context.tensors`, which needs objects and ranges too: what tensors are.
+    needs_tensors: ClassVar[bool] = False
     #: `context.recorded()` gives all events in `result`, so that nothing must be held in memory.
     needs_recording: ClassVar[bool] = False
 
@@ -309,7 +335,13 @@ class Tool:
     @property
     def needs_compiled(self) -> bool:
         """Whether processors compiled by Numba work for this tool; they run in a collector."""
-        return self.needs_objects or self.needs_object_history or self.needs_probes
+        return (
+            self.needs_objects
+            or self.needs_object_history
+            or self.needs_operators
+            or self.needs_tensors
+            or self.needs_probes
+        )
 
     @property
     def needs_probes(self) -> bool:

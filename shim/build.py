@@ -18,7 +18,10 @@ from pathlib import Path
 
 SHIM = Path(__file__).resolve().parent
 WARNINGS = ("-std=c11", "-Wall", "-Wextra")
-PUBLIC_HEADERS = ("include/pasta.h", "refacc/refacc.h", "refacc/refacc_tools.h")
+PUBLIC_HEADERS = (
+    "include/pasta.h", "include/pasta_abi.h", "include/pasta_framework.h",
+    "refacc/refacc.h", "refacc/refacc_tools.h",
+)  # fmt: skip
 
 
 class BuildError(RuntimeError):

@@ -392,14 +392,11 @@ class _Trace:
         args = f'"module":{self.text(module)}' if module else ""
         self.begin(self.thread(thread), ("operator", name), time, self.text(name), args)
 
-    def operator_end(self, time: int, thread: int, device: int, stream: int, name: int) -> None:
+    def operator_end(self, time: int, thread: int, device: int, stream: int) -> None:
         track = self.thread(thread)
-        operators = [
-            what for what in track.open if isinstance(what, tuple) and what[0] == "operator"
-        ]
-        if operators and ("operator", name) not in operators:
-            name = operators[-1][1]  # an end without a name is of the innermost
-        self.end(track, ("operator", name), time)
+        opened = [what for what in track.open if isinstance(what, tuple) and what[0] == "operator"]
+        if opened:
+            self.end(track, opened[-1], time)
 
     def copy(
         self, time: int, thread: int, device: int, stream: int,
@@ -477,7 +474,7 @@ _DRAWN: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "range_end": (_Trace.range_end, ("id",)),
     "mark": (_Trace.mark, ("name",)),
     "operator_begin": (_Trace.operator_begin, ("name", "module")),
-    "operator_end": (_Trace.operator_end, ("name",)),
+    "operator_end": (_Trace.operator_end, ()),
     "memory_copy": (_Trace.copy, ("direction", "source", "destination", "bytes")),
     "memory_set": (_Trace.set, ("address", "bytes", "value")),
     "memory_alloc": (_Trace.memory, ()),

@@ -141,6 +141,16 @@ def _checked(config: Config) -> list[Tool]:
     return tools
 
 
+def _asked_of_torch(tools: list[Tool]) -> dict[str, bool]:
+    """What of PyTorch some tool wants to be told."""
+    tensors = any(tool.needs_tensors for tool in tools)
+    operators = tensors or any(
+        tool.needs_operators or "on_operators" in tool.handlers() for tool in tools
+    )
+    allocations = any("on_tensors" in tool.handlers() for tool in tools)
+    return {"operators": operators, "tensors": tensors, "allocations": allocations}
+
+
 def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None:
     if not any(tool.probes() for tool in tools):
         return
@@ -226,7 +236,7 @@ def main(arguments: list[str] | None = None) -> int:
         executable = find_executable(command[0])
         if executable.obstacle:
             say(f"{executable.obstacle}: it runs unprofiled")
-        session = Session.create(config, command, verbosity)
+        session = Session.create(config, command, verbosity, torch=_asked_of_torch(tools))
         _prepare_probes(session, config, tools)
     except CannotRun as error:
         say(str(error))

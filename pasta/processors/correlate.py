@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 RANGE_KINDS = ("range_push", "range_pop", "range_start", "range_end")
 
+#: How PyTorch calls the ranges around the steps of optimizers.
+OPTIMIZER_STEP = "Optimizer.step#"
+
 #: No launch has an ordinal from here on; absent is all ones.
 _MAX_ORDINAL = 1 << 62
 
@@ -192,6 +195,15 @@ class OpenRanges:
             indices, states = self._changes.get(thread, ([], []))
             after = np.searchsorted(np.asarray(indices, np.int64), records["index"][mine], "right")
             found[mine] = np.asarray([self._before.get(thread, 0), *states], np.int64)[after]
+        return found
+
+    def within(self, records: NDArray[Any], prefix: str, strings: Strings) -> NDArray[Any]:
+        """Whether each record (bool) is in a range of its thread whose name begins so."""
+        states = self.at(records)
+        found = np.zeros(len(records), bool)
+        for state in np.unique(states).tolist():
+            if any(strings[name].startswith(prefix) for _, name in self.states[state]):
+                found |= states == state
         return found
 
     def process_wide(self, records: NDArray[Any], counts: Callable[[int], bool]) -> NDArray[Any]:

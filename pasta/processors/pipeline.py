@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Limit = Callable[[], AbstractContextManager[None]]
+#: Parts of a context that batches are fed to, in this order; later ones ask earlier ones.
+_PARTS = ("_objects", "_launches", "_ranges", "_operators", "_stacks", "_tensors")
 
 
 @dataclass(frozen=True)
@@ -71,25 +73,40 @@ class Pipeline:
             tool.context = context
 
     def _create_parts(self) -> None:
-        history = any(tool.needs_object_history for tool in self.tools)
-        if history or any(tool.needs_objects for tool in self.tools):
+        context, tools = self.context, self.tools
+        tensors = any(tool.needs_tensors for tool in tools)
+        history = any(tool.needs_object_history for tool in tools)
+        if history or tensors or any(tool.needs_objects for tool in tools):
             from pasta.processors.objects import ObjectTable
 
-            self.context._objects = ObjectTable(history=history)
-        if any("on_completions" in tool.handlers() for tool in self.tools):
-            self.context._launches = LaunchNames()
-        if any(tool.needs_ranges for tool in self.tools):
-            self.context._ranges = OpenRanges()
-        if any(tool.needs_probes for tool in self.tools):
+            context._objects = ObjectTable(history=history)
+        if any("on_completions" in tool.handlers() for tool in tools):
+            context._launches = LaunchNames()
+        if tensors or any(tool.needs_ranges for tool in tools):
+            context._ranges = OpenRanges()
+        if tensors or any(tool.needs_operators for tool in tools):
+            from pasta.processors.operators import Operators
+            from pasta.processors.stacks import Stacks
+
+            context._operators, context._stacks = Operators(), Stacks()
+        if tensors:
+            from pasta.processors.tensors import Tensors
+
+            context._tensors = Tensors(*self._of_tensors())
+        if any(tool.needs_probes for tool in tools):
             from pasta.probes.runtime import ProbeRuntime
 
-            self.context._probes = ProbeRuntime(self.tools, self.context.objects)
+            context._probes = ProbeRuntime(tools, context.objects)
+
+    def _of_tensors(self) -> tuple[Any, ...]:
+        context = self.context
+        return context.objects, context.operators, context.ranges, context.strings
 
     def feed(self, batch: Batch) -> Batch:
         """Processes a batch; returns what the filter keeps of it, which is what to record."""
         launched = batch["kernel_launch"]["ordinal"]
         batch = _read_only(self.selection.apply(batch, self.context.strings))
-        for part in (self.context._objects, self.context._launches, self.context._ranges):
+        for part in self._parts():
             if part is not None:
                 part.feed(batch)
         if self.context._probes is not None:
@@ -105,6 +122,9 @@ class Pipeline:
                 elif records is not None:
                     self._guarded(tool, name, getattr(tool, name), records)
         return batch
+
+    def _parts(self) -> list[Any]:
+        return [getattr(self.context, name) for name in _PARTS]
 
     def feed_accesses(self, chunk: Any = b"", *, final: bool = False) -> None:
         """Runs the probes over access records; `final`: no more events come.
@@ -163,13 +183,12 @@ class Pipeline:
                 state = self._guarded(tool, "pickling", _pickled, tool)
                 if state is not None:
                     states[tool.name] = state
-        context = self.context
         return pickle.dumps(
             {
                 "filter": self.filter,
                 "selection": self.selection,
-                "parts": (context._objects, context._launches, context._ranges),
-                "probes": context._probes,
+                "parts": self._parts(),
+                "probes": self.context._probes,
                 "failures": self.failures,
                 "tools": states,
             }
@@ -185,7 +204,10 @@ class Pipeline:
         pipeline._set_up(saved["filter"], tools, context, limit)
         pipeline.selection = saved["selection"]
         pipeline.failures = saved["failures"]
-        context._objects, context._launches, context._ranges = saved["parts"]
+        for name, part in zip(_PARTS, saved["parts"], strict=True):
+            setattr(context, name, part)
+        if context._tensors is not None:
+            context._tensors.attach(*pipeline._of_tensors())
         for tool in pipeline.tools:
             if tool.name not in pipeline.failures:
                 pipeline._guarded(tool, "unpickling", _unpickle, tool, saved["tools"])

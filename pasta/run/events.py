@@ -33,6 +33,11 @@ _AXES = "xyz"
 _PART = re.compile(r"(?P<kind>[a-z_]+)-(?P<part>\d{5})\.parquet")
 
 
+def _column(name: str, length: int, at: int) -> str:
+    """Of an element of a field that is an array: grid_x, tensor_0."""
+    return f"{name}_{_AXES[at] if length <= len(_AXES) else at}"
+
+
 class Recorder:
     """Writes batches to a directory; a part is complete as soon as it has its name."""
 
@@ -96,7 +101,7 @@ class Recorder:
                 columns[name] = _named(values, enums[name])
             elif values.ndim == 2:
                 for axis in range(values.shape[1]):
-                    columns[f"{name}_{_AXES[axis]}"] = _nullable(name, values[:, axis])
+                    columns[_column(name, values.shape[1], axis)] = _nullable(name, values[:, axis])
             else:
                 columns[name] = _nullable(name, values)
         return pa.table(columns)
@@ -229,7 +234,7 @@ class _Stream:
                 records[name] = _numbers(chunk.column(name), enums[name], dtype[name])
             elif dtype[name].shape:
                 for axis in range(dtype[name].shape[0]):
-                    column = chunk.column(f"{name}_{_AXES[axis]}")
+                    column = chunk.column(_column(name, dtype[name].shape[0], axis))
                     records[name][:, axis] = _filled(name, column, dtype[name].base)
             else:
                 records[name] = _filled(name, chunk.column(name), dtype[name])

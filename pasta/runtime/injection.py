@@ -73,6 +73,7 @@ def _shim_configuration(session: Session, root: int) -> dict[str, object]:
         "probes": session.probes if session.probes.exists() else "",
         "probe_kinds": session.document.get("probe_kinds", ""),
         **_probe_settings(session),
+        **_torch_settings(session),
     }
 
 
@@ -89,6 +90,24 @@ def _probe_settings(session: Session) -> dict[str, object]:
     from pasta.probes.windows import shim_settings
 
     return shim_settings(session.config)
+
+
+def _torch_settings(session: Session) -> dict[str, object]:
+    """What pasta/frameworks/torch/hooks.py is to follow; nothing where no tool asks."""
+    wanted, config = session.document.get("torch", {}), session.config
+    if not any(wanted.values()) or not config.torch_follow:
+        return {}
+    settings = {
+        **wanted,
+        "stacks": config.torch_stacks,
+        "frames": config.torch_frames,
+        "modules": config.torch_modules and wanted["operators"],
+        "include": str(paths.NATIVE / "include"),
+        "cache": str(paths.cache("torch")),
+        "quiet": session.document["verbosity"] < 0,
+    }
+    hooks = paths.PACKAGE / "frameworks" / "torch" / "hooks.py"
+    return {"torch_hooks": hooks, "torch_settings": json.dumps(settings)}
 
 
 def own_python(module: str) -> list[str]:

@@ -18,6 +18,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,17 @@ class Session:
     document: dict[str, Any]
 
     @classmethod
-    def create(cls, config: Config, command: list[str], verbosity: int) -> Session:
-        """Makes the directory where there is room for rings. Raises RunError."""
+    def create(
+        cls,
+        config: Config,
+        command: list[str],
+        verbosity: int,
+        torch: Mapping[str, bool] | None = None,
+    ) -> Session:
+        """Makes the directory where there is room for rings; `torch`: what tools want of it.
+
+        Raises RunError.
+        """
         name = f"{_PREFIX}{os.getuid()}-{os.getpid()}-{os.urandom(3).hex()}"
         directory = _place(config) / name
         document = {
@@ -67,6 +77,7 @@ class Session:
             "launcher": os.getpid(),
             "verbosity": verbosity,
             "terminal_width": _terminal_width(),
+            "torch": dict(torch or {}),
         }
         try:
             (directory / "rings").mkdir(parents=True, mode=0o700)

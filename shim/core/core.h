@@ -58,6 +58,8 @@ bool pasta_open(void);
 /* Starts or stops the publication of kinds whose `keep` is 0. */
 void pasta_profiling_set(bool on, uint32_t origin);
 bool pasta_profiling_is_on(void);
+/* Has `changed` called when profiling starts or stops, by the thread that does it; the last one given. */
+void pasta_on_profiling(void (*changed)(bool on));
 
 /* ---- publishing (ring.c) ---- */
 
@@ -160,5 +162,6 @@ static inline void pasta_trace_commit(pasta_trace_writer *w) {
 void pasta_refacc_source_load(void);
 void pasta_nvidia_source_load(void);
 void pasta_annotate_source_load(void);
+void pasta_framework_source_load(void);
 
 #endif

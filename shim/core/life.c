@@ -172,14 +172,21 @@ bool pasta_use(const char *source, const char *version) {
     return true;
 }
 
+static void (*profiling_changed)(bool on);
+
+void pasta_on_profiling(void (*changed)(bool on)) { __atomic_store_n(&profiling_changed, changed, __ATOMIC_RELEASE); }
+
 void pasta_profiling_set(bool on, uint32_t origin) {
     if (!pasta_open() || pasta_ring_stopped() == !on) return;
     pasta_ring_stop(!on);
     pasta_profiling *e = on ? PASTA_BEGIN_AS(profiling_start, profiling, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM)
                             : PASTA_BEGIN_AS(profiling_stop, profiling, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
-    if (!e) return;
-    e->origin = origin;
-    pasta_publish(e);
+    if (e) {
+        e->origin = origin;
+        pasta_publish(e);
+    }
+    void (*changed)(bool) = __atomic_load_n(&profiling_changed, __ATOMIC_ACQUIRE);
+    if (changed) changed(on);
 }
 
 bool pasta_profiling_is_on(void) { return !pasta_ring_stopped(); }
@@ -195,6 +202,7 @@ __attribute__((constructor)) static void load(void) {
             pasta_refacc_source_load();
             pasta_nvidia_source_load();
             pasta_annotate_source_load();
+            pasta_framework_source_load();
         }
     }
     errno = saved;

@@ -31,6 +31,8 @@ enum {
 };
 
 static pasta_ring *ring;  /* NULL until opened; never unmapped while threads may hold records */
+enum { AHEAD = 16 * PASTA_SLOT };
+
 static bool stopped;
 static char ring_path[NAME_LONGEST];
 
@@ -253,6 +255,8 @@ static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
         if (!__atomic_compare_exchange_n(&r->tail, &tail, tail + take, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
             continue;
         pasta_header *h = slot_at(r, tail);
+        /* The consumer's processor has the lines of memory that is used again. */
+        __builtin_prefetch((uint8_t *)h + AHEAD, 1);
         mark_busy(h, tail, crosses ? PASTA_EVENT_pad : kind, take);
         if (!crosses) return h;
         __atomic_store_n(&h->commit, pasta_commit_word(tail / SEGMENT_SLOTS), __ATOMIC_RELEASE);
@@ -265,7 +269,7 @@ static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
 static uint32_t thread_id(void) {
     static __thread struct {
         uint32_t id, generation;
-    } mine;
+    } mine __attribute__((tls_model("initial-exec"))); /* small: also where the library is opened late */
     uint32_t generation = pasta_generation() + 1;
     if (PASTA_UNLIKELY(mine.generation != generation)) {
         mine.id = (uint32_t)syscall(SYS_gettid);

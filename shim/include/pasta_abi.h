@@ -63,20 +63,21 @@
     X(32, mark,             range,          0, "an instant was marked")                                        \
     X(33, profiling_start,  profiling,      1, "profiling was started")                                        \
     X(34, profiling_stop,   profiling,      1, "profiling was stopped")                                        \
-    X(35, operator_begin,   operator_begin, 0, "a framework operator began")                                   \
-    X(36, operator_end,     operator_end,   0, "a framework operator ended")                                   \
+    X(35, operator_begin,   operator_begin, 1, "a framework operator began")                                   \
+    X(36, operator_end,     operator_end,   1, "a framework operator ended")                                   \
     X(37, tensor_alloc,     tensor_memory,  1, "a framework allocator handed out memory")                      \
     X(38, tensor_free,      tensor_memory,  1, "a framework allocator took memory back")                       \
-    X(39, tensor_create,    tensor,         1, "a tensor or a view of one was seen")                           \
+    X(39, tensor_create,    tensor,         1, "a tensor of this shape at this place was seen first")          \
     X(40, python_frame,     python_frame,   1, "one frame of an interned Python stack")                        \
     X(41, pc_sample,        pc_sample,      0, "stall samples of one program counter")                         \
     X(42, probe_data,       probe_data,     1, "a buffer of a probe map is ready")                             \
     X(43, dropped,          dropped,        1, "events were lost because the ring was at its cap")             \
-    X(44, pad,              pad,            1, "unused slots at the end of a segment; never recorded")
+    X(44, pad,              pad,            1, "unused slots at the end of a segment; never recorded")             \
+    X(45, operator_tensors, operator_tensors, 0, "more tensors that an operator takes or gives")
 /* clang-format on */
 
 #define PASTA_ENUMERATOR(number, name, payload, keep, text) PASTA_EVENT_##name = number,
-typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 45 } pasta_event_kind;
+typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 46 } pasta_event_kind;
 
 /* pasta_header.flags */
 enum {
@@ -119,6 +120,15 @@ enum {
     PASTA_ORIGIN_nvtx = 3,
     PASTA_ORIGIN_roctx = 4,
     PASTA_ORIGIN_framework = 5, /* record_function and its like */
+};
+
+enum {
+    PASTA_ROLE_input = 1, /* of an operator */
+    PASTA_ROLE_output = 2,
+    PASTA_ROLE_parameter = 3, /* an optimizer updates it, or a module holds it for that */
+    PASTA_ROLE_gradient = 4,
+    PASTA_ROLE_optimizer_state = 5,
+    PASTA_ROLE_buffer = 6, /* a module holds it, no optimizer updates it */
 };
 
 /* First 40 bytes of every record. */
@@ -276,25 +286,39 @@ typedef struct pasta_profiling {
     uint64_t unused2[2];
 } pasta_profiling;
 
+/* An operator of a thread is open until its end; those of one thread nest. Tensors are ids of
+ * tensor_create; those that find no place in begin and end are in operator_tensors: inputs before the
+ * begin, outputs before the end. */
 typedef struct pasta_operator_begin {
     uint32_t name;     /* string */
-    uint32_t scope;    /* the framework's scope number */
-    int64_t sequence;  /* links forward and backward; -1 absent */
-    uint64_t forward_thread; /* of a backward operator; absent: all ones */
-    uint32_t stack;    /* id of an interned Python stack; 0 absent */
-    uint32_t module;   /* string: module path; 0 absent */
-    uint64_t unused[7];
+    uint32_t stack;    /* id of an interned Python stack; 0: as of the operator around it */
+    uint32_t module;   /* string: path and class of the innermost module; 0 absent */
+    uint32_t sequence; /* low bits of the number that links it and its gradient; absent: all ones */
+    uint16_t forward_thread;   /* framework's number of the forward operator's thread; absent: all ones */
+    uint16_t framework_thread; /* framework's number of this thread */
+    uint16_t depth;    /* how many of the thread's operators are open now: 1 is outermost */
+    uint8_t scope;     /* the framework's scope number */
+    uint8_t inputs;    /* how many are in `tensor` */
+    uint32_t tensor[16];
 } pasta_operator_begin;
 
 typedef struct pasta_operator_end {
-    uint32_t name; /* string */
+    uint16_t depth;   /* of the begin */
+    uint16_t outputs; /* how many are in `tensor` */
+    uint32_t tensor[4];
     uint32_t unused;
-    uint64_t unused2[2];
 } pasta_operator_end;
+
+typedef struct pasta_operator_tensors {
+    uint32_t role;  /* PASTA_ROLE_input or _output */
+    uint16_t count; /* how many are in `tensor` */
+    uint16_t unused;
+    uint32_t tensor[4];
+} pasta_operator_tensors;
 
 typedef struct pasta_tensor_memory {
     uint64_t address;
-    uint64_t bytes;
+    uint64_t bytes;     /* absent in a free whose size the source does not tell: all ones */
     uint64_t allocated; /* bytes the allocator has handed out after this; absent: all ones */
     uint64_t reserved;  /* bytes the allocator holds from the device; absent: all ones */
     uint32_t stack;     /* id of an interned Python stack; 0 absent */
@@ -302,17 +326,19 @@ typedef struct pasta_tensor_memory {
     uint64_t unused[6];
 } pasta_tensor_memory;
 
+/* What an id stands for from now on: a tensor of this shape at this place.  One tensor may have several
+ * ids, of several threads; an id may be given to another tensor later. */
 typedef struct pasta_tensor {
-    uint64_t tensor;  /* identity */
     uint64_t storage; /* address of the storage's first byte */
     uint64_t bytes;   /* of the storage */
     uint64_t offset;  /* of the tensor in the storage, bytes */
-    uint64_t base;    /* identity of the tensor this is a view of; absent: all ones */
+    uint32_t tensor;  /* id, from 1; absent where `role` is all that is told */
+    uint32_t role;    /* PASTA_ROLE_*, for which the framework's objects use the storage; 0 absent */
     uint32_t shape;   /* string: comma-separated */
     uint32_t strides; /* string: comma-separated, elements */
     uint32_t dtype;   /* string */
-    uint32_t role;    /* 0 input, 1 output of the operator with this correlation id */
-    uint64_t unused[4];
+    uint32_t name;    /* string: how the program calls it, say a parameter's name; 0 absent */
+    uint64_t unused[5];
 } pasta_tensor;
 
 typedef struct pasta_python_frame {
@@ -425,6 +451,9 @@ typedef struct pasta_ring {
 } pasta_ring;
 
 #ifndef PASTA_CFFI
+#ifdef __cplusplus
+#define _Static_assert static_assert
+#endif
 #define PASTA_MAGIC UINT64_C(0x474e524154534150) /* "PASTARNG" */
 #define PASTA_ASSERT_PAYLOAD(number, name, payload, keep, text)                             \
     _Static_assert((sizeof(pasta_header) + sizeof(pasta_##payload)) % PASTA_SLOT == 0,      \

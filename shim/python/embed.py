@@ -1,4 +1,5 @@
-"""The cffi embedding module: C's way into the interpreter that consumes the ring."""
+"""The cffi embedding module: C's way into the interpreter that consumes the ring, PASTA's own or,
+by plain calls of its C API, the program's."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import cffi
 
 #: What C may call. 0 means "off": cffi returns it when the interpreter cannot be used.
 API = """
-int pasta_embed_consume(const char *ring_path, int owns_interpreter);
+int pasta_embed_consume(const char *ring_path);
 """
 
 #: Runs once in the interpreter, before the first call. Nothing may be printed: the target's
@@ -17,14 +18,9 @@ INITIALISATION = """
 from pasta._native._embed import ffi
 
 @ffi.def_extern(error=0)
-def pasta_embed_consume(ring_path, owns_interpreter):
-    if not owns_interpreter:
-        import atexit
-        from pasta.runtime import interrupts
-
-        atexit.register(interrupts.restore)  # before imports that evaluate text
+def pasta_embed_consume(ring_path):
     from pasta.runtime.embedded import consume
-    return consume(ffi.string(ring_path).decode(), bool(owns_interpreter))
+    return consume(ffi.string(ring_path).decode(), owns_interpreter=True)
 """
 
 #: C code of the module: how the interpreter is started.

@@ -53,3 +53,16 @@ __attribute__((visibility("default"))) int pasta_embed_initialize(const char *ex
     PyEval_SaveThread();
     return 1;
 }
+
+/* In a program's own interpreter, whose lock the caller holds.  Not through cffi, which before Python 3.12
+ * would take a field of a type for its lock that the program's code may have changed by then. */
+__attribute__((visibility("default"))) int pasta_embed_join(const char *ring_path)
+{
+    PyObject *module = PyImport_ImportModule("pasta.runtime.joined");
+    PyObject *answer = module ? PyObject_CallMethod(module, "consume", "s", ring_path) : NULL;
+    long consumed = answer ? PyLong_AsLong(answer) : 0;
+    PyErr_Clear();
+    Py_XDECREF(answer);
+    Py_XDECREF(module);
+    return consumed == 1;
+}

@@ -156,7 +156,7 @@ static const char *join_host(pasta_host_python *p) {
 /* ---- the embedding module ---- */
 
 typedef int pasta_embed_initialize_function(const char *, const char *);
-typedef int pasta_embed_consume_function(const char *, int);
+typedef int pasta_embed_consume_function(const char *);
 
 static void set_critical(uint32_t value) {
     pasta_ring *r = pasta_ring_mine();
@@ -171,18 +171,17 @@ static const char *consume(const pasta_host_python *host) {
     pasta_embed_initialize_function *initialize = NULL;
     pasta_embed_consume_function *run = NULL;
     *(void **)&initialize = dlsym(module, "pasta_embed_initialize");
-    *(void **)&run = dlsym(module, "pasta_embed_consume");
+    *(void **)&run = dlsym(module, host ? "pasta_embed_join" : "pasta_embed_consume");
     if (!initialize || !run) return "the embedding module lacks its entry points";
     if (!host && !initialize(pasta_config("python"), pasta_config("python_path")))
         return "the embedded interpreter did not start";
     pasta_ring *r = pasta_ring_mine();
     if (finishing()) return NULL;
     __atomic_store_n(&r->consumer, PASTA_CONSUMER_embedded, __ATOMIC_RELEASE);
-    /* The lock first: without it cffi would start an interpreter anew while the host's is ending. A
-     * thread that asks for it then is ended there. */
+    /* A thread that asks for the lock while the interpreter is ending is ended there. */
     if (host && !host->is_initialized()) return NULL;
     int state = host ? host->ensure() : 0;
-    int answer = run(pasta_ring_path(), !host);
+    int answer = run(pasta_ring_path());
     if (host) host->release(state);
     /* 1: consumed to the end; anything else: off, and the reason is in the log */
     return answer == 1 ? NULL : "the embedded consumer stopped; see log.txt";

@@ -4,6 +4,7 @@
 void pasta_refacc_source_load(void) {}
 void pasta_nvidia_source_load(void) {}
 __attribute__((weak)) void pasta_annotate_source_load(void) {} /* some tests link the source */
+__attribute__((weak)) void pasta_framework_source_load(void) {}
 void pasta_consumer_start(bool after_fork) { (void)after_fork; }
 void pasta_consumer_forget(void) {}
 void pasta_consumer_finish(void) {}

@@ -18,6 +18,9 @@ def training_run() -> Events:
     events.alloc(0x7000_0000, 512, flags=4)
     events.alloc(0x10_0000, 1 << 16, "pinned")
     events.alloc(0x20_0000, 1 << 20)
+    events.frames(1, ("/site-packages/torch/nn/modules/module.py", "call", 5), ("/a.py", "f", 7))
+    events.frames(2, ("/b.py", "<module>", 9))
+    events.role(0x20_0000, "parameter", "weight")
     for step in range(STEPS):
         thread = 1 + step % 2
         events.push(f"step {step}", thread=thread)
@@ -30,10 +33,24 @@ def training_run() -> Events:
         events.copy("device_to_host", 0x20_0000, 0x5_0000_0000 + step, 1 << step, thread=thread)
         events.add("range_end", id=step, thread=thread)
         for number, kernel in enumerate(KERNELS):
-            events.add("operator_begin", name=f"aten::op{number}", thread=thread)
+            made = 1 + number % 3
+            events.tensor(made, 0x20_0000 + 512 * step, 512, f"{number},{step}", thread=thread)
+            events.operator(
+                f"aten::op{number}", thread=thread, sequence=10 * step + number,
+                framework_thread=thread, module=f"Net.{number} (Layer)", stack=1 + number % 2,
+                inputs=(1, 2),
+            )  # fmt: skip
+            events.operator("aten::inner", 2, thread=thread, framework_thread=thread)
             ordinal = events.launch(kernel, grid=(step + 1, number + 1, 1), thread=thread, stream=7)
             events.launch_end(ordinal, thread=thread)
-            events.add("operator_end", name=f"aten::op{number}", thread=thread)
+            events.operator_end(2, thread=thread)
+            events.operator_end(thread=thread, outputs=(made,))
+            events.operator(
+                f"Op{number}Backward0", thread=3, scope=1, sequence=10 * step + number,
+                forward_thread=thread, framework_thread=3, inputs=(made,),
+            )  # fmt: skip
+            if number % 2:
+                events.operator_end(thread=3)
             start = 10_000_000 + 1000 * ordinal
             if ordinal >= 4:
                 late = ordinal - 4

@@ -7,7 +7,7 @@ import pytest
 from pasta.config import Config, preset_names
 from pasta.plugins import built_in_names, load_tools
 
-OURS = ["kernel_freq", "event_trace", "memory_timeline", "copies"]
+OURS = ["kernel_freq", "event_trace", "memory_timeline", "copies", "operators", "tensors"]
 
 
 @pytest.mark.parametrize("preset", [*OURS, "all"])

@@ -20,7 +20,7 @@ from pasta.tool import Result
 sys.path.insert(0, str(Path(__file__).parents[1] / "golden"))
 from streams import training_run
 
-TOOLS = ["kernel_freq", "copies", "memory_timeline", "event_trace"]
+TOOLS = ["kernel_freq", "copies", "memory_timeline", "event_trace", "operators", "tensors"]
 OPTIONS: dict[str, dict[str, object]] = {
     "event_trace": {"compress": False},
     "memory_timeline": {"points": 16, "keep": 2},
@@ -42,6 +42,7 @@ def told(results: dict[str, Result]) -> dict[str, Any]:
             series = {key: list(values) for key, values in figure.series.items()}
             out[f"{name}/{title}"] = (list(figure.x), series)
         for title, write in result.files.items():
+            assert not isinstance(write, Path)
             file = io.BytesIO()
             write(file)
             out[f"{name}/{title}"] = sorted(

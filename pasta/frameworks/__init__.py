@@ -1,0 +1,1 @@
+"""Frameworks whose operators, tensors and modules are followed."""

@@ -1,0 +1,477 @@
+// Operators, tensors and Python stacks of PyTorch, into the preloaded library's ring.
+//
+// A RecordFunction callback for all threads, built against the program's torch at first use (build.py of
+// the program's Python: hooks.py).  The path of each operator takes no lock and allocates nothing, but
+// the interpreter's lock where a Python stack is asked for: the thread has let go of it a moment ago.
+// Nothing here throws into the program.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "pasta_framework.h"
+
+namespace {
+
+const pasta_framework *pasta;
+
+struct {
+    bool operators, tensors, stacks;
+    int frames;
+    at::CallbackHandle handle;
+    bool added, enabled;
+    uint32_t generation;
+} options;
+
+template <typename Payload> Payload *begin(pasta_event_kind kind, int16_t device = PASTA_ABSENT_DEVICE) {
+    constexpr size_t slots = (sizeof(pasta_header) + sizeof(Payload)) / PASTA_SLOT;
+    return static_cast<Payload *>(pasta->begin(kind, slots, device, PASTA_ABSENT_U16, PASTA_ABSENT_U64));
+}
+
+// The child of a fork is another process, with a ring and string ids of its own, if any: hooks.py
+// decides whether it is followed.
+bool is_mine() { return pasta->generation() == options.generation; }
+
+uint32_t intern(const char *text) { return pasta->intern(text, std::strlen(text)); }
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 32;
+}
+
+// ---- Python stacks ----
+
+// An interned stack is a hash of code objects and instructions; what is in the table has told its frames.
+// Code objects in it are never freed, or another might come to lie at the same address.
+constexpr size_t STACKS = 1 << 16, DEEPEST = 128;
+struct Stack {
+    std::atomic<uint64_t> hash;
+    std::atomic<uint32_t> id;
+};
+Stack stacks[STACKS];
+std::atomic<uint32_t> last_stack;
+
+struct Frame {
+    PyCodeObject *code;
+    int line;
+};
+
+uint32_t interned(PyObject *text) {
+    const char *utf8 = text ? PyUnicode_AsUTF8(text) : nullptr;
+    if (utf8) return intern(utf8);
+    PyErr_Clear();
+    return 0;
+}
+
+void tell_frames(uint32_t id, const Frame *frames, uint32_t count) {
+    for (uint32_t depth = 0; depth < count; depth++) {
+        PyCodeObject *code = frames[depth].code;
+        pasta_python_frame *e = begin<pasta_python_frame>(PASTA_EVENT_python_frame);
+        if (!e) continue;
+        e->stack = id;
+        e->depth = depth;
+        e->file = interned(code->co_filename);
+        e->function = interned(code->co_name);
+        e->line = static_cast<uint32_t>(frames[depth].line);
+        e->first_line = static_cast<uint32_t>(code->co_firstlineno);
+        pasta_framework_publish(e);
+    }
+}
+
+// With the interpreter lock.  0 where the table is full.
+uint32_t stack_id(uint64_t hash, const Frame *frames, uint32_t count) {
+    for (size_t probe = 0; probe < 64; probe++) {
+        Stack &entry = stacks[(hash + probe) % STACKS];
+        uint64_t known = entry.hash.load(std::memory_order_relaxed);
+        if (known == hash) return entry.id.load(std::memory_order_relaxed);
+        if (known) continue;
+        for (uint32_t depth = 0; depth < count; depth++) Py_INCREF(frames[depth].code);
+        uint32_t id = ++last_stack;
+        tell_frames(id, frames, count);
+        entry.id.store(id, std::memory_order_relaxed);
+        entry.hash.store(hash, std::memory_order_relaxed);
+        return id;
+    }
+    return 0;
+}
+
+// The innermost frames of this thread, or 0 where it runs no Python.
+uint32_t gather_stack() {
+    if (!PyGILState_GetThisThreadState() || !Py_IsInitialized()) return 0;
+    PyGILState_STATE state = PyGILState_Ensure();
+    Frame frames[DEEPEST];
+    uint32_t count = 0, most = static_cast<uint32_t>(options.frames);
+    uint64_t hash = 1;
+    PyFrameObject *frame = PyEval_GetFrame();
+    Py_XINCREF(frame);
+    while (frame && count < most) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        int line = PyFrame_GetLineNumber(frame);
+        frames[count++] = {code, line};
+        hash = mix(mix(hash, reinterpret_cast<uint64_t>(code)), static_cast<uint64_t>(line));
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    uint32_t id = count ? stack_id(hash ? hash : 1, frames, count) : 0;
+    for (uint32_t i = 0; i < count; i++) Py_DECREF(frames[i].code);
+    PyGILState_Release(state);
+    return id;
+}
+
+// ---- threads ----
+
+constexpr uint32_t TENSORS = 1 << 13, NAMES = 1 << 9, MODULES = 64;
+struct Name {
+    uint32_t id;
+    char text[60]; // ends with NUL
+};
+struct Caches {
+    uint64_t tensors[TENSORS]; // hashes of those that this thread told; the place is the id
+    Name names[NAMES];      // by where the text was: that may be another one's now
+};
+
+struct Thread {
+    uint32_t depth = 0, framework_thread = 0, generation = UINT32_MAX;
+    uint32_t modules[MODULES], module_depth = 0;
+    uint32_t *stack = nullptr;
+    Caches *caches = nullptr;
+    ~Thread() { delete caches; }
+};
+thread_local Thread thread;
+
+// The parent's ids mean nothing in the child's ring.
+void renew() {
+    thread.depth = thread.module_depth = 0;
+    thread.generation = options.generation;
+    thread.framework_thread = static_cast<uint32_t>(at::RecordFunction::currentThreadId());
+    thread.stack = pasta->stack();
+    *thread.stack = 0;
+    delete thread.caches;
+    thread.caches = new Caches();
+}
+
+uint32_t module_of_thread() {
+    return thread.module_depth ? thread.modules[thread.module_depth - 1] : 0;
+}
+
+uint32_t name_id(Thread &mine, const char *text) {
+    uint64_t at = reinterpret_cast<uint64_t>(text);
+    Name &known = mine.caches->names[(at >> 4 ^ at >> 13) % NAMES];
+    size_t length = std::strlen(text);
+    if (length < sizeof known.text && known.id && !std::memcmp(known.text, text, length + 1)) return known.id;
+    uint32_t id = pasta->intern(text, length);
+    if (length < sizeof known.text) {
+        known.id = id;
+        std::memcpy(known.text, text, length + 1);
+    }
+    return id;
+}
+
+// ---- tensors ----
+
+uint32_t numbers(c10::IntArrayRef values) {
+    char text[512];
+    size_t used = 0;
+    for (int64_t value : values) {
+        int wrote = snprintf(text + used, sizeof text - used, used ? ",%lld" : "%lld", static_cast<long long>(value));
+        if (wrote < 0 || used + static_cast<size_t>(wrote) >= sizeof text) break;
+        used += static_cast<size_t>(wrote);
+    }
+    return pasta->intern(text, used);
+}
+
+// Of the tensors that stand for memory: not fake, meta, sparse, nested or subclasses that answer in Python.
+const c10::TensorImpl *plain(const at::Tensor &tensor) {
+    const c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
+    if (!tensor.defined() || impl->is_python_dispatch() || impl->has_symbolic_sizes_strides() || !impl->has_storage() ||
+        impl->layout() != c10::kStrided || impl->device_type() == c10::DeviceType::Meta)
+        return nullptr;
+    return impl;
+}
+
+uint32_t tensor_id(Thread &mine, const at::Tensor &tensor) {
+    const c10::TensorImpl *impl = plain(tensor);
+    if (!impl) return 0;
+    c10::StorageImpl *storage = impl->unsafe_storage().unsafeGetStorageImpl();
+    uint64_t address = reinterpret_cast<uint64_t>(storage->_mutable_data_ptr_no_checks().get());
+    if (!address) return 0;
+    c10::IntArrayRef sizes = impl->sizes(), strides = impl->strides();
+    c10::ScalarType type = c10::typeMetaToScalarType(impl->dtype());
+    uint64_t hash = mix(mix(mix(1, address), static_cast<uint64_t>(impl->storage_offset())), static_cast<uint64_t>(type));
+    for (size_t i = 0; i < sizes.size(); i++)
+        hash = mix(mix(hash, static_cast<uint64_t>(sizes[i])), static_cast<uint64_t>(strides[i]));
+    uint32_t place = static_cast<uint32_t>(hash % TENSORS), id = mine.framework_thread * TENSORS + place + 1;
+    uint64_t &known = mine.caches->tensors[place];
+    if (known == hash) return id;
+    bool cpu = impl->device_type() == c10::DeviceType::CPU;
+    pasta_tensor *e = begin<pasta_tensor>(PASTA_EVENT_tensor_create, cpu ? PASTA_ABSENT_DEVICE : impl->device().index());
+    if (!e) return 0;
+    e->storage = address;
+    e->bytes = storage->nbytes();
+    e->offset = static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize();
+    e->tensor = id;
+    e->role = 0;
+    e->shape = numbers(sizes);
+    e->strides = numbers(strides);
+    e->dtype = intern(c10::toString(type));
+    e->name = 0;
+    pasta_framework_publish(e);
+    known = hash;
+    return id;
+}
+
+// Ids of the tensors that an operator takes or gives: as many as fit where they are put, others in
+// records of their own.
+class Tensors {
+  public:
+    Tensors(Thread &mine, uint16_t role, uint32_t *room, uint16_t size) : mine_(mine), room_(room), size_(size), role_(role) {}
+    ~Tensors() { flush(); }
+
+    uint16_t count() const { return count_; }
+
+    void add(const c10::IValue &value, int depth = 0) {
+        if (value.isTensor()) {
+            add(value.toTensor());
+        } else if (value.isTensorList()) {
+            for (const at::Tensor &each : value.toTensorList()) add(each);
+        } else if (depth < 3 && value.isList()) {
+            for (const c10::IValue &each : value.toListRef()) {
+                if (!each.isTensor() && !each.isList()) break; // numbers
+                add(each, depth + 1);
+            }
+        } else if (depth < 3 && value.isTuple()) {
+            for (const c10::IValue &each : value.toTupleRef().elements()) add(each, depth + 1);
+        }
+    }
+
+  private:
+    void add(const at::Tensor &tensor) {
+        uint32_t id = tensor_id(mine_, tensor);
+        if (!id) return;
+        if (count_ < size_) {
+            room_[count_++] = id;
+            return;
+        }
+        more_[more_count_++] = id;
+        if (more_count_ == 4) flush();
+    }
+
+    void flush() {
+        if (!more_count_) return;
+        if (auto *e = begin<pasta_operator_tensors>(PASTA_EVENT_operator_tensors)) {
+            e->count = more_count_;
+            e->role = role_;
+            std::copy(more_, more_ + more_count_, e->tensor);
+            pasta_framework_publish(e);
+        }
+        more_count_ = 0;
+    }
+
+    Thread &mine_;
+    uint32_t *room_, more_[4];
+    uint16_t size_, count_ = 0, role_, more_count_ = 0;
+};
+
+// ---- operators ----
+
+void open_range(const char *name) {
+    auto *e = begin<pasta_range>(PASTA_EVENT_range_push);
+    if (!e) return;
+    e->name = intern(name);
+    e->domain = intern("torch");
+    e->origin = PASTA_ORIGIN_framework;
+    pasta_framework_publish(e);
+}
+
+void close_range() {
+    auto *e = begin<pasta_range>(PASTA_EVENT_range_pop);
+    if (!e) return;
+    e->name = 0;
+    e->domain = intern("torch");
+    e->origin = PASTA_ORIGIN_framework;
+    pasta_framework_publish(e);
+}
+
+void start(Thread &mine, const at::RecordFunction &fn) {
+    if (mine.depth++ == 0) *mine.stack = options.stacks ? gather_stack() : 0;
+    uint32_t ids[16];
+    uint16_t count = 0;
+    if (options.tensors) {
+        Tensors inputs(mine, PASTA_ROLE_input, ids, 16);
+        for (const c10::IValue &each : fn.inputs()) inputs.add(each);
+        count = inputs.count();
+    }
+    auto *e = begin<pasta_operator_begin>(PASTA_EVENT_operator_begin);
+    if (!e) return;
+    e->name = name_id(mine, fn.name());
+    e->stack = mine.depth == 1 ? *mine.stack : 0;
+    e->module = mine.module_depth ? mine.modules[mine.module_depth - 1] : 0;
+    e->sequence = static_cast<uint32_t>(fn.seqNr());
+    e->forward_thread = fn.forwardThreadId() ? static_cast<uint16_t>(fn.forwardThreadId()) : UINT16_MAX;
+    e->framework_thread = static_cast<uint16_t>(mine.framework_thread);
+    e->depth = static_cast<uint16_t>(mine.depth);
+    e->scope = static_cast<uint8_t>(fn.scope());
+    e->inputs = static_cast<uint8_t>(count);
+    std::copy(ids, ids + count, e->tensor);
+    pasta_framework_publish(e);
+}
+
+void finish(Thread &mine, const at::RecordFunction &fn) {
+    if (!mine.depth) return;
+    uint32_t ids[4];
+    uint16_t count = 0;
+    if (options.tensors) {
+        Tensors outputs(mine, PASTA_ROLE_output, ids, 4);
+        for (const c10::IValue &each : fn.outputs()) outputs.add(each);
+        count = outputs.count();
+    }
+    if (auto *e = begin<pasta_operator_end>(PASTA_EVENT_operator_end)) {
+        e->depth = static_cast<uint16_t>(mine.depth);
+        e->outputs = count;
+        std::copy(ids, ids + count, e->tensor);
+        pasta_framework_publish(e);
+    }
+    if (--mine.depth == 0) *mine.stack = 0;
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn) {
+    if (!is_mine()) return nullptr;
+    try {
+        Thread &mine = thread;
+        if (mine.generation != options.generation) renew();
+        if (fn.scope() == at::RecordScope::USER_SCOPE)
+            open_range(fn.name());
+        else
+            start(mine, fn);
+    } catch (...) {
+    }
+    return nullptr;
+}
+
+void on_end(const at::RecordFunction &fn, at::ObserverContext *) {
+    // an end on another thread than its begin is of an asynchronous call: it was never open there
+    Thread &mine = thread;
+    if (!is_mine() || mine.generation != options.generation || fn.isAsync()) return;
+    try {
+        if (fn.scope() == at::RecordScope::USER_SCOPE)
+            close_range();
+        else
+            finish(mine, fn);
+    } catch (...) {
+    }
+}
+
+void switch_to(bool on) {
+    if (!options.added || options.enabled == on) return;
+    options.enabled = on;
+    if (on)
+        at::reenableCallback(options.handle);
+    else
+        at::disableCallback(options.handle);
+}
+
+// ---- what Python calls ----
+
+PyObject *py_start(PyObject *, PyObject *arguments) {
+    const char *version;
+    int operators, tensors, stacks, frames;
+    if (!PyArg_ParseTuple(arguments, "spppi", &version, &operators, &tensors, &stacks, &frames)) return nullptr;
+    if (options.added) Py_RETURN_TRUE;
+    pasta_framework_function *find;
+    *reinterpret_cast<void **>(&find) = dlsym(RTLD_DEFAULT, PASTA_FRAMEWORK_SYMBOL);
+    pasta = find ? find(PASTA_FRAMEWORK_VERSION) : nullptr;
+    if (!pasta || !pasta->use("torch", version)) Py_RETURN_FALSE;
+    options.operators = operators;
+    options.tensors = tensors;
+    options.stacks = stacks;
+    options.frames = frames < 1 ? 1 : frames > static_cast<int>(DEEPEST) ? static_cast<int>(DEEPEST) : frames;
+    options.generation = pasta->generation();
+    if (operators) {
+        try {
+            options.handle = at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
+                                                       .needsInputs(tensors)
+                                                       .needsOutputs(tensors)
+                                                       .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                                                                at::RecordScope::TORCHSCRIPT_FUNCTION,
+                                                                at::RecordScope::USER_SCOPE}));
+        } catch (const std::exception &error) {
+            PyErr_SetString(PyExc_RuntimeError, error.what());
+            return nullptr;
+        }
+        options.added = options.enabled = true;
+        switch_to(pasta->is_on());
+        pasta->on_profiling(switch_to);
+    }
+    Py_RETURN_TRUE;
+}
+
+PyObject *py_intern(PyObject *, PyObject *text) {
+    return PyLong_FromUnsignedLong(interned(text));
+}
+
+PyObject *py_push_module(PyObject *, PyObject *id) {
+    uint32_t module = static_cast<uint32_t>(PyLong_AsUnsignedLong(id));
+    if (thread.generation != options.generation) renew();
+    if (thread.module_depth < MODULES) thread.modules[thread.module_depth++] = module;
+    Py_RETURN_NONE;
+}
+
+// With those inside it, which an exception may have left.
+PyObject *py_pop_module(PyObject *, PyObject *id) {
+    uint32_t module = static_cast<uint32_t>(PyLong_AsUnsignedLong(id));
+    for (uint32_t depth = thread.module_depth; depth > 0; depth--)
+        if (thread.modules[depth - 1] == module) {
+            thread.module_depth = depth - 1;
+            break;
+        }
+    Py_RETURN_NONE;
+}
+
+PyObject *py_module_depth(PyObject *, PyObject *) { return PyLong_FromUnsignedLong(thread.module_depth); }
+
+PyObject *py_current_module(PyObject *, PyObject *) { return PyLong_FromUnsignedLong(module_of_thread()); }
+
+PyObject *py_role(PyObject *, PyObject *arguments) {
+    unsigned long long address, bytes;
+    unsigned int role;
+    int device;
+    const char *name;
+    if (!PyArg_ParseTuple(arguments, "KKiIz", &address, &bytes, &device, &role, &name)) return nullptr;
+    if (address && is_mine())
+        if (auto *e = begin<pasta_tensor>(PASTA_EVENT_tensor_create, static_cast<int16_t>(device))) {
+            e->storage = address;
+            e->bytes = bytes;
+            e->role = role;
+            e->shape = e->strides = e->dtype = 0;
+            e->name = name ? intern(name) : 0;
+            pasta_framework_publish(e);
+        }
+    Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"start", py_start, METH_VARARGS, nullptr},
+    {"intern", py_intern, METH_O, nullptr},
+    {"push_module", py_push_module, METH_O, nullptr},
+    {"pop_module", py_pop_module, METH_O, nullptr},
+    {"module_depth", py_module_depth, METH_NOARGS, nullptr},
+    {"current_module", py_current_module, METH_NOARGS, nullptr},
+    {"role", py_role, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "_pasta_torch", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+} // namespace
+
+PyMODINIT_FUNC PyInit__pasta_torch() { return PyModule_Create(&module); }

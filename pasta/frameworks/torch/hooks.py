@@ -1,0 +1,288 @@
+"""Follows PyTorch from inside: libpasta runs this file in the profiled program's Python, whatever
+its version and environment, just before the program imports torch.
+
+Only the standard library and torch are there. Nothing here may raise into the program, print to
+its output, or change what it computes. `settings`, a global that libpasta sets, is the launcher's
+JSON.
+"""
+
+import json
+import os
+import sys
+
+
+class _AfterImport:
+    """Has `then` called with a module once it has been imported; gone after that."""
+
+    def __init__(self, name, then):
+        self.name, self.then, self.busy = name, then, False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.name or self.busy:
+            return None
+        from importlib.util import find_spec
+
+        self.busy = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self.busy = False
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, self.then)
+        return spec
+
+
+class _Loader:
+    """The module's own loader, and `then` afterwards; it leaves no trace on the module."""
+
+    def __init__(self, loader, then):
+        self.loader, self.then = loader, then
+
+    def create_module(self, spec):
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        try:
+            self.then(module)
+        except Exception as error:
+            _say("torch is not followed: %r" % (error,))
+
+
+def _say(text):
+    if not _settings["quiet"]:
+        os.write(2, ("pasta: %s\n" % text).encode("utf-8", "replace"))
+
+
+# ---- the extension ---------------------------------------------------------------------------
+
+
+class _CannotBuild(Exception):
+    """Says in a line what is missing."""
+
+
+def _extension(torch):
+    """The module of hooks.cpp for this torch and Python, from the cache or built now."""
+    import hashlib
+    import importlib.util
+    import sysconfig
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    source = os.path.join(here, "hooks.cpp")
+    headers = [
+        os.path.join(_settings["include"], each) for each in ("pasta_abi.h", "pasta_framework.h")
+    ]
+    digest = hashlib.sha256()
+    for path in [source] + headers:
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    library = os.path.dirname(os.path.abspath(torch.__file__))
+    for text in (torch.__version__, str(torch.version.git_version), suffix, library):
+        digest.update(text.encode())
+    directory = os.path.join(_settings["cache"], digest.hexdigest()[:24])
+    path = os.path.join(directory, "_pasta_torch" + suffix)
+    if not os.path.exists(path):
+        _build(torch, library, source, directory, path)
+    spec = importlib.util.spec_from_file_location("_pasta_torch", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _compiler():
+    import shlex
+    import shutil
+
+    named = os.environ.get("CXX")
+    for command in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
+        if command and shutil.which(command[0]):
+            return command
+    raise _CannotBuild("no C++ compiler was found (install g++, or name one in CXX)")
+
+
+def _build(torch, library, source, directory, path):
+    """Compiles into the cache; of processes that do so at once the last one's file stays."""
+    import subprocess
+    import sysconfig
+    import tempfile
+
+    compiler = _compiler()
+    python = sysconfig.get_paths()["include"]
+    if not os.path.exists(os.path.join(python, "Python.h")):
+        raise _CannotBuild("the headers of this Python are missing (%s/Python.h)" % python)
+    if not os.path.exists(os.path.join(library, "include", "ATen", "record_function.h")):
+        raise _CannotBuild("this torch comes without headers")
+    _say("building hooks for torch %s, once ..." % torch.__version__)
+    os.makedirs(directory, exist_ok=True)
+    handle, made = tempfile.mkstemp(suffix=".so", dir=directory)
+    os.close(handle)
+    newer = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 12)
+    command = compiler + [
+        "-O2", "-fPIC", "-shared", "-w", "-DNDEBUG", "-std=c++20" if newer else "-std=c++17",
+        "-D_GLIBCXX_USE_CXX11_ABI=%d" % torch.compiled_with_cxx11_abi(),
+        "-I" + os.path.join(library, "include"), "-I" + python, "-I" + _settings["include"],
+        source, "-o", made, "-L" + os.path.join(library, "lib"), "-lc10", "-ltorch_cpu",
+    ]  # fmt: skip
+    if os.uname().machine == "x86_64" and "clang" not in compiler[0]:
+        command.append("-mtls-dialect=gnu2")  # thread-local variables without a call
+    environment = {
+        name: value for name, value in os.environ.items()
+        if name not in ("LD_PRELOAD", "PASTA_SHIM") and not name.endswith("_INJECTION64_PATH")
+    }  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=300,
+        )  # fmt: skip
+        if done.returncode:
+            with open(os.path.join(directory, "build.log"), "wb") as log:
+                log.write((" ".join(command) + "\n").encode() + done.stdout)
+            raise _CannotBuild("the C++ compiler failed (see %s/build.log)" % directory)
+        os.replace(made, path)
+    finally:
+        if os.path.exists(made):
+            os.unlink(made)
+
+
+# ---- modules ---------------------------------------------------------------------------------
+
+
+def _storage_of(tensor):
+    """Address, bytes and device number of a tensor's storage; address 0 where there is none."""
+    try:
+        storage = tensor.untyped_storage()
+        device = tensor.device
+        return storage.data_ptr(), storage.nbytes(), -1 if device.type == "cpu" else device.index
+    except Exception:  # a subclass without storage, a fake tensor
+        return 0, 0, -1
+
+
+class _Modules:
+    """Tells the path of the module that is running, and what its parameters are."""
+
+    PARAMETER, BUFFER = 3, 6  # PASTA_ROLE_*
+
+    def __init__(self, torch, extension):
+        import weakref
+
+        self.extension = extension
+        self.reference = weakref.ref
+        self.is_compiling = torch.compiler.is_compiling
+        self.known = {}  # id of a module: reference to it, string id
+        self.told = {}  # id of a root: addresses of its first parameter, and how many there are
+        self.names = {}  # string id: path
+
+    def before(self, module, inputs):
+        if self.is_compiling():  # being traced: neither seen nor a break in the graph
+            return
+        known = self.known.get(id(module))
+        if known is None or known[0]() is not module:
+            known = self.name(module)
+        elif not self.extension.module_depth():
+            self.tell_parameters(module)
+        self.extension.push_module(known[1])
+
+    def after(self, module, inputs, output):
+        if self.is_compiling():
+            return
+        known = self.known.get(id(module))
+        if known is not None:
+            self.extension.pop_module(known[1])
+
+    def name(self, module):
+        current = self.extension.current_module()
+        kind = type(module).__name__
+        # A module that no other one has registered is called from the one around it.
+        root = "%s/%s" % (self.names.get(current, "?"), kind) if current else kind
+        for path, each in module.named_modules():
+            name = "%s.%s" % (root, path) if path else root
+            text = name if each is module else "%s (%s)" % (name, type(each).__name__)
+            string = self.extension.intern(text)
+            self.names[string] = name
+            self.known[id(each)] = self.reference(each), string
+        self.tell_parameters(module)
+        return self.known[id(module)]
+
+    def tell_parameters(self, root):
+        parameters = list(root._parameters.values()) or next(
+            (list(each._parameters.values()) for each in root.modules() if each._parameters), []
+        )
+        first = next((each for each in parameters if each is not None), None)
+        mark = 0 if first is None else _storage_of(first)[0]
+        if self.told.get(id(root)) == mark:
+            return
+        self.told[id(root)] = mark
+        for role, named in (
+            (self.PARAMETER, root.named_parameters()), (self.BUFFER, root.named_buffers()),
+        ):  # fmt: skip
+            for name, tensor in named:
+                address, bytes, device = _storage_of(tensor)
+                if address:
+                    self.extension.role(address, bytes, device, role, name)
+
+
+def _follow_modules(torch, extension):
+    modules = _Modules(torch, extension)
+    hooks = torch.nn.modules.module
+    hooks.register_module_forward_pre_hook(modules.before)
+    hooks.register_module_forward_hook(modules.after, always_call=True)
+
+
+# ---- optimizers ------------------------------------------------------------------------------
+
+
+class _Optimizers:
+    """Tells which storages are parameters and optimizer state."""
+
+    PARAMETER, STATE = 3, 5  # PASTA_ROLE_*
+
+    def __init__(self, torch, extension):
+        self.tensor, self.extension = torch.Tensor, extension
+        self.told = {}  # id of a tensor: its address
+
+    def after_step(self, optimizer, arguments, keywords):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.tell(parameter, self.PARAMETER, None)
+                for name, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, self.tensor):
+                        self.tell(value, self.STATE, str(name))
+
+    def tell(self, tensor, role, name):
+        address, bytes, device = _storage_of(tensor)
+        if address and self.told.get(id(tensor)) != address:
+            self.told[id(tensor)] = address
+            self.extension.role(address, bytes, device, role, name)
+
+
+def _follow_optimizers(torch, extension):
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(_Optimizers(torch, extension).after_step)
+
+
+# ---- the beginning ---------------------------------------------------------------------------
+
+
+def _follow(torch):
+    try:
+        extension = _extension(torch)
+    except _CannotBuild as error:
+        _say("operators of torch are not followed: %s" % error)
+        return
+    followed = extension.start(
+        torch.__version__, _settings["operators"], _settings["tensors"], _settings["stacks"],
+        _settings["frames"],
+    )  # fmt: skip
+    if followed and _settings["modules"]:
+        _follow_modules(torch, extension)
+    if followed and _settings["tensors"]:
+        _follow_optimizers(torch, extension)
+
+
+_settings = json.loads(settings)
+sys.meta_path.insert(0, _AfterImport("torch", _follow))

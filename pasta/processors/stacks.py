@@ -1,0 +1,55 @@
+"""Python stacks by the ids that events give."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pasta.processors.batch import Batch
+    from pasta.processors.strings import Strings
+
+#: Files of the framework itself, and of Python's machinery: a line in them says little.
+_OF_FRAMEWORK = re.compile(
+    r"/(site|dist)-packages/torch/|/torch/(nn|_\w+|optim|autograd)/|^<frozen "
+)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame of a stack: the line that ran in it."""
+
+    file: str
+    function: str
+    line: int
+
+    def __str__(self) -> str:
+        """Without the file's directory, for tables."""
+        return f"{self.file.rpartition('/')[2]}:{self.line} {self.function}"
+
+
+class Stacks:
+    """All stacks that were told; `context.stacks`."""
+
+    def __init__(self) -> None:
+        self._frames: dict[int, list[tuple[int, int, int, int]]] = {}  # depth, file, function, line
+
+    def feed(self, batch: Batch) -> None:
+        frames = batch["python_frame"]
+        fields = ("stack", "depth", "file", "function", "line")
+        for stack, *frame in zip(*(frames[name].tolist() for name in fields), strict=True):
+            self._frames.setdefault(stack, []).append((frame[0], frame[1], frame[2], frame[3]))
+
+    def frames(self, stack: int, strings: Strings) -> list[Frame]:
+        """Frames, innermost first; none for an id that no event told."""
+        return [
+            Frame(strings[file], strings[function], line)
+            for _, file, function, line in sorted(self._frames.get(stack, []))
+        ]
+
+    def line(self, stack: int, strings: Strings) -> Frame | None:
+        """The innermost frame that is not the framework's own, else the innermost."""
+        frames = self.frames(stack, strings)
+        own = (frame for frame in frames if not _OF_FRAMEWORK.search(frame.file))
+        return next(own, frames[0] if frames else None)

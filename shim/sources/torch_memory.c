@@ -1,0 +1,118 @@
+/* Allocators of PyTorch.  Every one reports to a function of libc10, for its own profiler; ours of the
+ * same name comes first in the order in which the dynamic linker looks, takes note, and goes on to theirs.
+ * CPU memory is taken where it is allocated: reports of it cost a lock and a table, and once begun may
+ * never end without a warning of theirs for each block that they did not see. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "framework.h"
+
+enum { DEVICE_CPU = 0 };
+
+typedef struct {
+    int8_t type, index;
+} c10_device; /* as c10::Device lies in a register */
+
+typedef void report_function(void *, int64_t, size_t, size_t, c10_device);
+typedef void out_of_memory_function(int64_t, size_t, size_t, c10_device);
+typedef void *alloc_function(size_t);
+typedef void free_function(void *);
+
+#define REPORT "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
+#define OUT_OF_MEMORY "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE"
+#define ALLOC "_ZN3c109alloc_cpuEm"
+#define FREE "_ZN3c108free_cpuEPv"
+
+PASTA_EXPORT report_function pasta_torch_report __asm__(REPORT);
+PASTA_EXPORT out_of_memory_function pasta_torch_out_of_memory __asm__(OUT_OF_MEMORY);
+PASTA_EXPORT alloc_function pasta_torch_alloc_cpu __asm__(ALLOC);
+PASTA_EXPORT free_function pasta_torch_free_cpu __asm__(FREE);
+
+static bool followed;
+
+void pasta_torch_memory_load(void) { followed = true; }
+
+/* The function of that name in the library that `caller` is in, or that it was linked to. */
+static void *theirs(const char *name, void *caller) {
+    Dl_info info;
+    void *library = dladdr(caller, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    void *found = library ? dlsym(library, name) : NULL;
+    if (library) dlclose(library);
+    return found;
+}
+
+#define THEIRS(type, name)                                                                     \
+    static type *next;                                                                         \
+    type *call = __atomic_load_n(&next, __ATOMIC_RELAXED);                                     \
+    if (PASTA_UNLIKELY(!call)) {                                                               \
+        *(void **)&call = theirs(name, __builtin_return_address(0));                           \
+        __atomic_store_n(&next, call, __ATOMIC_RELAXED);                                       \
+    }
+
+static uint32_t memory_of(c10_device device) {
+    return device.type == DEVICE_CPU ? PASTA_MEMORY_host : PASTA_MEMORY_device;
+}
+
+static void publish(pasta_event_kind kind, uint64_t address, uint64_t bytes, uint64_t allocated, uint64_t reserved,
+                    c10_device device) {
+    int16_t number = device.type == DEVICE_CPU ? PASTA_NO_DEVICE : device.index;
+    pasta_tensor_memory *e = pasta_begin(kind, PASTA_SLOTS(pasta_tensor_memory), number, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+    if (!e) return;
+    e->address = address;
+    e->bytes = bytes;
+    e->allocated = allocated;
+    e->reserved = reserved;
+    e->stack = pasta_framework_stack();
+    e->memory = memory_of(device);
+    pasta_publish(e);
+}
+
+void pasta_torch_report(void *pointer, int64_t bytes, size_t allocated, size_t reserved, c10_device device) {
+    if (followed && device.type != DEVICE_CPU && bytes && pasta_ring_mine()) {
+        pasta_event_kind kind = bytes > 0 ? PASTA_EVENT_tensor_alloc : PASTA_EVENT_tensor_free;
+        publish(kind, (uint64_t)pointer, (uint64_t)(bytes > 0 ? bytes : -bytes), allocated, reserved, device);
+    }
+    THEIRS(report_function, REPORT)
+    if (call) call(pointer, bytes, allocated, reserved, device);
+}
+
+void pasta_torch_out_of_memory(int64_t bytes, size_t allocated, size_t reserved, c10_device device) {
+    if (followed && pasta_ring_mine()) {
+        char text[64];
+        int length = snprintf(text, sizeof text, "out of memory: %" PRId64 " bytes", bytes);
+        int16_t number = device.type == DEVICE_CPU ? PASTA_NO_DEVICE : device.index;
+        pasta_range *e = PASTA_BEGIN_AS(mark, range, number, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+        if (e) {
+            e->name = pasta_intern(text, (size_t)length);
+            e->domain = pasta_intern_z("torch");
+            e->origin = PASTA_ORIGIN_framework;
+            pasta_publish(e);
+        }
+    }
+    THEIRS(out_of_memory_function, OUT_OF_MEMORY)
+    if (call) call(bytes, allocated, reserved, device);
+}
+
+static bool follows_cpu(void) { return followed && pasta_profiling_is_on() && pasta_ring_mine(); }
+
+void *pasta_torch_alloc_cpu(size_t bytes) {
+    THEIRS(alloc_function, ALLOC)
+    void *pointer = call ? call(bytes) : aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (PASTA_LIKELY(pointer != NULL) && follows_cpu())
+        publish(PASTA_EVENT_tensor_alloc, (uint64_t)pointer, bytes, PASTA_ABSENT_U64, PASTA_ABSENT_U64, (c10_device){0, 0});
+    return pointer;
+}
+
+void pasta_torch_free_cpu(void *pointer) {
+    THEIRS(free_function, FREE)
+    /* before: another thread may be given the memory at once */
+    if (pointer && follows_cpu())
+        publish(PASTA_EVENT_tensor_free, (uint64_t)pointer, PASTA_ABSENT_U64, PASTA_ABSENT_U64, PASTA_ABSENT_U64, (c10_device){0, 0});
+    if (call)
+        call(pointer);
+    else
+        free(pointer);
+}

@@ -1,0 +1,214 @@
+"""Operators: nesting, links from gradients, times, launches and memory that arithmetic gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasta.plugins import find_tools
+from pasta.processors.operators import Operators as Follower
+from pasta.testing import Events, run_tool
+from pasta.tool import Result
+
+(Operators,) = find_tools("operators")
+STEP = 1000  # ns between events
+
+
+def row(result: Result, table: str, **wanted: Any) -> dict[str, Any]:
+    """The only row in which these columns have these values."""
+    rows = result.tables[table].rows()
+    (found,) = (each for each in rows if all(each[name] == wanted[name] for name in wanted))
+    return found
+
+
+def test_time_inside_and_of_its_own() -> None:
+    events = Events(step=STEP)
+    for _ in range(3):
+        events.operator("outer")  # 5 steps to its end, 3 of them in the inner ones
+        events.operator("inner", 2)
+        events.operator_end(2)
+        events.operator("inner", 2)
+        events.launch("kernel")
+        events.operator_end(2)
+        events.operator_end(1)
+    result = run_tool(Operators, events)
+    outer, inner = (row(result, "operators", operator=name) for name in ("outer", "inner"))
+    assert (outer["calls"], outer["host_time"], outer["own_time"]) == (3, 18 * STEP, 9 * STEP)
+    assert (inner["calls"], inner["host_time"], inner["own_time"]) == (6, 9 * STEP, 9 * STEP)
+    assert (outer["launches"], inner["launches"]) == (0, 3)
+    assert outer["share"] == inner["share"] == 0.5
+    assert "9 operators, 3 of them outermost, 18.00 us of host time" in result.summary
+    assert "3 launches, 100.00% of them by operators" in result.summary
+
+
+def test_an_operator_inside_itself_counts_once() -> None:
+    events = Events(step=STEP)
+    for depth in (1, 2, 3):
+        events.operator("again", depth)
+    for depth in (3, 2, 1):
+        events.operator_end(depth)
+    again = row(run_tool(Operators, events), "operators", operator="again")
+    assert (again["calls"], again["host_time"], again["own_time"]) == (1, 5 * STEP, 5 * STEP)
+
+
+def test_gradients_belong_to_the_module_and_line_of_the_forward_operator() -> None:
+    events = Events(step=STEP)
+    events.frames(7, ("/venv/site-packages/torch/nn/modules/linear.py", "forward", 3))
+    events.frames(
+        8, ("/venv/site-packages/torch/nn/x.py", "call", 4), ("/my/model.py", "forward", 9)
+    )
+    events.frames(9, ("/my/train.py", "<module>", 5))
+    for step in range(2):
+        events.operator("aten::linear", module="Net.fc (Linear)", stack=8, sequence=step)
+        events.operator("aten::mm", 2, module="Net.fc (Linear)", sequence=step)
+        events.operator_end(2)
+        events.operator_end()
+        # the thread of gradients: the engine's own operator around it has no link
+        events.operator("engine", thread=2, framework_thread=2, stack=9)
+        events.operator(
+            "MmBackward0", 2, thread=2, framework_thread=2, forward_thread=1, scope=1, sequence=step
+        )
+        events.operator("aten::mm", 3, thread=2, framework_thread=2, sequence=1000)
+        ordinal = events.launch("gemm", thread=2)
+        events.complete(ordinal, 10_000_000, 10_000_400)
+        for depth in (3, 2, 1):
+            events.operator_end(depth, thread=2)
+    result = run_tool(Operators, events)
+    backward = row(result, "modules", module="Net.fc (Linear)", phase="backward")
+    assert (backward["calls"], backward["launches"], backward["device_time"]) == (2, 2, 800)
+    forward = row(result, "modules", module="Net.fc (Linear)", phase="forward")
+    assert (forward["calls"], forward["launches"], forward["device_time"]) == (2, 0, None)
+    line = row(result, "lines", line="model.py:9 forward")
+    assert (line["file"], line["launches"]) == ("/my/model.py", 2)
+    assert row(result, "lines", line="train.py:5 <module>")["launches"] == 0
+    assert row(result, "operators", operator="aten::mm", phase="backward")["device_time"] == 800
+
+
+def test_a_line_is_the_frameworks_own_where_there_is_no_other() -> None:
+    events = Events()
+    events.frames(1, ("/venv/lib/python3/dist-packages/torch/nn/init.py", "ones_", 2))
+    events.operator("aten::fill_", stack=1)
+    events.operator_end()
+    assert row(run_tool(Operators, events), "lines", line="init.py:2 ones_")["calls"] == 1
+
+
+def test_steps_of_optimizers() -> None:
+    events = Events()
+    for name in ("aten::mul", "aten::add"):
+        if name == "aten::add":
+            events.push("Optimizer.step#SGD.step", domain="torch")
+        events.operator(name)
+        events.operator_end()
+    events.pop(domain="torch")
+    result = run_tool(Operators, events)
+    assert [row["phase"] for row in result.tables["operators"].rows()] == ["forward", "optimizer"]
+
+
+def test_memory_and_launches_outside_of_operators() -> None:
+    events = Events()
+    events.operator("aten::empty", thread=5)
+    events.tensor_alloc(0x1000, 512, thread=5)
+    events.tensor_alloc(0x2000, 100, thread=6)
+    events.launch("kernel", thread=6)
+    events.operator_end(thread=5)
+    events.launch("kernel", thread=5)
+    result = run_tool(Operators, events)
+    assert row(result, "operators", operator="aten::empty")["allocated"] == 512
+    nowhere = row(result, "operators", operator="(no operator)")
+    assert (nowhere["allocated"], nowhere["launches"]) == (100, 2)
+    assert "0.00% of them by operators" in result.summary
+
+
+def test_lost_begins_and_ends() -> None:
+    events = Events(step=STEP)
+    events.operator_end(4)  # never begun
+    events.operator("deep", 3)  # two begins around it were lost
+    events.operator_end(3)
+    events.operator("first", 1)
+    events.operator("second", 1)  # the first one's end was lost
+    events.operator_end(1)
+    events.operator("endless", 1)
+    result = run_tool(Operators, events)
+    for name, time in (("deep", STEP), ("first", 0), ("second", STEP), ("endless", 0)):
+        assert row(result, "operators", operator=name)["host_time"] == time
+
+
+def test_nothing_was_seen() -> None:
+    assert run_tool(Operators, Events()).summary.startswith("no operator of a framework was seen")
+
+
+# ---- against a model --------------------------------------------------------------------------
+
+
+def model(
+    calls: list[tuple[int, str, int]],
+) -> tuple[Events, dict[tuple[str, ...], int], list[Any]]:
+    """Events of calls and returns, calls by path, and the path open at each of some records."""
+    events, counts = Events(), {}
+    opened: dict[int, list[str]] = {}
+    paths = []
+    for thread, name, ends in calls:
+        stack = opened.setdefault(thread, [])
+        stack.append(name)
+        counts[tuple(stack)] = counts.get(tuple(stack), 0) + 1
+        events.operator(name, len(stack), thread=thread)
+        events.launch("kernel", thread=thread)
+        paths.append(tuple(stack))
+        for _ in range(min(ends, len(stack))):
+            events.operator_end(len(stack), thread=thread)
+            stack.pop()
+    return events, counts, paths
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.sampled_from("abc"), st.integers(0, 3)), max_size=60),
+    st.lists(st.integers(1, 200), max_size=5),
+)
+def test_the_tree_is_that_of_the_calls(calls: list[Any], splits: list[int]) -> None:
+    events, counts, paths = model(calls)
+    follower = Follower()
+    found: list[int] = []
+    for batch in events.batches([each for each in splits if each < len(events)]):
+        follower.feed(batch)
+        found += follower.at(batch["kernel_launch"]).tolist()
+    nodes = follower.nodes
+
+    def path(node: int) -> tuple[str, ...]:
+        if not node:
+            return ()
+        return (*path(int(nodes["parent"][node])), events.strings[int(nodes["name"][node])])
+
+    assert {path(node): int(nodes["calls"][node]) for node in range(1, len(nodes))} == counts
+    assert [path(node) for node in found] == paths
+
+
+def test_ten_thousand_contexts() -> None:
+    events = Events()
+    for number in range(10_000):
+        events.operator("op", stack=number + 1)
+        events.operator_end()
+    follower = Follower()
+    for batch in events.batches(range(0, 20_000, 500)):
+        follower.feed(batch)
+    assert len(follower.nodes) == 10_001
+    assert (np.asarray(follower.nodes["calls"][1:]) == 1).all()
+    assert len(set(follower.nodes["stack"].tolist())) == 10_001
+
+
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_within_and_first_of(chosen: int) -> None:
+    events = Events()
+    for depth, name in ((1, "a"), (2, "b"), (3, "a"), (4, "c")):
+        events.operator(name, depth)
+    follower = Follower()
+    follower.feed(events.batch())
+    names = [events.strings[int(name)] for name in follower.nodes["name"]]
+    of = np.asarray([name == "ab"[chosen] for name in names])
+    assert follower.within(of).tolist() == [False, chosen == 0, True, True, True]
+    codes = np.asarray([0, 1, 2, 1, 3])
+    assert follower.first_of(codes).tolist() == [True, True, True, False, True]

@@ -1,0 +1,215 @@
+"""Where a framework's operators spend time, launch kernels and allocate memory: by operator, module
+and Python line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.processors.codes import grown
+from pasta.processors.correlate import OPTIMIZER_STEP, LaunchWindow
+from pasta.table import Table, Unit, absent_where, formatted, shares
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: What is counted for each operator, in the operators called from it too or not.
+_COUNTS = ("launches", "device_time", "allocated", "allocations")
+_UNITS: dict[str, Unit] = {
+    "host_time": "ns",
+    "own_time": "ns",
+    "device_time": "ns",
+    "allocated": "bytes",
+    "share": "share",
+}
+_NOWHERE = "(no operator)"
+
+
+class Operators(Tool):
+    """Host time, launches, device time and memory by operator, module and Python line."""
+
+    needs_operators = True
+    needs_ranges = True
+    top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
+
+    def start(self) -> None:
+        self.counts = {name: np.zeros(1024, np.int64) for name in _COUNTS}
+        self.steps = np.zeros(1024, bool)  # nodes that an optimizer's step called
+        self.window = LaunchWindow()
+        self.launches = 0
+
+    def _add(self, name: str, nodes: NDArray[Any], amounts: NDArray[Any] | None = None) -> None:
+        self.counts[name] = grown(self.counts[name], len(self.context.operators.nodes))
+        length = len(self.counts[name])
+        if amounts is None:
+            self.counts[name] += np.bincount(nodes, minlength=length)
+        else:
+            np.add.at(self.counts[name], nodes, amounts)
+
+    def on_operators(self, operators: NDArray[Any]) -> None:
+        from pasta import abi
+
+        outer = operators[operators["kind"] == abi.KINDS["operator_begin"]]
+        outer = outer[outer["depth"] == 1]
+        self.steps = grown(self.steps, len(self.context.operators.nodes))
+        of_step = self.context.ranges.within(outer, OPTIMIZER_STEP, self.context.strings)
+        self.steps[self.context.operators.at(outer[of_step])] = True
+
+    def on_launches(self, launches: NDArray[Any]) -> None:
+        nodes = self.context.operators.at(launches)
+        self.launches += len(nodes)
+        self._add("launches", nodes)
+        self.window.put(launches["ordinal"], nodes + 1)
+
+    def on_completions(self, completions: NDArray[Any]) -> None:
+        nodes = self.window.get(completions["ordinal"]) - 1
+        start, end = completions["start"], completions["end"]
+        good = (nodes >= 0) & (end >= start) & (end != np.iinfo(np.uint64).max)
+        self._add("device_time", nodes[good], (end[good] - start[good]).astype(np.int64))
+
+    def on_tensors(self, tensors: NDArray[Any]) -> None:
+        from pasta import abi
+
+        new = tensors[tensors["kind"] == abi.KINDS["tensor_alloc"]]
+        nodes = self.context.operators.at(new)
+        self._add("allocations", nodes)
+        self._add("allocated", nodes, new["bytes"].astype(np.int64))
+
+    def result(self) -> Result:
+        tree = _Tree(self)
+        tables = {
+            "operators": tree.by_operator(),
+            "modules": tree.by_module(),
+            "lines": tree.by_line(),
+        }
+        return Result(summary=self._summary(tree), tables=tables)
+
+    def _summary(self, tree: _Tree) -> str:
+        calls = int(tree.nodes["calls"].sum())
+        if not calls:
+            return (
+                "no operator of a framework was seen: "
+                "PyTorch is followed in programs that import it after they were started"
+            )
+        outer = tree.nodes["parent"] == 0
+        parts = [
+            f"{calls:,} operators, {int(tree.nodes['calls'][outer].sum()):,} of them outermost,"
+            f" {formatted(int(tree.nodes['own'].sum()), 'ns')} of host time"
+        ]
+        if self.launches:
+            share = 1 - int(tree.counts["launches"][0]) / self.launches
+            parts.append(f"{self.launches:,} launches, {share:.2%} of them by operators")
+        allocated = int(tree.counts["allocated"].sum())
+        if allocated:
+            parts.append(f"{formatted(allocated, 'bytes')} allocated")
+        return "; ".join(parts)
+
+
+class _Tree:
+    """The nodes of a run, with what was counted for each."""
+
+    def __init__(self, tool: Operators) -> None:
+        from pasta.processors.operators import BACKWARD
+
+        self.context, self.top = tool.context, tool.top
+        self.operators = tool.context.operators
+        self.nodes = self.operators.nodes
+        length = len(self.nodes)
+        self.counts = {name: grown(each, length)[:length] for name, each in tool.counts.items()}
+        backward = self.operators.within(
+            (self.nodes["scope"] == BACKWARD) | (self.nodes["forward"] != 0)
+        )
+        step = self.operators.within(grown(tool.steps, length)[:length])
+        phases = np.where(step, "optimizer", np.where(backward, "backward", "forward"))
+        self.phases = phases.tolist()
+
+    def grouped(
+        self, keys: list[Any], columns: Callable[[list[Any]], dict[str, Any]], title: str
+    ) -> Table:
+        """A row for each key that nodes have, by own time and what operators count themselves."""
+        codes: dict[Any, int] = {}
+        code = np.asarray([codes.setdefault(key, len(codes)) for key in keys], np.int64)
+        nodes = self.nodes
+
+        def summed(values: NDArray[Any], chosen: NDArray[Any] | slice = slice(None)) -> Any:
+            sums = np.zeros(len(codes), np.int64)
+            np.add.at(sums, code[chosen], values[chosen])
+            return sums
+
+        # what is called from the same key is in it already
+        outer = self.operators.first_of(code)
+        counted = {name: summed(values) for name, values in self.counts.items()}
+        own = summed(nodes["own"])
+        weight = counted["device_time"] if counted["device_time"].any() else own
+        calls = summed(nodes["calls"], outer)
+        order = np.lexsort((-own, -weight))
+        something = calls + sum(counted.values()) > 0
+        order = order[something[order]]
+        rows = list(codes)
+        untimed = counted["device_time"] == 0
+        found = {
+            **columns([rows[at] for at in order.tolist()]),
+            "calls": calls[order],
+            "own_time": own[order],
+            "host_time": summed(nodes["total"], outer)[order],
+            "launches": counted["launches"][order],
+            "device_time": absent_where(counted["device_time"][order], untimed[order]),
+            "allocations": counted["allocations"][order],
+            "allocated": counted["allocated"][order],
+            "share": shares(weight, weight.sum())[order],
+        }
+        hidden = {"allocations", "file"} & set(found) | {
+            name for name in ("launches", "device_time", "allocated") if not counted[name].any()
+        }
+        return Table(
+            found,
+            units=_UNITS,
+            labels={
+                "own_time": "own host time",
+                "host_time": "with operators inside",
+                "share": "of device time" if counted["device_time"].any() else "of own host time",
+            },
+            title=title,
+            shown=self.top,
+            hidden=frozenset(hidden),
+        )
+
+    def by_operator(self) -> Table:
+        names = self.context.strings.many(self.nodes["name"])
+        names[0] = _NOWHERE
+        return self.grouped(
+            list(zip(names, self.phases, strict=True)),
+            lambda rows: {
+                "operator": [name for name, _ in rows],
+                "phase": [phase for _, phase in rows],
+            },
+            "Operators",
+        )
+
+    def by_module(self) -> Table:
+        texts = self.context.strings
+        modules = [texts[id] if id else "" for id in self.operators.of_forward("module").tolist()]
+        return self.grouped(
+            list(zip(modules, self.phases, strict=True)),
+            lambda rows: {
+                "module": [module or "(no module)" for module, _ in rows],
+                "phase": [phase for _, phase in rows],
+            },
+            "Modules",
+        )
+
+    def by_line(self) -> Table:
+        stacks = self.operators.of_forward("stack").tolist()
+        frames = {
+            stack: self.context.stacks.line(stack, self.context.strings) for stack in set(stacks)
+        }
+        return self.grouped(
+            [frames[stack] for stack in stacks],
+            lambda rows: {
+                "line": [str(row) if row else "(no Python line)" for row in rows],
+                "file": [row.file if row else None for row in rows],
+            },
+            "Python lines",
+        )

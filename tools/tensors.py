@@ -1,0 +1,325 @@
+"""Tensors of a framework: what is live at the peak and what for, who made it, how long it lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.table import Table, Unit, absent_where, formatted, shares
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.processors.batch import Batch
+
+_ABSENT = 0xFFFF_FFFF_FFFF_FFFF
+_UNITS: dict[str, Unit] = {
+    "bytes": "bytes",
+    "storage": "bytes",
+    "rounding": "bytes",
+    "at_peak": "bytes",
+    "allocated": "bytes",
+    "share": "share",
+    "lifetime": "ns",
+    "time": "ns",
+}
+#: What is known of a tensor when it is freed, or at the end.
+_KNOWN = (
+    "device",
+    "category",
+    "node",
+    "shape",
+    "dtype",
+    "name",
+    "bytes",
+    "storage",
+    "reads",
+    "time",
+)
+#: Of which one row of the patterns is made.
+_PATTERN = ("device", "category", "node", "shape", "dtype")
+
+
+@dataclass
+class _Device:
+    """Live bytes of tensors on a device, and the tensors that were live at their peak."""
+
+    live: int = 0
+    peak: int = 0
+    peak_time: int = 0
+    reserved: int = 0  # of the allocator when the peak was reached; 0: not told
+    freed: list[NDArray[Any]] = field(default_factory=list)  # of those live at the peak
+
+
+class Tensors(Tool):
+    """What tensors are live at the peak, by category, operator, module and line; lifetimes."""
+
+    needs_tensors = True
+    top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
+
+    def start(self) -> None:
+        self.devices: dict[int, _Device] = {}
+        self.at_peak = np.zeros(1024, bool)  # by object
+        self.patterns: dict[tuple[int, ...], list[int]] = {}  # count, bytes, lifetime, reads
+        self.allocations = 0
+
+    def on_tensors(self, tensors: NDArray[Any]) -> None:
+        """The hook that has allocators followed; `on_batch` does the work."""
+
+    def on_batch(self, batch: Batch) -> None:
+        from pasta.processors.codes import grown
+        from pasta.processors.objects import TENSOR
+
+        objects = self.context.objects
+        rows, changes = objects.rows, objects.changes
+        changes = changes[rows["layer"][changes["object"]] == TENSOR]
+        if not len(changes):
+            return
+        self.at_peak = grown(self.at_peak, len(rows))
+        self.allocations += int((changes["sign"] > 0).sum())
+        device_of = rows["device"][changes["object"]]
+        for number in np.unique(device_of).tolist():
+            self._follow(number, changes[device_of == number], batch)
+        freed = changes[changes["sign"] < 0]
+        if len(freed):
+            self._finish(freed["object"], freed["time"])
+
+    def _follow(self, number: int, changes: NDArray[Any], batch: Batch) -> None:
+        """Finds a device's peak, and what is live then."""
+        rows = self.context.objects.rows
+        device = self.devices.setdefault(number, _Device())
+        ids, sign = changes["object"], changes["sign"].astype(np.int64)
+        levels = device.live + np.cumsum(rows["bytes"][ids].astype(np.int64) * sign)
+        highest = int(levels.argmax())
+        device.live = int(levels[-1])
+        if levels[highest] <= device.peak:
+            return
+        device.peak, device.peak_time = int(levels[highest]), int(changes["time"][highest])
+        device.reserved = self._reserved(number, int(changes["index"][highest]), batch)
+        device.freed = []
+        before = self.context.objects.live()
+        mine = (rows["device"][before] == number) & (rows["layer"][before] == _tensor_layer())
+        # live at the end of the batch, without what came after the peak, with what went after it
+        later, since = ids[highest + 1 :], sign[highest + 1 :]
+        self.at_peak[: len(rows)][rows["device"] == number] = False
+        self.at_peak[before[mine]] = True
+        self.at_peak[later[since < 0]] = True
+        self.at_peak[later[since > 0]] = False
+
+    def _reserved(self, number: int, index: int, batch: Batch) -> int:
+        """Bytes that a device's allocator held when the allocation of this index was made."""
+        records = batch["tensor_alloc"]
+        found = records["reserved"][(records["index"] == index) & (records["device"] == number)]
+        return int(found[0]) if len(found) and int(found[0]) != _ABSENT else 0
+
+    def _known(self, ids: NDArray[Any]) -> NDArray[Any]:
+        rows, told = self.context.objects.rows[ids], self.context.tensors.rows[ids]
+        known = np.zeros(len(ids), [(name, "i8") for name in _KNOWN])
+        for name in ("node", "shape", "dtype", "name", "storage", "reads"):
+            known[name] = told[name]
+        known["device"], known["bytes"], known["time"] = (
+            rows["device"],
+            rows["bytes"],
+            rows["alloc_time"],
+        )
+        known["category"] = self.context.tensors.category(ids)
+        return known
+
+    def _finish(self, ids: NDArray[Any], times: NDArray[Any]) -> None:
+        known = self._known(ids)
+        for number in np.unique(known["device"]).tolist():
+            mine = self.at_peak[ids] & (known["device"] == number)
+            if mine.any():
+                self.devices[number].freed.append(known[mine])
+        self.at_peak[ids] = False
+        self._add_patterns(known, times.astype(np.int64) - known["time"])
+
+    def _add_patterns(self, known: NDArray[Any], lifetimes: NDArray[Any]) -> None:
+        keys = np.stack([known[name] for name in _PATTERN], axis=1)
+        distinct, codes = np.unique(keys, axis=0, return_inverse=True)
+        codes = codes.reshape(-1)
+        amounts = (np.ones(len(known)), known["bytes"], np.maximum(lifetimes, 0), known["reads"])
+        sums = [np.bincount(codes, weights=each, minlength=len(distinct)) for each in amounts]
+        for key, *values in zip(distinct.tolist(), *(each.tolist() for each in sums), strict=True):
+            found = self.patterns.setdefault(tuple(key), [0, 0, 0, 0])
+            for at, value in enumerate(values):
+                found[at] += int(value)
+
+    def result(self) -> Result:
+        live = self.context.objects.live()
+        live = live[self.context.objects.rows["layer"][live] == _tensor_layer()]
+        known = self._known(live)
+        end = int(known["time"].max()) if len(known) else 0
+        self._add_patterns(known, end - known["time"])
+        peaks = {}
+        for number, device in sorted(self.devices.items()):
+            mine = self.at_peak[live] & (known["device"] == number)
+            peaks[number] = np.concatenate([*device.freed, known[mine]])
+        named = _Names(self)
+        return Result(
+            summary=self._summary(peaks),
+            tables={
+                "categories": self._categories(peaks),
+                "peak": self._peak(peaks, named),
+                "patterns": self._patterns(named),
+            },
+        )
+
+    def _summary(self, peaks: dict[int, NDArray[Any]]) -> str:
+        parts = []
+        for number, device in sorted(self.devices.items()):
+            where = "host" if number < 0 else f"device {number}"
+            when = formatted(device.peak_time - self.context.run.start_time, "ns")
+            peak = formatted(device.peak, "bytes")
+            text = f"{where}: peak of {peak} in {len(peaks[number]):,} tensors at {when}"
+            if device.reserved:
+                text += f", {formatted(device.reserved, 'bytes')} reserved by the allocator"
+            parts.append(text)
+        return "; ".join(parts) or (
+            "no tensor of a framework was seen: "
+            "PyTorch is followed in programs that import it after they were started"
+        )
+
+    def _hidden(self, *columns: str) -> frozenset[str]:
+        """Columns that the text report has no room for; the device too where there is one."""
+        return frozenset(columns) | ({"device"} if len(self.devices) == 1 else set())
+
+    def _categories(self, peaks: dict[int, NDArray[Any]]) -> Table:
+        from pasta.processors.tensors import CATEGORIES
+
+        totals: dict[tuple[int, int], list[int]] = {}
+        for (number, category, *_), (count, bytes, _, _) in self.patterns.items():
+            found = totals.setdefault((number, category), [0, 0])
+            found[0] += count
+            found[1] += bytes
+        rows = []
+        for (number, category), (count, bytes) in totals.items():
+            peak = peaks.get(number, np.zeros(0, [(name, "i8") for name in _KNOWN]))
+            mine = peak[peak["category"] == category]
+            live, told = mine["bytes"], mine["storage"]
+            rounding = int((live - np.where(told, told, live)).sum())
+            name = CATEGORIES[category]
+            rows.append((number, name, len(mine), int(live.sum()), rounding, count, bytes))
+        rows.sort(key=lambda row: (row[0], -row[3], row[1]))
+        columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[]] * 7
+        whole = {number: max(1, device.peak) for number, device in self.devices.items()}
+        return _table(
+            {
+                "device": [None if number < 0 else number for number in columns[0]],
+                "category": columns[1],
+                "tensors": columns[2],
+                "at_peak": columns[3],
+                "share": [
+                    bytes / whole[number]
+                    for number, bytes in zip(columns[0], columns[3], strict=True)
+                ],
+                "rounding": columns[4],
+                "allocations": columns[5],
+                "allocated": columns[6],
+            },
+            labels={
+                "tensors": "tensors at the peak",
+                "share": "of the peak",
+                "rounding": "of that, rounding",
+                "allocations": "allocations in all",
+            },
+            title="Categories of tensors",
+            shown=self.top,
+            hidden=self._hidden(),
+        )
+
+    def _peak(self, peaks: dict[int, NDArray[Any]], named: _Names) -> Table:
+        known = np.concatenate([np.zeros(0, [(name, "i8") for name in _KNOWN]), *peaks.values()])
+        known = known[np.argsort(-known["bytes"], kind="stable")]
+        whole = np.asarray(
+            [self.devices[int(each)].peak for each in known["device"].tolist()], np.int64
+        )
+        return _table(
+            {
+                **named.columns(known),
+                "name": named.texts(known["name"]),
+                "bytes": known["bytes"],
+                "share": known["bytes"] / np.maximum(whole, 1),
+                "storage": absent_where(known["storage"], known["storage"] == 0),
+                "reads": known["reads"],
+                "time": np.maximum(known["time"] - self.context.run.start_time, 0),
+            },
+            labels={
+                "share": "of the peak",
+                "time": "allocated at",
+                "reads": "operators that read it",
+            },
+            title="Live at the peak",
+            shown=self.top,
+            hidden=self._hidden("storage", "reads", "time", "dtype", "file", "name"),
+        )
+
+    def _patterns(self, named: _Names) -> Table:
+        keys = np.asarray(list(self.patterns), np.int64).reshape(-1, len(_PATTERN))
+        amounts = np.asarray(list(self.patterns.values()), np.int64).reshape(-1, 4)
+        order = np.argsort(-amounts[:, 1], kind="stable")
+        keys, amounts = keys[order], amounts[order]
+        known = np.zeros(len(keys), [(name, "i8") for name in _PATTERN])
+        for at, name in enumerate(_PATTERN):
+            known[name] = keys[:, at]
+        count = np.maximum(amounts[:, 0], 1)
+        return _table(
+            {
+                **named.columns(known),
+                "allocations": amounts[:, 0],
+                "bytes": amounts[:, 1],
+                "share": shares(amounts[:, 1], amounts[:, 1].sum()),
+                "lifetime": amounts[:, 2] / count,
+                "reads": amounts[:, 3] / count,
+            },
+            labels={"share": "of all bytes", "lifetime": "mean lifetime", "reads": "reads of each"},
+            title="Allocations",
+            shown=self.top,
+            hidden=self._hidden("dtype", "reads", "file"),
+        )
+
+
+class _Names:
+    """Who made tensors, and what they look like, in words."""
+
+    def __init__(self, tool: Tensors) -> None:
+        self.context = tool.context
+        operators = tool.context.operators
+        self.names = operators.nodes["name"]
+        self.modules, self.stacks = operators.of_forward("module"), operators.of_forward("stack")
+
+    def texts(self, ids: NDArray[Any]) -> list[str | None]:
+        return [self.context.strings[id] if id else None for id in ids.tolist()]
+
+    def columns(self, known: NDArray[Any]) -> dict[str, Any]:
+        from pasta.processors.tensors import CATEGORIES
+
+        nodes = known["node"]
+        frames = {
+            stack: self.context.stacks.line(stack, self.context.strings)
+            for stack in np.unique(self.stacks[nodes]).tolist()
+        }
+        lines = [frames[stack] for stack in self.stacks[nodes].tolist()]
+        return {
+            "device": absent_where(known["device"], known["device"] < 0),
+            "category": [CATEGORIES[each] for each in known["category"].tolist()],
+            "shape": self.texts(known["shape"]),
+            "dtype": self.texts(known["dtype"]),
+            "operator": self.texts(self.names[nodes]),
+            "module": self.texts(self.modules[nodes]),
+            "line": [None if line is None else str(line) for line in lines],
+            "file": [None if line is None else line.file for line in lines],
+        }
+
+
+def _table(columns: dict[str, Any], **arguments: Any) -> Table:
+    units = {name: unit for name, unit in _UNITS.items() if name in columns}
+    return Table(columns, units=units, **arguments)
+
+
+def _tensor_layer() -> int:
+    from pasta.processors.objects import TENSOR
+
+    return TENSOR
