@@ -25,8 +25,9 @@ namespace {
 const pasta_framework *pasta;
 
 struct {
-    bool operators, tensors, stacks;
-    int frames;
+    bool operators, tensors;
+    uint32_t frames;                // 0: no stacks, and no modules
+    PyObject *module_call, *namer;  // code of nn.Module.__call__; None: no modules
     at::CallbackHandle handle;
     bool added, enabled;
     uint32_t generation;
@@ -62,7 +63,7 @@ std::atomic<uint32_t> last_stack;
 
 struct Frame {
     PyCodeObject *code;
-    int line;
+    int instruction, line;
 };
 
 uint32_t interned(PyObject *text) {
@@ -87,51 +88,179 @@ void tell_frames(uint32_t id, const Frame *frames, uint32_t count) {
     }
 }
 
-// With the interpreter lock.  0 where the table is full.
-uint32_t stack_id(uint64_t hash, const Frame *frames, uint32_t count) {
+Stack *find_stack(uint64_t hash) {
     for (size_t probe = 0; probe < 64; probe++) {
         Stack &entry = stacks[(hash + probe) % STACKS];
         uint64_t known = entry.hash.load(std::memory_order_relaxed);
-        if (known == hash) return entry.id.load(std::memory_order_relaxed);
-        if (known) continue;
-        for (uint32_t depth = 0; depth < count; depth++) Py_INCREF(frames[depth].code);
-        uint32_t id = ++last_stack;
-        tell_frames(id, frames, count);
-        entry.id.store(id, std::memory_order_relaxed);
-        entry.hash.store(hash, std::memory_order_relaxed);
-        return id;
+        if (known == hash || !known) return &entry;
     }
-    return 0;
+    return nullptr; // the table is full
 }
 
-// The innermost frames of this thread, or 0 where it runs no Python.
-uint32_t gather_stack() {
-    if (!PyGILState_GetThisThreadState() || !Py_IsInitialized()) return 0;
+// What a frame was when it was looked at: its line costs more than all else, so a known stack asks for none.
+int instruction_of(PyFrameObject *frame) {
+#if PY_VERSION_HEX >= 0x030b0000
+    return PyFrame_GetLasti(frame);
+#else
+    return frame->f_lasti;
+#endif
+}
+
+// A new reference to the first argument of a frame's function, a plain local variable; or NULL.
+PyObject *first_argument(PyFrameObject *frame) {
+#if PY_VERSION_HEX >= 0x030c0000
+    PyObject *self = PyFrame_GetVarString(frame, "self");
+    if (!self) PyErr_Clear();
+    return self;
+#elif PY_VERSION_HEX >= 0x030b0000
+    // As 3.11 lays frames out, which it has no call for; its structures do not change any more.
+    struct Inner {
+        void *function, *globals, *builtins, *locals, *code, *object, *previous, *instruction;
+        int top;
+        bool is_entry;
+        char owner;
+        PyObject *locals_and_stack[1];
+    };
+    struct Outer {
+        PyObject head;
+        PyFrameObject *back;
+        Inner *inner;
+    };
+    PyObject *self = reinterpret_cast<Outer *>(frame)->inner->locals_and_stack[0];
+    Py_XINCREF(self);
+    return self;
+#else
+    PyObject *self = frame->f_localsplus[0];
+    Py_XINCREF(self);
+    return self;
+#endif
+}
+
+// ---- modules ----
+
+// The module that runs is `self` of the innermost frame of nn.Module.__call__: nothing is hooked, so that
+// calls, tracebacks and torch.compile are as without us.  Paths are made in Python, once for each module.
+struct ModuleName {
+    PyObject *reference; // weak: another object may come to lie at the same address
+    uint32_t id;
+    uint64_t told; // seconds when its parameters were told, where it is the outermost
+};
+constexpr size_t MODULES = 1 << 14;
+ModuleName modules[MODULES]; // by address, with the interpreter lock
+
+ModuleName *find_module(PyObject *module) {
+    uint64_t hash = mix(1, reinterpret_cast<uint64_t>(module));
+    for (size_t probe = 0; probe < 64; probe++) {
+        ModuleName &entry = modules[(hash + probe) % MODULES];
+        if (!entry.reference) return &entry;
+        if (PyWeakref_GET_OBJECT(entry.reference) == module) return &entry;
+    }
+    return nullptr;
+}
+
+// Called by Python, for all modules of a tree at once.
+void name_module(PyObject *module, uint32_t id) {
+    ModuleName *entry = find_module(module);
+    if (!entry || entry->reference) return;
+    entry->reference = PyWeakref_NewRef(module, nullptr);
+    entry->id = id;
+    entry->told = 0;
+    if (!entry->reference) PyErr_Clear();
+}
+
+uint64_t seconds() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return static_cast<uint64_t>(now.tv_sec) + 1;
+}
+
+// String id of a module's path.  Python names those that are not known, and once a second has a look whether
+// the parameters of the outermost have moved.
+uint32_t module_id(PyObject *innermost, PyObject *outermost) {
+    static bool naming; // the namer's own operators, if it had any
+    ModuleName *entry = find_module(innermost), *root = find_module(outermost);
+    if (!entry || !root || naming) return 0;
+    uint64_t now = seconds();
+    if (!entry->reference || (root->reference && root->told != now)) {
+        naming = true;
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        PyObject *done = PyObject_CallFunctionObjArgs(options.namer, innermost, outermost, nullptr);
+        if (!done) {
+            bool interrupted = PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
+            PyErr_Clear();
+            if (interrupted) PyErr_SetInterrupt(); // it was the program's
+        }
+        Py_XDECREF(done);
+        PyErr_Restore(type, value, traceback);
+        naming = false;
+        if (root->reference) root->told = now;
+    }
+    return entry->reference ? entry->id : 0;
+}
+
+// ---- what runs ----
+
+struct Running {
+    uint32_t stack = 0, module = 0;
+};
+
+// The frames of this thread, and the module that they are in; nothing where it runs no Python.
+Running gather() {
+    Running running;
+    if (!PyGILState_GetThisThreadState() || !Py_IsInitialized()) return running;
     PyGILState_STATE state = PyGILState_Ensure();
+    PyFrameObject *held[DEEPEST];
     Frame frames[DEEPEST];
-    uint32_t count = 0, most = static_cast<uint32_t>(options.frames);
+    uint32_t count = 0;
     uint64_t hash = 1;
+    PyObject *innermost = nullptr, *outermost = nullptr;
     PyFrameObject *frame = PyEval_GetFrame();
     Py_XINCREF(frame);
-    while (frame && count < most) {
+    for (; frame && count < DEEPEST; frame = PyFrame_GetBack(frame)) {
         PyCodeObject *code = PyFrame_GetCode(frame);
-        int line = PyFrame_GetLineNumber(frame);
-        frames[count++] = {code, line};
-        hash = mix(mix(hash, reinterpret_cast<uint64_t>(code)), static_cast<uint64_t>(line));
-        PyFrameObject *back = PyFrame_GetBack(frame);
-        Py_DECREF(frame);
-        frame = back;
+        Frame &mine = frames[count];
+        held[count++] = frame;
+        mine = {code, instruction_of(frame), 0};
+        if (count <= options.frames)
+            hash = mix(mix(hash, reinterpret_cast<uint64_t>(code)), static_cast<uint64_t>(mine.instruction));
+        if (reinterpret_cast<PyObject *>(code) != options.module_call) continue;
+        PyObject *self = first_argument(frame);
+        if (!self) continue;
+        if (!innermost) {
+            innermost = self;
+            Py_INCREF(self);
+        }
+        Py_XDECREF(outermost);
+        outermost = self;
     }
     Py_XDECREF(frame);
-    uint32_t id = count ? stack_id(hash ? hash : 1, frames, count) : 0;
-    for (uint32_t i = 0; i < count; i++) Py_DECREF(frames[i].code);
+    if (innermost) running.module = module_id(innermost, outermost);
+    Py_XDECREF(innermost);
+    Py_XDECREF(outermost);
+    Stack *known = count ? find_stack(hash ? hash : 1) : nullptr;
+    if (known && !known->hash.load(std::memory_order_relaxed)) {
+        uint32_t told = std::min(count, options.frames);
+        for (uint32_t depth = 0; depth < told; depth++) {
+            Py_INCREF(frames[depth].code);
+            frames[depth].line = PyFrame_GetLineNumber(held[depth]);
+        }
+        known->id.store(++last_stack, std::memory_order_relaxed);
+        tell_frames(known->id, frames, told);
+        known->hash.store(hash ? hash : 1, std::memory_order_relaxed);
+    }
+    if (known) running.stack = known->id.load(std::memory_order_relaxed);
+    for (uint32_t i = 0; i < count; i++) {
+        Py_DECREF(frames[i].code);
+        Py_DECREF(held[i]);
+    }
     PyGILState_Release(state);
-    return id;
+    return running;
 }
 
 // ---- threads ----
 
-constexpr uint32_t TENSORS = 1 << 13, NAMES = 1 << 9, MODULES = 64;
+constexpr uint32_t TENSORS = 1 << 13, NAMES = 1 << 9;
 struct Name {
     uint32_t id;
     char text[60]; // ends with NUL
@@ -143,7 +272,7 @@ struct Caches {
 
 struct Thread {
     uint32_t depth = 0, framework_thread = 0, generation = UINT32_MAX;
-    uint32_t modules[MODULES], module_depth = 0;
+    uint32_t module = 0; // of the outermost operator
     uint32_t *stack = nullptr;
     Caches *caches = nullptr;
     ~Thread() { delete caches; }
@@ -152,17 +281,13 @@ thread_local Thread thread;
 
 // The parent's ids mean nothing in the child's ring.
 void renew() {
-    thread.depth = thread.module_depth = 0;
+    thread.depth = thread.module = 0;
     thread.generation = options.generation;
     thread.framework_thread = static_cast<uint32_t>(at::RecordFunction::currentThreadId());
     thread.stack = pasta->stack();
     *thread.stack = 0;
     delete thread.caches;
     thread.caches = new Caches();
-}
-
-uint32_t module_of_thread() {
-    return thread.module_depth ? thread.modules[thread.module_depth - 1] : 0;
 }
 
 uint32_t name_id(Thread &mine, const char *text) {
@@ -304,7 +429,11 @@ void close_range() {
 }
 
 void start(Thread &mine, const at::RecordFunction &fn) {
-    if (mine.depth++ == 0) *mine.stack = options.stacks ? gather_stack() : 0;
+    if (mine.depth++ == 0) {
+        Running running = options.frames ? gather() : Running();
+        *mine.stack = running.stack;
+        mine.module = running.module;
+    }
     uint32_t ids[16];
     uint16_t count = 0;
     if (options.tensors) {
@@ -316,7 +445,7 @@ void start(Thread &mine, const at::RecordFunction &fn) {
     if (!e) return;
     e->name = name_id(mine, fn.name());
     e->stack = mine.depth == 1 ? *mine.stack : 0;
-    e->module = mine.module_depth ? mine.modules[mine.module_depth - 1] : 0;
+    e->module = mine.module;
     e->sequence = static_cast<uint32_t>(fn.seqNr());
     e->forward_thread = fn.forwardThreadId() ? static_cast<uint16_t>(fn.forwardThreadId()) : UINT16_MAX;
     e->framework_thread = static_cast<uint16_t>(mine.framework_thread);
@@ -385,8 +514,9 @@ void switch_to(bool on) {
 
 PyObject *py_start(PyObject *, PyObject *arguments) {
     const char *version;
-    int operators, tensors, stacks, frames;
-    if (!PyArg_ParseTuple(arguments, "spppi", &version, &operators, &tensors, &stacks, &frames)) return nullptr;
+    int operators, tensors, frames;
+    PyObject *module_call, *namer;
+    if (!PyArg_ParseTuple(arguments, "sppiOO", &version, &operators, &tensors, &frames, &module_call, &namer)) return nullptr;
     if (options.added) Py_RETURN_TRUE;
     pasta_framework_function *find;
     *reinterpret_cast<void **>(&find) = dlsym(RTLD_DEFAULT, PASTA_FRAMEWORK_SYMBOL);
@@ -394,8 +524,11 @@ PyObject *py_start(PyObject *, PyObject *arguments) {
     if (!pasta || !pasta->use("torch", version)) Py_RETURN_FALSE;
     options.operators = operators;
     options.tensors = tensors;
-    options.stacks = stacks;
-    options.frames = frames < 1 ? 1 : frames > static_cast<int>(DEEPEST) ? static_cast<int>(DEEPEST) : frames;
+    options.frames = std::min<uint32_t>(std::max(frames, 0), DEEPEST);
+    Py_INCREF(module_call);
+    options.module_call = module_call;
+    Py_INCREF(namer);
+    options.namer = namer;
     options.generation = pasta->generation();
     if (operators) {
         try {
@@ -416,31 +549,13 @@ PyObject *py_start(PyObject *, PyObject *arguments) {
     Py_RETURN_TRUE;
 }
 
-PyObject *py_intern(PyObject *, PyObject *text) {
-    return PyLong_FromUnsignedLong(interned(text));
-}
-
-PyObject *py_push_module(PyObject *, PyObject *id) {
-    uint32_t module = static_cast<uint32_t>(PyLong_AsUnsignedLong(id));
-    if (thread.generation != options.generation) renew();
-    if (thread.module_depth < MODULES) thread.modules[thread.module_depth++] = module;
+PyObject *py_name_module(PyObject *, PyObject *arguments) {
+    PyObject *module;
+    const char *name;
+    if (!PyArg_ParseTuple(arguments, "Os", &module, &name)) return nullptr;
+    if (is_mine()) name_module(module, intern(name));
     Py_RETURN_NONE;
 }
-
-// With those inside it, which an exception may have left.
-PyObject *py_pop_module(PyObject *, PyObject *id) {
-    uint32_t module = static_cast<uint32_t>(PyLong_AsUnsignedLong(id));
-    for (uint32_t depth = thread.module_depth; depth > 0; depth--)
-        if (thread.modules[depth - 1] == module) {
-            thread.module_depth = depth - 1;
-            break;
-        }
-    Py_RETURN_NONE;
-}
-
-PyObject *py_module_depth(PyObject *, PyObject *) { return PyLong_FromUnsignedLong(thread.module_depth); }
-
-PyObject *py_current_module(PyObject *, PyObject *) { return PyLong_FromUnsignedLong(module_of_thread()); }
 
 PyObject *py_role(PyObject *, PyObject *arguments) {
     unsigned long long address, bytes;
@@ -462,16 +577,12 @@ PyObject *py_role(PyObject *, PyObject *arguments) {
 
 PyMethodDef methods[] = {
     {"start", py_start, METH_VARARGS, nullptr},
-    {"intern", py_intern, METH_O, nullptr},
-    {"push_module", py_push_module, METH_O, nullptr},
-    {"pop_module", py_pop_module, METH_O, nullptr},
-    {"module_depth", py_module_depth, METH_NOARGS, nullptr},
-    {"current_module", py_current_module, METH_NOARGS, nullptr},
+    {"name_module", py_name_module, METH_VARARGS, nullptr},
     {"role", py_role, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "_pasta_torch", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_pasta_torch", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 } // namespace
 
-PyMODINIT_FUNC PyInit__pasta_torch() { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__pasta_torch() { return PyModule_Create(&definition); }

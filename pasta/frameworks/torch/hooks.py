@@ -162,60 +162,40 @@ def _storage_of(tensor):
 
 
 class _Modules:
-    """Tells the path of the module that is running, and what its parameters are."""
+    """Names modules by their paths, and tells what their parameters are."""
 
     PARAMETER, BUFFER = 3, 6  # PASTA_ROLE_*
 
-    def __init__(self, torch, extension):
+    def __init__(self, extension):
         import weakref
 
         self.extension = extension
-        self.reference = weakref.ref
-        self.is_compiling = torch.compiler.is_compiling
-        self.known = {}  # id of a module: reference to it, string id
-        self.told = {}  # id of a root: addresses of its first parameter, and how many there are
-        self.names = {}  # string id: path
+        self.paths = weakref.WeakKeyDictionary()
+        self.told = weakref.WeakKeyDictionary()  # outermost module: where its first parameter was
 
-    def before(self, module, inputs):
-        if self.is_compiling():  # being traced: neither seen nor a break in the graph
-            return
-        known = self.known.get(id(module))
-        if known is None or known[0]() is not module:
-            known = self.name(module)
-        elif not self.extension.module_depth():
-            self.tell_parameters(module)
-        self.extension.push_module(known[1])
+    def __call__(self, module, outermost):
+        """Called where `module` runs, inside `outermost`, and one of them is not known or was told
+        a second ago."""
+        if outermost not in self.paths:
+            self.name(outermost, type(outermost).__name__)
+        if module not in self.paths:  # no other one has registered it
+            inside = self.paths[outermost]
+            self.name(module, "%s/%s" % (inside, type(module).__name__))
+        self.tell_parameters(outermost)
 
-    def after(self, module, inputs, output):
-        if self.is_compiling():
-            return
-        known = self.known.get(id(module))
-        if known is not None:
-            self.extension.pop_module(known[1])
-
-    def name(self, module):
-        current = self.extension.current_module()
-        kind = type(module).__name__
-        # A module that no other one has registered is called from the one around it.
-        root = "%s/%s" % (self.names.get(current, "?"), kind) if current else kind
-        for path, each in module.named_modules():
-            name = "%s.%s" % (root, path) if path else root
-            text = name if each is module else "%s (%s)" % (name, type(each).__name__)
-            string = self.extension.intern(text)
-            self.names[string] = name
-            self.known[id(each)] = self.reference(each), string
-        self.tell_parameters(module)
-        return self.known[id(module)]
+    def name(self, root, name):
+        for path, module in root.named_modules():
+            if module not in self.paths:
+                self.paths[module] = "%s.%s" % (name, path) if path else name
+                kind = " (%s)" % type(module).__name__ if path else ""
+                self.extension.name_module(module, self.paths[module] + kind)
 
     def tell_parameters(self, root):
-        parameters = list(root._parameters.values()) or next(
-            (list(each._parameters.values()) for each in root.modules() if each._parameters), []
-        )
-        first = next((each for each in parameters if each is not None), None)
-        mark = 0 if first is None else _storage_of(first)[0]
-        if self.told.get(id(root)) == mark:
+        first = next(root.parameters(), None)
+        where = 0 if first is None else _storage_of(first)[0]
+        if self.told.get(root) == where:
             return
-        self.told[id(root)] = mark
+        self.told[root] = where
         for role, named in (
             (self.PARAMETER, root.named_parameters()), (self.BUFFER, root.named_buffers()),
         ):  # fmt: skip
@@ -223,13 +203,6 @@ class _Modules:
                 address, bytes, device = _storage_of(tensor)
                 if address:
                     self.extension.role(address, bytes, device, role, name)
-
-
-def _follow_modules(torch, extension):
-    modules = _Modules(torch, extension)
-    hooks = torch.nn.modules.module
-    hooks.register_module_forward_pre_hook(modules.before)
-    hooks.register_module_forward_hook(modules.after, always_call=True)
 
 
 # ---- optimizers ------------------------------------------------------------------------------
@@ -241,21 +214,45 @@ class _Optimizers:
     PARAMETER, STATE = 3, 5  # PASTA_ROLE_*
 
     def __init__(self, torch, extension):
+        import weakref
+
         self.tensor, self.extension = torch.Tensor, extension
-        self.told = {}  # id of a tensor: its address
+        self.is_compiling = torch.compiler.is_compiling
+        self.told = (
+            weakref.WeakKeyDictionary()
+        )  # optimizer: how many tensors, where some of them are
 
     def after_step(self, optimizer, arguments, keywords):
+        if self.is_compiling():
+            return
+        try:
+            mark = self.mark(optimizer)
+            if self.told.get(optimizer) != mark:
+                self.tell(optimizer)
+                self.told[optimizer] = mark
+        except Exception as error:  # of an optimizer that is unlike torch's
+            _say("an optimizer is not followed: %r" % (error,))
+
+    def mark(self, optimizer):
+        firsts = [group["params"][0] for group in optimizer.param_groups if group["params"]]
+        states = [optimizer.state.get(each, {}) for each in firsts]
+        tensors = firsts + [
+            value for state in states for value in state.values() if isinstance(value, self.tensor)
+        ]
+        counts = [len(group["params"]) for group in optimizer.param_groups]
+        return counts, len(optimizer.state), [_storage_of(each)[0] for each in tensors]
+
+    def tell(self, optimizer):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self.tell(parameter, self.PARAMETER, None)
+                self.tell_one(parameter, self.PARAMETER, None)
                 for name, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, self.tensor):
-                        self.tell(value, self.STATE, str(name))
+                        self.tell_one(value, self.STATE, str(name))
 
-    def tell(self, tensor, role, name):
+    def tell_one(self, tensor, role, name):
         address, bytes, device = _storage_of(tensor)
-        if address and self.told.get(id(tensor)) != address:
-            self.told[id(tensor)] = address
+        if address:
             self.extension.role(address, bytes, device, role, name)
 
 
@@ -275,11 +272,10 @@ def _follow(torch):
         _say("operators of torch are not followed: %s" % error)
         return
     followed = extension.start(
-        torch.__version__, _settings["operators"], _settings["tensors"], _settings["stacks"],
-        _settings["frames"],
+        torch.__version__, _settings["operators"], _settings["tensors"],
+        _settings["frames"] if _settings["stacks"] else 0,
+        torch.nn.Module.__call__.__code__ if _settings["modules"] else None, _Modules(extension),
     )  # fmt: skip
-    if followed and _settings["modules"]:
-        _follow_modules(torch, extension)
     if followed and _settings["tensors"]:
         _follow_optimizers(torch, extension)
 
