@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=0, help="steps before the timed ones")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=224, help="pixels per side")
+    parser.add_argument("--device", default="cuda")
     parser.add_argument("--times", action="store_true", help="median step time on stderr")
     parser.add_argument("--mean", action="store_true", help="with --times: the mean instead")
     parser.add_argument("--mark", action="store_true", help='an NVTX range "step" around each')
@@ -74,7 +75,8 @@ def main() -> None:
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
-    device = torch.device("cuda")
+    device = torch.device(options.device)
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     model = resnet18().to(device).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     images = torch.randn(options.batch, 3, options.size, options.size, device=device)
@@ -82,7 +84,7 @@ def main() -> None:
 
     losses, times = [], []
     for step in range(options.warmup + options.steps):
-        torch.cuda.synchronize()
+        synchronize()
         begin = time.perf_counter()
         if options.mark:
             torch.cuda.nvtx.range_push("step")
@@ -92,7 +94,7 @@ def main() -> None:
         optimizer.step()
         if options.mark:
             torch.cuda.nvtx.range_pop()
-        torch.cuda.synchronize()
+        synchronize()
         if step >= options.warmup:
             times.append(time.perf_counter() - begin)
         losses.append(loss.item())

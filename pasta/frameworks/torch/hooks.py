@@ -90,6 +90,7 @@ def _extension(torch):
     spec = importlib.util.spec_from_file_location("_pasta_torch", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    sys.modules.pop("_pasta_torch", None)
     return module
 
 
