@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 #: Categories by number; `category` gives the first that fits, from the end.
 CATEGORIES = (
-    "temporary", "input", "activation", "buffer", "gradient", "optimizer state", "parameter",
+    "temporary", "activation", "input", "buffer", "gradient", "optimizer state", "parameter",
 )  # fmt: skip
-_TEMPORARY, _INPUT, _ACTIVATION, _BUFFER, _GRADIENT, _STATE, _PARAMETER = range(len(CATEGORIES))
+_TEMPORARY, _ACTIVATION, _INPUT, _BUFFER, _GRADIENT, _STATE, _PARAMETER = range(len(CATEGORIES))
 
 # Bits of `flags`.
 _TOLD = {"parameter": 1, "gradient": 2, "optimizer_state": 4, "buffer": 8}

@@ -70,6 +70,22 @@ def test_categories_by_use() -> None:
     assert categories["parameter"]["rounding"] == 96
 
 
+def test_inputs_that_gradients_need_stay_inputs_and_losses_are_activations() -> None:
+    events = training_step()
+    events.operator("aten::mse_loss", sequence=4, inputs=[3])
+    events.tensor_alloc(T, 64)
+    events.tensor(6, T, 64, "16")
+    events.operator_end(outputs=[6])
+    events.operator(
+        "MseLossBackward0", thread=2, framework_thread=2, forward_thread=1, scope=1, sequence=4,
+        inputs=[6, 2],
+    )  # fmt: skip
+    events.operator_end(thread=2)
+    patterns = by(run_tool(Tensors, events), "patterns", "shape")
+    assert patterns["100"]["category"] == "input"
+    assert patterns["16"]["category"] == "activation"
+
+
 def test_what_is_live_at_the_peak() -> None:
     events = training_step()
     result = run_tool(Tensors, events)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.gpu.conftest import Ran, Run
+from .conftest import Ran, Run
 
 pytestmark = pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed")
 

@@ -145,7 +145,7 @@ total = torch.stack([each.detach().double().sum() for each in net.parameters()])
 with open(sys.argv[1] + str(dist.get_rank()), "w") as file:  # one stdout would be mixed
     file.write(float(total).hex())
 dist.destroy_process_group()
-time.sleep(0.5)  # gloo's threads drop Python objects late: torch aborts if the interpreter is ending
+time.sleep(0.5)  # gloo drops Python objects late: torch aborts where Python is ending
 """
 
 
