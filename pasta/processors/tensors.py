@@ -90,11 +90,8 @@ class Tensors:
         flags = self.rows["flags"][ids]
         found = np.full(len(ids), _TEMPORARY, np.int8)
         for number, fits in (
+            (_ACTIVATION, _all(flags, _MADE_FORWARD | _READ_BACKWARD)),
             (_INPUT, _all(flags, _MADE_FORWARD | _MADE_OUTSIDE | _READ_IN_MODULE)),
-            (
-                _ACTIVATION,
-                _all(flags, _MADE_FORWARD | _READ_BACKWARD) & ~_all(flags, _MADE_OUTSIDE),
-            ),
             (_BUFFER, _all(flags, _TOLD["buffer"])),
             (_GRADIENT, _all(flags, _TOLD["gradient"])),
             (_STATE, _all(flags, _TOLD["optimizer_state"])),
