@@ -10,7 +10,17 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import consume, executor, imports, launch, memory, publish, slowdown, startup
+from bench import (
+    consume,
+    executor,
+    imports,
+    launch,
+    memory,
+    operators,
+    publish,
+    slowdown,
+    startup,
+)
 from bench.figures import Figure
 
 
@@ -36,6 +46,7 @@ BENCHMARKS = {
     "startup": startup.measure,
     "slowdown": slowdown.measure,
     "imports": imports.measure,
+    "operators": operators.measure,
 }
 
 

@@ -269,7 +269,7 @@ static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
 static uint32_t thread_id(void) {
     static __thread struct {
         uint32_t id, generation;
-    } mine __attribute__((tls_model("initial-exec"))); /* small: also where the library is opened late */
+    } mine;
     uint32_t generation = pasta_generation() + 1;
     if (PASTA_UNLIKELY(mine.generation != generation)) {
         mine.id = (uint32_t)syscall(SYS_gettid);

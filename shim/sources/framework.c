@@ -13,7 +13,7 @@
 
 /* ---- the table ---- */
 
-static __thread uint32_t thread_stack __attribute__((tls_model("initial-exec")));
+static __thread uint32_t thread_stack;
 
 static uint32_t *stack_of_thread(void) { return &thread_stack; }
 uint32_t pasta_framework_stack(void) { return thread_stack; }
@@ -31,6 +31,9 @@ PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
     };
     return version == PASTA_FRAMEWORK_VERSION && pasta_wanted() ? &api : NULL;
 }
+
+/* For hooks that need no more than that the allocators are followed. */
+PASTA_EXPORT int pasta_framework_use(const char *source, const char *version) { return pasta_use(source, version); }
 
 /* ---- the import ---- */
 

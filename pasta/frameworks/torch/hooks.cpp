@@ -1,7 +1,6 @@
 // Operators, tensors and Python stacks of PyTorch, into the preloaded library's ring.
 //
-// A RecordFunction callback for all threads, built against the program's torch at first use (build.py of
-// the program's Python: hooks.py).  The path of each operator takes no lock and allocates nothing, but
+// A RecordFunction callback for all threads, built by hooks.py against the program's torch at first use.  The path of each operator takes no lock and allocates nothing, but
 // the interpreter's lock where a Python stack is asked for: the thread has let go of it a moment ago.
 // Nothing here throws into the program.
 #define PY_SSIZE_T_CLEAN
@@ -148,20 +147,40 @@ struct ModuleName {
 constexpr size_t MODULES = 1 << 14;
 ModuleName modules[MODULES]; // by address, with the interpreter lock
 
+// What a weak reference is to; nullptr where that is gone.  Borrowed: the caller knows that it lives.
+PyObject *referred(PyObject *reference) {
+#if PY_VERSION_HEX >= 0x030d0000
+    PyObject *object = nullptr;
+    if (PyWeakref_GetRef(reference, &object) < 0) PyErr_Clear();
+    Py_XDECREF(object);
+    return object;
+#else
+    PyObject *object = PyWeakref_GET_OBJECT(reference);
+    return object == Py_None ? nullptr : object;
+#endif
+}
+
+// The entry of a module, or one for it; nullptr where there is no room.
 ModuleName *find_module(PyObject *module) {
     uint64_t hash = mix(1, reinterpret_cast<uint64_t>(module));
+    ModuleName *free = nullptr;
     for (size_t probe = 0; probe < 64; probe++) {
         ModuleName &entry = modules[(hash + probe) % MODULES];
-        if (!entry.reference) return &entry;
-        if (PyWeakref_GET_OBJECT(entry.reference) == module) return &entry;
+        if (!entry.reference) return free ? free : &entry;
+        PyObject *object = referred(entry.reference);
+        if (object == module) return &entry;
+        if (!object && !free) free = &entry;
     }
-    return nullptr;
+    return free;
 }
+
+bool is_known(const ModuleName *entry) { return entry->reference && referred(entry->reference); }
 
 // Called by Python, for all modules of a tree at once.
 void name_module(PyObject *module, uint32_t id) {
     ModuleName *entry = find_module(module);
-    if (!entry || entry->reference) return;
+    if (!entry || is_known(entry)) return;
+    Py_XDECREF(entry->reference);
     entry->reference = PyWeakref_NewRef(module, nullptr);
     entry->id = id;
     entry->told = 0;
@@ -177,12 +196,10 @@ uint64_t seconds() {
 // String id of a module's path.  Python names those that are not known, and once a second has a look whether
 // the parameters of the outermost have moved.
 uint32_t module_id(PyObject *innermost, PyObject *outermost) {
-    static bool naming; // the namer's own operators, if it had any
     ModuleName *entry = find_module(innermost), *root = find_module(outermost);
-    if (!entry || !root || naming) return 0;
+    if (!entry || !root) return 0;
     uint64_t now = seconds();
-    if (!entry->reference || (root->reference && root->told != now)) {
-        naming = true;
+    if (!is_known(entry) || (is_known(root) && root->told != now)) {
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
         PyObject *done = PyObject_CallFunctionObjArgs(options.namer, innermost, outermost, nullptr);
@@ -193,10 +210,11 @@ uint32_t module_id(PyObject *innermost, PyObject *outermost) {
         }
         Py_XDECREF(done);
         PyErr_Restore(type, value, traceback);
-        naming = false;
-        if (root->reference) root->told = now;
+        entry = find_module(innermost);
+        root = find_module(outermost);
+        if (root && is_known(root)) root->told = now;
     }
-    return entry->reference ? entry->id : 0;
+    return entry && is_known(entry) ? entry->id : 0;
 }
 
 // ---- what runs ----
@@ -205,10 +223,19 @@ struct Running {
     uint32_t stack = 0, module = 0;
 };
 
+// A thread that asks for the lock of an interpreter that is ending is ended there.
+bool is_ending() {
+#if PY_VERSION_HEX >= 0x030d0000
+    return !Py_IsInitialized() || Py_IsFinalizing();
+#else
+    return !Py_IsInitialized() || _Py_IsFinalizing();
+#endif
+}
+
 // The frames of this thread, and the module that they are in; nothing where it runs no Python.
 Running gather() {
     Running running;
-    if (!PyGILState_GetThisThreadState() || !Py_IsInitialized()) return running;
+    if (!PyGILState_GetThisThreadState() || is_ending()) return running;
     PyGILState_STATE state = PyGILState_Ensure();
     PyFrameObject *held[DEEPEST];
     Frame frames[DEEPEST];
@@ -275,7 +302,11 @@ struct Thread {
     uint32_t module = 0; // of the outermost operator
     uint32_t *stack = nullptr;
     Caches *caches = nullptr;
-    ~Thread() { delete caches; }
+    ~Thread() { // other variables of the thread, which end later, may run an operator yet
+        delete caches;
+        caches = nullptr;
+        generation = UINT32_MAX;
+    }
 };
 thread_local Thread thread;
 

@@ -128,8 +128,6 @@ def _build(torch, library, source, directory, path):
         "-I" + os.path.join(library, "include"), "-I" + python, "-I" + _settings["include"],
         source, "-o", made, "-L" + os.path.join(library, "lib"), "-lc10", "-ltorch_cpu",
     ]  # fmt: skip
-    if os.uname().machine == "x86_64" and "clang" not in compiler[0]:
-        command.append("-mtls-dialect=gnu2")  # thread-local variables without a call
     environment = {
         name: value for name, value in os.environ.items()
         if name not in ("LD_PRELOAD", "PASTA_SHIM") and not name.endswith("_INJECTION64_PATH")
@@ -267,10 +265,16 @@ def _follow_optimizers(torch, extension):
 
 
 def _follow(torch):
-    try:
-        extension = _extension(torch)
-    except _CannotBuild as error:
-        _say("operators of torch are not followed: %s" % error)
+    extension = None
+    if _settings["operators"]:
+        try:
+            extension = _extension(torch)
+        except _CannotBuild as error:
+            _say("operators of torch are not followed: %s" % error)
+    if extension is None:
+        import ctypes
+
+        ctypes.PyDLL(None).pasta_framework_use(b"torch", torch.__version__.encode())
         return
     followed = extension.start(
         torch.__version__, _settings["operators"], _settings["tensors"],

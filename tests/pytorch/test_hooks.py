@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torch.test_programs import TORCH, events, native, table
+from tests.pytorch.test_programs import TORCH, events, native, table
 
 SHORT = """
 import torch
@@ -77,6 +77,8 @@ def test_without_a_compiler(pasta_preload, program, tmp_path: Path) -> None:
         "operators of torch are not followed: no C++ compiler was found"
         " (install g++, or name one in CXX)"
     )
+    patterns = table(done.run, "tensors", "patterns")  # allocations need no compiler
+    assert sum(row["allocations"] for row in patterns) >= 3
 
 
 def test_a_compiler_that_fails(pasta_preload, program, tmp_path: Path) -> None:
@@ -98,6 +100,30 @@ def test_a_cache_that_cannot_be_written(pasta_preload, program, tmp_path: Path) 
     )  # fmt: skip
     assert (done.exit_status, done.stdout) == (0, "6.0\n")
     assert any("not followed" in line for line in done.lines)
+
+
+def test_allocations_alone_build_nothing(pasta_preload, program, tmp_path: Path) -> None:
+    cache = tmp_path / "empty"
+    done = pasta_preload(
+        sys.executable, program(SHORT), options=("-t", "memory_timeline"),
+        environment={"XDG_CACHE_HOME": str(cache), "CXX": "/nonexistent/c++"},
+    )  # fmt: skip
+    assert (done.stdout, done.notes) == ("6.0\n", [])
+    assert not (cache / "pasta" / "torch").exists()
+    assert done.run.count("tensor_alloc") >= 3
+
+
+def test_modules_that_come_and_go(pasta_preload, program) -> None:
+    path = program("""
+import torch
+for number in range(3000):
+    torch.nn.Linear(2, 2)(torch.ones(1, 2))
+""")
+    done = pasta_preload(sys.executable, path, options=("-c", "operators"))
+    (linear,) = (
+        row for row in table(done.run, "operators", "modules") if row["module"] == "Linear"
+    )
+    assert linear["calls"] == 3000
 
 
 def test_several_processes_build_at_once(pasta_preload, program, tmp_path: Path) -> None:
