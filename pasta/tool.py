@@ -324,6 +324,8 @@ class Tool:
     needs_operators: ClassVar[bool] = False
     #: …and `context.tensors`, which needs objects and ranges too: what tensors are.
     needs_tensors: ClassVar[bool] = False
+    #: The allocators of frameworks are followed; so they are for tools with `on_tensors`.
+    needs_allocations: ClassVar[bool] = False
     #: `context.recorded()` gives all events in `result`, so that nothing must be held in memory.
     needs_recording: ClassVar[bool] = False
 

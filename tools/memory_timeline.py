@@ -111,6 +111,7 @@ class _Finished:
 class MemoryTimeline(Tool):
     """Live bytes per device and kind over time, what was live at the peak, what was never freed."""
 
+    needs_allocations = True
     needs_objects = True
 
     points = option(1024, help="points of each line; maxima are kept", minimum=16)

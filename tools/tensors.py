@@ -57,6 +57,7 @@ class Tensors(Tool):
     """What tensors are live at the peak, by category, operator, module and line; lifetimes."""
 
     needs_tensors = True
+    needs_allocations = True
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 
     def start(self) -> None:
@@ -64,9 +65,6 @@ class Tensors(Tool):
         self.at_peak = np.zeros(1024, bool)  # by object
         self.patterns: dict[tuple[int, ...], list[int]] = {}  # count, bytes, lifetime, reads
         self.allocations = 0
-
-    def on_tensors(self, tensors: NDArray[Any]) -> None:
-        """The hook that has allocators followed; `on_batch` does the work."""
 
     def on_batch(self, batch: Batch) -> None:
         from pasta.processors.codes import grown

@@ -147,7 +147,7 @@ def _asked_of_torch(tools: list[Tool]) -> dict[str, bool]:
     operators = tensors or any(
         tool.needs_operators or "on_operators" in tool.handlers() for tool in tools
     )
-    allocations = any("on_tensors" in tool.handlers() for tool in tools)
+    allocations = any(tool.needs_allocations or "on_tensors" in tool.handlers() for tool in tools)
     return {"operators": operators, "tensors": tensors, "allocations": allocations}
 
 
