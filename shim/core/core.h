@@ -65,6 +65,9 @@ void pasta_on_profiling(void (*changed)(bool on));
 
 /* Payload of a new record, or NULL: no ring, stopped, or at the cap (counted per kind). */
 void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context, uint64_t stream);
+/* The same where the thread's id is at hand: finding it takes a call. */
+void *pasta_begin_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
+                     uint64_t stream);
 /* Makes a record visible to the consumer. */
 static inline void pasta_publish(void *payload);
 

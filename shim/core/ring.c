@@ -278,10 +278,11 @@ static uint32_t thread_id(void) {
     return mine.id;
 }
 
-static void *write_header(pasta_header *h, uint8_t slots, int16_t device, uint16_t context, uint64_t stream) {
+static void *write_header(pasta_header *h, uint8_t slots, int16_t device, uint16_t context, uint64_t stream,
+                          uint32_t thread) {
     h->flags = 0;
     h->time = pasta_now();
-    h->thread = thread_id();
+    h->thread = thread;
     h->device = device;
     h->context = context;
     h->stream = stream;
@@ -297,12 +298,18 @@ static __attribute__((noinline)) void report_drops(pasta_ring *r) {
         __atomic_fetch_add(&r->pending_drops, count, __ATOMIC_RELAXED);
         return;
     }
-    pasta_dropped *e = write_header(h, PASTA_SLOTS(pasta_dropped), PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+    pasta_dropped *e = write_header(h, PASTA_SLOTS(pasta_dropped), PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM,
+                                    thread_id());
     e->count = count;
     pasta_publish(e);
 }
 
 void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context, uint64_t stream) {
+    return pasta_begin_on(thread_id(), kind, slots, device, context, stream);
+}
+
+void *pasta_begin_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
+                     uint64_t stream) {
     if (PASTA_UNLIKELY(!pasta_same_process())) pasta_after_fork();
     pasta_ring *r = __atomic_load_n(&ring, __ATOMIC_ACQUIRE);
     if (PASTA_UNLIKELY(!r)) return NULL;
@@ -314,7 +321,7 @@ void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t
         __atomic_fetch_add(&r->pending_drops, 1, __ATOMIC_RELAXED);
         return NULL;
     }
-    return write_header(h, slots, device, context, stream);
+    return write_header(h, slots, device, context, stream, thread);
 }
 
 static uint64_t correlation, launch;

@@ -15,7 +15,8 @@
 typedef struct pasta_framework {
     uint32_t version;
     /* The functions of the same names in core.h. */
-    void *(*begin)(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context, uint64_t stream);
+    void *(*begin_on)(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
+                      uint64_t stream);
     uint32_t (*intern)(const char *text, size_t length);
     bool (*use)(const char *source, const char *version);
     bool (*is_on)(void);

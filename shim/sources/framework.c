@@ -21,7 +21,7 @@ uint32_t pasta_framework_stack(void) { return thread_stack; }
 PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
     static const pasta_framework api = {
         .version = PASTA_FRAMEWORK_VERSION,
-        .begin = pasta_begin,
+        .begin_on = pasta_begin_on,
         .intern = pasta_intern,
         .use = pasta_use,
         .is_on = pasta_profiling_is_on,

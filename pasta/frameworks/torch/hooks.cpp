@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 #include <dlfcn.h>
-#include <pthread.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,10 +32,13 @@ struct {
     uint32_t generation;
 } options;
 
-template <typename Payload> Payload *begin(pasta_event_kind kind, int16_t device = PASTA_ABSENT_DEVICE) {
+template <typename Payload>
+Payload *begin(uint32_t thread, pasta_event_kind kind, int16_t device = PASTA_ABSENT_DEVICE) {
     constexpr size_t slots = (sizeof(pasta_header) + sizeof(Payload)) / PASTA_SLOT;
-    return static_cast<Payload *>(pasta->begin(kind, slots, device, PASTA_ABSENT_U16, PASTA_ABSENT_U64));
+    return static_cast<Payload *>(pasta->begin_on(thread, kind, slots, device, PASTA_ABSENT_U16, PASTA_ABSENT_U64));
 }
+
+uint32_t thread_id() { return static_cast<uint32_t>(syscall(SYS_gettid)); }
 
 // The child of a fork is another process, with a ring and string ids of its own, if any: hooks.py
 // decides whether it is followed.
@@ -75,7 +78,7 @@ uint32_t interned(PyObject *text) {
 void tell_frames(uint32_t id, const Frame *frames, uint32_t count) {
     for (uint32_t depth = 0; depth < count; depth++) {
         PyCodeObject *code = frames[depth].code;
-        pasta_python_frame *e = begin<pasta_python_frame>(PASTA_EVENT_python_frame);
+        pasta_python_frame *e = begin<pasta_python_frame>(thread_id(), PASTA_EVENT_python_frame);
         if (!e) continue;
         e->stack = id;
         e->depth = depth;
@@ -298,32 +301,48 @@ struct Caches {
 };
 
 struct Thread {
-    uint32_t depth = 0, framework_thread = 0, generation = UINT32_MAX;
-    uint32_t module = 0; // of the outermost operator
-    uint32_t *stack = nullptr;
-    Caches *caches = nullptr;
-    ~Thread() { // other variables of the thread, which end later, may run an operator yet
-        delete caches;
-        caches = nullptr;
-        generation = UINT32_MAX;
+    uint32_t id, generation; // of the operating system; of the process
+    uint32_t framework_thread;
+    uint32_t depth = 0;
+    uint32_t module = 0;       // of the outermost operator
+    uint32_t *stack = nullptr; // of the outermost operator, where allocations find it
+    Caches caches = {};
+};
+
+// A pointer is all that lies in the thread, so that it is found without a call also in a library that is
+// opened late; for that there is little room, so hooks.py can do without.
+#ifdef PASTA_DYNAMIC_TLS
+#define PASTA_TLS_MODEL
+#else
+#define PASTA_TLS_MODEL __attribute__((tls_model("initial-exec")))
+#endif
+__thread Thread *current PASTA_TLS_MODEL;
+
+// Ends with the thread; other variables of it, which end later, may run an operator yet.
+struct Owner {
+    Thread *owned = nullptr;
+    ~Owner() {
+        current = nullptr;
+        delete owned;
     }
 };
-thread_local Thread thread;
+thread_local Owner owner;
 
-// The parent's ids mean nothing in the child's ring.
-void renew() {
-    thread.depth = thread.module = 0;
-    thread.generation = options.generation;
-    thread.framework_thread = static_cast<uint32_t>(at::RecordFunction::currentThreadId());
-    thread.stack = pasta->stack();
-    *thread.stack = 0;
-    delete thread.caches;
-    thread.caches = new Caches();
+// Begins anew in the child of a fork, too: the parent's ids mean nothing in the child's ring.
+Thread *made() {
+    delete owner.owned;
+    owner.owned = current = new Thread;
+    current->id = thread_id();
+    current->generation = options.generation;
+    current->framework_thread = static_cast<uint32_t>(at::RecordFunction::currentThreadId());
+    current->stack = pasta->stack();
+    *current->stack = 0;
+    return current;
 }
 
 uint32_t name_id(Thread &mine, const char *text) {
     uint64_t at = reinterpret_cast<uint64_t>(text);
-    Name &known = mine.caches->names[(at >> 4 ^ at >> 13) % NAMES];
+    Name &known = mine.caches.names[(at >> 4 ^ at >> 13) % NAMES];
     size_t length = std::strlen(text);
     if (length < sizeof known.text && known.id && !std::memcmp(known.text, text, length + 1)) return known.id;
     uint32_t id = pasta->intern(text, length);
@@ -368,10 +387,10 @@ uint32_t tensor_id(Thread &mine, const at::Tensor &tensor) {
     for (size_t i = 0; i < sizes.size(); i++)
         hash = mix(mix(hash, static_cast<uint64_t>(sizes[i])), static_cast<uint64_t>(strides[i]));
     uint32_t place = static_cast<uint32_t>(hash % TENSORS), id = mine.framework_thread * TENSORS + place + 1;
-    uint64_t &known = mine.caches->tensors[place];
+    uint64_t &known = mine.caches.tensors[place];
     if (known == hash) return id;
     bool cpu = impl->device_type() == c10::DeviceType::CPU;
-    pasta_tensor *e = begin<pasta_tensor>(PASTA_EVENT_tensor_create, cpu ? PASTA_ABSENT_DEVICE : impl->device().index());
+    pasta_tensor *e = begin<pasta_tensor>(mine.id, PASTA_EVENT_tensor_create, cpu ? PASTA_ABSENT_DEVICE : impl->device().index());
     if (!e) return 0;
     e->storage = address;
     e->bytes = storage->nbytes();
@@ -425,7 +444,7 @@ class Tensors {
 
     void flush() {
         if (!more_count_) return;
-        if (auto *e = begin<pasta_operator_tensors>(PASTA_EVENT_operator_tensors)) {
+        if (auto *e = begin<pasta_operator_tensors>(mine_.id, PASTA_EVENT_operator_tensors)) {
             e->count = more_count_;
             e->role = role_;
             std::copy(more_, more_ + more_count_, e->tensor);
@@ -441,8 +460,8 @@ class Tensors {
 
 // ---- operators ----
 
-void open_range(const char *name) {
-    auto *e = begin<pasta_range>(PASTA_EVENT_range_push);
+void open_range(const Thread &mine, const char *name) {
+    auto *e = begin<pasta_range>(mine.id, PASTA_EVENT_range_push);
     if (!e) return;
     e->name = intern(name);
     e->domain = intern("torch");
@@ -450,8 +469,8 @@ void open_range(const char *name) {
     pasta_framework_publish(e);
 }
 
-void close_range() {
-    auto *e = begin<pasta_range>(PASTA_EVENT_range_pop);
+void close_range(const Thread &mine) {
+    auto *e = begin<pasta_range>(mine.id, PASTA_EVENT_range_pop);
     if (!e) return;
     e->name = 0;
     e->domain = intern("torch");
@@ -472,7 +491,7 @@ void start(Thread &mine, const at::RecordFunction &fn) {
         for (const c10::IValue &each : fn.inputs()) inputs.add(each);
         count = inputs.count();
     }
-    auto *e = begin<pasta_operator_begin>(PASTA_EVENT_operator_begin);
+    auto *e = begin<pasta_operator_begin>(mine.id, PASTA_EVENT_operator_begin);
     if (!e) return;
     e->name = name_id(mine, fn.name());
     e->stack = mine.depth == 1 ? *mine.stack : 0;
@@ -496,7 +515,7 @@ void finish(Thread &mine, const at::RecordFunction &fn) {
         for (const c10::IValue &each : fn.outputs()) outputs.add(each);
         count = outputs.count();
     }
-    if (auto *e = begin<pasta_operator_end>(PASTA_EVENT_operator_end)) {
+    if (auto *e = begin<pasta_operator_end>(mine.id, PASTA_EVENT_operator_end)) {
         e->depth = static_cast<uint16_t>(mine.depth);
         e->outputs = count;
         std::copy(ids, ids + count, e->tensor);
@@ -508,10 +527,10 @@ void finish(Thread &mine, const at::RecordFunction &fn) {
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn) {
     if (!is_mine()) return nullptr;
     try {
-        Thread &mine = thread;
-        if (mine.generation != options.generation) renew();
+        Thread *known = current;
+        Thread &mine = known && known->generation == options.generation ? *known : *made();
         if (fn.scope() == at::RecordScope::USER_SCOPE)
-            open_range(fn.name());
+            open_range(mine, fn.name());
         else
             start(mine, fn);
     } catch (...) {
@@ -521,11 +540,12 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn) {
 
 void on_end(const at::RecordFunction &fn, at::ObserverContext *) {
     // an end on another thread than its begin is of an asynchronous call: it was never open there
-    Thread &mine = thread;
-    if (!is_mine() || mine.generation != options.generation || fn.isAsync()) return;
+    Thread *known = current;
+    if (!known || !is_mine() || known->generation != options.generation || fn.isAsync()) return;
+    Thread &mine = *known;
     try {
         if (fn.scope() == at::RecordScope::USER_SCOPE)
-            close_range();
+            close_range(mine);
         else
             finish(mine, fn);
     } catch (...) {
@@ -595,7 +615,7 @@ PyObject *py_role(PyObject *, PyObject *arguments) {
     const char *name;
     if (!PyArg_ParseTuple(arguments, "KKiIz", &address, &bytes, &device, &role, &name)) return nullptr;
     if (address && is_mine())
-        if (auto *e = begin<pasta_tensor>(PASTA_EVENT_tensor_create, static_cast<int16_t>(device))) {
+        if (auto *e = begin<pasta_tensor>(thread_id(), PASTA_EVENT_tensor_create, static_cast<int16_t>(device))) {
             e->storage = address;
             e->bytes = bytes;
             e->role = role;

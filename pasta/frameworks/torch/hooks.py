@@ -83,15 +83,22 @@ def _extension(torch):
     library = os.path.dirname(os.path.abspath(torch.__file__))
     for text in (torch.__version__, str(torch.version.git_version), suffix, library):
         digest.update(text.encode())
-    directory = os.path.join(_settings["cache"], digest.hexdigest()[:24])
-    path = os.path.join(directory, "_pasta_torch" + suffix)
-    if not os.path.exists(path):
-        _build(torch, library, source, directory, path)
-    spec = importlib.util.spec_from_file_location("_pasta_torch", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.modules.pop("_pasta_torch", None)
-    return module
+    for option in ("", "PASTA_DYNAMIC_TLS"):
+        directory = os.path.join(_settings["cache"], digest.hexdigest()[:24] + option[:1])
+        path = os.path.join(directory, "_pasta_torch" + suffix)
+        if not os.path.exists(path):
+            _build(torch, library, source, directory, path, option)
+        spec = importlib.util.spec_from_file_location("_pasta_torch", path)
+        try:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        except ImportError as error:
+            if option or "static TLS" not in str(error):
+                raise
+            continue
+        sys.modules.pop("_pasta_torch", None)
+        return module
+    return None
 
 
 def _compiler():
@@ -105,7 +112,7 @@ def _compiler():
     raise _CannotBuild("no C++ compiler was found (install g++, or name one in CXX)")
 
 
-def _build(torch, library, source, directory, path):
+def _build(torch, library, source, directory, path, option):
     """Compiles into the cache; of processes that do so at once the last one's file stays."""
     import subprocess
     import sysconfig
@@ -128,6 +135,8 @@ def _build(torch, library, source, directory, path):
         "-I" + os.path.join(library, "include"), "-I" + python, "-I" + _settings["include"],
         source, "-o", made, "-L" + os.path.join(library, "lib"), "-lc10", "-ltorch_cpu",
     ]  # fmt: skip
+    if option:
+        command.append("-D" + option)
     environment = {
         name: value for name, value in os.environ.items()
         if name not in ("LD_PRELOAD", "PASTA_SHIM") and not name.endswith("_INJECTION64_PATH")
