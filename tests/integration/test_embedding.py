@@ -254,6 +254,16 @@ def test_multiprocessing(pasta_preload, python_program, method: str) -> None:
     )
 
 
+def test_a_program_that_changed_what_cffi_takes_for_its_lock(pasta_preload, python_program) -> None:
+    """Before Python 3.12: a field of the type of capsules, which looking up an attribute sets."""
+    program = python_program(
+        "import datetime\ntype(datetime.datetime_CAPI).mro()\n" + HOST.format(seconds=2)
+    )
+    done = pasta_preload(sys.executable, program, options=EMBED_NOW)
+    assert (done.exit_status, done.stdout) == (0, "output of the program\n"), done.stderr
+    assert (done.run.consumer, done.run.launches) == ("embedded", 12)
+
+
 def test_programs_that_end_while_they_are_joined(pasta_preload, python_program) -> None:
     """At any moment of it: the interpreter is never entered, nor started anew, at its end."""
     program = python_program(
