@@ -111,18 +111,15 @@ class _Tree:
     """The nodes of a run, with what was counted for each."""
 
     def __init__(self, tool: Operators) -> None:
-        from pasta.processors.operators import BACKWARD
-
         self.context, self.top = tool.context, tool.top
         self.operators = tool.context.operators
         self.nodes = self.operators.nodes
         length = len(self.nodes)
         self.counts = {name: grown(each, length)[:length] for name, each in tool.counts.items()}
-        backward = self.operators.within(
-            (self.nodes["scope"] == BACKWARD) | (self.nodes["forward"] != 0)
-        )
         step = self.operators.within(grown(tool.steps, length)[:length])
-        phases = np.where(step, "optimizer", np.where(backward, "backward", "forward"))
+        phases = np.where(
+            step, "optimizer", np.where(self.operators.backward, "backward", "forward")
+        )
         self.phases = phases.tolist()
 
     def grouped(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.codes import grown
 from pasta.table import Table, Unit, absent_where, formatted, shares
 from pasta.tool import Result, Tool, option
 
@@ -64,19 +65,14 @@ class Tensors(Tool):
         self.devices: dict[int, _Device] = {}
         self.at_peak = np.zeros(1024, bool)  # by object
         self.patterns: dict[tuple[int, ...], list[int]] = {}  # count, bytes, lifetime, reads
-        self.allocations = 0
 
     def on_batch(self, batch: Batch) -> None:
-        from pasta.processors.codes import grown
-        from pasta.processors.objects import TENSOR
-
         objects = self.context.objects
         rows, changes = objects.rows, objects.changes
-        changes = changes[rows["layer"][changes["object"]] == TENSOR]
+        changes = changes[rows["layer"][changes["object"]] == _tensor_layer()]
         if not len(changes):
             return
         self.at_peak = grown(self.at_peak, len(rows))
-        self.allocations += int((changes["sign"] > 0).sum())
         device_of = rows["device"][changes["object"]]
         for number in np.unique(device_of).tolist():
             self._follow(number, changes[device_of == number], batch)
@@ -114,7 +110,7 @@ class Tensors(Tool):
 
     def _known(self, ids: NDArray[Any]) -> NDArray[Any]:
         rows, told = self.context.objects.rows[ids], self.context.tensors.rows[ids]
-        known = np.zeros(len(ids), [(name, "i8") for name in _KNOWN])
+        known = _nothing(len(ids), _KNOWN)
         for name in ("node", "shape", "dtype", "name", "storage", "reads"):
             known[name] = told[name]
         known["device"], known["bytes"], known["time"] = (
@@ -194,7 +190,7 @@ class Tensors(Tool):
             found[1] += bytes
         rows = []
         for (number, category), (count, bytes) in totals.items():
-            peak = peaks.get(number, np.zeros(0, [(name, "i8") for name in _KNOWN]))
+            peak = peaks.get(number, _nothing(0, _KNOWN))
             mine = peak[peak["category"] == category]
             live, told = mine["bytes"], mine["storage"]
             rounding = int((live - np.where(told, told, live)).sum())
@@ -229,7 +225,7 @@ class Tensors(Tool):
         )
 
     def _peak(self, peaks: dict[int, NDArray[Any]], named: _Names) -> Table:
-        known = np.concatenate([np.zeros(0, [(name, "i8") for name in _KNOWN]), *peaks.values()])
+        known = np.concatenate([_nothing(0, _KNOWN), *peaks.values()])
         known = known[np.argsort(-known["bytes"], kind="stable")]
         whole = np.asarray(
             [self.devices[int(each)].peak for each in known["device"].tolist()], np.int64
@@ -259,7 +255,7 @@ class Tensors(Tool):
         amounts = np.asarray(list(self.patterns.values()), np.int64).reshape(-1, 4)
         order = np.argsort(-amounts[:, 1], kind="stable")
         keys, amounts = keys[order], amounts[order]
-        known = np.zeros(len(keys), [(name, "i8") for name in _PATTERN])
+        known = _nothing(len(keys), _PATTERN)
         for at, name in enumerate(_PATTERN):
             known[name] = keys[:, at]
         count = np.maximum(amounts[:, 0], 1)
@@ -315,6 +311,11 @@ class _Names:
 def _table(columns: dict[str, Any], **arguments: Any) -> Table:
     units = {name: unit for name, unit in _UNITS.items() if name in columns}
     return Table(columns, units=units, **arguments)
+
+
+def _nothing(length: int, names: tuple[str, ...]) -> NDArray[Any]:
+    """Rows of zeros with these columns."""
+    return np.zeros(length, [(name, "i8") for name in names])
 
 
 def _tensor_layer() -> int:

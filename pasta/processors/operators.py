@@ -163,6 +163,8 @@ class Operators:
         self._begun = np.zeros((0, _DEEPEST), np.uint64)
         self._inside = np.zeros((0, _DEEPEST), np.int64)
         self._depths = np.zeros(0, np.int64)
+        self._backward = np.zeros(1024, bool)  # by node
+        self._phased = 1  # nodes that are in it
         self._before: dict[int, int] = {}
         self._changes: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
 
@@ -248,6 +250,17 @@ class Operators:
             after = np.searchsorted(indices, records["index"][mine].astype(np.int64), side)
             found[mine] = np.concatenate([np.asarray([first], np.int32), nodes])[after]
         return found
+
+    @property
+    def backward(self) -> NDArray[Any]:
+        """Which nodes (bool) belong to the backward pass."""
+        nodes = self.nodes
+        self._backward = grown(self._backward, len(nodes))
+        own = (nodes["scope"] == BACKWARD) | (nodes["forward"] != 0)
+        for number in range(self._phased, len(nodes)):  # a node comes after its parent
+            self._backward[number] = own[number] or self._backward[nodes["parent"][number]]
+        self._phased = len(nodes)
+        return self._backward[: len(nodes)]
 
     def within(self, chosen: NDArray[Any]) -> NDArray[Any]:
         """Which nodes (bool) are `chosen`, or called from one that is."""

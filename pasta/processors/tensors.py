@@ -65,9 +65,8 @@ class Tensors:
         self.attach(objects, operators, ranges, strings)
         self._rows = np.zeros(1024, TENSOR)
         self._defined = np.zeros(1024, _DEFINED)  # by id
-        self._backward = np.zeros(1024, bool)  # by node
-        self._accumulates = np.zeros(1024, bool)
-        self._nodes = 1  # whose phase is known
+        self._accumulates = np.zeros(1024, bool)  # by node
+        self._nodes = 1  # that are in it
 
     def attach(
         self, objects: ObjectTable, operators: Operators, ranges: OpenRanges, strings: Strings
@@ -100,14 +99,9 @@ class Tensors:
             found[fits] = number
         return found
 
-    def backward(self) -> NDArray[Any]:
-        """Which nodes (bool) belong to the backward pass."""
-        self._learn_phases()
-        return self._backward[: len(self.operators.nodes)]
-
     def feed(self, batch: Batch) -> None:
         """Follows a batch, with which the parts that this one asks have been fed."""
-        self._learn_phases()
+        self._learn_names()
         self._begin_tensors()
         told = batch["tensor_create"]
         is_role = told["tensor"] == ABSENT_U32
@@ -118,20 +112,12 @@ class Tensors:
         if is_role.any():
             self._tell(told[is_role])
 
-    def _learn_phases(self) -> None:
-        from pasta.processors.operators import BACKWARD
-
-        nodes, known = self.operators.nodes, self._nodes
-        if len(nodes) == known:
-            return
-        self._backward = grown(self._backward, len(nodes))
-        self._accumulates = grown(self._accumulates, len(nodes))
-        own = (nodes["scope"] == BACKWARD) | (nodes["forward"] != 0)
-        for number in range(known, len(nodes)):  # a node comes after its parent
-            self._backward[number] = own[number] or self._backward[nodes["parent"][number]]
-        texts = self.strings.many(nodes["name"][known:])
-        self._accumulates[known : len(nodes)] = [text == _ACCUMULATE for text in texts]
-        self._nodes = len(nodes)
+    def _learn_names(self) -> None:
+        names, known = self.operators.nodes["name"], self._nodes
+        self._accumulates = grown(self._accumulates, len(names))
+        texts = self.strings.many(names[known:])
+        self._accumulates[known : len(names)] = [text == _ACCUMULATE for text in texts]
+        self._nodes = len(names)
 
     def _begin_tensors(self) -> None:
         from pasta.processors.objects import TENSOR as LAYER
@@ -147,7 +133,9 @@ class Tensors:
         node = self.operators.at(where)
         begun = np.zeros(len(new), TENSOR)
         begun["node"] = node
-        forward = ~self._backward[node] & ~self.ranges.within(where, OPTIMIZER_STEP, self.strings)
+        forward = ~self.operators.backward[node] & ~self.ranges.within(
+            where, OPTIMIZER_STEP, self.strings
+        )
         outside = self.operators.nodes["module"][node] == 0
         begun["flags"] = _MADE_FORWARD * forward + _MADE_OUTSIDE * outside
         self.rows[ids] = begun
@@ -206,7 +194,7 @@ class Tensors:
         uses, stood_for, ids = uses[known], stood_for[known], found[known]
         rows, of = self.rows, uses["of"]
         inputs = uses["input"] == 1
-        flags = _READ_BACKWARD * (inputs & self._backward[of])
+        flags = _READ_BACKWARD * (inputs & self.operators.backward[of])
         flags = flags + _READ_IN_MODULE * (inputs & (self.operators.nodes["module"][of] != 0))
         flags = flags + _TOLD["gradient"] * (inputs & self._accumulates[of])
         np.bitwise_or.at(rows["flags"], ids, flags.astype(np.uint32))

@@ -52,21 +52,18 @@ static void *theirs(const char *name, void *caller) {
         __atomic_store_n(&next, call, __ATOMIC_RELAXED);                                       \
     }
 
-static uint32_t memory_of(c10_device device) {
-    return device.type == DEVICE_CPU ? PASTA_MEMORY_host : PASTA_MEMORY_device;
-}
+static int16_t number_of(c10_device device) { return device.type == DEVICE_CPU ? PASTA_NO_DEVICE : device.index; }
 
 static void publish(pasta_event_kind kind, uint64_t address, uint64_t bytes, uint64_t allocated, uint64_t reserved,
                     c10_device device) {
-    int16_t number = device.type == DEVICE_CPU ? PASTA_NO_DEVICE : device.index;
-    pasta_tensor_memory *e = pasta_begin(kind, PASTA_SLOTS(pasta_tensor_memory), number, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+    pasta_tensor_memory *e = pasta_begin(kind, PASTA_SLOTS(pasta_tensor_memory), number_of(device), PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (!e) return;
     e->address = address;
     e->bytes = bytes;
     e->allocated = allocated;
     e->reserved = reserved;
     e->stack = pasta_framework_stack();
-    e->memory = memory_of(device);
+    e->memory = device.type == DEVICE_CPU ? PASTA_MEMORY_host : PASTA_MEMORY_device;
     pasta_publish(e);
 }
 
@@ -83,8 +80,7 @@ void pasta_torch_out_of_memory(int64_t bytes, size_t allocated, size_t reserved,
     if (followed && pasta_ring_mine()) {
         char text[64];
         int length = snprintf(text, sizeof text, "out of memory: %" PRId64 " bytes", bytes);
-        int16_t number = device.type == DEVICE_CPU ? PASTA_NO_DEVICE : device.index;
-        pasta_range *e = PASTA_BEGIN_AS(mark, range, number, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+        pasta_range *e = PASTA_BEGIN_AS(mark, range, number_of(device), PASTA_NO_CONTEXT, PASTA_NO_STREAM);
         if (e) {
             e->name = pasta_intern(text, (size_t)length);
             e->domain = pasta_intern_z("torch");

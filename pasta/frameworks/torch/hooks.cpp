@@ -1,7 +1,8 @@
 // Operators, tensors and Python stacks of PyTorch, into the preloaded library's ring.
 //
-// A RecordFunction callback for all threads, built by hooks.py against the program's torch at first use.  The path of each operator takes no lock and allocates nothing, but
-// the interpreter's lock where a Python stack is asked for: the thread has let go of it a moment ago.
+// A RecordFunction callback for all threads, built by hooks.py against the program's torch at first use.
+// The path of each operator takes no lock and allocates nothing, but the interpreter's lock where a Python
+// stack is asked for: the thread has let go of it a moment ago.
 // Nothing here throws into the program.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,7 +16,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <string>
 
 #include "pasta_framework.h"
 
@@ -24,7 +24,7 @@ namespace {
 const pasta_framework *pasta;
 
 struct {
-    bool operators, tensors;
+    bool tensors;
     uint32_t frames;                // 0: no stacks, and no modules
     PyObject *module_call, *namer;  // code of nn.Module.__call__; None: no modules
     at::CallbackHandle handle;
@@ -268,7 +268,8 @@ Running gather() {
     if (innermost) running.module = module_id(innermost, outermost);
     Py_XDECREF(innermost);
     Py_XDECREF(outermost);
-    Stack *known = count ? find_stack(hash ? hash : 1) : nullptr;
+    if (!hash) hash = 1; // 0 is a free place
+    Stack *known = count ? find_stack(hash) : nullptr;
     if (known && !known->hash.load(std::memory_order_relaxed)) {
         uint32_t told = std::min(count, options.frames);
         for (uint32_t depth = 0; depth < told; depth++) {
@@ -277,7 +278,7 @@ Running gather() {
         }
         known->id.store(++last_stack, std::memory_order_relaxed);
         tell_frames(known->id, frames, told);
-        known->hash.store(hash ? hash : 1, std::memory_order_relaxed);
+        known->hash.store(hash, std::memory_order_relaxed);
     }
     if (known) running.stack = known->id.load(std::memory_order_relaxed);
     for (uint32_t i = 0; i < count; i++) {
@@ -573,7 +574,6 @@ PyObject *py_start(PyObject *, PyObject *arguments) {
     *reinterpret_cast<void **>(&find) = dlsym(RTLD_DEFAULT, PASTA_FRAMEWORK_SYMBOL);
     pasta = find ? find(PASTA_FRAMEWORK_VERSION) : nullptr;
     if (!pasta || !pasta->use("torch", version)) Py_RETURN_FALSE;
-    options.operators = operators;
     options.tensors = tensors;
     options.frames = std::min<uint32_t>(std::max(frames, 0), DEEPEST);
     Py_INCREF(module_call);
