@@ -632,8 +632,8 @@ PyMethodDef methods[] = {
     {"role", py_role, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_pasta_torch", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_pasta_torch_hooks", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 } // namespace
 
-PyMODINIT_FUNC PyInit__pasta_torch() { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit__pasta_torch_hooks() { return PyModule_Create(&definition); }

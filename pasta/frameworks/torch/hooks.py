@@ -60,100 +60,30 @@ def _say(text):
 # ---- the extension ---------------------------------------------------------------------------
 
 
-class _CannotBuild(Exception):
-    """Says in a line what is missing."""
+def _sibling(name):
+    """A module of this directory, which no import of the program's finds."""
+    import importlib.util
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
+    spec = importlib.util.spec_from_file_location("_pasta_" + name, path)
+    module = importlib.util.module_from_spec(spec)
+    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = written
+    return module
 
 
 def _extension(torch):
-    """The module of hooks.cpp for this torch and Python, from the cache or built now."""
-    import hashlib
-    import importlib.util
-    import sysconfig
-
-    here = os.path.dirname(os.path.abspath(__file__))
-    source = os.path.join(here, "hooks.cpp")
-    headers = [
-        os.path.join(_settings["include"], each) for each in ("pasta_abi.h", "pasta_framework.h")
-    ]
-    digest = hashlib.sha256()
-    for path in [source] + headers:
-        with open(path, "rb") as file:
-            digest.update(file.read())
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    library = os.path.dirname(os.path.abspath(torch.__file__))
-    for text in (torch.__version__, str(torch.version.git_version), suffix, library):
-        digest.update(text.encode())
-    for option in ("", "PASTA_DYNAMIC_TLS"):
-        directory = os.path.join(_settings["cache"], digest.hexdigest()[:24] + option[:1])
-        path = os.path.join(directory, "_pasta_torch" + suffix)
-        if not os.path.exists(path):
-            _build(torch, library, source, directory, path, option)
-        spec = importlib.util.spec_from_file_location("_pasta_torch", path)
-        try:
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        except ImportError as error:
-            if option or "static TLS" not in str(error):
-                raise
-            continue
-        sys.modules.pop("_pasta_torch", None)
-        return module
-    return None
-
-
-def _compiler():
-    import shlex
-    import shutil
-
-    named = os.environ.get("CXX")
-    for command in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
-        if command and shutil.which(command[0]):
-            return command
-    raise _CannotBuild("no C++ compiler was found (install g++, or name one in CXX)")
-
-
-def _build(torch, library, source, directory, path, option):
-    """Compiles into the cache; of processes that do so at once the last one's file stays."""
-    import subprocess
-    import sysconfig
-    import tempfile
-
-    compiler = _compiler()
-    python = sysconfig.get_paths()["include"]
-    if not os.path.exists(os.path.join(python, "Python.h")):
-        raise _CannotBuild("the headers of this Python are missing (%s/Python.h)" % python)
-    if not os.path.exists(os.path.join(library, "include", "ATen", "record_function.h")):
-        raise _CannotBuild("this torch comes without headers")
-    _say("building hooks for torch %s, once ..." % torch.__version__)
-    os.makedirs(directory, exist_ok=True)
-    handle, made = tempfile.mkstemp(suffix=".so", dir=directory)
-    os.close(handle)
-    newer = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 12)
-    command = compiler + [
-        "-O2", "-fPIC", "-shared", "-w", "-DNDEBUG", "-std=c++20" if newer else "-std=c++17",
-        "-D_GLIBCXX_USE_CXX11_ABI=%d" % torch.compiled_with_cxx11_abi(),
-        "-I" + os.path.join(library, "include"), "-I" + python, "-I" + _settings["include"],
-        source, "-o", made, "-L" + os.path.join(library, "lib"), "-lc10", "-ltorch_cpu",
-    ]  # fmt: skip
-    if option:
-        command.append("-D" + option)
-    environment = {
-        name: value for name, value in os.environ.items()
-        if name not in ("LD_PRELOAD", "PASTA_SHIM") and not name.endswith("_INJECTION64_PATH")
-    }  # fmt: skip
+    """The module of hooks.cpp; None, having said why, where it cannot be built."""
+    build = _sibling("build")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hooks.cpp")
     try:
-        done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=300,
-        )  # fmt: skip
-        if done.returncode:
-            with open(os.path.join(directory, "build.log"), "wb") as log:
-                log.write((" ".join(command) + "\n").encode() + done.stdout)
-            raise _CannotBuild("the C++ compiler failed (see %s/build.log)" % directory)
-        os.replace(made, path)
-    finally:
-        if os.path.exists(made):
-            os.unlink(made)
+        return build.extension(torch, source, _settings["cache"], [_settings["include"]], say=_say)
+    except build.CannotBuild as error:
+        _say("operators of torch are not followed: %s" % error)
+    return None
 
 
 # ---- modules ---------------------------------------------------------------------------------
@@ -274,12 +204,7 @@ def _follow_optimizers(torch, extension):
 
 
 def _follow(torch):
-    extension = None
-    if _settings["operators"]:
-        try:
-            extension = _extension(torch)
-        except _CannotBuild as error:
-            _say("operators of torch are not followed: %s" % error)
+    extension = _extension(torch) if _settings["operators"] else None
     if extension is None:
         import ctypes
 
