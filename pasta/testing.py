@@ -112,10 +112,22 @@ class Events:
         self._memory("memory_free", address, memory, fields)
 
     def tensor_alloc(self, address: int, bytes: int, memory: str = "device", **fields: Any) -> None:
+        """Adds an allocation; `allocated` and `reserved` are of the allocator after it."""
+        self._allocator_state(fields)
         self._memory("tensor_alloc", address, memory, {"bytes": bytes, **fields})
 
     def tensor_free(self, address: int, memory: str = "device", **fields: Any) -> None:
+        """Adds a free; `allocated` and `reserved` are of the allocator after it."""
+        self._allocator_state(fields)
         self._memory("tensor_free", address, memory, fields)
+
+    def _allocator_state(self, fields: dict[str, Any]) -> None:
+        state = {name: fields.pop(name) for name in ("allocated", "reserved") if name in fields}
+        if not state:
+            return
+        thread, device = fields.get("thread", 1), fields.get("device", 0)
+        fields.setdefault("time", self._time + self._step)  # of both
+        self.add("allocator_state", thread=thread, device=device, time=fields["time"], **state)
 
     def operator(
         self, name: str, depth: int = 1, *, inputs: Sequence[int] = (), **fields: Any

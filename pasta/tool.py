@@ -70,7 +70,7 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "on_streams": ("stream_create", "stream_destroy"),
     "on_modules": ("module_load", "module_unload"),
     "on_memory": ("memory_alloc", "memory_free"),
-    "on_tensors": ("tensor_alloc", "tensor_free", "tensor_create"),
+    "on_tensors": ("tensor_alloc", "tensor_free", "tensor_create", "allocator_state"),
     "on_ranges": ("range_push", "range_pop", "range_start", "range_end", "mark"),
     "on_operators": ("operator_begin", "operator_tensors", "operator_end"),
     "on_frames": ("python_frame",),

@@ -22,7 +22,9 @@ _TENSORS = ("tensor_alloc", "tensor_free")
 #: Launches without a completion yet that are remembered.
 _PENDING = 1 << 20
 #: Not drawn: they say what other events mean, or belong to tables.
-_NOT_DRAWN = frozenset({"python_frame", "pad", "pc_sample", "probe_data", "tensor_create"})
+_NOT_DRAWN = frozenset(
+    {"python_frame", "pad", "pc_sample", "probe_data", "tensor_create", "allocator_state"}
+)
 
 
 class EventTrace(Tool):

@@ -129,11 +129,10 @@ class MemoryTimeline(Tool):
         changes = objects.changes
         if len(changes):
             self._follow(batch.base, changes, objects.rows[changes["object"]])
-        tensors = batch.merged("tensor_alloc", "tensor_free")
-        told = tensors[(tensors["allocated"] != _ABSENT) & (tensors["reserved"] != _ABSENT)]
-        for device in np.unique(told["device"]).tolist():
+        states = batch["allocator_state"]
+        for device in np.unique(states["device"]).tolist():
             allocator = self.allocators.setdefault(device, _Allocator())
-            allocator.add(told[told["device"] == device])
+            allocator.add(states[states["device"] == device])
 
     def _follow(self, base: int, changes: NDArray[Any], rows: NDArray[Any]) -> None:
         unknown = rows["bytes"] == _ABSENT

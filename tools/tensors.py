@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from pasta.processors.batch import Batch
 
-_ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 _UNITS: dict[str, Unit] = {
     "bytes": "bytes",
     "storage": "bytes",
@@ -65,13 +64,20 @@ class Tensors(Tool):
         self.devices: dict[int, _Device] = {}
         self.at_peak = np.zeros(1024, bool)  # by object
         self.patterns: dict[tuple[int, ...], list[int]] = {}  # count, bytes, lifetime, reads
+        self.reserved: dict[int, int] = {}  # by device, before this batch
 
     def on_batch(self, batch: Batch) -> None:
-        objects = self.context.objects
-        rows, changes = objects.rows, objects.changes
+        changes = self.context.objects.changes
+        rows = self.context.objects.rows
         changes = changes[rows["layer"][changes["object"]] == _tensor_layer()]
-        if not len(changes):
-            return
+        if len(changes):
+            self._follow_all(changes, batch)
+        for number in np.unique(batch["allocator_state"]["device"]).tolist():
+            states = batch["allocator_state"]
+            self.reserved[number] = int(states["reserved"][states["device"] == number][-1])
+
+    def _follow_all(self, changes: NDArray[Any], batch: Batch) -> None:
+        rows = self.context.objects.rows
         self.at_peak = grown(self.at_peak, len(rows))
         device_of = rows["device"][changes["object"]]
         for number in np.unique(device_of).tolist():
@@ -104,9 +110,9 @@ class Tensors(Tool):
 
     def _reserved(self, number: int, index: int, batch: Batch) -> int:
         """Bytes that a device's allocator held when the allocation of this index was made."""
-        records = batch["tensor_alloc"]
-        found = records["reserved"][(records["index"] == index) & (records["device"] == number)]
-        return int(found[0]) if len(found) and int(found[0]) != _ABSENT else 0
+        states = batch["allocator_state"]
+        found = states["reserved"][(states["index"] < index) & (states["device"] == number)]
+        return int(found[-1]) if len(found) else self.reserved.get(number, 0)
 
     def _known(self, ids: NDArray[Any]) -> NDArray[Any]:
         rows, told = self.context.objects.rows[ids], self.context.tensors.rows[ids]

@@ -73,11 +73,12 @@
     X(42, probe_data,       probe_data,     1, "a buffer of a probe map is ready")                             \
     X(43, dropped,          dropped,        1, "events were lost because the ring was at its cap")             \
     X(44, pad,              pad,            1, "unused slots at the end of a segment; never recorded")             \
-    X(45, operator_tensors, operator_tensors, 0, "more tensors that an operator takes or gives")
+    X(45, operator_tensors, operator_tensors, 0, "more tensors that an operator takes or gives")       \
+    X(46, allocator_state,  allocator_state, 1, "what a framework's caching allocator holds, before tensor_alloc or _free")
 /* clang-format on */
 
 #define PASTA_ENUMERATOR(number, name, payload, keep, text) PASTA_EVENT_##name = number,
-typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 46 } pasta_event_kind;
+typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 47 } pasta_event_kind;
 
 /* pasta_header.flags */
 enum {
@@ -319,12 +320,15 @@ typedef struct pasta_operator_tensors {
 typedef struct pasta_tensor_memory {
     uint64_t address;
     uint64_t bytes;     /* absent in a free whose size the source does not tell: all ones */
-    uint64_t allocated; /* bytes the allocator has handed out after this; absent: all ones */
-    uint64_t reserved;  /* bytes the allocator holds from the device; absent: all ones */
     uint32_t stack;     /* id of an interned Python stack; 0 absent */
     uint32_t memory;    /* PASTA_MEMORY_* */
-    uint64_t unused[6];
 } pasta_tensor_memory;
+
+typedef struct pasta_allocator_state {
+    uint64_t allocated; /* bytes handed out, with the tensor_alloc or _free that follows */
+    uint64_t reserved;  /* bytes held from the device */
+    uint64_t unused;
+} pasta_allocator_state;
 
 /* What an id stands for from now on: a tensor of this shape at this place.  One tensor may have several
  * ids, of several threads; an id may be given to another tensor later. */

@@ -54,23 +54,29 @@ static void *theirs(const char *name, void *caller) {
 
 static int16_t number_of(c10_device device) { return device.type == DEVICE_CPU ? PASTA_NO_DEVICE : device.index; }
 
-static void publish(pasta_event_kind kind, uint64_t address, uint64_t bytes, uint64_t allocated, uint64_t reserved,
-                    c10_device device) {
+static void publish(pasta_event_kind kind, uint64_t address, uint64_t bytes, c10_device device) {
     pasta_tensor_memory *e = pasta_begin(kind, PASTA_SLOTS(pasta_tensor_memory), number_of(device), PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (!e) return;
     e->address = address;
     e->bytes = bytes;
-    e->allocated = allocated;
-    e->reserved = reserved;
     e->stack = pasta_framework_stack();
     e->memory = device.type == DEVICE_CPU ? PASTA_MEMORY_host : PASTA_MEMORY_device;
+    pasta_publish(e);
+}
+
+static void publish_state(uint64_t allocated, uint64_t reserved, c10_device device) {
+    pasta_allocator_state *e = PASTA_BEGIN(allocator_state, number_of(device), PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+    if (!e) return;
+    e->allocated = allocated;
+    e->reserved = reserved;
     pasta_publish(e);
 }
 
 void pasta_torch_report(void *pointer, int64_t bytes, size_t allocated, size_t reserved, c10_device device) {
     if (followed && device.type != DEVICE_CPU && bytes && pasta_ring_mine()) {
         pasta_event_kind kind = bytes > 0 ? PASTA_EVENT_tensor_alloc : PASTA_EVENT_tensor_free;
-        publish(kind, (uint64_t)pointer, (uint64_t)(bytes > 0 ? bytes : -bytes), allocated, reserved, device);
+        publish_state(allocated, reserved, device);
+        publish(kind, (uint64_t)pointer, (uint64_t)(bytes > 0 ? bytes : -bytes), device);
     }
     THEIRS(report_function, REPORT)
     if (call) call(pointer, bytes, allocated, reserved, device);
@@ -98,7 +104,7 @@ void *pasta_torch_alloc_cpu(size_t bytes) {
     THEIRS(alloc_function, ALLOC)
     void *pointer = call ? call(bytes) : aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (PASTA_LIKELY(pointer != NULL) && follows_cpu())
-        publish(PASTA_EVENT_tensor_alloc, (uint64_t)pointer, bytes, PASTA_ABSENT_U64, PASTA_ABSENT_U64, (c10_device){0, 0});
+        publish(PASTA_EVENT_tensor_alloc, (uint64_t)pointer, bytes, (c10_device){0, 0});
     return pointer;
 }
 
@@ -106,7 +112,7 @@ void pasta_torch_free_cpu(void *pointer) {
     THEIRS(free_function, FREE)
     /* before: another thread may be given the memory at once */
     if (pointer && follows_cpu())
-        publish(PASTA_EVENT_tensor_free, (uint64_t)pointer, PASTA_ABSENT_U64, PASTA_ABSENT_U64, PASTA_ABSENT_U64, (c10_device){0, 0});
+        publish(PASTA_EVENT_tensor_free, (uint64_t)pointer, PASTA_ABSENT_U64, (c10_device){0, 0});
     if (call)
         call(pointer);
     else
