@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pasta.lazy import np
 from pasta.probes.layout import Layout, Place, row_words
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pasta.probes.accumulators import Accumulator
 
-_LAUNCH, _HASH, _BINS = 1, 2, 3
+_LAUNCH, _HASH, _BINS, _PIECES = 1, 2, 3, 4
 _OTHER_OBJECT = 0xFFFF_FFFF
 _OTHER_KEY = 0xFFFF_FFFF_FFFF_FFFF
 ENTRY = np.dtype(
@@ -23,8 +23,13 @@ ENTRY = np.dtype(
      ("generation", "u8"), ("index", "u4"), ("device", "i2"), ("context", "u2")]
 )  # fmt: skip
 
-#: Ids in `context.objects` of numbers that the source gave to objects.
-IdsOf = Callable[["NDArray[Any]"], "NDArray[Any]"]
+
+class Numbers(Protocol):
+    """What the numbers that the source gave to objects mean; see `ObjectNumbers`."""
+
+    def ids(self, numbers: NDArray[Any], ordinals: NDArray[Any]) -> NDArray[Any]: ...
+    def place(self, number: int) -> tuple[int, int]: ...
+    def add_pieces(self, words: NDArray[Any]) -> None: ...
 
 
 @dataclass
@@ -37,7 +42,7 @@ class DeviceResults:
 
     layout: Layout
     maps: Mapping[tuple[str, str], Accumulator]
-    ids_of: IdsOf
+    numbers: Numbers
     #: Which launches (ordinals) the filter keeps.
     selected: Callable[[NDArray[Any]], NDArray[Any]]
     #: What could not be counted, by (tool, map): touches of objects without bins or granules.
@@ -80,6 +85,9 @@ class DeviceResults:
                 self._bins.setdefault(place, {})[int(entry["ordinal"])] = (
                     int(entry["row_words"]), values,
                 )  # fmt: skip
+            elif kind == _PIECES:
+                length = rows * fixed
+                self.numbers.add_pieces(words[at : at + length])
             else:
                 raise ValueError(f"an entry of probe results has the kind {kind}")
             at += length
@@ -153,7 +161,7 @@ class DeviceResults:
         self.other_objects += int((rows[numbers == _OTHER_OBJECT, 1:] != 0).any(axis=1).sum())
         known = (numbers != 0) & (numbers != _OTHER_OBJECT)
         ids = np.full(len(rows), -1, np.int64)
-        ids[known] = self.ids_of(numbers[known])
+        ids[known] = self.numbers.ids(numbers[known], ordinals[known])
         for name, spec, place in self._each("object", "plane"):
             if place.where == "plane":
                 if place.by_object:
@@ -206,12 +214,13 @@ class DeviceResults:
         self.maps[name].accumulate({each: value[~other] for each, value in columns.items()})
 
     def _deliver_bins(self, number: int, shift: int, values: NDArray[Any]) -> None:
-        id = self.ids_of(np.array([number], np.uint64))[0]
+        id, offset = self.numbers.place(number)
         for name, spec, place in self._each("bins"):
             counts = values[:, place.offset]
             bins = np.flatnonzero(counts).astype(np.uint64)
             if len(bins):
                 # coarser where there was no room: what is in a bin is counted at its begin
-                scaled = (bins << np.uint64(shift)) // np.uint64(spec.bin)
+                begins = (bins << np.uint64(shift)) + np.uint64(offset)
+                scaled = begins // np.uint64(spec.bin)
                 columns = {"object": np.full(len(bins), id), "bin": scaled}
                 self.maps[name].accumulate({**columns, "count": counts[bins]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from pasta.probes.kernels import ProbedKernels
 from pasta.probes.records import WORDS, Accesses, words_of
 from pasta.probes.results import DeviceResults
 from pasta.processors.codes import grown
+from pasta.processors.objects import MEMORY, TENSOR, Past
 from pasta.processors.snapshots import SELECTED, UNSEEN, Launches, Snapshots, sizes_of
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class ProbeRuntime:
         self.objects = objects
         self.launches = Launches()
         self.snapshots = Snapshots(objects)
-        self.numbers = ObjectNumbers(objects)
+        self.numbers = ObjectNumbers(objects, self._version_of)
         #: Who saw the launches, and its version: ids of strings.
         self.sources: set[tuple[int, int]] = set()
         self.kernels = ProbedKernels(self.sources)
@@ -64,6 +65,9 @@ class ProbeRuntime:
 
     def _sizes(self, ids: NDArray[Any]) -> NDArray[Any]:
         return sizes_of(self.objects.rows[ids])
+
+    def _version_of(self, ordinals: NDArray[Any]) -> NDArray[Any]:
+        return self.snapshots.versions(self.launches.positions(ordinals))
 
     def feed(self, selected: Batch, launched: NDArray[Any]) -> None:
         """Follows a batch as the filter left it; `launched` are all ordinals in it before that.
@@ -166,7 +170,7 @@ class ProbeRuntime:
                     for tool in self.tools
                     for name, accumulator in tool._maps.items()
                 },
-                ids_of=self.numbers.ids,
+                numbers=self.numbers,
                 selected=lambda ordinals: self.launches.states(ordinals) == SELECTED,
             )
         return self._device
@@ -210,14 +214,27 @@ class ProbeRuntime:
             self._device.finish()
 
 
-class ObjectNumbers:
-    """Ids in `context.objects` of the numbers that a source gives to objects."""
+_PIECE = np.dtype([("number", "u8"), ("address", "u8"), ("bytes", "u8")])
 
-    def __init__(self, objects: ObjectTable) -> None:
-        self.objects = objects
+
+class ObjectNumbers:
+    """Ids in `context.objects` of the numbers that a source gives to objects.
+
+    A number may also be of a piece of an allocation, which tensors hold one after the other: its
+    object is asked for as of a launch. `version_of` gives the changes before launches.
+    """
+
+    def __init__(
+        self, objects: ObjectTable, version_of: Callable[[NDArray[Any]], NDArray[Any]]
+    ) -> None:
+        self.objects, self._version_of = objects, version_of
         self._positions = np.zeros(1024, np.uint64)  # of the allocation's record + 1, by number
+        self._pieces = np.zeros(1024, _PIECE)  # by number; of no bytes where it is none
+        self._past = Past(objects)
+        self._ranges: dict[int, tuple[int, tuple[NDArray[Any], ...]]] = {}  # of so many objects
 
     def feed(self, selected: Batch) -> None:
+        self._past.feed()
         records = selected["memory_alloc"]
         numbers = records["correlation"].astype(np.int64)
         known = (numbers > 0) & (numbers < _MAX_NUMBER)
@@ -225,8 +242,67 @@ class ObjectNumbers:
             self._positions = grown(self._positions, int(numbers[known].max()) + 1)
             self._positions[numbers[known]] = selected.positions(records)[known] + np.uint64(1)
 
-    def ids(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Ids (int64) of numbers; -1 for what no record told of."""
+    def add_pieces(self, words: NDArray[Any]) -> None:
+        """Learns of pieces: number, address and bytes of each, as uint64."""
+        pieces = np.ascontiguousarray(words).view(_PIECE).reshape(-1)
+        pieces = pieces[pieces["number"] < _MAX_NUMBER]
+        if len(pieces):
+            numbers = pieces["number"].astype(np.intp)
+            self._pieces = grown(self._pieces, int(numbers.max()) + 1)
+            self._pieces[numbers] = pieces
+
+    def ids(self, numbers: NDArray[Any], ordinals: NDArray[Any]) -> NDArray[Any]:
+        """Ids (int64) of numbers as of launches; -1 for what no record told of."""
+        found = self._allocations(numbers)
+        pieces = self._pieces[np.where(numbers < len(self._pieces), numbers, 0).astype(np.intp)]
+        some = pieces["bytes"] != 0
+        if some.any():
+            found[some] = self._held(pieces[some], self._version_of(ordinals[some]))
+        return found
+
+    def _held(self, pieces: NDArray[Any], versions: NDArray[Any]) -> NDArray[Any]:
+        """The tensors that held pieces, else the allocations."""
+        found = self._past.lookup(pieces["address"], versions, TENSOR)
+        rows = self.objects.rows[found]
+        whole = pieces["address"] + pieces["bytes"] <= rows["address"] + rows["bytes"]
+        other = (found < 0) | ~whole
+        found[other] = self._past.lookup(pieces["address"][other], versions[other], MEMORY)
+        return found
+
+    def place(self, number: int) -> tuple[int, int]:
+        """The object that a number meant all the time, and where in it the number's bytes begin;
+        for a piece that several tensors held, the last allocation there; -1 for none."""
+        if number >= len(self._pieces) or not self._pieces["bytes"][number]:
+            return int(self._allocations(np.asarray([number], np.uint64))[0]), 0
+        address, bytes = (int(self._pieces[name][number]) for name in ("address", "bytes"))
+        holds: list[int] = []
+        for layer in (TENSOR, MEMORY):
+            begins, ends, lasts, counts = self._held_by(layer)
+            meets = np.flatnonzero((begins < address + bytes) & (ends > address))
+            holds = lasts[meets].tolist()
+            alone = len(meets) == 1 and counts[meets[0]] == 1
+            if alone and begins[meets[0]] <= address and ends[meets[0]] >= address + bytes:
+                break
+        if not holds:
+            return -1, 0
+        found = max(holds)
+        return found, max(0, address - int(self.objects.rows["address"][found]))
+
+    def _held_by(self, layer: int) -> tuple[NDArray[Any], ...]:
+        """Distinct ranges that objects of a layer had: begins, ends, last id, how many."""
+        rows = self.objects.rows
+        kept = self._ranges.get(layer)
+        if kept is None or kept[0] != len(rows):
+            ids = np.flatnonzero(rows["layer"] == layer)
+            ranges = rows[["address", "bytes"]][ids]
+            distinct, at, counts = np.unique(ranges, return_inverse=True, return_counts=True)
+            lasts = np.zeros(len(distinct), np.int64)
+            lasts[at.reshape(-1)] = ids
+            ends = distinct["address"] + distinct["bytes"]
+            kept = self._ranges[layer] = len(rows), (distinct["address"], ends, lasts, counts)
+        return kept[1]
+
+    def _allocations(self, numbers: NDArray[Any]) -> NDArray[Any]:
         within = numbers < len(self._positions)
         positions = self._positions[np.where(within, numbers, 0).astype(np.intp)]
         rows = self.objects.rows

@@ -283,6 +283,30 @@ def _lookup(  # type: ignore[no-untyped-def]
 
 
 @compiled()
+def _lookup_in_past(  # type: ignore[no-untyped-def]
+    addresses, versions, layer, found, objects, log, signs, at,
+    heads, order, keys, ids, fill, spare, meta,
+):  # fmt: skip
+    """Goes to the version of each question in turn, forward or back."""
+    for q in range(len(addresses)):
+        while at[0] != versions[q]:
+            forward = at[0] < versions[q]
+            if not forward:
+                at[0] -= 1
+            id = log[at[0]]
+            if (signs[at[0]] > 0) == forward:
+                _insert(_key(objects[id]), id, heads, order, keys, ids, fill, spare, meta)
+            else:
+                _remove(_key(objects[id]), heads, order, keys, ids, fill, spare, meta)
+            if forward:
+                at[0] += 1
+        key = _key_of(layer, addresses[q])
+        id = _at_or_below(key, heads, order, keys, ids, fill, meta)
+        there = id >= 0 and _last_key(_key(objects[id]), objects[id]["bytes"]) >= key
+        found[q] = id if there else -1
+
+
+@compiled()
 def _list_live(order, ids, fill, meta, live):  # type: ignore[no-untyped-def]
     count = 0
     for at in range(meta[_BLOCKS]):
@@ -293,32 +317,17 @@ def _list_live(order, ids, fill, meta, live):  # type: ignore[no-untyped-def]
     return count
 
 
-class ObjectTable:
-    """Live allocations and tensors by address, and the objects they are.
+class _Live:
+    """Blocks of keys and ids of objects that are live."""
 
-    One address space holds all devices and the host (unified addressing). An object covers
-    exactly [address, address + bytes). Where an allocation overlaps live objects of its layer,
-    their free was missed: they end there and count as `stale`. With `history` every object
-    keeps its id and its row for ever; without it the row of an object that was freed is given
-    to another one from the next batch on.
-    """
-
-    def __init__(self, *, history: bool = False) -> None:
-        self.history = history
-        self._base = 0
-        self._rows = np.zeros(1024, OBJECT)
-        self._recycled = np.zeros(1024, np.int64)
-        self._changes = np.zeros(1024, CHANGE)
+    def __init__(self) -> None:
         self._meta = np.zeros(9, np.int64)
-        self._allocate_blocks(16)
-
-    def _allocate_blocks(self, count: int) -> None:
-        self._heads = np.zeros(count, np.uint64)
-        self._order = np.zeros(count, np.int64)
-        self._keys = np.zeros((count, _BLOCK), np.uint64)
-        self._ids = np.zeros((count, _BLOCK), np.int64)
-        self._fill = np.zeros(count, np.int64)
-        self._spare = np.zeros(count, np.int64)
+        self._heads = np.zeros(16, np.uint64)
+        self._order = np.zeros(16, np.int64)
+        self._keys = np.zeros((16, _BLOCK), np.uint64)
+        self._ids = np.zeros((16, _BLOCK), np.int64)
+        self._fill = np.zeros(16, np.int64)
+        self._spare = np.zeros(16, np.int64)
 
     @property
     def _blocks(self) -> tuple[NDArray[Any], ...]:
@@ -332,6 +341,25 @@ class ObjectTable:
             self._heads, self._order, self._keys, self._ids, self._fill, self._spare = (
                 grown(array, wanted) for array in self._blocks
             )
+
+
+class ObjectTable(_Live):
+    """Live allocations and tensors by address, and the objects they are.
+
+    One address space holds all devices and the host (unified addressing). An object covers
+    exactly [address, address + bytes). Where an allocation overlaps live objects of its layer,
+    their free was missed: they end there and count as `stale`. With `history` every object
+    keeps its id and its row for ever; without it the row of an object that was freed is given
+    to another one from the next batch on.
+    """
+
+    def __init__(self, *, history: bool = False) -> None:
+        super().__init__()
+        self.history = history
+        self._base = 0
+        self._rows = np.zeros(1024, OBJECT)
+        self._recycled = np.zeros(1024, np.int64)
+        self._changes = np.zeros(1024, CHANGE)
 
     @property
     def rows(self) -> NDArray[Any]:
@@ -423,6 +451,45 @@ class ObjectTable:
         if not len(self.rows):
             return np.zeros(len(ids), np.uint32)
         return np.asarray(np.where(ids >= 0, self.rows["memory"][ids], np.uint32(0)))
+
+
+class Past(_Live):
+    """Which object held an address after any number of the changes of a table with history.
+
+    Cheap where one question is about nearly the same time as the one before it.
+    """
+
+    def __init__(self, table: ObjectTable) -> None:
+        super().__init__()
+        self.table = table
+        self._log = np.zeros(1024, np.int64)
+        self._signs = np.zeros(1024, np.int8)
+        self._count = 0
+        self._at = np.zeros(1, np.int64)
+
+    def feed(self) -> None:
+        """Notes what changed in the last batch."""
+        changes = self.table.changes
+        end = self._count + len(changes)
+        self._log, self._signs = grown(self._log, end), grown(self._signs, end)
+        self._log[self._count : end] = changes["object"]
+        self._signs[self._count : end] = changes["sign"]
+        self._count = end
+
+    def lookup(self, addresses: NDArray[Any], versions: NDArray[Any], layer: int) -> NDArray[Any]:
+        """Ids (int64) of a layer's objects that held `addresses` (uint64) after that many changes
+        (int64); -1 for none."""
+        order = np.argsort(versions, kind="stable")
+        sorted_found = np.empty(len(order), np.int64)
+        self._reserve_blocks(self._count)
+        _lookup_in_past(
+            addresses[order].astype(np.uint64), versions[order].astype(np.int64), layer,
+            sorted_found, self.table.rows, self._log, self._signs, self._at,
+            *self._blocks, self._meta,
+        )  # fmt: skip
+        found = np.empty(len(order), np.int64)
+        found[order] = sorted_found
+        return found
 
 
 def _events(batch: Batch) -> tuple[NDArray[Any], NDArray[Any]] | None:

@@ -13,11 +13,19 @@
 
 #include "nvidia_source.h"
 
-enum { WORD = 64, WORDS = PASTA_NV_CONTEXTS / WORD };
+enum { WORD = 64, WORDS = PASTA_NV_CONTEXTS / WORD, MOST_PIECES = 1 << 16 };
+
+/* From a place where a tensor began or ended up to the next one, or the allocation's end. */
+typedef struct piece {
+    uint64_t address;
+    uint32_t number; /* as of an object; 0: it has changed and gets a new one */
+} piece;
 
 typedef struct live {
     pasta_nv_allocation is;
     uint64_t seen_by[WORDS]; /* a bit for each slot of a context */
+    piece *pieces;           /* by address; what lies before the first is the allocation's own */
+    uint32_t piece_count, piece_room;
 } live;
 
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
@@ -25,6 +33,12 @@ static live **table; /* sorted by address */
 static size_t count, room;
 static uint64_t version;
 static uint32_t numbers;
+static size_t all_pieces;
+static bool full; /* MOST_PIECES were reached */
+static struct {
+    pasta_nv_piece *told; /* pieces that nobody has taken yet */
+    size_t count, room;
+} news;
 
 /* What is announced without a context is seen by none, and lives until its end is announced. */
 static bool sees(const live *l, pasta_nv_place at) {
@@ -71,7 +85,7 @@ static live *insert(size_t index) {
         table = grown;
         room = wanted;
     }
-    live *l = malloc(sizeof *l);
+    live *l = calloc(1, sizeof *l);
     if (!l) return NULL;
     memmove(&table[index + 1], &table[index], (count - index) * sizeof *table);
     table[index] = l;
@@ -79,9 +93,15 @@ static live *insert(size_t index) {
     return l;
 }
 
+static void release(live *l) {
+    all_pieces -= l->piece_count;
+    free(l->pieces);
+    free(l);
+}
+
 static void drop(size_t index) {
     __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
-    free(table[index]);
+    release(table[index]);
     memmove(&table[index], &table[index + 1], (--count - index) * sizeof *table);
 }
 
@@ -98,7 +118,11 @@ bool pasta_nv_allocated(pasta_nv_place at, pasta_nv_allocation *announced) {
     if (!known) {
         announced->number = ++numbers;
         if (!l) l = insert(index);
-        if (l) *l = (live){.is = *announced};
+        if (l) {
+            all_pieces -= l->piece_count; /* its end was missed */
+            free(l->pieces);
+            *l = (live){.is = *announced};
+        }
         __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
     }
     if (l) see(l, at);
@@ -147,7 +171,7 @@ void pasta_nv_free_all_of(pasta_nv_place destroyed) {
             table[kept++] = l;
         } else {
             record_free(&l->is, l->is.device == destroyed.device ? destroyed.context : PASTA_NO_CONTEXT);
-            free(l);
+            release(l);
         }
     }
     if (kept != count) __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
@@ -171,13 +195,124 @@ int16_t pasta_nv_owner_of(uint64_t address) {
 
 uint64_t pasta_nv_objects_version(void) { return __atomic_load_n(&version, __ATOMIC_ACQUIRE); }
 
+/* ---- tensors ----
+ *
+ * A framework's allocator hands parts of allocations out again and again, before nearly every launch.
+ * The tables that patches look addresses up in would never be up to date; so they have pieces, which
+ * begin wherever a tensor ever began or ended: there are soon no new ones in a program that repeats
+ * itself.  Which tensor a piece was at a launch is asked later, where time does not matter. */
+
+/* Index of the first piece that does not begin below the address. */
+static uint32_t piece_index(const live *l, uint64_t address) {
+    uint32_t low = 0, high = l->piece_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (l->pieces[middle].address < address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool cut(live *l, uint64_t address) {
+    uint32_t at = piece_index(l, address);
+    if (at < l->piece_count && l->pieces[at].address == address) return false;
+    if (all_pieces == MOST_PIECES) {
+        full = true;
+        return false;
+    }
+    if (l->piece_count == l->piece_room) {
+        uint32_t wanted = 2 * l->piece_room + 8;
+        piece *grown = realloc(l->pieces, wanted * sizeof *grown);
+        if (!grown) return false;
+        l->pieces = grown;
+        l->piece_room = wanted;
+    }
+    memmove(&l->pieces[at + 1], &l->pieces[at], (l->piece_count++ - at) * sizeof *l->pieces);
+    l->pieces[at] = (piece){address, 0};
+    if (at) l->pieces[at - 1].number = 0;
+    all_pieces++;
+    return true;
+}
+
+static uint64_t end_of(const live *l, uint32_t at) {
+    return at + 1 < l->piece_count ? l->pieces[at + 1].address : l->is.address + l->is.bytes;
+}
+
+static void number_pieces(live *l) {
+    for (uint32_t at = 0; at < l->piece_count; at++) {
+        piece *p = &l->pieces[at];
+        if (p->number) continue;
+        p->number = ++numbers;
+        if (news.count == news.room) {
+            size_t wanted = 2 * news.room + 64;
+            pasta_nv_piece *grown = realloc(news.told, wanted * sizeof *grown);
+            if (!grown) continue; /* what is counted there is of no object */
+            news.told = grown;
+            news.room = wanted;
+        }
+        news.told[news.count++] = (pasta_nv_piece){p->number, p->address, end_of(l, at) - p->address};
+    }
+}
+
+void pasta_nv_tensor(uint64_t address, uint64_t bytes) {
+    uint64_t end = address + bytes;
+    bool first = false, changed = false;
+    pthread_mutex_lock(&changing);
+    bool was_full = full;
+    size_t index = index_of(address);
+    if (!at_index(index, address) && index) index--;
+    for (; index < count && table[index]->is.address < end; index++) { /* several where segments grow */
+        live *l = table[index];
+        uint64_t last = l->is.address + l->is.bytes;
+        if (last <= address || l->is.memory == PASTA_MEMORY_array) continue;
+        bool mine = cut(l, address > l->is.address ? address : l->is.address);
+        if (end < last) mine |= cut(l, end);
+        if (mine) number_pieces(l);
+        changed |= mine;
+    }
+    first = full && !was_full;
+    if (changed) __atomic_fetch_add(&version, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&changing);
+    if (first)
+        pasta_say("probes: tensors began at more than %d places: accesses to what begins elsewhere are of allocations",
+                  MOST_PIECES);
+}
+
+size_t pasta_nv_new_pieces(pasta_nv_piece **pieces) {
+    pthread_mutex_lock(&changing);
+    size_t found = news.count;
+    *pieces = news.told;
+    news.told = NULL;
+    news.count = news.room = 0;
+    pthread_mutex_unlock(&changing);
+    return found;
+}
+
+/* ---- what kernels can access ---- */
+
 bool pasta_nv_objects(pasta_nv_allocation **objects, size_t *number, uint64_t *as_of) {
     pthread_mutex_lock(&changing);
     *as_of = version;
     *number = 0;
-    *objects = malloc((count + 1) * sizeof **objects);
-    for (size_t i = 0; *objects && i < count; i++)
-        if (table[i]->is.bytes && table[i]->is.memory != PASTA_MEMORY_array) (*objects)[(*number)++] = table[i]->is;
+    pasta_nv_allocation *to = *objects = malloc((count + all_pieces + 1) * sizeof **objects);
+    for (size_t i = 0; to && i < count; i++) {
+        const live *l = table[i];
+        if (!l->is.bytes || l->is.memory == PASTA_MEMORY_array) continue;
+        uint64_t own = l->piece_count ? l->pieces[0].address - l->is.address : l->is.bytes;
+        if (own) {
+            *to = l->is;
+            to++->bytes = own;
+        }
+        for (uint32_t at = 0; at < l->piece_count; at++) {
+            *to = l->is;
+            to->address = l->pieces[at].address;
+            to->bytes = end_of(l, at) - to->address;
+            to++->number = l->pieces[at].number;
+        }
+    }
+    if (to) *number = (size_t)(to - *objects);
     pthread_mutex_unlock(&changing);
     return *objects != NULL;
 }

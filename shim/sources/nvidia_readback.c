@@ -93,6 +93,25 @@ static pasta_probed *entry(text *t, const pasta_nv_prober *p, uint32_t kind, siz
     return e;
 }
 
+/* Before anything that was counted for them. */
+static void publish_pieces(const pasta_nv_prober *p) {
+    static pthread_mutex_t telling = PTHREAD_MUTEX_INITIALIZER;
+    pasta_nv_piece *pieces;
+    text t = {0};
+    pthread_mutex_lock(&telling);
+    size_t count = pasta_nv_new_pieces(&pieces);
+    pasta_probed *e = count ? entry(&t, p, PASTA_PROBED_pieces, count * sizeof *pieces) : NULL;
+    if (e) {
+        e->rows = (uint32_t)count;
+        e->words = sizeof *pieces / sizeof(uint64_t);
+        memcpy(e + 1, pieces, count * sizeof *pieces);
+        publish(&t, p);
+    }
+    pthread_mutex_unlock(&telling);
+    free(pieces);
+    free(t.bytes);
+}
+
 /* ---- launches ---- */
 
 static void add_stripes(uint64_t *sum, const char *first, uint32_t stripes, uint64_t stripe_bytes, uint64_t words) {
@@ -231,6 +250,7 @@ static bool read_batches(pasta_nv_prober *p, uint64_t own_stream) {
     }
     pthread_mutex_unlock(pasta_nv_probes_lock());
     waiting |= count == AT_ONCE; /* there may be more */
+    if (count) publish_pieces(p);
     text t = {0};
     for (uint32_t i = 0; i < count && !p->broken; i++) {
         pasta_nv_batch *b = ready[i].batch;
@@ -318,6 +338,7 @@ static void read_bins(text *t, pasta_nv_prober *p, uint64_t stream) {
 
 /* They only grow, so that a copy made while kernels run is a lower bound, and the last one is exact. */
 static void read_totals(pasta_nv_prober *p, uint64_t stream) {
+    publish_pieces(p);
     text t = {0};
     for (uint32_t i = 0; i < pasta_nv_the_plan.hash_count && !p->broken; i++)
         if (p->hashes[i]) read_hash(&t, p, i, stream);

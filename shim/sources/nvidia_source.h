@@ -71,7 +71,15 @@ void pasta_nv_free_all_of(pasta_nv_place destroyed);
 int16_t pasta_nv_owner_of(uint64_t address);
 /* Counts up with every allocation and free. */
 uint64_t pasta_nv_objects_version(void);
-/* Live allocations by address that a kernel can access; the caller frees them. False without memory. */
+/* A framework's allocator hands out part of an allocation. */
+void pasta_nv_tensor(uint64_t address, uint64_t bytes);
+typedef struct pasta_nv_piece {
+    uint64_t number, address, bytes;
+} pasta_nv_piece;
+/* Pieces of allocations that came to be since the last call; the caller frees them. */
+size_t pasta_nv_new_pieces(pasta_nv_piece **pieces);
+/* Live allocations by address that a kernel can access, where tensors began or ended in pieces; the
+ * caller frees them. False without memory. */
 bool pasta_nv_objects(pasta_nv_allocation **objects, size_t *count, uint64_t *version);
 
 /* ---- nvidia_probes.c: patches in the program's kernels.  All but `set_up` are called in callbacks

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "framework.h"
+#include "nvidia_source.h"
 
 enum { DEVICE_CPU = 0 };
 
@@ -75,6 +76,7 @@ static void publish_state(uint64_t allocated, uint64_t reserved, c10_device devi
 void pasta_torch_report(void *pointer, int64_t bytes, size_t allocated, size_t reserved, c10_device device) {
     if (followed && device.type != DEVICE_CPU && bytes && pasta_ring_mine()) {
         pasta_event_kind kind = bytes > 0 ? PASTA_EVENT_tensor_alloc : PASTA_EVENT_tensor_free;
+        if (bytes > 0 && pasta_nv_probes_on()) pasta_nv_tensor((uint64_t)pointer, (uint64_t)bytes);
         publish_state(allocated, reserved, device);
         publish(kind, (uint64_t)pointer, (uint64_t)(bytes > 0 ? bytes : -bytes), device);
     }

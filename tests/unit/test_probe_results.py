@@ -14,7 +14,7 @@ from pasta.processors.pipeline import Pipeline
 from pasta.testing import Events
 from pasta.tool import Result, Tool
 
-LAUNCH, HASH, BINS = 1, 2, 3
+LAUNCH, HASH, BINS, PIECES = 1, 2, 3, 4
 OTHER_OBJECT, OTHER_KEY = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 A, B = 0x1000, 0x200000
 
@@ -158,6 +158,39 @@ def test_what_belongs_to_no_object_is_counted_apart() -> None:
     assert tool.heat.rows()["count"].tolist() == [6]
     assert device.other_objects == 1
     assert device.no_room == {(tool.name, "heat"): 9}
+
+
+def test_pieces_are_the_tensors_that_hold_them() -> None:
+    """Of one allocation, parts of which are handed out again."""
+    events, _, tool = made()
+    pipeline = Pipeline(Filter(), [tool], events.context())
+    events.tensor_alloc(A, 0x1000)  # 2
+    events.tensor_alloc(A + 0x1000, 0x1000)  # 3
+    launches = [events.launch("k")]
+    events.tensor_free(A)
+    launches.append(events.launch("k"))
+    events.tensor_alloc(A, 0x1000)  # 4
+    events.tensor_alloc(A + 0x2000, 0x1000)  # 5: in the middle of a piece
+    launches.append(events.launch("k"))
+    pipeline.feed(events.batch())
+    pieces = [7, A, 0x1000, 8, A + 0x1000, 0x1000, 9, A + 0x2000, 0x3000]
+    pipeline.feed_device(entry(PIECES, pieces, words=3, rows=3))
+    for at in (2, 0, 1):
+        launch = Launch(tool, launches[at])
+        for piece in (7, 8, 9):
+            launch.put("objects", 10 ** (3 * at) * piece, object=piece)
+        pipeline.feed_device(launch.encoded())
+    for piece in (7, 8, 9):
+        bins = entry(BINS, [0, piece], words=1, rows=2, row_words=11, ordinal=piece)
+        pipeline.feed_device(bins)
+    pipeline.finish()
+    counted: dict[int, int] = {}
+    for row in tool.objects.rows().tolist():
+        counted[row[0]] = counted.get(row[0], 0) + row[-1]
+    assert counted == {0: 9_016_009, 2: 7, 3: 8_008_008, 4: 7_000_000}
+    # bins count all launches: of a piece that several tensors held they are the allocation's
+    heat = tool.heat.rows()[["object", "bin", "count"]].tolist()
+    assert heat == [(0, 0, 7), (0, 2, 9), (3, 0, 8)]
 
 
 def test_a_launch_that_the_filter_dropped_is_left_out() -> None:

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from pasta import abi
 from pasta.processors.batch import ABSENT_U64
-from pasta.processors.objects import ObjectTable
-from pasta.processors.snapshots import DROPPED, SELECTED, UNSEEN, Launches, Snapshots
+from pasta.processors.objects import MEMORY, TENSOR, ObjectTable, Past
+from pasta.processors.snapshots import (
+    DROPPED,
+    SELECTED,
+    UNSEEN,
+    Launches,
+    Snapshots,
+)
 from pasta.testing import Events
 
 SPACE = 60
@@ -90,6 +96,30 @@ def test_every_address_at_every_launch(
 def check(snapshots: Snapshots, launches: Launches, expected: Any, number: int) -> None:
     (position,) = launches.positions(np.asarray([number], np.uint64)).tolist()
     assert snapshots.at(position).lookup(ADDRESSES).tolist() == expected[number]
+
+
+@settings(max_examples=200, deadline=None)
+@given(programs, st.lists(st.integers(1, 60), max_size=4, unique=True), st.randoms())
+def test_the_past_is_as_snapshots_have_it(program: Any, splits: list[int], random: Any) -> None:
+    """Whatever the order of questions, also while the run goes on."""
+    events = play(program)
+    table = ObjectTable(history=True)
+    snapshots, past, changes = Snapshots(table), Past(table), 0
+    between = [0]  # versions between two records
+    for batch in events.batches([split for split in splits if split < len(events)]):
+        table.feed(batch)
+        snapshots.feed(batch)
+        past.feed()
+        begins = np.flatnonzero(np.diff(table.changes["index"].astype(np.int64))) + 1
+        changes += len(table.changes)
+        between += [changes - len(table.changes) + at for at in begins.tolist()] + [changes]
+        for layer, number in ((TENSOR, 0), (MEMORY, 1)):
+            versions = np.asarray([random.choice(between) for _ in ADDRESSES])
+            found = past.lookup(ADDRESSES, versions, layer)
+            for address, version, id in zip(ADDRESSES, versions, found, strict=True):
+                live = snapshots.of(int(version)).layers[number]
+                at = int(np.searchsorted(live.starts, address, "right")) - 1
+                assert id == (live.ids[at] if at >= 0 and live.lasts[at] >= address else -1)
 
 
 def test_snapshots_are_shared_while_nothing_changes() -> None:

@@ -1,0 +1,24 @@
+"""Pieces of allocations in which tensors lie: tests/c/test_nvidia_memory.c, case by case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.c.builds import Build
+from tests.c.session import ROOT, C, compile_c
+
+
+@pytest.fixture(scope="module")
+def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sources = [ROOT / "shim" / "sources" / "nvidia_memory.c", C / "test_nvidia_memory.c"]
+    output = tmp_path_factory.mktemp(build.name) / "test_nvidia_memory"
+    return compile_c(output, sources, *build.flags)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("case", ["pieces", "bounded"])
+def test_memory(build: Build, program: Path, case: str, seed: int) -> None:
+    done = build.run(program, case, seed)
+    assert (done.returncode, done.stderr) == (0, "")
