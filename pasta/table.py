@@ -32,14 +32,14 @@ class Table:
     labels: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
     shown: int = 10
-    #: Columns left out of the text report.
+    #: Columns left out of the text report, where they are there.
     hidden: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns differ in length: {lengths}")
-        for name in (*self.units, *self.labels, *self.hidden):
+        for name in (*self.units, *self.labels):
             if name not in self.columns:
                 raise ValueError(f"{name!r} is not a column: {', '.join(self.columns)}")
 

@@ -371,7 +371,8 @@ class Tool:
         cls._declared_maps = maps_of(cls)
         cls._probes = probes_of(cls, cls._declared_maps)
         if cls._probes:
-            cls.needs_objects = cls.needs_object_history = True
+            # what is accessed may be tensors, and operators may launch the kernels
+            cls.needs_objects = cls.needs_object_history = cls.needs_tensors = True
         traces = [name for name, each in cls._declared_maps.items() if each.map_type == "trace"]
         if bool(traces) != hasattr(cls, ON_ACCESSES):
             raise ToolError(

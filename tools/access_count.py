@@ -11,16 +11,23 @@ from pasta.probes.kinds import KINDS, NAMES
 from pasta.probes.windows import Estimate, Sampling
 from pasta.processors.kernel_names import kernel_names
 from pasta.processors.object_names import (
+    ALIKE,
+    ALIKE_HIDDEN,
     OBJECT_HIDDEN,
     OBJECT_UNITS,
+    TensorNames,
+    has_tensors,
     object_columns,
     object_sizes,
 )
+from pasta.processors.operator_names import OperatorGroups, kernel_operators, of_probes
 from pasta.table import Figure, Table, absent_where, formatted, shares
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from pasta.processors.snapshots import Launches
 
 READ, WRITE, ATOMIC = range(3)
 OPERATIONS = 3
@@ -93,6 +100,7 @@ class AccessCount(Tool):
                 "objects": self._objects(objects),
                 "launches": self._launches(rows),
                 "launch_objects": self._launch_objects(objects),
+                **self._of_framework(rows, objects),
             },
             figures={"kernels": self._figure(rows)},
         )
@@ -106,6 +114,7 @@ class AccessCount(Tool):
         order = np.argsort(-counts["accesses"].astype(np.float64), kind="stable")
         columns = {
             "kernel": kernel_names(self.context, ids),
+            **kernel_operators(self.context, [(name,) for name in ids.tolist()]),
             "launches": np.asarray([self.sampling.seen[name] for name in ids.tolist()], np.int64),
             "probed": np.asarray(
                 [self.sampling.probed.get(name, 0) for name in ids.tolist()], np.int64
@@ -188,7 +197,7 @@ class AccessCount(Tool):
         return Table(
             {
                 "kernel": kernel_names(self.context, rows["kernel"]),
-                **object_columns(self.context.objects, rows["object"]),
+                **object_columns(self.context, rows["object"]),
                 "accesses": rows["accesses"],
                 "bytes": rows["bytes"],
                 "share": shares(rows["accesses"], int(rows["accesses"].sum())),
@@ -198,6 +207,52 @@ class AccessCount(Tool):
             title="Accesses to objects in global memory",
             shown=self.top,
             hidden=OBJECT_HIDDEN,
+        )
+
+    def _of_framework(self, rows: NDArray[Any], objects: NDArray[Any]) -> dict[str, Table]:
+        """Tables by operator and by tensor, where a framework was followed."""
+        tables = {}
+        if (launches := of_probes(self.context)) is not None:
+            tables["operators"] = self._operators(rows, launches)
+        if has_tensors(self.context):
+            tables["tensors"] = self._tensors(objects)
+        return tables
+
+    def _operators(self, rows: NDArray[Any], launches: Launches) -> Table:
+        groups = OperatorGroups(self.context)
+        found = np.zeros(len(rows), [("group", "i8"), *((name, "u8") for name in _COUNTS)])
+        found["group"] = groups.codes[launches.nodes(rows["launch"])]
+        for name in _COUNTS:
+            found[name] = rows[name]
+        found = combined(found, ["group"])
+        found = found[np.argsort(-found["bytes"].astype(np.float64), kind="stable")]
+        return Table(
+            {
+                **groups.columns(found["group"]),
+                **{name: found[name] for name in _COUNTS},
+                "share": shares(found["bytes"], int(found["bytes"].sum())),
+            },
+            units={"bytes": "bytes", "share": "share"},
+            labels={"bytes": "bytes asked for", "share": "of all bytes"},
+            title="Accesses by operator",
+            shown=self.top,
+            hidden=_HIDDEN | {"file"},
+        )
+
+    def _tensors(self, objects: NDArray[Any]) -> Table:
+        rows = combined(objects[["object", "accesses", "bytes"]], ["object"])
+        columns, found = TensorNames(self.context).alike(rows, "bytes")
+        return Table(
+            {
+                **columns,
+                **{name: found[name] for name in ("tensors", "accesses", "bytes")},
+                "share": shares(found["bytes"], int(objects["bytes"].sum())),
+            },
+            units={"bytes": "bytes", "share": "share"},
+            labels={"bytes": "bytes asked for", "share": "of global memory's"},
+            title=f"Accesses by tensors, {ALIKE}",
+            shown=self.top,
+            hidden=ALIKE_HIDDEN,
         )
 
     def _touched(self, rows: NDArray[Any], key: str = "kernel") -> NDArray[Any]:
@@ -252,7 +307,7 @@ class AccessCount(Tool):
 
 
 _OF_KERNEL = ("kernel", "object")
-_HIDDEN = frozenset({"known", "pages", "object_bytes", "reads", "writes", "atomics"})
+_HIDDEN = frozenset({"operators", "known", "pages", "object_bytes", "reads", "writes", "atomics"})
 _OF_SAMPLES = frozenset({"probed", "estimate", "error"})
 _TOUCHED = ("objects", "object_bytes", "pages", "known", "unknown")
 _TOUCHED_LABELS = {

@@ -194,7 +194,7 @@ class Heatmap(Tool):
         return Table(
             {
                 "kernel": kernel_names(self.context, rows["kernel"]),
-                **object_columns(self.context.objects, rows["object"]),
+                **object_columns(self.context, rows["object"]),
                 "pattern": patterns,
                 "sectors": rows["sectors"],
                 "share": rows["sectors"] / np.maximum(of, 1),
@@ -220,7 +220,7 @@ class Heatmap(Tool):
         return Table(
             {
                 "kernel": kernel_names(self.context, sectors["kernel"]),
-                **object_columns(self.context.objects, sectors["object"]),
+                **object_columns(self.context, sectors["object"]),
                 "offset": sectors["sector"] * np.uint64(WORD * WORDS),
                 "warps": sectors["warps"],
                 "accesses": sectors["accesses"],
@@ -241,7 +241,7 @@ class Heatmap(Tool):
         return Table(
             {
                 "kernel": kernel_names(self.context, words["kernel"]),
-                **object_columns(self.context.objects, words["object"]),
+                **object_columns(self.context, words["object"]),
                 "offset": words["word"] * np.uint64(WORD),
                 "accesses": words["accesses"],
                 "warps": words["warps"],

@@ -8,8 +8,12 @@ from pasta.lazy import np
 from pasta.probes import Histogram, probe
 from pasta.probes.accumulators import combined, group_starts
 from pasta.processors.object_names import (
+    ALIKE,
+    ALIKE_HIDDEN,
     OBJECT_HIDDEN,
     OBJECT_UNITS,
+    TensorNames,
+    has_tensors,
     object_columns,
     object_names,
     object_sizes,
@@ -51,6 +55,8 @@ class Hotness(Tool):
         objects = self._by(("object",), rows)
         objects = objects[np.argsort(-objects["accesses"].astype(np.float64), kind="stable")]
         tables = {"objects": self._objects(objects), "bins": self._bins(rows, objects)}
+        if has_tensors(self.context):
+            tables["tensors"] = self._tensors(objects)
         figures = self._heat_maps(rows, objects)
         if self.window:
             by_window = self._by(("window", "object"), windows)
@@ -92,7 +98,7 @@ class Hotness(Tool):
         return Table(
             {
                 "window": rows["window"],
-                **object_columns(self.context.objects, rows["object"]),
+                **object_columns(self.context, rows["object"]),
                 "accesses": rows["accesses"],
                 **self._parts(rows),
             },
@@ -107,7 +113,7 @@ class Hotness(Tool):
         return Table(
             {
                 "window": rows["window"],
-                **object_columns(self.context.objects, rows["object"]),
+                **object_columns(self.context, rows["object"]),
                 "bin": rows["bin"],
                 "offset": rows["bin"] * np.uint64(self.bin),
                 "count": rows["count"],
@@ -123,7 +129,7 @@ class Hotness(Tool):
         count = int(rows["window"].max()) + 1 if len(rows) else 0
         ids = objects["object"][: self.top]
         series = {}
-        for name, id in zip(object_names(self.context.objects, ids), ids.tolist(), strict=True):
+        for name, id in zip(object_names(self.context, ids), ids.tolist(), strict=True):
             mine = rows[rows["object"] == id]
             accesses = np.zeros(count, np.uint64)
             accesses[mine["window"].astype(np.intp)] = mine["accesses"]
@@ -140,7 +146,7 @@ class Hotness(Tool):
     def _objects(self, objects: NDArray[Any]) -> Table:
         return Table(
             {
-                **object_columns(self.context.objects, objects["object"]),
+                **object_columns(self.context, objects["object"]),
                 "accesses": objects["accesses"],
                 "share": shares(objects["accesses"], int(objects["accesses"].sum())),
                 **self._parts(objects),
@@ -152,6 +158,24 @@ class Hotness(Tool):
             hidden=OBJECT_HIDDEN,
         )
 
+    def _tensors(self, objects: NDArray[Any]) -> Table:
+        columns, found = TensorNames(self.context).alike(
+            objects[["object", "accesses"]], "accesses"
+        )
+        return Table(
+            {
+                **columns,
+                "tensors": found["tensors"],
+                "accesses": found["accesses"],
+                "share": shares(found["accesses"], int(objects["accesses"].sum())),
+            },
+            units={"share": "share"},
+            labels={"share": "of accesses to global memory"},
+            title=f"Accesses to tensors, {ALIKE}",
+            shown=self.top,
+            hidden=ALIKE_HIDDEN,
+        )
+
     def _bins(self, rows: NDArray[Any], objects: NDArray[Any]) -> Table:
         """All parts that were touched, hottest first."""
         at = np.searchsorted(objects["object"], rows["object"], sorter=_order(objects))
@@ -160,7 +184,7 @@ class Hotness(Tool):
         rows, whole = rows[hottest], whole[hottest]
         return Table(
             {
-                **object_columns(self.context.objects, rows["object"]),
+                **object_columns(self.context, rows["object"]),
                 "bin": rows["bin"],
                 "offset": rows["bin"] * np.uint64(self.bin),
                 "count": rows["count"],
@@ -176,7 +200,7 @@ class Hotness(Tool):
     def _heat_maps(self, rows: NDArray[Any], objects: NDArray[Any]) -> dict[str, Figure]:
         figures = {}
         known = objects[objects["object"] >= 0][: self.top]
-        names = object_names(self.context.objects, known["object"])
+        names = object_names(self.context, known["object"])
         for name, object in zip(names, known, strict=True):
             mine = rows[rows["object"] == object["object"]]
             width = -(-int(object["bins"]) // _POINTS)
@@ -200,7 +224,7 @@ class Hotness(Tool):
         known = objects[objects["object"] >= 0]
         parts = [f"{accesses:,} accesses to {len(known):,} objects"]
         if len(known):
-            (name,) = object_names(self.context.objects, known["object"][:1])
+            (name,) = object_names(self.context, known["object"][:1])
             share = formatted(int(known["accesses"][0]) / accesses, "share")
             parts[0] += f"; most: {name}, {share} of accesses to global memory"
         unknown = accesses - int(known["accesses"].sum())

@@ -153,7 +153,7 @@ class MemTrace(Tool):
     def _objects(self) -> Table:
         ids = np.asarray(sorted(self.objects), np.int64)
         return Table(
-            object_columns(self.context.objects, ids),
+            object_columns(self.context, ids),
             units=OBJECT_UNITS,
             title="Objects by the ids in the files",
             shown=0,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.codes import grown
+from pasta.processors.object_names import TensorNames
 from pasta.table import Table, Unit, absent_where, formatted, shares
 from pasta.tool import Result, Tool, option
 
@@ -157,7 +158,7 @@ class Tensors(Tool):
         for number, device in sorted(self.devices.items()):
             mine = self.at_peak[live] & (known["device"] == number)
             peaks[number] = np.concatenate([*device.freed, known[mine]])
-        named = _Names(self)
+        named = TensorNames(self.context)
         return Result(
             summary=self._summary(peaks),
             tables={
@@ -230,7 +231,7 @@ class Tensors(Tool):
             hidden=self._hidden(),
         )
 
-    def _peak(self, peaks: dict[int, NDArray[Any]], named: _Names) -> Table:
+    def _peak(self, peaks: dict[int, NDArray[Any]], named: TensorNames) -> Table:
         known = np.concatenate([_nothing(0, _KNOWN), *peaks.values()])
         known = known[np.argsort(-known["bytes"], kind="stable")]
         whole = np.asarray(
@@ -238,7 +239,7 @@ class Tensors(Tool):
         )
         return _table(
             {
-                **named.columns(known),
+                **_columns(named, known),
                 "name": named.texts(known["name"]),
                 "bytes": known["bytes"],
                 "share": known["bytes"] / np.maximum(whole, 1),
@@ -256,7 +257,7 @@ class Tensors(Tool):
             hidden=self._hidden("storage", "reads", "time", "dtype", "file", "name"),
         )
 
-    def _patterns(self, named: _Names) -> Table:
+    def _patterns(self, named: TensorNames) -> Table:
         keys = np.asarray(list(self.patterns), np.int64).reshape(-1, len(_PATTERN))
         amounts = np.asarray(list(self.patterns.values()), np.int64).reshape(-1, 4)
         order = np.argsort(-amounts[:, 1], kind="stable")
@@ -267,7 +268,7 @@ class Tensors(Tool):
         count = np.maximum(amounts[:, 0], 1)
         return _table(
             {
-                **named.columns(known),
+                **_columns(named, known),
                 "allocations": amounts[:, 0],
                 "bytes": amounts[:, 1],
                 "share": shares(amounts[:, 1], amounts[:, 1].sum()),
@@ -281,37 +282,11 @@ class Tensors(Tool):
         )
 
 
-class _Names:
-    """Who made tensors, and what they look like, in words."""
-
-    def __init__(self, tool: Tensors) -> None:
-        self.context = tool.context
-        operators = tool.context.operators
-        self.names = operators.nodes["name"]
-        self.modules, self.stacks = operators.of_forward("module"), operators.of_forward("stack")
-
-    def texts(self, ids: NDArray[Any]) -> list[str | None]:
-        return [self.context.strings[id] if id else None for id in ids.tolist()]
-
-    def columns(self, known: NDArray[Any]) -> dict[str, Any]:
-        from pasta.processors.tensors import CATEGORIES
-
-        nodes = known["node"]
-        frames = {
-            stack: self.context.stacks.line(stack, self.context.strings)
-            for stack in np.unique(self.stacks[nodes]).tolist()
-        }
-        lines = [frames[stack] for stack in self.stacks[nodes].tolist()]
-        return {
-            "device": absent_where(known["device"], known["device"] < 0),
-            "category": [CATEGORIES[each] for each in known["category"].tolist()],
-            "shape": self.texts(known["shape"]),
-            "dtype": self.texts(known["dtype"]),
-            "operator": self.texts(self.names[nodes]),
-            "module": self.texts(self.modules[nodes]),
-            "line": [None if line is None else str(line) for line in lines],
-            "file": [None if line is None else line.file for line in lines],
-        }
+def _columns(named: TensorNames, known: NDArray[Any]) -> dict[str, Any]:
+    return {
+        "device": absent_where(known["device"], known["device"] < 0),
+        **named.described(known["category"], known["shape"], known["dtype"], known["node"]),
+    }
 
 
 def _table(columns: dict[str, Any], **arguments: Any) -> Table:

@@ -9,17 +9,24 @@ from pasta.probes import Bitmap, probe
 from pasta.probes.accumulators import combined
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import (
+    ALIKE,
+    ALIKE_HIDDEN,
     OBJECT_HIDDEN,
     OBJECT_UNITS,
+    TensorNames,
     TensorOwners,
+    has_tensors,
     object_columns,
     object_sizes,
 )
+from pasta.processors.operator_names import OperatorGroups, kernel_operators, of_probes
 from pasta.table import Figure, Table, Unit, absent_where, formatted, shares
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from pasta.processors.snapshots import Launches
 
 #: What a launch has, in bytes: title for tables and figures.
 _MEASURES = {
@@ -27,6 +34,11 @@ _MEASURES = {
     "tensors": "tensors touched",
     "allocations": "allocations touched",
     "footprint": "live",
+}
+_MOST = {
+    "tensors": "largest of tensors touched",
+    "allocations": "largest of allocations touched",
+    "footprint": "most live at a launch",
 }
 _STATISTICS = ("min", "mean", "median", "p90", "max")
 _POINTS = 1024
@@ -117,6 +129,10 @@ class WorkingSet(Tool):
             "objects": self._objects(touched),
             "launches": self._launches(launches),
         }
+        if (nodes := of_probes(self.context)) is not None:
+            tables["operators"] = self._operators(launches, nodes)
+        if has_tensors(self.context):
+            tables["tensors"] = self._tensors(touched)
         return Result(
             summary=self._summary(launches),
             tables=tables,
@@ -182,23 +198,64 @@ class WorkingSet(Tool):
         names = kernel_names(self.context, ids)
         columns: dict[str, Any] = {
             "kernel": [names[at] for at in order],
+            **kernel_operators(self.context, [(int(ids[at]),) for at in order]),
             "launches": [int(counts[at]) for at in order],
             **{each: [sets[at][each] for at in order] for each in _STATISTICS},
         }
         for name in ("tensors", "allocations", "footprint"):
             columns[name] = [int(groups[at][name].max()) for at in order]
-        units: dict[str, Unit] = dict.fromkeys(list(columns)[2:], "bytes")
+        measures = (*_STATISTICS, "tensors", "allocations", "footprint")
+        units: dict[str, Unit] = dict.fromkeys(measures, "bytes")
         return Table(
             columns,
             units=units,
-            labels={
-                "tensors": "largest of tensors touched",
-                "allocations": "largest of allocations touched",
-                "footprint": "most live at a launch",
-            },
+            labels=_MOST,
             title="Working set by kernel: unique bytes that a launch touches",
             shown=self.top,
-            hidden=self._hidden() | {"min", "median"},
+            hidden=self._hidden() | {"operators", "min", "median"},
+        )
+
+    def _operators(self, launches: NDArray[Any], nodes: Launches) -> Table:
+        groups = OperatorGroups(self.context)
+        codes = groups.codes[nodes.nodes(launches["launch"])]
+        distinct, counts = np.unique(codes, return_counts=True)
+        of_each = [launches[codes == code] for code in distinct.tolist()]
+        sets = [_statistics(group["working_set"]) for group in of_each]
+        order = sorted(range(len(distinct)), key=lambda at: (-sets[at]["max"], at))
+        measures = ("tensors", "allocations", "footprint")
+        return Table(
+            {
+                **groups.columns(distinct[order]),
+                "launches": counts[order],
+                **{each: [sets[at][each] for at in order] for each in _STATISTICS},
+                **{name: [int(of_each[at][name].max()) for at in order] for name in measures},
+            },
+            units=dict.fromkeys((*_STATISTICS, *measures), "bytes"),
+            labels=_MOST,
+            title="Working set by operator: unique bytes that a launch touches",
+            shown=self.top,
+            hidden=frozenset({"min", "median", "allocations", "footprint", "file"}),
+        )
+
+    def _tensors(self, touched: NDArray[Any]) -> Table:
+        rows = np.zeros(len(touched), [("object", "i8"), ("touches", "u8"), ("total", "u8")])
+        rows["object"], rows["touches"], rows["total"] = touched["object"], 1, touched["bytes"]
+        columns, found = TensorNames(self.context).alike(combined(rows, ["object"]), "total")
+        return Table(
+            {
+                **columns,
+                **{name: found[name] for name in ("tensors", "touches", "total")},
+                "mean": found["total"] // np.maximum(found["touches"], 1),
+            },
+            units={"total": "bytes", "mean": "bytes"},
+            labels={
+                "touches": "launches that touch one",
+                "total": "unique bytes, of all launches",
+                "mean": "mean per launch",
+            },
+            title=f"Unique bytes touched of tensors, {ALIKE}",
+            shown=self.top,
+            hidden=ALIKE_HIDDEN,
         )
 
     def _objects(self, touched: NDArray[Any]) -> Table:
@@ -213,7 +270,7 @@ class WorkingSet(Tool):
         order = np.argsort(-most["bytes"].astype(np.float64), kind="stable")
         return Table(
             {
-                **object_columns(self.context.objects, most["object"][order]),
+                **object_columns(self.context, most["object"][order]),
                 "launches": counted["launches"][order],
                 "most": most["bytes"][order],
                 "share": (most["bytes"] / np.maximum(sizes, 1))[order],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pasta.processors.batch import Batch
     from pasta.processors.objects import ObjectTable
+    from pasta.processors.operators import Operators
     from pasta.tool import Tool
 
 _MAX_NUMBER = 1 << 32
@@ -38,8 +39,10 @@ class ProbeRuntime:
     event of its launch, it and all after it wait; those for which none came are `orphans`.
     """
 
-    def __init__(self, tools: Sequence[Tool], objects: ObjectTable) -> None:
-        self.objects = objects
+    def __init__(
+        self, tools: Sequence[Tool], objects: ObjectTable, operators: Operators | None = None
+    ) -> None:
+        self.objects, self.operators = objects, operators
         self.launches = Launches()
         self.snapshots = Snapshots(objects)
         self.numbers = ObjectNumbers(objects, self._version_of)
@@ -74,7 +77,7 @@ class ProbeRuntime:
 
         The object table has been fed with it.
         """
-        self.launches.feed(selected, launched)
+        self.launches.feed(selected, launched, self.operators)
         self.snapshots.feed(selected)
         self.numbers.feed(selected)
         self.kernels.feed(selected)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.demangle import distinct_names
+from pasta.processors.operator_names import kernel_operators
 from pasta.table import Column, Unit, absent_where
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def instruction_hidden(columns: Mapping[str, Column]) -> frozenset[str]:
 
 
 def instruction_columns(context: Context, pcs: NDArray[Any]) -> dict[str, Column]:
-    """Columns `kernel`, `line` of the source, `offset` in the kernel and `pc`, for addresses.
+    """Columns `kernel`, `line` of the source, `offset` in the kernel and `pc`, for addresses, and
+    in a run with operators of a framework `operators`, which launch the kernel.
 
     The kernel is the probed one that begins last before the address; code that several kernels
     call counts as that of the one before it. Kernel and offset are absent where none begins
@@ -81,10 +83,12 @@ def instruction_columns(context: Context, pcs: NDArray[Any]) -> dict[str, Column
         else None
         for each in at.tolist()
     ]
+    of_kernel = [begins[int(entries[each])] if each >= 0 else () for each in at.tolist()]
     starts = entries[at] if len(entries) else np.zeros(len(pcs), np.uint64)
     return {
         "kernel": told,
         "line": probes.kernels.lines(context.strings, pcs) if probes else [None] * len(pcs),
         "offset": absent_where(pcs - starts, at < 0),
         "pc": pcs,
+        **kernel_operators(context, of_kernel),
     }

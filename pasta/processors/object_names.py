@@ -1,4 +1,4 @@
-"""How tools call objects in their tables, and which allocation a tensor lies in."""
+"""How tools call objects and tensors in their tables, and which allocation a tensor lies in."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.processors.objects import ObjectTable
+    from pasta.tool import Context
 
 #: What an access lies in whose address is in no live object.
 UNKNOWN = "unknown"
 #: Units of `object_columns`.
 OBJECT_UNITS: dict[str, Unit] = {"object_address": "address", "object_bytes": "bytes"}
 #: Columns of `object_columns` that its name says already.
-OBJECT_HIDDEN = frozenset({"object_id", "object_address", "object_bytes", "memory"})
+OBJECT_HIDDEN = frozenset(
+    {"object_id", "object_address", "object_bytes", "memory"}
+    | {
+        f"object_{name}"
+        for name in ("name", "category", "shape", "dtype", "operator", "module", "line", "file")
+    }
+)
 
 
 def object_sizes(objects: ObjectTable, ids: NDArray[Any]) -> NDArray[Any]:
@@ -31,25 +38,32 @@ def object_sizes(objects: ObjectTable, ids: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.where(absent, np.uint64(0), bytes))
 
 
-def object_names(objects: ObjectTable, ids: NDArray[Any]) -> list[str]:
-    """Kind of memory, size and address of objects: `device 4.00 MiB at 0x7f0000`."""
-    return list(object_columns(objects, ids)["object"])
+def object_names(context: Context, ids: NDArray[Any]) -> list[str]:
+    """What objects are, size and address: `device 4.00 MiB at 0x7f0000`,
+    `parameter fc.weight 4.00 MiB at 0x7f0000`, `activation aten::relu 4.00 MiB at 0x7f0000`."""
+    return list(object_columns(context, ids)["object"])
 
 
-def object_columns(objects: ObjectTable, ids: NDArray[Any]) -> dict[str, Column]:
-    """Columns that say what objects are; for id -1 `unknown`, and the others absent."""
+def object_columns(context: Context, ids: NDArray[Any]) -> dict[str, Column]:
+    """Columns that say what objects are; for id -1 `unknown`, and the others absent.
+
+    In a run with tensors of a framework also their category, shape, type and name, and the
+    operator, module and line that made them.
+    """
     from pasta import abi
     from pasta.processors.objects import TENSOR
 
     memories, unknown = abi.ENUMS["memory"], ids < 0
-    rows = objects.rows
+    rows = context.objects.rows
     if not len(rows):
         rows, ids = np.zeros(1, rows.dtype), np.full(len(ids), -1)
     found = rows[ids]
+    tensors = ~unknown & (found["layer"] == TENSOR)
+    told = _of_tensors(context, ids, tensors)
     kinds = [
-        None if not told else "tensor" if layer == TENSOR else memories.get(memory, UNKNOWN)
-        for told, layer, memory in zip(
-            (~unknown).tolist(), found["layer"].tolist(), found["memory"].tolist(), strict=True
+        None if none else told[at] if at in told else memories.get(memory, UNKNOWN)
+        for at, (none, memory) in enumerate(
+            zip(unknown.tolist(), found["memory"].tolist(), strict=True)
         )
     ]
     unsized = unknown | (found["bytes"] == np.uint64(ABSENT_U64))
@@ -66,8 +80,134 @@ def object_columns(objects: ObjectTable, ids: NDArray[Any]) -> dict[str, Column]
         "object_id": absent_where(ids, unknown),
         "object_address": absent_where(found["address"], unknown),
         "object_bytes": absent_where(found["bytes"], unsized),
-        "memory": kinds,
+        "memory": [
+            None if none else "tensor" if tensor else memories.get(memory, UNKNOWN)
+            for none, tensor, memory in zip(
+                unknown.tolist(), tensors.tolist(), found["memory"].tolist(), strict=True
+            )
+        ],
+        **_tensor_columns(context, ids, tensors),
     }
+
+
+def has_tensors(context: Context) -> bool:
+    """Whether tensors of a framework were seen in the run."""
+    from pasta.processors.objects import TENSOR
+
+    return context._tensors is not None and bool((context.objects.rows["layer"] == TENSOR).any())
+
+
+def _of_tensors(context: Context, ids: NDArray[Any], tensors: NDArray[Any]) -> dict[int, str]:
+    """Category, and name or operator, of those that are tensors, by index."""
+    places = np.flatnonzero(tensors).tolist()
+    if context._tensors is None:
+        return dict.fromkeys(places, "tensor")
+    columns = TensorNames(context).columns(ids[tensors])
+    return {
+        at: " ".join(filter(None, (category, name or operator)))
+        for at, category, name, operator in zip(
+            places, columns["category"], columns["name"], columns["operator"], strict=True
+        )
+    }
+
+
+def _tensor_columns(
+    context: Context, ids: NDArray[Any], tensors: NDArray[Any]
+) -> dict[str, Column]:
+    if not has_tensors(context):
+        return {}
+    columns: dict[str, Column] = {}
+    places = np.flatnonzero(tensors).tolist()
+    for name, values in TensorNames(context).columns(ids[tensors]).items():
+        whole: list[Any] = [None] * len(ids)
+        for at, value in zip(places, values, strict=True):
+            whole[at] = value
+        columns[f"object_{name}"] = whole
+    return columns
+
+
+class TensorNames:
+    """Who made tensors, what for and what they look like, in words; of a `context` with tensors."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        operators = context.operators
+        self.names = operators.nodes["name"]
+        self.modules, self.stacks = operators.of_forward("module"), operators.of_forward("stack")
+
+    def texts(self, ids: NDArray[Any]) -> list[str | None]:
+        """Texts of string ids; None for 0."""
+        return [self.context.strings[id] if id else None for id in ids.tolist()]
+
+    def columns(self, ids: NDArray[Any]) -> dict[str, list[Any]]:
+        """Category, name, shape, dtype, operator, module, line and file of objects by id."""
+        rows = self.context.tensors.rows[ids]
+        return {
+            "name": self.texts(rows["name"]),
+            **self.described(
+                self.context.tensors.category(ids), rows["shape"], rows["dtype"], rows["node"]
+            ),
+        }
+
+    def described(
+        self,
+        categories: NDArray[Any],
+        shapes: NDArray[Any],
+        dtypes: NDArray[Any],
+        nodes: NDArray[Any],
+    ) -> dict[str, list[Any]]:
+        """The same of numbers as `context.tensors` has them, without the name."""
+        from pasta.processors.tensors import CATEGORIES
+
+        frames = {
+            stack: self.context.stacks.line(stack, self.context.strings)
+            for stack in np.unique(self.stacks[nodes]).tolist()
+        }
+        lines = [frames[stack] for stack in self.stacks[nodes].tolist()]
+        return {
+            "category": [CATEGORIES[each] for each in categories.tolist()],
+            "shape": self.texts(shapes),
+            "dtype": self.texts(dtypes),
+            "operator": self.texts(self.names[nodes]),
+            "module": self.texts(self.modules[nodes]),
+            "line": [None if line is None else str(line) for line in lines],
+            "file": [None if line is None else line.file for line in lines],
+        }
+
+    def alike(self, rows: NDArray[Any], by: str) -> tuple[dict[str, list[Any]], NDArray[Any]]:
+        """Sums over tensors alike in category, shape, type and operator: columns that say which,
+        and rows with `tensors`, how many, and the fields of `rows`, largest `by` first.
+
+        `rows` have `object`, each once, and fields (uint64); objects that are no tensors are left
+        out.
+        """
+        from pasta.probes.accumulators import combined
+        from pasta.processors.objects import TENSOR
+
+        rows = rows[rows["object"] >= 0]
+        rows = rows[self.context.objects.rows["layer"][rows["object"]] == TENSOR]
+        ids = rows["object"]
+        told = self.context.tensors.rows[ids]
+        keys = np.stack(
+            [self.context.tensors.category(ids), told["shape"], told["dtype"], told["node"]], axis=1
+        ).astype(np.int64)
+        distinct, codes = np.unique(keys, axis=0, return_inverse=True)
+        fields = [name for name in rows.dtype.names or () if name != "object"]
+        found = np.zeros(
+            len(rows), [("code", "i8"), ("tensors", "u8"), *((name, "u8") for name in fields)]
+        )
+        found["code"], found["tensors"] = codes.reshape(-1), 1
+        for name in fields:
+            found[name] = rows[name]
+        found = combined(found, ["code"])
+        found = found[np.argsort(-found[by].astype(np.float64), kind="stable")]
+        return self.described(*distinct[found["code"]].T), found
+
+
+#: What `alike` puts together, in a table's title.
+ALIKE = "alike in category, shape, type and operator"
+#: Its columns that a text report leaves out.
+ALIKE_HIDDEN = frozenset({"dtype", "file"})
 
 
 class TensorOwners:

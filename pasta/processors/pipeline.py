@@ -96,7 +96,7 @@ class Pipeline:
         if any(tool.needs_probes for tool in tools):
             from pasta.probes.runtime import ProbeRuntime
 
-            context._probes = ProbeRuntime(tools, context.objects)
+            context._probes = ProbeRuntime(tools, context.objects, context._operators)
 
     def _of_tensors(self) -> tuple[Any, ...]:
         context = self.context

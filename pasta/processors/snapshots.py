@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pasta.processors.batch import Batch
     from pasta.processors.objects import ObjectTable
+    from pasta.processors.operators import Operators
 
 _MAKING = threading.Lock()
 
@@ -32,28 +33,36 @@ UNSEEN, DROPPED, SELECTED = 0, 1, 2
 
 
 class Launches:
-    """All launches of a run by ordinal: 14 bytes each."""
+    """All launches of a run by ordinal: 18 bytes each."""
 
     def __init__(self) -> None:
         self._state = np.zeros(1024, np.uint8)
         self._position = np.zeros(1024, np.uint64)
         self._name = np.zeros(1024, np.uint32)
+        self._node = np.zeros(1024, np.int32)
         self._complete = np.zeros(1024, bool)
         self._all_complete = 0
 
-    def feed(self, selected: Batch, launched: NDArray[Any]) -> None:
-        """Follows a batch as the filter left it; `launched` are all ordinals before the filter."""
-        self._feed_launches(selected, launched[launched < _MAX_ORDINAL].astype(np.int64))
+    def feed(
+        self, selected: Batch, launched: NDArray[Any], operators: Operators | None = None
+    ) -> None:
+        """Follows a batch as the filter left it; `launched` are all ordinals before the filter,
+        `operators` have been fed with the batch."""
+        launched = launched[launched < _MAX_ORDINAL].astype(np.int64)
+        self._feed_launches(selected, launched, operators)
         ended = selected["kernel_complete"]["ordinal"]
         self._complete[ended[ended < len(self._complete)].astype(np.int64)] = True
 
-    def _feed_launches(self, selected: Batch, launched: NDArray[Any]) -> None:
+    def _feed_launches(
+        self, selected: Batch, launched: NDArray[Any], operators: Operators | None
+    ) -> None:
         if not len(launched):
             return
         end = int(launched.max()) + 1
         self._state = grown(self._state, end)
         self._position = grown(self._position, end)
         self._name = grown(self._name, end)
+        self._node = grown(self._node, end)
         self._complete = grown(self._complete, end)
         self._state[launched] = DROPPED
         records = selected["kernel_launch"]
@@ -62,6 +71,8 @@ class Launches:
         self._state[ordinals] = SELECTED
         self._position[ordinals] = selected.positions(records)
         self._name[ordinals] = records["name"]
+        if operators is not None:
+            self._node[ordinals] = operators.at(records)
 
     def all_complete(self) -> int:
         """Ordinal below which every launch is complete, or was dropped by the filter."""
@@ -88,6 +99,15 @@ class Launches:
     def names(self, ordinals: NDArray[Any]) -> NDArray[Any]:
         """Name ids (uint32); 0 for launches that are not selected."""
         return self._of(self._name, ordinals)
+
+    def nodes(self, ordinals: NDArray[Any]) -> NDArray[Any]:
+        """Nodes (int32) in `context.operators` of the operators that submitted launches."""
+        return self._of(self._node, ordinals)
+
+    def by_operator(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Name ids (uint32) of selected launches, and the nodes of their operators."""
+        selected = self._state == SELECTED
+        return self._name[: len(selected)][selected], self._node[: len(selected)][selected]
 
 
 @dataclass(frozen=True, eq=False)

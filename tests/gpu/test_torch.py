@@ -74,3 +74,76 @@ def test_the_peak_is_torchs(native: Run, profiled: Run, python: str) -> None:
     assert stored == 4 * parameters
     state = sum(int(row["storage"]) for row in peak if row["category"] == "optimizer state")
     assert state >= 8 * parameters
+
+
+SAME_PLACES = """
+import torch
+
+N = 1 << 22
+x = torch.full((N,), 3.0, device="cuda")
+total = 0.0
+for step in range(4):
+    y = torch.mul(x, 2.0)  # at the same place each time
+    del y
+for step in range(4):
+    z = torch.add(x[: N // 2], 1.0)  # in the first half of that place, and
+    w = torch.add(x[N // 2 :], 1.0)  # in the second
+    total += float(z[0]) + float(w[0])
+    del z, w
+print(total, 1, 1)
+"""
+EVERY_ACCESS = 4 * (1 << 22)  # bytes of x
+
+
+@pytest.mark.parametrize("segments", ["", "expandable_segments:True"])
+def test_accesses_by_tensor_where_tensors_share_places(
+    native: Run, profiled: Run, python: str, tmp_path: Path, segments: str
+) -> None:
+    program = tmp_path / "places.py"
+    program.write_text(SAME_PLACES)
+    environment = {"PYTORCH_CUDA_ALLOC_CONF": segments}
+    alone = native(python, str(program), environment=environment)
+    tools = ("-t", "access_count", "-t", "working_set", "-t", "hotness")
+    run = profiled(python, str(program), options=tools, environment=environment)
+    same(alone, run)
+    found = {
+        (row["operator"], row["shape"]): (row["tensors"], row["bytes"])
+        for row in rows(run, "access_count", "tensors")
+    }
+    n = 1 << 22
+    assert found["aten::mul", str(n)] == (4, 4 * EVERY_ACCESS)
+    assert found["aten::add", str(n // 2)] == (8, 4 * EVERY_ACCESS)
+    filled = [value for (operator, shape), value in found.items() if shape == str(n)]
+    assert (1, (1 + 4 + 4) * EVERY_ACCESS) in [*filled, *found.values()]
+    unknown = sum(row["unknown"] for row in rows(run, "access_count", "kernels"))
+    assert unknown == 0
+    operators: dict[object, int] = {}
+    for row in rows(run, "access_count", "operators"):
+        operators[row["operator"]] = operators.get(row["operator"], 0) + int(row["bytes"])
+    assert operators["aten::mul"] == operators["aten::add"] == 8 * EVERY_ACCESS
+    assert operators["aten::fill_"] == EVERY_ACCESS
+    sets = {row["operator"]: row for row in rows(run, "working_set", "operators")}
+    assert sets["aten::mul"]["max"] == 2 * EVERY_ACCESS
+    touched = {row["operator"]: row for row in rows(run, "working_set", "tensors")}
+    assert touched["aten::mul"]["total"] == 4 * EVERY_ACCESS
+    # counted over the run: of a place that several tensors held, the accesses are the segment's
+    hot = rows(run, "hotness", "objects")
+    assert sum(int(row["accesses"]) for row in hot) >= 25 * EVERY_ACCESS // 16
+    assert max(hot, key=lambda row: int(row["accesses"]))["memory"] in ("tensor", "device")
+
+
+def test_accesses_of_a_transformer_are_to_tensors(native: Run, profiled: Run, python: str) -> None:
+    small = (*GPT[:1], "--steps", "3", "--batch", "2", "--length", "64", "--layers", "2",
+             "--width", "256", "--vocabulary", "2000")  # fmt: skip
+    alone = native(python, *small)
+    run = profiled(python, *small, options=("-t", "access_count", "-t", "coalescing"))
+    same(alone, run)
+    found = rows(run, "access_count", "tensors")
+    every = sum(int(row["bytes"]) for row in rows(run, "access_count", "objects"))
+    assert sum(int(row["bytes"]) for row in found) >= 0.99 * every
+    categories = {row["category"] for row in found}
+    assert {"parameter", "gradient", "optimizer state", "activation"} <= categories
+    states = [row for row in found if row["category"] == "optimizer state"]
+    parameters = [row for row in found if row["category"] == "parameter"]
+    assert states and parameters
+    assert all(row["operators"] for row in rows(run, "coalescing", "instructions"))

@@ -1,0 +1,94 @@
+"""Tables by a framework's operators: how launches, and kernels, are theirs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.processors.snapshots import Launches
+    from pasta.table import Column
+    from pasta.tool import Context
+
+#: What launched a kernel that no operator did.
+NO_OPERATOR = "(no operator)"
+_NAMED = 3
+
+
+def of_probes(context: Context) -> Launches | None:
+    """Launches by ordinal, in a run with probes in which a framework's operators were seen."""
+    if context._probes is None or context._operators is None or len(context.operators.nodes) < 2:
+        return None
+    return context._probes.launches
+
+
+class OperatorGroups:
+    """Nodes of operators by what tables tell apart: name, pass, module and Python line."""
+
+    def __init__(self, context: Context) -> None:
+        operators, strings = context.operators, context.strings
+        nodes = operators.nodes
+        names = strings.many(nodes["name"])
+        names[0] = NO_OPERATOR
+        modules = operators.of_forward("module").tolist()
+        stacks = operators.of_forward("stack").tolist()
+        lines = {stack: context.stacks.line(stack, strings) for stack in set(stacks)}
+        groups: dict[Any, int] = {}
+        self.codes = np.asarray(
+            [
+                groups.setdefault((name, backward, module, lines[stack]), len(groups))
+                for name, backward, module, stack in zip(
+                    names, operators.backward.tolist(), modules, stacks, strict=True
+                )
+            ],
+            np.int64,
+        )  #: Number of the group, by node.
+        self._rows = [
+            (name, backward, strings[module] if module else None, line)
+            for name, backward, module, line in groups
+        ]
+
+    def columns(self, groups: NDArray[Any]) -> dict[str, Column]:
+        """Columns of these groups."""
+        rows = [self._rows[group] for group in groups.tolist()]
+        return {
+            "operator": [name for name, *_ in rows],
+            "backward": [backward for _, backward, *_ in rows],
+            "module": [module for *_, module, _ in rows],
+            "line": [str(line) if line else None for *_, line in rows],
+            "file": [line.file if line else None for *_, line in rows],
+        }
+
+
+def kernel_operators(
+    context: Context, kernels: Sequence[Collection[int]]
+) -> dict[str, list[str | None]]:
+    """The column `operators`: in words, which operators launch kernels most. Each is given by the
+    ids of its names. No column where no operator was seen."""
+    launches = of_probes(context)
+    if launches is None:
+        return {}
+    names, nodes = launches.by_operator()
+    texts = context.strings.many(context.operators.nodes["name"])
+    texts[0] = NO_OPERATOR
+    pairs, counts = np.unique(np.stack([names, nodes], axis=1), axis=0, return_counts=True)
+    found: dict[int, Counter[str]] = {}
+    for (name, node), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        found.setdefault(name, Counter())[texts[node]] += count
+    return {
+        "operators": [
+            _in_words(sum((found.get(name, Counter()) for name in of_kernel), Counter()))
+            for of_kernel in kernels
+        ]
+    }
+
+
+def _in_words(counts: Counter[str]) -> str | None:
+    ordered = sorted(counts, key=lambda name: (-counts[name], name))
+    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
+    return ", ".join(ordered[:_NAMED]) + more if ordered else None
