@@ -102,9 +102,9 @@ def test_accesses_by_tensor_where_tensors_share_places(
     program = tmp_path / "places.py"
     program.write_text(SAME_PLACES)
     environment = {"PYTORCH_CUDA_ALLOC_CONF": segments}
-    alone = native(python, str(program), environment=environment)
+    alone = native(python, str(program), **environment)
     tools = ("-t", "access_count", "-t", "working_set", "-t", "hotness")
-    run = profiled(python, str(program), options=tools, environment=environment)
+    run = profiled(python, str(program), options=tools, **environment)
     same(alone, run)
     found = {
         (row["operator"], row["shape"]): (row["tensors"], row["bytes"])
