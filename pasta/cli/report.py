@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from rich.console import Console
 
-from pasta.report.text import print_report
+from pasta.report.text import WIDTH, print_report
 from pasta.run.directory import RunDirectory
 
 
@@ -17,5 +18,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    print_report(RunDirectory.open(options.directory), Console(emoji=False), options.rows)
+    console = Console(emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH  # of a pipe Rich would take eighty
+    print_report(RunDirectory.open(options.directory), console, options.rows)
     return 0

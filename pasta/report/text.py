@@ -17,7 +17,8 @@ from pasta.table import formatted
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_WIDTH = 118
+#: Columns of a report that is not for a terminal.
+WIDTH = 118
 
 
 def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableType]:
@@ -70,7 +71,7 @@ def print_report(run: RunDirectory, console: Console, rows: int | None = None) -
 def write_text_report(run: RunDirectory) -> Path:
     """Writes report.txt, plain text of a fixed width, and returns its path."""
     with run.report.open("w", encoding="utf-8") as file:
-        print_report(run, Console(file=file, width=_WIDTH, color_system=None, emoji=False))
+        print_report(run, Console(file=file, width=WIDTH, color_system=None, emoji=False))
     return run.report
 
 
