@@ -78,6 +78,7 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "on_launch_ends": ("kernel_launch_end",),
     "on_completions": ("kernel_complete",),
     "on_graph_launches": ("graph_launch", "graph_launch_end"),
+    "on_graphs": ("graph_node", "graph_instantiate"),
     "on_copies": ("memory_copy",),
     "on_sets": ("memory_set",),
     "on_uvm": ("uvm_attach", "uvm_prefetch", "uvm_advise", "uvm_fault", "uvm_migration"),

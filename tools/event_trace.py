@@ -24,6 +24,7 @@ _PENDING = 1 << 20
 #: Not drawn: they say what other events mean, or belong to tables.
 _NOT_DRAWN = frozenset(
     {"python_frame", "pad", "pc_sample", "probe_data", "tensor_create", "allocator_state"}
+    | {"graph_node", "graph_instantiate"}
 )
 
 

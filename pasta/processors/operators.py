@@ -7,11 +7,12 @@ a program has distinct contexts, however long it runs.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasta.processors.batch import ABSENT_U16, ABSENT_U32
+from pasta.processors.batch import ABSENT_U16, ABSENT_U32, ABSENT_U64
 from pasta.processors.codes import grown
 from pasta.processors.compiled import compiled
 
@@ -149,6 +150,68 @@ def _follow(  # type: ignore[no-untyped-def]
         found[e] = open_nodes[slot, depths[slot] - 1] if depths[slot] > 0 else 0
 
 
+class _Graphs:
+    """Which operators made the nodes of graphs, by the executables that launch them.
+
+    Handles of graphs and nodes are given again once a graph was instantiated; those of executables
+    once they are destroyed.
+    """
+
+    def __init__(self) -> None:
+        self._captured: dict[int, dict[int, int]] = {}  # graph: node: operator's
+        self._executables: dict[int, list[tuple[int, dict[int, int]]]] = {}  # from a position on
+        self._launched: dict[int, list[tuple[int, int]]] = {}  # thread: executables, by position
+
+    def feed(self, batch: Batch, operators: Operators) -> None:
+        for each in self._launched.values():
+            del each[:-1]  # the last one may go on
+        captured, made = batch["graph_node"], batch["graph_instantiate"]
+        if len(captured) or len(made):
+            nodes = operators.at(captured)
+            told = [
+                (index, graph, node, of)
+                for index, graph, node, of in zip(
+                    captured["index"].tolist(), captured["graph"].tolist(),
+                    captured["node"].tolist(), nodes.tolist(), strict=True,
+                )
+            ]  # fmt: skip
+            for index, graph, executable in zip(
+                *(made[name].tolist() for name in ("index", "graph", "executable")), strict=True
+            ):
+                told.append((index, graph, -1, executable))
+            for index, graph, node, of in sorted(told):
+                if node >= 0:
+                    self._captured.setdefault(graph, {})[node] = of
+                    continue
+                known = self._executables.setdefault(of, [])
+                known.append((batch.base + index, dict(self._captured.get(graph, {}))))
+        launches = batch["graph_launch"]
+        for thread, index, graph in zip(
+            *(launches[name].tolist() for name in ("thread", "index", "graph")), strict=True
+        ):
+            self._launched.setdefault(thread, []).append((batch.base + index, graph))
+
+    def operators_of(self, launches: NDArray[Any], base: int) -> list[int]:
+        """Nodes of the operators that captured what these launches by graphs replay, or 0."""
+        found = []
+        for thread, index, node in zip(
+            *(launches[name].tolist() for name in ("thread", "index", "graph_node")), strict=True
+        ):
+            mapping = self._mapping(thread, base + index)
+            found.append(mapping.get(node, 0))
+        return found
+
+    def _mapping(self, thread: int, position: int) -> dict[int, int]:
+        executable = _last(self._launched.get(thread, []), position)
+        return _last(self._executables.get(executable or 0, []), position) or {}
+
+
+def _last(known: list[tuple[int, Any]], position: int) -> Any:
+    """The value from the last position that is not above this one."""
+    at = bisect_right(known, position, key=lambda each: each[0])
+    return known[at - 1][1] if at else None
+
+
 class Operators:
     """Follows the operators of all threads; `context.operators`."""
 
@@ -165,6 +228,8 @@ class Operators:
         self._depths = np.zeros(0, np.int64)
         self._backward = np.zeros(1024, bool)  # by node
         self._phased = 1  # nodes that are in it
+        self._graphs = _Graphs()
+        self._base = 0
         self._before: dict[int, int] = {}
         self._changes: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
 
@@ -175,11 +240,15 @@ class Operators:
 
     def feed(self, batch: Batch) -> None:
         """Follows the operators of a batch; `at` then answers for its records."""
+        self._base = batch.base
         self._before = {slot: self._innermost(slot) for slot in self._slots.values()}
         self._changes = {}
         events = self._events(batch)
-        if not len(events):
-            return
+        if len(events):
+            self._follow(events, batch)
+        self._graphs.feed(batch, self)
+
+    def _follow(self, events: NDArray[Any], batch: Batch) -> None:
         wanted = int(self._count[0]) + len(batch["operator_begin"])
         self._nodes = grown(self._nodes, wanted)
         if 2 * wanted > len(self._table):
@@ -236,7 +305,8 @@ class Operators:
 
     def at(self, records: NDArray[Any], *, before: bool = False) -> NDArray[Any]:
         """Nodes (int32) of the innermost operators of the records' threads as of each record;
-        with `before`, for the ends of operators the ones that end."""
+        with `before`, for the ends of operators the ones that end. What graphs launch is of the
+        operators that captured it."""
         found = np.zeros(len(records), np.int32)
         side: Any = "left" if before else "right"
         threads = records["thread"]
@@ -249,6 +319,10 @@ class Operators:
             indices, nodes = self._changes.get(slot, (np.empty(0, np.int64), np.empty(0, np.int32)))
             after = np.searchsorted(indices, records["index"][mine].astype(np.int64), side)
             found[mine] = np.concatenate([np.asarray([first], np.int32), nodes])[after]
+        if "graph_node" in (records.dtype.names or ()):
+            replayed = records["graph_node"] != ABSENT_U64
+            if replayed.any():
+                found[replayed] = self._graphs.operators_of(records[replayed], self._base)
         return found
 
     @property

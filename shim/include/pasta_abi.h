@@ -74,11 +74,13 @@
     X(43, dropped,          dropped,        1, "events were lost because the ring was at its cap")             \
     X(44, pad,              pad,            1, "unused slots at the end of a segment; never recorded")             \
     X(45, operator_tensors, operator_tensors, 0, "more tensors that an operator takes or gives")       \
-    X(46, allocator_state,  allocator_state, 1, "what a framework's caching allocator holds, before tensor_alloc or _free")
+    X(46, allocator_state,  allocator_state, 1, "what a framework's caching allocator holds, before tensor_alloc or _free") \
+    X(47, graph_node,       graph_node,     1, "a node of a graph was captured, by the operator that is open on the thread") \
+    X(48, graph_instantiate,graph_instantiate,1,"a graph that was captured became one that can be launched")
 /* clang-format on */
 
 #define PASTA_ENUMERATOR(number, name, payload, keep, text) PASTA_EVENT_##name = number,
-typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 47 } pasta_event_kind;
+typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 49 } pasta_event_kind;
 
 /* pasta_header.flags */
 enum {
@@ -216,6 +218,18 @@ typedef struct pasta_graph_launch {
     uint32_t upload; /* 1: an upload, not a launch */
     uint32_t unused;
 } pasta_graph_launch;
+
+typedef struct pasta_graph_node {
+    uint64_t node;  /* handle, as in graph_node of what it launches */
+    uint64_t graph; /* handle of the graph that is captured */
+    uint64_t unused;
+} pasta_graph_node;
+
+typedef struct pasta_graph_instantiate {
+    uint64_t graph;      /* its handle and those of its nodes may be given again */
+    uint64_t executable; /* handle, as in graph_launch */
+    uint64_t unused;
+} pasta_graph_instantiate;
 
 typedef struct pasta_memory {
     uint64_t address;

@@ -9,7 +9,7 @@
 
 #include "pasta_abi.h"
 
-#define PASTA_FRAMEWORK_VERSION 1
+#define PASTA_FRAMEWORK_VERSION 2
 #define PASTA_FRAMEWORK_SYMBOL "pasta_framework_api"
 
 typedef struct pasta_framework {
@@ -25,6 +25,12 @@ typedef struct pasta_framework {
     void (*on_profiling)(void (*changed)(bool on));
     /* Where this thread's allocations find the id of their Python stack. */
     uint32_t *(*stack)(void);
+    /* A range of this name opens: it may be a step that windows of probes count. */
+    void (*range_begins)(uint32_t name);
+    /* How many graphs are being captured; while there are some, the begin and the end of each operator
+     * call `captured` before they are told. */
+    const uint32_t *capturing;
+    void (*captured)(void);
 } pasta_framework;
 
 /* NULL for a version that this library does not have. */

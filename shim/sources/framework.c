@@ -18,6 +18,16 @@ static __thread uint32_t thread_stack;
 static uint32_t *stack_of_thread(void) { return &thread_stack; }
 uint32_t pasta_framework_stack(void) { return thread_stack; }
 
+void *pasta_framework_theirs(const char *name, void *caller) {
+    Dl_info info;
+    void *library = dladdr(caller, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    void *found = library ? dlsym(library, name) : NULL;
+    if (library) dlclose(library);
+    Dl_info ours, its;
+    bool of_ours = found && dladdr(found, &its) && dladdr((void *)pasta_framework_theirs, &ours) && its.dli_fbase == ours.dli_fbase;
+    return found && !of_ours ? found : dlsym(RTLD_NEXT, name); /* the caller is the program itself */
+}
+
 PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
     static const pasta_framework api = {
         .version = PASTA_FRAMEWORK_VERSION,
@@ -28,6 +38,9 @@ PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
         .on_profiling = pasta_on_profiling,
         .generation = pasta_generation,
         .stack = stack_of_thread,
+        .range_begins = pasta_probe_range,
+        .capturing = &pasta_torch_capturing,
+        .captured = pasta_torch_captured,
     };
     return version == PASTA_FRAMEWORK_VERSION && pasta_wanted() ? &api : NULL;
 }
@@ -122,6 +135,7 @@ void pasta_framework_source_load(void) {
     const char *hooks = pasta_config("torch_hooks");
     if (!hooks || !*hooks || !find_python()) return;
     pasta_torch_memory_load();
+    pasta_torch_graphs_load();
     /* before the interpreter starts: then no Python code sees it */
     if (python.add_audit_hook(on_audit, NULL)) pasta_log("this Python takes no audit hook: torch is not followed");
 }

@@ -3,7 +3,6 @@
  * CPU memory is taken where it is allocated: reports of it cost a lock and a table, and once begun may
  * never end without a warning of theirs for each block that they did not see. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,23 +35,6 @@ static bool followed;
 
 void pasta_torch_memory_load(void) { followed = true; }
 
-/* The function of that name in the library that `caller` is in, or that it was linked to. */
-static void *theirs(const char *name, void *caller) {
-    Dl_info info;
-    void *library = dladdr(caller, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
-    void *found = library ? dlsym(library, name) : NULL;
-    if (library) dlclose(library);
-    return found;
-}
-
-#define THEIRS(type, name)                                                                     \
-    static type *next;                                                                         \
-    type *call = __atomic_load_n(&next, __ATOMIC_RELAXED);                                     \
-    if (PASTA_UNLIKELY(!call)) {                                                               \
-        *(void **)&call = theirs(name, __builtin_return_address(0));                           \
-        __atomic_store_n(&next, call, __ATOMIC_RELAXED);                                       \
-    }
-
 static int16_t number_of(c10_device device) { return device.type == DEVICE_CPU ? PASTA_NO_DEVICE : device.index; }
 
 static void publish(pasta_event_kind kind, uint64_t address, uint64_t bytes, c10_device device) {
@@ -80,7 +62,7 @@ void pasta_torch_report(void *pointer, int64_t bytes, size_t allocated, size_t r
         publish_state(allocated, reserved, device);
         publish(kind, (uint64_t)pointer, (uint64_t)(bytes > 0 ? bytes : -bytes), device);
     }
-    THEIRS(report_function, REPORT)
+    PASTA_THEIRS(report_function, REPORT)
     if (call) call(pointer, bytes, allocated, reserved, device);
 }
 
@@ -96,14 +78,14 @@ void pasta_torch_out_of_memory(int64_t bytes, size_t allocated, size_t reserved,
             pasta_publish(e);
         }
     }
-    THEIRS(out_of_memory_function, OUT_OF_MEMORY)
+    PASTA_THEIRS(out_of_memory_function, OUT_OF_MEMORY)
     if (call) call(bytes, allocated, reserved, device);
 }
 
 static bool follows_cpu(void) { return followed && pasta_profiling_is_on() && pasta_ring_mine(); }
 
 void *pasta_torch_alloc_cpu(size_t bytes) {
-    THEIRS(alloc_function, ALLOC)
+    PASTA_THEIRS(alloc_function, ALLOC)
     void *pointer = call ? call(bytes) : aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (PASTA_LIKELY(pointer != NULL) && follows_cpu())
         publish(PASTA_EVENT_tensor_alloc, (uint64_t)pointer, bytes, (c10_device){0, 0});
@@ -111,7 +93,7 @@ void *pasta_torch_alloc_cpu(size_t bytes) {
 }
 
 void pasta_torch_free_cpu(void *pointer) {
-    THEIRS(free_function, FREE)
+    PASTA_THEIRS(free_function, FREE)
     /* before: another thread may be given the memory at once */
     if (pointer && follows_cpu())
         publish(PASTA_EVENT_tensor_free, (uint64_t)pointer, PASTA_ABSENT_U64, (c10_device){0, 0});

@@ -212,3 +212,41 @@ def test_within_and_first_of(chosen: int) -> None:
     assert follower.within(of).tolist() == [False, chosen == 0, True, True, True]
     codes = np.asarray([0, 1, 2, 1, 3])
     assert follower.first_of(codes).tolist() == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize("splits", [[], [4], [6, 9], range(1, 24)])
+def test_what_graphs_launch_is_of_the_operators_that_captured_it(splits: Any) -> None:
+    """Also where the handles of a graph and its nodes are given again."""
+    events = Events()
+    expected = []
+
+    def capture(executable: int, **nodes: str) -> None:
+        for handle, operator in enumerate(nodes.values(), 0x100):
+            events.operator(operator)
+            events.add("graph_node", graph=0x10, node=handle)
+            events.operator_end()
+        events.add("graph_instantiate", graph=0x10, executable=executable)
+
+    def replay(executable: int, operators: list[str | None], thread: int = 1) -> None:
+        events.add("graph_launch", graph=executable, launch_id=1, upload=0, thread=thread)
+        for handle, operator in enumerate(operators, 0x100):
+            events.launch("k", graph_node=handle, thread=thread)
+            expected.append(operator)
+        events.add("graph_launch_end", graph=executable, launch_id=1, upload=0, thread=thread)
+
+    capture(0xA, first="aten::mm", second="aten::relu")
+    replay(0xA, ["aten::mm", "aten::relu"])
+    capture(0xB, first="aten::add")
+    replay(0xB, ["aten::add"])
+    replay(0xA, ["aten::mm", "aten::relu", None], thread=2)
+    capture(0xA, first="aten::sum")  # the first one was destroyed
+    replay(0xA, ["aten::sum"])
+    events.operator("aten::own")
+    events.launch("k")
+    expected.append("aten::own")
+    follower, found = Follower(), []
+    for batch in events.batches([each for each in splits if each < len(events)]):
+        follower.feed(batch)
+        for node in follower.at(batch["kernel_launch"]).tolist():
+            found.append(events.strings[int(follower.nodes["name"][node])] if node else None)
+    assert found == expected

@@ -462,9 +462,11 @@ class Tensors {
 // ---- operators ----
 
 void open_range(const Thread &mine, const char *name) {
+    uint32_t id = intern(name);
+    pasta->range_begins(id);
     auto *e = begin<pasta_range>(mine.id, PASTA_EVENT_range_push);
     if (!e) return;
-    e->name = intern(name);
+    e->name = id;
     e->domain = intern("torch");
     e->origin = PASTA_ORIGIN_framework;
     pasta_framework_publish(e);
@@ -479,7 +481,13 @@ void close_range(const Thread &mine) {
     pasta_framework_publish(e);
 }
 
+// What was captured since the last look is of the operator that is open.
+void look_at_graphs() {
+    if (__builtin_expect(__atomic_load_n(pasta->capturing, __ATOMIC_RELAXED) != 0, 0)) pasta->captured();
+}
+
 void start(Thread &mine, const at::RecordFunction &fn) {
+    look_at_graphs();
     if (mine.depth++ == 0) {
         Running running = options.frames ? gather() : Running();
         *mine.stack = running.stack;
@@ -509,6 +517,7 @@ void start(Thread &mine, const at::RecordFunction &fn) {
 
 void finish(Thread &mine, const at::RecordFunction &fn) {
     if (!mine.depth) return;
+    look_at_graphs();
     uint32_t ids[4];
     uint16_t count = 0;
     if (options.tensors) {
