@@ -166,7 +166,8 @@ class DeviceResults:
             if place.where == "plane":
                 if place.by_object:
                     bytes = rows[:, 1 + place.offset]
-                    self._deliver_bytes(name, spec, ordinals, ids, bytes, np.zeros_like(bytes))
+                    of = ids if spec.per_launch else self._places(numbers, known)
+                    self._deliver_bytes(name, spec, ordinals, of, bytes, np.zeros_like(bytes))
                 continue
             counts = rows[:, 1 + place.offset : 1 + place.offset + len(spec.fields)]
             some = counts.any(axis=1)
@@ -176,6 +177,14 @@ class DeviceResults:
                 for index, each in enumerate(spec.fields):
                     columns[each] = counts[some, index]
                 self.maps[name].accumulate(columns)
+
+    def _places(self, numbers: NDArray[Any], known: NDArray[Any]) -> NDArray[Any]:
+        """Ids of what numbers meant all the time; -1 where they are not known."""
+        distinct, at = np.unique(numbers[known], return_inverse=True)
+        ids = [self.numbers.place(number)[0] for number in distinct.tolist()]
+        found = np.full(len(numbers), -1, np.int64)
+        found[known] = np.asarray(ids, np.int64)[at.reshape(-1)]
+        return found
 
     def finish(self) -> None:
         """Delivers the totals."""

@@ -22,6 +22,8 @@ static uint32_t fork_page_fallback = 1;
 static uint32_t *fork_page = &fork_page_fallback;
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static bool used, refused, consumer_ran;
+enum { SOURCES = 16 };
+static uint32_t sources[SOURCES]; /* that were used: ids of their names */
 
 uint32_t pasta_generation(void) { return __atomic_load_n(&generation, __ATOMIC_RELAXED); }
 bool pasta_same_process(void) { return __atomic_load_n(fork_page, __ATOMIC_ACQUIRE) != 0; }
@@ -38,6 +40,7 @@ void pasta_after_fork(void) {
     pthread_mutex_init(&opening, NULL); /* another thread of the parent may have held it */
     consumer_ran = consumer_ran || used;
     used = refused = false;
+    memset(sources, 0, sizeof sources);
     __atomic_add_fetch(&generation, 1, __ATOMIC_RELAXED);
     pasta_ring_forget();
     pasta_consumer_forget();
@@ -142,25 +145,37 @@ bool pasta_open(void) {
     return open;
 }
 
+static void announce(uint32_t source, const char *version) {
+    pasta_process *e = PASTA_BEGIN_AS(process_start, process, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+    if (!e) return;
+    e->pid = (uint32_t)getpid();
+    e->parent = (uint32_t)getppid();
+    e->executable = intern_executable();
+    e->command = intern_command();
+    e->source = source;
+    e->version = pasta_intern_z(version);
+    e->environment = intern_environment();
+    pasta_publish(e);
+}
+
+/* True the first time that this process is told of a source. */
+static bool is_new(uint32_t source) {
+    size_t at = 0;
+    while (at < SOURCES && sources[at] && sources[at] != source) at++;
+    if (at == SOURCES || sources[at] == source) return false;
+    sources[at] = source;
+    return true;
+}
+
 bool pasta_use(const char *source, const char *version) {
     if (!pasta_open()) return false;
     int saved = errno;
+    uint32_t name = pasta_intern_z(source);
     pthread_mutex_lock(&opening);
+    if (is_new(name)) announce(name, version);
     if (!used) {
         used = true;
         pasta_ring *r = pasta_ring_mine();
-        pasta_process *e =
-            PASTA_BEGIN_AS(process_start, process, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
-        if (e) {
-            e->pid = (uint32_t)getpid();
-            e->parent = (uint32_t)getppid();
-            e->executable = intern_executable();
-            e->command = intern_command();
-            e->source = pasta_intern_z(source);
-            e->version = pasta_intern_z(version);
-            e->environment = intern_environment();
-            pasta_publish(e);
-        }
         static bool exit_registered; /* handlers are inherited by forks */
         if (!exit_registered) atexit(at_exit);
         exit_registered = true;

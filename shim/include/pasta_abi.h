@@ -29,7 +29,7 @@
  * (what is allocated, loaded and created must be known after a start). */
 /* clang-format off */
 #define PASTA_EVENTS(X)                                                                                         \
-    X( 1, process_start,    process,        1, "the process began to use an accelerator or framework")         \
+    X( 1, process_start,    process,        1, "the process began to use an accelerator, or a framework")      \
     X( 2, process_end,      process_end,    1, "the process reached its exit handlers")                        \
     X( 3, context_create,   context,        1, "a device context was created")                                 \
     X( 4, context_destroy,  context,        1, "a device context was destroyed")                               \
@@ -153,7 +153,7 @@ typedef struct pasta_process {
     uint32_t parent;
     uint32_t executable; /* string: path of the program */
     uint32_t command;    /* string: arguments, separated by U+001F */
-    uint32_t source;     /* string: the source that saw the first use, e.g. "nvidia_sanitizer" */
+    uint32_t source;     /* string: the source that saw its first use, e.g. "nvidia_sanitizer" */
     uint32_t version;    /* string: version of the vendor's library */
     uint32_t environment; /* string: the variables the launcher asked for, NAME=value, separated by U+001F */
     uint32_t unused;

@@ -153,6 +153,7 @@ def test_accesses_of_a_transformer_are_to_tensors(native: Run, profiled: Run, py
 GRAPHS = """
 import torch
 
+torch.manual_seed(1)
 model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
 model = model.cuda()
 x = torch.ones(64, 256, device="cuda")
