@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -204,3 +205,54 @@ def test_launches_of_graphs_have_the_operators_that_captured_them(
     modules = {str(row["module"]): row for row in rows(run, "operators", "modules")}
     linear = next(row for name, row in modules.items() if "(Linear)" in name)
     assert int(linear["launches"]) >= 4
+
+
+DISTRIBUTED = """
+import os, sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+torch.manual_seed(rank)
+net = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8))
+net = DistributedDataParallel(net.cuda(), device_ids=[rank])
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(5):
+    optimizer.zero_grad()
+    net(torch.randn(64, 512, device="cuda")).square().mean().backward()
+    optimizer.step()
+total = torch.stack([each.detach().double().sum() for each in net.parameters()]).sum()
+with open(sys.argv[1] + str(rank), "w") as file:  # one stdout would be mixed
+    file.write(f"{float(total).hex()} {torch.cuda.max_memory_allocated()}")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("options", [("-c", "torch"), ("-t", "access_count")], ids=" ".join)
+def test_two_processes_with_nccl(
+    native: Run, profiled: Run, python: str, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    if len(subprocess.check_output(["nvidia-smi", "-L"]).splitlines()) < 2:
+        pytest.skip("one device")
+    program = tmp_path / "ddp.py"
+    program.write_text(DISTRIBUTED)
+    command = (python, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program))
+    alone = native(*command, str(tmp_path / "alone"))
+    run = profiled(*command, str(tmp_path / "profiled"), options=options)
+    assert (alone.status, run.status) == (0, 0), run.stderr
+    for rank in "01":
+        texts = [(tmp_path / f"{name}{rank}").read_text() for name in ("alone", "profiled")]
+        assert texts[0] == texts[1]
+    found = [path.parent for path in run.directory.rglob("results") if path.is_dir()]
+    tool, table = ("operators", "operators") if options[0] == "-c" else ("access_count", "kernels")
+    ranks = [path for path in found if (path / "results" / tool / f"{table}.parquet").exists()]
+    reduced = 0
+    for path in ranks:
+        names = pq.read_table(path / "results" / tool / f"{table}.parquet").to_pylist()
+        if options[0] == "-c":
+            reduced += any("allreduce" in str(row["operator"]) for row in names)
+        else:
+            reduced += any("ncclDevKernel_AllReduce" in str(row["kernel"]) for row in names)
+    assert reduced == 2
