@@ -225,7 +225,7 @@ for _ in range(5):
     optimizer.step()
 total = torch.stack([each.detach().double().sum() for each in net.parameters()]).sum()
 with open(sys.argv[1] + str(rank), "w") as file:  # one stdout would be mixed
-    file.write(f"{float(total).hex()} {torch.cuda.max_memory_allocated()}")
+    file.write(float(total).hex())
 dist.destroy_process_group()
 """
 
@@ -252,7 +252,7 @@ def test_two_processes_with_nccl(
     for path in ranks:
         names = pq.read_table(path / "results" / tool / f"{table}.parquet").to_pylist()
         if options[0] == "-c":
-            reduced += any("allreduce" in str(row["operator"]) for row in names)
+            reduced += any("AddmmBackward0" in str(row["operator"]) for row in names)
         else:
-            reduced += any("ncclDevKernel_AllReduce" in str(row["kernel"]) for row in names)
-    assert reduced == 2
+            reduced += any("ncclDevKernel" in str(row["kernel"]) for row in names)
+    assert reduced == 2, run.stderr
