@@ -18,6 +18,9 @@ static __thread uint32_t thread_stack;
 static uint32_t *stack_of_thread(void) { return &thread_stack; }
 uint32_t pasta_framework_stack(void) { return thread_stack; }
 
+/* Read without an order: a tap that begins to be called has what it needs. */
+static void tap(pasta_tap *tapped) { __atomic_store_n(&pasta_tapped, tapped, __ATOMIC_SEQ_CST); }
+
 PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
     static const pasta_framework api = {
         .version = PASTA_FRAMEWORK_VERSION,
@@ -28,6 +31,9 @@ PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
         .on_profiling = pasta_on_profiling,
         .generation = pasta_generation,
         .stack = stack_of_thread,
+        .tap = tap,
+        .interned = pasta_interned,
+        .say = pasta_say,
     };
     return version == PASTA_FRAMEWORK_VERSION && pasta_wanted() ? &api : NULL;
 }
