@@ -379,8 +379,8 @@ class _Trace:
         return self._track(key, pid, tid, name + (f" (overlapping, {lane})" if lane else ""))
 
     def _device(self, device: int) -> int:
-        """Process number of a device's tracks: above those of real processes."""
-        pid = (1 << 30) + self.run.pid * 64 + device + 1
+        """Process number of a device's tracks: the device's own, as tools want it, if free."""
+        pid = device if device >= 0 and device != self.run.pid else (1 << 30) + device + 1
         key = ("device", device)
         if key not in self.tracks:
             self.tracks[key] = _Track(pid, 0)

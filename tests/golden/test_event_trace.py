@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -256,6 +257,7 @@ def test_kernels_launches_and_operators_are_linked() -> None:
         assert event["args"]["External id"] == operator["args"]["External id"]
     assert (inner["dur"], outer["dur"]) == (4, 7)
     assert kernel["args"]["stream"] == kernel["tid"]
+    assert kernel["args"]["device"] == kernel["pid"] == 1
     assert kernel["args"]["registers per thread"] == 20
     assert "shared memory" not in kernel["args"]  # that of the launch is not known
     (sync,) = (event for event in found if event["name"] == "cudaDeviceSynchronize")
@@ -320,3 +322,14 @@ def test_frameworks_are_followed_where_the_option_says_so() -> None:
     assert EventTrace().asks_for_tensors
     assert not EventTrace({"operators": False}).asks_for_tensors
     assert not EventTrace().needs_compiled
+
+
+def test_a_process_with_the_number_of_a_device() -> None:
+    events = Events()
+    events.run = replace(events.run, pid=1)
+    for device in (0, 1):
+        events.complete(events.launch("k", device=device), 9_000_000, 9_000_500, device=device)
+    found = trace(events)
+    pids = [event["pid"] for event in found if event.get("cat") == "kernel"]
+    assert pids[0] == 0
+    assert pids[1] not in (0, 1)
