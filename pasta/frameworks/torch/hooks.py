@@ -220,10 +220,12 @@ def _join_profiler(torch):
             profiler._prepare_profiler = prepare
         try:
             include = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "include")
-            extension = _extension(torch, "kineto", lack, (
-                "-DUSE_KINETO", "-DFMT_HEADER_ONLY", "-DKINETO_NAMESPACE=libkineto",
-                "-I" + os.path.join(include, "kineto"),
-            ))  # fmt: skip
+            options = ["-DUSE_KINETO", "-DFMT_HEADER_ONLY", "-DKINETO_NAMESPACE=libkineto"]
+            options.append("-I" + os.path.join(include, "kineto"))
+            if not os.path.exists(os.path.join(include, "fmt", "format.h")):
+                here = os.path.dirname(os.path.abspath(__file__))
+                options.append("-I" + os.path.join(here, "without_fmt"))
+            extension = _extension(torch, "kineto", lack, options)
             if extension is not None:
                 extension.start()
         except Exception as error:

@@ -249,6 +249,10 @@ class Names {
     std::unordered_map<uint32_t, std::string> names_;
 };
 
+std::string three(const uint32_t *sizes) {
+    return '[' + std::to_string(sizes[0]) + ", " + std::to_string(sizes[1]) + ", " + std::to_string(sizes[2]) + ']';
+}
+
 const char *name_of_copy(uint32_t direction) {
     switch (direction) {
     case PASTA_COPY_host_to_host: return "Memcpy HtoH";
@@ -273,6 +277,8 @@ const char *name_of_wait(uint32_t what) {
 
 // Operators have low numbers: an activity that belongs to none would be taken for one of those.
 constexpr int32_t FIRST_CORRELATION = 1 << 30;
+// Where devices come in the order of processes: below those of the host.
+constexpr int64_t DEVICES_FROM = 5000000;
 // Not USER_ANNOTATION: torch warns of those that it has not made itself.
 constexpr ActivityType RANGE = ActivityType::EXTERNAL_CORRELATION;
 
@@ -385,8 +391,8 @@ class Activities {
         made.addMetadata("device", made.device);
         made.addMetadata("stream", made.resource);
         made.addMetadata("correlation", made.id);
-        made.addMetadata("grid", fmt::format("[{}, {}, {}]", launch.grid[0], launch.grid[1], launch.grid[2]));
-        made.addMetadata("block", fmt::format("[{}, {}, {}]", launch.block[0], launch.block[1], launch.block[2]));
+        made.addMetadata("grid", three(launch.grid));
+        made.addMetadata("block", three(launch.block));
         if (launch.registers != UINT16_MAX) made.addMetadata("registers per thread", launch.registers);
         if (launch.shared_static != UINT32_MAX && launch.shared_dynamic != UINT32_MAX)
             made.addMetadata("shared memory", uint64_t(launch.shared_static) + launch.shared_dynamic);
@@ -467,6 +473,26 @@ class Activities {
     std::map<int16_t, int32_t> stream_counts_;
 };
 
+// Later versions have devices ordered by a number of their own.
+template <typename Info = libkineto::DeviceInfo>
+auto device_info(int64_t id, const std::string &name, const std::string &label, int)
+    -> decltype(Info{id, DEVICES_FROM + id, name, label}) {
+    return Info{id, DEVICES_FROM + id, name, label};
+}
+template <typename Info = libkineto::DeviceInfo>
+auto device_info(int64_t id, const std::string &name, const std::string &label, long)
+    -> decltype(Info{id, name, label}) {
+    return Info{id, name, label};
+}
+
+// Later versions have the members in order, not a constructor with another one.
+template <typename Info = libkineto::ResourceInfo> Info resource_info(int64_t device, int64_t id, const std::string &name) {
+    if constexpr (std::is_aggregate_v<Info>)
+        return Info{id, id, device, name};
+    else
+        return Info(device, id, id, name);
+}
+
 // ---- what Kineto calls ----
 
 class Session : public libkineto::IActivityProfilerSession {
@@ -531,12 +557,13 @@ class Session : public libkineto::IActivityProfilerSession {
   private:
     void tell_places(libkineto::ActivityLogger &logger, const Activities &activities) const {
         for (int16_t device : activities.devices()) {
-            std::string name = fmt::format("device {}", device), label = fmt::format("GPU {}", device);
-            logger.handleDeviceInfo({device, libkineto::kExceedMaxPid + device, name, label}, begin_.real);
+            std::string number = std::to_string(device);
+            logger.handleDeviceInfo(device_info<>(device, "device " + number, "GPU " + number, 0), begin_.real);
         }
         for (const auto &[place, number] : activities.streams()) {
-            std::string name = place.second ? fmt::format("stream {:#x}", place.second) : "default stream";
-            logger.handleResourceInfo({number, number, place.first, name}, begin_.real);
+            char name[32] = "default stream";
+            if (place.second) snprintf(name, sizeof name, "stream %#llx", static_cast<unsigned long long>(place.second));
+            logger.handleResourceInfo(resource_info<>(place.first, number, name), begin_.real);
         }
     }
 
