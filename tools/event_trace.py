@@ -27,10 +27,13 @@ _TENSORS = ("tensor_alloc", "tensor_free")
 _PENDING = 1 << 20
 #: Scope number of gradients' operators, and role of what operators take.
 _BACKWARD, _INPUT = 1, 1
+_GRAPH = 1  # PASTA_FLAG_GRAPH
 _EVALUATE = '"name":"autograd::engine::evaluate_function: '
 _NUMBERS = re.compile(r"[-0-9,]*")
 #: Forward operators that are remembered for their gradients.
 _LINKS = 1 << 17
+#: Slices of calls, which take no others of their sort.
+_CALLS = ("launch", "graph")
 #: Frames of a Python stack that are written.
 _FRAMES = 8
 #: Not drawn: they say what other events mean, or belong to tables.
@@ -159,7 +162,7 @@ class EventTrace(Tool):
 class _Slice:
     """A slice that has begun. `number` is that of an operator, which launches in it refer to."""
 
-    what: object
+    what: tuple[Any, ...]  # its sort, and what tells it from others of that
     time: int
     head: str
     args: str
@@ -195,14 +198,13 @@ class _Track:
 
 @dataclass(slots=True)
 class _Launch:
-    """What a kernel that is yet to complete will be drawn with; `track` is of its launch."""
+    """What a kernel that is yet to complete will be drawn with."""
 
     label: str
     detail: str
     device: int
     stream: int
-    track: _Track
-    time: int
+    called: tuple[_Track, int] | None  # where and when
 
 
 @dataclass(slots=True)
@@ -391,21 +393,24 @@ class _Trace:
         return pid
 
     def begin(
-        self, track: _Track, what: object, time: int, category: str, name: str, args: str = "",
-        number: int = 0,
+        self, track: _Track, what: tuple[Any, ...], time: int, category: str, name: str,
+        args: str = "", number: int = 0,
     ) -> None:  # fmt: skip
         head = f'"ph":"X","cat":"{category}","name":{name}'
         track.open.append(_Slice(what, time, head, args, number))
 
-    def end(self, track: _Track, what: object, time: int) -> None:
+    def end(self, track: _Track, what: tuple[Any, ...], time: int) -> None:
         """Ends the innermost such slice and those open in it, if it ever began."""
         if not any(each.what == what for each in track.open):
             return
-        while True:
-            ended = track.open.pop()
-            self._ended(track, ended, time)
-            if ended.what == what:
-                return
+        while track.open[-1].what != what:
+            self._cut(track, time)
+        self._ended(track, track.open.pop(), time)
+
+    def _cut(self, track: _Track, time: int) -> None:
+        """Ends the innermost slice, whose own end was not told: a call's duration is not known."""
+        ended = track.open.pop()
+        self._ended(track, ended, ended.time if ended.what[0] in _CALLS else time)
 
     def _ended(self, track: _Track, ended: _Slice, time: int) -> None:
         micro, nano = divmod(max(time - ended.time, 0), 1000)
@@ -422,7 +427,7 @@ class _Trace:
     def whole(
         self, track: _Track, time: int, duration: int, category: str, name: str, args: str = ""
     ) -> None:
-        ended = _Slice(None, time, f'"ph":"X","cat":"{category}","name":{name}', args, 0)
+        ended = _Slice((), time, f'"ph":"X","cat":"{category}","name":{name}', args, 0)
         self._ended(track, ended, time + duration)
 
     def arrow(
@@ -437,7 +442,7 @@ class _Trace:
     def _close_all(self) -> None:
         for track in self.tracks.values():
             while track.open:
-                self._ended(track, track.open.pop(), self.last)
+                self._cut(track, self.last)
         for id, name in self.open_ranges.items():
             self._process_range("e", id, name, self.last)
 
@@ -445,10 +450,13 @@ class _Trace:
 
     def launch(
         self, time: int, thread: int, device: int, stream: int, name: int, ordinal: int,
-        grid: list[int], block: list[int], registers: int, static: int, shared: int,
+        flags: int, grid: list[int], block: list[int], registers: int, static: int, shared: int,
     ) -> None:  # fmt: skip
         label = self.text(name, kernel=True)
         track, on = self.thread(thread), self.stream(device, stream)
+        while track.open and track.open[-1].what[0] == "launch":
+            self._cut(track, time)
+        in_graph = flags & _GRAPH  # then the graph's launch is the call
         link = self._correlated(ordinal, track.operator)
         args = [
             f'"kernel":{self.full_name(name)},{link}',
@@ -464,11 +472,13 @@ class _Trace:
             args.append(f'"shared memory":{static + shared}')
         detail = ",".join(args)
         call = f'{link},"kernel":{label},"launch":{ordinal}'
-        self.begin(track, ("launch", ordinal), time, "cuda_runtime", '"cudaLaunchKernel"', call)
+        if not in_graph:
+            self.begin(track, ("launch", ordinal), time, "cuda_runtime", '"cudaLaunchKernel"', call)
         if not self.clocked:
             self.instant(on, time, label, detail, category="kernel")
             return
-        self.pending[ordinal] = _Launch(label, detail, device, stream, track, time)
+        called = None if in_graph else (track, time)
+        self.pending[ordinal] = _Launch(label, detail, device, stream, called)
         if len(self.pending) > _PENDING:
             del self.pending[next(iter(self.pending))]
 
@@ -499,8 +509,8 @@ class _Trace:
         track.busy_until = end
         self.last = max(self.last, end)
         self.whole(track, start, end - start, "kernel", label, detail)
-        if launched:
-            self.arrow("ac2g", ordinal + 1, (launched.track, launched.time), (track, start))
+        if launched and launched.called:
+            self.arrow("ac2g", ordinal + 1, launched.called, (track, start))
 
     def graph_launch(
         self, time: int, thread: int, device: int, stream: int, correlation: int, upload: int
@@ -552,14 +562,10 @@ class _Trace:
         inputs: int, tensor: list[int],
     ) -> None:  # fmt: skip
         track = self.thread(thread)
-        for each in track.open:  # its end was lost
-            if (
-                isinstance(each.what, tuple)
-                and each.what[0] == "operator"
-                and each.what[1] >= depth
-            ):
-                self.end(track, each.what, time)
-                break
+        lost = (each for each in track.open if each.what[0] == "operator" and each.what[1] >= depth)
+        for each in lost:
+            self.end(track, each.what, time)
+            break
         self.numbers += 1
         args = [f'"External id":{self.numbers}']
         gradient = forward_thread != _ABSENT_U16
@@ -591,15 +597,9 @@ class _Trace:
         track.inputs = []
         if taken:
             args.append(self._tensors(taken))
-        self.begin(
-            track,
-            ("operator", depth),
-            time,
-            "cpu_op",
-            self.text(name),
-            ",".join(args),
-            self.numbers,
-        )
+        told = ",".join(args)
+        what = ("operator", depth)
+        self.begin(track, what, time, "cpu_op", self.text(name), told, self.numbers)
 
     def operator_end(self, time: int, thread: int, device: int, stream: int, depth: int) -> None:
         self.end(self.thread(thread), ("operator", depth), time)
@@ -731,7 +731,16 @@ class _Trace:
 _DRAWN: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "kernel_launch": (
         _Trace.launch,
-        ("name", "ordinal", "grid", "block", "registers", "shared_static", "shared_dynamic"),
+        (
+            "name",
+            "ordinal",
+            "flags",
+            "grid",
+            "block",
+            "registers",
+            "shared_static",
+            "shared_dynamic",
+        ),
     ),
     "kernel_launch_end": (_Trace.launch_end, ("ordinal",)),
     "kernel_complete": (_Trace.complete, ("ordinal", "start", "end")),

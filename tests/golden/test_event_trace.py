@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from streams import STEPS, training_run
 
+from pasta import abi
 from pasta.plugins import find_tools
 from pasta.testing import Events, run_tool
 
@@ -184,8 +185,6 @@ def test_crooked_streams_give_valid_traces(build: Any) -> None:
 
 
 def test_every_kind_of_event_can_be_drawn() -> None:
-    from pasta import abi
-
     events = Events()
     for kind in abi.KINDS:
         if kind != "pad":
@@ -333,3 +332,31 @@ def test_a_process_with_the_number_of_a_device() -> None:
     pids = [event["pid"] for event in found if event.get("cat") == "kernel"]
     assert pids[0] == 0
     assert pids[1] not in (0, 1)
+
+
+def test_a_launch_that_did_not_return_has_no_duration() -> None:
+    events = Events(step=1000)
+    events.operator("a")
+    for _ in range(3):
+        events.launch("lost")
+    events.launch_end(events.launch("k"))
+    events.launch("lost")
+    events.operator_end()
+    events.launch("lost")
+    events.add("mark", name="late")
+    found = [event for event in trace(events) if event["name"] == "cudaLaunchKernel"]
+    assert {event["args"]["kernel"]: event["dur"] for event in found} == {"lost": 0, "k": 1}
+    assert sum("External id" in event["args"] for event in found) == 5
+
+
+def test_kernels_of_a_graph_have_its_call() -> None:
+    events = Events()
+    events.add("graph_launch", correlation=5)
+    ordinals = [events.launch("k", flags=abi.FLAG_GRAPH) for _ in range(2)]
+    for ordinal in ordinals:
+        events.launch_end(ordinal)
+        events.complete(ordinal, 9_000_000 + 1000 * ordinal, 9_000_500 + 1000 * ordinal)
+    events.add("graph_launch_end", correlation=5)
+    slices = [event for event in trace(events) if event["ph"] == "X"]
+    assert [event["name"] for event in slices] == ["k", "k", "cudaGraphLaunch"]
+    assert slices[-1]["dur"] == 7

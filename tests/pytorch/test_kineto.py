@@ -381,6 +381,7 @@ with profile() as profiled:
     x + 1
 rows = {each.key: each.count for each in profiled.key_averages()}
 print(sum(count for key, count in rows.items() if key.startswith("scale")), rows["aten::add"])
+assert torch.autograd.profiler._prepare_profiler is torch._C._autograd._prepare_profiler
 """
 )
 

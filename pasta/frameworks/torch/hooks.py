@@ -226,8 +226,8 @@ def _join_profiler(torch):
                 here = os.path.dirname(os.path.abspath(__file__))
                 options.append("-I" + os.path.join(here, "without_fmt"))
             extension = _extension(torch, "kineto", lack, options)
-            if extension is not None:
-                extension.start()
+            if extension is not None and not extension.start():
+                _say("%s: the preloaded library is of another version" % lack)
         except Exception as error:
             _say("%s: %r" % (lack, error))
         return prepare(*arguments, **keywords)
