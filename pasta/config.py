@@ -134,6 +134,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("torch.stacks", "torch_stacks", parse_bool, "the Python stack of every operator"),
     Setting("torch.frames", "torch_frames", parse_count, "innermost frames of a stack that count"),
     Setting("torch.modules", "torch_modules", parse_bool, "which nn.Module runs"),
+    Setting("torch.kineto", "torch_kineto", parse_bool, "show PASTA's records in torch.profiler"),
     Setting("nvidia.empty", "nvidia_empty", parse_bool, "subscribe, record nothing"),
 )  # fmt: skip
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
@@ -176,6 +177,7 @@ class Config:
     torch_stacks: bool = True
     torch_frames: int = 64
     torch_modules: bool = True
+    torch_kineto: bool = True
     nvidia_empty: bool = False
 
     def set(self, key: str, value: object, where: str) -> None:

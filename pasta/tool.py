@@ -336,6 +336,12 @@ class Tool:
     _probes: ClassVar[tuple[ProbeFunction, ...]] = ()
 
     @property
+    def asks_for_tensors(self) -> bool:
+        """Whether frameworks are to tell operators and the tensors they take, as `needs_tensors`
+        has it too; nothing of the context is kept for it."""
+        return self.needs_tensors
+
+    @property
     def needs_compiled(self) -> bool:
         """Whether processors compiled by Numba work for this tool; they run in a collector."""
         return (

@@ -1,15 +1,19 @@
-"""The run as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing."""
+"""The run as a trace in the format of torch.profiler: for Perfetto (ui.perfetto.dev),
+chrome://tracing, TensorBoard's PyTorch plug-in and HolisticTraceAnalysis."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pasta.lazy import np
 from pasta.processors.demangle import demangle, short_name
+from pasta.processors.stacks import Stacks
+from pasta.run.naming import rank_of
 from pasta.table import Table, shares
 from pasta.tool import HANDLERS, Context, Result, Tool, option
 
@@ -17,26 +21,60 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
     from pasta.processors.objects import ObjectTable
 
-_ABSENT_U16, _ABSENT_U32, _ABSENT_U64 = 0xFFFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
+_ABSENT_U8, _ABSENT_U16, _ABSENT_U32, _ABSENT_U64 = 0xFF, 0xFFFF, 0xFFFF_FFFF, (1 << 64) - 1
 _TENSORS = ("tensor_alloc", "tensor_free")
 #: Launches without a completion yet that are remembered.
 _PENDING = 1 << 20
+#: Scope number of gradients' operators, and role of what operators take.
+_BACKWARD, _INPUT = 1, 1
+_GRAPH = 1  # PASTA_FLAG_GRAPH
+_EVALUATE = '"name":"autograd::engine::evaluate_function: '
+_NUMBERS = re.compile(r"[-0-9,]*")
+#: Forward operators that are remembered for their gradients.
+_LINKS = 1 << 17
+#: Slices of calls, which take no others of their sort.
+_CALLS = ("launch", "graph")
+#: Frames of a Python stack that are written.
+_FRAMES = 8
 #: Not drawn: they say what other events mean, or belong to tables.
 _NOT_DRAWN = frozenset(
-    {"python_frame", "pad", "pc_sample", "probe_data", "tensor_create", "allocator_state"}
-    | {"graph_node", "graph_instantiate"}
+    {"python_frame", "pad", "pc_sample", "probe_data", "graph_node", "graph_instantiate"}
 )
+#: Where devices come in the order of processes: below those of the host, as torch has it.
+_DEVICES_FROM = 5_000_000
+#: Types of elements as torch's profiler calls them.
+_TYPES = {
+    "Byte": "unsigned char", "Char": "signed char", "Short": "short int", "Int": "int",
+    "Long": "long int", "Half": "c10::Half", "Float": "float", "Double": "double",
+    "ComplexHalf": "c10::complex<c10::Half>", "ComplexFloat": "c10::complex<float>",
+    "ComplexDouble": "c10::complex<double>", "Bool": "bool", "BFloat16": "c10::BFloat16",
+}  # fmt: skip
+_COPIES = {
+    "host_to_host": "HtoH", "host_to_device": "HtoD", "device_to_host": "DtoH",
+    "device_to_device": "DtoD", "peer_to_peer": "PtoP",
+}  # fmt: skip
+_SYNCS = {
+    "stream": "cudaStreamSynchronize", "context": "cuCtxSynchronize",
+    "device": "cudaDeviceSynchronize", "event": "cudaEventSynchronize",
+}  # fmt: skip
 
 
 class EventTrace(Tool):
-    """Every event in order as a Perfetto trace: streams, threads, ranges and live memory."""
+    """Every event in order as a trace for Perfetto and tools of torch.profiler's traces."""
 
     needs_recording = True
 
     compress = option(True, help="write trace.json.gz instead of trace.json")
+    operators = option(True, help="follow PyTorch: operators and the tensors they take")
+
+    @property
+    def asks_for_tensors(self) -> bool:
+        return self.operators
 
     def start(self) -> None:
         self.clocked = False
+        self.rank: int | None = None
+        self.devices: dict[int, str] = {}
         self.counts: dict[str, int] = {}
         self.first: dict[str, int] = {}
         self.last: dict[str, int] = {}
@@ -49,6 +87,15 @@ class EventTrace(Tool):
                 self.first[kind] = min(first, self.first.get(kind, first))
                 self.last[kind] = max(last, self.last.get(kind, last))
         self.clocked |= len(batch["kernel_complete"]) > 0
+        for started in batch["process_start"]:
+            told = self.context.strings[int(started["environment"])].split("\x1f")
+            self.rank = rank_of(dict(each.split("=", 1) for each in told if "=" in each))
+        contexts = batch["context_create"]
+        for device, name in zip(
+            contexts["device"].tolist(), contexts["name"].tolist(), strict=True
+        ):
+            if device >= 0:
+                self.devices[device] = self.context.strings[name]
 
     def result(self) -> Result:
         total = sum(self.counts.values())
@@ -85,7 +132,7 @@ class EventTrace(Tool):
 
     def _write(self, file: BinaryIO) -> None:
         trace = _Trace(self.context, self.clocked)
-        file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
+        file.write(b"{" + self._head().encode() + b',\n"traceEvents":[\n')
         separator = b""
         for lines in trace.lines():
             if lines:
@@ -93,18 +140,82 @@ class EventTrace(Tool):
                 separator = b",\n"
         file.write(b"\n]}\n")
 
+    def _head(self) -> str:
+        """Fields of the document before its events, without the braces."""
+        names = [
+            self.devices.get(number, "") for number in range(max(self.devices, default=-1) + 1)
+        ]
+        head: dict[str, object] = {
+            "schemaVersion": 1,
+            "deviceProperties": [{"id": id, "name": name} for id, name in enumerate(names)],
+            "record_shapes": int(self.operators),
+            "profile_memory": 1,
+            "with_stack": int(self.operators),
+            "with_modules": int(self.operators),
+            "displayTimeUnit": "ms",
+            "baseTimeNanoseconds": self.context.run.start_realtime,
+        }
+        if self.rank is not None:
+            head["distributedInfo"] = {"rank": self.rank}
+        return json.dumps(head)[1:-1]
+
+
+@dataclass(slots=True)
+class _Slice:
+    """A slice that has begun. `number` is that of an operator, which launches in it refer to."""
+
+    what: tuple[Any, ...]  # its sort, and what tells it from others of that
+    time: int
+    head: str
+    args: str
+    number: int
+
 
 @dataclass
 class _Track:
-    """One row of the trace. `open` are its begun slices; `busy_until` ends its last whole one."""
+    """One row of the trace. `open` are its begun slices; `busy_until` ends its last whole one.
+
+    `inputs`: tensors that the thread's next operator takes beyond those in its own record.
+    """
 
     pid: int
     tid: int
-    open: list[object] = field(default_factory=list)
+    open: list[_Slice] = field(default_factory=list)
     busy_until: int = -1
+    inputs: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.place = f'"pid":{self.pid},"tid":{self.tid}'
+
+    @property
+    def operator(self) -> int:
+        """Number of the innermost open operator, or 0."""
+        return next((each.number for each in reversed(self.open) if each.number), 0)
+
+    @property
+    def external(self) -> str:
+        """Argument that refers to it, or nothing."""
+        return f'"External id":{self.operator}' if self.operator else ""
+
+
+@dataclass(slots=True)
+class _Launch:
+    """What a kernel that is yet to complete will be drawn with."""
+
+    label: str
+    detail: str
+    device: int
+    stream: int
+    called: tuple[_Track, int] | None  # where and when
+
+
+@dataclass(slots=True)
+class _Forward:
+    """An operator that may have a gradient."""
+
+    track: _Track
+    time: int
+    module: int
 
 
 class _Trace:
@@ -118,17 +229,23 @@ class _Trace:
         self.last = 0
         self.tracks: dict[tuple[object, ...], _Track] = {}
         self.open_ranges: dict[int, str] = {}
-        self.pending: dict[int, tuple[str, str, int, int]] = {}
+        self.pending: dict[int, _Launch] = {}
         self.objects: ObjectTable | None = None
         self.live: dict[str, int] = {}
+        self.allocators: dict[int, tuple[int, int | None]] = {}  # by device: handed out, held
         self.full_names: dict[int, str] = {}
         self.texts: dict[tuple[bool, int], str] = {}
+        self.numbers = 0  # operators and annotations begun
+        self.flows = 0  # from forward operators to gradients
+        self.forward: dict[tuple[int, int], _Forward] = {}
+        self.stacks = Stacks()
+        self.calls: dict[int, str] = {}  # arguments that name a stack's frames
+        self.tensors: dict[int, tuple[int, int, int]] = {}  # shape, strides, dtype
+        self.forms: dict[int, tuple[str, str]] = {}  # JSON of shapes and types by string id
 
     def lines(self) -> Iterator[list[str]]:
         """Lines of each batch, and those that end what is open."""
-        self.emit(
-            f'"ph":"M","name":"process_name","pid":{self.run.pid}', self._named(self._program)
-        )
+        self._process(self.run.pid, self._program, "CPU", self.run.pid)
         for batch in self.context.recorded():
             self._batch(batch)
             yield self._taken()
@@ -144,6 +261,7 @@ class _Trace:
         return taken
 
     def _batch(self, batch: Batch) -> None:
+        self.stacks.feed(batch)
         calls: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
         for kind, records in batch:
             if kind in _NOT_DRAWN or not len(records):
@@ -177,11 +295,14 @@ class _Trace:
         rows = self.objects.rows[changes["object"]]
         sizes = np.where(rows["bytes"] == _ABSENT_U64, 0, rows["bytes"]).astype(np.int64)
         internal = (rows["flags"] & abi.FLAG_INTERNAL) != 0
-        for index, time, size, layer, device, memory, own in zip(
+        tensors = batch.merged(*_TENSORS)
+        threads = dict(zip(tensors["index"].tolist(), tensors["thread"].tolist(), strict=True))
+        for index, time, size, layer, address, device, memory, own in zip(
             changes["index"].tolist(),
             changes["time"].tolist(),
             (sizes * changes["sign"]).tolist(),
             rows["layer"].tolist(),
+            rows["address"].tolist(),
             rows["device"].tolist(),
             rows["memory"].tolist(),
             internal.tolist(),
@@ -191,6 +312,9 @@ class _Trace:
             where = f"device {device}" if device >= 0 else "host"
             name = f"{where}: {what}" + (" (runtime's own)" if own else "")
             yield index, _Trace.level, (time, name, size)
+            if index in threads:
+                row = (time, name, size, address, device, threads[index])
+                yield index, _Trace.allocation, row
 
     # ---- what an event of the format is ----
 
@@ -217,13 +341,19 @@ class _Trace:
             self.full_names[id] = json.dumps(demangle(self.context.strings[id]))
         return self.full_names[id]
 
-    @staticmethod
-    def _named(name: str) -> str:
-        return f'"args":{{"name":{json.dumps(name)}}}'
+    def _told(self, what: str, place: str, args: str) -> None:
+        self.emit(f'"ph":"M","name":"{what}","ts":0', place, f'"args":{{{args}}}')
+
+    def _process(self, pid: int, name: str, label: str, order: int) -> None:
+        place = f'"pid":{pid},"tid":0'
+        self._told("process_name", place, f'"name":{json.dumps(name)}')
+        self._told("process_labels", place, f'"labels":"{label}"')
+        self._told("process_sort_index", place, f'"sort_index":{order}')
 
     def _track(self, key: tuple[object, ...], pid: int, tid: int, name: str) -> _Track:
         track = self.tracks[key] = _Track(pid, tid)
-        self.emit('"ph":"M","name":"thread_name"', track.place, self._named(name))
+        self._told("thread_name", track.place, f'"name":{json.dumps(name)}')
+        self._told("thread_sort_index", track.place, f'"sort_index":{tid}')
         return track
 
     def thread(self, thread: int, domain: int = 0) -> _Track:
@@ -233,6 +363,8 @@ class _Trace:
             return self.tracks[key]
         if not domain:
             return self._track(key, self.run.pid, thread, f"thread {thread}")
+        if self.context.strings[domain] == "torch":  # record_function: nests with operators
+            return self.tracks.setdefault(key, self.thread(thread))
         name = f"thread {thread}: {self.context.strings[domain]}"
         return self._track(key, self.run.pid, (1 << 30) + len(self.tracks), name)
 
@@ -249,48 +381,68 @@ class _Trace:
         return self._track(key, pid, tid, name + (f" (overlapping, {lane})" if lane else ""))
 
     def _device(self, device: int) -> int:
-        """Process number of a device's tracks: above those of real processes."""
-        pid = (1 << 30) + self.run.pid * 64 + device + 1
+        """Process number of a device's tracks: the device's own, as tools want it, if free."""
+        pid = device if device >= 0 and device != self.run.pid else (1 << 30) + device + 1
         key = ("device", device)
         if key not in self.tracks:
             self.tracks[key] = _Track(pid, 0)
             name = f"device {device}" if device >= 0 else "unknown device"
             full = f"{name} of {self._program} ({self.run.pid})"
-            self.emit(f'"ph":"M","name":"process_name","pid":{pid}', self._named(full))
+            label = f"GPU {device}" if device >= 0 else "GPU"
+            self._process(pid, full, label, _DEVICES_FROM + device)
         return pid
 
-    def begin(self, track: _Track, what: object, time: int, name: str, args: str = "") -> None:
-        track.open.append(what)
-        rest = [f'"args":{{{args}}}'] if args else []
-        self.emit(f'"ph":"B","name":{name}', track.place, self.ts(time), *rest)
+    def begin(
+        self, track: _Track, what: tuple[Any, ...], time: int, category: str, name: str,
+        args: str = "", number: int = 0,
+    ) -> None:  # fmt: skip
+        head = f'"ph":"X","cat":"{category}","name":{name}'
+        track.open.append(_Slice(what, time, head, args, number))
 
-    def end(self, track: _Track, what: object, time: int) -> None:
+    def end(self, track: _Track, what: tuple[Any, ...], time: int) -> None:
         """Ends the innermost such slice and those open in it, if it ever began."""
-        if what not in track.open:
+        if not any(each.what == what for each in track.open):
             return
-        while True:
-            ended = track.open.pop()
-            self.emit('"ph":"E"', track.place, self.ts(time))
-            if ended == what:
-                return
+        while track.open[-1].what != what:
+            self._cut(track, time)
+        self._ended(track, track.open.pop(), time)
+
+    def _cut(self, track: _Track, time: int) -> None:
+        """Ends the innermost slice, whose own end was not told: a call's duration is not known."""
+        ended = track.open.pop()
+        self._ended(track, ended, ended.time if ended.what[0] in _CALLS else time)
+
+    def _ended(self, track: _Track, ended: _Slice, time: int) -> None:
+        micro, nano = divmod(max(time - ended.time, 0), 1000)
+        length = f'"dur":{micro}.{nano:03d},"args":{{{ended.args}}}'
+        self.emit(ended.head, track.place, self.ts(ended.time), length)
 
     def instant(
-        self, track: _Track, time: int, name: str, args: str = "", scope: str = "t"
-    ) -> None:
-        rest = [f'"args":{{{args}}}'] if args else []
-        self.emit(f'"ph":"i","s":"{scope}","name":{name}', track.place, self.ts(time), *rest)
+        self, track: _Track, time: int, name: str, args: str = "", scope: str = "t",
+        category: str = "cpu_instant_event",
+    ) -> None:  # fmt: skip
+        head = f'"ph":"i","s":"{scope}","cat":"{category}","name":{name}'
+        self.emit(head, track.place, self.ts(time), f'"args":{{{args}}}')
 
-    def whole(self, track: _Track, time: int, duration: int, name: str, args: str = "") -> None:
-        micro, nano = divmod(duration, 1000)
-        rest = [f'"args":{{{args}}}'] if args else []
-        length = f'"dur":{micro}.{nano:03d}'
-        self.emit(f'"ph":"X","name":{name}', track.place, self.ts(time), length, *rest)
+    def whole(
+        self, track: _Track, time: int, duration: int, category: str, name: str, args: str = ""
+    ) -> None:
+        ended = _Slice((), time, f'"ph":"X","cat":"{category}","name":{name}', args, 0)
+        self._ended(track, ended, time + duration)
+
+    def arrow(
+        self, category: str, id: int, begin: tuple[_Track, int], end: tuple[_Track, int]
+    ) -> None:
+        """A flow from the slice around a place and time to another."""
+        for phase, (track, time) in (("s", begin), ("f", end)):
+            head = f'"ph":"{phase}","id":{id}'
+            rest = f'"cat":"{category}","name":"{category}"' + (',"bp":"e"' if phase == "f" else "")
+            self.emit(head, track.place, self.ts(time), rest)
 
     def _close_all(self) -> None:
         for track in self.tracks.values():
             while track.open:
-                track.open.pop()
-                self.emit('"ph":"E"', track.place, self.ts(self.last))
+                self._cut(track, self.last)
         for id, name in self.open_ranges.items():
             self._process_range("e", id, name, self.last)
 
@@ -298,33 +450,43 @@ class _Trace:
 
     def launch(
         self, time: int, thread: int, device: int, stream: int, name: int, ordinal: int,
-        grid: list[int], block: list[int], registers: int, shared: int,
+        flags: int, grid: list[int], block: list[int], registers: int, static: int, shared: int,
     ) -> None:  # fmt: skip
         label = self.text(name, kernel=True)
+        track, on = self.thread(thread), self.stream(device, stream)
+        while track.open and track.open[-1].what[0] == "launch":
+            self._cut(track, time)
+        in_graph = flags & _GRAPH  # then the graph's launch is the call
+        link = self._correlated(ordinal, track.operator)
         args = [
-            f'"kernel":{self.full_name(name)}',
-            f'"launch":{ordinal},"grid":{grid},"block":{block}',
+            f'"kernel":{self.full_name(name)},{link}',
+            f'"launch":{ordinal},"device":{device},"stream":{on.tid},"grid":{grid},"block":{block}',
         ]
         if registers != _ABSENT_U16:
-            args.append(f'"registers":{registers}')
+            args.append(f'"registers per thread":{registers}')
+        if static != _ABSENT_U32:
+            args.append(f'"static shared memory":{static}')
         if shared != _ABSENT_U32:
-            args.append(f'"dynamic shared bytes":{shared}')
+            args.append(f'"dynamic shared memory":{shared}')
+        if _ABSENT_U32 not in (static, shared):
+            args.append(f'"shared memory":{static + shared}')
         detail = ",".join(args)
-        track = self.thread(thread)
-        self.begin(
-            track, ("launch", ordinal), time, '"launch"', f'"kernel":{label},"launch":{ordinal}'
-        )
+        call = f'{link},"kernel":{label},"launch":{ordinal}'
+        if not in_graph:
+            self.begin(track, ("launch", ordinal), time, "cuda_runtime", '"cudaLaunchKernel"', call)
         if not self.clocked:
-            self.instant(self.stream(device, stream), time, label, detail)
+            self.instant(on, time, label, detail, category="kernel")
             return
-        self.emit(self._flow("s", ordinal), track.place, self.ts(time))
-        self.pending[ordinal] = (label, detail, device, stream)
+        called = None if in_graph else (track, time)
+        self.pending[ordinal] = _Launch(label, detail, device, stream, called)
         if len(self.pending) > _PENDING:
             del self.pending[next(iter(self.pending))]
 
-    def _flow(self, phase: str, ordinal: int) -> str:
-        number = (self.run.pid << 40) + ordinal  # no other process's in a merged trace
-        return f'"ph":"{phase}","cat":"launch","name":"launch","id":"{number:#x}"'
+    @staticmethod
+    def _correlated(ordinal: int, operator: int) -> str:
+        """Arguments that link a kernel, its launch and the operator; 0 is no correlation."""
+        external = f'"External id":{operator},' if operator else ""
+        return f'{external}"correlation":{ordinal + 1}'
 
     def launch_end(self, time: int, thread: int, device: int, stream: int, ordinal: int) -> None:
         self.end(self.thread(thread), ("launch", ordinal), time)
@@ -335,26 +497,27 @@ class _Trace:
         if end < start or end == _ABSENT_U64:
             return
         launched = self.pending.pop(ordinal, None)
-        label, detail, launch_device, launch_stream = launched or (
-            '"kernel"', f'"launch":{ordinal}', device, stream,
-        )  # fmt: skip
-        device = device if device >= 0 else launch_device
-        stream = stream if stream != _ABSENT_U64 else launch_stream
+        label, detail = '"kernel"', f'{self._correlated(ordinal, 0)},"launch":{ordinal}'
+        if launched:
+            label, detail = launched.label, launched.detail
+            device = device if device >= 0 else launched.device
+            stream = stream if stream != _ABSENT_U64 else launched.stream
         lane = 0
         while self.stream(device, stream, lane).busy_until > start:
             lane += 1
         track = self.stream(device, stream, lane)
         track.busy_until = end
         self.last = max(self.last, end)
-        self.whole(track, start, end - start, label, detail)
-        if launched:
-            self.emit(self._flow("f", ordinal) + ',"bp":"e"', track.place, self.ts(start))
+        self.whole(track, start, end - start, "kernel", label, detail)
+        if launched and launched.called:
+            self.arrow("ac2g", ordinal + 1, launched.called, (track, start))
 
     def graph_launch(
         self, time: int, thread: int, device: int, stream: int, correlation: int, upload: int
     ) -> None:
-        name = '"graph upload"' if upload == 1 else '"graph launch"'
-        self.begin(self.thread(thread), ("graph", correlation), time, name)
+        name = '"cudaGraphUpload"' if upload == 1 else '"cudaGraphLaunch"'
+        track = self.thread(thread)
+        self.begin(track, ("graph", correlation), time, "cuda_runtime", name, track.external)
 
     def graph_launch_end(
         self, time: int, thread: int, device: int, stream: int, correlation: int
@@ -364,10 +527,12 @@ class _Trace:
     def push(
         self, time: int, thread: int, device: int, stream: int, name: int, domain: int
     ) -> None:
-        self.begin(self.thread(thread, domain), "range", time, self.text(name))
+        self.numbers += 1
+        track, args = self.thread(thread, domain), f'"External id":{self.numbers}'
+        self.begin(track, ("range", domain), time, "user_annotation", self.text(name), args)
 
     def pop(self, time: int, thread: int, device: int, stream: int, domain: int) -> None:
-        self.end(self.thread(thread, domain), "range", time)
+        self.end(self.thread(thread, domain), ("range", domain), time)
 
     def range_start(
         self, time: int, thread: int, device: int, stream: int, name: int, id: int
@@ -389,17 +554,95 @@ class _Trace:
     def mark(self, time: int, thread: int, device: int, stream: int, name: int) -> None:
         self.instant(self.thread(thread), time, self.text(name))
 
-    def operator_begin(
-        self, time: int, thread: int, device: int, stream: int, name: int, module: int
-    ) -> None:
-        args = f'"module":{self.text(module)}' if module else ""
-        self.begin(self.thread(thread), ("operator", name), time, self.text(name), args)
+    # ---- operators ----
 
-    def operator_end(self, time: int, thread: int, device: int, stream: int) -> None:
+    def operator_begin(
+        self, time: int, thread: int, device: int, stream: int, name: int, module: int, stack: int,
+        sequence: int, forward_thread: int, framework_thread: int, depth: int, scope: int,
+        inputs: int, tensor: list[int],
+    ) -> None:  # fmt: skip
         track = self.thread(thread)
-        opened = [what for what in track.open if isinstance(what, tuple) and what[0] == "operator"]
-        if opened:
-            self.end(track, opened[-1], time)
+        lost = (each for each in track.open if each.what[0] == "operator" and each.what[1] >= depth)
+        for each in lost:
+            self.end(track, each.what, time)
+            break
+        self.numbers += 1
+        args = [f'"External id":{self.numbers}']
+        gradient = forward_thread != _ABSENT_U16
+        linked = None
+        if sequence != _ABSENT_U32:
+            fwd = forward_thread if gradient else 0
+            args.append(f'"Sequence number":{sequence},"Fwd thread id":{fwd}')
+            if gradient:
+                linked = self.forward.get((forward_thread, sequence))
+                around = track.open[-1] if track.open else None
+                if around and _EVALUATE in around.head and "Sequence" not in around.args:
+                    around.args += f",{args[-1]}"  # torch tells it of this one only, too
+            else:
+                key = (framework_thread, sequence)
+                self.forward.pop(key, None)  # the innermost of a number counts, and is the newest
+                self.forward[key] = _Forward(track, time, module)
+                if len(self.forward) > _LINKS:
+                    del self.forward[next(iter(self.forward))]
+        if linked:
+            module = module or linked.module
+            if scope == _BACKWARD:
+                self.flows += 1
+                self.arrow("fwdbwd", self.flows, (linked.track, linked.time), (track, time))
+        if module:
+            args.append(f'"Module Hierarchy":{self.text(module)}')
+        if stack not in (0, _ABSENT_U32):
+            args.append(self._call_stack(stack))
+        taken = tensor[:inputs] + track.inputs if inputs != _ABSENT_U8 else []
+        track.inputs = []
+        if taken:
+            args.append(self._tensors(taken))
+        told = ",".join(args)
+        what = ("operator", depth)
+        self.begin(track, what, time, "cpu_op", self.text(name), told, self.numbers)
+
+    def operator_end(self, time: int, thread: int, device: int, stream: int, depth: int) -> None:
+        self.end(self.thread(thread), ("operator", depth), time)
+
+    def operator_tensors(
+        self, time: int, thread: int, device: int, stream: int, role: int, count: int,
+        tensor: list[int],
+    ) -> None:  # fmt: skip
+        if role == _INPUT:
+            self.thread(thread).inputs += tensor[:count]
+
+    def tensor(
+        self, time: int, thread: int, device: int, stream: int, id: int, shape: int, strides: int,
+        dtype: int,
+    ) -> None:  # fmt: skip
+        if id != _ABSENT_U32:
+            self.tensors[id] = (shape, strides, dtype)
+
+    def _call_stack(self, stack: int) -> str:
+        if stack not in self.calls:
+            frames = self.stacks.own(stack, self.context.strings)[:_FRAMES]
+            lines = ";".join(f"{each.file}({each.line}): {each.function}" for each in frames)
+            self.calls[stack] = f'"Call stack":{json.dumps(lines)}'
+        return self.calls[stack]
+
+    def _tensors(self, ids: list[int]) -> str:
+        """Arguments that say what an operator takes."""
+        known = [self.tensors[id] for id in ids if id in self.tensors]
+        types, strides, shapes = (
+            ",".join(self._form(told[at])[kind] for told in known)
+            for at, kind in ((2, 1), (1, 0), (0, 0))
+        )
+        return f'"Input type":[{types}],"Input Strides":[{strides}],"Input Dims":[{shapes}]'
+
+    def _form(self, id: int) -> tuple[str, str]:
+        """A string as JSON: a shape's or strides' numbers, and the name of a type."""
+        if id not in self.forms:
+            text = self.context.strings[id]
+            numbers = text if _NUMBERS.fullmatch(text) else ""
+            self.forms[id] = f"[{numbers}]", json.dumps(_TYPES.get(text, text))
+        return self.forms[id]
+
+    # ---- work on a stream, and waits ----
 
     def copy(
         self, time: int, thread: int, device: int, stream: int,
@@ -407,34 +650,44 @@ class _Trace:
     ) -> None:  # fmt: skip
         from pasta import abi
 
-        name = abi.ENUMS["copy"].get(direction, "unknown direction").replace("_", " ")
-        args = f'"source":"{source:#x}","destination":"{destination:#x}"'
+        name = abi.ENUMS["copy"].get(direction, "")
+        on = self.stream(device, stream)
+        args = [f'"device":{device},"stream":{on.tid}', *self._by_operator(thread)]
+        args.append(f'"source":"{source:#x}","destination":"{destination:#x}"')
         if bytes != _ABSENT_U64:
-            args = f'"bytes":{bytes},' + args
-        self.instant(self.stream(device, stream), time, json.dumps(f"copy {name}"), args)
+            args.append(f'"bytes":{bytes}')
+        label = json.dumps(f"Memcpy {_COPIES.get(name, 'unknown')}")
+        self.instant(on, time, label, ",".join(args), category="gpu_memcpy")
 
     def set(
         self, time: int, thread: int, device: int, stream: int, address: int, bytes: int, value: int
     ) -> None:
-        args = f'"address":"{address:#x}","bytes":{bytes},"value":{value}'
-        self.instant(self.stream(device, stream), time, '"memory set"', args)
+        on = self.stream(device, stream)
+        args = [f'"device":{device},"stream":{on.tid}', *self._by_operator(thread)]
+        args.append(f'"address":"{address:#x}","bytes":{bytes},"value":{value}')
+        self.instant(on, time, '"Memset"', ",".join(args), category="gpu_memset")
+
+    def _by_operator(self, thread: int) -> list[str]:
+        track = self.tracks.get(("thread", thread, 0))  # none is made for this alone
+        return [track.external] if track and track.operator else []
 
     def sync(
         self, time: int, thread: int, device: int, stream: int, what: int, duration: int
     ) -> None:
         from pasta import abi
 
-        name = json.dumps(f"wait for {abi.ENUMS['sync'].get(what, 'device')}")
+        track = self.thread(thread)
+        name = json.dumps(_SYNCS[abi.ENUMS["sync"].get(what, "device")])
         if duration == _ABSENT_U64:
-            self.instant(self.thread(thread), time, name)
+            self.instant(track, time, name, track.external, category="cuda_runtime")
         else:
-            self.whole(self.thread(thread), time - duration, duration, name)
+            self.whole(track, time - duration, duration, "cuda_runtime", name, track.external)
 
     def event(
         self, time: int, thread: int, device: int, stream: int, kind: int, handle: int
     ) -> None:
         track = self.stream(device, stream)
-        self.instant(track, time, self._kind(kind), f'"event":"{handle:#x}"')
+        self.instant(track, time, self._kind(kind), f'"event":"{handle:#x}"', category="cuda_event")
 
     def process_wide(self, time: int, thread: int, device: int, stream: int, kind: int) -> None:
         self.instant(self.thread(thread), time, self._kind(kind), scope="p")
@@ -448,10 +701,26 @@ class _Trace:
     def memory(self, *event: object) -> None:
         """Drawn by the change of a level."""
 
+    def allocator(
+        self, time: int, thread: int, device: int, stream: int, allocated: int, reserved: int
+    ) -> None:
+        self.allocators[device] = allocated, reserved
+
     def level(self, time: int, name: str, change: int) -> None:
         self.live[name] = self.live.get(name, 0) + change
         head = f'"ph":"C","name":{json.dumps(name)},"pid":{self.run.pid}'
         self.emit(head, self.ts(time), f'"args":{{"bytes":{self.live[name]}}}')
+
+    def allocation(
+        self, time: int, name: str, change: int, address: int, device: int, thread: int
+    ) -> None:
+        """A tensor's memory, given or taken back, with what its allocator has then."""
+        usual = (self.live[name], 0 if device < 0 else None)  # the host's allocator keeps nothing
+        total, reserved = self.allocators.get(device, usual)
+        args = [f'"Total Reserved":{reserved}'] if reserved is not None else []
+        args.append(f'"Total Allocated":{total},"Bytes":{change},"Device Id":{device}')
+        args.append(f'"Device Type":{int(device >= 0)},"Addr":{address}')
+        self.instant(self.thread(thread), time, '"[memory]"', ",".join(args))
 
     @staticmethod
     def _kind(kind: int) -> str:
@@ -465,7 +734,16 @@ class _Trace:
 _DRAWN: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "kernel_launch": (
         _Trace.launch,
-        ("name", "ordinal", "grid", "block", "registers", "shared_dynamic"),
+        (
+            "name",
+            "ordinal",
+            "flags",
+            "grid",
+            "block",
+            "registers",
+            "shared_static",
+            "shared_dynamic",
+        ),
     ),
     "kernel_launch_end": (_Trace.launch_end, ("ordinal",)),
     "kernel_complete": (_Trace.complete, ("ordinal", "start", "end")),
@@ -476,12 +754,29 @@ _DRAWN: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "range_start": (_Trace.range_start, ("name", "id")),
     "range_end": (_Trace.range_end, ("id",)),
     "mark": (_Trace.mark, ("name",)),
-    "operator_begin": (_Trace.operator_begin, ("name", "module")),
-    "operator_end": (_Trace.operator_end, ()),
+    "operator_begin": (
+        _Trace.operator_begin,
+        (
+            "name",
+            "module",
+            "stack",
+            "sequence",
+            "forward_thread",
+            "framework_thread",
+            "depth",
+            "scope",
+            "inputs",
+            "tensor",
+        ),
+    ),
+    "operator_end": (_Trace.operator_end, ("depth",)),
+    "operator_tensors": (_Trace.operator_tensors, ("role", "count", "tensor")),
+    "tensor_create": (_Trace.tensor, ("tensor", "shape", "strides", "dtype")),
     "memory_copy": (_Trace.copy, ("direction", "source", "destination", "bytes")),
     "memory_set": (_Trace.set, ("address", "bytes", "value")),
     "memory_alloc": (_Trace.memory, ()),
     "memory_free": (_Trace.memory, ()),
+    "allocator_state": (_Trace.allocator, ("allocated", "reserved")),
     "tensor_alloc": (_Trace.memory, ()),
     "tensor_free": (_Trace.memory, ()),
     "sync": (_Trace.sync, ("what", "duration")),

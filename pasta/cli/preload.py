@@ -143,7 +143,7 @@ def _checked(config: Config) -> list[Tool]:
 
 def _asked_of_torch(tools: list[Tool]) -> dict[str, bool]:
     """What of PyTorch some tool wants to be told."""
-    tensors = any(tool.needs_tensors for tool in tools)
+    tensors = any(tool.asks_for_tensors for tool in tools)
     operators = tensors or any(
         tool.needs_operators or "on_operators" in tool.handlers() for tool in tools
     )

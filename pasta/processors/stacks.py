@@ -48,8 +48,11 @@ class Stacks:
             for _, file, function, line in sorted(self._frames.get(stack, []))
         ]
 
+    def own(self, stack: int, strings: Strings) -> list[Frame]:
+        """Frames that are not the framework's own, innermost first, else the innermost of it."""
+        frames = self.frames(stack, strings)
+        return [each for each in frames if not _OF_FRAMEWORK.search(each.file)] or frames[:1]
+
     def line(self, stack: int, strings: Strings) -> Frame | None:
         """The innermost frame that is not the framework's own, else the innermost."""
-        frames = self.frames(stack, strings)
-        own = (frame for frame in frames if not _OF_FRAMEWORK.search(frame.file))
-        return next(own, frames[0] if frames else None)
+        return next(iter(self.own(stack, strings)), None)

@@ -102,6 +102,7 @@ def _torch_settings(session: Session) -> dict[str, object]:
         "stacks": config.torch_stacks,
         "frames": config.torch_frames,
         "modules": config.torch_modules and wanted["operators"],
+        "kineto": config.torch_kineto,
         "include": str(paths.NATIVE / "include"),
         "cache": str(paths.cache("torch")),
         "quiet": session.document["verbosity"] < 0,

@@ -128,9 +128,14 @@ uint64_t pasta_now(void); /* CLOCK_MONOTONIC, ns */
  * they belong to another process. */
 uint32_t pasta_generation(void);
 
+/* What a framework's hooks see records by, or NULL (pasta_framework.h). */
+extern __attribute__((visibility("hidden"))) void (*pasta_tapped)(const pasta_header *record);
+
 /* commit value of the record at `payload`, set aside by pasta_begin in header.commit's place */
 static inline void pasta_publish(void *payload) {
     pasta_header *h = pasta_header_of(payload);
+    void (*tapped)(const pasta_header *) = __atomic_load_n(&pasta_tapped, __ATOMIC_RELAXED);
+    if (PASTA_UNLIKELY(tapped != NULL)) tapped(h); /* before the consumer may give its memory back */
     /* pasta_begin left the busy mark (commit's complement); the complement of that publishes. */
     uint32_t busy = __atomic_load_n(&h->commit, __ATOMIC_RELAXED);
     __atomic_store_n(&h->commit, ~busy, __ATOMIC_RELEASE);

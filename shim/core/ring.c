@@ -34,6 +34,7 @@ static pasta_ring *ring;  /* NULL until opened; never unmapped while threads may
 enum { AHEAD = 16 * PASTA_SLOT };
 
 static bool stopped;
+void (*pasta_tapped)(const pasta_header *);
 static char ring_path[NAME_LONGEST];
 
 #define KEEP_BIT(number, name, payload, keep, text) | ((uint64_t)(keep) << (number))
@@ -175,6 +176,7 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
 }
 
 void pasta_ring_forget(void) {
+    __atomic_store_n(&pasta_tapped, NULL, __ATOMIC_RELAXED);
     pasta_ring *parents = __atomic_exchange_n(&ring, NULL, __ATOMIC_ACQ_REL);
     if (!parents) return;
     munmap(parents, parents->file_bytes);

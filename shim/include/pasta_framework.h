@@ -9,8 +9,13 @@
 
 #include "pasta_abi.h"
 
-#define PASTA_FRAMEWORK_VERSION 2
+#define PASTA_FRAMEWORK_VERSION 3
 #define PASTA_FRAMEWORK_SYMBOL "pasta_framework_api"
+
+/* Sees a record of this process as it is published: one of a source's or an annotation's, no record of
+ * the framework's own hooks.  It is called where the vendor's callbacks are, on any thread and with any
+ * lock held, so it must not wait; the record is valid until it returns. */
+typedef void pasta_tap(const pasta_header *record);
 
 typedef struct pasta_framework {
     uint32_t version;
@@ -31,6 +36,11 @@ typedef struct pasta_framework {
      * call `captured` before they are told. */
     const uint32_t *capturing;
     void (*captured)(void);
+    /* Has `tap` called from now on; NULL: no more, though on other threads calls may not have returned. */
+    void (*tap)(pasta_tap *tap);
+    /* Text of a string id, without a NUL, or NULL: as long as the process lives. */
+    const char *(*interned)(uint32_t id, size_t *length);
+    void (*say)(const char *format, ...) __attribute__((format(printf, 1, 2)));
 } pasta_framework;
 
 /* NULL for a version that this library does not have. */

@@ -27,6 +27,8 @@ void *pasta_framework_theirs(const char *name, void *caller) {
     bool of_ours = found && dladdr(found, &its) && dladdr((void *)pasta_framework_theirs, &ours) && its.dli_fbase == ours.dli_fbase;
     return found && !of_ours ? found : dlsym(RTLD_NEXT, name); /* the caller is the program itself */
 }
+/* Read without an order: a tap that begins to be called has what it needs. */
+static void tap(pasta_tap *tapped) { __atomic_store_n(&pasta_tapped, tapped, __ATOMIC_SEQ_CST); }
 
 PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
     static const pasta_framework api = {
@@ -41,6 +43,9 @@ PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
         .range_begins = pasta_probe_range,
         .capturing = &pasta_torch_capturing,
         .captured = pasta_torch_captured,
+        .tap = tap,
+        .interned = pasta_interned,
+        .say = pasta_say,
     };
     return version == PASTA_FRAMEWORK_VERSION && pasta_wanted() ? &api : NULL;
 }

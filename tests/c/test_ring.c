@@ -424,6 +424,37 @@ static void case_fork(void) {
     CHECK(c.ring->arena_used == used && c.ring->launches == launch + 2 && pasta_generation() == generation);
 }
 
+static unsigned tapped;
+
+static void count_tapped(const pasta_header *record) {
+    CHECK(record->kind == PASTA_EVENT_sync && ((const pasta_sync *)(record + 1))->duration == tapped);
+    tapped++;
+}
+
+static void publish_sync(uint64_t duration) {
+    pasta_sync *e = PASTA_BEGIN(sync, 0, 0, 0);
+    CHECK(e);
+    e->duration = duration;
+    pasta_publish(e);
+}
+
+static void case_tap(void) {
+    consumer c = open_ring();
+    publish_sync(99);
+    pasta_tapped = count_tapped;
+    for (unsigned i = 0; i < 3; i++) publish_sync(i);
+    pid_t child = fork(); /* whose records are not what the parent's tap was given for */
+    if (!child) {
+        CHECK(pasta_open() && !pasta_tapped);
+        publish_sync(99);
+        _exit(0);
+    }
+    CHECK(status_of(child) == 0);
+    pasta_tapped = NULL;
+    publish_sync(99);
+    CHECK(tapped == 3 && consume(&c, false) == 5);
+}
+
 /* A child that no fork handler saw. */
 static void case_clone(void) {
     consumer c = open_ring();
@@ -546,6 +577,7 @@ static const test_case cases[] = {
     {"strings", case_strings},
     {"arena_full", case_arena_full},
     {"fork", case_fork},
+    {"tap", case_tap},
     {"clone", case_clone},
     {"fork_handlers", case_fork_handlers},
     {"fork_threads", case_fork_threads},

@@ -6,11 +6,13 @@ import gzip
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from streams import STEPS, training_run
 
+from pasta import abi
 from pasta.plugins import find_tools
 from pasta.testing import Events, run_tool
 
@@ -20,60 +22,72 @@ from pasta.testing import Events, run_tool
 NUMBER = (int, float)
 TIMED = {"pid": int, "ts": NUMBER}
 PLACED = {**TIMED, "tid": int}
+DRAWN = {**PLACED, "name": str, "cat": str, "args": dict}
 PHASES: dict[str, dict[str, Any]] = {
-    "B": {**PLACED, "name": str},
-    "E": PLACED,
-    "X": {**PLACED, "name": str, "dur": NUMBER},
-    "i": {**PLACED, "name": str, "s": str},
+    "X": {**DRAWN, "dur": NUMBER},
+    "i": {**DRAWN, "s": str},
     "C": {**TIMED, "name": str, "args": dict},
-    "M": {"pid": int, "name": str, "args": dict},
-    "s": {**PLACED, "name": str, "cat": str, "id": str},
-    "f": {**PLACED, "name": str, "cat": str, "id": str, "bp": str},
+    "M": {**PLACED, "name": str, "args": dict},
+    "s": {**PLACED, "name": str, "cat": str, "id": int},
+    "f": {**PLACED, "name": str, "cat": str, "id": int, "bp": str},
     "b": {**TIMED, "name": str, "cat": str, "id": str},
     "e": {**TIMED, "name": str, "cat": str, "id": str},
 }
 
 
+def nanoseconds(event: dict[str, Any], field: str = "ts") -> int:
+    return round(1000 * event[field])
+
+
 def validated(text: bytes) -> list[dict[str, Any]]:
     """Events of a trace. Raises AssertionError where it breaks a rule of the format."""
     document = json.loads(text)
+    assert document["schemaVersion"] == 1
     events: list[dict[str, Any]] = document["traceEvents"]
-    stacks: dict[tuple[int, int], list[tuple[str, float]]] = {}
-    whole: dict[tuple[int, int], float] = {}
-    flows, nested = set(), Counter()
-    named = {(e["pid"], e.get("tid")) for e in events if e["ph"] == "M"}
+    slices: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    flows, nested = {}, Counter()
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    numbers = Counter(e["args"]["External id"] for e in events if is_numbered(e))
+    assert max(numbers.values(), default=1) == 1
     for event in events:
-        for field, type_ in PHASES[event["ph"]].items():
-            assert isinstance(event[field], type_), (field, event)
-            assert not isinstance(event[field], bool)
+        for name, type_ in PHASES[event["ph"]].items():
+            assert isinstance(event[name], type_), (name, event)
+            assert not isinstance(event[name], bool)
         place = (event["pid"], event.get("tid", 0))
-        if event["ph"] in "BEXisf":
+        if event["ph"] in "Xisf":
             assert place in named, f"an unnamed track: {event}"
-        if event["ph"] == "B":
-            stacks.setdefault(place, []).append((event["name"], event["ts"]))
-        elif event["ph"] == "E":
-            _, began = stacks[place].pop()
-            assert event["ts"] >= began
-        elif event["ph"] == "X" and event["name"] != "wait for stream":
-            assert event["ts"] >= whole.get(place, float("-inf")), f"overlap: {event}"
-            whole[place] = event["ts"] + event["dur"]
+        if event["ph"] == "X":
+            begin = nanoseconds(event)
             assert event["dur"] >= 0
-        elif event["ph"] == "i":
-            assert event["s"] in ("t", "p", "g")
-        elif event["ph"] == "C":
-            assert all(isinstance(value, NUMBER) and value >= 0 for value in event["args"].values())
+            slices.setdefault(place, []).append((begin, -begin - nanoseconds(event, "dur")))
         elif event["ph"] == "s":
-            assert event["id"] not in flows
-            flows.add(event["id"])
-            assert stacks[place], "a flow must start in a slice"
+            assert (event["cat"], event["id"]) not in flows
+            flows[event["cat"], event["id"]] = event
         elif event["ph"] == "f":
-            assert event["id"] in flows
+            flows.pop((event["cat"], event["id"]))
         elif event["ph"] in "be":
             nested[event["cat"], event["id"], event["name"]] += 1 if event["ph"] == "b" else -1
             assert nested[event["cat"], event["id"], event["name"]] in (0, 1)
-    assert not any(stacks.values()), "slices left open"
+        if event["ph"] != "M" and not is_numbered(event) and "External id" in event.get("args", {}):
+            assert event["args"]["External id"] in numbers
+    assert not flows, "arrows to nowhere"
     assert not any(nested.values())
+    for each in slices.values():
+        around: list[int] = []
+        for begin, end in sorted(each):
+            while around and -around[-1] <= begin:
+                around.pop()
+            assert not around or -end <= -around[-1], "slices that cross"
+            around.append(end)
+    for event in events:
+        if event["ph"] in "sf":
+            spans = slices[event["pid"], event["tid"]]
+            assert any(begin <= nanoseconds(event) <= -end for begin, end in spans)
     return events
+
+
+def is_numbered(event: dict[str, Any]) -> bool:
+    return event.get("cat") in ("cpu_op", "user_annotation")
 
 
 def trace(events: Events, **arguments: Any) -> list[dict[str, Any]]:
@@ -87,18 +101,23 @@ def test_a_training_run_is_a_valid_trace_with_all_its_events() -> None:
     events = trace(training_run())
     count = Counter((event["ph"], event.get("name")) for event in events)
     launches = 4 * STEPS
-    assert count["B", "launch"] == launches
-    assert count["s", "launch"] == launches
-    assert count["f", "launch"] == launches - 4
+    assert count["X", "cudaLaunchKernel"] == launches
+    assert count["s", "ac2g"] == count["f", "ac2g"] == launches - 4
+    assert count["s", "fwdbwd"] == count["f", "fwdbwd"] == launches
     kernels = ("vadd", "at::native::kernel", "triton_&_fused", "nöyau")
     assert [count["X", kernel] for kernel in kernels] == [STEPS - 1] * 4
-    assert [count["B", f"step {step}"] for step in range(STEPS)] == [1] * STEPS
+    assert [count["X", f"step {step}"] for step in range(STEPS)] == [1] * STEPS
     assert count["b", "data"] == count["e", "data"] == STEPS
-    assert count["i", "copy host to device"] == count["i", "copy device to host"] == STEPS
-    assert count["X", "wait for stream"] == STEPS
+    assert count["i", "Memcpy HtoD"] == count["i", "Memcpy DtoH"] == STEPS
+    assert count["X", "cudaStreamSynchronize"] == STEPS
     assert count["i", "events dropped"] == 1
-    # launches, the operators around them, inside those, and of their gradients
-    assert count["E", None] == launches * 4 + STEPS
+    assert count["i", "[memory]"] == 2 * STEPS - 1
+    slices = Counter(event["cat"] for event in events if event["ph"] == "X")
+    # launches in an operator each, inside another, which has a gradient
+    assert slices == {
+        "cuda_runtime": launches + STEPS, "cpu_op": 3 * launches, "kernel": launches - 4,
+        "user_annotation": STEPS,
+    }  # fmt: skip
 
 
 def test_the_same_when_compressed() -> None:
@@ -124,7 +143,7 @@ def test_kernels_that_overlap_on_a_stream_are_all_shown() -> None:
         ordinal = events.launch("k")
         events.launch_end(ordinal)
         events.complete(ordinal, 2_000_000 + start, 2_000_000 + end)
-    kernels = [event for event in trace(events) if event["ph"] == "X"]
+    kernels = [event for event in trace(events) if event.get("cat") == "kernel"]
     lanes = [event["tid"] for event in kernels]
     assert len(set(lanes)) == 3
     assert lanes[0] == lanes[3]
@@ -136,7 +155,7 @@ def test_without_clocks_launches_are_instants_on_their_stream() -> None:
     found = trace(events)
     (instant,) = [event for event in found if event["ph"] == "i"]
     assert instant["name"] == "k"
-    names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in found if e["ph"] == "M"}
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in found if e["name"] == "thread_name"}
     assert names[instant["pid"], instant["tid"]] == "stream 0x5"
     assert "s" not in {event["ph"] for event in found}
 
@@ -153,6 +172,10 @@ def test_without_clocks_launches_are_instants_on_their_stream() -> None:
         lambda e: e.add("range_end", id=9),
         lambda e: e.complete(3, 100, 200),
         lambda e: (e.push('quote " and \\ and </script> and \u2028'), e.pop()),
+        lambda e: (e.operator("\x00\x1f\x7f\ud800" + "n" * 100_000, module="<b>\t"), e.launch("k")),
+        lambda e: (e.operator("a", 3), e.operator("b", 1), e.operator_end(2), e.operator_end(1)),
+        lambda e: (e.operator("a"), e.push("b", domain="torch"), e.operator_end()),
+        lambda e: (e.operator("a"), e.add("operator_tensors", role=1, count=9, tensor=(7,) * 4)),
     ],
 )
 def test_crooked_streams_give_valid_traces(build: Any) -> None:
@@ -162,8 +185,6 @@ def test_crooked_streams_give_valid_traces(build: Any) -> None:
 
 
 def test_every_kind_of_event_can_be_drawn() -> None:
-    from pasta import abi
-
     events = Events()
     for kind in abi.KINDS:
         if kind != "pad":
@@ -183,3 +204,159 @@ def test_memory_counters_follow_the_live_bytes() -> None:
         ("device 0: device", 100), ("device 0: device", 0), ("device 0: device", 60),
         ("device 1: device", 5), ("device 0: device", 0),
     ]  # fmt: skip
+
+
+def test_an_operator_says_what_it_takes_and_where_it_was_called() -> None:
+    events = Events()
+    events.frames(
+        5, ("/site-packages/torch/nn/functional.py", "linear", 3), ("/my/model.py", "forward", 9),
+        ("/my/train.py", "<module>", 70),
+    )  # fmt: skip
+    events.tensor(1, 0x1000, 64, "4,16", strides="16,1")
+    events.tensor(2, 0x2000, 64, "", dtype="Long")
+    for id in range(3, 20):
+        events.tensor(id, 0x1000 * id, 64, str(id), strides="1", dtype="BFloat16")
+    events.add("operator_tensors", role=1, count=3, tensor=(17, 18, 19, 0))
+    events.operator("aten::cat", inputs=range(1, 17), stack=5, module="Net.cat (Cat)", sequence=77)
+    events.add("operator_tensors", role=2, count=1, tensor=(1, 0, 0, 0))  # what it gives
+    events.operator_end()
+    events.tensor(1, 0x1000, 64, "8", strides="1")
+    events.operator("aten::relu", inputs=(1,))
+    events.operator_end()
+    cat, relu = (event["args"] for event in trace(events) if event.get("cat") == "cpu_op")
+    assert cat["Input Dims"] == [[4, 16], [], *[[id] for id in range(3, 20)]]
+    assert cat["Input Strides"][:2] == [[16, 1], []]
+    assert cat["Input type"] == ["float", "long int", *["c10::BFloat16"] * 17]
+    assert cat["Call stack"] == "/my/model.py(9): forward;/my/train.py(70): <module>"
+    assert cat["Module Hierarchy"] == "Net.cat (Cat)"
+    assert (cat["Sequence number"], cat["Fwd thread id"]) == (77, 0)
+    assert relu == {
+        "External id": 2, "Input type": ["float"], "Input Strides": [[1]], "Input Dims": [[8]],
+    }  # fmt: skip
+
+
+def test_kernels_launches_and_operators_are_linked() -> None:
+    events = Events(step=1000)
+    events.add("context_create", device=1, name="Device X")
+    events.operator("outer")
+    events.operator("inner", 2)
+    events.launch_end(events.launch("k", device=1, stream=7, registers=20, shared_static=8))
+    events.complete(0, 9_000_000, 9_000_500, thread=4, device=1, stream=7)
+    events.operator_end(2)
+    events.copy("host_to_device", 1, 2, 3, device=1)
+    events.operator_end(1)
+    events.add("sync", what=3, duration=10)
+    found = trace(events)
+    kernel, launch, inner, copy, outer = (
+        next(event for event in found if event["name"] == name)
+        for name in ("k", "cudaLaunchKernel", "inner", "Memcpy HtoD", "outer")
+    )
+    assert kernel["args"]["correlation"] == launch["args"]["correlation"] == 1
+    for event, operator in ((kernel, inner), (launch, inner), (copy, outer)):
+        assert event["args"]["External id"] == operator["args"]["External id"]
+    assert (inner["dur"], outer["dur"]) == (4, 7)
+    assert kernel["args"]["stream"] == kernel["tid"]
+    assert kernel["args"]["device"] == kernel["pid"] == 1
+    assert kernel["args"]["registers per thread"] == 20
+    assert "shared memory" not in kernel["args"]  # that of the launch is not known
+    (sync,) = (event for event in found if event["name"] == "cudaDeviceSynchronize")
+    assert sync["args"] == {}  # outside of operators
+    begin, end = (event for event in found if event.get("cat") == "ac2g")
+    assert (begin["id"], begin["tid"], begin["ts"]) == (end["id"], launch["tid"], launch["ts"])
+    assert (end["pid"], end["ts"]) == (kernel["pid"], kernel["ts"])
+
+
+def test_gradients_are_linked_to_the_innermost_operator_of_their_number() -> None:
+    events = Events()
+    events.operator("aten::linear", sequence=3, module="Net.fc (Linear)", framework_thread=1)
+    events.operator("aten::addmm", 2, sequence=3, module="Net.fc (Linear)", framework_thread=1)
+    events.operator_end(2)
+    events.operator_end(1)
+    for _ in range(2):  # of a graph that was kept
+        of_forward = {"thread": 2, "framework_thread": 2, "forward_thread": 1, "sequence": 3}
+        events.operator("evaluate_function: AddmmBackward0", **of_forward)
+        events.operator("AddmmBackward0", 2, scope=1, **of_forward)
+        events.operator_end(2, thread=2)
+        events.operator_end(1, thread=2)
+    found = trace(events)
+    times = {name: [e["ts"] for e in found if e["name"] == name] for name in ("aten::addmm",)}
+    begins = [event for event in found if (event["ph"], event["name"]) == ("s", "fwdbwd")]
+    ends = [event for event in found if (event["ph"], event["name"]) == ("f", "fwdbwd")]
+    assert [event["ts"] for event in begins] == times["aten::addmm"] * 2
+    gradients = [event for event in found if event["name"] == "AddmmBackward0"]
+    assert [event["ts"] for event in ends] == [event["ts"] for event in gradients]
+    for event in gradients:
+        assert event["args"]["Fwd thread id"] == 1
+        assert event["args"]["Module Hierarchy"] == "Net.fc (Linear)"
+
+
+def test_memory_of_tensors() -> None:
+    events = Events()
+    events.tensor_alloc(0x1000, 100, "host", device=-1)
+    events.tensor_alloc(0x2000, 512, thread=3, allocated=512, reserved=2048)
+    events.tensor_free(0x1000, "host", device=-1)
+    told = [event["args"] for event in trace(events) if event["name"] == "[memory]"]
+    host = {"Total Reserved": 0, "Device Id": -1, "Device Type": 0, "Addr": 0x1000}
+    assert told == [
+        {**host, "Total Allocated": 100, "Bytes": 100},
+        {"Total Reserved": 2048, "Total Allocated": 512, "Bytes": 512, "Device Id": 0,
+         "Device Type": 1, "Addr": 0x2000},
+        {**host, "Total Allocated": 0, "Bytes": -100},
+    ]  # fmt: skip
+
+
+def test_the_document_names_devices_and_rank() -> None:
+    events = Events()
+    events.add("process_start", environment="RANK=3\x1fA=b=c")
+    events.add("context_create", device=1, name="Device X")
+    file = io.BytesIO()
+    run_tool(EventTrace, events, options={"compress": False}).files["trace.json"](file)
+    document = json.loads(file.getvalue())
+    assert document["distributedInfo"] == {"rank": 3}
+    assert document["deviceProperties"] == [{"id": 0, "name": ""}, {"id": 1, "name": "Device X"}]
+    assert document["displayTimeUnit"] == "ms"
+
+
+def test_frameworks_are_followed_where_the_option_says_so() -> None:
+    assert EventTrace().asks_for_tensors
+    assert not EventTrace({"operators": False}).asks_for_tensors
+    assert not EventTrace().needs_compiled
+
+
+def test_a_process_with_the_number_of_a_device() -> None:
+    events = Events()
+    events.run = replace(events.run, pid=1)
+    for device in (0, 1):
+        events.complete(events.launch("k", device=device), 9_000_000, 9_000_500, device=device)
+    found = trace(events)
+    pids = [event["pid"] for event in found if event.get("cat") == "kernel"]
+    assert pids[0] == 0
+    assert pids[1] not in (0, 1)
+
+
+def test_a_launch_that_did_not_return_has_no_duration() -> None:
+    events = Events(step=1000)
+    events.operator("a")
+    for _ in range(3):
+        events.launch("lost")
+    events.launch_end(events.launch("k"))
+    events.launch("lost")
+    events.operator_end()
+    events.launch("lost")
+    events.add("mark", name="late")
+    found = [event for event in trace(events) if event["name"] == "cudaLaunchKernel"]
+    assert {event["args"]["kernel"]: event["dur"] for event in found} == {"lost": 0, "k": 1}
+    assert sum("External id" in event["args"] for event in found) == 5
+
+
+def test_kernels_of_a_graph_have_its_call() -> None:
+    events = Events()
+    events.add("graph_launch", correlation=5)
+    ordinals = [events.launch("k", flags=abi.FLAG_GRAPH) for _ in range(2)]
+    for ordinal in ordinals:
+        events.launch_end(ordinal)
+        events.complete(ordinal, 9_000_000 + 1000 * ordinal, 9_000_500 + 1000 * ordinal)
+    events.add("graph_launch_end", correlation=5)
+    slices = [event for event in trace(events) if event["ph"] == "X"]
+    assert [event["name"] for event in slices] == ["k", "k", "cudaGraphLaunch"]
+    assert slices[-1]["dur"] == 7

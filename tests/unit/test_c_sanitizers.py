@@ -50,6 +50,7 @@ CASES = (
     Case("strings"),
     Case("arena_full"),
     Case("fork"),
+    Case("tap"),
     Case("clone"),
     Case("fork_handlers", environment={"TEST_FIRST_HANDLER": "1"}),
     Case("fork_threads"),

@@ -75,14 +75,18 @@ def _sibling(name):
     return module
 
 
-def _extension(torch):
-    """The module of hooks.cpp; None, having said why, where it cannot be built."""
+def _extension(torch, name, lack, options=()):
+    """The module of a C++ file beside this one; None where it cannot be built, having said why:
+    `lack` is what there is none of then."""
     build = _sibling("build")
-    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hooks.cpp")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".cpp")
+    include = [_settings["include"]]
     try:
-        return build.extension(torch, source, _settings["cache"], [_settings["include"]], say=_say)
+        return build.extension(
+            torch, source, _settings["cache"], include, say=_say, options=options
+        )
     except build.CannotBuild as error:
-        _say("operators of torch are not followed: %s" % error)
+        _say("%s: %s" % (lack, error))
     return None
 
 
@@ -200,11 +204,47 @@ def _follow_optimizers(torch, extension):
     register_optimizer_step_post_hook(_Optimizers(torch, extension).after_step)
 
 
+# ---- torch.profiler -------------------------------------------------------------------------
+
+
+def _join_profiler(torch):
+    """Puts the records of accelerators into torch.profiler's own traces (kineto.cpp), from the
+    first profiler on that the program prepares: before that nothing is built or differs."""
+    from torch.autograd import profiler
+
+    prepare = profiler._prepare_profiler
+    lack = "torch.profiler shows nothing of PASTA's"
+
+    def prepare_first(*arguments, **keywords):
+        if profiler._prepare_profiler is prepare_first:
+            profiler._prepare_profiler = prepare
+        try:
+            include = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "include")
+            options = ["-DUSE_KINETO", "-DFMT_HEADER_ONLY", "-DKINETO_NAMESPACE=libkineto"]
+            options.append("-I" + os.path.join(include, "kineto"))
+            if not os.path.exists(os.path.join(include, "fmt", "format.h")):
+                here = os.path.dirname(os.path.abspath(__file__))
+                options.append("-I" + os.path.join(here, "without_fmt"))
+            extension = _extension(torch, "kineto", lack, options)
+            if extension is not None and not extension.start():
+                _say("%s: the preloaded library is of another version" % lack)
+        except Exception as error:
+            _say("%s: %r" % (lack, error))
+        return prepare(*arguments, **keywords)
+
+    if profiler.kineto_available():
+        profiler._prepare_profiler = prepare_first
+
+
 # ---- the beginning ---------------------------------------------------------------------------
 
 
 def _follow(torch):
-    extension = _extension(torch) if _settings["operators"] else None
+    if _settings["kineto"]:
+        _join_profiler(torch)
+    extension = None
+    if _settings["operators"]:
+        extension = _extension(torch, "hooks", "operators of torch are not followed")
     if extension is None:
         import ctypes
 
