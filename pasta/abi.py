@@ -54,6 +54,7 @@ _STRING_FIELDS: dict[str, tuple[str, ...]] = {
     "process": ("executable", "command", "source", "version", "environment"),
     "context": ("name",),
     "kernel_launch": ("name",),
+    "graph_node": ("name",),
     "range": ("name", "domain"),
     "operator_begin": ("name", "module"),
     "tensor": ("shape", "strides", "dtype", "name"),

@@ -7,7 +7,8 @@ a program has distinct contexts, however long it runs.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,6 +58,7 @@ _EVENT = np.dtype(
 )
 _FIELDS = ("scope", "name", "module", "stack", "sequence", "forward_thread", "framework_thread")
 _DEEPEST = 256
+_GRAPH = 1  # PASTA_FLAG_GRAPH
 #: Forward operators that are remembered for their gradients.
 _LINKS = 1 << 20
 
@@ -150,66 +152,87 @@ def _follow(  # type: ignore[no-untyped-def]
         found[e] = open_nodes[slot, depths[slot] - 1] if depths[slot] > 0 else 0
 
 
-class _Graphs:
-    """Which operators made the nodes of graphs, by the executables that launch them.
+@dataclass
+class _Captured:
+    """Operators that made the nodes of a graph, by handle, and by name of the kernel in order."""
 
-    Handles of graphs and nodes are given again once a graph was instantiated; those of executables
-    once they are destroyed.
+    nodes: dict[int, int] = field(default_factory=dict)
+    kernels: dict[int, list[int]] = field(default_factory=dict)
+
+
+class _Graphs:
+    """Which operators captured what graphs launch.
+
+    A launch has the handle of the captured node only while that graph exists; else the k-th launch
+    of a kernel's name is that of its k-th node. Handles of graphs and nodes are given again once a
+    graph was instantiated, those of executables once they are destroyed.
     """
 
     def __init__(self) -> None:
-        self._captured: dict[int, dict[int, int]] = {}  # graph: node: operator's
-        self._executables: dict[int, list[tuple[int, dict[int, int]]]] = {}  # from a position on
-        self._launched: dict[int, list[tuple[int, int]]] = {}  # thread: executables, by position
+        self._captured: dict[int, _Captured] = {}  # by graph
+        self._complete: set[int] = set()  # graphs that were instantiated
+        self._executables: dict[int, _Captured] = {}
+        #: By thread: what its last graph launch launches, and how often each name has been.
+        self._open: dict[int, tuple[_Captured, dict[int, int]]] = {}
+        self._ordinals = np.empty(0, np.uint64)  # of the batch's launches by graphs, …
+        self._nodes = np.empty(0, np.int32)  # … and their operators
 
     def feed(self, batch: Batch, operators: Operators) -> None:
-        for each in self._launched.values():
-            del each[:-1]  # the last one may go on
-        captured, made = batch["graph_node"], batch["graph_instantiate"]
-        if len(captured) or len(made):
-            nodes = operators.at(captured)
-            told = [
-                (index, graph, node, of)
-                for index, graph, node, of in zip(
-                    captured["index"].tolist(), captured["graph"].tolist(),
-                    captured["node"].tolist(), nodes.tolist(), strict=True,
-                )
-            ]  # fmt: skip
-            for index, graph, executable in zip(
-                *(made[name].tolist() for name in ("index", "graph", "executable")), strict=True
-            ):
-                told.append((index, graph, -1, executable))
-            for index, graph, node, of in sorted(told):
-                if node >= 0:
-                    self._captured.setdefault(graph, {})[node] = of
-                    continue
-                known = self._executables.setdefault(of, [])
-                known.append((batch.base + index, dict(self._captured.get(graph, {}))))
-        launches = batch["graph_launch"]
-        for thread, index, graph in zip(
-            *(launches[name].tolist() for name in ("thread", "index", "graph")), strict=True
+        """Follows a batch with all its launches, also those that a filter drops."""
+        launches = batch["kernel_launch"]
+        launches = launches[launches["graph_node"] != ABSENT_U64]
+        self._ordinals, self._nodes = launches["ordinal"], np.zeros(len(launches), np.int32)
+        captured = batch["graph_node"]
+        told: list[tuple[int, Callable[..., None], tuple[int, ...]]] = []
+        for take, records, fields in (
+            (self._capture, captured, ("graph", "node", "name")),
+            (self._instantiate, batch["graph_instantiate"], ("graph", "executable")),
+            (self._begin, batch["graph_launch"], ("thread", "graph")),
+            (self._launch, launches, ("thread", "graph_node", "name")),
         ):
-            self._launched.setdefault(thread, []).append((batch.base + index, graph))
+            columns = [records[name].tolist() for name in fields]
+            if take == self._capture:
+                columns.append(operators.at(captured).tolist())
+            if take == self._launch:
+                columns.append(list(range(len(launches))))
+            rows = zip(*columns, strict=True)
+            told += [
+                (index, take, row)
+                for index, row in zip(records["index"].tolist(), rows, strict=True)
+            ]
+        told.sort(key=lambda each: each[0])
+        for _, take, row in told:
+            take(*row)
 
-    def operators_of(self, launches: NDArray[Any], base: int) -> list[int]:
-        """Nodes of the operators that captured what these launches by graphs replay, or 0."""
-        found = []
-        for thread, index, node in zip(
-            *(launches[name].tolist() for name in ("thread", "index", "graph_node")), strict=True
-        ):
-            mapping = self._mapping(thread, base + index)
-            found.append(mapping.get(node, 0))
-        return found
+    def _capture(self, graph: int, node: int, name: int, operator: int) -> None:
+        if graph in self._complete:  # another graph, at the same place
+            self._complete.discard(graph)
+            del self._captured[graph]
+        captured = self._captured.setdefault(graph, _Captured())
+        captured.nodes[node] = operator
+        if name:
+            captured.kernels.setdefault(name, []).append(operator)
 
-    def _mapping(self, thread: int, position: int) -> dict[int, int]:
-        executable = _last(self._launched.get(thread, []), position)
-        return _last(self._executables.get(executable or 0, []), position) or {}
+    def _instantiate(self, graph: int, executable: int) -> None:
+        self._executables[executable] = self._captured.setdefault(graph, _Captured())
+        self._complete.add(graph)
 
+    def _begin(self, thread: int, executable: int) -> None:
+        self._open[thread] = self._executables.get(executable, _Captured()), {}
 
-def _last(known: list[tuple[int, Any]], position: int) -> Any:
-    """The value from the last position that is not above this one."""
-    at = bisect_right(known, position, key=lambda each: each[0])
-    return known[at - 1][1] if at else None
+    def _launch(self, thread: int, node: int, name: int, at: int) -> None:
+        captured, counts = self._open.get(thread, (_Captured(), {}))
+        number = counts[name] = counts.get(name, 0) + 1
+        same = captured.kernels.get(name, [])
+        in_order = same[number - 1] if number <= len(same) else 0
+        self._nodes[at] = captured.nodes.get(node, in_order)
+
+    def operators_of(self, ordinals: NDArray[Any]) -> NDArray[Any]:
+        """Nodes (int32) of the operators that captured what these launches replay, or 0."""
+        if not len(self._ordinals):
+            return np.zeros(len(ordinals), np.int32)
+        at = np.minimum(np.searchsorted(self._ordinals, ordinals), len(self._ordinals) - 1)
+        return np.where(self._ordinals[at] == ordinals, self._nodes[at], np.int32(0))
 
 
 class Operators:
@@ -228,8 +251,7 @@ class Operators:
         self._depths = np.zeros(0, np.int64)
         self._backward = np.zeros(1024, bool)  # by node
         self._phased = 1  # nodes that are in it
-        self._graphs = _Graphs()
-        self._base = 0
+        self._graphs: _Graphs | None = None
         self._before: dict[int, int] = {}
         self._changes: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
 
@@ -240,13 +262,19 @@ class Operators:
 
     def feed(self, batch: Batch) -> None:
         """Follows the operators of a batch; `at` then answers for its records."""
-        self._base = batch.base
         self._before = {slot: self._innermost(slot) for slot in self._slots.values()}
         self._changes = {}
         events = self._events(batch)
         if len(events):
             self._follow(events, batch)
-        self._graphs.feed(batch, self)
+
+    def follow_graphs(self, batch: Batch) -> None:
+        """Follows what graphs launch, after `feed`: in the batch with all its launches, also those
+        that a filter drops."""
+        kinds = ("graph_node", "graph_instantiate", "graph_launch")
+        if self._graphs or any(len(batch[kind]) for kind in kinds):
+            self._graphs = self._graphs or _Graphs()
+            self._graphs.feed(batch, self)
 
     def _follow(self, events: NDArray[Any], batch: Batch) -> None:
         wanted = int(self._count[0]) + len(batch["operator_begin"])
@@ -319,10 +347,9 @@ class Operators:
             indices, nodes = self._changes.get(slot, (np.empty(0, np.int64), np.empty(0, np.int32)))
             after = np.searchsorted(indices, records["index"][mine].astype(np.int64), side)
             found[mine] = np.concatenate([np.asarray([first], np.int32), nodes])[after]
-        if "graph_node" in (records.dtype.names or ()):
-            replayed = records["graph_node"] != ABSENT_U64
-            if replayed.any():
-                found[replayed] = self._graphs.operators_of(records[replayed], self._base)
+        if self._graphs and "ordinal" in (records.dtype.names or ()):
+            replayed = (records["flags"] & _GRAPH) != 0
+            found[replayed] = self._graphs.operators_of(records["ordinal"][replayed])
         return found
 
     @property

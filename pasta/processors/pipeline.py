@@ -104,11 +104,13 @@ class Pipeline:
 
     def feed(self, batch: Batch) -> Batch:
         """Processes a batch; returns what the filter keeps of it, which is what to record."""
-        launched = batch["kernel_launch"]["ordinal"]
+        whole, launched = batch, batch["kernel_launch"]["ordinal"]
         batch = _read_only(self.selection.apply(batch, self.context.strings))
         for part in self._parts():
             if part is not None:
                 part.feed(batch)
+        if self.context._operators is not None:
+            self.context._operators.follow_graphs(whole)
         if self.context._probes is not None:
             self.context._probes.feed(batch, launched)
         arrays = {name: _records(batch, kinds) for name, kinds in HANDLERS.items() if kinds}

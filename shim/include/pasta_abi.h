@@ -219,10 +219,13 @@ typedef struct pasta_graph_launch {
     uint32_t unused;
 } pasta_graph_launch;
 
+/* In the order in which they were made. What an executable graph launches has the handle of the node only
+ * while the graph is there that it was made of: else the k-th launch of a kernel is that of its k-th node. */
 typedef struct pasta_graph_node {
     uint64_t node;  /* handle, as in graph_node of what it launches */
     uint64_t graph; /* handle of the graph that is captured */
-    uint64_t unused;
+    uint32_t name;  /* string: of the kernel, as in kernel_launch; 0: it is no kernel, or not known */
+    uint32_t unused;
 } pasta_graph_node;
 
 typedef struct pasta_graph_instantiate {

@@ -39,6 +39,11 @@ static capture captures[CAPTURES];
 static struct {
     int (*info)(handle stream, int *status, uint64_t *id, handle *graph, handle **dependencies, size_t *count);
     int (*nodes)(handle graph, handle *nodes, size_t *count);
+    /* for names; newer drivers have them */
+    int (*type)(handle node, int *type);
+    int (*kernel)(handle node, void *parameters);
+    int (*function_name)(const char **name, handle function);
+    int (*kernel_name)(const char **name, handle kernel);
 } driver;
 
 void pasta_torch_graphs_load(void) { followed = true; }
@@ -48,6 +53,10 @@ static bool find_driver(void) {
     if (!library) return false;
     *(void **)&driver.info = dlsym(library, "cuStreamGetCaptureInfo_v2");
     *(void **)&driver.nodes = dlsym(library, "cuGraphGetNodes");
+    *(void **)&driver.type = dlsym(library, "cuGraphNodeGetType");
+    *(void **)&driver.kernel = dlsym(library, "cuGraphKernelNodeGetParams_v2");
+    *(void **)&driver.function_name = dlsym(library, "cuFuncGetName");
+    *(void **)&driver.kernel_name = dlsym(library, "cuKernelGetName");
     dlclose(library);
     return driver.info && driver.nodes;
 }
@@ -72,6 +81,24 @@ static bool add(capture *c, uint64_t node) {
     return true;
 }
 
+static uint32_t name_of(handle node) {
+    enum { KERNEL = 0 };
+    struct {
+        handle function;
+        unsigned dimensions[6], shared;
+        void **parameters, **extra;
+        handle kernel, context;
+        void *room[8]; /* for what a later version adds */
+    } is = {0};
+    int type = -1;
+    const char *name = NULL;
+    if (!driver.type || !driver.kernel || driver.type(node, &type) != 0 || type != KERNEL) return 0;
+    if (driver.kernel(node, &is) != 0) return 0;
+    bool told = is.function && driver.function_name && driver.function_name(&name, is.function) == 0;
+    if (!told) told = is.kernel && driver.kernel_name && driver.kernel_name(&name, is.kernel) == 0;
+    return told ? pasta_intern_z(name) : 0;
+}
+
 static void look(capture *c) {
     size_t count = 0;
     if (driver.nodes(c->graph, NULL, &count) != 0 || count <= c->count) return;
@@ -79,10 +106,12 @@ static void look(capture *c) {
     if (nodes && driver.nodes(c->graph, nodes, &count) == 0)
         for (size_t i = 0; i < count; i++) {
             if (!add(c, (uint64_t)nodes[i])) continue;
+            uint32_t name = name_of(nodes[i]);
             pasta_graph_node *e = PASTA_BEGIN(graph_node, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
             if (!e) continue;
             e->node = (uint64_t)nodes[i];
             e->graph = (uint64_t)c->graph;
+            e->name = name;
             pasta_publish(e);
         }
     free(nodes);

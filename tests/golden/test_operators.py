@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pasta import abi
 from pasta.plugins import find_tools
+from pasta.processors.filter import Filter
 from pasta.processors.operators import Operators as Follower
 from pasta.testing import Events, run_tool
-from pasta.tool import Result
+from pasta.tool import Result, Tool
 
 (Operators,) = find_tools("operators")
 STEP = 1000  # ns between events
@@ -214,39 +216,55 @@ def test_within_and_first_of(chosen: int) -> None:
     assert follower.first_of(codes).tolist() == [True, True, True, False, True]
 
 
-@pytest.mark.parametrize("splits", [[], [4], [6, 9], range(1, 24)])
-def test_what_graphs_launch_is_of_the_operators_that_captured_it(splits: Any) -> None:
+@pytest.mark.parametrize("there", [True, False], ids=["graph is there", "graph is gone"])
+@pytest.mark.parametrize("splits", [[], [4], [6, 9], range(1, 24)], ids=str)
+def test_what_graphs_launch_is_of_the_operators_that_captured_it(splits: Any, there: bool) -> None:
     """Also where the handles of a graph and its nodes are given again."""
     events = Events()
     expected = []
+    new = 0 if there else 0x1000  # handles in an executable whose graph was destroyed
 
     def capture(executable: int, **nodes: str) -> None:
-        for handle, operator in enumerate(nodes.values(), 0x100):
+        for handle, (kernel, operator) in enumerate(nodes.items(), 0x100):
             events.operator(operator)
-            events.add("graph_node", graph=0x10, node=handle)
+            events.add("graph_node", graph=0x10, node=handle, name=kernel[0])
             events.operator_end()
         events.add("graph_instantiate", graph=0x10, executable=executable)
 
-    def replay(executable: int, operators: list[str | None], thread: int = 1) -> None:
+    def replay(executable: int, thread: int = 1, **launches: str | None) -> None:
         events.add("graph_launch", graph=executable, launch_id=1, upload=0, thread=thread)
-        for handle, operator in enumerate(operators, 0x100):
-            events.launch("k", graph_node=handle, thread=thread)
+        for handle, (kernel, operator) in enumerate(launches.items(), 0x100):
+            events.launch(kernel[0], graph_node=handle + new, thread=thread, flags=abi.FLAG_GRAPH)
             expected.append(operator)
         events.add("graph_launch_end", graph=executable, launch_id=1, upload=0, thread=thread)
 
-    capture(0xA, first="aten::mm", second="aten::relu")
-    replay(0xA, ["aten::mm", "aten::relu"])
-    capture(0xB, first="aten::add")
-    replay(0xB, ["aten::add"])
-    replay(0xA, ["aten::mm", "aten::relu", None], thread=2)
-    capture(0xA, first="aten::sum")  # the first one was destroyed
-    replay(0xA, ["aten::sum"])
+    capture(0xA, k="aten::mm", k2="aten::relu", l="aten::exp", k3="aten::tanh")
+    replay(0xA, k="aten::mm", k2="aten::relu", l="aten::exp", k3="aten::tanh")
+    capture(0xB, k="aten::add")
+    replay(0xB, k="aten::add")
+    replay(0xA, 2, k="aten::mm", k2="aten::relu", l="aten::exp", k3="aten::tanh", m=None)
+    capture(0xA, k="aten::sum")  # the first one was destroyed
+    replay(0xA, k="aten::sum")
     events.operator("aten::own")
     events.launch("k")
     expected.append("aten::own")
-    follower, found = Follower(), []
-    for batch in events.batches([each for each in splits if each < len(events)]):
-        follower.feed(batch)
-        for node in follower.at(batch["kernel_launch"]).tolist():
-            found.append(events.strings[int(follower.nodes["name"][node])] if node else None)
-    assert found == expected
+    seen: dict[int, str | None] = {}
+
+    class Seen(Tool):
+        needs_operators = True
+
+        def on_launches(self, launches: Any) -> None:
+            nodes = self.context.operators.at(launches)
+            names = self.context.operators.nodes["name"][nodes].tolist()
+            for ordinal, name in zip(launches["ordinal"].tolist(), names, strict=True):
+                seen[ordinal] = events.strings[name] if name else None
+
+        def result(self) -> Result:
+            return Result(summary="")
+
+    run_tool(Seen, events, splits=[each for each in splits if each < len(events)])
+    assert [seen[number] for number in range(len(expected))] == expected
+    seen.clear()
+    # also where launches before it are not among those asked about
+    run_tool(Seen, events, filter=Filter(launch_skip=2))
+    assert [seen[number] for number in range(2, len(expected))] == expected[2:]
