@@ -38,6 +38,7 @@ REFACC_ACCESS(u16, uint16_t)
 REFACC_ACCESS(u32, uint32_t)
 REFACC_ACCESS(u64, uint64_t)
 REFACC_ACCESS(f32, float)
+REFACC_ACCESS(f32x4, ra_f32x4)
 
 // Index of each lane's thread in a grid of one dimension, and the lanes that are below the limit.
 uint32_t global_index(const ra_warp *w, int64_t limit, Lanes<int64_t> index) {
@@ -179,7 +180,8 @@ template <typename T> bool copy(ra_warp *w) {
 constexpr ra_kernel_function fill_1_kernel = fill<uint8_t>, fill_2_kernel = fill<uint16_t>,
                              fill_4_kernel = fill<uint32_t>, fill_8_kernel = fill<uint64_t>,
                              copy_1_kernel = copy<uint8_t>, copy_2_kernel = copy<uint16_t>,
-                             copy_4_kernel = copy<uint32_t>, copy_8_kernel = copy<uint64_t>;
+                             copy_4_kernel = copy<uint32_t>, copy_8_kernel = copy<uint64_t>,
+                             copy_16_kernel = copy<ra_f32x4>;
 
 // ---- sums ----
 

@@ -42,6 +42,7 @@ namespace refacc {
     X(copy_2, "PKtPt6Layout", 10, 0, 0)                                           \
     X(copy_4, "PKjPj6Layout", 10, 0, 0)                                           \
     X(copy_8, "PKyPy6Layout", 10, 0, 0)                                           \
+    X(copy_16, "PK6float4PS_6Layout", 10, 0, 0)                                   \
     X(reduce_sum, "PKfPf6LayoutS2_f", 12, 0, RA_LANES * sizeof(float))            \
     X(gemm, "PKfS0_S0_Pf6Layoutff", 15, RA_LANES * sizeof(float), 2 * 16 * 16 * sizeof(float)) \
     X(softmax, "PKfPfiii", 4, 0, 0)                                               \

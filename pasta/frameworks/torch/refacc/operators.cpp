@@ -307,11 +307,9 @@ template <typename T> uint64_t bits_of(const Scalar &value) {
     return bits;
 }
 
-Kernel by_size(Kernel first, int64_t bytes) { // the kernels for 1, 2, 4 and 8 bytes follow one another
+Kernel by_size(Kernel first, int64_t bytes) { // the kernels for 1, 2, 4, 8 and 16 bytes follow one another
     return static_cast<Kernel>(static_cast<int>(first) + __builtin_ctzll(static_cast<uint64_t>(bytes)));
 }
-
-bool is_word(const Tensor &tensor) { return tensor.element_size() <= 8; }
 
 // One or several launches: a tensor of too many dimensions is taken apart.
 template <typename Act> void in_parts(Tensor to, Tensor from, Act act) {
@@ -336,7 +334,7 @@ template <typename Act> void in_parts(Tensor to, Tensor from, Act act) {
 Tensor &fill_with(Tensor &self, const Scalar &value) {
     if (!self.numel()) return self;
     uint64_t bits = 0;
-    switch (is_word(self) ? self.scalar_type() : at::ScalarType::Undefined) {
+    switch (self.element_size() <= 8 ? self.scalar_type() : at::ScalarType::Undefined) {
 #define CASE(type, name) \
     case at::ScalarType::name: bits = bits_of<type>(value); break;
         AT_FORALL_SCALAR_TYPES_WITH_COMPLEX(CASE)
@@ -414,9 +412,8 @@ void copy_on_device(const Tensor &from, const Tensor &to) {
     });
 }
 
-Tensor copy_from(const Tensor &source, const Tensor &to, bool non_blocking) {
-    if (source.is_same(to) || !to.numel()) return to;
-    Tensor from = source.sizes() == to.sizes() ? source : source.expand(to.sizes());
+// Between tensors without a bit that says that they are conjugate or negative, of one shape.
+void copy_plain(const Tensor &from, const Tensor &to, bool non_blocking) {
     bool from_device = from.device().type() == TYPE, to_device = to.device().type() == TYPE;
     if (from_device && !to_device) {
         bool direct = from.scalar_type() == to.scalar_type() && same_dense_layout(from, to);
@@ -427,7 +424,7 @@ Tensor copy_from(const Tensor &source, const Tensor &to, bool non_blocking) {
             to.copy_(to_host(from));
     } else if (!from_device) {
         from_host(from.scalar_type() == to.scalar_type() ? from : from.to(to.scalar_type()), to, non_blocking);
-    } else if (from.scalar_type() != to.scalar_type() || !is_word(to)) {
+    } else if (from.scalar_type() != to.scalar_type()) {
         from_host(to_host(from).to(to.scalar_type()), to, false);
     } else if (from.device() == to.device()) {
         copy_on_device(from, to);
@@ -442,7 +439,26 @@ Tensor copy_from(const Tensor &source, const Tensor &to, bool non_blocking) {
             copy_on_device(staged, to);
         }
     }
-    return to;
+}
+
+// The same memory, as the values that are in it.
+Tensor plain(const Tensor &tensor) {
+    Tensor found = tensor.is_conj() ? tensor.conj() : tensor;
+    return found.is_neg() ? found._neg_view() : found;
+}
+
+Tensor &copy(Tensor &self, const Tensor &source, bool non_blocking) {
+    if (source.is_same(self) || !self.numel()) return self;
+    Tensor from = plain(source);
+    copy_plain(from.sizes() == self.sizes() ? from : from.expand(self.sizes()), plain(self), non_blocking);
+    if (self.is_conj() != source.is_conj()) self.conj_physical_();
+    if (self.is_neg() != source.is_neg()) self.neg_();
+    return self;
+}
+
+Tensor copy_from(const Tensor &from, const Tensor &to, bool non_blocking) {
+    Tensor self = to;
+    return copy(self, from, non_blocking);
 }
 
 Tensor copy_from_and_resize(const Tensor &from, const Tensor &to) {
@@ -481,6 +497,7 @@ bool sum_into(const Tensor &self, at::OptionalIntArrayRef dimensions, bool keep,
               float factor, const Tensor &out) {
     if (!are_float(self, out) || type.value_or(at::kFloat) != at::kFloat) return false;
     auto reduced = at::dim_list_to_bitset(dimensions, self.dim());
+    if (!dimensions || dimensions->empty()) reduced.set();
     Extent kept, over;
     std::vector<int64_t> shape;
     for (int64_t d = self.dim(); d-- > 0;)
@@ -847,6 +864,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("_reshape_alias", at::native::_reshape_alias);
     m.impl("unfold", at::native::unfold);
     m.impl("record_stream", record_stream_of);
+    m.impl("copy_", copy);
     m.impl("_copy_from", copy_from);
     m.impl("_copy_from_and_resize", copy_from_and_resize);
     m.impl("fill_.Scalar", fill_with);
