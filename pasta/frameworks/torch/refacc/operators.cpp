@@ -55,6 +55,8 @@
 #include <ATen/ops/tanh_ops.h>
 #include <ATen/ops/threshold_backward_ops.h>
 #include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 
 namespace refacc {
@@ -861,9 +863,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("set_", set_none);
     m.impl("as_strided", at::native::as_strided_tensorimpl);
     m.impl("view", at::native::view);
+    m.impl("view_as_real", at::native::view_as_real);
+    m.impl("view_as_complex", at::native::view_as_complex);
     m.impl("_reshape_alias", at::native::_reshape_alias);
     m.impl("unfold", at::native::unfold);
     m.impl("record_stream", record_stream_of);
+    // torch has a kernel for all devices, which takes those of the CPU only
+    m.impl("conj_physical_", torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
     m.impl("copy_", copy);
     m.impl("_copy_from", copy_from);
     m.impl("_copy_from_and_resize", copy_from_and_resize);
