@@ -29,7 +29,7 @@ except ImportError as error:
     ) from error
 
 NAME = "refacc"
-SOURCES = ("refacc", "device", "memory", "operators", "kernels", "profiler")
+SOURCES = ("refacc", "device", "memory", "tensors", "elements", "layers", "kernels", "profiler")
 
 Device = "torch.device | str | int | None"
 

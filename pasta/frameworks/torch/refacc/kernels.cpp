@@ -451,7 +451,7 @@ bool nll_loss_reduce_kernel(ra_warp *w) {
         }
     }
     weights[0] = sum_of(weights);
-    losses[0] = sum_of(losses) / (low(w, NLL_REDUCTION) == NLL_MEAN ? weights[0] : 1);
+    losses[0] = sum_of(losses) / (low(w, NLL_REDUCTION) == REDUCTION_MEAN ? weights[0] : 1);
     at[0] = ra_parameter_u64(w, NLL_OUTPUT);
     store(w, 3, 1, at, losses);
     at[0] = ra_parameter_u64(w, NLL_TOTAL);
@@ -471,14 +471,14 @@ bool nll_loss_backward_kernel(ra_warp *w) {
         return false;
     int reduction = low(w, REDUCTION);
     RA_EACH_LANE(lane) {
-        at[lane] = ra_parameter_u64(w, GRADIENT) + static_cast<uint64_t>(reduction == NLL_NONE ? row[lane] : 0) * sizeof(float);
+        at[lane] = ra_parameter_u64(w, GRADIENT) + static_cast<uint64_t>(reduction == REDUCTION_NONE ? row[lane] : 0) * sizeof(float);
         mask &= ~(static_cast<uint32_t>(weight[lane] == 0) << lane);
     }
     load(w, 2, mask, at, gradient);
     RA_EACH_LANE(lane) at[lane] = ra_parameter_u64(w, TOTAL);
-    if (reduction == NLL_MEAN) load(w, 3, mask, at, total);
+    if (reduction == REDUCTION_MEAN) load(w, 3, mask, at, total);
     RA_EACH_LANE(lane) {
-        gradient[lane] *= -weight[lane] / (reduction == NLL_MEAN ? total[lane] : 1);
+        gradient[lane] *= -weight[lane] / (reduction == REDUCTION_MEAN ? total[lane] : 1);
         row[lane] = row[lane] * high(w, COUNTS) + target[lane];
     }
     addresses(ra_parameter_u64(w, RESULT), row, at);

@@ -73,8 +73,8 @@ constexpr uint32_t TILE = 16; // of a matrix product: a block's side
 // two to a word.  An input at address 0 is a scalar, in the first word of strides.
 enum { LAYOUT_COUNT = 0, LAYOUT_SIZES = 1, LAYOUT_SCALARS = 3, LAYOUT_OPERANDS = 4, LAYOUT_OPERAND = 3 };
 
-// Reductions to sums that are `NLL_MEAN` divided by the weight, in the order of at::Reduction.
-enum { NLL_NONE = 0, NLL_MEAN = 1, NLL_SUM = 2 };
+// Of losses, as at::Reduction numbers them.
+enum { REDUCTION_NONE = 0, REDUCTION_MEAN = 1, REDUCTION_SUM = 2 };
 
 // Of a two-dimensional convolution, as pairs of a kernel's words.
 struct Convolution {
