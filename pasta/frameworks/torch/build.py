@@ -89,8 +89,9 @@ def _build(torch, library, sources, include, directory, path, options, say):
         raise CannotBuild("this torch comes without headers")
     say("building %s for torch %s, once ..." % (_stem(sources[0]), torch.__version__))
     os.makedirs(directory, exist_ok=True)
+    standard = "c++20" if version(torch) >= (2, 12) else "c++17"
     compile = compiler + [
-        "-O2", "-fPIC", "-w", "-DNDEBUG", "-std=c++20" if version(torch) >= (2, 12) else "-std=c++17",
+        "-O2", "-fPIC", "-w", "-DNDEBUG", "-std=" + standard,
         "-D_GLIBCXX_USE_CXX11_ABI=%d" % torch.compiled_with_cxx11_abi(),
         "-I" + os.path.join(library, "include"),
         "-I" + os.path.join(library, "include", "torch", "csrc", "api", "include"),
@@ -105,14 +106,11 @@ def _build(torch, library, sources, include, directory, path, options, say):
         if len(sources) == 1:
             commands = [compile + ["-shared", sources[0], "-o", made] + links]
         else:
-            objects = [os.path.join(work, _stem(each) + ".o") for each in sources]
+            objects = {each: os.path.join(work, _stem(each) + ".o") for each in sources}
             # the linker's options are none of these commands', and compilers say so
             plain = [each for each in options if not each.startswith(("-l", "-L", "-Wl,"))]
-            _run([
-                compile + ["-c", each, "-o", made_of] + plain
-                for each, made_of in zip(sources, objects)
-            ], log)  # fmt: skip
-            commands = [compiler + ["-shared"] + objects + ["-o", made] + links]
+            _run([compile + ["-c", each, "-o", objects[each]] + plain for each in sources], log)
+            commands = [compiler + ["-shared"] + list(objects.values()) + ["-o", made] + links]
         _run(commands, log)
         os.replace(made, path)
     finally:

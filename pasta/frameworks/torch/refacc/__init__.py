@@ -1,11 +1,11 @@
-"""The reference accelerator as a torch device: `import pasta.frameworks.torch.refacc`, then `"refacc"`.
+"""The reference accelerator as a torch device, `"refacc"`.
 
     import pasta.frameworks.torch.refacc
     x = torch.randn(3, 4, device="refacc")
 
-This module is `torch.refacc`, with the functions that `torch.cuda` has for streams, memory and devices.
-The first import for a version of torch builds the extension, in about half a minute. Raises
-ImportError, with what is missing, where it cannot be built.
+This module is `torch.refacc`, with the functions that `torch.cuda` has for streams, memory and
+devices. The first import for a version of torch builds the extension, in about half a minute.
+Raises ImportError, with what is missing, where it cannot be built.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from pasta import paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import TypeAlias
+
+    Device: TypeAlias = "torch.device | str | int | None"
 
 try:
     import torch
@@ -30,8 +33,6 @@ except ImportError as error:
 
 NAME = "refacc"
 SOURCES = ("refacc", "device", "memory", "tensors", "elements", "layers", "kernels", "profiler")
-
-Device = "torch.device | str | int | None"
 
 
 def _load() -> Any:
@@ -183,7 +184,7 @@ def stream(stream: torch.Stream) -> Iterator[None]:
 
 
 def memory_stats(device: Device = None) -> dict[str, int]:
-    """Bytes that tensors have and that are reserved, now and at most, and counts since the start."""
+    """Bytes that tensors have and that are reserved, now and at most; counts since the start."""
     return dict(_C.usage(_index(device)))
 
 
