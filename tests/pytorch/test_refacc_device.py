@@ -21,6 +21,9 @@ from tests.pytorch.test_programs import TORCH, events, native, table
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
 
+#: The extension may have to be built first.
+pytestmark = pytest.mark.timeout(300)
+
 MLP = ROOT / "examples" / "torch" / "refacc_mlp.py"
 
 
@@ -210,6 +213,39 @@ def test_copies_and_fills_of_every_type(name: str) -> None:
     values[1] = 1
     assert torch.equal(there.cpu(), values)
     assert not there.zero_().cpu().any()
+
+
+#: What is wrong with the operands.
+WRONG: dict[str, Callable[[Any], Any]] = {
+    "shapes of mm": lambda ones: ones(2, 3) @ ones(4, 3),
+    "dimensions of mm": lambda ones: torch.mm(ones(2, 3, 1), ones(4, 3)),
+    "batches": lambda ones: torch.bmm(ones(2, 3, 4), ones(3, 4, 3)),
+    "addend": lambda ones: torch.addmm(ones(5), ones(2, 3), ones(3, 4)),
+    "addend in place": lambda ones: ones(1, 4).addmm_(ones(2, 3), ones(3, 4)),
+    "vector": lambda ones: torch.mv(ones(2, 3), ones(2)),
+    "broadcast": lambda ones: ones(3) + ones(4),
+    "broadcast in place": lambda ones: ones(3).add_(ones(2, 3)),
+    "type in place": lambda ones: ones(3).long().add_(ones(3)),
+    "alpha": lambda ones: torch.add(ones(3), ones(3), alpha=True),
+    "targets": lambda ones: functional.nll_loss(ones(3, 2), ones(2).long()),
+    "weights": lambda ones: functional.nll_loss(ones(3, 2), ones(3).long(), ones(3)),
+    "dimension": lambda ones: functional.softmax(ones(3, 2), 5),
+    "dimension twice": lambda ones: ones(3, 2).sum((0, 0)),
+    "mean of integers": lambda ones: ones(3).long().mean(),
+    "type of the result": lambda ones: torch.mm(ones(2, 2), ones(2, 2), out=ones(2, 2).double()),
+    "channels": lambda ones: functional.conv2d(ones(1, 2, 3, 3), ones(1, 3, 3, 3)),
+    "overlap": lambda ones: ones(1).expand(3).add_(1),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_errors_are_those_of_the_cpu(name: str) -> None:
+    said = []
+    for device in ("cpu", "refacc"):
+        with pytest.raises(Exception) as error:
+            WRONG[name](lambda *size, device=device: torch.ones(*size, device=device))
+        said.append((error.type, str(error.value)))
+    assert said[0] == said[1]
 
 
 # ---- training --------------------------------------------------------------------------------
@@ -480,7 +516,7 @@ print(json.dumps({each.key: [each.count, each.self_device_time_total, each.devic
                   for each in keys}))
 shapes = [each.input_shapes for each in profile.key_averages(group_by_input_shape=True)
           if each.key == "aten::mm"]
-assert [[320, 320], [320, 320]] in shapes, shapes
+assert shapes == [[[320, 320], [320, 320]]], shapes
 print(keys.table(sort_by="self_device_time_total"), file=sys.stderr)
 """
 
@@ -498,6 +534,7 @@ def test_device_time_of_operators_is_that_of_their_kernels(pasta_preload, tmp_pa
     total = sum(own for _, own, _ in times.values())
     assert kernels <= 1.02 * total
     assert total <= 1.5 * kernels  # the stream was hardly ever idle
+    assert times["aten::mm"][0] == 2
     assert times["aten::mm"][1] > 0.8 * total  # that is where the time is
     assert times["forward"][2] >= times["aten::relu"][2] > 0
     assert times["forward"][1] < 0.2 * times["forward"][2]

@@ -8,7 +8,6 @@
 #include <ATen/ops/addcdiv_ops.h>
 #include <ATen/ops/addcmul_ops.h>
 #include <ATen/ops/div_ops.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/exp_ops.h>
 #include <ATen/ops/lerp_ops.h>
 #include <ATen/ops/log_ops.h>
@@ -71,127 +70,60 @@ namespace {
 
 uint64_t scalar_word(float value) { return *Words().floats(value).data(); }
 
-// False where the operands are not floats, or do not fit: then it is the CPU's.
-bool of_floats(at::TensorIteratorBase &iterator, Kernel kernel, const Scalar &scalar = 0) {
-    if (iterator.common_dtype() != at::kFloat || scalar.isComplex() || !fits(iterator)) return false;
+// Launches the kernel; false where the operands are not floats, or do not fit.
+bool of_floats(at::TensorIteratorBase &iterator, Kernel kernel, Tensor &out, const Scalar &scalar = 0) {
+    if (iterator.common_dtype() != at::kFloat || scalar.isComplex() || scalar.isBoolean() || !fits(iterator)) return false;
     for (int operand = 0; operand < iterator.ntensors(); operand++) {
-        bool device = iterator.device(operand).type() == TYPE && iterator.tensor_base(operand).scalar_type() == at::kFloat;
-        if (!device && !(operand && iterator.is_cpu_scalar(operand))) return false;
+        bool there = iterator.device(operand).type() == TYPE && iterator.tensor_base(operand).scalar_type() == at::kFloat;
+        if (!there && !(operand && iterator.is_cpu_scalar(operand))) return false;
     }
     launch_elements(iterator, kernel, scalar_word(scalar.to<float>()));
+    if (!out.defined()) out = iterator.output();
     return true;
 }
 
-#define UNARY(name, kernel)                                                             \
-    Tensor &name(const Tensor &self, Tensor &out) {                                     \
-        auto iterator = TensorIterator::unary_float_op(out, self);                      \
-        if (!of_floats(iterator, Kernel::kernel)) ON_CPU(name)(self, out);              \
-        return out;                                                                     \
-    }
-UNARY(exp_out, exp)
-UNARY(log_out, log)
-UNARY(sqrt_out, sqrt)
-UNARY(rsqrt_out, rsqrt)
-UNARY(reciprocal_out, reciprocal)
-UNARY(sigmoid_out, sigmoid)
-UNARY(tanh_out, tanh)
-#undef UNARY
-
-#define UNARY(name, kernel)                                                             \
-    Tensor &name(const Tensor &self, Tensor &out) {                                     \
-        if (!is_float(self) || !is_float(out)) return ON_CPU(name)(self, out);          \
-        auto iterator = TensorIterator::unary_op(out, self);                            \
-        if (!of_floats(iterator, Kernel::kernel)) ON_CPU(name)(self, out);              \
-        return out;                                                                     \
-    }
-UNARY(neg_out, neg)
-UNARY(abs_out, abs)
-#undef UNARY
-
-Tensor relu(const Tensor &self) {
-    if (!is_float(self)) return ON_CPU(relu)(self);
-    Tensor out = at::empty_like(self);
+template <Kernel kernel> bool unary(const Tensor &self, Tensor &out) {
+    if (!is_float(self) || !is_float_or_made(out)) return false;
     auto iterator = TensorIterator::unary_op(out, self);
-    return of_floats(iterator, Kernel::relu) ? out : ON_CPU(relu)(self);
+    return of_floats(iterator, kernel, out);
 }
 
-Tensor &relu_(Tensor &self) {
-    if (!is_float(self)) return ON_CPU(relu_)(self);
-    auto iterator = TensorIterator::unary_op(self, self);
-    return of_floats(iterator, Kernel::relu) ? self : ON_CPU(relu_)(self);
-}
-
-Tensor &pow_out(const Tensor &self, const Scalar &exponent, Tensor &out) {
-    if (!is_float(self) || !is_float(out)) return ON_CPU(pow_Tensor_Scalar_out)(self, exponent, out);
+bool power(const Tensor &self, const Scalar &exponent, Tensor &out) {
+    if (!is_float(self) || !is_float_or_made(out)) return false;
     auto iterator = TensorIterator::unary_op(out, self);
-    return of_floats(iterator, Kernel::pow, exponent) ? out : ON_CPU(pow_Tensor_Scalar_out)(self, exponent, out);
+    return of_floats(iterator, Kernel::pow, out, exponent);
 }
 
-Tensor &add_out(const Tensor &self, const Tensor &other, const Scalar &alpha, Tensor &out) {
-    auto iterator = TensorIterator::binary_op(out, self, other);
-    return of_floats(iterator, Kernel::add, alpha) ? out : ON_CPU(add_out)(self, other, alpha, out);
+template <Kernel kernel> bool binary(const Tensor &a, const Tensor &b, Tensor &out) {
+    if (!is_float_or_made(out)) return false;
+    auto iterator = TensorIterator::binary_float_op(out, a, b);
+    return of_floats(iterator, kernel, out);
 }
 
-Tensor &sub_out(const Tensor &self, const Tensor &other, const Scalar &alpha, Tensor &out) {
-    auto iterator = TensorIterator::binary_op(out, self, other);
-    bool done = !alpha.isBoolean() && of_floats(iterator, Kernel::add, -alpha);
-    return done ? out : ON_CPU(sub_out)(self, other, alpha, out);
+template <Kernel kernel> bool binary_with(const Tensor &a, const Tensor &b, const Scalar &scalar, Tensor &out) {
+    if (!is_float_or_made(out)) return false;
+    auto iterator = TensorIterator::binary_float_op(out, a, b);
+    return of_floats(iterator, kernel, out, scalar);
 }
 
-Tensor &mul_out(const Tensor &self, const Tensor &other, Tensor &out) {
-    auto iterator = TensorIterator::binary_op(out, self, other);
-    return of_floats(iterator, Kernel::mul) ? out : ON_CPU(mul_out)(self, other, out);
+bool subtract(const Tensor &a, const Tensor &b, const Scalar &alpha, Tensor &out) {
+    return !alpha.isBoolean() && binary_with<Kernel::add>(a, b, -alpha, out); // which has no negative
 }
 
-Tensor &div_out(const Tensor &self, const Tensor &other, Tensor &out) {
-    auto iterator = TensorIterator::binary_float_op(out, self, other);
-    return of_floats(iterator, Kernel::div) ? out : ON_CPU(div_out)(self, other, out);
-}
-
-Tensor &threshold_backward_out(const Tensor &gradient, const Tensor &self, const Scalar &threshold, Tensor &out) {
-    auto iterator = TensorIterator::binary_op(out, gradient, self);
-    bool done = of_floats(iterator, Kernel::threshold_backward, threshold);
-    return done ? out : ON_CPU(threshold_backward_grad_input)(gradient, self, threshold, out);
-}
-
-Tensor &sigmoid_backward_out(const Tensor &gradient, const Tensor &output, Tensor &out) {
-    auto iterator = TensorIterator::binary_op(out, gradient, output);
-    bool done = of_floats(iterator, Kernel::sigmoid_backward);
-    return done ? out : ON_CPU(sigmoid_backward_grad_input)(gradient, output, out);
-}
-
-Tensor &tanh_backward_out(const Tensor &gradient, const Tensor &output, Tensor &out) {
-    auto iterator = TensorIterator::binary_op(out, gradient, output);
-    bool done = of_floats(iterator, Kernel::tanh_backward);
-    return done ? out : ON_CPU(tanh_backward_grad_input)(gradient, output, out);
-}
-
-Tensor &lerp_out(const Tensor &self, const Tensor &end, const Scalar &weight, Tensor &out) {
-    auto iterator = TensorIterator::binary_op(out, self, end);
-    return of_floats(iterator, Kernel::lerp, weight) ? out : ON_CPU(lerp_Scalar_out)(self, end, weight, out);
-}
-
-TensorIterator ternary(Tensor &out, const Tensor &a, const Tensor &b, const Tensor &c) {
-    return TensorIteratorConfig()
-        .promote_inputs_to_common_dtype(true)
-        .cast_common_dtype_to_outputs(true)
-        .enforce_safe_casting_to_output(true)
-        .allow_cpu_scalars(true)
-        .add_output(out)
-        .add_const_input(a)
-        .add_const_input(b)
-        .add_const_input(c)
-        .build();
-}
-
-Tensor &addcmul_out(const Tensor &self, const Tensor &a, const Tensor &b, const Scalar &value, Tensor &out) {
-    auto iterator = ternary(out, self, a, b);
-    return of_floats(iterator, Kernel::addcmul, value) ? out : ON_CPU(addcmul_out)(self, a, b, value, out);
-}
-
-Tensor &addcdiv_out(const Tensor &self, const Tensor &a, const Tensor &b, const Scalar &value, Tensor &out) {
-    auto iterator = ternary(out, self, a, b);
-    return of_floats(iterator, Kernel::addcdiv, value) ? out : ON_CPU(addcdiv_out)(self, a, b, value, out);
+template <Kernel kernel>
+bool ternary_with(const Tensor &a, const Tensor &b, const Tensor &c, const Scalar &scalar, Tensor &out) {
+    if (!is_float_or_made(out)) return false;
+    auto iterator = TensorIteratorConfig()
+                        .promote_inputs_to_common_dtype(true)
+                        .cast_common_dtype_to_outputs(true)
+                        .enforce_safe_casting_to_output(true)
+                        .allow_cpu_scalars(true)
+                        .add_output(out)
+                        .add_const_input(a)
+                        .add_const_input(b)
+                        .add_const_input(c)
+                        .build();
+    return of_floats(iterator, kernel, out, scalar);
 }
 
 // ---- sums ----
@@ -223,7 +155,7 @@ struct Extent {
 // Sums or means; false where the CPU has to.
 bool sum_into(const Tensor &self, at::OptionalIntArrayRef dimensions, bool keep, Optional<at::ScalarType> type, bool mean,
               Tensor &out) {
-    if (!are_float(self, out) || type.value_or(at::kFloat) != at::kFloat) return false;
+    if (!is_float(self) || !is_float_or_made(out) || type.value_or(at::kFloat) != at::kFloat) return false;
     auto reduced = at::dim_list_to_bitset(dimensions, self.dim());
     if (!dimensions || dimensions->empty()) reduced.set();
     Extent kept, over;
@@ -236,7 +168,7 @@ bool sum_into(const Tensor &self, at::OptionalIntArrayRef dimensions, bool keep,
         else if (keep)
             shape.push_back(1);
     if (!kept.fits_kernel() || !over.fits_kernel()) return false;
-    into(out, shape, [&](const Tensor &target) {
+    into(out, shape, self, [&](const Tensor &target) {
         int64_t count = over.count();
         Words words;
         words.pair(target.numel(), count);
@@ -249,68 +181,57 @@ bool sum_into(const Tensor &self, at::OptionalIntArrayRef dimensions, bool keep,
     return true;
 }
 
-Tensor &sum_out(const Tensor &self, at::OptionalIntArrayRef dimensions, bool keep, Optional<at::ScalarType> type, Tensor &out) {
-    bool done = sum_into(self, dimensions, keep, type, false, out);
-    return done ? out : ON_CPU(sum_IntList_out)(self, dimensions, keep, type, out);
+bool sum(const Tensor &self, at::OptionalIntArrayRef dimensions, bool keep, Optional<at::ScalarType> type, Tensor &out) {
+    return sum_into(self, dimensions, keep, type, false, out);
 }
 
-Tensor &mean_out(const Tensor &self, at::OptionalIntArrayRef dimensions, bool keep, Optional<at::ScalarType> type, Tensor &out) {
-    bool done = sum_into(self, dimensions, keep, type, true, out);
-    return done ? out : ON_CPU(mean_out)(self, dimensions, keep, type, out);
+bool mean(const Tensor &self, at::OptionalIntArrayRef dimensions, bool keep, Optional<at::ScalarType> type, Tensor &out) {
+    return sum_into(self, dimensions, keep, type, true, out);
 }
 
 // ---- the mean squared error ----
 
-Tensor &mse_loss_out(const Tensor &self, const Tensor &target, int64_t reduction, Tensor &out) {
-    if (!are_float(self, target, out)) return ON_CPU(mse_loss_out)(self, target, reduction, out);
-    Tensor squares = reduction == REDUCTION_NONE ? out : Tensor();
-    auto iterator = TensorIterator::binary_op(squares, self, target);
-    bool done = of_floats(iterator, Kernel::squared_difference);
-    if (done && reduction != REDUCTION_NONE)
-        done = sum_into(iterator.output(), std::nullopt, false, std::nullopt, reduction == REDUCTION_MEAN, out);
-    return done ? out : ON_CPU(mse_loss_out)(self, target, reduction, out);
+bool mse_loss(const Tensor &self, const Tensor &target, int64_t reduction, Tensor &out) {
+    if (!are_float(self, target) || !is_float_or_made(out)) return false;
+    if (reduction == REDUCTION_NONE) return binary<Kernel::squared_difference>(self, target, out);
+    Tensor squares;
+    return binary<Kernel::squared_difference>(self, target, squares) &&
+           sum_into(squares, std::nullopt, false, std::nullopt, reduction == REDUCTION_MEAN, out);
 }
 
-Tensor &mse_loss_backward_out(const Tensor &gradient, const Tensor &self, const Tensor &target, int64_t reduction, Tensor &out) {
+bool mse_loss_backward(const Tensor &gradient, const Tensor &self, const Tensor &target, int64_t reduction, Tensor &out) {
     float factor = reduction == REDUCTION_MEAN ? 2 / static_cast<float>(self.numel()) : 2;
-    auto iterator = ternary(out, gradient, self, target);
-    bool done = of_floats(iterator, Kernel::mse_backward, factor);
-    return done ? out : ON_CPU(mse_loss_backward_grad_input)(gradient, self, target, reduction, out);
-}
-
-Tensor mse_loss_backward(const Tensor &gradient, const Tensor &self, const Tensor &target, int64_t reduction) {
-    Tensor out = at::empty_like(self, at::MemoryFormat::Contiguous);
-    return mse_loss_backward_out(gradient, self, target, reduction, out);
+    return ternary_with<Kernel::mse_backward>(gradient, self, target, factor, out);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-    m.impl("exp.out", exp_out);
-    m.impl("log.out", log_out);
-    m.impl("sqrt.out", sqrt_out);
-    m.impl("rsqrt.out", rsqrt_out);
-    m.impl("reciprocal.out", reciprocal_out);
-    m.impl("sigmoid.out", sigmoid_out);
-    m.impl("tanh.out", tanh_out);
-    m.impl("neg.out", neg_out);
-    m.impl("abs.out", abs_out);
-    m.impl("relu", relu);
-    m.impl("relu_", relu_);
-    m.impl("pow.Tensor_Scalar_out", pow_out);
-    m.impl("add.out", add_out);
-    m.impl("sub.out", sub_out);
-    m.impl("mul.out", mul_out);
-    m.impl("div.out", div_out);
-    m.impl("threshold_backward.grad_input", threshold_backward_out);
-    m.impl("sigmoid_backward.grad_input", sigmoid_backward_out);
-    m.impl("tanh_backward.grad_input", tanh_backward_out);
-    m.impl("lerp.Scalar_out", lerp_out);
-    m.impl("addcmul.out", addcmul_out);
-    m.impl("addcdiv.out", addcdiv_out);
-    m.impl("sum.IntList_out", sum_out);
-    m.impl("mean.out", mean_out);
-    m.impl("mse_loss.out", mse_loss_out);
-    m.impl("mse_loss_backward", mse_loss_backward);
-    m.impl("mse_loss_backward.grad_input", mse_loss_backward_out);
+#define UNARY(name) put<unary<Kernel::name>, ops::name, ops::name##_, ops::name##_out>(m);
+    UNARY(abs)
+    UNARY(exp)
+    UNARY(log)
+    UNARY(neg)
+    UNARY(reciprocal)
+    UNARY(rsqrt)
+    UNARY(sigmoid)
+    UNARY(sqrt)
+    UNARY(tanh)
+#undef UNARY
+    put<unary<Kernel::relu>, ops::relu, ops::relu_>(m);
+    put<power, ops::pow_Tensor_Scalar, ops::pow__Scalar, ops::pow_Tensor_Scalar_out>(m);
+    put<binary_with<Kernel::add>, ops::add_Tensor, ops::add__Tensor, ops::add_out>(m);
+    put<subtract, ops::sub_Tensor, ops::sub__Tensor, ops::sub_out>(m);
+    put<binary<Kernel::mul>, ops::mul_Tensor, ops::mul__Tensor, ops::mul_out>(m);
+    put<binary<Kernel::div>, ops::div_Tensor, ops::div__Tensor, ops::div_out>(m);
+    put<binary_with<Kernel::lerp>, ops::lerp_Scalar, ops::lerp__Scalar, ops::lerp_Scalar_out>(m);
+    put<binary_with<Kernel::threshold_backward>, ops::threshold_backward, ops::threshold_backward_grad_input>(m);
+    put<binary<Kernel::sigmoid_backward>, ops::sigmoid_backward, ops::sigmoid_backward_grad_input>(m);
+    put<binary<Kernel::tanh_backward>, ops::tanh_backward, ops::tanh_backward_grad_input>(m);
+    put<ternary_with<Kernel::addcmul>, ops::addcmul, ops::addcmul_, ops::addcmul_out>(m);
+    put<ternary_with<Kernel::addcdiv>, ops::addcdiv, ops::addcdiv_, ops::addcdiv_out>(m);
+    put<sum, ops::sum_dim_IntList, ops::sum_IntList_out>(m);
+    put<mean, ops::mean_dim, ops::mean_out>(m);
+    put<mse_loss, ops::mse_loss, ops::mse_loss_out>(m);
+    put<mse_loss_backward, ops::mse_loss_backward, ops::mse_loss_backward_grad_input>(m);
 }
 
 } // namespace

@@ -1,6 +1,7 @@
 // Operators of layers: matrix products, softmax, losses, convolutions.
 #include "operators.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/WrapDimUtils.h>
 
 #include <ATen/ops/_log_softmax_backward_data_ops.h>
@@ -22,16 +23,25 @@ namespace {
 
 // ---- matrix products ----
 
-// out = alpha * a * b + beta * c, of matrices or batches of them; false where the CPU has to.
-bool multiply(const Tensor &a, const Tensor &b, const Tensor *c, const Scalar &alpha, const Scalar &beta, Tensor &out) {
-    if (!are_float(a, b, out) || (c && !is_float(*c)) || alpha.isComplex() || beta.isComplex()) return false;
-    const bool batched = a.dim() == 3;
+// out = alpha * a * b + beta * c, of matrices or batches of them; false where the CPU has to, or where
+// shapes do not match, of which the CPU says the same as ever.
+bool multiply(int64_t dimensions, const Tensor &a, const Tensor &b, const Tensor *c, const Scalar &alpha, const Scalar &beta,
+              Tensor &out) {
+    if (!are_float(a, b) || !is_float_or_made(out) || (c && !is_float(*c)) || alpha.isComplex() || beta.isComplex())
+        return false;
+    const bool batched = dimensions == 3;
+    if (a.dim() != dimensions || b.dim() != dimensions || a.size(-1) != b.size(-2) || (batched && a.size(0) != b.size(0)))
+        return false;
     const int64_t rows = a.size(-2), depth = a.size(-1), columns = b.size(-1), batch = batched ? a.size(0) : 1;
     std::vector<int64_t> shape = {rows, columns};
     if (batched) shape.insert(shape.begin(), batch);
+    if (c && (!at::is_expandable_to(c->sizes(), shape) || (c->is_same(out) && c->sizes() != IntArrayRef(shape)))) return false;
     const bool add = c && beta.to<float>() != 0;
     Tensor addend = add ? c->expand(shape) : Tensor();
-    at::native::resize_output(out, shape);
+    if (out.defined())
+        at::native::resize_output(out, shape);
+    else
+        out = at::empty(shape, a.options());
     auto fits_kernel = [](const Tensor &t) {
         bool small = true;
         for (int64_t d = -2; d < 0; d++) small = small && fits(t.size(d)) && fits(t.stride(d) * std::max<int64_t>(1, t.size(d)));
@@ -54,27 +64,24 @@ bool multiply(const Tensor &a, const Tensor &b, const Tensor *c, const Scalar &a
     return true;
 }
 
-Tensor &mm_out(const Tensor &a, const Tensor &b, Tensor &out) {
-    return multiply(a, b, nullptr, 1, 0, out) ? out : ON_CPU(mm_out)(a, b, out);
+template <int64_t dimensions> bool product(const Tensor &a, const Tensor &b, Tensor &out) {
+    return multiply(dimensions, a, b, nullptr, 1, 0, out);
 }
 
-Tensor &bmm_out(const Tensor &a, const Tensor &b, Tensor &out) {
-    return multiply(a, b, nullptr, 1, 0, out) ? out : ON_CPU(bmm_out)(a, b, out);
+template <int64_t dimensions>
+bool add_product(const Tensor &c, const Tensor &a, const Tensor &b, const Scalar &beta, const Scalar &alpha, Tensor &out) {
+    return multiply(dimensions, a, b, &c, alpha, beta, out);
 }
 
-Tensor &addmm_out(const Tensor &c, const Tensor &a, const Tensor &b, const Scalar &beta, const Scalar &alpha, Tensor &out) {
-    return multiply(a, b, &c, alpha, beta, out) ? out : ON_CPU(addmm_out)(c, a, b, beta, alpha, out);
-}
-
-Tensor &baddbmm_out(const Tensor &c, const Tensor &a, const Tensor &b, const Scalar &beta, const Scalar &alpha, Tensor &out) {
-    return multiply(a, b, &c, alpha, beta, out) ? out : ON_CPU(baddbmm_out)(c, a, b, beta, alpha, out);
-}
-
-Tensor &addmv_out(const Tensor &c, const Tensor &a, const Tensor &b, const Scalar &beta, const Scalar &alpha, Tensor &out) {
-    at::native::resize_output(out, {a.size(0)});
-    Tensor column = out.unsqueeze(1), addend = c.dim() ? c.unsqueeze(1) : c;
-    bool done = multiply(a, b.unsqueeze(1), &addend, alpha, beta, column);
-    return done ? out : ON_CPU(addmv_out)(c, a, b, beta, alpha, out);
+bool add_vector_product(const Tensor &c, const Tensor &a, const Tensor &b, const Scalar &beta, const Scalar &alpha, Tensor &out) {
+    if (!is_float_or_made(out) || a.dim() != 2 || b.dim() != 1 || c.dim() > 1) return false;
+    if (c.is_same(out) && c.size(0) != a.size(0)) return false;
+    Tensor result = out.defined() ? out : at::empty({a.size(0)}, a.options());
+    at::native::resize_output(result, {a.size(0)});
+    Tensor column = result.unsqueeze(1), addend = c.dim() ? c.unsqueeze(1) : c;
+    if (!multiply(2, a, b.unsqueeze(1), &addend, alpha, beta, column)) return false;
+    out = result;
+    return true;
 }
 
 // ---- softmax ----
@@ -93,12 +100,12 @@ struct RowCounts {
     bool fits_kernel() const { return fits(rows) && fits(columns) && fits(inner); }
 };
 
-bool softmax_into(const Tensor &self, int64_t dimension, bool half, Kernel kernel, Tensor &out) {
-    if (!are_float(self, out) || half) return false;
+template <Kernel kernel> bool softmax(const Tensor &self, int64_t dimension, bool half, Tensor &out) {
+    if (!is_float(self) || !is_float_or_made(out) || half) return false;
     RowCounts counts(self, dimension);
     if (!counts.fits_kernel()) return false;
     Tensor input = self.contiguous();
-    into(out, self.sizes(), [&](const Tensor &target) {
+    into(out, self.sizes(), self, [&](const Tensor &target) {
         Words words;
         words.address(input.data_ptr()).address(target.data_ptr()).pair(counts.rows, counts.columns).pair(counts.inner);
         launch(index_of(self), kernel, {blocks(counts.rows, WARPS)}, {BLOCK}, words);
@@ -106,23 +113,14 @@ bool softmax_into(const Tensor &self, int64_t dimension, bool half, Kernel kerne
     return true;
 }
 
-Tensor &softmax_out(const Tensor &self, int64_t dimension, bool half, Tensor &out) {
-    bool done = softmax_into(self, dimension, half, Kernel::softmax, out);
-    return done ? out : ON_CPU(_softmax_out)(self, dimension, half, out);
-}
-
-Tensor &log_softmax_out(const Tensor &self, int64_t dimension, bool half, Tensor &out) {
-    bool done = softmax_into(self, dimension, half, Kernel::log_softmax, out);
-    return done ? out : ON_CPU(_log_softmax_out)(self, dimension, half, out);
-}
-
-bool softmax_backward_into(const Tensor &gradient, const Tensor &output, int64_t dimension, at::ScalarType type, Kernel kernel,
-                           Tensor &out) {
-    if (!are_float(gradient, output, out) || type != at::kFloat) return false;
+template <Kernel kernel>
+bool softmax_backward(const Tensor &gradient, const Tensor &output, int64_t dimension, at::ScalarType type, Tensor &out) {
+    if (!are_float(gradient, output) || !is_float_or_made(out) || type != at::kFloat) return false;
+    if (gradient.sizes() != output.sizes()) return false;
     RowCounts counts(output, dimension);
     if (!counts.fits_kernel()) return false;
     Tensor dense = gradient.contiguous(), result = output.contiguous();
-    into(out, output.sizes(), [&](const Tensor &target) {
+    into(out, output.sizes(), output, [&](const Tensor &target) {
         Words words;
         words.address(dense.data_ptr()).address(result.data_ptr()).address(target.data_ptr());
         words.pair(counts.rows, counts.columns).pair(counts.inner);
@@ -131,22 +129,15 @@ bool softmax_backward_into(const Tensor &gradient, const Tensor &output, int64_t
     return true;
 }
 
-Tensor &softmax_backward_out(const Tensor &gradient, const Tensor &output, int64_t dimension, at::ScalarType type, Tensor &out) {
-    bool done = softmax_backward_into(gradient, output, dimension, type, Kernel::softmax_backward, out);
-    return done ? out : ON_CPU(_softmax_backward_data_out)(gradient, output, dimension, type, out);
-}
-
-Tensor &log_softmax_backward_out(const Tensor &gradient, const Tensor &output, int64_t dimension, at::ScalarType type,
-                                 Tensor &out) {
-    bool done = softmax_backward_into(gradient, output, dimension, type, Kernel::log_softmax_backward, out);
-    return done ? out : ON_CPU(_log_softmax_backward_data_out)(gradient, output, dimension, type, out);
-}
-
 // ---- losses ----
 
+// Whether the kernels take it; not where shapes do not match, of which the CPU says the same as ever.
 bool fits_nll(const Tensor &self, const Tensor &target, const Optional<Tensor> &weight) {
-    return is_float(self) && self.dim() <= 2 && self.dim() > 0 && target.scalar_type() == at::kLong && fits(self.numel()) &&
-           target.device().type() == TYPE && (!weight || !weight->defined() || is_float(*weight));
+    const bool one = self.dim() == 1;
+    if (!is_float(self) || (!one && self.dim() != 2) || !fits(self.numel())) return false;
+    if (target.scalar_type() != at::kLong || target.device().type() != TYPE) return false;
+    if (one ? target.numel() != 1 || target.dim() > 1 : target.dim() != 1 || target.size(0) != self.size(0)) return false;
+    return !weight || !weight->defined() || (is_float(*weight) && weight->dim() == 1 && weight->numel() == self.size(-1));
 }
 
 Tensor weights_of(const Optional<Tensor> &weight) { return weight && weight->defined() ? weight->contiguous() : Tensor(); }
@@ -154,7 +145,7 @@ Tensor weights_of(const Optional<Tensor> &weight) { return weight && weight->def
 std::tuple<Tensor &, Tensor &> nll_loss_forward_out(const Tensor &self, const Tensor &target, const Optional<Tensor> &weight,
                                                     int64_t reduction, int64_t ignored, Tensor &out, Tensor &total) {
     if (!fits_nll(self, target, weight) || !are_float(out, total))
-        return ON_CPU(nll_loss_forward_output)(self, target, weight, reduction, ignored, out, total);
+        return OnCpu<ops::nll_loss_forward_output>::call(self, target, weight, reduction, ignored, out, total);
     Tensor input = self.contiguous(), targets = target.contiguous(), weights = weights_of(weight);
     const int64_t classes = self.size(-1), rows = self.dim() == 1 ? 1 : self.size(0);
     const bool each = reduction == REDUCTION_NONE && self.dim() == 2;
@@ -171,20 +162,22 @@ std::tuple<Tensor &, Tensor &> nll_loss_forward_out(const Tensor &self, const Te
             launch(index_of(self), Kernel::nll_loss_reduce, {1}, {RA_LANES}, words);
     };
     if (each) {
-        into(out, {rows}, run);
+        into(out, {rows}, self, run);
         clear(total);
     } else {
-        into(out, {}, run);
+        into(out, {}, self, run);
     }
     return {out, total};
 }
 
 Tensor &nll_loss_backward_out(const Tensor &gradient, const Tensor &self, const Tensor &target, const Optional<Tensor> &weight,
                               int64_t reduction, int64_t ignored, const Tensor &total, Tensor &out) {
-    if (!fits_nll(self, target, weight) || !are_float(gradient, total, out))
-        return ON_CPU(nll_loss_backward_grad_input)(gradient, self, target, weight, reduction, ignored, total, out);
+    const bool each = reduction == REDUCTION_NONE && self.dim() == 2;
+    if (!fits_nll(self, target, weight) || !are_float(gradient, total, out) || total.numel() != 1 ||
+        gradient.numel() != (each ? self.size(0) : 1) || (each && gradient.dim() != 1))
+        return OnCpu<ops::nll_loss_backward_grad_input>::call(gradient, self, target, weight, reduction, ignored, total, out);
     Tensor dense = gradient.contiguous(), targets = target.contiguous(), weights = weights_of(weight);
-    into(out, self.sizes(), [&](Tensor to) {
+    into(out, self.sizes(), self, [&](Tensor to) {
         const int64_t classes = self.size(-1), rows = self.dim() == 1 ? 1 : self.size(0);
         clear(to);
         Words words;
@@ -194,6 +187,19 @@ Tensor &nll_loss_backward_out(const Tensor &gradient, const Tensor &self, const 
         launch(index_of(self), Kernel::nll_loss_backward, {blocks(rows, BLOCK)}, {BLOCK}, words);
     });
     return out;
+}
+
+std::tuple<Tensor, Tensor> nll_loss_forward(const Tensor &self, const Tensor &target, const Optional<Tensor> &weight,
+                                            int64_t reduction, int64_t ignored) {
+    Tensor out = at::empty({0}, self.options()), total = at::empty({0}, self.options());
+    nll_loss_forward_out(self, target, weight, reduction, ignored, out, total);
+    return {out, total};
+}
+
+Tensor nll_loss_backward(const Tensor &gradient, const Tensor &self, const Tensor &target, const Optional<Tensor> &weight,
+                         int64_t reduction, int64_t ignored, const Tensor &total) {
+    Tensor out = at::empty({0}, self.options());
+    return nll_loss_backward_out(gradient, self, target, weight, reduction, ignored, total, out);
 }
 
 // ---- convolutions ----
@@ -305,16 +311,18 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor &gradient, 
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-    m.impl("mm.out", mm_out);
-    m.impl("bmm.out", bmm_out);
-    m.impl("addmm.out", addmm_out);
-    m.impl("addmv.out", addmv_out);
-    m.impl("baddbmm.out", baddbmm_out);
-    m.impl("_softmax.out", softmax_out);
-    m.impl("_log_softmax.out", log_softmax_out);
-    m.impl("_softmax_backward_data.out", softmax_backward_out);
-    m.impl("_log_softmax_backward_data.out", log_softmax_backward_out);
+    put<product<2>, ops::mm, ops::mm_out>(m);
+    put<product<3>, ops::bmm, ops::bmm_out>(m);
+    put<add_product<2>, ops::addmm, ops::addmm_, ops::addmm_out>(m);
+    put<add_product<3>, ops::baddbmm, ops::baddbmm_, ops::baddbmm_out>(m);
+    put<add_vector_product, ops::addmv, ops::addmv_, ops::addmv_out>(m);
+    put<softmax<Kernel::softmax>, ops::_softmax, ops::_softmax_out>(m);
+    put<softmax<Kernel::log_softmax>, ops::_log_softmax, ops::_log_softmax_out>(m);
+    put<softmax_backward<Kernel::softmax_backward>, ops::_softmax_backward_data, ops::_softmax_backward_data_out>(m);
+    put<softmax_backward<Kernel::log_softmax_backward>, ops::_log_softmax_backward_data, ops::_log_softmax_backward_data_out>(m);
+    m.impl("nll_loss_forward", nll_loss_forward);
     m.impl("nll_loss_forward.output", nll_loss_forward_out);
+    m.impl("nll_loss_backward", nll_loss_backward);
     m.impl("nll_loss_backward.grad_input", nll_loss_backward_out);
     m.impl("convolution_overrideable", convolution);
     m.impl("convolution_backward_overrideable", convolution_backward);
