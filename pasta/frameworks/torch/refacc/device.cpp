@@ -19,7 +19,7 @@ constexpr int POOL = 8; // streams of a device and priority: each has a thread o
 
 struct Device {
     std::once_flag once;
-    ra_context context = nullptr;
+    std::atomic<ra_context> context{nullptr};
     std::array<ra_function, static_cast<size_t>(Kernel::COUNT)> functions{};
     std::mutex mutex; // of the pool
     ra_stream pool[2][POOL] = {};
@@ -61,6 +61,7 @@ void load(int device, Device &state) {
 }
 
 void check_index(int device) {
+    if (!device_count()) RA(ra_init); // says why
     TORCH_CHECK(device >= 0 && device < device_count(), "there is no device refacc:", device, " (REFACC_DEVICES gives ",
                 device_count(), ")");
 }
