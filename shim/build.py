@@ -20,7 +20,7 @@ SHIM = Path(__file__).resolve().parent
 WARNINGS = ("-std=c11", "-Wall", "-Wextra")
 PUBLIC_HEADERS = (
     "include/pasta.h", "include/pasta_abi.h", "include/pasta_framework.h",
-    "refacc/refacc.h", "refacc/refacc_tools.h",
+    "refacc/refacc.h", "refacc/refacc_kernel.h", "refacc/refacc_tools.h",
 )  # fmt: skip
 
 

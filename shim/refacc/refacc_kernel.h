@@ -14,6 +14,7 @@
 #ifndef REFACC_KERNEL_H
 #define REFACC_KERNEL_H
 
+#include <stdalign.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,6 +22,10 @@
 
 #include "refacc.h"
 #include "refacc_tools.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define RA_LANES 32
 #define RA_MAX_PARAMETERS 16
@@ -176,7 +181,7 @@ static inline uint32_t ra_access_begin(ra_warp *w, uint32_t at, ra_kind kind, ui
     }
 
 typedef struct ra_f32x4 {
-    _Alignas(16) float x[4];
+    alignas(16) float x[4];
 } ra_f32x4;
 
 #define RA_DEFINE_TYPE(suffix, type)                                  \
@@ -268,4 +273,7 @@ RA_API void ra_remote_store_u32(ra_warp *w, uint32_t at, uint32_t mask, const ui
 RA_API void ra_async_store_u32(ra_warp *w, uint32_t at, uint32_t mask, const uint64_t address[RA_LANES],
                                const uint32_t value[RA_LANES]);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

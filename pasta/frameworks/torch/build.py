@@ -23,17 +23,19 @@ class CannotBuild(Exception):
 def extension(torch, source, cache, include, say=lambda text: None, options=()):
     """The extension module of a C++ file for this torch and Python, from the cache or built now.
 
-    `hooks.cpp` gives the module `_pasta_torch_hooks`. `include` are directories of our headers, all
-    of which count for the cache; `options` go to the compiler. Raises CannotBuild, or ImportError
-    where the library cannot be opened.
+    `hooks.cpp` gives the module `_pasta_torch_hooks`; of a list of files, the first names it.
+    `include` are directories of our headers, all of which count for the cache; `options` go to
+    the compiler. Raises CannotBuild, or ImportError where the library cannot be opened.
     """
-    name = "_pasta_torch_" + os.path.splitext(os.path.basename(source))[0]
+    sources = [source] if isinstance(source, str) else list(source)
+    name = "_pasta_torch_" + _stem(sources[0])
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     library = os.path.dirname(os.path.abspath(torch.__file__))
     digest = hashlib.sha256()
-    for path in [source] + sorted(
-        os.path.join(each, file) for each in include for file in os.listdir(each)
-    ):
+    for path in sources + sorted(
+        os.path.join(each, file)
+        for each in include for file in os.listdir(each) if file.endswith(".h")
+    ):  # fmt: skip
         with open(path, "rb") as file:
             digest.update(file.read())
     told = (torch.__version__, str(torch.version.git_version), suffix, library) + tuple(options)
@@ -46,7 +48,7 @@ def extension(torch, source, cache, include, say=lambda text: None, options=()):
         path = os.path.join(directory, name + suffix)
         if not os.path.exists(path):
             extra = list(options) + (["-D" + option] if option else [])
-            _build(torch, library, source, include, directory, path, extra, say)
+            _build(torch, library, sources, include, directory, path, extra, say)
         spec = importlib.util.spec_from_file_location(name, path)
         try:
             module = importlib.util.module_from_spec(spec)
@@ -60,6 +62,10 @@ def extension(torch, source, cache, include, say=lambda text: None, options=()):
     return None
 
 
+def _stem(path):
+    return os.path.splitext(os.path.basename(path))[0]
+
+
 def _compiler():
     named = os.environ.get("CXX")
     for command in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
@@ -68,7 +74,12 @@ def _compiler():
     raise CannotBuild("no C++ compiler was found (install g++, or name one in CXX)")
 
 
-def _build(torch, library, source, include, directory, path, options, say):
+def version(torch):
+    """Of a torch, 2.13.0+cpu: (2, 13)."""
+    return tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
+
+
+def _build(torch, library, sources, include, directory, path, options, say):
     """Compiles into the cache; of processes that do so at once the last one's file stays."""
     compiler = _compiler()
     python = sysconfig.get_paths()["include"]
@@ -76,36 +87,60 @@ def _build(torch, library, source, include, directory, path, options, say):
         raise CannotBuild("the headers of this Python are missing (%s/Python.h)" % python)
     if not os.path.exists(os.path.join(library, "include", "ATen", "record_function.h")):
         raise CannotBuild("this torch comes without headers")
-    what = os.path.splitext(os.path.basename(source))[0]
-    say("building %s for torch %s, once ..." % (what, torch.__version__))
+    say("building %s for torch %s, once ..." % (_stem(sources[0]), torch.__version__))
     os.makedirs(directory, exist_ok=True)
-    handle, made = tempfile.mkstemp(suffix=".so", dir=directory)
-    os.close(handle)
-    newer = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 12)
-    command = compiler + [
-        "-O2", "-fPIC", "-shared", "-w", "-DNDEBUG", "-std=c++20" if newer else "-std=c++17",
+    standard = "c++20" if version(torch) >= (2, 12) else "c++17"
+    compile = compiler + [
+        "-O2", "-fPIC", "-w", "-DNDEBUG", "-std=" + standard,
         "-D_GLIBCXX_USE_CXX11_ABI=%d" % torch.compiled_with_cxx11_abi(),
         "-I" + os.path.join(library, "include"),
         "-I" + os.path.join(library, "include", "torch", "csrc", "api", "include"),
         "-I" + python,
     ]  # fmt: skip
-    command += ["-I" + each for each in include]
-    command += [source, "-o", made, "-L" + os.path.join(library, "lib"), "-lc10", "-ltorch_cpu"]
-    command += options
+    compile += ["-I" + each for each in include]
+    links = ["-L" + os.path.join(library, "lib"), "-lc10", "-ltorch_cpu"] + list(options)
+    work = tempfile.mkdtemp(dir=directory)
+    log = os.path.join(directory, "build.log")
+    try:
+        made = os.path.join(work, "made.so")
+        if len(sources) == 1:
+            commands = [compile + ["-shared", sources[0], "-o", made] + links]
+        else:
+            objects = {each: os.path.join(work, _stem(each) + ".o") for each in sources}
+            # the linker's options are none of these commands', and compilers say so
+            plain = [each for each in options if not each.startswith(("-l", "-L", "-Wl,"))]
+            _run([compile + ["-c", each, "-o", objects[each]] + plain for each in sources], log)
+            commands = [compiler + ["-shared"] + list(objects.values()) + ["-o", made] + links]
+        _run(commands, log)
+        os.replace(made, path)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _run(commands, log):
+    """Runs compilers side by side; what one that failed said goes to the log."""
     environment = {
         name: value for name, value in os.environ.items()
         if name not in ("LD_PRELOAD", "PASTA_SHIM") and not name.endswith("_INJECTION64_PATH")
     }  # fmt: skip
+    running = []
     try:
-        done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=600,
-        )  # fmt: skip
-        if done.returncode:
-            with open(os.path.join(directory, "build.log"), "wb") as log:
-                log.write((" ".join(command) + "\n").encode() + done.stdout)
-            raise CannotBuild("the C++ compiler failed (see %s/build.log)" % directory)
-        os.replace(made, path)
+        for command in commands:
+            said = tempfile.TemporaryFile()
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=said,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            running.append((command, process, said))
+        for command, process, said in running:
+            if process.wait(timeout=600):
+                said.seek(0)
+                with open(log, "wb") as file:
+                    file.write((" ".join(command) + "\n").encode() + said.read())
+                raise CannotBuild("the C++ compiler failed (see %s)" % log)
     finally:
-        if os.path.exists(made):
-            os.unlink(made)
+        for _, process, said in running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            said.close()
