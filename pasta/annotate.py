@@ -7,6 +7,7 @@ pasta-preload.  Names may be any text.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -18,13 +19,17 @@ R = TypeVar("R")
 
 
 class _Library:
-    """The functions of the preloaded libpasta; they exist in this process before Python does."""
+    """The functions of the preloaded libpasta; they exist in this process before Python does.
+
+    pasta.profile opens it in a program that was not started with pasta-preload.
+    """
 
     def __init__(self) -> None:
         import ctypes
 
+        block = sys.modules.get("pasta.runtime.block")
         # PyDLL: the calls are short and never wait, so they keep the interpreter lock
-        process = ctypes.PyDLL(None)
+        process = (block and block.opened_late()) or ctypes.PyDLL(None)
 
         def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
             found = getattr(process, f"pasta_api_{name}")

@@ -74,6 +74,27 @@ def read_results(directory: Path) -> Iterator[StoredResult]:
             raise RunError(f"{path.parent}: damaged result ({error})") from None
 
 
+def stored_tables(directory: Path) -> dict[str, list[str]]:
+    """Names of the tables of each tool, its main one first. Raises RunError."""
+    found = {}
+    for path in sorted(directory.glob("*/result.json")):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            found[str(document["tool"])] = [str(name) for name in document["tables"]]
+        except (OSError, ValueError, KeyError) as error:
+            raise RunError(f"{path.parent}: damaged result ({error})") from None
+    return found
+
+
+def read_table(directory: Path, tool: str, name: str) -> pa.Table:
+    """A stored table, with units and labels in the metadata of its fields. Raises RunError."""
+    path = directory / tool / f"{name}.parquet"
+    try:
+        return pq.ParquetFile(path).read()
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+
+
 def _to_arrow(table: Table) -> pa.Table:
     stored = table.to_arrow()
     layout = {"shown": table.shown, "hidden": sorted(table.hidden)}

@@ -110,6 +110,14 @@ class Ring:
         self._ring.processed = position
         lib.pasta_beat(self._ring)
 
+    def releasable(self, position: int) -> int:
+        """How far `release` would go: the reader of a block may need what the consumer does not."""
+        return int(lib.pasta_releasable(self._ring, position))
+
+    def set_reader(self, position: int | None) -> None:
+        """First position that the reader of a block still needs; None: there is no block."""
+        self._ring.reader = 0 if position is None else position + 1
+
     def release(self, position: int) -> None:
         """Gives the memory of all whole segments before `position` back to the producers."""
         lib.pasta_release(self._ring, position)

@@ -444,6 +444,7 @@ typedef struct pasta_ring {
     uint32_t finished;       /* 1: the consumer drained and saved its state */
     uint32_t critical;       /* 1: the embedded consumer imports or compiles, which an exit must not cut short */
     uint32_t unused;
+    uint64_t reader;         /* 1 + first position that the reader of a block still needs; 0: there is none */
     uint8_t line2[64];
     uint64_t dropped[PASTA_KINDS];          /* per kind */
     uint64_t segment_map[PASTA_MAX_SEGMENTS];

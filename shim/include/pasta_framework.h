@@ -9,7 +9,7 @@
 
 #include "pasta_abi.h"
 
-#define PASTA_FRAMEWORK_VERSION 1
+#define PASTA_FRAMEWORK_VERSION 2
 #define PASTA_FRAMEWORK_SYMBOL "pasta_framework_api"
 
 typedef struct pasta_framework {
@@ -25,6 +25,8 @@ typedef struct pasta_framework {
     void (*on_profiling)(void (*changed)(bool on));
     /* Where this thread's allocations find the id of their Python stack. */
     uint32_t *(*stack)(void);
+    /* Follows the allocators of torch, or not, where this library comes before theirs; what was before. */
+    bool (*follow_allocators)(bool follow);
 } pasta_framework;
 
 /* NULL for a version that this library does not have. */

@@ -28,6 +28,7 @@ PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
         .on_profiling = pasta_on_profiling,
         .generation = pasta_generation,
         .stack = stack_of_thread,
+        .follow_allocators = pasta_torch_memory_follow,
     };
     return version == PASTA_FRAMEWORK_VERSION && pasta_wanted() ? &api : NULL;
 }
@@ -121,7 +122,7 @@ static int on_audit(const char *event, void *arguments, void *data) {
 void pasta_framework_source_load(void) {
     const char *hooks = pasta_config("torch_hooks");
     if (!hooks || !*hooks || !find_python()) return;
-    pasta_torch_memory_load();
+    pasta_torch_memory_follow(true);
     /* before the interpreter starts: then no Python code sees it */
     if (python.add_audit_hook(on_audit, NULL)) pasta_log("this Python takes no audit hook: torch is not followed");
 }

@@ -5,6 +5,6 @@
 #include "../core/internal.h"
 
 uint32_t pasta_framework_stack(void); /* id of the Python stack of this thread's operator; 0: none */
-void pasta_torch_memory_load(void);   /* follows the allocators of torch from now on */
+bool pasta_torch_memory_follow(bool follow); /* the allocators of torch; returns what was before */
 
 #endif
