@@ -56,6 +56,13 @@ class Run:
 
         return stored_tables(self._directory().results)
 
+    def summary(self, tool: str) -> str:
+        """What a tool says in a line. Raises RunError for one that there is not."""
+        from pasta.run.results import read_summary
+
+        self._names(tool)
+        return read_summary(self._directory().results, tool)
+
     def arrow(self, tool: str, name: str | None = None) -> pa.Table:
         """A table as pyarrow's. Units and labels are in the metadata of the fields.
 
@@ -65,7 +72,7 @@ class Run:
 
         return read_table(self._directory().results, tool, self._name(tool, name))
 
-    def _name(self, tool: str, name: str | None) -> str:
+    def _names(self, tool: str) -> list[str]:
         tables = self.tables()
         if tool not in tables:
             failure = self.failures.get(tool)
@@ -73,12 +80,17 @@ class Run:
                 raise RunError(f"tool {tool} was disabled: {failure}")
             known = f"there are {', '.join(tables)}" if tables else "there are none"
             raise RunError(f"{self.path}: no results of a tool {tool!r}", remedy=known)
-        names = tables[tool]
-        if name is None and names:
+        return tables[tool]
+
+    def _name(self, tool: str, name: str | None) -> str:
+        names = self._names(tool)
+        if not names:
+            raise RunError(f"{self.path}: {tool} has no tables")
+        if name is None:
             return names[0]
-        if name is None or name not in names:
-            known = f"there are {', '.join(names)}" if names else "there are none"
-            raise RunError(f"{self.path}: {tool} has no table {name or ''!r}", remedy=known)
+        if name not in names:
+            known = f"there are {', '.join(names)}"
+            raise RunError(f"{self.path}: {tool} has no table {name!r}", remedy=known)
         return name
 
     def table(self, tool: str, name: str | None = None) -> pandas.DataFrame:

@@ -76,14 +76,23 @@ def read_results(directory: Path) -> Iterator[StoredResult]:
 
 def stored_tables(directory: Path) -> dict[str, list[str]]:
     """Names of the tables of each tool, its main one first. Raises RunError."""
-    found = {}
-    for path in sorted(directory.glob("*/result.json")):
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            found[str(document["tool"])] = [str(name) for name in document["tables"]]
-        except (OSError, ValueError, KeyError) as error:
-            raise RunError(f"{path.parent}: damaged result ({error})") from None
-    return found
+    paths = sorted(directory.glob("*/result.json"))
+    return {path.parent.name: list(_document(path)["tables"]) for path in paths}
+
+
+def read_summary(directory: Path, tool: str) -> str:
+    """What a tool said in a line. Raises RunError."""
+    return str(_document(directory / tool / "result.json")["summary"])
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not {"summary", "tables"} <= document.keys():
+            raise ValueError("keys are missing")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path.parent}: damaged result ({error})") from None
+    return document
 
 
 def read_table(directory: Path, tool: str, name: str) -> pa.Table:

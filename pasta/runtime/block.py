@@ -29,8 +29,6 @@ from pasta.runtime.injection import (
 )
 from pasta.runtime.session import Session
 
-_CLOSING_SECONDS = 2.0
-
 
 @dataclass(frozen=True)
 class Request:
@@ -99,9 +97,12 @@ class Reader:
     def end(self, position: int) -> Path:
         """Directory of the run of the block that ended there. Raises RunError."""
         self._send({"end": position})
-        answer = self._answers.readline()
-        if not answer:
-            raise RunError(f"the reader of blocks ended (see {self._log})")
+        try:
+            answer = self._answers.readline()
+        except OSError:
+            answer = b""
+        if not answer.endswith(b"\n"):
+            raise self._gone()
         told = json.loads(answer)
         if "problem" in told:
             raise RunError(f"the block's results could not be written: {told['problem']}")
@@ -111,18 +112,13 @@ class Reader:
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
-            raise RunError(f"the reader of blocks ended (see {self._log})") from None
+            raise self._gone() from None
 
-    def close(self, *, wait: bool = False) -> None:
-        """Lets it end; with `wait` until it has."""
-        try:
-            if wait:
-                self._socket.shutdown(socket.SHUT_WR)
-                self._socket.settimeout(_CLOSING_SECONDS)
-                while self._socket.recv(1 << 12):
-                    pass
-        except OSError:
-            pass
+    def _gone(self) -> RunError:
+        return RunError(f"the reader of blocks ended (see {self._log})")
+
+    def close(self) -> None:
+        """Lets it end."""
         self._answers.close()
         self._socket.close()
 
@@ -171,8 +167,8 @@ class Host:
         if os.getpid() != self.pid:
             return
         if self.reader is not None:
-            self.reader.close(wait=True)
-        elif self.session is not None:
+            self.reader.close()
+        if self.session is not None:
             self.session.remove()
 
     def forget_in_child(self) -> None:

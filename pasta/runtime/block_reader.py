@@ -42,6 +42,7 @@ _INTERVAL_SECONDS = 0.02
 _IDLE_SECONDS = 1.0
 #: Within which a thread finishes the record that it began before the end of the block.
 _UNFINISHED_SECONDS = 2.0
+_ENDING_SECONDS = 10.0
 
 
 class BlockCollector(Collector):
@@ -190,7 +191,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="pasta block reader")
     parser.add_argument("program", type=int, help="pid")
     parser.add_argument("socket", type=int, help="file descriptor")
-    parser.add_argument("--session", type=Path, help="to be removed at the end")
+    parser.add_argument("--session", type=Path, help="to be removed once the program is gone")
     arguments = parser.parse_args()
     # The program may block it, and children inherit that: no time limit would ever end.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
@@ -209,11 +210,20 @@ def main() -> int:
                 server.serve(request)
     except OSError as error:  # the program ended while it waited
         print(f"reader of blocks: {error}", file=sys.stderr)
-    finally:
+    connection.close()
+    if _ended(program):
         server.discard()
         if arguments.session is not None:
             Session(arguments.session, {}).remove()
     return 0
+
+
+def _ended(program: ProcessIdentity) -> bool:
+    """Whether it is gone, or soon; else it has only let go of this reader."""
+    until = time.monotonic() + _ENDING_SECONDS
+    while program.lives() and time.monotonic() < until:
+        time.sleep(_INTERVAL_SECONDS)
+    return not program.lives()
 
 
 if __name__ == "__main__":
