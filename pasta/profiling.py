@@ -86,11 +86,11 @@ class profile:
 
     def _begin(self, undo: ExitStack) -> Run:
         """Begins the block; `undo` ends it again."""
+        from pasta import annotate
         from pasta.runtime.block import Request, this_process
 
         torch = _torch_of(self._tools, self._config)
         self._host = host = this_process()
-        _annotations_of(host)
         if not host.preloaded:
             _refuse_tools_of_gpus(self._tools)
         ring = host.ring()
@@ -101,18 +101,22 @@ class profile:
         position = host.library.begin(ctypes.byref(was_on))
         undo.callback(self._stop, was_on)
         began = time.monotonic_ns()
-        if follow is not None:
-            end, missed = follow()
-            undo.callback(end)
-            if missed:
-                _warn(f"not followed: {missed}")
-        request = Request(
-            str(ring), position, began, asdict(self._config), str(staging),
-            None if place is None else str(place), alone=not host.preloaded,
-        )  # fmt: skip
         try:
-            reader.begin(request)
-        except RunError:
+            if not host.preloaded:
+                annotate.follow(host.library.process)
+                undo.callback(annotate.follow, None)
+            if follow is not None:
+                end, missed = follow()
+                undo.callback(end)
+                if missed:
+                    _warn(f"not followed: {missed}")
+            reader.begin(
+                Request(
+                    str(ring), position, began, asdict(self._config), str(staging),
+                    None if place is None else str(place), alone=not host.preloaded,
+                )
+            )  # fmt: skip
+        except BaseException:
             host.drop_reader()
             raise
         return self._run
@@ -261,7 +265,7 @@ def _listed(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
 
 
 def _torch_is_there() -> bool:
-    return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
+    return importlib.util.find_spec("torch") is not None
 
 
 def _torch_of(tools: Sequence[Tool], config: Config) -> ModuleType | None:
@@ -312,14 +316,6 @@ def _warn_of_gpus() -> None:
 
 
 # ---- the process -------------------------------------------------------------------------------
-
-
-def _annotations_of(host: Host) -> None:
-    """Annotations go to the library that was opened for blocks."""
-    from pasta import annotate
-
-    if not host.preloaded and annotate._library() is None:
-        annotate._library.cache_clear()
 
 
 def _remove(directory: Path, owner: int) -> None:

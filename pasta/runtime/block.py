@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import json
 import os
 import socket
@@ -28,6 +29,8 @@ from pasta.runtime.injection import (
     unprofiled_environment,
 )
 from pasta.runtime.session import Session
+
+_STREAMS = 3
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Reader:
     """
 
     def __init__(self, log: Path, session: Session | None) -> None:
-        self._socket, theirs = socket.socketpair()
+        self._socket, theirs = map(_apart, socket.socketpair())
         remove = [] if session is None else ["--session", str(session.directory)]
         number = str(theirs.fileno())
         command = [*own_python("pasta.runtime.block_reader"), str(os.getpid()), number, *remove]
@@ -121,6 +124,12 @@ class Reader:
         """Lets it end."""
         self._answers.close()
         self._socket.close()
+
+
+def _apart(connection: socket.socket) -> socket.socket:
+    """The same with a number that is no standard stream's, in a program that has closed those."""
+    with connection:
+        return socket.socket(fileno=fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, _STREAMS))
 
 
 class Host:
@@ -214,10 +223,3 @@ def this_process() -> Host:
         _host = Host()
         os.register_at_fork(after_in_child=_host.forget_in_child)
     return _host
-
-
-def opened_late() -> ctypes.PyDLL | None:
-    """libpasta, where this process has opened it for its blocks."""
-    if _host is None or _host.preloaded or _host.pid != os.getpid():
-        return None
-    return _host.library.process

@@ -125,7 +125,11 @@ class _Server:
             directory = self._guarded(lambda: self._finish(request["end"]))
             told = {"problem": self.problem} if directory is None else {"directory": directory}
             self._close()
-            self.answer(told)
+            try:
+                self.answer(told)
+            except OSError:  # interrupted, the program has given the block up
+                shutil.rmtree(self.temporary[-1], ignore_errors=True)
+                raise
 
     def follow(self) -> None:
         if self.block is not None and not self.problem:
@@ -145,8 +149,7 @@ class _Server:
         return None
 
     def _begin(self, request: Request) -> None:
-        if request.place is None:
-            self.temporary = [each for each in self.temporary if each.exists()]
+        self.temporary = [each for each in self.temporary if each.exists()]
         self.temporary.append(Path(request.staging))
         self.block = BlockCollector(request, self.known)
 

@@ -170,7 +170,7 @@ class Collector:
 
     def _make_room(self, position: int) -> None:
         free = self.ring.releasable(position) - self.ring.released
-        if free >= _HELD * self.ring.segment_slots:
+        if free >= min(_HELD, self.ring.max_segments // 4) * self.ring.segment_slots:
             self._flush()
             self.ring.release(position)
 

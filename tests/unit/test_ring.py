@@ -250,6 +250,22 @@ def test_spilled_segments_read_as_the_ring(producer: Path, script: list[Step]) -
     assert stretch.torn == model.torn
 
 
+def test_what_the_reader_of_a_block_needs_stays(producer: Path) -> None:
+    script = [Publish(KINDS[0], 1, 5 * SLOTS)]
+    with published(producer, script) as (ring, _):
+        tail = lib.pasta_tail(ring)
+        ring.reader = 2 * SLOTS + 7 + 1
+        assert lib.pasta_releasable(ring, SLOTS) == SLOTS
+        assert lib.pasta_releasable(ring, tail) == 2 * SLOTS + 7
+        lib.pasta_release(ring, tail)
+        assert ring.released == 2 * SLOTS
+        assert lib.pasta_segment_memory(ring, 1) == ffi.NULL
+        assert lib.pasta_segment_memory(ring, 2) != ffi.NULL
+        ring.reader = 0
+        lib.pasta_release(ring, tail)
+        assert ring.released == tail // SLOTS * SLOTS
+
+
 @EXAMPLES
 @given(texts=st.lists(st.binary(max_size=300) | st.text(max_size=5).map(str.encode), max_size=40))
 def test_strings(producer: Path, texts: list[bytes]) -> None:
