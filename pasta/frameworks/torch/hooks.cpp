@@ -643,7 +643,8 @@ std::atomic<bool> follows_memory; // in a block
 bool is_followed() { return follows_memory.load(std::memory_order_relaxed) && is_mine() && pasta->is_on(); }
 
 void tell_memory(pasta_event_kind kind, void *address, uint64_t bytes, uint64_t allocated, uint64_t reserved, int16_t device) {
-    auto *e = begin<pasta_tensor_memory>(thread_id(), kind, device);
+    const Thread *known = current;
+    auto *e = begin<pasta_tensor_memory>(known && known->epoch == options.epoch ? known->id : thread_id(), kind, device);
     if (!e) return;
     e->address = reinterpret_cast<uint64_t>(address);
     e->bytes = bytes;
