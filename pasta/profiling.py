@@ -97,8 +97,8 @@ class profile:
         reader = host.started_reader(ring)
         follow = _hooks(torch, host, self._config, self._tools) if torch else None
         self._run, staging, place = self._places()
-        was_on = ctypes.c_int()
-        position = host.library.begin(ctypes.byref(was_on))
+        was_on, number = ctypes.c_int(), ctypes.c_uint32()
+        position = host.library.begin(ctypes.byref(was_on), ctypes.byref(number))
         undo.callback(self._stop, was_on)
         began = time.monotonic_ns()
         try:
@@ -112,7 +112,7 @@ class profile:
                     _warn(f"not followed: {missed}")
             reader.begin(
                 Request(
-                    str(ring), position, began, asdict(self._config), str(staging),
+                    str(ring), number.value, position, began, asdict(self._config), str(staging),
                     None if place is None else str(place), alone=not host.preloaded,
                 )
             )  # fmt: skip
@@ -161,13 +161,14 @@ class profile:
             if error is None:
                 raise
             _warn(str(problem))  # what the program raised comes first
+            return
         finally:
             _active.release()
         if not host.preloaded:
             _warn_of_gpus()
         for tool, why in run.failures.items():
             _warn(f"tool {tool} was disabled: {why}")
-        for text in run.manifest.get("warnings", ()) if run._pending is None else ():
+        for text in run.manifest["warnings"]:
             _warn(text)
 
     def _collected(self) -> Path:

@@ -38,6 +38,7 @@ class Request:
     """A block that began, as its reader is told."""
 
     ring: str
+    number: int  # of the block
     position: int
     time: int  # CLOCK_MONOTONIC, ns
     config: dict[str, Any]
@@ -57,7 +58,9 @@ class Library:
 
         self.process = process
         self.ring = function("ring", ctypes.c_char_p)
-        self.begin = function("begin", ctypes.c_uint64, ctypes.POINTER(ctypes.c_int))
+        self.begin = function(
+            "begin", ctypes.c_uint64, *map(ctypes.POINTER, (ctypes.c_int, ctypes.c_uint32))
+        )
         self.end = function("end", ctypes.c_uint64, ctypes.c_int)
         self.forget = function("forget", None)
 

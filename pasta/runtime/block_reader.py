@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasta.config import Config
-from pasta.errors import PastaError
+from pasta.errors import PastaError, RunError
 from pasta.run.inventory import Inventory
 from pasta.runtime.block import Request
 from pasta.runtime.collector import Collector
@@ -70,15 +70,21 @@ class BlockCollector(Collector):
         ring.torn = 0
         self.pipeline = self._pipeline()
 
-    def follow(self, end: int | None = None, *, final: bool = False) -> None:
-        """Takes what is published, up to the position `end`."""
+    def follow(self) -> None:
+        """Takes what is published while the block goes on."""
+        tail = self.ring.tail
+        if not self.ring.ends:  # asked after the tail: it is in the block then
+            self._take(tail)
+
+    def _take(self, end: int, *, final: bool = False) -> None:
         for batch, after in self.ring.batches(self.position, end, final=final):
             self._feed(self.pipeline, batch)
             self.position = after
             self._give_back()
 
     def _give_back(self) -> None:
-        self.ring.set_reader(self.position)
+        if not self.ring.move_reader(self.request.number, self.position):
+            raise RunError("the block was given up")
         if self.request.alone:
             self.ring.set_processed(self.position)
             self.ring.release(self.position)
@@ -89,11 +95,11 @@ class BlockCollector(Collector):
     def finish(self, end: int) -> Path:
         """Writes the run of the block that ended there; its directory."""
         until = time.monotonic() + _UNFINISHED_SECONDS
-        self.follow(end)
+        self._take(end)
         while self.position < end and time.monotonic() < until:
             time.sleep(_INTERVAL_SECONDS / 10)
-            self.follow(end)
-        self.follow(end, final=True)
+            self._take(end)
+        self._take(end, final=True)
         self._flush()
         run = self.write(self.pipeline, Ended("block"))
         if self.request.place is not None:
@@ -103,7 +109,7 @@ class BlockCollector(Collector):
 
     def close(self) -> None:
         """Keeps nothing in the ring any more."""
-        self.ring.set_reader(None)
+        self.ring.move_reader(self.request.number, None)
         self.ring.close()
 
 

@@ -137,9 +137,20 @@ void pasta_gather(const pasta_stretch *s, uint64_t base, void **outputs) {
     }
 }
 
+#define READER_POSITION ((UINT64_C(1) << 48) - 1)
+
 uint64_t pasta_releasable(pasta_ring *r, uint64_t position) {
-    uint64_t reader = __atomic_load_n(&r->reader, __ATOMIC_SEQ_CST);
+    uint64_t reader = __atomic_load_n(&r->reader, __ATOMIC_SEQ_CST) & READER_POSITION;
     return reader && reader - 1 < position ? reader - 1 : position;
+}
+
+int pasta_move_reader(pasta_ring *r, uint32_t block, uint64_t position) {
+    uint64_t before = __atomic_load_n(&r->reader, __ATOMIC_ACQUIRE);
+    uint64_t after = position == UINT64_MAX ? 0 : (uint64_t)block << 48 | (position + 1);
+    do
+        if (!before || before >> 48 != block) return 0;
+    while (!__atomic_compare_exchange_n(&r->reader, &before, after, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    return 1;
 }
 
 void pasta_release(pasta_ring *r, uint64_t position) {

@@ -34,6 +34,9 @@ void pasta_gather(const pasta_stretch *stretch, uint64_t base, void **outputs);
 
 /* `position`, or the lower one that the reader of a block has come to. */
 uint64_t pasta_releasable(pasta_ring *ring, uint64_t position);
+/* The reader of a block needs nothing before `position` any more; all ones: nothing at all.  0 where it is
+ * not that block's turn any more. */
+int pasta_move_reader(pasta_ring *ring, uint32_t block, uint64_t position);
 /* Gives the memory of all segments that end at or before that back to the producers. */
 void pasta_release(pasta_ring *ring, uint64_t position);
 /* Memory of a logical segment or NULL. */

@@ -45,21 +45,26 @@ def plain(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[
     temporary = tmp_path / "temporary"
     temporary.mkdir()
 
-    def run(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {**base_environment(), "TMPDIR": str(temporary)}
-        return subprocess.run(
-            [sys.executable, path, *arguments], env=environment, capture_output=True, text=True,
-            timeout=100, cwd=tmp_path, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+    pids: list[int] = []
 
-    before = sessions()
+    def run(path: Path) -> subprocess.CompletedProcess[str]:
+        process = subprocess.Popen(
+            [sys.executable, path], env={**base_environment(), "TMPDIR": str(temporary)}, text=True,
+            cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        pids.append(process.pid)
+        with process:
+            output = process.communicate(timeout=100)
+        return subprocess.CompletedProcess(process.args, process.returncode, *output)
+
+    def sessions() -> list[Path]:
+        return [
+            found for pid in pids for found in Path("/dev/shm").glob(f"pasta-{os.getuid()}-{pid}-*")
+        ]
+
     yield run
     wait_until(lambda: not list(temporary.glob("pasta-*")), "temporary directories are removed")
-    wait_until(lambda: sessions() <= before, "sessions are removed")
-
-
-def sessions() -> set[Path]:
-    return set(Path("/dev/shm").glob(f"pasta-{os.getuid()}-*"))
+    wait_until(lambda: not sessions(), "sessions are removed")
 
 
 def said(done: Any) -> list[Any]:

@@ -254,7 +254,10 @@ def test_what_the_reader_of_a_block_needs_stays(producer: Path) -> None:
     script = [Publish(KINDS[0], 1, 5 * SLOTS)]
     with published(producer, script) as (ring, _):
         tail = lib.pasta_tail(ring)
-        ring.reader = 2 * SLOTS + 7 + 1
+        ring.reader = 9 << 48 | 1
+        assert not lib.pasta_move_reader(ring, 8, SLOTS)
+        assert lib.pasta_releasable(ring, tail) == 0
+        assert lib.pasta_move_reader(ring, 9, 2 * SLOTS + 7)
         assert lib.pasta_releasable(ring, SLOTS) == SLOTS
         assert lib.pasta_releasable(ring, tail) == 2 * SLOTS + 7
         lib.pasta_release(ring, tail)
@@ -262,7 +265,8 @@ def test_what_the_reader_of_a_block_needs_stays(producer: Path) -> None:
         segments = [lib.pasta_segment_memory(ring, number) for number in (1, 2)]
         held = [any(ffi.buffer(each, ring.segment_bytes)[:]) for each in segments]
         assert held == [False, True]
-        ring.reader = 0
+        assert lib.pasta_move_reader(ring, 9, 2**64 - 1)
+        assert not lib.pasta_move_reader(ring, 9, tail)
         lib.pasta_release(ring, tail)
         assert ring.released == tail // SLOTS * SLOTS
 
