@@ -4,12 +4,14 @@ Compared are a program alone, under torch.profiler (within its context, without 
 its end), under PASTA with `-c torch`, without and with Python frames, and stopped by
 `pasta.stop()`.
 Each is a process that takes the best of five rounds; processes are interleaved, and the median of
-their ratios counts. Needs PyTorch; the first run builds PASTA's hooks.
+their ratios counts. A process of its own measures blocks of `pasta.profile`. Needs PyTorch; the
+first run builds PASTA's hooks.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 import tempfile
@@ -41,6 +43,34 @@ else:
         pasta.stop()
     print(min(round() for _ in range(5)))
 """
+_BLOCKS = """
+import json, statistics, time, torch, pasta
+torch.set_num_threads(1)
+a, b = torch.ones(1), torch.ones(1)
+def round():
+    begin = time.perf_counter()
+    for _ in range(20_000):
+        torch.add(a, b)
+    return (time.perf_counter() - begin) * 5e4
+def best():
+    return min(round() for _ in range(25))
+best()
+alone, enter, leave = best(), [], []
+for _ in range(20):
+    begin = time.perf_counter()
+    with pasta.profile("operators", "tensors"):
+        entered = time.perf_counter()
+        torch.add(a, b)
+        ended = time.perf_counter()
+    enter.append(entered - begin)
+    leave.append(time.perf_counter() - ended)
+with pasta.profile("operators", "tensors"):
+    inside = best()
+print(json.dumps({
+    "inside": inside / alone, "after": best() / alone, "first": enter[0] + leave[0],
+    "enter": statistics.median(enter), "leave": statistics.median(leave),
+}))
+"""
 _WAYS: dict[str, tuple[str, ...] | None] = {
     "alone": None,
     "profiler": None,
@@ -66,6 +96,18 @@ def _nanoseconds(way: str, program: Path, directory: Path) -> float:
     return float(done.stdout)
 
 
+def _blocks(directory: Path) -> dict[str, float]:
+    """What a block slows an operator, in it and after it, and seconds to enter and leave one."""
+    program = directory / "blocks.py"
+    program.write_text(_BLOCKS)
+    done = subprocess.run(
+        [sys.executable, program],
+        env=environment(), stdout=subprocess.PIPE, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
 def measure() -> list[Figure]:
     """The figures of this module; none where there is no PyTorch."""
     if importlib.util.find_spec("torch") is None:
@@ -76,6 +118,7 @@ def measure() -> list[Figure]:
         program = directory / "add.py"
         program.write_text(_PROGRAM)
         _nanoseconds("with frames", program, directory)  # builds the hooks
+        blocks = _blocks(directory)
         rounds = [
             {way: _nanoseconds(way, program, directory) for way in _WAYS} for _ in range(_PAIRS)
         ]
@@ -96,4 +139,9 @@ def measure() -> list[Figure]:
             "operators: with frames", ratio("with frames", "profiler"), "x torch.profiler", most=2
         ),
         Figure("operators: stopped", ratio("stopped", "alone"), "x alone", most=1.02),
+        Figure("operators: in a block", blocks["inside"], "x alone", most=2.5),
+        Figure("operators: after a block", blocks["after"], "x alone", most=1.05),
+        Figure("operators: first block, enter and leave", blocks["first"], "s"),
+        Figure("operators: block, enter", 1e3 * blocks["enter"], "ms", most=50),
+        Figure("operators: block, leave", 1e3 * blocks["leave"], "ms", most=200),
     ]

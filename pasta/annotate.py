@@ -9,7 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+if TYPE_CHECKING:
+    import ctypes
 
 __all__ = ["is_active", "mark", "pop", "push", "range", "start", "step", "stop"]
 
@@ -18,13 +21,13 @@ R = TypeVar("R")
 
 
 class _Library:
-    """The functions of the preloaded libpasta; they exist in this process before Python does."""
+    """The functions of libpasta, in this process or in what was opened of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, opened: ctypes.PyDLL | None = None) -> None:
         import ctypes
 
         # PyDLL: the calls are short and never wait, so they keep the interpreter lock
-        process = ctypes.PyDLL(None)
+        process = opened or ctypes.PyDLL(None)
 
         def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
             found = getattr(process, f"pasta_api_{name}")
@@ -43,11 +46,26 @@ class _Library:
 
 
 @functools.cache
-def _library() -> _Library | None:
+def _preloaded() -> _Library | None:
+    """Of the preloaded libpasta, which exists in this process before Python does."""
     try:
         return _Library()
-    except AttributeError:  # no such symbol: not preloaded
+    except AttributeError:  # no such symbol
         return None
+
+
+#: Within a block that is profiled without pasta-preload.
+_of_block: _Library | None = None
+
+
+def _library() -> _Library | None:
+    return _of_block or _preloaded()
+
+
+def follow(opened: ctypes.PyDLL | None) -> None:
+    """Annotations go to this libpasta from now on; None: to the preloaded one, if any."""
+    global _of_block
+    _of_block = None if opened is None else _Library(opened)
 
 
 def _bytes(name: str) -> bytes:

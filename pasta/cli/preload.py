@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pasta
@@ -18,6 +17,7 @@ from pasta import paths
 from pasta.config import Config
 from pasta.errors import ConfigError, PastaError
 from pasta.runtime.executable import CannotRun, find_executable
+from pasta.runtime.injection import asked_of_torch
 from pasta.runtime.launcher import Launcher, Outcome
 from pasta.runtime.session import Session
 
@@ -120,7 +120,7 @@ def _absolute(tool: str) -> str:
 
 def _checked(config: Config) -> list[Tool]:
     from pasta.plugins import load_tools
-    from pasta.run.naming import check_template
+    from pasta.run.naming import check_output, check_template
 
     check_template(config.out)
     tools = load_tools(config.tools, config.tool_options, config.tool_paths)
@@ -137,18 +137,8 @@ def _checked(config: Config) -> list[Tool]:
         from pasta.probes.windows import shim_settings
 
         shim_settings(config)
-    _check_output(config)
+    check_output(config.out, force=config.force)
     return tools
-
-
-def _asked_of_torch(tools: list[Tool]) -> dict[str, bool]:
-    """What of PyTorch some tool wants to be told."""
-    tensors = any(tool.asks_for_tensors for tool in tools)
-    operators = tensors or any(
-        tool.needs_operators or "on_operators" in tool.handlers() for tool in tools
-    )
-    allocations = any(tool.needs_allocations or "on_tensors" in tool.handlers() for tool in tools)
-    return {"operators": operators, "tensors": tensors, "allocations": allocations}
 
 
 def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None:
@@ -161,37 +151,6 @@ def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None
     except BaseException:
         session.remove()
         raise
-
-
-def _check_output(config: Config) -> None:
-    path = Path(config.out)
-    fixed = Path(*_before_placeholder(path.parts))
-    parent = fixed.absolute()
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir():
-        raise ConfigError(f"{config.out}: {parent} is not a directory")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"{config.out}: no permission to write in {parent}",
-            remedy="name another place with -o DIR",
-        )
-    if "%" not in config.out and path.exists() and (not path.is_dir() or any(path.iterdir())):
-        from pasta.run.directory import is_run
-
-        if not config.force:
-            raise ConfigError(f"{path} exists", remedy="replace it with -f, or use -o DIR-%p")
-        if not is_run(path):
-            raise ConfigError(f"{path} is not a run directory, so -f does not replace it")
-
-
-def _before_placeholder(parts: tuple[str, ...]) -> list[str]:
-    fixed = []
-    for part in parts[:-1]:
-        if "%" in part:
-            break
-        fixed.append(part)
-    return fixed
 
 
 def _report(outcomes: list[Outcome], verbosity: int) -> None:
@@ -236,7 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
         executable = find_executable(command[0])
         if executable.obstacle:
             say(f"{executable.obstacle}: it runs unprofiled")
-        session = Session.create(config, command, verbosity, torch=_asked_of_torch(tools))
+        session = Session.create(config, command, verbosity, torch=asked_of_torch(tools))
         _prepare_probes(session, config, tools)
     except CannotRun as error:
         say(str(error))

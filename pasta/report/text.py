@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -24,9 +25,14 @@ WIDTH = 118
 def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableType]:
     """Parts of the report; `rows` overrides how many rows of each table are shown."""
     manifest = run.manifest()
-    yield from _heading(run, manifest)
+    yield from heading(run, manifest)
     for result in read_results(run.results):
         yield from _tool(run, result, rows)
+    yield from notes(manifest)
+
+
+def notes(manifest: dict[str, Any]) -> Iterator[Text]:
+    """What went wrong, and what a user would otherwise wonder at."""
     for name, failure in manifest.get("failures", {}).items():
         yield Text(
             f"tool {name} was disabled: {failure['reason']} (in {failure['where']}; "
@@ -37,7 +43,8 @@ def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableTyp
         yield Text(f"note: {warning}", style="yellow")
 
 
-def _heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
+def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
+    """What ran, where and how it ended."""
     if not manifest:
         yield Text(f"{run.path}: unfinished run; what follows is what was written", style="yellow")
         return
@@ -68,10 +75,16 @@ def print_report(run: RunDirectory, console: Console, rows: int | None = None) -
         console.print(part)
 
 
+def text_report(run: RunDirectory) -> str:
+    """The report as plain text of a fixed width."""
+    text = io.StringIO()
+    print_report(run, Console(file=text, width=WIDTH, color_system=None, emoji=False))
+    return text.getvalue()
+
+
 def write_text_report(run: RunDirectory) -> Path:
-    """Writes report.txt, plain text of a fixed width, and returns its path."""
-    with run.report.open("w", encoding="utf-8") as file:
-        print_report(run, Console(file=file, width=WIDTH, color_system=None, emoji=False))
+    """Writes report.txt and returns its path."""
+    run.report.write_text(text_report(run), encoding="utf-8")
     return run.report
 
 

@@ -27,6 +27,10 @@ class Inventory:
             if len(records):
                 self.counts[kind] = self.counts.get(kind, 0) + len(records)
                 self.last_time = max(self.last_time, int(records["time"][-1]))
+        self.learn(batch)
+
+    def learn(self, batch: Batch) -> None:
+        """What a batch says of the process, without counting its events."""
         for record in batch["process_start"]:
             self._add_process(record)
         self.modules.update(batch["module_load"]["hash"].tolist())

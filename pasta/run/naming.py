@@ -40,6 +40,39 @@ def check_template(template: str) -> None:
     expand(template, program="", pid=0, started=0, environment={})
 
 
+def check_output(template: str, *, force: bool) -> None:
+    """Raises ConfigError where run directories cannot be written there, or there is one that
+    `force` does not allow to replace."""
+    path = Path(template)
+    fixed = Path(*_before_placeholder(path.parts))
+    parent = fixed.absolute()
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise ConfigError(f"{template}: {parent} is not a directory")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{template}: no permission to write in {parent}",
+            remedy="name another place with -o DIR",
+        )
+    if "%" not in template and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        from pasta.run.directory import is_run
+
+        if not force:
+            raise ConfigError(f"{path} exists", remedy="replace it with -f, or use -o DIR-%p")
+        if not is_run(path):
+            raise ConfigError(f"{path} is not a run directory, so -f does not replace it")
+
+
+def _before_placeholder(parts: tuple[str, ...]) -> list[str]:
+    fixed = []
+    for part in parts[:-1]:
+        if "%" in part:
+            break
+        fixed.append(part)
+    return fixed
+
+
 def expand(
     template: str, *, program: str, pid: int, started: int, environment: Mapping[str, str]
 ) -> Path:

@@ -74,6 +74,36 @@ def read_results(directory: Path) -> Iterator[StoredResult]:
             raise RunError(f"{path.parent}: damaged result ({error})") from None
 
 
+def stored_tables(directory: Path) -> dict[str, list[str]]:
+    """Names of the tables of each tool, its main one first. Raises RunError."""
+    paths = sorted(directory.glob("*/result.json"))
+    return {path.parent.name: list(_document(path)["tables"]) for path in paths}
+
+
+def read_summary(directory: Path, tool: str) -> str:
+    """What a tool said in a line. Raises RunError."""
+    return str(_document(directory / tool / "result.json")["summary"])
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not {"summary", "tables"} <= document.keys():
+            raise ValueError("keys are missing")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path.parent}: damaged result ({error})") from None
+    return document
+
+
+def read_table(directory: Path, tool: str, name: str) -> pa.Table:
+    """A stored table, with units and labels in the metadata of its fields. Raises RunError."""
+    path = directory / tool / f"{name}.parquet"
+    try:
+        return pq.ParquetFile(path).read()
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+
+
 def _to_arrow(table: Table) -> pa.Table:
     stored = table.to_arrow()
     layout = {"shown": table.shown, "hidden": sorted(table.hidden)}

@@ -42,6 +42,7 @@ from pasta.runtime.staging import final_directory, staging_directory
 from pasta.runtime.trace import TraceReader
 
 if TYPE_CHECKING:
+    from pasta.config import Config
     from pasta.processors.batch import Batch
 
 _INTERVAL_SECONDS = 0.02
@@ -73,15 +74,25 @@ def time_limit(milliseconds: int) -> Iterator[None]:
 
 
 class Collector:
-    """Follows a ring to its end and writes the run."""
+    """Follows a ring to its end and writes the run.
 
-    def __init__(self, session: Session, ring: Ring) -> None:
+    `config` and `staging` are those of the session where they are not given.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        ring: Ring,
+        config: Config | None = None,
+        staging: Path | None = None,
+    ) -> None:
         self.session = session
-        self.config = session.config
+        self.config = config or session.config
         self.ring = ring
+        self.dropped_before: dict[str, int] = {}
         self.strings = Strings(ring.string)
         self.inventory = Inventory(self.strings)
-        self.run = RunDirectory.create(staging_directory(session, ring))
+        self.run = RunDirectory.create(staging or staging_directory(session, ring))
         self.recorder = Recorder(self.run.events, self.strings) if self.config.events else None
         self.context = make_context(ring, self.strings, self._recorded)
         self.context.images = self._image
@@ -158,7 +169,8 @@ class Collector:
         return position
 
     def _make_room(self, position: int) -> None:
-        if self.ring.held >= _HELD:
+        free = self.ring.releasable(position) - self.ring.released
+        if free >= min(_HELD, self.ring.max_segments // 4) * self.ring.segment_slots:
             self._flush()
             self.ring.release(position)
 
@@ -248,7 +260,7 @@ class Collector:
             self.session.log(f"tool {failure.tool} failed in {failure.where}:\n{failure.traceback}")
 
     def manifest(self, pipeline: Pipeline, ended: Ended) -> dict[str, Any]:
-        inventory, ring = self.inventory, self.ring
+        inventory, ring, run = self.inventory, self.ring, self.context.run
         process = inventory.process
         environment = process.get("environment", {})
         return {
@@ -263,8 +275,8 @@ class Collector:
             "parent": ring.parent,
             "rank": rank_of({**os.environ, **environment}),
             "environment": environment,
-            "start": {"realtime_ns": ring.start_realtime, "monotonic_ns": ring.start_time},
-            "observed_ns": max(0, inventory.last_time - ring.start_time),
+            "start": {"realtime_ns": run.start_realtime, "monotonic_ns": run.start_time},
+            "observed_ns": max(0, inventory.last_time - run.start_time),
             "ended": {"text": str(ended), **asdict(ended)},
             "consumer": {0: "afterwards", 1: "embedded", 2: "collector"}.get(ring.consumer),
             "sources": inventory.sources,
@@ -281,7 +293,7 @@ class Collector:
             },
             "events": dict(sorted(inventory.counts.items())),
             "recorded": self.recorder.counts if self.recorder else {},
-            "dropped": ring.dropped(),
+            "dropped": self.dropped(),
             "torn_slots": ring.torn,
             "accesses": {
                 "chunks": self.trace.taken if self.trace else 0,
@@ -295,7 +307,7 @@ class Collector:
     def write(self, pipeline: Pipeline, ended: Ended) -> RunDirectory:
         """Writes everything and moves the run to its place."""
         self.write_results(pipeline)
-        self.warnings.extend(_advice(pipeline, self.ring, self.trace))
+        self.warnings.extend(_advice(pipeline, self.ring, self.dropped(), self.trace))
         self.run.write_manifest(self.manifest(pipeline, ended))
         shutil.rmtree(self.run.path / "spill", ignore_errors=True)
         self._copy_log()
@@ -304,6 +316,14 @@ class Collector:
 
         write_text_report(self.run)
         return self.run
+
+    def dropped(self) -> dict[str, int]:
+        """Events lost at the cap of the ring while this collector followed it, by kind."""
+        counts = {
+            kind: count - self.dropped_before.get(kind, 0)
+            for kind, count in self.ring.dropped().items()
+        }
+        return {kind: count for kind, count in counts.items() if count}
 
     def _image(self, hash: int) -> Path | None:
         """A module's image, where it was kept."""
@@ -327,14 +347,15 @@ class Collector:
             shutil.copyfile(log, self.run.path / "log.txt")
 
 
-def _advice(pipeline: Pipeline, ring: Ring, trace: TraceReader | None) -> Iterator[str]:
+def _advice(
+    pipeline: Pipeline, ring: Ring, dropped: dict[str, int], trace: TraceReader | None
+) -> Iterator[str]:
     """Lines about what the user would otherwise wonder at."""
     selection = pipeline.selection
     if selection.matched_nothing:
         names = sorted(pipeline.context.demangled(selection.launched))
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         yield f"the filter selected none of {selection.seen:,} launches; launched were: {shown}"
-    dropped = ring.dropped()
     if dropped:
         yield (
             f"{sum(dropped.values()):,} events were lost because the event ring was full: "

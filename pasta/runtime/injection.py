@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pasta import paths
 from pasta.errors import MissingDependency
 from pasta.run.naming import RANK_VARIABLES, variables_of
 from pasta.runtime.session import Session
+
+if TYPE_CHECKING:
+    from pasta.config import Config
+    from pasta.tool import Tool
 
 #: Vendors' own ways to load a tool when their runtime starts; all of them find libpasta, which
 #: LD_PRELOAD has loaded already.
@@ -26,11 +31,7 @@ def target_environment(
 
     PASTA_INJECT=preload or =vendor restricts the ways in (for tests and odd systems).
     """
-    if not paths.LIBPASTA.exists():
-        raise MissingDependency(
-            f"{paths.LIBPASTA} was not built", remedy="pip install --force-reinstall pasta-profiler"
-        )
-    library = str(paths.LIBPASTA)
+    library = str(libpasta())
     ways = environment.get("PASTA_INJECT", "both")
     target = dict(environment)
     if ways != "vendor":
@@ -39,13 +40,36 @@ def target_environment(
     if ways != "preload":
         for name in _INJECTIONS:
             target.setdefault(name, library)
-    target["PASTA_SHIM"] = "\n".join(
-        f"{key}={value}" for key, value in _shim_configuration(session, root).items()
-    )
+    target["PASTA_SHIM"] = shim_configuration(session, root)
     return target
 
 
-def _shim_configuration(session: Session, root: int) -> dict[str, object]:
+def libpasta() -> Path:
+    """The library that is preloaded. Raises MissingDependency."""
+    if not paths.LIBPASTA.exists():
+        raise MissingDependency(
+            f"{paths.LIBPASTA} was not built", remedy="pip install --force-reinstall pasta-profiler"
+        )
+    return paths.LIBPASTA
+
+
+def unprofiled_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process of PASTA's own that a profiled one starts."""
+    own = {name: value for name, value in environment.items() if name not in _INJECTIONS}
+    others = [each for each in own.pop("LD_PRELOAD", "").split(":") if each != str(paths.LIBPASTA)]
+    if any(others):
+        own["LD_PRELOAD"] = ":".join(others)
+    own["PASTA_SHIM"] = ""
+    return own
+
+
+def shim_configuration(session: Session, root: int, *, late: bool = False) -> str:
+    """What libpasta reads; `late`: the process opens it itself, once it runs."""
+    settings = {**_shim_settings(session, root), "late": int(late)}
+    return "\n".join(f"{key}={value}" for key, value in settings.items())
+
+
+def _shim_settings(session: Session, root: int) -> dict[str, object]:
     config = session.config
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     names = (*RANK_VARIABLES, *variables_of(config.out))
@@ -92,12 +116,22 @@ def _probe_settings(session: Session) -> dict[str, object]:
     return shim_settings(session.config)
 
 
+#: What follows PyTorch in the program.
+TORCH_HOOKS = paths.PACKAGE / "frameworks" / "torch" / "hooks.py"
+
+
 def _torch_settings(session: Session) -> dict[str, object]:
-    """What pasta/frameworks/torch/hooks.py is to follow; nothing where no tool asks."""
+    """What TORCH_HOOKS is to follow; nothing where no tool asks."""
     wanted, config = session.document.get("torch", {}), session.config
     if not any(wanted.values()) or not config.torch_follow:
         return {}
-    settings = {
+    settings = {**torch_settings(config, wanted), "quiet": session.document["verbosity"] < 0}
+    return {"torch_hooks": TORCH_HOOKS, "torch_settings": json.dumps(settings)}
+
+
+def torch_settings(config: Config, wanted: Mapping[str, bool]) -> dict[str, object]:
+    """Settings of TORCH_HOOKS, for what `asked_of_torch` says is wanted."""
+    return {
         **wanted,
         "stacks": config.torch_stacks,
         "frames": config.torch_frames,
@@ -105,10 +139,18 @@ def _torch_settings(session: Session) -> dict[str, object]:
         "kineto": config.torch_kineto,
         "include": str(paths.NATIVE / "include"),
         "cache": str(paths.cache("torch")),
-        "quiet": session.document["verbosity"] < 0,
     }
-    hooks = paths.PACKAGE / "frameworks" / "torch" / "hooks.py"
-    return {"torch_hooks": hooks, "torch_settings": json.dumps(settings)}
+
+
+def asked_of_torch(tools: Iterable[Tool]) -> dict[str, bool]:
+    """What of PyTorch some tool wants to be told."""
+    tools = list(tools)
+    tensors = any(tool.asks_for_tensors for tool in tools)
+    operators = tensors or any(
+        tool.needs_operators or "on_operators" in tool.handlers() for tool in tools
+    )
+    allocations = any(tool.needs_allocations or "on_tensors" in tool.handlers() for tool in tools)
+    return {"operators": operators, "tensors": tensors, "allocations": allocations}
 
 
 def own_python(module: str) -> list[str]:

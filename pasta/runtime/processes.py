@@ -101,6 +101,21 @@ def _started(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """One process, not another that is given its pid later."""
+
+    pid: int
+    started: int | None
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity:
+        return cls(pid, _started(pid))
+
+    def lives(self) -> bool:
+        return self.started is not None and _started(self.pid) == self.started
+
+
 def _last_pid() -> int:
     """The pid that was given out last; numbers start again from low ones at some time."""
     return int(Path("/proc/loadavg").read_text().split()[-1])

@@ -110,6 +110,18 @@ class Ring:
         self._ring.processed = position
         lib.pasta_beat(self._ring)
 
+    def releasable(self, position: int) -> int:
+        """How far `release` would go: the reader of a block may need what the consumer does not."""
+        return int(lib.pasta_releasable(self._ring, position))
+
+    def move_reader(self, block: int, position: int | None) -> bool:
+        """The reader of a block needs nothing before `position` any more; None: nothing at all.
+
+        False where the program has given that block up.
+        """
+        needed = 2**64 - 1 if position is None else position
+        return bool(lib.pasta_move_reader(self._ring, block, needed))
+
     def release(self, position: int) -> None:
         """Gives the memory of all whole segments before `position` back to the producers."""
         lib.pasta_release(self._ring, position)

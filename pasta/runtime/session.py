@@ -35,7 +35,9 @@ _SMALLEST = 8 << 20
 class Ended:
     """How a process ended, as its launcher saw it."""
 
-    how: str  # "exit", "signal", "exec" or "gone" (not our child: status unknown)
+    #: "exit", "signal", "exec", "gone" (not our child: status unknown), or "block": it goes on,
+    #: and what was profiled is a block of it.
+    how: str
     status: int | None = None  # exit status or signal number
 
     def __str__(self) -> str:
@@ -43,6 +45,8 @@ class Ended:
 
         if self.how == "signal" and self.status is not None:
             return f"ended by {signal.Signals(self.status).name}"
+        if self.how == "block":
+            return "a block of the program"
         if self.how == "exit":
             return f"exited with {self.status}"
         return "replaced itself (exec)" if self.how == "exec" else "ended"
@@ -123,7 +127,7 @@ class Session:
 
 def _terminal_width() -> int | None:
     """Columns of the terminal that stderr is; None where it is none."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         return None
     return shutil.get_terminal_size().columns
 

@@ -34,7 +34,7 @@ class Spill:
         if self.ring.held < max(_FILE_SEGMENTS, self.ring.max_segments // 4):
             return
         slots = self.ring.segment_slots
-        first, stop = self.ring.released // slots, processed // slots
+        first, stop = self.ring.released // slots, self.ring.releasable(processed) // slots
         while first < stop:
             last = min(first + _FILE_SEGMENTS, stop)
             self._write(first, last)

@@ -28,6 +28,9 @@ static uint32_t sources[SOURCES]; /* that were used: ids of their names */
 uint32_t pasta_generation(void) { return __atomic_load_n(&generation, __ATOMIC_RELAXED); }
 bool pasta_same_process(void) { return __atomic_load_n(fork_page, __ATOMIC_ACQUIRE) != 0; }
 
+/* Opened by the program itself (pasta.profile), for what its frameworks tell. */
+static bool is_late(void) { return pasta_config_u64("late", 0) != 0; }
+
 static void make_fork_page(void) {
     void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK) != 0) page = &fork_page_fallback;
@@ -59,7 +62,7 @@ static void in_child(void) {
 
 static void at_exit(void) {
     pasta_ring *r = pasta_ring_mine();
-    if (!r || !pasta_same_process()) return;
+    if (!r || !pasta_same_process() || is_late()) return;
     pasta_process_end *e = PASTA_BEGIN(process_end, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (e) {
         e->last_launch = r->launches;
@@ -213,7 +216,7 @@ __attribute__((constructor)) static void load(void) {
         make_fork_page();
         pthread_atfork(NULL, NULL, in_child);
         pasta_register_process(false);
-        if (pasta_wanted()) {
+        if (pasta_wanted() && !is_late()) {
             pasta_refacc_source_load();
             pasta_nvidia_source_load();
             pasta_annotate_source_load();

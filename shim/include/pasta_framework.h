@@ -9,7 +9,7 @@
 
 #include "pasta_abi.h"
 
-#define PASTA_FRAMEWORK_VERSION 3
+#define PASTA_FRAMEWORK_VERSION 4
 #define PASTA_FRAMEWORK_SYMBOL "pasta_framework_api"
 
 /* Sees a record of this process as it is published: one of a source's or an annotation's, no record of
@@ -41,6 +41,8 @@ typedef struct pasta_framework {
     /* Text of a string id, without a NUL, or NULL: as long as the process lives. */
     const char *(*interned)(uint32_t id, size_t *length);
     void (*say)(const char *format, ...) __attribute__((format(printf, 1, 2)));
+    /* Follows the allocators of torch, or not, where this library comes before theirs; what was before. */
+    bool (*follow_allocators)(bool follow);
 } pasta_framework;
 
 /* NULL for a version that this library does not have. */

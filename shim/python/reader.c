@@ -137,14 +137,31 @@ void pasta_gather(const pasta_stretch *s, uint64_t base, void **outputs) {
     }
 }
 
+#define READER_POSITION ((UINT64_C(1) << 48) - 1)
+
+uint64_t pasta_releasable(pasta_ring *r, uint64_t position) {
+    uint64_t reader = __atomic_load_n(&r->reader, __ATOMIC_SEQ_CST) & READER_POSITION;
+    return reader && reader - 1 < position ? reader - 1 : position;
+}
+
+int pasta_move_reader(pasta_ring *r, uint32_t block, uint64_t position) {
+    uint64_t before = __atomic_load_n(&r->reader, __ATOMIC_ACQUIRE);
+    uint64_t after = position == UINT64_MAX ? 0 : (uint64_t)block << 48 | (position + 1);
+    do
+        if (!before || before >> 48 != block) return 0;
+    while (!__atomic_compare_exchange_n(&r->reader, &before, after, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    return 1;
+}
+
 void pasta_release(pasta_ring *r, uint64_t position) {
-    uint64_t from = r->released / r->segment_slots, to = position / r->segment_slots;
-    for (uint64_t logical = from; logical < to; logical++) {
+    uint64_t from = r->released / r->segment_slots;
+    /* asked anew for each segment: a block may begin meanwhile */
+    for (uint64_t logical = from; logical < pasta_releasable(r, position) / r->segment_slots; logical++) {
         uint64_t entry = __atomic_load_n(&r->segment_map[logical % PASTA_MAX_SEGMENTS], __ATOMIC_ACQUIRE);
         uint8_t *memory = pasta_segment(r, logical);
         /* first the position, then the memory: who takes over after a crash between the two may
          * lose a segment of memory, never read one that is in use again */
-        __atomic_store_n(&r->released, (logical + 1) * r->segment_slots, __ATOMIC_RELEASE);
+        __atomic_store_n(&r->released, (logical + 1) * r->segment_slots, __ATOMIC_SEQ_CST);
         if (!memory) continue;
         /* payload bytes left behind must not look like a commit where a record will begin */
         memset(memory, 0, r->segment_bytes);

@@ -32,7 +32,12 @@ void pasta_scan(pasta_stretch *stretch);
  * becomes the record's position relative to `base`.  outputs[kind] may be NULL to leave it out. */
 void pasta_gather(const pasta_stretch *stretch, uint64_t base, void **outputs);
 
-/* Gives the memory of all segments that end at or before `position` back to the producers. */
+/* `position`, or the lower one that the reader of a block has come to. */
+uint64_t pasta_releasable(pasta_ring *ring, uint64_t position);
+/* The reader of a block needs nothing before `position` any more; all ones: nothing at all.  0 where it is
+ * not that block's turn any more. */
+int pasta_move_reader(pasta_ring *ring, uint32_t block, uint64_t position);
+/* Gives the memory of all segments that end at or before that back to the producers. */
 void pasta_release(pasta_ring *ring, uint64_t position);
 /* Memory of a logical segment or NULL. */
 uint8_t *pasta_segment_memory(pasta_ring *ring, uint64_t logical);

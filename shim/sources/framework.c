@@ -46,6 +46,7 @@ PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
         .tap = tap,
         .interned = pasta_interned,
         .say = pasta_say,
+        .follow_allocators = pasta_torch_memory_follow,
     };
     return version == PASTA_FRAMEWORK_VERSION && pasta_wanted() ? &api : NULL;
 }
@@ -139,7 +140,7 @@ static int on_audit(const char *event, void *arguments, void *data) {
 void pasta_framework_source_load(void) {
     const char *hooks = pasta_config("torch_hooks");
     if (!hooks || !*hooks || !find_python()) return;
-    pasta_torch_memory_load();
+    pasta_torch_memory_follow(true);
     pasta_torch_graphs_load();
     /* before the interpreter starts: then no Python code sees it */
     if (python.add_audit_hook(on_audit, NULL)) pasta_log("this Python takes no audit hook: torch is not followed");

@@ -5,7 +5,7 @@
 #include "../core/internal.h"
 
 uint32_t pasta_framework_stack(void); /* id of the Python stack of this thread's operator; 0: none */
-void pasta_torch_memory_load(void);   /* follows the allocators of torch from now on */
+bool pasta_torch_memory_follow(bool follow); /* the allocators of torch; returns what was before */
 void pasta_torch_graphs_load(void);   /* follows the graphs that torch captures from now on */
 
 /* Of torch_graphs.c, for hooks: how many captures are under way, and a look for their new nodes, by the

@@ -33,7 +33,7 @@ PASTA_EXPORT free_function pasta_torch_free_cpu __asm__(FREE);
 
 static bool followed;
 
-void pasta_torch_memory_load(void) { followed = true; }
+bool pasta_torch_memory_follow(bool follow) { return __atomic_exchange_n(&followed, follow, __ATOMIC_RELAXED); }
 
 static int16_t number_of(c10_device device) { return device.type == DEVICE_CPU ? PASTA_NO_DEVICE : device.index; }
 

@@ -250,6 +250,27 @@ def test_spilled_segments_read_as_the_ring(producer: Path, script: list[Step]) -
     assert stretch.torn == model.torn
 
 
+def test_what_the_reader_of_a_block_needs_stays(producer: Path) -> None:
+    script = [Publish(KINDS[0], 1, 5 * SLOTS)]
+    with published(producer, script) as (ring, _):
+        tail = lib.pasta_tail(ring)
+        ring.reader = 9 << 48 | 1
+        assert not lib.pasta_move_reader(ring, 8, SLOTS)
+        assert lib.pasta_releasable(ring, tail) == 0
+        assert lib.pasta_move_reader(ring, 9, 2 * SLOTS + 7)
+        assert lib.pasta_releasable(ring, SLOTS) == SLOTS
+        assert lib.pasta_releasable(ring, tail) == 2 * SLOTS + 7
+        lib.pasta_release(ring, tail)
+        assert ring.released == 2 * SLOTS
+        segments = [lib.pasta_segment_memory(ring, number) for number in (1, 2)]
+        held = [any(ffi.buffer(each, ring.segment_bytes)[:]) for each in segments]
+        assert held == [False, True]
+        assert lib.pasta_move_reader(ring, 9, 2**64 - 1)
+        assert not lib.pasta_move_reader(ring, 9, tail)
+        lib.pasta_release(ring, tail)
+        assert ring.released == tail // SLOTS * SLOTS
+
+
 @EXAMPLES
 @given(texts=st.lists(st.binary(max_size=300) | st.text(max_size=5).map(str.encode), max_size=40))
 def test_strings(producer: Path, texts: list[bytes]) -> None:

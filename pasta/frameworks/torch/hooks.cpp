@@ -9,13 +9,18 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <dlfcn.h>
 #include <sys/syscall.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
+#include <vector>
 
 #include "pasta_framework.h"
 
@@ -23,13 +28,24 @@ namespace {
 
 const pasta_framework *pasta;
 
+// What somebody asked for: the launcher, or a block of the program (pasta.profile).
+struct Wanted {
+    bool operators, tensors;
+    uint32_t frames;               // 0: no stacks, and no modules
+    PyObject *module_call, *namer; // code of nn.Module.__call__; None: no modules
+};
+
 struct {
-    bool tensors;
-    uint32_t frames;                // 0: no stacks, and no modules
-    PyObject *module_call, *namer;  // code of nn.Module.__call__; None: no modules
+    Wanted launch, block; // both go on at once
+    bool tensors;         // what follows from them
+    uint32_t frames;
+    PyObject *module_call, *namer;
+    std::mutex switching; // of the callback
     at::CallbackHandle handle;
-    bool added, enabled;
+    bool added, enabled, takes_tensors;
     uint32_t generation;
+    bool followed_before; // the allocators, by the preloaded library
+    std::atomic<uint32_t> epoch; // counts up when everything is to be told again
 } options;
 
 template <typename Payload>
@@ -54,7 +70,7 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 // ---- Python stacks ----
 
 // An interned stack is a hash of code objects and instructions; what is in the table has told its frames.
-// Code objects in it are never freed, or another might come to lie at the same address.
+// Code objects in it are kept, or another might come to lie at the same address.
 constexpr size_t STACKS = 1 << 16, DEEPEST = 128;
 struct Stack {
     std::atomic<uint64_t> hash;
@@ -62,6 +78,7 @@ struct Stack {
 };
 Stack stacks[STACKS];
 std::atomic<uint32_t> last_stack;
+std::vector<PyCodeObject *> codes; // that the table keeps
 
 struct Frame {
     PyCodeObject *code;
@@ -87,6 +104,14 @@ void tell_frames(uint32_t id, const Frame *frames, uint32_t count) {
         e->line = static_cast<uint32_t>(frames[depth].line);
         e->first_line = static_cast<uint32_t>(code->co_firstlineno);
         pasta_framework_publish(e);
+    }
+}
+
+void keep(PyCodeObject *code) {
+    Py_INCREF(code);
+    try {
+        codes.push_back(code);
+    } catch (const std::bad_alloc &) { // then for ever
     }
 }
 
@@ -190,6 +215,19 @@ void name_module(PyObject *module, uint32_t id) {
     if (!entry->reference) PyErr_Clear();
 }
 
+// With the interpreter lock: stacks, modules and tensors are told again.
+void forget_all() {
+    options.epoch++;
+    for (Stack &each : stacks) each.hash.store(0, std::memory_order_relaxed);
+    std::vector<PyCodeObject *> kept;
+    kept.swap(codes);
+    for (PyCodeObject *each : kept) Py_DECREF(each);
+    for (ModuleName &each : modules) {
+        Py_CLEAR(each.reference);
+        each.told = 0;
+    }
+}
+
 uint64_t seconds() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -273,7 +311,7 @@ Running gather() {
     if (known && !known->hash.load(std::memory_order_relaxed)) {
         uint32_t told = std::min(count, options.frames);
         for (uint32_t depth = 0; depth < told; depth++) {
-            Py_INCREF(frames[depth].code);
+            keep(frames[depth].code);
             frames[depth].line = PyFrame_GetLineNumber(held[depth]);
         }
         known->id.store(++last_stack, std::memory_order_relaxed);
@@ -302,7 +340,7 @@ struct Caches {
 };
 
 struct Thread {
-    uint32_t id, generation; // of the operating system; of the process
+    uint32_t id, epoch; // of the operating system; when it was made
     uint32_t framework_thread;
     uint32_t depth = 0;
     uint32_t module = 0;       // of the outermost operator
@@ -329,12 +367,12 @@ struct Owner {
 };
 thread_local Owner owner;
 
-// Begins anew in the child of a fork, too: the parent's ids mean nothing in the child's ring.
+// Begins anew in each block, and in the child of a fork: the parent's ids mean nothing in the child's ring.
 Thread *made() {
     delete owner.owned;
     owner.owned = current = new Thread;
     current->id = thread_id();
-    current->generation = options.generation;
+    current->epoch = options.epoch;
     current->framework_thread = static_cast<uint32_t>(at::RecordFunction::currentThreadId());
     current->stack = pasta->stack();
     *current->stack = 0;
@@ -538,7 +576,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn) {
     if (!is_mine()) return nullptr;
     try {
         Thread *known = current;
-        Thread &mine = known && known->generation == options.generation ? *known : *made();
+        Thread &mine = known && known->epoch == options.epoch ? *known : *made();
         if (fn.scope() == at::RecordScope::USER_SCOPE)
             open_range(mine, fn.name());
         else
@@ -551,7 +589,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn) {
 void on_end(const at::RecordFunction &fn, at::ObserverContext *) {
     // an end on another thread than its begin is of an asynchronous call: it was never open there
     Thread *known = current;
-    if (!known || !is_mine() || known->generation != options.generation || fn.isAsync()) return;
+    if (!known || !is_mine() || known->epoch != options.epoch || fn.isAsync()) return;
     Thread &mine = *known;
     try {
         if (fn.scope() == at::RecordScope::USER_SCOPE)
@@ -562,7 +600,7 @@ void on_end(const at::RecordFunction &fn, at::ObserverContext *) {
     }
 }
 
-void switch_to(bool on) {
+void switch_locked(bool on) {
     if (!options.added || options.enabled == on) return;
     options.enabled = on;
     if (on)
@@ -571,42 +609,235 @@ void switch_to(bool on) {
         at::disableCallback(options.handle);
 }
 
+void switch_to(bool on) {
+    std::lock_guard<std::mutex> lock(options.switching);
+    switch_locked(on);
+}
+
+// The callback that launcher and block need together, if any. With the interpreter lock.
+void apply() {
+    const Wanted &launch = options.launch, &block = options.block;
+    options.tensors = launch.tensors || block.tensors;
+    options.frames = std::max(launch.frames, block.frames);
+    const Wanted &names = block.namer ? block : launch;
+    options.module_call = names.module_call;
+    options.namer = names.namer;
+    bool wanted = launch.operators || block.operators;
+    std::lock_guard<std::mutex> lock(options.switching);
+    if (options.added && (!wanted || options.takes_tensors != options.tensors)) {
+        at::removeCallback(options.handle);
+        options.added = options.enabled = false;
+    }
+    if (wanted && !options.added) {
+        options.handle = at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
+                                                   .needsInputs(options.tensors)
+                                                   .needsOutputs(options.tensors)
+                                                   .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                                                            at::RecordScope::TORCHSCRIPT_FUNCTION,
+                                                            at::RecordScope::USER_SCOPE}));
+        options.added = options.enabled = true;
+        options.takes_tensors = options.tensors;
+    }
+    switch_locked(pasta->is_on());
+    pasta->on_profiling(switch_to);
+}
+
+// ---- allocations of a program that was not started under pasta-preload ----
+
+// What the preloaded library would see: CPU memory where torch asks for it, by an allocator of our own
+// before the program's; memory of devices where their allocators report it to torch's profiler.
+
+std::atomic<bool> follows_memory; // in a block
+
+bool is_followed() { return follows_memory.load(std::memory_order_relaxed) && is_mine() && pasta->is_on(); }
+
+void tell_memory(pasta_event_kind kind, void *address, uint64_t bytes, uint64_t allocated, uint64_t reserved, int16_t device) {
+    const Thread *known = current;
+    auto *e = begin<pasta_tensor_memory>(known && known->epoch == options.epoch ? known->id : thread_id(), kind, device);
+    if (!e) return;
+    e->address = reinterpret_cast<uint64_t>(address);
+    e->bytes = bytes;
+    e->allocated = allocated;
+    e->reserved = reserved;
+    e->stack = *pasta->stack();
+    e->memory = device == PASTA_ABSENT_DEVICE ? PASTA_MEMORY_host : PASTA_MEMORY_device;
+    pasta_framework_publish(e);
+}
+
+class CpuAllocator final : public c10::Allocator {
+  public:
+    // Whether it is now what torch asks for memory.
+    bool enter() {
+        c10::Allocator *before = c10::GetAllocator(c10::DeviceType::CPU);
+        if (before == this) return true;
+        c10::DeleterFnPtr deleter = before->raw_deleter();
+        // memory from before an allocator was replaced goes back to where it came from
+        if (!deleter || (free_ && free_ != deleter)) return false;
+        free_ = deleter;
+        next_ = before;
+        set(this);
+        return c10::GetAllocator(c10::DeviceType::CPU) == this;
+    }
+    void leave() {
+        if (c10::GetAllocator(c10::DeviceType::CPU) == this) set(next_);
+    }
+
+    c10::DataPtr allocate(size_t bytes) override {
+        c10::DataPtr made = next_->allocate(bytes);
+        if (made.compare_exchange_deleter(free_, released) && made.get() && is_followed())
+            tell_memory(PASTA_EVENT_tensor_alloc, made.get(), bytes, PASTA_ABSENT_U64, PASTA_ABSENT_U64, PASTA_ABSENT_DEVICE);
+        return made;
+    }
+    c10::DeleterFnPtr raw_deleter() const override { return released; }
+    bool is_simple_data_ptr(const c10::DataPtr &pointer) const override { return next_->is_simple_data_ptr(pointer); }
+    void copy_data(void *to, const void *from, std::size_t bytes) const override { next_->copy_data(to, from, bytes); }
+
+  private:
+    static void released(void *address) {
+        if (address && is_followed()) // before: another thread may be given the memory at once
+            tell_memory(PASTA_EVENT_tensor_free, address, PASTA_ABSENT_U64, PASTA_ABSENT_U64, PASTA_ABSENT_U64, PASTA_ABSENT_DEVICE);
+        free_(address);
+    }
+
+    // With the lowest priority that replaces what there is.
+    static void set(c10::Allocator *allocator) {
+        for (unsigned priority = 0; priority < 256 && c10::GetAllocator(c10::DeviceType::CPU) != allocator; priority++)
+            c10::SetAllocator(c10::DeviceType::CPU, allocator, static_cast<uint8_t>(priority));
+    }
+
+    c10::Allocator *next_ = nullptr;
+    static c10::DeleterFnPtr free_;
+};
+c10::DeleterFnPtr CpuAllocator::free_;
+CpuAllocator &cpu_allocator = *new CpuAllocator; // tensors live longer than what is destroyed at the exit
+
+// A profiler of torch's that is disabled, but for the reports of allocators that come to it. It goes where
+// torch's own would be, so that both exclude each other: on this thread, and the backward pass's.
+class DeviceReports final : public torch::profiler::impl::ProfilerStateBase {
+  public:
+    DeviceReports() : ProfilerStateBase(torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::Disabled)) {}
+    torch::profiler::impl::ActiveProfilerType profilerType() override { return torch::profiler::impl::ActiveProfilerType::NONE; }
+
+    void reportMemoryUsage(void *address, int64_t bytes, size_t allocated, size_t reserved, c10::Device device) override {
+        if (device.type() == c10::DeviceType::CPU || !bytes || !is_followed()) return;
+        bool made = bytes > 0;
+        tell_memory(made ? PASTA_EVENT_tensor_alloc : PASTA_EVENT_tensor_free, address,
+                    static_cast<uint64_t>(made ? bytes : -bytes), allocated, reserved, device.index());
+    }
+    void reportOutOfMemory(int64_t bytes, size_t, size_t, c10::Device device) override {
+        if (!is_followed()) return;
+        auto *e = begin<pasta_range>(thread_id(), PASTA_EVENT_mark, device.type() == c10::DeviceType::CPU ? PASTA_ABSENT_DEVICE : device.index());
+        if (!e) return;
+        char text[64];
+        snprintf(text, sizeof text, "out of memory: %lld bytes", static_cast<long long>(bytes));
+        e->name = intern(text);
+        e->domain = intern("torch");
+        e->origin = PASTA_ORIGIN_framework;
+        pasta_framework_publish(e);
+    }
+
+    static bool enter() {
+        if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE)) return false; // torch's own is there
+        mine_ = std::make_shared<DeviceReports>();
+        c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, mine_);
+        return true;
+    }
+    static void leave() {
+        if (!mine_) return;
+        try {
+            if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) == mine_.get())
+                c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE);
+        } catch (const std::exception &) { // the program left something behind there
+        }
+        mine_ = nullptr;
+    }
+
+  private:
+    static std::shared_ptr<DeviceReports> mine_;
+};
+std::shared_ptr<DeviceReports> DeviceReports::mine_;
+
 // ---- what Python calls ----
+
+Wanted wanted(int operators, int tensors, int frames, PyObject *module_call, PyObject *namer) {
+    Py_INCREF(module_call);
+    Py_INCREF(namer);
+    return {operators != 0, tensors != 0, std::min<uint32_t>(std::max(frames, 0), DEEPEST), module_call, namer};
+}
+
+// The library's table, by its function at an address; 0: it was preloaded. False: this process is not profiled.
+bool find_library(unsigned long long address, const char *version) {
+    void *found = address ? reinterpret_cast<void *>(address) : dlsym(RTLD_DEFAULT, PASTA_FRAMEWORK_SYMBOL);
+    pasta_framework_function *find;
+    *reinterpret_cast<void **>(&find) = found;
+    pasta = find ? find(PASTA_FRAMEWORK_VERSION) : nullptr;
+    return pasta && pasta->use("torch", version);
+}
+
+PyObject *applied() {
+    options.generation = pasta->generation();
+    try {
+        apply();
+    } catch (const std::exception &error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+        return nullptr;
+    }
+    Py_RETURN_TRUE;
+}
 
 PyObject *py_start(PyObject *, PyObject *arguments) {
     const char *version;
     int operators, tensors, frames;
     PyObject *module_call, *namer;
     if (!PyArg_ParseTuple(arguments, "sppiOO", &version, &operators, &tensors, &frames, &module_call, &namer)) return nullptr;
-    if (options.added) Py_RETURN_TRUE;
-    pasta_framework_function *find;
-    *reinterpret_cast<void **>(&find) = dlsym(RTLD_DEFAULT, PASTA_FRAMEWORK_SYMBOL);
-    pasta = find ? find(PASTA_FRAMEWORK_VERSION) : nullptr;
-    if (!pasta || !pasta->use("torch", version)) Py_RETURN_FALSE;
-    options.tensors = tensors;
-    options.frames = std::min<uint32_t>(std::max(frames, 0), DEEPEST);
-    Py_INCREF(module_call);
-    options.module_call = module_call;
-    Py_INCREF(namer);
-    options.namer = namer;
-    options.generation = pasta->generation();
-    if (operators) {
-        try {
-            options.handle = at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
-                                                       .needsInputs(tensors)
-                                                       .needsOutputs(tensors)
-                                                       .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                                                                at::RecordScope::TORCHSCRIPT_FUNCTION,
-                                                                at::RecordScope::USER_SCOPE}));
-        } catch (const std::exception &error) {
-            PyErr_SetString(PyExc_RuntimeError, error.what());
-            return nullptr;
-        }
-        options.added = options.enabled = true;
-        switch_to(pasta->is_on());
-        pasta->on_profiling(switch_to);
+    if (options.launch.operators) Py_RETURN_TRUE;
+    if (!find_library(0, version)) Py_RETURN_FALSE;
+    options.launch = wanted(operators, tensors, frames, module_call, namer);
+    return applied();
+}
+
+// Follows a block of the program, which has begun in the ring. What it returns says what is not followed.
+PyObject *py_begin_block(PyObject *, PyObject *arguments) {
+    unsigned long long library;
+    const char *version;
+    int operators, tensors, allocations, frames, devices;
+    PyObject *module_call, *namer;
+    if (!PyArg_ParseTuple(arguments, "KspppipOO", &library, &version, &operators, &tensors, &allocations, &frames, &devices, &module_call, &namer))
+        return nullptr;
+    if (!find_library(library, version)) Py_RETURN_NONE;
+    forget_all();
+    options.block = wanted(operators, tensors, frames, module_call, namer);
+    PyObject *done = applied();
+    if (!done) return nullptr;
+    Py_DECREF(done);
+    const char *missed = "";
+    if (allocations && !library) {
+        options.followed_before = pasta->follow_allocators(true);
+    } else if (allocations) {
+        follows_memory = true;
+        if (!cpu_allocator.enter()) missed = "CPU memory: the program has an allocator of its own";
+        if (devices && !DeviceReports::enter()) missed = "memory of devices: torch's profiler is active";
     }
-    Py_RETURN_TRUE;
+    return PyUnicode_FromString(missed);
+}
+
+PyObject *py_end_block(PyObject *, PyObject *arguments) {
+    int preloaded;
+    if (!PyArg_ParseTuple(arguments, "p", &preloaded)) return nullptr;
+    if (!pasta) Py_RETURN_NONE;
+    if (preloaded) {
+        pasta->follow_allocators(options.followed_before);
+    } else {
+        DeviceReports::leave();
+        cpu_allocator.leave();
+    }
+    follows_memory = false;
+    Py_CLEAR(options.block.module_call);
+    PyObject *namer = options.block.namer;
+    options.block = {};
+    PyObject *done = applied();
+    Py_XDECREF(namer);
+    return done;
 }
 
 PyObject *py_name_module(PyObject *, PyObject *arguments) {
@@ -637,6 +868,8 @@ PyObject *py_role(PyObject *, PyObject *arguments) {
 
 PyMethodDef methods[] = {
     {"start", py_start, METH_VARARGS, nullptr},
+    {"begin_block", py_begin_block, METH_VARARGS, nullptr},
+    {"end_block", py_end_block, METH_VARARGS, nullptr},
     {"name_module", py_name_module, METH_VARARGS, nullptr},
     {"role", py_role, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

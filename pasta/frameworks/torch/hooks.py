@@ -4,6 +4,9 @@ its version and environment, just before the program imports torch.
 Only the standard library and torch are there. Nothing here may raise into the program, print to
 its output, or change what it computes. `settings`, a global that libpasta sets, is the launcher's
 JSON.
+
+pasta.profile runs the file too, in programs that have imported torch already: with "block" in the
+settings nothing happens before `prepare_block` is called.
 """
 
 import json
@@ -75,16 +78,19 @@ def _sibling(name):
     return module
 
 
-def _extension(torch, name, lack, options=()):
-    """The module of a C++ file beside this one; None where it cannot be built, having said why:
-    `lack` is what there is none of then."""
-    build = _sibling("build")
+def _built(torch, build, name, options=()):
+    """The module of a C++ file beside this one. Raises what `build.extension` raises."""
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".cpp")
     include = [_settings["include"]]
+    return build.extension(torch, source, _settings["cache"], include, say=_say, options=options)
+
+
+def _extension(torch, name, lack, options=()):
+    """The same; None where it cannot be built, having said why: `lack` is what there is none of
+    then."""
+    build = _sibling("build")
     try:
-        return build.extension(
-            torch, source, _settings["cache"], include, say=_say, options=options
-        )
+        return _built(torch, build, name, options)
     except build.CannotBuild as error:
         _say("%s: %s" % (lack, error))
     return None
@@ -113,6 +119,7 @@ class _Modules:
 
         self.extension = extension
         self.paths = weakref.WeakKeyDictionary()
+        self.kinds = weakref.WeakKeyDictionary()
         self.told = weakref.WeakKeyDictionary()  # outermost module: where its first parameter was
 
     def __call__(self, module, outermost):
@@ -123,14 +130,19 @@ class _Modules:
         if module not in self.paths:  # no other one has registered it
             inside = self.paths[outermost]
             self.name(module, "%s/%s" % (inside, type(module).__name__))
+        for each in (outermost, module):  # a block of the program makes it forget
+            self.register(each)
         self.tell_parameters(outermost)
 
     def name(self, root, name):
         for path, module in root.named_modules():
             if module not in self.paths:
                 self.paths[module] = "%s.%s" % (name, path) if path else name
-                kind = " (%s)" % type(module).__name__ if path else ""
-                self.extension.name_module(module, self.paths[module] + kind)
+                self.kinds[module] = " (%s)" % type(module).__name__ if path else ""
+                self.register(module)
+
+    def register(self, module):
+        self.extension.name_module(module, self.paths[module] + self.kinds[module])
 
     def tell_parameters(self, root):
         first = next(root.parameters(), None)
@@ -201,7 +213,7 @@ class _Optimizers:
 def _follow_optimizers(torch, extension):
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    register_optimizer_step_post_hook(_Optimizers(torch, extension).after_step)
+    return register_optimizer_step_post_hook(_Optimizers(torch, extension).after_step)
 
 
 # ---- torch.profiler -------------------------------------------------------------------------
@@ -259,5 +271,42 @@ def _follow(torch):
         _follow_optimizers(torch, extension)
 
 
+def prepare_block(torch, library):
+    """A function that follows torch once a block of the program has begun in the ring.
+
+    It gives one that ends that, and what is not followed, in words. `library`: address of the
+    function that gives the library's table, 0 where it was preloaded. Raises RuntimeError where
+    the extension cannot be built.
+    """
+    build = _sibling("build")
+    try:
+        extension = _built(torch, build, "hooks")
+    except build.CannotBuild as error:
+        raise RuntimeError(str(error)) from None
+
+    def begin():
+        missed = extension.begin_block(
+            library, torch.__version__,
+            _settings["operators"], _settings["tensors"], _settings["allocations"],
+            _settings["frames"] if _settings["stacks"] else 0,
+            bool(torch.version.cuda or torch.version.hip),
+            torch.nn.Module.__call__.__code__ if _settings["modules"] else None,
+            _Modules(extension),
+        )  # fmt: skip
+        if missed is None:
+            raise RuntimeError("this process is not profiled")
+        optimizers = _follow_optimizers(torch, extension) if _settings["tensors"] else None
+
+        def end():
+            if optimizers is not None:
+                optimizers.remove()
+            extension.end_block(not library)
+
+        return end, missed
+
+    return begin
+
+
 _settings = json.loads(settings)
-sys.meta_path.insert(0, _AfterImport("torch", _follow))
+if not _settings.get("block"):
+    sys.meta_path.insert(0, _AfterImport("torch", _follow))

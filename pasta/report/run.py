@@ -1,0 +1,143 @@
+"""A run as Python and notebooks see it: results of tools as tables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pasta.errors import MissingDependency, RunError
+from pasta.run.directory import RunDirectory
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow as pa
+
+
+class Run:
+    """A run directory, read: what `pasta.load` and `pasta.profile` give.
+
+    Tables are named by their tool, and by their own name where a tool has several; without one
+    the tool's main table is meant. Printed it is the text report, in a notebook HTML.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, pending: str | None = None) -> None:
+        """The run at `path`; `pending` says why its results cannot be read yet."""
+        self.path = Path(path)
+        self._pending = pending
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Run:
+        """Opens a run directory. Raises RunError where `path` is none."""
+        run = cls(path)
+        run._directory()
+        return run
+
+    def _directory(self) -> RunDirectory:
+        if self._pending:
+            raise RunError(self._pending)
+        return RunDirectory.open(self.path)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What ran, where, how it ended and what was lost: run.json."""
+        return self._directory().manifest()
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why tools were disabled, by tool."""
+        failures = self.manifest.get("failures", {})
+        return {tool: f"{why['reason']} (in {why['where']})" for tool, why in failures.items()}
+
+    def tables(self) -> dict[str, list[str]]:
+        """Names of the tables of each tool, its main one first."""
+        from pasta.run.results import stored_tables
+
+        return stored_tables(self._directory().results)
+
+    def summary(self, tool: str) -> str:
+        """What a tool says in a line. Raises RunError for one that there is not."""
+        from pasta.run.results import read_summary
+
+        self._names(tool)
+        return read_summary(self._directory().results, tool)
+
+    def arrow(self, tool: str, name: str | None = None) -> pa.Table:
+        """A table as pyarrow's. Units and labels are in the metadata of the fields.
+
+        Raises RunError for a tool or table that there is not.
+        """
+        from pasta.run.results import read_table
+
+        return read_table(self._directory().results, tool, self._name(tool, name))
+
+    def _names(self, tool: str) -> list[str]:
+        tables = self.tables()
+        if tool not in tables:
+            failure = self.failures.get(tool)
+            if failure:
+                raise RunError(f"tool {tool} was disabled: {failure}")
+            known = f"there are {', '.join(tables)}" if tables else "there are none"
+            raise RunError(f"{self.path}: no results of a tool {tool!r}", remedy=known)
+        return tables[tool]
+
+    def _name(self, tool: str, name: str | None) -> str:
+        names = self._names(tool)
+        if not names:
+            raise RunError(f"{self.path}: {tool} has no tables")
+        if name is None:
+            return names[0]
+        if name not in names:
+            known = f"there are {', '.join(names)}"
+            raise RunError(f"{self.path}: {tool} has no table {name!r}", remedy=known)
+        return name
+
+    def table(self, tool: str, name: str | None = None) -> pandas.DataFrame:
+        """A table as a pandas DataFrame. Raises as `arrow`, and MissingDependency."""
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            raise _not_installed("pandas", "arrow") from None
+        return self.arrow(tool, name).to_pandas()
+
+    def polars(self, tool: str, name: str | None = None) -> polars.DataFrame:
+        """A table as a Polars DataFrame. Raises as `arrow`, and MissingDependency."""
+        try:
+            import polars
+        except ImportError:
+            raise _not_installed("polars", "arrow") from None
+        found: polars.DataFrame = polars.from_arrow(self.arrow(tool, name))
+        return found
+
+    def __getitem__(self, key: str | tuple[str, str]) -> pandas.DataFrame:
+        """`run["tensors"]`, `run["tensors", "peak"]`: as `table`."""
+        return self.table(key) if isinstance(key, str) else self.table(*key)
+
+    def __contains__(self, tool: object) -> bool:
+        return tool in self.tables()
+
+    def __str__(self) -> str:
+        """The text report; of a block that has not ended, that it has not."""
+        if self._pending:
+            return self._pending
+        from pasta.report.text import text_report
+
+        return text_report(self._directory())
+
+    def __repr__(self) -> str:
+        return f"<pasta.Run {self._pending or self.path}>"
+
+    def _repr_html_(self) -> str | None:
+        if self._pending:
+            return None
+        from pasta.report.html import render_html
+
+        return render_html(self._directory())
+
+
+def _not_installed(package: str, instead: str) -> MissingDependency:
+    return MissingDependency(
+        f"{package} is not installed",
+        remedy=f"pip install {package}, or use run.{instead}(…), which needs none",
+    )

@@ -1,0 +1,239 @@
+"""The process that reads the blocks which a program profiles of itself (pasta.profile).
+
+Started by the program at its first block, it serves all of them: what takes long to import is
+there then, and nothing of it is in the program. Requests and answers are lines of JSON on a socket:
+
+    {"begin": {…}}       a `Request`: follow the ring from a position on
+    {"end": POSITION}    write the results of what came before it, and answer
+                         {"directory": …} or {"problem": …}
+
+It ends when the program closes the socket, or is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pasta.config import Config
+from pasta.errors import PastaError, RunError
+from pasta.run.inventory import Inventory
+from pasta.runtime.block import Request
+from pasta.runtime.collector import Collector
+from pasta.runtime.processes import ProcessIdentity
+from pasta.runtime.ring import Ring
+from pasta.runtime.session import Ended, Session
+
+if TYPE_CHECKING:
+    from pasta.processors.batch import Batch
+
+_INTERVAL_SECONDS = 0.02
+_IDLE_SECONDS = 1.0
+#: Within which a thread finishes the record that it began before the end of the block.
+_UNFINISHED_SECONDS = 2.0
+_ENDING_SECONDS = 10.0
+
+
+class BlockCollector(Collector):
+    """Follows a ring from the begin of a block to its end."""
+
+    def __init__(self, request: Request, known: Inventory | None) -> None:
+        path = Path(request.ring)
+        ring = Ring(path)
+        session = Session.open(path.parent.parent)
+        super().__init__(session, ring, Config(**request.config), Path(request.staging))
+        self.request = request
+        self.dropped_before = ring.dropped()
+        self.position = request.position
+        self.context.run = replace(
+            self.context.run,
+            start_time=request.time,
+            start_realtime=ring.start_realtime + request.time - ring.start_time,
+        )
+        if known is not None:
+            self.inventory.process = known.process
+            self.inventory.sources.update(known.sources)
+            self.inventory.devices.update(known.devices)
+        for batch, _ in ring.batches(ring.released, request.position, final=True):
+            self.inventory.learn(batch)
+        ring.torn = 0
+        self.pipeline = self._pipeline()
+
+    def follow(self) -> None:
+        """Takes what is published while the block goes on."""
+        tail = self.ring.tail
+        if not self.ring.ends:  # asked after the tail: it is in the block then
+            self._take(tail)
+
+    def _take(self, end: int, *, final: bool = False) -> None:
+        for batch, after in self.ring.batches(self.position, end, final=final):
+            self._feed(self.pipeline, batch)
+            self.position = after
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if not self.ring.move_reader(self.request.number, self.position):
+            raise RunError("the block was given up")
+        if self.request.alone:
+            self.ring.set_processed(self.position)
+            self.ring.release(self.position)
+
+    def _feed(self, pipeline: Any, batch: Batch) -> None:
+        self._keep(batch, pipeline.feed(batch))
+
+    def finish(self, end: int) -> Path:
+        """Writes the run of the block that ended there; its directory."""
+        until = time.monotonic() + _UNFINISHED_SECONDS
+        self._take(end)
+        while self.position < end and time.monotonic() < until:
+            time.sleep(_INTERVAL_SECONDS / 10)
+            self._take(end)
+        self._take(end, final=True)
+        self._flush()
+        run = self.write(self.pipeline, Ended("block"))
+        if self.request.place is not None:
+            suffix = f"{self.ring.pid}-{self.request.position}"
+            run = run.move_to(Path(self.request.place), force=self.config.force, suffix=suffix)
+        return run.path
+
+    def close(self) -> None:
+        """Keeps nothing in the ring any more."""
+        self.ring.move_reader(self.request.number, None)
+        self.ring.close()
+
+
+class _Server:
+    """Serves one program."""
+
+    def __init__(self, answer: Callable[[dict[str, str]], None]) -> None:
+        self.answer = answer
+        self.block: BlockCollector | None = None
+        self.known: Inventory | None = None
+        self.problem = ""
+        #: Directories that are nobody's once the program is gone.
+        self.temporary: list[Path] = []
+
+    def serve(self, request: dict[str, Any]) -> None:
+        if "begin" in request:
+            self._guarded(lambda: self._begin(Request(**request["begin"])))
+        else:
+            directory = self._guarded(lambda: self._finish(request["end"]))
+            told = {"problem": self.problem} if directory is None else {"directory": directory}
+            self._close()
+            try:
+                self.answer(told)
+            except OSError:  # interrupted, the program has given the block up
+                shutil.rmtree(self.temporary[-1], ignore_errors=True)
+                raise
+
+    def follow(self) -> None:
+        if self.block is not None and not self.problem:
+            self._guarded(self.block.follow)
+
+    def _guarded(self, work: Callable[[], Any]) -> Any:
+        """What `work` gives; None, and `problem`, where it fails or something has before."""
+        if self.problem:
+            return None
+        try:
+            return work()
+        except PastaError as error:
+            self.problem = str(error)
+        except Exception as error:
+            traceback.print_exc()
+            self.problem = f"{type(error).__name__}: {error}"
+        return None
+
+    def _begin(self, request: Request) -> None:
+        self.temporary = [each for each in self.temporary if each.exists()]
+        self.temporary.append(Path(request.staging))
+        self.block = BlockCollector(request, self.known)
+
+    def _finish(self, end: int) -> str:
+        if self.block is None:
+            raise PastaError("no block was begun")
+        return str(self.block.finish(end))
+
+    def _close(self) -> None:
+        if self.block is not None:
+            self.known = self.block.inventory
+            self.block.close()
+        self.block, self.problem = None, ""
+
+    def discard(self) -> None:
+        """The program is gone: nobody can ask for what is left."""
+        for directory in self.temporary:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _requests(
+    source: socket.socket, program: ProcessIdentity, busy: Callable[[], bool]
+) -> Iterator[dict[str, Any] | None]:
+    """Requests as they come, and None after a while without, until the program ends."""
+    waiting = b""
+    while True:
+        patience = _INTERVAL_SECONDS if busy() else _IDLE_SECONDS
+        if select.select([source], [], [], patience)[0]:
+            piece = source.recv(1 << 16)
+            if not piece:
+                return
+            *lines, waiting = (waiting + piece).split(b"\n")
+            for line in lines:
+                yield json.loads(line)
+        elif not program.lives():  # its forks may have kept the socket open
+            return
+        else:
+            yield None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="pasta block reader")
+    parser.add_argument("program", type=int, help="pid")
+    parser.add_argument("socket", type=int, help="file descriptor")
+    parser.add_argument("--session", type=Path, help="to be removed once the program is gone")
+    arguments = parser.parse_args()
+    # The program may block it, and children inherit that: no time limit would ever end.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    connection = socket.socket(fileno=arguments.socket)
+
+    def answer(told: dict[str, str]) -> None:
+        connection.sendall(json.dumps(told).encode() + b"\n")
+
+    server = _Server(answer)
+    program = ProcessIdentity.of(arguments.program)
+    try:
+        for request in _requests(connection, program, lambda: server.block is not None):
+            if request is None:
+                server.follow()
+            else:
+                server.serve(request)
+    except OSError as error:  # the program ended while it waited
+        print(f"reader of blocks: {error}", file=sys.stderr)
+    connection.close()
+    if _ended(program):
+        server.discard()
+        if arguments.session is not None:
+            Session(arguments.session, {}).remove()
+    return 0
+
+
+def _ended(program: ProcessIdentity) -> bool:
+    """Whether it is gone, or soon; else it has only let go of this reader."""
+    until = time.monotonic() + _ENDING_SECONDS
+    while program.lives() and time.monotonic() < until:
+        time.sleep(_INTERVAL_SECONDS)
+    return not program.lives()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""`pasta.Run`: a run directory as tables, text and HTML."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pasta
+from pasta.errors import MissingDependency, RunError
+from pasta.run.directory import SCHEMA, RunDirectory
+from pasta.run.results import write_result
+from pasta.table import Table, absent_where
+from pasta.tool import Result
+
+MANIFEST = {
+    "schema": SCHEMA,
+    "command": ["python", "<b>train</b>.py"],
+    "pid": 7,
+    "host": "here",
+    "start": {"realtime_ns": 0, "monotonic_ns": 0},
+    "observed_ns": 1_500_000,
+    "ended": {"text": "exited with 0"},
+    "devices": {"0": "A GPU"},
+    "sources": {"torch": "2.13"},
+    "failures": {"broken": {"where": "result", "reason": "ValueError: <nothing>"}},
+    "warnings": ["3 events were lost & counted"],
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    run = RunDirectory.create(tmp_path / "run")
+    run.write_manifest(MANIFEST)
+    main = Table(
+        {
+            "name": ["void f<int>(int*)", "<script>alert(1)</script>", None],
+            "bytes": np.array([1 << 20, 5, 0]),
+            "time": absent_where(np.array([1, 2, 3]), np.array([False, True, False])),
+            "place": ["a", "b", "c"],
+        },
+        units={"bytes": "bytes", "time": "ns"},
+        labels={"time": "time & more"},
+        title="Main <table>",
+        shown=2,
+        hidden=frozenset({"place"}),
+    )
+    other = Table({"count": np.arange(3)}, shown=0)
+    write_result(run.results, "first", Result("1 & 2", {"zebra": main, "apple": other}))
+    write_result(run.results, "second", Result("nothing", {}))
+    return run.path
+
+
+def test_tables_by_name_the_main_one_first(directory: Path) -> None:
+    run = pasta.load(directory)
+    assert run.tables() == {"first": ["zebra", "apple"], "second": []}
+    assert run.arrow("first").column_names == ["name", "bytes", "time", "place"]
+    assert run.arrow("first", "apple").to_pydict() == {"count": [0, 1, 2]}
+    assert run.arrow("first").to_pydict()["time"] == [1, None, 3]
+    assert run.arrow("first").schema.field("bytes").metadata == {b"unit": b"bytes"}
+    assert ("first" in run, "third" in run) == (True, False)
+    assert (run.summary("first"), run.summary("second")) == ("1 & 2", "nothing")
+
+
+def test_data_frames(directory: Path) -> None:
+    pytest.importorskip("pandas")
+    run = pasta.load(str(directory))
+    frame = run.table("first")
+    assert frame["bytes"].tolist() == [1 << 20, 5, 0]
+    assert frame["time"].isna().tolist() == [False, True, False]
+    assert run["first", "apple"]["count"].sum() == 3
+    assert run["first"].equals(frame)
+
+
+def test_data_frames_of_polars(directory: Path) -> None:
+    pytest.importorskip("polars")
+    assert pasta.load(directory).polars("first", "apple")["count"].to_list() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("package", "method"), [("pandas", "table"), ("polars", "polars")])
+def test_a_library_that_is_not_installed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, package: str, method: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependency) as caught:
+        getattr(pasta.load(directory), method)("first")
+    assert str(caught.value) == (
+        f"{package} is not installed: pip install {package}, or use run.arrow(…), which needs none"
+    )
+
+
+def test_wrong_names(directory: Path) -> None:
+    run = pasta.load(directory)
+    for names, text in {
+        ("third",): f"{directory}: no results of a tool 'third': there are first, second",
+        ("first", "banana"): f"{directory}: first has no table 'banana': there are zebra, apple",
+        ("second",): f"{directory}: second has no tables",
+        ("broken",): "tool broken was disabled: ValueError: <nothing> (in result)",
+    }.items():
+        with pytest.raises(RunError) as caught:
+            run.arrow(*names)
+        assert str(caught.value) == text
+
+
+def test_what_is_no_run(tmp_path: Path, directory: Path) -> None:
+    with pytest.raises(RunError, match="no such run directory"):
+        pasta.load(tmp_path / "nowhere")
+    with pytest.raises(RunError, match="not a run directory"):
+        pasta.load(tmp_path)
+    (directory / "results" / "first" / "zebra.parquet").write_bytes(b"PAR1")
+    with pytest.raises(RunError, match=r"zebra\.parquet: cannot be read"):
+        pasta.load(directory).arrow("first")
+    (directory / "results" / "first" / "result.json").write_text("{}")
+    with pytest.raises(RunError, match="damaged result"):
+        pasta.load(directory).tables()
+
+
+def test_printed_it_is_the_report(directory: Path) -> None:
+    run = pasta.load(directory)
+    text = str(run)
+    assert "process 7 on here" in text and "1.50 ms observed, exited with 0" in text
+    assert "void f<int>(int*)" in text and "1.00 MiB" in text and "1 more rows" in text
+    assert "tool broken was disabled" in text and "3 events were lost" in text
+    assert repr(run) == f"<pasta.Run {directory}>"
+    assert run.failures == {"broken": "ValueError: <nothing> (in result)"}
+
+
+def test_html_escapes_every_name(directory: Path) -> None:
+    html = pasta.load(directory)._repr_html_()
+    assert html is not None
+    for escaped in (
+        "python &lt;b&gt;train&lt;/b&gt;.py", "void f&lt;int&gt;(int*)", "Main &lt;table&gt;",
+        "&lt;script&gt;alert(1)&lt;/script&gt;", "time &amp; more", "1 &amp; 2",
+        "ValueError: &lt;nothing&gt;", "lost &amp; counted",
+    ):  # fmt: skip
+        assert escaped in html
+    assert "<script>" not in html and "<b>train" not in html
+    assert html.count("<tr>") == 3  # headings and two of three rows
+    assert "1 more rows" in html and "1.00 MiB" in html
+    assert "place" not in html and "count</th>" not in html  # hidden, and not shown
+
+
+def test_a_block_that_has_not_ended(tmp_path: Path) -> None:
+    run = pasta.Run(tmp_path, pending="it has not ended")
+    for ask in (run.tables, lambda: run.arrow("x"), lambda: run.manifest, lambda: "x" in run):
+        with pytest.raises(RunError, match="it has not ended"):
+            ask()
+    assert (str(run), repr(run), run._repr_html_()) == (
+        "it has not ended", "<pasta.Run it has not ended>", None,
+    )  # fmt: skip
