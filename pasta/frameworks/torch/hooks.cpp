@@ -651,16 +651,26 @@ std::atomic<bool> follows_memory; // in a block
 
 bool is_followed() { return follows_memory.load(std::memory_order_relaxed) && is_mine() && pasta->is_on(); }
 
-void tell_memory(pasta_event_kind kind, void *address, uint64_t bytes, uint64_t allocated, uint64_t reserved, int16_t device) {
+uint32_t my_thread() {
     const Thread *known = current;
-    auto *e = begin<pasta_tensor_memory>(known && known->epoch == options.epoch ? known->id : thread_id(), kind, device);
+    return known && known->epoch == options.epoch ? known->id : thread_id();
+}
+
+void tell_memory(pasta_event_kind kind, void *address, uint64_t bytes, int16_t device) {
+    auto *e = begin<pasta_tensor_memory>(my_thread(), kind, device);
     if (!e) return;
     e->address = reinterpret_cast<uint64_t>(address);
     e->bytes = bytes;
-    e->allocated = allocated;
-    e->reserved = reserved;
     e->stack = *pasta->stack();
     e->memory = device == PASTA_ABSENT_DEVICE ? PASTA_MEMORY_host : PASTA_MEMORY_device;
+    pasta_framework_publish(e);
+}
+
+void tell_allocator(uint64_t allocated, uint64_t reserved, int16_t device) {
+    auto *e = begin<pasta_allocator_state>(my_thread(), PASTA_EVENT_allocator_state, device);
+    if (!e) return;
+    e->allocated = allocated;
+    e->reserved = reserved;
     pasta_framework_publish(e);
 }
 
@@ -685,7 +695,7 @@ class CpuAllocator final : public c10::Allocator {
     c10::DataPtr allocate(size_t bytes) override {
         c10::DataPtr made = next_->allocate(bytes);
         if (made.compare_exchange_deleter(free_, released) && made.get() && is_followed())
-            tell_memory(PASTA_EVENT_tensor_alloc, made.get(), bytes, PASTA_ABSENT_U64, PASTA_ABSENT_U64, PASTA_ABSENT_DEVICE);
+            tell_memory(PASTA_EVENT_tensor_alloc, made.get(), bytes, PASTA_ABSENT_DEVICE);
         return made;
     }
     c10::DeleterFnPtr raw_deleter() const override { return released; }
@@ -695,7 +705,7 @@ class CpuAllocator final : public c10::Allocator {
   private:
     static void released(void *address) {
         if (address && is_followed()) // before: another thread may be given the memory at once
-            tell_memory(PASTA_EVENT_tensor_free, address, PASTA_ABSENT_U64, PASTA_ABSENT_U64, PASTA_ABSENT_U64, PASTA_ABSENT_DEVICE);
+            tell_memory(PASTA_EVENT_tensor_free, address, PASTA_ABSENT_U64, PASTA_ABSENT_DEVICE);
         free_(address);
     }
 
@@ -721,8 +731,9 @@ class DeviceReports final : public torch::profiler::impl::ProfilerStateBase {
     void reportMemoryUsage(void *address, int64_t bytes, size_t allocated, size_t reserved, c10::Device device) override {
         if (device.type() == c10::DeviceType::CPU || !bytes || !is_followed()) return;
         bool made = bytes > 0;
+        tell_allocator(allocated, reserved, device.index());
         tell_memory(made ? PASTA_EVENT_tensor_alloc : PASTA_EVENT_tensor_free, address,
-                    static_cast<uint64_t>(made ? bytes : -bytes), allocated, reserved, device.index());
+                    static_cast<uint64_t>(made ? bytes : -bytes), device.index());
     }
     void reportOutOfMemory(int64_t bytes, size_t, size_t, c10::Device device) override {
         if (!is_followed()) return;
