@@ -23,6 +23,7 @@
 
 #include <libkineto.h>
 #include <output_base.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
 
 #include "pasta_framework.h"
 
@@ -284,8 +285,9 @@ constexpr ActivityType RANGE = ActivityType::EXTERNAL_CORRELATION;
 
 class Activities {
   public:
-    Activities(Instant begin, Instant end, libkineto::getLinkedActivityCallback linked)
-        : begin_(begin), end_(end), linked_(std::move(linked)), buffer_(new libkineto::CpuTraceBuffer) {
+    // `kernels`: with their device times, or launch calls only.
+    Activities(Instant begin, Instant end, libkineto::getLinkedActivityCallback linked, bool kernels)
+        : begin_(begin), end_(end), linked_(std::move(linked)), kernels_(kernels), buffer_(new libkineto::CpuTraceBuffer) {
         buffer_->span = libkineto::TraceSpan(0, 0, "PASTA", "");
         buffer_->span.startTime = begin.real;
         buffer_->span.endTime = end.real;
@@ -296,7 +298,7 @@ class Activities {
         switch (seen.header().kind) {
         case PASTA_EVENT_kernel_launch: return launch(seen);
         case PASTA_EVENT_kernel_launch_end: return launch_end(seen);
-        case PASTA_EVENT_kernel_complete: return complete(seen);
+        case PASTA_EVENT_kernel_complete: return kernels_ ? complete(seen) : void();
         case PASTA_EVENT_graph_launch: return graph_launch(seen);
         case PASTA_EVENT_graph_launch_end: return graph_launch_end(seen);
         case PASTA_EVENT_memory_copy: return copy(seen);
@@ -462,6 +464,7 @@ class Activities {
 
     Instant begin_, end_;
     libkineto::getLinkedActivityCallback linked_;
+    bool kernels_;
     std::unique_ptr<libkineto::CpuTraceBuffer> buffer_;
     int32_t correlation_ = FIRST_CORRELATION;
     Names names_;
@@ -493,6 +496,17 @@ template <typename Info = libkineto::ResourceInfo> Info resource_info(int64_t de
         return Info(device, id, id, name);
 }
 
+// Whether torch measures the time of operators on the device by itself (ProfilerStubs): kernels would come
+// on top of that.
+bool torch_measures() {
+    try {
+        namespace impl = torch::profiler::impl;
+        return impl::getProfilerConfig().state == impl::ProfilerState::KINETO_PRIVATEUSE1_FALLBACK;
+    } catch (const std::exception &) { // no profiler of this thread
+        return false;
+    }
+}
+
 // ---- what Kineto calls ----
 
 class Session : public libkineto::IActivityProfilerSession {
@@ -506,6 +520,7 @@ class Session : public libkineto::IActivityProfilerSession {
         session_number++;
         begin_ = Instant::now();
         recording_ = holds_ = true;
+        kernels_ = !torch_measures();
         open_records();
         status_ = libkineto::TraceStatus::RECORDING;
     }
@@ -529,7 +544,7 @@ class Session : public libkineto::IActivityProfilerSession {
         if (is_mine()) try {
                 uint64_t used = records.used, kept = std::min(used, records.room);
                 const Seen *seen = records.seen;
-                Activities activities(begin_, end_, std::move(linked));
+                Activities activities(begin_, end_, std::move(linked), kernels_);
                 for (uint64_t at = 0; at < kept; at++)
                     if (seen[at].complete.load(std::memory_order_acquire)) activities.add(seen[at]);
                 trace_ = activities.finish(logger);
@@ -574,6 +589,7 @@ class Session : public libkineto::IActivityProfilerSession {
 
     Instant begin_, end_;
     bool recording_ = false, holds_ = false; // records
+    bool kernels_ = true;                    // are shown
     std::unique_ptr<libkineto::CpuTraceBuffer> trace_;
 };
 
