@@ -238,14 +238,21 @@ def test_two_processes_with_nccl(
         pytest.skip("one device")
     program = tmp_path / "ddp.py"
     program.write_text(DISTRIBUTED)
-    command = (python, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program))
+    command = (
+        python,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(program),
+    )
     alone = native(*command, str(tmp_path / "alone"))
     run = profiled(*command, str(tmp_path / "profiled"), options=options)
     assert (alone.status, run.status) == (0, 0), run.stderr
     for rank in "01":
         texts = [(tmp_path / f"{name}{rank}").read_text() for name in ("alone", "profiled")]
         assert texts[0] == texts[1]
-    found = [path.parent for path in run.directory.rglob("results") if path.is_dir()]
+    found = [path.parent for path in tmp_path.glob("run*/results")]
     tool, table = ("operators", "operators") if options[0] == "-c" else ("access_count", "kernels")
     ranks = [path for path in found if (path / "results" / tool / f"{table}.parquet").exists()]
     reduced = 0
