@@ -88,7 +88,11 @@ def _build(torch, library, sources, include, directory, path, options, say):
     if not os.path.exists(os.path.join(library, "include", "ATen", "record_function.h")):
         raise CannotBuild("this torch comes without headers")
     say("building %s for torch %s, once ..." % (_stem(sources[0]), torch.__version__))
-    os.makedirs(directory, exist_ok=True)
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        why = (directory, error.strerror)
+        raise CannotBuild("the cache %s cannot be written: %s" % why) from None
     standard = "c++20" if version(torch) >= (2, 12) else "c++17"
     compile = compiler + [
         "-O2", "-fPIC", "-w", "-DNDEBUG", "-std=" + standard,

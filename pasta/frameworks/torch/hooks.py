@@ -216,6 +216,41 @@ def _follow_optimizers(torch, extension):
     return register_optimizer_step_post_hook(_Optimizers(torch, extension).after_step)
 
 
+# ---- without the extension ------------------------------------------------------------------
+
+
+class _Library:
+    """What of the extension the preloaded library can do itself."""
+
+    def __init__(self):
+        import ctypes
+
+        self.process = ctypes.PyDLL(None)
+        self.process.pasta_framework_role.restype = None
+        self.process.pasta_framework_role.argtypes = [
+            ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint32, ctypes.c_char_p,
+        ]  # fmt: skip
+
+    def role(self, address, bytes, device, role, name):
+        text = None if name is None else name.encode("utf-8", "replace")
+        self.process.pasta_framework_role(address, bytes, device, role, text)
+
+
+def _follow_names(torch):
+    """Allocations; and operators by name, if one that runs here is seen as it should be."""
+    library = _Library()
+    if not library.process.pasta_framework_use(b"torch", torch.__version__.encode()):
+        return
+    if _settings["operators"]:
+        begun = library.process.pasta_torch_names_begin()
+        if begun:
+            torch.empty(0)
+        if not begun or not library.process.pasta_torch_names_end():
+            _say("operators of torch %s are not followed" % torch.__version__)
+    if _settings["tensors"]:
+        _follow_optimizers(torch, library)
+
+
 # ---- torch.profiler -------------------------------------------------------------------------
 
 
@@ -256,11 +291,9 @@ def _follow(torch):
         _join_profiler(torch)
     extension = None
     if _settings["operators"]:
-        extension = _extension(torch, "hooks", "operators of torch are not followed")
+        extension = _extension(torch, "hooks", "operators of torch are known by name only")
     if extension is None:
-        import ctypes
-
-        ctypes.PyDLL(None).pasta_framework_use(b"torch", torch.__version__.encode())
+        _follow_names(torch)
         return
     followed = extension.start(
         torch.__version__, _settings["operators"], _settings["tensors"],
