@@ -132,7 +132,7 @@ class TensorNames:
     def __init__(self, context: Context) -> None:
         self.context = context
         operators = context.operators
-        self.names = operators.nodes["name"]
+        self.names = _makers(context)
         self.modules, self.stacks = operators.of_forward("module"), operators.of_forward("stack")
 
     def texts(self, ids: NDArray[Any]) -> list[str | None]:
@@ -202,6 +202,18 @@ class TensorNames:
         found = combined(found, ["code"])
         found = found[np.argsort(-found[by].astype(np.float64), kind="stable")]
         return self.described(*distinct[found["code"]].T), found
+
+
+def _makers(context: Context) -> NDArray[Any]:
+    """For nodes of operators the ids of the names by which they make tensors: of what only
+    allocates for another operator, the other one's."""
+    nodes = context.operators.nodes
+    names = np.array(nodes["name"])
+    texts = context.strings.many(names)
+    allocates = np.asarray([text.startswith("aten::empty") for text in texts], bool)
+    for node in np.flatnonzero(allocates & (nodes["parent"] != 0)).tolist():
+        names[node] = names[nodes["parent"][node]]  # a node comes after its parent
+    return names
 
 
 #: What `alike` puts together, in a table's title.

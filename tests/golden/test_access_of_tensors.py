@@ -87,6 +87,22 @@ def test_objects_are_called_what_they_are() -> None:
     assert names[f"device 1.00 MiB at {SEGMENT:#x}"]["object_category"] is None
 
 
+def test_tensors_are_of_the_operator_that_had_them_allocated() -> None:
+    events = Events()
+    events.alloc(SEGMENT, 0x10_0000)
+    events.operator("aten::relu", module="Net.relu (ReLU)")
+    events.operator("aten::empty_like", depth=2)
+    events.operator("aten::empty", depth=3)
+    events.tensor_alloc(H, 1024)
+    events.operator_end(depth=3)
+    events.operator_end(depth=2)
+    events.launch("k")
+    events.access("global", [H])
+    events.operator_end()
+    result = run_tool(TOOLS["access_count"], events)
+    assert rows(result, "tensors", "operator", "module") == [("aten::relu", "Net.relu (ReLU)")]
+
+
 def test_working_sets_by_operator_and_tensor() -> None:
     result = run_tool(TOOLS["working_set"], training())
     assert rows(result, "operators", "operator", "launches", "max", "tensors") == [
