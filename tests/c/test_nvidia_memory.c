@@ -7,6 +7,7 @@
 #include "check.h"
 
 static unsigned said;
+void (*pasta_tapped)(const pasta_header *);
 
 void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context, uint64_t stream) {
     (void)kind, (void)slots, (void)device, (void)context, (void)stream;
