@@ -240,8 +240,10 @@ static uint64_t end_of(const live *l, uint32_t at) {
     return at + 1 < l->piece_count ? l->pieces[at + 1].address : l->is.address + l->is.bytes;
 }
 
-static void number_pieces(live *l) {
-    for (uint32_t at = 0; at < l->piece_count; at++) {
+/* New numbers for those that changed when `first` and `last` were cut. */
+static void number_pieces(live *l, uint64_t first, uint64_t last) {
+    uint32_t from = piece_index(l, first), to = piece_index(l, last);
+    for (uint32_t at = from ? from - 1 : 0; at <= to && at < l->piece_count; at++) {
         piece *p = &l->pieces[at];
         if (p->number) continue;
         p->number = ++numbers;
@@ -267,9 +269,10 @@ void pasta_nv_tensor(uint64_t address, uint64_t bytes) {
         live *l = table[index];
         uint64_t last = l->is.address + l->is.bytes;
         if (last <= address || l->is.memory == PASTA_MEMORY_array) continue;
-        bool mine = cut(l, address > l->is.address ? address : l->is.address);
+        uint64_t begin = address > l->is.address ? address : l->is.address;
+        bool mine = cut(l, begin);
         if (end < last) mine |= cut(l, end);
-        if (mine) number_pieces(l);
+        if (mine) number_pieces(l, begin, end);
         changed |= mine;
     }
     first = full && !was_full;

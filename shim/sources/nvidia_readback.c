@@ -538,7 +538,9 @@ static bool lock_for(pthread_mutex_t *mutex, long nanoseconds) {
  * for kernels of other threads; what is more than a little, or not complete at once, is left to the
  * thread. */
 void pasta_nv_readback_at_once(pasta_nv_prober *p) {
-    enum { LITTLE = 4 << 20, PATIENCE_NS = 50 * 1000, LOCK_NS = 2 * 1000 * 1000 };
+    /* A marker that goes into an idle stream takes some 20 us, and now and then above 50 (measured).  While
+     * another stream is busy, all of it is spent in vain. */
+    enum { LITTLE = 4 << 20, PATIENCE_NS = 500 * 1000, LOCK_NS = 2 * 1000 * 1000 };
     if (p->broken || !p->own_stream || !lock_for(&p->reading, LOCK_NS)) return;
     uint64_t bytes = 0, begin = pasta_now();
     bool waiting = true;

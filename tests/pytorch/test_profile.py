@@ -358,6 +358,7 @@ def test_beside_torchs_profiler_and_devices(plain: Any, program: Any) -> None:
 NOTEBOOK = """
 def say(*values):
     print("@" + json.dumps(values))
+os.environ.pop("VIRTUAL_ENV", None)  # of another one than this, IPython would warn
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 def cell(text):
