@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.processors.codes import grown
 from pasta.processors.correlate import OPTIMIZER_STEP, LaunchWindow
+from pasta.processors.operator_names import NO_OPERATOR
 from pasta.table import Table, Unit, absent_where, formatted, shares
 from pasta.tool import Result, Tool, option
 
@@ -24,7 +25,6 @@ _UNITS: dict[str, Unit] = {
     "allocated": "bytes",
     "share": "share",
 }
-_NOWHERE = "(no operator)"
 
 
 class Operators(Tool):
@@ -175,7 +175,7 @@ class _Tree:
 
     def by_operator(self) -> Table:
         names = self.context.strings.many(self.nodes["name"])
-        names[0] = _NOWHERE
+        names[0] = NO_OPERATOR
         return self.grouped(
             list(zip(names, self.phases, strict=True)),
             lambda rows: {
@@ -198,12 +198,9 @@ class _Tree:
         )
 
     def by_line(self) -> Table:
-        stacks = self.operators.of_forward("stack").tolist()
-        frames = {
-            stack: self.context.stacks.line(stack, self.context.strings) for stack in set(stacks)
-        }
+        stacks = self.operators.of_forward("stack")
         return self.grouped(
-            [frames[stack] for stack in stacks],
+            list(self.context.stacks.lines(stacks, self.context.strings)),
             lambda rows: {
                 "line": [str(row) if row else "(no Python line)" for row in rows],
                 "file": [row.file if row else None for row in rows],

@@ -59,20 +59,25 @@ def object_columns(context: Context, ids: NDArray[Any]) -> dict[str, Column]:
         rows, ids = np.zeros(1, rows.dtype), np.full(len(ids), -1)
     found = rows[ids]
     tensors = ~unknown & (found["layer"] == TENSOR)
-    told = _of_tensors(context, ids, tensors)
     kinds = [
-        None if none else told[at] if at in told else memories.get(memory, UNKNOWN)
-        for at, (none, memory) in enumerate(
-            zip(unknown.tolist(), found["memory"].tolist(), strict=True)
+        None if none else "tensor" if tensor else memories.get(memory, UNKNOWN)
+        for none, tensor, memory in zip(
+            unknown.tolist(), tensors.tolist(), found["memory"].tolist(), strict=True
         )
     ]
+    more = _tensor_columns(context, ids, tensors)
     unsized = unknown | (found["bytes"] == np.uint64(ABSENT_U64))
+    called = [_called(kind, more, at) for at, kind in enumerate(kinds)]
     names = [
         UNKNOWN
         if kind is None
         else f"{kind} {'?' if no_size else formatted(bytes, 'bytes')} at {address:#x}"
         for kind, bytes, no_size, address in zip(
-            kinds, found["bytes"].tolist(), unsized.tolist(), found["address"].tolist(), strict=True
+            called,
+            found["bytes"].tolist(),
+            unsized.tolist(),
+            found["address"].tolist(),
+            strict=True,
         )
     ]
     return {
@@ -80,13 +85,8 @@ def object_columns(context: Context, ids: NDArray[Any]) -> dict[str, Column]:
         "object_id": absent_where(ids, unknown),
         "object_address": absent_where(found["address"], unknown),
         "object_bytes": absent_where(found["bytes"], unsized),
-        "memory": [
-            None if none else "tensor" if tensor else memories.get(memory, UNKNOWN)
-            for none, tensor, memory in zip(
-                unknown.tolist(), tensors.tolist(), found["memory"].tolist(), strict=True
-            )
-        ],
-        **_tensor_columns(context, ids, tensors),
+        "memory": kinds,
+        **more,
     }
 
 
@@ -97,26 +97,20 @@ def has_tensors(context: Context) -> bool:
     return context._tensors is not None and bool((context.objects.rows["layer"] == TENSOR).any())
 
 
-def _of_tensors(context: Context, ids: NDArray[Any], tensors: NDArray[Any]) -> dict[int, str]:
-    """Category, and name or operator, of those that are tensors, by index."""
-    places = np.flatnonzero(tensors).tolist()
-    if context._tensors is None:
-        return dict.fromkeys(places, "tensor")
-    columns = TensorNames(context).columns(ids[tensors])
-    return {
-        at: " ".join(filter(None, (category, name or operator)))
-        for at, category, name, operator in zip(
-            places, columns["category"], columns["name"], columns["operator"], strict=True
-        )
-    }
+def _called(kind: str | None, columns: dict[str, list[Any]], at: int) -> str | None:
+    """What an object's name begins with: of a tensor its category, and its name or operator."""
+    if kind != "tensor" or not columns:
+        return kind
+    made = columns["object_name"][at] or columns["object_operator"][at]
+    return " ".join(filter(None, (columns["object_category"][at], made)))
 
 
 def _tensor_columns(
     context: Context, ids: NDArray[Any], tensors: NDArray[Any]
-) -> dict[str, Column]:
+) -> dict[str, list[Any]]:
     if not has_tensors(context):
         return {}
-    columns: dict[str, Column] = {}
+    columns: dict[str, list[Any]] = {}
     places = np.flatnonzero(tensors).tolist()
     for name, values in TensorNames(context).columns(ids[tensors]).items():
         whole: list[Any] = [None] * len(ids)
@@ -159,11 +153,7 @@ class TensorNames:
         """The same of numbers as `context.tensors` has them, without the name."""
         from pasta.processors.tensors import CATEGORIES
 
-        frames = {
-            stack: self.context.stacks.line(stack, self.context.strings)
-            for stack in np.unique(self.stacks[nodes]).tolist()
-        }
-        lines = [frames[stack] for stack in self.stacks[nodes].tolist()]
+        lines = self.context.stacks.lines(self.stacks[nodes], self.context.strings)
         return {
             "category": [CATEGORIES[each] for each in categories.tolist()],
             "shape": self.texts(shapes),

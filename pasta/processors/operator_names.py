@@ -36,15 +36,12 @@ class OperatorGroups:
         names = strings.many(nodes["name"])
         names[0] = NO_OPERATOR
         modules = operators.of_forward("module").tolist()
-        stacks = operators.of_forward("stack").tolist()
-        lines = {stack: context.stacks.line(stack, strings) for stack in set(stacks)}
+        lines = context.stacks.lines(operators.of_forward("stack"), strings)
         groups: dict[Any, int] = {}
         self.codes = np.asarray(
             [
-                groups.setdefault((name, backward, module, lines[stack]), len(groups))
-                for name, backward, module, stack in zip(
-                    names, operators.backward.tolist(), modules, stacks, strict=True
-                )
+                groups.setdefault(row, len(groups))
+                for row in zip(names, operators.backward.tolist(), modules, lines, strict=True)
             ],
             np.int64,
         )  #: Number of the group, by node.

@@ -58,7 +58,6 @@ _EVENT = np.dtype(
 )
 _FIELDS = ("scope", "name", "module", "stack", "sequence", "forward_thread", "framework_thread")
 _DEEPEST = 256
-_GRAPH = 1  # PASTA_FLAG_GRAPH
 #: Forward operators that are remembered for their gradients.
 _LINKS = 1 << 20
 
@@ -347,8 +346,8 @@ class Operators:
             indices, nodes = self._changes.get(slot, (np.empty(0, np.int64), np.empty(0, np.int32)))
             after = np.searchsorted(indices, records["index"][mine].astype(np.int64), side)
             found[mine] = np.concatenate([np.asarray([first], np.int32), nodes])[after]
-        if self._graphs and "ordinal" in (records.dtype.names or ()):
-            replayed = (records["flags"] & _GRAPH) != 0
+        if self._graphs and {"ordinal", "graph_node"} <= set(records.dtype.names or ()):
+            replayed = records["graph_node"] != ABSENT_U64
             found[replayed] = self._graphs.operators_of(records["ordinal"][replayed])
         return found
 

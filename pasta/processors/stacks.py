@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pasta.processors.batch import Batch
     from pasta.processors.strings import Strings
 
@@ -52,6 +54,11 @@ class Stacks:
         """Frames that are not the framework's own, innermost first, else the innermost of it."""
         frames = self.frames(stack, strings)
         return [each for each in frames if not _OF_FRAMEWORK.search(each.file)] or frames[:1]
+
+    def lines(self, stacks: NDArray[Any], strings: Strings) -> list[Frame | None]:
+        """`line` of each of these stacks."""
+        of = {stack: self.line(stack, strings) for stack in set(stacks.tolist())}
+        return [of[stack] for stack in stacks.tolist()]
 
     def line(self, stack: int, strings: Strings) -> Frame | None:
         """The innermost frame that is not the framework's own, else the innermost."""

@@ -235,7 +235,7 @@ def test_two_processes_with_nccl(
     native: Run, profiled: Run, python: str, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     if len(subprocess.check_output(["nvidia-smi", "-L"]).splitlines()) < 2:
-        pytest.skip("one device")
+        pytest.skip("one device: NCCL is tested with two")
     program = tmp_path / "ddp.py"
     program.write_text(DISTRIBUTED)
     command = (
