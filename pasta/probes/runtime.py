@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class ProbeRuntime:
         self.objects, self.operators = objects, operators
         self.launches = Launches()
         self.snapshots = Snapshots(objects)
-        self.numbers = ObjectNumbers(objects, self._version_of)
+        self.numbers = ObjectNumbers(objects, self.snapshots, self.launches)
         #: Who saw the launches, and its version: ids of strings.
         self.sources: set[tuple[int, int]] = set()
         self.kernels = ProbedKernels(self.sources)
@@ -68,9 +68,6 @@ class ProbeRuntime:
 
     def _sizes(self, ids: NDArray[Any]) -> NDArray[Any]:
         return sizes_of(self.objects.rows[ids])
-
-    def _version_of(self, ordinals: NDArray[Any]) -> NDArray[Any]:
-        return self.snapshots.versions(self.launches.positions(ordinals))
 
     def feed(self, selected: Batch, launched: NDArray[Any]) -> None:
         """Follows a batch as the filter left it; `launched` are all ordinals in it before that.
@@ -224,20 +221,17 @@ class ObjectNumbers:
     """Ids in `context.objects` of the numbers that a source gives to objects.
 
     A number may also be of a piece of an allocation, which tensors hold one after the other: its
-    object is asked for as of a launch. `version_of` gives the changes before launches.
+    object is asked for as of a launch.
     """
 
-    def __init__(
-        self, objects: ObjectTable, version_of: Callable[[NDArray[Any]], NDArray[Any]]
-    ) -> None:
-        self.objects, self._version_of = objects, version_of
+    def __init__(self, objects: ObjectTable, snapshots: Snapshots, launches: Launches) -> None:
+        self.objects, self._snapshots, self._launches = objects, snapshots, launches
         self._positions = np.zeros(1024, np.uint64)  # of the allocation's record + 1, by number
         self._pieces = np.zeros(1024, _PIECE)  # by number; of no bytes where it is none
-        self._past = Past(objects)
+        self._past = Past(snapshots)
         self._ranges: dict[int, tuple[int, tuple[NDArray[Any], ...]]] = {}  # of so many objects
 
     def feed(self, selected: Batch) -> None:
-        self._past.feed()
         records = selected["memory_alloc"]
         numbers = records["correlation"].astype(np.int64)
         known = (numbers > 0) & (numbers < _MAX_NUMBER)
@@ -260,7 +254,8 @@ class ObjectNumbers:
         pieces = self._pieces[np.where(numbers < len(self._pieces), numbers, 0).astype(np.intp)]
         some = pieces["bytes"] != 0
         if some.any():
-            found[some] = self._held(pieces[some], self._version_of(ordinals[some]))
+            positions = self._launches.positions(ordinals[some])
+            found[some] = self._held(pieces[some], self._snapshots.versions(positions))
         return found
 
     def _held(self, pieces: NDArray[Any], versions: NDArray[Any]) -> NDArray[Any]:

@@ -16,6 +16,8 @@ from pasta.processors.compiled import compiled
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.processors.snapshots import Snapshots
+
 #: Objects of different layers may overlap: a tensor lies in an allocation, an allocation may lie
 #: in a reserved range. An array's address is a handle, so nothing is ever looked up there.
 MEMORY, TENSOR, VIRTUAL, ARRAY = 0, 1, 2, 3
@@ -284,7 +286,7 @@ def _lookup(  # type: ignore[no-untyped-def]
 
 @compiled()
 def _lookup_in_past(  # type: ignore[no-untyped-def]
-    addresses, versions, layer, found, objects, log, signs, at,
+    addresses, versions, layer, found, objects, log, positions, at,
     heads, order, keys, ids, fill, spare, meta,
 ):  # fmt: skip
     """Goes to the version of each question in turn, forward or back."""
@@ -294,7 +296,8 @@ def _lookup_in_past(  # type: ignore[no-untyped-def]
             if not forward:
                 at[0] -= 1
             id = log[at[0]]
-            if (signs[at[0]] > 0) == forward:
+            begins = objects[id]["alloc_position"] == positions[at[0]]
+            if begins == forward:
                 _insert(_key(objects[id]), id, heads, order, keys, ids, fill, spare, meta)
             else:
                 _remove(_key(objects[id]), heads, order, keys, ids, fill, spare, meta)
@@ -454,37 +457,26 @@ class ObjectTable(_Live):
 
 
 class Past(_Live):
-    """Which object held an address after any number of the changes of a table with history.
+    """Which object held an address after any number of changes, as `snapshots` know them.
 
     Cheap where one question is about nearly the same time as the one before it.
     """
 
-    def __init__(self, table: ObjectTable) -> None:
+    def __init__(self, snapshots: Snapshots) -> None:
         super().__init__()
-        self.table = table
-        self._log = np.zeros(1024, np.int64)
-        self._signs = np.zeros(1024, np.int8)
-        self._count = 0
+        self._snapshots = snapshots
         self._at = np.zeros(1, np.int64)
 
-    def feed(self) -> None:
-        """Notes what changed in the last batch."""
-        changes = self.table.changes
-        end = self._count + len(changes)
-        self._log, self._signs = grown(self._log, end), grown(self._signs, end)
-        self._log[self._count : end] = changes["object"]
-        self._signs[self._count : end] = changes["sign"]
-        self._count = end
-
     def lookup(self, addresses: NDArray[Any], versions: NDArray[Any], layer: int) -> NDArray[Any]:
-        """Ids (int64) of a layer's objects that held `addresses` (uint64) after that many changes
+        """Ids (int64) of a layer's objects that held `addresses` (uint64) at these versions
         (int64); -1 for none."""
+        log, positions = self._snapshots.changes
         order = np.argsort(versions, kind="stable")
         sorted_found = np.empty(len(order), np.int64)
-        self._reserve_blocks(self._count)
+        self._reserve_blocks(len(log))
         _lookup_in_past(
             addresses[order].astype(np.uint64), versions[order].astype(np.int64), layer,
-            sorted_found, self.table.rows, self._log, self._signs, self._at,
+            sorted_found, self._snapshots.table.rows, log, positions, self._at,
             *self._blocks, self._meta,
         )  # fmt: skip
         found = np.empty(len(order), np.int64)

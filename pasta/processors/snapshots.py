@@ -188,6 +188,11 @@ class Snapshots:
         self._objects[self._count : end] = changes["object"]
         self._count = end
 
+    @property
+    def changes(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Ids (int64) of objects that began or ended, and ring positions (uint64) of that."""
+        return self._objects[: self._count], self._positions[: self._count]
+
     def versions(self, positions: NDArray[Any]) -> NDArray[Any]:
         """Version (int64) of the snapshot of each ring position (uint64)."""
         return np.searchsorted(self._positions[: self._count], positions, "left")

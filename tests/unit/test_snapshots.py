@@ -104,12 +104,12 @@ def test_the_past_is_as_snapshots_have_it(program: Any, splits: list[int], rando
     """Whatever the order of questions, also while the run goes on."""
     events = play(program)
     table = ObjectTable(history=True)
-    snapshots, past, changes = Snapshots(table), Past(table), 0
+    snapshots = Snapshots(table)
+    past, changes = Past(snapshots), 0
     between = [0]  # versions between two records
     for batch in events.batches([split for split in splits if split < len(events)]):
         table.feed(batch)
         snapshots.feed(batch)
-        past.feed()
         begins = np.flatnonzero(np.diff(table.changes["index"].astype(np.int64))) + 1
         changes += len(table.changes)
         between += [changes - len(table.changes) + at for at in begins.tolist()] + [changes]
