@@ -228,6 +228,7 @@ void pasta_nv_probes_context(uint64_t context, pasta_nv_place at) {
     if (!p) return;
     p->context = context;
     p->at = at;
+    p->since = pasta_now();
     pthread_mutex_init(&p->reading, NULL);
     void *markers = NULL;
     if (!add_patches(p) || !PROBED(p, alloc_host, context, &markers, PASTA_NV_MARKERS)) p->broken = true;

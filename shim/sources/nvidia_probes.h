@@ -110,6 +110,7 @@ typedef struct pasta_nv_prober {
     void *staging;       /* page-locked */
     uint64_t totals_of, totals_at;
     pthread_mutex_t reading;
+    uint64_t since, waited; /* when the context began; how long its program was kept waiting for markers */
 } pasta_nv_prober;
 
 pasta_nv_prober *pasta_nv_probers(void);

@@ -440,12 +440,22 @@ static uint64_t own_stream(pasta_nv_prober *p) {
     return p->own_stream;
 }
 
+/* Where a kernel broke the context, no marker comes any more: a copy tells. */
+static void check_context(pasta_nv_prober *p) {
+    uint64_t some = 0, word;
+    pthread_mutex_lock(pasta_nv_probes_lock());
+    if (p->batches) some = p->batches->descriptors;
+    pthread_mutex_unlock(pasta_nv_probes_lock());
+    if (some) pasta_nv_probed(p, pasta_nv.copy_out(&word, some, sizeof word, p->own_stream), "sanitizerMemcpyDeviceToHost");
+}
+
 static bool attend(pasta_nv_prober *p, bool last) {
     bool waiting = false;
     if (p->broken || __atomic_load_n(&p->ended, __ATOMIC_ACQUIRE)) return false;
     if (pthread_mutex_trylock(&p->reading) != 0) return false; /* it is being destroyed */
     if (!__atomic_load_n(&p->ended, __ATOMIC_ACQUIRE) && own_stream(p)) {
         waiting = read_batches(p, p->own_stream);
+        if (waiting && last) check_context(p);
         if (p->epochs) pasta_nv_trace_flush(p, p->own_stream, last && !waiting);
         uint64_t epochs = __atomic_load_n(&p->epochs, __ATOMIC_RELAXED), now = pasta_now();
         bool due = epochs != p->totals_of && now - p->totals_at > TOTALS_NS;
@@ -534,17 +544,21 @@ static bool lock_for(pthread_mutex_t *mutex, long nanoseconds) {
 }
 
 /* The program has waited: what it waited for is read before a later kernel can break the context,
- * here or by the thread, which may be at it.  Copies go over our own stream, so that nothing waits
- * for kernels of other threads; what is more than a little, or not complete at once, is left to the
- * thread. */
+ * here or by the thread, which may be at it.  Copies go over our own stream, once there is one, so that
+ * nothing waits for kernels of other threads; what is more than a little, or not complete soon, is left
+ * to the thread. */
 void pasta_nv_readback_at_once(pasta_nv_prober *p) {
-    /* A marker that goes into an idle stream takes some 20 us, and now and then above 50 (measured).  While
-     * another stream is busy, all of it is spent in vain. */
-    enum { LITTLE = 4 << 20, PATIENCE_NS = 500 * 1000, LOCK_NS = 2 * 1000 * 1000 };
-    if (p->broken || !p->own_stream || !lock_for(&p->reading, LOCK_NS)) return;
-    uint64_t bytes = 0, begin = pasta_now();
-    bool waiting = true;
-    while (waiting && pasta_now() - begin < PATIENCE_NS) {
+    /* A marker that goes into an idle stream takes some 20 us, above 500 where processes share the GPU
+     * (measured).  While another stream is busy, all of the patience is spent in vain: hence its share. */
+    enum { LITTLE = 4 << 20, LEAST_NS = 50 * 1000, FIRST_NS = 5 * 1000 * 1000, MOST_NS = 10 * 1000 * 1000, SHARE_OF_TIME = 100 };
+    uint64_t begin = pasta_now(), credit = FIRST_NS + (begin - p->since) / SHARE_OF_TIME, patience = LEAST_NS;
+    uint64_t spent = __atomic_load_n(&p->waited, __ATOMIC_RELAXED);
+    if (credit > spent + LEAST_NS) patience = credit - spent;
+    if (patience > MOST_NS) patience = MOST_NS;
+    if (p->broken || !lock_for(&p->reading, (long)patience)) return;
+    uint64_t bytes;
+    bool waiting;
+    do {
         waiting = false;
         bytes = 0;
         pthread_mutex_lock(pasta_nv_probes_lock());
@@ -553,7 +567,9 @@ void pasta_nv_readback_at_once(pasta_nv_prober *p) {
             waiting |= __atomic_load_n(b->marker, __ATOMIC_ACQUIRE) < b->marked;
         }
         pthread_mutex_unlock(pasta_nv_probes_lock());
-    }
+    } while (waiting && pasta_now() - begin < patience);
+    __atomic_fetch_add(&p->waited, pasta_now() - begin, __ATOMIC_RELAXED);
+    /* The thread may have no stream yet: making one waits for what the program's calls hold. */
     if (bytes && bytes <= LITTLE && !p->ended) read_batches(p, p->own_stream);
     pthread_mutex_unlock(&p->reading);
 }
