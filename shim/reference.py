@@ -26,8 +26,8 @@ Generated from `shim/include/pasta_abi.h` by `python -m shim.reference`: do not 
 An event is one record of the ring, and one row of the Parquet table of its kind
 (`events/KIND-00000.parquet`). Every table has the header's fields and the fields of its payload.
 Strings and named numbers are dictionary-encoded text there, an array of three is three columns
-(`grid_x`, `grid_y`, `grid_z`), `position` is the order over all kinds, and what a source cannot
-give is null: never zero.
+(`grid_x`, `grid_y`, `grid_z`), a longer one (`tensor`) is a list of those there are, `position` is
+the order over all kinds, and what a source cannot give is null: never zero.
 
 *Kept* kinds are recorded also while profiling is stopped, because what follows a start needs them.
 """

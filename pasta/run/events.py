@@ -1,14 +1,14 @@
 """Events as Parquet: one table per event kind, in parts `KIND-00000.parquet`.
 
 Columns are the header's and payload's fields; `position` is the global order.  String ids and
-numbers with names become dictionary-encoded text, arrays of three become `_x`, `_y`, `_z`, and
-what a source could not give is null.
+numbers with names become dictionary-encoded text, arrays of three become `_x`, `_y`, `_z`, longer
+ones, ids of which some are absent, become lists, and what a source could not give is null.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,6 @@ _ZERO_ABSENT = {"correlation"}
 _SORTED = {"position", "time", "ordinal", "correlation", "start", "end"}
 _AXES = "xyz"
 _PART = re.compile(r"(?P<kind>[a-z_]+)-(?P<part>\d{5})\.parquet")
-
-
-def _column(name: str, length: int, at: int) -> str:
-    """Of an element of a field that is an array: grid_x, tensor_0."""
-    return f"{name}_{_AXES[at] if length <= len(_AXES) else at}"
 
 
 class Recorder:
@@ -85,46 +80,47 @@ class Recorder:
         self._waiting, self._bytes = {}, 0
 
     def _table(self, kind: str, pieces: list[tuple[int, Any]]) -> pa.Table:
-        records = np.concatenate([records for _, records in pieces])
         position = np.concatenate(
             [records["index"].astype(np.uint64) + np.uint64(base) for base, records in pieces]
         )
         columns: dict[str, Any] = {"position": pa.array(position)}
         strings, enums = abi.string_fields(kind), abi.enum_fields(kind)
-        for name in records.dtype.names or ():
+        for name in abi.dtype(kind).names or ():
             if name in _SKIPPED:
                 continue
-            values = records[name]
+            values = np.concatenate([records[name] for _, records in pieces])
             if name in strings:
                 columns[name] = self._text(values)
             elif name in enums:
                 columns[name] = _named(values, enums[name])
+            elif values.ndim == 2 and values.shape[1] <= len(_AXES):
+                for at, axis in enumerate(_AXES[: values.shape[1]]):
+                    columns[f"{name}_{axis}"] = _nullable(name, np.ascontiguousarray(values[:, at]))
             elif values.ndim == 2:
-                for axis in range(values.shape[1]):
-                    columns[_column(name, values.shape[1], axis)] = _nullable(name, values[:, axis])
+                columns[name] = _listed(name, values)
             else:
                 columns[name] = _nullable(name, values)
         return pa.table(columns)
 
     def _text(self, ids: Any) -> pa.Array:
-        distinct, codes = np.unique(ids, return_inverse=True)
-        return _dictionary_of([self._strings[int(i)] or None for i in distinct], codes)
+        return _dictionary_of(ids, lambda id: self._strings[id] or None)
 
 
 def _named(values: Any, names: dict[int, str]) -> pa.Array:
-    distinct, codes = np.unique(values, return_inverse=True)
     absent = np.iinfo(values.dtype).max
-    return _dictionary_of(
-        [None if v == absent else names.get(int(v), str(v)) for v in distinct], codes
-    )
+    return _dictionary_of(values, lambda v: None if v == absent else names.get(v, str(v)))
 
 
-def _dictionary_of(texts: list[str | None], codes: Any) -> pa.Array:
-    """Dictionary-encoded text; a None among the texts makes its rows null."""
-    absent = np.array([text is None for text in texts], bool)
-    indices = pa.array(codes.astype(np.int32), mask=absent[codes] if absent.any() else None)
+def _dictionary_of(values: Any, text_of: Callable[[int], str | None]) -> pa.Array:
+    """Dictionary-encoded texts of numbers; a text that is None makes its rows null."""
+    encoded = pa.array(values).dictionary_encode()
+    codes = encoded.indices
+    texts = [text_of(value) for value in encoded.dictionary.to_pylist()]
+    if None in texts:
+        absent = np.array([text is None for text in texts])
+        codes = pa.array(codes.to_numpy(), mask=absent[codes.to_numpy()])
     values = pa.array(["" if text is None else text for text in texts], pa.string())
-    return pa.DictionaryArray.from_arrays(indices, values)
+    return pa.DictionaryArray.from_arrays(codes, values)
 
 
 def _absent(name: str, dtype: np.dtype[Any]) -> int | None:
@@ -136,10 +132,20 @@ def _absent(name: str, dtype: np.dtype[Any]) -> int | None:
 
 
 def _nullable(name: str, values: Any) -> pa.Array:
-    values = np.ascontiguousarray(values)
     absent = _absent(name, values.dtype)
     mask = None if absent is None else values == absent
     return pa.array(values, mask=mask if mask is not None and mask.any() else None)
+
+
+def _listed(name: str, values: Any) -> pa.Array:
+    """Lists of each row's numbers, without those absent at its end."""
+    present = values != _absent(name, values.dtype)
+    width = values.shape[1]
+    lengths = np.where(present.any(axis=1), width - present[:, ::-1].argmax(axis=1), 0)
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    held = np.arange(width) < lengths[:, None]
+    return pa.ListArray.from_arrays(pa.array(offsets), _nullable(name, values[held]))
 
 
 def parts(directory: Path) -> dict[str, list[Path]]:
@@ -232,10 +238,12 @@ class _Stream:
                 records[name] = self._ids(chunk.column(name))
             elif name in enums:
                 records[name] = _numbers(chunk.column(name), enums[name], dtype[name])
+            elif dtype[name].shape and dtype[name].shape[0] <= len(_AXES):
+                for at, axis in enumerate(_AXES[: dtype[name].shape[0]]):
+                    column = chunk.column(f"{name}_{axis}")
+                    records[name][:, at] = _filled(name, column, dtype[name].base)
             elif dtype[name].shape:
-                for axis in range(dtype[name].shape[0]):
-                    column = chunk.column(_column(name, dtype[name].shape[0], axis))
-                    records[name][:, axis] = _filled(name, column, dtype[name].base)
+                records[name] = _unlisted(name, chunk.column(name), dtype[name])
             else:
                 records[name] = _filled(name, chunk.column(name), dtype[name])
         return chunk.column("position").to_numpy(), records
@@ -270,6 +278,15 @@ def _numbers(column: Any, names: dict[int, str], dtype: np.dtype[Any]) -> Any:
         [absent if t is None else by_name.get(t, absent) for t in texts] or [absent], dtype
     )
     return np.where(codes < 0, dtype.type(absent), numbers[np.maximum(codes, 0)])
+
+
+def _unlisted(name: str, column: Any, dtype: np.dtype[Any]) -> Any:
+    values = np.full((len(column), *dtype.shape), _absent(name, dtype.base), dtype.base)
+    lengths = column.value_lengths().to_numpy()
+    starts = np.cumsum(lengths) - lengths
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    values[row, np.arange(len(row)) - starts[row]] = _filled(name, column.flatten(), dtype.base)
+    return values
 
 
 def _filled(name: str, column: Any, dtype: np.dtype[Any]) -> Any:
