@@ -1,8 +1,8 @@
 // Operators, tensors and Python stacks of PyTorch, into the preloaded library's ring.
 //
 // A RecordFunction callback for all threads, built by hooks.py against the program's torch at first use.
-// The path of each operator takes no lock and allocates nothing, but the interpreter's lock where a Python
-// stack is asked for: the thread has let go of it a moment ago.
+// The path of each operator takes no lock and allocates nothing; a Python stack that is new needs the
+// interpreter's lock.
 // Nothing here throws into the program.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -42,9 +43,9 @@ struct {
     PyObject *module_call, *namer;
     std::mutex switching; // of the callback
     at::CallbackHandle handle;
-    bool added, enabled, takes_tensors;
+    bool added, enabled, takes_tensors, finds_frames;
     uint32_t generation;
-    bool followed_before; // the allocators, by the preloaded library
+    bool switched, followed_before; // whether a block switched the preloaded library's allocators on; were they?
     std::atomic<uint32_t> epoch; // counts up when everything is to be told again
 } options;
 
@@ -80,11 +81,6 @@ Stack stacks[STACKS];
 std::atomic<uint32_t> last_stack;
 std::vector<PyCodeObject *> codes; // that the table keeps
 
-struct Frame {
-    PyCodeObject *code;
-    int instruction, line;
-};
-
 uint32_t interned(PyObject *text) {
     const char *utf8 = text ? PyUnicode_AsUTF8(text) : nullptr;
     if (utf8) return intern(utf8);
@@ -92,19 +88,16 @@ uint32_t interned(PyObject *text) {
     return 0;
 }
 
-void tell_frames(uint32_t id, const Frame *frames, uint32_t count) {
-    for (uint32_t depth = 0; depth < count; depth++) {
-        PyCodeObject *code = frames[depth].code;
-        pasta_python_frame *e = begin<pasta_python_frame>(thread_id(), PASTA_EVENT_python_frame);
-        if (!e) continue;
-        e->stack = id;
-        e->depth = depth;
-        e->file = interned(code->co_filename);
-        e->function = interned(code->co_name);
-        e->line = static_cast<uint32_t>(frames[depth].line);
-        e->first_line = static_cast<uint32_t>(code->co_firstlineno);
-        pasta_framework_publish(e);
-    }
+void tell_frame(uint32_t stack, uint32_t depth, PyCodeObject *code, int line) {
+    pasta_python_frame *e = begin<pasta_python_frame>(thread_id(), PASTA_EVENT_python_frame);
+    if (!e) return;
+    e->stack = stack;
+    e->depth = depth;
+    e->file = interned(code->co_filename);
+    e->function = interned(code->co_name);
+    e->line = static_cast<uint32_t>(line);
+    e->first_line = static_cast<uint32_t>(code->co_firstlineno);
+    pasta_framework_publish(e);
 }
 
 void keep(PyCodeObject *code) {
@@ -118,101 +111,212 @@ void keep(PyCodeObject *code) {
 Stack *find_stack(uint64_t hash) {
     for (size_t probe = 0; probe < 64; probe++) {
         Stack &entry = stacks[(hash + probe) % STACKS];
-        uint64_t known = entry.hash.load(std::memory_order_relaxed);
+        uint64_t known = entry.hash.load(std::memory_order_acquire);
         if (known == hash || !known) return &entry;
     }
     return nullptr; // the table is full
 }
 
-// What a frame was when it was looked at: its line costs more than all else, so a known stack asks for none.
-int instruction_of(PyFrameObject *frame) {
-#if PY_VERSION_HEX >= 0x030b0000
-    return PyFrame_GetLasti(frame);
+// ---- frames ----
+
+// A frame as the interpreter lays it out, in versions that do not change any more: the frames of this thread
+// can then be followed without the lock and without objects for them, and their first variable be read.
+#if PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030e0000 && !defined(Py_GIL_DISABLED)
+#define PASTA_FRAMES 1
+struct Frame {
+#if PY_VERSION_HEX < 0x030c0000
+    void *function, *globals, *builtins, *locals;
+    PyObject *executable;
+    void *object;
+    Frame *previous;
+    const char *instruction;
+    int top;
+    bool is_entry;
 #else
-    return frame->f_lasti;
+    PyObject *executable;
+    Frame *previous;
+    void *function, *globals, *builtins, *locals, *object;
+    const char *instruction;
+    int top;
+    uint16_t return_offset;
+#endif
+    char owner;
+    PyObject *variables[1];
+};
+enum { OF_GENERATOR = 1, OF_C = 3 };
+
+const Frame *innermost_frame(PyThreadState *state) {
+#if PY_VERSION_HEX < 0x030d0000
+    return reinterpret_cast<const Frame *>(state->cframe->current_frame);
+#else
+    return reinterpret_cast<const Frame *>(state->current_frame);
 #endif
 }
 
-// A new reference to the first argument of a frame's function, a plain local variable; or NULL.
-PyObject *first_argument(PyFrameObject *frame) {
-#if PY_VERSION_HEX >= 0x030c0000
-    PyObject *self = PyFrame_GetVarString(frame, "self");
-    if (!self) PyErr_Clear();
-    return self;
-#elif PY_VERSION_HEX >= 0x030b0000
-    // As 3.11 lays frames out, which it has no call for; its structures do not change any more.
-    struct Inner {
-        void *function, *globals, *builtins, *locals, *code, *object, *previous, *instruction;
-        int top;
-        bool is_entry;
-        char owner;
-        PyObject *locals_and_stack[1];
-    };
-    struct Outer {
-        PyObject head;
-        PyFrameObject *back;
-        Inner *inner;
-    };
-    PyObject *self = reinterpret_cast<Outer *>(frame)->inner->locals_and_stack[0];
-    Py_XINCREF(self);
-    return self;
-#else
-    PyObject *self = frame->f_localsplus[0];
-    Py_XINCREF(self);
-    return self;
-#endif
+// This frame or the nearest one around it that runs code of the program.
+const Frame *complete(const Frame *frame) {
+    for (; frame; frame = frame->previous) {
+        if (frame->owner == OF_C || !PyCode_Check(frame->executable)) continue;
+        auto *code = reinterpret_cast<PyCodeObject *>(frame->executable);
+        if (frame->owner == OF_GENERATOR || frame->instruction >= code->co_code_adaptive + 2 * code->_co_firsttraceable)
+            break;
+    }
+    return frame;
 }
+#endif
+
+struct Walk {
+    uint64_t hash = 1; // of what is told of the stack
+    uint32_t count = 0;
+    PyObject *innermost = nullptr, *outermost = nullptr; // modules; borrowed from the frames
+};
+
+void passes_module(Walk &walk, PyObject *self) {
+    if (!self) return;
+    if (!walk.innermost) walk.innermost = self;
+    walk.outermost = self;
+}
+
+// With the interpreter's lock, in any version; where `stack` is one, tells it.
+Walk walk_objects(uint32_t stack = 0) {
+    Walk walk;
+    PyFrameObject *frame = PyEval_GetFrame();
+    Py_XINCREF(frame);
+    while (frame && walk.count < DEEPEST) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        bool told = walk.count++ < options.frames;
+#if PY_VERSION_HEX >= 0x030b0000
+        int instruction = PyFrame_GetLasti(frame);
+#else
+        int instruction = frame->f_lasti;
+#endif
+        if (told) walk.hash = mix(mix(walk.hash, reinterpret_cast<uint64_t>(code)), static_cast<uint64_t>(instruction));
+        if (told && stack) {
+            keep(code);
+            tell_frame(stack, walk.count - 1, code, PyFrame_GetLineNumber(frame));
+        }
+        if (reinterpret_cast<PyObject *>(code) == options.module_call) {
+#if PY_VERSION_HEX >= 0x030c0000
+            PyObject *self = PyFrame_GetVarString(frame, "self");
+            if (!self) PyErr_Clear();
+            passes_module(walk, self);
+            Py_XDECREF(self); // the frame has it
+#elif PY_VERSION_HEX >= 0x030b0000
+            passes_module(walk, nullptr); // there is no call for it
+#else
+            passes_module(walk, frame->f_localsplus[0]);
+#endif
+        }
+        Py_DECREF(code);
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    return walk;
+}
+
+#ifdef PASTA_FRAMES
+// The same of this thread, without the lock.
+Walk walk_frames(PyThreadState *state) {
+    Walk walk;
+    for (const Frame *frame = complete(innermost_frame(state)); frame && walk.count < DEEPEST; frame = complete(frame->previous)) {
+        if (walk.count++ < options.frames) walk.hash = mix(walk.hash, reinterpret_cast<uint64_t>(frame->instruction));
+        if (frame->executable == options.module_call) passes_module(walk, frame->variables[0]);
+    }
+    return walk;
+}
+
+// Whether frames lie as this thinks: asked once, with the lock.
+bool finds_frames() {
+    const Frame *frame = complete(innermost_frame(PyThreadState_Get()));
+    PyFrameObject *object = PyEval_GetFrame();
+    bool same = true;
+    Py_XINCREF(object);
+    while (object && same) {
+        PyCodeObject *code = PyFrame_GetCode(object);
+        same = frame && frame->executable == reinterpret_cast<PyObject *>(code) &&
+               PyFrame_GetLasti(object) == static_cast<int>(frame->instruction - code->co_code_adaptive);
+        Py_DECREF(code);
+        PyFrameObject *back = PyFrame_GetBack(object);
+        Py_DECREF(object);
+        object = back;
+        if (same) frame = complete(frame->previous);
+    }
+    Py_XDECREF(object);
+    return same && !frame;
+}
+
+// Of a function whose code this is; None: of none.
+bool has_plain_arguments(PyObject *code) {
+    return !code || !PyCode_Check(code) || reinterpret_cast<PyCodeObject *>(code)->co_ncellvars == 0;
+}
+#else
+Walk walk_frames(PyThreadState *) { return {}; }
+bool finds_frames() { return false; }
+bool has_plain_arguments(PyObject *) { return false; }
+#endif
 
 // ---- modules ----
 
 // The module that runs is `self` of the innermost frame of nn.Module.__call__: nothing is hooked, so that
 // calls, tracebacks and torch.compile are as without us.  Paths are made in Python, once for each module.
 struct ModuleName {
-    PyObject *reference; // weak: another object may come to lie at the same address
-    uint32_t id;
-    uint64_t told; // seconds when its parameters were told, where it is the outermost
+    std::atomic<PyObject *> module; // while it lives
+    std::atomic<uint32_t> id;
+    std::atomic<uint64_t> told; // seconds when its parameters were told, where it is the outermost
+    std::atomic<bool> used;     // ever: who looks for a module goes on
+    PyObject *reference;        // weak; with the interpreter's lock
 };
 constexpr size_t MODULES = 1 << 14;
-ModuleName modules[MODULES]; // by address, with the interpreter lock
+ModuleName modules[MODULES]; // by address: looked up without the lock, for modules that run and so live
 
-// What a weak reference is to; nullptr where that is gone.  Borrowed: the caller knows that it lives.
-PyObject *referred(PyObject *reference) {
-#if PY_VERSION_HEX >= 0x030d0000
-    PyObject *object = nullptr;
-    if (PyWeakref_GetRef(reference, &object) < 0) PyErr_Clear();
-    Py_XDECREF(object);
-    return object;
-#else
-    PyObject *object = PyWeakref_GET_OBJECT(reference);
-    return object == Py_None ? nullptr : object;
-#endif
-}
-
-// The entry of a module, or one for it; nullptr where there is no room.
+// The entry of a module, or nullptr.
 ModuleName *find_module(PyObject *module) {
     uint64_t hash = mix(1, reinterpret_cast<uint64_t>(module));
-    ModuleName *free = nullptr;
     for (size_t probe = 0; probe < 64; probe++) {
         ModuleName &entry = modules[(hash + probe) % MODULES];
-        if (!entry.reference) return free ? free : &entry;
-        PyObject *object = referred(entry.reference);
-        if (object == module) return &entry;
-        if (!object && !free) free = &entry;
+        if (entry.module.load(std::memory_order_acquire) == module) return &entry;
+        if (!entry.used.load(std::memory_order_relaxed)) break;
     }
-    return free;
+    return nullptr;
 }
 
-bool is_known(const ModuleName *entry) { return entry->reference && referred(entry->reference); }
+// A module dies: another object may come to lie at its address.
+PyObject *module_dies(PyObject *place, PyObject *reference) {
+    ModuleName &entry = modules[PyLong_AsSize_t(place)];
+    if (entry.reference == reference) {
+        entry.module.store(nullptr, std::memory_order_relaxed);
+        Py_CLEAR(entry.reference);
+    }
+    Py_RETURN_NONE;
+}
+PyMethodDef module_dies_method = {"module_dies", module_dies, METH_O, nullptr};
 
 // Called by Python, for all modules of a tree at once.
 void name_module(PyObject *module, uint32_t id) {
-    ModuleName *entry = find_module(module);
-    if (!entry || is_known(entry)) return;
-    Py_XDECREF(entry->reference);
-    entry->reference = PyWeakref_NewRef(module, nullptr);
-    entry->id = id;
-    entry->told = 0;
-    if (!entry->reference) PyErr_Clear();
+    if (find_module(module)) return;
+    uint64_t hash = mix(1, reinterpret_cast<uint64_t>(module));
+    size_t probe = 0, place;
+    do {
+        if (probe == 64) return; // the table is full
+        place = (hash + probe++) % MODULES;
+    } while (modules[place].reference);
+    PyObject *number = PyLong_FromSize_t(place);
+    PyObject *dies = number ? PyCFunction_New(&module_dies_method, number) : nullptr;
+    PyObject *reference = dies ? PyWeakref_NewRef(module, dies) : nullptr;
+    Py_XDECREF(dies);
+    Py_XDECREF(number);
+    if (!reference) {
+        PyErr_Clear();
+        return;
+    }
+    ModuleName &entry = modules[place];
+    entry.reference = reference;
+    entry.id.store(id, std::memory_order_relaxed);
+    entry.told.store(0, std::memory_order_relaxed);
+    entry.used.store(true, std::memory_order_relaxed);
+    entry.module.store(module, std::memory_order_release);
 }
 
 // With the interpreter lock: stacks, modules and tensors are told again.
@@ -223,8 +327,8 @@ void forget_all() {
     kept.swap(codes);
     for (PyCodeObject *each : kept) Py_DECREF(each);
     for (ModuleName &each : modules) {
+        each.module.store(nullptr, std::memory_order_relaxed);
         Py_CLEAR(each.reference);
-        each.told = 0;
     }
 }
 
@@ -234,28 +338,34 @@ uint64_t seconds() {
     return static_cast<uint64_t>(now.tv_sec) + 1;
 }
 
-// String id of a module's path.  Python names those that are not known, and once a second has a look whether
-// the parameters of the outermost have moved.
-uint32_t module_id(PyObject *innermost, PyObject *outermost) {
-    ModuleName *entry = find_module(innermost), *root = find_module(outermost);
-    if (!entry || !root) return 0;
+// String id of a module's path, where all is known. The parameters of the outermost may have moved: once a second
+// it is not.
+bool knows_module(const Walk &walk, uint32_t *id) {
+    *id = 0;
+    if (!walk.innermost) return true;
+    const ModuleName *entry = find_module(walk.innermost), *root = find_module(walk.outermost);
+    if (!entry || !root || root->told.load(std::memory_order_relaxed) != seconds()) return false;
+    *id = entry->id.load(std::memory_order_relaxed);
+    return true;
+}
+
+// With the interpreter's lock: Python names modules, and looks at parameters.
+uint32_t ask_module(const Walk &walk) {
+    if (!walk.innermost) return 0;
     uint64_t now = seconds();
-    if (!is_known(entry) || (is_known(root) && root->told != now)) {
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
-        PyObject *done = PyObject_CallFunctionObjArgs(options.namer, innermost, outermost, nullptr);
-        if (!done) {
-            bool interrupted = PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
-            PyErr_Clear();
-            if (interrupted) PyErr_SetInterrupt(); // it was the program's
-        }
-        Py_XDECREF(done);
-        PyErr_Restore(type, value, traceback);
-        entry = find_module(innermost);
-        root = find_module(outermost);
-        if (root && is_known(root)) root->told = now;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *done = PyObject_CallFunctionObjArgs(options.namer, walk.innermost, walk.outermost, nullptr);
+    if (!done) {
+        bool interrupted = PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
+        PyErr_Clear();
+        if (interrupted) PyErr_SetInterrupt(); // it was the program's
     }
-    return entry && is_known(entry) ? entry->id : 0;
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, traceback);
+    const ModuleName *entry = find_module(walk.innermost);
+    if (ModuleName *root = find_module(walk.outermost)) root->told.store(now, std::memory_order_relaxed);
+    return entry ? entry->id.load(std::memory_order_relaxed) : 0;
 }
 
 // ---- what runs ----
@@ -273,55 +383,39 @@ bool is_ending() {
 #endif
 }
 
+// Tells a stack that is new; with the interpreter's lock.
+uint32_t tell_stack(uint64_t hash) {
+    Stack *place = find_stack(hash);
+    if (!place) return 0;
+    if (place->hash.load(std::memory_order_relaxed)) return place->id.load(std::memory_order_relaxed);
+    uint32_t id = ++last_stack;
+    walk_objects(id);
+    place->id.store(id, std::memory_order_relaxed);
+    place->hash.store(hash, std::memory_order_release);
+    return id;
+}
+
 // The frames of this thread, and the module that they are in; nothing where it runs no Python.
 Running gather() {
     Running running;
-    if (!PyGILState_GetThisThreadState() || is_ending()) return running;
+    PyThreadState *thread = PyGILState_GetThisThreadState();
+    if (!thread || is_ending()) return running;
+    Walk walk;
+    if (options.finds_frames) {
+        walk = walk_frames(thread);
+        if (!walk.count) return running;
+        const Stack *known = find_stack(walk.hash);
+        bool all = knows_module(walk, &running.module);
+        if (!known || known->hash.load(std::memory_order_relaxed)) {
+            running.stack = known ? known->id.load(std::memory_order_relaxed) : 0;
+            if (all) return running;
+        }
+    }
     PyGILState_STATE state = PyGILState_Ensure();
-    PyFrameObject *held[DEEPEST];
-    Frame frames[DEEPEST];
-    uint32_t count = 0;
-    uint64_t hash = 1;
-    PyObject *innermost = nullptr, *outermost = nullptr;
-    PyFrameObject *frame = PyEval_GetFrame();
-    Py_XINCREF(frame);
-    for (; frame && count < DEEPEST; frame = PyFrame_GetBack(frame)) {
-        PyCodeObject *code = PyFrame_GetCode(frame);
-        Frame &mine = frames[count];
-        held[count++] = frame;
-        mine = {code, instruction_of(frame), 0};
-        if (count <= options.frames)
-            hash = mix(mix(hash, reinterpret_cast<uint64_t>(code)), static_cast<uint64_t>(mine.instruction));
-        if (reinterpret_cast<PyObject *>(code) != options.module_call) continue;
-        PyObject *self = first_argument(frame);
-        if (!self) continue;
-        if (!innermost) {
-            innermost = self;
-            Py_INCREF(self);
-        }
-        Py_XDECREF(outermost);
-        outermost = self;
-    }
-    Py_XDECREF(frame);
-    if (innermost) running.module = module_id(innermost, outermost);
-    Py_XDECREF(innermost);
-    Py_XDECREF(outermost);
-    if (!hash) hash = 1; // 0 is a free place
-    Stack *known = count ? find_stack(hash) : nullptr;
-    if (known && !known->hash.load(std::memory_order_relaxed)) {
-        uint32_t told = std::min(count, options.frames);
-        for (uint32_t depth = 0; depth < told; depth++) {
-            keep(frames[depth].code);
-            frames[depth].line = PyFrame_GetLineNumber(held[depth]);
-        }
-        known->id.store(++last_stack, std::memory_order_relaxed);
-        tell_frames(known->id, frames, told);
-        known->hash.store(hash, std::memory_order_relaxed);
-    }
-    if (known) running.stack = known->id.load(std::memory_order_relaxed);
-    for (uint32_t i = 0; i < count; i++) {
-        Py_DECREF(frames[i].code);
-        Py_DECREF(held[i]);
+    if (!options.finds_frames) walk = walk_objects();
+    if (walk.count) {
+        if (!knows_module(walk, &running.module)) running.module = ask_module(walk);
+        running.stack = tell_stack(walk.hash);
     }
     PyGILState_Release(state);
     return running;
@@ -329,14 +423,20 @@ Running gather() {
 
 // ---- threads ----
 
-constexpr uint32_t TENSORS = 1 << 13, NAMES = 1 << 9;
+constexpr uint32_t TENSORS = 1 << 13, NAMES = 1 << 9, SHAPES = 1 << 9;
 struct Name {
     uint32_t id;
     char text[60]; // ends with NUL
 };
+struct Shape {
+    uint64_t hash;
+    uint32_t id;
+};
 struct Caches {
     uint64_t tensors[TENSORS]; // hashes of those that this thread told; the place is the id
-    Name names[NAMES];      // by where the text was: that may be another one's now
+    Name names[NAMES];         // by where the text was: that may be another one's now
+    Shape shapes[SHAPES];
+    uint32_t types[static_cast<size_t>(c10::ScalarType::NumOptions)];
 };
 
 struct Thread {
@@ -394,15 +494,50 @@ uint32_t name_id(Thread &mine, const char *text) {
 
 // ---- tensors ----
 
-uint32_t numbers(c10::IntArrayRef values) {
-    char text[512];
-    size_t used = 0;
-    for (int64_t value : values) {
-        int wrote = snprintf(text + used, sizeof text - used, used ? ",%lld" : "%lld", static_cast<long long>(value));
-        if (wrote < 0 || used + static_cast<size_t>(wrote) >= sizeof text) break;
-        used += static_cast<size_t>(wrote);
+// Factors of what a tensor is, as a hash: they are independent, so that no product waits for another.
+struct Factors {
+    uint64_t of[32];
+    constexpr Factors() : of() {
+        uint64_t state = UINT64_C(0x9e3779b97f4a7c15);
+        for (uint64_t &each : of) {
+            state = (state ^ state >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+            each = state | 1;
+        }
     }
-    return pasta->intern(text, used);
+};
+constexpr Factors factors;
+
+uint64_t hash_of(c10::IntArrayRef values, size_t first) {
+    uint64_t sum = values.size();
+    for (size_t i = 0; i < values.size(); i++) {
+        if (first + 2 * i >= 32) sum = mix(sum, i);
+        sum += static_cast<uint64_t>(values[i]) * factors.of[(first + 2 * i) % 32];
+    }
+    return sum;
+}
+
+// String id of numbers with commas between.
+uint32_t numbers(Thread &mine, c10::IntArrayRef values) {
+    uint64_t hash = mix(1, hash_of(values, 0));
+    Shape &known = mine.caches.shapes[hash % SHAPES];
+    if (known.hash == hash) return known.id;
+    char text[512], *at = text, *end = text + sizeof text - 1;
+    for (int64_t value : values) {
+        if (at != text) *at++ = ',';
+        auto [after, error] = std::to_chars(at, end, value);
+        if (error != std::errc()) break;
+        at = after;
+    }
+    known = {hash, pasta->intern(text, static_cast<size_t>(at - text))};
+    return known.id;
+}
+
+uint32_t type_id(Thread &mine, c10::ScalarType type) {
+    size_t number = static_cast<size_t>(type);
+    if (number >= std::size(mine.caches.types)) return intern(c10::toString(type));
+    uint32_t &known = mine.caches.types[number];
+    if (!known) known = intern(c10::toString(type));
+    return known;
 }
 
 // Of the tensors that stand for memory: not fake, meta, sparse, nested or subclasses that answer in Python.
@@ -422,9 +557,10 @@ uint32_t tensor_id(Thread &mine, const at::Tensor &tensor) {
     if (!address) return 0;
     c10::IntArrayRef sizes = impl->sizes(), strides = impl->strides();
     c10::ScalarType type = c10::typeMetaToScalarType(impl->dtype());
-    uint64_t hash = mix(mix(mix(1, address), static_cast<uint64_t>(impl->storage_offset())), static_cast<uint64_t>(type));
-    for (size_t i = 0; i < sizes.size(); i++)
-        hash = mix(mix(hash, static_cast<uint64_t>(sizes[i])), static_cast<uint64_t>(strides[i]));
+    // sizes and strides take turns at the factors
+    uint64_t hash = mix(1, hash_of(sizes, 0) + hash_of(strides, 1) + address * factors.of[28] +
+                               static_cast<uint64_t>(impl->storage_offset()) * factors.of[29] +
+                               static_cast<uint64_t>(type) * factors.of[30]);
     uint32_t place = static_cast<uint32_t>(hash % TENSORS), id = mine.framework_thread * TENSORS + place + 1;
     uint64_t &known = mine.caches.tensors[place];
     if (known == hash) return id;
@@ -436,9 +572,9 @@ uint32_t tensor_id(Thread &mine, const at::Tensor &tensor) {
     e->offset = static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize();
     e->tensor = id;
     e->role = 0;
-    e->shape = numbers(sizes);
-    e->strides = numbers(strides);
-    e->dtype = intern(c10::toString(type));
+    e->shape = numbers(mine, sizes);
+    e->strides = numbers(mine, strides);
+    e->dtype = type_id(mine, type);
     e->name = 0;
     pasta_framework_publish(e);
     known = hash;
@@ -622,6 +758,7 @@ void apply() {
     const Wanted &names = block.namer ? block : launch;
     options.module_call = names.module_call;
     options.namer = names.namer;
+    options.finds_frames = finds_frames() && has_plain_arguments(options.module_call);
     bool wanted = launch.operators || block.operators;
     std::lock_guard<std::mutex> lock(options.switching);
     if (options.added && (!wanted || options.takes_tensors != options.tensors)) {
@@ -824,6 +961,7 @@ PyObject *py_begin_block(PyObject *, PyObject *arguments) {
     const char *missed = "";
     if (allocations && !library) {
         options.followed_before = pasta->follow_allocators(true);
+        options.switched = true;
     } else if (allocations) {
         follows_memory = true;
         if (!cpu_allocator.enter()) missed = "CPU memory: the program has an allocator of its own";
@@ -836,9 +974,9 @@ PyObject *py_end_block(PyObject *, PyObject *arguments) {
     int preloaded;
     if (!PyArg_ParseTuple(arguments, "p", &preloaded)) return nullptr;
     if (!pasta) Py_RETURN_NONE;
-    if (preloaded) {
-        pasta->follow_allocators(options.followed_before);
-    } else {
+    if (options.switched) pasta->follow_allocators(options.followed_before);
+    options.switched = false;
+    if (!preloaded) {
         DeviceReports::leave();
         cpu_allocator.leave();
     }
