@@ -235,7 +235,10 @@ class Events:
         for kind, position, record in self._records[begin:end]:
             record["index"] = position - base
             by_kind.setdefault(kind, []).append(record.copy())
-        return Batch(base, {kind: np.concatenate(each) for kind, each in by_kind.items()})
+        records = {
+            kind: np.concatenate(each, dtype=abi.dtype(kind)) for kind, each in by_kind.items()
+        }
+        return Batch(base, records)
 
     def context(self) -> Context:
         return Context(self.strings, self.run, lambda: iter([self.batch()]))

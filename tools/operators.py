@@ -16,6 +16,8 @@ from pasta.tool import Result, Tool, option
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.processors.batch import Batch
+
 #: What is counted for each operator, in the operators called from it too or not.
 _COUNTS = ("launches", "device_time", "allocated", "allocations")
 _UNITS: dict[str, Unit] = {
@@ -31,6 +33,7 @@ class Operators(Tool):
     """Host time, launches, device time and memory by operator, module and Python line."""
 
     needs_operators = True
+    needs_allocations = True
     needs_ranges = True
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 
@@ -48,14 +51,19 @@ class Operators(Tool):
         else:
             np.add.at(self.counts[name], nodes, amounts)
 
-    def on_operators(self, operators: NDArray[Any]) -> None:
-        from pasta import abi
-
-        outer = operators[operators["kind"] == abi.KINDS["operator_begin"]]
-        outer = outer[outer["depth"] == 1]
-        self.steps = grown(self.steps, len(self.context.operators.nodes))
-        of_step = self.context.ranges.within(outer, OPTIMIZER_STEP, self.context.strings)
-        self.steps[self.context.operators.at(outer[of_step])] = True
+    def on_batch(self, batch: Batch) -> None:
+        operators = self.context.operators
+        begins = batch["operator_begin"]
+        outermost = np.flatnonzero(begins["depth"] == 1)
+        of_step = self.context.ranges.within(
+            begins[outermost], OPTIMIZER_STEP, self.context.strings
+        )
+        self.steps = grown(self.steps, len(operators.nodes))
+        self.steps[operators.began[outermost[of_step]]] = True
+        new = batch["tensor_alloc"]
+        nodes = operators.at(new)
+        self._add("allocations", nodes)
+        self._add("allocated", nodes, new["bytes"].astype(np.int64))
 
     def on_launches(self, launches: NDArray[Any]) -> None:
         nodes = self.context.operators.at(launches)
@@ -68,14 +76,6 @@ class Operators(Tool):
         start, end = completions["start"], completions["end"]
         good = (nodes >= 0) & (end >= start) & (end != np.iinfo(np.uint64).max)
         self._add("device_time", nodes[good], (end[good] - start[good]).astype(np.int64))
-
-    def on_tensors(self, tensors: NDArray[Any]) -> None:
-        from pasta import abi
-
-        new = tensors[tensors["kind"] == abi.KINDS["tensor_alloc"]]
-        nodes = self.context.operators.at(new)
-        self._add("allocations", nodes)
-        self._add("allocated", nodes, new["bytes"].astype(np.int64))
 
     def result(self) -> Result:
         tree = _Tree(self)

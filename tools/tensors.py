@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
-from pasta.processors.codes import grown
+from pasta.processors.codes import RowCodes, grown
 from pasta.processors.object_names import TensorNames
 from pasta.table import Table, Unit, absent_where, formatted, shares
 from pasta.tool import Result, Tool, option
@@ -64,7 +65,8 @@ class Tensors(Tool):
     def start(self) -> None:
         self.devices: dict[int, _Device] = {}
         self.at_peak = np.zeros(1024, bool)  # by object
-        self.patterns: dict[tuple[int, ...], list[int]] = {}  # count, bytes, lifetime, reads
+        self.patterns = RowCodes(sys.maxsize)
+        self.amounts = np.zeros((1024, 4), np.int64)  # by pattern: count, bytes, lifetime, reads
         self.reserved: dict[int, int] = {}  # by device, before this batch
 
     def on_batch(self, batch: Batch) -> None:
@@ -138,15 +140,17 @@ class Tensors(Tool):
         self._add_patterns(known, times.astype(np.int64) - known["time"])
 
     def _add_patterns(self, known: NDArray[Any], lifetimes: NDArray[Any]) -> None:
-        keys = np.stack([known[name] for name in _PATTERN], axis=1)
-        distinct, codes = np.unique(keys, axis=0, return_inverse=True)
-        codes = codes.reshape(-1)
-        amounts = (np.ones(len(known)), known["bytes"], np.maximum(lifetimes, 0), known["reads"])
-        sums = [np.bincount(codes, weights=each, minlength=len(distinct)) for each in amounts]
-        for key, *values in zip(distinct.tolist(), *(each.tolist() for each in sums), strict=True):
-            found = self.patterns.setdefault(tuple(key), [0, 0, 0, 0])
-            for at, value in enumerate(values):
-                found[at] += int(value)
+        keys = np.stack([known[name].astype(np.int64) for name in _PATTERN], axis=1)
+        codes = self.patterns.encode(keys.view(np.uint64))
+        self.amounts = grown(self.amounts, len(self.patterns))
+        ones = np.ones(len(known), np.int64)
+        for at, each in enumerate((ones, known["bytes"], np.maximum(lifetimes, 0), known["reads"])):
+            np.add.at(self.amounts[:, at], codes, each.astype(np.int64))
+
+    def _known_patterns(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Patterns (int64 of shape (patterns, fields of _PATTERN)) and their amounts."""
+        keys = np.asarray(self.patterns.rows, np.uint64).reshape(-1, len(_PATTERN))
+        return keys.view(np.int64), self.amounts[: len(keys)]
 
     def result(self) -> Result:
         live = self.context.objects.live()
@@ -191,7 +195,10 @@ class Tensors(Tool):
         from pasta.processors.tensors import CATEGORIES
 
         totals: dict[tuple[int, int], list[int]] = {}
-        for (number, category, *_), (count, bytes, _, _) in self.patterns.items():
+        keys, amounts = self._known_patterns()
+        for (number, category), (count, bytes) in zip(
+            keys[:, :2].tolist(), amounts[:, :2].tolist(), strict=True
+        ):
             found = totals.setdefault((number, category), [0, 0])
             found[0] += count
             found[1] += bytes
@@ -258,8 +265,7 @@ class Tensors(Tool):
         )
 
     def _patterns(self, named: TensorNames) -> Table:
-        keys = np.asarray(list(self.patterns), np.int64).reshape(-1, len(_PATTERN))
-        amounts = np.asarray(list(self.patterns.values()), np.int64).reshape(-1, 4)
+        keys, amounts = self._known_patterns()
         order = np.argsort(-amounts[:, 1], kind="stable")
         keys, amounts = keys[order], amounts[order]
         known = _nothing(len(keys), _PATTERN)

@@ -65,22 +65,24 @@ class Batch:
         return self._merged[kinds]
 
     def _merge(self, kinds: tuple[str, ...]) -> NDArray[Any]:
-        dtypes = {self[kind].dtype for kind in kinds}
-        present = [self[kind] for kind in kinds if len(self[kind])]
-        if len(dtypes) > 1:
-            union = _union([self[kind].dtype for kind in kinds])
-            present = [_widened(records, union) for records in present]
-            empty = np.empty(0, union)
-        else:
-            empty = self[kinds[0]]
+        parts = [self[kind] for kind in kinds]
+        present = [records for records in parts if len(records)]
+        dtypes = {records.dtype for records in parts}
+        together = parts[0].dtype if len(dtypes) == 1 else _union([part.dtype for part in parts])
         if not present:
-            return empty
-        if len(present) == 1:
+            return np.empty(0, together)
+        if len(present) == 1 and len(dtypes) == 1:
             return present[0]
-        together = np.concatenate(present)
-        ordered = np.asarray(together[np.argsort(together["index"], kind="stable")])
-        ordered.flags.writeable = False  # it is kept, and several tools may read it
-        return ordered
+        order = np.argsort(np.concatenate([part["index"] for part in present]), kind="stable")
+        places = np.empty(len(order), np.intp)
+        places[order] = np.arange(len(order))
+        merged = np.full(len(order) * together.itemsize, 0xFF, np.uint8).view(together)
+        start = 0
+        for records in present:
+            _place(records, places[start : start + len(records)], merged)
+            start += len(records)
+        merged.flags.writeable = False  # it is kept, and several tools may read it
+        return merged
 
 
 def _union(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
@@ -95,12 +97,14 @@ def _union(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
     return np.dtype([(name, form) for name, form in formats.items() if name not in clashes])
 
 
-def _widened(records: NDArray[Any], union: np.dtype[Any]) -> NDArray[Any]:
-    wide = np.full(len(records) * union.itemsize, 0xFF, np.uint8).view(union)
+def _place(records: NDArray[Any], places: NDArray[Any], merged: NDArray[Any]) -> None:
+    """Puts records at their places in an array of more fields, where all bits are set."""
+    if records.dtype == merged.dtype:
+        merged[places] = records
+        return
     own = set(records.dtype.names or ())
-    for name in union.names or ():
+    for name in merged.dtype.names or ():
         if name in own:
-            wide[name] = records[name]
+            merged[name][places] = records[name]
         elif name in ID_FIELDS:
-            wide[name] = 0
-    return np.asarray(wide)
+            merged[name][places] = 0

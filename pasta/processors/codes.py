@@ -22,6 +22,14 @@ def grown(array: NDArray[Any], length: int, fill: int | float = 0) -> NDArray[An
     return longer
 
 
+def distinct(values: NDArray[Any]) -> list[int]:
+    """Different numbers of an array; quick where they are all one."""
+    if len(values) and (values == values[0]).all():
+        return [int(values[0])]
+    found: list[int] = np.unique(values).tolist()
+    return found
+
+
 class Codes:
     """0, 1, 2, … for string ids, in order of first appearance; `ids[code]` goes back."""
 

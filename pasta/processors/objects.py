@@ -437,7 +437,10 @@ class ObjectTable(_Live):
         found = np.empty(len(addresses), np.int64)
         changes = int(self._meta[_CHANGES])
         if changes:
-            latest_first = np.argsort(-indices, kind="stable")
+            in_order = bool((indices[1:] >= indices[:-1]).all())
+            latest_first = (
+                np.arange(len(indices))[::-1] if in_order else np.argsort(-indices, kind="stable")
+            )
             self._reserve_blocks(changes)
         else:
             latest_first = np.arange(len(indices))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasta.processors.batch import ABSENT_U16, ABSENT_U32, ABSENT_U64
-from pasta.processors.codes import grown
+from pasta.processors.codes import distinct, grown
 from pasta.processors.compiled import compiled
 
 if TYPE_CHECKING:
@@ -40,23 +40,6 @@ NODE = np.dtype(
 #: Scope numbers of PyTorch: operators of gradients.
 BACKWARD = 1
 
-_EVENT = np.dtype(
-    [
-        ("index", "i8"),
-        ("time", "u8"),
-        ("slot", "i4"),
-        ("depth", "u2"),
-        ("begin", "u1"),
-        ("scope", "u1"),
-        ("name", "u4"),
-        ("module", "u4"),
-        ("stack", "u4"),
-        ("sequence", "u4"),
-        ("forward_thread", "u2"),
-        ("framework_thread", "u2"),
-    ]
-)
-_FIELDS = ("scope", "name", "module", "stack", "sequence", "forward_thread", "framework_thread")
 _DEEPEST = 256
 #: Forward operators that are remembered for their gradients.
 _LINKS = 1 << 20
@@ -100,55 +83,89 @@ def _node(parent, forward, event, nodes, count, table):  # type: ignore[no-untyp
 
 
 @compiled()
-def _follow(  # type: ignore[no-untyped-def]
-    events, nodes, count, table, link_keys, link_nodes, open_nodes, begun, inside, depths, found
+def _open(  # type: ignore[no-untyped-def]
+    begin, slot, nodes, count, table, link_keys, link_nodes, open_nodes, begun, inside, depths
 ):
-    """Opens and closes operators; `found` is what is innermost in the thread after each event."""
-    for e in range(len(events)):
-        event = events[e]
-        slot, level = event["slot"], np.int64(event["depth"]) - 1
-        if level < 0 or level >= _DEEPEST:
-            found[e] = open_nodes[slot, depths[slot] - 1] if depths[slot] > 0 else 0
-            continue
-        if event["begin"]:
-            while depths[slot] < level:  # begins that were lost
-                open_nodes[slot, depths[slot]] = 0
-                begun[slot, depths[slot]] = event["time"]
-                inside[slot, depths[slot]] = 0
-                depths[slot] += 1
-            forward = 0
-            told = event["sequence"] != ABSENT_U32
-            of_gradient = event["forward_thread"] != ABSENT_U16
-            if told:
-                thread = event["forward_thread"] if of_gradient else event["framework_thread"]
-                key = (
-                    np.uint64(thread) << np.uint64(32) | np.uint64(event["sequence"])
-                ) + np.uint64(1)
-                place = _mixed(np.uint64(7), key) % np.uint64(len(link_keys))
-                if of_gradient and link_keys[place] == key:
-                    forward = link_nodes[place]
-            parent = open_nodes[slot, level - 1] if level > 0 else 0
-            node = _node(parent, forward, event, nodes, count, table)
-            if told and not of_gradient:
-                link_keys[place] = key
-                link_nodes[place] = node
-            nodes[node]["calls"] += 1
-            open_nodes[slot, level] = node
-            begun[slot, level] = event["time"]
-            inside[slot, level] = 0
-            depths[slot] = level + 1
-            found[e] = node
-            continue
-        if level < depths[slot]:
-            node = open_nodes[slot, level]
-            took = np.int64(event["time"] - begun[slot, level])
-            if node != 0 and took > 0:
-                nodes[node]["total"] += took
-                nodes[node]["own"] += took - inside[slot, level]
-            if level > 0:
-                inside[slot, level - 1] += took
-            depths[slot] = level
-        found[e] = open_nodes[slot, depths[slot] - 1] if depths[slot] > 0 else 0
+    """Opens an operator in the thread of a slot; its node."""
+    level = np.int64(begin["depth"]) - 1
+    while depths[slot] < level:  # begins that were lost
+        open_nodes[slot, depths[slot]] = 0
+        begun[slot, depths[slot]] = begin["time"]
+        inside[slot, depths[slot]] = 0
+        depths[slot] += 1
+    forward = 0
+    told = begin["sequence"] != ABSENT_U32
+    of_gradient = begin["forward_thread"] != ABSENT_U16
+    place, key = np.uint64(0), np.uint64(0)
+    if told:
+        thread = begin["forward_thread"] if of_gradient else begin["framework_thread"]
+        key = (np.uint64(thread) << np.uint64(32) | np.uint64(begin["sequence"])) + np.uint64(1)
+        place = _mixed(np.uint64(7), key) % np.uint64(len(link_keys))
+        if of_gradient and link_keys[place] == key:
+            forward = link_nodes[place]
+    parent = open_nodes[slot, level - 1] if level > 0 else 0
+    node = _node(parent, forward, begin, nodes, count, table)
+    if told and not of_gradient:
+        link_keys[place] = key
+        link_nodes[place] = node
+    nodes[node]["calls"] += 1
+    open_nodes[slot, level] = node
+    begun[slot, level] = begin["time"]
+    inside[slot, level] = 0
+    depths[slot] = level + 1
+    return node
+
+
+@compiled()
+def _close(end, slot, nodes, open_nodes, begun, inside, depths):  # type: ignore[no-untyped-def]
+    """Closes an operator in the thread of a slot, and those in it whose ends were lost."""
+    level = np.int64(end["depth"]) - 1
+    if level >= depths[slot]:
+        return
+    node = open_nodes[slot, level]
+    took = np.int64(end["time"] - begun[slot, level])
+    if node != 0 and took > 0:
+        nodes[node]["total"] += took
+        nodes[node]["own"] += took - inside[slot, level]
+    if level > 0:
+        inside[slot, level - 1] += took
+    depths[slot] = level
+
+
+@compiled()
+def _follow(  # type: ignore[no-untyped-def]
+    begins, ends, begin_slots, end_slots, nodes, count, table, link_keys, link_nodes,
+    open_nodes, begun, inside, depths, began, ended, places, indices, found,
+):  # fmt: skip
+    """Opens and closes operators in ring order. `began` and `ended` are the nodes of `begins` and
+    `ends`; `found` is what is innermost in the thread after each event, whose `index` goes to
+    `indices`: those of a thread in order, from its place on."""
+    b = e = 0
+    while b < len(begins) or e < len(ends):
+        is_begin = e == len(ends) or (b < len(begins) and begins[b]["index"] < ends[e]["index"])
+        slot = begin_slots[b] if is_begin else end_slots[e]
+        before = open_nodes[slot, depths[slot] - 1] if depths[slot] > 0 else 0
+        at = places[slot]
+        places[slot] += 1
+        if is_begin:
+            if 0 < begins[b]["depth"] <= _DEEPEST:
+                _open(
+                    begins[b], slot, nodes, count, table, link_keys, link_nodes,
+                    open_nodes, begun, inside, depths,
+                )  # fmt: skip
+        else:
+            ended[e] = before
+            if 0 < ends[e]["depth"] <= _DEEPEST:
+                _close(ends[e], slot, nodes, open_nodes, begun, inside, depths)
+        now = open_nodes[slot, depths[slot] - 1] if depths[slot] > 0 else 0
+        found[at] = now
+        if is_begin:
+            indices[at] = begins[b]["index"]
+            began[b] = now
+            b += 1
+        else:
+            indices[at] = ends[e]["index"]
+            e += 1
 
 
 @dataclass
@@ -253,6 +270,8 @@ class Operators:
         self._graphs: _Graphs | None = None
         self._before: dict[int, int] = {}
         self._changes: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
+        #: Nodes (int32) that the batch's operator_begin opened, and that its operator_end closed.
+        self.began = self.ended = np.zeros(0, np.int32)
 
     @property
     def nodes(self) -> NDArray[Any]:
@@ -263,9 +282,11 @@ class Operators:
         """Follows the operators of a batch; `at` then answers for its records."""
         self._before = {slot: self._innermost(slot) for slot in self._slots.values()}
         self._changes = {}
-        events = self._events(batch)
-        if len(events):
-            self._follow(events, batch)
+        begins, ends = batch["operator_begin"], batch["operator_end"]
+        self.began = np.zeros(len(begins), np.int32)
+        self.ended = np.zeros(len(ends), np.int32)
+        if len(begins) or len(ends):
+            self._follow(begins, ends)
 
     def follow_graphs(self, batch: Batch) -> None:
         """Follows what graphs launch, after `feed`: in the batch with all its launches, also those
@@ -275,20 +296,27 @@ class Operators:
             self._graphs = self._graphs or _Graphs()
             self._graphs.feed(batch, self)
 
-    def _follow(self, events: NDArray[Any], batch: Batch) -> None:
-        wanted = int(self._count[0]) + len(batch["operator_begin"])
+    def _follow(self, begins: NDArray[Any], ends: NDArray[Any]) -> None:
+        wanted = int(self._count[0]) + len(begins)
         self._nodes = grown(self._nodes, wanted)
         if 2 * wanted > len(self._table):
             self._rebuild(4 * wanted)
-        found = np.empty(len(events), np.int32)
+        begin_slots, end_slots = self._slots_of(begins["thread"]), self._slots_of(ends["thread"])
+        threads = len(self._slots)
+        counts = np.bincount(begin_slots, minlength=threads)
+        counts += np.bincount(end_slots, minlength=threads)
+        places = np.cumsum(counts) - counts
+        starts = places.tolist()
+        indices = np.empty(len(begins) + len(ends), np.int64)
+        found = np.empty(len(indices), np.int32)
         _follow(
-            events, self._nodes, self._count, self._table, self._link_keys, self._link_nodes,
-            self._open, self._begun, self._inside, self._depths, found,
+            begins, ends, begin_slots, end_slots, self._nodes, self._count, self._table,
+            self._link_keys, self._link_nodes, self._open, self._begun, self._inside,
+            self._depths, self.began, self.ended, places, indices, found,
         )  # fmt: skip
-        order = np.argsort(events["slot"], kind="stable")
-        slots, first = np.unique(events["slot"][order], return_index=True)
-        for slot, mine in zip(slots.tolist(), np.split(order, first[1:]), strict=True):
-            self._changes[slot] = events["index"][mine], found[mine]
+        for slot, (start, stop) in enumerate(zip(starts, places.tolist(), strict=True)):
+            if start < stop:
+                self._changes[slot] = indices[start:stop], found[start:stop]
 
     def _innermost(self, slot: int) -> int:
         depth = int(self._depths[slot])
@@ -296,30 +324,14 @@ class Operators:
 
     def _rebuild(self, length: int) -> None:
         """A larger table for the nodes there are."""
-        nodes, count = self._nodes, int(self._count[0])
+        kept = self.nodes.copy()
         self._table = np.zeros(length, np.int32)
-        events = np.zeros(count, _EVENT)
-        for name in ("name", "module", "stack", "scope"):
-            events[name] = nodes[name][:count]
         self._count[0] = 1
-        _insert_all(nodes[:count].copy(), events, nodes, self._count, self._table)
-
-    def _events(self, batch: Batch) -> NDArray[Any]:
-        parts = []
-        for kind, begin in (("operator_begin", 1), ("operator_end", 0)):
-            records = batch[kind]
-            events = np.zeros(len(records), _EVENT)
-            for name in ("index", "time", "depth", *(_FIELDS if begin else ())):
-                events[name] = records[name]
-            events["begin"] = begin
-            events["slot"] = self._slots_of(records["thread"])
-            parts.append(events)
-        together = np.concatenate(parts)
-        return together[np.argsort(together["index"], kind="stable")]
+        _insert_all(kept, self._nodes, self._count, self._table)
 
     def _slots_of(self, threads: NDArray[Any]) -> NDArray[Any]:
-        distinct, codes = np.unique(threads, return_inverse=True)
-        for thread in distinct.tolist():
+        different = distinct(threads)
+        for thread in different:
             if thread not in self._slots:
                 self._before[len(self._slots)] = 0
                 self._slots[thread] = len(self._slots)
@@ -327,8 +339,10 @@ class Operators:
         self._open, self._begun, self._inside, self._depths = (
             grown(each, count) for each in (self._open, self._begun, self._inside, self._depths)
         )
-        slots = np.asarray([self._slots[thread] for thread in distinct.tolist()], np.int32)
-        return slots[codes] if len(slots) else np.empty(0, np.int32)
+        slots = np.zeros(len(threads), np.int32)
+        for thread in different:
+            slots[threads == thread] = self._slots[thread]
+        return slots
 
     def at(self, records: NDArray[Any], *, before: bool = False) -> NDArray[Any]:
         """Nodes (int32) of the innermost operators of the records' threads as of each record;
@@ -337,7 +351,7 @@ class Operators:
         found = np.zeros(len(records), np.int32)
         side: Any = "left" if before else "right"
         threads = records["thread"]
-        for thread in np.unique(threads).tolist():
+        for thread in distinct(threads):
             slot = self._slots.get(thread)
             if slot is None:
                 continue
@@ -397,6 +411,6 @@ class Operators:
 
 
 @compiled()
-def _insert_all(kept, events, nodes, count, table):  # type: ignore[no-untyped-def]
+def _insert_all(kept, nodes, count, table):  # type: ignore[no-untyped-def]
     for i in range(1, len(kept)):
-        _node(kept[i]["parent"], kept[i]["forward"], events[i], nodes, count, table)
+        _node(kept[i]["parent"], kept[i]["forward"], kept[i], nodes, count, table)

@@ -113,15 +113,12 @@ class Pipeline:
             self.context._operators.follow_graphs(whole)
         if self.context._probes is not None:
             self.context._probes.feed(batch, launched)
-        arrays = {name: _records(batch, kinds) for name, kinds in HANDLERS.items() if kinds}
         for tool in self.tools:
             for name in tool.handlers():
-                records = arrays.get(name)
                 if tool.name in self.failures:
                     break
-                if name == "on_batch":
-                    self._guarded(tool, name, tool.on_batch, batch)  # type: ignore[attr-defined]
-                elif records is not None:
+                records = batch if name == "on_batch" else _records(batch, HANDLERS[name])
+                if records is not None:
                     self._guarded(tool, name, getattr(tool, name), records)
         return batch
 

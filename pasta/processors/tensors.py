@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasta import abi
 from pasta.processors.batch import ABSENT_U32
 from pasta.processors.codes import grown
+from pasta.processors.compiled import compiled
 from pasta.processors.correlate import OPTIMIZER_STEP
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ _TEMPORARY, _ACTIVATION, _INPUT, _BUFFER, _GRADIENT, _STATE, _PARAMETER = range(
 _TOLD = {"parameter": 1, "gradient": 2, "optimizer_state": 4, "buffer": 8}
 _MADE_FORWARD, _MADE_OUTSIDE = 16, 32  # by an operator of the forward pass; outside of modules
 _READ_BACKWARD, _READ_IN_MODULE = 64, 128
+_READ_TO_ACCUMULATE = _TOLD["gradient"]
+_ROLE_INPUT = next(number for number, name in abi.ENUMS["role"].items() if name == "input")
 
 #: What is known of an object, by its id. `node`: operator that allocated it; `shape`, `dtype`,
 #: `name`: ids of strings; `storage`: bytes that it asked for; `reads`: operators that took it.
@@ -49,11 +53,85 @@ TENSOR = np.dtype(
     ]
 )
 _DEFINED = np.dtype([("storage", "u8"), ("bytes", "u8"), ("shape", "u4"), ("dtype", "u4")])
-_USE = np.dtype(
-    [("index", "u4"), ("thread", "u4"), ("tensor", "u4"), ("input", "u1"), ("of", "i4")]
-)
+#: A tensor that an operator (node `of`) takes or gives, and what its id stood for.
+_USE = np.dtype([*_DEFINED.descr, ("index", "i8"), ("of", "i4"), ("input", "u1")])
 _WHERE = np.dtype([("index", "u4"), ("thread", "u4")])
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+
+@compiled()
+def _use(record, count, of, input, defined, uses, used):  # type: ignore[no-untyped-def]
+    """Appends what a record's tensors stand for to `uses`; how many there are then."""
+    for i in range(min(count, len(record["tensor"]))):
+        known = defined[record["tensor"][i]]
+        if known["storage"] == 0:
+            continue  # never told
+        use = uses[used]
+        use["storage"] = known["storage"]
+        use["bytes"] = known["bytes"]
+        use["shape"] = known["shape"]
+        use["dtype"] = known["dtype"]
+        use["index"] = record["index"]
+        use["of"] = of
+        use["input"] = input
+        used += 1
+    return used
+
+
+@compiled()
+def _resolve(created, begins, began, ends, ended, more, of_more, defined, uses):  # type: ignore[no-untyped-def]
+    """Tensors that operators take or give, in ring order, by what their ids stood for then; how
+    many. `defined`, by id, is brought up to the end of the batch."""
+    used = c = b = e = m = 0
+    none = np.uint32(ABSENT_U32)
+    while True:
+        at_c = created[c]["index"] if c < len(created) else none
+        at_b = begins[b]["index"] if b < len(begins) else none
+        at_e = ends[e]["index"] if e < len(ends) else none
+        at_m = more[m]["index"] if m < len(more) else none
+        first = min(min(at_c, at_b), min(at_e, at_m))
+        if first == none:
+            return used
+        if at_c == first:
+            if created[c]["tensor"] != none:
+                known = defined[created[c]["tensor"]]
+                known["storage"] = created[c]["storage"]
+                known["bytes"] = created[c]["bytes"]
+                known["shape"] = created[c]["shape"]
+                known["dtype"] = created[c]["dtype"]
+            c += 1
+        elif at_b == first:
+            used = _use(begins[b], begins[b]["inputs"], began[b], 1, defined, uses, used)
+            b += 1
+        elif at_e == first:
+            used = _use(ends[e], ends[e]["outputs"], ended[e], 0, defined, uses, used)
+            e += 1
+        else:
+            input = more[m]["role"] == _ROLE_INPUT
+            used = _use(more[m], more[m]["count"], of_more[m], input, defined, uses, used)
+            m += 1
+
+
+@compiled()
+def _apply(uses, ids, rows, backward, in_module, accumulates):  # type: ignore[no-untyped-def]
+    """Notes for the objects (-1: none) that tensors are in how these are used."""
+    for i in range(len(uses)):
+        if ids[i] < 0:
+            continue
+        use, row = uses[i], rows[ids[i]]
+        if row["storage"] == 0:  # the first that is seen says what it looks like
+            row["storage"] = use["bytes"]
+            row["shape"] = use["shape"]
+            row["dtype"] = use["dtype"]
+        if not use["input"]:
+            continue
+        row["reads"] += np.uint32(1)
+        if backward[use["of"]]:
+            row["flags"] |= np.uint32(_READ_BACKWARD)
+        if in_module[use["of"]]:
+            row["flags"] |= np.uint32(_READ_IN_MODULE)
+        if accumulates[use["of"]]:
+            row["flags"] |= np.uint32(_READ_TO_ACCUMULATE)
 
 
 class Tensors:
@@ -104,11 +182,10 @@ class Tensors:
         self._learn_names()
         self._begin_tensors()
         told = batch["tensor_create"]
-        is_role = told["tensor"] == ABSENT_U32
-        uses = self._uses(batch)
+        uses = self._uses(batch, told)
         if len(uses):
-            self._use(uses, self._find(uses, told[~is_role]))
-        self._define(told[~is_role])
+            self._use(uses)
+        is_role = told["tensor"] == ABSENT_U32
         if is_role.any():
             self._tell(told[is_role])
 
@@ -140,74 +217,33 @@ class Tensors:
         begun["flags"] = _MADE_FORWARD * forward + _MADE_OUTSIDE * outside
         self.rows[ids] = begun
 
-    def _uses(self, batch: Batch) -> NDArray[Any]:
-        """Tensors that operators take or give, in no order; `of` is the operator's node."""
-        from pasta import abi
-
-        parts = []
-        more = batch["operator_tensors"]
-        is_input = more["role"] == next(
-            number for number, name in abi.ENUMS["role"].items() if name == "input"
-        )
-        begins, ends = batch["operator_begin"], batch["operator_end"]
-        for records, counts, input, before in (
-            (begins, begins["inputs"], True, False),
-            (ends, ends["outputs"], False, True),
-            (more[is_input], more["count"][is_input], True, True),
-            (more[~is_input], more["count"][~is_input], False, True),
-        ):
+    def _uses(self, batch: Batch, created: NDArray[Any]) -> NDArray[Any]:
+        """Tensors that operators take or give, in ring order (dtype _USE)."""
+        begins, ends, more = (
+            batch["operator_begin"], batch["operator_end"], batch["operator_tensors"]
+        )  # fmt: skip
+        room, highest = 0, 0
+        for records, count in ((begins, "inputs"), (ends, "outputs"), (more, "count")):
             width = records["tensor"].shape[1]
-            held = np.arange(width) < np.minimum(counts, width)[:, None]
-            row, column = np.nonzero(held)
-            uses = np.zeros(len(row), _USE)
-            uses["index"], uses["thread"] = records["index"][row], records["thread"][row]
-            uses["tensor"] = records["tensor"][row, column]
-            uses["input"] = input
-            uses["of"] = self.operators.at(records, before=before)[row]
-            parts.append(uses)
-        return np.concatenate(parts)
+            room += int(np.minimum(records[count], width).sum(dtype=np.int64))
+            if len(records):
+                tensors = records["tensor"][records["tensor"] != ABSENT_U32]
+                highest = max(highest, int(tensors.max(initial=0)))
+        ids = created["tensor"][created["tensor"] != ABSENT_U32]
+        self._defined = grown(self._defined, max(highest, int(ids.max(initial=0))) + 1)
+        uses = np.empty(room, _USE)
+        used = _resolve(
+            created, begins, self.operators.began, ends, self.operators.ended,
+            more, self.operators.at(more), self._defined, uses,
+        )  # fmt: skip
+        return uses[:used]
 
-    def _find(self, uses: NDArray[Any], defined: NDArray[Any]) -> NDArray[Any]:
-        """What the ids of uses stood for (dtype _DEFINED); zeros for those never told."""
-        self._defined = grown(self._defined, int(uses["tensor"].max()) + 1)
-        found = self._defined[uses["tensor"]]
-        if len(defined):
-            keys = _key(defined["tensor"], defined["index"])
-            order = np.argsort(keys, kind="stable")
-            at = np.searchsorted(keys[order], _key(uses["tensor"], uses["index"]), "right") - 1
-            last = defined[order[np.maximum(at, 0)]]
-            new = (at >= 0) & (last["tensor"] == uses["tensor"])
-            for name in _DEFINED.names or ():
-                found[name][new] = last[name][new]
-        return np.asarray(found)
-
-    def _define(self, defined: NDArray[Any]) -> None:
-        if len(defined):
-            ids = defined["tensor"]  # the last of an id stays: NumPy assigns in order
-            self._defined = grown(self._defined, int(ids.max()) + 1)
-            for name in _DEFINED.names or ():
-                self._defined[name][ids] = defined[name]
-
-    def _use(self, uses: NDArray[Any], stood_for: NDArray[Any]) -> None:
-        found = self.objects.lookup(stood_for["storage"], uses["index"], "tensor")
-        known = found >= 0
-        uses, stood_for, ids = uses[known], stood_for[known], found[known]
-        rows, of = self.rows, uses["of"]
-        inputs = uses["input"] == 1
-        flags = _READ_BACKWARD * (inputs & self.operators.backward[of])
-        flags = flags + _READ_IN_MODULE * (inputs & (self.operators.nodes["module"][of] != 0))
-        flags = flags + _TOLD["gradient"] * (inputs & self._accumulates[of])
-        np.bitwise_or.at(rows["flags"], ids, flags.astype(np.uint32))
-        rows["reads"] += np.bincount(ids[inputs], minlength=len(rows)).astype(np.uint32)
-        # the first that was seen of a storage says what it looks like
-        first = np.argsort(uses["index"], kind="stable")[::-1]
-        first = first[rows["storage"][ids[first]] == 0]
-        for name, field in (("shape", "shape"), ("dtype", "dtype"), ("storage", "bytes")):
-            rows[name][ids[first]] = stood_for[field][first]
+    def _use(self, uses: NDArray[Any]) -> None:
+        ids = self.objects.lookup(uses["storage"], uses["index"], "tensor")
+        in_module = self.operators.nodes["module"] != 0
+        _apply(uses, ids, self.rows, self.operators.backward, in_module, self._accumulates)
 
     def _tell(self, told: NDArray[Any]) -> None:
-        from pasta import abi
-
         found = self.objects.lookup(told["storage"], told["index"], "tensor")
         known = found >= 0
         bits = {number: _TOLD.get(name, 0) for number, name in abi.ENUMS["role"].items()}
@@ -219,7 +255,3 @@ class Tensors:
 
 def _all(flags: NDArray[Any], bits: int) -> NDArray[Any]:
     return np.asarray((flags & bits) == bits)
-
-
-def _key(tensor: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(tensor.astype(np.uint64) << np.uint64(32) | index.astype(np.uint64))
