@@ -129,6 +129,49 @@ def test_peak_and_frees_of_host_memory(pasta_preload, tmp_path: Path) -> None:
     assert (five["allocations"], five["bytes"]) == (5, 5 << 20)
 
 
+DYING_MODULES = """
+import torch
+from torch import nn
+class Outer(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.first, self.second = inner(), nn.Flatten()
+    def forward(self, x):
+        def closure():
+            return self.second(self.first(x)).neg()
+        return list(y.abs() for y in [closure()])[0]
+seen = set()
+for number in range(40):
+    net = Outer((nn.Sigmoid, nn.Tanh)[number % 2])
+    seen.add(id(net.first))
+    net(torch.ones(2, 3))
+print(len(seen) < 40)
+"""
+
+
+def test_modules_that_die_leave_their_places_to_others(pasta_preload, tmp_path: Path) -> None:
+    program = tmp_path / "dying.py"
+    program.write_text(DYING_MODULES)
+    done = pasta_preload(sys.executable, program, options=TORCH)
+    assert done.stdout == "True\n"  # some came to lie where others were
+    calls = Counter(
+        (row["name"], row["module"])
+        for row in events(done.run, "operator_begin")
+        if row["name"] in {"aten::sigmoid", "aten::tanh", "aten::neg", "aten::abs"}
+    )
+    assert calls == {
+        ("aten::sigmoid", "Outer.first (Sigmoid)"): 20, ("aten::tanh", "Outer.first (Tanh)"): 20,
+        ("aten::neg", "Outer"): 40, ("aten::abs", "Outer"): 40,
+    }  # fmt: skip
+    frames = {
+        (row["stack"], row["depth"]): row["function"] for row in events(done.run, "python_frame")
+    }
+    stacks = {
+        row["stack"] for row in events(done.run, "operator_begin") if row["name"] == "aten::abs"
+    }
+    assert {frames[stack, 0] for stack in stacks} == {"<genexpr>"}
+
+
 DISTRIBUTED = """
 import sys, time, torch
 import torch.distributed as dist
