@@ -52,6 +52,7 @@ __all__ = [
     "Column",
     "Context",
     "Figure",
+    "Finding",
     "Option",
     "Result",
     "Run",
@@ -226,6 +227,32 @@ def option(
     return Option(default, help, choices, found, minimum)  # type: ignore[arg-type]
 
 
+Confidence = Literal["high", "medium", "low"]
+_WEIGHTS: dict[Confidence, float] = {"high": 1.0, "medium": 0.6, "low": 0.3}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something in the program that its author may want to change; reports put the best first.
+
+    `gain` is the share (0 to 1) of what `of` names, "device time" or "peak memory", that would be
+    saved at most; None where that cannot be told.
+    """
+
+    what: str  # in a line, without where: "one kernel takes most of the device time"
+    where: str  # kernel, operator, line, object
+    evidence: str  # the measured figures that say so
+    remedy: str  # what to do
+    gain: float | None = None
+    of: str = "device time"
+    confidence: Confidence = "medium"
+
+    @property
+    def rank(self) -> float:
+        """By which findings of all tools are compared: the gain to be expected."""
+        return (self.gain or 0.0) * _WEIGHTS[self.confidence]
+
+
 @dataclass(frozen=True)
 class Result:
     """What a tool found.
@@ -235,6 +262,7 @@ class Result:
 
     summary: str
     tables: Mapping[str, Table] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     files: Mapping[str, Callable[[BinaryIO], None] | Path] = field(default_factory=dict)
 

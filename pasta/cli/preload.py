@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pasta
 from pasta import paths
-from pasta.config import Config
+from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError, PastaError
 from pasta.runtime.executable import CannotRun, find_executable
 from pasta.runtime.injection import asked_of_torch
@@ -22,10 +22,10 @@ from pasta.runtime.launcher import Launcher, Outcome
 from pasta.runtime.session import Session
 
 if TYPE_CHECKING:
+    from pasta.config import Config
     from pasta.tool import Tool
 
 _USAGE_STATUS = 2
-_DEFAULT_TOOL = "kernel_freq"
 _APART = "install PASTA in an environment of its own (pipx install pasta-profiler)"
 
 
@@ -50,21 +50,9 @@ def parser() -> argparse.ArgumentParser:
         epilog="The exit status is the program's. All settings: pasta tools --settings",
         allow_abbrev=False,
     )
+    add_selection(result)
     # fmt: off
     add = result.add_argument
-    add("-t", "--tool", action="append", default=[], metavar="TOOL",
-        help="a tool by name, or a file: ./mine.py (repeatable; default: kernel_freq)")
-    add("-c", "--config", action="append", default=[], metavar="PRESET|FILE",
-        help="a preset by name or a TOML file (repeatable; later ones win)")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
-        help="one setting, as in TOML: ring.max=1GiB, kernel_freq.top=5")
-    add("--tool-path", action="append", default=[], metavar="DIR",
-        help="a directory with tools")
-    add("-k", "--kernel-regex", metavar="REGEX", help="only kernels whose name matches")
-    add("--exclude", metavar="REGEX", help="no kernels whose name matches")
-    add("-s", "--launch-skip", metavar="N", help="skip the first N selected launches")
-    add("--launch-count", metavar="N", help="stop after N selected launches")
-    add("--range", metavar="REGEX", help="only activity inside ranges that match")
     add("--profile-from-start", metavar="on|off",
         help="off: record nothing before pasta.start() or cudaProfilerStart()")
     add("--overhead-budget", metavar="SHARE",
@@ -84,22 +72,8 @@ def parser() -> argparse.ArgumentParser:
 
 def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
     """The configuration of a command line, and its tools. Raises PastaError."""
-    config = Config()
-    for source in arguments.config:
-        config.load(source)
-    config.tools.extend(arguments.tool)
-    config.tool_paths.extend(os.path.abspath(path) for path in arguments.tool_path)
-    if not config.tools:
-        config.tools.append(_DEFAULT_TOOL)
-    config.tools = list(dict.fromkeys(_absolute(tool) for tool in config.tools))
-    for assignment in arguments.assignments:
-        config.set_text(assignment)
+    config = selected(arguments)
     for option, key, value in (
-        ("-k", "filter.kernel", arguments.kernel_regex),
-        ("--exclude", "filter.exclude", arguments.exclude),
-        ("--launch-skip", "filter.launch-skip", arguments.launch_skip),
-        ("--launch-count", "filter.launch-count", arguments.launch_count),
-        ("--range", "filter.range", arguments.range),
         ("--profile-from-start", "run.start", arguments.profile_from_start),
         ("--overhead-budget", "probes.overhead-budget", arguments.overhead_budget),
         ("-o", "run.out", arguments.output),
@@ -110,12 +84,6 @@ def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
         if value is not None:
             config.set(key, value, option)
     return config, _checked(config)
-
-
-def _absolute(tool: str) -> str:
-    """A tool file by its absolute path: collectors run in another directory."""
-    file, colon, name = tool.partition(":")
-    return f"{os.path.abspath(file)}{colon}{name}" if file.endswith(".py") else tool
 
 
 def _checked(config: Config) -> list[Tool]:

@@ -17,9 +17,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--rows", type=int, metavar="N", help="rows of each table")
 
 
-def run(options: argparse.Namespace) -> int:
+def print_run(run: RunDirectory, rows: int | None = None) -> None:
+    """Prints the text report, as wide as the terminal."""
     console = Console(emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH  # of a pipe Rich would take eighty
-    print_report(RunDirectory.open(options.directory), console, options.rows)
+    print_report(run, console, rows)
+
+
+def run(options: argparse.Namespace) -> int:
+    print_run(RunDirectory.open(options.directory), options.rows)
     return 0

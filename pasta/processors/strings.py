@@ -7,6 +7,8 @@ from typing import Any
 
 #: A field that its source never set.
 _UNSET = 0xFFFF_FFFF
+#: Above the ids of a ring's strings: an eighth of its arena.
+_FOREIGN = 1 << 24
 
 
 class Strings(Mapping[int, str]):
@@ -20,9 +22,28 @@ class Strings(Mapping[int, str]):
     def __init__(self, resolve: Callable[[int], str | None] | None = None) -> None:
         self.resolve = resolve
         self._texts: dict[int, str] = {0: "", _UNSET: ""}
+        self._ids: dict[str, int] = {}
+        self._numbered = 0  # texts that are in `_ids`
+        self._next = 1
 
     def add(self, id: int, text: str) -> None:
         self._texts[id] = text
+
+    def id_of(self, text: str) -> int:
+        """An id of a text, never 0: the one it has, or a new one."""
+        if self._numbered < len(self._texts):
+            told = [(text, id) for id, text in self._texts.items() if id not in (0, _UNSET)]
+            self._ids = dict(reversed(told))
+            self._next = 1 + max(id for id in self._texts if id != _UNSET)
+            if self.resolve is not None:  # it may have given out higher ones
+                self._next = max(self._next, _FOREIGN)
+        id = self._ids.get(text)
+        if id is None:
+            id, self._next = self._next, self._next + 1
+            self._texts[id] = text
+            self._ids[text] = id
+        self._numbered = len(self._texts)
+        return id
 
     def __getitem__(self, id: int) -> str:
         text = self._texts.get(id)
@@ -31,6 +52,10 @@ class Strings(Mapping[int, str]):
             if text is not None:
                 self._texts[id] = text
         return f"<string {id}>" if text is None else text
+
+    def told(self, id: int) -> str | None:
+        """The text of an id, which may be empty; None for the absent string."""
+        return None if id in (0, _UNSET) else self[id]
 
     def many(self, ids: Iterable[int]) -> list[str]:
         """Texts of ids, in their order; takes an integer array as well."""
@@ -43,4 +68,8 @@ class Strings(Mapping[int, str]):
         return len(self._texts)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"resolve": None, "_texts": self._texts}
+        return {"_texts": self._texts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self._texts = state["_texts"]

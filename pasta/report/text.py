@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,16 @@ from rich.console import Console
 from rich.text import Text
 
 from pasta.run.directory import RunDirectory
-from pasta.run.results import StoredResult, read_results
+from pasta.run.results import StoredResult, ranked, read_results
 from pasta.table import formatted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from pasta.tool import Finding
+
+#: Findings in a text report.
+FINDINGS = 5
 #: Columns of a report that is not for a terminal.
 WIDTH = 118
 
@@ -26,9 +30,30 @@ def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableTyp
     """Parts of the report; `rows` overrides how many rows of each table are shown."""
     manifest = run.manifest()
     yield from heading(run, manifest)
-    for result in read_results(run.results):
+    results = list(read_results(run.results))
+    yield from _findings(ranked(results))
+    for result in results:
         yield from _tool(run, result, rows)
     yield from notes(manifest)
+
+
+def gain_of(finding: Finding) -> str:
+    """The gain as text: "up to 12 % of device time, high confidence"."""
+    gain = "" if finding.gain is None else f"up to {finding.gain:.0%} of {finding.of}, "
+    return f"{gain}{finding.confidence} confidence"
+
+
+def _findings(found: Sequence[tuple[str, Finding]]) -> Iterator[Text]:
+    if not found:
+        return
+    yield Text()
+    yield Text("Findings", style="bold")
+    for number, (tool, finding) in enumerate(found[:FINDINGS], 1):
+        yield Text(f"{number}. {finding.what}: {finding.where}", style="bold")
+        yield Text(f"   {finding.evidence} ({tool}; {gain_of(finding)})")
+        yield Text(f"   {finding.remedy}")
+    if len(found) > FINDINGS:
+        yield Text(f"   … {len(found) - FINDINGS} more: pasta report --json")
 
 
 def notes(manifest: dict[str, Any]) -> Iterator[Text]:

@@ -103,7 +103,7 @@ class Recorder:
         return pa.table(columns)
 
     def _text(self, ids: Any) -> pa.Array:
-        return _dictionary_of(ids, lambda id: self._strings[id] or None)
+        return _dictionary_of(ids, self._strings.told)
 
 
 def _named(values: Any, names: dict[int, str]) -> pa.Array:
@@ -161,13 +161,12 @@ def parts(directory: Path) -> dict[str, list[Path]]:
 def read_batches(directory: Path, strings: Strings, *, rows: int = 1 << 17) -> Iterator[Batch]:
     """Recorded events as batches again, in their order.
 
-    `strings` receives the texts under new ids.  Memory is bounded: each kind is read a few row
-    groups at a time and batches are cut where every kind has been read far enough.  Raises
-    RunError for a file that cannot be read.
+    Texts have the ids that they have in `strings`, which receives those that it lacks.  Memory is
+    bounded: each kind is read a few row groups at a time and batches are cut where every kind has
+    been read far enough.  Raises RunError for a file that cannot be read.
     """
-    texts: dict[str, int] = {}
     streams = {
-        kind: _Stream(kind, files, strings, texts, rows) for kind, files in parts(directory).items()
+        kind: _Stream(kind, files, strings, rows) for kind, files in parts(directory).items()
     }
     while True:
         live = [stream for stream in streams.values() if stream.fill()]
@@ -188,11 +187,9 @@ def read_batches(directory: Path, strings: Strings, *, rows: int = 1 << 17) -> I
 class _Stream:
     """Records of one kind, read a bounded number of rows at a time."""
 
-    def __init__(
-        self, kind: str, files: list[Path], strings: Strings, texts: dict[str, int], rows: int
-    ) -> None:
+    def __init__(self, kind: str, files: list[Path], strings: Strings, rows: int) -> None:
         self.kind = kind
-        self._strings, self._texts = strings, texts
+        self._strings = strings
         self._pieces = self._read(files, rows)
         self._position: Any = np.empty(0, np.uint64)
         self._records: Any = np.empty(0, abi.dtype(kind))
@@ -250,16 +247,8 @@ class _Stream:
 
     def _ids(self, column: Any) -> Any:
         texts, codes = _dictionary(column)
-        ids = np.array([self._id(text) for text in texts] or [0], np.uint32)
-        return np.where(codes < 0, np.uint32(0), ids[np.maximum(codes, 0)])
-
-    def _id(self, text: str | None) -> int:
-        if text is None:
-            return 0
-        if text not in self._texts:
-            self._texts[text] = len(self._texts) + 1
-            self._strings.add(self._texts[text], text)
-        return self._texts[text]
+        ids = [0 if text is None else self._strings.id_of(text) for text in texts] or [0]
+        return np.where(codes < 0, np.uint32(0), np.asarray(ids, np.uint32)[np.maximum(codes, 0)])
 
 
 def _dictionary(column: Any) -> tuple[list[str | None], Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pasta.errors import RunError
 from pasta.table import Figure, Table
-from pasta.tool import Result
+from pasta.tool import Finding, Result
 
 _LAYOUT = b"pasta.layout"
 
@@ -37,6 +37,7 @@ def write_result(directory: Path, name: str, result: Result) -> None:
         "summary": result.summary,
         "tables": list(result.tables),
         "files": list(result.files),
+        "findings": [asdict(finding) for finding in result.findings],
         "figures": {key: _figure(figure) for key, figure in result.figures.items()},
     }
     (target / "result.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
@@ -56,6 +57,7 @@ class StoredResult:
     summary: str
     tables: dict[str, Table]
     files: list[Path]
+    findings: list[Finding]
 
 
 def read_results(directory: Path) -> Iterator[StoredResult]:
@@ -69,9 +71,16 @@ def read_results(directory: Path) -> Iterator[StoredResult]:
                 for name in document["tables"]
             }
             files = [path.parent / name for name in document["files"]]
-            yield StoredResult(document["tool"], document["summary"], tables, files)
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+            findings = [Finding(**each) for each in document.get("findings", ())]
+            yield StoredResult(document["tool"], document["summary"], tables, files, findings)
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise RunError(f"{path.parent}: damaged result ({error})") from None
+
+
+def ranked(results: Iterable[StoredResult]) -> list[tuple[str, Finding]]:
+    """Findings with their tools, the one to look at first before others."""
+    found = [(result.name, finding) for result in results for finding in result.findings]
+    return sorted(found, key=lambda each: -each[1].rank)
 
 
 def stored_tables(directory: Path) -> dict[str, list[str]]:

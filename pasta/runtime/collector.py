@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +32,8 @@ from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.events import Recorder, read_batches
 from pasta.run.inventory import Inventory
 from pasta.run.naming import rank_of
-from pasta.run.results import write_result
 from pasta.runtime.analysis import make_context, make_filter, make_pipeline
+from pasta.runtime.limits import failures_of, store_results, time_limit
 from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.ring import Ring
 from pasta.runtime.session import Ended, Session, beside, read_ended, write_atomically
@@ -48,29 +48,8 @@ if TYPE_CHECKING:
 _INTERVAL_SECONDS = 0.02
 #: Segments that may wait in the ring before they must go to Parquet.
 _HELD = 64
-_WRITING_FACTOR = 10
 #: Room for "pasta: " before every line of the report on the terminal.
 _PREFIX_COLUMNS = 7
-
-
-class ToolTimeout(BaseException):
-    """A tool did not return in time; not an Exception, so that tools do not catch it."""
-
-
-@contextmanager
-def time_limit(milliseconds: int) -> Iterator[None]:
-    """Raises ToolTimeout in the main thread when the block takes longer."""
-
-    def expired(_signal: int, _frame: Any) -> None:
-        raise ToolTimeout(f"did not return within {milliseconds / 1000:g} s (run.tool-timeout)")
-
-    before = signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, milliseconds / 1000)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 class Collector:
@@ -243,21 +222,10 @@ class Collector:
         return read_batches(self.run.events, self.strings)
 
     def write_results(self, pipeline: Pipeline) -> None:
-        """Stores the results of all tools; one that fails here is disabled like any other."""
+        """Stores the results of all tools."""
         program = self.inventory.process.get("executable", "")
         self.context.run = replace(self.context.run, program=program)
-        results = pipeline.finish()
-        for tool in pipeline.tools:
-            if tool.name not in results:
-                continue
-            try:
-                # Files may take long to write, for as many events as there are.
-                with time_limit(_WRITING_FACTOR * self.config.tool_timeout):
-                    write_result(self.run.results, tool.name, results[tool.name])
-            except (Exception, ToolTimeout):
-                pipeline.fail(tool, "writing its result")
-        for failure in pipeline.failures.values():
-            self.session.log(f"tool {failure.tool} failed in {failure.where}:\n{failure.traceback}")
+        store_results(self.run, pipeline, self.config.tool_timeout, self.session.log)
 
     def manifest(self, pipeline: Pipeline, ended: Ended) -> dict[str, Any]:
         inventory, ring, run = self.inventory, self.ring, self.context.run
@@ -283,10 +251,7 @@ class Collector:
             "devices": {str(device): name for device, name in sorted(inventory.devices.items())},
             "config": asdict(self.config),
             "tools": [tool.name for tool in pipeline.tools],
-            "failures": {
-                failure.tool: {"where": failure.where, "reason": failure.reason}
-                for failure in pipeline.failures.values()
-            },
+            "failures": failures_of(pipeline),
             "launches": {
                 "seen": pipeline.selection.seen,
                 "selected": pipeline.selection.selected,

@@ -27,3 +27,23 @@ def test_a_pickle_has_the_texts_and_not_the_resolver() -> None:
     copy = pickle.loads(pickle.dumps(strings))
     assert copy[8] == "text"
     assert copy.resolve is None
+
+
+def test_a_text_keeps_its_id_and_a_new_one_takes_nobody_elses() -> None:
+    strings = Strings()
+    strings.add(1, "kernel")
+    strings.add(3, "")
+    assert strings.id_of("kernel") == 1
+    assert strings.id_of("") == 3  # a text that is empty, not the absent one
+    new = strings.id_of("other")
+    assert new not in (0, 1, 3)
+    strings.add(new + 1, "late")
+    assert strings.id_of("late") == new + 1
+    assert strings.id_of("another") not in (0, 1, 3, new, new + 1)
+    assert [strings.told(id) for id in (0, 0xFFFF_FFFF, 3, new)] == [None, None, "", "other"]
+
+
+def test_an_id_that_the_resolver_may_know_is_not_given_out() -> None:
+    strings = Strings(lambda id: "of the ring" if id < 1 << 23 else None)
+    assert strings[5] == "of the ring"
+    assert strings.id_of("new") >= 1 << 23

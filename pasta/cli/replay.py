@@ -1,0 +1,38 @@
+"""`pasta replay DIR`: tools on the events of a run, on any machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from pasta.cli.selection import add_selection, selected
+from pasta.errors import ConfigError
+from pasta.run.directory import RunDirectory
+from pasta.run.naming import check_output
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a run directory")
+    add_selection(parser)
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
+                        help="run directory for the results (default: NAME-replay)")  # fmt: skip
+    parser.add_argument("-f", "--force-overwrite", action="store_true",
+                        help="replace an existing run directory")  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not print the report")
+
+
+def run(options: argparse.Namespace) -> int:
+    from pasta.cli.report import print_run
+    from pasta.runtime.replay import Replay
+
+    recorded = RunDirectory.open(options.directory)
+    out = options.output or Path(f"{recorded.path.resolve().name}-replay")
+    if out.resolve() == recorded.path.resolve():
+        raise ConfigError(f"{out} is the run to replay", remedy="name another one with -o DIR")
+    check_output(str(out).replace("%", "%%"), force=options.force_overwrite)
+    done = Replay(recorded, selected(options)).write(out, force=options.force_overwrite)
+    if not options.quiet:
+        print_run(done)
+        print(f"results: {os.path.relpath(done.path)}")
+    return 1 if done.manifest()["failures"] else 0

@@ -1,0 +1,65 @@
+"""Tools within limits of time, and the results of those that keep them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pasta.run.results import write_result
+
+if TYPE_CHECKING:
+    from pasta.processors.pipeline import Pipeline
+    from pasta.run.directory import RunDirectory
+
+_WRITING_FACTOR = 10
+
+
+class ToolTimeout(BaseException):
+    """A tool did not return in time; not an Exception, so that tools do not catch it."""
+
+
+@contextmanager
+def time_limit(milliseconds: int) -> Iterator[None]:
+    """Raises ToolTimeout in the main thread when the block takes longer."""
+
+    def expired(_signal: int, _frame: Any) -> None:
+        raise ToolTimeout(f"did not return within {milliseconds / 1000:g} s (run.tool-timeout)")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, milliseconds / 1000)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def store_results(
+    run: RunDirectory, pipeline: Pipeline, timeout: int, log: Callable[[str], None]
+) -> None:
+    """Stores the results of all tools; one that fails here is disabled like any other.
+
+    `timeout` in milliseconds for a call of a tool. `log` is told of failures.
+    """
+    results = pipeline.finish()
+    for tool in pipeline.tools:
+        if tool.name not in results:
+            continue
+        try:
+            # Files may take long to write, for as many events as there are.
+            with time_limit(_WRITING_FACTOR * timeout):
+                write_result(run.results, tool.name, results[tool.name])
+        except (Exception, ToolTimeout):
+            pipeline.fail(tool, "writing its result")
+    for failure in pipeline.failures.values():
+        log(f"tool {failure.tool} failed in {failure.where}:\n{failure.traceback}")
+
+
+def failures_of(pipeline: Pipeline) -> dict[str, dict[str, str]]:
+    """What the manifest says of tools that were disabled."""
+    return {
+        failure.tool: {"where": failure.where, "reason": failure.reason}
+        for failure in pipeline.failures.values()
+    }

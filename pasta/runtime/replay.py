@@ -1,0 +1,135 @@
+"""Tools on recorded events: what they would have said when the program ran."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pasta
+from pasta.errors import RunError
+from pasta.processors.pipeline import Pipeline
+from pasta.processors.strings import Strings
+from pasta.run.directory import SCHEMA, RunDirectory
+from pasta.run.events import parts, read_batches
+from pasta.run.inventory import Inventory
+from pasta.runtime.analysis import make_filter, make_pipeline
+from pasta.runtime.limits import failures_of, store_results, time_limit
+from pasta.tool import Context, Run
+
+if TYPE_CHECKING:
+    from pasta.config import Config
+    from pasta.processors.batch import Batch
+
+
+class Replay:
+    """Runs the tools of a configuration on a run's events."""
+
+    def __init__(self, recorded: RunDirectory, config: Config) -> None:
+        """Raises RunError where there are no events, or accesses that a tool needs are missing."""
+        self.recorded, self.config = recorded, config
+        self.manifest = recorded.manifest()
+        if not parts(recorded.events):
+            raise RunError(
+                f"{recorded.path}: no events were recorded",
+                remedy="record the run again, with run.events on",
+            )
+        self._strings = Strings()
+        self._inventory = Inventory(self._strings)
+        context = Context(strings=self._strings, run=self._run())
+        context.recorded, context.images = self._selected, self._image
+        self._pipeline = make_pipeline(config, context, limit=self._limit)
+        probing = [tool.name for tool in self._pipeline.tools if tool.probes()]
+        if probing:
+            raise RunError(
+                f"{recorded.path}: no accesses were recorded, which {', '.join(probing)} would need"
+            )
+
+    def _limit(self) -> AbstractContextManager[None]:
+        return time_limit(self.config.tool_timeout)
+
+    def _batches(self) -> Iterator[Batch]:
+        return read_batches(self.recorded.events, self._strings)
+
+    def _selected(self) -> Iterator[Batch]:
+        """What would have been recorded with this filter."""
+        context = Context(strings=self._strings, run=self._pipeline.context.run)
+        selecting = Pipeline(make_filter(self.config), [], context)
+        return (selecting.feed(batch) for batch in self._batches())
+
+    def _run(self) -> Run:
+        if self.manifest:
+            start = self.manifest["start"]
+            return Run(
+                pid=self.manifest["pid"],
+                program=self.manifest.get("executable") or "",
+                start_realtime=start["realtime_ns"],
+                start_time=start["monotonic_ns"],
+            )
+        first = next(self._batches())  # cut short: its first event is where it starts
+        times = [int(records["time"].min()) for _, records in first if len(records)]
+        return Run(start_time=min(times))
+
+    def _image(self, hash: int) -> Path | None:
+        return next(self.recorded.modules.glob(f"{hash:016x}.*"), None)
+
+    def write(self, out: Path, *, force: bool = False) -> RunDirectory:
+        """Runs the tools, and writes a run directory with their results. Raises RunError."""
+        staging = RunDirectory.create(out.with_name(f".{out.name}-{os.getpid()}"))
+        try:
+            for batch in self._batches():
+                self._inventory.add(batch)
+                self._pipeline.feed(batch)
+            messages: list[str] = []
+            store_results(staging, self._pipeline, self.config.tool_timeout, messages.append)
+            if messages:
+                (staging.path / "log.txt").write_text("\n".join(messages), encoding="utf-8")
+            staging.write_manifest(self._manifest())
+            from pasta.report.text import write_text_report
+
+            write_text_report(staging)
+            return staging.move_to(out, force=force, suffix=str(os.getpid()))
+        except BaseException:
+            shutil.rmtree(staging.path, ignore_errors=True)
+            raise
+
+    def _manifest(self) -> dict[str, Any]:
+        """The recorded run's, with what was made of it now."""
+        inventory, selection = self._inventory, self._pipeline.selection
+        run = self._pipeline.context.run
+        process = inventory.process
+        unfinished = {
+            "schema": SCHEMA,
+            "command": process.get("command", ["an unfinished run"]),
+            "executable": process.get("executable"),
+            "host": platform.node(),
+            "pid": process.get("pid", 0),
+            "parent": process.get("parent", 0),
+            "environment": process.get("environment", {}),
+            "start": {"realtime_ns": run.start_realtime, "monotonic_ns": run.start_time},
+            "observed_ns": max(0, inventory.last_time - run.start_time),
+            "ended": {"text": "cut short"},
+            "sources": inventory.sources,
+            "devices": {str(device): name for device, name in sorted(inventory.devices.items())},
+        }
+        return {
+            **(self.manifest or unfinished),
+            "replay": {
+                "of": str(self.recorded.path.absolute()),
+                "realtime_ns": time.time_ns(),
+                "pasta": pasta.__version__,
+            },
+            "config": asdict(self.config),
+            "tools": [tool.name for tool in self._pipeline.tools],
+            "failures": failures_of(self._pipeline),
+            "launches": {"seen": selection.seen, "selected": selection.selected},
+            "events": dict(sorted(inventory.counts.items())),
+            "recorded": {},
+            "warnings": self.manifest.get("warnings", []),
+        }

@@ -1,0 +1,115 @@
+"""Tools on recorded events say what they said when these came."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pasta.config import Config
+from pasta.errors import RunError
+from pasta.plugins import load_tools
+from pasta.processors.filter import Filter
+from pasta.run.directory import SCHEMA, RunDirectory
+from pasta.run.events import Recorder
+from pasta.run.results import write_result
+from pasta.runtime.replay import Replay
+from pasta.testing import Events, run_tools
+from tests.golden.streams import training_run
+
+TOOLS = ["kernel_freq", "copies", "memory_timeline", "operators", "tensors", "event_trace"]
+
+
+def recorded(events: Events, directory: Path, *, unfinished: bool = False) -> RunDirectory:
+    run = RunDirectory.create(directory)
+    recorder = Recorder(run.events, events.strings)
+    for number, batch in enumerate(events.batches(range(7, len(events), 61))):
+        recorder.add(batch)
+        if number % 4 == 3:
+            recorder.flush()
+    recorder.flush()
+    if not unfinished:
+        start = {"realtime_ns": events.run.start_realtime, "monotonic_ns": events.run.start_time}
+        run.write_manifest(
+            {
+                "schema": SCHEMA, "command": ["program"], "executable": events.run.program,
+                "host": "here", "pid": events.run.pid, "parent": 1, "environment": {},
+                "start": start, "observed_ns": 5, "ended": {"text": "exited with 0"},
+                "sources": {}, "devices": {},
+            }
+        )  # fmt: skip
+    return run
+
+
+def live(events: Events, directory: Path, filter: Filter) -> None:
+    """Results of the same events as they came."""
+    tools = load_tools(TOOLS, {}, [])
+    results = run_tools(tools, events, splits=range(11, len(events), 37), filter=filter)
+    for name, result in results.items():
+        write_result(directory, name, result)
+
+
+def content(results: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for path in sorted(each for each in results.rglob("*") if each.is_file()):
+        name = str(path.relative_to(results))
+        parquet = path.suffix == ".parquet"
+        found[name] = pq.ParquetFile(path).read().to_pylist() if parquet else path.read_bytes()
+    return found
+
+
+@pytest.mark.parametrize("kernel", ["", "vadd|kernel"])
+def test_results_are_those_of_the_run(kernel: str, tmp_path: Path) -> None:
+    events = training_run()
+    run = recorded(events, tmp_path / "run")
+    config = Config(tools=TOOLS, kernel=kernel or None)
+    done = Replay(run, config).write(tmp_path / "again")
+    live(events, tmp_path / "live", Filter(kernel=kernel or None))
+    wanted, found = content(tmp_path / "live"), content(done.results)
+    assert found.keys() == wanted.keys()
+    assert [name for name in wanted if found[name] != wanted[name]] == []
+    manifest = done.manifest()
+    assert manifest["replay"]["of"] == str(run.path)
+    assert manifest["tools"] == TOOLS
+    assert manifest["launches"]["seen"] == 48
+
+
+def test_a_run_that_was_cut_short_is_replayed(tmp_path: Path) -> None:
+    run = recorded(training_run(), tmp_path / "run", unfinished=True)
+    done = Replay(run, Config(tools=["kernel_freq"])).write(tmp_path / "again")
+    assert "48 launches" in done.report.read_text()
+    assert done.manifest()["ended"]["text"] == "cut short"
+
+
+def test_without_events_or_accesses_one_line_says_so(tmp_path: Path) -> None:
+    run = recorded(training_run(), tmp_path / "run")
+    with pytest.raises(RunError, match="no accesses were recorded, which hotness would need"):
+        Replay(run, Config(tools=["hotness", "kernel_freq"]))
+    shutil.rmtree(run.events)
+    with pytest.raises(RunError, match="no events were recorded"):
+        Replay(run, Config(tools=["kernel_freq"]))
+
+
+def test_a_tool_that_fails_leaves_the_others(tmp_path: Path) -> None:
+    run = recorded(training_run(), tmp_path / "run")
+    (tmp_path / "bad.py").write_text(
+        "from pasta.tool import Tool\n\n\nclass Bad(Tool):\n    '''Fails.'''\n\n"
+        "    def on_launches(self, launches):\n        raise ValueError('no')\n"
+    )
+    config = Config(tools=["kernel_freq", str(tmp_path / "bad.py")])
+    done = Replay(run, config).write(tmp_path / "again")
+    assert list(done.manifest()["failures"]) == ["bad"]
+    assert "ValueError: no" in (done.path / "log.txt").read_text()
+    assert (done.results / "kernel_freq").is_dir()
+    assert not list(tmp_path.glob(".again*"))
+
+
+def test_a_damaged_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    run = recorded(training_run(), tmp_path / "run")
+    (run.events / "kernel_launch-00000.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(RunError, match=r"kernel_launch-00000.parquet: cannot be read"):
+        Replay(run, Config(tools=["kernel_freq"])).write(tmp_path / "again")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
