@@ -6,6 +6,7 @@ all go through it.  Errors name the file, the key and what is accepted.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -221,12 +222,25 @@ class Config:
         for key, value in _flatten(document):
             self.set(key, value, str(path))
 
+    def add_tools(
+        self, tools: Iterable[str], directories: Iterable[str | os.PathLike[str]] = ()
+    ) -> None:
+        """Adds tools and directories with tools: files by absolute paths, as collectors run in
+        another directory."""
+        self.tools = list(dict.fromkeys(_absolute(tool) for tool in (*self.tools, *tools)))
+        self.tool_paths.extend(os.path.abspath(path) for path in directories)
+
     def set_text(self, assignment: str) -> None:
         """Applies one `--set key=value`. Raises ConfigError."""
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set {assignment!r}: not of the form key=value")
         self.set(key.strip(), value.strip(), f"--set {assignment}")
+
+
+def _absolute(tool: str) -> str:
+    file, colon, name = tool.partition(":")
+    return f"{os.path.abspath(file)}{colon}{name}" if file.endswith(".py") else tool
 
 
 def _texts(value: object, where: str) -> list[str]:

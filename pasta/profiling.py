@@ -195,8 +195,7 @@ def _configured(
     config = Config(out=_TEMPORARY, events=False)
     for file in files:
         config.load(file)
-    config.tools.extend(tools)
-    config.tool_paths.extend(os.path.abspath(path) for path in tool_paths)
+    config.add_tools(tools, tool_paths)
     for key, value in settings.items():
         config.set(key, value, "pasta.profile")
     if out is not None:
@@ -211,16 +210,9 @@ def _configured(
             )
     if not config.tools:
         config.tools.extend(_OF_TORCH if _torch_is_there() else _OF_GPUS)
-    config.tools = list(dict.fromkeys(_absolute(tool) for tool in config.tools))
     if config.out != _TEMPORARY:
         _check_place(config)
     return config
-
-
-def _absolute(tool: str) -> str:
-    """A tool file by its absolute path: the reader runs in another directory."""
-    file, colon, name = tool.partition(":")
-    return f"{os.path.abspath(file)}{colon}{name}" if file.endswith(".py") else tool
 
 
 def _check_place(config: Config) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
 from pasta.run.directory import RunDirectory
-from pasta.run.naming import check_output
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +29,6 @@ def run(options: argparse.Namespace) -> int:
     out = options.output or Path(f"{recorded.path.resolve().name}-replay")
     if out.resolve() == recorded.path.resolve():
         raise ConfigError(f"{out} is the run to replay", remedy="name another one with -o DIR")
-    check_output(str(out).replace("%", "%%"), force=options.force_overwrite)
     done = Replay(recorded, selected(options)).write(out, force=options.force_overwrite)
     if not options.quiet:
         print_run(done)

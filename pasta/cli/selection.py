@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from pasta.config import Config
 
@@ -35,11 +34,9 @@ def selected(arguments: argparse.Namespace) -> Config:
     config = Config()
     for source in arguments.config:
         config.load(source)
-    config.tools.extend(arguments.tool)
-    config.tool_paths.extend(os.path.abspath(path) for path in arguments.tool_path)
+    config.add_tools(arguments.tool, arguments.tool_path)
     if not config.tools:
         config.tools.append(_DEFAULT_TOOL)
-    config.tools = list(dict.fromkeys(_absolute(tool) for tool in config.tools))
     for assignment in arguments.assignments:
         config.set_text(assignment)
     for option, key, value in (
@@ -52,9 +49,3 @@ def selected(arguments: argparse.Namespace) -> Config:
         if value is not None:
             config.set(key, value, option)
     return config
-
-
-def _absolute(tool: str) -> str:
-    """A tool file by its absolute path: collectors run in another directory."""
-    file, colon, name = tool.partition(":")
-    return f"{os.path.abspath(file)}{colon}{name}" if file.endswith(".py") else tool

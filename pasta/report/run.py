@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasta.errors import MissingDependency, RunError
+from pasta.errors import ConfigError, MissingDependency, RunError
 from pasta.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
+
+    from pasta.tool import Finding
 
 
 class Run:
@@ -71,6 +77,68 @@ class Run:
         from pasta.run.results import read_table
 
         return read_table(self._directory().results, tool, self._name(tool, name))
+
+    def findings(self) -> list[Finding]:
+        """What all tools advise, the most promising first."""
+        from pasta.run.results import ranked, read_results
+
+        return [finding for _, finding in ranked(read_results(self._directory().results))]
+
+    def event_counts(self) -> dict[str, int]:
+        """Recorded events by kind. Raises RunError for files that cannot be read."""
+        from pasta.run.events import counts
+
+        return counts(self._directory().events)
+
+    def events(self, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Recorded events of a kind in their order as pyarrow's table: all columns, or these.
+
+        Raises RunError for a kind or column that there is not.
+        """
+        import pyarrow as pa
+
+        return pa.Table.from_batches(list(self.event_batches(kind, columns)))
+
+    def event_batches(
+        self, kind: str, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """As `events`, a bounded number of rows at a time."""
+        from pasta.run.events import read_kind
+
+        return read_kind(self._directory().events, kind, columns)
+
+    def replay(
+        self,
+        *tools: str,
+        config: Sequence[str | os.PathLike[str]] = (),
+        settings: Mapping[str, object] | None = None,
+        out: str | os.PathLike[str] | None = None,
+        tool_path: Sequence[str | os.PathLike[str]] = (),
+    ) -> Run:
+        """Runs tools on the recorded events: a run with their results.
+
+        Arguments are those of `pasta.profile`, settings those of tools and filters. Without `out`
+        its directory is temporary, and removed with the object. Raises PastaError.
+        """
+        from pasta.config import Config
+        from pasta.runtime.replay import Replay
+
+        chosen = Config()
+        for file in config:
+            chosen.load(os.fspath(file))
+        chosen.add_tools(tools, tool_path)
+        for key, value in (settings or {}).items():
+            chosen.set(key, value, "replay")
+        if not chosen.tools:
+            raise ConfigError("replay: no tool was named")
+        replay = Replay(self._directory(), chosen)
+        if out is not None:
+            return Run(replay.write(Path(out)).path)
+        place = Path(tempfile.mkdtemp(prefix="pasta-"))
+        run = Run(place / "run")
+        weakref.finalize(run, shutil.rmtree, place, ignore_errors=True)
+        replay.write(run.path)
+        return run
 
     def _names(self, tool: str) -> list[str]:
         tables = self.tables()

@@ -8,7 +8,7 @@ ones, ids of which some are absent, become lists, and what a source could not gi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +158,52 @@ def parts(directory: Path) -> dict[str, list[Path]]:
     return found
 
 
+def counts(directory: Path) -> dict[str, int]:
+    """Recorded events by kind. Raises RunError for a file that cannot be read."""
+    found: dict[str, int] = {}
+    for kind, files in sorted(parts(directory).items()):
+        found[kind] = sum(_opened(path).metadata.num_rows for path in files)
+    return found
+
+
+def read_kind(
+    directory: Path, kind: str, columns: Sequence[str] | None = None, *, rows: int = 1 << 17
+) -> Iterator[pa.RecordBatch]:
+    """Recorded events of a kind in their order, at most `rows` at a time; all columns, or these.
+
+    Raises RunError for a kind or column that there is not, and for a file that cannot be read.
+    """
+    found = parts(directory)
+    if kind not in found:
+        known = f"there are {', '.join(sorted(found))}" if found else "there are no events"
+        raise RunError(f"{directory}: no events {kind!r}", remedy=known)
+    for path in found[kind]:
+        file = _opened(path)
+        unknown = set(columns or ()) - set(file.schema_arrow.names)
+        if unknown:
+            raise RunError(
+                f"{path}: no column {sorted(unknown)[0]!r}",
+                remedy=f"there are {', '.join(file.schema_arrow.names)}",
+            )
+        yield from _read_rows(path, file, rows, columns)
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+
+
+def _read_rows(
+    path: Path, file: pq.ParquetFile, rows: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from file.iter_batches(batch_size=rows, columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+
+
 def read_batches(directory: Path, strings: Strings, *, rows: int = 1 << 17) -> Iterator[Batch]:
     """Recorded events as batches again, in their order.
 
@@ -196,11 +242,8 @@ class _Stream:
 
     def _read(self, files: list[Path], rows: int) -> Iterator[tuple[Any, Any]]:
         for path in files:
-            try:
-                for chunk in pq.ParquetFile(path).iter_batches(batch_size=rows):
-                    yield self._records_of(chunk)
-            except (OSError, pa.ArrowInvalid) as error:
-                raise RunError(f"{path}: cannot be read ({error})") from None
+            for chunk in _read_rows(path, _opened(path), rows):
+                yield self._records_of(chunk)
 
     def fill(self) -> bool:
         """Makes sure that records are waiting; False where there are none left."""

@@ -19,6 +19,7 @@ from pasta.processors.strings import Strings
 from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.events import parts, read_batches
 from pasta.run.inventory import Inventory
+from pasta.run.naming import check_output
 from pasta.runtime.analysis import make_filter, make_pipeline
 from pasta.runtime.limits import failures_of, store_results, time_limit
 from pasta.tool import Context, Run
@@ -80,7 +81,8 @@ class Replay:
         return next(self.recorded.modules.glob(f"{hash:016x}.*"), None)
 
     def write(self, out: Path, *, force: bool = False) -> RunDirectory:
-        """Runs the tools, and writes a run directory with their results. Raises RunError."""
+        """Runs the tools, and writes a run directory with their results. Raises PastaError."""
+        check_output(str(out).replace("%", "%%"), force=force)
         staging = RunDirectory.create(out.with_name(f".{out.name}-{os.getpid()}"))
         try:
             for batch in self._batches():

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+import pasta
 from pasta.config import Config
-from pasta.errors import RunError
+from pasta.errors import PastaError, RunError
 from pasta.plugins import load_tools
 from pasta.processors.filter import Filter
 from pasta.run.directory import SCHEMA, RunDirectory
@@ -113,3 +114,29 @@ def test_a_damaged_file_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"kernel_launch-00000.parquet: cannot be read"):
         Replay(run, Config(tools=["kernel_freq"])).write(tmp_path / "again")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_events_and_replay_from_python(tmp_path: Path) -> None:
+    run = pasta.load(recorded(training_run(), tmp_path / "run").path)
+    assert run.event_counts()["kernel_launch"] == 48
+    launches = run.events("kernel_launch", ["name", "grid_x"])
+    assert launches.column_names == ["name", "grid_x"]
+    assert launches.column("grid_x").to_pylist() == [1 + at // 4 for at in range(48)]
+    begins = run.events("operator_begin")
+    assert begins.column("tensor").to_pylist()[0] == [1, 2]
+    assert sum(batch.num_rows for batch in run.event_batches("kernel_launch")) == 48
+    again = run.replay("kernel_freq", settings={"filter.kernel": "vadd"})
+    place = again.path
+    assert again.arrow("kernel_freq").column("launches").to_pylist() == [12]
+    del again
+    assert not place.exists()
+    kept = run.replay("kernel_freq", out=tmp_path / "kept")
+    assert sum(kept.arrow("kernel_freq").column("launches").to_pylist()) == 48
+    for call, message in (
+        (lambda: run.events("kernel_lunch"), "no events 'kernel_lunch'"),
+        (lambda: run.events("kernel_launch", ["grid"]), "no column 'grid'"),
+        (lambda: run.replay(), "no tool was named"),
+        (lambda: run.replay("kernel_freq", out=tmp_path / "kept"), "kept exists"),
+    ):
+        with pytest.raises(PastaError, match=message):
+            call()
