@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pasta.tool import Tool
 
 _USAGE_STATUS = 2
+_RECORDER = "record_accesses"
 _APART = "install PASTA in an environment of its own (pipx install pasta-profiler)"
 
 
@@ -57,6 +58,10 @@ def parser() -> argparse.ArgumentParser:
         help="off: record nothing before pasta.start() or cudaProfilerStart()")
     add("--overhead-budget", metavar="SHARE",
         help="probe in windows, so that the program takes at most so much longer: 20%%")
+    add("--record", action="store_true",
+        help="keep all that pasta replay needs: events, and images of modules")
+    add("--record-accesses", action="store_true",
+        help="… and every access, for tools with probes")
     add("-o", "--output", metavar="DIR",
         help="run directory; %%n program, %%p pid, %%h host, %%r rank, %%t time, %%q{ENV}")
     add("-f", "--force-overwrite", action="store_true", help="replace an existing run directory")
@@ -73,9 +78,14 @@ def parser() -> argparse.ArgumentParser:
 def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
     """The configuration of a command line, and its tools. Raises PastaError."""
     config = selected(arguments)
+    recording = arguments.record or arguments.record_accesses
+    if arguments.record_accesses:
+        config.add_tools([_RECORDER])
     for option, key, value in (
         ("--profile-from-start", "run.start", arguments.profile_from_start),
         ("--overhead-budget", "probes.overhead-budget", arguments.overhead_budget),
+        ("--record", "run.events", recording or None),
+        ("--record", "run.modules", recording or None),
         ("-o", "run.out", arguments.output),
         ("--force-overwrite", "run.force", arguments.force_overwrite or None),
         ("--no-children", "run.children", False if arguments.no_children else None),

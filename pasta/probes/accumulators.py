@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.errors import ToolError
 from pasta.lazy import np
+from pasta.processors.codes import bit_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -271,7 +272,7 @@ class BitmapAccumulator(Accumulator):
         has_last = (last // np.uint64(WORD) == rows["word"]) & (
             (rows["mask"] >> bit.astype(np.uint64)) & one == one
         )
-        bytes = _bit_count(rows["mask"]) * granule - np.where(has_last, beyond, np.uint64(0))
+        bytes = bit_count(rows["mask"]) * granule - np.where(has_last, beyond, np.uint64(0))
         return {**{key: rows[key] for key in self._closed.keys}, "bytes": bytes}
 
     def rows(self) -> NDArray[Any]:
@@ -354,12 +355,3 @@ class TraceAccumulator(Accumulator):
 
     def total(self, field: str | None = None) -> int:
         return self.written
-
-
-_BITS_OF_BYTE: list[int] = [bin(byte).count("1") for byte in range(256)]
-
-
-def _bit_count(words: NDArray[Any]) -> NDArray[Any]:
-    table = np.asarray(_BITS_OF_BYTE, np.uint8)
-    bytes = np.ascontiguousarray(words, np.uint64).view(np.uint8).reshape(-1, 8)
-    return np.asarray(table[bytes].sum(axis=1, dtype=np.uint64))

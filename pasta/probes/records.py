@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasta.probes.kinds import DELTAS, FULL, KIND, KINDS, ROWS, STRIDE
+from pasta.processors.codes import bit_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,6 +34,8 @@ ACCESS = np.dtype(
         ("block", "u8"),
     ]
 )
+#: The first word of a record.
+ACCESS_HEAD = np.dtype(ACCESS.descr[:5])
 #: An active lane: `access` is the index of its record.
 LANE = np.dtype([("access", "i8"), ("address", "u8"), ("lane", "u1")])
 
@@ -86,6 +89,23 @@ class Accesses:
         from pasta.probes.columns import columns_of
 
         return columns_of(self.words, self.starts, self.masks)
+
+    @property
+    def raw(self) -> NDArray[Any]:
+        """The records as they came (int64 words), and nothing else, of no map in particular."""
+        heads = np.ascontiguousarray(self.words[self.starts]).view(ACCESS_HEAD)
+        lanes = bit_count(heads["mask"]).astype(np.int64)
+        after = np.where(heads["form"] == DELTAS, (lanes + 1) >> 1, 0)
+        lengths = WORDS + np.where(heads["form"] == FULL, lanes, after)
+        begins = np.cumsum(lengths) - lengths
+        total = int(lengths.sum())
+        if total == len(self.words):  # nothing is between them
+            words = self.words.copy()
+        else:
+            words = self.words[np.repeat(self.starts - begins, lengths) + np.arange(total)]
+        heads["flags"] &= (1 << MAP_SHIFT) - 1
+        words[begins] = heads.view(np.int64)
+        return np.asarray(words)
 
     @staticmethod
     def joined(parts: Sequence[Accesses]) -> Accesses:

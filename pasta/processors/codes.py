@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 #: A string id is an offset in the arena over 8; no arena is so large that its ids reach this.
 MAX_ID = 1 << 27
+_BITS_OF_BYTE: list[int] = [bin(byte).count("1") for byte in range(256)]
 
 
 def grown(array: NDArray[Any], length: int, fill: int | float = 0) -> NDArray[Any]:
@@ -28,6 +29,13 @@ def distinct(values: NDArray[Any]) -> list[int]:
         return [int(values[0])]
     found: list[int] = np.unique(values).tolist()
     return found
+
+
+def bit_count(words: NDArray[Any]) -> NDArray[Any]:
+    """How many bits are set in each of some uint64, as uint64."""
+    table = np.asarray(_BITS_OF_BYTE, np.uint8)
+    bytes = np.ascontiguousarray(words, np.uint64).view(np.uint8).reshape(-1, 8)
+    return np.asarray(table[bytes].sum(axis=1, dtype=np.uint64))
 
 
 class Codes:

@@ -16,6 +16,7 @@ import pasta
 from pasta.errors import RunError
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
+from pasta.run.accesses import read_accesses, recorded_accesses
 from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.events import parts, read_batches
 from pasta.run.inventory import Inventory
@@ -27,6 +28,8 @@ from pasta.tool import Context, Run
 if TYPE_CHECKING:
     from pasta.config import Config
     from pasta.processors.batch import Batch
+
+_NEVER = 2**64
 
 
 class Replay:
@@ -42,15 +45,20 @@ class Replay:
                 remedy="record the run again, with run.events on",
             )
         self._strings = Strings()
+        self._warnings: list[str] = []
         self._inventory = Inventory(self._strings)
         context = Context(strings=self._strings, run=self._run())
         context.recorded, context.images = self._selected, self._image
         self._pipeline = make_pipeline(config, context, limit=self._limit)
+        self._accesses = recorded_accesses(recorded.results)
         probing = [tool.name for tool in self._pipeline.tools if tool.probes()]
-        if probing:
+        if probing and not self._accesses:
             raise RunError(
-                f"{recorded.path}: no accesses were recorded, which {', '.join(probing)} would need"
+                f"{recorded.path}: no accesses were recorded, which {', '.join(probing)} needs",
+                remedy="record them with pasta-preload --record-accesses",
             )
+        if not probing:
+            self._accesses = []
 
     def _limit(self) -> AbstractContextManager[None]:
         return time_limit(self.config.tool_timeout)
@@ -85,9 +93,7 @@ class Replay:
         check_output(str(out).replace("%", "%%"), force=force)
         staging = RunDirectory.create(out.with_name(f".{out.name}-{os.getpid()}"))
         try:
-            for batch in self._batches():
-                self._inventory.add(batch)
-                self._pipeline.feed(batch)
+            self._feed()
             messages: list[str] = []
             store_results(staging, self._pipeline, self.config.tool_timeout, messages.append)
             if messages:
@@ -100,6 +106,21 @@ class Replay:
         except BaseException:
             shutil.rmtree(staging.path, ignore_errors=True)
             raise
+
+    def _feed(self) -> None:
+        """Events and accesses in the order in which they came."""
+        chunks = read_accesses(self._accesses, self._warnings.append)
+        position, words = next(chunks, (_NEVER, None))
+        for batch in self._batches():
+            self._inventory.add(batch)
+            self._pipeline.feed(batch)
+            end = batch.base + max(int(each["index"][-1]) for _, each in batch if len(each))
+            while position <= end:
+                self._pipeline.feed_accesses(words)
+                position, words = next(chunks, (_NEVER, None))
+        while words is not None:
+            self._pipeline.feed_accesses(words)
+            _, words = next(chunks, (_NEVER, None))
 
     def _manifest(self) -> dict[str, Any]:
         """The recorded run's, with what was made of it now."""
@@ -133,5 +154,5 @@ class Replay:
             "launches": {"seen": selection.seen, "selected": selection.selected},
             "events": dict(sorted(inventory.counts.items())),
             "recorded": {},
-            "warnings": self.manifest.get("warnings", []),
+            "warnings": [*self.manifest.get("warnings", []), *self._warnings],
         }

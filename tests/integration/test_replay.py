@@ -20,3 +20,25 @@ def test_the_report_is_that_of_the_run(pasta_preload: Any, pasta: Any, demo: Any
     assert itself.returncode == 2
     assert "is the run to replay" in itself.stderr
     assert run.report == report
+
+
+PROBES = ("-t", "access_count", "-t", "hotness", "-t", "divergence")
+
+
+def test_tools_with_probes_say_what_they_said(pasta_preload: Any, pasta: Any, demo: Any) -> None:
+    """Every kind of access; the recorded run has no such tool."""
+    live = pasta_preload(demo("accesses"), options=PROBES).run
+    recorded = pasta_preload(demo("accesses"), options=("--record-accesses",)).runs[-1]
+    again = pasta("replay", recorded.path, *PROBES, "-o", "again")
+    assert (again.returncode, again.stderr) == (0, "")
+
+    def tables(report: str) -> str:
+        return report[report.index("access_count:") :].replace("results: again\n", "")
+
+    assert tables(again.stdout) == tables(live.report)
+    refused = pasta("replay", live.path, "-t", "hotness")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"pasta: {live.path}: no accesses were recorded, which hotness needs: "
+        "record them with pasta-preload --record-accesses\n"
+    )
