@@ -109,6 +109,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("run.force", "force", parse_bool, "replace an existing run directory"),
     Setting("run.events", "events", parse_bool, "record events as Parquet"),
     Setting("run.modules", "modules", parse_bool, "keep the images of loaded modules"),
+    Setting("run.max-size", "max_size", parse_bytes, "most bytes of recorded events; 0: any"),
+    Setting("run.rotate", "rotate", parse_bool, "at run.max-size drop the oldest, not the newest"),
+    Setting("run.duration", "duration", parse_milliseconds, "stop profiling after it; 0: never"),
     Setting("run.start", "start", parse_bool, "profile from the start, not from pasta.start()"),
     Setting("run.children", "children", parse_bool, "follow child processes"),
     Setting("run.tool-timeout", "tool_timeout", parse_milliseconds, "longest call of a tool"),
@@ -165,6 +168,9 @@ class Config:
     ring_directory: str = ""
     collector: bool = False
     embed_delay: int = 5_000
+    max_size: int = 0
+    rotate: bool = False
+    duration: int = 0
     exit_timeout: int = 5_000
     probes_memory: int = 256 << 20
     probes_trace_memory: int = 64 << 20

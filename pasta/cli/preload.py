@@ -62,6 +62,9 @@ def parser() -> argparse.ArgumentParser:
         help="keep all that pasta replay needs: events, and images of modules")
     add("--record-accesses", action="store_true",
         help="… and every access, for tools with probes")
+    add("--duration", metavar="TIME", help="stop profiling after so long: 30s, 10min")
+    add("--max-size", metavar="SIZE", help="record no more events than fit: 2GiB")
+    add("--rotate", action="store_true", help="… but the newest instead of the oldest")
     add("-o", "--output", metavar="DIR",
         help="run directory; %%n program, %%p pid, %%h host, %%r rank, %%t time, %%q{ENV}")
     add("-f", "--force-overwrite", action="store_true", help="replace an existing run directory")
@@ -86,6 +89,9 @@ def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
         ("--overhead-budget", "probes.overhead-budget", arguments.overhead_budget),
         ("--record", "run.events", recording or None),
         ("--record", "run.modules", recording or None),
+        ("--duration", "run.duration", arguments.duration),
+        ("--max-size", "run.max-size", arguments.max_size),
+        ("--rotate", "run.rotate", arguments.rotate or None),
         ("-o", "run.out", arguments.output),
         ("--force-overwrite", "run.force", arguments.force_overwrite or None),
         ("--no-children", "run.children", False if arguments.no_children else None),
@@ -108,6 +114,10 @@ def _checked(config: Config) -> list[Tool]:
             f"run.events = false, but {', '.join(recording)} reads recorded events",
             remedy="leave run.events on",
         )
+    if config.rotate and not config.max_size:
+        raise ConfigError("run.rotate needs a size", remedy="say it with --max-size 2GiB")
+    if config.max_size:
+        config.collector = True  # else events wait on disk, uncompressed, until the program ends
     if any(tool.needs_compiled for tool in tools):
         # LLVM in a program that exits meanwhile is a crash: its destructors run first (measured).
         config.collector = True

@@ -8,7 +8,9 @@ ones, ids of which some are absent, become lists, and what a source could not gi
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,15 @@ if TYPE_CHECKING:
 
 #: Bytes of records that are collected before a part is written.
 PART_BYTES = 32 << 20
+#: Kinds that what comes later needs: these parts are never dropped.
+_NEEDED = frozenset(
+    {
+        "process_start", "process_end", "profiling_start", "profiling_stop", "context_create",
+        "context_destroy", "stream_create", "stream_destroy", "module_load", "module_unload",
+        "memory_alloc", "memory_free", "uvm_attach", "graph_node", "graph_instantiate",
+        "python_frame",
+    }
+)  # fmt: skip
 _SKIPPED = {"index", "kind", "slots"}
 _NEVER_ABSENT = {"time", "thread", "flags"}
 _ZERO_ABSENT = {"correlation"}
@@ -33,12 +44,31 @@ _AXES = "xyz"
 _PART = re.compile(r"(?P<kind>[a-z_]+)-(?P<part>\d{5})\.parquet")
 
 
-class Recorder:
-    """Writes batches to a directory; a part is complete as soon as it has its name."""
+@dataclass(frozen=True)
+class _Part:
+    kind: str
+    path: Path
+    bytes: int
+    rows: int
 
-    def __init__(self, directory: Path, strings: Strings) -> None:
+
+class Recorder:
+    """Writes batches to a directory; a part is complete as soon as it has its name.
+
+    With `most` bytes, what comes after them is left out; or with `rotate` the oldest parts are
+    dropped for it, but those that later events need. `counts` are events by kind that are there,
+    `left_out` those that were, or would have been.
+    """
+
+    def __init__(
+        self, directory: Path, strings: Strings, most: int = 0, *, rotate: bool = False
+    ) -> None:
         self.directory = directory
         self.counts: dict[str, int] = {}
+        self.left_out: dict[str, int] = {}
+        self._most, self._rotate = most, rotate
+        self._size = 0
+        self._oldest: deque[_Part] = deque()
         self._strings = strings
         self._waiting: dict[str, list[tuple[int, Any]]] = {}
         self._bytes = 0
@@ -48,14 +78,16 @@ class Recorder:
     def add(self, batch: Batch) -> None:
         """Takes a batch, which must not change afterwards."""
         for kind, records in batch:
-            if len(records):
+            if len(records) and self._is_over:
+                self.left_out[kind] = self.left_out.get(kind, 0) + len(records)
+            elif len(records):
                 self._waiting.setdefault(kind, []).append((batch.base, records))
                 self._bytes += records.nbytes
 
     @property
     def full(self) -> bool:
         """Whether it is time to flush."""
-        return self._bytes >= PART_BYTES
+        return self._bytes >= (min(PART_BYTES, self._most) or PART_BYTES)
 
     def flush(self) -> None:
         """Writes what was added. Raises OSError where the disk is full."""
@@ -77,7 +109,23 @@ class Recorder:
             temporary.rename(path)
             self._parts[kind] = part + 1
             self.counts[kind] = self.counts.get(kind, 0) + table.num_rows
+            written = _Part(kind, path, path.stat().st_size, table.num_rows)
+            self._size += written.bytes
+            if kind not in _NEEDED:
+                self._oldest.append(written)
         self._waiting, self._bytes = {}, 0
+        while self._rotate and self._oldest and self._size > self._most:
+            self._drop(self._oldest.popleft())
+
+    @property
+    def _is_over(self) -> bool:
+        return 0 < self._most <= self._size and not self._rotate
+
+    def _drop(self, part: _Part) -> None:
+        part.path.unlink()
+        self._size -= part.bytes
+        self.counts[part.kind] -= part.rows
+        self.left_out[part.kind] = self.left_out.get(part.kind, 0) + part.rows
 
     def _table(self, kind: str, pieces: list[tuple[int, Any]]) -> pa.Table:
         position = np.concatenate(

@@ -72,13 +72,17 @@ class Collector:
         self.strings = Strings(ring.string)
         self.inventory = Inventory(self.strings)
         self.run = RunDirectory.create(staging or staging_directory(session, ring))
-        self.recorder = Recorder(self.run.events, self.strings) if self.config.events else None
+        self.recorder = self._recorder() if self.config.events else None
         self.context = make_context(ring, self.strings, self._recorded)
         self.context.images = self._image
         self.warnings: list[str] = []
         self._processes = ProcessTable(session.directory / "processes")
         self.spill = Spill(ring, self.run.path / "spill")
         self.trace: TraceReader | None = None
+
+    def _recorder(self) -> Recorder:
+        config = self.config
+        return Recorder(self.run.events, self.strings, config.max_size, rotate=config.rotate)
 
     def collect(self) -> tuple[Pipeline, Ended]:
         """Consumes everything that was and is published, until the process has ended."""
@@ -258,6 +262,7 @@ class Collector:
             },
             "events": dict(sorted(inventory.counts.items())),
             "recorded": self.recorder.counts if self.recorder else {},
+            "left_out": self.recorder.left_out if self.recorder else {},
             "dropped": self.dropped(),
             "torn_slots": ring.torn,
             "accesses": {
@@ -273,6 +278,12 @@ class Collector:
         """Writes everything and moves the run to its place."""
         self.write_results(pipeline)
         self.warnings.extend(_advice(pipeline, self.ring, self.dropped(), self.trace))
+        left_out = sum(self.recorder.left_out.values()) if self.recorder else 0
+        if left_out:
+            which = "oldest" if self.config.rotate else "newest"
+            self.warnings.append(
+                f"the {which} {left_out:,} events were not kept (run.max-size); results have them"
+            )
         self.run.write_manifest(self.manifest(pipeline, ended))
         shutil.rmtree(self.run.path / "spill", ignore_errors=True)
         self._copy_log()

@@ -79,6 +79,7 @@ def _shim_settings(session: Session, root: int) -> dict[str, object]:
         "root": root,
         "children": int(config.children),
         "start": int(config.start),
+        "duration_ms": config.duration,
         "modules": _room_for_modules(session),
         "ring_max": config.ring_max,
         "collector": int(config.collector),

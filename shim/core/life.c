@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -162,6 +164,32 @@ static void announce(uint32_t source, const char *version) {
 }
 
 /* True the first time that this process is told of a source. */
+static bool over; /* run.duration is */
+
+static void *end_profiling(void *unused) {
+    (void)unused;
+    uint64_t left = pasta_config_u64("duration_ms", 0);
+    struct timespec rest = {(time_t)(left / 1000), (long)(left % 1000) * 1000000};
+    pthread_setname_np(pthread_self(), "pasta-duration");
+    while (nanosleep(&rest, &rest) != 0 && errno == EINTR) continue;
+    __atomic_store_n(&over, true, __ATOMIC_RELEASE);
+    pasta_profiling_set(false, PASTA_ORIGIN_limit);
+    return NULL;
+}
+
+/* From the first use of an accelerator on. */
+static void limit_duration(void) {
+    if (pasta_config_u64("duration_ms", 0) == 0 || is_late()) return;
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, end_profiling, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) pthread_detach(thread);
+    else pasta_say("run.duration has no effect: no thread (%s)", strerror(error));
+}
+
 static bool is_new(uint32_t source) {
     size_t at = 0;
     while (at < SOURCES && sources[at] && sources[at] != source) at++;
@@ -183,6 +211,7 @@ bool pasta_use(const char *source, const char *version) {
         if (!exit_registered) atexit(at_exit);
         exit_registered = true;
         pasta_consumer_start(consumer_ran);
+        limit_duration();
         __atomic_store_n(&r->used, 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&opening);
@@ -196,6 +225,7 @@ void pasta_on_profiling(void (*changed)(bool on)) { __atomic_store_n(&profiling_
 
 void pasta_profiling_set(bool on, uint32_t origin) {
     if (!pasta_open() || pasta_ring_stopped() == !on) return;
+    if (on && __atomic_load_n(&over, __ATOMIC_ACQUIRE)) return;
     pasta_ring_stop(!on);
     pasta_profiling *e = on ? PASTA_BEGIN_AS(profiling_start, profiling, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM)
                             : PASTA_BEGIN_AS(profiling_stop, profiling, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);

@@ -123,6 +123,7 @@ enum {
     PASTA_ORIGIN_nvtx = 3,
     PASTA_ORIGIN_roctx = 4,
     PASTA_ORIGIN_framework = 5, /* record_function and its like */
+    PASTA_ORIGIN_limit = 6,     /* run.duration is over */
 };
 
 enum {

@@ -164,3 +164,38 @@ def test_unfinished_parts_and_other_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "unheard_of-00000.parquet").write_bytes(b"")
     assert parts(tmp_path) == {}
     assert list(read_batches(tmp_path, Strings())) == []
+
+
+def filled(directory: Path, most: int, *, rotate: bool) -> tuple[Recorder, list[int]]:
+    """100 parts of 50 launches, and one record that all of them need; positions of launches."""
+    texts, positions = strings(), []
+    recorder = Recorder(directory, texts, most, rotate=rotate)
+    start = np.zeros(1, abi.dtype("context_create"))
+    recorder.add(Batch(0, {"context_create": start}))
+    for number in range(100):
+        launches = np.zeros(50, abi.dtype("kernel_launch"))
+        launches["index"] = 3 * np.arange(50)
+        launches["ordinal"] = 50 * number + np.arange(50)
+        base = 1 + 150 * number
+        recorder.add(Batch(base, {"kernel_launch": launches}))
+        positions += (base + launches["index"]).tolist()
+        recorder.flush()
+    return recorder, positions
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_a_limit_keeps_the_oldest_or_the_newest(rotate: bool, tmp_path: Path) -> None:
+    whole, positions = filled(tmp_path / "whole", 0, rotate=False)
+    assert (whole.counts["kernel_launch"], whole.left_out) == (5000, {})
+    size = sum(path.stat().st_size for path in (tmp_path / "whole").iterdir())
+    recorder, _ = filled(tmp_path / "some", size // 4, rotate=rotate)
+    kept = recorder.counts["kernel_launch"]
+    assert 900 < kept < 1500
+    assert recorder.left_out == {"kernel_launch": 5000 - kept}
+    assert (
+        sum(path.stat().st_size for path in (tmp_path / "some").iterdir()) < size // 4 + size // 50
+    )
+    read = list(read_batches(tmp_path / "some", Strings()))
+    assert sum(len(batch["context_create"]) for batch in read) == 1
+    found = [int(at) for batch in read for at in batch.positions(batch["kernel_launch"])]
+    assert found == (positions[-kept:] if rotate else positions[:kept])
