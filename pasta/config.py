@@ -112,6 +112,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("run.max-size", "max_size", parse_bytes, "most bytes of recorded events; 0: any"),
     Setting("run.rotate", "rotate", parse_bool, "at run.max-size drop the oldest, not the newest"),
     Setting("run.duration", "duration", parse_milliseconds, "stop profiling after it; 0: never"),
+    Setting("run.live", "live", parse_bool, "show what happens while the program runs"),
     Setting("run.start", "start", parse_bool, "profile from the start, not from pasta.start()"),
     Setting("run.children", "children", parse_bool, "follow child processes"),
     Setting("run.tool-timeout", "tool_timeout", parse_milliseconds, "longest call of a tool"),
@@ -168,6 +169,7 @@ class Config:
     ring_directory: str = ""
     collector: bool = False
     embed_delay: int = 5_000
+    live: bool = False
     max_size: int = 0
     rotate: bool = False
     duration: int = 0

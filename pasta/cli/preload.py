@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
         help="off: record nothing before pasta.start() or cudaProfilerStart()")
     add("--overhead-budget", metavar="SHARE",
         help="probe in windows, so that the program takes at most so much longer: 20%%")
+    add("--live", action="store_true", help="show what happens while the program runs")
     add("--record", action="store_true",
         help="keep all that pasta replay needs: events, and images of modules")
     add("--record-accesses", action="store_true",
@@ -89,6 +90,7 @@ def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
         ("--overhead-budget", "probes.overhead-budget", arguments.overhead_budget),
         ("--record", "run.events", recording or None),
         ("--record", "run.modules", recording or None),
+        ("--live", "run.live", arguments.live or None),
         ("--duration", "run.duration", arguments.duration),
         ("--max-size", "run.max-size", arguments.max_size),
         ("--rotate", "run.rotate", arguments.rotate or None),
@@ -116,8 +118,9 @@ def _checked(config: Config) -> list[Tool]:
         )
     if config.rotate and not config.max_size:
         raise ConfigError("run.rotate needs a size", remedy="say it with --max-size 2GiB")
-    if config.max_size:
-        config.collector = True  # else events wait on disk, uncompressed, until the program ends
+    if config.max_size or config.live:
+        # else events wait on disk, uncompressed, until the program ends; and nobody counts them
+        config.collector = True
     if any(tool.needs_compiled for tool in tools):
         # LLVM in a program that exits meanwhile is a crash: its destructors run first (measured).
         config.collector = True

@@ -34,6 +34,8 @@ from pasta.run.inventory import Inventory
 from pasta.run.naming import rank_of
 from pasta.runtime.analysis import make_context, make_filter, make_pipeline
 from pasta.runtime.limits import failures_of, store_results, time_limit
+from pasta.runtime.live import SUFFIX as LIVE_SUFFIX
+from pasta.runtime.live import LiveCounts
 from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.ring import Ring
 from pasta.runtime.session import Ended, Session, beside, read_ended, write_atomically
@@ -79,6 +81,7 @@ class Collector:
         self._processes = ProcessTable(session.directory / "processes")
         self.spill = Spill(ring, self.run.path / "spill")
         self.trace: TraceReader | None = None
+        self.live = LiveCounts(self.strings) if self.config.live else None
 
     def _recorder(self) -> Recorder:
         config = self.config
@@ -192,6 +195,9 @@ class Collector:
         return trace
 
     def _feed(self, pipeline: Pipeline, batch: Batch) -> None:
+        if self.live is not None:
+            self.live.add(batch)
+            self.live.write(beside(self.ring.path, LIVE_SUFFIX))
         self._keep(batch, pipeline.feed(batch))
         for record in batch["probe_data"]:
             pipeline.feed_device(self._probed(int(record["offset"]), int(record["bytes"])))

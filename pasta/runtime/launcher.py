@@ -26,6 +26,8 @@ from pasta.runtime.session import Ended, Session, beside, read_ended, write_ende
 if TYPE_CHECKING:
     from rich.status import Status
 
+    from pasta.runtime.live import LiveView
+
 _POLL_SECONDS = 0.1
 #: Signals that a supervisor sends to the launcher and means for the program.
 _FORWARDED = {
@@ -110,15 +112,30 @@ class Launcher:
     def wait(self) -> int:
         """Waits for the target, watching its rings and forwarding signals; its wait status."""
         wanted = _FORWARDED | {signal.SIGCHLD}
-        while self._wait_status is None:
-            received = signal.sigtimedwait(wanted, _POLL_SECONDS)
-            if received and received.si_signo in _FORWARDED:
-                self._forward(received)
-            pid, status = os.waitpid(self.root, os.WNOHANG)
-            if pid:
-                self._wait_status = status
-            self.look()
+        view = self._live_view()
+        try:
+            while self._wait_status is None:
+                received = signal.sigtimedwait(wanted, _POLL_SECONDS)
+                if received and received.si_signo in _FORWARDED:
+                    self._forward(received)
+                pid, status = os.waitpid(self.root, os.WNOHANG)
+                if pid:
+                    self._wait_status = status
+                self.look()
+                if view is not None:
+                    used = [watched for watched in self.rings.values() if watched.ring.used]
+                    view.show([(each.ring, beside(each.path, ".live")) for each in used])
+        finally:
+            if view is not None:
+                view.close()
         return self._wait_status
+
+    def _live_view(self) -> LiveView | None:
+        if not self.session.config.live:
+            return None
+        from pasta.runtime.live import LiveView  # here: it imports more than others need
+
+        return LiveView(self.say)
 
     def _forward(self, received: signal.struct_siginfo) -> None:
         # A key such as Ctrl-C reaches the whole process group: the program has it already.

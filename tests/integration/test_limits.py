@@ -1,10 +1,19 @@
-"""Long runs: profiling that ends by itself, and recordings that stay below a size."""
+"""Long runs: what is seen meanwhile, profiling that ends by itself, recordings below a size."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
+import struct
+import subprocess
+import termios
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+
+from tests.conftest import base_environment, cli
 
 LOOP = """
 #include "pasta.h"
@@ -44,3 +53,33 @@ def test_a_recording_stays_below_its_size(pasta_preload: Any, compile_c: Any) ->
     assert 0 < recorded["kernel_launch"] < 66
     assert manifest["launches"]["seen"] == 66  # results have all
     assert any("events were not kept (run.max-size)" in line for line in manifest["warnings"])
+
+
+def test_what_happens_is_seen_and_the_output_is_the_programs(
+    pasta_preload: Any, compile_c: Any, tmp_path: Path
+) -> None:
+    program = compile_c(LOOP, "-DACCELERATED", name="loop")
+    status, shown = on_terminal([*cli("pasta-preload"), "--live", "-q", str(program)], tmp_path)
+    assert status == 3
+    assert b" launches, " in shown
+    assert b" live, peak " in shown
+    plain = re.sub(rb"\x1b7.*?\x1b8", b"", shown, flags=re.DOTALL)
+    assert plain.replace(b"\r", b"").replace(b"\n", b"").endswith(b"done")
+
+
+def on_terminal(command: list[str], directory: Path) -> tuple[int, bytes]:
+    """Exit status of a command on a terminal of 24 lines, and all that it wrote there."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        command, env=base_environment(), cwd=directory, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 1 << 16):
+            shown += piece
+    except OSError:  # nobody has the other end any more
+        pass
+    os.close(ours)
+    return process.wait(30), shown
