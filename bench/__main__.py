@@ -18,6 +18,7 @@ from bench import (
     memory,
     operators,
     publish,
+    runs,
     slowdown,
     startup,
 )
@@ -42,6 +43,7 @@ BENCHMARKS = {
     "consume": consume.measure,
     "executor": executor.measure,
     "launch": launch.measure,
+    "runs": runs.measure,
     "memory": memory.measure,
     "startup": startup.measure,
     "slowdown": slowdown.measure,

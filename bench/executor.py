@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WARPS = 1 << 18
-_LANES = 32
-_BYTES = 64 << 20
+LANES = 32
+BYTES = 64 << 20
 _GAP = 4096
 _CHUNK = 1 << 20
 _ROUNDS = 9
@@ -46,24 +46,24 @@ def measure() -> list[Figure]:
 
 def _addresses(bytes: NDArray[Any], objects: int) -> NDArray[Any]:
     """Where the bytes with these numbers are (uint64), of all objects together."""
-    return (1 << 46) + bytes + bytes // (_BYTES // objects) * _GAP
+    return (1 << 46) + bytes + bytes // (BYTES // objects) * _GAP
 
 
-def _records(form: int, objects: int) -> list[bytes]:
+def records(form: int, objects: int) -> list[bytes]:
     """Chunks of whole records, of launch 0, in one of the forms STRIDE, DELTAS, FULL."""
     from pasta.probes.kinds import DELTAS, KIND, READ, STRIDE
     from pasta.probes.records import ACCESS
 
     records = np.zeros(WARPS, ACCESS)
-    records["mask"], records["form"] = (1 << _LANES) - 1, form
+    records["mask"], records["form"] = (1 << LANES) - 1, form
     records["kind"], records["flags"] = KIND["global"].number, READ
     records["bytes"], records["rows"] = 4, 1
     if form == STRIDE:
         records["stride"] = 4
-        records["address"] = _addresses(np.arange(WARPS) * 4 * _LANES % _BYTES, objects)
+        records["address"] = _addresses(np.arange(WARPS) * 4 * LANES % BYTES, objects)
         listed = np.empty((WARPS, 0), np.int64)
     else:
-        words = np.random.default_rng(1).integers(0, _BYTES // 4, (WARPS, _LANES))
+        words = np.random.default_rng(1).integers(0, BYTES // 4, (WARPS, LANES))
         listed = _addresses(4 * words, objects)
         if form == DELTAS:
             records["address"] = listed[:, 0]
@@ -82,14 +82,14 @@ def _rate(form: int, objects: int) -> float:
     from pasta.testing import Events
 
     events = Events()
-    size = _BYTES // objects
+    size = BYTES // objects
     for start in _addresses(np.arange(objects) * size, objects).tolist():
         events.alloc(start, size)
     events.launch("kernel")
     tool = Hotness()
     pipeline = Pipeline(Filter(), [tool], events.context())
     pipeline.feed(events.batch())
-    chunks = _records(form, objects)
+    chunks = records(form, objects)
     seconds = []
     for _ in range(_ROUNDS):
         start = time.process_time()
@@ -99,9 +99,9 @@ def _rate(form: int, objects: int) -> float:
     pipeline.finish()
     heat = tool.heat.rows()
     counted = int(heat["count"][heat["object"] >= 0].sum())
-    if counted != _ROUNDS * WARPS * _LANES:
+    if counted != _ROUNDS * WARPS * LANES:
         raise RuntimeError(f"{counted} accesses to objects counted: {pipeline.failures}")
-    return WARPS * _LANES / median(seconds[1:])
+    return WARPS * LANES / median(seconds[1:])
 
 
 def _worker() -> None:

@@ -122,6 +122,22 @@ class Pipeline:
                     self._guarded(tool, name, getattr(tool, name), records)
         return batch
 
+    @property
+    def kinds(self) -> frozenset[str] | None:
+        """Kinds of events that make a difference to the results; None: all."""
+        names = self.context._launches
+        if self.filter.selects_launches or any(
+            part is not None and part is not names for part in self._parts()
+        ):
+            return None
+        found = {"kernel_launch"}
+        for tool in self.tools:
+            kinds = tool.kinds()
+            if kinds is None:
+                return None
+            found |= kinds
+        return frozenset(found)
+
     def _parts(self) -> list[Any]:
         return [getattr(self.context, name) for name in _PARTS]
 

@@ -7,9 +7,10 @@ ones, ids of which some are absent, become lists, and what a source could not gi
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -214,6 +215,19 @@ def counts(directory: Path) -> dict[str, int]:
     return found
 
 
+def span(directory: Path) -> tuple[int, int]:
+    """Times (ns) of the first and the last recorded event; 0, 0 without any. Raises RunError."""
+    first, last = [], []
+    for path in itertools.chain.from_iterable(parts(directory).values()):
+        file = _opened(path)
+        column = file.schema_arrow.names.index("time")
+        for group in range(file.metadata.num_row_groups):
+            statistics = file.metadata.row_group(group).column(column).statistics
+            first.append(statistics.min)
+            last.append(statistics.max)
+    return min(first, default=0), max(last, default=0)
+
+
 def read_kind(
     directory: Path, kind: str, columns: Sequence[str] | None = None, *, rows: int = 1 << 17
 ) -> Iterator[pa.RecordBatch]:
@@ -252,15 +266,23 @@ def _read_rows(
         raise RunError(f"{path}: cannot be read ({error})") from None
 
 
-def read_batches(directory: Path, strings: Strings, *, rows: int = 1 << 17) -> Iterator[Batch]:
-    """Recorded events as batches again, in their order.
+def read_batches(
+    directory: Path,
+    strings: Strings,
+    *,
+    kinds: Collection[str] | None = None,
+    rows: int = 1 << 17,
+) -> Iterator[Batch]:
+    """Recorded events as batches again, in their order: of all kinds, or of these.
 
     Texts have the ids that they have in `strings`, which receives those that it lacks.  Memory is
     bounded: each kind is read a few row groups at a time and batches are cut where every kind has
     been read far enough.  Raises RunError for a file that cannot be read.
     """
     streams = {
-        kind: _Stream(kind, files, strings, rows) for kind, files in parts(directory).items()
+        kind: _Stream(kind, files, strings, rows)
+        for kind, files in parts(directory).items()
+        if kinds is None or kind in kinds
     }
     while True:
         live = [stream for stream in streams.values() if stream.fill()]

@@ -13,6 +13,9 @@ _SEPARATOR = "\x1f"
 class Inventory:
     """Facts of one process, gathered from its batches for the manifest."""
 
+    #: Kinds that `learn` looks at.
+    KINDS = frozenset({"process_start", "module_load", "context_create"})
+
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
         self.process: dict[str, Any] = {}

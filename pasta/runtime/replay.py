@@ -18,7 +18,7 @@ from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
 from pasta.run.accesses import read_accesses, recorded_accesses
 from pasta.run.directory import SCHEMA, RunDirectory
-from pasta.run.events import parts, read_batches
+from pasta.run.events import counts, parts, read_batches, span
 from pasta.run.inventory import Inventory
 from pasta.run.naming import check_output
 from pasta.runtime.analysis import make_filter, make_pipeline
@@ -81,9 +81,7 @@ class Replay:
                 start_realtime=start["realtime_ns"],
                 start_time=start["monotonic_ns"],
             )
-        first = next(self._batches())  # cut short: its first event is where it starts
-        times = [int(records["time"].min()) for _, records in first if len(records)]
-        return Run(start_time=min(times))
+        return Run(start_time=span(self.recorded.events)[0])  # of one that was cut short
 
     def _image(self, hash: int) -> Path | None:
         return next(self.recorded.modules.glob(f"{hash:016x}.*"), None)
@@ -111,8 +109,10 @@ class Replay:
         """Events and accesses in the order in which they came."""
         chunks = read_accesses(self._accesses, self._warnings.append)
         position, words = next(chunks, (_NEVER, None))
-        for batch in self._batches():
-            self._inventory.add(batch)
+        wanted = self._pipeline.kinds
+        kinds = None if wanted is None else wanted | Inventory.KINDS
+        for batch in read_batches(self.recorded.events, self._strings, kinds=kinds):
+            self._inventory.learn(batch)
             self._pipeline.feed(batch)
             end = batch.base + max(int(each["index"][-1]) for _, each in batch if len(each))
             while position <= end:
@@ -136,7 +136,7 @@ class Replay:
             "parent": process.get("parent", 0),
             "environment": process.get("environment", {}),
             "start": {"realtime_ns": run.start_realtime, "monotonic_ns": run.start_time},
-            "observed_ns": max(0, inventory.last_time - run.start_time),
+            "observed_ns": span(self.recorded.events)[1] - run.start_time,
             "ended": {"text": "cut short"},
             "sources": inventory.sources,
             "devices": {str(device): name for device, name in sorted(inventory.devices.items())},
@@ -152,7 +152,7 @@ class Replay:
             "tools": [tool.name for tool in self._pipeline.tools],
             "failures": failures_of(self._pipeline),
             "launches": {"seen": selection.seen, "selected": selection.selected},
-            "events": dict(sorted(inventory.counts.items())),
+            "events": counts(self.recorded.events),
             "recorded": {},
             "warnings": [*self.manifest.get("warnings", []), *self._warnings],
         }

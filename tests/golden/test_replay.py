@@ -87,7 +87,7 @@ def test_a_run_that_was_cut_short_is_replayed(tmp_path: Path) -> None:
 
 def test_without_events_or_accesses_one_line_says_so(tmp_path: Path) -> None:
     run = recorded(training_run(), tmp_path / "run")
-    with pytest.raises(RunError, match="no accesses were recorded, which hotness would need"):
+    with pytest.raises(RunError, match="no accesses were recorded, which hotness needs"):
         Replay(run, Config(tools=["hotness", "kernel_freq"]))
     shutil.rmtree(run.events)
     with pytest.raises(RunError, match="no events were recorded"):
