@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,11 @@ class ToolTimeout(BaseException):
 
 @contextmanager
 def time_limit(milliseconds: int) -> Iterator[None]:
-    """Raises ToolTimeout in the main thread when the block takes longer."""
+    """Raises ToolTimeout when the block takes longer; in other threads than the main one nothing
+    can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def expired(_signal: int, _frame: Any) -> None:
         raise ToolTimeout(f"did not return within {milliseconds / 1000:g} s (run.tool-timeout)")

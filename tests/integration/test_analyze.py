@@ -1,0 +1,101 @@
+"""Tools on many runs at once: by threads, and by a real scheduler whose workers are processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pasta.config import Config
+from pasta.errors import RunError
+from pasta.run.directory import RunDirectory
+from pasta.runtime.analyze import analyze
+from pasta.runtime.replay import Replay
+from tests.conftest import base_environment, wait_until
+from tests.golden.streams import training_run
+from tests.golden.test_replay import content, recorded
+
+pytest.importorskip("distributed")
+CONFIG = Config(tools=["kernel_freq", "tensors"])
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> dict[str, Path]:
+    """Three runs, and one whose events are damaged."""
+    found = {f"rank-{number}": recorded(training_run(), tmp_path / str(number)).path
+             for number in range(4)}  # fmt: skip
+    (found["rank-2"] / "events" / "kernel_launch-00000.parquet").write_bytes(b"PAR1")
+    return found
+
+
+def check(runs: dict[str, Path], problems: dict[str, str | None], out: Path, alone: Path) -> None:
+    assert [name for name, problem in problems.items() if problem] == ["rank-2"]
+    assert "kernel_launch-00000.parquet: cannot be read" in (problems["rank-2"] or "")
+    wanted = content(Replay(RunDirectory.open(runs["rank-0"]), CONFIG).write(alone).results)
+    for name in ("rank-0", "rank-1", "rank-3"):
+        assert content(out / name / "results") == wanted
+    assert sorted(path.name for path in out.iterdir()) == ["rank-0", "rank-1", "rank-3"]
+
+
+def test_threads(runs: dict[str, Path], tmp_path: Path) -> None:
+    told: list[int] = []
+    problems = analyze(runs, CONFIG, tmp_path / "out", workers=2, told=told.append)
+    check(runs, problems, tmp_path / "out", tmp_path / "alone")
+    assert told == [1, 2, 3, 4]
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[str]:
+    """Address of a scheduler on the loopback interface with two workers."""
+    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    file = tmp_path / "scheduler.json"
+    environment = {**base_environment(), "PYTHONPATH": os.pathsep.join(sys.path)}
+    started = []
+    try:
+        for command in (
+            [*dask, "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show",
+             "--scheduler-file", str(file)],
+            *[[sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file),
+               "--nworkers", "1", "--nthreads", "1", "--no-dashboard", "--no-nanny",
+               "--local-directory", str(tmp_path)]] * 2,
+        ):  # fmt: skip
+            started.append(
+                subprocess.Popen(
+                    command, env=environment, cwd=tmp_path,
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                )
+            )  # fmt: skip
+            wait_until(file.exists, "the scheduler's file")
+        from distributed import Client
+
+        with Client(scheduler_file=str(file), timeout=20) as client:
+            client.wait_for_workers(2, timeout=30)
+            address = client.scheduler.address
+        yield address
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait(20)
+
+
+def test_a_scheduler_with_two_workers(
+    runs: dict[str, Path], scheduler: str, tmp_path: Path
+) -> None:
+    told: list[int] = []
+    problems = analyze(runs, CONFIG, tmp_path / "out", scheduler=scheduler, told=told.append)
+    check(runs, problems, tmp_path / "out", tmp_path / "alone")
+    assert told == [1, 2, 3, 4]
+
+
+def test_without_a_scheduler_one_line_says_so(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pasta.runtime.analyze._CONNECT_SECONDS", 1)
+    for address in ("tcp://127.0.0.1:1", "nonsense://x"):
+        with pytest.raises(RunError, match="no Dask scheduler at"):
+            analyze(runs, CONFIG, tmp_path / "out", scheduler=address)
