@@ -7,7 +7,6 @@ ones, ids of which some are absent, become lists, and what a source could not gi
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -42,6 +41,8 @@ _NEVER_ABSENT = {"time", "thread", "flags"}
 _ZERO_ABSENT = {"correlation"}
 _SORTED = {"position", "time", "ordinal", "correlation", "start", "end"}
 _AXES = "xyz"
+#: Hears a line of something that could not be read.
+Told = Callable[[str], None]
 _PART = re.compile(r"(?P<kind>[a-z_]+)-(?P<part>\d{5})\.parquet")
 
 
@@ -207,25 +208,36 @@ def parts(directory: Path) -> dict[str, list[Path]]:
     return found
 
 
-def counts(directory: Path) -> dict[str, int]:
-    """Recorded events by kind. Raises RunError for a file that cannot be read."""
+def counts(directory: Path, told: Told | None = None) -> dict[str, int]:
+    """Recorded events by kind. `told` as in `read_batches`."""
     found: dict[str, int] = {}
-    for kind, files in sorted(parts(directory).items()):
-        found[kind] = sum(_opened(path).metadata.num_rows for path in files)
-    return found
+    for kind, file in _all_opened(directory, told):
+        found[kind] = found.get(kind, 0) + file.metadata.num_rows
+    return dict(sorted(found.items()))
 
 
-def span(directory: Path) -> tuple[int, int]:
-    """Times (ns) of the first and the last recorded event; 0, 0 without any. Raises RunError."""
+def span(directory: Path, told: Told | None = None) -> tuple[int, int]:
+    """Times (ns) of the first and the last recorded event; 0, 0 without any. `told` as in
+    `read_batches`."""
     first, last = [], []
-    for path in itertools.chain.from_iterable(parts(directory).values()):
-        file = _opened(path)
+    for _, file in _all_opened(directory, told):
         column = file.schema_arrow.names.index("time")
         for group in range(file.metadata.num_row_groups):
             statistics = file.metadata.row_group(group).column(column).statistics
             first.append(statistics.min)
             last.append(statistics.max)
     return min(first, default=0), max(last, default=0)
+
+
+def _all_opened(directory: Path, told: Told | None) -> Iterator[tuple[str, pq.ParquetFile]]:
+    for kind, files in parts(directory).items():
+        for path in files:
+            try:
+                yield kind, _opened(path)
+            except RunError as error:
+                if told is None:
+                    raise
+                told(str(error))
 
 
 def read_kind(
@@ -271,16 +283,18 @@ def read_batches(
     strings: Strings,
     *,
     kinds: Collection[str] | None = None,
+    told: Told | None = None,
     rows: int = 1 << 17,
 ) -> Iterator[Batch]:
     """Recorded events as batches again, in their order: of all kinds, or of these.
 
     Texts have the ids that they have in `strings`, which receives those that it lacks.  Memory is
     bounded: each kind is read a few row groups at a time and batches are cut where every kind has
-    been read far enough.  Raises RunError for a file that cannot be read.
+    been read far enough.  A file that cannot be read is left out, and `told` gets a line; without
+    that, RunError is raised.
     """
     streams = {
-        kind: _Stream(kind, files, strings, rows)
+        kind: _Stream(kind, files, strings, rows, told)
         for kind, files in parts(directory).items()
         if kinds is None or kind in kinds
     }
@@ -303,17 +317,24 @@ def read_batches(
 class _Stream:
     """Records of one kind, read a bounded number of rows at a time."""
 
-    def __init__(self, kind: str, files: list[Path], strings: Strings, rows: int) -> None:
+    def __init__(
+        self, kind: str, files: list[Path], strings: Strings, rows: int, told: Told | None
+    ) -> None:
         self.kind = kind
-        self._strings = strings
+        self._strings, self._told = strings, told
         self._pieces = self._read(files, rows)
         self._position: Any = np.empty(0, np.uint64)
         self._records: Any = np.empty(0, abi.dtype(kind))
 
     def _read(self, files: list[Path], rows: int) -> Iterator[tuple[Any, Any]]:
         for path in files:
-            for chunk in _read_rows(path, _opened(path), rows):
-                yield self._records_of(chunk)
+            try:
+                for chunk in _read_rows(path, _opened(path), rows):
+                    yield self._converted(path, chunk)
+            except RunError as error:
+                if self._told is None:
+                    raise
+                self._told(f"{error}: its events are missing")
 
     def fill(self) -> bool:
         """Makes sure that records are waiting; False where there are none left."""
@@ -333,6 +354,12 @@ class _Stream:
         taken = self._position[:count], self._records[:count]
         self._position, self._records = self._position[count:], self._records[count:]
         return taken
+
+    def _converted(self, path: Path, chunk: pa.RecordBatch) -> tuple[Any, Any]:
+        try:
+            return self._records_of(chunk)
+        except (KeyError, pa.ArrowException, TypeError, ValueError) as error:
+            raise RunError(f"{path}: not as PASTA writes it ({error})") from None
 
     def _records_of(self, chunk: pa.RecordBatch) -> tuple[Any, Any]:
         kind = self.kind

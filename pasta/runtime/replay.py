@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _NEVER = 2**64
 
 
+def _ignore(_: str) -> None:
+    """What the first reading of the events has told."""
+
+
 class Replay:
     """Runs the tools of a configuration on a run's events."""
 
@@ -64,7 +68,7 @@ class Replay:
         return time_limit(self.config.tool_timeout)
 
     def _batches(self) -> Iterator[Batch]:
-        return read_batches(self.recorded.events, self._strings)
+        return read_batches(self.recorded.events, self._strings, told=_ignore)
 
     def _selected(self) -> Iterator[Batch]:
         """What would have been recorded with this filter."""
@@ -81,7 +85,7 @@ class Replay:
                 start_realtime=start["realtime_ns"],
                 start_time=start["monotonic_ns"],
             )
-        return Run(start_time=span(self.recorded.events)[0])  # of one that was cut short
+        return Run(start_time=span(self.recorded.events, _ignore)[0])  # of one that was cut short
 
     def _image(self, hash: int) -> Path | None:
         return next(self.recorded.modules.glob(f"{hash:016x}.*"), None)
@@ -101,9 +105,10 @@ class Replay:
 
             write_text_report(staging)
             return staging.move_to(out, force=force, suffix=str(os.getpid()))
-        except BaseException:
-            shutil.rmtree(staging.path, ignore_errors=True)
-            raise
+        except OSError as error:
+            raise RunError(f"{out}: {error.strerror or error}") from None
+        finally:
+            shutil.rmtree(staging.path, ignore_errors=True)  # unless it has its place
 
     def _feed(self) -> None:
         """Events and accesses in the order in which they came."""
@@ -111,7 +116,9 @@ class Replay:
         position, words = next(chunks, (_NEVER, None))
         wanted = self._pipeline.kinds
         kinds = None if wanted is None else wanted | Inventory.KINDS
-        for batch in read_batches(self.recorded.events, self._strings, kinds=kinds):
+        for batch in read_batches(
+            self.recorded.events, self._strings, kinds=kinds, told=self._warnings.append
+        ):
             self._inventory.learn(batch)
             self._pipeline.feed(batch)
             end = batch.base + max(int(each["index"][-1]) for _, each in batch if len(each))
@@ -136,7 +143,7 @@ class Replay:
             "parent": process.get("parent", 0),
             "environment": process.get("environment", {}),
             "start": {"realtime_ns": run.start_realtime, "monotonic_ns": run.start_time},
-            "observed_ns": span(self.recorded.events)[1] - run.start_time,
+            "observed_ns": span(self.recorded.events, _ignore)[1] - run.start_time,
             "ended": {"text": "cut short"},
             "sources": inventory.sources,
             "devices": {str(device): name for device, name in sorted(inventory.devices.items())},
@@ -152,7 +159,7 @@ class Replay:
             "tools": [tool.name for tool in self._pipeline.tools],
             "failures": failures_of(self._pipeline),
             "launches": {"seen": selection.seen, "selected": selection.selected},
-            "events": counts(self.recorded.events),
+            "events": counts(self.recorded.events, _ignore),
             "recorded": {},
             "warnings": [*self.manifest.get("warnings", []), *self._warnings],
         }

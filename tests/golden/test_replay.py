@@ -108,10 +108,29 @@ def test_a_tool_that_fails_leaves_the_others(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".again*"))
 
 
-def test_a_damaged_file_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_what_can_be_read_is_read(tmp_path: Path) -> None:
     run = recorded(training_run(), tmp_path / "run")
-    (run.events / "kernel_launch-00000.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(RunError, match=r"kernel_launch-00000.parquet: cannot be read"):
+    parts = sorted(run.events.glob("kernel_launch-*"))
+    rows = [pq.ParquetFile(path).metadata.num_rows for path in parts]
+    assert len(parts) > 2
+    parts[0].write_bytes(b"PAR1 and no more")
+    done = Replay(run, Config(tools=["kernel_freq"])).write(tmp_path / "again")
+    found = pasta.load(done.path).arrow("kernel_freq").column("launches").to_pylist()
+    assert sum(found) == sum(rows[1:]) == done.manifest()["events"]["kernel_launch"]
+    (warning,) = done.manifest()["warnings"]
+    assert warning.startswith(f"{parts[0]}: cannot be read")
+    assert warning.endswith("its events are missing")
+    assert warning in " ".join(done.report.read_text().split())
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = recorded(training_run(), tmp_path / "run")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "write_manifest", full)
+    with pytest.raises(RunError, match="again: No space left on device"):
         Replay(run, Config(tools=["kernel_freq"])).write(tmp_path / "again")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
