@@ -1,0 +1,51 @@
+"""Runs of every schema that was written are read: `tests/fixtures/runs/schema-N` is one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import pasta
+from pasta.errors import RunError
+from pasta.run.directory import SCHEMA
+from tests.conftest import FIXTURES
+
+RUNS = FIXTURES / "runs"
+
+
+def test_there_is_a_run_of_every_schema() -> None:
+    assert {path.name for path in RUNS.iterdir()} == {
+        f"schema-{number}" for number in range(1, SCHEMA + 1)
+    }
+
+
+@pytest.mark.parametrize("path", sorted(RUNS.iterdir()), ids=lambda path: path.name)
+def test_results_events_and_report_are_as_ever(path: Path) -> None:
+    run = pasta.load(path)
+    assert run.tables()["kernel_freq"][0] == "kernels"
+    kernels = run.arrow("kernel_freq").to_pydict()
+    assert sorted(kernels["launches"]) == [12, 12, 12, 12]
+    assert "nöyau" in kernels["kernel"]
+    assert run.event_counts()["kernel_launch"] == 48
+    launches = run.events("kernel_launch", ["name", "grid_x"]).to_pylist()
+    assert launches[5] == {"name": "_ZN2at6native6kernelIfEEvT_", "grid_x": 2}
+    assert run.events("operator_begin").column("tensor").to_pylist()[0] == [1, 2]
+    report = str(run)
+    assert "process 4242 on node1" in report
+    assert "note: a note" in report
+    again = run.replay("kernel_freq", "operators")
+    for tool in ("kernel_freq", "operators"):
+        for name in run.tables()[tool]:
+            assert again.arrow(tool, name).to_pylist() == run.arrow(tool, name).to_pylist()
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    shutil.copytree(RUNS / "schema-1", place)
+    manifest = json.loads((place / "run.json").read_text())
+    (place / "run.json").write_text(json.dumps({**manifest, "schema": SCHEMA + 1}))
+    with pytest.raises(RunError, match="written by a newer PASTA"):
+        str(pasta.load(place))
