@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench import (
+    analyze,
     consume,
     executor,
     imports,
@@ -44,6 +45,7 @@ BENCHMARKS = {
     "executor": executor.measure,
     "launch": launch.measure,
     "runs": runs.measure,
+    "analyze": analyze.measure,
     "memory": memory.measure,
     "startup": startup.measure,
     "slowdown": slowdown.measure,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from pasta.processors.batch import Batch
     from pasta.processors.strings import Strings
+    from pasta.run.directory import RunDirectory
 
 EVENTS = 10_000_000
 _KERNELS = 200
@@ -69,12 +70,10 @@ def _report(run: Path) -> tuple[float, float]:
 
 def _worker(directory: Path) -> None:
     from pasta.config import Config
-    from pasta.run.directory import RunDirectory
     from pasta.runtime.replay import Replay
 
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    run = RunDirectory.create(directory / "run")
-    written = _write(run)
+    run, written = write_run(directory / "run", EVENTS)
     size = sum(file.stat().st_size for file in run.events.iterdir())
     start = time.process_time()
     Replay(run, Config(tools=["kernel_freq"])).write(directory / "again")
@@ -88,17 +87,18 @@ def _worker(directory: Path) -> None:
     print(json.dumps(found))
 
 
-def _write(run: Any) -> float:
-    """Seconds in which the events were written."""
+def write_run(path: Path, events: int) -> tuple[RunDirectory, float]:
+    """A run with about so many events, and the seconds in which they were written."""
     from pasta.processors.strings import Strings
-    from pasta.run.directory import SCHEMA
+    from pasta.run.directory import SCHEMA, RunDirectory
     from pasta.run.events import Recorder
 
+    run = RunDirectory.create(path)
     strings = Strings()
     recorder = Recorder(run.events, strings)
     seconds = 0.0
-    for first in range(0, EVENTS // 3 + 1, _BATCH):
-        batch = _launches(first, min(_BATCH, EVENTS // 3 + 1 - first), strings)
+    for first in range(0, events // 3 + 1, _BATCH):
+        batch = _launches(first, min(_BATCH, events // 3 + 1 - first), strings)
         start = time.process_time()
         recorder.add(batch)
         if recorder.full:
@@ -114,7 +114,7 @@ def _write(run: Any) -> float:
             "start": {"realtime_ns": 0, "monotonic_ns": 0}, "ended": {"text": ""}, "devices": {},
         }
     )  # fmt: skip
-    return seconds
+    return run, seconds
 
 
 def _absent(kind: str, count: int) -> NDArray[Any]:
