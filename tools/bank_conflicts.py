@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import PerPC, probe
-from pasta.processors.kernel_names import INSTRUCTION_UNITS, instruction_columns, instruction_hidden
+from pasta.processors.kernel_names import (
+    INSTRUCTION_UNITS,
+    instruction_columns,
+    instruction_hidden,
+    instruction_keys,
+)
 from pasta.table import Table, formatted, shares
 from pasta.tool import Result, Tool, option
 
@@ -61,6 +66,9 @@ class BankConflicts(Tool):
                 "extra": "extra wavefronts",
                 "share": "of all wavefronts",
             },
+            keys=instruction_keys(where),
+            sums=("extra", "instructions", "total_ways"),
+            levels=("ways",),
             title="Instructions on shared memory, most extra wavefronts first",
             shown=self.top,
             hidden=instruction_hidden(where) | {"total_ways", "total_ideal_ways"},

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.probes import PerPC, probe
 from pasta.probes.kinds import GROUPS
-from pasta.processors.kernel_names import INSTRUCTION_UNITS, instruction_columns, instruction_hidden
+from pasta.processors.kernel_names import (
+    INSTRUCTION_UNITS,
+    instruction_columns,
+    instruction_hidden,
+    instruction_keys,
+)
 from pasta.table import Table, formatted
 from pasta.tool import Result, Tool, option
 
@@ -90,6 +95,9 @@ class Coalescing(Tool):
                 "share": "of bytes in all sectors",
                 "requested_bytes": "requested",
             },
+            keys=instruction_keys(where),
+            sums=("wasted_bytes", "instructions", "total_sectors", "requested_bytes"),
+            levels=("efficiency",),
             title="Instructions on global memory, most bytes wasted first",
             shown=self.top,
             hidden=instruction_hidden(where)

@@ -74,7 +74,8 @@ class Copies(Tool):
         self.sizes = grown(self.sizes, len(self.memories.codes))
         np.add.at(self.sizes, (codes, _power(copies["bytes"])), 1)
         self.pairs.add(bytes, *(copies[f"{side}_device"] + 1 for side in ("source", "destination")))
-        self.same.add(bytes, copies["source"], copies["destination"], copies["bytes"])
+        sides = (copies["source"], copies["destination"])
+        self.same.add(bytes, copies["direction"], *sides, copies["bytes"])
 
     def _memory(self, copies: NDArray[Any], side: str) -> NDArray[Any]:
         """Kind of the memory on a side of each copy; 0 where nothing is known of the address."""
@@ -117,6 +118,8 @@ class Copies(Tool):
                 "destination_memory": "to",
                 "asynchronous": "async",
             },
+            sums=("copies", "bytes"),
+            levels=("mean_bytes",),
             title="Copies by direction and memory",
             shown=self.top,
         )
@@ -143,6 +146,8 @@ class Copies(Tool):
                 "copies": [count for _, _, count in filled],
             },
             units={"from_bytes": "bytes", "below_bytes": "bytes"},
+            keys=("direction", "from_bytes"),
+            sums=("copies",),
             title="Sizes",
             shown=4 * self.top,
         )
@@ -166,12 +171,13 @@ class Copies(Tool):
         again = total - total // np.maximum(count, 1)
         order = np.argsort(-again, kind="stable")
         order = order[count[order] > 1]
-        told = np.asarray(rows, np.uint64).reshape(-1, 3)[order]
+        told = np.asarray(rows, np.uint64).reshape(-1, 4)[order]
         return Table(
             {
-                "source": told[:, 0],
-                "destination": told[:, 1],
-                "bytes": told[:, 2],
+                "direction": [_direction(row[0]) for row in told.tolist()],
+                "source": told[:, 1],
+                "destination": told[:, 2],
+                "bytes": told[:, 3],
                 "copies": count[order],
                 "bytes_again": again[order],
                 "share": shares(again, self._bytes)[order],
@@ -184,6 +190,8 @@ class Copies(Tool):
                 "share": "share",
             },
             labels={"bytes_again": "bytes after the first", "share": "of bytes copied"},
+            keys=("direction", "bytes"),
+            sums=("copies", "bytes_again"),
             title="The same source, destination and size, more than once",
             shown=self.top,
         )
@@ -206,6 +214,8 @@ class Copies(Tool):
                 "destination_device": "to",
                 "share": "of bytes copied",
             },
+            keys=("source_device", "destination_device"),
+            sums=("copies", "bytes"),
             title="Copies between devices (- is the host, or not told)",
             shown=self.top,
         )
@@ -250,12 +260,18 @@ def _told(row: tuple[int, ...]) -> tuple[str, str, str, bool]:
     """Direction, memory of source and destination, asynchronous, in words."""
     from pasta import abi
 
-    direction = abi.ENUMS["copy"].get(row[0], "unknown")
+    direction = _direction(row[0])
     memories = (
         abi.ENUMS["memory"].get(memory) or ("pageable" if on_host else "unknown")
         for memory, on_host in zip(row[1:3], _ON_HOST.get(direction, (False, False)), strict=True)
     )
     return (direction, *memories, bool(row[3]))  # type: ignore[return-value]
+
+
+def _direction(number: int) -> str:
+    from pasta import abi
+
+    return abi.ENUMS["copy"].get(number, "unknown")
 
 
 def _power(bytes: NDArray[Any]) -> NDArray[Any]:

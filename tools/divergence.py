@@ -12,6 +12,7 @@ from pasta.processors.kernel_names import (
     Launched,
     instruction_columns,
     instruction_hidden,
+    instruction_keys,
     kernel_names,
 )
 from pasta.table import Figure, Table, formatted
@@ -90,6 +91,9 @@ class Divergence(Tool):
                 "idle": "idle lanes",
                 "active_lanes": "instructions with 0 to 32 active lanes",
             },
+            keys=instruction_keys(where),
+            sums=("instructions", "idle"),
+            levels=("share",),
             title="Memory instructions, most idle lanes first",
             shown=self.top,
             hidden=instruction_hidden(where) | {"active_lanes"},
@@ -165,6 +169,9 @@ class Divergence(Tool):
                 "imbalance": "most of mean",
                 "groups": "groups of equal blocks",
             },
+            keys=("kernel",),
+            sums=("accesses",),
+            levels=("imbalance",),
             title="Launches by imbalance of their blocks' accesses",
             shown=self.top,
         )
@@ -181,6 +188,8 @@ class Divergence(Tool):
                 "first": groups["first"],
             },
             labels={"accesses": "accesses of each block", "first": "first block"},
+            keys=("kernel", "accesses"),
+            sums=("blocks",),
             title="Blocks that access equally much",
             shown=0,
         )

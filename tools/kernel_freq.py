@@ -87,6 +87,8 @@ class KernelFreq(Tool):
                 "timeline": Table(
                     {"time": self.timeline.times, "launches": self.timeline.counts},
                     units={"time": "ns"},
+                    keys=(),
+                    sums=("launches",),
                     title=f"Launches per {formatted(self.timeline.width, 'ns')}",
                     shown=0,
                 ),
@@ -158,6 +160,9 @@ class KernelFreq(Tool):
                 "share_of_time": "of kernel time",
                 **{f"{which}_time": which for which in _TIMES},
             },
+            keys=("kernel",),
+            sums=("launches", "total_time"),
+            levels=("mean_time", "min_time", "p50_time", "p99_time", "max_time", *_SIZES),
             title="Kernels (launches, distinct grids and blocks, device time)",
             shown=self.top,
             hidden=frozenset(untold),
@@ -215,6 +220,8 @@ class KernelFreq(Tool):
         return Table(
             columns,
             units=_SIZE_UNITS,
+            keys=("kernel", "grid", "block", "cluster"),
+            sums=("launches",),
             title="Launch configurations",
             shown=0,
         )

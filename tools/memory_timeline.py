@@ -210,6 +210,8 @@ class MemoryTimeline(Tool):
             },
             units={"peak": "bytes", "live_at_end": "bytes", "peak_time": "ns"},
             labels={"peak_time": "peak at", "internal": "runtime's own"},
+            keys=("layer", "device", "memory", "internal"),
+            levels=("peak", "live_at_end", "allocations"),
             title="Peaks (virtual is reserved address space; total is device, pool, array, module"
             " and external memory of the program)",
             shown=4 * self.top,
@@ -230,6 +232,8 @@ class MemoryTimeline(Tool):
             {"peak_of": of, **columns, "share": share},
             units={**_OBJECT_UNITS, "share": "share"},
             labels={"share": "of the device's peak"},
+            keys=("peak_of", "device", "memory"),
+            sums=("bytes",),
             title="Live at the peak of a device",
             shown=self.top,
             hidden=_OBJECT_HIDDEN,
@@ -242,6 +246,8 @@ class MemoryTimeline(Tool):
         return Table(
             self._object_columns(rows),
             units=_OBJECT_UNITS,
+            keys=("layer", "device", "memory", "internal"),
+            sums=("bytes",),
             title=title,
             shown=shown,
             hidden=_OBJECT_HIDDEN,
@@ -291,6 +297,8 @@ class MemoryTimeline(Tool):
                 "last": joined([track.timeline.last for _, track in tracks]),
             },
             units={"time": "ns", "highest": "bytes", "last": "bytes"},
+            keys=(),
+            sums=(),
             title="Live bytes over time",
             shown=0,
         )
@@ -325,6 +333,8 @@ class MemoryTimeline(Tool):
                 "share": "of what was reserved then",
                 "gap_time": "at",
             },
+            keys=("device",),
+            levels=("peak_allocated", "peak_reserved", "largest_gap", "reserved_at_end"),
             title="Caching allocator",
             shown=self.top,
         )

@@ -146,8 +146,9 @@ class _Tree:
         order = order[something[order]]
         rows = list(codes)
         untimed = counted["device_time"] == 0
+        rows_of = columns([rows[at] for at in order.tolist()])
         found = {
-            **columns([rows[at] for at in order.tolist()]),
+            **rows_of,
             "calls": calls[order],
             "own_time": own[order],
             "host_time": summed(nodes["total"], outer)[order],
@@ -168,6 +169,8 @@ class _Tree:
                 "host_time": "with operators inside",
                 "share": "of device time" if counted["device_time"].any() else "of own host time",
             },
+            keys=[name for name in rows_of if name != "file"],
+            sums=("calls", "own_time", *_COUNTS),
             title=title,
             shown=self.top,
             hidden=frozenset(hidden),

@@ -43,6 +43,9 @@ _KNOWN = (
 #: Of which one row of the patterns is made.
 _PATTERN = ("device", "category", "node", "shape", "dtype")
 
+#: By which runs are compared.
+_KEYS = ("device", "category", "shape", "dtype", "operator", "module", "line")
+
 
 @dataclass
 class _Device:
@@ -233,6 +236,8 @@ class Tensors(Tool):
                 "rounding": "of that, rounding",
                 "allocations": "allocations in all",
             },
+            keys=("device", "category"),
+            sums=("at_peak", "tensors", "rounding", "allocations", "allocated"),
             title="Categories of tensors",
             shown=self.top,
             hidden=self._hidden(),
@@ -259,6 +264,8 @@ class Tensors(Tool):
                 "time": "allocated at",
                 "reads": "operators that read it",
             },
+            keys=_KEYS,
+            sums=("bytes",),
             title="Live at the peak",
             shown=self.top,
             hidden=self._hidden("storage", "reads", "time", "dtype", "file", "name"),
@@ -282,6 +289,9 @@ class Tensors(Tool):
                 "reads": amounts[:, 3] / count,
             },
             labels={"share": "of all bytes", "lifetime": "mean lifetime", "reads": "reads of each"},
+            keys=_KEYS,
+            sums=("allocations", "bytes"),
+            levels=("lifetime", "reads"),
             title="Allocations",
             shown=self.top,
             hidden=self._hidden("dtype", "reads", "file"),

@@ -11,15 +11,17 @@ from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import (
     ALIKE,
     ALIKE_HIDDEN,
+    ALIKE_KEYS,
     OBJECT_HIDDEN,
     OBJECT_UNITS,
     TensorNames,
     TensorOwners,
     has_tensors,
     object_columns,
+    object_keys,
     object_sizes,
 )
-from pasta.processors.operator_names import OperatorGroups, kernel_operators, of_probes
+from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups, kernel_operators, of_probes
 from pasta.table import Figure, Table, Unit, absent_where, formatted, shares
 from pasta.tool import Result, Tool, option
 
@@ -187,6 +189,7 @@ class WorkingSet(Tool):
                 **{each: [row[each] for row in rows] for each in _STATISTICS},
             },
             units=dict.fromkeys(_STATISTICS, "bytes"),
+            levels=_STATISTICS,
             title=f"Bytes per launch, over {len(launches):,} launches",
         )
 
@@ -210,6 +213,9 @@ class WorkingSet(Tool):
             columns,
             units=units,
             labels=_MOST,
+            keys=("kernel",),
+            sums=("launches",),
+            levels=measures,
             title="Working set by kernel: unique bytes that a launch touches",
             shown=self.top,
             hidden=self._hidden() | {"operators", "min", "median"},
@@ -232,6 +238,9 @@ class WorkingSet(Tool):
             },
             units=dict.fromkeys((*_STATISTICS, *measures), "bytes"),
             labels=_MOST,
+            keys=GROUP_KEYS,
+            sums=("launches",),
+            levels=(*_STATISTICS, *measures),
             title="Working set by operator: unique bytes that a launch touches",
             shown=self.top,
             hidden=frozenset({"min", "median", "allocations", "footprint", "file"}),
@@ -253,6 +262,8 @@ class WorkingSet(Tool):
                 "total": "unique bytes, of all launches",
                 "mean": "mean per launch",
             },
+            keys=ALIKE_KEYS,
+            sums=("total", "touches", "tensors"),
             title=f"Unique bytes touched of tensors, {ALIKE}",
             shown=self.top,
             hidden=ALIKE_HIDDEN,
@@ -283,6 +294,8 @@ class WorkingSet(Tool):
                 "share": "of the object",
                 "mean": "mean per such launch",
             },
+            keys=object_keys(self.context),
+            sums=("most", "launches"),
             title="Unique bytes touched, by object",
             shown=self.top,
             hidden=OBJECT_HIDDEN,
@@ -308,6 +321,8 @@ class WorkingSet(Tool):
                 "share": "working set of what is live",
                 "unknown": "accesses to no known object",
             },
+            keys=("kernel",),
+            sums=("working_set", "objects", "unknown"),
             title="Working set by launch",
             shown=0,
         )
