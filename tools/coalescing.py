@@ -12,14 +12,18 @@ from pasta.processors.kernel_names import (
     instruction_columns,
     instruction_hidden,
     instruction_keys,
+    instruction_place,
 )
 from pasta.table import Table, formatted
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 SECTOR = 32
+_FINDINGS = 10
 BY_WARPS = tuple(kind for kind in GROUPS["global_memory"] if kind != "async_copy")
 
 
@@ -27,6 +31,10 @@ class Coalescing(Tool):
     """Sectors that instructions on global memory need, beside the fewest that would do."""
 
     top = option(20, help="instructions in the text report; the table has all", minimum=1)
+    wasted = option("1MiB", kind="bytes", help="bytes an instruction wastes that are a finding")
+    wasted_share = option(
+        0.1, help="…if they are this share of the bytes in all sectors", minimum=0.0
+    )
     requests = PerPC("instructions", "lanes", "bytes", "sectors", "ideal_sectors")
 
     @probe.on(*BY_WARPS, per="warp")
@@ -58,7 +66,29 @@ class Coalescing(Tool):
         order = np.argsort(-wasted, kind="stable")
         rows, wasted = rows[order], SECTOR * wasted[order]
         table = self._table(rows, wasted)
-        return Result(summary=self._summary(rows, wasted), tables={"instructions": table})
+        return Result(
+            summary=self._summary(rows, wasted),
+            tables={"instructions": table},
+            findings=list(self._findings(table)),
+        )
+
+    def _findings(self, table: Table) -> Iterator[Finding]:
+        """Instructions that waste much; the table has the worst first."""
+        for row in table.rows(_FINDINGS):
+            if not row["wasted_bytes"] or row["wasted_bytes"] < self.wasted:
+                return
+            if row["share"] < self.wasted_share:
+                return
+            yield Finding(
+                what="an instruction wastes sectors of global memory",
+                where=instruction_place(row),
+                evidence=f"{row['total_sectors']:,} sectors where {row['total_ideal_sectors']:,}"
+                f" would do, {formatted(row['wasted_bytes'], 'bytes')} too much;"
+                f" {row['lanes']:.3g} lanes need {row['sectors']:.3g} sectors each time",
+                remedy="let neighbouring lanes access neighbouring words, from multiples of 32 bytes on",
+                gain=row["share"],
+                of="bytes in sectors of global memory",
+            )
 
     def _table(self, rows: NDArray[Any], wasted: NDArray[Any]) -> Table:
         moved = SECTOR * int(rows["sectors"].sum())

@@ -21,13 +21,16 @@ from pasta.processors.object_names import (
     object_sizes,
 )
 from pasta.table import Column, Figure, Table, Unit, absent_where, formatted, shares
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 #: Of a heat map; an object with more bins shows several in each.
 _POINTS = 512
+_FINDINGS = 10
 _PART_UNITS: dict[str, Unit] = {"hottest": "address", "hottest_share": "share"}
 _PART_LABELS = {
     "bins_touched": "parts touched",
@@ -44,6 +47,11 @@ class Hotness(Tool):
     bin = option("4KiB", kind="bytes", help="bytes of a part; on a GPU a power of two", minimum=1)
     window = option(
         0, help="accesses of a time window, which ends with a launch; 0: no windows", minimum=0
+    )
+    hot = option(0.25, help="share of accesses from which a small object is a finding", minimum=0.0)
+    hot_bytes = option("48KiB", kind="bytes", help="objects up to this size are small")
+    hot_accesses = option(
+        1_000_000, help="accesses of the run from which there are findings", minimum=1
     )
     heat = Histogram(by="object", bin=bin, window=window)
 
@@ -65,7 +73,33 @@ class Hotness(Tool):
             tables["windows"] = self._windows(by_window)
             tables["window_bins"] = self._window_bins(windows)
             figures["windows"] = self._over_time(by_window, objects)
-        return Result(summary=self._summary(objects), tables=tables, figures=figures)
+        return Result(
+            summary=self._summary(objects),
+            tables=tables,
+            findings=list(self._findings(tables["objects"])),
+            figures=figures,
+        )
+
+    def _findings(self, objects: Table) -> Iterator[Finding]:
+        """Small objects that are accessed over and over; the table has the hottest first."""
+        if int(objects.columns["accesses"].sum()) < self.hot_accesses:
+            return
+        for row in objects.rows(_FINDINGS):
+            if row["share"] < self.hot:
+                return
+            size = row["object_bytes"]
+            if size is None or not 0 < size <= self.hot_bytes:
+                continue
+            yield Finding(
+                what="a small object gets much of the accesses to global memory",
+                where=row["object"],
+                evidence=f"{row['accesses']:,} accesses, {formatted(row['share'], 'share')} of all:"
+                f" {row['accesses'] / size:,.3g} per byte",
+                remedy="keep it in shared or constant memory, or in registers",
+                gain=row["share"],
+                of="accesses to global memory",
+                confidence="low",
+            )
 
     def _by(self, keys: tuple[str, ...], rows: NDArray[Any]) -> NDArray[Any]:
         """Accesses, parts touched, and the hottest part, for each of the distinct keys."""
