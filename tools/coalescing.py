@@ -85,7 +85,7 @@ class Coalescing(Tool):
                 evidence=f"{row['total_sectors']:,} sectors where {row['total_ideal_sectors']:,}"
                 f" would do, {formatted(row['wasted_bytes'], 'bytes')} too much;"
                 f" {row['lanes']:.3g} lanes need {row['sectors']:.3g} sectors each time",
-                remedy="let neighbouring lanes access neighbouring words, from multiples of 32 bytes on",
+                remedy="let neighbouring lanes access neighbouring words, aligned to 32 bytes",
                 gain=row["share"],
                 of="bytes in sectors of global memory",
             )
