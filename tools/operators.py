@@ -28,6 +28,8 @@ _COUNTS = (
     "wait_time",
     "synchronous_copies",
 )
+#: Directions of copies that the host may wait for.
+_CROSSING = frozenset({"host_to_device", "device_to_host"})
 _UNITS: dict[str, Unit] = {
     "host_time": "ns",
     "own_time": "ns",
@@ -97,8 +99,9 @@ class Operators(Tool):
     def on_copies(self, copies: NDArray[Any]) -> None:
         from pasta import abi
 
-        to_host = next(n for n, name in abi.ENUMS["copy"].items() if name == "device_to_host")
-        waiting = (copies["direction"] == to_host) & ((copies["flags"] & abi.FLAG_ASYNC) == 0)
+        crossing = [number for number, name in abi.ENUMS["copy"].items() if name in _CROSSING]
+        waiting = np.isin(copies["direction"], crossing)
+        waiting &= (copies["flags"] & abi.FLAG_ASYNC) == 0
         self._add("synchronous_copies", self.context.operators.at(copies)[waiting])
 
     def on_syncs(self, syncs: NDArray[Any]) -> None:
@@ -225,19 +228,20 @@ class _Tree:
         for row in rows:
             if max(row["waits"], row["synchronous_copies"]) < tool.waits:
                 continue
-            share = row["wait_time"] / host
-            if row["waits"] and share < tool.wait_share:
+            # how long a synchronous copy waits is not told: not longer than its operator takes
+            waited = row["own_time"] if row["synchronous_copies"] else row["wait_time"]
+            if waited < tool.wait_share * host:
                 continue
             yield Finding(
                 what="an operator waits for the device",
-                where=self._place(row, "wait_time" if row["wait_time"] else "synchronous_copies"),
-                evidence=f"{row['waits']:,} waits of {formatted(row['wait_time'], 'ns')}, of"
-                f" {formatted(host, 'ns')} of host time in operators, and"
-                f" {row['synchronous_copies']:,} synchronous copies to the host",
+                where=self._place(
+                    row, "synchronous_copies" if row["synchronous_copies"] else "waits"
+                ),
+                evidence=f"{_waits(row)}, of {formatted(host, 'ns')} of host time in operators",
                 remedy="read values (.item(), .cpu(), if tensor:) less often, or later",
-                gain=share if row["wait_time"] else None,
+                gain=waited / host,
                 of="host time in operators",
-                confidence="medium" if row["wait_time"] else "low",
+                confidence="low" if row["synchronous_copies"] else "medium",
             )
 
     def _host_bound(
@@ -247,7 +251,11 @@ class _Tree:
             """Host time of an operator's own in which neither it waits nor its kernels run."""
             return int(row["own_time"] - row["wait_time"] - (row["device_time"] or 0))
 
-        most = max(rows, key=outside)
+        most = max(
+            (row for row in rows if not row["synchronous_copies"]), key=outside, default=None
+        )
+        if most is None:
+            return
         if outside(most) <= 0 or outside(most) < tool.host_share * host:
             return
         kernels = f", its kernels take {formatted(most['device_time'] or 0, 'ns')}"
@@ -317,3 +325,14 @@ class _Tree:
             },
             "Python lines",
         )
+
+
+def _waits(row: dict[str, Any]) -> str:
+    """What an operator waits for, in words."""
+    parts = []
+    if row["waits"]:
+        parts.append(f"{row['waits']:,} waits of {formatted(row['wait_time'], 'ns')}")
+    if row["synchronous_copies"]:
+        own = formatted(row["own_time"], "ns")
+        parts.append(f"{row['synchronous_copies']:,} synchronous copies in {own} of its own")
+    return ", ".join(parts)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 #: Rows of each table.
 ROWS = 10
-_KEY = 200  # characters
+_KEY = 200  # characters of the keys of a row
+_IN_UNIT = ("before", "after", "difference")
 
 
 def render(
@@ -86,10 +87,6 @@ def _rows(table: TableDiff, column: ColumnDiff) -> Table:
     changes = column.changes
     some = [at for at, each in enumerate(changes) if each.before != each.after]
     some.sort(key=lambda at: -abs(changes[at].difference or 0))
-    told: dict[str, Any] = {
-        name: [plain(formatted(values[at], table.units.get(name)), _KEY) for at in some]
-        for name, values in table.keys.items()
-    }
     numbers: dict[str, Any] = {
         "before": [changes[at].before for at in some],
         "after": [changes[at].after for at in some],
@@ -99,19 +96,16 @@ def _rows(table: TableDiff, column: ColumnDiff) -> Table:
     if column.total is not None:
         differences = [changes[at].difference or 0 for at in some]
         numbers["share"] = shares(differences, column.whole)
-    # of names that keys may have as well
-    columns = {f"key {name}": values for name, values in told.items()} | numbers
-    unit = (
-        {} if column.unit is None else dict.fromkeys(("before", "after", "difference"), column.unit)
-    )
+    unit = {} if column.unit is None else dict.fromkeys(_IN_UNIT, column.unit)
+    share: dict[str, Any] = {"share": "share"} if "share" in numbers else {}
     return Table(
-        columns,
-        units={**unit, **({"share": "share"} if "share" in numbers else {})},
+        {"row": [plain(table.label(at), _KEY) for at in some], **numbers},
+        units={**unit, **share, "ratio": "count"},
         labels={
-            **{f"key {name}": name.replace("_", " ") for name in told},
-            **({"share": "of the total"} if "share" in numbers else {}),
+            "row": ", ".join(name.replace("_", " ") for name in table.keys),
+            **dict.fromkeys(share, "of the total"),
         },
-        title=column.label if column.label != column.name.replace("_", " ") else "",
+        title="" if column.label in column.name.replace("_", " ") else column.label,
     )
 
 

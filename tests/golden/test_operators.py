@@ -273,7 +273,7 @@ def test_what_graphs_launch_is_of_the_operators_that_captured_it(splits: Any, th
 # ---- findings -------------------------------------------------------------------------------
 
 
-def waiting() -> Events:
+def waiting(*, flags: int = abi.FLAG_ASYNC) -> Events:
     """10 ms in aten::item, 6 of them waiting, and 10 ms in aten::mm, 1 of them in its kernel."""
     events = Events(start_time=0, step=0)
     events.frames(3, ("/my/train.py", "step", 12))
@@ -281,7 +281,7 @@ def waiting() -> Events:
     now = 1_000_000
     for _ in range(10):
         events.operator("aten::item", stack=3, time=now)
-        events.copy("device_to_host", 0x1000, 0x9000, 4, time=now)
+        events.copy("device_to_host", 0x1000, 0x9000, 4, time=now, flags=flags)
         events.add("sync", what=1, duration=600_000, time=now + 900_000)
         events.operator_end(time=now + 1_000_000)
         events.operator("aten::mm", stack=4, time=now + 1_000_000)
@@ -296,13 +296,20 @@ def test_waits_for_devices_are_counted_and_a_finding() -> None:
     events = waiting()
     result = run_tool(Operators, events)
     item = row(result, "operators", operator="aten::item")
-    assert (item["waits"], item["wait_time"], item["synchronous_copies"]) == (10, 6_000_000, 10)
+    assert (item["waits"], item["wait_time"], item["synchronous_copies"]) == (10, 6_000_000, 0)
     (found,) = (each for each in result.findings if "waits" in each.what)
     assert found.where == "aten::item (forward) at train.py:12 step"
     assert (found.gain, found.of) == (0.3, "host time in operators")
     for options in ({"waits": 11}, {"wait_share": 0.31}, {"least_time": "21ms"}):
         found_less = run_tool(Operators, events, options=options).findings
         assert not [each for each in found_less if "waits" in each.what]
+
+
+def test_synchronous_copies_wait_at_most_as_long_as_their_operator_takes() -> None:
+    (found, *_) = run_tool(Operators, waiting(flags=0)).findings[::-1]
+    assert (found.what, found.gain) == ("an operator waits for the device", 0.5)
+    assert found.confidence == "low"
+    assert "10 synchronous copies in 10.00 ms of its own" in found.evidence
 
 
 def test_the_operator_that_the_host_is_busy_with_is_a_finding() -> None:
