@@ -35,10 +35,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def _rows(text: str) -> int:
-    rows = int(text)
-    if rows < 1:
-        raise ValueError(text)
-    return rows
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, 1 or more")
+    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -184,7 +184,7 @@ class Diff(Tables):
 
     def __repr__(self) -> str:
         comparison = self._comparison
-        return f"<pasta.Diff {comparison.before.path} {comparison.after.path}>"
+        return f"<Diff {comparison.before.path} {comparison.after.path}>"
 
 
 def _not_installed(package: str, instead: str) -> MissingDependency:

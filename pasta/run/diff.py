@@ -194,10 +194,10 @@ class Comparison:
         if not all(self._manifests):
             return
         for what, told in (
-            ("backends", lambda run: ", ".join(sorted(run["sources"])) or "none"),
-            ("devices", lambda run: ", ".join(sorted(run["devices"].values())) or "none"),
-            ("commands", lambda run: _shortened(" ".join(run["command"]))),
-            ("ends", lambda run: run["ended"]["text"]),
+            ("backends", lambda run: ", ".join(sorted(run.get("sources", ()))) or "none"),
+            ("devices", lambda run: ", ".join(sorted(run.get("devices", {}).values())) or "none"),
+            ("commands", lambda run: _shortened(" ".join(run.get("command", ())))),
+            ("ends", lambda run: run.get("ended", {}).get("text", "")),
         ):
             before, after = (told(each) for each in self._manifests)
             if before != after:
