@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: A row is in both runs, or in one only.
 Side = Literal["both", "before", "after"]
-_TEXT = 60  # characters of a command in a note
+_TEXT = 120  # characters of a command in a note
 
 
 @dataclass(frozen=True)
@@ -196,12 +196,12 @@ class Comparison:
         for what, told in (
             ("backends", lambda run: ", ".join(sorted(run.get("sources", ()))) or "none"),
             ("devices", lambda run: ", ".join(sorted(run.get("devices", {}).values())) or "none"),
-            ("commands", lambda run: _shortened(" ".join(run.get("command", ())))),
+            ("commands", lambda run: " ".join(run.get("command", ()))),
             ("ends", lambda run: run.get("ended", {}).get("text", "")),
         ):
             before, after = (told(each) for each in self._manifests)
             if before != after:
-                yield f"runs of different {what}: {before}; {after}"
+                yield f"runs of different {what}: {_shortened(before)}; {_shortened(after)}"
 
     def _of_tools(self) -> Iterable[str]:
         sides = list(zip((self.before, self.after), self._stored, self._manifests, strict=True))

@@ -123,15 +123,21 @@ def test_tables_keep_what_they_say_of_comparisons(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
-    a = run_of(tmp_path / "a", {"t": kernels(k=1), "old": kernels(k=1)}, dropped={"sync": 3})
+    a = run_of(
+        tmp_path / "a",
+        {"t": kernels(k=1), "old": kernels(k=1)},
+        dropped={"sync": 3},
+        command=["app", "x" * 200, "1"],
+    )
     b = run_of(
-        tmp_path / "b", {"t": kernels(k=1)}, sources={"refacc": "1.0"},
+        tmp_path / "b", {"t": kernels(k=1)}, sources={"refacc": "1.0"}, command=["app", "x" * 200, "2"],
         failures={"more": {"reason": "ValueError: no", "where": "result"}},
     )  # fmt: skip
     write_result(a.results, "more", Result("", {}))
     assert Comparison(a, b).notes == [
         f"{a.path}: 3 events were lost, so its numbers are too low",
         "runs of different backends: nvidia; refacc",
+        f"runs of different commands: app {'x' * 116}…; app {'x' * 116}…",
         f"freq: old not compared, {b.path} does not have it",
         f"more: not compared, {b.path} does not have it (it was disabled: ValueError: no)",
     ]
