@@ -130,7 +130,8 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
         command=["app", "x" * 200, "1"],
     )
     b = run_of(
-        tmp_path / "b", {"t": kernels(k=1)}, sources={"refacc": "1.0"}, command=["app", "x" * 200, "2"],
+        tmp_path / "b", {"t": kernels(k=1)}, sources={"refacc": "1.0"},
+        command=["app", "x" * 200, "2"],
         failures={"more": {"reason": "ValueError: no", "where": "result"}},
     )  # fmt: skip
     write_result(a.results, "more", Result("", {}))
