@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,13 @@ class Table:
 
     `units` says what a column's numbers are (a share is a fraction of 1), `labels` its heading
     where that is not its name; the label of a share says of what. `shown` rows are printed, all
-    are stored. Raises ValueError when columns differ in length or a unit is of no column.
+    are stored. Raises ValueError when columns differ in length, or a unit or key is of no column.
+
+    `keys`, `sums` and `levels` say how runs are compared. Rows of two runs are the same whose keys
+    are: columns that say what a row is of, in any run (no addresses, ids or times of day). Sums are
+    columns that add up over rows, levels are numbers that do not: peaks, means, shares. What is in
+    none of them is not compared. Where they are not given, keys are the columns that hold no
+    numbers, sums those of integers, levels those of other numbers, without addresses.
     """
 
     columns: Mapping[str, Column]
@@ -34,12 +41,16 @@ class Table:
     shown: int = 10
     #: Columns left out of the text report, where they are there.
     hidden: frozenset[str] = frozenset()
+    keys: Sequence[str] | None = None
+    sums: Sequence[str] | None = None
+    levels: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns differ in length: {lengths}")
-        for name in (*self.units, *self.labels):
+        compared = (*(self.keys or ()), *(self.sums or ()), *(self.levels or ()))
+        for name in (*self.units, *self.labels, *compared):
             if name not in self.columns:
                 raise ValueError(f"{name!r} is not a column: {', '.join(self.columns)}")
 
@@ -146,6 +157,13 @@ def formatted(value: Any, unit: Unit | None = None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
 
 
+def plain(text: str, longest: int = 400) -> str:
+    """A text of a run for a line of a terminal: without control characters, at most so long."""
+    shortened = text if len(text) <= longest else text[: longest - 1] + "…"
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", shortened)
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 #: Least width of a column of text, so that many columns of numbers leave it readable.
 _TEXT_COLUMNS = 16
 #: Headings of numbers are broken to about the width of the numbers.

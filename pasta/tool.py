@@ -103,7 +103,8 @@ _ACCEPTED: dict[str, str] = {
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True} | {
     "false": False, "no": False, "off": False, "0": False,
 }  # fmt: skip
-_SCALES: dict[str, dict[str, int]] = {
+#: What a suffix of a size or duration stands for, in lower case: bytes, and ns.
+SCALES: dict[str, dict[str, int]] = {
     "bytes": {"": 1, "b": 1}
     | {f"{letter}ib": 1 << 10 * (power + 1) for power, letter in enumerate("kmgt")}
     | {f"{letter}b": 1000 ** (power + 1) for power, letter in enumerate("kmgt")},
@@ -181,9 +182,9 @@ class Option(Generic[T]):
             return int(text, 0)
         elif self.kind == "float" and (text is not None or isinstance(value, (int, float))):
             return float(text if text is not None else value)  # type: ignore[arg-type]
-        elif self.kind in _SCALES and text is not None:
+        elif self.kind in SCALES and text is not None:
             match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]*)", text, re.IGNORECASE)
-            scale = _SCALES[self.kind].get(match[2].lower()) if match else None
+            scale = SCALES[self.kind].get(match[2].lower()) if match else None
             if match and scale is not None:
                 whole = match[1]
                 return int(whole) * scale if "." not in whole else round(float(whole) * scale)

@@ -13,14 +13,16 @@ from pasta.processors.kernel_names import kernel_names
 from pasta.processors.object_names import (
     ALIKE,
     ALIKE_HIDDEN,
+    ALIKE_KEYS,
     OBJECT_HIDDEN,
     OBJECT_UNITS,
     TensorNames,
     has_tensors,
     object_columns,
+    object_keys,
     object_sizes,
 )
-from pasta.processors.operator_names import OperatorGroups, kernel_operators, of_probes
+from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups, kernel_operators, of_probes
 from pasta.table import Figure, Table, absent_where, formatted, shares
 from pasta.tool import Result, Tool, option
 
@@ -135,6 +137,9 @@ class AccessCount(Tool):
                 "error": "±",
                 **_TOUCHED_LABELS,
             },
+            keys=("kernel",),
+            sums=("launches", *_COUNTS),
+            levels=("per_page",),
             title="Accesses by kernel",
             shown=self.top,
             hidden=_HIDDEN | (_OF_SAMPLES if self.sampling.exact else frozenset()),
@@ -157,6 +162,8 @@ class AccessCount(Tool):
             },
             units={"bytes": "bytes", "share": "share"},
             labels={"share": "of bytes"},
+            keys=("kernel", "kind"),
+            sums=_COUNTS,
             title="Accesses by kernel and kind",
             shown=self.top,
         )
@@ -170,6 +177,8 @@ class AccessCount(Tool):
                 **{name: rows[name] for name in _COUNTS},
             },
             units={"bytes": "bytes"},
+            keys=("kernel", "kind"),
+            sums=_COUNTS,
             title="Accesses by launch and kind",
             shown=0,
         )
@@ -187,6 +196,8 @@ class AccessCount(Tool):
             },
             units={"object_bytes": "bytes"},
             labels=_TOUCHED_LABELS,
+            keys=("kernel",),
+            sums=("objects", "pages", "known", "unknown"),
             title="Objects touched by launch",
             shown=0,
         )
@@ -204,6 +215,8 @@ class AccessCount(Tool):
             },
             units={"bytes": "bytes", "share": "share", **OBJECT_UNITS},
             labels={"share": "of accesses to global memory", "bytes": "bytes requested"},
+            keys=("kernel", *object_keys(self.context)),
+            sums=("accesses", "bytes"),
             title="Accesses to objects in global memory",
             shown=self.top,
             hidden=OBJECT_HIDDEN,
@@ -234,6 +247,8 @@ class AccessCount(Tool):
             },
             units={"bytes": "bytes", "share": "share"},
             labels={"bytes": "bytes asked for", "share": "of all bytes"},
+            keys=GROUP_KEYS,
+            sums=_COUNTS,
             title="Accesses by operator",
             shown=self.top,
             hidden=_HIDDEN | {"file"},
@@ -250,6 +265,8 @@ class AccessCount(Tool):
             },
             units={"bytes": "bytes", "share": "share"},
             labels={"bytes": "bytes asked for", "share": "of global memory's"},
+            keys=ALIKE_KEYS,
+            sums=("tensors", "accesses", "bytes"),
             title=f"Accesses by tensors, {ALIKE}",
             shown=self.top,
             hidden=ALIKE_HIDDEN,

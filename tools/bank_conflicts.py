@@ -6,18 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import PerPC, probe
-from pasta.processors.kernel_names import INSTRUCTION_UNITS, instruction_columns, instruction_hidden
+from pasta.processors.kernel_names import (
+    INSTRUCTION_UNITS,
+    instruction_columns,
+    instruction_hidden,
+    instruction_keys,
+    instruction_place,
+)
 from pasta.table import Table, formatted, shares
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
+
+_FINDINGS = 10
 
 
 class BankConflicts(Tool):
     """Wavefronts that instructions on shared memory need, beside those without bank conflicts."""
 
     top = option(20, help="instructions in the text report; the table has all", minimum=1)
+    conflicts = option(10_000, help="extra wavefronts of an instruction that are a finding")
+    conflict_share = option(0.1, help="…if they are this share of all wavefronts", minimum=0.0)
     requests = PerPC("instructions", "lanes", "ways", "ideal_ways")
 
     @probe.shared_memory(per="warp")
@@ -35,9 +47,29 @@ class BankConflicts(Tool):
         extra = rows["ways"].astype(np.int64) - rows["ideal_ways"].astype(np.int64)
         order = np.argsort(-extra, kind="stable")
         rows, extra = rows[order], extra[order]
+        table = self._table(rows, extra)
         return Result(
-            summary=self._summary(rows, extra), tables={"instructions": self._table(rows, extra)}
+            summary=self._summary(rows, extra),
+            tables={"instructions": table},
+            findings=list(self._findings(table)),
         )
+
+    def _findings(self, table: Table) -> Iterator[Finding]:
+        """Instructions with many conflicts; the table has the worst first."""
+        for row in table.rows(_FINDINGS):
+            if not row["extra"] or row["extra"] < self.conflicts:
+                return
+            if row["share"] < self.conflict_share:
+                return
+            yield Finding(
+                what="an instruction has conflicts in the banks of shared memory",
+                where=instruction_place(row),
+                evidence=f"{row['total_ways']:,} wavefronts where {row['total_ideal_ways']:,}"
+                f" would do: {row['ways']:.3g} each time, not {row['ideal_ways']:.3g}",
+                remedy="pad rows of the array by one word, or swizzle its columns",
+                gain=row["share"],
+                of="wavefronts of shared memory",
+            )
 
     def _table(self, rows: NDArray[Any], extra: NDArray[Any]) -> Table:
         instructions = np.maximum(rows["instructions"], 1)
@@ -61,6 +93,9 @@ class BankConflicts(Tool):
                 "extra": "extra wavefronts",
                 "share": "of all wavefronts",
             },
+            keys=instruction_keys(where),
+            sums=("extra", "instructions", "total_ways"),
+            levels=("ways",),
             title="Instructions on shared memory, most extra wavefronts first",
             shown=self.top,
             hidden=instruction_hidden(where) | {"total_ways", "total_ideal_ways"},

@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.probes import PerPC, probe
 from pasta.probes.kinds import GROUPS
-from pasta.processors.kernel_names import INSTRUCTION_UNITS, instruction_columns, instruction_hidden
+from pasta.processors.kernel_names import (
+    INSTRUCTION_UNITS,
+    instruction_columns,
+    instruction_hidden,
+    instruction_keys,
+    instruction_place,
+)
 from pasta.table import Table, formatted
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 SECTOR = 32
+_FINDINGS = 10
 BY_WARPS = tuple(kind for kind in GROUPS["global_memory"] if kind != "async_copy")
 
 
@@ -22,6 +31,10 @@ class Coalescing(Tool):
     """Sectors that instructions on global memory need, beside the fewest that would do."""
 
     top = option(20, help="instructions in the text report; the table has all", minimum=1)
+    wasted = option("1MiB", kind="bytes", help="bytes an instruction wastes that are a finding")
+    wasted_share = option(
+        0.1, help="…if they are this share of the bytes in all sectors", minimum=0.0
+    )
     requests = PerPC("instructions", "lanes", "bytes", "sectors", "ideal_sectors")
 
     @probe.on(*BY_WARPS, per="warp")
@@ -53,7 +66,29 @@ class Coalescing(Tool):
         order = np.argsort(-wasted, kind="stable")
         rows, wasted = rows[order], SECTOR * wasted[order]
         table = self._table(rows, wasted)
-        return Result(summary=self._summary(rows, wasted), tables={"instructions": table})
+        return Result(
+            summary=self._summary(rows, wasted),
+            tables={"instructions": table},
+            findings=list(self._findings(table)),
+        )
+
+    def _findings(self, table: Table) -> Iterator[Finding]:
+        """Instructions that waste much; the table has the worst first."""
+        for row in table.rows(_FINDINGS):
+            if not row["wasted_bytes"] or row["wasted_bytes"] < self.wasted:
+                return
+            if row["share"] < self.wasted_share:
+                return
+            yield Finding(
+                what="an instruction wastes sectors of global memory",
+                where=instruction_place(row),
+                evidence=f"{row['total_sectors']:,} sectors where {row['total_ideal_sectors']:,}"
+                f" would do, {formatted(row['wasted_bytes'], 'bytes')} too much;"
+                f" {row['lanes']:.3g} lanes need {row['sectors']:.3g} sectors each time",
+                remedy="let neighbouring lanes access neighbouring words, aligned to 32 bytes",
+                gain=row["share"],
+                of="bytes in sectors of global memory",
+            )
 
     def _table(self, rows: NDArray[Any], wasted: NDArray[Any]) -> Table:
         moved = SECTOR * int(rows["sectors"].sum())
@@ -90,6 +125,9 @@ class Coalescing(Tool):
                 "share": "of bytes in all sectors",
                 "requested_bytes": "requested",
             },
+            keys=instruction_keys(where),
+            sums=("wasted_bytes", "instructions", "total_sectors", "requested_bytes"),
+            levels=("efficiency",),
             title="Instructions on global memory, most bytes wasted first",
             shown=self.top,
             hidden=instruction_hidden(where)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.processors.codes import RowCodes, grown
 from pasta.table import Figure, Table, formatted, shares
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 _SIZES = 65  # a histogram of 64-bit sizes by powers of two: 0, 1, 2-3, 4-7, …
@@ -55,12 +57,21 @@ class Copies(Tool):
 
     top = option(10, help="rows of each table in the text report", minimum=1)
     transfers = option(1 << 18, help="distinct (source, destination, bytes) to remember", minimum=1)
+    repeated = option(
+        "16MiB", kind="bytes", help="bytes copied again in a direction that are a finding"
+    )
+    pageable = option(
+        "16MiB", kind="bytes", help="bytes from or to pageable host memory that are a finding"
+    )
+    small = option("16KiB", kind="bytes", help="copies below this size are small")
+    small_copies = option(1000, help="small copies in a direction that are a finding", minimum=1)
 
     def start(self) -> None:
         self.memories = _Groups(1 << 16)
         self.pairs = _Groups(1 << 16)
         self.same = _Groups(self.transfers)
         self.sizes = np.zeros((0, _SIZES), np.int64)
+        self.small_by = np.zeros((0, 2), np.int64)  # as memories: small copies, and their bytes
         self.unsized = 0
 
     def on_copies(self, copies: NDArray[Any]) -> None:
@@ -73,8 +84,12 @@ class Copies(Tool):
         codes = self.memories.add(bytes, copies["direction"], source, destination, asynchronous)
         self.sizes = grown(self.sizes, len(self.memories.codes))
         np.add.at(self.sizes, (codes, _power(copies["bytes"])), 1)
+        self.small_by = grown(self.small_by, len(self.memories.codes))
+        few = bytes < self.small
+        np.add.at(self.small_by, codes[few], np.stack([few[few], bytes[few]], axis=1))
         self.pairs.add(bytes, *(copies[f"{side}_device"] + 1 for side in ("source", "destination")))
-        self.same.add(bytes, copies["source"], copies["destination"], copies["bytes"])
+        sides = (copies["source"], copies["destination"])
+        self.same.add(bytes, copies["direction"], *sides, copies["bytes"])
 
     def _memory(self, copies: NDArray[Any], side: str) -> NDArray[Any]:
         """Kind of the memory on a side of each copy; 0 where nothing is known of the address."""
@@ -85,6 +100,7 @@ class Copies(Tool):
         directions = self._directions()
         return Result(
             summary=self._summary(directions),
+            findings=[*self._again(), *self._from_pageable(directions), *self._small()],
             tables={
                 "directions": directions,
                 "sizes": self._sizes(),
@@ -93,6 +109,71 @@ class Copies(Tool):
             },
             figures={"sizes": self._figure()},
         )
+
+    def _again(self) -> Iterator[Finding]:
+        """Directions in which the same transfers are made again and again."""
+        rows, count, total = self.same.columns()
+        again = total - total // np.maximum(count, 1)
+        directions = np.asarray([row[0] for row in rows], np.uint64)
+        for number in np.unique(directions).tolist():
+            mine = np.where(directions == number, again, 0)
+            bytes, most = int(mine.sum()), int(mine.argmax())
+            if not bytes or bytes < self.repeated:
+                continue
+            _, source, destination, size = rows[most]
+            yield Finding(
+                what="the same transfer is made again and again",
+                where=f"{_direction(number)}: {formatted(size, 'bytes')} from {source:#x} to"
+                f" {destination:#x}, {int(count[most]):,} times",
+                evidence=f"{formatted(bytes, 'bytes')} went between addresses that they had gone"
+                f" between before, of {formatted(self._bytes, 'bytes')} copied",
+                remedy="keep on the device what does not change; whether it does is not looked at",
+                gain=bytes / self._bytes,
+                of="bytes copied",
+                confidence="low",
+            )
+
+    def _from_pageable(self, directions: Table) -> Iterator[Finding]:
+        """Copies that the driver makes twice: by way of its own pinned memory."""
+        rows = [
+            row
+            for row in directions.rows()
+            if row["direction"] in ("host_to_device", "device_to_host")
+            and "pageable" in (row["source_memory"], row["destination_memory"])
+        ]
+        bytes = sum(row["bytes"] for row in rows)
+        if not bytes or bytes < self.pageable:
+            return
+        copies = sum(row["copies"] for row in rows)
+        asynchronous = sum(row["copies"] for row in rows if row["asynchronous"])
+        wait = f"; {asynchronous:,} asynchronous ones wait for it" if asynchronous else ""
+        yield Finding(
+            what="copies between pageable host memory and devices",
+            where=", ".join(dict.fromkeys(row["direction"] for row in rows)),
+            evidence=f"{copies:,} copies of {formatted(bytes, 'bytes')} are staged: each byte is"
+            f" copied on the host once more{wait}",
+            remedy="allocate it with cudaMallocHost, or DataLoader(pin_memory=True) in PyTorch",
+            gain=bytes / (self._bytes + bytes),
+            of="bytes moved by copies",
+        )
+
+    def _small(self) -> Iterator[Finding]:
+        found: dict[str, NDArray[Any]] = {}
+        for code, row in enumerate(self.memories.codes.rows):
+            found[_told(row)[0]] = found.get(_told(row)[0], 0) + self.small_by[code]
+        every = int(self.memories.count.sum())
+        for direction, (copies, bytes) in found.items():
+            if copies >= self.small_copies:
+                yield Finding(
+                    what="many small copies",
+                    where=f"{direction}, below {formatted(self.small, 'bytes')}",
+                    evidence=f"{int(copies):,} of {every:,} copies move"
+                    f" {formatted(int(bytes // copies), 'bytes')} each,"
+                    f" {formatted(int(bytes), 'bytes')} in all",
+                    remedy="put them together in one buffer, or let a kernel read them",
+                    gain=(int(copies) - 1) / every,
+                    of="copies",
+                )
 
     def _directions(self) -> Table:
         rows, count, total = self.memories.columns()
@@ -117,6 +198,8 @@ class Copies(Tool):
                 "destination_memory": "to",
                 "asynchronous": "async",
             },
+            sums=("copies", "bytes"),
+            levels=("mean_bytes",),
             title="Copies by direction and memory",
             shown=self.top,
         )
@@ -143,6 +226,8 @@ class Copies(Tool):
                 "copies": [count for _, _, count in filled],
             },
             units={"from_bytes": "bytes", "below_bytes": "bytes"},
+            keys=("direction", "from_bytes"),
+            sums=("copies",),
             title="Sizes",
             shown=4 * self.top,
         )
@@ -166,12 +251,13 @@ class Copies(Tool):
         again = total - total // np.maximum(count, 1)
         order = np.argsort(-again, kind="stable")
         order = order[count[order] > 1]
-        told = np.asarray(rows, np.uint64).reshape(-1, 3)[order]
+        told = np.asarray(rows, np.uint64).reshape(-1, 4)[order]
         return Table(
             {
-                "source": told[:, 0],
-                "destination": told[:, 1],
-                "bytes": told[:, 2],
+                "direction": [_direction(row[0]) for row in told.tolist()],
+                "source": told[:, 1],
+                "destination": told[:, 2],
+                "bytes": told[:, 3],
                 "copies": count[order],
                 "bytes_again": again[order],
                 "share": shares(again, self._bytes)[order],
@@ -184,6 +270,8 @@ class Copies(Tool):
                 "share": "share",
             },
             labels={"bytes_again": "bytes after the first", "share": "of bytes copied"},
+            keys=("direction", "bytes"),
+            sums=("copies", "bytes_again"),
             title="The same source, destination and size, more than once",
             shown=self.top,
         )
@@ -206,6 +294,8 @@ class Copies(Tool):
                 "destination_device": "to",
                 "share": "of bytes copied",
             },
+            keys=("source_device", "destination_device"),
+            sums=("copies", "bytes"),
             title="Copies between devices (- is the host, or not told)",
             shown=self.top,
         )
@@ -250,12 +340,18 @@ def _told(row: tuple[int, ...]) -> tuple[str, str, str, bool]:
     """Direction, memory of source and destination, asynchronous, in words."""
     from pasta import abi
 
-    direction = abi.ENUMS["copy"].get(row[0], "unknown")
+    direction = _direction(row[0])
     memories = (
         abi.ENUMS["memory"].get(memory) or ("pageable" if on_host else "unknown")
         for memory, on_host in zip(row[1:3], _ON_HOST.get(direction, (False, False)), strict=True)
     )
     return (direction, *memories, bool(row[3]))  # type: ignore[return-value]
+
+
+def _direction(number: int) -> str:
+    from pasta import abi
+
+    return abi.ENUMS["copy"].get(number, "unknown")
 
 
 def _power(bytes: NDArray[Any]) -> NDArray[Any]:

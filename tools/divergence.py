@@ -12,15 +12,20 @@ from pasta.processors.kernel_names import (
     Launched,
     instruction_columns,
     instruction_hidden,
+    instruction_keys,
+    instruction_place,
     kernel_names,
 )
 from pasta.table import Figure, Table, formatted
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 LANES = 32
+_FINDINGS = 10
 
 
 class Divergence(Tool):
@@ -30,6 +35,14 @@ class Divergence(Tool):
     blocks = option(
         4096, help="blocks of a launch to tell apart; those beyond count together", minimum=2
     )
+    idle = option(100_000, help="idle lanes of an instruction that are a finding", minimum=1)
+    idle_share = option(0.1, help="…if they are this share of all lanes", minimum=0.0)
+    imbalance = option(
+        2.0,
+        help="most accesses of a block by their mean, from which launches are a finding",
+        minimum=1.0,
+    )
+    unequal = option(100_000, help="accesses of a kernel's unequal launches that are a finding")
     lanes = PerPC(bins=LANES + 1)
     by_block = Counter(by=("launch", "block"), fields="accesses", blocks=blocks)
 
@@ -52,15 +65,60 @@ class Divergence(Tool):
         histogram = self.lanes.rows()
         groups = self._groups()
         launches = self._launches(groups)
+        instructions = self._instructions(histogram)
+        lanes = LANES * int(histogram["count"].sum())
         return Result(
             summary=self._summary(histogram, launches),
             tables={
-                "instructions": self._instructions(histogram),
+                "instructions": instructions,
                 "launches": launches,
                 "groups": self._group_table(groups),
             },
+            findings=[*self._idle(instructions, lanes), *self._unequal(launches)],
             figures={"lanes": self._figure(histogram)},
         )
+
+    def _idle(self, instructions: Table, lanes: int) -> Iterator[Finding]:
+        """Instructions with many idle lanes; the table has the worst first."""
+        for row in instructions.rows(_FINDINGS):
+            if row["idle"] < self.idle or row["idle"] < self.idle_share * lanes:
+                return
+            yield Finding(
+                what="lanes are idle at a memory instruction",
+                where=instruction_place(row),
+                evidence=f"{row['lanes']:.3g} of {LANES} lanes are active on average;"
+                f" {formatted(row['partial'], 'share')} of {row['instructions']:,} executions"
+                " lack some",
+                remedy="make blocks multiples of 32 threads, and conditions alike within a warp",
+                gain=row["idle"] / lanes,
+                of="lanes of memory instructions",
+                confidence="low",
+            )
+
+    def _unequal(self, launches: Table) -> Iterator[Finding]:
+        """Kernels with launches of which some block does much more than others."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in launches.rows():
+            if row["imbalance"] < self.imbalance or row["imbalance"] <= 1:
+                break  # sorted
+            found.setdefault(row["kernel"], []).append(row)
+        for kernel, rows in found.items():
+            accesses = sum(row["accesses"] for row in rows)
+            if accesses < self.unequal:
+                continue
+            most = sum(row["most"] for row in rows)
+            mean = sum(row["mean"] for row in rows)
+            yield Finding(
+                what="blocks of a launch do unequally much",
+                where=f"{kernel}, launch {rows[0]['launch']:,}",
+                evidence=f"in {len(rows):,} launches a block makes"
+                f" {most / mean:.3g} times the mean of accesses, in this one"
+                f" {rows[0]['imbalance']:.3g} times: {rows[0]['most']:,}",
+                remedy="give blocks equal parts, or let them fetch small parts as they finish",
+                gain=1 - mean / most,
+                of="accesses of the busiest blocks",
+                confidence="low",
+            )
 
     def _instructions(self, histogram: NDArray[Any]) -> Table:
         pcs, at = np.unique(histogram["pc"], return_inverse=True)
@@ -90,6 +148,9 @@ class Divergence(Tool):
                 "idle": "idle lanes",
                 "active_lanes": "instructions with 0 to 32 active lanes",
             },
+            keys=instruction_keys(where),
+            sums=("instructions", "idle"),
+            levels=("share",),
             title="Memory instructions, most idle lanes first",
             shown=self.top,
             hidden=instruction_hidden(where) | {"active_lanes"},
@@ -165,6 +226,9 @@ class Divergence(Tool):
                 "imbalance": "most of mean",
                 "groups": "groups of equal blocks",
             },
+            keys=("kernel",),
+            sums=("accesses",),
+            levels=("imbalance",),
             title="Launches by imbalance of their blocks' accesses",
             shown=self.top,
         )
@@ -181,6 +245,8 @@ class Divergence(Tool):
                 "first": groups["first"],
             },
             labels={"accesses": "accesses of each block", "first": "first block"},
+            keys=("kernel", "accesses"),
+            sums=("blocks",),
             title="Blocks that access equally much",
             shown=0,
         )

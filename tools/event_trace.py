@@ -113,6 +113,7 @@ class EventTrace(Tool):
             },
             units={"share": "share", "first": "ns", "last": "ns"},
             labels={"share": "of events"},
+            sums=("events",),
             title="Events",
             shown=50,
         )

@@ -8,7 +8,7 @@ from pasta.lazy import np
 from pasta.probes import Trace, probe
 from pasta.probes.accumulators import Sums, combined
 from pasta.processors.kernel_names import Launched, kernel_names
-from pasta.processors.object_names import OBJECT_HIDDEN, OBJECT_UNITS, object_columns
+from pasta.processors.object_names import OBJECT_HIDDEN, OBJECT_UNITS, object_columns, object_keys
 from pasta.table import Table, formatted
 from pasta.tool import Result, Tool, option
 
@@ -210,6 +210,8 @@ class Heatmap(Tool):
                 "warps": "warps per sector",
                 "accesses": "accesses to words",
             },
+            keys=("kernel", *object_keys(self.context), "pattern"),
+            sums=("sectors", "accesses"),
             title="Patterns by kernel and object",
             shown=self.top,
             hidden=OBJECT_HIDDEN | {"meaning"},
@@ -232,6 +234,8 @@ class Heatmap(Tool):
                 "accesses": "accesses to words",
                 **{f"word_{at}": f"+{WORD * at}" for at in range(WORDS)},
             },
+            keys=("kernel", *object_keys(self.context), "offset"),
+            sums=("accesses",),
             title="Sectors by accesses, with those to each of their words",
             shown=self.top,
             hidden=OBJECT_HIDDEN | {"pattern"},
@@ -247,6 +251,8 @@ class Heatmap(Tool):
                 "warps": words["warps"],
             },
             units={"offset": "address", **OBJECT_UNITS},
+            keys=("kernel", *object_keys(self.context), "offset"),
+            sums=("accesses",),
             title="Words",
             shown=0,
             hidden=OBJECT_HIDDEN,

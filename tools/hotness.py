@@ -10,22 +10,27 @@ from pasta.probes.accumulators import combined, group_starts
 from pasta.processors.object_names import (
     ALIKE,
     ALIKE_HIDDEN,
+    ALIKE_KEYS,
     OBJECT_HIDDEN,
     OBJECT_UNITS,
     TensorNames,
     has_tensors,
     object_columns,
+    object_keys,
     object_names,
     object_sizes,
 )
 from pasta.table import Column, Figure, Table, Unit, absent_where, formatted, shares
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 #: Of a heat map; an object with more bins shows several in each.
 _POINTS = 512
+_FINDINGS = 10
 _PART_UNITS: dict[str, Unit] = {"hottest": "address", "hottest_share": "share"}
 _PART_LABELS = {
     "bins_touched": "parts touched",
@@ -42,6 +47,11 @@ class Hotness(Tool):
     bin = option("4KiB", kind="bytes", help="bytes of a part; on a GPU a power of two", minimum=1)
     window = option(
         0, help="accesses of a time window, which ends with a launch; 0: no windows", minimum=0
+    )
+    hot = option(0.25, help="share of accesses from which a small object is a finding", minimum=0.0)
+    hot_bytes = option("48KiB", kind="bytes", help="objects up to this size are small")
+    hot_accesses = option(
+        1_000_000, help="accesses of the run from which there are findings", minimum=1
     )
     heat = Histogram(by="object", bin=bin, window=window)
 
@@ -63,7 +73,33 @@ class Hotness(Tool):
             tables["windows"] = self._windows(by_window)
             tables["window_bins"] = self._window_bins(windows)
             figures["windows"] = self._over_time(by_window, objects)
-        return Result(summary=self._summary(objects), tables=tables, figures=figures)
+        return Result(
+            summary=self._summary(objects),
+            tables=tables,
+            findings=list(self._findings(tables["objects"])),
+            figures=figures,
+        )
+
+    def _findings(self, objects: Table) -> Iterator[Finding]:
+        """Small objects that are accessed over and over; the table has the hottest first."""
+        if int(objects.columns["accesses"].sum()) < self.hot_accesses:
+            return
+        for row in objects.rows(_FINDINGS):
+            if row["share"] < self.hot:
+                return
+            size = row["object_bytes"]
+            if size is None or not 0 < size <= self.hot_bytes:
+                continue
+            yield Finding(
+                what="a small object gets much of the accesses to global memory",
+                where=row["object"],
+                evidence=f"{row['accesses']:,} accesses, {formatted(row['share'], 'share')} of all:"
+                f" {row['accesses'] / size:,.3g} per byte",
+                remedy="keep it in shared or constant memory, or in registers",
+                gain=row["share"],
+                of="accesses to global memory",
+                confidence="low",
+            )
 
     def _by(self, keys: tuple[str, ...], rows: NDArray[Any]) -> NDArray[Any]:
         """Accesses, parts touched, and the hottest part, for each of the distinct keys."""
@@ -104,6 +140,8 @@ class Hotness(Tool):
             },
             units={**_PART_UNITS, **OBJECT_UNITS},
             labels={**_PART_LABELS, "hottest_share": "of its accesses"},
+            keys=("window", *object_keys(self.context)),
+            sums=("accesses",),
             title=f"Objects by windows of {self.window:,} accesses",
             shown=self.top,
             hidden=OBJECT_HIDDEN,
@@ -120,6 +158,8 @@ class Hotness(Tool):
             },
             units={"offset": "address", **OBJECT_UNITS},
             labels={"count": "accesses"},
+            keys=("window", *object_keys(self.context), "offset"),
+            sums=("count",),
             title="Parts by window",
             shown=0,
             hidden=OBJECT_HIDDEN | {"bin"},
@@ -153,6 +193,9 @@ class Hotness(Tool):
             },
             units={"share": "share", **_PART_UNITS, **OBJECT_UNITS},
             labels={"share": "of accesses to global memory", **_PART_LABELS},
+            keys=object_keys(self.context),
+            sums=("accesses", "bins_touched"),
+            levels=("hottest_share",),
             title=f"Objects by accesses, in parts of {formatted(self.bin, 'bytes')}",
             shown=self.top,
             hidden=OBJECT_HIDDEN,
@@ -171,6 +214,8 @@ class Hotness(Tool):
             },
             units={"share": "share"},
             labels={"share": "of accesses to global memory"},
+            keys=ALIKE_KEYS,
+            sums=("accesses", "tensors"),
             title=f"Accesses to tensors, {ALIKE}",
             shown=self.top,
             hidden=ALIKE_HIDDEN,
@@ -192,6 +237,8 @@ class Hotness(Tool):
             },
             units={"offset": "address", "share": "share", **OBJECT_UNITS},
             labels={"count": "accesses", "share": "of the object's accesses"},
+            keys=(*object_keys(self.context), "offset"),
+            sums=("count",),
             title="Hottest parts",
             shown=self.top,
             hidden=OBJECT_HIDDEN | {"bin"},

@@ -10,15 +10,19 @@ from pasta.processors.demangle import distinct_names, short_name
 from pasta.processors.histogram import DurationSummary
 from pasta.processors.timeline import CountTimeline
 from pasta.table import Figure, Table, Unit, absent_where, formatted, shares
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 #: Fields of a launch that make up its configuration; consecutive in the record.
 _FIRST, _LAST = "name", "local"
 _SIZES = ("registers", "shared_static", "shared_dynamic", "local")
 
+_NEVER = 0xFFFF_FFFF_FFFF_FFFF
+_NAMED = 3
 _TIMES = ("total", "mean", "min", "p50", "p99", "max")
 #: Columns that the text report has no room for.
 _ONLY_STORED = frozenset(
@@ -39,12 +43,24 @@ class KernelFreq(Tool):
     configurations = option(
         1 << 18, help="distinct launch configurations to tell apart, over all kernels", minimum=1
     )
+    dominant = option(
+        0.5, help="share of device time from which a kernel is a finding", minimum=0.0
+    )
+    least_time = option("10ms", kind="duration", help="device time from which a kernel is one")
+    launch_cost = option(
+        "5us", kind="duration", help="what a launch costs the host; shorter kernels are tiny"
+    )
+    tiny_launches = option(
+        1000, help="launches of tiny kernels from which they are a finding", minimum=1
+    )
 
     def start(self) -> None:
         self.names = Codes()
         self.launches = np.zeros(0, np.int64)
         self.first = np.zeros(0, np.uint64)
         self.last = np.zeros(0, np.uint64)
+        self.in_graphs = np.zeros(0, np.int64)
+        self.first_time, self.last_time = _NEVER, 0
         self.shapes = RowCodes(self.configurations)
         self.shape_launches = np.zeros(0, np.int64)
         self.untold_shapes = 0  # launches of configurations past the limit
@@ -59,6 +75,11 @@ class KernelFreq(Tool):
         self.first = grown(self.first, kernels, np.iinfo(np.uint64).max)
         self.last = grown(self.last, kernels)
         self.launches += np.bincount(codes, minlength=len(self.launches))
+        self.in_graphs = grown(self.in_graphs, kernels)
+        in_graph = (launches["flags"] & _flag_graph()) != 0
+        self.in_graphs += np.bincount(codes[in_graph], minlength=len(self.in_graphs))
+        self.first_time = min(self.first_time, int(launches["time"].min()))
+        self.last_time = max(self.last_time, int(launches["time"].max()))
         ordinals = np.ascontiguousarray(launches["ordinal"])
         np.minimum.at(self.first, codes, ordinals)
         np.maximum.at(self.last, codes, ordinals)
@@ -81,12 +102,15 @@ class KernelFreq(Tool):
         kernels = self._kernels()
         return Result(
             summary=self._summary(kernels),
+            findings=[*self._dominant(kernels), *self._tiny()],
             tables={
                 "kernels": kernels,
                 "configurations": self._configurations(),
                 "timeline": Table(
                     {"time": self.timeline.times, "launches": self.timeline.counts},
                     units={"time": "ns"},
+                    keys=(),
+                    sums=("launches",),
                     title=f"Launches per {formatted(self.timeline.width, 'ns')}",
                     shown=0,
                 ),
@@ -102,6 +126,51 @@ class KernelFreq(Tool):
                     y_label=f"launches per {formatted(self.timeline.width, 'ns')}",
                 )
             },
+        )
+
+    def _dominant(self, kernels: Table) -> Iterator[Finding]:
+        """The kernel that takes most of the device time, where one does."""
+        total = int(self.times.total.sum())
+        first = next(kernels.rows(1), None)
+        if first is None or not total or total < self.least_time:
+            return
+        if first["share_of_time"] >= self.dominant:
+            yield Finding(
+                what="one kernel takes most of the device time",
+                where=first["kernel"],
+                evidence=f"{formatted(first['share_of_time'], 'share')} of"
+                f" {formatted(total, 'ns')}, in {first['completions']:,} launches of"
+                f" {formatted(first['mean_time'], 'ns')} on average",
+                remedy="look at its accesses: pasta-preload -c memory, -t coalescing, with -k",
+                gain=first["share_of_time"],
+                confidence="low",
+            )
+
+    def _tiny(self) -> Iterator[Finding]:
+        """Kernels that are done before the host can have launched the next one."""
+        count = len(self.names)
+        completions = grown(self.times.count, count)[:count]
+        mean = grown(self.times.total, count)[:count] / np.maximum(completions, 1)
+        by_host = self.launches[:count] - self.in_graphs[:count]
+        tiny = (completions > 0) & (mean < self.launch_cost) & (by_host > 0)
+        launches = int(by_host[tiny].sum())
+        span = self.last_time - self.first_time
+        if launches < self.tiny_launches or span <= 0:
+            return
+        time = float((by_host * mean)[tiny].sum())
+        names = distinct_names(self.context.demangled(np.asarray(self.names.ids)))
+        most = [names[at] for at in np.argsort(-by_host * tiny, kind="stable")[:_NAMED].tolist()]
+        left = int(tiny.sum()) - len(most)
+        yield Finding(
+            what="many kernels are shorter than their launch",
+            where=", ".join(most[: int(tiny.sum())]) + (f" and {left:,} more" if left > 0 else ""),
+            evidence=f"{launches:,} launches of {int(tiny.sum()):,} kernels take"
+            f" {formatted(time / launches, 'ns')} on the device each, and about"
+            f" {formatted(self.launch_cost, 'ns')} on the host (launch_cost), in"
+            f" {formatted(span, 'ns')}",
+            remedy="launch them as one graph (CUDA graphs), or fuse them (torch.compile)",
+            gain=min(1.0, (launches * self.launch_cost - time) / span),
+            of="the time from first to last launch",
         )
 
     def _kernels(self) -> Table:
@@ -158,6 +227,9 @@ class KernelFreq(Tool):
                 "share_of_time": "of kernel time",
                 **{f"{which}_time": which for which in _TIMES},
             },
+            keys=("kernel",),
+            sums=("launches", "total_time"),
+            levels=("mean_time", "min_time", "p50_time", "p99_time", "max_time", *_SIZES),
             title="Kernels (launches, distinct grids and blocks, device time)",
             shown=self.top,
             hidden=frozenset(untold),
@@ -215,6 +287,8 @@ class KernelFreq(Tool):
         return Table(
             columns,
             units=_SIZE_UNITS,
+            keys=("kernel", "grid", "block", "cluster"),
+            sums=("launches",),
             title="Launch configurations",
             shown=0,
         )
@@ -239,3 +313,9 @@ class KernelFreq(Tool):
                 f" {self.configurations:,}: distinct grids and blocks are at least what is shown"
             )
         return text
+
+
+def _flag_graph() -> int:
+    from pasta import abi
+
+    return abi.FLAG_GRAPH

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.processors.timeline import LevelTimeline
 from pasta.table import Figure, Table, absent_where, formatted
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from pasta.processors.batch import Batch
@@ -117,6 +119,11 @@ class MemoryTimeline(Tool):
     points = option(1024, help="points of each line; maxima are kept", minimum=16)
     keep = option(1_000_000, help="freed allocations in the table: the largest", minimum=1)
     top = option(10, help="rows of each table in the text report", minimum=1)
+    leaked = option("1MiB", kind="bytes", help="bytes never freed that are a finding")
+    gap = option(
+        "64MiB", kind="bytes", help="bytes an allocator reserved and never used: a finding"
+    )
+    gap_share = option(0.2, help="…if they are this share of what it reserved", minimum=0.0)
 
     def start(self) -> None:
         self.tracks: dict[_Key, _Track] = {}
@@ -179,7 +186,60 @@ class MemoryTimeline(Tool):
         }
         if self.allocators:
             tables["allocator"] = self._allocator_table()
-        return Result(summary=self._summary(rows), tables=tables, figures=self._figures())
+        return Result(
+            summary=self._summary(rows),
+            tables=tables,
+            findings=[*self._leaks(rows), *self._gaps()],
+            figures=self._figures(),
+        )
+
+    def _leaks(self, rows: NDArray[Any]) -> Iterator[Finding]:
+        """Kinds of memory with much that is live at the end."""
+        leaked = rows[_leaked(rows)]
+        for device, memory in np.unique(leaked[["device", "memory"]]).tolist():
+            name = _memory_names().get(memory, "unknown")
+            if name in _ON_DEVICE and device in self.allocators:
+                continue  # a caching allocator keeps what it has
+            mine = leaked[(leaked["device"] == device) & (leaked["memory"] == memory)]
+            total = int(_sizes(mine).sum())
+            track = self.tracks[_Key("memory", device, name, False)]
+            if not total or total < self.leaked:
+                continue
+            sizes, counts = np.unique(_sizes(mine), return_counts=True)
+            usual = int((sizes * counts.astype(np.uint64)).argmax())
+            alike = mine[_sizes(mine) == sizes[usual]]
+            first, last = self._since_start([alike["alloc_time"].min(), alike["alloc_time"].max()])
+            at_peak = int(_sizes(mine[_live_at(mine, track.peak_position)]).sum())
+            freed = track.allocations - len(mine)
+            yield Finding(
+                what="memory is never freed",
+                where=f"{_place(device)}, {name} memory: {int(counts[usual]):,} allocations of"
+                f" {formatted(int(sizes[usual]), 'bytes')}, one at {int(alike['address'][0]):#x}",
+                evidence=f"{len(mine):,} allocations of {formatted(total, 'bytes')} were live at"
+                f" the end, {freed:,} had been freed; these came from {formatted(int(first), 'ns')}"
+                f" to {formatted(int(last), 'ns')}",
+                remedy="free what is not used any more; what is used to the end may stay",
+                gain=at_peak / track.peak,
+                of=f"the peak of {name} memory",
+                # a program that frees nothing leaves that to its end
+                confidence="medium" if freed and counts[usual] > 1 else "low",
+            )
+
+    def _gaps(self) -> Iterator[Finding]:
+        """Allocators that reserved much more than they handed out."""
+        for device, each in sorted(self.allocators.items()):
+            gap = each.peak_reserved - each.peak_allocated
+            if gap <= 0 or gap < self.gap or gap < self.gap_share * each.peak_reserved:
+                continue
+            yield Finding(
+                what="the caching allocator reserves memory that it never hands out",
+                where=f"{_place(device)}, caching allocator",
+                evidence=f"{formatted(each.peak_reserved, 'bytes')} were reserved for at most"
+                f" {formatted(each.peak_allocated, 'bytes')} that were in use at a time",
+                remedy="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or fewer distinct sizes",
+                gain=gap / each.peak_reserved,
+                of="reserved memory",
+            )
 
     def _rows(self) -> NDArray[Any]:
         """Freed objects that were kept, and live ones; largest first."""
@@ -210,6 +270,8 @@ class MemoryTimeline(Tool):
             },
             units={"peak": "bytes", "live_at_end": "bytes", "peak_time": "ns"},
             labels={"peak_time": "peak at", "internal": "runtime's own"},
+            keys=("layer", "device", "memory", "internal"),
+            levels=("peak", "live_at_end", "allocations"),
             title="Peaks (virtual is reserved address space; total is device, pool, array, module"
             " and external memory of the program)",
             shown=4 * self.top,
@@ -230,6 +292,8 @@ class MemoryTimeline(Tool):
             {"peak_of": of, **columns, "share": share},
             units={**_OBJECT_UNITS, "share": "share"},
             labels={"share": "of the device's peak"},
+            keys=("peak_of", "device", "memory"),
+            sums=("bytes",),
             title="Live at the peak of a device",
             shown=self.top,
             hidden=_OBJECT_HIDDEN,
@@ -242,6 +306,8 @@ class MemoryTimeline(Tool):
         return Table(
             self._object_columns(rows),
             units=_OBJECT_UNITS,
+            keys=("layer", "device", "memory", "internal"),
+            sums=("bytes",),
             title=title,
             shown=shown,
             hidden=_OBJECT_HIDDEN,
@@ -291,6 +357,8 @@ class MemoryTimeline(Tool):
                 "last": joined([track.timeline.last for _, track in tracks]),
             },
             units={"time": "ns", "highest": "bytes", "last": "bytes"},
+            keys=(),
+            sums=(),
             title="Live bytes over time",
             shown=0,
         )
@@ -325,6 +393,8 @@ class MemoryTimeline(Tool):
                 "share": "of what was reserved then",
                 "gap_time": "at",
             },
+            keys=("device",),
+            levels=("peak_allocated", "peak_reserved", "largest_gap", "reserved_at_end"),
             title="Caching allocator",
             shown=self.top,
         )
@@ -346,7 +416,7 @@ class MemoryTimeline(Tool):
                 np.maximum.at(highest, bins, track.timeline.highest)
                 highest[bins[-1] + 1 :] = track.live
                 series[key.memory + (" (runtime's own)" if key.internal else "")] = highest
-            where = "the host" if device < 0 else f"device {device}"
+            where = _place(device)
             figures[f"{layer}_{'host' if device < 0 else device}"] = Figure(
                 "step",
                 f"Live {'tensors' if layer == 'tensor' else 'memory'}: {where}",
@@ -446,6 +516,10 @@ def _live_at(rows: NDArray[Any], position: int) -> NDArray[Any]:
 
 def _sizes(rows: NDArray[Any]) -> NDArray[Any]:
     return np.where(rows["bytes"] == _ABSENT, np.uint64(0), rows["bytes"])
+
+
+def _place(device: int) -> str:
+    return "the host" if device < 0 else f"device {device}"
 
 
 def _device(device: int) -> int | None:

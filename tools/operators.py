@@ -3,7 +3,7 @@ and Python line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
@@ -11,7 +11,7 @@ from pasta.processors.codes import grown
 from pasta.processors.correlate import OPTIMIZER_STEP, LaunchWindow
 from pasta.processors.operator_names import NO_OPERATOR
 from pasta.table import Table, Unit, absent_where, formatted, shares
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,11 +19,22 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
 
 #: What is counted for each operator, in the operators called from it too or not.
-_COUNTS = ("launches", "device_time", "allocated", "allocations")
+_COUNTS = (
+    "launches",
+    "device_time",
+    "allocated",
+    "allocations",
+    "waits",
+    "wait_time",
+    "synchronous_copies",
+)
+#: Directions of copies that the host may wait for.
+_CROSSING = frozenset({"host_to_device", "device_to_host"})
 _UNITS: dict[str, Unit] = {
     "host_time": "ns",
     "own_time": "ns",
     "device_time": "ns",
+    "wait_time": "ns",
     "allocated": "bytes",
     "share": "share",
 }
@@ -35,6 +46,14 @@ class Operators(Tool):
     needs_operators = True
     needs_allocations = True
     needs_ranges = True
+    least_time = option(
+        "10ms", kind="duration", help="host time in operators from which there are findings"
+    )
+    host_share = option(
+        0.25, help="share of it, outside of kernels and waits, that is a finding", minimum=0.0
+    )
+    waits = option(10, help="waits for a device in an operator that are a finding", minimum=1)
+    wait_share = option(0.05, help="…if they are this share of the host time", minimum=0.0)
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 
     def start(self) -> None:
@@ -77,6 +96,20 @@ class Operators(Tool):
         good = (nodes >= 0) & (end >= start) & (end != np.iinfo(np.uint64).max)
         self._add("device_time", nodes[good], (end[good] - start[good]).astype(np.int64))
 
+    def on_copies(self, copies: NDArray[Any]) -> None:
+        from pasta import abi
+
+        crossing = [number for number, name in abi.ENUMS["copy"].items() if name in _CROSSING]
+        waiting = np.isin(copies["direction"], crossing)
+        waiting &= (copies["flags"] & abi.FLAG_ASYNC) == 0
+        self._add("synchronous_copies", self.context.operators.at(copies)[waiting])
+
+    def on_syncs(self, syncs: NDArray[Any]) -> None:
+        nodes = self.context.operators.at(syncs)
+        timed = syncs["duration"] != np.iinfo(np.uint64).max
+        self._add("waits", nodes)
+        self._add("wait_time", nodes[timed], syncs["duration"][timed].astype(np.int64))
+
     def result(self) -> Result:
         tree = _Tree(self)
         tables = {
@@ -84,7 +117,8 @@ class Operators(Tool):
             "modules": tree.by_module(),
             "lines": tree.by_line(),
         }
-        return Result(summary=self._summary(tree), tables=tables)
+        findings = list(tree.findings(self, tables["operators"]))
+        return Result(summary=self._summary(tree), tables=tables, findings=findings)
 
     def _summary(self, tree: _Tree) -> str:
         calls = int(tree.nodes["calls"].sum())
@@ -146,8 +180,9 @@ class _Tree:
         order = order[something[order]]
         rows = list(codes)
         untimed = counted["device_time"] == 0
+        rows_of = columns([rows[at] for at in order.tolist()])
         found = {
-            **columns([rows[at] for at in order.tolist()]),
+            **rows_of,
             "calls": calls[order],
             "own_time": own[order],
             "host_time": summed(nodes["total"], outer)[order],
@@ -155,10 +190,13 @@ class _Tree:
             "device_time": absent_where(counted["device_time"][order], untimed[order]),
             "allocations": counted["allocations"][order],
             "allocated": counted["allocated"][order],
+            "waits": counted["waits"][order],
+            "wait_time": counted["wait_time"][order],
+            "synchronous_copies": counted["synchronous_copies"][order],
             "share": shares(weight, weight.sum())[order],
         }
         hidden = {"allocations", "file"} & set(found) | {
-            name for name in ("launches", "device_time", "allocated") if not counted[name].any()
+            name for name in _COUNTS if not counted[name].any()
         }
         return Table(
             found,
@@ -166,18 +204,98 @@ class _Tree:
             labels={
                 "own_time": "own host time",
                 "host_time": "with operators inside",
+                "waits": "waits for devices",
+                "wait_time": "time of waits",
+                "synchronous_copies": "copies that wait",
                 "share": "of device time" if counted["device_time"].any() else "of own host time",
             },
+            keys=[name for name in rows_of if name != "file"],
+            sums=("calls", "own_time", *_COUNTS),
             title=title,
             shown=self.top,
             hidden=frozenset(hidden),
         )
 
-    def by_operator(self) -> Table:
+    def findings(self, tool: Operators, operators: Table) -> Iterator[Finding]:
+        """The operator that the host spends most time in, and those that wait for devices."""
+        host = int(self.nodes["own"].sum())
+        if not host or host < tool.least_time:
+            return
+        rows = list(operators.rows())
+        device = int(self.counts["device_time"].sum())
+        if device < host:  # else the host is waited for by nobody
+            yield from self._host_bound(tool, rows, host, device)
+        for row in rows:
+            if max(row["waits"], row["synchronous_copies"]) < tool.waits:
+                continue
+            # how long a synchronous copy waits is not told: not longer than its operator takes
+            waited = row["own_time"] if row["synchronous_copies"] else row["wait_time"]
+            if waited < tool.wait_share * host:
+                continue
+            yield Finding(
+                what="an operator waits for the device",
+                where=self._place(
+                    row, "synchronous_copies" if row["synchronous_copies"] else "waits"
+                ),
+                evidence=f"{_waits(row)}, of {formatted(host, 'ns')} of host time in operators",
+                remedy="read values (.item(), .cpu(), if tensor:) less often, or later",
+                gain=waited / host,
+                of="host time in operators",
+                confidence="low" if row["synchronous_copies"] else "medium",
+            )
+
+    def _host_bound(
+        self, tool: Operators, rows: list[dict[str, Any]], host: int, device: int
+    ) -> Iterator[Finding]:
+        def outside(row: dict[str, Any]) -> int:
+            """Host time of an operator's own in which neither it waits nor its kernels run."""
+            return int(row["own_time"] - row["wait_time"] - (row["device_time"] or 0))
+
+        most = max(
+            (row for row in rows if not row["synchronous_copies"]), key=outside, default=None
+        )
+        if most is None:
+            return
+        if outside(most) <= 0 or outside(most) < tool.host_share * host:
+            return
+        kernels = f", its kernels take {formatted(most['device_time'] or 0, 'ns')}"
+        yield Finding(
+            what="an operator takes much of the host's time",
+            where=self._place(most, "own"),
+            evidence=f"{formatted(most['own_time'], 'ns')} in {most['calls']:,} calls, of"
+            f" {formatted(host, 'ns')} in all operators{kernels if device else ''}",
+            remedy="call it less often, on larger tensors, or compile what is around it",
+            gain=outside(most) / host,
+            of="host time in operators",
+            confidence="medium" if device else "low",
+        )
+
+    def _place(self, row: dict[str, Any], weight: str) -> str:
+        """An operator with the Python line that most of a weight is of."""
+        names = self._names()
+        mine = np.asarray(
+            [(name, phase) == (row["operator"], row["phase"])
+             for name, phase in zip(names, self.phases, strict=True)], bool
+        )  # fmt: skip
+        values = self.nodes["own"] if weight == "own" else self.counts[weight]
+        sums: dict[Any, int] = {}
+        nodes = np.flatnonzero(mine)
+        lines = self.context.stacks.lines(
+            self.operators.of_forward("stack")[nodes], self.context.strings
+        )
+        for line, value in zip(lines, values[nodes].tolist(), strict=True):
+            sums[line] = sums.get(line, 0) + value
+        line = max(sums, key=sums.__getitem__)
+        return f"{row['operator']} ({row['phase']})" + (f" at {line}" if line else "")
+
+    def _names(self) -> list[str]:
         names = self.context.strings.many(self.nodes["name"])
         names[0] = NO_OPERATOR
+        return names
+
+    def by_operator(self) -> Table:
         return self.grouped(
-            list(zip(names, self.phases, strict=True)),
+            list(zip(self._names(), self.phases, strict=True)),
             lambda rows: {
                 "operator": [name for name, _ in rows],
                 "phase": [phase for _, phase in rows],
@@ -207,3 +325,14 @@ class _Tree:
             },
             "Python lines",
         )
+
+
+def _waits(row: dict[str, Any]) -> str:
+    """What an operator waits for, in words."""
+    parts = []
+    if row["waits"]:
+        parts.append(f"{row['waits']:,} waits of {formatted(row['wait_time'], 'ns')}")
+    if row["synchronous_copies"]:
+        own = formatted(row["own_time"], "ns")
+        parts.append(f"{row['synchronous_copies']:,} synchronous copies in {own} of its own")
+    return ", ".join(parts)

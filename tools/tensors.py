@@ -10,9 +10,11 @@ from pasta.lazy import np
 from pasta.processors.codes import RowCodes, grown
 from pasta.processors.object_names import TensorNames
 from pasta.table import Table, Unit, absent_where, formatted, shares
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from pasta.processors.batch import Batch
@@ -43,6 +45,22 @@ _KNOWN = (
 #: Of which one row of the patterns is made.
 _PATTERN = ("device", "category", "node", "shape", "dtype")
 
+_STATE = "optimizer state"
+#: What to do about categories that hold much of a peak.
+_REMEDIES = {
+    "parameter": "keep parameters in lower precision, or shard them over devices",
+    _STATE: "an optimizer with less state (8-bit, factored), or shard it over devices",
+    "gradient": "free gradients as they are applied, or shard them over devices",
+    "buffer": "keep buffers in lower precision, or make them when they are used",
+    "activation": "checkpoint activations, use smaller batches or lower precision",
+    "input": "use smaller batches, and free inputs as they were used",
+    "temporary": "work in place, or in parts",
+}
+#: Categories that a model cannot be without.
+_NEEDED = ("parameter", "gradient", "buffer")
+#: By which runs are compared.
+_KEYS = ("device", "category", "shape", "dtype", "operator", "module", "line")
+
 
 @dataclass
 class _Device:
@@ -61,6 +79,12 @@ class Tensors(Tool):
     needs_tensors = True
     needs_allocations = True
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
+
+    least_peak = option("64MiB", kind="bytes", help="peak from which there are findings")
+    dominant = option(0.5, help="share of the peak from which a category is a finding", minimum=0.0)
+    state_share = option(
+        0.25, help="share of the peak from which optimizer state is a finding", minimum=0.0
+    )
 
     def start(self) -> None:
         self.devices: dict[int, _Device] = {}
@@ -170,6 +194,47 @@ class Tensors(Tool):
                 "peak": self._peak(peaks, named),
                 "patterns": self._patterns(named),
             },
+            findings=list(self._findings(peaks, named)),
+        )
+
+    def _findings(self, peaks: dict[int, NDArray[Any]], named: TensorNames) -> Iterator[Finding]:
+        """What holds the peak of each device."""
+        from pasta.processors.tensors import CATEGORIES
+
+        for number, known in peaks.items():
+            peak = self.devices[number].peak
+            if not peak or peak < self.least_peak:
+                continue
+            held = np.zeros(len(CATEGORIES), np.int64)
+            np.add.at(held, known["category"], known["bytes"])
+            for category in np.flatnonzero(held).tolist():
+                name, share = CATEGORIES[category], int(held[category]) / peak
+                least = self.state_share if name == _STATE else self.dominant
+                if share >= least:
+                    mine = known[known["category"] == category]
+                    yield self._finding(number, name, mine, share, named)
+
+    def _finding(
+        self, number: int, category: str, known: NDArray[Any], share: float, named: TensorNames
+    ) -> Finding:
+        nodes, of = np.unique(known["node"], return_inverse=True)
+        sums = np.zeros(len(nodes), np.int64)
+        np.add.at(sums, of.reshape(-1), known["bytes"])
+        most = known[known["node"] == nodes[int(sums.argmax())]][:1]
+        made = {name: values[0] for name, values in _columns(named, most).items()}
+        by = " ".join(filter(None, (made["operator"], made["module"])))
+        line = f" at {made['line']}" if made["line"] else ""
+        where = "host" if number < 0 else f"device {number}"
+        total, peak = int(known["bytes"].sum()), self.devices[number].peak
+        return Finding(
+            what=f"{category} tensors hold much of the peak",
+            where=f"{where}, most by {by or 'no operator'}{line}",
+            evidence=f"{formatted(total, 'bytes')} of {formatted(peak, 'bytes')} in"
+            f" {len(known):,} tensors; {formatted(int(sums.max()), 'bytes')} of them made there",
+            remedy=_REMEDIES[category],
+            gain=share,
+            of="peak memory",
+            confidence="low" if category in _NEEDED else "medium",
         )
 
     def _summary(self, peaks: dict[int, NDArray[Any]]) -> str:
@@ -233,6 +298,8 @@ class Tensors(Tool):
                 "rounding": "of that, rounding",
                 "allocations": "allocations in all",
             },
+            keys=("device", "category"),
+            sums=("at_peak", "tensors", "rounding", "allocations", "allocated"),
             title="Categories of tensors",
             shown=self.top,
             hidden=self._hidden(),
@@ -259,6 +326,8 @@ class Tensors(Tool):
                 "time": "allocated at",
                 "reads": "operators that read it",
             },
+            keys=_KEYS,
+            sums=("bytes",),
             title="Live at the peak",
             shown=self.top,
             hidden=self._hidden("storage", "reads", "time", "dtype", "file", "name"),
@@ -282,6 +351,9 @@ class Tensors(Tool):
                 "reads": amounts[:, 3] / count,
             },
             labels={"share": "of all bytes", "lifetime": "mean lifetime", "reads": "reads of each"},
+            keys=_KEYS,
+            sums=("allocations", "bytes"),
+            levels=("lifetime", "reads"),
             title="Allocations",
             shown=self.top,
             hidden=self._hidden("dtype", "reads", "file"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
@@ -11,19 +12,24 @@ from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import (
     ALIKE,
     ALIKE_HIDDEN,
+    ALIKE_KEYS,
     OBJECT_HIDDEN,
     OBJECT_UNITS,
     TensorNames,
     TensorOwners,
     has_tensors,
     object_columns,
+    object_keys,
+    object_names,
     object_sizes,
 )
-from pasta.processors.operator_names import OperatorGroups, kernel_operators, of_probes
+from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups, kernel_operators, of_probes
 from pasta.table import Figure, Table, Unit, absent_where, formatted, shares
-from pasta.tool import Result, Tool, option
+from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from pasta.processors.snapshots import Launches
@@ -65,16 +71,11 @@ class Footprint:
 
     def _changes(self, objects: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Device, bytes (negative where they were freed) and index of changes in the batch."""
-        from pasta import abi
-        from pasta.processors.objects import ARRAY, MEMORY
-
         changes = objects.changes
         rows = objects.rows[changes["object"]]
-        internal = (rows["flags"] & abi.FLAG_INTERNAL) != 0
-        counts = ~internal & ((rows["layer"] == MEMORY) | (rows["layer"] == ARRAY))
+        counts = _counted(rows)
         rows, changes = rows[counts], changes[counts]
-        shared = [number for number, name in abi.ENUMS["memory"].items() if name in _EVERYWHERE]
-        device = np.where(np.isin(rows["memory"], shared), -1, rows["device"].astype(np.int64))
+        device = _devices(rows)
         sizes = object_sizes(objects, changes["object"]).astype(np.int64)
         return device, sizes * changes["sign"], changes["index"].astype(np.int64)
 
@@ -99,6 +100,9 @@ class WorkingSet(Tool):
     granularity = option(
         "32B", kind="bytes", help="what is touched counts in pieces of this size", minimum=1
     )
+    untouched = option(
+        "64MiB", kind="bytes", help="live memory that no launch touches, from which it is a finding"
+    )
     touched = Bitmap(by=("launch", "object"), granularity=granularity)
 
     @probe.global_memory
@@ -109,6 +113,8 @@ class WorkingSet(Tool):
         self.footprint = Footprint()
         self.owners = TensorOwners()
         self.launched = Launched(footprint="i8")
+        self.most = _Most()
+        self.unprobed = 0
 
     def on_memory(self, memory: NDArray[Any]) -> None:
         self.footprint.feed(self.context.objects)
@@ -119,6 +125,11 @@ class WorkingSet(Tool):
     def on_launches(self, launches: NDArray[Any]) -> None:
         live = self.footprint.at(launches, self.context.objects)
         self.launched.add(launches, footprint=live)
+        self.unprobed += int(((launches["flags"] & _flag_probed()) == 0).sum())
+        at = int(live.argmax())
+        if live[at] > self.most.bytes:
+            launch = launches[at]
+            self.most = _Most(int(live[at]), int(launch["time"]), int(launch["device"]))
 
     def result(self) -> Result:
         touched = self.touched.rows()
@@ -136,7 +147,41 @@ class WorkingSet(Tool):
         return Result(
             summary=self._summary(launches),
             tables=tables,
+            findings=list(self._findings(touched)),
             figures={"launches": self._figure(launches)},
+        )
+
+    def _findings(self, touched: NDArray[Any]) -> Iterator[Finding]:
+        """Memory that was live when most was, and that no launch ever touched."""
+        from pasta.processors.objects import MEMORY
+
+        if self.unprobed or not self.most.bytes:
+            return  # what touched it may not have been seen
+        rows = self.context.objects.rows
+        used = np.zeros(len(rows), bool)
+        objects = touched["object"][touched["object"] >= 0]
+        used[objects] = True
+        used[self.owners.allocations(objects)] = True
+        time = np.uint64(self.most.time)
+        live = (rows["alloc_time"] <= time) & (rows["free_time"] > time)
+        live &= _counted(rows) & (_devices(rows) == self.most.device) & ~used
+        live &= rows["layer"] == MEMORY  # what reads arrays is not seen
+        ids = np.flatnonzero(live)
+        sizes = object_sizes(self.context.objects, ids)
+        bytes = int(sizes.sum())
+        if not bytes or bytes < self.untouched:
+            return
+        (largest,) = object_names(self.context, ids[sizes.argmax()][None])
+        more = f" and {len(ids) - 1:,} more" if len(ids) > 1 else ""
+        yield Finding(
+            what="memory is live that no launch touches",
+            where=f"{largest}{more}",
+            evidence=f"{formatted(bytes, 'bytes')} of {formatted(self.most.bytes, 'bytes')} that"
+            " were live at the launch with most; copies are not looked at",
+            remedy="free it, or allocate it when it is used",
+            gain=bytes / self.most.bytes,
+            of="live memory",
+            confidence="low",
         )
 
     def _measured(self, touched: NDArray[Any]) -> NDArray[Any]:
@@ -187,6 +232,7 @@ class WorkingSet(Tool):
                 **{each: [row[each] for row in rows] for each in _STATISTICS},
             },
             units=dict.fromkeys(_STATISTICS, "bytes"),
+            levels=_STATISTICS,
             title=f"Bytes per launch, over {len(launches):,} launches",
         )
 
@@ -210,6 +256,9 @@ class WorkingSet(Tool):
             columns,
             units=units,
             labels=_MOST,
+            keys=("kernel",),
+            sums=("launches",),
+            levels=measures,
             title="Working set by kernel: unique bytes that a launch touches",
             shown=self.top,
             hidden=self._hidden() | {"operators", "min", "median"},
@@ -232,6 +281,9 @@ class WorkingSet(Tool):
             },
             units=dict.fromkeys((*_STATISTICS, *measures), "bytes"),
             labels=_MOST,
+            keys=GROUP_KEYS,
+            sums=("launches",),
+            levels=(*_STATISTICS, *measures),
             title="Working set by operator: unique bytes that a launch touches",
             shown=self.top,
             hidden=frozenset({"min", "median", "allocations", "footprint", "file"}),
@@ -253,6 +305,8 @@ class WorkingSet(Tool):
                 "total": "unique bytes, of all launches",
                 "mean": "mean per launch",
             },
+            keys=ALIKE_KEYS,
+            sums=("total", "touches", "tensors"),
             title=f"Unique bytes touched of tensors, {ALIKE}",
             shown=self.top,
             hidden=ALIKE_HIDDEN,
@@ -283,6 +337,8 @@ class WorkingSet(Tool):
                 "share": "of the object",
                 "mean": "mean per such launch",
             },
+            keys=object_keys(self.context),
+            sums=("most", "launches"),
             title="Unique bytes touched, by object",
             shown=self.top,
             hidden=OBJECT_HIDDEN,
@@ -308,6 +364,8 @@ class WorkingSet(Tool):
                 "share": "working set of what is live",
                 "unknown": "accesses to no known object",
             },
+            keys=("kernel",),
+            sums=("working_set", "objects", "unknown"),
             title="Working set by launch",
             shown=0,
         )
@@ -351,6 +409,38 @@ class WorkingSet(Tool):
         if unknown:
             parts.append(f"{unknown:,} accesses to no known object left out")
         return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class _Most:
+    """The launch at which most memory was live."""
+
+    bytes: int = 0
+    time: int = 0
+    device: int = 0
+
+
+def _counted(rows: NDArray[Any]) -> NDArray[Any]:
+    """Objects that are memory of the program."""
+    from pasta import abi
+    from pasta.processors.objects import ARRAY, MEMORY
+
+    internal = (rows["flags"] & abi.FLAG_INTERNAL) != 0
+    return np.asarray(~internal & ((rows["layer"] == MEMORY) | (rows["layer"] == ARRAY)))
+
+
+def _devices(rows: NDArray[Any]) -> NDArray[Any]:
+    """Devices of objects; -1 where all of them may use it."""
+    from pasta import abi
+
+    shared = [number for number, name in abi.ENUMS["memory"].items() if name in _EVERYWHERE]
+    return np.where(np.isin(rows["memory"], shared), -1, rows["device"].astype(np.int64))
+
+
+def _flag_probed() -> int:
+    from pasta import abi
+
+    return abi.FLAG_PROBED
 
 
 def _statistics(values: NDArray[Any]) -> dict[str, int]:

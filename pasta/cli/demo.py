@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     if options.name not in names:
         raise PastaError(f"no demo {options.name!r}", remedy=f"there are {', '.join(names)}")
     program = paths.DEMOS / options.name
-    if options.path:
+    if options.path or options.arguments == ["--path"]:
         print(program)
         return 0
     return os.execv(program, [str(program), *options.arguments])

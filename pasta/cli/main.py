@@ -13,6 +13,7 @@ from pasta.errors import PastaError
 VERBS: dict[str, tuple[str, str]] = {
     "report": ("report", "print the report of a run directory"),
     "replay": ("replay", "run tools on the events of a run directory"),
+    "diff": ("diff", "compare two run directories"),
     "tools": ("tools", "list tools, presets and settings"),
     "doctor": ("doctor", "check this machine and installation"),
     "new-tool": ("new_tool", "write a new tool with its preset and test"),

@@ -17,12 +17,17 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--rows", type=int, metavar="N", help="rows of each table")
 
 
-def print_run(run: RunDirectory, rows: int | None = None) -> None:
-    """Prints the text report, as wide as the terminal."""
+def console_for() -> Console:
+    """Stdout, as wide as the terminal."""
     console = Console(emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH  # of a pipe Rich would take eighty
-    print_report(run, console, rows)
+    return console
+
+
+def print_run(run: RunDirectory, rows: int | None = None) -> None:
+    """Prints the text report."""
+    print_report(run, console_for(), rows)
 
 
 def run(options: argparse.Namespace) -> int:

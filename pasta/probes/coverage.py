@@ -400,6 +400,8 @@ def table(coverages: Iterable[Coverage], names: Mapping[str, str] | None = None)
         units={"instructions": "count", "executed": "count"},
         labels={"instructions": "instructions in the code"},
         title="What probes could see",
+        keys=("kernel", "kind"),
+        sums=("instructions", "executed"),
         shown=min(_SHOWN, sum(missed)),
         hidden=frozenset({"visible", "patched"}),
     )

@@ -62,6 +62,20 @@ def instruction_hidden(columns: Mapping[str, Column]) -> frozenset[str]:
     return frozenset({"pc"} if known else {"pc", "line"})
 
 
+def instruction_keys(columns: Mapping[str, Column]) -> tuple[str, str]:
+    """Which of `instruction_columns` runs are compared by: lines, where some are known."""
+    return ("kernel", "line" if "line" not in instruction_hidden(columns) else "offset")
+
+
+def instruction_place(row: Mapping[str, Any]) -> str:
+    """Where the instruction of a row of a table is: `gemm at gemm.cu:12 (+0x20)`."""
+    kernel = row["kernel"] or "unknown kernel"
+    if row["offset"] is None:
+        return f"{kernel} at pc {row['pc']:#x}"
+    line = f"{row['line']} (+{row['offset']:#x})" if row["line"] else f"{row['offset']:#x}"
+    return f"{kernel} at {line}"
+
+
 def instruction_columns(context: Context, pcs: NDArray[Any]) -> dict[str, Column]:
     """Columns `kernel`, `line` of the source, `offset` in the kernel and `pc`, for addresses, and
     in a run with operators of a framework `operators`, which launch the kernel.

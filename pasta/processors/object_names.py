@@ -29,6 +29,13 @@ OBJECT_HIDDEN = frozenset(
 )
 
 
+def object_keys(context: Context) -> list[str]:
+    """Those of `object_columns` that say what an object is in any run: not where it lies."""
+    told = ("name", "category", "shape", "dtype", "operator", "module", "line")
+    of_tensors = [f"object_{name}" for name in told] if has_tensors(context) else []
+    return ["memory", "object_bytes", *of_tensors]
+
+
 def object_sizes(objects: ObjectTable, ids: NDArray[Any]) -> NDArray[Any]:
     """Bytes (uint64) of objects by id; 0 for -1 and for an object of unknown size."""
     if not len(objects.rows):
@@ -210,6 +217,8 @@ def _makers(context: Context) -> NDArray[Any]:
 ALIKE = "alike in category, shape, type and operator"
 #: Its columns that a text report leaves out.
 ALIKE_HIDDEN = frozenset({"dtype", "file"})
+#: Its columns by which runs are compared.
+ALIKE_KEYS = ("category", "shape", "dtype", "operator", "module", "line")
 
 
 class TensorOwners:

@@ -27,6 +27,10 @@ def of_probes(context: Context) -> Launches | None:
     return context._probes.launches
 
 
+#: Columns of `OperatorGroups` by which runs are compared.
+GROUP_KEYS = ("operator", "backward", "module", "line")
+
+
 class OperatorGroups:
     """Nodes of operators by what tables tell apart: name, pass, module and Python line."""
 

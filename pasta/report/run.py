@@ -1,4 +1,4 @@
-"""A run as Python and notebooks see it: results of tools as tables."""
+"""Runs as Python and notebooks see them: results of tools as tables, alone and compared."""
 
 from __future__ import annotations
 
@@ -18,10 +18,50 @@ if TYPE_CHECKING:
     import polars
     import pyarrow as pa
 
+    from pasta.run.diff import Comparison
     from pasta.tool import Finding
 
 
-class Run:
+class Tables:
+    """Tables by the name of their tool, and by their own; without one a tool's main table."""
+
+    def tables(self) -> dict[str, list[str]]:
+        """Names of the tables of each tool, its main one first."""
+        raise NotImplementedError
+
+    def arrow(self, tool: str, name: str | None = None) -> pa.Table:
+        """A table as pyarrow's. Units and labels are in the metadata of the fields.
+
+        Raises RunError for a tool or table that there is not.
+        """
+        raise NotImplementedError
+
+    def table(self, tool: str, name: str | None = None) -> pandas.DataFrame:
+        """A table as a pandas DataFrame. Raises as `arrow`, and MissingDependency."""
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            raise _not_installed("pandas", "arrow") from None
+        return self.arrow(tool, name).to_pandas()
+
+    def polars(self, tool: str, name: str | None = None) -> polars.DataFrame:
+        """A table as a Polars DataFrame. Raises as `arrow`, and MissingDependency."""
+        try:
+            import polars
+        except ImportError:
+            raise _not_installed("polars", "arrow") from None
+        found: polars.DataFrame = polars.from_arrow(self.arrow(tool, name))
+        return found
+
+    def __getitem__(self, key: str | tuple[str, str]) -> pandas.DataFrame:
+        """`run["tensors"]`, `run["tensors", "peak"]`: as `table`."""
+        return self.table(key) if isinstance(key, str) else self.table(*key)
+
+    def __contains__(self, tool: object) -> bool:
+        return tool in self.tables()
+
+
+class Run(Tables):
     """A run directory, read: what `pasta.load` and `pasta.profile` give.
 
     Tables are named by their tool, and by their own name where a tool has several; without one
@@ -57,7 +97,6 @@ class Run:
         return {tool: f"{why['reason']} (in {why['where']})" for tool, why in failures.items()}
 
     def tables(self) -> dict[str, list[str]]:
-        """Names of the tables of each tool, its main one first."""
         from pasta.run.results import stored_tables
 
         return stored_tables(self._directory().results)
@@ -70,10 +109,6 @@ class Run:
         return read_summary(self._directory().results, tool)
 
     def arrow(self, tool: str, name: str | None = None) -> pa.Table:
-        """A table as pyarrow's. Units and labels are in the metadata of the fields.
-
-        Raises RunError for a tool or table that there is not.
-        """
         from pasta.run.results import read_table
 
         return read_table(self._directory().results, tool, self._name(tool, name))
@@ -140,6 +175,12 @@ class Run:
         replay.write(run.path)
         return run
 
+    def diff(self, after: Run) -> Diff:
+        """What changed from this run to `after`. Raises RunError."""
+        from pasta.run.diff import Comparison
+
+        return Diff(Comparison(self._directory(), after._directory()))
+
     def _names(self, tool: str) -> list[str]:
         tables = self.tables()
         if tool not in tables:
@@ -161,30 +202,6 @@ class Run:
             raise RunError(f"{self.path}: {tool} has no table {name!r}", remedy=known)
         return name
 
-    def table(self, tool: str, name: str | None = None) -> pandas.DataFrame:
-        """A table as a pandas DataFrame. Raises as `arrow`, and MissingDependency."""
-        try:
-            import pandas  # noqa: F401
-        except ImportError:
-            raise _not_installed("pandas", "arrow") from None
-        return self.arrow(tool, name).to_pandas()
-
-    def polars(self, tool: str, name: str | None = None) -> polars.DataFrame:
-        """A table as a Polars DataFrame. Raises as `arrow`, and MissingDependency."""
-        try:
-            import polars
-        except ImportError:
-            raise _not_installed("polars", "arrow") from None
-        found: polars.DataFrame = polars.from_arrow(self.arrow(tool, name))
-        return found
-
-    def __getitem__(self, key: str | tuple[str, str]) -> pandas.DataFrame:
-        """`run["tensors"]`, `run["tensors", "peak"]`: as `table`."""
-        return self.table(key) if isinstance(key, str) else self.table(*key)
-
-    def __contains__(self, tool: object) -> bool:
-        return tool in self.tables()
-
     def __str__(self) -> str:
         """The text report; of a block that has not ended, that it has not."""
         if self._pending:
@@ -202,6 +219,39 @@ class Run:
         from pasta.report.html import render_html
 
         return render_html(self._directory())
+
+
+class Diff(Tables):
+    """Two runs compared: what `Run.diff` gives. Printed it is the text of `pasta diff`.
+
+    A table has its key columns, `run`, which says whether a row is in "both", "before" or "after",
+    and for each column COLUMN_before, _after, _difference and _ratio.
+    """
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+
+    @property
+    def notes(self) -> list[str]:
+        """What cannot be compared, a line for each."""
+        return self._comparison.notes
+
+    def tables(self) -> dict[str, list[str]]:
+        return self._comparison.tables
+
+    def arrow(self, tool: str, name: str | None = None) -> pa.Table:
+        from pasta.run.diff import require
+
+        return self._comparison.table(tool, require(self._comparison, tool, name)).to_arrow()
+
+    def __str__(self) -> str:
+        from pasta.report.diff import text_of
+
+        return text_of(self._comparison)
+
+    def __repr__(self) -> str:
+        comparison = self._comparison
+        return f"<Diff {comparison.before.path} {comparison.after.path}>"
 
 
 def _not_installed(package: str, instead: str) -> MissingDependency:

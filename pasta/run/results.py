@@ -18,6 +18,8 @@ from pasta.table import Figure, Table
 from pasta.tool import Finding, Result
 
 _LAYOUT = b"pasta.layout"
+#: What a table says of comparisons.
+_COMPARED = ("keys", "sums", "levels")
 
 
 def write_result(directory: Path, name: str, result: Result) -> None:
@@ -67,7 +69,7 @@ def read_results(directory: Path) -> Iterator[StoredResult]:
             document = json.loads(path.read_text(encoding="utf-8"))
             tables = {
                 # not read_table, which imports the whole dataset module for one file
-                name: _from_arrow(pq.ParquetFile(path.parent / f"{name}.parquet").read())
+                name: as_table(pq.ParquetFile(path.parent / f"{name}.parquet").read())
                 for name in document["tables"]
             }
             files = [path.parent / name for name in document["files"]]
@@ -113,14 +115,29 @@ def read_table(directory: Path, tool: str, name: str) -> pa.Table:
         raise RunError(f"{path}: cannot be read ({error})") from None
 
 
+def read_schema(directory: Path, tool: str, name: str) -> pa.Schema:
+    """The schema of a stored table. Raises RunError."""
+    path = directory / tool / f"{name}.parquet"
+    try:
+        return pq.ParquetFile(path).schema_arrow
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+
+
 def _to_arrow(table: Table) -> pa.Table:
     stored = table.to_arrow()
-    layout = {"shown": table.shown, "hidden": sorted(table.hidden)}
+    compared = {name: getattr(table, name) for name in _COMPARED}
+    layout = {
+        "shown": table.shown,
+        "hidden": sorted(table.hidden),
+        **{name: list(names) for name, names in compared.items() if names is not None},
+    }
     metadata = {**(stored.schema.metadata or {}), _LAYOUT: json.dumps(layout).encode()}
     return stored.replace_schema_metadata(metadata)
 
 
-def _from_arrow(stored: pa.Table) -> Table:
+def as_table(stored: pa.Table) -> Table:
+    """A stored table with its units, labels and layout."""
     metadata = stored.schema.metadata or {}
     layout = json.loads(metadata.get(_LAYOUT, b"{}"))
     units, labels = {}, {}
@@ -137,6 +154,7 @@ def _from_arrow(stored: pa.Table) -> Table:
         title=metadata.get(b"title", b"").decode(),
         shown=layout.get("shown", 10),
         hidden=frozenset(layout.get("hidden", ())),
+        **{name: layout.get(name) for name in _COMPARED},
     )
 
 

@@ -601,3 +601,81 @@ def test_nothing_is_left_behind(launched: Events, tmp_path: Any) -> None:
     assert len(list(tmp_path.iterdir())) == 1
     assert len(taken(result)) == 1
     assert not list(tmp_path.iterdir())
+
+
+# ---- findings -------------------------------------------------------------------------------
+
+
+def findings(tool: str, events: Events, **options: object) -> list[tuple[str, float | None]]:
+    found = run_tool(TOOL[tool], events, options=options).findings
+    return [(each.where, each.gain) for each in found]
+
+
+def test_wasted_sectors_are_a_finding() -> None:
+    events = Events()
+    events.alloc(A, 1 << 20)
+    events.launch("kernel", entry_pc=0x4000)
+    events.access("global", [A + 4 * i for i in range(32)], pc=0x4010)  # 4 sectors
+    events.access("global", [A + 128 * i for i in range(32)], pc=0x4020)  # 32, not 4
+    wasted = 28 * 32
+    found = findings("coalescing", events, wasted=wasted)
+    assert found == [("kernel at 0x20", 28 / 36)]
+    assert not findings("coalescing", events, wasted=wasted + 1)
+    assert not findings("coalescing", events, wasted=wasted, wasted_share=0.78)
+
+
+def test_bank_conflicts_are_a_finding() -> None:
+    events = Events()
+    events.launch("kernel", entry_pc=0x4000)
+    events.access("shared", [4 * i for i in range(32)], pc=0x4010)
+    events.access("shared", [32 * i for i in range(32)], pc=0x4030)  # 8 wavefronts, not 1
+    assert findings("bank_conflicts", events, conflicts=7) == [("kernel at 0x30", 7 / 9)]
+    assert not findings("bank_conflicts", events, conflicts=8)
+    assert not findings("bank_conflicts", events, conflicts=7, conflict_share=0.78)
+
+
+def test_idle_lanes_and_unequal_blocks_are_findings() -> None:
+    events = Events()
+    events.alloc(A, 4096)
+    events.launch("kernel", grid=(4, 1, 1), entry_pc=0x4000)
+    for block, lanes in enumerate((2, 2, 2, 26)):
+        events.access("global", [A + 4 * i for i in range(lanes)], pc=0x4010, block=block)
+    unequal = ("kernel, launch 0", 1 - 8 / 26)
+    assert findings("divergence", events, unequal=32) == [unequal]
+    assert not findings("divergence", events, unequal=33)
+    assert not findings("divergence", events, unequal=32, imbalance=3.3)  # it is 3.25
+    idle = ("kernel at 0x10", 96 / 128)
+    assert findings("divergence", events, idle=96) == [idle]
+    assert not findings("divergence", events, idle=97)
+    assert not findings("divergence", events, idle=96, idle_share=0.76)
+
+
+def test_small_objects_that_are_hot_are_a_finding() -> None:
+    events = Events()
+    events.alloc(A, 64)
+    events.alloc(B, 1 << 20)
+    events.launch("kernel")
+    for _ in range(3):
+        events.access("global", [A + 4 * i for i in range(16)])
+    events.access("global", [B + 4 * i for i in range(32)])
+    ((where, gain),) = findings("hotness", events, hot_accesses=80)
+    assert (where, gain) == ("device 64 B at 0x100000", 0.6)
+    assert not findings("hotness", events, hot_accesses=81)
+    assert not findings("hotness", events, hot_accesses=80, hot_bytes=63)
+    assert not findings("hotness", events, hot_accesses=80, hot=0.61)
+
+
+def test_memory_that_no_launch_touches_is_a_finding() -> None:
+    events = Events()
+    events.alloc(A, 1000)
+    events.alloc(B, 3000)
+    events.alloc(C, 500, "pinned")  # of no device
+    events.launch("kernel")
+    events.access("global", [A])
+    events.free(B)
+    events.launch("kernel")
+    ((where, gain),) = findings("working_set", events, untouched=3000)
+    assert (where, gain) == ("device 2.93 KiB at 0x200000", 3000 / 4500)
+    assert not findings("working_set", events, untouched=3001)
+    events.launch("kernel", flags=0)  # it may have touched it
+    assert not findings("working_set", events, untouched=3000)

@@ -119,3 +119,43 @@ def test_a_training_run() -> None:
     assert (up["copies"], up["bytes"]) == (STEPS, 4096 * STEPS)
     assert (down["destination_memory"], down["bytes"]) == ("pageable", (1 << STEPS) - 1)
     assert np.sum(result.figures["sizes"].series["device_to_host"]) == STEPS
+
+
+# ---- findings -------------------------------------------------------------------------------
+
+
+def test_transfers_made_again_are_a_finding(events: Events) -> None:
+    for _ in range(3):
+        events.copy("host_to_device", PINNED, DEVICE, 1000)
+        events.copy("host_to_device", PINNED, DEVICE, 100)
+    events.copy("host_to_device", PINNED + 8, DEVICE, 100)
+    events.copy("device_to_host", DEVICE, PINNED, 600)
+    (found,) = run_tool(Copies, events, options={"repeated": "2200B"}).findings
+    assert found.gain == pytest.approx(2200 / 4000)
+    assert found.where == "host_to_device: 1,000 B from 0x20000000 to 0x10000000, 3 times"
+    assert found.confidence == "low"  # whether the bytes were the same is not looked at
+    assert not run_tool(Copies, events, options={"repeated": "2201B"}).findings
+
+
+def test_pageable_memory_is_a_finding(events: Events) -> None:
+    events.copy("host_to_device", HOST, DEVICE, 300, flags=2)
+    events.copy("host_to_device", HOST, DEVICE, 200)
+    events.copy("host_to_device", PINNED, DEVICE, 500)
+    events.copy("device_to_device", DEVICE, DEVICE, 1000)
+    (found,) = run_tool(Copies, events, options={"pageable": 500}).findings
+    assert found.gain == 500 / (2000 + 500)  # each of them is moved twice
+    assert "2 copies of 500 B are staged" in found.evidence
+    assert "1 asynchronous ones wait" in found.evidence
+    assert not run_tool(Copies, events, options={"pageable": 501}).findings
+
+
+def test_many_small_copies_are_a_finding(events: Events) -> None:
+    for number in range(6):
+        events.copy("host_to_device", PINNED + 8 * number, DEVICE, 8)
+    events.copy("host_to_device", PINNED, DEVICE, 16 << 10)
+    events.copy("device_to_host", DEVICE, PINNED, 8)
+    (found,) = run_tool(Copies, events, options={"small_copies": 6}).findings
+    assert (found.where, found.gain) == ("host_to_device, below 16.00 KiB", 5 / 8)
+    assert found.evidence == "6 of 8 copies move 8 B each, 48 B in all"
+    assert not run_tool(Copies, events, options={"small_copies": 7}).findings
+    assert not run_tool(Copies, events).findings

@@ -148,3 +148,44 @@ def test_a_stream_of_random_launches_against_a_count() -> None:
         assert row["last_launch"] == np.flatnonzero(mine)[-1]
         assert row["grids"] == len(set(grids[mine].tolist()))
     assert tool.result().tables["timeline"].columns["launches"].sum() == len(names)
+
+
+# ---- findings -------------------------------------------------------------------------------
+
+
+def timed(*durations: tuple[str, int], **fields: Any) -> Events:
+    """Launches 1 us apart whose kernels take so long, ns."""
+    events = Events(start_time=0, step=0)
+    for number, (name, duration) in enumerate(durations):
+        ordinal = events.launch(name, time=1000 * number, **fields)
+        events.complete(ordinal, 1000 * number, 1000 * number + duration, time=1000 * number)
+    return events
+
+
+def test_a_kernel_that_dominates_is_a_finding() -> None:
+    events = timed(("gemm", 30_000_000), ("gemm", 30_000_000), ("scale", 20_000_000))
+    (found,) = run_tool(KernelFreq, events).findings
+    assert (found.where, found.gain, found.of) == ("gemm", 0.75, "device time")
+    assert found.evidence == "75.0 % of 80.00 ms, in 2 launches of 30.00 ms on average"
+    assert not run_tool(KernelFreq, events, options={"dominant": 0.76}).findings
+    assert not run_tool(KernelFreq, events, options={"least_time": "81ms"}).findings
+
+
+def test_kernels_shorter_than_their_launch_are_a_finding() -> None:
+    durations = [("tiny", 2000), ("small", 4000), ("tiny", 2000), ("long", 5000)]
+    options = {"tiny_launches": 3}
+    (found,) = run_tool(
+        KernelFreq, timed(*durations * 100), options={"tiny_launches": 300}
+    ).findings
+    assert (found.where, found.of) == ("tiny, small", "the time from first to last launch")
+    # 300 launches of 5 us, of which the device needs 200 of 2 and 100 of 4, in 399 us
+    assert found.gain == 1.0
+    assert "300 launches of 2 kernels take 2.67 us on the device each" in found.evidence
+    slow = timed(*durations)
+    slow.launch("long", time=1_000_000)
+    (found,) = run_tool(KernelFreq, slow, options=options).findings
+    assert found.gain == pytest.approx((3 * 5000 - 8000) / 1_000_000)
+    assert not run_tool(KernelFreq, slow, options={**options, "launch_cost": "2us"}).findings
+    assert not run_tool(KernelFreq, slow, options={"tiny_launches": 4}).findings
+    graph = timed(*durations, flags=abi.FLAG_GRAPH)  # one launch for all of them
+    assert not run_tool(KernelFreq, graph, options=options).findings

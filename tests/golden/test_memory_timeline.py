@@ -140,3 +140,37 @@ def test_a_thinned_timeline_keeps_maxima_and_last_levels() -> None:
         assert highest == max([previous, *expected])
         previous = expected[-1] if expected else previous
         assert last == previous
+
+
+# ---- findings -------------------------------------------------------------------------------
+
+
+def test_memory_that_is_never_freed_is_a_finding() -> None:
+    events = Events(start_time=0, step=1000)
+    for number in range(4):
+        events.alloc(0x1000 * number, 300)
+        events.alloc(0x10_0000, 800)
+        events.free(0x10_0000)
+    events.alloc(0x20_0000, 200, "pinned")
+    (found,) = run_tool(MemoryTimeline, events, options={"leaked": 1200}).findings
+    assert found.where == "device 0, device memory: 4 allocations of 300 B, one at 0x0"
+    assert (found.gain, found.of) == (1200 / 2000, "the peak of device memory")
+    assert found.confidence == "medium"
+    assert "4 allocations of 1.17 KiB were live at the end, 4 had been freed" in found.evidence
+    assert "came from 1.00 us to 10.00 us" in found.evidence
+    *_, pinned = run_tool(MemoryTimeline, events, options={"leaked": 200}).findings
+    assert (pinned.gain, pinned.confidence) == (1.0, "low")
+    assert not run_tool(MemoryTimeline, events, options={"leaked": 1201}).findings
+
+
+def test_reserved_memory_that_is_never_used_is_a_finding() -> None:
+    events = Events()
+    events.alloc(0x1000, 2000)  # the caching allocator's own: no leak
+    events.tensor_alloc(0x1000, 300, allocated=300, reserved=1000)
+    events.tensor_alloc(0x1200, 600, allocated=900, reserved=2000)
+    options = {"gap": 1100, "leaked": 1}
+    (found,) = run_tool(MemoryTimeline, events, options=options).findings
+    assert (found.gain, found.of) == (0.55, "reserved memory")
+    assert found.where == "device 0, caching allocator"
+    assert not run_tool(MemoryTimeline, events, options={**options, "gap": 1101}).findings
+    assert not run_tool(MemoryTimeline, events, options={**options, "gap_share": 0.56}).findings

@@ -268,3 +268,59 @@ def test_what_graphs_launch_is_of_the_operators_that_captured_it(splits: Any, th
     # also where launches before it are not among those asked about
     run_tool(Seen, events, filter=Filter(launch_skip=2))
     assert [seen[number] for number in range(2, len(expected))] == expected[2:]
+
+
+# ---- findings -------------------------------------------------------------------------------
+
+
+def waiting(*, flags: int = abi.FLAG_ASYNC) -> Events:
+    """10 ms in aten::item, 6 of them waiting, and 10 ms in aten::mm, 1 of them in its kernel."""
+    events = Events(start_time=0, step=0)
+    events.frames(3, ("/my/train.py", "step", 12))
+    events.frames(4, ("/my/train.py", "step", 13))
+    now = 1_000_000
+    for _ in range(10):
+        events.operator("aten::item", stack=3, time=now)
+        events.copy("device_to_host", 0x1000, 0x9000, 4, time=now, flags=flags)
+        events.add("sync", what=1, duration=600_000, time=now + 900_000)
+        events.operator_end(time=now + 1_000_000)
+        events.operator("aten::mm", stack=4, time=now + 1_000_000)
+        ordinal = events.launch("gemm", time=now + 1_000_000)
+        events.complete(ordinal, now, now + 100_000, time=now + 1_000_000)
+        events.operator_end(time=now + 2_000_000)
+        now += 2_000_000
+    return events
+
+
+def test_waits_for_devices_are_counted_and_a_finding() -> None:
+    events = waiting()
+    result = run_tool(Operators, events)
+    item = row(result, "operators", operator="aten::item")
+    assert (item["waits"], item["wait_time"], item["synchronous_copies"]) == (10, 6_000_000, 0)
+    (found,) = (each for each in result.findings if "waits" in each.what)
+    assert found.where == "aten::item (forward) at train.py:12 step"
+    assert (found.gain, found.of) == (0.3, "host time in operators")
+    for options in ({"waits": 11}, {"wait_share": 0.31}, {"least_time": "21ms"}):
+        found_less = run_tool(Operators, events, options=options).findings
+        assert not [each for each in found_less if "waits" in each.what]
+
+
+def test_synchronous_copies_wait_at_most_as_long_as_their_operator_takes() -> None:
+    (found, *_) = run_tool(Operators, waiting(flags=0)).findings[::-1]
+    assert (found.what, found.gain) == ("an operator waits for the device", 0.5)
+    assert found.confidence == "low"
+    assert "10 synchronous copies in 10.00 ms of its own" in found.evidence
+
+
+def test_the_operator_that_the_host_is_busy_with_is_a_finding() -> None:
+    events = waiting()
+    (found,) = (each for each in run_tool(Operators, events).findings if "host" in each.what)
+    assert found.where == "aten::mm (forward) at train.py:13 step"
+    assert found.gain == 0.45  # 10 ms of 20, without 1 ms of its kernels
+    assert found.confidence == "medium"
+    assert "10.00 ms in 10 calls, of 20.00 ms in all operators" in found.evidence
+    less = run_tool(Operators, events, options={"host_share": 0.46}).findings
+    assert [each.what for each in less] == ["an operator waits for the device"]
+    # where the device takes longer than the host, the host is not what is waited for
+    events.complete(0, 0, 30_000_000)
+    assert not [e for e in run_tool(Operators, events).findings if "host" in e.what]

@@ -173,3 +173,22 @@ def test_memory_of_the_host_and_of_devices_is_apart() -> None:
 
 def test_nothing_was_seen() -> None:
     assert run_tool(Tensors, Events()).summary.startswith("no tensor of a framework was seen")
+
+
+# ---- findings -------------------------------------------------------------------------------
+
+
+def test_what_holds_the_peak_is_a_finding() -> None:
+    events = training_step()
+    options = {"least_peak": 12_800, "dominant": 0.32, "state_share": 0.33}
+    (parameter, gradient) = run_tool(Tensors, events, options=options).findings[::-1]
+    share = 4096 / 12_800
+    assert (parameter.gain, parameter.of) == (share, "peak memory")
+    assert parameter.where == "device 0, most by aten::empty at train.py:5 <module>"
+    assert gradient.where == "device 0, most by MmBackward0 Net.fc (Linear)"
+    assert "4.00 KiB of 12.50 KiB in 1 tensors" in gradient.evidence
+    (state,) = run_tool(
+        Tensors, events, options={**options, "dominant": 0.33, "state_share": 0.32}
+    ).findings
+    assert (state.what, state.gain) == ("optimizer state tensors hold much of the peak", share)
+    assert not run_tool(Tensors, events, options={**options, "least_peak": 12_801}).findings

@@ -23,9 +23,16 @@ from streams import training_run
 TOOLS = ["kernel_freq", "copies", "memory_timeline", "event_trace", "operators", "tensors"]
 OPTIONS: dict[str, dict[str, object]] = {
     "event_trace": {"compress": False},
-    "memory_timeline": {"points": 16, "keep": 2},
-    "kernel_freq": {"configurations": 20},
-    "copies": {"transfers": 5},
+    "memory_timeline": {"points": 16, "keep": 2, "leaked": 1, "gap": 1},
+    "kernel_freq": {
+        "configurations": 20,
+        "dominant": 0.1,
+        "least_time": 1,
+        "tiny_launches": 1,
+    },
+    "copies": {"transfers": 5, "repeated": 1, "pageable": 1, "small_copies": 1},
+    "operators": {"least_time": 1, "host_share": 0.01, "waits": 1, "wait_share": 0.0},
+    "tensors": {"least_peak": 1, "dominant": 0.1},
 }
 FILTERS = [Filter(), Filter(kernel="vadd|triton", launch_skip=2), Filter(range="step [0-5]|data")]
 EVENTS = training_run()
@@ -36,6 +43,7 @@ def told(results: dict[str, Result]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, result in results.items():
         out[name] = result.summary
+        out[f"{name}/findings"] = list(result.findings)
         for title, table in result.tables.items():
             out[f"{name}/{title}"] = table.to_arrow().to_pydict()
         for title, figure in result.figures.items():
@@ -66,6 +74,11 @@ def run(events: Events, filter: Filter, splits: list[int], moves: list[int]) -> 
 
 
 WHOLE = [run(EVENTS, filter, [], []) for filter in FILTERS]
+
+
+def test_there_are_findings_to_compare() -> None:
+    found = {name for name, each in WHOLE[0].items() if name.endswith("/findings") and each}
+    assert found == {f"{name}/findings" for name in TOOLS if name != "event_trace"}
 
 
 @pytest.mark.parametrize("which", range(len(FILTERS)))

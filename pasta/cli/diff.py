@@ -1,0 +1,137 @@
+"""`pasta diff BEFORE AFTER`: what changed between two runs, and whether it may."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pasta.errors import ConfigError, RunError
+from pasta.run.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from pasta.run.diff import Comparison
+    from pasta.run.thresholds import Exceeded
+
+_SCHEMA = 1
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    # fmt: off
+    add = parser.add_argument
+    add("before", type=Path, metavar="BEFORE", help="a run directory")
+    add("after", type=Path, metavar="AFTER", help="the run directory that is compared with it")
+    add("-t", "--tool", action="append", default=[], metavar="TOOL[.TABLE]",
+        help="only this tool or table (repeatable; default: tables that reports show)")
+    add("--column", action="append", default=[], metavar="COLUMN",
+        help="only this column (repeatable)")
+    add("-n", "--rows", type=_rows, default=None, metavar="N", help="rows of each table")
+    add("--json", metavar="FILE|-", help="write everything as JSON too; -: to stdout, instead")
+    add("--fail-on", action="append", default=[], metavar="THRESHOLD",
+        help="exit with 1 beyond it: 'bytes>+5%%', 'kernel_freq.launches[gemm]>+0' (repeatable)")
+    # fmt: on
+
+
+def _rows(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, 1 or more")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    from pasta.run.diff import Comparison
+    from pasta.run.thresholds import Threshold
+
+    thresholds = [Threshold.parse(each) for each in options.fail_on]
+    before, after = (RunDirectory.open(path) for path in (options.before, options.after))
+    comparison = Comparison(before, after)
+    chosen = _chosen(comparison, options.tool, options.column)
+    notes: list[str] = []
+    exceeded = [each for one in thresholds for each in one.check(comparison, notes)]
+    if options.json:
+        _write(options.json, _document(comparison, chosen, options.column, exceeded, notes))
+    if options.json != "-":
+        _print(comparison, chosen, options, notes)
+    sys.stdout.flush()
+    for each in exceeded:
+        sys.stderr.write(f"pasta: {each}\n")
+    return 1 if exceeded else 0
+
+
+def _chosen(comparison: Comparison, tools: list[str], columns: list[str]) -> list[tuple[str, str]]:
+    """Tables that are compared. Raises RunError and ConfigError for unknown ones."""
+    from pasta.report.diff import default_tables
+    from pasta.run.diff import require
+
+    if not comparison.tables:
+        raise RunError(
+            f"{comparison.before.path} and {comparison.after.path} have no tool in common",
+            remedy="pasta replay RUN -t TOOL runs one on recorded events",
+        )
+    chosen = []
+    for each in tools:
+        tool, _, name = each.partition(".")
+        require(comparison, tool, name or None)
+        chosen += [(tool, name)] if name else [(tool, name) for name in comparison.tables[tool]]
+    chosen = list(dict.fromkeys(chosen)) if tools else default_tables(comparison)
+    for column in columns:
+        if not any(column in comparison.compared(*each) for each in chosen):
+            known = dict.fromkeys(name for each in chosen for name in comparison.compared(*each))
+            raise ConfigError(
+                f"--column {column}: nothing of that name is compared",
+                remedy=f"there are {', '.join(known)}",
+            )
+    return chosen
+
+
+def _document(
+    comparison: Comparison,
+    chosen: list[tuple[str, str]],
+    columns: list[str],
+    exceeded: list[Exceeded],
+    notes: list[str],
+) -> dict[str, Any]:
+    tables = [comparison.table(*each).document(columns) for each in chosen]
+    return {
+        "schema": _SCHEMA,
+        "before": str(comparison.before.path),
+        "after": str(comparison.after.path),
+        "tables": tables,
+        "notes": [*comparison.notes, *notes],
+        "exceeded": [
+            {"threshold": str(each.threshold), "place": each.place, "row": each.row,
+             **each.change.document()}
+            for each in exceeded
+        ],
+    }  # fmt: skip
+
+
+def _write(target: str, document: dict[str, Any]) -> None:
+    text = json.dumps(document, indent=1) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(target).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{target}: cannot be written ({error.strerror})", remedy="name another file"
+        ) from None
+
+
+def _print(
+    comparison: Comparison,
+    chosen: list[tuple[str, str]],
+    options: argparse.Namespace,
+    notes: list[str],
+) -> None:
+    from pasta.cli.report import console_for
+    from pasta.report.diff import ROWS, note, render
+
+    console = console_for()
+    for part in render(comparison, chosen, options.column, options.rows or ROWS):
+        console.print(part)
+    for each in notes:
+        console.print(note(each))

@@ -1,0 +1,128 @@
+"""Two runs compared, as text and for Python."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from pasta.report.text import WIDTH
+from pasta.run.diff import ColumnDiff, Comparison, TableDiff
+from pasta.table import Table, formatted, plain, shares
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+#: Rows of each table.
+ROWS = 10
+_KEY = 200  # characters of the keys of a row
+_IN_UNIT = ("before", "after", "difference")
+
+
+def render(
+    comparison: Comparison,
+    chosen: Collection[tuple[str, str]],
+    columns: Collection[str] = (),
+    rows: int = ROWS,
+) -> Iterator[RenderableType]:
+    """The columns that changed of the `chosen` tables, the most changed of each table first, with
+    `rows` rows each; `columns`: only these."""
+    yield Text(f"before: {plain(str(comparison.before.path))}")
+    yield Text(f"after:  {plain(str(comparison.after.path))}")
+    notes = list(comparison.notes)
+    for tool, name in chosen:
+        table = comparison.table(tool, name)
+        asked = _asked(table, columns)
+        changed = sorted((each for each in asked if each.weight), key=lambda each: -each.weight)
+        for column in changed:
+            yield Text()
+            yield Text(_heading(table, column), style="bold")
+            if table.keys:
+                yield _rows(table, column).to_rich(rows)
+        same = [_with_total(each) for each in asked if not each.weight]
+        if same:
+            yield Text()
+            yield Text(f"{tool}.{name}: unchanged: {', '.join(same)}")
+        notes += table.notes if asked else []
+    if notes:
+        yield Text()
+    for each in notes:
+        yield note(each)
+
+
+def _asked(table: TableDiff, columns: Collection[str]) -> list[ColumnDiff]:
+    """The columns asked for, else those that add up, else all of them."""
+    every = list(table.columns.values())
+    if columns:
+        return [each for each in every if each.name in columns]
+    return [each for each in every if each.total is not None] or every
+
+
+def note(text: str) -> Text:
+    """A line that says what is not compared."""
+    return Text(f"note: {plain(text)}", style="yellow")
+
+
+def _heading(table: TableDiff, column: ColumnDiff) -> str:
+    text = f"{table.tool}.{table.name}.{column.name}"
+    total = column.total
+    if total is None or total.before is None or total.after is None:
+        return text
+    before, after = (formatted(each, column.unit) for each in (total.before, total.after))
+    relative = "" if total.ratio is None else f" ({total.ratio - 1:+.1%})"
+    return f"{text}: {before} → {after}{relative}"
+
+
+def _with_total(column: ColumnDiff) -> str:
+    if column.total is None or column.total.after is None:
+        return column.name
+    return f"{column.name} ({formatted(column.total.after, column.unit)})"
+
+
+def _rows(table: TableDiff, column: ColumnDiff) -> Table:
+    """Rows that changed, the largest difference first; those that are not comparable come last."""
+    changes = column.changes
+    some = [at for at, each in enumerate(changes) if each.before != each.after]
+    some.sort(key=lambda at: -abs(changes[at].difference or 0))
+    numbers: dict[str, Any] = {
+        "before": [changes[at].before for at in some],
+        "after": [changes[at].after for at in some],
+        "difference": [changes[at].difference for at in some],
+        "ratio": [changes[at].ratio for at in some],
+    }
+    if column.total is not None:
+        differences = [changes[at].difference or 0 for at in some]
+        numbers["share"] = shares(differences, column.whole)
+    unit = {} if column.unit is None else dict.fromkeys(_IN_UNIT, column.unit)
+    share: dict[str, Any] = {"share": "share"} if "share" in numbers else {}
+    return Table(
+        {"row": [plain(table.label(at), _KEY) for at in some], **numbers},
+        units={**unit, **share, "ratio": "count"},
+        labels={
+            "row": ", ".join(name.replace("_", " ") for name in table.keys),
+            **dict.fromkeys(share, "of the total"),
+        },
+        title="" if column.label in column.name.replace("_", " ") else column.label,
+    )
+
+
+def default_tables(comparison: Comparison) -> list[tuple[str, str]]:
+    """Tables that reports show, and that have something to compare."""
+    return [
+        (tool, name)
+        for tool, names in comparison.tables.items()
+        for name in names
+        if comparison.shown(tool, name) and comparison.compared(tool, name)
+    ]
+
+
+def text_of(comparison: Comparison) -> str:
+    """The comparison as plain text of a fixed width."""
+    text = io.StringIO()
+    console = Console(file=text, width=WIDTH, color_system=None, emoji=False)
+    for part in render(comparison, default_tables(comparison)):
+        console.print(part)
+    return text.getvalue()

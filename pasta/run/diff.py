@@ -1,0 +1,421 @@
+"""Two runs of a program compared: the tables that both have, row by row and column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pasta.errors import RunError
+from pasta.run.results import as_table, read_schema, read_table, stored_tables
+from pasta.table import formatted
+
+if TYPE_CHECKING:
+    from pasta.run.directory import RunDirectory
+    from pasta.table import Table, Unit
+
+#: A row is in both runs, or in one only.
+Side = Literal["both", "before", "after"]
+_TEXT = 120  # characters of a command in a note
+
+
+@dataclass(frozen=True)
+class Change:
+    """A number in two runs; None is absent. What a run does not have counts as 0 for sums."""
+
+    before: int | float | None
+    after: int | float | None
+    difference: int | float | None
+
+    @classmethod
+    def of(
+        cls, before: int | float | None, after: int | float | None, absent: int | None
+    ) -> Change:
+        """`absent` is what counts where one of them is None; None: there is no difference."""
+        counted = [absent if each is None else each for each in (before, after)]
+        known = counted[0] is not None and counted[1] is not None
+        return cls(before, after, counted[1] - counted[0] if known else None)  # type: ignore[operator]
+
+    @property
+    def ratio(self) -> float | None:
+        """After to before; None where that is not defined."""
+        if not self.before or self.after is None:
+            return None
+        return self.after / self.before
+
+    def document(self) -> dict[str, int | float | None]:
+        """For JSON."""
+        return {**vars(self), "ratio": self.ratio}
+
+
+@dataclass(frozen=True)
+class ColumnDiff:
+    """A column of numbers in two runs. `total` is there where it adds up over rows."""
+
+    name: str
+    label: str
+    unit: Unit | None
+    changes: list[Change]
+    total: Change | None
+
+    @property
+    def whole(self) -> int | float:
+        """What differences are a share of: the larger total, of levels the largest number."""
+        of = [self.total] if self.total is not None else self.changes
+        return max((abs(n) for each in of for n in (each.before, each.after) if n), default=0)
+
+    @property
+    def weight(self) -> float:
+        """All that changed, by the whole: how much of a change a column is."""
+        changed = [abs(each.difference) for each in self.changes if each.difference]
+        most = sum(changed) if self.total is not None else max(changed, default=0)
+        return most / self.whole if self.whole else 0.0
+
+
+@dataclass(frozen=True)
+class TableDiff:
+    """A table in two runs. Rows that have the same keys are put together; `sides` says of each
+    row where it is."""
+
+    tool: str
+    name: str
+    title: str
+    keys: dict[str, list[Any]]
+    units: Mapping[str, Unit]
+    sides: list[Side]
+    columns: dict[str, ColumnDiff]
+    notes: list[str]
+
+    def label(self, row: int) -> str:
+        """A row's keys as text, by which thresholds choose it: "gemm, forward"."""
+        return ", ".join(
+            formatted(values[row], self.units.get(name)) for name, values in self.keys.items()
+        )
+
+    def to_arrow(self) -> pa.Table:
+        """Key columns, `run` (both, before or after), and for each column COLUMN_before, _after,
+        _difference and _ratio, with its unit in the metadata of the fields."""
+        arrays: list[pa.Array] = [pa.array(values) for values in self.keys.values()]
+        fields = [
+            pa.field(name, array.type, metadata=_unit(self.units.get(name)))
+            for name, array in zip(self.keys, arrays, strict=True)
+        ]
+        arrays.append(pa.array(self.sides, pa.string()))
+        fields.append(pa.field("run", pa.string()))
+        for name, column in self.columns.items():
+            for part in ("before", "after", "difference", "ratio"):
+                array = _numbers([getattr(each, part) for each in column.changes])
+                unit = None if part == "ratio" else _unit(column.unit)
+                arrays.append(array)
+                fields.append(pa.field(f"{name}_{part}", array.type, metadata=unit))
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+    def document(self, chosen: Collection[str] = ()) -> dict[str, Any]:
+        """Everything, or the `chosen` columns, for JSON."""
+        columns = {
+            name: each for name, each in self.columns.items() if not chosen or name in chosen
+        }
+        return {
+            "tool": self.tool,
+            "table": self.name,
+            "title": self.title,
+            "keys": list(self.keys),
+            "columns": {
+                name: {
+                    "unit": column.unit,
+                    "label": column.label,
+                    "total": None if column.total is None else column.total.document(),
+                }
+                for name, column in columns.items()
+            },
+            "rows": [
+                {
+                    "run": side,
+                    "keys": {name: values[row] for name, values in self.keys.items()},
+                    "columns": {
+                        name: each.changes[row].document() for name, each in columns.items()
+                    },
+                }
+                for row, side in enumerate(self.sides)
+            ],
+            "notes": self.notes,
+        }
+
+
+def _unit(unit: Unit | None) -> dict[str, str] | None:
+    return {"unit": unit} if unit else None
+
+
+def _numbers(values: Sequence[int | float | None]) -> pa.Array:
+    whole = all(each is None or isinstance(each, int) for each in values)
+    return pa.array(values, pa.int64() if whole and values else pa.float64())
+
+
+@dataclass
+class Comparison:
+    """Two run directories: what can be compared in them, and why other things cannot."""
+
+    before: RunDirectory
+    after: RunDirectory
+    _tables: dict[tuple[str, str], TableDiff] = field(default_factory=dict, init=False)
+    _layouts: dict[tuple[str, str], _Layout] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Raises RunError where a run cannot be read."""
+        self._manifests = (self.before.manifest(), self.after.manifest())
+        self._stored = (stored_tables(self.before.results), stored_tables(self.after.results))
+
+    @cached_property
+    def tables(self) -> dict[str, list[str]]:
+        """Names of the tables that both runs have, by tool; a tool's main one first."""
+        before, after = self._stored
+        return {
+            tool: [name for name in after[tool] if name in before[tool]]
+            for tool in after
+            if tool in before
+        }
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What cannot be compared, or should not, a line for each."""
+        return [*self._of_runs(), *self._of_tools()]
+
+    def _of_runs(self) -> Iterable[str]:
+        for run, manifest in zip((self.before, self.after), self._manifests, strict=True):
+            if not manifest:
+                yield f"{run.path}: unfinished run, compared as far as it was written"
+            lost = sum(manifest.get("dropped", {}).values())
+            if lost:
+                yield f"{run.path}: {lost:,} events were lost, so its numbers are too low"
+        if not all(self._manifests):
+            return
+        for what, told in (
+            ("backends", lambda run: ", ".join(sorted(run.get("sources", ()))) or "none"),
+            ("devices", lambda run: ", ".join(sorted(run.get("devices", {}).values())) or "none"),
+            ("commands", lambda run: " ".join(run.get("command", ()))),
+            ("ends", lambda run: run.get("ended", {}).get("text", "")),
+        ):
+            before, after = (told(each) for each in self._manifests)
+            if before != after:
+                yield f"runs of different {what}: {_shortened(before)}; {_shortened(after)}"
+
+    def _of_tools(self) -> Iterable[str]:
+        sides = list(zip((self.before, self.after), self._stored, self._manifests, strict=True))
+        for (_, mine, _), (other, others, manifest) in (sides, sides[::-1]):
+            for tool, names in mine.items():
+                if tool not in others:
+                    failure = manifest.get("failures", {}).get(tool)
+                    why = f" (it was disabled: {failure['reason']})" if failure else ""
+                    yield f"{tool}: not compared, {other.path} does not have it{why}"
+                    continue
+                missing = [name for name in names if name not in others[tool]]
+                if missing:
+                    tables = ", ".join(missing)
+                    yield f"{tool}: {tables} not compared, {other.path} does not have it"
+
+    def compared(self, tool: str, name: str) -> list[str]:
+        """Columns of a table that are compared, those that add up first. Raises RunError."""
+        layout = self._layout(tool, name)
+        return [*layout.sums, *layout.levels]
+
+    def shown(self, tool: str, name: str) -> bool:
+        """Whether text reports show a table. Raises RunError."""
+        return self._layout(tool, name).table.shown > 0
+
+    def _layout(self, tool: str, name: str) -> _Layout:
+        if (tool, name) not in self._layouts:
+            schemas = [read_schema(run.results, tool, name) for run in (self.before, self.after)]
+            self._layouts[tool, name] = _Layout.of(*schemas)
+        return self._layouts[tool, name]
+
+    def table(self, tool: str, name: str) -> TableDiff:
+        """A table that both have, compared. Raises RunError."""
+        if (tool, name) not in self._tables:
+            before, after = (
+                read_table(run.results, tool, name) for run in (self.before, self.after)
+            )
+            self._tables[tool, name] = _diff(tool, name, before, after, self._layout(tool, name))
+        return self._tables[tool, name]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _TEXT else text[:_TEXT] + "…"
+
+
+# ---- one table ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Columns of a table that both runs have, by what comparisons make of them."""
+
+    table: Table  # without rows
+    keys: list[str]
+    sums: list[str]
+    levels: list[str]
+
+    @classmethod
+    def of(cls, before: pa.Schema, after: pa.Schema) -> _Layout:
+        table = as_table(after.empty_table())
+        types = {name: _type(before, after, name) for name in after.names if name in before.names}
+        texts = [name for name, type in types.items() if not _holds_numbers(type)]
+        keys = texts if table.keys is None else [name for name in table.keys if name in types]
+        if table.sums is not None or table.levels is not None:
+            sums, levels = table.sums or (), table.levels or ()
+        else:
+            numbers = [name for name in types if name not in (*texts, *keys)]
+            sums = [
+                name
+                for name in numbers
+                if pa.types.is_integer(types[name])
+                and table.units.get(name) not in ("address", "share")
+            ]
+            levels = [
+                name for name in numbers if name not in sums and table.units.get(name) != "address"
+            ]
+        texts = [name for name in texts if not pa.types.is_null(types[name])]
+        there = [name for name in types if name not in texts]
+        return cls(
+            table,
+            keys,
+            [name for name in sums if name in there],
+            [name for name in levels if name in there],
+        )
+
+
+def _type(before: pa.Schema, after: pa.Schema, name: str) -> pa.DataType:
+    """A column's type; one without values has none."""
+    type = after.field(name).type
+    return before.field(name).type if pa.types.is_null(type) else type
+
+
+def _holds_numbers(type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type) or pa.types.is_floating(type))
+
+
+@dataclass(frozen=True)
+class _Grouped:
+    """Rows of one run by their keys, in order; and what is absent."""
+
+    rows: dict[tuple[Any, ...], dict[str, int | float | None]]
+    totals: dict[str, int | float | None]
+    absent: dict[str, int]
+    several: bool  # rows have the same keys
+
+
+def _grouped(table: pa.Table, layout: _Layout) -> _Grouped:
+    keys, sums, levels = layout.keys, layout.sums, layout.levels
+    columns = {f"key_{at}": _hashable(table.column(name)) for at, name in enumerate(keys)}
+    absent = {}
+    for name in (*sums, *levels):
+        columns[f"value_{name}"] = column = _finite(table.column(name))
+        absent[name] = column.null_count
+    some = min(len(table), 1)  # the sum of no rows is 0, that of absent values is not
+    totals = {name: pc.sum(columns[f"value_{name}"], min_count=some).as_py() for name in sums}
+    by = [f"key_{at}" for at in range(len(keys))]
+    if not keys:  # nothing tells rows apart
+        return _Grouped({}, totals, absent, False)
+    wanted = [(f"value_{name}", "sum") for name in sums]
+    wanted += [(f"value_{name}", which) for name in levels for which in ("min", "max")]
+    found = pa.table(columns).group_by(by, use_threads=False).aggregate(wanted)
+    rows = {}
+    for row in found.to_pylist():
+        numbers = {name: row[f"value_{name}_sum"] for name in sums}
+        for name in levels:
+            least, most = row[f"value_{name}_min"], row[f"value_{name}_max"]
+            numbers[name] = least if least == most else None
+        rows[tuple(row[key] for key in by)] = numbers
+    return _Grouped(rows, totals, absent, len(rows) < len(table))
+
+
+def _hashable(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    if pa.types.is_null(column.type):
+        return column.cast(pa.string())
+    if pa.types.is_nested(column.type):
+        return pa.array([None if each is None else formatted(each) for each in column.to_pylist()])
+    return column
+
+
+def _finite(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Numbers; what is not finite is absent."""
+    if pa.types.is_null(column.type):
+        return column.cast(pa.int64())
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_finite(column), column, None)
+    return column
+
+
+def _diff(tool: str, name: str, before: pa.Table, after: pa.Table, layout: _Layout) -> TableDiff:
+    runs = [_grouped(each, layout) for each in (before, after)]
+    rows = list(dict.fromkeys([*runs[1].rows, *runs[0].rows]))
+    sides = [_side(row, runs[0], runs[1]) for row in rows]
+    columns = {}
+    table = layout.table
+    for column in (*layout.sums, *layout.levels):
+        adds_up = column in layout.sums
+        changes = []
+        for row, side in zip(rows, sides, strict=True):
+            first, second = (run.rows.get(row, {}).get(column) for run in runs)
+            absent = 0 if adds_up and side != "both" else None
+            changes.append(Change.of(first, second, absent))
+        total = None
+        if adds_up:
+            total = Change.of(runs[0].totals[column], runs[1].totals[column], None)
+        columns[column] = ColumnDiff(
+            column,
+            table.labels.get(column, column.replace("_", " ")),
+            table.units.get(column),
+            changes,
+            total,
+        )
+    return TableDiff(
+        tool,
+        name,
+        table.title,
+        {key: [row[at] for row in rows] for at, key in enumerate(layout.keys)},
+        table.units,
+        sides,
+        columns,
+        list(_notes(f"{tool}.{name}", runs, layout.levels)),
+    )
+
+
+def _side(row: tuple[Any, ...], before: _Grouped, after: _Grouped) -> Side:
+    if row not in before.rows:
+        return "after"
+    return "both" if row in after.rows else "before"
+
+
+def _notes(place: str, runs: list[_Grouped], levels: list[str]) -> Iterable[str]:
+    absent = [
+        f"{name} ({before:,} before, {after:,} after)"
+        for name, before in runs[0].absent.items()
+        if (after := runs[1].absent[name]) or before
+    ]
+    if absent:
+        yield f"{place}: rows without a value are left out: {', '.join(absent)}"
+    if levels and any(run.several for run in runs):
+        yield (
+            f"{place}: rows have the same keys; they are added up, and not compared by"
+            f" {', '.join(levels)} where that differs"
+        )
+
+
+def require(comparison: Comparison, tool: str, name: str | None) -> str:
+    """Name of a table that both runs have; a tool's main one for None. Raises RunError."""
+    if tool not in comparison.tables:
+        known = f"both have {', '.join(comparison.tables)}" if comparison.tables else None
+        raise RunError(f"the runs do not both have a tool {tool!r}", remedy=known)
+    names = comparison.tables[tool]
+    if name is None and names:
+        return names[0]
+    if name not in names:
+        what = f"a table {name!r} of {tool}" if name else f"a table of {tool}"
+        known = f"both have {', '.join(names)}" if names else None
+        raise RunError(f"the runs do not both have {what}", remedy=known)
+    assert name is not None
+    return name

@@ -1,0 +1,185 @@
+"""Thresholds of `pasta diff`: their grammar, and what exceeds them."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta.errors import ConfigError, RunError
+from pasta.run.diff import Comparison
+from pasta.run.directory import RunDirectory
+from pasta.run.results import write_result
+from pasta.run.thresholds import Threshold
+from pasta.table import Table, absent_where
+from pasta.tool import Result
+
+NAMES = st.text(st.characters(exclude_characters="[]<>.", exclude_categories=("Cs",)), min_size=1)
+REGEXES = st.one_of(
+    st.just(None), st.text().map(re.escape), st.sampled_from(["a|b", "[a-z]+", r"^x\]>+5%", ""])
+)
+AMOUNTS = st.decimals(allow_nan=False, allow_infinity=False, min_value=-1e9, max_value=1e9)
+
+
+@given(
+    path=st.lists(NAMES.map(str.strip).filter(bool), min_size=1, max_size=3).map(tuple),
+    rows=REGEXES,
+    comparison=st.sampled_from("<>"),
+    amount=AMOUNTS,
+    unit=st.sampled_from(["", "%", "B", "MiB", "KB", "ns", "us", "µs", "ms", "s", "min"]),
+)
+def test_a_threshold_is_parsed_as_it_is_written(
+    path: tuple[str, ...], rows: str | None, comparison: str, amount: Decimal, unit: str
+) -> None:
+    threshold = Threshold(path, rows, comparison, amount, unit)  # type: ignore[arg-type]
+    assert Threshold.parse(str(threshold)) == threshold
+    assert Threshold.parse(f"  {threshold} ") == threshold
+
+
+@given(text=st.one_of(st.text(), st.text("ab.[]()<>+-0.5%M\n ")))
+def test_whatever_is_given_is_a_threshold_or_an_error_that_says_why(text: str) -> None:
+    try:
+        threshold = Threshold.parse(text)
+    except ConfigError as error:
+        assert error.message.startswith(f"--fail-on {text!r}: ") and error.remedy
+    else:
+        assert Threshold.parse(str(threshold)) == threshold
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "there is no comparison"),
+        ("bytes+5%", "there is no comparison"),
+        ("bytes>5%", "has no sign"),
+        ("bytes>+5parsec", "unknown unit 'parsec'"),
+        ("bytes>", "is not an amount"),
+        ("bytes>+five", "is not an amount"),
+        (">+5%", "a name is empty"),
+        ("copies..bytes>+5%", "a name is empty"),
+        ("a.b.c.d>+5%", "4 names"),
+        ("bytes[a>+5%", "a bracket has no partner"),
+        ("bytes[(]>+5%", "is not a regular expression"),
+        ("bytes>+5%>+6%", "it is not a column"),
+    ],
+)
+def test_errors_say_what_is_wrong(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        Threshold.parse(text)
+
+
+def test_names_brackets_and_amounts() -> None:
+    assert Threshold.parse("kernel_freq.launches[gemm] > +0") == Threshold(
+        ("kernel_freq", "launches"), "gemm", ">", Decimal(0)
+    )
+    assert Threshold.parse("x[a[0-9]]<-1.5 MiB") == Threshold(
+        ("x",), "a[0-9]", "<", Decimal("-1.5"), "MiB"
+    )
+
+
+# ---- what exceeds them -------------------------------------------------------------------------
+
+
+def run_of(path: Path, kernels: dict[str, tuple[int, int, float | None]]) -> RunDirectory:
+    """A run with the launches, bytes and mean (ns) of kernels."""
+    run = RunDirectory.create(path)
+    columns = list(zip(*kernels.values(), strict=True)) or [(), (), ()]
+    table = Table(
+        {
+            "kernel": list(kernels),
+            "launches": list(columns[0]),
+            "bytes": list(columns[1]),
+            "mean": list(columns[2]),
+            "clock": absent_where([0] * len(kernels), [True] * len(kernels)),
+        },
+        units={"bytes": "bytes", "mean": "ns"},
+        keys=("kernel",),
+        sums=("launches", "bytes", "clock"),
+        levels=("mean",),
+    )
+    other = Table({"what": ["x"], "launches": [5]})
+    write_result(run.results, "freq", Result("", {"kernels": table, "others": other}))
+    write_result(run.results, "second", Result("", {"others": other}))
+    return run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Comparison:
+    before = {"gemm": (10, 1 << 20, 500.0), "scale": (30, 4096, 80.0), "gone": (1, 0, 3.0)}
+    after = {"gemm": (11, 3 << 20, 520.0), "scale": (20, 4096, None), "new": (4, 0, 9.0)}
+    return Comparison(run_of(tmp_path / "a", before), run_of(tmp_path / "b", after))
+
+
+def exceeded(runs: Comparison, text: str) -> list[str | None]:
+    return [each.row for each in Threshold.parse(text).check(runs, [])]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("freq.launches<-14.63%", [None]),  # 41 to 35
+        ("freq.launches<-14.64%", []),
+        ("freq.launches<-5", [None]),
+        ("freq.launches<-6", []),
+        ("freq.launches>-7", [None]),
+        ("bytes>+2MiB", []),
+        ("bytes>+2097151", [None]),
+        ("freq.kernels.bytes>+199%", [None]),
+        ("freq.kernels.launches[gemm]>+0", ["gemm"]),
+        ("freq.kernels.launches[gemm]>+10%", []),
+        ("launches[.]>+0", ["gemm", "new"]),
+        ("launches[new]>+1000%", ["new"]),  # of nothing
+        ("launches[gone]<-99%", ["gone"]),
+        ("launches[gone]<-100%", []),
+        ("mean>+19ns", ["gemm"]),
+        ("mean>+0.02us", []),
+        ("others.launches>+0", []),
+        ("second.others.launches<-0%", []),
+    ],
+)
+def test_totals_rows_and_amounts(runs: Comparison, text: str, rows: list[str | None]) -> None:
+    assert exceeded(runs, text) == rows
+
+
+def test_what_is_exceeded_is_said_in_a_line(runs: Comparison) -> None:
+    (found,) = Threshold.parse("bytes>+5%").check(runs, [])
+    assert str(found) == (
+        "freq.kernels.bytes: 1.00 MiB before, 3.00 MiB after (+199.22%): exceeds bytes>+5%"
+    )
+
+
+def test_rows_that_are_left_out_are_told(runs: Comparison) -> None:
+    notes: list[str] = []
+    list(Threshold.parse("mean>+5%").check(runs, notes))
+    list(Threshold.parse("launches[nobody]>+5%").check(runs, notes))
+    assert "3 of 4 rows of freq.kernels.mean are left out" in notes[0]
+    assert "no row of freq.kernels.launches matches" in notes[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "why"),
+    [
+        ("launchs>+0", ConfigError, "did you mean"),
+        ("first.launches>+0", ConfigError, "no column 'first.launches'"),
+        ("kernel>+0", ConfigError, "no column 'kernel'"),
+        ("launches>+5ms", ConfigError, "launches is not in ms"),
+        ("bytes>+5ms", ConfigError, "bytes is not in ms"),
+        ("clock>+0", RunError, "has no values in one of the runs"),
+    ],
+)
+def test_what_cannot_be_checked_is_an_error(
+    runs: Comparison, text: str, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=re.escape(why)):
+        exceeded(runs, text)
+
+
+def test_a_run_without_rows_has_a_total_of_nothing(tmp_path: Path) -> None:
+    some = {"gemm": (10, 1, 5.0)}
+    runs = Comparison(run_of(tmp_path / "a", {}), run_of(tmp_path / "b", some))
+    assert exceeded(runs, "freq.launches>+9") == [None]
+    assert exceeded(runs, "freq.launches[gemm]>+9") == ["gemm"]
