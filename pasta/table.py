@@ -102,7 +102,8 @@ class Table:
             else:
                 table.add_column(Text(label), overflow="fold", min_width=_TEXT_COLUMNS)
         for row in self.rows(limit):
-            table.add_row(*(Text(formatted(row[name], self.units.get(name))) for name in visible))
+            cells = (plain(formatted(row[name], self.units.get(name))) for name in visible)
+            table.add_row(*map(Text, cells))
         return table
 
 
@@ -158,12 +159,13 @@ def formatted(value: Any, unit: Unit | None = None) -> str:
 
 
 def plain(text: str, longest: int = 400) -> str:
-    """A text of a run for a line of a terminal: without control characters, at most so long."""
+    """A text of a run for a line of a terminal: at most so long, and without characters that
+    would steer it or turn the direction of writing, which are written as \\x1b or \\u202e."""
     shortened = text if len(text) <= longest else text[: longest - 1] + "…"
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", shortened)
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), shortened)
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_STEERING = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
 #: Least width of a column of text, so that many columns of numbers leave it readable.
 _TEXT_COLUMNS = 16
 #: Headings of numbers are broken to about the width of the numbers.

@@ -13,13 +13,15 @@ from rich.text import Text
 
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, ranked, read_results
-from pasta.table import formatted
+from pasta.table import formatted, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pasta.tool import Finding
 
+#: Characters of a line of a report that is no table.
+_LONGEST = 2000
 #: Findings in a text report.
 FINDINGS = 5
 #: Columns of a report that is not for a terminal.
@@ -49,9 +51,9 @@ def _findings(found: Sequence[tuple[str, Finding]]) -> Iterator[Text]:
     yield Text()
     yield Text("Findings", style="bold")
     for number, (tool, finding) in enumerate(found[:FINDINGS], 1):
-        yield Text(f"{number}. {finding.what}: {finding.where}", style="bold")
-        yield Text(f"   {finding.evidence} ({tool}; {gain_of(finding)})")
-        yield Text(f"   {finding.remedy}")
+        yield Text(plain(f"{number}. {finding.what}: {finding.where}"), style="bold")
+        yield Text(plain(f"   {finding.evidence} ({tool}; {gain_of(finding)})"))
+        yield Text(plain(f"   {finding.remedy}"))
     if len(found) > FINDINGS:
         yield Text(f"   … {len(found) - FINDINGS} more: pasta report --json")
 
@@ -59,13 +61,10 @@ def _findings(found: Sequence[tuple[str, Finding]]) -> Iterator[Text]:
 def notes(manifest: dict[str, Any]) -> Iterator[Text]:
     """What went wrong, and what a user would otherwise wonder at."""
     for name, failure in manifest.get("failures", {}).items():
-        yield Text(
-            f"tool {name} was disabled: {failure['reason']} (in {failure['where']}; "
-            "traceback in log.txt)",
-            style="red",
-        )
+        text = f"{failure['reason']} (in {failure['where']}; traceback in log.txt)"
+        yield Text(plain(f"tool {name} was disabled: {text}", _LONGEST), style="red")
     for warning in manifest.get("warnings", []):
-        yield Text(f"note: {warning}", style="yellow")
+        yield Text(plain(f"note: {warning}", _LONGEST), style="yellow")
 
 
 def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
@@ -76,17 +75,18 @@ def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     started = datetime.fromtimestamp(manifest["start"]["realtime_ns"] / 1e9).astimezone()
     devices = [f"{number}: {name}" for number, name in manifest["devices"].items()]
     sources = [f"{name} {version}".strip() for name, version in manifest["sources"].items()]
-    yield Text(" ".join(manifest["command"]), style="bold")
+    yield Text(plain(" ".join(manifest["command"]), _LONGEST), style="bold")
     yield Text(
         f"process {manifest['pid']} on {manifest['host']}, {started:%Y-%m-%d %H:%M:%S}, "
         f"{formatted(manifest['observed_ns'], 'ns')} observed, {manifest['ended']['text']}"
     )
-    yield Text(f"devices: {', '.join(devices) or 'none'}; source: {', '.join(sources) or 'none'}")
+    used = f"devices: {', '.join(devices) or 'none'}; source: {', '.join(sources) or 'none'}"
+    yield Text(plain(used, _LONGEST))
 
 
 def _tool(run: RunDirectory, result: StoredResult, rows: int | None) -> Iterator[RenderableType]:
     yield Text()
-    yield Text(f"{result.name}: {result.summary}", style="bold")
+    yield Text(plain(f"{result.name}: {result.summary}", _LONGEST), style="bold")
     for table in result.tables.values():
         shown = table.shown if rows is None or not table.shown else rows
         if shown and len(table):

@@ -20,7 +20,7 @@ from pasta.processors.codes import Codes, grown
 from pasta.processors.correlate import LaunchWindow
 from pasta.processors.demangle import demangle
 from pasta.runtime.session import write_atomically
-from pasta.table import formatted
+from pasta.table import formatted, plain
 
 if TYPE_CHECKING:
     from pasta.processors.batch import Batch
@@ -169,11 +169,7 @@ class Progress:
         for name, launches, took in self.top():
             share = f"{formatted(took, 'ns'):>12} {took / max(self.time, 1):6.1%}" if took else ""
             found.append(f"  {launches:>12,} {share:20} {name}")
-        return [_printable(line)[:width] for line in found]
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text)
+        return [plain(line)[:width] for line in found]
 
 
 class LiveView:

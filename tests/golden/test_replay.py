@@ -159,3 +159,28 @@ def test_events_and_replay_from_python(tmp_path: Path) -> None:
     ):
         with pytest.raises(PastaError, match=message):
             call()
+
+
+def test_names_do_not_steer_a_terminal_nor_fill_it(tmp_path: Path) -> None:
+    events = Events()
+    events.add("process_start", executable="/bin/program", command="program")
+    for name in (
+        "\x1b[2J\x1b[31mred",
+        "two\nlines\t",
+        "x" * 100_000,
+        "[bold]",
+        "\u202eleft",
+        "\x9b31m",
+    ):
+        events.complete(events.launch(name), 10, 20)
+    run = recorded(events, tmp_path / "run")
+    manifest = {**run.manifest(), "command": ["program", "\x1b]0;title\x07"], "warnings": ["\x1bc"]}
+    run.write_manifest(manifest)
+    done = Replay(run, Config(tools=["kernel_freq", "event_trace"])).write(tmp_path / "again")
+    report = done.report.read_text()
+    assert not [each for each in report if each != "\n" and not each.isprintable()]
+    assert r"\x1b[2J" in report
+    assert "[bold]" in report
+    assert len(report) < 20_000
+    names = pasta.load(done.path).arrow("kernel_freq").column("kernel").to_pylist()
+    assert "x" * 100_000 in names  # results have them whole
