@@ -31,7 +31,7 @@ def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableTyp
     manifest = run.manifest()
     yield from heading(run, manifest)
     results = list(read_results(run.results))
-    yield from _findings(ranked(results))
+    yield from findings_of(ranked(results))
     for result in results:
         yield from _tool(run, result, rows)
     yield from notes(manifest)
@@ -43,7 +43,8 @@ def gain_of(finding: Finding) -> str:
     return f"{gain}{finding.confidence} confidence"
 
 
-def _findings(found: Sequence[tuple[str, Finding]]) -> Iterator[Text]:
+def findings_of(found: Sequence[tuple[str, Finding]]) -> Iterator[Text]:
+    """The most promising of findings that are sorted by that."""
     if not found:
         return
     yield Text()
@@ -77,8 +78,11 @@ def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     devices = [f"{number}: {name}" for number, name in manifest["devices"].items()]
     sources = [f"{name} {version}".strip() for name, version in manifest["sources"].items()]
     yield Text(" ".join(manifest["command"]), style="bold")
+    who = f"process {manifest['pid']}"
+    if "ranks" in manifest:
+        who = f"{len(manifest['ranks']):,} runs of {manifest['merged']['of']}"
     yield Text(
-        f"process {manifest['pid']} on {manifest['host']}, {started:%Y-%m-%d %H:%M:%S}, "
+        f"{who} on {manifest['host']}, {started:%Y-%m-%d %H:%M:%S}, "
         f"{formatted(manifest['observed_ns'], 'ns')} observed, {manifest['ended']['text']}"
     )
     yield Text(f"devices: {', '.join(devices) or 'none'}; source: {', '.join(sources) or 'none'}")

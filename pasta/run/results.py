@@ -17,7 +17,8 @@ from pasta.errors import RunError
 from pasta.table import Figure, Table
 from pasta.tool import Finding, Result
 
-_LAYOUT = b"pasta.layout"
+#: Key of a stored table's metadata that says how reports show it.
+LAYOUT = b"pasta.layout"
 
 
 def write_result(directory: Path, name: str, result: Result) -> None:
@@ -60,6 +61,16 @@ class StoredResult:
     findings: list[Finding]
 
 
+def read_findings(directory: Path) -> Iterator[tuple[str, Finding]]:
+    """Findings with their tools, as stored. Raises RunError for a damaged result."""
+    for path in sorted(directory.glob("*/result.json")):
+        try:
+            for each in document_of(path).get("findings", ()):
+                yield path.parent.name, Finding(**each)
+        except TypeError as error:
+            raise RunError(f"{path.parent}: damaged result ({error})") from None
+
+
 def read_results(directory: Path) -> Iterator[StoredResult]:
     """Stored results, in the order of their names. Raises RunError for a damaged one."""
     for path in sorted(directory.glob("*/result.json")):
@@ -86,22 +97,24 @@ def ranked(results: Iterable[StoredResult]) -> list[tuple[str, Finding]]:
 def stored_tables(directory: Path) -> dict[str, list[str]]:
     """Names of the tables of each tool, its main one first. Raises RunError."""
     paths = sorted(directory.glob("*/result.json"))
-    return {path.parent.name: list(_document(path)["tables"]) for path in paths}
+    return {path.parent.name: list(document_of(path)["tables"]) for path in paths}
 
 
 def read_summary(directory: Path, tool: str) -> str:
     """What a tool said in a line. Raises RunError."""
-    return str(_document(directory / tool / "result.json")["summary"])
+    return str(document_of(directory / tool / "result.json")["summary"])
 
 
-def _document(path: Path) -> dict[str, Any]:
+def document_of(path: Path) -> dict[str, Any]:
+    """What result.json says of a tool's result. Raises RunError."""
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not {"summary", "tables"} <= document.keys():
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or not {"summary", "tables"} <= document.keys():
             raise ValueError("keys are missing")
     except (OSError, ValueError) as error:
         raise RunError(f"{path.parent}: damaged result ({error})") from None
-    return document
+    found: dict[str, Any] = document
+    return found
 
 
 def read_table(directory: Path, tool: str, name: str) -> pa.Table:
@@ -116,13 +129,13 @@ def read_table(directory: Path, tool: str, name: str) -> pa.Table:
 def _to_arrow(table: Table) -> pa.Table:
     stored = table.to_arrow()
     layout = {"shown": table.shown, "hidden": sorted(table.hidden)}
-    metadata = {**(stored.schema.metadata or {}), _LAYOUT: json.dumps(layout).encode()}
+    metadata = {**(stored.schema.metadata or {}), LAYOUT: json.dumps(layout).encode()}
     return stored.replace_schema_metadata(metadata)
 
 
 def _from_arrow(stored: pa.Table) -> Table:
     metadata = stored.schema.metadata or {}
-    layout = json.loads(metadata.get(_LAYOUT, b"{}"))
+    layout = json.loads(metadata.get(LAYOUT, b"{}"))
     units, labels = {}, {}
     for column in stored.schema:
         told = column.metadata or {}
