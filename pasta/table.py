@@ -34,6 +34,8 @@ class Table:
     shown: int = 10
     #: Columns left out of the text report, where they are there.
     hidden: frozenset[str] = frozenset()
+    #: Rows that there are, where only the first of them were read.
+    of: int | None = None
 
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self.columns.items()}
@@ -70,7 +72,7 @@ class Table:
         from rich.text import Text
 
         limit = self.shown if limit is None else limit
-        left = len(self) - limit
+        left = (self.of or len(self)) - limit
         table = RichTable(
             title=Text(self.title) if self.title else None,
             title_justify="left",

@@ -73,7 +73,7 @@ def measure(root: Root, run: RankRun) -> Measures:
         try:
             read(found)
         except (RunError, KeyError, TypeError, ValueError) as error:
-            found.problems.append(_plain(str(error)))
+            found.problems.append(_plain(str(error).replace(f"{run.directory.path}/", "")))
     return found
 
 
@@ -189,11 +189,11 @@ def _heading(root: Root) -> Iterator[Text]:
     if len(root.clocks) > 1:
         error = root.worst_error
         how = (
-            "by real time, how far off is not known: a host's clock is not synchronized"
+            "of which at least one is not synchronized"
             if error is None
-            else f"by real time, off by up to {formatted(error, 'ns')} as the hosts' kernels say"
+            else f"off by up to {formatted(error, 'ns')}, as their kernels say"
         )
-        yield Text(f"times are exact between ranks of a host; between hosts they go {how}")
+        yield Text(f"times: exact on one host; between hosts by their real-time clocks, {how}")
 
 
 def _not_there(root: Root, measured: Iterable[Measures]) -> Iterator[Text]:

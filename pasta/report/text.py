@@ -30,7 +30,7 @@ def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableTyp
     """Parts of the report; `rows` overrides how many rows of each table are shown."""
     manifest = run.manifest()
     yield from heading(run, manifest)
-    results = list(read_results(run.results))
+    results = list(read_results(run.results, shown=True, rows=rows))
     yield from findings_of(ranked(results))
     for result in results:
         yield from _tool(run, result, rows)

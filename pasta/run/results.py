@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pasta.tool import Finding, Result
 
 #: Key of a stored table's metadata that says how reports show it.
 LAYOUT = b"pasta.layout"
+_SHOWN = 10
 
 
 def write_result(directory: Path, name: str, result: Result) -> None:
@@ -71,14 +72,18 @@ def read_findings(directory: Path) -> Iterator[tuple[str, Finding]]:
             raise RunError(f"{path.parent}: damaged result ({error})") from None
 
 
-def read_results(directory: Path) -> Iterator[StoredResult]:
-    """Stored results, in the order of their names. Raises RunError for a damaged one."""
+def read_results(
+    directory: Path, *, shown: bool = False, rows: int | None = None
+) -> Iterator[StoredResult]:
+    """Stored results, in the order of their names. Raises RunError for a damaged one.
+
+    `shown`: of each table only the rows that reports show, or as many as `rows`.
+    """
     for path in sorted(directory.glob("*/result.json")):
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             tables = {
-                # not read_table, which imports the whole dataset module for one file
-                name: _from_arrow(pq.ParquetFile(path.parent / f"{name}.parquet").read())
+                name: _stored(path.parent / f"{name}.parquet", shown, rows)
                 for name in document["tables"]
             }
             files = [path.parent / name for name in document["files"]]
@@ -133,6 +138,17 @@ def _to_arrow(table: Table) -> pa.Table:
     return stored.replace_schema_metadata(metadata)
 
 
+def _stored(path: Path, shown: bool, rows: int | None) -> Table:
+    file = pq.ParquetFile(path)  # not read_table, which imports the whole dataset module for it
+    if not shown:
+        return _from_arrow(file.read())
+    layout = json.loads((file.schema_arrow.metadata or {}).get(LAYOUT, b"{}"))
+    first = layout.get("shown", _SHOWN) if rows is None else rows
+    batch = next(file.iter_batches(max(first, 1)), None)
+    few = pa.Table.from_batches([batch] if batch else [], file.schema_arrow)
+    return replace(_from_arrow(few), of=file.metadata.num_rows)
+
+
 def _from_arrow(stored: pa.Table) -> Table:
     metadata = stored.schema.metadata or {}
     layout = json.loads(metadata.get(LAYOUT, b"{}"))
@@ -148,7 +164,7 @@ def _from_arrow(stored: pa.Table) -> Table:
         units=units,
         labels=labels,
         title=metadata.get(b"title", b"").decode(),
-        shown=layout.get("shown", 10),
+        shown=layout.get("shown", _SHOWN),
         hidden=frozenset(layout.get("hidden", ())),
     )
 

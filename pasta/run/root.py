@@ -90,8 +90,11 @@ class Root:
         if _is_run(path):
             raise RunError(f"{path}: a run, not a directory of runs")
         runs, problems = [], []
-        with os.scandir(path) as entries:
-            found = sorted(entry.name for entry in entries if entry.is_dir())
+        try:
+            with os.scandir(path) as entries:
+                found = sorted(entry.name for entry in entries if entry.is_dir())
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read ({error.strerror})") from None
         for name in found:
             try:
                 run = _read(path / name)
@@ -241,12 +244,15 @@ def is_root(path: Path) -> bool:
     """Whether a directory is no run, and has some in it."""
     if not path.is_dir() or _is_run(path):
         return False
+    if not os.access(path, os.R_OK | os.X_OK):
+        return False
     with os.scandir(path) as entries:
         return any(entry.is_dir() and _is_run(path / entry.name) for entry in entries)
 
 
 def _is_run(path: Path) -> bool:
-    return (path / MANIFEST).is_file() or (path / "events").is_dir()
+    # not Path's, which raise where a directory may not be searched
+    return os.path.isfile(path / MANIFEST) or os.path.isdir(path / "events")
 
 
 def _read(path: Path) -> RankRun | Problem | None:
@@ -258,6 +264,8 @@ def _read(path: Path) -> RankRun | Problem | None:
         return Problem(path, "not a run directory")
     directory = RunDirectory(path)
     manifest = directory.manifest()
+    if not path.exists():
+        return None  # finished meanwhile, and renamed
     if not manifest or unfinished:
         why = "unfinished: being written, or its PASTA was killed"
         return Problem(path, why, _recorded_rank(directory))
