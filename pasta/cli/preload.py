@@ -146,6 +146,8 @@ def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None
 
 
 def _report(outcomes: list[Outcome], verbosity: int) -> None:
+    from pasta.run.naming import rank_of
+
     for number, outcome in enumerate(outcomes):
         if outcome.problem:
             say(outcome.problem)
@@ -157,7 +159,7 @@ def _report(outcomes: list[Outcome], verbosity: int) -> None:
             where = os.path.relpath(outcome.directory)
             say(f"process {outcome.pid}: {where if len(where) < 80 else outcome.directory}")
     for root in dict.fromkeys(outcome.root for outcome in outcomes if outcome.root):
-        if verbosity >= 0:
+        if verbosity >= 0 and not rank_of(os.environ):  # the launcher of the first rank, or of all
             say(f"all of them: pasta report {shlex.quote(os.path.relpath(root))}")
 
 

@@ -13,7 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,8 @@ class Root:
     def __init__(self, path: Path, runs: list[RankRun], problems: list[Problem]) -> None:
         self.path = path
         self.runs = sorted(
-            runs, key=lambda run: (run.rank is None, run.rank or 0, run.realtime, run.pid)
+            _with_parents_programs(runs),
+            key=lambda run: (run.rank is None, run.rank or 0, run.realtime, run.pid),
         )
         self.problems = problems
 
@@ -308,6 +309,21 @@ def _run(directory: RunDirectory, manifest: dict[str, Any]) -> RankRun:
         clock=str(clock.get("boot") or manifest["host"]),
         clock_error=clock.get("error_ns"),
     )
+
+
+def _with_parents_programs(runs: list[RankRun]) -> Iterator[RankRun]:
+    """Children that run their parent's program under another command, as multiprocessing starts
+    them, are of that program."""
+    by_pid = {(run.clock, run.pid): run for run in runs}
+    for run in runs:
+        parent = by_pid.get((run.clock, run.manifest.get("parent", 0)))
+        same = parent and parent.manifest.get("executable") == run.manifest.get("executable")
+        plain = program_of([], run.manifest.get("executable"))
+        yield (
+            replace(run, program=parent.program)
+            if parent and same and run.program == plain
+            else run
+        )
 
 
 def program_of(command: list[str], executable: str | None) -> str:

@@ -118,6 +118,12 @@ def test_programs(tmp_path: Path) -> None:
     }.items():
         assert program_of(list(command), python) == told
     assert program_of(["./app", "in.txt"], None) == "app"
+    train = {"executable": python, "command": ["python", "train.py"]}
+    made_up(tmp_path, 0, pid=20, **train)
+    made_up(tmp_path, 0, pid=21, parent=20, **{**train, "command": ["python", "-c", "spawned"]})
+    made_up(tmp_path, 0, pid=22, parent=9, **{**train, "command": ["python", "-c", "another"]})
+    programs = {name: len(runs) for name, runs in Root.open(tmp_path).programs.items()}
+    assert programs == {"python3.11 train.py": 2, "python3.11": 1}
 
 
 def test_runs_that_arrive_at_once_replace_nothing(tmp_path: Path) -> None:
