@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from pasta.tool import Finding
+
 #: Rows of the table of ranks, and of kernels, that are shown.
 RANKS, KERNELS = 64, 10
 _BATCH_ROWS = 1 << 16
+_KERNEL_COLUMNS = ["demangled", "launches", "total_time"]
 
 
 @dataclass
@@ -47,7 +50,7 @@ class Measures:
     peak: int | None = None
     #: Launches and device time by whole kernel name, where kernel_freq ran.
     kernels: dict[str, tuple[int, int | None]] | None = None
-    findings: list[tuple[str, Any]] = field(default_factory=list)
+    findings: list[tuple[str, Finding]] = field(default_factory=list)
     #: What could not be read, in a line each.
     problems: list[str] = field(default_factory=list)
 
@@ -72,19 +75,21 @@ def measure(root: Root, run: RankRun) -> Measures:
     for read in (_kernels, _copied, _peak, _findings):
         try:
             read(found)
-        except (RunError, KeyError, TypeError, ValueError) as error:
+        except RunError as error:
             found.problems.append(_plain(str(error).replace(f"{run.directory.path}/", "")))
+        except (KeyError, TypeError, ValueError) as error:
+            found.problems.append(_plain(f"results are not as expected ({error!r})"))
     return found
 
 
 def _kernels(found: Measures) -> None:
-    columns = _result(found.run, "kernel_freq", "kernels")
+    columns = _result(found.run, "kernel_freq", "kernels", _KERNEL_COLUMNS)
     if columns is None:
         found.device_time = _of_events(
             found.run, "kernel_complete", ("start", "end"), lambda start, end: end - start
         )
         return
-    names = columns.get("demangled", columns["kernel"])
+    names = columns["demangled"]
     rows = list(zip(names, columns["launches"], columns["total_time"], strict=True))
     found.kernels = {str(name): (launches, time) for name, launches, time in rows}
     times = [time for _, _, time in rows if time is not None]
@@ -93,7 +98,7 @@ def _kernels(found: Measures) -> None:
 
 
 def _copied(found: Measures) -> None:
-    columns = _result(found.run, "copies", "directions")
+    columns = _result(found.run, "copies", "directions", ["bytes"])
     if columns is not None:
         found.copied = sum(columns["bytes"])
     elif found.copies:
@@ -101,7 +106,7 @@ def _copied(found: Measures) -> None:
 
 
 def _peak(found: Measures) -> None:
-    columns = _result(found.run, "memory_timeline", "peaks")
+    columns = _result(found.run, "memory_timeline", "peaks", ["layer", "memory", "peak"])
     if columns is None:
         return
     rows = zip(columns["layer"], columns["memory"], columns["peak"], strict=True)
@@ -114,13 +119,13 @@ def _findings(found: Measures) -> None:
     found.findings.extend(read_findings(found.run.directory.results))
 
 
-def _result(run: RankRun, tool: str, name: str) -> dict[str, list[Any]] | None:
-    """Columns of a stored table; None where the tool did not run. Raises RunError."""
+def _result(run: RankRun, tool: str, name: str, wanted: list[str]) -> dict[str, list[Any]] | None:
+    """The wanted columns of a stored table; None where the tool did not run. Raises RunError."""
     path = run.directory.results / tool / f"{name}.parquet"
     if not path.exists():
         return None
     with _reading(path):
-        columns: dict[str, list[Any]] = pq.ParquetFile(path).read().to_pydict()
+        columns: dict[str, list[Any]] = pq.ParquetFile(path).read(wanted).to_pydict()
         return columns
 
 
@@ -164,7 +169,7 @@ def render(root: Root, rows: int | None = None) -> Iterator[RenderableType]:
     for program, runs in root.programs.items():
         yield from _program(root, program, [by_run[id(run)] for run in runs], rows)
     told = [
-        Told(root.label(each.run), each.run.rank, tool, finding)
+        Told(root.label(each.run), each.run.rank, tool, _printable(finding))
         for each in measured
         for tool, finding in each.findings
     ]
@@ -223,11 +228,11 @@ def _program(
     if None not in ranks and len(ranks) < len(measured):
         title += f" of {len(ranks):,} ranks"
     yield Text(title, style="bold")
-    yield _table(root, measured).to_rich(rows or RANKS)
+    yield _table(root, measured).to_rich(RANKS if rows is None else rows)
     yield from _imbalance(root, measured)
     kernels = _kernel_table(root, measured)
     if kernels is not None and len(kernels):
-        yield kernels.to_rich(rows or KERNELS)
+        yield kernels.to_rich(KERNELS if rows is None else rows)
 
 
 def _table(root: Root, measured: list[Measures]) -> Table:
@@ -373,6 +378,16 @@ def _who(root: Root, runs: list[RankRun]) -> str:
     others = [_plain(root.label(run)) for run in runs if run.rank is None]
     more = [f"{len(others) - 3:,} more"] if len(others) > 3 else []
     return ", ".join([*([ranks_text(ranks)] if ranks else []), *others[:3], *more])
+
+
+def _printable(finding: Finding) -> Finding:
+    return replace(
+        finding,
+        what=_plain(str(finding.what)),
+        where=_plain(str(finding.where)),
+        evidence=_plain(str(finding.evidence)),
+        remedy=_plain(str(finding.remedy)),
+    )
 
 
 def _plain(text: str) -> str:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pasta
 from pasta.errors import RunError
 from pasta.run.directory import SCHEMA, RunDirectory
-from pasta.run.results import LAYOUT, document_of
+from pasta.run.results import LAYOUT, document_of, findings_in
 from pasta.run.root import RankRun, Root, ranks_text
 from pasta.tool import Finding
 
@@ -358,7 +358,7 @@ def _tools(root: Root, problems: list[str]) -> dict[str, list[RankRun]]:
     for run in root.runs:
         for path in sorted(run.directory.results.glob("*/result.json")):
             try:
-                document_of(path)
+                findings_in(path)
             except RunError as error:
                 problems.append(str(error))
                 continue
@@ -385,9 +385,9 @@ def _merge_tool(
     if tool == _TRACE and _merge_traces(root, target / "trace.json.gz", problems):
         files.append("trace.json.gz")
     told = [
-        Told(root.label(run), run.rank, tool, Finding(**finding))
-        for run, document in zip(runs, documents, strict=True)
-        for finding in document.get("findings", ())
+        Told(root.label(run), run.rank, tool, finding)
+        for run in runs
+        for finding in findings_in(run.directory.results / tool / "result.json")
     ]
     document = {
         "tool": tool,

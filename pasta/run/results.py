@@ -65,11 +65,16 @@ class StoredResult:
 def read_findings(directory: Path) -> Iterator[tuple[str, Finding]]:
     """Findings with their tools, as stored. Raises RunError for a damaged result."""
     for path in sorted(directory.glob("*/result.json")):
-        try:
-            for each in document_of(path).get("findings", ()):
-                yield path.parent.name, Finding(**each)
-        except TypeError as error:
-            raise RunError(f"{path.parent}: damaged result ({error})") from None
+        for finding in findings_in(path):
+            yield path.parent.name, finding
+
+
+def findings_in(path: Path) -> list[Finding]:
+    """Findings in a result.json. Raises RunError for a damaged one."""
+    try:
+        return [Finding(**each) for each in document_of(path).get("findings", ())]
+    except TypeError as error:
+        raise RunError(f"{path.parent}: damaged result ({error})") from None
 
 
 def read_results(
@@ -116,6 +121,8 @@ def document_of(path: Path) -> dict[str, Any]:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict) or not {"summary", "tables"} <= document.keys():
             raise ValueError("keys are missing")
+        if not isinstance(document["tables"], list):
+            raise ValueError("tables are no list")
     except (OSError, ValueError) as error:
         raise RunError(f"{path.parent}: damaged result ({error})") from None
     found: dict[str, Any] = document

@@ -282,18 +282,27 @@ def _read(path: Path) -> RankRun | Problem | None:
 
 _SHAPES = {
     "command": list, "clock": dict, "events": dict, "launches": dict, "dropped": dict,
-    "failures": dict, "warnings": list,
+    "failures": dict, "warnings": list, "devices": dict, "sources": dict,
 }  # fmt: skip
+_FAILURE = ("reason", "where")
+
+
+def _check(manifest: dict[str, Any]) -> None:
+    """Raises what reading a damaged manifest raises, for all that is read of it later."""
+    for key, kind in _SHAPES.items():
+        if not isinstance(manifest.get(key, kind()), kind):
+            raise TypeError(f"{key} is no {kind.__name__}")
+    for key in ("events", "launches", "dropped"):
+        sum(manifest.get(key, {}).values())
+    read = [manifest["ended"]["text"]]
+    read += [each[key] for each in manifest.get("failures", {}).values() for key in _FAILURE]
 
 
 def _run(directory: RunDirectory, manifest: dict[str, Any]) -> RankRun:
     clock = manifest.get("clock") or {}  # runs of older versions lack it: hosts differ by name
     places = [manifest.get(key) for key in ("rank", "local_rank", "world_size")]
     rank, local_rank, world_size = (None if place is None else int(place) for place in places)
-    for key, kind in _SHAPES.items():
-        if not isinstance(manifest.get(key, kind()), kind):
-            raise TypeError(f"{key} is no {kind.__name__}")
-    str(manifest["ended"]["text"])
+    _check(manifest)
     return RankRun(
         directory,
         manifest,

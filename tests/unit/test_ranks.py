@@ -108,9 +108,11 @@ def test_findings_of_ranks_are_told_once(tmp_path: Path) -> None:
     report = text_report(Root.open(tmp_path))
     assert line(report, "1. ") == "1. slow: b (rank 0)"
     assert line(report, "2. ") == "2. slow: a (ranks 0-1)"
-    assert line(report, "rank 1: 40%").startswith("rank 1: 40% (kernel_freq; up to 40 %") or (
-        line(report, "rank 1: 40%")
+    assert line(report, "rank 1: 40%") == (
+        "rank 1: 40% (kernel_freq; up to 40% of device time, medium confidence)"
     )
+    made_up(tmp_path, 2, kernels={}, findings=(finding("\x1b[2Jc\n", 0.9),))
+    assert line(text_report(Root.open(tmp_path)), "1. ") == "1. slow: \ufffd[2Jc\ufffd (rank 2)"
     told = [Told(str(rank), rank, "t", finding("x", rank / 4)) for rank in (1, 2)]
     ((tool, one),) = merged_findings(told)
     assert (tool, one.gain, one.evidence) == ("t", 0.5, "2: 50%")
