@@ -184,7 +184,7 @@ def _heading(root: Root) -> Iterator[Text]:
     hosts = root.hosts
     yield Text(
         f"{_plain(str(root.path))}: {len(root.runs):,} runs, {what}, on {len(hosts):,} "
-        f"host{'s' if len(hosts) > 1 else ''}",
+        f"host{'' if len(hosts) == 1 else 's'}",
         style="bold",
     )
     for host, runs in hosts.items():

@@ -107,7 +107,7 @@ class Root:
             elif run is not None:
                 problems.append(run)
         root = cls(path, runs, problems)
-        if not root.runs and not any(_is_run(problem.path) for problem in problems):
+        if not root.runs and not any(_is_of_root(problem.path) for problem in problems):
             raise RunError(f"{path}: not a run directory, and none is in it")
         return root
 
@@ -248,12 +248,16 @@ def is_root(path: Path) -> bool:
     if not os.access(path, os.R_OK | os.X_OK):
         return False
     with os.scandir(path) as entries:
-        return any(entry.is_dir() and _is_run(path / entry.name) for entry in entries)
+        return any(entry.is_dir() and _is_of_root(path / entry.name) for entry in entries)
 
 
 def _is_run(path: Path) -> bool:
     # not Path's, which raise where a directory may not be searched
     return os.path.isfile(path / MANIFEST) or os.path.isdir(path / "events")
+
+
+def _is_of_root(path: Path) -> bool:
+    return path.name.startswith(_UNFINISHED) or _is_run(path)
 
 
 def _read(path: Path) -> RankRun | Problem | None:

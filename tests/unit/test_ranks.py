@@ -82,6 +82,15 @@ def test_runs_that_are_not_whole(tmp_path: Path) -> None:
     assert "1 runs are without kernel_freq" in report
 
 
+def test_a_job_that_has_just_begun(tmp_path: Path) -> None:
+    (tmp_path / ".pasta-1").mkdir()
+    assert text_report(Root.open(tmp_path)).splitlines()[1:] == [
+        ".pasta-1: unfinished: being written, or its PASTA was killed"
+    ]
+    with pytest.raises(RunError, match="no finished run is in it"):
+        merge(Root.open(tmp_path), tmp_path / "all")
+
+
 def test_different_tools_and_programs(tmp_path: Path) -> None:
     """Device time comes from events where kernel_freq did not run; programs are not compared."""
     made_up(tmp_path, 0, kernels={"k": (1, 40 * MS)})
