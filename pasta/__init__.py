@@ -1,7 +1,7 @@
 """PASTA, the accelerator profiler (distribution pasta-profiler): what programs use of it.
 
 `with pasta.profile() as run:` profiles a block of a program, and `pasta.load(directory)` reads a
-run: both give a `Run`.
+run: both give a `Run`; of a directory of runs, those of a job's ranks, `pasta.load` gives `Runs`.
 
 `pasta.start()`, `pasta.stop()`, `pasta.step()`, `pasta.range("name")` and `pasta.mark("name")` cost
 next to nothing when the program does not run under `pasta-preload`.
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pasta.annotate import is_active, mark, range, start, step, stop
     from pasta.profiling import profile
-    from pasta.report.run import Run
-
-    load = Run.load
+    from pasta.report.run import Run, Runs, load
 
 __version__ = "0.1.0"
 __all__ = [
-    "Run", "__version__", "is_active", "load", "mark", "profile", "range", "start", "step", "stop",
+    "Run", "Runs", "__version__", "is_active", "load", "mark", "profile", "range", "start", "step",
+    "stop",
 ]  # fmt: skip
 
 
@@ -29,10 +28,10 @@ def __getattr__(name: str) -> Any:
         from pasta.profiling import profile
 
         return profile
-    if name in ("Run", "load"):
-        from pasta.report.run import Run
+    if name in ("Run", "Runs", "load"):
+        from pasta.report import run
 
-        return Run if name == "Run" else Run.load
+        return getattr(run, name)
     if name in __all__:
         from pasta import annotate
 

@@ -106,6 +106,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("filter.launch-count", "launch_count", parse_count, "stop after N selected launches"),
     Setting("filter.range", "range", parse_regex, "only activity inside ranges that match"),
     Setting("run.out", "out", str, "run directory; %n %p %h %r %t %q{ENV} are replaced"),
+    Setting("run.root", "root", str, "directory that the runs of all processes go to"),
     Setting("run.force", "force", parse_bool, "replace an existing run directory"),
     Setting("run.events", "events", parse_bool, "record events as Parquet"),
     Setting("run.modules", "modules", parse_bool, "keep the images of loaded modules"),
@@ -159,6 +160,7 @@ class Config:
     launch_count: int | None = None
     range: str | None = None
     out: str = "pasta-out/%n-%p"
+    root: str = ""
     force: bool = False
     events: bool = True
     modules: bool = False

@@ -44,6 +44,8 @@ class Table:
     keys: Sequence[str] | None = None
     sums: Sequence[str] | None = None
     levels: Sequence[str] | None = None
+    #: Rows that there are, where only the first of them were read.
+    of: int | None = None
 
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self.columns.items()}
@@ -81,7 +83,7 @@ class Table:
         from rich.text import Text
 
         limit = self.shown if limit is None else limit
-        left = len(self) - limit
+        left = (self.of or len(self)) - limit
         table = RichTable(
             title=Text(self.title) if self.title else None,
             title_justify="left",

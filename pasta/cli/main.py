@@ -11,9 +11,10 @@ from pasta.errors import PastaError
 
 #: Verb -> module in pasta.cli, and what it does.
 VERBS: dict[str, tuple[str, str]] = {
-    "report": ("report", "print the report of a run directory"),
+    "report": ("report", "print the report of a run directory, or of the ranks of a job"),
     "replay": ("replay", "run tools on the events of a run directory"),
     "diff": ("diff", "compare two run directories"),
+    "merge": ("merge", "make one run directory of the runs of all ranks"),
     "tools": ("tools", "list tools, presets and settings"),
     "doctor": ("doctor", "check this machine and installation"),
     "new-tool": ("new_tool", "write a new tool with its preset and test"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shlex
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -68,6 +69,8 @@ def parser() -> argparse.ArgumentParser:
     add("--rotate", action="store_true", help="… but the newest instead of the oldest")
     add("-o", "--output", metavar="DIR",
         help="run directory; %%n program, %%p pid, %%h host, %%r rank, %%t time, %%q{ENV}")
+    add("--root", metavar="DIR",
+        help="directory for the runs of all processes and ranks of a job, on all its hosts")
     add("-f", "--force-overwrite", action="store_true", help="replace an existing run directory")
     add("--no-children", action="store_true", help="profile the launched process only")
     add("--collector", action="store_true", help="never run Python inside the program")
@@ -81,6 +84,8 @@ def parser() -> argparse.ArgumentParser:
 
 def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
     """The configuration of a command line, and its tools. Raises PastaError."""
+    if arguments.root and arguments.output:
+        raise ConfigError("--root and -o both say where runs go", remedy="give one of them")
     config = selected(arguments)
     recording = arguments.record or arguments.record_accesses
     if arguments.record_accesses:
@@ -95,20 +100,23 @@ def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
         ("--max-size", "run.max-size", arguments.max_size),
         ("--rotate", "run.rotate", arguments.rotate or None),
         ("-o", "run.out", arguments.output),
+        ("--root", "run.root", arguments.root),
         ("--force-overwrite", "run.force", arguments.force_overwrite or None),
         ("--no-children", "run.children", False if arguments.no_children else None),
         ("--collector", "python.collector", arguments.collector or None),
     ):
         if value is not None:
             config.set(key, value, option)
+    if arguments.output:
+        config.root = ""
     return config, _checked(config)
 
 
 def _checked(config: Config) -> list[Tool]:
     from pasta.plugins import load_tools
-    from pasta.run.naming import check_output, check_template
+    from pasta.run.naming import check_template
 
-    check_template(config.out)
+    check_template(config.root or config.out)
     tools = load_tools(config.tools, config.tool_options, config.tool_paths)
     recording = [tool.name for tool in tools if tool.needs_recording]
     if recording and not config.events:
@@ -128,8 +136,24 @@ def _checked(config: Config) -> list[Tool]:
         from pasta.probes.windows import shim_settings
 
         shim_settings(config)
-    check_output(config.out, force=config.force)
+    _check_place(config)
     return tools
+
+
+def _check_place(config: Config) -> None:
+    from pasta.run.naming import check_output, check_root, is_shared, place_in_job
+
+    if config.root:
+        if config.force:
+            raise ConfigError(
+                f"{config.root}: runs in a root are not replaced, others may be writing there",
+                remedy="remove it first, or name a new one",
+            )
+        check_root(config.root, "--root")
+    elif is_shared(config.out, place_in_job(os.environ)):
+        check_root(config.out, "-o")
+    else:
+        check_output(config.out, force=config.force)
 
 
 def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None:
@@ -145,16 +169,21 @@ def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None
 
 
 def _report(outcomes: list[Outcome], verbosity: int) -> None:
+    from pasta.run.naming import rank_of
+
     for number, outcome in enumerate(outcomes):
         if outcome.problem:
             say(outcome.problem)
         if outcome.directory is None:
             continue
-        if verbosity >= 0 and outcome.report and number == 0:
+        if verbosity >= 0 and outcome.report and number == 0 and not outcome.root:
             say(outcome.report.read_text(encoding="utf-8", errors="replace"))
         if verbosity >= 0:
             where = os.path.relpath(outcome.directory)
             say(f"process {outcome.pid}: {where if len(where) < 80 else outcome.directory}")
+    for root in dict.fromkeys(outcome.root for outcome in outcomes if outcome.root):
+        if verbosity >= 0 and not rank_of(os.environ):  # the launcher of the first rank, or of all
+            say(f"all of them: pasta report {shlex.quote(os.path.relpath(root))}")
 
 
 def _end_like(status: int) -> int:

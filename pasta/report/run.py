@@ -7,11 +7,13 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasta.errors import ConfigError, MissingDependency, RunError
 from pasta.run.directory import RunDirectory
+from pasta.run.root import Root, is_root
 
 if TYPE_CHECKING:
     import pandas
@@ -192,15 +194,7 @@ class Run(Tables):
         return tables[tool]
 
     def _name(self, tool: str, name: str | None) -> str:
-        names = self._names(tool)
-        if not names:
-            raise RunError(f"{self.path}: {tool} has no tables")
-        if name is None:
-            return names[0]
-        if name not in names:
-            known = f"there are {', '.join(names)}"
-            raise RunError(f"{self.path}: {tool} has no table {name!r}", remedy=known)
-        return name
+        return _chosen(self.path, tool, self._names(tool), name)
 
     def __str__(self) -> str:
         """The text report; of a block that has not ended, that it has not."""
@@ -252,6 +246,100 @@ class Diff(Tables):
     def __repr__(self) -> str:
         comparison = self._comparison
         return f"<Diff {comparison.before.path} {comparison.after.path}>"
+
+
+class Runs(Tables):
+    """The runs of a root: what `pasta.load` gives for a directory of runs.
+
+    Tables are those of all runs, behind the columns `rank` and `run`, the name of the run's
+    directory. Printed it is the ranks side by side.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens a root. Raises RunError where there is no run in `path`."""
+        self.path = Path(path)
+        self._root = Root.open(self.path)
+
+    @cached_property
+    def ranks(self) -> list[Run]:
+        """The runs: those with a rank in its order, then the others."""
+        return [Run(run.directory.path) for run in self._root.runs]
+
+    def rank(self, number: int) -> Run:
+        """The run of a rank's first process. Raises RunError where there is none."""
+        return Run(self._root.of_rank(number)[0].directory.path)
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of the job that have no run."""
+        return self._root.missing
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why directories of the root give no run, by name."""
+        return {problem.path.name: problem.why for problem in self._root.problems}
+
+    def tables(self) -> dict[str, list[str]]:
+        """Names of the tables of each tool of any run, its main one first. Raises RunError."""
+        found: dict[str, dict[str, None]] = {}
+        for run in self.ranks:
+            for tool, names in run.tables().items():
+                found.setdefault(tool, {}).update(dict.fromkeys(names))
+        return {tool: list(names) for tool, names in sorted(found.items())}
+
+    def arrow(self, tool: str, name: str | None = None) -> pa.Table:
+        """A table of all runs that have it, as pyarrow's, run by run.
+
+        Raises RunError where no run has it, or it cannot be read or joined.
+        """
+        import pyarrow as pa
+
+        from pasta.run.merge import Part, merged_schema, rows_of
+
+        names = self.tables().get(tool)
+        if names is None:
+            known = ", ".join(self.tables()) or "none"
+            raise RunError(
+                f"{self.path}: no results of a tool {tool!r}", remedy=f"there are {known}"
+            )
+        chosen = _chosen(self.path, tool, names, name)
+        places = (
+            (run, run.directory.results / tool / f"{chosen}.parquet") for run in self._root.runs
+        )
+        parts = [Part(run, path) for run, path in places if path.exists()]
+        try:
+            schema = merged_schema(parts)
+            return pa.concat_tables(
+                [schema.empty_table(), *(rows for part in parts for rows in rows_of(part, schema))]
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise RunError(f"{self.path}: {tool}, {chosen}: cannot be read ({error})") from None
+
+    def __str__(self) -> str:
+        """The ranks side by side."""
+        from pasta.report.ranks import text_report
+
+        return text_report(self._root)
+
+    def __repr__(self) -> str:
+        return f"<pasta.Runs {self.path}: {len(self._root.runs)} runs>"
+
+
+def load(path: str | os.PathLike[str]) -> Run | Runs:
+    """A `Run` of a run directory, `Runs` of a directory of them. Raises RunError for neither."""
+    return Runs(path) if is_root(Path(path)) else Run.load(path)
+
+
+def _chosen(path: Path, tool: str, names: list[str], name: str | None) -> str:
+    """The name of a table: the main one where none is given. Raises RunError."""
+    if not names:
+        raise RunError(f"{path}: {tool} has no tables")
+    if name is None:
+        return names[0]
+    if name not in names:
+        known = f"there are {', '.join(names)}"
+        raise RunError(f"{path}: {tool} has no table {name!r}", remedy=known)
+    return name
 
 
 def _not_installed(package: str, instead: str) -> MissingDependency:

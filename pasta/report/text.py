@@ -32,8 +32,8 @@ def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableTyp
     """Parts of the report; `rows` overrides how many rows of each table are shown."""
     manifest = run.manifest()
     yield from heading(run, manifest)
-    results = list(read_results(run.results))
-    yield from _findings(ranked(results))
+    results = list(read_results(run.results, shown=True, rows=rows))
+    yield from findings_of(ranked(results))
     for result in results:
         yield from _tool(run, result, rows)
     yield from notes(manifest)
@@ -45,7 +45,8 @@ def gain_of(finding: Finding) -> str:
     return f"{gain}{finding.confidence} confidence"
 
 
-def _findings(found: Sequence[tuple[str, Finding]]) -> Iterator[Text]:
+def findings_of(found: Sequence[tuple[str, Finding]]) -> Iterator[Text]:
+    """The most promising of findings that are sorted by that."""
     if not found:
         return
     yield Text()
@@ -76,8 +77,11 @@ def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     devices = [f"{number}: {name}" for number, name in manifest["devices"].items()]
     sources = [f"{name} {version}".strip() for name, version in manifest["sources"].items()]
     yield Text(plain(" ".join(manifest["command"]), _LONGEST), style="bold")
+    who = f"process {manifest['pid']}"
+    if "ranks" in manifest:
+        who = f"{len(manifest['ranks']):,} runs of {manifest['merged']['of']}"
     yield Text(
-        f"process {manifest['pid']} on {manifest['host']}, {started:%Y-%m-%d %H:%M:%S}, "
+        f"{who} on {manifest['host']}, {started:%Y-%m-%d %H:%M:%S}, "
         f"{formatted(manifest['observed_ns'], 'ns')} observed, {manifest['ended']['text']}"
     )
     used = f"devices: {', '.join(devices) or 'none'}; source: {', '.join(sources) or 'none'}"

@@ -13,10 +13,13 @@ accepts an unfinished one and says so.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +84,11 @@ class RunDirectory:
         if not path.exists():
             return {}
         try:
-            manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            manifest: Any = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise RunError(f"{path}: not valid JSON ({error})") from None
+        if not isinstance(manifest, dict) or not isinstance(manifest.get("schema", 0), int):
+            raise RunError(f"{path}: not a manifest")
         if manifest.get("schema", 0) > SCHEMA:
             raise RunError(
                 f"{path}: written by a newer PASTA "
@@ -93,24 +98,29 @@ class RunDirectory:
         return manifest
 
     def move_to(self, wanted: Path, *, force: bool, suffix: str) -> RunDirectory:
-        """Renames the complete directory to `wanted`, or `wanted-SUFFIX` where that is taken."""
-        for place in (wanted, wanted.with_name(f"{wanted.name}-{suffix}")):
-            if _free(place, force):
-                place.parent.mkdir(parents=True, exist_ok=True)
-                os.rename(self.path, place)
+        """Renames the complete directory to `wanted`, or `wanted-SUFFIX` and so on where that is
+        taken: nothing is replaced, also where processes on several hosts do so at once."""
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        if force and is_run(wanted):
+            shutil.rmtree(wanted)
+        for place in _places(wanted, suffix):
+            try:
+                os.rename(self.path, place)  # fails where there is anything but an empty directory
                 return RunDirectory(place)
-        place = wanted.with_name(f"{wanted.name}-{suffix}-{os.getpid()}")
-        os.rename(self.path, place)
-        return RunDirectory(place)
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+        raise AssertionError("there is always another name")
 
 
-def _free(place: Path, force: bool) -> bool:
-    """Whether a run can be renamed to `place`; makes room where that is allowed."""
-    if place.is_dir() and not any(place.iterdir()):
-        place.rmdir()
-    elif force and is_run(place):
-        shutil.rmtree(place)
-    return not place.exists()
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+
+
+def _places(wanted: Path, suffix: str) -> Iterator[Path]:
+    yield wanted
+    yield wanted.with_name(f"{wanted.name}-{suffix}")
+    for number in count(2):
+        yield wanted.with_name(f"{wanted.name}-{suffix}-{number}")
 
 
 def is_run(path: Path) -> bool:

@@ -1,4 +1,5 @@
-"""Names of run directories: templates with the placeholders that profilers share."""
+"""Names of run directories: templates with the placeholders that profilers share, and names that
+the processes of a job give themselves in a directory they share."""
 
 from __future__ import annotations
 
@@ -6,28 +7,111 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pasta.errors import ConfigError
 
-#: Rank of this process in its job, by launcher: torchrun, Open MPI, MPICH/PMI, Slurm, PBS.
-RANK_VARIABLES = (
-    "RANK",
-    "OMPI_COMM_WORLD_RANK",
-    "PMIX_RANK",
-    "PMI_RANK",
-    "SLURM_PROCID",
-    "PBS_TASKNUM",
+
+@dataclass(frozen=True)
+class Rank:
+    """Place of a process in its job; None is what its launcher does not tell."""
+
+    rank: int
+    local_rank: int | None = None
+    world_size: int | None = None
+
+
+#: What launchers of jobs tell their processes in the environment: rank, rank on the host, size of
+#: the job.  The first launcher that gives a rank counts: it is the innermost one, where
+#: torchrun or mpirun runs in a Slurm job.
+_TOLD: tuple[tuple[str, str | None, str | None], ...] = (
+    ("RANK", "LOCAL_RANK", "WORLD_SIZE"),  # torchrun
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE"),  # MVAPICH
+    ("PMIX_RANK", None, None),
+    ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),  # MPICH, Intel MPI
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),  # before srun told the step's own
+    ("PBS_VNODENUM", None, None),  # pbsdsh
+    ("PBS_TASKNUM", None, None),
 )
+#: In a batch script, which is no rank of a job, Slurm sets the one and not the other.
+_SLURM_JOB, _SLURM_STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
+#: All variables that say where in a job a process is.
+RANK_VARIABLES = tuple(
+    dict.fromkeys([name for names in _TOLD for name in names if name] + [_SLURM_JOB, _SLURM_STEP])
+)
+#: Characters of a program's name in the name of a run.
+_LONGEST_PROGRAM = 40
 _TOKEN = re.compile(r"%(?:q\{(?P<variable>[^}]*)\}|(?P<letter>.?))")
+
+
+def place_in_job(environment: Mapping[str, str]) -> Rank | None:
+    """Where in its parallel job a process is, or None outside of one."""
+    in_script = _SLURM_JOB in environment and _SLURM_STEP not in environment
+    told = [
+        Rank(rank, _number(environment, local), _number(environment, size))
+        for name, local, size in _TOLD
+        if (rank := _number(environment, name)) is not None
+        and not (in_script and name.startswith("SLURM_"))
+    ]
+    if not told:
+        return None
+    # What the first does not tell, another says that gives the same rank.
+    agreeing = [each for each in told if each.rank == told[0].rank]
+    return Rank(
+        told[0].rank,
+        next((each.local_rank for each in agreeing if each.local_rank is not None), None),
+        next((each.world_size for each in agreeing if each.world_size is not None), None),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str | None) -> int | None:
+    text = environment.get(name, "") if name else ""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 def rank_of(environment: Mapping[str, str]) -> int | None:
     """Rank of a process in its parallel job, or None outside of one."""
-    for name in RANK_VARIABLES:
-        if environment.get(name, "").isdigit():
-            return int(environment[name])
-    return None
+    place = place_in_job(environment)
+    return place.rank if place else None
+
+
+def joined(own: Mapping[str, str], launcher: Mapping[str, str]) -> dict[str, str]:
+    """A process's variables before those of the pasta-preload that started it.
+
+    A rank is taken from one of them as a whole: torchrun gives it to its children only.
+    """
+    if place_in_job(own) is None:
+        return {**launcher, **own}
+    others = {name: value for name, value in launcher.items() if name not in RANK_VARIABLES}
+    return {**others, **own}
+
+
+def host_name() -> str:
+    """This host's name without its domain."""
+    return os.uname().nodename.partition(".")[0] or "host"
+
+
+def name_in_root(program: str, pid: int, rank: int | None) -> str:
+    """Name of a run among those of other processes: "rank-0003-node1-4711", "app-node1-4711".
+
+    Processes of a host differ in their pids, and hosts in their names; where they do not, as in
+    containers, or a process execs another program, `RunDirectory.move_to` adds to the name.
+    """
+    what = os.path.basename(program).lstrip(".")[:_LONGEST_PROGRAM] or "program"
+    return f"{what if rank is None else f'rank-{rank:04}'}-{host_name()}-{pid}"
+
+
+def is_shared(template: str, place: Rank | None) -> bool:
+    """Whether `run.out` names one directory for all ranks of a job that this process is in."""
+    if place is None or (place.world_size or 1) < 2:
+        return False
+    return not any(
+        match["letter"] in ("p", "r") or match["variable"] in RANK_VARIABLES
+        for match in _TOKEN.finditer(template)
+    )
 
 
 def variables_of(template: str) -> list[str]:
@@ -40,21 +124,33 @@ def check_template(template: str) -> None:
     expand(template, program="", pid=0, started=0, environment={})
 
 
+def check_root(template: str, option: str) -> None:
+    """Raises ConfigError where runs of many processes cannot be written into that directory.
+
+    `option` is what names it, for the remedy. Runs that are there stay: other processes of the job
+    may have written them.
+    """
+    check_template(template)
+    for match in _TOKEN.finditer(template):
+        if match["letter"] in ("n", "p", "r"):
+            raise ConfigError(
+                f"{template}: {match[0]} differs between processes, which share one root",
+                remedy="name it without, or give each process its own directory with -o",
+            )
+    _check_parent(template, Path(*_before_placeholder((*Path(template).parts, ""))), option)
+    from pasta.run.directory import is_run
+
+    if "%" not in template and is_run(Path(template)):
+        raise ConfigError(
+            f"{template} is a run directory", remedy=f"name another place with {option} DIR"
+        )
+
+
 def check_output(template: str, *, force: bool) -> None:
     """Raises ConfigError where run directories cannot be written there, or there is one that
     `force` does not allow to replace."""
     path = Path(template)
-    fixed = Path(*_before_placeholder(path.parts))
-    parent = fixed.absolute()
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir():
-        raise ConfigError(f"{template}: {parent} is not a directory")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"{template}: no permission to write in {parent}",
-            remedy="name another place with -o DIR",
-        )
+    _check_parent(template, Path(*_before_placeholder(path.parts)), "-o")
     if "%" not in template and path.exists() and (not path.is_dir() or any(path.iterdir())):
         from pasta.run.directory import is_run
 
@@ -62,6 +158,19 @@ def check_output(template: str, *, force: bool) -> None:
             raise ConfigError(f"{path} exists", remedy="replace it with -f, or use -o DIR-%p")
         if not is_run(path):
             raise ConfigError(f"{path} is not a run directory, so -f does not replace it")
+
+
+def _check_parent(template: str, directory: Path, option: str) -> None:
+    parent = directory.absolute()
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise ConfigError(f"{template}: {parent} is not a directory")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{template}: no permission to write in {parent}",
+            remedy=f"name another place with {option} DIR",
+        )
 
 
 def _before_placeholder(parts: tuple[str, ...]) -> list[str]:

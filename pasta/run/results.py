@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from pasta.errors import RunError
 from pasta.table import Figure, Table
 from pasta.tool import Finding, Result
 
-_LAYOUT = b"pasta.layout"
+#: Key of a stored table's metadata that says how reports show it.
+LAYOUT = b"pasta.layout"
+_SHOWN = 10
 #: What a table says of comparisons.
 _COMPARED = ("keys", "sums", "levels")
 
@@ -62,14 +64,33 @@ class StoredResult:
     findings: list[Finding]
 
 
-def read_results(directory: Path) -> Iterator[StoredResult]:
-    """Stored results, in the order of their names. Raises RunError for a damaged one."""
+def read_findings(directory: Path) -> Iterator[tuple[str, Finding]]:
+    """Findings with their tools, as stored. Raises RunError for a damaged result."""
+    for path in sorted(directory.glob("*/result.json")):
+        for finding in findings_in(path):
+            yield path.parent.name, finding
+
+
+def findings_in(path: Path) -> list[Finding]:
+    """Findings in a result.json. Raises RunError for a damaged one."""
+    try:
+        return [Finding(**each) for each in document_of(path).get("findings", ())]
+    except TypeError as error:
+        raise RunError(f"{path.parent}: damaged result ({error})") from None
+
+
+def read_results(
+    directory: Path, *, shown: bool = False, rows: int | None = None
+) -> Iterator[StoredResult]:
+    """Stored results, in the order of their names. Raises RunError for a damaged one.
+
+    `shown`: of each table only the rows that reports show, or as many as `rows`.
+    """
     for path in sorted(directory.glob("*/result.json")):
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             tables = {
-                # not read_table, which imports the whole dataset module for one file
-                name: as_table(pq.ParquetFile(path.parent / f"{name}.parquet").read())
+                name: _stored(path.parent / f"{name}.parquet", shown, rows)
                 for name in document["tables"]
             }
             files = [path.parent / name for name in document["files"]]
@@ -88,22 +109,26 @@ def ranked(results: Iterable[StoredResult]) -> list[tuple[str, Finding]]:
 def stored_tables(directory: Path) -> dict[str, list[str]]:
     """Names of the tables of each tool, its main one first. Raises RunError."""
     paths = sorted(directory.glob("*/result.json"))
-    return {path.parent.name: list(_document(path)["tables"]) for path in paths}
+    return {path.parent.name: list(document_of(path)["tables"]) for path in paths}
 
 
 def read_summary(directory: Path, tool: str) -> str:
     """What a tool said in a line. Raises RunError."""
-    return str(_document(directory / tool / "result.json")["summary"])
+    return str(document_of(directory / tool / "result.json")["summary"])
 
 
-def _document(path: Path) -> dict[str, Any]:
+def document_of(path: Path) -> dict[str, Any]:
+    """What result.json says of a tool's result. Raises RunError."""
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not {"summary", "tables"} <= document.keys():
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or not {"summary", "tables"} <= document.keys():
             raise ValueError("keys are missing")
+        if not isinstance(document["tables"], list):
+            raise ValueError("tables are no list")
     except (OSError, ValueError) as error:
         raise RunError(f"{path.parent}: damaged result ({error})") from None
-    return document
+    found: dict[str, Any] = document
+    return found
 
 
 def read_table(directory: Path, tool: str, name: str) -> pa.Table:
@@ -132,14 +157,25 @@ def _to_arrow(table: Table) -> pa.Table:
         "hidden": sorted(table.hidden),
         **{name: list(names) for name, names in compared.items() if names is not None},
     }
-    metadata = {**(stored.schema.metadata or {}), _LAYOUT: json.dumps(layout).encode()}
+    metadata = {**(stored.schema.metadata or {}), LAYOUT: json.dumps(layout).encode()}
     return stored.replace_schema_metadata(metadata)
+
+
+def _stored(path: Path, shown: bool, rows: int | None) -> Table:
+    file = pq.ParquetFile(path)  # not read_table, which imports the whole dataset module for it
+    if not shown:
+        return as_table(file.read())
+    layout = json.loads((file.schema_arrow.metadata or {}).get(LAYOUT, b"{}"))
+    first = layout.get("shown", _SHOWN) if rows is None else rows
+    batch = next(file.iter_batches(max(first, 1)), None)
+    few = pa.Table.from_batches([batch] if batch else [], file.schema_arrow)
+    return replace(as_table(few), of=file.metadata.num_rows)
 
 
 def as_table(stored: pa.Table) -> Table:
     """A stored table with its units, labels and layout."""
     metadata = stored.schema.metadata or {}
-    layout = json.loads(metadata.get(_LAYOUT, b"{}"))
+    layout = json.loads(metadata.get(LAYOUT, b"{}"))
     units, labels = {}, {}
     for column in stored.schema:
         told = column.metadata or {}
@@ -152,7 +188,7 @@ def as_table(stored: pa.Table) -> Table:
         units=units,
         labels=labels,
         title=metadata.get(b"title", b"").decode(),
-        shown=layout.get("shown", 10),
+        shown=layout.get("shown", _SHOWN),
         hidden=frozenset(layout.get("hidden", ())),
         **{name: layout.get(name) for name in _COMPARED},
     )

@@ -31,8 +31,9 @@ from pasta.processors.strings import Strings
 from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.events import Recorder, read_batches
 from pasta.run.inventory import Inventory
-from pasta.run.naming import rank_of
+from pasta.run.naming import joined, place_in_job
 from pasta.runtime.analysis import make_context, make_filter, make_pipeline
+from pasta.runtime.clock import host_clock
 from pasta.runtime.limits import failures_of, store_results, time_limit
 from pasta.runtime.live import SUFFIX as LIVE_SUFFIX
 from pasta.runtime.live import LiveCounts
@@ -40,7 +41,7 @@ from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.ring import Ring
 from pasta.runtime.session import Ended, Session, beside, read_ended, write_atomically
 from pasta.runtime.spill import Spill
-from pasta.runtime.staging import final_directory, staging_directory
+from pasta.runtime.staging import Place, final_place, staging_directory
 from pasta.runtime.trace import TraceReader
 
 if TYPE_CHECKING:
@@ -241,6 +242,7 @@ class Collector:
         inventory, ring, run = self.inventory, self.ring, self.context.run
         process = inventory.process
         environment = process.get("environment", {})
+        job = place_in_job(joined(environment, os.environ))
         return {
             "schema": SCHEMA,
             "pasta": pasta.__version__,
@@ -251,9 +253,12 @@ class Collector:
             "host": socket.gethostname(),
             "pid": ring.pid,
             "parent": ring.parent,
-            "rank": rank_of({**os.environ, **environment}),
+            "rank": job.rank if job else None,
+            "local_rank": job.local_rank if job else None,
+            "world_size": job.world_size if job else None,
             "environment": environment,
             "start": {"realtime_ns": run.start_realtime, "monotonic_ns": run.start_time},
+            "clock": host_clock(),
             "observed_ns": max(0, inventory.last_time - run.start_time),
             "ended": {"text": str(ended), **asdict(ended)},
             "consumer": {0: "afterwards", 1: "embedded", 2: "collector"}.get(ring.consumer),
@@ -353,19 +358,20 @@ def _advice(
         yield f"{ring.torn} unfinished slots were skipped: threads were ended while they wrote"
 
 
-def _place(collector: Collector, plain_name: bool) -> RunDirectory:
-    config, inventory = collector.config, collector.inventory
-    process = inventory.process
-    wanted = final_directory(
+def _moved(collector: Collector, plain_name: bool) -> tuple[RunDirectory, Place]:
+    config, process, ring = collector.config, collector.inventory.process, collector.ring
+    place = final_place(
         collector.session,
-        collector.ring,
+        ring,
         process.get("executable") or collector.session.document["command"][0],
         process.get("environment", {}),
     )
-    if not plain_name and "%p" not in config.out:
-        wanted = wanted.with_name(f"{wanted.name}-{collector.ring.pid}")
-    suffix = f"{collector.ring.pid}-{collector.ring.sequence}"
-    return collector.run.move_to(wanted, force=config.force, suffix=suffix)
+    wanted = place.path
+    if place.root is None and not plain_name and "%p" not in config.out:
+        wanted = wanted.with_name(f"{wanted.name}-{ring.pid}")
+    force = config.force and place.root is None
+    suffix = str(ring.sequence) if place.root else f"{ring.pid}-{ring.sequence}"
+    return collector.run.move_to(wanted, force=force, suffix=suffix), place
 
 
 def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
@@ -375,14 +381,18 @@ def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
     collector = Collector(session, ring)
     pipeline, ended = collector.collect()
     collector.write(pipeline, ended)
-    run = _place(collector, plain_name)
+    run, place = _moved(collector, plain_name)
     report, width = run.report, session.document["terminal_width"]
     if width is not None:
         from pasta.report.text import write_terminal_report
 
         report = beside(ring_path, ".report")
         write_terminal_report(run, report, width - _PREFIX_COLUMNS)
-    return {"directory": str(run.path), "report": str(report)}
+    return {
+        "directory": str(run.path),
+        "report": str(report),
+        "root": str(place.root) if place.root else None,
+    }
 
 
 def main() -> int:

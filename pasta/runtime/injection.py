@@ -72,7 +72,7 @@ def shim_configuration(session: Session, root: int, *, late: bool = False) -> st
 def _shim_settings(session: Session, root: int) -> dict[str, object]:
     config = session.config
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    names = (*RANK_VARIABLES, *variables_of(config.out))
+    names = (*RANK_VARIABLES, *variables_of(config.out), *variables_of(config.root))
     return {
         "schema": _SCHEMA,
         "session": session.directory,

@@ -62,6 +62,8 @@ class Outcome:
     directory: Path | None
     report: Path | None
     problem: str | None = None
+    #: Directory that the run shares with runs of other processes, if it does.
+    root: Path | None = None
 
 
 class Collecting(Protocol):
@@ -221,7 +223,10 @@ class Launcher:
         pid, log = watched.pid, self.session.directory / "log.txt"
         try:
             done = json.loads(beside(watched.path, ".done").read_text())
-            self.outcomes.append(Outcome(pid, Path(done["directory"]), Path(done["report"])))
+            directory, report, root = (done[key] for key in ("directory", "report", "root"))
+            self.outcomes.append(
+                Outcome(pid, Path(directory), Path(report), root=Path(root) if root else None)
+            )
         except FileNotFoundError:
             problem = beside(watched.path, ".problem")
             why = problem.read_text() if problem.exists() else f"status {watched.collector_exit}"

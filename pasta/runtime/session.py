@@ -71,7 +71,7 @@ class Session:
 
         Raises RunError.
         """
-        name = f"{_PREFIX}{os.getuid()}-{os.getpid()}-{os.urandom(3).hex()}"
+        name = f"{_PREFIX}{os.getuid()}-{os.getpid()}-{os.urandom(8).hex()}"
         directory = _place(config) / name
         document = {
             "config": asdict(config),

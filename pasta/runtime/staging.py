@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pasta.run.naming import expand
+from pasta.run.directory import is_run
+from pasta.run.naming import expand, is_shared, joined, name_in_root, place_in_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,18 +17,31 @@ if TYPE_CHECKING:
     from pasta.runtime.session import Session
 
 
-def final_directory(
-    session: Session, ring: Ring, program: str, environment: Mapping[str, str]
-) -> Path:
-    """Absolute path of the run directory that the user asked for, for one process."""
-    path = expand(
-        session.config.out,
+@dataclass(frozen=True)
+class Place:
+    """Where a run goes."""
+
+    path: Path
+    #: The directory that it shares with runs of other processes, if it does.
+    root: Path | None = None
+
+
+def final_place(session: Session, ring: Ring, program: str, own: Mapping[str, str]) -> Place:
+    """Where the run of a process with these variables goes, as an absolute path."""
+    config = session.config
+    environment = joined(own, os.environ)
+    job = place_in_job(environment)
+    path = Path(session.document["cwd"]) / expand(
+        config.root or config.out,
         program=program,
         pid=ring.pid,
         started=session.document["started"],
-        environment={**os.environ, **environment},
+        environment=environment,
     )
-    return Path(session.document["cwd"]) / path
+    # Where -o names a run already, of a process without a rank, others are put beside it.
+    if config.root or (is_shared(config.out, job) and not is_run(path)):
+        return Place(path / name_in_root(program, ring.pid, job.rank if job else None), path)
+    return Place(path)
 
 
 def staging_directory(session: Session, ring: Ring) -> Path:
@@ -35,7 +50,8 @@ def staging_directory(session: Session, ring: Ring) -> Path:
     Beside the run's place, so that it can be renamed; its name tells session and process, so
     that the consumer in the target and the collector agree on it.
     """
-    template = Path(session.document["cwd"]) / session.config.out
-    parts = template.parent.parts
+    config = session.config
+    inside = Path(config.root, "run") if config.root else Path(config.out)
+    parts = (Path(session.document["cwd"]) / inside).parent.parts
     fixed = next((i for i, part in enumerate(parts) if "%" in part), len(parts))
     return Path(*parts[:fixed]) / f".{session.directory.name}-{ring.path.name}"

@@ -6,6 +6,7 @@
  * strings that never change, so that a reader sees a list of whole entries that ends, at any time.
  * What is kept is bounded as in glibc: arrays double, and a text that was set before is used again. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <search.h>
@@ -149,4 +150,16 @@ static void in_child(void) {
     texts = NULL; /* it may have been in the middle of changing it */
 }
 
-__attribute__((constructor)) static void load(void) { pthread_atfork(NULL, NULL, in_child); }
+static bool in_use; /* the program's setenv is the one above */
+
+void pasta_environment_each(void (*take)(void *into, const char *entry), void *into) {
+    char *const *array = in_use ? __atomic_load_n(&environ, __ATOMIC_ACQUIRE) : NULL;
+    for (const char *entry; array && (entry = __atomic_load_n(array, __ATOMIC_ACQUIRE)); array++) take(into, entry);
+}
+
+__attribute__((constructor)) static void load(void) {
+    Dl_info found, own;
+    void *global = dlsym(RTLD_DEFAULT, "setenv");
+    in_use = global && dladdr(global, &found) && dladdr(&in_use, &own) && found.dli_fbase == own.dli_fbase;
+    pthread_atfork(NULL, NULL, in_child);
+}

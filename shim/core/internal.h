@@ -29,6 +29,11 @@ void pasta_select_configure(void);
 bool pasta_select_is_step(uint32_t name);
 uint32_t pasta_select_launched(uint32_t name); /* how often it was called for the kernel before */
 
+/* ---- environment.c ---- */
+/* Calls `take` with each "NAME=value" of the environment as it is now; with none where the program's
+ * setenv is not ours, since nothing may be read then while other threads change it. */
+void pasta_environment_each(void (*take)(void *into, const char *entry), void *into);
+
 /* ---- life.c ---- */
 /* True in the process that opened the ring; false in the child of a fork until it opens its own. */
 bool pasta_same_process(void);

@@ -101,24 +101,42 @@ static bool is_listed(const char *list, const char *name, size_t length) {
     return false;
 }
 
-/* Of the environment the program was started with (not environ, which other threads may be
- * changing), the variables that name the run directory. */
+enum { PICKED = 4096, LONGEST = 1 << 18 };
+
+typedef struct pasta_picked {
+    const char *list; /* names, separated by commas */
+    char text[PICKED];
+    size_t used;
+} pasta_picked;
+
+/* Takes a variable that is listed, unless one of that name was taken before. */
+static void pick(void *into, const char *item) {
+    pasta_picked *picked = into;
+    const char *equals = strchr(item, '=');
+    size_t name = equals ? (size_t)(equals - item) + 1 : 0, bytes = strlen(item);
+    if (!equals || picked->used + bytes + 1 >= PICKED || !is_listed(picked->list, item, name - 1)) return;
+    for (const char *at = picked->text, *end = at + picked->used; at < end; at++)
+        if ((at == picked->text || at[-1] == 0x1f) && (size_t)(end - at) >= name && !memcmp(at, item, name)) return;
+    if (picked->used) picked->text[picked->used++] = 0x1f;
+    memcpy(picked->text + picked->used, item, bytes);
+    picked->used += bytes;
+}
+
+/* The variables that name the run directory: as they are now, which is how a forked process is told
+ * its rank, else as the program was started with them. */
 static uint32_t intern_environment(void) {
-    enum { LONGEST = 1 << 18 };
-    const char *list = pasta_config("environment");
-    char *text = list ? malloc(LONGEST) : NULL, picked[2048];
-    if (!text) return 0;
-    size_t used = 0, length = read_items("/proc/self/environ", text, LONGEST);
-    for (char *item = text; item < text + length; item += strlen(item) + 1) {
-        char *equals = strchr(item, '=');
-        size_t bytes = strlen(item);
-        if (!equals || used + bytes + 1 >= sizeof picked || !is_listed(list, item, (size_t)(equals - item))) continue;
-        if (used) picked[used++] = 0x1f;
-        memcpy(picked + used, item, bytes);
-        used += bytes;
+    pasta_picked *picked = calloc(1, sizeof *picked);
+    char *text = malloc(LONGEST);
+    uint32_t id = 0;
+    if (picked && text && (picked->list = pasta_config("environment"))) {
+        pasta_environment_each(pick, picked);
+        size_t length = read_items("/proc/self/environ", text, LONGEST);
+        for (char *item = text; item < text + length; item += strlen(item) + 1) pick(picked, item);
+        id = picked->used ? pasta_intern(picked->text, picked->used) : 0;
     }
     free(text);
-    return used ? pasta_intern(picked, used) : 0;
+    free(picked);
+    return id;
 }
 
 static uint32_t intern_executable(void) {

@@ -179,7 +179,7 @@ def test_names_do_not_steer_a_terminal_nor_fill_it(tmp_path: Path) -> None:
     done = Replay(run, Config(tools=["kernel_freq", "event_trace"])).write(tmp_path / "again")
     report = done.report.read_text()
     assert not [each for each in report if each != "\n" and not each.isprintable()]
-    assert r"\x1b[2J" in report
+    assert r"\x1b" in report
     assert "[bold]" in report
     assert len(report) < 20_000
     names = pasta.load(done.path).arrow("kernel_freq").column("kernel").to_pylist()

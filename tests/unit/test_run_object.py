@@ -107,8 +107,9 @@ def test_wrong_names(directory: Path) -> None:
 def test_what_is_no_run(tmp_path: Path, directory: Path) -> None:
     with pytest.raises(RunError, match="no such run directory"):
         pasta.load(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match="not a run directory"):
-        pasta.load(tmp_path)
+        pasta.load(tmp_path / "empty")
     (directory / "results" / "first" / "zebra.parquet").write_bytes(b"PAR1")
     with pytest.raises(RunError, match=r"zebra\.parquet: cannot be read"):
         pasta.load(directory).arrow("first")

@@ -1,0 +1,34 @@
+"""`pasta merge ROOT`: the runs of all ranks as one run directory."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from pasta.errors import ConfigError
+from pasta.run.naming import check_output
+from pasta.run.root import Root
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", type=Path, metavar="ROOT", help="a directory of runs")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
+                        help="run directory to write (default: NAME-merged)")  # fmt: skip
+    parser.add_argument("-f", "--force-overwrite", action="store_true",
+                        help="replace an existing run directory")  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    from pasta.run.merge import merge
+
+    root = Root.open(options.directory)
+    out = options.output or Path(f"{root.path.resolve().name}-merged")
+    if root.path.resolve() in (out.resolve(), out.resolve().parent):
+        raise ConfigError(f"{out} is in the root to merge", remedy="name another place with -o DIR")
+    check_output(str(out).replace("%", "%%"), force=options.force_overwrite)
+    done = merge(root, out, force=options.force_overwrite)
+    for warning in done.manifest()["warnings"]:
+        print(f"note: {warning}")
+    print(f"{len(root.runs):,} runs: {os.path.relpath(done.path)}")
+    return 0

@@ -1,0 +1,407 @@
+"""The report of a root: the ranks of a job side by side."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.text import Text
+
+from pasta.errors import RunError
+from pasta.processors.demangle import distinct_names
+from pasta.report.text import WIDTH, findings_of
+from pasta.run.events import parts
+from pasta.run.merge import Told, merged_findings
+from pasta.run.results import read_findings
+from pasta.run.root import RankRun, Root, ranks_text
+from pasta.table import Table, formatted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from pasta.tool import Finding
+
+#: Rows of the table of ranks, and of kernels, that are shown.
+RANKS, KERNELS = 64, 10
+_BATCH_ROWS = 1 << 16
+_KERNEL_COLUMNS = ["demangled", "launches", "total_time"]
+
+
+@dataclass
+class Measures:
+    """What is compared of a run; None is not known. Times are ns, on the root's time line."""
+
+    run: RankRun
+    start: int
+    end: int
+    launches: int
+    copies: int
+    dropped: int
+    device_time: int | None = None
+    copied: int | None = None
+    peak: int | None = None
+    #: Launches and device time by whole kernel name, where kernel_freq ran.
+    kernels: dict[str, tuple[int, int | None]] | None = None
+    findings: list[tuple[str, Finding]] = field(default_factory=list)
+    #: What could not be read, in a line each.
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def observed(self) -> int:
+        return self.run.observed
+
+
+def measure(root: Root, run: RankRun) -> Measures:
+    """Reads what a run says of itself, as far as it can be read."""
+    manifest = run.manifest
+    start = root.since(run, run.start)
+    events, launches = manifest.get("events", {}), manifest.get("launches", {})
+    found = Measures(
+        run,
+        start,
+        start + run.observed,
+        launches=int(launches.get("selected", events.get("kernel_launch", 0))),
+        copies=int(events.get("memory_copy", 0)),
+        dropped=sum(manifest.get("dropped", {}).values()),
+    )
+    for read in (_kernels, _copied, _peak, _findings):
+        try:
+            read(found)
+        except RunError as error:
+            found.problems.append(_plain(str(error).replace(f"{run.directory.path}/", "")))
+        except (KeyError, TypeError, ValueError) as error:
+            found.problems.append(_plain(f"results are not as expected ({error!r})"))
+    return found
+
+
+def _kernels(found: Measures) -> None:
+    columns = _result(found.run, "kernel_freq", "kernels", _KERNEL_COLUMNS)
+    if columns is None:
+        found.device_time = _of_events(
+            found.run, "kernel_complete", ("start", "end"), lambda start, end: end - start
+        )
+        return
+    names = columns["demangled"]
+    rows = list(zip(names, columns["launches"], columns["total_time"], strict=True))
+    found.kernels = {str(name): (launches, time) for name, launches, time in rows}
+    times = [time for _, _, time in rows if time is not None]
+    if times or not rows:
+        found.device_time = sum(times)
+
+
+def _copied(found: Measures) -> None:
+    columns = _result(found.run, "copies", "directions", ["bytes"])
+    if columns is not None:
+        found.copied = sum(columns["bytes"])
+    elif found.copies:
+        found.copied = _of_events(found.run, "memory_copy", ("bytes",), lambda bytes: bytes)
+
+
+def _peak(found: Measures) -> None:
+    columns = _result(found.run, "memory_timeline", "peaks", ["layer", "memory", "peak"])
+    if columns is None:
+        return
+    rows = zip(columns["layer"], columns["memory"], columns["peak"], strict=True)
+    found.peak = max(
+        (peak for layer, memory, peak in rows if (layer, memory) == ("memory", "total")), default=0
+    )
+
+
+def _findings(found: Measures) -> None:
+    found.findings.extend(read_findings(found.run.directory.results))
+
+
+def _result(run: RankRun, tool: str, name: str, wanted: list[str]) -> dict[str, list[Any]] | None:
+    """The wanted columns of a stored table; None where the tool did not run. Raises RunError."""
+    path = run.directory.results / tool / f"{name}.parquet"
+    if not path.exists():
+        return None
+    with _reading(path):
+        columns: dict[str, list[Any]] = pq.ParquetFile(path).read(wanted).to_pydict()
+        return columns
+
+
+def _of_events(
+    run: RankRun, kind: str, columns: Sequence[str], value: Callable[..., Any]
+) -> int | None:
+    """Sum of a value over recorded events of a kind; None where there are none."""
+    files = parts(run.directory.events).get(kind, [])
+    total = 0
+    for path in files:
+        with _reading(path):
+            for chunk in pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=list(columns)):
+                known = chunk.drop_null()
+                arrays = [column.to_numpy().astype(np.int64) for column in known.columns]
+                total += int(np.maximum(value(*arrays), 0).sum())
+    return total if files else None
+
+
+class _reading:
+    """Turns what pyarrow raises on a damaged file into a RunError that names it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (OSError, pa.ArrowException)):
+            raise RunError(f"{self.path}: cannot be read ({error})") from None
+
+
+# ---- the report ----
+
+
+def render(root: Root, rows: int | None = None) -> Iterator[RenderableType]:
+    """Parts of the report; `rows` overrides how many rows of each table are shown."""
+    measured = [measure(root, run) for run in root.runs]
+    yield from _heading(root)
+    yield from _not_there(root, measured)
+    by_run = {id(each.run): each for each in measured}
+    for program, runs in root.programs.items():
+        yield from _program(root, program, [by_run[id(run)] for run in runs], rows)
+    told = [
+        Told(root.label(each.run), each.run.rank, tool, _printable(finding))
+        for each in measured
+        for tool, finding in each.findings
+    ]
+    yield from findings_of(merged_findings(told))
+    yield from _notes(root)
+
+
+def _heading(root: Root) -> Iterator[Text]:
+    ranks, size = root.ranks, root.world_size
+    of = f" of {size:,}" if size and size != len(ranks) else ""
+    what = f"{len(ranks):,}{of} ranks" if ranks else "no ranks"
+    hosts = root.hosts
+    yield Text(
+        f"{_plain(str(root.path))}: {len(root.runs):,} runs, {what}, on {len(hosts):,} "
+        f"host{'' if len(hosts) == 1 else 's'}",
+        style="bold",
+    )
+    for host, runs in hosts.items():
+        mine = sorted({run.rank for run in runs if run.rank is not None})
+        if mine and len(hosts) > 1:
+            yield Text(f"{_plain(host)}: {ranks_text(mine)}")
+    if len(root.clocks) > 1:
+        error = root.worst_error
+        how = (
+            "of which at least one is not synchronized"
+            if error is None
+            else f"off by up to {formatted(error, 'ns')}, as their kernels say"
+        )
+        yield Text(f"times: exact on one host; between hosts by their real-time clocks, {how}")
+
+
+def _not_there(root: Root, measured: Iterable[Measures]) -> Iterator[Text]:
+    """A line for all ranks that are missing, and one for each run that cannot be used."""
+    if root.missing:
+        yield Text(
+            f"{ranks_text(root.missing)}: no run: used no accelerator, was not profiled, "
+            "or is not written yet",
+            style="yellow",
+        )
+    for problem in root.problems:
+        rank = "" if problem.rank is None else f"rank {problem.rank}: "
+        yield Text(f"{rank}{_plain(problem.path.name)}: {_plain(problem.why)}", style="yellow")
+    for each in measured:
+        for line in each.problems:
+            yield Text(f"{_plain(root.label(each.run))}: {line}", style="yellow")
+    for doubt in root.doubts():
+        yield Text(doubt, style="yellow")
+
+
+def _program(
+    root: Root, program: str, measured: list[Measures], rows: int | None
+) -> Iterator[RenderableType]:
+    yield Text()
+    ranks = {each.run.rank for each in measured}
+    title = f"{_plain(program)}: {len(measured):,} runs"
+    if None not in ranks and len(ranks) < len(measured):
+        title += f" of {len(ranks):,} ranks"
+    yield Text(title, style="bold")
+    yield _table(root, measured).to_rich(RANKS if rows is None else rows)
+    yield from _imbalance(root, measured)
+    kernels = _kernel_table(root, measured)
+    if kernels is not None and len(kernels):
+        yield kernels.to_rich(KERNELS if rows is None else rows)
+
+
+def _table(root: Root, measured: list[Measures]) -> Table:
+    columns = {
+        "run": [_plain(root.label(each.run)) for each in measured],
+        "host": [_plain(each.run.host) for each in measured],
+        **{
+            name: [getattr(each, name) for each in measured]
+            for name in (
+                "device_time", "launches", "start", "observed", "peak", "copies", "copied",
+                "dropped",
+            )
+        },
+        "ended": [_plain(str(each.run.manifest["ended"]["text"])) for each in measured],
+    }  # fmt: skip
+    several = len({each.run.host for each in measured}) > 1
+    as_usual = all(text == "exited with 0" or text == "ended" for text in columns["ended"])
+    return Table(
+        columns,
+        units={
+            "device_time": "ns", "start": "ns", "observed": "ns", "peak": "bytes",
+            "copied": "bytes",
+        },
+        labels={"start": "started after", "peak": "peak memory", "dropped": "events lost"},
+        title="Ranks" if any(each.run.rank is not None for each in measured) else "Processes",
+        hidden=frozenset(
+            ([] if several else ["host"])
+            + (["ended"] if as_usual else [])
+            + [
+                name
+                for name in ("device_time", "peak", "copied", "dropped")
+                if not any(columns[name])
+            ]
+        ),
+    )  # fmt: skip
+
+
+def _imbalance(root: Root, measured: list[Measures]) -> Iterator[Text]:
+    """How unequal the ranks are, and which one the others wait for."""
+    for what, values, unit in (
+        ("device time", _by_rank(measured, "device_time", sum), "ns"),
+        ("launches", _by_rank(measured, "launches", sum), "count"),
+        ("time observed", _by_rank(measured, "observed", max), "ns"),
+    ):
+        mean = sum(values.values()) / len(values) if values else 0
+        if len(values) < 2 or not mean:
+            continue
+        late = max(values, key=lambda rank: values[rank])
+        early = min(values, key=lambda rank: values[rank])
+        if values[late] == values[early]:
+            yield Text(f"{what}: the same in all ranks")
+            continue
+        most = "latest" if unit == "ns" else "most"
+        amount = formatted(values[late], "ns" if unit == "ns" else None)
+        yield Text(
+            f"{what}: max/mean {values[late] / mean:.2f}; {most}: rank {late}, {amount}, "
+            f"{values[late] / mean - 1:.0%} over the mean; least: rank {early}"
+        )
+    ranked = [each for each in measured if each.run.rank is not None]
+    if len({each.run.rank for each in ranked}) > 1:
+        first, last = (which(ranked, key=lambda each: each.end) for which in (min, max))
+        error = root.error(first.run, last.run)
+        told = {None: ", clocks not synchronized", 0: ""}.get(
+            error, f" ± {formatted(error or 0, 'ns')}"
+        )
+        yield Text(
+            f"last seen: rank {last.run.rank}, {formatted(last.end - first.end, 'ns')} "
+            f"after rank {first.run.rank}{told}"
+        )
+
+
+def _by_rank(measured: list[Measures], name: str, combined: Callable[[Any], int]) -> dict[int, int]:
+    """A measure by rank, over the processes of each; only ranks of which it is known."""
+    found: dict[int, list[int]] = {}
+    for each in measured:
+        value = getattr(each, name)
+        if each.run.rank is not None and value is not None:
+            found.setdefault(each.run.rank, []).append(value)
+    return {rank: combined(values) for rank, values in found.items()}
+
+
+def _kernel_table(root: Root, measured: list[Measures]) -> Table | None:
+    """Kernels over ranks: by device time if every rank has clocks, else by launches."""
+    told = [each for each in measured if each.kernels is not None]
+    if not told:
+        return None
+    timed = all(each.device_time is not None for each in told)
+    runs = list(dict.fromkeys(_rank_label(root, each.run) for each in told))
+    row_of = {run: row for row, run in enumerate(runs)}
+    names = list(dict.fromkeys(name for each in told for name in each.kernels or ()))
+    column_of = {name: column for column, name in enumerate(names)}
+    launches = np.zeros(len(names), np.int64)
+    values = np.zeros((len(runs), len(names)), np.int64)
+    for each in told:
+        for name, (count, time) in (each.kernels or {}).items():
+            launches[column_of[name]] += count
+            value = (time or 0) if timed else count
+            values[row_of[_rank_label(root, each.run)], column_of[name]] += value
+    order = np.argsort(-values.sum(axis=0), kind="stable")
+    values = values[:, order]
+    mean = values.mean(axis=0)
+    most = values.max(axis=0) if len(names) else mean
+    unit: Any = "ns" if timed else "count"
+    what = "device time" if timed else "launches"
+    left_out = len(measured) - len(told)
+    without = f"; {left_out:,} runs are without kernel_freq" if left_out else ""
+    return Table(
+        {
+            "kernel": [_plain(name) for name in distinct_names([names[at] for at in order])],
+            "launches": launches[order],
+            "min": values.min(axis=0),
+            "mean": np.rint(mean).astype(np.int64),
+            "max": most,
+            "imbalance": np.divide(most, mean, out=np.ones(len(mean)), where=mean > 0).round(2),
+            "most_in": [runs[row] for row in values.argmax(axis=0).tolist()],
+        },
+        units={"min": unit, "mean": unit, "max": unit},
+        labels={"imbalance": "max/mean", "most_in": "max in"},
+        title=f"Kernels ({what} of each rank{without})",
+        hidden=frozenset(() if timed else ("launches",)),
+    )
+
+
+def _rank_label(root: Root, run: RankRun) -> str:
+    return _plain(root.label(run) if run.rank is None else f"rank {run.rank}")
+
+
+def _notes(root: Root) -> Iterator[Text]:
+    """What went wrong in runs, once for all that say the same."""
+    said: dict[tuple[str, str], list[RankRun]] = {}
+    for run in root.runs:
+        for tool, failure in run.manifest.get("failures", {}).items():
+            line = f"tool {tool} was disabled: {failure['reason']} (in {failure['where']})"
+            said.setdefault((line, "red"), []).append(run)
+        for warning in run.manifest.get("warnings", []):
+            said.setdefault((f"note: {warning}", "yellow"), []).append(run)
+    for (line, style), runs in said.items():
+        yield Text(f"{_who(root, runs)}: {_plain(line)}", style=style)
+
+
+def _who(root: Root, runs: list[RankRun]) -> str:
+    ranks = sorted({run.rank for run in runs if run.rank is not None})
+    others = [_plain(root.label(run)) for run in runs if run.rank is None]
+    more = [f"{len(others) - 3:,} more"] if len(others) > 3 else []
+    return ", ".join([*([ranks_text(ranks)] if ranks else []), *others[:3], *more])
+
+
+def _printable(finding: Finding) -> Finding:
+    return replace(
+        finding,
+        what=_plain(str(finding.what)),
+        where=_plain(str(finding.where)),
+        evidence=_plain(str(finding.evidence)),
+        remedy=_plain(str(finding.remedy)),
+    )
+
+
+def _plain(text: str) -> str:
+    """Text without what would move a terminal's cursor or change its colours."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def print_report(root: Root, console: Console, rows: int | None = None) -> None:
+    for part in render(root, rows):
+        console.print(part)
+
+
+def text_report(root: Root) -> str:
+    """The report as plain text of a fixed width."""
+    text = io.StringIO()
+    print_report(root, Console(file=text, width=WIDTH, color_system=None, emoji=False))
+    return text.getvalue()

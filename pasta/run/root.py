@@ -1,0 +1,401 @@
+"""A root: the directory in which the processes of a job, on all its hosts, wrote their runs.
+
+    ROOT/rank-0003-node1-4711/    the run of rank 3
+    ROOT/app-node1-4712/          the run of a process without a rank
+    ROOT/.pasta-…/                a run that is being written, or was never finished
+
+There is no index and no lock: a root is what is in it, and may be read while it is written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pasta.errors import RunError
+from pasta.run.directory import MANIFEST, RunDirectory
+from pasta.run.naming import place_in_job
+
+_UNFINISHED = ".pasta-"
+_NAMED = re.compile(r"rank-(\d+)-")
+#: Files that an interpreter's first arguments name: the program is what it runs.
+_SCRIPT = re.compile(r".*\.(py|pyc|sh|jl|pl|rb|lua)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class RankRun:
+    """A finished run of a root. Times are ns, `start` on its host's CLOCK_MONOTONIC."""
+
+    directory: RunDirectory
+    manifest: dict[str, Any]
+    program: str
+    host: str
+    pid: int
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    start: int
+    realtime: int  # of `start`, since 1970
+    observed: int
+    #: Runs of the same clock have the same CLOCK_MONOTONIC.
+    clock: str
+    #: How far the host's real time may be off; None where it does not know.
+    clock_error: int | None
+
+    @property
+    def name(self) -> str:
+        return self.directory.path.name
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A directory of a root that gives no run, and why."""
+
+    path: Path
+    why: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A host's clock: real time is its CLOCK_MONOTONIC plus `offset`."""
+
+    hosts: tuple[str, ...]
+    offset: int
+    #: How far that may be off real time; None where nobody knows.
+    error: int | None
+
+
+class Root:
+    """The runs of a root: those with a rank in its order, then the others as they started."""
+
+    def __init__(self, path: Path, runs: list[RankRun], problems: list[Problem]) -> None:
+        self.path = path
+        self.runs = sorted(
+            _with_parents_programs(runs),
+            key=lambda run: (run.rank is None, run.rank or 0, run.realtime, run.pid),
+        )
+        self.problems = problems
+
+    @classmethod
+    def open(cls, path: Path) -> Root:
+        """Reads the manifests in a root. Raises RunError where there is no run in `path`."""
+        if not path.is_dir():
+            raise RunError(f"{path}: no such directory")
+        if _is_run(path):
+            raise RunError(f"{path}: a run, not a directory of runs")
+        runs, problems = [], []
+        try:
+            with os.scandir(path) as entries:
+                found = sorted(entry.name for entry in entries if entry.is_dir())
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read ({error.strerror})") from None
+        for name in found:
+            try:
+                run = _read(path / name)
+            except (RunError, OSError) as error:
+                problems.append(Problem(path / name, _without(path / name, error), _told(name)))
+                continue
+            if isinstance(run, RankRun):
+                runs.append(run)
+            elif run is not None:
+                problems.append(run)
+        root = cls(path, runs, problems)
+        if not root.runs and not any(_is_of_root(problem.path) for problem in problems):
+            raise RunError(f"{path}: not a run directory, and none is in it")
+        return root
+
+    # ---- ranks ----
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks of the job, as its launcher told them."""
+        return max((run.world_size for run in self.runs if run.world_size), default=None)
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that have a run."""
+        return sorted({run.rank for run in self.runs if run.rank is not None})
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of the job that have no run, finished or not."""
+        seen = {*self.ranks, *(each.rank for each in self.problems)}
+        return [rank for rank in range(self.world_size or 0) if rank not in seen]
+
+    def of_rank(self, rank: int) -> list[RankRun]:
+        """The runs of a rank: of its process, and of its children. Raises RunError for none."""
+        found = [run for run in self.runs if run.rank == rank]
+        if found:
+            return found
+        for problem in self.problems:
+            if problem.rank == rank:
+                raise RunError(f"rank {rank}: {problem.path}: {problem.why}")
+        known = f"there are {numbers(self.ranks)}" if self.ranks else "there are no ranks"
+        raise RunError(f"{self.path}: no run of rank {rank}", remedy=known)
+
+    def label(self, run: RankRun) -> str:
+        """A short name of a run that no other one of the root has."""
+        if run.rank is None:
+            return run.name
+        alone = self._runs_of[run.rank] == 1
+        return f"rank {run.rank}" if alone else f"rank {run.rank}, process {run.pid}"
+
+    @cached_property
+    def _runs_of(self) -> Counter[int | None]:
+        return Counter(run.rank for run in self.runs)
+
+    @property
+    def programs(self) -> dict[str, list[RankRun]]:
+        """Runs by program, the one of the first rank first."""
+        found: dict[str, list[RankRun]] = {}
+        for run in self.runs:
+            found.setdefault(run.program, []).append(run)
+        return found
+
+    @property
+    def hosts(self) -> dict[str, list[RankRun]]:
+        """Runs by host."""
+        found: dict[str, list[RankRun]] = {}
+        for run in self.runs:
+            found.setdefault(run.host, []).append(run)
+        return found
+
+    def doubts(self) -> Iterator[str]:
+        """What makes it uncertain that this is one job with one run for each rank."""
+        sizes = sorted({run.world_size for run in self.runs if run.world_size})
+        if len(sizes) > 1:
+            told = " and ".join(f"{size:,}" for size in sizes)
+            yield f"runs are of jobs of {told} ranks: give each job a root of its own"
+        twice = [rank for rank in self.ranks if self._independent(rank) > 1]
+        if twice:
+            yield (
+                f"{ranks_text(twice)}: several processes that are not each other's children, of a "
+                "restart, or of another job in the same root"
+            )
+
+    def _independent(self, rank: int) -> int:
+        mine = [run for run in self.runs if run.rank == rank]
+        pids = {(run.clock, run.pid) for run in mine}
+        parents = [(run.clock, run.manifest.get("parent")) for run in mine]
+        heads = {
+            (run.clock, run.pid)
+            for run, parent in zip(mine, parents, strict=True)
+            if parent not in pids
+        }
+        return len(heads)
+
+    # ---- one time line ----
+
+    @cached_property
+    def clocks(self) -> dict[str, Clock]:
+        """Clocks of the hosts. On each, one offset serves all runs: between them times stay
+        exact, though real time may have been set meanwhile."""
+        found = {}
+        for key in dict.fromkeys(run.clock for run in self.runs):
+            mine = [run for run in self.runs if run.clock == key]
+            offsets = sorted(run.realtime - run.start for run in mine)
+            errors = [run.clock_error for run in mine]
+            known = [error for error in errors if error is not None]
+            found[key] = Clock(
+                tuple(dict.fromkeys(run.host for run in mine)),
+                offsets[len(offsets) // 2],
+                max(known) + offsets[-1] - offsets[0] if len(known) == len(errors) else None,
+            )
+        return found
+
+    @cached_property
+    def origin(self) -> int:
+        """Real time, ns since 1970, at which the first run started."""
+        return min((self._real(run, run.start) for run in self.runs), default=0)
+
+    def _real(self, run: RankRun, time: int) -> int:
+        return time + self.clocks[run.clock].offset
+
+    def since(self, run: RankRun, time: int) -> int:
+        """A time of a run's events (its host's CLOCK_MONOTONIC), in ns since `origin`."""
+        return self._real(run, time) - self.origin
+
+    def error(self, one: RankRun, other: RankRun) -> int | None:
+        """How far times of two runs may be off against each other, in ns: 0 on one host; between
+        hosts what their kernels say of real time, which is only as true as who synchronizes it.
+        None where that is not known."""
+        if one.clock == other.clock:
+            return 0
+        errors = self.clocks[one.clock].error, self.clocks[other.clock].error
+        return None if errors[0] is None or errors[1] is None else errors[0] + errors[1]
+
+    @property
+    def worst_error(self) -> int | None:
+        """The largest error between runs; None where some clock's is not known."""
+        errors = [clock.error for clock in self.clocks.values()]
+        if len(errors) < 2:
+            return 0
+        known = sorted(error for error in errors if error is not None)
+        return known[-1] + known[-2] if len(known) == len(errors) else None
+
+
+def is_root(path: Path) -> bool:
+    """Whether a directory is no run, and has some in it."""
+    if not path.is_dir() or _is_run(path):
+        return False
+    if not os.access(path, os.R_OK | os.X_OK):
+        return False
+    with os.scandir(path) as entries:
+        return any(entry.is_dir() and _is_of_root(path / entry.name) for entry in entries)
+
+
+def _is_run(path: Path) -> bool:
+    # not Path's, which raise where a directory may not be searched
+    return os.path.isfile(path / MANIFEST) or os.path.isdir(path / "events")
+
+
+def _is_of_root(path: Path) -> bool:
+    return path.name.startswith(_UNFINISHED) or _is_run(path)
+
+
+def _read(path: Path) -> RankRun | Problem | None:
+    """A directory of a root; None for what is nothing of ours. Raises RunError."""
+    unfinished = path.name.startswith(_UNFINISHED)
+    if path.name.startswith(".") and not unfinished:
+        return None
+    if not _is_run(path) and not unfinished:
+        return Problem(path, "not a run directory")
+    directory = RunDirectory(path)
+    manifest = directory.manifest()
+    if not path.exists():
+        return None  # finished meanwhile, and renamed
+    if not manifest or unfinished:
+        why = "unfinished: being written, or its PASTA was killed"
+        return Problem(path, why, _recorded_rank(directory))
+    if "ranks" in manifest:
+        return Problem(path, "made by pasta merge, no run of a process")
+    if "replay" in manifest:
+        return Problem(path, "made by pasta replay, no run of a process")
+    try:
+        return _run(directory, manifest)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path}: damaged manifest ({error!r})") from None
+
+
+_SHAPES = {
+    "command": list, "clock": dict, "events": dict, "launches": dict, "dropped": dict,
+    "failures": dict, "warnings": list, "devices": dict, "sources": dict,
+}  # fmt: skip
+_FAILURE = ("reason", "where")
+
+
+def _check(manifest: dict[str, Any]) -> None:
+    """Raises what reading a damaged manifest raises, for all that is read of it later."""
+    for key, kind in _SHAPES.items():
+        if not isinstance(manifest.get(key, kind()), kind):
+            raise TypeError(f"{key} is no {kind.__name__}")
+    for key in ("events", "launches", "dropped"):
+        sum(manifest.get(key, {}).values())
+    read = [manifest["ended"]["text"]]
+    read += [each[key] for each in manifest.get("failures", {}).values() for key in _FAILURE]
+
+
+def _run(directory: RunDirectory, manifest: dict[str, Any]) -> RankRun:
+    clock = manifest.get("clock") or {}  # runs of older versions lack it: hosts differ by name
+    places = [manifest.get(key) for key in ("rank", "local_rank", "world_size")]
+    rank, local_rank, world_size = (None if place is None else int(place) for place in places)
+    _check(manifest)
+    return RankRun(
+        directory,
+        manifest,
+        program=program_of([str(word) for word in manifest["command"]], manifest.get("executable")),
+        host=str(manifest["host"]),
+        pid=int(manifest["pid"]),
+        rank=rank,
+        local_rank=local_rank,
+        world_size=world_size,
+        start=int(manifest["start"]["monotonic_ns"]),
+        realtime=int(manifest["start"]["realtime_ns"]),
+        observed=int(manifest["observed_ns"]),
+        clock=str(clock.get("boot") or manifest["host"]),
+        clock_error=clock.get("error_ns"),
+    )
+
+
+def _with_parents_programs(runs: list[RankRun]) -> Iterator[RankRun]:
+    """Children that run their parent's program under another command, as multiprocessing starts
+    them, are of that program."""
+    by_pid = {(run.clock, run.pid): run for run in runs}
+    for run in runs:
+        parent = by_pid.get((run.clock, run.manifest.get("parent", 0)))
+        same = parent and parent.manifest.get("executable") == run.manifest.get("executable")
+        plain = program_of([], run.manifest.get("executable"))
+        yield (
+            replace(run, program=parent.program)
+            if parent and same and run.program == plain
+            else run
+        )
+
+
+def program_of(command: list[str], executable: str | None) -> str:
+    """What tells programs of a job apart: "app", "python train.py", "python -m train"."""
+    name = os.path.basename(executable or (command[0] if command else "")) or "program"
+    arguments = command[1:]
+    for at, word in enumerate(arguments):
+        if word == "-m" and at + 1 < len(arguments):
+            return f"{name} -m {arguments[at + 1]}"
+        if _SCRIPT.fullmatch(word):
+            return f"{name} {os.path.basename(word)}"
+        if not word.startswith("-"):
+            break
+    return name
+
+
+def _told(name: str) -> int | None:
+    match = _NAMED.match(name)
+    return int(match[1]) if match else None
+
+
+def _recorded_rank(directory: RunDirectory) -> int | None:
+    """Rank of an unfinished run, from the first event that it recorded."""
+    first = directory.events / "process_start-00000.parquet"
+    if not first.exists():
+        return _told(directory.path.name)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        texts = pq.ParquetFile(first).read(["environment"]).column(0).to_pylist()
+    except (OSError, pa.ArrowException, KeyError):
+        return None
+    told = (texts[0] or "").split("\x1f") if texts else []
+    place = place_in_job(dict(each.split("=", 1) for each in told if "=" in each))
+    return place.rank if place else None
+
+
+def _without(path: Path, error: RunError | OSError) -> str:
+    """An error's text without the path that it is told with."""
+    if isinstance(error, OSError):
+        return f"cannot be read ({error.strerror})"
+    text = str(error)
+    for beginning in (f"{path / MANIFEST}: ", f"{path}: "):
+        text = text.removeprefix(beginning)
+    return text
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Ascending numbers as ranges: "0-3, 7"."""
+    ranges: list[list[int]] = []
+    for value in values:
+        if ranges and value == ranges[-1][1] + 1:
+            ranges[-1][1] = value
+        else:
+            ranges.append([value, value])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """ "rank 3", "ranks 0-2, 5"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)}"

@@ -1,0 +1,82 @@
+"""Runs of many processes: one directory, whoever starts them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+RANKS = r"""
+int main(void) {
+    for (int rank = 0; rank < 4; rank++) {
+        if (fork()) continue;
+        char text[2] = {(char)('0' + rank), 0};
+        setenv("RANK", text, 1);
+        setenv("LOCAL_RANK", text, 1);
+        setenv("WORLD_SIZE", "4", 1);
+        launch(10 * (rank + 1));
+        return 0;
+    }
+    while (wait(NULL) > 0) {}
+    return 0;
+}
+"""
+
+
+def manifests(root: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(root.glob("*/run.json"))]
+
+
+def test_ranks_that_are_forked(pasta_preload, pasta, compile_c) -> None:
+    """The launcher is no rank and its children are, who are told so when they run already."""
+    done = pasta_preload(compile_c(RANKS), options=("-o", "job"))
+    root = done.directory / "job"
+    names = sorted(path.name for path in root.iterdir())
+    assert [name[:10] for name in names] == [f"rank-000{rank}-" for rank in range(4)]
+    found = manifests(root)
+    assert [(run["rank"], run["local_rank"], run["world_size"]) for run in found] == [
+        (rank, rank, 4) for rank in range(4)
+    ]
+    assert len({run["clock"]["boot"] for run in found}) == 1
+    assert done.lines[-1] == "all of them: pasta report job"
+    assert not any("kernel_freq" in each for each in done.lines), "a rank's report is printed"
+    report = " ".join(pasta("report", root).stdout.split())
+    assert "4 runs, 4 ranks, on 1 host" in report
+    assert "launches: max/mean 1.60; most: rank 3, 40, 60% over the mean; least: rank 0" in report
+
+
+def test_launchers_that_write_at_once(pasta_preload, pasta, compile_c) -> None:
+    """As srun starts them: each task has a pasta-preload of its own, and nothing is replaced,
+    also not by a program that is run by exec in the same process."""
+    program = compile_c(
+        "int main(int n, char **a) { launch(5);"
+        " return n > 1 ? execv(a[1], (char *[]){a[1], 0}) : 0; }"
+    )
+    started = [
+        pasta_preload.popen(
+            program, *([program] if rank == 0 else []), options=("--root", "job"),
+            environment={
+                "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NTASKS": "4",
+            },
+        )
+        for rank in range(3)
+    ]  # fmt: skip
+    for process in started:
+        assert pasta_preload.finish(process).exit_status == 0
+    root = pasta_preload.directory / "job"
+    assert [(run["rank"], run["world_size"]) for run in manifests(root)] == [
+        (0, 4), (0, 4), (1, 4), (2, 4),
+    ]  # fmt: skip
+    report = pasta("report", root).stdout
+    assert "4 runs, 3 of 4 ranks" in report and "rank 3: no run" in report
+
+
+def test_wrong_roots(pasta_preload) -> None:
+    for options, text in {
+        ("--root", "out", "-o", "out"): "--root and -o both say where runs go: give one of them",
+        ("--root", "out", "-f"): "out: runs in a root are not replaced, others may be writing",
+        ("--root", "out/%p"): "out/%p: %p differs between processes, which share one root",
+    }.items():
+        done = pasta_preload.bare(*options, "true")
+        assert done.exit_status == 2
+        assert done.stderr.startswith(f"pasta: {text}"), done.stderr
