@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from pasta.run.events import parts
 from pasta.run.merge import Told, merged_findings
 from pasta.run.results import read_findings
 from pasta.run.root import RankRun, Root, ranks_text
-from pasta.table import Table, formatted
+from pasta.table import Table, formatted, plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,9 +76,9 @@ def measure(root: Root, run: RankRun) -> Measures:
         try:
             read(found)
         except RunError as error:
-            found.problems.append(_plain(str(error).replace(f"{run.directory.path}/", "")))
+            found.problems.append(plain(str(error).replace(f"{run.directory.path}/", "")))
         except (KeyError, TypeError, ValueError) as error:
-            found.problems.append(_plain(f"results are not as expected ({error!r})"))
+            found.problems.append(plain(f"results are not as expected ({error!r})"))
     return found
 
 
@@ -169,7 +169,7 @@ def render(root: Root, rows: int | None = None) -> Iterator[RenderableType]:
     for program, runs in root.programs.items():
         yield from _program(root, program, [by_run[id(run)] for run in runs], rows)
     told = [
-        Told(root.label(each.run), each.run.rank, tool, _printable(finding))
+        Told(root.label(each.run), each.run.rank, tool, finding)
         for each in measured
         for tool, finding in each.findings
     ]
@@ -183,14 +183,14 @@ def _heading(root: Root) -> Iterator[Text]:
     what = f"{len(ranks):,}{of} ranks" if ranks else "no ranks"
     hosts = root.hosts
     yield Text(
-        f"{_plain(str(root.path))}: {len(root.runs):,} runs, {what}, on {len(hosts):,} "
+        f"{plain(str(root.path))}: {len(root.runs):,} runs, {what}, on {len(hosts):,} "
         f"host{'' if len(hosts) == 1 else 's'}",
         style="bold",
     )
     for host, runs in hosts.items():
         mine = sorted({run.rank for run in runs if run.rank is not None})
         if mine and len(hosts) > 1:
-            yield Text(f"{_plain(host)}: {ranks_text(mine)}")
+            yield Text(f"{plain(host)}: {ranks_text(mine)}")
     if len(root.clocks) > 1:
         error = root.worst_error
         how = (
@@ -211,10 +211,10 @@ def _not_there(root: Root, measured: Iterable[Measures]) -> Iterator[Text]:
         )
     for problem in root.problems:
         rank = "" if problem.rank is None else f"rank {problem.rank}: "
-        yield Text(f"{rank}{_plain(problem.path.name)}: {_plain(problem.why)}", style="yellow")
+        yield Text(f"{rank}{plain(problem.path.name)}: {plain(problem.why)}", style="yellow")
     for each in measured:
         for line in each.problems:
-            yield Text(f"{_plain(root.label(each.run))}: {line}", style="yellow")
+            yield Text(f"{plain(root.label(each.run))}: {line}", style="yellow")
     for doubt in root.doubts():
         yield Text(doubt, style="yellow")
 
@@ -224,7 +224,7 @@ def _program(
 ) -> Iterator[RenderableType]:
     yield Text()
     ranks = {each.run.rank for each in measured}
-    title = f"{_plain(program)}: {len(measured):,} runs"
+    title = f"{plain(program)}: {len(measured):,} runs"
     if None not in ranks and len(ranks) < len(measured):
         title += f" of {len(ranks):,} ranks"
     yield Text(title, style="bold")
@@ -237,8 +237,8 @@ def _program(
 
 def _table(root: Root, measured: list[Measures]) -> Table:
     columns = {
-        "run": [_plain(root.label(each.run)) for each in measured],
-        "host": [_plain(each.run.host) for each in measured],
+        "run": [plain(root.label(each.run)) for each in measured],
+        "host": [plain(each.run.host) for each in measured],
         **{
             name: [getattr(each, name) for each in measured]
             for name in (
@@ -246,7 +246,7 @@ def _table(root: Root, measured: list[Measures]) -> Table:
                 "dropped",
             )
         },
-        "ended": [_plain(str(each.run.manifest["ended"]["text"])) for each in measured],
+        "ended": [plain(str(each.run.manifest["ended"]["text"])) for each in measured],
     }  # fmt: skip
     several = len({each.run.host for each in measured}) > 1
     as_usual = all(text == "exited with 0" or text == "ended" for text in columns["ended"])
@@ -341,7 +341,7 @@ def _kernel_table(root: Root, measured: list[Measures]) -> Table | None:
     without = f"; {left_out:,} runs are without kernel_freq" if left_out else ""
     return Table(
         {
-            "kernel": [_plain(name) for name in distinct_names([names[at] for at in order])],
+            "kernel": [plain(name) for name in distinct_names([names[at] for at in order])],
             "launches": launches[order],
             "min": values.min(axis=0),
             "mean": np.rint(mean).astype(np.int64),
@@ -357,7 +357,7 @@ def _kernel_table(root: Root, measured: list[Measures]) -> Table | None:
 
 
 def _rank_label(root: Root, run: RankRun) -> str:
-    return _plain(root.label(run) if run.rank is None else f"rank {run.rank}")
+    return plain(root.label(run) if run.rank is None else f"rank {run.rank}")
 
 
 def _notes(root: Root) -> Iterator[Text]:
@@ -370,29 +370,14 @@ def _notes(root: Root) -> Iterator[Text]:
         for warning in run.manifest.get("warnings", []):
             said.setdefault((f"note: {warning}", "yellow"), []).append(run)
     for (line, style), runs in said.items():
-        yield Text(f"{_who(root, runs)}: {_plain(line)}", style=style)
+        yield Text(f"{_who(root, runs)}: {plain(line)}", style=style)
 
 
 def _who(root: Root, runs: list[RankRun]) -> str:
     ranks = sorted({run.rank for run in runs if run.rank is not None})
-    others = [_plain(root.label(run)) for run in runs if run.rank is None]
+    others = [plain(root.label(run)) for run in runs if run.rank is None]
     more = [f"{len(others) - 3:,} more"] if len(others) > 3 else []
     return ", ".join([*([ranks_text(ranks)] if ranks else []), *others[:3], *more])
-
-
-def _printable(finding: Finding) -> Finding:
-    return replace(
-        finding,
-        what=_plain(str(finding.what)),
-        where=_plain(str(finding.where)),
-        evidence=_plain(str(finding.evidence)),
-        remedy=_plain(str(finding.remedy)),
-    )
-
-
-def _plain(text: str) -> str:
-    """Text without what would move a terminal's cursor or change its colours."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def print_report(root: Root, console: Console, rows: int | None = None) -> None:

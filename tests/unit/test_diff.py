@@ -185,7 +185,7 @@ def test_the_largest_change_comes_first(runs: list[str], capsys: Any) -> None:
     assert "freq.t.launches: 16 → 20 (+25.0%)" in out
     lines = [line.split() for line in out.splitlines() if line.startswith(" gemm")]
     assert lines[0] == ["gemm", "8", "10", "2", "1.25", "10.0", "%"]
-    assert out.index("gemm") < out.index("\\x1b[31mred\\x0a")
+    assert out.index("gemm") < out.index("\\x1b[31mred\\n")
     assert "\x1b" not in out and "same" not in out and len(out) < 10_000
     assert "stored" not in out
 
