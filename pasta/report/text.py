@@ -53,7 +53,7 @@ def _findings(found: Sequence[tuple[str, Finding]]) -> Iterator[Text]:
         yield Text(f"   {finding.evidence} ({tool}; {gain_of(finding)})")
         yield Text(f"   {finding.remedy}")
     if len(found) > FINDINGS:
-        yield Text(f"   … {len(found) - FINDINGS} more: pasta report --json")
+        yield Text(f"   … {len(found) - FINDINGS} more: pasta report DIR --html")
 
 
 def notes(manifest: dict[str, Any]) -> Iterator[Text]:

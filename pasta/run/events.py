@@ -8,7 +8,7 @@ ones, ids of which some are absent, become lists, and what a source could not gi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,15 +158,23 @@ def parts(directory: Path) -> dict[str, list[Path]]:
     return found
 
 
-def read_batches(directory: Path, strings: Strings, *, rows: int = 1 << 17) -> Iterator[Batch]:
-    """Recorded events as batches again, in their order.
+def read_batches(
+    directory: Path,
+    strings: Strings,
+    *,
+    rows: int = 1 << 17,
+    kinds: Collection[str] | None = None,
+) -> Iterator[Batch]:
+    """Recorded events as batches again, in their order: all, or those of some kinds.
 
     Texts have the ids that they have in `strings`, which receives those that it lacks.  Memory is
     bounded: each kind is read a few row groups at a time and batches are cut where every kind has
     been read far enough.  Raises RunError for a file that cannot be read.
     """
     streams = {
-        kind: _Stream(kind, files, strings, rows) for kind, files in parts(directory).items()
+        kind: _Stream(kind, files, strings, rows)
+        for kind, files in parts(directory).items()
+        if kinds is None or kind in kinds
     }
     while True:
         live = [stream for stream in streams.values() if stream.fill()]

@@ -58,6 +58,7 @@ class StoredResult:
     tables: dict[str, Table]
     files: list[Path]
     findings: list[Finding]
+    figures: dict[str, Figure]
 
 
 def read_results(directory: Path) -> Iterator[StoredResult]:
@@ -72,7 +73,10 @@ def read_results(directory: Path) -> Iterator[StoredResult]:
             }
             files = [path.parent / name for name in document["files"]]
             findings = [Finding(**each) for each in document.get("findings", ())]
-            yield StoredResult(document["tool"], document["summary"], tables, files, findings)
+            figures = {name: Figure(**each) for name, each in document.get("figures", {}).items()}
+            yield StoredResult(
+                document["tool"], document["summary"], tables, files, findings, figures
+            )
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise RunError(f"{path.parent}: damaged result ({error})") from None
 
