@@ -10,7 +10,7 @@ next place: as many as the largest number needs. What a column says of itself:
     delta     true: each number is what is added to that of the row before, signs in the lowest bit;
               `low` is the first value
     width     planes
-    bits      true: planes are those of float64, of which 32 bits of the mantissa are kept
+    bits      true: planes are those of float64; long columns keep 32 bits of the mantissa
     missing   true: before its planes come bits, the first row's lowest, set where a value is absent
 
 Texts are numbers of a dictionary that all blocks share.
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 #: Integers beyond are not exact as numbers of a browser.
 _SAFE = 1 << 53
+#: Bits of floats that columns of more rows keep: nine digits.
 _MANTISSA = 32
+_EXACT_ROWS = 10_000
 
 
 class Packer:
@@ -49,12 +51,12 @@ class Packer:
         table = Table(columns).to_arrow().slice(0, rows)
         written: list[bytes] = []
         described: list[dict[str, Any]] = []
-        seen: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        seen: list[tuple[bool, NDArray[Any], NDArray[Any]]] = []
         for name in table.column_names:
             kind, values, missing = self._values(table.column(name).combine_chunks())
             about: dict[str, Any] = {"name": name, "type": kind}
-            same = (at for at, told in enumerate(seen) if _equal(told, (values, missing)))
-            at = next(same, None)
+            told = (kind == "text", values, missing)
+            at = next((at for at, other in enumerate(seen) if _equal(told, other)), None)
             if at is not None:
                 about["same"] = at
             else:
@@ -62,7 +64,7 @@ class Packer:
                     about["missing"] = True
                     written.append(np.packbits(missing, bitorder="little").tobytes())
                 written.append(_numbers(values, about))
-            seen.append((values, missing))
+            seen.append(told)
             described.append(about)
         data = _deflated(b"".join(written))
         return {"rows": table.num_rows, "columns": described, "data": data}
@@ -84,6 +86,8 @@ class Packer:
             whole = np.isfinite(values) & (np.abs(values) < _SAFE) & (values == np.floor(values))
             if whole.all():
                 return "float", values.astype(np.int64), missing
+            if len(values) <= _EXACT_ROWS:
+                return "float", values, missing
             mantissa, exponent = np.frexp(values)
             places = float(1 << _MANTISSA)
             return "float", np.ldexp(np.rint(mantissa * places) / places, exponent), missing
@@ -110,10 +114,8 @@ def _filled(column: Any) -> NDArray[Any]:
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def _equal(
-    one: tuple[NDArray[Any], NDArray[Any]], other: tuple[NDArray[Any], NDArray[Any]]
-) -> bool:
-    return np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])
+def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return all(np.array_equal(*each) for each in zip(one, other, strict=True))
 
 
 def _numbers(values: NDArray[Any], about: dict[str, Any]) -> bytes:
@@ -149,4 +151,4 @@ def _planes(values: NDArray[Any], about: dict[str, Any]) -> bytes:
 
 
 def _deflated(data: bytes) -> str:
-    return base64.b64encode(zlib.compress(data, 9)).decode("ascii")
+    return base64.b64encode(zlib.compress(data, 6)).decode("ascii")
