@@ -16,6 +16,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 import pasta
+from pasta.errors import RunError
 from pasta.report.cells import visible
 from pasta.report.heat import HeatMap, heat_maps, is_strip
 from pasta.report.pack import Packer
@@ -32,12 +33,16 @@ _dumps = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_na
 
 
 def render_page(run: RunDirectory) -> str:
-    """The page. Raises RunError for a damaged run."""
+    """The page. Raises RunError for a damaged manifest or result."""
     manifest, results = run.manifest(), list(read_results(run.results))
     page = _Page()
     tools = [page.tool(run, result) for result in results]
+    told = [(text.plain, text.style == "red") for text in notes(manifest)]
     if has_operators(run):
-        page.flame(read_call_tree(run))
+        try:
+            page.flame(read_call_tree(run))
+        except RunError as error:  # results are worth a report without events
+            told.append((f"no flame graph: {error}", True))
     lines = [text.plain for text in heading(run, manifest)]
     scripts = [_asset("uplot/uPlot.iife.min.js"), _asset("report.js")]
     styles = [_asset("uplot/uPlot.min.css"), _asset("report.css")]
@@ -45,7 +50,7 @@ def render_page(run: RunDirectory) -> str:
         version=pasta.__version__,
         title=lines[0],
         lines=lines[1:],
-        notes=[(text.plain, text.style == "red") for text in notes(manifest)],
+        notes=told,
         findings=[(tool, each, gain_of(each)) for tool, each in ranked(results)],
         tools=tools,
         weights=page.weights,

@@ -246,3 +246,12 @@ def test_the_page_goes_into_the_run(run: RunDirectory, capsys: pytest.CaptureFix
     assert main(["report", "--html", str(run.path)]) == 0
     assert (run.path / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert "report.html" in capsys.readouterr().out
+
+
+def test_a_page_without_events_that_can_be_read(run: RunDirectory) -> None:
+    run.events.mkdir()
+    (run.events / "operator_begin-00000.parquet").write_bytes(b"PAR1")
+    assert report(run, "--html") == 0
+    page = (run.path / "report.html").read_text()
+    assert "no flame graph: " in page and "operator_begin-00000.parquet: cannot be read" in page
+    assert 'id="tool-first"' in page

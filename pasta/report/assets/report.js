@@ -768,7 +768,12 @@
   async function draw(host) {
     const [kind] = Object.keys(host.dataset).filter((name) => name in DRAW);
     host.dataset.drawn = "";
-    await DRAW[kind](host);
+    try {
+      await DRAW[kind](host);
+    } catch (error) {
+      console.error(error); // the rest of the report is drawn all the same
+      host.textContent = `This cannot be shown: ${error.message}`;
+    }
   }
 
   function followSections() {
