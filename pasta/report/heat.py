@@ -56,7 +56,9 @@ def heat_maps(result: StoredResult) -> Iterator[HeatMap]:
         )
         yield from (lines,) if lines.strips else ()
     if _has(tables.get("sectors"), "kernel", "object", "offset", "word_0", "word_7"):
-        words = HeatMap("Accesses to the words of sectors", _by_word(tables["sectors"]), "word")
+        words = HeatMap(
+            "Accesses to sectors: offset across, words down", _by_word(tables["sectors"]), "word"
+        )
         yield from (words,) if words.strips else ()
 
 
