@@ -52,7 +52,9 @@ def heat_maps(result: StoredResult) -> Iterator[HeatMap]:
     tables = result.tables
     if _has(tables.get("window_bins"), "window", "object", "object_id", "offset", "count"):
         lines = HeatMap(
-            "Accesses to objects over time", _by_window(tables["window_bins"]), "window"
+            "Accesses to objects: offset across, time down",
+            _by_window(tables["window_bins"]),
+            "window",
         )
         yield from (lines,) if lines.strips else ()
     if _has(tables.get("sectors"), "kernel", "object", "offset", "word_0", "word_7"):
