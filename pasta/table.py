@@ -59,6 +59,10 @@ class Table:
     def __len__(self) -> int:
         return max((len(column) for column in self.columns.values()), default=0)
 
+    def heading(self, name: str) -> str:
+        """What stands above a column."""
+        return self.labels.get(name, name.replace("_", " "))
+
     def rows(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Rows as dictionaries of Python values; None is absent."""
         columns = {name: _values(column[:limit]) for name, column in self.columns.items()}
@@ -95,7 +99,7 @@ class Table:
         )
         visible = [name for name in self.columns if name not in self.hidden]
         for name in visible:
-            label = self.labels.get(name, name.replace("_", " "))
+            label = self.heading(name)
             numeric = name in self.units or _is_numeric(self.columns[name])
             # Folded where the terminal is narrow: a digit is never cut off.
             if numeric:

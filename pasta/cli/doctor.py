@@ -82,7 +82,7 @@ def _python() -> Iterator[Check]:
             "only a static Python: C programs are analysed by a collector process",
             "optional: a Python built with --enable-shared (Debian: apt install libpython3-dev)",
         )
-    for name in ("cffi", "numpy", "numba", "pyarrow", "rich"):
+    for name in ("cffi", "jinja2", "numpy", "numba", "pyarrow", "rich"):
         try:
             yield Check(name, _GOOD, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:

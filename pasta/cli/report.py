@@ -1,27 +1,52 @@
-"""`pasta report DIR`: the text report of a run, or of the ranks of a root side by side."""
+"""`pasta report DIR`: a run as text, HTML and for other programs; ranks side by side."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
-from rich.console import Console
-
-from pasta.errors import RunError
-from pasta.report.text import WIDTH, print_report
-from pasta.run.directory import RunDirectory
+from pasta.errors import ConfigError, RunError
+from pasta.run.directory import RunDirectory, is_run
 from pasta.run.root import Root, is_root
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pasta.report.stacks import CallTree, Weight
+
+_WEIGHTS = ("device", "host", "bytes")
+_DEFAULT = ""  # of --html: DIR/report.html
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", type=Path, metavar="DIR", help="a run directory or a root")
-    parser.add_argument("-n", "--rows", type=int, metavar="N", help="rows of each table")
-    parser.add_argument("--rank", type=int, metavar="N", help="of a root: the report of one rank")
+    # fmt: off
+    add = parser.add_argument
+    add("directory", nargs="?", type=Path, metavar="DIR", help="a run directory or a root")
+    add("-n", "--rows", type=int, metavar="N", help="rows of each table of the text report")
+    add("--rank", type=int, metavar="N", help="of a root: the report of one rank")
+    add("--html", nargs="?", const=_DEFAULT, metavar="FILE",
+        help="write one HTML file with all tables and figures (default: DIR/report.html)")
+    add("--json", metavar="FILE", help="write everything as JSON (- is stdout, here and below)")
+    add("--csv", metavar="OUTDIR", help="write each table as TOOL.TABLE.csv")
+    add("--parquet", metavar="OUTDIR", help="write each table as TOOL.TABLE.parquet")
+    add("--speedscope", metavar="FILE", help="write Python stacks for speedscope.app")
+    add("--flamegraph", metavar="FILE", help="write Python stacks as folded lines")
+    add("--weight", choices=_WEIGHTS,
+        help="of stacks: device or host time, or allocated bytes (default: the first there is)")
+    add("--perfetto", metavar="FILE",
+        help="write the trace for ui.perfetto.dev, compressed where FILE ends with .gz")
+    # fmt: on
 
 
 def console_for() -> Console:
     """Stdout, as wide as the terminal."""
+    from rich.console import Console
+
+    from pasta.report.text import WIDTH
+
     console = Console(emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH  # of a pipe Rich would take eighty
@@ -30,6 +55,8 @@ def console_for() -> Console:
 
 def print_run(run: RunDirectory, rows: int | None = None) -> None:
     """Prints the text report."""
+    from pasta.report.text import print_report
+
     print_report(run, console_for(), rows)
 
 
@@ -43,11 +70,117 @@ def _print_root(root: Root, options: argparse.Namespace) -> None:
     ranks.print_report(root, console_for(), options.rows)
 
 
+def _of_rank(root: Root, rank: int | None) -> RunDirectory:
+    """The run of a rank's first process. Raises ConfigError where none is named."""
+    if rank is None:
+        raise ConfigError(
+            f"{root.path} has several runs, and a file is of one",
+            remedy="name one with --rank N, or make one of all: pasta merge",
+        )
+    return root.of_rank(rank)[0].directory
+
+
 def run(options: argparse.Namespace) -> int:
-    if is_root(options.directory):
-        _print_root(Root.open(options.directory), options)
+    directory, html = options.directory, options.html
+    if directory is None and html and (is_run(Path(html)) or is_root(Path(html))):
+        directory, html = Path(html), _DEFAULT  # pasta report --html DIR
+    if directory is None:
+        raise ConfigError("no run directory was named", remedy="pasta report DIR")
+    if options.weight and not (options.speedscope or options.flamegraph):
+        raise ConfigError("--weight is of --speedscope and --flamegraph", remedy="give one")
+    asked = [name for name in _EXPORTS if getattr(options, name) is not None]
+    if not is_root(directory):
+        if options.rank is not None:
+            raise RunError(f"{directory}: --rank is for a directory of runs")
+        recorded = RunDirectory.open(directory)
+    elif not asked:
+        _print_root(Root.open(directory), options)
         return 0
-    if options.rank is not None:
-        raise RunError(f"{options.directory}: --rank is for a directory of runs")
-    print_run(RunDirectory.open(options.directory), options.rows)
+    else:
+        recorded = _of_rank(Root.open(directory), options.rank)
+    if html is not None:
+        options.html = html or str(recorded.path / "report.html")
+    if not asked:
+        print_run(recorded, options.rows)
+    for name in asked:
+        target = getattr(options, name)
+        written = _EXPORTS[name](recorded, target, options)
+        if target != "-":
+            print(f"{name}: {written}")
     return 0
+
+
+def _file(run: RunDirectory, target: str, write: Callable[[BinaryIO], None]) -> str:
+    from pasta.report.files import written
+
+    with written(run, target) as file:
+        write(file)
+    return os.path.relpath(target) if target != "-" else target
+
+
+def _html(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
+    from pasta.report.page import render_page
+
+    page = render_page(run).encode("utf-8")
+    return _file(run, target, lambda file: _write(file, page))
+
+
+def _write(file: BinaryIO, content: bytes) -> None:
+    file.write(content)
+
+
+def _json(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
+    from pasta.report.exports import write_json
+
+    return _file(run, target, lambda file: write_json(run, file))
+
+
+def _csv(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
+    from pasta.report.exports import write_csv
+
+    return f"{len(write_csv(run, target))} tables in {target}"
+
+
+def _parquet(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
+    from pasta.report.exports import write_parquet
+
+    return f"{len(write_parquet(run, target))} tables in {target}"
+
+
+def _stacks(run: RunDirectory, options: argparse.Namespace) -> tuple[CallTree, Weight]:
+    from pasta.report.stacks import read_call_tree
+
+    tree = read_call_tree(run)
+    return tree, tree.chosen(options.weight, run.path)
+
+
+def _speedscope(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
+    from pasta.report.exports import write_speedscope
+
+    tree, weight = _stacks(run, options)
+    name = run.path.resolve().name
+    return _file(run, target, lambda file: write_speedscope(tree, weight, name, file))
+
+
+def _flamegraph(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
+    from pasta.report.exports import write_folded
+
+    tree, weight = _stacks(run, options)
+    return _file(run, target, lambda file: write_folded(tree, weight, file))
+
+
+def _perfetto(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
+    from pasta.runtime.replay import write_trace
+
+    return _file(run, target, lambda file: write_trace(run, file, target.endswith(".gz")))
+
+
+_EXPORTS: dict[str, Callable[[RunDirectory, str, argparse.Namespace], str]] = {
+    "html": _html,
+    "json": _json,
+    "csv": _csv,
+    "parquet": _parquet,
+    "speedscope": _speedscope,
+    "flamegraph": _flamegraph,
+    "perfetto": _perfetto,
+}

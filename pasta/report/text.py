@@ -56,7 +56,7 @@ def findings_of(found: Sequence[tuple[str, Finding]]) -> Iterator[Text]:
         yield Text(plain(f"   {finding.evidence} ({tool}; {gain_of(finding)})"))
         yield Text(plain(f"   {finding.remedy}"))
     if len(found) > FINDINGS:
-        yield Text(f"   … {len(found) - FINDINGS} more: pasta report --json")
+        yield Text(f"   … {len(found) - FINDINGS} more: pasta report DIR --html")
 
 
 def notes(manifest: dict[str, Any]) -> Iterator[Text]:

@@ -62,6 +62,7 @@ class StoredResult:
     tables: dict[str, Table]
     files: list[Path]
     findings: list[Finding]
+    figures: dict[str, Figure]
 
 
 def read_findings(directory: Path) -> Iterator[tuple[str, Finding]]:
@@ -95,7 +96,10 @@ def read_results(
             }
             files = [path.parent / name for name in document["files"]]
             findings = [Finding(**each) for each in document.get("findings", ())]
-            yield StoredResult(document["tool"], document["summary"], tables, files, findings)
+            figures = {name: Figure(**each) for name, each in document.get("figures", {}).items()}
+            yield StoredResult(
+                document["tool"], document["summary"], tables, files, findings, figures
+            )
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise RunError(f"{path.parent}: damaged result ({error})") from None
 

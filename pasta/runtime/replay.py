@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import platform
 import shutil
+import tempfile
 import time
+import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pasta
 from pasta.errors import RunError
@@ -163,3 +166,46 @@ class Replay:
             "recorded": {},
             "warnings": [*self.manifest.get("warnings", []), *self._warnings],
         }
+
+
+def write_trace(recorded: RunDirectory, file: BinaryIO, compressed: bool) -> None:
+    """Writes the trace of the tool event_trace: the recorded one, or one of the run's events.
+
+    Raises RunError where there is neither.
+    """
+    found = _trace_of(recorded)
+    if found:
+        _copy_trace(found, file, compressed)
+        return
+    from pasta.config import Config
+
+    with tempfile.TemporaryDirectory(prefix="pasta-") as scratch:
+        config = Config(tools=["event_trace"], tool_options={"event_trace": {"compress": False}})
+        done = Replay(recorded, config).write(Path(scratch) / "run")
+        for failure in done.manifest()["failures"].values():
+            raise RunError(f"{recorded.path}: no trace can be made ({failure['reason']})")
+        _copy_trace(done.results / "event_trace" / "trace.json", file, compressed)
+
+
+def _trace_of(run: RunDirectory) -> Path | None:
+    traces = (run.results / "event_trace" / name for name in ("trace.json.gz", "trace.json"))
+    return next((path for path in traces if path.is_file()), None)
+
+
+def _copy_trace(source: Path, file: BinaryIO, compressed: bool) -> None:
+    """Copies a trace, packing or unpacking it where the target is not as the source is."""
+    try:
+        _copy(source, file, compressed)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise RunError(f"{source}: damaged trace ({error})") from None
+
+
+def _copy(source: Path, file: BinaryIO, compressed: bool) -> None:
+    with ExitStack() as stack:
+        content: Any = stack.enter_context(source.open("rb"))
+        target: Any = file
+        if source.suffix == ".gz" and not compressed:
+            content = stack.enter_context(gzip.GzipFile(fileobj=content, mode="rb"))
+        elif source.suffix != ".gz" and compressed:
+            target = stack.enter_context(gzip.GzipFile(fileobj=file, mode="wb", mtime=0))
+        shutil.copyfileobj(content, target)

@@ -1,0 +1,56 @@
+"""Files that exports are written to: whole or not at all, and never over what a run consists of."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from pasta.errors import RunError
+from pasta.run.directory import RunDirectory
+
+_OF_RUN = frozenset({"run.json", "report.txt", "log.txt", "events", "modules", "results"})
+
+
+@contextmanager
+def written(run: RunDirectory, name: str) -> Iterator[BinaryIO]:
+    """A binary file to write to: `name` when the block ends, or stdout for `-`.
+
+    Raises RunError where it cannot be written, or is part of the run.
+    """
+    if name == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(name)
+    _check(run, path)
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+        temporary.replace(path)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror or error})") from None
+    finally:
+        if temporary.exists():
+            temporary.unlink()
+
+
+def directory(run: RunDirectory, name: str) -> Path:
+    """A directory to write files to, made if there is none. Raises as `written`."""
+    path = Path(name)
+    _check(run, path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be made ({error.strerror or error})") from None
+    return path
+
+
+def _check(run: RunDirectory, path: Path) -> None:
+    own = run.path.resolve()
+    if any(path.resolve().is_relative_to(own / name) for name in _OF_RUN):
+        raise RunError(f"{path} is part of the run", remedy="name another place")

@@ -1,0 +1,147 @@
+"""Heat maps of objects, from the results of tools that count accesses by place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.run.results import StoredResult
+    from pasta.table import Figure, Table
+
+#: Columns and lines of a strip at most; several places share one where there are more.
+_POINTS = 512
+_LINES = 64
+_STRIPS = 10
+_WORD = 4
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Accesses of one object: `cells` (lines, points) of float64, NaN where nothing was looked at.
+
+    A point is `step` bytes from `start` on; a line is `lines_step` of what the map's `lines` says.
+    """
+
+    label: str
+    start: int
+    step: int
+    cells: NDArray[Any]
+    lines_step: int = 1
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Strips that share a scale of colours. `lines` says what a strip's lines are."""
+
+    title: str
+    strips: list[Strip]
+    lines: str = ""
+
+
+def heat_maps(result: StoredResult) -> Iterator[HeatMap]:
+    """Heat maps of a tool's result; none where it does not count by place."""
+    strips = [strip for name, each in result.figures.items() if (strip := _of_figure(name, each))]
+    if strips:
+        yield HeatMap("Accesses to objects, by offset", strips)
+    tables = result.tables
+    if _has(tables.get("window_bins"), "window", "object", "object_id", "offset", "count"):
+        lines = HeatMap(
+            "Accesses to objects: offset across, time down",
+            _by_window(tables["window_bins"]),
+            "window",
+        )
+        yield from (lines,) if lines.strips else ()
+    if _has(tables.get("sectors"), "kernel", "object", "offset", "word_0", "word_7"):
+        words = HeatMap(
+            "Accesses to sectors: offset across, words down", _by_word(tables["sectors"]), "word"
+        )
+        yield from (words,) if words.strips else ()
+
+
+def is_strip(name: str, figure: Figure) -> bool:
+    """Whether a heat map shows what a figure does."""
+    return name.startswith("object_") and figure.kind == "bar" and figure.x_unit == "bytes"
+
+
+def _of_figure(name: str, figure: Figure) -> Strip | None:
+    if not is_strip(name, figure) or not len(figure.x):
+        return None
+    (values,) = figure.series.values()
+    step = int(figure.x[1] - figure.x[0]) if len(figure.x) > 1 else 0
+    label = figure.title.removeprefix("Accesses to ")
+    return Strip(label, int(figure.x[0]), step, np.asarray(values, np.float64).reshape(1, -1))
+
+
+def _has(table: Table | None, *columns: str) -> bool:
+    return table is not None and len(table) > 0 and set(columns) <= set(table.columns)
+
+
+def _numbers(table: Table, name: str) -> NDArray[Any]:
+    return np.asarray(table.columns[name], np.float64)
+
+
+def _groups(keys: list[Any], weights: NDArray[Any]) -> Iterator[tuple[Any, NDArray[Any]]]:
+    """The heaviest keys with the rows that have them."""
+    codes: dict[Any, int] = {}
+    code = np.asarray([codes.setdefault(key, len(codes)) for key in keys], np.intp)
+    order = np.argsort(-np.bincount(code, weights), kind="stable")[:_STRIPS]
+    names = list(codes)
+    for at in order.tolist():
+        yield names[at], np.flatnonzero(code == at)
+
+
+def _placed(
+    offsets: NDArray[Any], unit: int, lines: NDArray[Any], line_count: int, weights: NDArray[Any]
+) -> tuple[int, int, NDArray[Any]]:
+    """Start, step and cells of weights at these offsets (multiples of `unit`) and lines."""
+    start = int(offsets.min())
+    places = ((offsets - start) // unit).astype(np.int64)
+    width = int(places.max()) // _POINTS + 1
+    cells = np.full((line_count, int(places.max()) // width + 1), np.nan)
+    at = lines.astype(np.intp), places // width
+    cells[at] = 0
+    np.add.at(cells, at, weights)
+    return start, width * unit, cells
+
+
+def _unit(offsets: NDArray[Any]) -> int:
+    """The largest step that all offsets are on."""
+    return int(np.gcd.reduce(offsets.astype(np.int64))) or 1
+
+
+def _by_window(table: Table) -> list[Strip]:
+    offsets, counts = _numbers(table, "offset"), _numbers(table, "count")
+    windows = _numbers(table, "window").astype(np.int64)
+    each = int(windows.max()) // _LINES + 1
+    names = list(zip(table.columns["object"], map(int, table.columns["object_id"]), strict=True))
+    strips = []
+    for (name, number), rows in _groups(names, counts):
+        if number >= 0:
+            line = windows[rows] // each
+            unit = _unit(offsets)
+            placed = _placed(
+                offsets[rows], unit, line, int(windows.max()) // each + 1, counts[rows]
+            )
+            strips.append(Strip(str(name), *placed, lines_step=each))
+    return strips
+
+
+def _by_word(table: Table) -> list[Strip]:
+    words = [name for name in table.columns if name.startswith("word_")]
+    counts = np.stack([_numbers(table, name) for name in words], axis=1)
+    offsets = _numbers(table, "offset")
+    sector = _WORD * len(words)
+    keys = list(zip(table.columns["kernel"], table.columns["object"], strict=True))
+    strips = []
+    for (kernel, object), rows in _groups(keys, counts.sum(axis=1)):
+        line = np.tile(np.arange(len(words)), len(rows))
+        place = np.repeat(offsets[rows], len(words))
+        placed = _placed(place, sector, line, len(words), counts[rows].reshape(-1))
+        strips.append(Strip(f"{kernel}: {object}", *placed))
+    return strips

@@ -1,0 +1,154 @@
+"""Columns in a compact form that a browser reads fast.
+
+A block is `{"rows", "columns", "data"}`: `data` is base64 of what zlib made of the bytes of all
+columns, one after the other. Numbers are cut into planes, all lowest bytes first, then all of the
+next place: as many as the largest number needs. What a column says of itself:
+
+    type      "int", "float", "bool" or "text"
+    same      the number of an earlier column that has the same values; nothing is in `data` then
+    low       the least value, as text, which is added to what is in `data`
+    delta     true: each number is what is added to that of the row before, signs in the lowest bit;
+              `low` is the first value
+    width     planes
+    bits      true: planes are those of float64; long columns keep 32 bits of the mantissa
+    missing   true: before its planes come bits, the first row's lowest, set where a value is absent
+
+Texts are numbers of a dictionary that all blocks share.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from pasta.report.cells import cell, visible
+from pasta.table import Column, Table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Integers beyond are not exact as numbers of a browser.
+_SAFE = 1 << 53
+#: Bits of floats that columns of more rows keep: nine digits.
+_MANTISSA = 32
+_EXACT_ROWS = 10_000
+
+
+class Packer:
+    """Packs columns, and keeps the dictionary of their texts."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def block(self, columns: Mapping[str, Column], rows: int | None = None) -> dict[str, Any]:
+        """Columns as a block for JSON: all their rows, or as many as `rows` says."""
+        table = Table(columns).to_arrow().slice(0, rows)
+        written: list[bytes] = []
+        described: list[dict[str, Any]] = []
+        seen: list[tuple[bool, NDArray[Any], NDArray[Any]]] = []
+        for name in table.column_names:
+            kind, values, missing = self._values(table.column(name).combine_chunks())
+            about: dict[str, Any] = {"name": name, "type": kind}
+            told = (kind == "text", values, missing)
+            at = next((at for at, other in enumerate(seen) if _equal(told, other)), None)
+            if at is not None:
+                about["same"] = at
+            else:
+                if missing.any():
+                    about["missing"] = True
+                    written.append(np.packbits(missing, bitorder="little").tobytes())
+                written.append(_numbers(values, about))
+            seen.append(told)
+            described.append(about)
+        data = _deflated(b"".join(written))
+        return {"rows": table.num_rows, "columns": described, "data": data}
+
+    def strings(self) -> str:
+        """The dictionary, as packed JSON: a list of the texts in the order of their numbers."""
+        texts = json.dumps(list(self._codes), ensure_ascii=False, separators=(",", ":"))
+        return _deflated(texts.encode("utf-8"))
+
+    def _values(self, column: Any) -> tuple[str, NDArray[Any], NDArray[Any]]:
+        """Type, numbers and what is missing of a pyarrow array."""
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        if pa.types.is_boolean(column.type):
+            return "bool", _filled(column.cast(pa.uint8())), missing
+        if pa.types.is_integer(column.type):
+            return "int", _filled(column), missing
+        if pa.types.is_floating(column.type):
+            values = _filled(column.cast(pa.float64()))
+            whole = np.isfinite(values) & (np.abs(values) < _SAFE) & (values == np.floor(values))
+            if whole.all():
+                return "float", values.astype(np.int64), missing
+            if len(values) <= _EXACT_ROWS:
+                return "float", values, missing
+            mantissa, exponent = np.frexp(values)
+            places = float(1 << _MANTISSA)
+            return "float", np.ldexp(np.rint(mantissa * places) / places, exponent), missing
+        return "text", self._texts(column), missing
+
+    def _texts(self, column: Any) -> NDArray[Any]:
+        if not pa.types.is_string(column.type):
+            column = pa.array([None if v is None else cell(v) for v in column.to_pylist()])
+        if pa.types.is_null(column.type):
+            return np.zeros(len(column), np.int64)
+        encoded = column.dictionary_encode()
+        codes = np.asarray(
+            [self._code(visible(text)) for text in encoded.dictionary.to_pylist()] or [0], np.int64
+        )
+        return np.asarray(codes[_filled(encoded.indices)])
+
+    def _code(self, text: str) -> int:
+        return self._codes.setdefault(text, len(self._codes))
+
+
+def _filled(column: Any) -> NDArray[Any]:
+    if column.null_count:
+        column = column.fill_null(pa.scalar(0, column.type))
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return all(np.array_equal(*each) for each in zip(one, other, strict=True))
+
+
+def _numbers(values: NDArray[Any], about: dict[str, Any]) -> bytes:
+    """The planes of numbers; `about` is told how they are made."""
+    if values.dtype.kind == "f":
+        about["bits"] = True
+        return _planes(values.astype("<f8").view("<u8"), about)
+    if not len(values):
+        return _planes(values.astype(np.uint64), about)
+    low, high = int(values.min()), int(values.max())
+    if low > -_SAFE and high < _SAFE:
+        signed = values.astype(np.int64)
+        steps = np.diff(signed, prepend=signed[:1])
+        zigzag = (steps << 1) ^ (steps >> 63)
+        if _bits(zigzag) < _bits(signed - low):
+            about.update(low=str(int(signed[0])), delta=True)
+            return _planes(zigzag.astype(np.uint64), about)
+    about["low"] = str(low)
+    # differences of 64-bit integers are right modulo 2**64
+    shifted = values.astype(np.uint64) - np.uint64(low % (1 << 64))
+    return _planes(shifted, about)
+
+
+def _bits(values: NDArray[Any]) -> float:
+    """About how many bits the values need that are not zero."""
+    return float(np.log2(1.0 + values).sum())
+
+
+def _planes(values: NDArray[Any], about: dict[str, Any]) -> bytes:
+    width = (int(values.max()).bit_length() + 7) // 8 if len(values) else 0
+    about["width"] = width
+    return bytes(values.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width].T.tobytes())
+
+
+def _deflated(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 6)).decode("ascii")

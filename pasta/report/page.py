@@ -1,0 +1,178 @@
+"""The HTML report: one file with all tables and figures of a run, which loads nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+import pasta
+from pasta.errors import RunError
+from pasta.report.cells import visible
+from pasta.report.heat import HeatMap, heat_maps, is_strip
+from pasta.report.pack import Packer
+from pasta.report.stacks import WEIGHTS, CallTree, has_operators, read_call_tree
+from pasta.report.text import gain_of, heading, notes
+from pasta.run.directory import RunDirectory
+from pasta.run.results import StoredResult, ranked, read_results
+from pasta.table import Figure, Table
+
+#: Rows of a table that the page has; runs of weeks may have more than a browser can hold.
+ROWS = 250_000
+_HERE = Path(__file__).parent
+_dumps = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def render_page(run: RunDirectory) -> str:
+    """The page. Raises RunError for a damaged manifest or result."""
+    manifest, results = run.manifest(), list(read_results(run.results))
+    page = _Page()
+    tools = [page.tool(run, result) for result in results]
+    told = [(text.plain, text.style == "red") for text in notes(manifest)]
+    if has_operators(run):
+        try:
+            page.flame(read_call_tree(run))
+        except RunError as error:  # results are worth a report without events
+            told.append((f"no flame graph: {error}", True))
+    lines = [text.plain for text in heading(run, manifest)]
+    scripts = [_asset("uplot/uPlot.iife.min.js"), _asset("report.js")]
+    styles = [_asset("uplot/uPlot.min.css"), _asset("report.css")]
+    return _environment().get_template("report.html.j2").render(
+        version=pasta.__version__,
+        title=lines[0],
+        lines=lines[1:],
+        notes=told,
+        findings=[(tool, each, gain_of(each)) for tool, each in ranked(results)],
+        tools=tools,
+        weights=page.weights,
+        blocks=page.blocks,
+        strings=page.packer.strings(),
+        scripts=[Markup(text) for text in scripts],
+        styles=[Markup(text) for text in styles],
+        script_hashes=" ".join(map(_hash, scripts)),
+        style_hashes=" ".join(map(_hash, styles)),
+    )  # fmt: skip
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # Markup is a text, too: that of our own files
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+    environment.filters["json"] = lambda value: htmlsafe_json_dumps(value, dumps=_dumps)
+    return environment
+
+
+def _asset(name: str) -> str:
+    return (_HERE / "assets" / name).read_text(encoding="utf-8").strip()
+
+
+def _hash(text: str) -> str:
+    digest = b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    return f"'sha256-{digest}'"
+
+
+class _Page:
+    """What the template shows of tools; their data are blocks, by the id of their element."""
+
+    def __init__(self) -> None:
+        self.packer = Packer()
+        self.blocks: dict[str, dict[str, Any]] = {}
+        self.weights: list[str] = []
+
+    def tool(self, run: RunDirectory, result: StoredResult) -> dict[str, Any]:
+        return {
+            "name": result.name,
+            "summary": result.summary,
+            "charts": list(self._charts(result)),
+            "tables": [self._table(name, table) for name, table in result.tables.items()],
+            "files": [str(path.relative_to(run.path)) for path in result.files],
+        }
+
+    def _add(self, what: str, block: dict[str, Any], **about: Any) -> str:
+        id = f"{what}-{len(self.blocks)}"
+        self.blocks[id] = {**about, **block}
+        return id
+
+    def _table(self, name: str, table: Table) -> dict[str, Any]:
+        block = self.packer.block(table.columns, ROWS)
+        for about in block["columns"]:
+            column = about["name"]
+            about["label"] = visible(table.heading(column))
+            about["unit"] = table.units.get(column)
+            about["hidden"] = column in table.hidden
+        title = table.title or name.replace("_", " ")
+        return {
+            "id": self._add("table", block, title=visible(title)),
+            "title": title,
+            "rows": len(table),
+            "cut": ROWS if len(table) > ROWS else 0,
+            "open": table.shown > 0 and len(table) > 0,
+        }
+
+    def _charts(self, result: StoredResult) -> Iterator[dict[str, str]]:
+        for figure in (each for name, each in result.figures.items() if not is_strip(name, each)):
+            if len(figure.x):
+                yield {"id": self._figure(figure), "title": figure.title, "kind": "figure"}
+        for map in heat_maps(result):
+            yield {"id": self._heat(map), "title": map.title, "kind": "heat"}
+
+    def _figure(self, figure: Figure) -> str:
+        columns = {"x": figure.x, **{f" {name}": each for name, each in figure.series.items()}}
+        block = self.packer.block(columns)
+        for about, label in zip(block["columns"], ("", *figure.series), strict=True):
+            about["label"] = visible(label)
+        kept = ("kind", "x_unit", "y_unit")
+        about = {name: getattr(figure, name) for name in kept}
+        labels = {name: visible(getattr(figure, name)) for name in ("title", "x_label", "y_label")}
+        return self._add("figure", block, **about, **labels)
+
+    def _heat(self, map: HeatMap) -> str:
+        cells = np.concatenate([strip.cells.reshape(-1) for strip in map.strips])
+        block = self.packer.block({"accesses": np.ma.MaskedArray(cells, np.isnan(cells))})
+        strips = [
+            {
+                "label": visible(strip.label),
+                "start": strip.start,
+                "step": strip.step,
+                "lines": len(strip.cells),
+                "points": strip.cells.shape[1],
+                "lines_step": strip.lines_step,
+            }
+            for strip in map.strips
+        ]
+        return self._add("heat", block, strips=strips, lines=map.lines, title=visible(map.title))
+
+    def flame(self, tree: CallTree) -> None:
+        """Takes the call tree, for flame graphs by each weight of which there is something."""
+        if not tree.present:
+            return
+        block = self.packer.block(
+            {
+                "parent": np.asarray(tree.parents, np.int64),
+                "name": [call.name for call in tree.calls],
+                "kind": [call.kind for call in tree.calls],
+                "place": [f"{call.file}:{call.line}" if call.file else None for call in tree.calls],
+                **{weight: np.asarray(tree.weights[weight], np.int64) for weight in tree.present},
+            }
+        )
+        weights = [
+            {"column": weight, "label": WEIGHTS[weight][0], "unit": WEIGHTS[weight][1]}
+            for weight in tree.present
+        ]
+        self.blocks["flame"] = {**block, "weights": weights}
+        self.weights = [WEIGHTS[weight][0] for weight in tree.present]

@@ -1,0 +1,280 @@
+"""The HTML report in a browser: what a reader sees, clicks and types."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pasta.report.page import render_page
+from pasta.run.directory import RunDirectory
+from pasta.run.events import Recorder
+from pasta.run.results import write_result
+from pasta.table import Figure, Table, Unit, absent_where, formatted
+from pasta.tool import Finding, Result
+from tests.unit.test_report_exports import training
+from tests.unit.test_report_pack import MANIFEST
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+
+EVIL = "</script><img src=x onerror=\"document.title='broken'\">"
+ANSI = "\x1b[31mred\x1b[0m\nsecond line"
+LONG = "void f<" + "int, " * 20_000 + "last>()"
+COUNT = 3000
+#: Values whose texts must be those of the text report.
+NUMBERS: list[tuple[Any, Unit | None]] = [
+    *((value, "bytes") for value in (0, 1, 1023, 1024, 1152, 1536, -1536, 2**20 - 1, 2**63, 2**50)),
+    *((value, "ns") for value in (0, 999, 1000, 1005, 1_234_567, 999_995, 10**12, -2500)),
+    *((value, "address") for value in (0, 0x7F00, 2**64 - 1)),
+    *((value, "share") for value in (0.0, 0.125, 0.0005, 0.9999, 1 / 3, 2.675)),
+    *((value, None) for value in (0, 7, 1024, -1_234_567, 2**64 - 1, 2**53 + 1)),
+    *((value, None) for value in (0.5, 1.125, 1.135, 12.25, 999.6, 1234.5, 1e-5, 6.02e23, -0.001)),
+    *((value, "ns") for value in (0.5, 1.5, 12.25, 1234.5)),
+]
+
+
+def numbers() -> Table:
+    """A column for each value, as units are of columns."""
+    columns = {}
+    for at, (value, _) in enumerate(NUMBERS):
+        kind: Any = (
+            np.float64 if isinstance(value, float) else np.uint64 if value >= 0 else np.int64
+        )
+        columns[f"c{at}"] = np.asarray([value], kind)
+    return Table(columns, units={f"c{at}": unit for at, (_, unit) in enumerate(NUMBERS) if unit})
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = RunDirectory.create(tmp_path_factory.mktemp("run"))
+    run.write_manifest({**MANIFEST, "command": ["python", EVIL], "warnings": [EVIL]})
+    events = training()
+    recorder = Recorder(run.events, events.strings)
+    recorder.add(events.batch())
+    recorder.flush()
+    launches = np.arange(COUNT) * 7 % COUNT
+    names = [f"kernel_{number}" for number in range(COUNT)]
+    names[:3] = [EVIL, ANSI, LONG]
+    table = Table(
+        {
+            "kernel": names,
+            "launches": launches,
+            "bytes": absent_where(launches * 1024, launches == 5),
+            "share": launches / launches.sum(),
+            "address": launches.astype(np.uint64) + np.uint64(2**60),
+            "place": ["here"] * COUNT,
+        },
+        units={"bytes": "bytes", "share": "share", "address": "address"},
+        title=f"Kernels {EVIL}",
+        hidden=frozenset({"place"}),
+    )
+    x = np.arange(100) * 1_000_000
+    figures = {
+        "line": Figure("step", "Live memory", x, {"total": x, EVIL: x / 2}, "time", "bytes", "ns",
+                       "bytes"),
+        "bars": Figure("bar", "Sizes", [EVIL, "b"], {"n": [1, 3]}),
+        "many": Figure("bar", "Lanes", np.arange(33), {"n": np.arange(33), "m": np.arange(33)}),
+        "object_1": Figure("bar", "Accesses to weights", np.arange(8) * 4096,
+                           {"accesses": np.arange(8) ** 3}, x_unit="bytes"),
+    }  # fmt: skip
+    finding = Finding(EVIL, EVIL, EVIL, EVIL, 0.5)
+    result = Result(f"all {EVIL}", {"kernels": table, "numbers": numbers()}, [finding], figures)
+    write_result(run.results, "first", result)
+    write_result(run.results, "second", Result("closed", {"t": Table({"n": [41]}, shown=0)}))
+    path = run.path / "report.html"
+    path.write_text(render_page(run), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver = shutil.which("chromedriver")
+    if not program or not driver:
+        pytest.skip("no Chromium with its driver (Debian: apt install chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for argument in (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        "--disable-dev-shm-usage", "--window-size=1280,900",
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):  # fmt: skip
+        options.add_argument(argument)
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield started
+    started.quit()
+
+
+Script = Callable[..., Any]
+
+
+@pytest.fixture
+def script(browser: Any, page: Path) -> Iterator[Script]:
+    """Runs JavaScript in the opened page; afterwards it must have said nothing on its console."""
+    size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(page.as_uri())
+    _until(browser, "return document.documentElement.dataset.ready !== undefined")
+    yield browser.execute_script
+    assert browser.get_log("browser") == []
+    assert browser.title.startswith("python </script>")
+
+
+def _until(browser: Any, condition: str) -> None:
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(browser, 20, 0.02).until(lambda each: each.execute_script(condition))
+
+
+CELLS = """
+const table = document.querySelector('#tool-first [data-table]');
+return [...table.querySelectorAll('tbody tr')].map((row) => row.cells[arguments[0]].textContent);
+"""
+
+
+def find(browser: Any, selector: str) -> Any:
+    return browser.find_element("css selector", f"#tool-first [data-table] {selector}")
+
+
+def test_names_are_text(script: Script) -> None:
+    assert script("return document.images.length") == 0
+    assert script("return document.querySelector('h1').textContent") == f"python {EVIL}"
+    assert script("return document.querySelector('.findings h3').textContent") == f"{EVIL}: {EVIL}"
+    first, second, third, *_ = script(CELLS, 0)
+    assert first == EVIL
+    assert second == "\\x1b[31mred\\x1b[0m\\nsecond line"
+    assert third.startswith("void f<int, ") and third.endswith("last>()") and len(third) < 100
+
+
+def test_a_long_name_is_shown_whole(script: Script, browser: Any) -> None:
+    find(browser, "td .more").click()
+    assert script("return document.querySelector('dialog[open] pre').textContent") == LONG
+    browser.find_element("css selector", "dialog button").click()
+    assert script("return document.querySelector('dialog[open]')") is None
+
+
+def test_only_some_rows_are_in_the_page(script: Script, browser: Any) -> None:
+    assert len(script(CELLS, 0)) == 15
+    assert find(browser, ".count").text == "1\u201315 of 3,000"
+    find(browser, "[aria-label='Last page']").click()
+    assert script(CELLS, 0)[-1] == f"kernel_{COUNT - 1}"
+    assert find(browser, ".count").text == "2,986\u20133,000 of 3,000"
+    assert script("return document.querySelectorAll('#tool-first td').length") < 300
+
+
+def test_sorted_by_a_click(script: Script, browser: Any) -> None:
+    heading = "th:nth-child({})"
+    state = "return document.querySelector('#tool-first th:nth-child(3)').ariaSort"
+    assert script(state) == "none"
+    find(browser, f"{heading.format(3)} button").click()
+    assert script(state) == "descending"
+    assert script(CELLS, 2)[0] == formatted((COUNT - 1) * 1024, "bytes")
+    find(browser, f"{heading.format(3)} button").click()
+    assert script(state) == "ascending"
+    assert script(CELLS, 2)[:3] == ["0 B", "1.00 KiB", "2.00 KiB"]
+    find(browser, "[aria-label='Last page']").click()
+    assert script(CELLS, 2)[-1] == "-"  # what is absent comes last
+    find(browser, f"{heading.format(1)} button").click()
+    assert script(CELLS, 0)[3:6] == ["kernel_4", "kernel_5", "kernel_6"]  # not kernel_10
+    assert script("return document.activeElement.dataset.column") == "kernel"
+
+
+def test_searched(script: Script, browser: Any) -> None:
+    box = find(browser, "input[type=search]")
+
+    def search(text: str, count: str) -> list[str]:
+        box.clear()
+        box.send_keys(text)
+        told = "document.querySelector('#tool-first [data-table] .count').textContent"
+        _until(browser, f"return {told} === '{count}'")
+        found: list[str] = script(CELLS, 0)
+        return found
+
+    found = search("KERNEL_299", "1\u201311 of 11 (of 3,000)")
+    assert found == ["kernel_299", *(f"kernel_{2990 + n}" for n in range(10))]
+    assert search("no such kernel", "0 (of 3,000)") == []
+    assert find(browser, ".none").is_displayed()
+    assert search("onerror", "1\u20131 of 1 (of 3,000)") == [EVIL]
+
+
+def test_numbers_are_those_of_the_text_report(script: Script) -> None:
+    cells = script(
+        "const table = document.querySelectorAll('#tool-first [data-table]')[1];"
+        "return [...table.querySelectorAll('td')].map((cell) => [cell.textContent, cell.title]);"
+    )
+    assert [text for text, _ in cells] == [formatted(value, unit) for value, unit in NUMBERS]
+    assert cells[4][1] == "1152 bytes"
+    assert cells[20][1] == str(2**64 - 1)
+
+
+def test_columns_that_the_text_leaves_out(script: Script, browser: Any) -> None:
+    count = "return document.querySelector('#tool-first [data-table] tr').cells.length"
+    assert script(count) == 5
+    find(browser, "button[aria-pressed]").click()
+    assert script(CELLS, 5)[0] == "here"
+
+
+def test_closed_tables_open(script: Script, browser: Any) -> None:
+    assert script("return document.querySelector('#tool-second td')") is None
+    browser.find_element("css selector", "#tool-second summary").click()
+    _until(browser, "return document.querySelector('#tool-second td')?.textContent === '41'")
+
+
+def test_figures_are_drawn(script: Script, browser: Any) -> None:
+    assert script("return document.querySelectorAll('#tool-first .uplot canvas').length") == 2
+    bars = script("return [...document.querySelectorAll('.bars .label')].map((e) => e.textContent)")
+    assert bars == [EVIL, "b"]
+    heat = "document.querySelector('.heat canvas')"
+    pixels = script(f"return [...{heat}.getContext('2d').getImageData(0, 0, 8, 1).data]")
+    assert pixels[:4] == [0, 0, 0, 0]  # not accessed
+    assert pixels[-4:] == [253, 231, 37, 255]  # the most
+    from selenium.webdriver.common.keys import Keys
+
+    strip = browser.find_element("css selector", ".heat canvas")
+    strip.send_keys(Keys.ARROW_RIGHT * 7)
+    told = browser.find_element("css selector", "[data-heat] .told").text
+    assert told == "weights, offset 0x7000\u20130x7fff: 343 accesses"
+
+
+def test_flame_graph(script: Script, browser: Any) -> None:
+    bars = (
+        "return Object.fromEntries([...document.querySelectorAll('.flame button')]"
+        ".map((bar) => [bar.getAttribute('aria-label').split(':')[0], bar.offsetWidth]))"
+    )
+    widths = script(bars)
+    whole = widths["all"]
+    assert widths["aten"] / whole == pytest.approx(400 / 431, abs=0.01)
+    browser.find_element("css selector", ".flame [aria-label^='aten']").click()
+    assert script(bars)["aten"] == whole
+    assert "(backward)" not in script(bars)
+    from selenium.webdriver.common.keys import Keys
+
+    browser.switch_to.active_element.send_keys(Keys.ESCAPE)
+    assert "(backward)" in script(bars)
+    browser.find_element("css selector", "#flame-graph option[value='2']").click()
+    root = browser.find_element("css selector", ".flame [data-node='0']")
+    assert root.get_attribute("aria-label") == "all: 512 B, 100.0 %"
+
+
+def test_on_a_phone(script: Script, browser: Any) -> None:
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.refresh()
+    _until(browser, "return document.documentElement.dataset.ready !== undefined")
+    assert script("return [innerWidth, document.documentElement.scrollWidth]") == [360, 360]
+    scroll = "const e = document.querySelector('.scroll'); return e.scrollWidth > e.clientWidth"
+    assert script(scroll)
+
+
+def test_nothing_is_loaded(script: Script, browser: Any) -> None:
+    assert script("return performance.getEntriesByType('resource').length") == 0
+    refused = script("return fetch('http://127.0.0.1:9/').then(() => 'loaded', (e) => e.name)")
+    assert refused == "TypeError"
+    said = [entry["message"] for entry in browser.get_log("browser")]
+    assert said and all("Content Security Policy" in message for message in said[:1])

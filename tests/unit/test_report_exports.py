@@ -1,0 +1,257 @@
+"""Exports of a run, read back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv
+
+from pasta.cli.main import main
+from pasta.run.directory import RunDirectory
+from pasta.run.events import Recorder
+from pasta.run.results import write_result
+from pasta.table import Figure, Table, absent_where
+from pasta.testing import Events
+from pasta.tool import Finding, Result
+from tests.unit.test_report_pack import MANIFEST
+
+STEP = 1000
+NAME = 'void f<int, 2>(a;b)\n"quoted"'
+
+
+def rows() -> dict[str, Any]:
+    return {
+        "kernel": [NAME, None, ""],
+        "bytes": np.array([2**64 - 1, 5, 0], np.uint64),
+        "time": absent_where(np.array([1, 2, 3]), np.array([False, True, False])),
+        "grid": [(4, 2, 1), (1, 1, 1), None],
+        "share": [0.25, float("nan"), None],
+        "nothing": [None, None, None],
+    }
+
+
+def training() -> Events:
+    """Two operators of one line, one inside the other, with a kernel and memory; and a gradient."""
+    events = Events(step=STEP)
+    events.frames(
+        7,
+        ("/venv/site-packages/torch/nn/modules/linear.py", "forward", 3),
+        ("/my/model.py", "forward", 9),
+        ("/my/train.py", "<module>", 5),
+    )
+    events.operator("aten::linear", module="Net.fc (Linear)", stack=7, sequence=1)
+    events.operator("aten::mm", 2)
+    ordinal = events.launch("gemm")
+    events.tensor_alloc(0x1000, 512)
+    events.operator_end(2)
+    events.operator_end(1)
+    events.complete(ordinal, 5_000_000, 5_000_400)
+    events.operator("MmBackward0", scope=1, forward_thread=1, sequence=1)
+    ordinal = events.launch("gemm")
+    events.operator_end(1)
+    events.complete(ordinal, 6_000_000, 6_000_030)
+    outside = events.launch("init")
+    events.complete(outside, 7_000_000, 7_000_001)
+    return events
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    directory = RunDirectory.create(tmp_path / "run")
+    directory.write_manifest(MANIFEST)
+    table = Table(rows(), units={"bytes": "bytes"}, labels={"time": "at"}, title="Some")
+    figure = Figure("line", "Level", [1, 2], {"level": [1.5, float("nan")]})
+    finding = Finding("much", "f", "90 %", "less", 0.5)
+    result = Result("one", {"main": table, "other": Table({"n": [1]})}, [finding], {"f": figure})
+    write_result(directory.results, "first", result)
+    return directory
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> RunDirectory:
+    events = training()
+    directory = RunDirectory.create(tmp_path / "recorded")
+    recorder = Recorder(directory.events, events.strings)
+    recorder.add(events.batch())
+    recorder.flush()
+    directory.write_manifest({**MANIFEST, "executable": "program", "parent": 1, "environment": {}})
+    return directory
+
+
+def report(run: RunDirectory, *arguments: str | Path) -> int:
+    return main(["report", str(run.path), *map(str, arguments)])
+
+
+def test_json(run: RunDirectory, tmp_path: Path) -> None:
+    assert report(run, "--json", tmp_path / "run.json") == 0
+    document = json.loads((tmp_path / "run.json").read_text())
+    assert document["run"] == MANIFEST
+    assert document["findings"][0]["what"] == "much" and document["findings"][0]["tool"] == "first"
+    tool = document["tools"]["first"]
+    assert (tool["summary"], list(tool["tables"])) == ("one", ["main", "other"])
+    assert tool["figures"]["f"]["series"] == {"level": [1.5, None]}
+    main_table = tool["tables"]["main"]
+    assert main_table["columns"]["bytes"] == {"heading": "bytes", "unit": "bytes", "hidden": False}
+    assert main_table["columns"]["time"]["heading"] == "at"
+    assert main_table["rows"] == [
+        {"kernel": NAME, "bytes": 2**64 - 1, "time": 1, "grid": [4, 2, 1], "share": 0.25,
+         "nothing": None},
+        {"kernel": None, "bytes": 5, "time": None, "grid": [1, 1, 1], "share": None,
+         "nothing": None},
+        {"kernel": "", "bytes": 0, "time": 3, "grid": None, "share": None, "nothing": None},
+    ]  # fmt: skip
+
+
+def test_csv_and_parquet(run: RunDirectory, tmp_path: Path) -> None:
+    assert report(run, "--csv", tmp_path / "c", "--parquet", tmp_path / "p") == 0
+    names = ["first.main", "first.other"]
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [f"{n}.csv" for n in names]
+    for name in names:
+        stored = run.results / "first" / f"{name.partition('.')[2]}.parquet"
+        copy = tmp_path / "p" / f"{name}.parquet"
+        assert copy.read_bytes() == stored.read_bytes()
+    read = csv.read_csv(
+        tmp_path / "c" / "first.main.csv",
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=csv.ConvertOptions(
+            column_types={"bytes": pa.uint64()},
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    ).to_pydict()
+    assert read["kernel"] == [NAME, None, ""]
+    assert read["bytes"] == [2**64 - 1, 5, 0]
+    assert (read["time"], read["grid"]) == ([1, None, 3], ["4x2x1", "1x1x1", None])
+    assert pq.read_table(tmp_path / "p" / "first.main.parquet")["bytes"][0].as_py() == 2**64 - 1
+
+
+LINE = "train.py:5 <module>;model.py:9 forward;Net.fc (Linear)"
+
+
+@pytest.mark.parametrize(
+    ("weight", "lines"),
+    [
+        (
+            "device",
+            {
+                f"{LINE};aten::linear;aten::mm;gemm 400",
+                f"{LINE};(backward);MmBackward0;gemm 30",
+                "(no operator);init 1",
+            },
+        ),
+        (
+            "host",
+            {
+                f"{LINE};aten::linear {2 * STEP}",
+                f"{LINE};aten::linear;aten::mm {3 * STEP}",
+                f"{LINE};(backward);MmBackward0 {2 * STEP}",
+            },
+        ),
+        ("bytes", {f"{LINE};aten::linear;aten::mm 512"}),
+    ],
+)
+def test_stacks(weight: str, lines: set[str], recorded: RunDirectory, tmp_path: Path) -> None:
+    folded, scope = tmp_path / "folded", tmp_path / "speedscope.json"
+    assert report(recorded, "--flamegraph", folded, "--speedscope", scope, "--weight", weight) == 0
+    assert set(folded.read_text().splitlines()) == lines
+    document = json.loads(scope.read_text())
+    frames = document["shared"]["frames"]
+    assert {"name": "model.py:9 forward", "file": "/my/model.py", "line": 9} in frames
+    first = document["profiles"][document["activeProfileIndex"]]
+    assert first["unit"] == ("bytes" if weight == "bytes" else "nanoseconds")
+    assert len(document["profiles"]) == 3
+    found = {
+        f"{';'.join(frames[frame]['name'] for frame in sample)} {own}"
+        for sample, own in zip(first["samples"], first["weights"], strict=True)
+    }
+    assert found == lines
+    assert first["endValue"] == sum(first["weights"])
+
+
+def test_names_are_one_frame_and_one_line(tmp_path: Path) -> None:
+    from io import BytesIO
+
+    from pasta.report.exports import write_folded
+    from pasta.report.stacks import Call, CallTree
+
+    tree = CallTree()
+    tree.weights["device"][tree.node(0, Call("a;b\n\x1b[31m", "kernel"))] = 3
+    written = BytesIO()
+    write_folded(tree, "device", written)
+    assert written.getvalue() == b"a:b\\n\\x1b[31m 3\n"
+
+
+def test_the_trace_is_the_recorded_one_or_made(recorded: RunDirectory, tmp_path: Path) -> None:
+    plain, packed = tmp_path / "trace.json", tmp_path / "trace.json.gz"
+    assert report(recorded, "--perfetto", plain) == 0
+    names = {event.get("name") for event in json.loads(plain.read_text())["traceEvents"]}
+    assert {"aten::mm", "gemm", "init"} <= names
+    place = recorded.results / "event_trace"
+    place.mkdir(parents=True)
+    (place / "trace.json.gz").write_bytes(gzip.compress(b'{"traceEvents":[]}', mtime=0))
+    assert report(recorded, "--perfetto", packed) == 0
+    assert packed.read_bytes() == (place / "trace.json.gz").read_bytes()
+    assert report(recorded, "--perfetto", plain) == 0
+    assert plain.read_text() == '{"traceEvents":[]}'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ("--flamegraph", "x"),
+            "run: no operators were recorded, which stacks are of: record with",
+        ),
+        (("--perfetto", "x"), "run: no events were recorded: record the run again"),
+        (("--json", "run/run.json"), "run/run.json is part of the run: name another place"),
+        (("--csv", "run/results"), "run/results is part of the run: name another place"),
+        (("--html", "no/where.html"), "where.html: cannot be written (No such file or directory)"),
+        (("--weight", "host"), "--weight is of --speedscope and --flamegraph"),
+    ],
+)
+def test_what_cannot_be_done(
+    arguments: tuple[str, str], says: str, run: RunDirectory, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert report(run, *arguments) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1
+    assert run.manifest() == MANIFEST
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_weight_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = Events(step=STEP)
+    events.operator("aten::mm")
+    events.operator_end()
+    directory = RunDirectory.create(tmp_path / "run")
+    recorder = Recorder(directory.events, events.strings)
+    recorder.add(events.batch())
+    recorder.flush()
+    assert report(directory, "--flamegraph", "-", "--weight", "device") == 2
+    assert capsys.readouterr().err == (
+        f"pasta: {directory.path}: no device time was recorded: --weight host\n"
+    )
+
+
+def test_the_page_goes_into_the_run(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--html", str(run.path)]) == 0
+    assert (run.path / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert "report.html" in capsys.readouterr().out
+
+
+def test_a_page_without_events_that_can_be_read(run: RunDirectory) -> None:
+    run.events.mkdir()
+    (run.events / "operator_begin-00000.parquet").write_bytes(b"PAR1")
+    assert report(run, "--html") == 0
+    page = (run.path / "report.html").read_text()
+    assert "no flame graph: " in page and "operator_begin-00000.parquet: cannot be read" in page
+    assert 'id="tool-first"' in page
