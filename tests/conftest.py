@@ -48,6 +48,7 @@ def cli(name: str) -> list[str]:
 def base_environment() -> dict[str, str]:
     """This process's environment, with the checkout on the path of Python programs."""
     environment = dict(os.environ)
+    environment.pop("COLUMNS", None)  # of the tests' own output
     if not INSTALLED:
         others = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = f"{ROOT}:{others}" if others else str(ROOT)

@@ -13,6 +13,7 @@ from pasta.errors import PastaError
 VERBS: dict[str, tuple[str, str]] = {
     "report": ("report", "print the report of a run directory, or of the ranks of a job"),
     "replay": ("replay", "run tools on the events of a run directory"),
+    "analyze": ("analyze", "run tools on the events of all runs of a root, by Dask"),
     "diff": ("diff", "compare two run directories"),
     "merge": ("merge", "make one run directory of the runs of all ranks"),
     "tools": ("tools", "list tools, presets and settings"),

@@ -52,6 +52,11 @@ class RankRun:
     def name(self) -> str:
         return self.directory.path.name
 
+    @property
+    def is_replay(self) -> bool:
+        """Whether it is what pasta replay or analyze made of another run."""
+        return "replay" in self.manifest
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -106,6 +111,13 @@ class Root:
                 runs.append(run)
             elif run is not None:
                 problems.append(run)
+        if not all(run.is_replay for run in runs):  # of runs that are beside them
+            problems += [
+                Problem(run.directory.path, "made by pasta replay, no run of a process")
+                for run in runs
+                if run.is_replay
+            ]
+            runs = [run for run in runs if not run.is_replay]
         root = cls(path, runs, problems)
         if not root.runs and not any(_is_of_root(problem.path) for problem in problems):
             raise RunError(f"{path}: not a run directory, and none is in it")
@@ -276,8 +288,6 @@ def _read(path: Path) -> RankRun | Problem | None:
         return Problem(path, why, _recorded_rank(directory))
     if "ranks" in manifest:
         return Problem(path, "made by pasta merge, no run of a process")
-    if "replay" in manifest:
-        return Problem(path, "made by pasta replay, no run of a process")
     try:
         return _run(directory, manifest)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
