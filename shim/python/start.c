@@ -53,6 +53,7 @@ typedef struct {
     void (*decref)(void *);
     void *(*import)(const char *);
     int (*add_pending)(int (*)(void *), void *);
+    bool asked; /* the main thread, to import `threading` */
 } pasta_host_python;
 
 static bool find_host(pasta_host_python *p) {
@@ -101,35 +102,59 @@ static const char question[] =
     "        return 2\n"
     "answer = ask(origin)\n";
 
-/* Run by the host's main thread.  The thread that first imports `threading` is taken for the main
- * thread, which the interpreter waits for when it ends: that must never be ours. */
-static int import_threading(void *host) {
-    const pasta_host_python *p = host;
-    void *module = p->import("threading");
-    if (module)
-        p->decref(module);
-    else
-        p->clear();
-    return 0;
-}
+/* An import inside of what importlib does with its locks breaks the outer one in many versions
+ * (a KeyError, gh-106176 of CPython): it is put off then. */
+static const char importing[] =
+    "def go():\n"
+    "    import sys\n"
+    "    frame = sys._getframe()\n"
+    "    while frame is not None:\n"
+    "        code = frame.f_code\n"
+    "        if code.co_filename == '<frozen importlib._bootstrap>' and code.co_name in (\n"
+    "            'acquire', 'release', 'has_deadlock', '_has_deadlocked', '_get_module_lock', 'cb',\n"
+    "            '_lock_unlock_module', '__enter__', '__exit__', '__init__', 'setdefault',\n"
+    "        ):\n"
+    "            return 0\n"
+    "        frame = frame.f_back\n"
+    "    import threading\n"
+    "    return 1\n"
+    "answer = go()\n";
 
-static long ask_host(pasta_host_python *p, bool *asked) {
-    enum { FILE_INPUT = 257 };
+enum { FILE_INPUT = 257 };
+
+/* Runs a text that sets `answer`; 2 where it fails.  The thread holds the interpreter's lock. */
+static long run_text(pasta_host_python *p, const char *text, void *origin) {
     long answer = 2;
-    int state = p->ensure();
-    void *globals = p->dict_new(), *origin = p->text(pasta_config("origin") ? pasta_config("origin") : "");
-    if (globals && origin && !p->dict_set(globals, "__builtins__", p->builtins()) &&
-        !p->dict_set(globals, "origin", origin)) {
-        void *result = p->run(question, FILE_INPUT, globals, globals);
+    void *globals = p->dict_new();
+    if (globals && !p->dict_set(globals, "__builtins__", p->builtins()) &&
+        (!origin || !p->dict_set(globals, "origin", origin))) {
+        void *result = p->run(text, FILE_INPUT, globals, globals);
         void *value = result ? p->dict_get(globals, "answer") : NULL;
         if (value) answer = p->as_long(value);
         if (result) p->decref(result);
     }
     p->clear();
-    if (origin) p->decref(origin);
     if (globals) p->decref(globals);
+    return answer;
+}
+
+/* Run by the host's main thread.  The thread that first imports `threading` is taken for the main
+ * thread, which the interpreter waits for when it ends: that must never be ours. */
+static int import_threading(void *host) {
+    pasta_host_python *p = host;
+    if (run_text(p, importing, NULL) == 0) __atomic_store_n(&p->asked, false, __ATOMIC_RELEASE); /* once more */
+    return 0;
+}
+
+static long ask_host(pasta_host_python *p) {
+    int state = p->ensure();
+    void *origin = p->text(pasta_config("origin") ? pasta_config("origin") : "");
+    long answer = origin ? run_text(p, question, origin) : 2;
+    p->clear();
+    if (origin) p->decref(origin);
     /* with the interpreter lock: without it the interpreter may be gone, which that call reads */
-    if (answer == 3 && !*asked) *asked = p->add_pending(import_threading, p) == 0;
+    if (answer == 3 && !__atomic_exchange_n(&p->asked, true, __ATOMIC_ACQ_REL) && p->add_pending(import_threading, p) != 0)
+        __atomic_store_n(&p->asked, false, __ATOMIC_RELEASE);
     p->release(state);
     return answer;
 }
@@ -141,11 +166,10 @@ static bool finishing(void) {
 
 /* NULL where the host can be joined, else why not. */
 static const char *join_host(pasta_host_python *p) {
-    bool asked = false;
     if (!same_version(p)) return "the program runs another version of Python than PASTA";
     for (int i = 0; i < JOIN_ATTEMPTS && !finishing(); i++) {
         /* Initialised turns true before site has run: ask again until the main module is there. */
-        long answer = p->is_initialized() ? ask_host(p, &asked) : 2;
+        long answer = p->is_initialized() ? ask_host(p) : 2;
         if (answer == 1) return NULL;
         if (answer == 0) return "the program's Python environment is not the one PASTA is installed in";
         pasta_futex_wait(&pasta_ring_mine()->finish, 0, (uint64_t)JOIN_PAUSE_MS * 1000000u);

@@ -74,7 +74,7 @@ def test_more_events_than_the_ring_holds(pasta_preload, python_program, consumer
     (pasta_preload.directory / "marks.py").write_text(COUNTING)
     options = (*CONSUMERS[consumer], "--set=ring.max=40MiB")
     done = pasta_preload(sys.executable, python_program(MARKS), options=options)
-    assert done.stdout == "[600000] {} {}\n" * 2
+    assert done.stdout == "[600000] {} {}\n" * 2, done.stderr
     assert done.run.count("mark") == 1_200_000
     assert done.run.manifest["dropped"] == {}
 
