@@ -259,6 +259,8 @@ class Result:
     """What a tool found.
 
     `files`: functions are called with an open binary file to write to, files at paths are moved.
+    `notes`: lines that a reader of the result should know; PASTA adds what the backend of the run
+    could not give.
     """
 
     summary: str
@@ -266,6 +268,7 @@ class Result:
     findings: Sequence[Finding] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     files: Mapping[str, Callable[[BinaryIO], None] | Path] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -358,6 +361,9 @@ class Tool:
     needs_allocations: ClassVar[bool] = False
     #: `context.recorded()` gives all events in `result`, so that nothing must be held in memory.
     needs_recording: ClassVar[bool] = False
+    #: Capabilities (docs/backends.md) that the results have something of where the backend gives
+    #: it, beside the kinds of the handlers: results say which of them it does not give.
+    uses: ClassVar[tuple[str, ...]] = ()
 
     context: Context
 
@@ -468,6 +474,12 @@ class Tool:
         if hasattr(cls, "on_batch") or cls.needs_recording:
             return None
         return frozenset(kind for name in cls.handlers() for kind in HANDLERS[name])
+
+    @classmethod
+    def wants(cls) -> frozenset[str]:
+        """Capabilities that results are made of: `uses`, kinds of the handlers, accesses."""
+        kinds = (kind for name in cls.handlers() for kind in HANDLERS[name])
+        return frozenset((*cls.uses, *kinds, *(("accesses",) if cls._probes else ())))
 
     @classmethod
     def summary_line(cls) -> str:

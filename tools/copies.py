@@ -54,6 +54,7 @@ class Copies(Tool):
     """Copies by direction, kind of memory and size, and the same transfer made again."""
 
     needs_objects = True
+    uses = ("copy_addresses", "copy_devices")
 
     top = option(10, help="rows of each table in the text report", minimum=1)
     transfers = option(1 << 18, help="distinct (source, destination, bytes) to remember", minimum=1)
