@@ -21,6 +21,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9,
           "K": 2**10, "M": 2**20, "G": 2**30, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}  # fmt: skip
 _TIMES = {"ms": 1, "s": 1000, "min": 60_000, "": 1000}
 _LONGEST_PERIOD = 10**9
+BACKENDS = ("auto", "nvidia", "amd", "refacc", "none")
 _YES, _NO = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
@@ -80,6 +81,13 @@ def parse_budget(value: object) -> float:
     return share
 
 
+def parse_backend(value: object) -> str:
+    """A backend: one of BACKENDS. Raises ValueError."""
+    if value not in BACKENDS:
+        raise ValueError("one of " + ", ".join(BACKENDS))
+    return str(value)
+
+
 def parse_regex(value: object) -> str | None:
     """A regular expression, or None for the empty text. Raises ValueError."""
     try:
@@ -105,6 +113,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("filter.launch-skip", "launch_skip", parse_count, "skip the first N selected launches"),
     Setting("filter.launch-count", "launch_count", parse_count, "stop after N selected launches"),
     Setting("filter.range", "range", parse_regex, "only activity inside ranges that match"),
+    Setting("backend", "backend", parse_backend, "which accelerators: " + ", ".join(BACKENDS)),
     Setting("run.out", "out", str, "run directory; %n %p %h %r %t %q{ENV} are replaced"),
     Setting("run.root", "root", str, "directory that the runs of all processes go to"),
     Setting("run.force", "force", parse_bool, "replace an existing run directory"),
@@ -144,7 +153,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("nvidia.empty", "nvidia_empty", parse_bool, "subscribe, record nothing"),
 )  # fmt: skip
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
-_SECTIONS = {key.partition(".")[0] for key in _BY_KEY}
+_SECTIONS = {key.partition(".")[0] for key in _BY_KEY if "." in key}
 
 
 @dataclass
@@ -159,6 +168,7 @@ class Config:
     launch_skip: int = 0
     launch_count: int | None = None
     range: str | None = None
+    backend: str = "auto"
     out: str = "pasta-out/%n-%p"
     root: str = ""
     force: bool = False
@@ -190,6 +200,10 @@ class Config:
     torch_modules: bool = True
     torch_kineto: bool = True
     nvidia_empty: bool = False
+
+    def listens_to(self, backend: str) -> bool:
+        """Whether events of a backend are wanted: "nvidia", "amd" or "refacc"."""
+        return self.backend in ("auto", backend)
 
     def set(self, key: str, value: object, where: str) -> None:
         """Sets `key` (dotted, as in TOML); `where` names the source in errors."""
