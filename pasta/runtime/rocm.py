@@ -49,6 +49,12 @@ class Rocprofiler:
     library: Path
     version: str  # such as "1.0.0"
 
+    @property
+    def is_known(self) -> bool:
+        """Whether PASTA knows this version's interface; another is not recorded."""
+        major, minor, _ = map(int, self.version.split("."))
+        return major == 1 or (major == 0 and minor >= 5)
+
 
 def find_rocprofiler(program: str = "") -> Path | None:
     """librocprofiler-sdk.so, or None; whether it can be loaded is another question.
@@ -114,6 +120,11 @@ def _known_to_the_loader() -> Path | None:
     return next((path for path in named if path.exists()), None)
 
 
+def environment_to_load() -> dict[str, str]:
+    """The environment in which a process may load the SDK, and nothing else happens."""
+    return {name: text for name, text in os.environ.items() if name not in _LEFT_OUT}
+
+
 def load_rocprofiler(library: Path) -> Rocprofiler:
     """The SDK, loaded in a process of its own: that may end as it likes.
 
@@ -121,12 +132,11 @@ def load_rocprofiler(library: Path) -> Rocprofiler:
     """
     import subprocess  # here: most machines need none
 
-    environment = {name: text for name, text in os.environ.items() if name not in _LEFT_OUT}
     command = [sys.executable, "-I", "-S", "-c", _LOAD, str(library)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LOAD_SECONDS, env=environment,
-            stdin=subprocess.DEVNULL, errors="replace",
+            command, capture_output=True, text=True, timeout=_LOAD_SECONDS,
+            env=environment_to_load(), stdin=subprocess.DEVNULL, errors="replace",
         )  # fmt: skip
         version = done.stdout.strip().rpartition("\n")[2]
         if done.returncode == 0 and re.fullmatch(r"\d+\.\d+\.\d+", version):
