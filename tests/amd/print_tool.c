@@ -53,7 +53,7 @@ static struct {
     const char *kind;
     const char *operations[8];
 } wanted[] = {
-    {"HIP_RUNTIME_API", {"hipMalloc", "hipFree"}},
+    {"HIP_RUNTIME_API", {"hipMalloc", "hipFree", "hipMemset", "hipMemcpyAsync", "hipEventRecord"}},
     {"KERNEL_DISPATCH", {"KERNEL_DISPATCH_ENQUEUE", "KERNEL_DISPATCH_COMPLETE"}},
 };
 static int32_t found[MAX_OPERATIONS];
