@@ -152,6 +152,12 @@ _FOOTNOTES = {
     " accesses",
     ("accesses", "refacc"): "by probes that run on the CPU",
     ("device_name", "nvidia_sanitizer"): "where all devices of the machine are of one model",
+    ("stream_id", "amd_rocprofiler"): "since version 1.0",
+    (
+        "stream_priority",
+        "amd_rocprofiler",
+    ): "where the program gives one; -1 cannot be told from none",
+    ("entry_pc", "amd_rocprofiler"): "since version 1.0",
     ("registers", "amd_rocprofiler"): "vector registers of a work-item",
     ("copy_addresses", "amd_rocprofiler"): "of `hipMemcpy*`; of other copies since version 1.0",
     ("wait_times", "nvidia_sanitizer"): "the call's begin is not told",

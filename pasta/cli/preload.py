@@ -192,7 +192,7 @@ def _prepare_amd(session: Session, program: str) -> None:
                 remedy="pip install --force-reinstall pasta-profiler",
             )
     except MissingDependency as error:
-        (say if wanted else session.log)(f"AMD is not recorded: {error}")
+        (say if wanted else session.log)(f"ROCm is not recorded: {error}")
         return
     if found is None:
         return

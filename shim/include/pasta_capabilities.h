@@ -67,8 +67,8 @@
 #define PASTA_FIELD_CAPABILITIES(X)                                                                  \
     X(accesses,           kernel_launch, none,               1, 0, 1, "memory accesses inside kernels") \
     X(device_name,        context_create, name,              1, 1, 1, "names of devices")            \
-    X(stream_id,          stream_create, id,                 1, 0, 0, "unique ids of streams")       \
-    X(stream_priority,    stream_create, priority,           0, 0, 1, "priorities of streams")       \
+    X(stream_id,          stream_create, id,                 1, 1, 0, "unique ids of streams")       \
+    X(stream_priority,    stream_create, priority,           0, 1, 1, "priorities of streams")       \
     X(module_hash,        module_load,   hash,               1, 1, 1, "hashes of modules")           \
     X(cluster,            kernel_launch, cluster,            1, 0, 1, "cluster sizes")               \
     X(registers,          kernel_launch, registers,          0, 1, 1, "registers")                   \
