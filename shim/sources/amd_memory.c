@@ -213,17 +213,14 @@ const pasta_amd_table pasta_amd_scratches = PASTA_AMD_TABLE(scratches);
 
 /* ---- copies that no HIP call says: of programs that use HSA, and of graphs' nodes ---- */
 
-static uint32_t direction_by(const char *operation, int16_t from, int16_t to) {
-    static const char *const directions[] = {"HOST_TO_HOST", "HOST_TO_DEVICE", "DEVICE_TO_HOST", "DEVICE_TO_DEVICE"};
-    for (uint32_t i = 0; i < sizeof directions / sizeof *directions; i++) {
-        if (!strstr(operation, directions[i])) continue;
-        bool peers = i == 3 && from != to && from != PASTA_NO_DEVICE && to != PASTA_NO_DEVICE;
-        return peers ? PASTA_COPY_peer_to_peer : PASTA_COPY_host_to_host + i;
-    }
-    return PASTA_ABSENT_U32;
+static uint32_t direction_between(int16_t from, int16_t to) { /* devices; absent: the host */
+    if (from == PASTA_NO_DEVICE) return to == PASTA_NO_DEVICE ? PASTA_COPY_host_to_host : PASTA_COPY_host_to_device;
+    if (to == PASTA_NO_DEVICE) return PASTA_COPY_device_to_host;
+    return from == to ? PASTA_COPY_device_to_device : PASTA_COPY_peer_to_peer;
 }
 
 static void on_hsa_copy(const pasta_amd_record *r, const pasta_amd_operation *operation) {
+    (void)operation;
     const pasta_amd_memory_copy *c = r->payload;
     if (r->phase != PASTA_AMD_ENTER || !PASTA_AMD_HAS(c, copied)) return;
     pasta_amd_within within = pasta_amd_call_of(r);
@@ -240,16 +237,15 @@ static void on_hsa_copy(const pasta_amd_record *r, const pasta_amd_operation *op
     }
     e->bytes = e->width = c->copied;
     e->height = e->depth = 1;
-    e->direction = direction_by(operation->name, from.device, to.device);
+    e->direction = direction_between(from.device, to.device);
     e->source_device = from.device;
     e->destination_device = to.device;
     pasta_publish(e);
 }
 
+/* 0.5 has the names without what they have in common. */
 static const pasta_amd_operation copies[] = {
-    {"MEMORY_COPY_HOST_TO_HOST", on_hsa_copy},
-    {"MEMORY_COPY_HOST_TO_DEVICE", on_hsa_copy},
-    {"MEMORY_COPY_DEVICE_TO_HOST", on_hsa_copy},
-    {"MEMORY_COPY_DEVICE_TO_DEVICE", on_hsa_copy},
+    {"MEMORY_COPY_HOST_TO_*", on_hsa_copy},   {"HOST_TO_*", on_hsa_copy},
+    {"MEMORY_COPY_DEVICE_TO_*", on_hsa_copy}, {"DEVICE_TO_*", on_hsa_copy},
 };
 const pasta_amd_table pasta_amd_copies = PASTA_AMD_TABLE(copies);
