@@ -67,13 +67,13 @@ static pasta_memory *describe(pasta_memory *e, const pasta_amd_live *memory, uin
     return e;
 }
 
-void pasta_amd_allocated(const pasta_amd_live *memory, uint64_t stream, uint32_t vendor_flags) {
+void pasta_amd_allocated(const pasta_amd_live *memory, uint64_t stream, uint8_t flags, uint32_t vendor_flags) {
     pasta_amd_place at = pasta_amd_place_on(memory->device);
     pthread_mutex_lock(&changing);
     remember(memory);
     pthread_mutex_unlock(&changing);
     pasta_memory *e = describe(PASTA_BEGIN_AS(memory_alloc, memory, memory->device, at.context, stream), memory,
-                               memory->flags);
+                               memory->flags | flags);
     if (!e) return;
     e->vendor_flags = vendor_flags;
     pasta_publish(e);
@@ -160,7 +160,7 @@ static void on_hsa_allocated(const pasta_amd_record *r, const pasta_amd_operatio
     pasta_amd_live memory = {.address = a->address, .bytes = a->allocated, .device = at.device,
                              .memory = at.device == PASTA_NO_DEVICE ? PASTA_MEMORY_pinned : PASTA_MEMORY_device,
                              .flags = within.known ? PASTA_FLAG_INTERNAL : 0};
-    pasta_amd_allocated(&memory, PASTA_NO_STREAM, PASTA_ABSENT_U32);
+    pasta_amd_allocated(&memory, PASTA_NO_STREAM, 0, PASTA_ABSENT_U32);
 }
 
 /* What a HIP call frees was recorded when that began. */

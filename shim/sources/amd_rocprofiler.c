@@ -146,11 +146,16 @@ static void on_record_1(pasta_amd_record_1 r, void *user, void *k) {
 static void on_runtime(const pasta_amd_record *r, const pasta_amd_operation *operation) {
     const pasta_amd_runtime *runtime = r->payload;
     uint64_t version = PASTA_AMD_HAS(runtime, version) ? runtime->version : 0;
-    pasta_log(PASTA_AMD_SOURCE ": %s %" PRIu64 ".%" PRIu64 ".%" PRIu64, operation->name, version / 10000,
-              version / 100 % 100, version % 100);
+    pasta_log(PASTA_AMD_SOURCE ": %s %" PRIu64 ".%" PRIu64 ".%" PRIu64 " began", strrchr(operation->name, '_') + 1,
+              version / 10000, version / 100 % 100, version % 100);
 }
 
-static const pasta_amd_operation runtimes[] = {{"RUNTIME_INITIALIZATION_*", on_runtime}};
+static const pasta_amd_operation runtimes[] = {
+    {"RUNTIME_INITIALIZATION_HSA", on_runtime},
+    {"RUNTIME_INITIALIZATION_HIP", on_runtime},
+    {"RUNTIME_INITIALIZATION_MARKER", on_runtime},
+    {"RUNTIME_INITIALIZATION_RCCL", on_runtime},
+};
 static const pasta_amd_table runtime_table = PASTA_AMD_TABLE(runtimes);
 
 static kind kinds[] = {
