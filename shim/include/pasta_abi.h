@@ -100,6 +100,7 @@ enum {
     PASTA_MEMORY_external = 7, /* imported from another API or process */
     PASTA_MEMORY_module = 8,   /* a module's global variables */
     PASTA_MEMORY_host = 9,     /* pageable host memory (frameworks only) */
+    PASTA_MEMORY_scratch = 10, /* of a queue, for what its kernels keep per thread; address is the queue's id */
 };
 
 enum {
