@@ -180,14 +180,15 @@ const pasta_amd_table pasta_amd_allocations = PASTA_AMD_TABLE(allocations);
 
 /* ---- scratch: memory of a queue for what a kernel keeps per work-item; it has no address ---- */
 
-static pasta_amd_map scratch; /* bytes, by queue and area */
+#define ALTERNATE (UINT64_C(1) << 48) /* added to the queue's id for its second area */
+static pasta_amd_map scratch;         /* bytes, by queue and area */
 
 static void on_scratch(const pasta_amd_record *r, const pasta_amd_operation *operation) {
     const pasta_amd_scratch *s = r->payload;
     if (r->phase != PASTA_AMD_EXIT || !PASTA_AMD_HAS(s, flags)) return;
     bool allocates = strstr(operation->name, "ALLOC") != NULL;
-    uint64_t key = s->queue << 1 | (s->flags & PASTA_AMD_SCRATCH_ALTERNATE ? 1 : 0), bytes;
-    pasta_amd_live memory = {.address = s->queue, .memory = PASTA_MEMORY_scratch, .flags = PASTA_FLAG_INTERNAL,
+    uint64_t area = s->flags & PASTA_AMD_SCRATCH_ALTERNATE ? ALTERNATE : 0, key = s->queue + area, bytes;
+    pasta_amd_live memory = {.address = key, .memory = PASTA_MEMORY_scratch, .flags = PASTA_FLAG_INTERNAL,
                              .device = pasta_amd_place_of(s->agent).device};
     if (pasta_amd_take(&scratch, key, &bytes)) { /* a larger one replaces it */
         memory.bytes = bytes;
