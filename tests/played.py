@@ -20,6 +20,13 @@ ABSENT64 = np.uint64(2**64 - 1)
 ABSENT32 = np.uint32(2**32 - 1)
 ABSENT16 = np.uint16(2**16 - 1)
 
+FLAGS = {
+    "graph": abi.FLAG_GRAPH,
+    "async": abi.FLAG_ASYNC,
+    "internal": abi.FLAG_INTERNAL,
+    "probed": abi.FLAG_PROBED,
+}
+
 Table = np.ndarray[Any, Any]
 
 
@@ -39,6 +46,32 @@ class Played:
 
     def names(self, kind: str, column: str = "name") -> list[str]:
         return [self.strings[int(number)] for number in self[kind][column]]
+
+    def plain(self, kind: str, row: np.void) -> dict[str, Any]:
+        """A record's fields as Python has them: names for numbers, None for what is absent."""
+        return {column: self._value(kind, column, row[column]) for column in row.dtype.names}
+
+    def rows(self, kind: str, *columns: str, flag: str = "") -> list[tuple[Any, ...]]:
+        """Columns of a kind's records; with `flag`, only of those that have it ("!async": not)."""
+        plain = [self.plain(kind, row) for row in self[kind]]
+        if flag:
+            wanted, name = not flag.startswith("!"), flag.lstrip("!")
+            plain = [row for row in plain if (name in row["flags"].split()) == wanted]
+        return [tuple(row[column] for column in columns) for row in plain]
+
+    def _value(self, kind: str, column: str, value: Any) -> Any:
+        if column == "flags":
+            return " ".join(name for name, bit in FLAGS.items() if value & bit)
+        if value.shape:
+            numbers = tuple(self._value(kind, column, number) for number in value)
+            return None if numbers == (None,) * len(numbers) else numbers
+        number = int(value)
+        if column in abi.string_fields(kind):
+            return self.strings.get(number)
+        absent = -1 if value.dtype.kind == "i" else 2 ** (8 * value.dtype.itemsize) - 1
+        if number == absent:
+            return None
+        return abi.enum_fields(kind).get(column, {}).get(number, number)
 
     def in_order(self) -> list[tuple[str, np.void]]:
         """Kind and record of all that there is, in the order in which it was published."""

@@ -47,14 +47,20 @@ enum {
 
 /* ---- registration ---- */
 
-typedef struct pasta_amd_client {
+typedef struct pasta_amd_client_0_5 {
+    const char *name; /* the tool's, which it sets */
+    uint32_t handle;
+} pasta_amd_client_0_5;
+
+typedef struct pasta_amd_client_1 {
+    size_t bytes;
     const char *name;
     uint32_t handle;
-} pasta_amd_client; /* 1.x has a word more, which is not ours */
+} pasta_amd_client_1;
 
 typedef struct pasta_amd_tool {
     size_t bytes;
-    int (*initialize)(void (*finalize)(pasta_amd_client), void *user);
+    int (*initialize)(void (*finalize)(void), void *user);
     void (*finalize)(void *user);
     void *user;
 } pasta_amd_tool;
@@ -173,7 +179,8 @@ typedef struct pasta_amd_marker_call {
     _Static_assert(offsetof(pasta_amd_##type, field) == (offset), #type "." #field)
 #define PASTA_AMD_IS(type, size) _Static_assert(sizeof(pasta_amd_##type) == (size), #type)
 
-PASTA_AMD_IS(client, 16);
+PASTA_AMD_IS(client_0_5, 16);
+PASTA_AMD_IS(client_1, 24);
 PASTA_AMD_IS(tool, 32);
 PASTA_AMD_IS(agent, 296);
 PASTA_AMD_AT(agent, name, 248);

@@ -179,7 +179,7 @@ static void on_kernel(const pasta_amd_record *r, const pasta_amd_operation *oper
     /* vector registers of both files: what limits how many waves there are, from MI200 on */
     k.registers = PASTA_AMD_HAS(s, accumulation_vgprs) ? (uint16_t)(s->vgprs + s->accumulation_vgprs)
                                                        : PASTA_ABSENT_U16;
-    k.entry = PASTA_AMD_HAS(s, entry) ? s->entry : PASTA_ABSENT_U64;
+    k.entry = PASTA_AMD_HAS(s, entry) && s->entry ? s->entry : PASTA_ABSENT_U64;
     load(&k);
 }
 

@@ -203,8 +203,9 @@ static void allocated(frame *f, uint64_t address, uint64_t bytes, uint32_t eleme
     const call *c = f->is;
     if (!address || f->captured) return;
     pasta_amd_live memory = {.address = address, .bytes = bytes, .memory = c->memory, .element = element,
-                             .device = f->on.device, .flags = c->flags & ASYNC ? PASTA_FLAG_ASYNC : 0};
-    pasta_amd_allocated(&memory, c->flags & ASYNC ? f->stream : PASTA_NO_STREAM, flags);
+                             .device = f->on.device};
+    bool async = c->flags & ASYNC;
+    pasta_amd_allocated(&memory, async ? f->stream : PASTA_NO_STREAM, async ? PASTA_FLAG_ASYNC : 0, flags);
 }
 
 static uint32_t options_of(const call *c, const void *arguments) {
@@ -726,7 +727,7 @@ static void leave(const call *c, const pasta_amd_record *r, const void *argument
     while (at && (here.open[at - 1].is != c || here.open[at - 1].correlation != r->correlation)) at--;
     if (!at) return; /* it began before we listened */
     frame *f = &here.open[at - 1];
-    if (failed && f->has_freed) pasta_amd_allocated(&f->freed, PASTA_NO_STREAM, PASTA_ABSENT_U32);
+    if (failed && f->has_freed) pasta_amd_allocated(&f->freed, PASTA_NO_STREAM, 0, PASTA_ABSENT_U32);
     if (c->exit && arguments && (!failed || c->flags & ALWAYS)) c->exit(f, arguments);
     here.depth = at - 1;
 }

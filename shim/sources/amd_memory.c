@@ -67,13 +67,13 @@ static pasta_memory *describe(pasta_memory *e, const pasta_amd_live *memory, uin
     return e;
 }
 
-void pasta_amd_allocated(const pasta_amd_live *memory, uint64_t stream, uint32_t vendor_flags) {
+void pasta_amd_allocated(const pasta_amd_live *memory, uint64_t stream, uint8_t flags, uint32_t vendor_flags) {
     pasta_amd_place at = pasta_amd_place_on(memory->device);
     pthread_mutex_lock(&changing);
     remember(memory);
     pthread_mutex_unlock(&changing);
     pasta_memory *e = describe(PASTA_BEGIN_AS(memory_alloc, memory, memory->device, at.context, stream), memory,
-                               memory->flags);
+                               memory->flags | flags);
     if (!e) return;
     e->vendor_flags = vendor_flags;
     pasta_publish(e);
@@ -160,7 +160,7 @@ static void on_hsa_allocated(const pasta_amd_record *r, const pasta_amd_operatio
     pasta_amd_live memory = {.address = a->address, .bytes = a->allocated, .device = at.device,
                              .memory = at.device == PASTA_NO_DEVICE ? PASTA_MEMORY_pinned : PASTA_MEMORY_device,
                              .flags = within.known ? PASTA_FLAG_INTERNAL : 0};
-    pasta_amd_allocated(&memory, PASTA_NO_STREAM, PASTA_ABSENT_U32);
+    pasta_amd_allocated(&memory, PASTA_NO_STREAM, 0, PASTA_ABSENT_U32);
 }
 
 /* What a HIP call frees was recorded when that began. */
@@ -180,14 +180,15 @@ const pasta_amd_table pasta_amd_allocations = PASTA_AMD_TABLE(allocations);
 
 /* ---- scratch: memory of a queue for what a kernel keeps per work-item; it has no address ---- */
 
-static pasta_amd_map scratch; /* bytes, by queue and area */
+#define ALTERNATE (UINT64_C(1) << 48) /* added to the queue's id for its second area */
+static pasta_amd_map scratch;         /* bytes, by queue and area */
 
 static void on_scratch(const pasta_amd_record *r, const pasta_amd_operation *operation) {
     const pasta_amd_scratch *s = r->payload;
     if (r->phase != PASTA_AMD_EXIT || !PASTA_AMD_HAS(s, flags)) return;
     bool allocates = strstr(operation->name, "ALLOC") != NULL;
-    uint64_t key = s->queue << 1 | (s->flags & PASTA_AMD_SCRATCH_ALTERNATE ? 1 : 0), bytes;
-    pasta_amd_live memory = {.address = s->queue, .memory = PASTA_MEMORY_scratch, .flags = PASTA_FLAG_INTERNAL,
+    uint64_t area = s->flags & PASTA_AMD_SCRATCH_ALTERNATE ? ALTERNATE : 0, key = s->queue + area, bytes;
+    pasta_amd_live memory = {.address = key, .memory = PASTA_MEMORY_scratch, .flags = PASTA_FLAG_INTERNAL,
                              .device = pasta_amd_place_of(s->agent).device};
     if (pasta_amd_take(&scratch, key, &bytes)) { /* a larger one replaces it */
         memory.bytes = bytes;
@@ -213,17 +214,14 @@ const pasta_amd_table pasta_amd_scratches = PASTA_AMD_TABLE(scratches);
 
 /* ---- copies that no HIP call says: of programs that use HSA, and of graphs' nodes ---- */
 
-static uint32_t direction_by(const char *operation, int16_t from, int16_t to) {
-    static const char *const directions[] = {"HOST_TO_HOST", "HOST_TO_DEVICE", "DEVICE_TO_HOST", "DEVICE_TO_DEVICE"};
-    for (uint32_t i = 0; i < sizeof directions / sizeof *directions; i++) {
-        if (!strstr(operation, directions[i])) continue;
-        bool peers = i == 3 && from != to && from != PASTA_NO_DEVICE && to != PASTA_NO_DEVICE;
-        return peers ? PASTA_COPY_peer_to_peer : PASTA_COPY_host_to_host + i;
-    }
-    return PASTA_ABSENT_U32;
+static uint32_t direction_between(int16_t from, int16_t to) { /* devices; absent: the host */
+    if (from == PASTA_NO_DEVICE) return to == PASTA_NO_DEVICE ? PASTA_COPY_host_to_host : PASTA_COPY_host_to_device;
+    if (to == PASTA_NO_DEVICE) return PASTA_COPY_device_to_host;
+    return from == to ? PASTA_COPY_device_to_device : PASTA_COPY_peer_to_peer;
 }
 
 static void on_hsa_copy(const pasta_amd_record *r, const pasta_amd_operation *operation) {
+    (void)operation;
     const pasta_amd_memory_copy *c = r->payload;
     if (r->phase != PASTA_AMD_ENTER || !PASTA_AMD_HAS(c, copied)) return;
     pasta_amd_within within = pasta_amd_call_of(r);
@@ -240,16 +238,15 @@ static void on_hsa_copy(const pasta_amd_record *r, const pasta_amd_operation *op
     }
     e->bytes = e->width = c->copied;
     e->height = e->depth = 1;
-    e->direction = direction_by(operation->name, from.device, to.device);
+    e->direction = direction_between(from.device, to.device);
     e->source_device = from.device;
     e->destination_device = to.device;
     pasta_publish(e);
 }
 
+/* 0.5 has the names without what they have in common. */
 static const pasta_amd_operation copies[] = {
-    {"MEMORY_COPY_HOST_TO_HOST", on_hsa_copy},
-    {"MEMORY_COPY_HOST_TO_DEVICE", on_hsa_copy},
-    {"MEMORY_COPY_DEVICE_TO_HOST", on_hsa_copy},
-    {"MEMORY_COPY_DEVICE_TO_DEVICE", on_hsa_copy},
+    {"MEMORY_COPY_HOST_TO_*", on_hsa_copy},   {"HOST_TO_*", on_hsa_copy},
+    {"MEMORY_COPY_DEVICE_TO_*", on_hsa_copy}, {"DEVICE_TO_*", on_hsa_copy},
 };
 const pasta_amd_table pasta_amd_copies = PASTA_AMD_TABLE(copies);

@@ -18,7 +18,7 @@
 #include "amd_source.h"
 
 PASTA_EXPORT pasta_amd_tool *rocprofiler_configure(uint32_t version, const char *text, uint32_t priority,
-                                                   pasta_amd_client *client);
+                                                   void *client);
 
 pasta_amd_library pasta_amd;
 
@@ -146,11 +146,16 @@ static void on_record_1(pasta_amd_record_1 r, void *user, void *k) {
 static void on_runtime(const pasta_amd_record *r, const pasta_amd_operation *operation) {
     const pasta_amd_runtime *runtime = r->payload;
     uint64_t version = PASTA_AMD_HAS(runtime, version) ? runtime->version : 0;
-    pasta_log(PASTA_AMD_SOURCE ": %s %" PRIu64 ".%" PRIu64 ".%" PRIu64, operation->name, version / 10000,
-              version / 100 % 100, version % 100);
+    pasta_log(PASTA_AMD_SOURCE ": %s %" PRIu64 ".%" PRIu64 ".%" PRIu64 " began", strrchr(operation->name, '_') + 1,
+              version / 10000, version / 100 % 100, version % 100);
 }
 
-static const pasta_amd_operation runtimes[] = {{"RUNTIME_INITIALIZATION_*", on_runtime}};
+static const pasta_amd_operation runtimes[] = {
+    {"RUNTIME_INITIALIZATION_HSA", on_runtime},
+    {"RUNTIME_INITIALIZATION_HIP", on_runtime},
+    {"RUNTIME_INITIALIZATION_MARKER", on_runtime},
+    {"RUNTIME_INITIALIZATION_RCCL", on_runtime},
+};
 static const pasta_amd_table runtime_table = PASTA_AMD_TABLE(runtimes);
 
 static kind kinds[] = {
@@ -247,7 +252,7 @@ static bool set_up(void) {
     return SUCCEEDED(start_context, context);
 }
 
-static int initialize(void (*finalize)(pasta_amd_client), void *user) {
+static int initialize(void (*finalize)(void), void *user) {
     (void)finalize, (void)user;
     int saved = errno;
     recorded_generation = pasta_generation();
@@ -269,7 +274,7 @@ static void finalize(void *user) {
     errno = saved;
 }
 
-static pasta_amd_tool *configure(uint32_t version, const char *text, pasta_amd_client *client, const void *caller) {
+static pasta_amd_tool *configure(uint32_t version, const char *text, void *client, const void *caller) {
     static pasta_amd_tool tool = {sizeof tool, initialize, finalize, NULL};
     static bool configured;
     if (!pasta_listens_to("amd")) return NULL;
@@ -287,12 +292,13 @@ static pasta_amd_tool *configure(uint32_t version, const char *text, pasta_amd_c
     pasta_amd.version = version;
     if (!open_library(caller)) return NULL;
     pasta_log(PASTA_AMD_SOURCE ": rocprofiler-sdk %s (%s), %s", version_text, text ? text : "", library_of(caller));
-    if (client) client->name = "pasta";
+    if (pasta_amd_new_layout()) ((pasta_amd_client_1 *)client)->name = "pasta";
+    else ((pasta_amd_client_0_5 *)client)->name = "pasta";
     return &tool;
 }
 
 /* Called by the SDK. NULL: nothing is wanted of it, and the target goes on. */
-pasta_amd_tool *rocprofiler_configure(uint32_t version, const char *text, uint32_t priority, pasta_amd_client *client) {
+pasta_amd_tool *rocprofiler_configure(uint32_t version, const char *text, uint32_t priority, void *client) {
     (void)priority; /* others may be tools beside us */
     int saved = errno;
     pasta_amd_tool *tool = configure(version, text, client, __builtin_return_address(0));

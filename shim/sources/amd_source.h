@@ -97,11 +97,11 @@ typedef struct pasta_amd_live {
     uint32_t memory; /* PASTA_MEMORY_* */
     uint32_t element; /* of an array: bytes; else 0 */
     int16_t device;
-    uint8_t flags; /* of its records */
+    uint8_t flags; /* of both of its records */
 } pasta_amd_live;
 
 extern const pasta_amd_table pasta_amd_allocations, pasta_amd_copies, pasta_amd_scratches;
-void pasta_amd_allocated(const pasta_amd_live *memory, uint64_t stream, uint32_t vendor_flags);
+void pasta_amd_allocated(const pasta_amd_live *memory, uint64_t stream, uint8_t flags, uint32_t vendor_flags);
 /* Records the end of what begins at the address; false: nothing is known there. */
 bool pasta_amd_freed(uint64_t address, uint64_t stream, uint8_t flags, pasta_amd_live *was);
 void pasta_amd_freed_within(uint64_t address, uint64_t bytes); /* all that begin there */

@@ -9,7 +9,7 @@
  *   fork            … end                    a child plays them and ends
  *   library 2                                what follows is the second copy's (REPLAY_SECOND)
  *   configure  finalize  subscriptions       of the library
- *   rss  clock NAME                          prints resident KiB, or ns of CLOCK_MONOTONIC
+ *   rss  clock NAME                          prints KiB of the process's own memory, or ns of CLOCK_MONOTONIC
  *
  * Outside of `parallel` events are delivered one after the other, whatever their threads.
  * ROCPROFILER_REGISTER_LIBRARY names the library, which is loaded where a tool asks for that:
@@ -108,12 +108,15 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+/* Without shared memory: the ring is of a size of its own. */
 static void print_rss(void) {
-    unsigned long pages = 0, resident = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    if (!file || fscanf(file, "%lu %lu", &pages, &resident) != 2) fails("statm", "cannot be read");
+    char line[128];
+    unsigned long kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file) && sscanf(line, "RssAnon: %lu", &kib) != 1) continue;
+    if (!kib) fails("RssAnon", "cannot be read");
     fclose(file);
-    printf("rss %lu\n", resident * (unsigned long)sysconf(_SC_PAGESIZE) / 1024);
+    printf("rss %lu\n", kib);
 }
 
 static void play_parallel(const node *n, uint64_t add) {

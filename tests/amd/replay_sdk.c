@@ -481,6 +481,10 @@ EXPORT int rocprofiler_configure_callback_tracing_service(uint64_t handle, int n
 }
 
 EXPORT void replay_subscriptions(void) {
+    for (uint32_t i = 0; i < client_count; i++) {
+        const char *name = is_0_5() ? ((client_0_5 *)clients[i].id)->name : ((client_1_0 *)clients[i].id)->name;
+        printf("client %s\n", name ? name : "(unnamed)");
+    }
     for (uint32_t c = 0; c < context_count; c++)
         for (int which = 0; which < KINDS; which++) {
             if (!contexts[c].services[which].callback) continue;
@@ -642,6 +646,8 @@ static void configure(uint32_t i, uint32_t priority) {
     snprintf(text, sizeof text, "%u.%u.%u", version() / 10000, version() / 100 % 100, version() % 100);
     tool_result *result = clients[i].configure(version(), text, priority, clients[i].id);
     clients[i].given = result != NULL;
+    const client_1_0 *id = clients[i].id;
+    if (!is_0_5() && (id->size != sizeof *id || (id->name && !*id->name))) fails("a client wrote its id's size");
     if (result) clients[i].result = *result;
 }
 
