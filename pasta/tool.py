@@ -78,6 +78,7 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "on_launches": ("kernel_launch",),
     "on_launch_ends": ("kernel_launch_end",),
     "on_completions": ("kernel_complete",),
+    "on_samples": ("pc_sample",),
     "on_graph_launches": ("graph_launch", "graph_launch_end"),
     "on_graphs": ("graph_node", "graph_instantiate"),
     "on_copies": ("memory_copy",),
@@ -87,6 +88,8 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "on_events": ("event_create", "event_destroy", "event_record", "event_wait"),
     "on_batch": (),
 }
+#: Handlers of records that have a launch's ordinal, by which `context.launches` knows its kernel.
+OF_A_LAUNCH = ("on_completions", "on_samples")
 #: Gets what `Trace` maps of the tool took; not a handler of events.
 ON_ACCESSES = "on_accesses"
 
@@ -310,8 +313,8 @@ class Context:
 
     @property
     def launches(self) -> LaunchNames:
-        """Kernel names by launch ordinal; for tools that have `on_completions`."""
-        return _required(self._launches, "on_completions")
+        """Kernel names by launch ordinal; for tools with handlers of OF_A_LAUNCH."""
+        return _required(self._launches, " or ".join(OF_A_LAUNCH))
 
     @property
     def ranges(self) -> OpenRanges:
