@@ -50,14 +50,14 @@ static void select_by(const char *variable) {
     }
 }
 
-bool pasta_amd_read_agents(void) {
+int32_t pasta_amd_read_agents(void) {
     gpu_count = 0;
     int32_t status =
         pasta_amd.query_agents(PASTA_AMD_AGENT_VERSION, on_agents, sizeof(pasta_amd_agent), NULL);
-    if (status != 0) return false;
+    if (status != 0) return status;
     select_by("ROCR_VISIBLE_DEVICES");
     select_by(getenv("HIP_VISIBLE_DEVICES") ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES");
-    return true;
+    return 0;
 }
 
 static uint16_t announce(int16_t device) {

@@ -191,10 +191,11 @@ const pasta_amd_table pasta_amd_code_objects = PASTA_AMD_TABLE(code_objects);
 
 /* ---- dispatches that are not complete ----
  *
- * Ids count up, so a dispatch's own place is that of its id modulo their number, and it is taken only
- * where a dispatch from one round before is still there.  What never completes is given up then. */
+ * Ids count up, so a dispatch's place is that of its id modulo the size of a table.  Most find one in
+ * the first table, which stays in the cache; the second is for as many as queues can hold.  What never
+ * completes is given up when its place is needed. */
 
-enum { PLACES = 1 << 16, PROBES = 8 };
+enum { NEAR = 1 << 12, FAR = 1 << 16, PROBES = 4 };
 #define TAKEN UINT64_MAX
 
 typedef struct followed {
@@ -205,30 +206,41 @@ typedef struct followed {
     bool hidden; /* nothing is recorded of it */
 } followed;
 
-static followed places[PLACES];
+static followed near[NEAR], far[FAR];
 static pasta_amd_odd crowded = {.what = "dispatches given up before they completed, as too many were open"};
 static pasta_amd_odd strange = {.what = "completions of dispatches that were not announced"};
 static pasta_amd_odd timeless = {.what = "completions without times"};
 
-static followed *place_for(uint64_t dispatch, uint32_t probe) { return &places[(dispatch + probe) % PLACES]; }
+/* The k-th place to look at: first those in the near table. */
+static followed *place_for(uint64_t dispatch, uint32_t k) {
+    return k < PROBES ? &near[(dispatch + k) % NEAR] : &far[(dispatch + k - PROBES) % FAR];
+}
+
+/* Takes a place: a free one, else that of the oldest dispatch that is there. NULL: another thread was quicker. */
+static followed *take_place(uint64_t dispatch) {
+    followed *to = NULL;
+    uint64_t oldest = TAKEN;
+    for (uint32_t k = 0; k < 2 * PROBES && oldest; k++) {
+        followed *p = place_for(dispatch, k);
+        uint64_t there = LOAD(p->dispatch);
+        if (there >= oldest) continue;
+        oldest = there;
+        to = p;
+    }
+    if (!to || !__atomic_compare_exchange_n(&to->dispatch, &oldest, TAKEN, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return NULL;
+    if (oldest) pasta_amd_count(&crowded, oldest - 1);
+    return to;
+}
 
 static void follow(uint64_t dispatch, const followed *f) {
+    enum { TRIES = 4 };
     followed *to = NULL;
-    uint64_t oldest = UINT64_MAX;
-    for (uint32_t probe = 0; probe < PROBES; probe++) {
-        followed *p = place_for(dispatch, probe);
-        uint64_t there = LOAD(p->dispatch);
-        if (there < oldest) {
-            oldest = there;
-            to = p;
-        }
-        if (!there) break;
-    }
-    if (!to || !__atomic_compare_exchange_n(&to->dispatch, &oldest, TAKEN, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+    for (int i = 0; i < TRIES && !to; i++) to = take_place(dispatch);
+    if (!to) {
         pasta_amd_count(&crowded, dispatch);
         return;
     }
-    if (oldest) pasta_amd_count(&crowded, oldest - 1);
     to->ordinal = f->ordinal;
     to->correlation = f->correlation;
     to->stream = f->stream;
@@ -239,8 +251,8 @@ static void follow(uint64_t dispatch, const followed *f) {
 }
 
 static followed *find(uint64_t dispatch) {
-    for (uint32_t probe = 0; probe < PROBES; probe++) {
-        followed *p = place_for(dispatch, probe);
+    for (uint32_t k = 0; k < 2 * PROBES; k++) {
+        followed *p = place_for(dispatch, k);
         if (LOAD(p->dispatch) == dispatch + 1) return p;
     }
     return NULL;

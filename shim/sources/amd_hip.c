@@ -563,8 +563,11 @@ static void on_device_wait(frame *f, const void *arguments) {
 }
 
 static void on_context_wait(frame *f, const void *arguments) {
+    uint64_t context = PASTA_ABSENT_U64; /* a device's: its agent */
+    const char *name;
     (void)arguments;
-    waited(f, PASTA_ABSENT_U64, PASTA_SYNC_context, PASTA_NO_STREAM);
+    pasta_amd_gpu(here.device, &context, &name);
+    waited(f, context, PASTA_SYNC_context, PASTA_NO_STREAM);
 }
 
 static void on_event_wait(frame *f, const void *arguments) {

@@ -42,14 +42,22 @@ const char *pasta_amd_status(int32_t status) {
     return text ? text : "unknown error";
 }
 
+#define NAME(name, symbol, arguments) const char *name;
+#define SYMBOL(name, symbol, arguments) symbol,
+static const struct {
+    PASTA_AMD_FUNCTIONS(NAME)
+} symbols = {PASTA_AMD_FUNCTIONS(SYMBOL)};
+#undef NAME
+#undef SYMBOL
+
 /* Every call of the SDK goes through here: what fails ends the source, never the target. */
 static bool succeeded(int32_t status, const char *call) {
     if (status == 0) return true;
-    pasta_say("ROCm is not recorded: rocprofiler_%s failed with %d (%s); see `pasta doctor`", call, status,
+    pasta_say("ROCm is not recorded: %s failed with %d (%s); see `pasta doctor`", call, status,
               pasta_amd_status(status));
     return false;
 }
-#define SUCCEEDED(function, ...) succeeded(pasta_amd.function(__VA_ARGS__), #function)
+#define SUCCEEDED(function, ...) succeeded(pasta_amd.function(__VA_ARGS__), symbols.function)
 
 void *pasta_amd_resolve(const char *symbol) { return dlsym(pasta_amd.handle, symbol); }
 
@@ -236,7 +244,8 @@ static bool subscribe(uint64_t context, kind *k) {
 
 static bool set_up(void) {
     uint64_t context = 0; /* the SDK insists on zero */
-    if (!SUCCEEDED(create_context, &context) || !read_clock() || !pasta_amd_read_agents()) return false;
+    if (!SUCCEEDED(create_context, &context) || !read_clock()) return false;
+    if (!succeeded(pasta_amd_read_agents(), symbols.query_agents)) return false;
     if (!SUCCEEDED(each_kind, on_kind, NULL)) return false;
     for (size_t i = 0; i < KINDS; i++) {
         if (!kinds[i].number) pasta_log(PASTA_AMD_SOURCE ": this SDK has no %s", kinds[i].name);

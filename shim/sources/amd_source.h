@@ -76,7 +76,7 @@ typedef struct pasta_amd_place {
     uint16_t context; /* its number; absent: all ones */
 } pasta_amd_place;
 
-bool pasta_amd_read_agents(void);
+int32_t pasta_amd_read_agents(void); /* the SDK's status */
 /* Both announce the device's context at its first use. */
 pasta_amd_place pasta_amd_place_of(uint64_t agent);
 pasta_amd_place pasta_amd_place_on(int16_t device);

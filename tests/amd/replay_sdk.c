@@ -908,6 +908,9 @@ static size_t place_of(uint64_t key) {
 }
 
 static void keep(uint64_t key, const uint64_t *values) {
+    uint64_t any = 0;
+    for (int c = 0; c < MAX_CONTEXTS; c++) any |= values[c];
+    if (!any) return; /* nobody wants to know */
     pthread_mutex_lock(&users);
     if (2 * (kept_count + 1) > kept_places) {
         kept_user *old = kept;
@@ -919,13 +922,14 @@ static void keep(uint64_t key, const uint64_t *values) {
         free(old);
     }
     size_t i = place_of(key);
-    kept_count += !kept[i].key;
+    if (!kept[i].key) __atomic_add_fetch(&kept_count, 1, __ATOMIC_RELAXED);
     kept[i].key = key;
     memcpy(kept[i].values, values, sizeof kept[i].values);
     pthread_mutex_unlock(&users);
 }
 
 static void take(uint64_t key, uint64_t *values, bool remove) {
+    if (!__atomic_load_n(&kept_count, __ATOMIC_RELAXED)) return;
     pthread_mutex_lock(&users);
     size_t i = kept_places ? place_of(key) : 0;
     if (kept_places && kept[i].key) {
@@ -936,7 +940,7 @@ static void take(uint64_t key, uint64_t *values, bool remove) {
             kept[i] = kept[j];
             i = j;
         }
-        if (remove) kept[i].key = 0, kept_count--;
+        if (remove) kept[i].key = 0, __atomic_sub_fetch(&kept_count, 1, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&users);
 }
@@ -1038,7 +1042,7 @@ static void *pointer_of(const replay_event *e, const fixup *x, int level, int in
 
 static void *payload_of(const replay_event *e, const replay_round *round, int level) {
     if (!mine.end) mine.end = (char *)at_the_end(0);
-    char *payload = mine.end - e->bytes;
+    char *payload = mine.end - (e->bytes < 8 ? 8 : e->bytes); /* its size is always there */
     uint64_t changed[24];
     const uint64_t *from = e->payload;
     if (round->add || e->timed_now || e->fixup_count) {
@@ -1051,7 +1055,7 @@ static void *payload_of(const replay_event *e, const replay_round *round, int le
         }
         from = changed;
     }
-    return memcpy(payload, from, e->bytes);
+    return memcpy(payload, from, e->bytes < 8 ? 8 : e->bytes);
 }
 
 static void call(uint32_t c, const replay_event *e, const replay_round *round, void *payload, uint64_t *user) {

@@ -70,7 +70,7 @@ class Stream:
         path.write_text("\n".join(self.lines) + "\n")
         return path
 
-    def event(self, name: str, phase: str = "NONE", **fields: Value) -> None:
+    def event(self, name: str, phase: str = "NONE", /, **fields: Value) -> None:
         """One event; `at_` before a field's name stands for the @ of the replayer's own."""
         words = [f"{key.replace('at_', '@')}={written(value)}" for key, value in fields.items()]
         self.say(" ".join([name, phase, *words]))
@@ -86,8 +86,8 @@ class Stream:
     def call(
         self,
         operation: str,
-        kind: str = "HIP_RUNTIME_API",
         *,
+        api: str = "HIP_RUNTIME_API",
         thread: int = 1,
         ret: int = 0,
         **arguments: Value,
@@ -105,11 +105,11 @@ class Stream:
         created = operation.startswith("hipStreamCreate")
         if "stream" in arguments and not created:
             self.event("HIP_STREAM:HIP_STREAM_SET", "ENTER", **of_stream)
-        self.event(f"{kind}:{operation}", "ENTER", **about, **arguments)
+        self.event(f"{api}:{operation}", "ENTER", **about, **arguments)
         stacked.append(mine)
         yield mine
         stacked.pop()
-        self.event(f"{kind}:{operation}", "EXIT", **about, ret=ret, **arguments)
+        self.event(f"{api}:{operation}", "EXIT", **about, ret=ret, **arguments)
         if created and not ret:
             self.event("HIP_STREAM:HIP_STREAM_CREATE", **of_stream)
         elif operation == "hipStreamDestroy" and not ret:
@@ -123,7 +123,7 @@ class Stream:
             pass
 
     def roctx(self, operation: str, kind: str = "CORE", ret: int = 0, **arguments: Value) -> None:
-        with self.call(operation, f"MARKER_{kind}_API", ret=ret, **arguments):
+        with self.call(operation, api=f"MARKER_{kind}_API", ret=ret, **arguments):
             pass
 
     def load(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.amd.conftest import Replay, Replayer
-from tests.amd.stream import GPU, Stream
-from tests.played import Played
+from tests.amd.stream import GPU, Dispatch, Stream
+from tests.played import LIBRARY, Played
 
 S, D1, HOST = 0x55D6D3E60D10, 0x1101E00000, 0x9000000
 KERNELS = {1: "_Z2k1Pfi.kd", 2: "k2.kd"}
@@ -23,7 +23,7 @@ def loaded() -> Stream:
     return s
 
 
-def launching(s: Stream, kernel: int = 1, returns: bool = True, **fields: int):  # type: ignore[no-untyped-def]
+def launching(s: Stream, kernel: int = 1, returns: bool = True, **fields: int) -> Dispatch:
     with s.call("hipLaunchKernel", stream=S):
         return s.dispatch(kernel, returns=returns, **fields)
 
@@ -31,7 +31,7 @@ def launching(s: Stream, kernel: int = 1, returns: bool = True, **fields: int): 
 def unharmed(played: Played, *lines: str) -> Played:
     """The program's own output and status, and these lines of PASTA's on stderr."""
     assert played.status == 7, played.stderr
-    assert played.stdout.endswith("done\n")
+    assert "done" in played.stdout.splitlines()
     assert len(played.stderr.splitlines()) == len(lines), played.stderr
     for line, expected in zip(played.stderr.splitlines(), lines, strict=True):
         assert re.match(f"pasta: .*{expected}", line)
@@ -173,7 +173,6 @@ def test_a_copy_that_is_there_first_and_not_global(
     shutil.copy(replayer.library, copy)
     s = loaded()
     s.complete(launching(s))
-    preload = f"{replay.__closure__ and ''}"  # noqa: F841
     played = unharmed(replay(s, ROCPROFILER_REGISTER_LIBRARY=str(copy)))
     assert played.names("kernel_launch") == ["_Z2k1Pfi"]
     assert str(copy) in played.log
@@ -182,16 +181,9 @@ def test_a_copy_that_is_there_first_and_not_global(
 def test_another_tool_came_first(replay: Replay, replayer: Replayer) -> None:
     s = loaded()
     s.hip("hipMalloc", size=64, ptr=D1)
-    preloaded = f"{replayer.tool}:{replay_preload()}"
-    played = unharmed(replay(s, preload=preloaded))
+    played = unharmed(replay(s, preload=f"{replayer.tool}:{LIBRARY}"))
     assert len(played["memory_alloc"]) == 1
     assert played.stdout.count("tool hipMalloc") == 2
-
-
-def replay_preload() -> str:
-    from tests.played import LIBRARY
-
-    return str(LIBRARY)
 
 
 # ---- the end ----
@@ -334,7 +326,7 @@ def everything() -> Stream:
     return s
 
 
-@pytest.mark.parametrize("size", [0, 8, 16, 24, 28, 32, 40, 48, 60, 72, 96, 100, 150])
+@pytest.mark.parametrize("size", [0, 4, 8, 16, 24, 28, 32, 40, 48, 60, 72, 96, 100, 150])
 def test_records_cut_short(replay: Replay, size: int, version: str) -> None:
     """The replayer's payloads end where memory ends: reading further is a fault."""
     s = everything()
@@ -346,11 +338,9 @@ def test_records_cut_short(replay: Replay, size: int, version: str) -> None:
 
     def cut(line: str) -> str:
         short = any(name in line.split()[0] and size < full for name, full in whole.items())
-        return f"{line} @size={max(size, 8)}" if ":" in line.split()[0] and short else line
+        return f"{line} @size={size}" if short else line
 
     s.lines = [cut(line) for line in s.lines]
-    if size == 0:  # says so, too
-        s.lines = [line.replace("@size=8", "@size=0") for line in s.lines]
     played = replay(s, version)
     assert (played.status, played.stderr) == (7, "")
 
@@ -405,11 +395,11 @@ def busy(s: Stream) -> None:
 
 def reloading(s: Stream) -> None:
     s.load(3, {7: "again.kd"})
-    launching(s, 7)
+    s.complete(launching(s, 7), by=1)
     s.unload(3, {7: "again.kd"})
 
 
-@pytest.mark.parametrize(("body", "rounds"), [(busy, 250_000), (reloading, 20_000)])
+@pytest.mark.parametrize(("body", "rounds"), [(busy, 250_000), (reloading, 50_000)])
 def test_memory_does_not_grow(replay: Replay, body: Callable[[Stream], None], rounds: int) -> None:
     """A million dispatches; nobody consumes the ring, which stays at its cap."""
     played = unharmed(replay(many(rounds, body=body), ring_max=1 << 20, read=False))
@@ -421,6 +411,7 @@ def test_dispatches_that_never_complete_do_not_pile_up(replay: Replay) -> None:
     def body(s: Stream) -> None:
         launching(s)
 
-    played = replay(many(200_000, body=body), ring_max=1 << 20, read=False)
-    assert (played.status, played.stderr) == (7, "")
+    played = unharmed(replay(many(200_000, body=body), ring_max=1 << 20, read=False))
+    before, after = map(int, re.findall(r"^rss (\d+)", played.stdout, re.MULTILINE))
+    assert after - before < 8192  # KiB: the table of those that are open, which is bounded
     assert "given up" in played.log

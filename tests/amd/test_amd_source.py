@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.amd.conftest import HERE, SOURCE, Replay, Replayer
@@ -90,7 +91,7 @@ def test_recorded_memory_of_the_runtime(hip63: Played, version: str) -> None:
     if version == "0.5.0":  # it does not tell
         assert not taken
         return
-    assert len(taken) == 9
+    assert len(taken) == 10
     assert taken[0x1101000000] == 1048576
     freed = hip63.rows("memory_free", "address", "bytes", flag="internal")
     assert freed == [(0x1101000000, 1048576), (0x11015FC000, 4210688)]
@@ -187,8 +188,6 @@ def test_a_dispatch_that_comes_on_another_thread(replay: Replay, version: str) -
 def test_completions_come_in_any_order(replay: Replay, version: str) -> None:
     s = loaded()
     launches = [launching(s, kernel=1 + i % 2) for i in range(40)]
-    for i, launch in enumerate(launches):
-        launches[i] = launch
     for i in (*range(39, 20, -1), *range(0, 21, 2), *range(1, 21, 2)):
         s.complete(launches[i], 1000 * i, 1000 * i + i, by=8 + i % 3)
     played = replay(s, version)
@@ -251,12 +250,15 @@ def test_images_in_files_and_in_memory(replay: Replay, tmp_path: Path, version: 
 
 
 def _hash(image: bytes) -> int:
-    """64-bit FNV-1a over words of 8 bytes."""
-    value = 0xCBF29CE484222325
-    for i in range(0, len(image), 8):
-        value ^= int.from_bytes(image[i : i + 8], "little")
-        value = value * 0x100000001B3 & (1 << 64) - 1
-    return value
+    """The content hash of modules, as core.h describes it."""
+    value, prime, mask = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
+    whole = len(image) // 8 * 8
+    for i in range(0, whole, 8):
+        value = (value ^ int.from_bytes(image[i : i + 8], "little")) * prime & mask
+        value ^= value >> 29
+    if rest := image[whole:]:
+        value = (value ^ int.from_bytes(rest, "little") ^ len(rest) << 56) * prime & mask
+    return value ^ value >> 32
 
 
 # ---- copies and sets ----
@@ -687,13 +689,13 @@ def test_profiling_is_stopped_and_started(
     replay: Replay, stop: str, start: str, kind: str, origin: str, version: str
 ) -> None:
     s = loaded()
-    with s.call(stop, kind):
+    with s.call(stop, api=kind):
         pass
     s.complete(launching(s, 1))
     s.hip("hipMalloc", size=64, ptr=D1)
     s.hip("hipStreamCreate", stream=0x1001)
     s.hip("hipMemset", dst=D1, value=0, sizeBytes=64)
-    with s.call(start, kind):
+    with s.call(start, api=kind):
         pass
     s.complete(launching(s, 2))
     s.hip("hipFree", ptr=D1)
@@ -745,7 +747,6 @@ def test_only_what_is_wanted_is_subscribed(replay: Replay, version: str) -> None
     assert {"hipMalloc", "hipMemcpyAsync", "hipLaunchKernel", "hipGraphLaunch"} <= hip
     assert not {"hipGetErrorName", "hipGetLastError", "hipEventQuery"} & hip
     assert not any(name.startswith("hipSomethingElse") for name in hip)
-    assert not any(name.endswith("_NONE") for names in calls.values() for name in names.split())
     assert not {"HSA_CORE_API", "HIP_COMPILER_API", "RCCL_API"} & set(calls)
 
 
@@ -783,8 +784,11 @@ def test_threads_lose_no_launch(replay: Replay, version: str) -> None:
         mine = launches[launches["stream"] == 0x1000 + thread]
         assert len(mine) == rounds
         assert len(set(mine["thread"].tolist())) == 1
-    begun = dict(played.rows("kernel_launch", "ordinal", "correlation"))
-    assert dict(played.rows("kernel_complete", "ordinal", "correlation")) == begun
+    pairs = [
+        np.sort(played[kind][["ordinal", "correlation"]], order="ordinal")
+        for kind in ("kernel_launch", "kernel_complete")
+    ]
+    assert np.array_equal(*pairs)
 
 
 def test_another_tool_before_ours_gets_its_events_too(replay: Replay, replayer: Replayer) -> None:
