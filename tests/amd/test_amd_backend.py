@@ -32,6 +32,12 @@ def everything() -> Stream:
     s.hip("hipEventRecord", event=0xE1, stream=0x51)
     s.hip("hipStreamWaitEvent", stream=0, event=0xE1, flags=0)
     s.hip("hipEventDestroy", event=0xE1)
+    s.load(100, {1000: "_Z4vaddPf.kd"})
+    s.dispatches = 1000
+    with s.call("hipLaunchKernel", numBlocks=(1, 1, 1), dimBlocks=(64, 1, 1), stream=0x51):
+        launched = s.dispatch(1000)
+    s.complete(launched)
+    s.unload(100, {1000: "_Z4vaddPf.kd"})
     return s
 
 
