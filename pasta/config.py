@@ -88,6 +88,25 @@ def parse_backend(value: object) -> str:
     return str(value)
 
 
+def parse_names(value: object) -> str:
+    """Names separated by commas, from such a text or a list. Raises ValueError."""
+    texts = value if isinstance(value, list) else str(value).split(",")
+    names = [str(text).strip() for text in texts]
+    if not all(re.fullmatch(r"[\w:.\[\]]+", name, re.ASCII) for name in names if name):
+        raise ValueError('names such as "SQ_WAVES,GRBM_COUNT"')
+    return ",".join(dict.fromkeys(name for name in names if name))
+
+
+def parse_interval(value: object) -> str:
+    """An interval between samples such as "100us", or nothing. Raises ValueError."""
+    match = re.fullmatch(
+        r"\s*(?:([1-9]\d{0,8})\s*(us|ms|cycles|instructions)\s*)?", str(value), re.ASCII
+    )
+    if not match:
+        raise ValueError('an interval such as "100us" or "65536 cycles"')
+    return f"{match[1]}{match[2]}" if match[1] else ""
+
+
 def parse_regex(value: object) -> str | None:
     """A regular expression, or None for the empty text. Raises ValueError."""
     try:
@@ -150,6 +169,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("torch.frames", "torch_frames", parse_count, "innermost frames of a stack that count"),
     Setting("torch.modules", "torch_modules", parse_bool, "which nn.Module runs"),
     Setting("torch.kineto", "torch_kineto", parse_bool, "show PASTA's records in torch.profiler"),
+    Setting("amd.counters", "amd_counters", parse_names, "hardware counters: SQ_WAVES,GRBM_COUNT"),
+    Setting("amd.pc_sampling", "amd_pc_sampling", parse_interval, "between samples: 100us"),
     Setting("nvidia.empty", "nvidia_empty", parse_bool, "subscribe, record nothing"),
 )  # fmt: skip
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
@@ -199,6 +220,8 @@ class Config:
     torch_frames: int = 64
     torch_modules: bool = True
     torch_kineto: bool = True
+    amd_counters: str = ""
+    amd_pc_sampling: str = ""
     nvidia_empty: bool = False
 
     def listens_to(self, backend: str) -> bool:

@@ -79,6 +79,7 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "on_launch_ends": ("kernel_launch_end",),
     "on_completions": ("kernel_complete",),
     "on_samples": ("pc_sample",),
+    "on_counters": ("counter",),
     "on_graph_launches": ("graph_launch", "graph_launch_end"),
     "on_graphs": ("graph_node", "graph_instantiate"),
     "on_copies": ("memory_copy",),
@@ -89,7 +90,7 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "on_batch": (),
 }
 #: Handlers of records that have a launch's ordinal, by which `context.launches` knows its kernel.
-OF_A_LAUNCH = ("on_completions", "on_samples")
+OF_A_LAUNCH = ("on_completions", "on_samples", "on_counters")
 #: Gets what `Trace` maps of the tool took; not a handler of events.
 ON_ACCESSES = "on_accesses"
 

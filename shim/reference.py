@@ -141,6 +141,26 @@ note: not given by nvidia_sanitizer: device times of kernels, registers, …
 and tools with [probes](probes.md), where memory accesses cannot be seen, are
 `not available on this backend`. In Python, `"registers" in pasta.load(DIR).capabilities`.
 
+## Where rocprofiler-sdk is looked for
+
+HIP's rocprofiler-register loads the SDK into a program for which `ROCP_TOOL_LIBRARIES` names a
+tool, and aborts the program where it cannot. So `pasta-preload` names its own, `libpasta_amd.so`,
+behind the user's, only after it has found the SDK and loaded it in a process of its own. Machines
+without an SDK start none: looking takes a fraction of a millisecond. It looks at, in this order:
+
+1. `PASTA_ROCPROFILER_LIB`, then `ROCPROFILER_REGISTER_LIBRARY`, which HIP obeys too
+2. `LD_LIBRARY_PATH`
+3. wheels (`_rocm_sdk_core`, PyTorch's) in the environment of the program, then in PASTA's
+4. `ROCM_PATH`, `ROCM_HOME`, `HIP_PATH`, `/opt/rocm`, `/opt/rocm-*`
+5. what ldconfig knows
+
+The program's rocprofiler-register loads the copy that it finds itself. Where that is another one,
+which cannot be loaded, HIP aborts the program: `--backend none` leaves it alone. With `--backend
+amd` a line says why nothing can be recorded; with `auto` only the log does, as most programs use
+no AMD device. `PASTA_INJECT=preload` leaves AMD out, as there is no other way in.
+
+## What they give
+
 Tests hold this table against the records that each backend's tests make: what it claims is in some
 record, what it does not claim is in none.
 """
@@ -152,6 +172,8 @@ _FOOTNOTES = {
     " accesses",
     ("accesses", "refacc"): "by probes that run on the CPU",
     ("device_name", "nvidia_sanitizer"): "where all devices of the machine are of one model",
+    ("counter", "amd_rocprofiler"): "those that `amd.counters` names, where the device has them",
+    ("pc_sample", "amd_rocprofiler"): "where `amd.pc_sampling` asks for it, on MI200 and newer",
     ("stream_id", "amd_rocprofiler"): "since version 1.0",
     (
         "stream_priority",

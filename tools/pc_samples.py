@@ -11,11 +11,19 @@ from pasta.table import Figure, Table, absent_where, shares
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from numpy.typing import NDArray
 
 _ABSENT_U16 = 0xFFFF
 _ABSENT_U32 = 0xFFFF_FFFF
 _ABSENT_U64 = 0xFFFF_FFFF_FFFF_FFFF
+#: Why a wave issued no instruction, by the numbers of rocprofiler-sdk 1.x (pc_sampling.h).
+_REASONS = {
+    0: "none", 1: "no instruction there", 2: "dependency on the ALU", 3: "s_waitcnt",
+    4: "internal instruction", 5: "barrier", 6: "arbiter chose another", 7: "execution stalled",
+    8: "other wait", 9: "sleep", _ABSENT_U16: "(not told)",
+}  # fmt: skip
 
 
 class PcSamples(Tool):
@@ -38,6 +46,7 @@ class PcSamples(Tool):
             self._kernels(samples),
             samples["pc"],
             samples["reason"],
+            samples["function"] == _ABSENT_U64,  # the offset is in the module then
             samples=samples["samples"].astype(np.int64),
             not_issued=np.where(issue_told, samples["not_issued"], 0).astype(np.int64),
             told=issue_told.astype(np.int64),
@@ -60,13 +69,15 @@ class PcSamples(Tool):
             tables={
                 "kernels": self._table(kernels, ("kernel",), "Samples by kernel"),
                 "places": self._table(
-                    self._by((0, 1)), ("kernel", "offset"), "Samples by place in the code"
+                    self._by((0, 1, 3)),
+                    ("kernel", "offset", "within"),
+                    "Samples by place in the code",
                 ),
                 "reasons": self._table(
                     self._by((0, 2)), ("kernel", "reason"), "Samples by what waves waited for"
                 ),
                 "all": self._table(
-                    self._by((0, 1, 2)), ("kernel", "offset", "reason"), "All", shown=0
+                    self._by((0, 1, 3, 2)), ("kernel", "offset", "within", "reason"), "All", shown=0
                 ),
             },
             figures={"reasons": self._figure()},
@@ -74,7 +85,7 @@ class PcSamples(Tool):
 
     def _by(self, columns: tuple[int, ...]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
         """Sums by some columns of (name, offset, reason), most samples first."""
-        rows = np.asarray(self.groups.rows, np.uint64).reshape(-1, 3)[:, columns]
+        rows = np.asarray(self.groups.rows, np.uint64).reshape(-1, 4)[:, columns]
         distinct, of = np.unique(rows, axis=0, return_inverse=True)
         sums = {}
         for name in ("samples", "not_issued", "told"):
@@ -93,10 +104,7 @@ class PcSamples(Tool):
         rows, sums = groups
         columns: dict[str, Any] = {}
         for at, key in enumerate(keys):
-            if key == "kernel":
-                columns[key] = _kernel_names(self.context, rows[:, at])
-            else:
-                columns[key] = rows[:, at] if key == "offset" else _reasons(rows[:, at])
+            columns[key] = _COLUMNS[key](self.context, rows[:, at])
         issue = sums["told"] > 0
         return Table(
             {
@@ -112,15 +120,23 @@ class PcSamples(Tool):
             levels=("share",),
             title=title,
             shown=self.top if shown is None else shown,
-            hidden=frozenset() if issue.any() else frozenset({"not_issued"}),
+            hidden=frozenset(self._hidden(columns, bool(issue.any()))),
         )
+
+    @staticmethod
+    def _hidden(columns: dict[str, Any], issue_told: bool) -> Iterator[str]:
+        """What says nothing."""
+        if not issue_told:
+            yield "not_issued"
+        if "module" not in columns.get("within", ("module",)):
+            yield "within"
 
     def _figure(self) -> Figure:
         rows, sums = self._by((2,))
         return Figure(
             "bar",
             "Samples by what waves waited for",
-            _reasons(rows[:, 0]),
+            _reasons(self.context, rows[:, 0]),
             {"samples": sums["samples"]},
             y_label="samples",
         )
@@ -145,11 +161,21 @@ def _kernel_names(context: Any, ids: NDArray[Any]) -> list[str]:
     return [name if id else "(not known)" for name, id in zip(names, ids.tolist(), strict=True)]
 
 
-def _reasons(numbers: NDArray[Any]) -> list[str]:
-    from pasta import abi
+def _reasons(_context: Any, numbers: NDArray[Any]) -> list[str]:
+    return [_REASONS.get(number, f"reason {number}") for number in numbers.tolist()]
 
-    names = abi.ENUMS.get("stall", {})
-    return [
-        "(not told)" if number == _ABSENT_U16 else names.get(number, f"reason {number}")
-        for number in numbers.tolist()
-    ]
+
+def _offsets(_context: Any, offsets: NDArray[Any]) -> NDArray[Any]:
+    return offsets
+
+
+def _places(_context: Any, in_module: NDArray[Any]) -> list[str]:
+    return ["module" if each else "kernel" for each in in_module.tolist()]
+
+
+_COLUMNS: dict[str, Callable[[Any, NDArray[Any]], Any]] = {
+    "kernel": _kernel_names,
+    "offset": _offsets,
+    "within": _places,
+    "reason": _reasons,
+}

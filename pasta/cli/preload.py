@@ -130,6 +130,11 @@ def _checked(config: Config) -> list[Tool]:
         )
     if config.rotate and not config.max_size:
         raise ConfigError("run.rotate needs a size", remedy="say it with --max-size 2GiB")
+    if config.amd_counters and config.amd_pc_sampling:
+        raise ConfigError(
+            "amd.counters and amd.pc_sampling: the SDK cannot count and sample in one run",
+            remedy="run the program twice, once with each",
+        )
     if config.max_size or config.live:
         # else events wait on disk, uncompressed, until the program ends; and nobody counts them
         config.collector = True

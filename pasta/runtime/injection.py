@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pasta import paths
 from pasta.errors import MissingDependency
 from pasta.run.naming import RANK_VARIABLES, variables_of
-from pasta.runtime.rocm import with_tool
+from pasta.runtime.rocm import SAMPLING, with_tool
 from pasta.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def target_environment(
     ways = environment.get("PASTA_INJECT", "both")
     tool = session.document.get("amd_tool") if ways != "preload" else None
     target = with_tool(environment, tool and Path(tool))
+    if tool and session.config.amd_pc_sampling:
+        target.setdefault(SAMPLING, "1")
     if ways != "vendor":
         others = environment.get("LD_PRELOAD", "")
         target["LD_PRELOAD"] = f"{library}:{others}" if others else library
@@ -106,6 +108,8 @@ def _shim_settings(session: Session, root: int) -> dict[str, object]:
         "origin": paths.PACKAGE / "__init__.py",
         "sanitizer_lib": find_sanitizer() or "",
         "nvidia.empty": int(config.nvidia_empty),
+        "amd.counters": config.amd_counters,
+        "amd.pc_sampling": config.amd_pc_sampling,
         "probes": session.probes if session.probes.exists() else "",
         "probe_kinds": session.document.get("probe_kinds", ""),
         **_probe_settings(session),

@@ -22,6 +22,8 @@ TOOLS = "ROCP_TOOL_LIBRARIES"
 #: A program that wants devices of AMD's opens it.
 DEVICE = Path("/dev/kfd")
 NAMED = "PASTA_ROCPROFILER_LIB"
+#: Without it the SDK samples nothing, nor says that it could, as long as that is a beta.
+SAMPLING = "ROCPROFILER_PC_SAMPLING_BETA_ENABLED"
 
 _LIBRARY = "librocprofiler-sdk.so"
 #: In wheels of ROCm, and in PyTorch's, below a site directory.

@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pasta.errors import MissingDependency
-from pasta.runtime.rocm import environment_to_load
+from pasta.runtime.rocm import SAMPLING, environment_to_load
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
 _LIST_SECONDS = 60
-#: Until it is no beta any more, the SDK answers questions about PC sampling only with this.
-_SAMPLING = {"ROCPROFILER_PC_SAMPLING_BETA_ENABLED": "1"}
 
 # Runs in a process of its own, as nothing that the SDK does may end doctor. Agents begin with their
 # size, an id of 64 bits and a type of 32; a GPU's is 2. Sampling configurations have their size in
@@ -163,7 +161,7 @@ def offers(library: Path) -> list[Offer]:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_LIST_SECONDS, errors="replace",
-            env={**environment_to_load(), **_SAMPLING}, stdin=subprocess.DEVNULL,
+            env={**environment_to_load(), SAMPLING: "1"}, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         told = done.stdout.strip().rpartition("\n")[2]
         if done.returncode == 0:

@@ -51,7 +51,8 @@
     X(event_destroy,     1, 1, 1, 0, "ends of events")                                               \
     X(event_record,      1, 1, 1, 0, "records of events")                                            \
     X(event_wait,        1, 1, 1, 0, "waits of streams for events")                                  \
-    X(pc_sample,         0, 0, 0, 0, "samples of program counters")                                  \
+    X(counter,           0, 1, 0, 0, "hardware counters")                                            \
+    X(pc_sample,         0, 1, 0, 0, "samples of program counters")                                  \
     X(operator_begin,    0, 0, 0, 1, "operators")                                                    \
     X(operator_end,      0, 0, 0, 1, "ends of operators")                                            \
     X(operator_tensors,  0, 0, 0, 1, "further tensors of operators")                                 \

@@ -101,7 +101,10 @@ def test_a_note_for_what_is_missing() -> None:
 
 @pytest.mark.parametrize("sources", [["refacc"], ["refacc", "torch"], ["torch"], []])
 def test_no_note_where_nothing_is_missing(sources: list[str]) -> None:
+    """Of what every accelerator can have; the others have neither counters nor samples."""
     for listed in list_tools([]):
+        if listed.name in ("counters", "pc_samples"):
+            continue
         for tool in find_tools(listed.name):
             assert with_gaps(tool(), RESULT, sources) is RESULT, listed.name
 

@@ -15,6 +15,7 @@ OURS = [
     "operators",
     "tensors",
     "pc_samples",
+    "counters",
 ]
 
 
