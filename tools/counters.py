@@ -112,7 +112,7 @@ class Counters(Tool):
 
     def _summary(self, kernels: Table) -> str:
         if not len(kernels):
-            text = "no counters were collected"
+            text = "no counters were collected (amd.counters names them)"
         else:
             names, counters = (set(kernels.columns[name]) for name in ("kernel", "counter"))
             text = f"{len(counters):,} counters of {len(names):,} kernels"

@@ -145,7 +145,7 @@ class PcSamples(Tool):
         rows, sums = kernels
         total = int(sums["samples"].sum())
         if not total:
-            return "no samples were taken"
+            return "no samples were taken (amd.pc_sampling asks for them)"
         most = _kernel_names(self.context, rows[:1, 0])[0]
         text = (
             f"{total:,} samples in {len(rows):,} kernels; most: {most},"

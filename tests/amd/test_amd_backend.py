@@ -143,3 +143,14 @@ def test_an_sdk_that_cannot_be_loaded(
     (line,) = told.lines
     assert line.startswith(f"ROCm is not recorded: {tmp_path / 'broken.so'} cannot be loaded (")
     assert line.endswith(f"check it with pasta doctor, or name another with {rocm.NAMED}")
+
+
+def test_counters_and_samples(pasta_preload, rocm_environment: dict[str, str]) -> None:
+    sampling = ("--set", "amd.pc_sampling=100us")
+    done = pasta_preload("env", environment=rocm_environment, options=sampling)
+    assert f"{rocm.SAMPLING}=1\n" in done.stdout
+    assert "amd.pc_sampling=100us\n" in done.stdout  # of PASTA_SHIM
+    assert rocm.SAMPLING not in pasta_preload("env", environment=rocm_environment).stdout
+    both = pasta_preload("env", options=(*sampling, "--set", "amd.counters=SQ_WAVES"))
+    assert both.exit_status == 2
+    assert "the SDK cannot count and sample in one run" in both.stderr

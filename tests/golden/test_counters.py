@@ -71,7 +71,7 @@ def test_instances_past_the_limit(events: Events) -> None:
 
 
 def test_nothing_was_counted() -> None:
-    assert run_tool(Counters, Events()).summary == "no counters were collected"
+    assert run_tool(Counters, Events()).summary.startswith("no counters were collected")
 
 
 @pytest.mark.parametrize("split", range(0, 16, 3))

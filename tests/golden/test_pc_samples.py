@@ -73,7 +73,7 @@ def test_places_past_the_limit(events: Events) -> None:
 
 
 def test_nothing_was_sampled() -> None:
-    assert run_tool(PcSamples, Events()).summary == "no samples were taken"
+    assert run_tool(PcSamples, Events()).summary.startswith("no samples were taken")
 
 
 @pytest.mark.parametrize("split", range(8))

@@ -134,11 +134,11 @@ def test_an_sdk_that_does_not_load(sdk: Sdk, source: str, why: str) -> None:
 
 
 def test_an_sdk_that_hangs(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocm, "_LOAD_SECONDS", 0.5)
+    monkeypatch.setattr(rocm, "_LOAD_SECONDS", 0.2)
     source = (
         SDK + "#include <unistd.h>\n__attribute__((constructor)) static void w(void) {pause();}"
     )
-    with pytest.raises(MissingDependency, match=r"not within 0.5 s"):
+    with pytest.raises(MissingDependency, match=r"not within 0.2 s"):
         load_rocprofiler(sdk(source))
 
 
