@@ -67,7 +67,6 @@ GAPS = (
     Gap(BOTH_AMD, "graph_launch_end", "launch_id", "graph launches have no number"),
     Gap(BOTH_AMD, "graph_launch", "launch_id", "graph launches have no number"),
     Gap((NVIDIA,), "graph_launch", "launch_id", "known when the call returns"),
-    Gap(BOTH_AMD, "sync", "handle", "contexts are PASTA's own", ("what", "context")),
     Gap((REFACC, *BOTH_AMD), "sync", "handle", "a device has no handle", ("what", "device")),
     Gap((NVIDIA,), "uvm_attach", "bytes", "not told"),
 )
