@@ -38,7 +38,7 @@ _CALLS = ("launch", "graph")
 _FRAMES = 8
 #: Not drawn: they say what other events mean, or belong to tables.
 _NOT_DRAWN = frozenset(
-    {"python_frame", "pad", "pc_sample", "probe_data", "graph_node", "graph_instantiate"}
+    {"python_frame", "pad", "pc_sample", "counter", "probe_data", "graph_node", "graph_instantiate"}
 )
 #: Where devices come in the order of processes: below those of the host, as torch has it.
 _DEVICES_FROM = 5_000_000

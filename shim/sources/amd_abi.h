@@ -173,6 +173,109 @@ typedef struct pasta_amd_marker_call {
     };
 } pasta_amd_marker_call;
 
+/* ---- counters and PC sampling: as the headers have them, never seen at work ---- */
+
+/* clang-format off */
+#define PASTA_AMD_COUNTING(X)                                                                                   \
+    X(each_counter, "rocprofiler_iterate_agent_supported_counters",                                             \
+      (uint64_t agent, pasta_amd_on_counters *each, void *user))                                                \
+    X(counter_info, "rocprofiler_query_counter_info", (uint64_t counter, uint32_t version, void *info))         \
+    X(counter_of, "rocprofiler_query_record_counter_id", (uint64_t instance, uint64_t *counter))                \
+    X(each_dimension, "rocprofiler_iterate_counter_dimensions",                                                 \
+      (uint64_t counter, pasta_amd_on_dimensions *each, void *user))                                            \
+    X(position, "rocprofiler_query_record_dimension_position",                                                  \
+      (uint64_t instance, uint64_t dimension, size_t *position))                                                \
+    X(count_dispatches, "rocprofiler_configure_callback_dispatch_counting_service",                             \
+      (uint64_t context, pasta_amd_on_counting *dispatch, void *first, pasta_amd_on_counted *done, void *second))
+#define PASTA_AMD_SAMPLING(X)                                                                                   \
+    X(create_buffer, "rocprofiler_create_buffer",                                                               \
+      (uint64_t context, size_t bytes, size_t watermark, int32_t policy, pasta_amd_on_buffer *full, void *user, \
+       uint64_t *buffer))                                                                                       \
+    X(flush_buffer, "rocprofiler_flush_buffer", (uint64_t buffer))                                              \
+    X(each_sampling, "rocprofiler_query_pc_sampling_agent_configurations",                                      \
+      (uint64_t agent, pasta_amd_on_samplings *each, void *user))                                               \
+    X(sample, "rocprofiler_configure_pc_sampling_service",                                                      \
+      (uint64_t context, uint64_t agent, uint32_t method, uint32_t unit, uint64_t interval, uint64_t buffer,    \
+       int32_t flags))
+/* clang-format on */
+/* It has another name in 0.5 than in 1.x. */
+#define PASTA_AMD_CREATE_CONFIG "rocprofiler_create_counter_config"
+#define PASTA_AMD_CREATE_CONFIG_0_5 "rocprofiler_create_profile_config"
+typedef int32_t pasta_amd_create_config(uint64_t agent, const uint64_t *counters, size_t count, uint64_t *config);
+
+enum {
+    PASTA_AMD_COUNTER_INFO_VERSION = 1,
+    PASTA_AMD_LOSSLESS = 2, /* policy of a buffer: it waits when it is full */
+    PASTA_AMD_PC_SAMPLES = 2, /* category of records */
+    PASTA_AMD_HOST_TRAP = 2,  /* their kinds */
+    PASTA_AMD_STOCHASTIC = 3,
+    PASTA_AMD_UNIT_INSTRUCTIONS = 1,
+    PASTA_AMD_UNIT_CYCLES = 2,
+    PASTA_AMD_UNIT_TIME = 3, /* microseconds */
+};
+
+typedef struct pasta_amd_counting {
+    uint64_t bytes, correlation, external, start, end;
+    pasta_amd_dispatch_info info;
+} pasta_amd_counting;
+
+typedef struct pasta_amd_count_value {
+    uint64_t instance; /* of a counter: it and its place */
+    double value;
+    uint64_t dispatch, user, agent;
+} pasta_amd_count_value;
+
+typedef struct pasta_amd_counter_info {
+    uint64_t id;
+    const char *name, *description, *block, *expression;
+    uint8_t flags;
+} pasta_amd_counter_info;
+
+typedef struct pasta_amd_dimension {
+    const char *name;
+    size_t positions;
+    uint64_t id;
+} pasta_amd_dimension;
+
+typedef int32_t pasta_amd_on_counters(uint64_t agent, uint64_t *counters, size_t count, void *user);
+typedef int32_t pasta_amd_on_dimensions(uint64_t counter, const pasta_amd_dimension *dimensions, size_t count,
+                                        void *user);
+typedef void pasta_amd_on_counting(pasta_amd_counting dispatch, uint64_t *config, uint64_t *user, void *own);
+typedef void pasta_amd_on_counted(pasta_amd_counting dispatch, pasta_amd_count_value *values, size_t count,
+                                  uint64_t user, void *own);
+
+typedef struct pasta_amd_sampling {
+    uint64_t bytes;
+    uint32_t method, unit;
+    uint64_t least, most; /* intervals */
+    uint64_t flags;
+} pasta_amd_sampling;
+
+typedef struct pasta_amd_buffered {
+    uint32_t category, kind;
+    const void *payload;
+} pasta_amd_buffered;
+
+typedef struct pasta_amd_host_trap {
+    uint64_t bytes, place, code_object, offset, lanes, time, dispatch;
+    uint64_t correlation, external;
+    uint32_t workgroup[3], wave;
+} pasta_amd_host_trap;
+
+typedef struct pasta_amd_stochastic {
+    uint64_t bytes;
+    uint8_t flags, wave, issued; /* lowest bit of the last one: an instruction was */
+    uint64_t place, code_object, offset, lanes;
+    uint32_t workgroup[3], waves;
+    uint64_t time, dispatch, correlation, external;
+    uint32_t snapshot; /* lowest four bits: why none was issued */
+    uint32_t outstanding;
+} pasta_amd_stochastic;
+
+typedef int32_t pasta_amd_on_samplings(const pasta_amd_sampling *offered, size_t count, void *user);
+typedef void pasta_amd_on_buffer(uint64_t context, uint64_t buffer, pasta_amd_buffered **records, size_t count,
+                                 void *user, uint64_t dropped);
+
 /* ---- as measured from librocprofiler-sdk 0.5.0 and 1.0.0 ---- */
 
 #define PASTA_AMD_AT(type, field, offset) \
@@ -225,5 +328,13 @@ PASTA_AMD_IS(runtime, 24);
 PASTA_AMD_IS(hip_call, 120);
 PASTA_AMD_AT(hip_call, status, 96);
 PASTA_AMD_IS(marker_call, 32);
+PASTA_AMD_IS(counting, 168); /* from here on: as the headers have them */
+PASTA_AMD_IS(count_value, 40);
+PASTA_AMD_IS(counter_info, 48);
+PASTA_AMD_IS(dimension, 24);
+PASTA_AMD_IS(sampling, 40);
+PASTA_AMD_IS(buffered, 16);
+PASTA_AMD_IS(host_trap, 88);
+PASTA_AMD_IS(stochastic, 104);
 
 #endif

@@ -82,6 +82,7 @@ static image image_of(const pasta_amd_code_object *c) {
     return PASTA_AMD_HAS(c, uri) && c->uri ? map_file(c->uri) : (image){0};
 }
 
+static pasta_amd_map bases; /* addresses of code objects, by id */
 static void on_unload(uint64_t code_object);
 
 static void on_code_object(const pasta_amd_record *r, const pasta_amd_operation *operation) {
@@ -104,6 +105,7 @@ static void on_code_object(const pasta_amd_record *r, const pasta_amd_operation 
         if (i.bytes) e->bytes = i.length;
         pasta_publish(e);
     }
+    if (loaded && PASTA_AMD_HAS(c, load_base)) pasta_amd_put(&bases, c->id, c->load_base);
     if (!loaded) on_unload(c->id);
     errno = saved;
 }
@@ -113,6 +115,7 @@ static void on_code_object(const pasta_amd_record *r, const pasta_amd_operation 
 typedef struct kernel {
     struct kernel *next; /* of those that are loaded, or of those to be used again */
     uint64_t id, code_object, entry;
+    uint64_t offset; /* of its entry in the code object; absent: all ones */
     uint32_t name, group_bytes;
     uint16_t registers;
     bool copies; /* the runtime's own, with which it copies and sets */
@@ -156,7 +159,25 @@ static void unload(uint64_t kernel_id, uint64_t code_object) {
     pthread_mutex_unlock(&loading);
 }
 
-static void on_unload(uint64_t code_object) { unload(0, code_object); }
+static void on_unload(uint64_t code_object) {
+    uint64_t base;
+    pasta_amd_take(&bases, code_object, &base);
+    unload(0, code_object);
+}
+
+bool pasta_amd_kernel_at(uint64_t code_object, uint64_t offset, uint64_t *id, uint64_t *within) {
+    bool found = false;
+    pthread_mutex_lock(&loading);
+    for (const kernel *k = loaded; k; k = k->next) {
+        if (k->code_object != code_object || k->offset > offset) continue;
+        if (found && offset - k->offset >= *within) continue; /* the last that begins before it */
+        *id = k->id;
+        *within = offset - k->offset;
+        found = true;
+    }
+    pthread_mutex_unlock(&loading);
+    return found;
+}
 
 /* The kernel's descriptor is named: the name itself lacks ".kd". */
 static uint32_t name_of(const char *descriptor) {
@@ -180,6 +201,9 @@ static void on_kernel(const pasta_amd_record *r, const pasta_amd_operation *oper
     k.registers = PASTA_AMD_HAS(s, accumulation_vgprs) ? (uint16_t)(s->vgprs + s->accumulation_vgprs)
                                                        : PASTA_ABSENT_U16;
     k.entry = PASTA_AMD_HAS(s, entry) && s->entry ? s->entry : PASTA_ABSENT_U64;
+    uint64_t base;
+    bool placed = k.entry != PASTA_ABSENT_U64 && pasta_amd_get(&bases, k.code_object, &base) && base <= k.entry;
+    k.offset = placed ? k.entry - base : PASTA_ABSENT_U64;
     load(&k);
 }
 
@@ -258,13 +282,29 @@ static followed *find(uint64_t dispatch) {
     return NULL;
 }
 
-bool pasta_amd_launch_of(uint64_t dispatch, uint64_t *ordinal, pasta_amd_place *at, uint64_t *correlation) {
-    const followed *f = find(dispatch);
-    if (!f || f->hidden) return false;
-    *ordinal = f->ordinal;
-    *at = f->at;
-    *correlation = f->correlation;
-    return true;
+/* ---- ordinals by dispatch, for what comes after the completion ---- */
+
+typedef struct numbered {
+    uint64_t dispatch; /* + 1; 0: it is being written */
+    uint64_t ordinal;
+} numbered;
+static numbered *numbers; /* NULL: nobody asks */
+
+void pasta_amd_keep_ordinals(void) {
+    if (!numbers) STORE(numbers, calloc(FAR, sizeof *numbers));
+}
+
+static void number(uint64_t dispatch, uint64_t ordinal) {
+    numbered *n = &numbers[dispatch % FAR];
+    STORE(n->dispatch, 0);
+    STORE(n->ordinal, ordinal);
+    STORE(n->dispatch, dispatch + 1);
+}
+
+bool pasta_amd_ordinal_of(uint64_t dispatch, uint64_t *ordinal) {
+    if (!numbers || LOAD(numbers[dispatch % FAR].dispatch) != dispatch + 1) return false;
+    *ordinal = LOAD(numbers[dispatch % FAR].ordinal);
+    return LOAD(numbers[dispatch % FAR].dispatch) == dispatch + 1;
 }
 
 /* ---- dispatches ---- */
@@ -327,6 +367,7 @@ static void submit(const pasta_amd_record *r, const pasta_amd_dispatch *d) {
     f.hidden = !e; /* nor is what was not recorded at its begin */
     /* before it is published: its completion may not wait */
     follow(d->info.dispatch, &f);
+    if (PASTA_UNLIKELY(numbers != NULL) && e) number(d->info.dispatch, f.ordinal);
     uint32_t turn = here.next++ % OPEN;
     here.dispatch[turn] = d->info.dispatch + 1;
     here.launch[turn] = f;

@@ -72,9 +72,7 @@ static bool open_library(const void *caller) {
     /* the program itself has the SDK in it */
     if (!pasta_amd.handle) pasta_amd.handle = dlopen(NULL, RTLD_LAZY);
     const char *missing = NULL;
-#define RESOLVE(name, symbol, arguments)                      \
-    *(void **)&pasta_amd.name = pasta_amd_resolve(symbol);    \
-    if (!pasta_amd.name) missing = symbol;
+#define RESOLVE(name, symbol, arguments) PASTA_AMD_RESOLVE(pasta_amd, name, symbol)
     PASTA_AMD_FUNCTIONS(RESOLVE)
     if (missing) pasta_say("ROCm is not recorded: %s has no %s; see `pasta doctor`", path, missing);
     return !missing;
@@ -251,14 +249,16 @@ static bool set_up(void) {
         if (!kinds[i].number) pasta_log(PASTA_AMD_SOURCE ": this SDK has no %s", kinds[i].name);
         else if (!subscribe(context, &kinds[i])) return false;
     }
-    pasta_amd_counters_configure(context);
     int valid = 0;
     if (!SUCCEEDED(context_is_valid, context, &valid)) return false;
     if (!valid) {
         pasta_say("ROCm is not recorded: the SDK says that the context is not valid; see `pasta doctor`");
         return false;
     }
-    return SUCCEEDED(start_context, context);
+    if (!SUCCEEDED(start_context, context)) return false;
+    pasta_amd_count_launches();
+    pasta_amd_sample_pcs();
+    return true;
 }
 
 static int initialize(void (*finalize)(void), void *user) {
@@ -276,7 +276,7 @@ static void finalize(void *user) {
     (void)user;
     int saved = errno;
     if (pasta_amd_records()) {
-        pasta_amd_counters_finish();
+        pasta_amd_samples_finish();
         pasta_amd_sum_dispatches();
         __atomic_store_n(&recording, false, __ATOMIC_RELEASE);
     }

@@ -19,6 +19,10 @@ typedef struct pasta_amd_library {
 extern pasta_amd_library pasta_amd;
 
 void *pasta_amd_resolve(const char *symbol); /* in that library, or NULL */
+/* For lists of functions: into `to`, which has their pointers; the symbol of one that is not there goes to `missing`. */
+#define PASTA_AMD_RESOLVE(to, name, symbol)           \
+    *(void **)&(to).name = pasta_amd_resolve(symbol); \
+    if (!(to).name) missing = symbol;
 const char *pasta_amd_status(int32_t status);
 bool pasta_amd_new_layout(void); /* that of 1.x */
 bool pasta_amd_has_kind(const char *name);
@@ -86,8 +90,11 @@ bool pasta_amd_gpu(int16_t device, uint64_t *agent, const char **name);
 /* ---- amd_dispatch.c: code objects, kernels and their dispatches ---- */
 
 extern const pasta_amd_table pasta_amd_dispatches, pasta_amd_code_objects;
-/* Ordinal of the launch of a dispatch that is not complete; false: not followed. */
-bool pasta_amd_launch_of(uint64_t dispatch, uint64_t *ordinal, pasta_amd_place *at, uint64_t *correlation);
+/* Has the ordinals of launches kept, of the last 65536 dispatches: what is counted and sampled comes late. */
+void pasta_amd_keep_ordinals(void);
+bool pasta_amd_ordinal_of(uint64_t dispatch, uint64_t *ordinal);
+/* The kernel that has this offset of a code object, and the offset in it. */
+bool pasta_amd_kernel_at(uint64_t code_object, uint64_t offset, uint64_t *kernel, uint64_t *within);
 void pasta_amd_sum_dispatches(void);
 
 /* ---- amd_memory.c: live memory ---- */
@@ -137,9 +144,11 @@ void pasta_amd_call_allocates_on(pasta_amd_place at);
 
 extern const pasta_amd_table pasta_amd_markers, pasta_amd_controls;
 
-/* ---- amd_counters.c: counters by launch and PC sampling, if they were asked for ---- */
+/* ---- amd_counters.c, amd_samples.c: if they were asked for, in contexts of their own.  What fails is
+ * said in a line, and all else goes on. ---- */
 
-void pasta_amd_counters_configure(uint64_t context);
-void pasta_amd_counters_finish(void);
+void pasta_amd_count_launches(void);
+void pasta_amd_sample_pcs(void);
+void pasta_amd_samples_finish(void);
 
 #endif
