@@ -94,8 +94,8 @@ def libpasta_amd(compiler: Compiler, directory: Path) -> Path:
     """The tool that rocprofiler-sdk loads; it calls the core in libpasta.so beside it."""
     output = directory / "libpasta_amd.so"
     shared_library(
-        compiler, output, amd_sources(), f"-I{SHIM}", "-DPASTA_OUTSIDE", f"-L{directory}", "-lpasta",
-        "-Wl,-soname,libpasta_amd.so", "-Wl,-rpath,$ORIGIN",
+        compiler, output, amd_sources(), f"-I{SHIM}", "-DPASTA_OUTSIDE",
+        f"-L{directory}", "-lpasta", "-Wl,-soname,libpasta_amd.so", "-Wl,-rpath,$ORIGIN",
     )  # fmt: skip
     return output
 

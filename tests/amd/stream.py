@@ -54,6 +54,7 @@ class Stream:
     lines: list[str] = field(default_factory=list)
     correlation: int = 0
     dispatches: int = 0
+    streams: dict[int, int] = field(default_factory=dict)  # ids by handle
     open: dict[int, list[int]] = field(default_factory=dict)  # correlation ids by thread
 
     def __post_init__(self) -> None:
@@ -101,8 +102,13 @@ class Stream:
             "at_corr": mine,
             "at_anc": stacked[-1] if stacked else 0,
         }
-        of_stream: dict[str, Value] = {"at_thread": thread, "value": arguments.get("stream", 0)}
         created = operation.startswith("hipStreamCreate")
+        handle = arguments.get("stream", 0)
+        assert isinstance(handle, int)
+        if created:
+            self.streams[handle] = len(self.streams) + 1
+        number = self.streams.get(handle, 0)
+        of_stream: dict[str, Value] = {"at_thread": thread, "value": handle, "id": number}
         if "stream" in arguments and not created:
             self.event("HIP_STREAM:HIP_STREAM_SET", "ENTER", **of_stream)
         self.event(f"{api}:{operation}", "ENTER", **about, **arguments)
