@@ -655,7 +655,7 @@ static void managed(pasta_event_kind kind, frame *f, uint64_t address, uint64_t 
     if (f->captured) return;
     pasta_uvm *e = pasta_begin(kind, PASTA_SLOTS(pasta_uvm), at.device, at.context, f->stream);
     if (!e) return;
-    if (kind != PASTA_EVENT_uvm_advise) pasta_header_of(e)->flags = PASTA_FLAG_ASYNC;
+    if (kind == PASTA_EVENT_uvm_prefetch) pasta_header_of(e)->flags = PASTA_FLAG_ASYNC;
     e->address = address;
     e->bytes = bytes;
     e->advice = advice;

@@ -282,7 +282,10 @@ static void on_launch_begin(ra_launch_data *d) {
     uint32_t name = name_of(d);
     bool selected = probed_kinds && pasta_probe_selects(name, d->symbol);
     pasta_kernel_launch *e = PASTA_BEGIN(kernel_launch, d->device, context_of(d->context), d->stream);
-    if (!e) return;
+    if (!e) {
+        if (!pasta_profiling_is_on()) d->user[1] = 0; /* nor its completion, which may come after a start */
+        return;
+    }
     bool probed = selected && pasta_probe_takes(d->user[0], name);
     pasta_header_of(e)->flags = (uint8_t)(launch_flags(d) | (probed ? PASTA_FLAG_PROBED : 0));
     pasta_header_of(e)->correlation = d->user[1];
