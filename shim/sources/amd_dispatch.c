@@ -318,7 +318,8 @@ static _Thread_local struct {
 
 static const kernel *kernel_of(const pasta_amd_dispatch *d) {
     uint64_t found;
-    if (PASTA_LIKELY(pasta_amd_get(&kernels, d->info.kernel, &found))) return (const kernel *)(uintptr_t)found; // NOLINT
+    if (PASTA_LIKELY(pasta_amd_get(&kernels, d->info.kernel, &found)))
+        return (const kernel *)(uintptr_t)found; // NOLINT
     pasta_amd_count(&unknown, d->info.kernel);
     return NULL;
 }
@@ -328,9 +329,7 @@ static uint32_t blocks(uint32_t items, uint32_t group) {
 }
 
 static void describe(pasta_kernel_launch *e, const pasta_amd_dispatch *d, const kernel *k) {
-    static uint32_t no_name;
-    if (!k && !no_name) no_name = pasta_intern_z("(unknown kernel)");
-    e->name = k ? k->name : no_name;
+    e->name = k ? k->name : pasta_intern_z("(unknown kernel)");
     e->function = d->info.kernel;
     for (int axis = 0; axis < 3 && INFO_HAS(d, grid); axis++) {
         e->grid[axis] = blocks(d->info.grid[axis], d->info.workgroup[axis]);

@@ -2,8 +2,9 @@
  *
  * Writers are rare (a module, a stream), readers are every launch: these look at a version before
  * and after, and again where it changed.  All loads acquire and all stores release, so that what is
- * read is read before the version is again, and what is written comes after it was made odd.  A table that became too small is kept, as readers may be
- * in it; all of those together are smaller than the last.
+ * read is read before the version is again, and what is written comes after it was made odd.  A
+ * table that became too small is kept, as readers may be in it; all of those together are smaller
+ * than the last.
  */
 #include <sched.h>
 #include <stdlib.h>
