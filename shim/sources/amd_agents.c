@@ -31,14 +31,14 @@ static int32_t on_agents(uint32_t version, const void **agents, size_t count, vo
 }
 
 /* The runtimes take these for which devices there are, and in which order; a list ends at the first
- * entry that is no number of a device. Devices by their UUID are told by the launcher's log only. */
+ * entry that is no number of a device.  Devices may also be given by UUID, which 0.5 does not tell. */
 static void select_by(const char *variable) {
     const char *list = getenv(variable);
-    if (!list) return;
+    if (!list || !*list) return;
     agent all[MOST];
     int16_t count = gpu_count;
     memcpy(all, gpus, sizeof all);
-    if (*list && !strchr("0123456789,- ", *list)) {
+    if (list[strspn(list, "0123456789,- ")]) {
         pasta_log(PASTA_AMD_SOURCE ": %s=%s: devices are numbered as if it were not set", variable, list);
         return;
     }
@@ -56,7 +56,8 @@ int32_t pasta_amd_read_agents(void) {
         pasta_amd.query_agents(PASTA_AMD_AGENT_VERSION, on_agents, sizeof(pasta_amd_agent), NULL);
     if (status != 0) return status;
     select_by("ROCR_VISIBLE_DEVICES");
-    select_by(getenv("HIP_VISIBLE_DEVICES") ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES");
+    const char *hip = getenv("HIP_VISIBLE_DEVICES");
+    select_by(hip && *hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES");
     return 0;
 }
 
@@ -71,7 +72,7 @@ static uint16_t announce(int16_t device) {
             e->name = pasta_intern_z(gpu->name);
             pasta_publish(e);
         }
-        __atomic_store_n(&gpu->context, number + 1u, __ATOMIC_RELEASE);
+        PASTA_STORE(gpu->context, number + 1u);
     }
     pthread_mutex_unlock(&announcing);
     return (uint16_t)(gpu->context - 1);
@@ -79,7 +80,7 @@ static uint16_t announce(int16_t device) {
 
 pasta_amd_place pasta_amd_place_on(int16_t device) {
     if (device < 0 || device >= gpu_count) return (pasta_amd_place){PASTA_NO_DEVICE, PASTA_NO_CONTEXT};
-    uint32_t context = __atomic_load_n(&gpus[device].context, __ATOMIC_ACQUIRE);
+    uint32_t context = PASTA_LOAD(gpus[device].context);
     return (pasta_amd_place){device, PASTA_LIKELY(context) ? (uint16_t)(context - 1) : announce(device)};
 }
 

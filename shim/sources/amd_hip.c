@@ -64,20 +64,19 @@ static struct {
 } recent[RECENT];
 
 static void remember(const frame *f) {
-    uint64_t *key = &recent[f->correlation % RECENT].correlation;
-    __atomic_store_n(key, 0, __ATOMIC_RELEASE);
-    __atomic_store_n(&recent[f->correlation % RECENT].stream, f->stream, __ATOMIC_RELAXED);
-    __atomic_store_n(&recent[f->correlation % RECENT].what, f->is->what, __ATOMIC_RELAXED);
-    __atomic_store_n(key, f->correlation, __ATOMIC_RELEASE);
+    uint32_t at = f->correlation % RECENT;
+    PASTA_STORE(recent[at].correlation, 0);
+    PASTA_STORE(recent[at].stream, f->stream);
+    PASTA_STORE(recent[at].what, f->is->what);
+    PASTA_STORE(recent[at].correlation, f->correlation);
 }
 
 static bool recall(uint64_t correlation, pasta_amd_within *within) {
     uint32_t at = correlation % RECENT;
-    if (!correlation || __atomic_load_n(&recent[at].correlation, __ATOMIC_ACQUIRE) != correlation) return false;
-    within->stream = __atomic_load_n(&recent[at].stream, __ATOMIC_RELAXED);
-    within->what = (pasta_amd_what)__atomic_load_n(&recent[at].what, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    within->known = __atomic_load_n(&recent[at].correlation, __ATOMIC_RELAXED) == correlation;
+    if (!correlation || PASTA_LOAD(recent[at].correlation) != correlation) return false;
+    within->stream = PASTA_LOAD(recent[at].stream);
+    within->what = (pasta_amd_what)PASTA_LOAD(recent[at].what);
+    within->known = PASTA_LOAD(recent[at].correlation) == correlation;
     return within->known;
 }
 
@@ -176,9 +175,11 @@ static uint32_t captures; /* that are open */
 static pasta_amd_map capturing; /* number of the capture, by stream */
 static pasta_amd_map captured_events; /* likewise, by event that was recorded in one */
 
+static bool captures_are_open(void) { return PASTA_UNLIKELY(__atomic_load_n(&captures, __ATOMIC_RELAXED) != 0); }
+
 static bool is_captured(uint64_t stream) {
     uint64_t capture;
-    return PASTA_UNLIKELY(__atomic_load_n(&captures, __ATOMIC_RELAXED)) && pasta_amd_get(&capturing, stream, &capture);
+    return captures_are_open() && pasta_amd_get(&capturing, stream, &capture);
 }
 
 static void on_capture_begin(frame *f, const void *arguments) {
@@ -447,6 +448,11 @@ ON_2D(on_from_array_2d, hip_from_array_2d, a->pitch, a->width)
 ON_2D(on_to_array_2d, hip_to_array_2d, a->width, a->pitch)
 ON_2D(on_array_to_array_2d, hip_array_to_array_2d, a->width, a->width)
 
+/* Of a box in pitched memory; an array has its handle, whatever is copied of it. */
+static uint64_t address_in(const hip_side *s) {
+    return s->array ? s->array : s->address + (s->z * s->height + s->y) * s->pitch + s->x;
+}
+
 static void on_copy_3d(frame *f, const void *arguments) {
     const hip_parameters_3d *p = ((const hip_copy_described *)arguments)->described;
     if (!p) return;
@@ -459,8 +465,7 @@ static void on_copy_3d(frame *f, const void *arguments) {
         }
         element = l.element;
     }
-    copy c = copy_of(f, arguments, p->destination.array ? p->destination.array : p->destination.address,
-                     p->source.array ? p->source.array : p->source.address);
+    copy c = copy_of(f, arguments, address_in(&p->destination), address_in(&p->source));
     c.kind = p->kind;
     c.depth = p->depth;
     uint64_t width = p->width * element;
@@ -468,31 +473,55 @@ static void on_copy_3d(frame *f, const void *arguments) {
               p->source.array ? width : p->source.pitch);
 }
 
-/* A side that says what it is; its address is that of its memory, not of the part that is copied. */
-static uint64_t side(int32_t type, uint64_t host, uint64_t device, uint64_t array) {
-    if (type == HIP_MEMORY_ARRAY) return array;
-    return type == HIP_MEMORY_HOST || !device ? host : device;
+/* A side of a driver's copy says what it is. */
+typedef struct side {
+    int32_t type;
+    uint64_t host, device, array, offset;
+} side;
+
+static uint64_t address_of(const side *s) {
+    if (s->type == HIP_MEMORY_ARRAY) return s->array;
+    return (s->type == HIP_MEMORY_HOST || !s->device ? s->host : s->device) + s->offset;
 }
 
-static int32_t kind_of(int32_t to, int32_t from) {
-    if (to == 0 || from == 0) return HIP_DEFAULT;
-    return (from == HIP_MEMORY_HOST ? 0 : 2) + (to == HIP_MEMORY_HOST ? 0 : 1);
+static void on_driver_copy(frame *f, const side *to, const side *from, copy *c) {
+    c->destination = address_of(to);
+    c->source = address_of(from);
+    c->kind = HIP_DEFAULT;
+    if (to->type && from->type)
+        c->kind = (from->type == HIP_MEMORY_HOST ? 0 : 2) + (to->type == HIP_MEMORY_HOST ? 0 : 1);
+    copied(f, c);
 }
 
-#define ON_DRIVER(name, parameters, planes)                                                                                 \
-    static void name(frame *f, const void *arguments) {                                                               \
-        const parameters *p = ((const hip_copy_described *)arguments)->described;                                     \
-        if (!p) return;                                                                                               \
-        copy c = copy_of(                                                                                             \
-            f, arguments,                                                                                             \
-            side(p->destination.type, p->destination.host, p->destination.device, p->destination.array),              \
-            side(p->source.type, p->source.host, p->source.device, p->source.array));                                 \
-        c.kind = kind_of(p->destination.type, p->source.type);                                                        \
-        c.depth = planes;                                                                                             \
-        copied_2d(f, c, p->width, p->height, p->destination.pitch, p->source.pitch);                                  \
-    }
-ON_DRIVER(on_parameters_2d, hip_parameters_2d, 1)
-ON_DRIVER(on_parameters_3d, hip_parameters_driver, p->depth)
+#define SIDE(s, offset) {(s).type, (s).host, (s).device, (s).array, offset}
+
+static void on_parameters_2d(frame *f, const void *arguments) {
+    const hip_parameters_2d *p = ((const hip_copy_described *)arguments)->described;
+    if (!p) return;
+    side to = SIDE(p->destination, p->destination.y * p->destination.pitch + p->destination.x);
+    side from = SIDE(p->source, p->source.y * p->source.pitch + p->source.x);
+    copy c = copy_of(f, arguments, 0, 0);
+    c.width = p->width;
+    c.height = p->height;
+    c.destination_pitch = p->destination.pitch;
+    c.source_pitch = p->source.pitch;
+    on_driver_copy(f, &to, &from, &c);
+}
+
+static uint64_t offset_3d(const hip_driver_side_3d *s) { return (s->z * s->height + s->y) * s->pitch + s->x; }
+
+static void on_parameters_3d(frame *f, const void *arguments) {
+    const hip_parameters_driver *p = ((const hip_copy_described *)arguments)->described;
+    if (!p) return;
+    side to = SIDE(p->destination, offset_3d(&p->destination)), from = SIDE(p->source, offset_3d(&p->source));
+    copy c = copy_of(f, arguments, 0, 0);
+    c.width = p->width;
+    c.height = p->height;
+    c.depth = p->depth;
+    c.destination_pitch = p->destination.pitch;
+    c.source_pitch = p->source.pitch;
+    on_driver_copy(f, &to, &from, &c);
+}
 
 /* ---- sets ---- */
 
@@ -593,14 +622,14 @@ static void on_event_destroy(frame *f, const void *arguments) {
     const hip_event *e = arguments;
     uint64_t capture;
     (void)f;
-    if (__atomic_load_n(&captures, __ATOMIC_RELAXED)) pasta_amd_take(&captured_events, e->event, &capture);
+    if (captures_are_open()) pasta_amd_take(&captured_events, e->event, &capture);
     event(PASTA_EVENT_event_destroy, e->event, PASTA_NO_STREAM);
 }
 
 static void on_event_record(frame *f, const void *arguments) {
     const hip_event *e = arguments;
     uint64_t capture;
-    if (PASTA_UNLIKELY(__atomic_load_n(&captures, __ATOMIC_RELAXED))) {
+    if (captures_are_open()) {
         if (pasta_amd_get(&capturing, f->stream, &capture)) {
             pasta_amd_put(&captured_events, e->event, capture);
             return;
@@ -613,7 +642,7 @@ static void on_event_record(frame *f, const void *arguments) {
 static void on_stream_waits(frame *f, const void *arguments) {
     const hip_wait *w = arguments;
     uint64_t capture;
-    if (PASTA_UNLIKELY(__atomic_load_n(&captures, __ATOMIC_RELAXED)) && pasta_amd_get(&captured_events, w->event, &capture)) {
+    if (captures_are_open() && pasta_amd_get(&captured_events, w->event, &capture)) {
         pasta_amd_put(&capturing, f->stream, capture); /* it joins the capture */
         return;
     }
@@ -651,7 +680,8 @@ static void on_instantiate(frame *f, const void *arguments) {
 
 /* ---- managed memory ---- */
 
-static void managed(pasta_event_kind kind, frame *f, uint64_t address, uint64_t bytes, uint32_t advice, int32_t device) {
+static void managed(pasta_event_kind kind, frame *f, uint64_t address, uint64_t bytes, uint32_t advice,
+                    int32_t device) {
     pasta_amd_place at = place_of(f->stream);
     if (f->captured) return;
     pasta_uvm *e = pasta_begin(kind, PASTA_SLOTS(pasta_uvm), at.device, at.context, f->stream);
@@ -749,7 +779,8 @@ static void on_hip(const pasta_amd_record *r, const pasta_amd_operation *operati
     { .is = {name, on_hip}, __VA_ARGS__ }
 #define SKIP(name) \
     { .is = {name, NULL} }
-#define BOTH(name, more, ...) CALL(name, .flags = more, __VA_ARGS__), CALL(name "_spt", .flags = (more) | PER_THREAD, __VA_ARGS__)
+#define BOTH(name, more, ...) \
+    CALL(name, .flags = more, __VA_ARGS__), CALL(name "_spt", .flags = (more) | PER_THREAD, __VA_ARGS__)
 
 #define LAUNCH(type) .what = PASTA_AMD_LAUNCHES, .stream = AT(type, stream)
 #define COPY(handler) .what = PASTA_AMD_COPIES, .exit = handler
@@ -767,7 +798,7 @@ static const call calls[] = {
     CALL("hipDevicePrimary*"), CALL("hipGetDeviceC*"), CALL("hipGetDeviceP*"), CALL("hipGetSymbol*"),
     CALL("hipModule*"), CALL("hipFunc*"), CALL("hipOccupancy*"), CALL("hipCtx*"), CALL("hipMemPool*"),
     CALL("hipMemGetInfo"), CALL("hipGraph*"), CALL("hipStream*"), CALL("hipExtStream*"), CALL("hipEvent*"),
-    SKIP("hipStreamGet*"), SKIP("hipStreamIs*"),
+    SKIP("hipCtxGet*"), SKIP("hipStreamGet*"), SKIP("hipStreamIs*"),
     SKIP("hipStreamQuery*"), SKIP("hipEventQuery*"),
     SKIP("hipEventElapsed*"),
 
@@ -800,11 +831,13 @@ static const call calls[] = {
     BOTH("hipMemcpy2DFromArrayAsync", ASYNC, COPY(on_from_array_2d), BY_KIND(hip_from_array_2d), ON(hip_from_array_2d)),
     BOTH("hipMemcpy2DToArray", DEFAULT_STREAM, COPY(on_to_array_2d), BY_KIND(hip_to_array_2d)),
     BOTH("hipMemcpy2DToArrayAsync", ASYNC, COPY(on_to_array_2d), BY_KIND(hip_to_array_2d), ON(hip_to_array_2d)),
-    CALL("hipMemcpy2DArrayToArray", .flags = DEFAULT_STREAM, COPY(on_array_to_array_2d), BY_KIND(hip_array_to_array_2d)),
+    CALL("hipMemcpy2DArrayToArray", .flags = DEFAULT_STREAM, COPY(on_array_to_array_2d),
+         BY_KIND(hip_array_to_array_2d)),
     BOTH("hipMemcpyFromArray", DEFAULT_STREAM, COPY(on_from_array), BY_KIND(hip_from_array)),
     CALL("hipMemcpyToArray", .flags = DEFAULT_STREAM, COPY(on_to_array), BY_KIND(hip_to_array)),
     CALL("hipMemcpyAtoH", .flags = DEFAULT_STREAM, COPY(on_from_array_1d), .fixed = HIP_DEVICE_TO_HOST),
-    CALL("hipMemcpyAtoHAsync", .flags = ASYNC, COPY(on_from_array_1d), .fixed = HIP_DEVICE_TO_HOST, ON(hip_from_array_1d)),
+    CALL("hipMemcpyAtoHAsync", .flags = ASYNC, COPY(on_from_array_1d), .fixed = HIP_DEVICE_TO_HOST,
+         ON(hip_from_array_1d)),
     CALL("hipMemcpyAtoD", .flags = DEFAULT_STREAM, COPY(on_from_array_1d), .fixed = HIP_DEVICE_TO_DEVICE),
     CALL("hipMemcpyHtoA", .flags = DEFAULT_STREAM, COPY(on_to_array_1d), .fixed = HIP_HOST_TO_DEVICE),
     CALL("hipMemcpyHtoAAsync", .flags = ASYNC, COPY(on_to_array_1d), .fixed = HIP_HOST_TO_DEVICE, ON(hip_to_array_1d)),
@@ -890,7 +923,8 @@ static const call calls[] = {
     BOTH("hipEventRecord", 0, .exit = on_event_record, ON(hip_event)),
     CALL("hipEventRecordWithFlags", .exit = on_event_record, ON(hip_event)),
 
-    BOTH("hipGraphLaunch", ALWAYS, .what = PASTA_AMD_GRAPH, .enter = on_graph_begin, .exit = on_graph_end, ON(hip_graph)),
+    BOTH("hipGraphLaunch", ALWAYS, .what = PASTA_AMD_GRAPH, .enter = on_graph_begin, .exit = on_graph_end,
+         ON(hip_graph)),
     CALL("hipGraphUpload", .flags = ALWAYS, .enter = on_graph_begin, .exit = on_graph_end, ON(hip_graph)),
     CALL("hipGraphInstantiate", .exit = on_instantiate),
     CALL("hipGraphInstantiateWithFlags", .exit = on_instantiate),

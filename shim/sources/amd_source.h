@@ -6,6 +6,8 @@
 #include "amd_abi.h"
 
 #define PASTA_AMD_SOURCE "amd_rocprofiler"
+#define PASTA_LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
+#define PASTA_STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
 
 /* ---- amd_rocprofiler.c: the SDK, and what is subscribed ---- */
 
@@ -19,7 +21,8 @@ typedef struct pasta_amd_library {
 extern pasta_amd_library pasta_amd;
 
 void *pasta_amd_resolve(const char *symbol); /* in that library, or NULL */
-/* For lists of functions: into `to`, which has their pointers; the symbol of one that is not there goes to `missing`. */
+/* For lists of functions: into `to`, which has their pointers; the symbol of one that is not there goes to
+ * `missing`. */
 #define PASTA_AMD_RESOLVE(to, name, symbol)           \
     *(void **)&(to).name = pasta_amd_resolve(symbol); \
     if (!(to).name) missing = symbol;
@@ -32,7 +35,7 @@ uint64_t pasta_amd_time(uint64_t device); /* a time of the SDK on CLOCK_MONOTONI
 
 /* A callback's record, whichever version. */
 typedef struct pasta_amd_record {
-    uint64_t thread, correlation, ancestor;
+    uint64_t correlation, ancestor;
     uint32_t phase;
     const void *payload;
 } pasta_amd_record;

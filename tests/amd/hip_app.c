@@ -9,6 +9,7 @@
  *   fork            … end                    a child plays them and ends
  *   library 2                                what follows is the second copy's (REPLAY_SECOND)
  *   configure  finalize  subscriptions       of the library
+ *   sample field=value …  flush              samples of program counters (replay_counters.h)
  *   rss  clock NAME                          prints KiB of the process's own memory, or ns of CLOCK_MONOTONIC
  *
  * Outside of `parallel` events are delivered one after the other, whatever their threads.
@@ -174,6 +175,8 @@ static void play_one(const node *n, const job *j) {
     case 'c': libraries[n->library].configure(); return;
     case 'F': libraries[n->library].finalize(); return;
     case 's': libraries[n->library].subscriptions(); return;
+    case 'S': libraries[n->library].sample(n->text); return;
+    case 'X': libraries[n->library].flush(); return;
     case 'r': print_rss(); return;
     case 't': printf("%s %llu\n", n->text, (unsigned long long)now()); return;
     default: return;
@@ -213,6 +216,11 @@ static node *read_line(char *line, int which) {
         n->text = strdup(name);
     } else if (!strcmp(word, "finalize")) {
         n->what = 'F';
+    } else if (!strcmp(word, "flush")) {
+        n->what = 'X';
+    } else if (!strcmp(word, "sample")) {
+        n->what = 'S';
+        n->text = strdup(line);
     } else if (!strcmp(word, "parallel") || !strcmp(word, "fork") || !strcmp(word, "configure") ||
                !strcmp(word, "subscriptions") || !strcmp(word, "rss")) {
         n->what = *word;

@@ -21,6 +21,8 @@ typedef struct {
     X(void, finalize, (void))                                                                           \
     X(void, configure, (void))                      /* once more; says what the tool gave */            \
     X(uint64_t, clock, (void))                      /* the library's, ns */                             \
+    X(void, sample, (const char *words))            /* a sample of a program counter, or several */     \
+    X(void, flush, (void))                          /* hands samples over */                            \
     X(void, subscriptions, (void))                  /* prints them */
 
 #endif

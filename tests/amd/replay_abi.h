@@ -145,6 +145,59 @@ typedef struct {
     uint8_t uuid[16];
 } agent_data;
 
+/* ---- counters and PC samples: as the headers of 1.0.0 have them ---- */
+
+typedef struct {
+    uint64_t size, internal, external, start, end;
+    dispatch_info info;
+} counting_data;
+
+typedef struct {
+    uint64_t instance;
+    double value;
+    uint64_t dispatch, user, agent;
+} counter_value;
+
+typedef struct {
+    uint64_t id;
+    const char *name, *description, *block, *expression;
+    uint8_t flags;
+} counter_info;
+
+typedef struct {
+    const char *name;
+    size_t positions;
+    uint64_t id;
+} counter_dimension;
+
+typedef struct {
+    uint64_t size;
+    uint32_t method, unit; /* 1: stochastic, 2: host trap; 1: instructions, 2: cycles, 3: time */
+    size_t least, most;
+    uint64_t flags; /* 1: powers of two only */
+} sampling_offer;
+
+typedef struct {
+    uint32_t category, kind;
+    void *payload;
+} buffered_record;
+
+typedef struct {
+    uint64_t size, place, object, offset, lanes, time, dispatch, internal, external;
+    dim3 workgroup;
+    uint32_t wave;
+} trap_sample;
+
+typedef struct {
+    uint64_t size;
+    uint8_t flags, wave, issued;
+    uint64_t place, object, offset, lanes;
+    dim3 workgroup;
+    uint32_t waves;
+    uint64_t time, dispatch, internal, external;
+    uint32_t snapshot, outstanding;
+} stochastic_sample;
+
 /* ---- the tables ---- */
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type)
 #define AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), #type "." #field)
@@ -177,6 +230,16 @@ AT(hip_data, result, 96);
 SIZE(marker_data, 32);
 SIZE(agent_data, 312);
 AT(agent_data, name, 248); AT(agent_data, node, 280); AT(agent_data, visible, 292);
+SIZE(buffered_record, 16);
+AT(counting_data, info, 40); /* from here on: the headers */
+SIZE(counter_value, 40);
+SIZE(counter_info, 48);
+SIZE(counter_dimension, 24);
+SIZE(sampling_offer, 40);
+SIZE(trap_sample, 88);
+SIZE(stochastic_sample, 104);
+AT(stochastic_sample, place, 16);
+AT(stochastic_sample, snapshot, 96);
 enum { COPY_0_5 = 48, SYMBOL_0_5 = 72, AGENT_0_5 = 296 };
 _Static_assert(COPY_0_5 == offsetof(copy_data, destination), "0.5 has no addresses");
 _Static_assert(SYMBOL_0_5 == offsetof(symbol_data, entry), "0.5 has no entry");

@@ -1091,9 +1091,10 @@ static uint64_t key_of(const replay_event *e, const replay_round *round) {
     return 0;
 }
 
-EXPORT bool replay_deliver(const replay_event *e, const replay_round *round) {
+#include "replay_counters.h"
+
+static bool deliver(const replay_event *e, const replay_round *round) {
     bool wanted = false;
-    if (!kind_numbers[e->which]) return false; /* a kind that this version does not have */
     for (uint32_t c = 0; c < context_count; c++) wanted |= wanted_by(c, e);
     if (!wanted) return false;
     uint64_t key = key_of(e, round), here[MAX_CONTEXTS] = {0}, *values = here;
@@ -1120,4 +1121,16 @@ EXPORT bool replay_deliver(const replay_event *e, const replay_round *round) {
     memset(payload, 0x5a, e->bytes);
     memset(mine.text, '?', TEXT - 1);
     return true;
+}
+
+/* Counters of a dispatch are asked for in its submission, and come before or after its completion is told. */
+EXPORT bool replay_deliver(const replay_event *e, const replay_round *round) {
+    if (!kind_numbers[e->which]) return false; /* a kind that this version does not have */
+    bool dispatch = kinds[e->which].what == DISPATCH, completed = dispatch && e->phase == PHASE_NONE;
+    bool early = completed && ((const dispatch_data *)e->payload)->info.dispatch % 2;
+    if (early) give_counters(e, round);
+    bool wanted = deliver(e, round);
+    if (dispatch && e->phase == PHASE_ENTER) ask_counters(e, round);
+    if (completed && !early) give_counters(e, round);
+    return wanted;
 }

@@ -19,6 +19,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 CPU, GPU, SECOND_GPU = 56435, 56436, 56437
+#: Where code objects are loaded, and how far from that the code of kernel N begins: N times.
+BASE, CODE = 0x1000188000, 0x100
 NAMES = {GPU: "AMD Instinct MI300X", SECOND_GPU: "AMD Instinct MI210"}
 #: hipMemcpyKind
 HOST_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, DEFAULT = range(5)
@@ -142,7 +144,7 @@ class Stream:
     ) -> None:
         """A code object of `image` bytes in memory, and its kernels' descriptors by id."""
         fields: dict[str, Value] = {
-            "object": number, "agent": agent, "base": 0x1000188000, "bytes": 32768, "storage": 2,
+            "object": number, "agent": agent, "base": BASE, "bytes": 32768, "storage": 2,
             "memory_bytes": image, "uri": f"memory://1#offset=0x1000&size={image}",
         }  # fmt: skip
         fields.update({key: value for key, value in about.items() if key in fields})
@@ -155,7 +157,7 @@ class Stream:
         fields: dict[str, Value] = {
             "kernel": kernel, "object": number, "name": name, "kernel_object": 0x100018B6C0,
             "lds": 256, "scratch": 16, "sgpr": 32, "vgpr": 24, "accum_vgpr": 8,
-            "address": 0x7F0000000000 + kernel * 256, **more,
+            "address": BASE + kernel * CODE, **more,
         }  # fmt: skip
         name = "CODE_OBJECT:CODE_OBJECT_DEVICE_KERNEL_SYMBOL_REGISTER"
         self.event(name, phase, **fields)

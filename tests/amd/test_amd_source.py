@@ -11,6 +11,8 @@ import pytest
 
 from tests.amd.conftest import HERE, SOURCE, Replay, Replayer
 from tests.amd.stream import (
+    BASE,
+    CODE,
     CPU,
     DEFAULT,
     DEVICE_TO_DEVICE,
@@ -152,7 +154,7 @@ def test_launch_fields(replay: Replay, version: str) -> None:
         "name": K1, "grid": (4, 3, 1), "block": (256, 4, 1), "cluster": None, "registers": 32,
         "shared_static": 256, "shared_dynamic": 512, "local": 48, "ordinal": 0, "module": 2,
         "graph_node": None, "stream": S, "device": 0, "context": 0, "flags": "",
-        "entry_pc": None if version == "0.5.0" else 0x7F0000000000 + 256,
+        "entry_pc": None if version == "0.5.0" else BASE + CODE,
     }  # fmt: skip
     assert {name: launch[name] for name in expected} == expected
     (complete,) = [played.plain("kernel_complete", row) for row in played["kernel_complete"]]
