@@ -16,9 +16,6 @@
 
 #include "amd_source.h"
 
-#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
-#define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
-
 /* ---- code objects ---- */
 
 /* Value of "&key=" behind the # of a URI; decimal, octal or hexadecimal. */
@@ -246,7 +243,7 @@ static followed *take_place(uint64_t dispatch) {
     uint64_t oldest = TAKEN;
     for (uint32_t k = 0; k < 2 * PROBES && oldest; k++) {
         followed *p = place_for(dispatch, k);
-        uint64_t there = LOAD(p->dispatch);
+        uint64_t there = PASTA_LOAD(p->dispatch);
         if (there >= oldest) continue;
         oldest = there;
         to = p;
@@ -271,13 +268,13 @@ static void follow(uint64_t dispatch, const followed *f) {
     to->at = f->at;
     to->flags = f->flags;
     to->hidden = f->hidden;
-    STORE(to->dispatch, dispatch + 1);
+    PASTA_STORE(to->dispatch, dispatch + 1);
 }
 
 static followed *find(uint64_t dispatch) {
     for (uint32_t k = 0; k < 2 * PROBES; k++) {
         followed *p = place_for(dispatch, k);
-        if (LOAD(p->dispatch) == dispatch + 1) return p;
+        if (PASTA_LOAD(p->dispatch) == dispatch + 1) return p;
     }
     return NULL;
 }
@@ -291,20 +288,20 @@ typedef struct numbered {
 static numbered *numbers; /* NULL: nobody asks */
 
 void pasta_amd_keep_ordinals(void) {
-    if (!numbers) STORE(numbers, calloc(FAR, sizeof *numbers));
+    if (!numbers) PASTA_STORE(numbers, calloc(FAR, sizeof *numbers));
 }
 
 static void number(uint64_t dispatch, uint64_t ordinal) {
     numbered *n = &numbers[dispatch % FAR];
-    STORE(n->dispatch, 0);
-    STORE(n->ordinal, ordinal);
-    STORE(n->dispatch, dispatch + 1);
+    PASTA_STORE(n->dispatch, 0);
+    PASTA_STORE(n->ordinal, ordinal);
+    PASTA_STORE(n->dispatch, dispatch + 1);
 }
 
 bool pasta_amd_ordinal_of(uint64_t dispatch, uint64_t *ordinal) {
-    if (!numbers || LOAD(numbers[dispatch % FAR].dispatch) != dispatch + 1) return false;
-    *ordinal = LOAD(numbers[dispatch % FAR].ordinal);
-    return LOAD(numbers[dispatch % FAR].dispatch) == dispatch + 1;
+    if (!numbers || PASTA_LOAD(numbers[dispatch % FAR].dispatch) != dispatch + 1) return false;
+    *ordinal = PASTA_LOAD(numbers[dispatch % FAR].ordinal);
+    return PASTA_LOAD(numbers[dispatch % FAR].dispatch) == dispatch + 1;
 }
 
 /* ---- dispatches ---- */

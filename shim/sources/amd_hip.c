@@ -64,20 +64,19 @@ static struct {
 } recent[RECENT];
 
 static void remember(const frame *f) {
-    uint64_t *key = &recent[f->correlation % RECENT].correlation;
-    __atomic_store_n(key, 0, __ATOMIC_RELEASE);
-    __atomic_store_n(&recent[f->correlation % RECENT].stream, f->stream, __ATOMIC_RELAXED);
-    __atomic_store_n(&recent[f->correlation % RECENT].what, f->is->what, __ATOMIC_RELAXED);
-    __atomic_store_n(key, f->correlation, __ATOMIC_RELEASE);
+    uint32_t at = f->correlation % RECENT;
+    PASTA_STORE(recent[at].correlation, 0);
+    PASTA_STORE(recent[at].stream, f->stream);
+    PASTA_STORE(recent[at].what, f->is->what);
+    PASTA_STORE(recent[at].correlation, f->correlation);
 }
 
 static bool recall(uint64_t correlation, pasta_amd_within *within) {
     uint32_t at = correlation % RECENT;
-    if (!correlation || __atomic_load_n(&recent[at].correlation, __ATOMIC_ACQUIRE) != correlation) return false;
-    within->stream = __atomic_load_n(&recent[at].stream, __ATOMIC_RELAXED);
-    within->what = (pasta_amd_what)__atomic_load_n(&recent[at].what, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    within->known = __atomic_load_n(&recent[at].correlation, __ATOMIC_RELAXED) == correlation;
+    if (!correlation || PASTA_LOAD(recent[at].correlation) != correlation) return false;
+    within->stream = PASTA_LOAD(recent[at].stream);
+    within->what = (pasta_amd_what)PASTA_LOAD(recent[at].what);
+    within->known = PASTA_LOAD(recent[at].correlation) == correlation;
     return within->known;
 }
 
@@ -767,7 +766,7 @@ static const call calls[] = {
     CALL("hipDevicePrimary*"), CALL("hipGetDeviceC*"), CALL("hipGetDeviceP*"), CALL("hipGetSymbol*"),
     CALL("hipModule*"), CALL("hipFunc*"), CALL("hipOccupancy*"), CALL("hipCtx*"), CALL("hipMemPool*"),
     CALL("hipMemGetInfo"), CALL("hipGraph*"), CALL("hipStream*"), CALL("hipExtStream*"), CALL("hipEvent*"),
-    SKIP("hipStreamGet*"), SKIP("hipStreamIs*"),
+    SKIP("hipCtxGet*"), SKIP("hipStreamGet*"), SKIP("hipStreamIs*"),
     SKIP("hipStreamQuery*"), SKIP("hipEventQuery*"),
     SKIP("hipEventElapsed*"),
 

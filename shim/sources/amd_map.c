@@ -1,7 +1,8 @@
 /* Numbers by number: open addressing, read without a lock.
  *
  * Writers are rare (a module, a stream), readers are every launch: these look at a version before
- * and after, and again where it changed.  A table that became too small is kept, as readers may be
+ * and after, and again where it changed.  All loads acquire and all stores release, so that what is
+ * read is read before the version is again, and what is written comes after it was made odd.  A table that became too small is kept, as readers may be
  * in it; all of those together are smaller than the last.
  */
 #include <sched.h>
@@ -22,9 +23,6 @@ struct pasta_amd_cells {
     cell at[];
 };
 
-#define GET(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
-#define SET(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
-
 static size_t first_of(const struct pasta_amd_cells *cells, uint64_t key) {
     return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & cells->mask;
 }
@@ -34,18 +32,18 @@ static size_t find(const struct pasta_amd_cells *cells, uint64_t key) {
     size_t at = first_of(cells, key);
     /* bounded: a reader may see a table that is being changed */
     for (size_t probe = 0; probe <= cells->mask; probe++, at = (at + 1) & cells->mask) {
-        uint64_t found = GET(cells->at[at].key);
+        uint64_t found = PASTA_LOAD(cells->at[at].key);
         if (!found || found == key + 1) break;
     }
     return at;
 }
 
 static bool look(pasta_amd_map *map, uint64_t key, uint64_t *value) {
-    const struct pasta_amd_cells *cells = __atomic_load_n(&map->cells, __ATOMIC_ACQUIRE);
+    const struct pasta_amd_cells *cells = PASTA_LOAD(map->cells);
     if (!cells) return false;
     size_t at = find(cells, key);
-    *value = GET(cells->at[at].value);
-    return GET(cells->at[at].key) == key + 1;
+    *value = PASTA_LOAD(cells->at[at].value);
+    return PASTA_LOAD(cells->at[at].key) == key + 1;
 }
 
 static void lock(pasta_amd_map *map) {
@@ -56,11 +54,10 @@ static void unlock(pasta_amd_map *map) { __atomic_store_n(&map->locked, 0, __ATO
 
 bool pasta_amd_get(pasta_amd_map *map, uint64_t key, uint64_t *value) {
     for (int tries = 0; tries < TRIES; tries++) {
-        uint32_t version = __atomic_load_n(&map->version, __ATOMIC_ACQUIRE);
+        uint32_t version = PASTA_LOAD(map->version);
         if (version & 1) continue;
         bool found = look(map, key, value);
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
-        if (GET(map->version) == version) return found;
+        if (PASTA_LOAD(map->version) == version) return found;
     }
     lock(map); /* its writer does not get on */
     bool found = look(map, key, value);
@@ -70,19 +67,18 @@ bool pasta_amd_get(pasta_amd_map *map, uint64_t key, uint64_t *value) {
 
 static void begin(pasta_amd_map *map) {
     lock(map);
-    SET(map->version, GET(map->version) + 1);
-    __atomic_thread_fence(__ATOMIC_RELEASE);
+    PASTA_STORE(map->version, map->version + 1);
 }
 
 static void end(pasta_amd_map *map) {
-    __atomic_store_n(&map->version, GET(map->version) + 1, __ATOMIC_RELEASE);
+    PASTA_STORE(map->version, map->version + 1);
     unlock(map);
 }
 
 static void store(struct pasta_amd_cells *cells, uint64_t key, uint64_t value) {
     size_t at = find(cells, key);
-    SET(cells->at[at].value, value);
-    SET(cells->at[at].key, key + 1);
+    PASTA_STORE(cells->at[at].value, value);
+    PASTA_STORE(cells->at[at].key, key + 1);
 }
 
 static bool make_room(pasta_amd_map *map) {
@@ -95,7 +91,7 @@ static bool make_room(pasta_amd_map *map) {
     fresh->mask = size - 1;
     for (size_t i = 0; old && i <= old->mask; i++)
         if (old->at[i].key) store(fresh, old->at[i].key - 1, old->at[i].value);
-    __atomic_store_n(&map->cells, fresh, __ATOMIC_RELEASE);
+    PASTA_STORE(map->cells, fresh);
     return true;
 }
 
@@ -120,11 +116,11 @@ static void empty(pasta_amd_map *map, size_t at) {
         if (!key) break;
         size_t home = first_of(cells, key - 1);
         if (((next - home) & cells->mask) < ((next - gap) & cells->mask)) continue;
-        SET(cells->at[gap].value, cells->at[next].value);
-        SET(cells->at[gap].key, key);
+        PASTA_STORE(cells->at[gap].value, cells->at[next].value);
+        PASTA_STORE(cells->at[gap].key, key);
         gap = next;
     }
-    SET(cells->at[gap].key, 0);
+    PASTA_STORE(cells->at[gap].key, 0);
     map->count--;
 }
 

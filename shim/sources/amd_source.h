@@ -6,6 +6,8 @@
 #include "amd_abi.h"
 
 #define PASTA_AMD_SOURCE "amd_rocprofiler"
+#define PASTA_LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
+#define PASTA_STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
 
 /* ---- amd_rocprofiler.c: the SDK, and what is subscribed ---- */
 
