@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.amd.replayer import Replayer, build
+from tests.amd.replayer import HERE, Replayer, build
 from tests.amd.stream import Stream
 from tests.played import LIBRARY, Played, play
+
+__all__ = ["HERE", "SOURCE", "Replay", "Replayer"]
 
 #: Another build of the source, say one with a sanitizer, may be named.
 SOURCE = Path(os.environ.get("PASTA_TEST_AMD_LIBRARY", LIBRARY.with_name("libpasta_amd.so")))
