@@ -17,8 +17,8 @@ from tests.capabilities import disagreements
 RECORDED = HERE / "hip63_sdk100.events.txt"
 #: What the SDK does not tell before 1.0.
 SINCE_1 = {"stream_id", "entry_pc"}
-#: Services of their own, which are asked for.
-ASKED_FOR = {"counter", "pc_sample"}
+#: Not in one run with counters; test_amd_counters.py has them.
+SAMPLES = {"pc_sample"}
 
 
 def everything() -> Stream:
@@ -44,8 +44,8 @@ def everything() -> Stream:
 
 
 def test_claims(replay: Replay, version: str) -> None:
-    played = replay(everything(), version)
-    unplayed = ASKED_FOR if version == "1.0.0" else ASKED_FOR | SINCE_1
+    played = replay(everything(), version, settings="amd.counters=SQ_WAVES\n")
+    unplayed = SAMPLES if version == "1.0.0" else SAMPLES | SINCE_1
     assert disagreements("amd_rocprofiler", [played.tables], unplayed=unplayed) == {}
 
 
@@ -66,7 +66,8 @@ def test_a_program_is_recorded(
 ) -> None:
     done = pasta_preload(
         replayer.program, rocm_environment["STREAM"], environment=rocm_environment,
-        options=("-t", "kernel_freq", "-t", "access_count"),
+        options=("-t", "kernel_freq", "-t", "access_count", "-t", "counters",
+                 "--set", "amd.counters=SQ_WAVES"),
     )  # fmt: skip
     assert done.exit_status == 7
     assert done.stdout.endswith("done\n")
@@ -76,7 +77,11 @@ def test_a_program_is_recorded(
     report = " ".join(run.report.split())
     assert "note: not given by amd_rocprofiler: cluster sizes" in report
     assert "access_count: not available on this backend: amd_rocprofiler cannot give" in report
-    assert pasta.load(run.path).tables()["access_count"] == []
+    loaded = pasta.load(run.path)
+    assert loaded.tables()["access_count"] == []
+    recorded_values = loaded.events("counter", ["value"]).column("value").to_pylist()
+    sums = loaded.arrow("counters").column("sum").to_pylist()
+    assert sum(sums) == sum(recorded_values) > 0
 
 
 def test_asked_for(pasta_preload, replayer: Replayer, rocm_environment: dict[str, str]) -> None:
