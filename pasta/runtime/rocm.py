@@ -166,9 +166,13 @@ def with_tool(environment: Mapping[str, str], tool: Path | None) -> dict[str, st
     these."""
     result = dict(environment)
     ours = str(paths.LIBPASTA_AMD)
-    listed = [each for each in result.pop(TOOLS, "").split(":") if each and each != ours]
+    before = result.get(TOOLS, "").split(":")
+    if tool is None and ours not in before:
+        return result
+    listed = [each for each in before if each and each != ours]
     if tool is not None:
         listed.append(str(tool))
-    if listed:
-        result[TOOLS] = ":".join(listed)
+    result[TOOLS] = ":".join(listed)
+    if not listed:
+        del result[TOOLS]
     return result

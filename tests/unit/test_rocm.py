@@ -167,4 +167,6 @@ def test_the_list_of_tools() -> None:
     assert with_tool({rocm.TOOLS: f"{ours}:/a.so"}, tool) == {rocm.TOOLS: f"/a.so:{ours}"}
     assert with_tool({rocm.TOOLS: f"/a.so:{ours}"}, None) == {rocm.TOOLS: "/a.so"}
     assert with_tool({rocm.TOOLS: ours}, None) == {}
+    assert with_tool({rocm.TOOLS: ""}, None) == {rocm.TOOLS: ""}
+    assert with_tool({rocm.TOOLS: "/a.so::/b.so"}, None) == {rocm.TOOLS: "/a.so::/b.so"}
     assert rocm.TOOLS not in unprofiled_environment({rocm.TOOLS: ours})
