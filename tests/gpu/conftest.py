@@ -22,6 +22,7 @@ import pyarrow.dataset as ds
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "cuda"
+KERNELS = EXAMPLES.parents[1] / "tests" / "golden" / "accesses" / "kernels.cu"
 CUDA = Path(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda")
 GRAPH, INTERNAL = 1, 4  # flags of a record
 TIMEOUT = 300
@@ -154,6 +155,22 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Build:
         return str(out / name)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of the program of tests/golden/accesses, built with nvcc for this GPU."""
+    nvcc = CUDA / "bin" / "nvcc"
+    compiler = str(nvcc) if nvcc.exists() else shutil.which("nvcc")
+    if not compiler:
+        pytest.skip("nvcc was not found: install a CUDA toolkit, or set CUDA_HOME")
+    output = tmp_path_factory.mktemp("accesses") / "kernels"
+    command = [compiler, "-std=c++17", "-O2", "-lineinfo", "-arch=native", f"-I{EXAMPLES}"]
+    done = subprocess.run(
+        [*command, str(KERNELS), "-o", str(output)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(output)
 
 
 def environment(extra: dict[str, str]) -> dict[str, str]:
