@@ -1,5 +1,5 @@
 /* A program and its HIP runtime in one: plays the stream in the file that it is given, as the
- * runtimes and the library's own threads would, and ends with status 7.  It links nothing.
+ * runtimes and the library's own threads would.  It links nothing.
  *
  *   # …                                      a comment
  *   agent id=9 type=gpu name=gfx942 product=…  before all else
@@ -7,10 +7,12 @@
  *   loop N [STEP]   … end                    N times; correlation and dispatch ids grow by STEP (1)
  *   parallel        … end                    every thread plays its own events at once
  *   fork            … end                    a child plays them and ends
+ *   ends STATUS                              the program's exit status, else 7
  *   library 2                                what follows is the second copy's (REPLAY_SECOND)
  *   configure  finalize  subscriptions       of the library
  *   sample field=value …  flush              samples of program counters (replay_counters.h)
- *   rss  clock NAME                          prints KiB of the process's own memory, or ns of CLOCK_MONOTONIC
+ *   rss  clock NAME                          prints KiB of the process's own memory; or ns of
+ *                                            CLOCK_MONOTONIC and how many events a tool wanted
  *
  * Outside of `parallel` events are delivered one after the other, whatever their threads.
  * ROCPROFILER_REGISTER_LIBRARY names the library, which is loaded where a tool asks for that:
@@ -38,7 +40,7 @@ typedef struct {
 } library;
 
 static library libraries[LIBRARIES];
-static int library_count;
+static int library_count, exit_status = 7;
 
 typedef struct node {
     struct node *next, *children; /* of a block */
@@ -70,6 +72,7 @@ static struct {
 } workers[THREADS]; /* by number; 1 is the main thread */
 
 static void play(const job *j);
+static _Thread_local unsigned long long delivered; /* events that a tool wanted */
 
 static void *work(void *number) {
     int i = (int)(uintptr_t)number;
@@ -148,7 +151,7 @@ static void play_fork(const node *n, uint64_t add) {
 static void play_event(const node *n, const job *j) {
     replay_round round = {j->add, workers[n->thread].id};
     if (j->only || n->by == 1) {
-        libraries[n->library].deliver(n->event, &round);
+        delivered += libraries[n->library].deliver(n->event, &round);
         return;
     }
     node alone = *n;
@@ -178,7 +181,7 @@ static void play_one(const node *n, const job *j) {
     case 'S': libraries[n->library].sample(n->text); return;
     case 'X': libraries[n->library].flush(); return;
     case 'r': print_rss(); return;
-    case 't': printf("%s %llu\n", n->text, (unsigned long long)now()); return;
+    case 't': printf("%s %llu %llu\n", n->text, (unsigned long long)now(), delivered); return;
     default: return;
     }
 }
@@ -238,6 +241,7 @@ static node *read_block(FILE *file, int *which, bool inner) {
         line[strcspn(line, "\n")] = 0;
         char *begin = line + strspn(line, " ");
         if (!*begin || *begin == '#' || !strncmp(begin, "agent", 5)) continue;
+        if (sscanf(begin, "ends %d", &exit_status) == 1) continue;
         if (!strncmp(begin, "library ", 8)) {
             *which = atoi(begin + 8) - 1;
             if (*which < 0 || *which >= library_count) fails(begin, "there is none");
@@ -309,5 +313,5 @@ int main(int count, char **words) {
         end_threads();
     }
     puts("done");
-    return 7;
+    return exit_status;
 }

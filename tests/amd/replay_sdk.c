@@ -6,6 +6,7 @@
  * REPLAY_SEED=N                       another order of the numbers of kinds and operations
  * REPLAY_FAIL=NAME=STATUS[@N]         rocprofiler_NAME gives STATUS, from its N-th call on
  * REPLAY_LATE=1                       delivers after finalisation too
+ * REPLAY_DRY=1                        does all but the call of the tool: what the replayer itself costs
  *
  * A payload ends where memory ends: what reads beyond its size faults.  What it points to is
  * gone, or another's, when the callback has returned.
@@ -1059,6 +1060,9 @@ static void *payload_of(const replay_event *e, const replay_round *round, int le
 }
 
 static void call(uint32_t c, const replay_event *e, const replay_round *round, void *payload, uint64_t *user) {
+    static int dry = -1;
+    if (dry < 0) dry = getenv("REPLAY_DRY") != NULL;
+    if (dry) return;
     int number = kind_numbers[e->which], operation = operation_numbers[e->which][e->operation];
     void *callback = contexts[c].services[e->which].callback, *argument = contexts[c].services[e->which].argument;
     uint64_t internal = e->internal ? e->internal + round->add : 0, ancestor = e->ancestor ? e->ancestor + round->add : 0;

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.amd.conftest import Replay, Replayer
+from tests.amd.conftest import Replay
+from tests.amd.replayer import Replayer
 from tests.amd.stream import CODE, GPU, SECOND_GPU, Dispatch, Stream
 from tests.played import Played
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.amd.conftest import Replay, Replayer
+from tests.amd.conftest import Replay
+from tests.amd.replayer import Replayer
 from tests.amd.stream import GPU, Dispatch, Stream
 from tests.played import LIBRARY, Played
 

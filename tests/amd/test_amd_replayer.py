@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.amd.conftest import HERE, Replayer
+from tests.amd.replayer import HERE, Replayer
 from tests.amd.stream import GPU, Stream, recorded
 
 Print = Callable[..., list[str]]
@@ -24,12 +24,7 @@ def printed(replayer: Replayer, tmp_path: Path) -> Print:
     ) -> list[str]:
         done = subprocess.run(
             [replayer.program, stream.write(tmp_path / "stream.txt")],
-            env={
-                "ROCPROFILER_REGISTER_LIBRARY": str(replayer.library),
-                "ROCP_TOOL_LIBRARIES": str(replayer.tool),
-                "REPLAY_VERSION": version,
-                **environment,
-            },
+            env={**replayer.environment(str(replayer.tool), version), **environment},
             capture_output=True,
             text=True,
             timeout=20,

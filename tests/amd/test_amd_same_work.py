@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.amd.conftest import HERE, SOURCE, Replayer
+from tests.amd.conftest import SOURCE
+from tests.amd.replayer import HERE, Replayer
 from tests.amd.work import KERNEL, WORK, Hip
 from tests.played import LIBRARY, Played, play
 
@@ -217,10 +218,8 @@ def told(programs: Path, tmp_path_factory: pytest.TempPathFactory, replayer: Rep
     def on_hip(version: str) -> Played:
         place = directory("hip")
         stream = Hip().do(WORK).write(place / "stream.txt")
-        return play(
-            [replayer.program, stream], place, LD_PRELOAD=str(LIBRARY), REPLAY_VERSION=version,
-            ROCPROFILER_REGISTER_LIBRARY=str(replayer.library), ROCP_TOOL_LIBRARIES=str(SOURCE),
-        )  # fmt: skip
+        environment = replayer.environment(str(SOURCE), version)
+        return play([replayer.program, stream], place, LD_PRELOAD=str(LIBRARY), **environment)
 
     runs = {
         NVIDIA: on_cuda(programs, directory("cuda")),

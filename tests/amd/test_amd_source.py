@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.amd.conftest import HERE, SOURCE, Replay, Replayer
+from tests.amd.conftest import SOURCE, Replay
+from tests.amd.replayer import HERE, Replayer
 from tests.amd.stream import (
     BASE,
     CODE,
