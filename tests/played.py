@@ -20,6 +20,7 @@ ABSENT64 = np.uint64(2**64 - 1)
 ABSENT32 = np.uint32(2**32 - 1)
 ABSENT16 = np.uint16(2**16 - 1)
 
+SANITIZERS = ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS")
 FLAGS = {
     "graph": abi.FLAG_GRAPH,
     "async": abi.FLAG_ASYNC,
@@ -122,14 +123,15 @@ def play(
 ) -> Played:
     """Runs a program in a session made by hand, without the launcher.
 
-    Only the variables given here, PATH and PASTA_SHIM are in its environment; `settings` are
+    Its environment is the variables given here, PATH, PASTA_SHIM and sanitizers'; `settings` are
     lines that the launcher would have added. With `read`, its only ring is read.
     """
     (session / "rings").mkdir(exist_ok=True)
     configuration = f"session={session}\nschema={abi.SCHEMA}\ncollector=1\nring_max={ring_max}\n"
+    kept = {name: os.environ[name] for name in ("PATH", *SANITIZERS) if name in os.environ}
     done = subprocess.run(
         list(map(str, command)),
-        env={"PATH": os.environ["PATH"], "PASTA_SHIM": configuration + settings, **environment},
+        env={**kept, "PASTA_SHIM": configuration + settings, **environment},
         capture_output=True,
         text=True,
         timeout=60,
@@ -138,7 +140,7 @@ def play(
     text = log.read_text() if log.exists() else ""
     played = Played(done.returncode, done.stdout, done.stderr, text)
     rings = list((session / "rings").iterdir())
-    assert len(rings) <= 1
     if rings and read:
-        read_ring(rings[0], played)
+        (ring,) = rings
+        read_ring(ring, played)
     return played

@@ -110,7 +110,7 @@ static void on_code_object(const pasta_amd_record *r, const pasta_amd_operation 
 /* ---- kernels ---- */
 
 typedef struct kernel {
-    struct kernel *next; /* of those that are loaded, or of those to be used again */
+    struct kernel *next, **link; /* of those that are loaded, or of those to be used again; what points here */
     uint64_t id, code_object, entry;
     uint64_t offset; /* of its entry in the code object; absent: all ones */
     uint32_t name, group_bytes;
@@ -125,41 +125,56 @@ static kernel *unused; /* not freed: who looked one up just before its unloading
 
 static pasta_amd_odd unknown = {.what = "dispatches of kernels that no code object told of"};
 
+/* `loading` is held in these. */
+static void chain(kernel **list, kernel *k) {
+    k->next = *list;
+    k->link = list;
+    if (k->next) k->next->link = &k->next;
+    *list = k;
+}
+
+static void unchain(kernel *k) {
+    *k->link = k->next;
+    if (k->next) k->next->link = k->link;
+}
+
 static void load(const kernel *told) {
     pthread_mutex_lock(&loading);
     kernel *k = unused;
-    if (k) unused = k->next;
+    if (k) unchain(k);
     else k = malloc(sizeof *k);
     if (k) {
         *k = *told;
-        k->next = loaded;
-        loaded = k;
+        chain(&loaded, k);
         if (!pasta_amd_put(&kernels, k->id, (uintptr_t)k)) pasta_amd_count(&unknown, k->id);
     }
     pthread_mutex_unlock(&loading);
 }
 
-static void unload(uint64_t kernel_id, uint64_t code_object) {
+static void unload(uint64_t id) {
+    uint64_t found;
     pthread_mutex_lock(&loading);
-    for (kernel **at = &loaded; *at;) {
-        kernel *k = *at;
-        uint64_t value;
-        if (k->id != kernel_id && k->code_object != code_object) {
-            at = &k->next;
-            continue;
-        }
-        pasta_amd_take(&kernels, k->id, &value);
-        *at = k->next;
-        k->next = unused;
-        unused = k;
+    if (pasta_amd_take(&kernels, id, &found)) {
+        kernel *k = (kernel *)(uintptr_t)found; // NOLINT
+        unchain(k);
+        chain(&unused, k);
     }
     pthread_mutex_unlock(&loading);
 }
 
+/* The SDK tells the end of an object before that of its kernels. */
 static void on_unload(uint64_t code_object) {
-    uint64_t base;
-    pasta_amd_take(&bases, code_object, &base);
-    unload(0, code_object);
+    uint64_t value;
+    pasta_amd_take(&bases, code_object, &value);
+    pthread_mutex_lock(&loading);
+    for (kernel *k = loaded, *next; k; k = next) {
+        next = k->next;
+        if (k->code_object != code_object) continue;
+        pasta_amd_take(&kernels, k->id, &value);
+        unchain(k);
+        chain(&unused, k);
+    }
+    pthread_mutex_unlock(&loading);
 }
 
 bool pasta_amd_kernel_at(uint64_t code_object, uint64_t offset, uint64_t *id, uint64_t *within) {
@@ -189,7 +204,7 @@ static void on_kernel(const pasta_amd_record *r, const pasta_amd_operation *oper
     (void)operation;
     const pasta_amd_kernel_symbol *s = r->payload;
     if (!PASTA_AMD_HAS(s, name)) return;
-    if (r->phase == PASTA_AMD_EXIT) unload(s->kernel, PASTA_ABSENT_U64);
+    if (r->phase == PASTA_AMD_EXIT) unload(s->kernel);
     if (r->phase != PASTA_AMD_ENTER) return;
     kernel k = {.id = s->kernel, .code_object = s->code_object, .name = name_of(s->name)};
     k.copies = s->name && !strncmp(s->name, copies, sizeof copies - 1);

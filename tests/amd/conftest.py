@@ -16,6 +16,8 @@ __all__ = ["HERE", "SOURCE", "Replay", "Replayer"]
 
 #: Another build of the source, say one with a sanitizer, may be named.
 SOURCE = Path(os.environ.get("PASTA_TEST_AMD_LIBRARY", LIBRARY.with_name("libpasta_amd.so")))
+#: A sanitizer's runtime has to come first.
+PRELOAD = ":".join(filter(None, [os.environ.get("PASTA_TEST_RUNTIME"), str(LIBRARY)]))
 
 
 @pytest.fixture(scope="session")
@@ -34,11 +36,15 @@ def replay(replayer: Replayer, tmp_path: Path) -> Replay:
         stream: Stream | Path,
         version: str = "1.0.0",
         tools: str = str(SOURCE),
-        preload: str = str(LIBRARY),
+        preload: str = PRELOAD,
         **how: str,
     ) -> Played:
         path = stream if isinstance(stream, Path) else stream.write(tmp_path / "stream.txt")
-        environment = {**replayer.environment(tools, version), "LD_PRELOAD": preload}
+        environment = {
+            **replayer.environment(tools, version),
+            "LD_PRELOAD": preload,
+            "REPLAY_ERRNO": "" if tools != str(SOURCE) else "1",
+        }
         extra = {name: how.pop(name) for name in list(how) if name.isupper()}
         return play([replayer.program, path], tmp_path, **how, **{**environment, **extra})  # type: ignore[arg-type]
 

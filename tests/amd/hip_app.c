@@ -15,6 +15,7 @@
  *                                            CLOCK_MONOTONIC and how many events a tool wanted
  *
  * Outside of `parallel` events are delivered one after the other, whatever their threads.
+ * With HIP_APP_FORK the process forks first, and both play it.
  * ROCPROFILER_REGISTER_LIBRARY names the library, which is loaded where a tool asks for that:
  * as rocprofiler-register does.
  */
@@ -300,6 +301,7 @@ static bool is_wanted(void) {
 int main(int count, char **words) {
     const char *path = getenv("ROCPROFILER_REGISTER_LIBRARY"), *second = getenv("REPLAY_SECOND");
     if (count != 2) fails("usage", "hip_app STREAM");
+    pid_t child = getenv("HIP_APP_FORK") ? fork() : -1;
     workers[1].id = (uint64_t)gettid();
     if (path && is_wanted()) {
         load(path, words[1]);
@@ -312,6 +314,9 @@ int main(int count, char **words) {
         play(&(job){stream, 0, 0});
         end_threads();
     }
+    int status = 0;
+    if (child > 0 && (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != exit_status))
+        fails("the child", "did not end as its parent");
     puts("done");
     return exit_status;
 }

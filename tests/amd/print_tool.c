@@ -1,6 +1,7 @@
 /* A tool that prints what it gets, for tests of the replayer itself and as somebody else's tool. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,7 @@ static void print(uint64_t thread, uint64_t internal, int kind, int32_t operatio
     if (!strcmp(name_of(kind, operation), "hipMalloc"))
         printf(" pointer=%#lx", *(uint64_t *)(uintptr_t)payload[1]);
     puts("");
+    errno = EIO; /* which a tool must not */
 }
 
 static void on_old(record_0_5 r, uint64_t *user, void *argument) {

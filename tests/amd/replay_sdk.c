@@ -6,6 +6,7 @@
  * REPLAY_SEED=N                       another order of the numbers of kinds and operations
  * REPLAY_FAIL=NAME=STATUS[@N]         rocprofiler_NAME gives STATUS, from its N-th call on
  * REPLAY_LATE=1                       delivers after finalisation too
+ * REPLAY_ERRNO=1                      ends the program where a tool changes errno
  * REPLAY_DRY=1                        does all but the call of the tool: what the replayer itself costs
  *
  * A payload ends where memory ends: what reads beyond its size faults.  What it points to is
@@ -14,6 +15,7 @@
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -1043,7 +1045,7 @@ static void *pointer_of(const replay_event *e, const fixup *x, int level, int in
 
 static void *payload_of(const replay_event *e, const replay_round *round, int level) {
     if (!mine.end) mine.end = (char *)at_the_end(0);
-    char *payload = mine.end - (e->bytes < 8 ? 8 : e->bytes); /* its size is always there */
+    char *payload = mine.end - (e->bytes < 8 ? 8 : (e->bytes + 7) / 8 * 8); /* its size is always there */
     uint64_t changed[24];
     const uint64_t *from = e->payload;
     if (round->add || e->timed_now || e->fixup_count) {
@@ -1059,6 +1061,14 @@ static void *payload_of(const replay_event *e, const replay_round *round, int le
     return memcpy(payload, from, e->bytes < 8 ? 8 : e->bytes);
 }
 
+/* A program may look at errno after a call that a tool heard of. */
+enum { UNCHANGED = 4711 };
+static void check_errno(const char *what) {
+    static int wanted = -1;
+    if (wanted < 0) wanted = getenv("REPLAY_ERRNO") && *getenv("REPLAY_ERRNO");
+    if (wanted && errno != UNCHANGED) fails("%s: the tool set errno to %d", what, errno);
+}
+
 static void call(uint32_t c, const replay_event *e, const replay_round *round, void *payload, uint64_t *user) {
     static int dry = -1;
     if (dry < 0) dry = getenv("REPLAY_DRY") != NULL;
@@ -1066,6 +1076,7 @@ static void call(uint32_t c, const replay_event *e, const replay_round *round, v
     int number = kind_numbers[e->which], operation = operation_numbers[e->which][e->operation];
     void *callback = contexts[c].services[e->which].callback, *argument = contexts[c].services[e->which].argument;
     uint64_t internal = e->internal ? e->internal + round->add : 0, ancestor = e->ancestor ? e->ancestor + round->add : 0;
+    errno = UNCHANGED;
     if (is_0_5()) {
         callback_0_5 *function;
         *(void **)&function = callback;
@@ -1078,6 +1089,7 @@ static void call(uint32_t c, const replay_event *e, const replay_round *round, v
                               payload},
                  user, argument);
     }
+    check_errno(kinds[e->which].name);
 }
 
 static bool wanted_by(uint32_t c, const replay_event *e) {

@@ -38,10 +38,10 @@ class Replayer:
         }
 
 
-def build(directory: Path) -> Replayer:
-    """Compiles them. Raises RuntimeError with what the compiler says."""
+def build(directory: Path, *flags: str) -> Replayer:
+    """Compiles them, with more flags. Raises RuntimeError with what the compiler says."""
     compiler = shlex.split(os.environ.get("CC", "cc"))
-    options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-g1"]
+    options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-g1", *flags]
     shared = ["-shared", "-fPIC", "-fvisibility=hidden"]
     replayer = Replayer(directory)
     for source, output, more in (

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.amd.conftest import Replay
+from tests.amd.conftest import SOURCE, Replay
 from tests.amd.replayer import Replayer
 from tests.amd.stream import GPU, Dispatch, Stream
-from tests.played import LIBRARY, Played
+from tests.played import LIBRARY, Played, read_ring
 
 S, D1, HOST = 0x55D6D3E60D10, 0x1101E00000, 0x9000000
 KERNELS = {1: "_Z2k1Pfi.kd", 2: "k2.kd"}
@@ -126,6 +127,29 @@ def test_devices_that_nobody_told_of(replay: Replay, version: str) -> None:
     assert played.rows("kernel_complete", "device") == [(None,)]
 
 
+def test_a_process_that_is_not_to_be_profiled(replayer: Replayer, tmp_path: Path) -> None:
+    s = loaded()
+    launching(s)
+    for preload in (str(LIBRARY), ""):  # the source brings the library with it
+        done = subprocess.run(
+            [replayer.program, s.write(tmp_path / "stream.txt")],
+            env={**replayer.environment(str(SOURCE)), "LD_PRELOAD": preload},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (7, "")
+        assert done.stdout.endswith("done\n")
+
+
+@pytest.mark.parametrize("preload", ["", f"{LIBRARY}:{SOURCE}"])
+def test_other_ways_to_load_the_source(replay: Replay, preload: str) -> None:
+    """By the library alone, which brings ours; and preloaded, where it is found by its symbol."""
+    s = loaded()
+    s.complete(launching(s))
+    played = unharmed(replay(s, preload=preload, tools="" if preload else str(SOURCE)))
+    assert len(played["kernel_complete"]) == 1
+
+
 # ---- configured never, twice, by two copies, beside others ----
 
 
@@ -228,6 +252,20 @@ def test_a_fork_after_configuration(replay: Replay, version: str) -> None:
     assert len(played["kernel_complete"]) == 1
 
 
+def test_a_fork_before_configuration(replay: Replay, tmp_path: Path) -> None:
+    """As processes of a pool do: each has its own library, and its own ring."""
+    s = loaded()
+    s.complete(launching(s))
+    unharmed(replay(s, HIP_APP_FORK="1", read=False))
+    rings = list((tmp_path / "rings").iterdir())
+    assert len(rings) == 2
+    for path in rings:
+        played = Played(0, "", "", "")
+        read_ring(path, played)
+        assert played.names("kernel_launch") == ["_Z2k1Pfi"]
+        assert len(played["kernel_complete"]) == len(played["context_create"]) == 1
+
+
 # ---- order ----
 
 
@@ -327,23 +365,45 @@ def everything() -> Stream:
     return s
 
 
-@pytest.mark.parametrize("size", [0, 4, 8, 16, 24, 28, 32, 40, 48, 60, 72, 96, 100, 150])
-def test_records_cut_short(replay: Replay, size: int, version: str) -> None:
-    """The replayer's payloads end where memory ends: reading further is a fault."""
-    s = everything()
-    whole = {
-        "CODE_OBJECT_LOAD": 88, "KERNEL_DISPATCH": 152, "HIP_RUNTIME_API": 120,
-        "MARKER": 32, "MEMORY_COPY": 48, "MEMORY_ALLOCATION": 48, "SCRATCH": 56, "HIP_STREAM": 24,
-        "RUNTIME_INITIALIZATION": 24, "SYMBOL": 72,
-    }  # fmt: skip
+#: Payloads, and how long the shorter of both versions' is.
+WHOLE = {
+    "CODE_OBJECT_LOAD": 88, "KERNEL_DISPATCH": 152, "HIP_RUNTIME_API": 120, "MARKER": 32,
+    "MEMORY_COPY": 48, "MEMORY_ALLOCATION": 48, "SCRATCH": 56, "HIP_STREAM": 24,
+    "RUNTIME_INITIALIZATION": 24, "SYMBOL": 72,
+}  # fmt: skip
+
+
+def cut_short(s: Stream, size: int) -> Stream:
+    """No payload says that it is longer than so many bytes, nor is it."""
 
     def cut(line: str) -> str:
-        short = any(name in line.split()[0] and size < full for name, full in whole.items())
+        name = line.split()[0]
+        short = any(kind in name and size < whole for kind, whole in WHOLE.items())
         return f"{line} @size={size}" if short else line
 
     s.lines = [cut(line) for line in s.lines]
-    played = replay(s, version)
+    return s
+
+
+@pytest.mark.parametrize("size", [0, 4, 8, 24, 28, 32, 48, 72, 100, 150])
+def test_records_cut_short(replay: Replay, size: int, version: str) -> None:
+    """The replayer's payloads end where memory ends: reading further is a fault."""
+    played = replay(cut_short(everything(), size), version)
     assert (played.status, played.stderr) == (7, "")
+
+
+def test_records_that_have_grown(replay: Replay) -> None:
+    """A later version has more in its records, which nobody knows."""
+    s = loaded()
+    s.complete(launching(s))
+    s.hip("hipMalloc", size=64, ptr=D1)
+    s.memory_copy("HOST_TO_DEVICE", bytes=64, source=HOST, destination=D1)
+    s.lines = [line if line.startswith("agent") else f"{line} @size=184" for line in s.lines]
+    played = unharmed(replay(s, "1.9.0"))
+    assert played.names("kernel_launch") == ["_Z2k1Pfi"]
+    assert [len(played[kind]) for kind in ("kernel_complete", "memory_alloc", "memory_copy")] == [
+        1
+    ] * 3
 
 
 def test_a_dispatch_without_its_last_fields(replay: Replay, version: str) -> None:

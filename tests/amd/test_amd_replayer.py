@@ -100,6 +100,10 @@ def test_a_payload_ends_where_it_says(printed: Print) -> None:
     printed(s, status=-11)  # the tool reads behind it
 
 
+def test_a_tool_that_changes_errno_is_found_out(printed: Print) -> None:
+    printed(allocating(), status=95, REPLAY_ERRNO="1")
+
+
 def test_a_function_fails_as_planned(printed: Print) -> None:
     lines = printed(allocating(), REPLAY_FAIL="start_context=11")
     assert "start 11" in lines
