@@ -63,6 +63,10 @@ class EventTrace(Tool):
     """Every event in order as a trace for Perfetto and tools of torch.profiler's traces."""
 
     needs_recording = True
+    uses = (
+        "kernel_complete", "registers", "shared_static", "shared_dynamic", "copy_addresses",
+        "wait_times",
+    )  # fmt: skip
 
     compress = option(True, help="write trace.json.gz instead of trace.json")
     operators = option(True, help="follow PyTorch: operators and the tensors they take")

@@ -44,6 +44,8 @@ bool pasta_wanted(void);
 /* Value of a key of the launcher's configuration, or NULL. Valid for ever. */
 const char *pasta_config(const char *key);
 uint64_t pasta_config_u64(const char *key, uint64_t otherwise);
+/* True where events of a backend are wanted (--backend): "nvidia", "amd" or "refacc". */
+bool pasta_listens_to(const char *backend);
 
 /* ---- messages (say.c) ---- */
 

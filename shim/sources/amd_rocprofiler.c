@@ -286,7 +286,7 @@ static void finalize(void *user) {
 static pasta_amd_tool *configure(uint32_t version, const char *text, void *client, const void *caller) {
     static pasta_amd_tool tool = {sizeof tool, initialize, finalize, NULL};
     static bool configured;
-    if (!pasta_wanted()) return NULL;
+    if (!pasta_listens_to("amd")) return NULL;
     if (__atomic_exchange_n(&configured, true, __ATOMIC_ACQ_REL)) {
         pasta_log(PASTA_AMD_SOURCE ": configured again, by %s: what it sees is not recorded", library_of(caller));
         return NULL;
