@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench import (
+    amd,
     analyze,
     consume,
     executor,
@@ -51,6 +52,7 @@ BENCHMARKS = {
     "slowdown": slowdown.measure,
     "imports": imports.measure,
     "operators": operators.measure,
+    "amd": amd.measure,
 }
 
 

@@ -15,7 +15,7 @@ SLOT: int = lib.PASTA_SLOT
 
 _SCALARS = {
     "uint8_t": "u1", "uint16_t": "u2", "uint32_t": "u4", "uint64_t": "u8",
-    "int8_t": "i1", "int16_t": "i2", "int32_t": "i4", "int64_t": "i8",
+    "int8_t": "i1", "int16_t": "i2", "int32_t": "i4", "int64_t": "i8", "double": "f8",
 }  # fmt: skip
 
 
@@ -53,6 +53,7 @@ FLAG_PROBED: int = lib.PASTA_FLAG_PROBED
 _STRING_FIELDS: dict[str, tuple[str, ...]] = {
     "process": ("executable", "command", "source", "version", "environment"),
     "context": ("name",),
+    "counter": ("name", "instance"),
     "kernel_launch": ("name",),
     "graph_node": ("name",),
     "range": ("name", "domain"),

@@ -21,6 +21,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9,
           "K": 2**10, "M": 2**20, "G": 2**30, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}  # fmt: skip
 _TIMES = {"ms": 1, "s": 1000, "min": 60_000, "": 1000}
 _LONGEST_PERIOD = 10**9
+BACKENDS = ("auto", "nvidia", "amd", "refacc", "none")
 _YES, _NO = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
@@ -80,6 +81,32 @@ def parse_budget(value: object) -> float:
     return share
 
 
+def parse_backend(value: object) -> str:
+    """A backend: one of BACKENDS. Raises ValueError."""
+    if value not in BACKENDS:
+        raise ValueError("one of " + ", ".join(BACKENDS))
+    return str(value)
+
+
+def parse_names(value: object) -> str:
+    """Names separated by commas, from such a text or a list. Raises ValueError."""
+    texts = value if isinstance(value, list) else str(value).split(",")
+    names = [str(text).strip() for text in texts]
+    if not all(re.fullmatch(r"[\w:.\[\]]+", name, re.ASCII) for name in names if name):
+        raise ValueError('names such as "SQ_WAVES,GRBM_COUNT"')
+    return ",".join(dict.fromkeys(name for name in names if name))
+
+
+def parse_interval(value: object) -> str:
+    """An interval between samples such as "100us", or nothing. Raises ValueError."""
+    match = re.fullmatch(
+        r"\s*(?:([1-9]\d{0,8})\s*(us|ms|cycles|instructions)\s*)?", str(value), re.ASCII
+    )
+    if not match:
+        raise ValueError('an interval such as "100us" or "65536 cycles"')
+    return f"{match[1]}{match[2]}" if match[1] else ""
+
+
 def parse_regex(value: object) -> str | None:
     """A regular expression, or None for the empty text. Raises ValueError."""
     try:
@@ -105,6 +132,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("filter.launch-skip", "launch_skip", parse_count, "skip the first N selected launches"),
     Setting("filter.launch-count", "launch_count", parse_count, "stop after N selected launches"),
     Setting("filter.range", "range", parse_regex, "only activity inside ranges that match"),
+    Setting("backend", "backend", parse_backend, "which accelerators: " + ", ".join(BACKENDS)),
     Setting("run.out", "out", str, "run directory; %n %p %h %r %t %q{ENV} are replaced"),
     Setting("run.root", "root", str, "directory that the runs of all processes go to"),
     Setting("run.force", "force", parse_bool, "replace an existing run directory"),
@@ -141,10 +169,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("torch.frames", "torch_frames", parse_count, "innermost frames of a stack that count"),
     Setting("torch.modules", "torch_modules", parse_bool, "which nn.Module runs"),
     Setting("torch.kineto", "torch_kineto", parse_bool, "show PASTA's records in torch.profiler"),
+    Setting("amd.counters", "amd_counters", parse_names, "hardware counters: SQ_WAVES,GRBM_COUNT"),
+    Setting("amd.pc_sampling", "amd_pc_sampling", parse_interval, "between samples: 100us"),
     Setting("nvidia.empty", "nvidia_empty", parse_bool, "subscribe, record nothing"),
 )  # fmt: skip
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
-_SECTIONS = {key.partition(".")[0] for key in _BY_KEY}
+_SECTIONS = {key.partition(".")[0] for key in _BY_KEY if "." in key}
 
 
 @dataclass
@@ -159,6 +189,7 @@ class Config:
     launch_skip: int = 0
     launch_count: int | None = None
     range: str | None = None
+    backend: str = "auto"
     out: str = "pasta-out/%n-%p"
     root: str = ""
     force: bool = False
@@ -189,7 +220,13 @@ class Config:
     torch_frames: int = 64
     torch_modules: bool = True
     torch_kineto: bool = True
+    amd_counters: str = ""
+    amd_pc_sampling: str = ""
     nvidia_empty: bool = False
+
+    def listens_to(self, backend: str) -> bool:
+        """Whether events of a backend are wanted: "nvidia", "amd" or "refacc"."""
+        return self.backend in ("auto", backend)
 
     def set(self, key: str, value: object, where: str) -> None:
         """Sets `key` (dotted, as in TOML); `where` names the source in errors."""

@@ -12,6 +12,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 NATIVE = PACKAGE / "_native"
 LIBPASTA = NATIVE / "libpasta.so"
+#: What rocprofiler-sdk loads into HIP programs; links to libpasta.so.
+LIBPASTA_AMD = NATIVE / "libpasta_amd.so"
 DEMOS = NATIVE / "bin"
 
 

@@ -78,6 +78,8 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "on_launches": ("kernel_launch",),
     "on_launch_ends": ("kernel_launch_end",),
     "on_completions": ("kernel_complete",),
+    "on_samples": ("pc_sample",),
+    "on_counters": ("counter",),
     "on_graph_launches": ("graph_launch", "graph_launch_end"),
     "on_graphs": ("graph_node", "graph_instantiate"),
     "on_copies": ("memory_copy",),
@@ -87,6 +89,8 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "on_events": ("event_create", "event_destroy", "event_record", "event_wait"),
     "on_batch": (),
 }
+#: Handlers of records that have a launch's ordinal, by which `context.launches` knows its kernel.
+OF_A_LAUNCH = ("on_completions", "on_samples", "on_counters")
 #: Gets what `Trace` maps of the tool took; not a handler of events.
 ON_ACCESSES = "on_accesses"
 
@@ -259,6 +263,8 @@ class Result:
     """What a tool found.
 
     `files`: functions are called with an open binary file to write to, files at paths are moved.
+    `notes`: lines that a reader of the result should know; PASTA adds what the backend of the run
+    could not give.
     """
 
     summary: str
@@ -266,6 +272,7 @@ class Result:
     findings: Sequence[Finding] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     files: Mapping[str, Callable[[BinaryIO], None] | Path] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -307,8 +314,8 @@ class Context:
 
     @property
     def launches(self) -> LaunchNames:
-        """Kernel names by launch ordinal; for tools that have `on_completions`."""
-        return _required(self._launches, "on_completions")
+        """Kernel names by launch ordinal; for tools with handlers of OF_A_LAUNCH."""
+        return _required(self._launches, " or ".join(OF_A_LAUNCH))
 
     @property
     def ranges(self) -> OpenRanges:
@@ -358,6 +365,9 @@ class Tool:
     needs_allocations: ClassVar[bool] = False
     #: `context.recorded()` gives all events in `result`, so that nothing must be held in memory.
     needs_recording: ClassVar[bool] = False
+    #: Capabilities (docs/backends.md) that the results have something of where the backend gives
+    #: it, beside the kinds of the handlers: results say which of them it does not give.
+    uses: ClassVar[tuple[str, ...]] = ()
 
     context: Context
 
@@ -468,6 +478,12 @@ class Tool:
         if hasattr(cls, "on_batch") or cls.needs_recording:
             return None
         return frozenset(kind for name in cls.handlers() for kind in HANDLERS[name])
+
+    @classmethod
+    def wants(cls) -> frozenset[str]:
+        """Capabilities that results are made of: `uses`, kinds of the handlers, accesses."""
+        kinds = (kind for name in cls.handlers() for kind in HANDLERS[name])
+        return frozenset((*cls.uses, *kinds, *(("accesses",) if cls._probes else ())))
 
     @classmethod
     def summary_line(cls) -> str:

@@ -1,4 +1,5 @@
-"""Builds the native parts: libpasta.so, librefacc.so with its demos, and two cffi modules.
+"""Builds the native parts: libpasta.so, libpasta_amd.so, librefacc.so with its demos, and two
+cffi modules.
 
 `python -m shim.build [DIRECTORY]` builds into pasta/_native; hatch_build.py calls `build()`.
 """
@@ -75,11 +76,27 @@ def libpasta(compiler: Compiler, directory: Path) -> Path:
     """The library that is preloaded: core, sources and the start of Python; libc only."""
     sources = [
         *sorted((SHIM / "core").glob("*.c")),
-        *sorted((SHIM / "sources").glob("*.c")),
+        *sorted(set((SHIM / "sources").glob("*.c")) - set(amd_sources())),
         SHIM / "python" / "start.c",
     ]
     output = directory / "libpasta.so"
-    shared_library(compiler, output, sources, f"-I{SHIM}")
+    shared_library(compiler, output, sources, f"-I{SHIM}", "-Wl,-soname,libpasta.so")
+    return output
+
+
+def amd_sources() -> list[Path]:
+    """Of a library of its own: a program with rocprofiler-register aborts where a library that it
+    has loaded exports rocprofiler_configure and the SDK cannot be loaded."""
+    return sorted((SHIM / "sources").glob("amd_*.c"))
+
+
+def libpasta_amd(compiler: Compiler, directory: Path) -> Path:
+    """The tool that rocprofiler-sdk loads; it calls the core in libpasta.so beside it."""
+    output = directory / "libpasta_amd.so"
+    shared_library(
+        compiler, output, amd_sources(), f"-I{SHIM}", "-DPASTA_OUTSIDE",
+        f"-L{directory}", "-lpasta", "-Wl,-soname,libpasta_amd.so", "-Wl,-rpath,$ORIGIN",
+    )  # fmt: skip
     return output
 
 
@@ -127,6 +144,7 @@ def build(directory: Path, compiler: Compiler | None = None) -> list[Path]:
     compiler = compiler or Compiler.find()
     directory.mkdir(parents=True, exist_ok=True)
     libpasta(compiler, directory)
+    libpasta_amd(compiler, directory)
     librefacc(compiler, directory)
     with tempfile.TemporaryDirectory() as temporary:
         ring, embedding = Path(temporary, "_ring.c"), Path(temporary, "_embed.c")

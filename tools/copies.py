@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
-from pasta.processors.codes import RowCodes, grown
+from pasta.processors.codes import grown
+from pasta.processors.groups import Groups
 from pasta.table import Figure, Table, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
@@ -23,37 +24,11 @@ _ON_HOST = {
 }
 
 
-class _Groups:
-    """Number and bytes of copies for each distinct row of numbers."""
-
-    def __init__(self, limit: int) -> None:
-        self.codes = RowCodes(limit)
-        self.count = np.zeros(0, np.int64)
-        self.bytes = np.zeros(0, np.int64)
-        self.left_out = 0
-
-    def add(self, bytes: NDArray[Any], *columns: NDArray[Any]) -> NDArray[Any]:
-        """Counts copies; returns their groups' codes, -1 past the limit."""
-        words = np.column_stack([column.astype(np.uint64) for column in columns])
-        codes = self.codes.encode(words)
-        self.count = grown(self.count, len(self.codes))
-        self.bytes = grown(self.bytes, len(self.codes))
-        told = codes >= 0
-        self.left_out += int(len(told) - told.sum())
-        self.count += np.bincount(codes[told], minlength=len(self.count))
-        np.add.at(self.bytes, codes[told], bytes[told])
-        return codes
-
-    def columns(self) -> tuple[list[tuple[int, ...]], NDArray[Any], NDArray[Any]]:
-        """Rows, counts and bytes, in order of first appearance."""
-        length = len(self.codes)
-        return self.codes.rows, self.count[:length], self.bytes[:length]
-
-
 class Copies(Tool):
     """Copies by direction, kind of memory and size, and the same transfer made again."""
 
     needs_objects = True
+    uses = ("copy_addresses", "copy_devices")
 
     top = option(10, help="rows of each table in the text report", minimum=1)
     transfers = option(1 << 18, help="distinct (source, destination, bytes) to remember", minimum=1)
@@ -67,9 +42,9 @@ class Copies(Tool):
     small_copies = option(1000, help="small copies in a direction that are a finding", minimum=1)
 
     def start(self) -> None:
-        self.memories = _Groups(1 << 16)
-        self.pairs = _Groups(1 << 16)
-        self.same = _Groups(self.transfers)
+        self.memories = Groups(1 << 16, "bytes")
+        self.pairs = Groups(1 << 16, "bytes")
+        self.same = Groups(self.transfers, "bytes")
         self.sizes = np.zeros((0, _SIZES), np.int64)
         self.small_by = np.zeros((0, 2), np.int64)  # as memories: small copies, and their bytes
         self.unsized = 0
@@ -81,15 +56,18 @@ class Copies(Tool):
         bytes = copies["bytes"].astype(np.int64)
         source, destination = (self._memory(copies, side) for side in ("source", "destination"))
         asynchronous = (copies["flags"] & _flag("FLAG_ASYNC")) != 0
-        codes = self.memories.add(bytes, copies["direction"], source, destination, asynchronous)
+        codes = self.memories.add(
+            copies["direction"], source, destination, asynchronous, bytes=bytes
+        )
         self.sizes = grown(self.sizes, len(self.memories.codes))
         np.add.at(self.sizes, (codes, _power(copies["bytes"])), 1)
         self.small_by = grown(self.small_by, len(self.memories.codes))
         few = bytes < self.small
         np.add.at(self.small_by, codes[few], np.stack([few[few], bytes[few]], axis=1))
-        self.pairs.add(bytes, *(copies[f"{side}_device"] + 1 for side in ("source", "destination")))
+        devices = (copies[f"{side}_device"] + 1 for side in ("source", "destination"))
+        self.pairs.add(*devices, bytes=bytes)
         sides = (copies["source"], copies["destination"])
-        self.same.add(bytes, copies["direction"], *sides, copies["bytes"])
+        self.same.add(copies["direction"], *sides, copies["bytes"], bytes=bytes)
 
     def _memory(self, copies: NDArray[Any], side: str) -> NDArray[Any]:
         """Kind of the memory on a side of each copy; 0 where nothing is known of the address."""
@@ -112,7 +90,7 @@ class Copies(Tool):
 
     def _again(self) -> Iterator[Finding]:
         """Directions in which the same transfers are made again and again."""
-        rows, count, total = self.same.columns()
+        rows, count, total = _columns(self.same)
         again = total - total // np.maximum(count, 1)
         directions = np.asarray([row[0] for row in rows], np.uint64)
         for number in np.unique(directions).tolist():
@@ -176,7 +154,7 @@ class Copies(Tool):
                 )
 
     def _directions(self) -> Table:
-        rows, count, total = self.memories.columns()
+        rows, count, total = _columns(self.memories)
         order = np.argsort(-total, kind="stable")
         told = [_told(rows[at]) for at in order]
         return Table(
@@ -247,7 +225,7 @@ class Copies(Tool):
         )
 
     def _repeats(self) -> Table:
-        rows, count, total = self.same.columns()
+        rows, count, total = _columns(self.same)
         again = total - total // np.maximum(count, 1)
         order = np.argsort(-again, kind="stable")
         order = order[count[order] > 1]
@@ -277,7 +255,7 @@ class Copies(Tool):
         )
 
     def _devices(self) -> Table:
-        rows, count, total = self.pairs.columns()
+        rows, count, total = _columns(self.pairs)
         order = np.argsort(-total, kind="stable")
         pairs = [rows[at] for at in order]
         return Table(
@@ -302,7 +280,7 @@ class Copies(Tool):
 
     @property
     def _bytes(self) -> int:
-        return int(self.memories.bytes.sum())
+        return int(self.memories.sum("bytes").sum())
 
     def _summary(self, directions: Table) -> str:
         copies = int(self.memories.count.sum())
@@ -317,7 +295,11 @@ class Copies(Tool):
         if pageable:
             share = formatted(pageable / self._bytes, "share")
             text += f", {share} of the bytes from or to pageable host memory"
-        again = int((self.same.bytes - self.same.bytes // np.maximum(self.same.count, 1)).sum())
+        again = int(
+            (
+                self.same.sum("bytes") - self.same.sum("bytes") // np.maximum(self.same.count, 1)
+            ).sum()
+        )
         if again:
             text += f"; {formatted(again, 'bytes')} went between the same addresses again"
         if self.same.left_out:
@@ -328,6 +310,11 @@ class Copies(Tool):
         if self.unsized:
             text += f"; {self.unsized:,} copies of unknown size left out"
         return text
+
+
+def _columns(groups: Groups) -> tuple[list[tuple[int, ...]], NDArray[Any], NDArray[Any]]:
+    """Rows, number and bytes of the copies of each, in order of first appearance."""
+    return groups.rows, groups.count, groups.sum("bytes")
 
 
 def _flag(name: str) -> int:

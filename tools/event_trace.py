@@ -38,7 +38,7 @@ _CALLS = ("launch", "graph")
 _FRAMES = 8
 #: Not drawn: they say what other events mean, or belong to tables.
 _NOT_DRAWN = frozenset(
-    {"python_frame", "pad", "pc_sample", "probe_data", "graph_node", "graph_instantiate"}
+    {"python_frame", "pad", "pc_sample", "counter", "probe_data", "graph_node", "graph_instantiate"}
 )
 #: Where devices come in the order of processes: below those of the host, as torch has it.
 _DEVICES_FROM = 5_000_000
@@ -63,6 +63,10 @@ class EventTrace(Tool):
     """Every event in order as a trace for Perfetto and tools of torch.profiler's traces."""
 
     needs_recording = True
+    uses = (
+        "kernel_complete", "registers", "shared_static", "shared_dynamic", "copy_addresses",
+        "wait_times",
+    )  # fmt: skip
 
     compress = option(True, help="write trace.json.gz instead of trace.json")
     operators = option(True, help="follow PyTorch: operators and the tensors they take")

@@ -39,6 +39,8 @@ _SIZE_UNITS: dict[str, Unit] = {
 class KernelFreq(Tool):
     """Launches per kernel, their shapes, and device times where the source has clocks."""
 
+    uses = (*_SIZES, "cluster")
+
     top = option(10, help="kernels in the text report; the tables have all", minimum=1)
     configurations = option(
         1 << 18, help="distinct launch configurations to tell apart, over all kernels", minimum=1

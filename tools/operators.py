@@ -46,6 +46,7 @@ class Operators(Tool):
     needs_operators = True
     needs_allocations = True
     needs_ranges = True
+    uses = ("wait_times",)
     least_time = option(
         "10ms", kind="duration", help="host time in operators from which there are findings"
     )

@@ -26,6 +26,8 @@ from pasta.errors import MissingDependency, PastaError
 _GOOD, _NOTE, _BAD = "ok", "note", "missing"
 #: First ptxas that reads the PTX version of patches.
 _OLDEST_PTXAS = (12, 0)
+#: Counters that are named in the table.
+_FEW = 5
 _STYLES = {_GOOD: "green", _NOTE: "yellow", _BAD: "red"}
 
 
@@ -41,9 +43,14 @@ class Check:
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-run", action="store_true", help="do not profile the demonstration")
+    parser.add_argument(
+        "--counters", action="store_true", help="list the counters of AMD devices, and nothing else"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.counters:
+        return _list_counters()
     checks = list(_checks(options))
     table = Table()
     for heading in ("check", "state", "found", "remedy"):
@@ -277,8 +284,101 @@ def _nvidia_devices() -> Iterator[Check]:
 
 
 def _amd() -> Iterator[Check]:
-    if Path("/dev/kfd").exists():
-        yield Check("AMD devices", _NOTE, "present", "AMD events are not supported by this version")
+    from pasta.runtime import rocm
+
+    found = rocm.find_rocprofiler()
+    if not rocm.DEVICE.exists():
+        yield Check("AMD driver", _NOTE, "none on this machine", "only needed for AMD GPUs")
+        if found is None:
+            return
+    else:
+        yield from _amd_devices()
+    if found is None:
+        remedy = f"install ROCm 6.3 or 7, or name the library with {rocm.NAMED}"
+        yield Check("rocprofiler-sdk", _BAD, "not found", remedy)
+        return
+    try:
+        sdk = rocm.load_rocprofiler(found)
+    except MissingDependency as error:
+        yield Check("rocprofiler-sdk", _BAD, error.message, f"name another: {rocm.NAMED}")
+        return
+    known = sdk.is_known
+    remedy = "" if known else "PASTA knows 0.5 (ROCm 6.3) and 1.x (ROCm 7)"
+    yield Check(
+        "rocprofiler-sdk", _GOOD if known else _BAD, f"{sdk.version} at {sdk.library}", remedy
+    )
+    built = paths.LIBPASTA_AMD.exists()
+    yield Check(
+        "libpasta_amd", _GOOD if built else _BAD, str(paths.LIBPASTA_AMD) if built else "not built",
+        "" if built else "pip install --force-reinstall pasta-profiler",
+    )  # fmt: skip
+    if known and rocm.DEVICE.exists():
+        yield from _amd_offers(sdk.library)
+
+
+def _amd_devices() -> Iterator[Check]:
+    from pasta.runtime import rocm, rocm_devices
+
+    nodes = [rocm.DEVICE, *sorted(Path("/dev/dri").glob("renderD*"))]
+    closed = [path for path in nodes if not os.access(path, os.R_OK | os.W_OK)]
+    if closed:
+        groups = rocm_devices.groups_of(closed)
+        remedy = f"sudo usermod -aG {','.join(groups)} USER, and log in again" if groups else ""
+        files = ", ".join(map(str, closed))
+        state = _BAD if rocm.DEVICE in closed else _NOTE
+        yield Check("AMD driver", state, f"this user may not open {files}", remedy)
+    else:
+        yield Check("AMD driver", _GOOD, f"{rocm.DEVICE} can be opened")
+    found = [
+        f"{each.architecture} {each.name}".strip()
+        + (f", {each.bytes >> 30:,} GiB" if each.bytes else "")
+        for each in rocm_devices.devices()
+    ]
+    yield Check("AMD devices", _GOOD if found else _BAD, "; ".join(found) or "none visible")
+
+
+def _amd_offers(library: Path) -> Iterator[Check]:
+    from pasta.runtime.rocm_devices import offers
+
+    try:
+        found = offers(library)
+    except MissingDependency as error:
+        yield Check("AMD counters", _NOTE, error.message)
+        return
+    for number, offer in enumerate(found):
+        few = ", ".join(offer.counters[:_FEW])
+        more = f"{few}, … (all: pasta doctor --counters)" if len(offer.counters) > _FEW else few
+        yield Check(
+            f"counters of AMD device {number}",
+            _GOOD if offer.counters else _NOTE,
+            f"{len(offer.counters):,}: {more}" if offer.counters else "none offered",
+        )
+        ways = [f"{way}, {least:,} to {most:,} {unit}" for way, least, most, unit in offer.sampling]
+        yield Check(
+            f"PC sampling of AMD device {number}",
+            _GOOD if ways else _NOTE,
+            "; ".join(ways) or "not offered (MI200 and newer have it)",
+        )
+
+
+def _list_counters() -> int:
+    """Prints the counters of every AMD device; 1 where there are none."""
+    from pasta.runtime import rocm
+    from pasta.runtime.rocm_devices import offers
+
+    library = rocm.find_rocprofiler()
+    try:
+        found = offers(library) if library else []
+    except MissingDependency as error:
+        print(f"pasta: {error}", file=sys.stderr)
+        return 1
+    for number, offer in enumerate(found):
+        for name in offer.counters:
+            print(f"{number} {name}")
+    if not any(offer.counters for offer in found):
+        print("pasta: no AMD device offers counters: see pasta doctor", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _abandoned() -> Iterator[Check]:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import pasta
 from pasta import paths
 from pasta.cli.selection import add_selection, selected
-from pasta.errors import ConfigError, PastaError
+from pasta.errors import ConfigError, MissingDependency, PastaError
 from pasta.runtime.executable import CannotRun, find_executable
 from pasta.runtime.injection import asked_of_torch
 from pasta.runtime.launcher import Launcher, Outcome
+from pasta.runtime.rocm import DEVICE, NAMED, usable_rocprofiler
 from pasta.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def parser() -> argparse.ArgumentParser:
     add_selection(result)
     # fmt: off
     add = result.add_argument
+    add("--backend", metavar="NAME",
+        help="which accelerators: auto (what the program loads), nvidia, amd, refacc, none")
     add("--profile-from-start", metavar="on|off",
         help="off: record nothing before pasta.start() or cudaProfilerStart()")
     add("--overhead-budget", metavar="SHARE",
@@ -91,6 +94,7 @@ def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
     if arguments.record_accesses:
         config.add_tools([_RECORDER])
     for option, key, value in (
+        ("--backend", "backend", arguments.backend),
         ("--profile-from-start", "run.start", arguments.profile_from_start),
         ("--overhead-budget", "probes.overhead-budget", arguments.overhead_budget),
         ("--record", "run.events", recording or None),
@@ -126,6 +130,11 @@ def _checked(config: Config) -> list[Tool]:
         )
     if config.rotate and not config.max_size:
         raise ConfigError("run.rotate needs a size", remedy="say it with --max-size 2GiB")
+    if config.amd_counters and config.amd_pc_sampling:
+        raise ConfigError(
+            "amd.counters and amd.pc_sampling: the SDK cannot count and sample in one run",
+            remedy="run the program twice, once with each",
+        )
     if config.max_size or config.live:
         # else events wait on disk, uncompressed, until the program ends; and nobody counts them
         config.collector = True
@@ -166,6 +175,37 @@ def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None
     except BaseException:
         session.remove()
         raise
+
+
+def _prepare_amd(session: Session, program: str) -> None:
+    """Has rocprofiler-sdk load PASTA's tool into the target, where there is an SDK that can be
+    loaded: named without one, it would abort the target. Says why not where the user asks for AMD.
+    """
+    if not session.config.listens_to("amd"):
+        return
+    wanted = session.config.backend == "amd"
+    try:
+        found = usable_rocprofiler(program)
+        if found is None and wanted:
+            raise MissingDependency(
+                "rocprofiler-sdk was not found",
+                remedy=f"install it (ROCm 6.3 or 7), or name the library with {NAMED}",
+            )
+        if found is not None and not paths.LIBPASTA_AMD.exists():
+            raise MissingDependency(
+                f"{paths.LIBPASTA_AMD} was not built",
+                remedy="pip install --force-reinstall pasta-profiler",
+            )
+    except MissingDependency as error:
+        (say if wanted else session.log)(f"ROCm is not recorded: {error}")
+        return
+    if found is None:
+        return
+    session.log(f"rocprofiler-sdk {found.version} at {found.library}")
+    session.document["amd_tool"] = str(paths.LIBPASTA_AMD)
+    if wanted and not os.access(DEVICE, os.R_OK | os.W_OK):
+        why = "cannot be opened by this user" if DEVICE.exists() else "does not exist"
+        say(f"no AMD device can be used, {DEVICE} {why}: see pasta doctor")
 
 
 def _report(outcomes: list[Outcome], verbosity: int) -> None:
@@ -217,6 +257,7 @@ def main(arguments: list[str] | None = None) -> int:
             say(f"{executable.obstacle}: it runs unprofiled")
         session = Session.create(config, command, verbosity, torch=asked_of_torch(tools))
         _prepare_probes(session, config, tools)
+        _prepare_amd(session, executable.path)
     except CannotRun as error:
         say(str(error))
         return error.status

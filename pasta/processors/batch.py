@@ -17,7 +17,7 @@ ABSENT_U64 = 0xFFFF_FFFF_FFFF_FFFF
 
 #: Fields that hold string ids, or other ids that are never 0: 0 is absent there.
 ID_FIELDS = frozenset(
-    {"name", "domain", "module", "stack", "shape", "strides", "dtype", "correlation"}
+    {"name", "domain", "module", "stack", "shape", "strides", "dtype", "correlation", "instance"}
 )
 
 

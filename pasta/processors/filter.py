@@ -35,7 +35,7 @@ ACTIVITY = (
     "mark",
 )
 #: Kinds that belong to a launch, by its ordinal, and go where it goes.
-OF_A_LAUNCH = ("kernel_launch_end", "kernel_complete", "pc_sample")
+OF_A_LAUNCH = ("kernel_launch_end", "kernel_complete", "pc_sample", "counter")
 
 _SELECTED, _DROPPED = 1, 2
 

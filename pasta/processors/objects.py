@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pasta.processors.snapshots import Snapshots
 
 #: Objects of different layers may overlap: a tensor lies in an allocation, an allocation may lie
-#: in a reserved range. An array's address is a handle, so nothing is ever looked up there.
+#: in a reserved range. An array's address is a handle, and that of scratch memory a queue's id, so
+#: nothing is ever looked up there.
 MEMORY, TENSOR, VIRTUAL, ARRAY = 0, 1, 2, 3
 #: What `lookup` can ask for: the layers it tries, in turn.
 LEVELS = {
@@ -525,5 +526,6 @@ def _layers(memory: NDArray[Any]) -> NDArray[Any]:
     of_name = {name: number for number, name in abi.ENUMS["memory"].items()}
     layers = np.full(len(memory), MEMORY, np.uint8)
     layers[memory == of_name["virtual"]] = VIRTUAL
-    layers[memory == of_name["array"]] = ARRAY
+    for handles in ("array", "scratch"):
+        layers[memory == of_name[handles]] = ARRAY
     return layers

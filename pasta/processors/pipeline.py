@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pasta.processors.batch import Batch
 from pasta.processors.correlate import LaunchNames, OpenRanges
 from pasta.processors.filter import Filter, Selection
-from pasta.tool import HANDLERS, ON_ACCESSES, Context, Result, Tool
+from pasta.tool import HANDLERS, OF_A_LAUNCH, ON_ACCESSES, Context, Result, Tool
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,7 +80,7 @@ class Pipeline:
             from pasta.processors.objects import ObjectTable
 
             context._objects = ObjectTable(history=history)
-        if any("on_completions" in tool.handlers() for tool in tools):
+        if any(name in OF_A_LAUNCH for tool in tools for name in tool.handlers()):
             context._launches = LaunchNames()
         if tensors or any(tool.needs_ranges for tool in tools):
             context._ranges = OpenRanges()

@@ -42,7 +42,12 @@ def write_json(run: RunDirectory, file: BinaryIO) -> None:
 def _tool(run: RunDirectory, result: StoredResult) -> Iterator[str]:
     files = [str(path.relative_to(run.path)) for path in result.files]
     figures = {name: vars(figure) for name, figure in result.figures.items()}
-    head = {"summary": result.summary, "files": files, "figures": figures}
+    head = {
+        "summary": result.summary,
+        "notes": result.notes,
+        "files": files,
+        "figures": figures,
+    }
     yield f'{_json(result.name)}:{_json(head)[:-1]},"tables":{{'
     for number, (name, table) in enumerate(result.tables.items()):
         columns = {

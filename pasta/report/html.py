@@ -32,6 +32,7 @@ def _escaped(text: str) -> str:
 
 def _tool(result: StoredResult) -> Iterator[str]:
     yield f"<p><b>{_escaped(result.name)}</b>: {_escaped(result.summary)}</p>"
+    yield from (f"<p>note: {_escaped(note)}</p>" for note in result.notes)
     for table in result.tables.values():
         if table.shown and len(table):
             yield _table(table)

@@ -97,6 +97,7 @@ class _Page:
         return {
             "name": result.name,
             "summary": result.summary,
+            "notes": result.notes,
             "charts": list(self._charts(result)),
             "tables": [self._table(name, table) for name, table in result.tables.items()],
             "files": [str(path.relative_to(run.path)) for path in result.files],

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow as pa
 
+    from pasta.capabilities import Capabilities
     from pasta.run.diff import Comparison
     from pasta.tool import Finding
 
@@ -92,6 +93,17 @@ class Run(Tables):
     def manifest(self) -> dict[str, Any]:
         """What ran, where, how it ended and what was lost: run.json."""
         return self._directory().manifest()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the sources of the run could give: kinds of events, fields, accesses."""
+        from pasta.capabilities import Capabilities
+
+        sources = self.manifest.get("sources")
+        if sources is None:  # of a run that was cut short
+            told = self.events("process_start", ["source"]).column("source").to_pylist()
+            sources = dict.fromkeys(source for source in told if source)
+        return Capabilities(tuple(sources))
 
     @property
     def failures(self) -> dict[str, str]:

@@ -91,6 +91,8 @@ def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
 def _tool(run: RunDirectory, result: StoredResult, rows: int | None) -> Iterator[RenderableType]:
     yield Text()
     yield Text(plain(f"{result.name}: {result.summary}", _LONGEST), style="bold")
+    for note in result.notes:
+        yield Text(plain(f"note: {note}", _LONGEST), style="yellow")
     for table in result.tables.values():
         shown = table.shown if rows is None or not table.shown else rows
         if shown and len(table):

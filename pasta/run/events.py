@@ -173,17 +173,21 @@ def _dictionary_of(values: Any, text_of: Callable[[int], str | None]) -> pa.Arra
     return pa.DictionaryArray.from_arrays(codes, values)
 
 
-def _absent(name: str, dtype: np.dtype[Any]) -> int | None:
+def _absent(name: str, dtype: np.dtype[Any]) -> float | None:
     if name in _NEVER_ABSENT:
         return None
     if name in _ZERO_ABSENT:
         return 0
+    if dtype.kind == "f":
+        return float("nan")  # one of those that all ones are
     return -1 if dtype.kind == "i" else int(np.iinfo(dtype).max)
 
 
 def _nullable(name: str, values: Any) -> pa.Array:
     absent = _absent(name, values.dtype)
     mask = None if absent is None else values == absent
+    if values.dtype.kind == "f":
+        mask = np.isnan(values)
     return pa.array(values, mask=mask if mask is not None and mask.any() else None)
 
 

@@ -393,6 +393,7 @@ def _merge_tool(
         "files": files,
         "findings": [asdict(finding) for _, finding in merged_findings(told)],
         "figures": {},
+        "notes": list(dict.fromkeys(n for each in documents for n in each.get("notes", ()))),
     }
     (target / "result.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
 

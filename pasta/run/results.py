@@ -43,6 +43,7 @@ def write_result(directory: Path, name: str, result: Result) -> None:
         "files": list(result.files),
         "findings": [asdict(finding) for finding in result.findings],
         "figures": {key: _figure(figure) for key, figure in result.figures.items()},
+        "notes": list(result.notes),
     }
     (target / "result.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
 
@@ -63,6 +64,7 @@ class StoredResult:
     files: list[Path]
     findings: list[Finding]
     figures: dict[str, Figure]
+    notes: list[str]
 
 
 def read_findings(directory: Path) -> Iterator[tuple[str, Finding]]:
@@ -100,9 +102,11 @@ def read_results(
             }
             files = [path.parent / name for name in document["files"]]
             figures = {name: Figure(**each) for name, each in document.get("figures", {}).items()}
+            notes = [str(note) for note in document.get("notes", ())]
             yield StoredResult(
-                document["tool"], document["summary"], tables, files, _findings(document), figures
-            )
+                document["tool"], document["summary"], tables, files, _findings(document),
+                figures, notes,
+            )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise RunError(f"{path.parent}: damaged result ({error})") from None
 

@@ -235,7 +235,9 @@ class Collector:
         """Stores the results of all tools."""
         program = self.inventory.process.get("executable", "")
         self.context.run = replace(self.context.run, program=program)
-        store_results(self.run, pipeline, self.config.tool_timeout, self.session.log)
+        store_results(
+            self.run, pipeline, self.inventory.sources, self.config.tool_timeout, self.session.log
+        )
 
     def manifest(self, pipeline: Pipeline, ended: Ended) -> dict[str, Any]:
         inventory, ring, run = self.inventory, self.ring, self.context.run

@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING
 from pasta import paths
 from pasta.errors import MissingDependency
 from pasta.run.naming import RANK_VARIABLES, variables_of
+from pasta.runtime.rocm import SAMPLING, with_tool
 from pasta.runtime.session import Session
 
 if TYPE_CHECKING:
     from pasta.config import Config
     from pasta.tool import Tool
 
-#: Vendors' own ways to load a tool when their runtime starts; all of them find libpasta, which
-#: LD_PRELOAD has loaded already.
-_INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "REFACC_INJECTION_PATH")
+#: Vendors' own ways to load a tool when their runtime starts, with the backend that each is for;
+#: all of them find libpasta, which LD_PRELOAD has loaded already. AMD's is a list (rocm.TOOLS).
+_INJECTIONS = {
+    "CUDA_INJECTION64_PATH": "nvidia",
+    "NVTX_INJECTION64_PATH": None,  # annotations: with any backend
+    "REFACC_INJECTION_PATH": "refacc",
+}
 _SCHEMA = 1
 
 
@@ -33,12 +38,18 @@ def target_environment(
     """
     library = str(libpasta())
     ways = environment.get("PASTA_INJECT", "both")
-    target = dict(environment)
+    tool = session.document.get("amd_tool") if ways != "preload" else None
+    target = with_tool(environment, tool and Path(tool))
+    if tool and session.config.amd_pc_sampling:
+        target.setdefault(SAMPLING, "1")
     if ways != "vendor":
         others = environment.get("LD_PRELOAD", "")
         target["LD_PRELOAD"] = f"{library}:{others}" if others else library
-    if ways != "preload":
-        for name in _INJECTIONS:
+    for name, backend in _INJECTIONS.items():
+        if backend is not None and not session.config.listens_to(backend):
+            if target.get(name) == library:  # of a pasta-preload around this one
+                del target[name]
+        elif ways != "preload":
             target.setdefault(name, library)
     target["PASTA_SHIM"] = shim_configuration(session, root)
     return target
@@ -55,7 +66,8 @@ def libpasta() -> Path:
 
 def unprofiled_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for a process of PASTA's own that a profiled one starts."""
-    own = {name: value for name, value in environment.items() if name not in _INJECTIONS}
+    own = with_tool(environment, None)
+    own = {name: value for name, value in own.items() if name not in _INJECTIONS}
     others = [each for each in own.pop("LD_PRELOAD", "").split(":") if each != str(paths.LIBPASTA)]
     if any(others):
         own["LD_PRELOAD"] = ":".join(others)
@@ -78,6 +90,7 @@ def _shim_settings(session: Session, root: int) -> dict[str, object]:
         "session": session.directory,
         "root": root,
         "children": int(config.children),
+        "backend": config.backend,
         "start": int(config.start),
         "duration_ms": config.duration,
         "modules": _room_for_modules(session),
@@ -95,6 +108,8 @@ def _shim_settings(session: Session, root: int) -> dict[str, object]:
         "origin": paths.PACKAGE / "__init__.py",
         "sanitizer_lib": find_sanitizer() or "",
         "nvidia.empty": int(config.nvidia_empty),
+        "amd.counters": config.amd_counters,
+        "amd.pc_sampling": config.amd_pc_sampling,
         "probes": session.probes if session.probes.exists() else "",
         "probe_kinds": session.document.get("probe_kinds", ""),
         **_probe_settings(session),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pasta.run.results import write_result
+from pasta.runtime.parity import with_gaps
 
 if TYPE_CHECKING:
     from pasta.processors.pipeline import Pipeline
@@ -42,12 +43,18 @@ def time_limit(milliseconds: int) -> Iterator[None]:
 
 
 def store_results(
-    run: RunDirectory, pipeline: Pipeline, timeout: int, log: Callable[[str], None]
+    run: RunDirectory,
+    pipeline: Pipeline,
+    sources: Iterable[str],
+    timeout: int,
+    log: Callable[[str], None],
 ) -> None:
     """Stores the results of all tools; one that fails here is disabled like any other.
 
-    `timeout` in milliseconds for a call of a tool. `log` is told of failures.
+    `sources` of the run's events; `timeout` in milliseconds for a call of a tool. `log` is told of
+    failures.
     """
+    sources = list(sources)
     results = pipeline.finish()
     for tool in pipeline.tools:
         if tool.name not in results:
@@ -55,7 +62,8 @@ def store_results(
         try:
             # Files may take long to write, for as many events as there are.
             with time_limit(_WRITING_FACTOR * timeout):
-                write_result(run.results, tool.name, results[tool.name])
+                result = with_gaps(tool, results[tool.name], sources)
+                write_result(run.results, tool.name, result)
         except (Exception, ToolTimeout):
             pipeline.fail(tool, "writing its result")
     for failure in pipeline.failures.values():

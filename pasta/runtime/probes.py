@@ -26,6 +26,8 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
     if not probing:
         return
     sms = [config.probes_sm] if config.probes_sm else device_architectures()
+    if not config.listens_to("nvidia"):
+        sms = []
     plan = plan_for(
         probing, find_sanitizer(), sms, config.probes_memory, config.probes_trace_memory
     )

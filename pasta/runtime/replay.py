@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pasta
+from pasta.capabilities import ACCESSES, Capabilities
 from pasta.errors import RunError
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
@@ -61,12 +62,24 @@ class Replay:
         self._accesses = recorded_accesses(recorded.results)
         probing = [tool.name for tool in self._pipeline.tools if tool.probes()]
         if probing and not self._accesses:
+            blind = self._without_accesses()
+            if blind:
+                raise RunError(
+                    f"{recorded.path}: {' and '.join(blind)} cannot give accesses, "
+                    f"which {', '.join(probing)} needs",
+                    remedy="leave such tools out",
+                )
             raise RunError(
                 f"{recorded.path}: no accesses were recorded, which {', '.join(probing)} needs",
                 remedy="record them with pasta-preload --record-accesses",
             )
         if not probing:
             self._accesses = []
+
+    def _without_accesses(self) -> tuple[str, ...]:
+        """The accelerators of the run, where none of them gives accesses."""
+        capabilities = Capabilities(tuple(self.manifest.get("sources", ())))
+        return () if ACCESSES in capabilities else capabilities.accelerators
 
     def _limit(self) -> AbstractContextManager[None]:
         return time_limit(self.config.tool_timeout)
@@ -101,7 +114,10 @@ class Replay:
         try:
             self._feed()
             messages: list[str] = []
-            store_results(staging, self._pipeline, self.config.tool_timeout, messages.append)
+            sources = self.manifest.get("sources", self._inventory.sources)
+            store_results(
+                staging, self._pipeline, sources, self.config.tool_timeout, messages.append
+            )
             if messages:
                 (staging.path / "log.txt").write_text("\n".join(messages), encoding="utf-8")
             staging.write_manifest(self._manifest())

@@ -47,6 +47,11 @@ uint64_t pasta_config_u64(const char *key, uint64_t otherwise) {
     return end == value || *end ? otherwise : number;
 }
 
+bool pasta_listens_to(const char *backend) {
+    const char *chosen = pasta_config("backend");
+    return wanted && (!chosen || !strcmp(chosen, "auto") || !strcmp(chosen, backend));
+}
+
 const char *pasta_session(void) { return pasta_config("session"); }
 
 void pasta_config_forked(void) {

@@ -31,6 +31,12 @@
 #define PASTA_NO_CONTEXT PASTA_ABSENT_U16
 #define PASTA_NO_STREAM PASTA_ABSENT_U64
 
+/* A source in a library of its own (libpasta_amd.so) calls libpasta.so's core.  Protected: within
+ * libpasta.so calls stay direct, and nothing in the target comes between. */
+#ifndef PASTA_OUTSIDE
+#pragma GCC visibility push(protected)
+#endif
+
 /* ---- configuration (config.c): what the launcher asked for, read once ---- */
 
 /* True in a process that the launcher wants profiled (false: no session, --no-children, …). */
@@ -38,6 +44,8 @@ bool pasta_wanted(void);
 /* Value of a key of the launcher's configuration, or NULL. Valid for ever. */
 const char *pasta_config(const char *key);
 uint64_t pasta_config_u64(const char *key, uint64_t otherwise);
+/* True where events of a backend are wanted (--backend): "nvidia", "amd" or "refacc". */
+bool pasta_listens_to(const char *backend);
 
 /* ---- messages (say.c) ---- */
 
@@ -129,7 +137,7 @@ uint64_t pasta_now(void); /* CLOCK_MONOTONIC, ns */
 uint32_t pasta_generation(void);
 
 /* What a framework's hooks see records by, or NULL (pasta_framework.h). */
-extern __attribute__((visibility("hidden"))) void (*pasta_tapped)(const pasta_header *record);
+extern void (*pasta_tapped)(const pasta_header *record);
 
 /* commit value of the record at `payload`, set aside by pasta_begin in header.commit's place */
 static inline void pasta_publish(void *payload) {
@@ -165,6 +173,10 @@ void *pasta_trace_begin(pasta_trace_writer *w, size_t bytes);
 static inline void pasta_trace_commit(pasta_trace_writer *w) {
     __atomic_store_n(&w->chunk->committed, (uint32_t)w->state, __ATOMIC_RELEASE);
 }
+
+#ifndef PASTA_OUTSIDE
+#pragma GCC visibility pop
+#endif
 
 /* ---- sources: called by life.c when the library is loaded into a wanted process ---- */
 void pasta_refacc_source_load(void);

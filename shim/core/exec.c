@@ -3,8 +3,8 @@
  *
  * Interposes the exec family.  A call may come from the child of a vfork or from a signal handler:
  * nothing here allocates, and all memory is on the stack.  What is missing is added; a value that
- * the target set for itself stays, and where PASTA_SHIM is set but empty the environment is left
- * as it is: that is how a program starts another one unprofiled.  system() and popen() exec inside
+ * the target set for itself stays, and where PASTA_SHIM is set but empty, or another session's, the
+ * environment is left as it is: that is how a program starts another one unprofiled.  system() and popen() exec inside
  * libc, with the environment as it is then. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -36,9 +36,10 @@ static struct {
 } real;
 
 /* Variables of the session, as this process had them when it was loaded; "NAME=value" or NULL. */
-enum { SHIM, CUDA, REFACC, NVTX, VARIABLES };
+enum { SHIM, CUDA, REFACC, NVTX, ROCP, VARIABLES };
 static const char *const names[VARIABLES] = {"PASTA_SHIM=", "CUDA_INJECTION64_PATH=", "REFACC_INJECTION_PATH=",
-                                             "NVTX_INJECTION64_PATH="};
+                                             "NVTX_INJECTION64_PATH=", "ROCP_TOOL_LIBRARIES="};
+static const char AMD_TOOL[] = "/libpasta_amd.so";
 static char *kept[VARIABLES];
 static const char PRELOAD[] = "LD_PRELOAD=";
 static const char *library; /* our entry of LD_PRELOAD, or NULL where we came without it */
@@ -62,6 +63,26 @@ static bool lists(const char *value, const char *path) {
     return false;
 }
 
+/* Of a list of tools only ours: where the target leaves the variable out, it wants none of the others. */
+static char *own_tool(const char *list) {
+    for (size_t length; *list; list += length + (list[length] == ':')) {
+        length = strcspn(list, ":");
+        size_t name = sizeof AMD_TOOL - 1, prefix = strlen(names[ROCP]);
+        if (length <= name || strncmp(list + length - name, AMD_TOOL, name) != 0) continue;
+        char *entry = malloc(prefix + length + 1);
+        if (!entry) return NULL;
+        memcpy(entry, names[ROCP], prefix);
+        memcpy(entry + prefix, list, length);
+        entry[prefix + length] = '\0';
+        return entry;
+    }
+    return NULL;
+}
+
+static char *to_keep(int variable, const char *entry) {
+    return variable == ROCP ? own_tool(value_of(entry, names[ROCP])) : strdup(entry);
+}
+
 static void find_real(void) {
     *(void **)&real.execvpe = dlsym(RTLD_NEXT, "execvpe");
     *(void **)&real.fexecve = dlsym(RTLD_NEXT, "fexecve");
@@ -76,7 +97,7 @@ __attribute__((constructor)) static void load(void) {
     find_real();
     for (char **entry = environ; entry && *entry; entry++)
         for (int i = 0; i < VARIABLES; i++)
-            if (!kept[i] && value_of(*entry, names[i])) kept[i] = strdup(*entry);
+            if (!kept[i] && value_of(*entry, names[i])) kept[i] = to_keep(i, *entry);
     Dl_info self;
     const char *preload = getenv("LD_PRELOAD");
     if (preload && dladdr((void *)names, &self) && self.dli_fname && lists(preload, self.dli_fname))
@@ -93,6 +114,9 @@ typedef struct {
     size_t at; /* where LD_PRELOAD is; `entries` where it is missing */
 } pasta_exec_plan;
 
+/* Of this session; else a program is to be left alone (empty), or another launcher has chosen for it. */
+static bool is_ours(const char *shim) { return kept[SHIM] && !strcmp(shim, value_of(kept[SHIM], names[SHIM])); }
+
 static pasta_exec_plan plan_for(char *const *environment) {
     pasta_exec_plan plan = {.entries = 1, .preload = 1}, same = plan;
     if (!real.execve) find_real(); /* called from another library's constructor, before ours */
@@ -104,7 +128,7 @@ static pasta_exec_plan plan_for(char *const *environment) {
         for (int i = 0; i < VARIABLES; i++) has[i] = has[i] || value_of(environment[count], names[i]);
         if (!theirs && (theirs = value_of(environment[count], PRELOAD))) at = count;
         const char *shim = value_of(environment[count], names[SHIM]);
-        if ((shim && !*shim) || count >= ENTRIES_MOST) return same;
+        if ((shim && !is_ours(shim)) || count >= ENTRIES_MOST) return same;
     }
     plan.entries = count + VARIABLES + 2;
     for (int i = 0; i < VARIABLES; i++) plan.change |= plan.add[i] = kept[i] && !has[i];

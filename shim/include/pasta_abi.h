@@ -76,11 +76,12 @@
     X(45, operator_tensors, operator_tensors, 0, "more tensors that an operator takes or gives")       \
     X(46, allocator_state,  allocator_state, 1, "what a framework's caching allocator holds, before tensor_alloc or _free") \
     X(47, graph_node,       graph_node,     1, "a node of a graph was captured, by the operator that is open on the thread") \
-    X(48, graph_instantiate,graph_instantiate,1,"a graph that was captured became one that can be launched")
+    X(48, graph_instantiate,graph_instantiate,1,"a graph that was captured became one that can be launched") \
+    X(49, counter,          counter,        0, "a hardware counter of one launch, or one instance of it")
 /* clang-format on */
 
 #define PASTA_ENUMERATOR(number, name, payload, keep, text) PASTA_EVENT_##name = number,
-typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 49 } pasta_event_kind;
+typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 50 } pasta_event_kind;
 
 /* pasta_header.flags */
 enum {
@@ -100,6 +101,7 @@ enum {
     PASTA_MEMORY_external = 7, /* imported from another API or process */
     PASTA_MEMORY_module = 8,   /* a module's global variables */
     PASTA_MEMORY_host = 9,     /* pageable host memory (frameworks only) */
+    PASTA_MEMORY_scratch = 10, /* of a queue, for what its kernels keep per thread; address is the queue's id */
 };
 
 enum {
@@ -373,16 +375,24 @@ typedef struct pasta_python_frame {
 } pasta_python_frame;
 
 typedef struct pasta_pc_sample {
-    uint64_t pc;       /* offset in the function, bytes */
-    uint64_t function; /* vendor's function handle */
-    uint16_t reason;   /* the vendor's stall reason */
+    uint64_t pc;       /* offset in the function, or in the module where that is absent; bytes */
+    uint64_t function; /* vendor's function handle; absent: all ones */
+    uint16_t reason;   /* the vendor's stall reason; absent: all ones */
     uint16_t unused0;
     uint32_t samples;
     uint32_t not_issued;
     uint32_t unused;
     uint64_t ordinal; /* of the launch; absent: all ones */
-    uint64_t unused2[6];
+    uint64_t module;  /* vendor's module handle; absent: all ones */
+    uint64_t unused2[5];
 } pasta_pc_sample;
+
+typedef struct pasta_counter {
+    uint64_t ordinal; /* of the launch */
+    double value;
+    uint32_t name;     /* string: as the vendor calls it */
+    uint32_t instance; /* string: its place in the device, as dimension=position, …; 0: there is one only */
+} pasta_counter;
 
 typedef struct pasta_probe_data {
     uint64_t offset; /* of the buffer in the probe area */

@@ -169,7 +169,7 @@ static void subscribe(void) {
 int InitializeInjection(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     int saved = errno;
-    if (pasta_wanted()) pthread_once(&once, subscribe);
+    if (pasta_listens_to("nvidia")) pthread_once(&once, subscribe);
     errno = saved;
     return 1;
 }
@@ -178,6 +178,7 @@ void pasta_nvidia_source_load(void) {
     static const char variable[] = "CUDA_INJECTION64_PATH";
     const char *present = getenv(variable);
     Dl_info self;
+    if (!pasta_listens_to("nvidia")) return;
     if (!dladdr((void *)(uintptr_t)&InitializeInjection, &self) || !self.dli_fname) return;
     if (!present || !*present)
         setenv(variable, self.dli_fname, 1); /* read by cuInit, later */

@@ -282,7 +282,10 @@ static void on_launch_begin(ra_launch_data *d) {
     uint32_t name = name_of(d);
     bool selected = probed_kinds && pasta_probe_selects(name, d->symbol);
     pasta_kernel_launch *e = PASTA_BEGIN(kernel_launch, d->device, context_of(d->context), d->stream);
-    if (!e) return;
+    if (!e) {
+        if (!pasta_profiling_is_on()) d->user[1] = 0; /* nor its completion, which may come after a start */
+        return;
+    }
     bool probed = selected && pasta_probe_takes(d->user[0], name);
     pasta_header_of(e)->flags = (uint8_t)(launch_flags(d) | (probed ? PASTA_FLAG_PROBED : 0));
     pasta_header_of(e)->correlation = d->user[1];
@@ -523,7 +526,7 @@ static void begin_process(void) {
 /* Always 0: a failure of ours is not the target's. */
 int ra_tools_initialize(const ra_tools_api *api) {
     int saved = errno;
-    if (pasta_wanted()) {
+    if (pasta_listens_to("refacc")) {
         if (api->version != RA_TOOLS_VERSION || api->size < sizeof *api) {
             pasta_say("the reference accelerator is not recorded: its tools version is %u, this PASTA knows %d",
                       api->version, RA_TOOLS_VERSION);
@@ -540,6 +543,7 @@ void pasta_refacc_source_load(void) {
     static const char variable[] = "REFACC_INJECTION_PATH";
     const char *present = getenv(variable);
     Dl_info self;
+    if (!pasta_listens_to("refacc")) return;
     if (!dladdr((void *)(uintptr_t)&ra_tools_initialize, &self) || !self.dli_fname) return;
     if (!present || !*present)
         setenv(variable, self.dli_fname, 1); /* read by the library's initialisation, later */

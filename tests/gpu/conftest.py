@@ -22,6 +22,10 @@ import pyarrow.dataset as ds
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "cuda"
+HIP_EXAMPLES = EXAMPLES.with_name("hip")
+ROCM = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
+#: Tests of AMD devices; the others are of NVIDIA's.
+AMD = ("test_hip.py",)
 KERNELS = EXAMPLES.parents[1] / "tests" / "golden" / "accesses" / "kernels.cu"
 CUDA = Path(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda")
 GRAPH, INTERNAL = 1, 4  # flags of a record
@@ -31,9 +35,11 @@ TIMEOUT = 300
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     mine = [item for item in items if here in item.path.parents]
-    reason = no_gpu() if mine else ""
+    reasons = {"amd": no_amd_gpu(), "gpu": no_gpu()} if mine else {}
     for item in mine:
-        item.add_marker(pytest.mark.gpu)
+        marker = "amd" if item.path.name in AMD else "gpu"
+        reason = reasons[marker]
+        item.add_marker(getattr(pytest.mark, marker))
         if item.config.pluginmanager.hasplugin("timeout"):
             item.add_marker(pytest.mark.timeout(TIMEOUT))
         if reason:
@@ -48,6 +54,19 @@ def no_gpu() -> str:
     if "GPU 0" not in listed.stdout:
         return f"no NVIDIA GPU: nvidia-smi -L says {(listed.stdout + listed.stderr).strip()!r}"
     return ""
+
+
+def no_amd_gpu() -> str:
+    """Why the tests of AMD cannot run here; empty where they can."""
+    if not os.access("/dev/kfd", os.R_OK | os.W_OK):
+        return "no AMD GPU: /dev/kfd is not there, or this user may not open it"
+    if not hipcc():
+        return "no ROCm: hipcc was not found; set ROCM_PATH"
+    return ""
+
+
+def hipcc() -> str | None:
+    return shutil.which(ROCM / "bin" / "hipcc") or shutil.which("hipcc")
 
 
 @dataclass(frozen=True)
@@ -151,6 +170,20 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Build:
         done = subprocess.run(command, capture_output=True, text=True)
         if "cuDNN 9 was not found" in done.stderr:
             pytest.skip("cuDNN 9 was not found: pip install nvidia-cudnn-cu13")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return str(out / name)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def hip_example(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Path of an example program, built with hipcc for this GPU."""
+    out = tmp_path_factory.mktemp("hip")
+
+    def build(name: str) -> str:
+        command = ["make", "-C", str(HIP_EXAMPLES), f"OUT={out}", f"HIPCC={hipcc()}", name]
+        done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return str(out / name)
 

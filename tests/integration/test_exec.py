@@ -77,6 +77,37 @@ def test_nothing_missing(session: Session, program: Path, way: str) -> None:
     assert start([program, way, *given], preload_environment(session)).environment == given
 
 
+@pytest.mark.parametrize("way", ["execve", "posix_spawn"])
+@pytest.mark.parametrize(
+    ("tools", "ours"),
+    [
+        ("/opt/p/libpasta_amd.so", ["/opt/p/libpasta_amd.so"]),
+        ("/a.so:/opt/p/libpasta_amd.so:/b.so", ["/opt/p/libpasta_amd.so"]),
+        ("/a.so", []),
+        ("/a.so:/opt/p/libpasta_amd.so.old:", []),
+    ],
+)
+def test_of_tools_for_amd_only_pasta_s(
+    session: Session, program: Path, way: str, tools: str, ours: list[str]
+) -> None:
+    """What else the user listed stays away with the variable that the target left out."""
+    variable = "ROCP_TOOL_LIBRARIES"
+    environment = {**preload_environment(session), variable: tools}
+    added = [*additions(session), *(f"{variable}={tool}" for tool in ours)]
+    started = start([program, way, "A=1"], environment)
+    assert started.environment == ["A=1", f"LD_PRELOAD={LIBPASTA}", *added]
+    own = [f"{variable}=/mine.so", f"LD_PRELOAD={LIBPASTA}", *additions(session)]
+    assert start([program, way, *own], environment).environment == own
+
+
+def test_another_session_decides_for_itself(session: Session, program: Path) -> None:
+    given = ["PASTA_SHIM=session=/another", "LD_PRELOAD=/another.so"]
+    done = subprocess.run(
+        [program, "execve", *given], env=preload_environment(session), capture_output=True
+    )
+    assert done.stdout.rstrip(b"\0").endswith("\0".join(given).encode())
+
+
 def test_other_preloads_stay(session: Session, program: Path) -> None:
     other = "libm.so.6"
     given = [f"LD_PRELOAD={other}", "Z=1"]

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,62 +13,12 @@ import numpy as np
 import pytest
 
 from pasta import abi
-from pasta._native import DIRECTORY, ffi, lib
+from tests.played import ABSENT16, ABSENT32, ABSENT64, LIBRARY, Played
+from tests.played import play as play_program
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
-#: Another build of the library, say one with a sanitizer, may be named.
-LIBRARY = Path(os.environ.get("PASTA_TEST_LIBRARY", DIRECTORY / "libpasta.so"))
-ABSENT64 = np.uint64(2**64 - 1)
-ABSENT32 = np.uint32(2**32 - 1)
-ABSENT16 = np.uint16(2**16 - 1)
-STRINGS = (("kernel_launch", "name"), ("process_start", "source"), ("process_start", "version"))
 DEVICE, STREAM = 3, 0x51
-
-
-@dataclass
-class Played:
-    """What one run of the program printed, and its ring."""
-
-    status: int
-    stdout: str
-    stderr: str
-    log: str
-    tables: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    strings: dict[int, str] = field(default_factory=dict)
-
-    def __getitem__(self, kind: str) -> np.ndarray[Any, Any]:
-        return self.tables.get(kind, np.empty(0, abi.dtype(kind)))
-
-    def names(self, kind: str) -> list[str]:
-        return [self.strings[int(number)] for number in self[kind]["name"]]
-
-
-def read_ring(path: Path, played: Played) -> None:
-    error = ffi.new("int *")
-    ring = lib.pasta_map(os.fsencode(path), error)
-    assert ring != ffi.NULL, f"{path}: error {error[0]}"
-    stretch = ffi.new("pasta_stretch *")
-    stretch.ring, stretch.segment_slots = ring, ring.segment_slots
-    stretch.end, stretch.final = lib.pasta_tail(ring), 1
-    lib.pasta_scan(stretch)
-    assert stretch.torn == 0
-    assert sum(ring.dropped) == 0
-    outputs, buffers = ffi.new("void *[64]"), {}
-    for kind, number in abi.KINDS.items():
-        if stretch.counts[number] and kind not in abi.UNRECORDED:
-            table = np.zeros(stretch.counts[number], abi.dtype(kind))
-            buffers[kind] = ffi.from_buffer(table)
-            outputs[number] = buffers[kind]
-            played.tables[kind] = table
-    lib.pasta_gather(stretch, 0, outputs)
-    length = ffi.new("uint32_t *")
-    for kind, column in STRINGS:
-        for number in {int(n) for n in played[kind][column]} - {0}:
-            text = lib.pasta_string_text(ring, number, length)
-            assert text != ffi.NULL
-            played.strings[number] = ffi.buffer(text, length[0])[:].decode()
-    lib.pasta_unmap(ring)
 
 
 @pytest.fixture(scope="session")
@@ -89,40 +38,15 @@ Play = Callable[..., Played]
 @pytest.fixture
 def play(built: Path, tmp_path: Path) -> Play:
     def run(*scripts: str, inject: str = "both", settings: str = "", **extra: str) -> Played:
-        (tmp_path / "rings").mkdir(exist_ok=True)
-        pasta = str(LIBRARY)
         fake = str(built / "libsanitizer-public.so")
-        configuration = (
-            f"session={tmp_path}\nschema={abi.SCHEMA}\ncollector=1\nring_max={1 << 28}\n"
-        )
         if "sanitizer_lib" not in settings:
-            configuration += f"sanitizer_lib={fake}\n"
-        environment = {
-            "PATH": os.environ["PATH"],
-            "PASTA_SHIM": configuration + settings,
-            "FAKE_SANITIZER": fake,
-            **extra,
-        }
+            settings += f"sanitizer_lib={fake}\n"
+        environment = {"FAKE_SANITIZER": fake, **extra}
         if inject in ("both", "preload"):
-            environment["LD_PRELOAD"] = pasta
+            environment["LD_PRELOAD"] = str(LIBRARY)
         if inject in ("both", "cuda"):
-            environment["CUDA_INJECTION64_PATH"] = pasta
-        done = subprocess.run(
-            [built / "program", *scripts],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        log = tmp_path / "log.txt"
-        played = Played(
-            done.returncode, done.stdout, done.stderr, log.read_text() if log.exists() else ""
-        )
-        rings = list((tmp_path / "rings").iterdir())
-        assert len(rings) <= 1
-        if rings:
-            read_ring(rings[0], played)
-        return played
+            environment["CUDA_INJECTION64_PATH"] = str(LIBRARY)
+        return play_program([built / "program", *scripts], tmp_path, settings, **environment)
 
     return run
 

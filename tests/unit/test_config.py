@@ -13,7 +13,9 @@ from pasta.config import (
     Config,
     find_preset,
     parse_bytes,
+    parse_interval,
     parse_milliseconds,
+    parse_names,
     preset_names,
 )
 from pasta.errors import ConfigError
@@ -32,6 +34,39 @@ def test_sizes(text: object, value: int) -> None:
 )
 def test_durations(text: object, value: int) -> None:
     assert parse_milliseconds(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("SQ_WAVES", "SQ_WAVES"),
+        (" SQ_WAVES, GRBM_COUNT ,SQ_WAVES,", "SQ_WAVES,GRBM_COUNT"),
+        (["A", "B:x[0]"], "A,B:x[0]"),
+        ("", ""),
+    ],
+)
+def test_names(text: object, value: str) -> None:
+    assert parse_names(text) == value
+
+
+@pytest.mark.parametrize("text", ["A B", "A\nsession=/tmp", "A;B", ["A,B"]])
+def test_what_are_no_names(text: object) -> None:
+    with pytest.raises(ValueError, match="names such as"):
+        parse_names(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("100us", "100us"), (" 2 ms ", "2ms"), ("65536 cycles", "65536cycles"), ("", "")],
+)
+def test_intervals(text: object, value: str) -> None:
+    assert parse_interval(text) == value
+
+
+@pytest.mark.parametrize("text", ["0us", "100", "1.5ms", "-1us", "100us\nx", "1s"])
+def test_what_is_no_interval(text: object) -> None:
+    with pytest.raises(ValueError, match="an interval such as"):
+        parse_interval(text)
 
 
 @given(st.text())

@@ -35,6 +35,10 @@ def records(kind: str, count: int, seed: int) -> Any:
     array = np.zeros(count, dtype)
     for field in dtype.names or ():
         base = dtype[field].base
+        if base.kind == "f":
+            array[field] = random.standard_normal(count)
+            array[field][random.random(count) < 0.2] = np.nan  # absent
+            continue
         limits = np.iinfo(base)
         array[field] = random.integers(
             limits.min, limits.max, array[field].shape, base, endpoint=True
@@ -76,6 +80,8 @@ def rows(all_batches: list[Batch], texts: Strings) -> list[tuple[Any, ...]]:
                     if name == "index":
                         continue
                     value = record[name]
+                    if value.dtype.kind == "f" and np.isnan(value):
+                        value = "absent"  # which is equal to itself
                     fields.append(
                         texts[int(value)]
                         if name in abi.string_fields(kind)

@@ -7,7 +7,16 @@ import pytest
 from pasta.config import Config, preset_names
 from pasta.plugins import built_in_names, load_tools
 
-OURS = ["kernel_freq", "event_trace", "memory_timeline", "copies", "operators", "tensors"]
+OURS = [
+    "kernel_freq",
+    "event_trace",
+    "memory_timeline",
+    "copies",
+    "operators",
+    "tensors",
+    "pc_samples",
+    "counters",
+]
 
 
 @pytest.mark.parametrize("preset", [*OURS, "all"])

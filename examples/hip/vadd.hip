@@ -1,0 +1,50 @@
+// Adds two vectors: three allocations, two copies to the device, launches, one copy back.
+//   vadd [--n FLOATS] [--launches COUNT] [--expect]
+#include <vector>
+
+#include "example.h"
+
+__global__ void vadd(const float *a, const float *b, float *c, size_t n) {
+    size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < n) c[i] = a[i] + b[i];
+}
+
+int main(int argc, char **argv) {
+    const size_t n = number(argc, argv, "--n", 1 << 20), bytes = n * sizeof(float);
+    const long launches = number(argc, argv, "--launches", 1);
+    std::vector<float> a(n), b(n), c(n);
+    for (size_t i = 0; i < n; i++) a[i] = float(i % 1000), b[i] = float(i % 7);
+
+    float *da, *db, *dc;
+    CHECK(hipMalloc(&da, bytes));
+    CHECK(hipMalloc(&db, bytes));
+    CHECK(hipMalloc(&dc, bytes));
+    CHECK(hipMemcpy(da, a.data(), bytes, hipMemcpyHostToDevice));
+    CHECK(hipMemcpy(db, b.data(), bytes, hipMemcpyHostToDevice));
+    const unsigned blocks = unsigned((n + 255) / 256);
+    for (long i = 0; i < launches; i++) vadd<<<blocks, 256>>>(da, db, dc, n);
+    CHECK(hipGetLastError());
+    CHECK(hipMemcpy(c.data(), dc, bytes, hipMemcpyDeviceToHost));
+    CHECK(hipDeviceSynchronize());
+    CHECK(hipFree(da));
+    CHECK(hipFree(db));
+    CHECK(hipFree(dc));
+
+    size_t wrong = 0;
+    for (size_t i = 0; i < n; i++) wrong += c[i] != a[i] + b[i];
+    std::printf("vadd: %zu floats, %zu wrong\n", n, wrong);
+    if (expects(argc, argv)) {
+        std::printf("kernel_launch=%ld\n", launches);
+        std::printf("kernel_launch.blocks=%ld\n", launches * long(blocks));
+        std::printf("kernel_launch_end=%ld\n", launches);
+        std::printf("kernel_complete=%ld\n", launches);
+        std::printf("memory_alloc.device=3\nmemory_free.device=3\n");
+        std::printf("memory_alloc.device.bytes=%zu\n", 3 * bytes);
+        std::printf("memory_copy.host_to_device=2\n");
+        std::printf("memory_copy.host_to_device.bytes=%zu\n", 2 * bytes);
+        std::printf("memory_copy.device_to_host=1\n");
+        std::printf("memory_copy.device_to_host.bytes=%zu\n", bytes);
+        std::printf("sync.device=1\ngraph_launch=0\n");
+    }
+    return wrong != 0;
+}

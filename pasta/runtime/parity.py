@@ -1,0 +1,36 @@
+"""What the backend of a run could not give: every result says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pasta.capabilities import ACCESSES, CAPABILITIES, Capabilities
+from pasta.errors import ToolError
+from pasta.tool import Result, Tool
+
+
+def with_gaps(tool: Tool, result: Result, sources: Iterable[str]) -> Result:
+    """The result with a note for each accelerator among `sources` that does not give all the tool
+    wants; of a tool with probes, where none gives accesses, nothing else than that.
+
+    Raises ToolError where the tool wants something that is no capability.
+    """
+    unknown = [name for name in tool.uses if name not in CAPABILITIES]
+    if unknown:
+        raise ToolError(
+            f"tool {tool.name}: uses = {unknown[0]!r} is no capability",
+            remedy="docs/backends.md has their names",
+        )
+    capabilities = Capabilities(tuple(sources))
+    gaps = capabilities.missing(tool.wants())
+    blind = [source for source in gaps if CAPABILITIES[ACCESSES] in gaps[source]]
+    if blind and len(blind) == len(capabilities.accelerators):
+        what = CAPABILITIES[ACCESSES].text
+        text = f"not available on this backend: {' and '.join(blind)} cannot give {what}"
+        return Result(summary=text)
+    notes = [
+        f"not given by {source}: {', '.join(each.text for each in missing)}"
+        for source, missing in gaps.items()
+    ]
+    return replace(result, notes=(*result.notes, *notes)) if notes else result

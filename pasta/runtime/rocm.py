@@ -1,0 +1,178 @@
+"""Where AMD's rocprofiler-sdk is, and whether it can be loaded.
+
+rocprofiler-register, which HIP loads, aborts a program for which a tool was named and the SDK
+cannot be loaded. So PASTA names its tool only where it has seen the SDK load. Imports little: every
+start of a program looks for the SDK, and finds none on most machines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pasta import paths
+from pasta.errors import MissingDependency
+
+#: Tools that rocprofiler-register has the SDK load, separated by colons.
+TOOLS = "ROCP_TOOL_LIBRARIES"
+#: A program that wants devices of AMD's opens it.
+DEVICE = Path("/dev/kfd")
+NAMED = "PASTA_ROCPROFILER_LIB"
+#: Without it the SDK samples nothing, nor says that it could, as long as that is a beta.
+SAMPLING = "ROCPROFILER_PC_SAMPLING_BETA_ENABLED"
+
+_LIBRARY = "librocprofiler-sdk.so"
+#: In wheels of ROCm, and in PyTorch's, below a site directory.
+_WHEELS = ("_rocm_sdk_core/lib", "torch/lib")
+_ROOTS = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
+_CACHE = Path("/etc/ld.so.cache")
+_LOAD_SECONDS = 30
+#: Variables by which a library would do more than be loaded.
+_LEFT_OUT = (TOOLS, "ROCPROFILER_LIBRARY_CTOR", "LD_PRELOAD", "PASTA_SHIM")
+_LOAD = """
+import ctypes, sys
+sdk = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
+sdk.rocprofiler_set_api_table
+version = [ctypes.c_uint32() for _ in range(3)]
+if sdk.rocprofiler_get_version(*map(ctypes.byref, version)):
+    sys.exit("it does not tell its version")
+print(*(part.value for part in version), sep=".")
+"""
+
+
+@dataclass(frozen=True)
+class Rocprofiler:
+    """A rocprofiler-sdk that can be loaded."""
+
+    library: Path
+    version: str  # such as "1.0.0"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether PASTA knows this version's interface; another is not recorded."""
+        major, minor, _ = map(int, self.version.split("."))
+        return major == 1 or (major, minor) == (0, 5)
+
+
+def find_rocprofiler(program: str = "") -> Path | None:
+    """librocprofiler-sdk.so, or None; whether it can be loaded is another question.
+
+    In this order: PASTA_ROCPROFILER_LIB, what the environment names, the wheels beside `program`
+    and in PASTA's environment, ROCm's directories, and what the loader knows.
+    """
+    for name in (NAMED, "ROCPROFILER_REGISTER_LIBRARY"):
+        if os.environ.get(name):
+            return Path(os.environ[name])
+    found = (_newest(directory) for directory in _directories(program))
+    return next((each for each in found if each), None) or _known_to_the_loader()
+
+
+def _directories(program: str) -> Iterator[Path]:
+    """Where the SDK may be, the likeliest first."""
+    listed = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    yield from (Path(each) for each in listed if each)
+    for site in (*_sites_beside(program), *map(Path, paths.module_path())):
+        yield from (site / wheel for wheel in _WHEELS)
+    named = [Path(os.environ[name]) for name in _ROOTS if os.environ.get(name)]
+    for root in (*named, *_installed()):
+        yield from (root / "lib", root / "lib64")
+
+
+def _sites_beside(program: str) -> Iterator[Path]:
+    """Site directories of the environment that a program is in, if it is in one."""
+    if "/" in program:
+        yield from sorted(Path(program).parent.parent.glob("lib/python3.*/site-packages"))
+
+
+def _installed() -> list[Path]:
+    """/opt/rocm, then other versions, the newest first."""
+    opt = Path("/opt")
+    versions = sorted(opt.glob("rocm-*"), key=lambda path: _numbers(path.name), reverse=True)
+    return [opt / "rocm", *versions]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _newest(directory: Path) -> Path | None:
+    """The SDK in a directory: the name without a version where there is one."""
+    try:
+        names = [each.name for each in os.scandir(directory) if each.name.startswith(_LIBRARY)]
+    except OSError:
+        return None
+    plain = [name for name in names if re.fullmatch(r"(\.\d+)*", name[len(_LIBRARY) :])]
+    return directory / min(plain, key=lambda name: (len(name), name)) if plain else None
+
+
+def _known_to_the_loader() -> Path | None:
+    """As ldconfig has it, without a process for that."""
+    try:
+        cache = _CACHE.read_bytes()
+    except OSError:
+        return None
+    if _LIBRARY.encode() not in cache:
+        return None
+    found = (Path(os.fsdecode(text)) for text in cache.split(b"\0") if text.startswith(b"/"))
+    named = (path for path in found if re.fullmatch(rf"{re.escape(_LIBRARY)}(\.\d+)*", path.name))
+    return next((path for path in named if path.exists()), None)
+
+
+def environment_to_load() -> dict[str, str]:
+    """The environment in which a process may load the SDK, and nothing else happens."""
+    return {name: text for name, text in os.environ.items() if name not in _LEFT_OUT}
+
+
+def load_rocprofiler(library: Path) -> Rocprofiler:
+    """The SDK, loaded in a process of its own: that may end as it likes.
+
+    Raises MissingDependency where it cannot be loaded.
+    """
+    import subprocess  # here: most machines need none
+
+    command = [sys.executable, "-I", "-S", "-c", _LOAD, str(library)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_LOAD_SECONDS,
+            env=environment_to_load(), stdin=subprocess.DEVNULL, errors="replace",
+        )  # fmt: skip
+        version = done.stdout.strip().rpartition("\n")[2]
+        if done.returncode == 0 and re.fullmatch(r"\d+\.\d+\.\d+", version):
+            return Rocprofiler(library, version)
+        why = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
+    except subprocess.TimeoutExpired:
+        why = f"not within {_LOAD_SECONDS} s"
+    except OSError as error:
+        why = str(error)
+    raise MissingDependency(
+        f"{library} cannot be loaded ({why})",
+        remedy=f"check it with pasta doctor, or name another with {NAMED}",
+    )
+
+
+def usable_rocprofiler(program: str = "") -> Rocprofiler | None:
+    """The SDK for a program, or None where there is none. Raises MissingDependency where it cannot
+    be loaded."""
+    library = find_rocprofiler(program)
+    return None if library is None else load_rocprofiler(library)
+
+
+def with_tool(environment: Mapping[str, str], tool: Path | None) -> dict[str, str]:
+    """An environment in which the SDK loads PASTA's tool after the user's own ones; None: only
+    these."""
+    result = dict(environment)
+    ours = str(paths.LIBPASTA_AMD)
+    before = result.get(TOOLS, "").split(":")
+    if tool is None and ours not in before:
+        return result
+    listed = [each for each in before if each and each != ours]
+    if tool is not None:
+        listed.append(str(tool))
+    result[TOOLS] = ":".join(listed)
+    if not listed:
+        del result[TOOLS]
+    return result

@@ -1,0 +1,56 @@
+"""The replayer, and programs that it plays streams to under the preloaded library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.amd.replayer import HERE, Replayer, build
+from tests.amd.stream import Stream
+from tests.played import LIBRARY, Played, play
+
+__all__ = ["HERE", "SOURCE", "Replay", "Replayer"]
+
+#: Another build of the source, say one with a sanitizer, may be named.
+SOURCE = Path(os.environ.get("PASTA_TEST_AMD_LIBRARY", LIBRARY.with_name("libpasta_amd.so")))
+#: A sanitizer's runtime has to come first.
+PRELOAD = ":".join(filter(None, [os.environ.get("PASTA_TEST_RUNTIME"), str(LIBRARY)]))
+
+
+@pytest.fixture(scope="session")
+def replayer(tmp_path_factory: pytest.TempPathFactory) -> Replayer:
+    return build(tmp_path_factory.mktemp("rocm"))
+
+
+Replay = Callable[..., Played]
+
+
+@pytest.fixture
+def replay(replayer: Replayer, tmp_path: Path) -> Replay:
+    """Plays a stream to the source, which is loaded as the library loads it."""
+
+    def run(
+        stream: Stream | Path,
+        version: str = "1.0.0",
+        tools: str = str(SOURCE),
+        preload: str = PRELOAD,
+        **how: str,
+    ) -> Played:
+        path = stream if isinstance(stream, Path) else stream.write(tmp_path / "stream.txt")
+        environment = {
+            **replayer.environment(tools, version),
+            "LD_PRELOAD": preload,
+            "REPLAY_ERRNO": "" if tools != str(SOURCE) else "1",
+        }
+        extra = {name: how.pop(name) for name in list(how) if name.isupper()}
+        return play([replayer.program, path], tmp_path, **how, **{**environment, **extra})  # type: ignore[arg-type]
+
+    return run
+
+
+@pytest.fixture(params=["0.5.0", "1.0.0"])
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)

@@ -1,0 +1,84 @@
+"""Samples whose kernels, places and reasons are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pasta.plugins import find_tools
+from pasta.testing import Events, run_tool
+from pasta.tool import Result
+
+(PcSamples,) = find_tools("pc_samples")
+
+
+def sample(events: Events, pc: int, samples: int, **fields: Any) -> None:
+    events.add("pc_sample", pc=pc, samples=samples, **fields)
+
+
+@pytest.fixture
+def events() -> Events:
+    events = Events()
+    first = events.launch("_Z4vaddPf", function=1)
+    events.launch("_Z4gemmPf", function=2)
+    sample(events, 0x10, 5, ordinal=first, function=1, reason=3, not_issued=4)
+    sample(events, 0x10, 2, ordinal=first, function=1, reason=7, not_issued=0)
+    sample(events, 0x20, 1, ordinal=first, function=1, reason=3, not_issued=1)
+    sample(events, 0x40, 12, function=2)  # of no launch that is told, by an older way of sampling
+    sample(events, 0x10, 1, ordinal=999, function=77)  # of a kernel that was never launched
+    return events
+
+
+def rows(result: Result, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in columns) for row in result.tables[table].rows()]
+
+
+def test_kernels(events: Events) -> None:
+    result = run_tool(PcSamples, events)
+    assert rows(result, "kernels", "kernel", "samples", "not_issued") == [
+        ("gemm", 12, None), ("vadd", 8, 5), ("(not known)", 1, None),
+    ]  # fmt: skip
+    assert result.summary == "21 samples in 3 kernels; most: gemm, 57.1 %"
+
+
+def test_places_and_reasons(events: Events) -> None:
+    result = run_tool(PcSamples, events)
+    assert rows(result, "places", "kernel", "offset", "samples") == [
+        ("gemm", 0x40, 12), ("vadd", 0x10, 7), ("(not known)", 0x10, 1), ("vadd", 0x20, 1),
+    ]  # fmt: skip
+    found = rows(result, "reasons", "kernel", "samples")
+    assert found == [("gemm", 12), ("vadd", 6), ("vadd", 2), ("(not known)", 1)]
+    reasons = [reason for (reason,) in rows(result, "reasons", "reason")]
+    assert reasons == ["(not told)", "s_waitcnt", "execution stalled", "(not told)"]
+    assert sum(row["samples"] for row in result.tables["all"].rows()) == 21
+
+
+def test_offsets_in_a_module() -> None:
+    events = Events()
+    ordinal = events.launch("_Z4vaddPf", function=1)
+    sample(events, 0x1010, 3, ordinal=ordinal)
+    sample(events, 0x10, 2, ordinal=ordinal, function=1)
+    table = run_tool(PcSamples, events).tables["places"]
+    assert [(row["kernel"], row["offset"], row["within"]) for row in table.rows()] == [
+        ("vadd", 0x1010, "module"), ("vadd", 0x10, "kernel"),
+    ]  # fmt: skip
+    assert "within" not in table.hidden
+
+
+def test_places_past_the_limit(events: Events) -> None:
+    result = run_tool(PcSamples, events, options={"places": 2})
+    assert sum(row["samples"] for row in result.tables["kernels"].rows()) == 7
+    assert "3 records of places past the limit are left out" in result.summary
+
+
+def test_nothing_was_sampled() -> None:
+    assert run_tool(PcSamples, Events()).summary.startswith("no samples were taken")
+
+
+@pytest.mark.parametrize("split", range(8))
+def test_batches_do_not_matter(events: Events, split: int) -> None:
+    whole, cut = run_tool(PcSamples, events), run_tool(PcSamples, events, splits=[split])
+    assert rows(whole, "all", "kernel", "offset", "samples") == rows(
+        cut, "all", "kernel", "offset", "samples"
+    )

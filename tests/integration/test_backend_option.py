@@ -1,0 +1,51 @@
+"""`--backend`: which accelerators a program is listened to on."""
+
+from __future__ import annotations
+
+import pytest
+
+VENDORS = {"nvidia": "CUDA_INJECTION64_PATH", "refacc": "REFACC_INJECTION_PATH"}
+
+
+def test_a_backend_that_the_program_uses(pasta_preload, demo) -> None:
+    done = pasta_preload(demo("vadd"), options=("--backend", "refacc"))
+    assert done.run.launches == 1
+    assert done.run.manifest["config"]["backend"] == "refacc"
+
+
+@pytest.mark.parametrize("backend", ["nvidia", "none"])
+def test_a_backend_that_it_does_not_use(pasta_preload, demo, backend: str) -> None:
+    done = pasta_preload(demo("vadd"), options=("--backend", backend))
+    assert (done.exit_status, done.stderr, done.runs) == (0, "", [])
+    assert "correct" in done.stdout
+
+
+@pytest.mark.parametrize("backend", ["auto", "nvidia", "refacc", "none"])
+def test_only_variables_of_the_backend(pasta_preload, backend: str) -> None:
+    printed = pasta_preload("env", options=("--backend", backend)).stdout
+    for vendor, variable in VENDORS.items():
+        assert (f"{variable}=" in printed) == (backend in ("auto", vendor)), variable
+    assert "NVTX_INJECTION64_PATH=" in printed
+
+
+def test_another_backend_inside(pasta_preload, demo) -> None:
+    """A pasta-preload inside of another takes the outer one's library off what it leaves alone."""
+    from tests.conftest import cli
+
+    inner = (*cli("pasta-preload"), "--backend", "nvidia", "--", "env")
+    printed = pasta_preload(*inner).stdout
+    assert "CUDA_INJECTION64_PATH=" in printed
+    assert "REFACC_INJECTION_PATH=" not in printed
+
+
+def test_from_a_file(pasta_preload, demo, tmp_path) -> None:
+    (tmp_path / "none.toml").write_text('backend = "none"\n')
+    assert pasta_preload(demo("vadd"), options=("-c", str(tmp_path / "none.toml"))).runs == []
+
+
+def test_what_is_no_backend(pasta_preload) -> None:
+    done = pasta_preload("true", options=("--backend", "intel"))
+    assert done.exit_status == 2
+    assert done.lines == [
+        "--backend: backend = 'intel' is not one of auto, nvidia, amd, refacc, none"
+    ]

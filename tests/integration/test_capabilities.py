@@ -1,0 +1,77 @@
+"""What is claimed of sources, against the records they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pasta
+from pasta import abi
+from pasta.capabilities import CAPABILITIES, SOURCES
+from tests.capabilities import Tables, disagreements
+from tests.integration.test_nvidia_source import Play, built, play
+from tests.integration.test_refacc_source import NATIVE, Recorded, run
+
+__all__ = ["built", "play"]  # fixtures
+
+DEMOS = ("vadd", "gemm", "streams", "graph 2", "memory", "accesses cluster contexts")
+SCRIPTS = ("context", "memory", "peer", "launches", "graph", "events", "managed")
+#: Where it has the names of devices from; the API has none.
+DRIVER = Path("/proc/driver/nvidia")
+
+
+@pytest.fixture(scope="module")
+def of_refacc(tmp_path_factory: pytest.TempPathFactory) -> list[Tables]:
+    streams = []
+    for demo in DEMOS:
+        session = tmp_path_factory.mktemp("session")
+        (session / "rings").mkdir()
+        shim = f"session={session}\nschema={abi.SCHEMA}\ncollector=1\nring_max={1 << 28}\n"
+        run(*demo.split(), PASTA_SHIM=shim, LD_PRELOAD=str(NATIVE / "libpasta.so"))
+        (ring,) = (session / "rings").iterdir()
+        streams.append(Recorded(ring).tables)
+    return streams
+
+
+def test_refacc(of_refacc: list[Tables]) -> None:
+    assert disagreements("refacc", of_refacc) == {}
+
+
+def test_nvidia(play: Play) -> None:
+    played = play(*SCRIPTS)
+    assert played.status == 7
+    unplayed = set() if DRIVER.exists() else {"device_name"}
+    assert disagreements("nvidia_sanitizer", [played.tables], unplayed=unplayed) == {}
+
+
+def test_a_false_claim_is_seen(of_refacc: list[Tables]) -> None:
+    """In both directions: a field that is gone, a kind that nobody promised."""
+    without = [{kind: records.copy() for kind, records in tables.items()} for tables in of_refacc]
+    for tables in without:
+        if "kernel_launch" in tables:
+            tables["kernel_launch"]["registers"] = np.iinfo(np.uint16).max
+    without[0]["uvm_fault"] = np.zeros(1, abi.dtype("uvm_fault"))
+    assert disagreements("refacc", without) == {
+        "registers": "claimed, and in no record",
+        "uvm_fault": "in some record, and not claimed",
+    }
+    assert disagreements("refacc", of_refacc, unplayed={"sync"}) == {"sync": "played after all"}
+
+
+def test_names_are_those_of_the_header() -> None:
+    assert set(CAPABILITIES) >= {"kernel_launch", "accesses", "registers"}
+    for name, each in CAPABILITIES.items():
+        assert each.kind in abi.KINDS, name
+        assert each.sources <= set(SOURCES)
+        if each.field is not None:
+            assert each.field in (abi.dtype(each.kind).names or ()), name
+
+
+def test_a_run_that_was_cut_short_knows_its_source(pasta_preload, demo) -> None:
+    run = pasta_preload(demo("vadd")).run
+    whole = pasta.load(run.path).capabilities
+    assert whole.sources == ("refacc",)
+    (run.path / "run.json").unlink()
+    assert pasta.load(run.path).capabilities == whole

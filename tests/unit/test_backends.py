@@ -1,0 +1,154 @@
+"""What results say of the backend of their run, and docs/backends.md."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import pasta
+from pasta.capabilities import CAPABILITIES, SOURCES, Capabilities
+from pasta.plugins import find_tools, list_tools, load_tools
+from pasta.probes import Counter, probe
+from pasta.report.exports import write_json
+from pasta.report.html import render_html
+from pasta.report.page import render_page
+from pasta.report.text import text_report
+from pasta.run.directory import RunDirectory
+from pasta.run.merge import merge
+from pasta.run.results import write_result
+from pasta.run.root import Root
+from pasta.runtime.parity import with_gaps
+from pasta.table import Table
+from pasta.tool import Result, Tool
+from shim import reference
+from tests.unit.runs import made_up
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULT = Result("something", {"table": Table({"one": [1]})})
+NOTE = (
+    "not given by nvidia_sanitizer: device times of kernels, registers, static shared memory, "
+    "dynamic shared memory, local memory"
+)
+
+
+class Reads(Tool):
+    """A tool with a probe."""
+
+    read = Counter(by="kernel")
+
+    @probe.global_memory
+    def count(access, maps) -> None:
+        maps.read.add(1)
+
+    def result(self) -> Result:
+        return RESULT
+
+
+class Wrong(Tool):
+    """A tool that asks for what there is not."""
+
+    uses = ("register",)
+
+
+def kernel_freq() -> Tool:
+    (found,) = load_tools(["kernel_freq"], {}, [])
+    return found
+
+
+def test_docs_are_up_to_date() -> None:
+    header = reference.CAPABILITIES.read_text(encoding="utf-8")
+    assert (ROOT / "docs" / "backends.md").read_text() == reference.render_backends(header), (
+        "run: python -m shim.reference backends > docs/backends.md"
+    )
+
+
+def test_footnotes_are_of_capabilities() -> None:
+    for name, source in reference._FOOTNOTES:
+        assert name in CAPABILITIES
+        assert SOURCES[source].is_accelerator
+
+
+def test_capabilities_of_several_sources() -> None:
+    both = Capabilities(("torch", "nvidia_sanitizer", "amd_rocprofiler", "of a later PASTA"))
+    assert both.accelerators == ("nvidia_sanitizer", "amd_rocprofiler")
+    assert "kernel_complete" in both and "accesses" in both and "operator_begin" in both
+    assert "uvm_fault" not in both
+    assert "operator_begin" in both.kinds and "registers" not in both.kinds
+    gaps = both.missing(["kernel_complete", "accesses", "uvm_fault", "range_push", "graph_node"])
+    assert {source: [each.name for each in found] for source, found in gaps.items()} == {
+        "nvidia_sanitizer": ["kernel_complete"],
+        "amd_rocprofiler": ["accesses"],
+    }
+
+
+def test_what_a_framework_gives_is_not_missing() -> None:
+    alone, torch = Capabilities(("refacc",)), Capabilities(("refacc", "torch"))
+    assert [each.name for each in alone.missing(["graph_instantiate"])["refacc"]] == [
+        "graph_instantiate"
+    ]
+    assert torch.missing(["graph_instantiate"]) == {}
+
+
+def test_a_note_for_what_is_missing() -> None:
+    assert with_gaps(kernel_freq(), RESULT, ["nvidia_sanitizer"]).notes == (NOTE,)
+    assert with_gaps(kernel_freq(), RESULT, ["amd_rocprofiler"]).notes == (
+        "not given by amd_rocprofiler: cluster sizes",
+    )
+
+
+@pytest.mark.parametrize("sources", [["refacc"], ["refacc", "torch"], ["torch"], []])
+def test_no_note_where_nothing_is_missing(sources: list[str]) -> None:
+    """Of what every accelerator can have; the others have neither counters nor samples."""
+    for listed in list_tools([]):
+        if listed.name in ("counters", "pc_samples"):
+            continue
+        for tool in find_tools(listed.name):
+            assert with_gaps(tool(), RESULT, sources) is RESULT, listed.name
+
+
+def test_probes_without_accesses() -> None:
+    told = with_gaps(Reads(), RESULT, ["amd_rocprofiler"])
+    assert told.summary == (
+        "not available on this backend: amd_rocprofiler cannot give memory accesses inside kernels"
+    )
+    assert (dict(told.tables), list(told.notes)) == ({}, [])
+    mixed = with_gaps(Reads(), RESULT, ["refacc", "amd_rocprofiler"])
+    assert mixed.tables is RESULT.tables
+    assert mixed.notes == ("not given by amd_rocprofiler: memory accesses inside kernels",)
+
+
+def test_what_is_no_capability() -> None:
+    with pytest.raises(pasta.errors.ToolError, match=r"uses = 'register' is no capability"):
+        with_gaps(Wrong(), RESULT, ["refacc"])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    path = made_up(tmp_path / "job", 0, sources={"nvidia_sanitizer": "13.5"})
+    noted = with_gaps(kernel_freq(), RESULT, ["nvidia_sanitizer"])
+    write_result(path / "results", "kernel_freq", noted)
+    return RunDirectory(path)
+
+
+def test_every_report_has_the_note(run: RunDirectory) -> None:
+    assert f"note: {NOTE}" in " ".join(text_report(run).split())
+    assert f"<p>note: {NOTE}</p>" in render_html(run)
+    assert f'<p class="note">{NOTE}</p>' in render_page(run)
+    out = io.BytesIO()
+    write_json(run, out)
+    assert json.loads(out.getvalue())["tools"]["kernel_freq"]["notes"] == [NOTE]
+
+
+def test_a_merged_run_has_each_note_once(run: RunDirectory, tmp_path: Path) -> None:
+    other = made_up(tmp_path / "job", 1)
+    write_result(other / "results", "kernel_freq", Result("no note", RESULT.tables))
+    merged = merge(Root.open(tmp_path / "job"), tmp_path / "all")
+    assert text_report(merged).count("note: not given") == 1
+
+
+def test_a_run_knows_its_capabilities(run: RunDirectory) -> None:
+    capabilities = pasta.load(run.path).capabilities
+    assert "accesses" in capabilities and "registers" not in capabilities

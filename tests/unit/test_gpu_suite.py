@@ -1,0 +1,34 @@
+"""ci/gpu-suite where it cannot run: one line says why, and the status is not 0."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SUITE = Path(__file__).resolve().parents[2] / "ci" / "gpu-suite"
+
+
+@pytest.mark.parametrize(
+    ("option", "device", "line"),
+    [
+        ("--amd", Path("/dev/kfd"), "gpu-suite: no AMD GPU here: /dev/kfd does not exist"),
+        ("", Path("/dev/nvidiactl"), "gpu-suite: no NVIDIA GPU here: "),
+    ],
+)
+def test_no_device(tmp_path: Path, option: str, device: Path, line: str) -> None:
+    if device.exists() or (not option and shutil.which("nvidia-smi")):
+        pytest.skip(f"there is {device}")
+    done = subprocess.run(
+        ["bash", SUITE, *([option] if option else [])],
+        env={**os.environ, "OUT": str(tmp_path / "out")},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (2, "")
+    (told,) = done.stdout.splitlines()
+    assert told.startswith(line)

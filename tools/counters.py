@@ -1,0 +1,135 @@
+"""Hardware counters by kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.processors.codes import grown
+from pasta.processors.groups import Groups
+from pasta.processors.kernel_names import kernel_names
+from pasta.table import Table
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+#: Beyond it a double does not tell whole numbers apart.
+_EXACT = 2.0**53
+
+
+class Counters(Tool):
+    """Hardware counters: sums, means, least and largest values by kernel and instance."""
+
+    top = option(20, help="rows of each table in the text report; the tables have all", minimum=1)
+    instances = option(
+        1 << 18, help="instances of kernels' counters to tell apart, over all of them", minimum=1
+    )
+
+    def start(self) -> None:
+        self.groups = Groups(self.instances, "value", dtype="f8")
+        self.least = np.zeros(0)
+        self.largest = np.zeros(0)
+        self.unknown = 0  # values of launches that are not known
+
+    def on_counters(self, counters: NDArray[Any]) -> None:
+        names = np.asarray(self.context.launches.names(counters["ordinal"]), np.uint32)
+        told = (names != 0) & ~np.isnan(counters["value"])
+        self.unknown += int(len(told) - told.sum())
+        counters, names, values = counters[told], names[told], counters["value"][told]
+        codes = self.groups.add(names, counters["name"], counters["instance"], value=values)
+        self.least = grown(self.least, len(self.groups), np.inf)
+        self.largest = grown(self.largest, len(self.groups), -np.inf)
+        known = codes >= 0
+        np.minimum.at(self.least, codes[known], values[known])
+        np.maximum.at(self.largest, codes[known], values[known])
+
+    def result(self) -> Result:
+        kernels = self._kernels()
+        return Result(
+            summary=self._summary(kernels),
+            tables={"kernels": kernels, "instances": self._instances()},
+        )
+
+    def _kernels(self) -> Table:
+        """Instances together. A launch has a value of each, so that it counts once in each."""
+        rows = np.asarray(self.groups.rows, np.uint64).reshape(-1, 3)
+        distinct, of = np.unique(rows[:, :2], axis=0, return_inverse=True)
+        of = of.reshape(-1)
+        launches, sums = np.zeros(len(distinct), np.int64), np.zeros(len(distinct))
+        np.maximum.at(launches, of, self.groups.count)
+        np.add.at(sums, of, self.groups.sum("value"))
+        order = _ordered(*self._names(distinct))
+        kernels, counters = self._names(distinct[order])
+        return Table(
+            {
+                "kernel": kernels,
+                "counter": counters,
+                "launches": launches[order],
+                "instances": np.bincount(of, minlength=len(distinct))[order],
+                "sum": _whole(sums[order]),
+                "mean": (sums / np.maximum(launches, 1))[order],
+            },
+            labels={"mean": "mean of a launch"},
+            keys=("kernel", "counter"),
+            sums=("sum",),
+            levels=("mean",),
+            title="Counters by kernel",
+            shown=self.top,
+        )
+
+    def _instances(self) -> Table:
+        rows = np.asarray(self.groups.rows, np.uint64).reshape(-1, 3)
+        count, sums = self.groups.count, self.groups.sum("value")
+        least, largest = (each[: len(rows)] for each in (self.least, self.largest))
+        instances = self.context.strings.many(rows[:, 2].astype(np.uint32))
+        order = _ordered(*self._names(rows), instances)
+        kernels, counters = self._names(rows[order])
+        return Table(
+            {
+                "kernel": kernels,
+                "counter": counters,
+                "instance": [instances[at] or None for at in order.tolist()],
+                "launches": count[order],
+                "sum": _whole(sums[order]),
+                "mean": (sums / np.maximum(count, 1))[order],
+                "min": _whole(least[order]),
+                "max": _whole(largest[order]),
+            },
+            keys=("kernel", "counter", "instance"),
+            sums=("sum",),
+            levels=("mean", "min", "max"),
+            title="Counters by kernel and instance",
+            shown=self.top if bool((rows[:, 2] != 0).any()) else 0,
+        )
+
+    def _names(self, rows: NDArray[Any]) -> tuple[list[str], list[str]]:
+        """Kernels and counters of rows whose first columns are ids of their names."""
+        counters = self.context.strings.many(rows[:, 1].astype(np.uint32))
+        return kernel_names(self.context, rows[:, 0].astype(np.uint32)), counters
+
+    def _summary(self, kernels: Table) -> str:
+        if not len(kernels):
+            text = "no counters were collected (amd.counters names them)"
+        else:
+            names, counters = (set(kernels.columns[name]) for name in ("kernel", "counter"))
+            text = f"{len(counters):,} counters of {len(names):,} kernels"
+        if self.unknown:
+            text += f"; {self.unknown:,} values of unknown launches left out"
+        if self.groups.left_out:
+            text += f"; {self.groups.left_out:,} values of instances past the limit left out"
+        return text
+
+
+def _ordered(*texts: Sequence[str | None]) -> NDArray[Any]:
+    """The order of rows by their texts; the first counts most."""
+    rows = [tuple(each or "" for each in row) for row in zip(*texts, strict=True)]
+    return np.asarray(sorted(range(len(rows)), key=rows.__getitem__), np.intp)
+
+
+def _whole(values: NDArray[Any]) -> NDArray[Any]:
+    """Integers where all of them are, since most counters count."""
+    exact = len(values) and bool(((values % 1 == 0) & (np.abs(values) < _EXACT)).all())
+    return values.astype(np.int64) if exact else values

@@ -1,0 +1,181 @@
+"""Where kernels spend their time: samples of program counters, and what waves waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.processors.groups import Groups
+from pasta.processors.kernel_names import kernel_names
+from pasta.table import Figure, Table, absent_where, shares
+from pasta.tool import Result, Tool, option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+_ABSENT_U16 = 0xFFFF
+_ABSENT_U32 = 0xFFFF_FFFF
+_ABSENT_U64 = 0xFFFF_FFFF_FFFF_FFFF
+#: Why a wave issued no instruction, by the numbers of rocprofiler-sdk 1.x (pc_sampling.h).
+_REASONS = {
+    0: "none", 1: "no instruction there", 2: "dependency on the ALU", 3: "s_waitcnt",
+    4: "internal instruction", 5: "barrier", 6: "arbiter chose another", 7: "execution stalled",
+    8: "other wait", 9: "sleep", _ABSENT_U16: "(not told)",
+}  # fmt: skip
+
+
+class PcSamples(Tool):
+    """Samples of program counters by kernel, place in its code and stall reason."""
+
+    top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
+    places = option(1 << 18, help="distinct places and reasons to tell apart", minimum=1)
+
+    def start(self) -> None:
+        self.names: dict[int, int] = {}  # name ids of kernels by their functions
+        self.groups = Groups(self.places, "samples", "not_issued", "told")
+
+    def on_launches(self, launches: NDArray[Any]) -> None:
+        functions, first = np.unique(launches["function"], return_index=True)
+        self.names.update(zip(functions.tolist(), launches["name"][first].tolist(), strict=True))
+
+    def on_samples(self, samples: NDArray[Any]) -> None:
+        issue_told = samples["not_issued"] != _ABSENT_U32
+        self.groups.add(
+            self._kernels(samples),
+            samples["pc"],
+            samples["reason"],
+            samples["function"] == _ABSENT_U64,  # the offset is in the module then
+            samples=samples["samples"].astype(np.int64),
+            not_issued=np.where(issue_told, samples["not_issued"], 0).astype(np.int64),
+            told=issue_told.astype(np.int64),
+        )
+
+    def _kernels(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """Name ids of the kernels that were sampled: by their launches, else by their functions."""
+        names = np.asarray(self.context.launches.names(samples["ordinal"]), np.uint32)
+        unknown = np.flatnonzero(names == 0)
+        if len(unknown):
+            functions, of = np.unique(samples["function"][unknown], return_inverse=True)
+            known = [self.names.get(function, 0) for function in functions.tolist()]
+            names[unknown] = np.asarray(known, np.uint32)[of.reshape(-1)]
+        return names
+
+    def result(self) -> Result:
+        kernels = self._by((0,))
+        return Result(
+            summary=self._summary(kernels),
+            tables={
+                "kernels": self._table(kernels, ("kernel",), "Samples by kernel"),
+                "places": self._table(
+                    self._by((0, 1, 3)),
+                    ("kernel", "offset", "within"),
+                    "Samples by place in the code",
+                ),
+                "reasons": self._table(
+                    self._by((0, 2)), ("kernel", "reason"), "Samples by what waves waited for"
+                ),
+                "all": self._table(
+                    self._by((0, 1, 3, 2)), ("kernel", "offset", "within", "reason"), "All", shown=0
+                ),
+            },
+            figures={"reasons": self._figure()},
+        )
+
+    def _by(self, columns: tuple[int, ...]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+        """Sums by some columns of (name, offset, reason), most samples first."""
+        rows = np.asarray(self.groups.rows, np.uint64).reshape(-1, 4)[:, columns]
+        distinct, of = np.unique(rows, axis=0, return_inverse=True)
+        sums = {}
+        for name in ("samples", "not_issued", "told"):
+            sums[name] = np.zeros(len(distinct), np.int64)
+            np.add.at(sums[name], of.reshape(-1), self.groups.sum(name))
+        order = np.argsort(-sums["samples"], kind="stable")
+        return distinct[order], {name: values[order] for name, values in sums.items()}
+
+    def _table(
+        self,
+        groups: tuple[NDArray[Any], dict[str, NDArray[Any]]],
+        keys: tuple[str, ...],
+        title: str,
+        shown: int | None = None,
+    ) -> Table:
+        rows, sums = groups
+        columns: dict[str, Any] = {}
+        for at, key in enumerate(keys):
+            columns[key] = _COLUMNS[key](self.context, rows[:, at])
+        issue = sums["told"] > 0
+        return Table(
+            {
+                **columns,
+                "samples": sums["samples"],
+                "share": shares(sums["samples"], int(sums["samples"].sum())),
+                "not_issued": absent_where(sums["not_issued"], ~issue),
+            },
+            units={"share": "share", **({"offset": "address"} if "offset" in keys else {})},
+            labels={"share": "of samples", "not_issued": "not issued"},
+            keys=keys,
+            sums=("samples", "not_issued"),
+            levels=("share",),
+            title=title,
+            shown=self.top if shown is None else shown,
+            hidden=frozenset(self._hidden(columns, bool(issue.any()))),
+        )
+
+    @staticmethod
+    def _hidden(columns: dict[str, Any], issue_told: bool) -> Iterator[str]:
+        """What says nothing."""
+        if not issue_told:
+            yield "not_issued"
+        if "module" not in columns.get("within", ("module",)):
+            yield "within"
+
+    def _figure(self) -> Figure:
+        rows, sums = self._by((2,))
+        return Figure(
+            "bar",
+            "Samples by what waves waited for",
+            _reasons(self.context, rows[:, 0]),
+            {"samples": sums["samples"]},
+            y_label="samples",
+        )
+
+    def _summary(self, kernels: tuple[NDArray[Any], dict[str, NDArray[Any]]]) -> str:
+        rows, sums = kernels
+        total = int(sums["samples"].sum())
+        if not total:
+            return "no samples were taken (amd.pc_sampling asks for them)"
+        most = _kernel_names(self.context, rows[:1, 0])[0]
+        text = (
+            f"{total:,} samples in {len(rows):,} kernels; most: {most},"
+            f" {100 * int(sums['samples'][0]) / total:.1f} %"
+        )
+        if self.groups.left_out:
+            text += f"; {self.groups.left_out:,} records of places past the limit are left out"
+        return text
+
+
+def _kernel_names(context: Any, ids: NDArray[Any]) -> list[str]:
+    names = kernel_names(context, ids.astype(np.uint32))
+    return [name if id else "(not known)" for name, id in zip(names, ids.tolist(), strict=True)]
+
+
+def _reasons(_context: Any, numbers: NDArray[Any]) -> list[str]:
+    return [_REASONS.get(number, f"reason {number}") for number in numbers.tolist()]
+
+
+def _offsets(_context: Any, offsets: NDArray[Any]) -> NDArray[Any]:
+    return offsets
+
+
+def _places(_context: Any, in_module: NDArray[Any]) -> list[str]:
+    return ["module" if each else "kernel" for each in in_module.tolist()]
+
+
+_COLUMNS: dict[str, Callable[[Any, NDArray[Any]], Any]] = {
+    "kernel": _kernel_names,
+    "offset": _offsets,
+    "within": _places,
+    "reason": _reasons,
+}
