@@ -448,10 +448,3 @@ static const pasta_amd_operation dispatches[] = {
     {"KERNEL_DISPATCH_COMPLETE", on_complete},
 };
 const pasta_amd_table pasta_amd_dispatches = PASTA_AMD_TABLE(dispatches);
-
-void pasta_amd_sum_dispatches(void) {
-    pasta_amd_sum(&unknown);
-    pasta_amd_sum(&crowded);
-    pasta_amd_sum(&strange);
-    pasta_amd_sum(&timeless);
-}

@@ -183,5 +183,4 @@ void pasta_amd_sample_pcs(void) {
 
 void pasta_amd_samples_finish(void) {
     for (int16_t i = 0; i < buffer_count; i++) sdk.flush_buffer(buffers[i]);
-    pasta_amd_sum(&lost);
 }
