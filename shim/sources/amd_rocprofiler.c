@@ -114,7 +114,6 @@ typedef struct kind {
     const pasta_amd_table *table;
     use use;
     int32_t number; /* 0: this SDK has none of that name */
-    uint32_t wanted;
     const pasta_amd_operation *by_number[OPERATIONS];
 } kind;
 
@@ -226,7 +225,6 @@ static int on_operation(uint32_t number, uint32_t operation, void *user) {
         return 0;
     }
     k->by_number[operation] = row;
-    k->wanted++;
     return 0;
 }
 

@@ -143,7 +143,7 @@ static bool sample_device(uint64_t context, int16_t device, uint64_t agent, cons
                   pasta_config("amd.pc_sampling"));
         return false;
     }
-    void *user = (void *)(intptr_t)device; // NOLINT
+    void *user = (void *)(intptr_t)device;
     if (!succeeded(sdk.create_buffer(context, BUFFER_BYTES, WATERMARK, PASTA_AMD_LOSSLESS, on_full, user, &buffer),
                    "a buffer") ||
         !succeeded(sdk.sample(context, agent, i.method, i.unit, i.length, buffer, 0), "the sampling service"))
