@@ -115,6 +115,9 @@ typedef struct { /* HIP_ARRAY3D_DESCRIPTOR */
     int32_t format;
     uint32_t channels, flags;
 } cube;
+typedef struct { /* hipChannelFormatDesc */
+    int32_t bits[4], kind;
+} format;
 _Static_assert(sizeof(box) == 160 && sizeof(plane) == 128, "as HIP has them");
 
 /* clang-format off */
@@ -122,7 +125,7 @@ _Static_assert(sizeof(box) == 160 && sizeof(plane) == 128, "as HIP has them");
     X(ptr, uint64_t) X(u64, uint64_t) X(int, int32_t) X(u32, uint32_t) X(u16, uint16_t) X(u8, uint8_t)  \
     X(dim, dim3) X(pitched, pitched_pointer) X(extent, extent)                                          \
     X(out, uint64_t *) X(text, const char *) X(outpitched, pitched_pointer *)                           \
-    X(box, box *) X(plane, plane *) X(plate, plate *) X(cube, cube *)
+    X(box, box *) X(plane, plane *) X(plate, plate *) X(cube, cube *) X(format, format *)
 /* clang-format on */
 #define DEFINE_TYPE(name, type) typedef type value_##name;
 #define ENUMERATE_TYPE(name, type) TYPE_##name,
@@ -997,6 +1000,7 @@ static _Thread_local struct {
         plane plane;
         plate plate;
         cube cube;
+        format format;
     } structs[DEPTH];
     char text[TEXT];
 } mine;
@@ -1023,6 +1027,10 @@ static void make_struct(const fixup *x, int level, bool done) {
         return;
     case TYPE_plate: mine.structs[level].plate = (plate){v[0], v[1], 0x20, 1}; return;
     case TYPE_cube: mine.structs[level].cube = (cube){v[0], v[1], v[2], 0x20, 1, 0}; return;
+    case TYPE_format:
+        for (int i = 0; i < 4; i++) mine.structs[level].format.bits[i] = (int32_t)v[i];
+        mine.structs[level].format.kind = (int32_t)v[4];
+        return;
     default: fails("no struct");
     }
 }
