@@ -55,7 +55,7 @@ class Rocprofiler:
     def is_known(self) -> bool:
         """Whether PASTA knows this version's interface; another is not recorded."""
         major, minor, _ = map(int, self.version.split("."))
-        return major == 1 or (major == 0 and minor >= 5)
+        return major == 1 or (major, minor) == (0, 5)
 
 
 def find_rocprofiler(program: str = "") -> Path | None:
