@@ -164,14 +164,21 @@ def formatted(value: Any, unit: Unit | None = None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
 
 
+def visible(text: str) -> str:
+    """A text of a run in one line: what a terminal or a browser would obey, or not show, is
+    written as \\x1b or \\u202e."""
+    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def plain(text: str, longest: int = 400) -> str:
-    """A text of a run for a line of a terminal: at most so long, and without characters that
-    would steer it or turn the direction of writing, which are written as \\x1b or \\u202e."""
-    shortened = text if len(text) <= longest else text[: longest - 1] + "…"
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), shortened)
+    """A text of a run for a line of a terminal: visible, and at most so long before that."""
+    return visible(text if len(text) <= longest else text[: longest - 1] + "…")
 
 
-_STEERING = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
+#: Control characters, those that turn the direction of text, line separators and lone surrogates.
+_INVISIBLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 #: Least width of a column of text, so that many columns of numbers leave it readable.
 _TEXT_COLUMNS = 16
 #: Headings of numbers are broken to about the width of the numbers.

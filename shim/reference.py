@@ -126,9 +126,10 @@ what it loads; one that loads several is recorded through all of them, and every
 was (`sources`). `--backend nvidia`, `amd` or `refacc` listens to that one only, `--backend none` to
 none: annotations and what frameworks tell are recorded nevertheless.
 
-**The AMD backend has never run on AMD hardware.** It is written to the documented interface of
-rocprofiler-sdk and tested with a library that plays streams of its calls; no time, count or name
-that it gives has been compared with a device's. `ci/gpu-suite --amd` is for whoever has one.
+**The [AMD](amd.md) backend has never run on AMD hardware.** It is written to the documented
+interface of rocprofiler-sdk and tested with a library that plays streams of its calls; no time,
+count or name that it gives has been compared with a device's. `ci/gpu-suite --amd` is for whoever
+has one.
 
 Events, tools and reports are the same for all; what a backend cannot give is absent. Results of
 tools say so:

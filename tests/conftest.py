@@ -34,6 +34,9 @@ TIMEOUT = 45
 #: Python starts in the target at once, not only in one that runs for a while.
 EMBED_NOW = ("--set", "python.embed-delay=0")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started by a shell's `&`
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so programs begin with the default
+
 
 def cli(name: str) -> list[str]:
     """How `pasta` or `pasta-preload` is started."""

@@ -39,8 +39,7 @@ class RecordAccesses(Tool):
         return super().__getstate__()
 
     def on_batch(self, batch: Batch) -> None:
-        last = max((int(each["index"][-1]) for _, each in batch if len(each)), default=-1)
-        self.position = max(self.position, batch.base + last + 1)
+        self.position = max(self.position, batch.end)
 
     def on_accesses(self, accesses: Accesses) -> None:
         if self._writer is None:

@@ -92,7 +92,7 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)
     device = torch.device(options.device)
     on_gpu = device.type == "cuda"
     model = GPT(options.layers, options.width, options.length, options.vocabulary).to(device)

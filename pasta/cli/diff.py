@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     notes: list[str] = []
     exceeded = [each for one in thresholds for each in one.check(comparison, notes)]
     if options.json:
-        _write(options.json, _document(comparison, chosen, options.column, exceeded, notes))
+        _write(after, options.json, _document(comparison, chosen, options.column, exceeded, notes))
     if options.json != "-":
         _print(comparison, chosen, options, notes)
     sys.stdout.flush()
@@ -108,17 +108,11 @@ def _document(
     }  # fmt: skip
 
 
-def _write(target: str, document: dict[str, Any]) -> None:
-    text = json.dumps(document, indent=1) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(target).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"{target}: cannot be written ({error.strerror})", remedy="name another file"
-        ) from None
+def _write(run: RunDirectory, target: str, document: dict[str, Any]) -> None:
+    from pasta.report.files import written
+
+    with written(run, target) as file:
+        file.write((json.dumps(document, indent=1) + "\n").encode())
 
 
 def _print(

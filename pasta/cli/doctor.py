@@ -294,7 +294,7 @@ def _amd() -> Iterator[Check]:
     else:
         yield from _amd_devices()
     if found is None:
-        remedy = f"install ROCm 6.3 or newer, or name the library with {rocm.NAMED}"
+        remedy = f"install ROCm 6.3 or 7, or name the library with {rocm.NAMED}"
         yield Check("rocprofiler-sdk", _BAD, "not found", remedy)
         return
     try:
@@ -303,7 +303,7 @@ def _amd() -> Iterator[Check]:
         yield Check("rocprofiler-sdk", _BAD, error.message, f"name another: {rocm.NAMED}")
         return
     known = sdk.is_known
-    remedy = "" if known else "PASTA knows 0.5 (ROCm 6.3) to 1.x (ROCm 7)"
+    remedy = "" if known else "PASTA knows 0.5 (ROCm 6.3) and 1.x (ROCm 7)"
     yield Check(
         "rocprofiler-sdk", _GOOD if known else _BAD, f"{sdk.version} at {sdk.library}", remedy
     )

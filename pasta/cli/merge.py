@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from pasta.errors import ConfigError
-from pasta.run.naming import check_output
+from pasta.run.naming import check_place
 from pasta.run.root import Root
 
 
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     out = options.output or Path(f"{root.path.resolve().name}-merged")
     if root.path.resolve() in (out.resolve(), out.resolve().parent):
         raise ConfigError(f"{out} is in the root to merge", remedy="name another place with -o DIR")
-    check_output(str(out).replace("%", "%%"), force=options.force_overwrite)
+    check_place(out, force=options.force_overwrite)
     done = merge(root, out, force=options.force_overwrite)
     for warning in done.manifest()["warnings"]:
         print(f"note: {warning}")

@@ -189,7 +189,7 @@ def _prepare_amd(session: Session, program: str) -> None:
         if found is None and wanted:
             raise MissingDependency(
                 "rocprofiler-sdk was not found",
-                remedy=f"install it (ROCm 6.3 or newer), or name the library with {NAMED}",
+                remedy=f"install it (ROCm 6.3 or 7), or name the library with {NAMED}",
             )
         if found is not None and not paths.LIBPASTA_AMD.exists():
             raise MissingDependency(

@@ -50,6 +50,12 @@ class Batch:
     def __iter__(self) -> Iterator[tuple[str, NDArray[Any]]]:
         return iter(self.records.items())
 
+    @property
+    def end(self) -> int:
+        """Position in the whole run after the last record; `base` where there is none."""
+        indices = [int(records["index"][-1]) for records in self.records.values() if len(records)]
+        return self.base + max(indices, default=-1) + 1
+
     def positions(self, records: NDArray[Any]) -> NDArray[Any]:
         """Positions of records in the whole run: uint64 of the same length."""
         return np.asarray(records["index"].astype(np.uint64) + np.uint64(self.base))

@@ -344,12 +344,10 @@ class Operators:
             slots[threads == thread] = self._slots[thread]
         return slots
 
-    def at(self, records: NDArray[Any], *, before: bool = False) -> NDArray[Any]:
-        """Nodes (int32) of the innermost operators of the records' threads as of each record;
-        with `before`, for the ends of operators the ones that end. What graphs launch is of the
-        operators that captured it."""
+    def at(self, records: NDArray[Any]) -> NDArray[Any]:
+        """Nodes (int32) of the innermost operators of the records' threads as of each record. What
+        graphs launch is of the operators that captured it."""
         found = np.zeros(len(records), np.int32)
-        side: Any = "left" if before else "right"
         threads = records["thread"]
         for thread in distinct(threads):
             slot = self._slots.get(thread)
@@ -358,7 +356,7 @@ class Operators:
             mine = threads == thread
             first = self._before.get(slot, 0)
             indices, nodes = self._changes.get(slot, (np.empty(0, np.int64), np.empty(0, np.int32)))
-            after = np.searchsorted(indices, records["index"][mine].astype(np.int64), side)
+            after = np.searchsorted(indices, records["index"][mine].astype(np.int64), "right")
             found[mine] = np.concatenate([np.asarray([first], np.int32), nodes])[after]
         if self._graphs and {"ordinal", "graph_node"} <= set(records.dtype.names or ()):
             replayed = records["graph_node"] != ABSENT_U64

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
-from pasta.report.text import WIDTH
+from pasta.report.text import text_of
 from pasta.run.diff import ColumnDiff, Comparison, TableDiff
 from pasta.table import Table, formatted, plain, shares
 
@@ -119,10 +117,6 @@ def default_tables(comparison: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def text_of(comparison: Comparison) -> str:
-    """The comparison as plain text of a fixed width."""
-    text = io.StringIO()
-    console = Console(file=text, width=WIDTH, color_system=None, emoji=False)
-    for part in render(comparison, default_tables(comparison)):
-        console.print(part)
-    return text.getvalue()
+def text_report(comparison: Comparison) -> str:
+    """The comparison as plain text."""
+    return text_of(render(comparison, default_tables(comparison)))

@@ -13,12 +13,11 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pasta.errors import RunError
-from pasta.report.cells import visible
 from pasta.report.files import directory, written
 from pasta.report.stacks import WEIGHTS, Call, CallTree, Weight
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, ranked, read_results, read_table, stored_tables
-from pasta.table import Table, formatted
+from pasta.table import Table, formatted, visible
 
 #: Version of what `write_json` writes.
 SCHEMA = 1

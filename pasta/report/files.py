@@ -27,15 +27,17 @@ def written(run: RunDirectory, name: str) -> Iterator[BinaryIO]:
         return
     path = Path(name)
     _check(run, path)
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    special = path.exists() and not path.is_file()  # a device or a pipe is written to, not replaced
+    temporary = path if special else path.with_name(f".{path.name}-{os.getpid()}")
     try:
         with temporary.open("wb") as file:
             yield file
-        temporary.replace(path)
+        if not special:
+            temporary.replace(path)
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error})") from None
     finally:
-        if temporary.exists():
+        if not special and temporary.exists():
             temporary.unlink()
 
 

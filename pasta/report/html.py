@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from pasta.report.cells import cell, shortened, visible
+from pasta.report.cells import cell, shortened
 from pasta.report.text import heading, notes
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, read_results
-from pasta.table import Table
+from pasta.table import Table, visible
 
 #: Characters of a cell.
 _LONGEST = 200

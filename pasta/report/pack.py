@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pasta.report.cells import cell, visible
-from pasta.table import Column, Table
+from pasta.report.cells import cell
+from pasta.table import Column, Table, visible
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,14 +17,13 @@ from markupsafe import Markup
 
 import pasta
 from pasta.errors import RunError
-from pasta.report.cells import visible
 from pasta.report.heat import HeatMap, heat_maps, is_strip
 from pasta.report.pack import Packer
 from pasta.report.stacks import WEIGHTS, CallTree, has_operators, read_call_tree
 from pasta.report.text import gain_of, heading, notes
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, ranked, read_results
-from pasta.table import Figure, Table
+from pasta.table import Figure, Table, visible
 
 #: Rows of a table that the page has; runs of weeks may have more than a browser can hold.
 ROWS = 250_000

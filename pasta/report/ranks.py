@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
 from rich.text import Text
 
 from pasta.errors import RunError
 from pasta.processors.demangle import distinct_names
-from pasta.report.text import WIDTH, findings_of
+from pasta.report.text import findings_of, print_parts, text_of
 from pasta.run.events import parts
 from pasta.run.merge import Told, merged_findings
 from pasta.run.results import read_findings
@@ -25,7 +23,7 @@ from pasta.table import Table, formatted, plain
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from pasta.tool import Finding
 
@@ -381,12 +379,9 @@ def _who(root: Root, runs: list[RankRun]) -> str:
 
 
 def print_report(root: Root, console: Console, rows: int | None = None) -> None:
-    for part in render(root, rows):
-        console.print(part)
+    print_parts(render(root, rows), console)
 
 
 def text_report(root: Root) -> str:
-    """The report as plain text of a fixed width."""
-    text = io.StringIO()
-    print_report(root, Console(file=text, width=WIDTH, color_system=None, emoji=False))
-    return text.getvalue()
+    """The report as plain text."""
+    return text_of(render(root))

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,19 +26,19 @@ if TYPE_CHECKING:
     from pasta.tool import Finding
 
 
-class Tables:
+class Tables(ABC):
     """Tables by the name of their tool, and by their own; without one a tool's main table."""
 
+    @abstractmethod
     def tables(self) -> dict[str, list[str]]:
         """Names of the tables of each tool, its main one first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def arrow(self, tool: str, name: str | None = None) -> pa.Table:
         """A table as pyarrow's. Units and labels are in the metadata of the fields.
 
         Raises RunError for a tool or table that there is not.
         """
-        raise NotImplementedError
 
     def table(self, tool: str, name: str | None = None) -> pandas.DataFrame:
         """A table as a pandas DataFrame. Raises as `arrow`, and MissingDependency."""
@@ -251,9 +252,9 @@ class Diff(Tables):
         return self._comparison.table(tool, require(self._comparison, tool, name)).to_arrow()
 
     def __str__(self) -> str:
-        from pasta.report.diff import text_of
+        from pasta.report.diff import text_report
 
-        return text_of(self._comparison)
+        return text_report(self._comparison)
 
     def __repr__(self) -> str:
         comparison = self._comparison

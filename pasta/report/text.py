@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,15 +102,24 @@ def _tool(run: RunDirectory, result: StoredResult, rows: int | None) -> Iterator
 
 
 def print_report(run: RunDirectory, console: Console, rows: int | None = None) -> None:
-    for part in render(run, rows):
+    print_parts(render(run, rows), console)
+
+
+def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
+    for part in parts:
         console.print(part)
 
 
-def text_report(run: RunDirectory) -> str:
-    """The report as plain text of a fixed width."""
+def text_of(parts: Iterable[RenderableType]) -> str:
+    """Parts of a report as plain text of a fixed width."""
     text = io.StringIO()
-    print_report(run, Console(file=text, width=WIDTH, color_system=None, emoji=False))
+    print_parts(parts, Console(file=text, width=WIDTH, color_system=None, emoji=False))
     return text.getvalue()
+
+
+def text_report(run: RunDirectory) -> str:
+    """The report as plain text."""
+    return text_of(render(run))
 
 
 def write_text_report(run: RunDirectory) -> Path:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pasta
 from pasta.errors import RunError
 from pasta.run.directory import SCHEMA, RunDirectory
-from pasta.run.results import LAYOUT, document_of, findings_in
+from pasta.run.results import LAYOUT, document_of, findings_in, trace_of
 from pasta.run.root import RankRun, Root, ranks_text
 from pasta.tool import Finding
 
@@ -275,7 +275,9 @@ class _Trace:
 
 def _merge_traces(root: Root, target: Path, problems: list[str]) -> bool:
     """Writes the traces of all runs as one; False where no run has any."""
-    found = [(run, path) for run in root.runs if (path := _trace_of(run)) is not None]
+    found = [
+        (run, path) for run in root.runs if (path := trace_of(run.directory.results)) is not None
+    ]
     if not found:
         return False
     numbers = _numbers(root)
@@ -304,11 +306,6 @@ def _merge_traces(root: Root, target: Path, problems: list[str]) -> bool:
                 )
         out.write("\n]}\n")
     return True
-
-
-def _trace_of(run: RankRun) -> Path | None:
-    places = [run.directory.results / _TRACE / f"trace.json{end}" for end in (".gz", "")]
-    return next((path for path in places if path.exists()), None)
 
 
 def _opened(path: Path) -> IO[str]:

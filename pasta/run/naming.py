@@ -149,9 +149,16 @@ def check_root(template: str, option: str) -> None:
 def check_output(template: str, *, force: bool) -> None:
     """Raises ConfigError where run directories cannot be written there, or there is one that
     `force` does not allow to replace."""
-    path = Path(template)
-    _check_parent(template, Path(*_before_placeholder(path.parts)), "-o")
-    if "%" not in template and path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if "%" in template:
+        _check_parent(template, Path(*_before_placeholder(Path(template).parts)), "-o")
+    else:
+        check_place(Path(template), force=force)
+
+
+def check_place(path: Path, *, force: bool) -> None:
+    """As `check_output`, for a path without placeholders."""
+    _check_parent(str(path), path.parent, "-o")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
         from pasta.run.directory import is_run
 
         if not force:

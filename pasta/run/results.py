@@ -77,9 +77,13 @@ def read_findings(directory: Path) -> Iterator[tuple[str, Finding]]:
 def findings_in(path: Path) -> list[Finding]:
     """Findings in a result.json. Raises RunError for a damaged one."""
     try:
-        return [Finding(**each) for each in document_of(path).get("findings", ())]
+        return _findings(document_of(path))
     except TypeError as error:
         raise RunError(f"{path.parent}: damaged result ({error})") from None
+
+
+def _findings(document: dict[str, Any]) -> list[Finding]:
+    return [Finding(**each) for each in document.get("findings", ())]
 
 
 def read_results(
@@ -91,20 +95,26 @@ def read_results(
     """
     for path in sorted(directory.glob("*/result.json")):
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = document_of(path)
             tables = {
                 name: _stored(path.parent / f"{name}.parquet", shown, rows)
                 for name in document["tables"]
             }
             files = [path.parent / name for name in document["files"]]
-            findings = [Finding(**each) for each in document.get("findings", ())]
             figures = {name: Figure(**each) for name, each in document.get("figures", {}).items()}
             notes = [str(note) for note in document.get("notes", ())]
             yield StoredResult(
-                document["tool"], document["summary"], tables, files, findings, figures, notes
-            )
+                document["tool"], document["summary"], tables, files, _findings(document),
+                figures, notes,
+            )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise RunError(f"{path.parent}: damaged result ({error})") from None
+
+
+def trace_of(results: Path) -> Path | None:
+    """The trace of the tool event_trace, packed or not, where there is one."""
+    traces = (results / "event_trace" / f"trace.json{end}" for end in (".gz", ""))
+    return next((path for path in traces if path.is_file()), None)
 
 
 def ranked(results: Iterable[StoredResult]) -> list[tuple[str, Finding]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -166,17 +166,17 @@ class Root:
     @property
     def programs(self) -> dict[str, list[RankRun]]:
         """Runs by program, the one of the first rank first."""
-        found: dict[str, list[RankRun]] = {}
-        for run in self.runs:
-            found.setdefault(run.program, []).append(run)
-        return found
+        return self._by(lambda run: run.program)
 
     @property
     def hosts(self) -> dict[str, list[RankRun]]:
         """Runs by host."""
+        return self._by(lambda run: run.host)
+
+    def _by(self, key: Callable[[RankRun], str]) -> dict[str, list[RankRun]]:
         found: dict[str, list[RankRun]] = {}
         for run in self.runs:
-            found.setdefault(run.host, []).append(run)
+            found.setdefault(key(run), []).append(run)
         return found
 
     def doubts(self) -> Iterator[str]:

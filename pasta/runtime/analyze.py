@@ -64,6 +64,14 @@ def _replay(job: _Job) -> str | None:
     return None
 
 
+def _replay_on_worker(job: _Job) -> str | None:
+    """A task of a worker, which may have no more threads than its share of the machine."""
+    distributed: Any = importlib.import_module("distributed")
+    pyarrow: Any = importlib.import_module("pyarrow")
+    pyarrow.set_cpu_count(distributed.get_worker().state.nthreads)
+    return _replay(job)
+
+
 def _in_threads(
     jobs: Sequence[_Job], workers: int | None, told: Callable[[int], None]
 ) -> list[str | None]:
@@ -95,7 +103,7 @@ def _on_workers(
             f"no Dask scheduler at {scheduler} ({error})", remedy="start one with: dask scheduler"
         ) from None
     with client:
-        tasks = [client.submit(_replay, job, pure=False) for job in jobs]
+        tasks = [client.submit(_replay_on_worker, job, pure=False) for job in jobs]
         for number, _ in enumerate(distributed.as_completed(tasks), 1):
             told(number)
         return [_outcome(task, job) for task, job in zip(tasks, jobs, strict=True)]

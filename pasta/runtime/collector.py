@@ -35,7 +35,6 @@ from pasta.run.naming import joined, place_in_job
 from pasta.runtime.analysis import make_context, make_filter, make_pipeline
 from pasta.runtime.clock import host_clock
 from pasta.runtime.limits import failures_of, store_results, time_limit
-from pasta.runtime.live import SUFFIX as LIVE_SUFFIX
 from pasta.runtime.live import LiveCounts
 from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.ring import Ring
@@ -198,7 +197,7 @@ class Collector:
     def _feed(self, pipeline: Pipeline, batch: Batch) -> None:
         if self.live is not None:
             self.live.add(batch)
-            self.live.write(beside(self.ring.path, LIVE_SUFFIX))
+            self.live.write(beside(self.ring.path, ".live"))
         self._keep(batch, pipeline.feed(batch))
         for record in batch["probe_data"]:
             pipeline.feed_device(self._probed(int(record["offset"]), int(record["bytes"])))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pasta import abi
 from pasta.lazy import np
 from pasta.processors.codes import Codes, grown
 from pasta.processors.correlate import LaunchWindow
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
     from pasta.processors.strings import Strings
 
-SUFFIX = ".live"
 _WRITE_SECONDS = 0.5
 _SHOW_SECONDS = 0.5
 _LINE_SECONDS = 10.0
@@ -70,7 +70,7 @@ class LiveCounts:
         for record in batch.merged("memory_alloc", "memory_free"):
             address, bytes = int(record["address"]), int(record["bytes"])
             self._memory -= self._sizes.pop(address, 0)
-            if record["kind"] == _kinds()["memory_alloc"] and bytes != 2**64 - 1:
+            if record["kind"] == abi.KINDS["memory_alloc"] and bytes != 2**64 - 1:
                 self._sizes[address] = bytes
                 self._memory += bytes
                 self._peak = max(self._peak, self._memory)
@@ -101,12 +101,6 @@ class LiveCounts:
         }  # fmt: skip
         write_atomically(path, json.dumps(document).encode())
         self._written = time.monotonic()
-
-
-def _kinds() -> dict[str, int]:
-    from pasta import abi
-
-    return abi.KINDS
 
 
 @dataclass
@@ -201,7 +195,11 @@ class LiveView:
         self._before = progress
 
     def _draw(self, progress: Progress) -> None:
-        size = os.get_terminal_size(self._output.fileno())
+        try:
+            size = os.get_terminal_size(self._output.fileno())
+        except OSError:  # it is gone
+            self._terminal = False
+            return
         if size.lines < 2 * _LINES:
             return
         parts = []

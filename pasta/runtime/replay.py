@@ -24,7 +24,8 @@ from pasta.run.accesses import read_accesses, recorded_accesses
 from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.events import counts, parts, read_batches, span
 from pasta.run.inventory import Inventory
-from pasta.run.naming import check_output
+from pasta.run.naming import check_place
+from pasta.run.results import trace_of
 from pasta.runtime.analysis import make_filter, make_pipeline
 from pasta.runtime.limits import failures_of, store_results, time_limit
 from pasta.tool import Context, Run
@@ -108,7 +109,7 @@ class Replay:
 
     def write(self, out: Path, *, force: bool = False) -> RunDirectory:
         """Runs the tools, and writes a run directory with their results. Raises PastaError."""
-        check_output(str(out).replace("%", "%%"), force=force)
+        check_place(out, force=force)
         staging = RunDirectory.create(out.with_name(f".{out.name}-{os.getpid()}"))
         try:
             self._feed()
@@ -140,8 +141,7 @@ class Replay:
         ):
             self._inventory.learn(batch)
             self._pipeline.feed(batch)
-            end = batch.base + max(int(each["index"][-1]) for _, each in batch if len(each))
-            while position <= end:
+            while position < batch.end:
                 self._pipeline.feed_accesses(words)
                 position, words = next(chunks, (_NEVER, None))
         while words is not None:
@@ -189,7 +189,7 @@ def write_trace(recorded: RunDirectory, file: BinaryIO, compressed: bool) -> Non
 
     Raises RunError where there is neither.
     """
-    found = _trace_of(recorded)
+    found = trace_of(recorded.results)
     if found:
         _copy_trace(found, file, compressed)
         return
@@ -201,11 +201,6 @@ def write_trace(recorded: RunDirectory, file: BinaryIO, compressed: bool) -> Non
         for failure in done.manifest()["failures"].values():
             raise RunError(f"{recorded.path}: no trace can be made ({failure['reason']})")
         _copy_trace(done.results / "event_trace" / "trace.json", file, compressed)
-
-
-def _trace_of(run: RunDirectory) -> Path | None:
-    traces = (run.results / "event_trace" / name for name in ("trace.json.gz", "trace.json"))
-    return next((path for path in traces if path.is_file()), None)
 
 
 def _copy_trace(source: Path, file: BinaryIO, compressed: bool) -> None:

@@ -181,7 +181,6 @@ static void announce(uint32_t source, const char *version) {
     pasta_publish(e);
 }
 
-/* True the first time that this process is told of a source. */
 static bool over; /* run.duration is */
 
 static void *end_profiling(void *unused) {
@@ -208,6 +207,7 @@ static void limit_duration(void) {
     else pasta_say("run.duration has no effect: no thread (%s)", strerror(error));
 }
 
+/* True the first time that this process is told of a source. */
 static bool is_new(uint32_t source) {
     size_t at = 0;
     while (at < SOURCES && sources[at] && sources[at] != source) at++;

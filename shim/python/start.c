@@ -51,7 +51,6 @@ typedef struct {
     long (*as_long)(void *);
     void (*clear)(void);
     void (*decref)(void *);
-    void *(*import)(const char *);
     int (*add_pending)(int (*)(void *), void *);
     bool asked; /* the main thread, to import `threading` */
 } pasta_host_python;
@@ -61,8 +60,7 @@ static bool find_host(pasta_host_python *p) {
                                         "PyGILState_Release", "PyGILState_Check",      "PyDict_New",
                                         "PyDict_SetItemString", "PyDict_GetItemString", "PyEval_GetBuiltins",
                                         "PyUnicode_DecodeFSDefault", "PyRun_String",   "PyLong_AsLong",
-                                        "PyErr_Clear",       "Py_DecRef",
-                                        "PyImport_ImportModule", "Py_AddPendingCall"};
+                                        "PyErr_Clear",       "Py_DecRef", "Py_AddPendingCall"};
     void **slots = (void **)p;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(slots[i] = dlsym(RTLD_DEFAULT, names[i]))) return false;

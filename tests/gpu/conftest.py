@@ -26,6 +26,7 @@ HIP_EXAMPLES = EXAMPLES.with_name("hip")
 ROCM = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
 #: Tests of AMD devices; the others are of NVIDIA's.
 AMD = ("test_hip.py",)
+KERNELS = EXAMPLES.parents[1] / "tests" / "golden" / "accesses" / "kernels.cu"
 CUDA = Path(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda")
 GRAPH, INTERNAL = 1, 4  # flags of a record
 TIMEOUT = 300
@@ -187,6 +188,22 @@ def hip_example(tmp_path_factory: pytest.TempPathFactory) -> Build:
         return str(out / name)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of the program of tests/golden/accesses, built with nvcc for this GPU."""
+    nvcc = CUDA / "bin" / "nvcc"
+    compiler = str(nvcc) if nvcc.exists() else shutil.which("nvcc")
+    if not compiler:
+        pytest.skip("nvcc was not found: install a CUDA toolkit, or set CUDA_HOME")
+    output = tmp_path_factory.mktemp("accesses") / "kernels"
+    command = [compiler, "-std=c++17", "-O2", "-lineinfo", "-arch=native", f"-I{EXAMPLES}"]
+    done = subprocess.run(
+        [*command, str(KERNELS), "-o", str(output)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(output)
 
 
 def environment(extra: dict[str, str]) -> dict[str, str]:

@@ -4,8 +4,6 @@ what PASTA's tools say."""
 from __future__ import annotations
 
 import collections
-import shutil
-import subprocess
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,9 +20,8 @@ from pasta.probes.kinds import GROUPS
 from pasta.probes.sass import find_nvdisasm
 
 from . import ncu
-from .conftest import CUDA, EXAMPLES, Run
+from .conftest import Run
 
-SOURCE = Path(__file__).resolve().parents[1] / "golden" / "accesses" / "kernels.cu"
 CANNOT = 77  # exit status of a scenario that this device or driver cannot do
 
 #: ncu runs kernels one by one, so these wait for ever or fail.
@@ -41,22 +38,6 @@ ALONE = {
     "unknown",
 }
 TOGETHER = tuple(name for name in SCENARIOS if name not in NOT_UNDER_NCU | ALONE)
-
-
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of the program, built with nvcc for this GPU."""
-    nvcc = CUDA / "bin" / "nvcc"
-    compiler = str(nvcc) if nvcc.exists() else shutil.which("nvcc")
-    if not compiler:
-        pytest.skip("nvcc was not found: install a CUDA toolkit, or set CUDA_HOME")
-    output = tmp_path_factory.mktemp("accesses") / "kernels"
-    command = [compiler, "-std=c++17", "-O2", "-lineinfo", "-arch=native", f"-I{EXAMPLES}"]
-    done = subprocess.run(
-        [*command, str(SOURCE), "-o", str(output)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return str(output)
 
 
 def announced(stdout: str) -> dict[str, int]:

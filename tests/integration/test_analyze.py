@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow
 import pytest
 
 from pasta.config import Config
@@ -91,6 +92,10 @@ def test_a_scheduler_with_two_workers(
     problems = analyze(runs, CONFIG, tmp_path / "out", scheduler=scheduler, told=told.append)
     check(runs, problems, tmp_path / "out", tmp_path / "alone")
     assert told == [1, 2, 3, 4]
+    from distributed import Client
+
+    with Client(scheduler, timeout=20) as client:  # one thread each, Arrow's included
+        assert 1 in client.run(pyarrow.cpu_count).values()
 
 
 def test_without_a_scheduler_one_line_says_so(

@@ -125,6 +125,19 @@ def test_the_programs_lines_scroll_above_the_view(
     assert not any(shown[19:])
 
 
+def test_a_terminal_that_is_gone_is_left_alone(
+    counted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_SHOW_SECONDS", 0)
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as output:
+        view = LiveView(lambda _: None, output)
+        os.close(ours)
+        for _ in range(2):
+            view.show([(FakeRing(), counted)])
+        view.close()
+
+
 def test_elsewhere_a_line_comes_now_and_then(
     counted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,18 @@ def test_what_cannot_be_done(
     assert says in said and said.count("\n") == 1
     assert run.manifest() == MANIFEST
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_pipe_or_device_is_written_to_and_stays(run: RunDirectory, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # else opening it to write would wait
+    try:
+        assert report(run, "--json", str(pipe)) == 0
+        assert json.loads(os.read(reader, 1 << 16))["run"] == MANIFEST
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
 
 
 def test_a_weight_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta.report.cells import cell, shortened, visible
+from pasta.report.cells import cell, shortened
 from pasta.report.pack import Packer
 from pasta.report.page import render_page
 from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.results import write_result
-from pasta.table import Table, absent_where
+from pasta.table import Table, absent_where, visible
 from pasta.tool import Result
 
 MANIFEST = {

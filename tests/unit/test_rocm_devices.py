@@ -123,7 +123,7 @@ def test_a_machine_with_everything(checks, sdk: Sdk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("major", "minor", "state"), [(0, 5, "ok"), (0, 4, "missing"), (2, 0, "missing")]
+    ("major", "minor", "state"), [(0, 5, "ok"), (0, 6, "missing"), (2, 0, "missing")]
 )
 def test_versions(checks, sdk: Sdk, major: int, minor: int, state: str) -> None:
     found = checks(sdk(major, minor))

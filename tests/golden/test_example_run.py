@@ -1,0 +1,69 @@
+"""The run of an H200 that comes with PASTA: what tools say of it is known from arithmetic."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+import pasta
+from pasta.report.run import Run
+
+RUN = Path(__file__).resolve().parents[2] / "examples" / "runs" / "gpt-h200"
+STEPS, BATCH, LENGTH, VOCABULARY, LAYERS, WIDTH = 3, 2, 32, 128, 2, 64
+#: Weights and biases: embeddings and head, then those of each block, and the last norm.
+BLOCK = 12 * WIDTH * WIDTH + 13 * WIDTH
+PARAMETERS = 2 * VOCABULARY * WIDTH + LENGTH * WIDTH + LAYERS * BLOCK + 2 * WIDTH
+
+
+@pytest.fixture(scope="module")
+def again(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    recorded = pasta.load(RUN)
+    assert isinstance(recorded, Run)
+    tools = ("operators", "tensors", "access_count", "coalescing")
+    return recorded.replay(*tools, out=tmp_path_factory.mktemp("replay") / "run")
+
+
+def total(run: Run, tool: str, table: str, column: str) -> int:
+    return int(pc.sum(run.arrow(tool, table)[column]).as_py())
+
+
+def test_it_is_small_and_tells_of_no_machine() -> None:
+    files = [path for path in RUN.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 3 << 20
+    run = pasta.load(RUN)
+    frames = run.events("python_frame", ["file"])["file"].to_pylist()
+    assert all(re.match(r"/app/(train\.py|site-packages/torch/)", file) for file in frames)
+
+
+def test_operators_and_launches(again: Run) -> None:
+    assert total(again, "operators", "operators", "launches") == 767
+    rows = again.arrow("operators", "operators").to_pylist()
+    calls = {(row["operator"], row["phase"]): row["calls"] for row in rows}
+    assert calls["aten::addmm", "forward"] == STEPS * LAYERS * 4
+    # two products for each layer of the blocks, and for the head, which has no bias
+    assert calls["aten::mm", "backward"] == STEPS * (LAYERS * 4 + 1) * 2
+    assert calls["aten::gelu", "forward"] == STEPS * LAYERS
+
+
+def test_parameters_at_the_peak(again: Run) -> None:
+    rows = again.arrow("tensors", "peak").to_pylist()
+    stored = sum(
+        row["storage"] for row in rows if row["device"] == 0 and row["category"] == "parameter"
+    )
+    assert stored == 4 * PARAMETERS
+
+
+def test_accesses(again: Run) -> None:
+    """Adam's update takes and gives each parameter, in the one step of which accesses are there."""
+    rows = again.arrow("access_count", "operators").to_pylist()
+    bytes = {row["operator"]: row["bytes"] for row in rows if row["line"] == "train.py:110 main"}
+    assert bytes["aten::_foreach_lerp_"] == (2 + 1) * 4 * PARAMETERS
+    assert bytes["aten::_foreach_addcdiv_"] == (3 + 1) * 4 * PARAMETERS
+    assert bytes["aten::_foreach_sqrt"] == (1 + 1) * 4 * PARAMETERS
+    assert total(again, "access_count", "kernels", "unknown") == 0
+    assert total(again, "access_count", "kernels", "probed") < 767
+    sectors = total(again, "coalescing", "instructions", "total_sectors")
+    assert 0 < total(again, "coalescing", "instructions", "total_ideal_sectors") < sectors
