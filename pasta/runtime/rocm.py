@@ -172,7 +172,8 @@ def with_tool(environment: Mapping[str, str], tool: Path | None) -> dict[str, st
     listed = [each for each in before if each and each != ours]
     if tool is not None:
         listed.append(str(tool))
-    result[TOOLS] = ":".join(listed)
+    # of several, the SDK loads only those that a colon follows
+    result[TOOLS] = listed[0] if len(listed) == 1 else "".join(f"{each}:" for each in listed)
     if not listed:
         del result[TOOLS]
     return result

@@ -24,7 +24,7 @@ static void make(const work_step *s) {
     ra_graph_exec exec;
     uint64_t bytes = work_number(s, 3);
     if (WORK_IS("stream")) {
-        RA(ra_stream_create(&stream, 0));
+        RA(ra_stream_create(&stream, (int)strtol(s->word[2], NULL, 0)));
         name(s->word[1], stream);
     } else if (WORK_IS("event")) {
         RA(ra_event_create(&event));

@@ -43,8 +43,8 @@ static bool is_gpu(uint64_t agent) {
     return false;
 }
 
-EXPORT int rocprofiler_iterate_agent_supported_counters(uint64_t agent, int (*take)(uint64_t, uint64_t *, size_t, void *),
-                                                        void *user) {
+EXPORT int rocprofiler_iterate_agent_supported_counters(uint64_t agent,
+                                                        int (*take)(uint64_t, uint64_t *, size_t, void *), void *user) {
     PLANNED("iterate_agent_supported_counters");
     uint64_t ids[COUNTERS];
     if (!is_gpu(agent)) return ERROR;
@@ -195,7 +195,8 @@ EXPORT int rocprofiler_flush_buffer(uint64_t buffer) {
         records[i] = malloc(sizeof *records[i]);
         *records[i] = (buffered_record){CATEGORY_SAMPLES, kind, &buffers[buffer - 1].samples[i]};
     }
-    if (count) buffers[buffer - 1].full(buffers[buffer - 1].context, buffer, records, count, buffers[buffer - 1].user, 0);
+    if (count)
+        buffers[buffer - 1].full(buffers[buffer - 1].context, buffer, records, count, buffers[buffer - 1].user, 0);
     memset(buffers[buffer - 1].samples, 0x5a, sizeof buffers[buffer - 1].samples);
     for (size_t i = 0; i < count; i++) free(records[i]);
     free(records);

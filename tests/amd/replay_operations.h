@@ -7,6 +7,7 @@
  *   pitched extent               structs in place; each has several values, pointer,pitch,width,height
  *   box plane                    a pointer to the parameters of a copy of 3 or 2 dimensions
  *   outpitched                   where the program wants a pitched pointer
+ *   format                       a pointer to what an array's elements are: bits of up to four, and a kind
  *   plate cube                   a pointer to the description of an array of 2 or 3 dimensions
  */
 /* clang-format off */
@@ -25,8 +26,8 @@
     OPERATION(hipMemAllocHost, FIELD(out, ptr) FIELD(u64, size)) \
     OPERATION(hipHostRegister, FIELD(ptr, hostPtr) FIELD(u64, sizeBytes) FIELD(u32, flags)) \
     OPERATION(hipHostUnregister, FIELD(ptr, hostPtr)) \
-    OPERATION(hipMallocArray, FIELD(out, array) FIELD(ptr, desc) FIELD(u64, width) FIELD(u64, height) FIELD(u32, flags)) \
-    OPERATION(hipMalloc3DArray, FIELD(out, array) FIELD(ptr, desc) FIELD(extent, extent) FIELD(u32, flags)) \
+    OPERATION(hipMallocArray, FIELD(out, array) FIELD(format, desc) FIELD(u64, width) FIELD(u64, height) FIELD(u32, flags)) \
+    OPERATION(hipMalloc3DArray, FIELD(out, array) FIELD(format, desc) FIELD(extent, extent) FIELD(u32, flags)) \
     OPERATION(hipArrayCreate, FIELD(out, pHandle) FIELD(plate, pAllocateArray)) \
     OPERATION(hipArray3DCreate, FIELD(out, array) FIELD(cube, pAllocateArray)) \
     OPERATION(hipArrayDestroy, FIELD(ptr, array)) \

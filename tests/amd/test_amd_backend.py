@@ -113,7 +113,7 @@ def test_a_program_is_let_alone(
 def tools_of(printed: str) -> list[str]:
     lines = [line for line in printed.splitlines() if line.startswith(f"{rocm.TOOLS}=")]
     assert len(lines) <= 1
-    return lines[0].partition("=")[2].split(":") if lines else []
+    return list(filter(None, lines[0].partition("=")[2].split(":"))) if lines else []
 
 
 def test_the_tool_comes_after_the_user_s(
@@ -125,6 +125,16 @@ def test_the_tool_comes_after_the_user_s(
     assert tools_of(pasta_preload("env", environment=environment).stdout) == [
         str(replayer.tool), ours,
     ]  # fmt: skip
+
+
+def test_the_user_s_tool_and_ours_are_both_loaded(
+    pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
+) -> None:
+    """The SDK loads no tool that follows the last colon of a list."""
+    environment = {**rocm_environment, rocm.TOOLS: str(replayer.tool)}
+    done = pasta_preload(replayer.program, rocm_environment["STREAM"], environment=environment)
+    assert done.stdout.count("tool KERNEL_DISPATCH_COMPLETE") == 6
+    assert done.run.launches == 4
 
 
 def test_a_program_in_an_empty_environment(

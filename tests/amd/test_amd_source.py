@@ -480,6 +480,76 @@ def test_allocations(
     assert played.rows("memory_free", *columns) == expected
 
 
+@pytest.mark.parametrize(
+    ("made", "gone", "expected"),
+    [
+        (
+            ("hipHostRegister", {"hostPtr": HOST, "sizeBytes": 4096, "flags": 0}),
+            ("hipHostUnregister", {"hostPtr": HOST}),
+            (HOST, 4096, "pinned"),
+        ),
+        (
+            ("hipMallocArray", {"array": 0xA1, "desc": (32, 0, 0, 0, 2), "width": 64, "height": 4}),
+            ("hipFreeArray", {"array": 0xA1}),
+            (0xA1, 64 * 4 * 4, "array"),
+        ),
+        (
+            ("hipArrayCreate", {"pHandle": 0xA1, "pAllocateArray": (64, 4)}),
+            ("hipArrayDestroy", {"array": 0xA1}),
+            (0xA1, 64 * 4 * 4, "array"),
+        ),
+        (
+            ("hipArray3DCreate", {"array": 0xA1, "pAllocateArray": (64, 4, 2)}),
+            ("hipArrayDestroy", {"array": 0xA1}),
+            (0xA1, 64 * 4 * 2 * 4, "array"),
+        ),
+        (
+            (
+                "hipMemAddressReserve",
+                {"ptr": D1, "size": 1 << 21, "alignment": 0, "addr": 0, "flags": 0},
+            ),
+            ("hipMemAddressFree", {"devPtr": D1, "size": 1 << 21}),
+            (D1, 1 << 21, "virtual"),
+        ),
+        (
+            ("hipMemMap", {"ptr": D1, "size": 4096, "offset": 0, "handle": 5, "flags": 0}),
+            ("hipMemUnmap", {"ptr": D1, "size": 4096}),
+            (D1, 4096, "device"),
+        ),
+    ],
+    ids=lambda v: v[0] if isinstance(v[0], str) else None,
+)
+def test_other_allocations(replay: Replay, made: Any, gone: Any, expected: Any) -> None:
+    s = Stream()
+    s.hip(made[0], **made[1])
+    s.hip(gone[0], **gone[1])
+    played = replay(s)
+    for kind in ("memory_alloc", "memory_free"):
+        assert played.rows(kind, "address", "bytes", "memory") == [expected]
+
+
+def test_memory_of_a_device_that_is_reset(replay: Replay, version: str) -> None:
+    s = Stream((GPU, SECOND_GPU))
+    s.hip("hipMalloc", size=64, ptr=D1)
+    s.hip("hipSetDevice", deviceId=1)
+    s.hip("hipMalloc", size=32, ptr=D2)
+    s.hip("hipDeviceReset")
+    played = replay(s, version)
+    assert played.rows("memory_alloc", "bytes", "device") == [(64, 0), (32, 1)]
+    assert played.rows("memory_free", "bytes", "device") == [(32, 1)]
+
+
+def test_an_address_that_is_given_twice(replay: Replay, version: str) -> None:
+    """A free was missed: what is there now is the second one."""
+    s = Stream()
+    s.hip("hipMalloc", size=64, ptr=D1)
+    s.hip("hipMalloc", size=128, ptr=D1)
+    s.hip("hipFree", ptr=D1)
+    played = replay(s, version)
+    assert played.rows("memory_alloc", "bytes") == [(64,), (128,)]
+    assert played.rows("memory_free", "bytes") == [(128,)]
+
+
 def test_pools_are_in_the_order_of_a_stream(replay: Replay, version: str) -> None:
     s = Stream()
     s.hip("hipMallocAsync", size=64, stream=S, dev_ptr=D1)
@@ -643,6 +713,37 @@ def test_what_a_graph_launch_does_is_marked(replay: Replay, version: str) -> Non
     assert played.rows("memory_copy", "flags", "bytes", "stream") == [("graph async", 4096, S)] * 2
 
 
+def test_what_is_captured_does_not_happen(replay: Replay, version: str) -> None:
+    s = alive()
+    s.hip("hipStreamBeginCapture", stream=S, mode=0)
+    s.hip("hipMemcpyAsync", dst=D1, src=HOST, sizeBytes=64, kind=1, stream=S)
+    s.hip("hipMemsetAsync", dst=D1, value=0, sizeBytes=64, stream=S)
+    s.hip("hipLaunchKernel", stream=S)
+    s.hip("hipMemcpyAsync", dst=D2, src=HOST, sizeBytes=32, kind=1, stream=S + 1)  # another one
+    s.hip("hipStreamEndCapture", stream=S, pGraph=0x11)
+    s.hip("hipMemsetAsync", dst=D1, value=0, sizeBytes=16, stream=S)
+    played = replay(s, version)
+    assert played.rows("memory_copy", "bytes") == [(32,)]
+    assert played.rows("memory_set", "bytes") == [(16,)]
+    assert len(played["kernel_launch"]) == 0
+
+
+def test_symbols_are_copied(replay: Replay, version: str) -> None:
+    s = alive()
+    s.hip("hipMemcpyToSymbol", symbol=0x55D0, src=HOST, sizeBytes=64, offset=8, kind=1)
+    s.hip(
+        "hipMemcpyFromSymbolAsync", dst=HOST, symbol=0x55D0, sizeBytes=32, offset=0, kind=2,
+        stream=S,
+    )  # fmt: skip
+    played = replay(s, version)
+    # the program names the symbol by an address of its own, which is not the device's
+    columns = ("direction", "bytes", "source", "destination", "flags")
+    assert played.rows("memory_copy", *columns) == [
+        (H2D, 64, HOST, None, ""),
+        (D2H, 32, None, HOST, "async"),
+    ]
+
+
 def test_managed_memory(replay: Replay, version: str) -> None:
     s = Stream((GPU, SECOND_GPU))
     s.hip("hipMallocManaged", size=4096, flags=1, dev_ptr=D1)
@@ -728,6 +829,21 @@ def test_devices_are_those_that_the_program_sees(replay: Replay, version: str) -
         (NAMES[GPU], 0, 0, GPU),
         (NAMES[SECOND_GPU], 1, 1, SECOND_GPU),
     ]
+
+
+def test_a_program_that_uses_hsa_only(replay: Replay, version: str) -> None:
+    s = loaded()
+    s.runtime_allocation(D1, 4096)
+    s.memory_copy("HOST_TO_DEVICE", bytes=64, source=HOST, destination=D1)
+    s.complete(s.dispatch(1, queue=7))
+    s.runtime_free(D1)
+    played = replay(s, version)
+    assert played.rows("process_start", "source") == [("amd_rocprofiler",)]
+    assert played.rows("context_create", "device") == [(0,)]
+    assert played.rows("kernel_launch", "name", "stream", "device") == [(K1, None, 0)]
+    assert len(played["kernel_complete"]) == len(played["memory_copy"]) == 1
+    told = int(version != "0.5.0")  # of allocations
+    assert len(played["memory_alloc"]) == len(played["memory_free"]) == told
 
 
 def test_one_of_two_devices_is_seen(replay: Replay, version: str) -> None:

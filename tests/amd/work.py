@@ -2,7 +2,7 @@
 
 A line is a step; names stand for what a step made; a stream at the end makes it asynchronous.
 
-    stream S · unstream S · event E · record E S · wait E S · await E · unevent E
+    stream S PRIORITY · unstream S · event E · record E S · wait E S · await E · unevent E
     alloc A device|managed|pinned|pool BYTES [S] · free A [S]
     copy TO FROM BYTES [S] · rows TO FROM PITCH_TO PITCH_FROM WIDTH HEIGHT [S]
     set A VALUE ELEMENT COUNT [S] · area A PITCH VALUE WIDTH HEIGHT [S]
@@ -30,8 +30,8 @@ from tests.amd.stream import (
 
 KERNEL = "_Z4fillIfEvPT_S0_i"
 WORK = """
-stream s1
-stream s2
+stream s1 0
+stream s2 -1
 alloc a device 1048576
 alloc b device 524288
 alloc m managed 65536
@@ -129,8 +129,9 @@ class Hip:
         self.values[name] = self.next
         return self.next
 
-    def stream(self, name: str) -> None:
-        self.s.hip("hipStreamCreate", stream=self.new(name))
+    def stream(self, name: str, priority: str) -> None:
+        stream = self.new(name)
+        self.s.hip("hipStreamCreateWithPriority", stream=stream, flags=0, priority=int(priority))
 
     def unstream(self, name: str) -> None:
         self.s.hip("hipStreamDestroy", stream=self.values[name])

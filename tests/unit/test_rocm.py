@@ -163,9 +163,9 @@ def test_the_list_of_tools() -> None:
     tool, ours = paths.LIBPASTA_AMD, str(paths.LIBPASTA_AMD)
     assert with_tool({"A": "1"}, None) == {"A": "1"}
     assert with_tool({"A": "1"}, tool) == {"A": "1", rocm.TOOLS: ours}
-    assert with_tool({rocm.TOOLS: "/a.so:/b.so"}, tool) == {rocm.TOOLS: f"/a.so:/b.so:{ours}"}
-    assert with_tool({rocm.TOOLS: f"{ours}:/a.so"}, tool) == {rocm.TOOLS: f"/a.so:{ours}"}
-    assert with_tool({rocm.TOOLS: f"/a.so:{ours}"}, None) == {rocm.TOOLS: "/a.so"}
+    assert with_tool({rocm.TOOLS: "/a.so:/b.so"}, tool) == {rocm.TOOLS: f"/a.so:/b.so:{ours}:"}
+    assert with_tool({rocm.TOOLS: f"{ours}:/a.so"}, tool) == {rocm.TOOLS: f"/a.so:{ours}:"}
+    assert with_tool({rocm.TOOLS: f"/a.so:{ours}:"}, None) == {rocm.TOOLS: "/a.so"}
     assert with_tool({rocm.TOOLS: ours}, None) == {}
     assert with_tool({rocm.TOOLS: ""}, None) == {rocm.TOOLS: ""}
     assert with_tool({rocm.TOOLS: "/a.so::/b.so"}, None) == {rocm.TOOLS: "/a.so::/b.so"}
