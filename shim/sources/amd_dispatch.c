@@ -75,7 +75,7 @@ static image map_file(const char *uri) {
 
 static image image_of(const pasta_amd_code_object *c) {
     if (PASTA_AMD_HAS(c, memory_bytes) && c->stored == PASTA_AMD_STORED_MEMORY && c->memory_base)
-        return (image){.bytes = (const void *)(uintptr_t)c->memory_base, .length = c->memory_bytes}; // NOLINT
+        return (image){.bytes = (const void *)(uintptr_t)c->memory_base, .length = c->memory_bytes};
     return PASTA_AMD_HAS(c, uri) && c->uri ? map_file(c->uri) : (image){0};
 }
 
@@ -155,7 +155,7 @@ static void unload(uint64_t id) {
     uint64_t found;
     pthread_mutex_lock(&loading);
     if (pasta_amd_take(&kernels, id, &found)) {
-        kernel *k = (kernel *)(uintptr_t)found; // NOLINT
+        kernel *k = (kernel *)(uintptr_t)found;
         unchain(k);
         chain(&unused, k);
     }
@@ -334,7 +334,7 @@ static _Thread_local struct {
 static const kernel *kernel_of(const pasta_amd_dispatch *d) {
     uint64_t found;
     if (PASTA_LIKELY(pasta_amd_get(&kernels, d->info.kernel, &found)))
-        return (const kernel *)(uintptr_t)found; // NOLINT
+        return (const kernel *)(uintptr_t)found;
     pasta_amd_count(&unknown, d->info.kernel);
     return NULL;
 }
@@ -448,10 +448,3 @@ static const pasta_amd_operation dispatches[] = {
     {"KERNEL_DISPATCH_COMPLETE", on_complete},
 };
 const pasta_amd_table pasta_amd_dispatches = PASTA_AMD_TABLE(dispatches);
-
-void pasta_amd_sum_dispatches(void) {
-    pasta_amd_sum(&unknown);
-    pasta_amd_sum(&crowded);
-    pasta_amd_sum(&strange);
-    pasta_amd_sum(&timeless);
-}

@@ -5,53 +5,18 @@
  */
 #include <string.h>
 
-#include "amd_hip_calls.h"
-#include "amd_source.h"
-
-/* Where an argument is, plus one; 0: there is none. */
-#define AT(type, field) ((uint8_t)(offsetof(type, field) + 1))
-
-enum { /* flags of a row */
-    ASYNC = 1,
-    PER_THREAD = 2,     /* the default stream is the thread's */
-    DEFAULT_STREAM = 4, /* it works in that */
-    ALWAYS = 8,         /* `exit` whether it succeeded or not */
-};
-
-typedef struct frame frame;
-
-typedef struct call {
-    pasta_amd_operation is;
-    void (*enter)(frame *f, const void *arguments);
-    void (*exit)(frame *f, const void *arguments); /* after success */
-    uint8_t what;                                  /* pasta_amd_what */
-    uint8_t stream;                                /* where the argument is */
-    uint8_t flags;
-    uint8_t memory;  /* PASTA_MEMORY_*, of what it allocates */
-    uint8_t kind;    /* of a copy: where that argument is, or */
-    int8_t fixed;    /* … what it always is */
-    uint8_t element; /* of a set: bytes */
-    uint8_t options; /* where flags are that the record has */
-} call;
-
-struct frame {
-    const call *is;
-    uint64_t correlation, stream, began;
-    uint64_t record; /* correlation id of its records */
-    pasta_amd_place on; /* where it allocates */
-    bool captured;      /* nothing happens until a graph is launched */
-    bool has_freed;
-    pasta_amd_live freed;
-};
+#include "amd_hip.h"
 
 enum { DEEPEST = 8 };
 static _Thread_local struct {
-    frame open[DEEPEST];
+    pasta_hip_frame open[DEEPEST];
     uint32_t depth;
     int16_t device; /* the program's current one */
     uint64_t created; /* stream, and its priority, for HIP_STREAM */
     int32_t priority;
 } here;
+
+int16_t pasta_hip_device(void) { return here.device; }
 
 /* ---- the call around something ---- */
 
@@ -63,7 +28,7 @@ static struct {
     uint32_t what;
 } recent[RECENT];
 
-static void remember(const frame *f) {
+static void remember(const pasta_hip_frame *f) {
     uint32_t at = f->correlation % RECENT;
     PASTA_STORE(recent[at].correlation, 0);
     PASTA_STORE(recent[at].stream, f->stream);
@@ -82,7 +47,7 @@ static bool recall(uint64_t correlation, pasta_amd_within *within) {
 
 pasta_amd_within pasta_amd_call_of(const pasta_amd_record *record) {
     if (PASTA_LIKELY(here.depth)) {
-        const frame *f = &here.open[here.depth - 1];
+        const pasta_hip_frame *f = &here.open[here.depth - 1];
         return (pasta_amd_within){true, (pasta_amd_what)f->is->what, f->stream};
     }
     pasta_amd_within within;
@@ -100,17 +65,17 @@ static pasta_amd_map stream_devices; /* that are not the default one's */
 
 static uint64_t named_stream(uint64_t stream, uint8_t flags) {
     if (stream == HIP_LEGACY_STREAM) return 0;
-    return !stream && flags & PER_THREAD ? HIP_STREAM_PER_THREAD : stream;
+    return !stream && flags & PASTA_HIP_PER_THREAD ? HIP_STREAM_PER_THREAD : stream;
 }
 
-static uint64_t stream_of(const call *c, const void *arguments) {
+static uint64_t stream_of(const pasta_hip_call *c, const void *arguments) {
     uint64_t stream = 0;
-    if (!c->stream) return c->flags & DEFAULT_STREAM ? named_stream(0, c->flags) : PASTA_NO_STREAM;
+    if (!c->stream) return c->flags & PASTA_HIP_DEFAULT_STREAM ? named_stream(0, c->flags) : PASTA_NO_STREAM;
     memcpy(&stream, (const char *)arguments + c->stream - 1, sizeof stream);
     return named_stream(stream, c->flags);
 }
 
-static pasta_amd_place place_of(uint64_t stream) {
+pasta_amd_place pasta_hip_place_of(uint64_t stream) {
     uint64_t device;
     if (stream <= HIP_STREAM_PER_THREAD || stream == PASTA_NO_STREAM ||
         !pasta_amd_get(&stream_devices, stream, &device))
@@ -130,7 +95,7 @@ static void stream_created(uint64_t handle, uint64_t id, int32_t priority) {
 }
 
 static void stream_destroyed(uint64_t handle, uint64_t id) {
-    pasta_amd_place at = place_of(handle);
+    pasta_amd_place at = pasta_hip_place_of(handle);
     uint64_t device;
     pasta_amd_take(&stream_devices, handle, &device);
     pasta_stream *e = PASTA_BEGIN_AS(stream_destroy, stream, at.device, at.context, handle);
@@ -141,7 +106,7 @@ static void stream_destroyed(uint64_t handle, uint64_t id) {
 }
 
 /* With HIP_STREAM it comes a second time, with the stream's id. */
-static void on_stream_create(frame *f, const void *arguments) {
+static void on_stream_create(pasta_hip_frame *f, const void *arguments) {
     const hip_stream_create *c = arguments;
     if (!c->stream || !*c->stream) return;
     here.priority = f->is->options ? c->priority : (int32_t)PASTA_ABSENT_U32;
@@ -149,7 +114,7 @@ static void on_stream_create(frame *f, const void *arguments) {
     if (!pasta_amd_has_kind("HIP_STREAM")) stream_created(*c->stream, PASTA_ABSENT_U64, here.priority);
 }
 
-static void on_stream_destroy(frame *f, const void *arguments) {
+static void on_stream_destroy(pasta_hip_frame *f, const void *arguments) {
     const hip_on_stream *c = arguments;
     (void)f;
     if (!pasta_amd_has_kind("HIP_STREAM")) stream_destroyed(c->stream, PASTA_ABSENT_U64);
@@ -182,14 +147,14 @@ static bool is_captured(uint64_t stream) {
     return captures_are_open() && pasta_amd_get(&capturing, stream, &capture);
 }
 
-static void on_capture_begin(frame *f, const void *arguments) {
+static void on_capture_begin(pasta_hip_frame *f, const void *arguments) {
     static uint64_t numbers;
     (void)arguments;
     __atomic_fetch_add(&captures, 1, __ATOMIC_RELAXED);
     pasta_amd_put(&capturing, f->stream, __atomic_add_fetch(&numbers, 1, __ATOMIC_RELAXED));
 }
 
-static void on_capture_end(frame *f, const void *arguments) {
+static void on_capture_end(pasta_hip_frame *f, const void *arguments) {
     uint64_t capture;
     (void)arguments;
     if (!pasta_amd_take(&capturing, f->stream, &capture)) return;
@@ -198,375 +163,10 @@ static void on_capture_end(frame *f, const void *arguments) {
     __atomic_fetch_sub(&captures, 1, __ATOMIC_RELAXED);
 }
 
-/* ---- memory ---- */
-
-static void allocated(frame *f, uint64_t address, uint64_t bytes, uint32_t element, uint32_t flags) {
-    const call *c = f->is;
-    if (!address || f->captured) return;
-    pasta_amd_live memory = {.address = address, .bytes = bytes, .memory = c->memory, .element = element,
-                             .device = f->on.device};
-    bool async = c->flags & ASYNC;
-    pasta_amd_allocated(&memory, async ? f->stream : PASTA_NO_STREAM, async ? PASTA_FLAG_ASYNC : 0, flags);
-}
-
-static uint32_t options_of(const call *c, const void *arguments) {
-    uint32_t flags = PASTA_ABSENT_U32;
-    if (c->options) memcpy(&flags, (const char *)arguments + c->options - 1, sizeof flags);
-    return flags;
-}
-
-static void on_alloc(frame *f, const void *arguments) {
-    const hip_alloc *a = arguments;
-    if (a->address) allocated(f, *a->address, a->bytes, 0, options_of(f->is, arguments));
-}
-
-static void on_alloc_pitch(frame *f, const void *arguments) {
-    const hip_alloc_pitch *a = arguments;
-    if (a->address && a->pitch) allocated(f, *a->address, *a->pitch * a->height, 0, PASTA_ABSENT_U32);
-}
-
-static void on_alloc_3d(frame *f, const void *arguments) {
-    const hip_alloc_3d *a = arguments;
-    if (a->pitched) allocated(f, a->pitched[0], a->pitched[1] * a->height * a->depth, 0, PASTA_ABSENT_U32);
-}
-
-static uint64_t at_least_1(uint64_t extent) { return extent ? extent : 1; }
-
-static void array_allocated(frame *f, uint64_t handle, const uint64_t extent[3], uint32_t element, uint32_t flags) {
-    uint64_t elements = extent[0] * at_least_1(extent[1]) * at_least_1(extent[2]);
-    allocated(f, handle, elements * element, element, flags);
-}
-
-static uint32_t channel_bytes(const int32_t *bits) { /* of x, y, z, w */
-    return bits ? (uint32_t)(bits[0] + bits[1] + bits[2] + bits[3]) / 8 : 0;
-}
-
-static uint32_t format_bytes(int32_t format) {
-    switch (format) {
-    case 0x01: case 0x08: return 1;
-    case 0x02: case 0x09: case 0x10: return 2;
-    default: return 4;
-    }
-}
-
-static void on_array(frame *f, const void *arguments) {
-    const hip_array *a = arguments;
-    if (!a->array) return;
-    array_allocated(f, *a->array, (uint64_t[]){a->width, a->height, 0}, channel_bytes(a->channels), a->flags);
-}
-
-static void on_array_3d(frame *f, const void *arguments) {
-    const hip_array_3d *a = arguments;
-    if (!a->array) return;
-    array_allocated(f, *a->array, (uint64_t[]){a->width, a->height, a->depth}, channel_bytes(a->channels), a->flags);
-}
-
-static void on_array_described(frame *f, const void *arguments) {
-    const hip_array_described *a = arguments;
-    const hip_array_description *d = a->described;
-    if (!a->array || !d) return;
-    array_allocated(f, *a->array, (uint64_t[]){d->width, d->height, 0},
-                    format_bytes(d->format) * (uint32_t)d->channels, PASTA_ABSENT_U32);
-}
-
-static void on_array_described_3d(frame *f, const void *arguments) {
-    const hip_array_described *a = arguments;
-    const hip_array_description_3d *d = a->described;
-    if (!a->array || !d) return;
-    array_allocated(f, *a->array, (uint64_t[]){d->width, d->height, d->depth},
-                    format_bytes(d->format) * (uint32_t)d->channels, d->flags);
-}
-
-static void on_host_register(frame *f, const void *arguments) {
-    const hip_host_register *a = arguments;
-    allocated(f, a->address, a->bytes, 0, a->flags);
-}
-
-static void on_map(frame *f, const void *arguments) {
-    const hip_span *a = arguments;
-    allocated(f, a->address, a->bytes, 0, PASTA_ABSENT_U32);
-}
-
-static void on_mapped_buffer(frame *f, const void *arguments) {
-    const hip_mapped_buffer *a = arguments;
-    if (a->address && a->described) allocated(f, *a->address, a->described[1], 0, PASTA_ABSENT_U32);
-}
-
-/* What is freed may be given out again before the call returns, so it is recorded at its begin. */
-static void on_free(frame *f, const void *arguments) {
-    const hip_free *a = arguments;
-    bool async = f->is->flags & ASYNC;
-    if (!a->address || f->captured) return;
-    uint64_t stream = async ? f->stream : PASTA_NO_STREAM;
-    f->has_freed = pasta_amd_freed(a->address, stream, async ? PASTA_FLAG_ASYNC : 0, &f->freed);
-}
-
-static void on_unmap(frame *f, const void *arguments) {
-    const hip_span *a = arguments;
-    (void)f;
-    pasta_amd_freed_within(a->address, a->bytes);
-}
-
-static void on_reset(frame *f, const void *arguments) {
-    (void)f, (void)arguments;
-    pasta_amd_freed_on(here.device);
-}
-
-/* A reserved range is no memory, so it is in no table: its end has its size. */
-static void reserved(frame *f, bool made, uint64_t address, uint64_t bytes) {
-    pasta_amd_place at = f->on;
-    pasta_memory *e = made ? PASTA_BEGIN_AS(memory_alloc, memory, at.device, at.context, PASTA_NO_STREAM)
-                           : PASTA_BEGIN_AS(memory_free, memory, at.device, at.context, PASTA_NO_STREAM);
-    if (!e) return;
-    e->address = address;
-    e->bytes = bytes;
-    e->memory = PASTA_MEMORY_virtual;
-    pasta_publish(e);
-}
-
-static void on_reserve(frame *f, const void *arguments) {
-    const hip_reserve *a = arguments;
-    if (a->address && *a->address) reserved(f, true, *a->address, a->bytes);
-}
-
-static void on_unreserve(frame *f, const void *arguments) {
-    const hip_span *a = arguments;
-    reserved(f, false, a->address, a->bytes);
-}
-
-/* ---- copies ---- */
-
-typedef struct copy {
-    uint64_t destination, source, width, height, depth, destination_pitch, source_pitch;
-    int32_t kind;
-    int16_t destination_device, source_device; /* as the call says; absent: -1 */
-    bool of_arrays; /* the width is in their elements */
-} copy;
-
-static pasta_amd_odd arrays = {.what = "copies with arrays whose allocation was not seen, which are not recorded"};
-
-/* Device whose memory it is; absent for the host's. */
-static int16_t owner_of(uint64_t address) {
-    pasta_amd_live l;
-    return pasta_amd_find(address, &l) && !pasta_amd_is_host(&l) ? l.device : PASTA_NO_DEVICE;
-}
-
-static uint32_t direction_of(int32_t kind, int16_t from, int16_t to) {
-    if (kind == HIP_DEVICE_TO_DEVICE_NO_CU) kind = HIP_DEVICE_TO_DEVICE;
-    if (kind == HIP_DEFAULT) kind = (from == PASTA_NO_DEVICE ? 0 : 2) + (to == PASTA_NO_DEVICE ? 0 : 1);
-    if (kind < HIP_HOST_TO_HOST || kind > HIP_DEVICE_TO_DEVICE) return PASTA_ABSENT_U32;
-    if (kind == HIP_DEVICE_TO_DEVICE && from != to && from != PASTA_NO_DEVICE && to != PASTA_NO_DEVICE)
-        return PASTA_COPY_peer_to_peer;
-    return (uint32_t)(PASTA_COPY_host_to_host + kind);
-}
-
-static bool reads_device(uint32_t direction) { return direction >= PASTA_COPY_device_to_host; }
-static bool writes_device(uint32_t direction) {
-    return direction == PASTA_COPY_host_to_device || direction >= PASTA_COPY_device_to_device;
-}
-
-static void copied(frame *f, const copy *c) {
-    if (f->captured || !c->width || !c->height || !c->depth) return;
-    pasta_amd_place at = place_of(f->stream);
-    int16_t from = c->source_device, to = c->destination_device;
-    if (from == PASTA_NO_DEVICE) from = owner_of(c->source);
-    if (to == PASTA_NO_DEVICE) to = owner_of(c->destination);
-    uint32_t direction = direction_of(c->kind, from, to);
-    pasta_memory_copy *e = PASTA_BEGIN(memory_copy, at.device, at.context, f->stream);
-    if (!e) return;
-    pasta_header_of(e)->flags = f->is->flags & ASYNC ? PASTA_FLAG_ASYNC : 0;
-    e->source = c->source;
-    e->destination = c->destination;
-    e->bytes = c->width * c->height * c->depth;
-    e->width = c->width;
-    e->height = c->height;
-    e->depth = c->depth;
-    e->source_pitch = c->source_pitch;
-    e->destination_pitch = c->destination_pitch;
-    e->direction = direction;
-    e->source_device = PASTA_NO_DEVICE;
-    e->destination_device = PASTA_NO_DEVICE;
-    if (direction != PASTA_ABSENT_U32) { /* what is not in the table is the stream's device's: globals, say */
-        if (reads_device(direction)) e->source_device = from == PASTA_NO_DEVICE ? at.device : from;
-        if (writes_device(direction)) e->destination_device = to == PASTA_NO_DEVICE ? at.device : to;
-    }
-    pasta_publish(e);
-}
-
-static copy copy_of(const frame *f, const void *arguments, uint64_t destination, uint64_t source) {
-    copy c = {.destination = destination, .source = source, .height = 1, .depth = 1, .kind = f->is->fixed,
-              .destination_device = PASTA_NO_DEVICE, .source_device = PASTA_NO_DEVICE};
-    if (f->is->kind) memcpy(&c.kind, (const char *)arguments + f->is->kind - 1, sizeof c.kind);
-    return c;
-}
-
-static void copied_linear(frame *f, copy c, uint64_t bytes) {
-    c.width = c.source_pitch = c.destination_pitch = bytes;
-    copied(f, &c);
-}
-
-#define ON_LINEAR(name, type, to, from)                                             \
-    static void name(frame *f, const void *arguments) {                             \
-        const type *a = arguments;                                                  \
-        copied_linear(f, copy_of(f, a, to, from), a->bytes);                        \
-    }
-ON_LINEAR(on_copy, hip_copy, a->destination, a->source)
-ON_LINEAR(on_copy_sided, hip_copy_sided, a->destination, a->source)
-/* the call has the host's name of a symbol, not its address */
-ON_LINEAR(on_copy_to_symbol, hip_copy_symbol, PASTA_ABSENT_U64, a->second)
-ON_LINEAR(on_copy_from_symbol, hip_copy_symbol, a->first, PASTA_ABSENT_U64)
-ON_LINEAR(on_from_array, hip_from_array, a->destination, a->source)
-ON_LINEAR(on_to_array, hip_to_array, a->destination, a->source)
-ON_LINEAR(on_from_array_1d, hip_from_array_1d, a->destination, a->source)
-ON_LINEAR(on_to_array_1d, hip_to_array_1d, a->destination, a->source)
-ON_LINEAR(on_array_to_array_1d, hip_array_to_array_1d, a->destination, a->source)
-
-static void on_copy_peer(frame *f, const void *arguments) {
-    const hip_copy_peer *a = arguments;
-    copy c = copy_of(f, a, a->destination, a->source);
-    c.destination_device = (int16_t)a->device;
-    c.source_device = (int16_t)a->source_device;
-    copied_linear(f, c, a->bytes);
-}
-
-static void copied_2d(frame *f, copy c, uint64_t width, uint64_t height, uint64_t to, uint64_t from) {
-    c.width = width;
-    c.height = height;
-    c.destination_pitch = to;
-    c.source_pitch = from;
-    copied(f, &c);
-}
-
-#define ON_2D(name, type, to, from)                                                                   \
-    static void name(frame *f, const void *arguments) {                                               \
-        const type *a = arguments;                                                                    \
-        copied_2d(f, copy_of(f, a, a->destination, a->source), a->width, a->height, to, from);        \
-    }
-/* rows of an array have no pitch that is told: they are as wide as what is copied */
-ON_2D(on_copy_2d, hip_copy_2d, a->destination_pitch, a->source_pitch)
-ON_2D(on_from_array_2d, hip_from_array_2d, a->pitch, a->width)
-ON_2D(on_to_array_2d, hip_to_array_2d, a->width, a->pitch)
-ON_2D(on_array_to_array_2d, hip_array_to_array_2d, a->width, a->width)
-
-/* Of a box in pitched memory; an array has its handle, whatever is copied of it. */
-static uint64_t address_in(const hip_side *s) {
-    return s->array ? s->array : s->address + (s->z * s->height + s->y) * s->pitch + s->x;
-}
-
-static void on_copy_3d(frame *f, const void *arguments) {
-    const hip_parameters_3d *p = ((const hip_copy_described *)arguments)->described;
-    if (!p) return;
-    uint64_t array = p->source.array ? p->source.array : p->destination.array, element = 1;
-    pasta_amd_live l;
-    if (array) { /* the width counts its elements */
-        if (!pasta_amd_find(array, &l) || !l.element) {
-            pasta_amd_count(&arrays, array);
-            return;
-        }
-        element = l.element;
-    }
-    copy c = copy_of(f, arguments, address_in(&p->destination), address_in(&p->source));
-    c.kind = p->kind;
-    c.depth = p->depth;
-    uint64_t width = p->width * element;
-    copied_2d(f, c, width, p->height, p->destination.array ? width : p->destination.pitch,
-              p->source.array ? width : p->source.pitch);
-}
-
-/* A side of a driver's copy says what it is. */
-typedef struct side {
-    int32_t type;
-    uint64_t host, device, array, offset;
-} side;
-
-static uint64_t address_of(const side *s) {
-    if (s->type == HIP_MEMORY_ARRAY) return s->array;
-    return (s->type == HIP_MEMORY_HOST || !s->device ? s->host : s->device) + s->offset;
-}
-
-static void on_driver_copy(frame *f, const side *to, const side *from, copy *c) {
-    c->destination = address_of(to);
-    c->source = address_of(from);
-    c->kind = HIP_DEFAULT;
-    if (to->type && from->type)
-        c->kind = (from->type == HIP_MEMORY_HOST ? 0 : 2) + (to->type == HIP_MEMORY_HOST ? 0 : 1);
-    copied(f, c);
-}
-
-#define SIDE(s, offset) {(s).type, (s).host, (s).device, (s).array, offset}
-
-static void on_parameters_2d(frame *f, const void *arguments) {
-    const hip_parameters_2d *p = ((const hip_copy_described *)arguments)->described;
-    if (!p) return;
-    side to = SIDE(p->destination, p->destination.y * p->destination.pitch + p->destination.x);
-    side from = SIDE(p->source, p->source.y * p->source.pitch + p->source.x);
-    copy c = copy_of(f, arguments, 0, 0);
-    c.width = p->width;
-    c.height = p->height;
-    c.destination_pitch = p->destination.pitch;
-    c.source_pitch = p->source.pitch;
-    on_driver_copy(f, &to, &from, &c);
-}
-
-static uint64_t offset_3d(const hip_driver_side_3d *s) { return (s->z * s->height + s->y) * s->pitch + s->x; }
-
-static void on_parameters_3d(frame *f, const void *arguments) {
-    const hip_parameters_driver *p = ((const hip_copy_described *)arguments)->described;
-    if (!p) return;
-    side to = SIDE(p->destination, offset_3d(&p->destination)), from = SIDE(p->source, offset_3d(&p->source));
-    copy c = copy_of(f, arguments, 0, 0);
-    c.width = p->width;
-    c.height = p->height;
-    c.depth = p->depth;
-    c.destination_pitch = p->destination.pitch;
-    c.source_pitch = p->source.pitch;
-    on_driver_copy(f, &to, &from, &c);
-}
-
-/* ---- sets ---- */
-
-typedef struct set {
-    uint64_t address, width, height, pitch;
-    uint32_t value;
-} set;
-
-static void was_set(frame *f, const set *s) {
-    if (f->captured || !s->width || !s->height) return;
-    pasta_amd_place at = place_of(f->stream);
-    uint32_t element = f->is->element;
-    pasta_memory_set *e = PASTA_BEGIN(memory_set, at.device, at.context, f->stream);
-    if (!e) return;
-    pasta_header_of(e)->flags = f->is->flags & ASYNC ? PASTA_FLAG_ASYNC : 0;
-    e->address = s->address;
-    e->bytes = s->width * s->height * element;
-    e->width = s->width;
-    e->height = s->height;
-    e->pitch = s->pitch;
-    e->element = element;
-    e->value = element < 4 ? s->value & ((1u << 8 * element) - 1) : s->value;
-    pasta_publish(e);
-}
-
-static void on_set(frame *f, const void *arguments) {
-    const hip_set *s = arguments;
-    was_set(f, &(set){s->address, s->count, 1, s->count * f->is->element, s->value});
-}
-
-static void on_set_2d(frame *f, const void *arguments) {
-    const hip_set_2d *s = arguments;
-    was_set(f, &(set){s->address, s->width, s->height, s->pitch, s->value});
-}
-
-/* Planes follow each other: `y` rows each, of which so many are set. */
-static void on_set_3d(frame *f, const void *arguments) {
-    const hip_set_3d *s = arguments;
-    was_set(f, &(set){s->address, s->width, s->height * s->depth, s->pitch, s->value});
-}
-
 /* ---- waits, events ---- */
 
-static void waited(frame *f, uint64_t handle, uint32_t what, uint64_t stream) {
-    pasta_amd_place at = place_of(stream);
+static void waited(pasta_hip_frame *f, uint64_t handle, uint32_t what, uint64_t stream) {
+    pasta_amd_place at = pasta_hip_place_of(stream);
     uint64_t duration = pasta_now() - f->began;
     pasta_sync *e = PASTA_BEGIN(sync, at.device, at.context, stream);
     if (!e) return;
@@ -576,22 +176,22 @@ static void waited(frame *f, uint64_t handle, uint32_t what, uint64_t stream) {
     pasta_publish(e);
 }
 
-static void on_begin_wait(frame *f, const void *arguments) {
+static void on_begin_wait(pasta_hip_frame *f, const void *arguments) {
     (void)arguments;
     f->began = pasta_now();
 }
 
-static void on_stream_wait(frame *f, const void *arguments) {
+static void on_stream_wait(pasta_hip_frame *f, const void *arguments) {
     (void)arguments;
     waited(f, f->stream, PASTA_SYNC_stream, f->stream);
 }
 
-static void on_device_wait(frame *f, const void *arguments) {
+static void on_device_wait(pasta_hip_frame *f, const void *arguments) {
     (void)arguments;
     waited(f, PASTA_ABSENT_U64, PASTA_SYNC_device, PASTA_NO_STREAM);
 }
 
-static void on_context_wait(frame *f, const void *arguments) {
+static void on_context_wait(pasta_hip_frame *f, const void *arguments) {
     uint64_t context = PASTA_ABSENT_U64; /* a device's: its agent */
     const char *name;
     (void)arguments;
@@ -599,26 +199,26 @@ static void on_context_wait(frame *f, const void *arguments) {
     waited(f, context, PASTA_SYNC_context, PASTA_NO_STREAM);
 }
 
-static void on_event_wait(frame *f, const void *arguments) {
+static void on_event_wait(pasta_hip_frame *f, const void *arguments) {
     const hip_event *e = arguments;
     waited(f, e->event, PASTA_SYNC_event, PASTA_NO_STREAM);
 }
 
 static void event(pasta_event_kind kind, uint64_t handle, uint64_t stream) {
-    pasta_amd_place at = place_of(stream);
+    pasta_amd_place at = pasta_hip_place_of(stream);
     pasta_event *e = pasta_begin(kind, PASTA_SLOTS(pasta_event), at.device, at.context, stream);
     if (!e) return;
     e->handle = handle;
     pasta_publish(e);
 }
 
-static void on_event_create(frame *f, const void *arguments) {
+static void on_event_create(pasta_hip_frame *f, const void *arguments) {
     const hip_event_create *e = arguments;
     (void)f;
     if (e->event) event(PASTA_EVENT_event_create, *e->event, PASTA_NO_STREAM);
 }
 
-static void on_event_destroy(frame *f, const void *arguments) {
+static void on_event_destroy(pasta_hip_frame *f, const void *arguments) {
     const hip_event *e = arguments;
     uint64_t capture;
     (void)f;
@@ -626,7 +226,7 @@ static void on_event_destroy(frame *f, const void *arguments) {
     event(PASTA_EVENT_event_destroy, e->event, PASTA_NO_STREAM);
 }
 
-static void on_event_record(frame *f, const void *arguments) {
+static void on_event_record(pasta_hip_frame *f, const void *arguments) {
     const hip_event *e = arguments;
     uint64_t capture;
     if (captures_are_open()) {
@@ -639,7 +239,7 @@ static void on_event_record(frame *f, const void *arguments) {
     event(PASTA_EVENT_event_record, e->event, f->stream);
 }
 
-static void on_stream_waits(frame *f, const void *arguments) {
+static void on_stream_waits(pasta_hip_frame *f, const void *arguments) {
     const hip_wait *w = arguments;
     uint64_t capture;
     if (captures_are_open() && pasta_amd_get(&captured_events, w->event, &capture)) {
@@ -651,8 +251,8 @@ static void on_stream_waits(frame *f, const void *arguments) {
 
 /* ---- graphs ---- */
 
-static void graph(frame *f, const hip_graph *g, bool begins) {
-    pasta_amd_place at = place_of(f->stream);
+static void graph(pasta_hip_frame *f, const hip_graph *g, bool begins) {
+    pasta_amd_place at = pasta_hip_place_of(f->stream);
     if (begins) f->record = pasta_next_correlation();
     pasta_graph_launch *e = begins ? PASTA_BEGIN(graph_launch, at.device, at.context, f->stream)
                                    : PASTA_BEGIN_AS(graph_launch_end, graph_launch, at.device, at.context, f->stream);
@@ -663,10 +263,10 @@ static void graph(frame *f, const hip_graph *g, bool begins) {
     pasta_publish(e);
 }
 
-static void on_graph_begin(frame *f, const void *arguments) { graph(f, arguments, true); }
-static void on_graph_end(frame *f, const void *arguments) { graph(f, arguments, false); }
+static void on_graph_begin(pasta_hip_frame *f, const void *arguments) { graph(f, arguments, true); }
+static void on_graph_end(pasta_hip_frame *f, const void *arguments) { graph(f, arguments, false); }
 
-static void on_instantiate(frame *f, const void *arguments) {
+static void on_instantiate(pasta_hip_frame *f, const void *arguments) {
     const hip_instantiate *i = arguments;
     pasta_amd_place at = pasta_amd_place_on(here.device);
     (void)f;
@@ -680,9 +280,9 @@ static void on_instantiate(frame *f, const void *arguments) {
 
 /* ---- managed memory ---- */
 
-static void managed(pasta_event_kind kind, frame *f, uint64_t address, uint64_t bytes, uint32_t advice,
+static void managed(pasta_event_kind kind, pasta_hip_frame *f, uint64_t address, uint64_t bytes, uint32_t advice,
                     int32_t device) {
-    pasta_amd_place at = place_of(f->stream);
+    pasta_amd_place at = pasta_hip_place_of(f->stream);
     if (f->captured) return;
     pasta_uvm *e = pasta_begin(kind, PASTA_SLOTS(pasta_uvm), at.device, at.context, f->stream);
     if (!e) return;
@@ -698,75 +298,75 @@ static int32_t located(int32_t where, int32_t device) {
     return where == HIP_LOCATION_DEVICE ? device : PASTA_NO_DEVICE;
 }
 
-static void on_prefetch(frame *f, const void *arguments) {
+static void on_prefetch(pasta_hip_frame *f, const void *arguments) {
     const hip_prefetch *p = arguments;
     managed(PASTA_EVENT_uvm_prefetch, f, p->address, p->bytes, PASTA_ABSENT_U32, p->device);
 }
 
-static void on_prefetch_v2(frame *f, const void *arguments) {
+static void on_prefetch_v2(pasta_hip_frame *f, const void *arguments) {
     const hip_prefetch_v2 *p = arguments;
     managed(PASTA_EVENT_uvm_prefetch, f, p->address, p->bytes, PASTA_ABSENT_U32, located(p->where, p->device));
 }
 
-static void on_advise(frame *f, const void *arguments) {
+static void on_advise(pasta_hip_frame *f, const void *arguments) {
     const hip_advise *a = arguments;
     managed(PASTA_EVENT_uvm_advise, f, a->address, a->bytes, (uint32_t)a->advice, a->device);
 }
 
-static void on_advise_v2(frame *f, const void *arguments) {
+static void on_advise_v2(pasta_hip_frame *f, const void *arguments) {
     const hip_advise_v2 *a = arguments;
     managed(PASTA_EVENT_uvm_advise, f, a->address, a->bytes, (uint32_t)a->advice, located(a->where, a->device));
 }
 
-static void on_attach(frame *f, const void *arguments) {
+static void on_attach(pasta_hip_frame *f, const void *arguments) {
     const hip_attach *a = arguments;
     managed(PASTA_EVENT_uvm_attach, f, a->address, a->bytes, a->flags, PASTA_NO_DEVICE);
 }
 
 /* ---- the program's device, profiling ---- */
 
-static void on_set_device(frame *f, const void *arguments) {
+static void on_set_device(pasta_hip_frame *f, const void *arguments) {
     (void)f;
     here.device = (int16_t)((const hip_device *)arguments)->device;
 }
 
-static void on_profiler_start(frame *f, const void *arguments) {
+static void on_profiler_start(pasta_hip_frame *f, const void *arguments) {
     (void)f, (void)arguments;
     pasta_profiling_set(true, PASTA_ORIGIN_profiler);
 }
 
-static void on_profiler_stop(frame *f, const void *arguments) {
+static void on_profiler_stop(pasta_hip_frame *f, const void *arguments) {
     (void)f, (void)arguments;
     pasta_profiling_set(false, PASTA_ORIGIN_profiler);
 }
 
 /* ---- dispatch ---- */
 
-static void enter(const call *c, const pasta_amd_record *r, const void *arguments) {
+static void enter(const pasta_hip_call *c, const pasta_amd_record *r, const void *arguments) {
     if (here.depth == DEEPEST) here.depth = 0; /* their ends were lost */
-    frame *f = &here.open[here.depth++];
+    pasta_hip_frame *f = &here.open[here.depth++];
     f->is = c;
     f->correlation = r->correlation;
     f->stream = arguments ? stream_of(c, arguments) : PASTA_NO_STREAM;
     f->captured = is_captured(f->stream);
     f->has_freed = false;
-    if (c->what == PASTA_AMD_ALLOCATES) f->on = place_of(f->stream);
+    if (c->what == PASTA_AMD_ALLOCATES) f->on = pasta_hip_place_of(f->stream);
     else if (c->what != PASTA_AMD_OTHER) remember(f);
     if (c->enter && arguments) c->enter(f, arguments);
 }
 
-static void leave(const call *c, const pasta_amd_record *r, const void *arguments, bool failed) {
+static void leave(const pasta_hip_call *c, const pasta_amd_record *r, const void *arguments, bool failed) {
     uint32_t at = here.depth;
     while (at && (here.open[at - 1].is != c || here.open[at - 1].correlation != r->correlation)) at--;
     if (!at) return; /* it began before we listened */
-    frame *f = &here.open[at - 1];
+    pasta_hip_frame *f = &here.open[at - 1];
     if (failed && f->has_freed) pasta_amd_allocated(&f->freed, PASTA_NO_STREAM, 0, PASTA_ABSENT_U32);
-    if (c->exit && arguments && (!failed || c->flags & ALWAYS)) c->exit(f, arguments);
+    if (c->exit && arguments && (!failed || c->flags & PASTA_HIP_ALWAYS)) c->exit(f, arguments);
     here.depth = at - 1;
 }
 
 static void on_hip(const pasta_amd_record *r, const pasta_amd_operation *operation) {
-    const call *c = (const call *)operation;
+    const pasta_hip_call *c = (const pasta_hip_call *)operation;
     const pasta_amd_hip_call *h = r->payload;
     const void *arguments = PASTA_AMD_HAS(h, arguments) ? h->arguments : NULL;
     if (r->phase == PASTA_AMD_ENTER) enter(c, r, arguments);
@@ -774,6 +374,16 @@ static void on_hip(const pasta_amd_record *r, const pasta_amd_operation *operati
 }
 
 /* ---- the table ---- */
+
+enum { /* shorter, for the rows */
+    ASYNC = PASTA_HIP_ASYNC,
+    PER_THREAD = PASTA_HIP_PER_THREAD,
+    DEFAULT_STREAM = PASTA_HIP_DEFAULT_STREAM,
+    ALWAYS = PASTA_HIP_ALWAYS,
+};
+
+/* Where an argument is, plus one. */
+#define AT(type, field) ((uint8_t)(offsetof(type, field) + 1))
 
 #define CALL(name, ...) \
     { .is = {name, on_hip}, __VA_ARGS__ }
@@ -783,16 +393,16 @@ static void on_hip(const pasta_amd_record *r, const pasta_amd_operation *operati
     CALL(name, .flags = more, __VA_ARGS__), CALL(name "_spt", .flags = (more) | PER_THREAD, __VA_ARGS__)
 
 #define LAUNCH(type) .what = PASTA_AMD_LAUNCHES, .stream = AT(type, stream)
-#define COPY(handler) .what = PASTA_AMD_COPIES, .exit = handler
+#define COPY(handler) .what = PASTA_AMD_COPIES, .exit = pasta_hip_##handler
 #define BY_KIND(type) .kind = AT(type, kind)
 #define ON(type) .stream = AT(type, stream)
-#define SET(handler, bytes) .what = PASTA_AMD_SETS, .exit = handler, .element = bytes
-#define ALLOC(handler, of) .what = PASTA_AMD_ALLOCATES, .exit = handler, .memory = PASTA_MEMORY_##of
-#define FREE(handler) .what = PASTA_AMD_ALLOCATES, .enter = handler
+#define SET(handler, bytes) .what = PASTA_AMD_SETS, .exit = pasta_hip_##handler, .element = bytes
+#define ALLOC(handler, of) .what = PASTA_AMD_ALLOCATES, .exit = pasta_hip_##handler, .memory = PASTA_MEMORY_##of
+#define FREE(handler) .what = PASTA_AMD_ALLOCATES, .enter = pasta_hip_##handler
 #define WAIT(handler) .enter = on_begin_wait, .exit = handler
 #define FLAGS_AT(type) .options = AT(type, flags)
 
-static const call calls[] = {
+static const pasta_hip_call calls[] = {
     /* what begins so may allocate for the runtime itself; the most frequent queries do not */
     CALL("hipInit"), CALL("hipDeviceGet*"), CALL("hipDeviceCan*"), CALL("hipDeviceEnable*"), CALL("hipDeviceSet*"),
     CALL("hipDevicePrimary*"), CALL("hipGetDeviceC*"), CALL("hipGetDeviceP*"), CALL("hipGetSymbol*"),
@@ -899,10 +509,10 @@ static const call calls[] = {
     CALL("hipArrayDestroy", FREE(on_free)),
     CALL("hipFreeAsync", .flags = ASYNC, FREE(on_free), ON(hip_free)),
     CALL("hipMemUnmap", FREE(on_unmap)),
-    CALL("hipMemAddressFree", .what = PASTA_AMD_ALLOCATES, .exit = on_unreserve),
+    CALL("hipMemAddressFree", .what = PASTA_AMD_ALLOCATES, .exit = pasta_hip_on_unreserve),
     CALL("hipMemCreate", .what = PASTA_AMD_ALLOCATES), /* it has no address until it is mapped */
     CALL("hipMemRelease", .what = PASTA_AMD_ALLOCATES),
-    CALL("hipDeviceReset", .enter = on_reset),
+    CALL("hipDeviceReset", .enter = pasta_hip_on_reset),
 
     CALL("hipStreamCreate", .exit = on_stream_create),
     CALL("hipStreamCreateWithFlags", .exit = on_stream_create),

@@ -41,7 +41,7 @@ static void remember(const pasta_amd_live *memory) { /* changing held */
         room = wanted;
     }
     pasta_amd_live *l = spare;
-    if (l) spare = (pasta_amd_live *)(uintptr_t)l->address; // NOLINT
+    if (l) spare = (pasta_amd_live *)(uintptr_t)l->address;
     else l = malloc(sizeof *l);
     if (!l) return;
     *l = *memory;

@@ -24,14 +24,19 @@ pasta_amd_library pasta_amd;
 
 /* ---- what happens now and then ---- */
 
+static pasta_amd_odd *happened;
+
 void pasta_amd_count(pasta_amd_odd *odd, uint64_t id) {
     if (__atomic_fetch_add(&odd->count, 1, __ATOMIC_RELAXED)) return;
+    odd->next = PASTA_LOAD(happened);
+    while (!__atomic_compare_exchange_n(&happened, &odd->next, odd, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        continue;
     pasta_log(PASTA_AMD_SOURCE ": %s (%" PRIu64 "); further ones are counted", odd->what, id);
 }
 
-void pasta_amd_sum(const pasta_amd_odd *odd) {
-    uint64_t count = __atomic_load_n(&odd->count, __ATOMIC_RELAXED);
-    if (count) pasta_log(PASTA_AMD_SOURCE ": %s: %" PRIu64, odd->what, count);
+static void log_sums(void) {
+    for (const pasta_amd_odd *odd = PASTA_LOAD(happened); odd; odd = odd->next)
+        pasta_log(PASTA_AMD_SOURCE ": %s: %" PRIu64, odd->what, PASTA_LOAD(odd->count));
 }
 
 /* ---- the library that called us ---- */
@@ -109,7 +114,6 @@ typedef struct kind {
     const pasta_amd_table *table;
     use use;
     int32_t number; /* 0: this SDK has none of that name */
-    uint32_t wanted;
     const pasta_amd_operation *by_number[OPERATIONS];
 } kind;
 
@@ -221,7 +225,6 @@ static int on_operation(uint32_t number, uint32_t operation, void *user) {
         return 0;
     }
     k->by_number[operation] = row;
-    k->wanted++;
     return 0;
 }
 
@@ -277,7 +280,7 @@ static void finalize(void *user) {
     int saved = errno;
     if (pasta_amd_records()) {
         pasta_amd_samples_finish();
-        pasta_amd_sum_dispatches();
+        log_sums();
         __atomic_store_n(&recording, false, __ATOMIC_RELEASE);
     }
     errno = saved;

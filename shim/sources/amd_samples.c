@@ -143,7 +143,7 @@ static bool sample_device(uint64_t context, int16_t device, uint64_t agent, cons
                   pasta_config("amd.pc_sampling"));
         return false;
     }
-    void *user = (void *)(intptr_t)device; // NOLINT
+    void *user = (void *)(intptr_t)device;
     if (!succeeded(sdk.create_buffer(context, BUFFER_BYTES, WATERMARK, PASTA_AMD_LOSSLESS, on_full, user, &buffer),
                    "a buffer") ||
         !succeeded(sdk.sample(context, agent, i.method, i.unit, i.length, buffer, 0), "the sampling service"))
@@ -183,5 +183,4 @@ void pasta_amd_sample_pcs(void) {
 
 void pasta_amd_samples_finish(void) {
     for (int16_t i = 0; i < buffer_count; i++) sdk.flush_buffer(buffers[i]);
-    pasta_amd_sum(&lost);
 }

@@ -57,9 +57,9 @@ typedef struct pasta_amd_table {
 typedef struct pasta_amd_odd {
     const char *what;
     uint64_t count;
+    struct pasta_amd_odd *next; /* that happened */
 } pasta_amd_odd;
 void pasta_amd_count(pasta_amd_odd *odd, uint64_t id);
-void pasta_amd_sum(const pasta_amd_odd *odd);
 
 /* ---- amd_map.c: numbers by number. Readers take no lock, but while a writer is at it. ---- */
 
@@ -98,7 +98,6 @@ void pasta_amd_keep_ordinals(void);
 bool pasta_amd_ordinal_of(uint64_t dispatch, uint64_t *ordinal);
 /* The kernel that has this offset of a code object, and the offset in it. */
 bool pasta_amd_kernel_at(uint64_t code_object, uint64_t offset, uint64_t *kernel, uint64_t *within);
-void pasta_amd_sum_dispatches(void);
 
 /* ---- amd_memory.c: live memory ---- */
 
