@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -44,6 +45,7 @@ def replay(replayer: Replayer, tmp_path: Path) -> Replay:
             **replayer.environment(tools, version),
             "LD_PRELOAD": preload,
             "REPLAY_ERRNO": "" if tools != str(SOURCE) else "1",
+            "REPLAY_SEED": str(crc32(tmp_path.name.encode())),  # each test has other numbers
         }
         extra = {name: how.pop(name) for name in list(how) if name.isupper()}
         return play([replayer.program, path], tmp_path, **how, **{**environment, **extra})  # type: ignore[arg-type]

@@ -8,7 +8,8 @@
  *   parallel        … end                    every thread plays its own events at once
  *   fork            … end                    a child plays them and ends
  *   ends STATUS                              the program's exit status, else 7
- *   library 2                                what follows is the second copy's (REPLAY_SECOND)
+ *   library 2                                what follows is the second copy's (REPLAY_SECOND, which is
+ *                                            of REPLAY_SECOND_VERSION)
  *   configure  finalize  subscriptions       of the library
  *   sample field=value …  flush              samples of program counters (replay_counters.h)
  *   rss  clock NAME                          prints KiB of the process's own memory; or ns of
@@ -300,11 +301,13 @@ static bool is_wanted(void) {
 
 int main(int count, char **words) {
     const char *path = getenv("ROCPROFILER_REGISTER_LIBRARY"), *second = getenv("REPLAY_SECOND");
+    const char *other = getenv("REPLAY_SECOND_VERSION");
     if (count != 2) fails("usage", "hip_app STREAM");
     pid_t child = getenv("HIP_APP_FORK") ? fork() : -1;
     workers[1].id = (uint64_t)gettid();
     if (path && is_wanted()) {
         load(path, words[1]);
+        if (other) setenv("REPLAY_VERSION", other, 1);
         if (second) load(second, words[1]);
         FILE *file = fopen(words[1], "r");
         int which = 0;

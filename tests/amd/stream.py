@@ -170,7 +170,13 @@ class Stream:
             self.symbol("EXIT", number, kernel, name)
 
     def dispatch(
-        self, kernel: int, *, thread: int = 1, returns: bool = True, **fields: Value
+        self,
+        kernel: int,
+        *,
+        thread: int = 1,
+        returns: bool = True,
+        ancestor: int = 0,
+        **fields: Value,
     ) -> Dispatch:
         """A dispatch inside of the thread's innermost call, if there is one."""
         self.dispatches += 1
@@ -179,6 +185,8 @@ class Stream:
             "agent": GPU, "queue": 1, "kernel": kernel, "dispatch": self.dispatches,
             "scratch": 16, "lds": 256, "workgroup": (64, 1, 1), "grid": (64, 1, 1), **fields,
         }  # fmt: skip
+        if ancestor:
+            about["at_anc"] = ancestor
         made = Dispatch(self.dispatches, stacked[-1] if stacked else 0, thread, about)
         self.enqueue(made, "ENTER")
         if returns:

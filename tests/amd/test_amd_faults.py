@@ -171,7 +171,10 @@ def test_configured_twice(replay: Replay, version: str) -> None:
     assert len(played["kernel_launch"]) == 2
 
 
-def test_a_second_copy_of_the_library(replay: Replay, replayer: Replayer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", ["1.0.0", "0.5.0"])
+def test_a_second_copy_of_the_library(
+    replay: Replay, replayer: Replayer, tmp_path: Path, version: str, other: str
+) -> None:
     """As PyTorch's wheels bring one: who configures first is recorded, and only through its own
     functions."""
     (tmp_path / "wheel").mkdir()
@@ -183,8 +186,9 @@ def test_a_second_copy_of_the_library(replay: Replay, replayer: Replayer, tmp_pa
     launching(s, 2)
     s.say("library 1")
     launching(s)
-    played = unharmed(replay(s, REPLAY_SECOND=str(copy)))
+    played = unharmed(replay(s, version, REPLAY_SECOND=str(copy), REPLAY_SECOND_VERSION=other))
     assert played.names("kernel_launch") == ["_Z2k1Pfi"] * 2
+    assert played.rows("process_start", "version") == [(version,)]
     assert played.log.count("configured again") == 1
     assert str(copy) in played.log
 

@@ -188,6 +188,26 @@ def test_a_dispatch_that_comes_on_another_thread(replay: Replay, version: str) -
     assert played.rows("kernel_launch", "name", "stream") == [(K1, S), (K2, None)]
 
 
+def test_a_dispatch_of_a_call_that_another_call_made(replay: Replay) -> None:
+    s = loaded()
+    with s.call("hipLaunchKernel", stream=S, thread=2) as outer:
+        s.open[3] = [999]  # a call that nobody heard of
+        s.dispatch(1, thread=3, ancestor=outer)
+    assert replay(s).rows("kernel_launch", "name", "stream") == [(K1, S)]
+
+
+def test_a_graph_may_be_dispatched_by_the_runtime_s_threads(replay: Replay, version: str) -> None:
+    s = loaded()
+    with s.call("hipGraphLaunch", graphExec=0x12, stream=S) as launched:
+        s.open[3] = [launched]
+        s.complete(s.dispatch(1, thread=3))
+    s.complete(s.dispatch(2, thread=3))  # the call has returned
+    played = replay(s, version)
+    rows = [(K1, S, "graph"), (K2, S, "graph")]
+    assert played.rows("kernel_launch", "name", "stream", "flags") == rows
+    assert played.rows("kernel_complete", "stream", "flags") == [row[1:] for row in rows]
+
+
 def test_completions_come_in_any_order(replay: Replay, version: str) -> None:
     s = loaded()
     launches = [launching(s, kernel=1 + i % 2) for i in range(40)]
