@@ -23,7 +23,7 @@ PRELOAD = ":".join(filter(None, [os.environ.get("PASTA_TEST_RUNTIME"), str(LIBRA
 
 @pytest.fixture(scope="session")
 def replayer(tmp_path_factory: pytest.TempPathFactory) -> Replayer:
-    return build(tmp_path_factory.mktemp("rocm"))
+    return build(tmp_path_factory.mktemp("rocm"), "-O0")  # compiling takes longer than playing
 
 
 Replay = Callable[..., Played]

@@ -553,17 +553,21 @@ static void *payload_of(const replay_event *e, const replay_round *round, int le
     return memcpy(payload, from, e->bytes < 8 ? 8 : e->bytes);
 }
 
+static bool late, dry, keeps_errno;
+__attribute__((constructor)) static void read_environment(void) {
+    const char *kept_errno = getenv("REPLAY_ERRNO");
+    late = getenv("REPLAY_LATE") != NULL;
+    dry = getenv("REPLAY_DRY") != NULL;
+    keeps_errno = kept_errno && *kept_errno;
+}
+
 /* A program may look at errno after a call that a tool heard of. */
 enum { UNCHANGED = 4711 };
 static void check_errno(const char *what) {
-    static int wanted = -1;
-    if (wanted < 0) wanted = getenv("REPLAY_ERRNO") && *getenv("REPLAY_ERRNO");
-    if (wanted && errno != UNCHANGED) fails("%s: the tool set errno to %d", what, errno);
+    if (keeps_errno && errno != UNCHANGED) fails("%s: the tool set errno to %d", what, errno);
 }
 
 static void call(uint32_t c, const replay_event *e, const replay_round *round, void *payload, uint64_t *user) {
-    static int dry = -1;
-    if (dry < 0) dry = getenv("REPLAY_DRY") != NULL;
     if (dry) return;
     int number = kind_numbers[e->which], operation = operation_numbers[e->which][e->operation];
     void *callback = contexts[c].services[e->which].callback, *argument = contexts[c].services[e->which].argument;
@@ -586,8 +590,6 @@ static void call(uint32_t c, const replay_event *e, const replay_round *round, v
 }
 
 static bool wanted_by(uint32_t c, const replay_event *e) {
-    static int late = -1;
-    if (late < 0) late = getenv("REPLAY_LATE") != NULL;
     return (contexts[c].started || late) && contexts[c].services[e->which].callback &&
            contexts[c].services[e->which].wanted[operation_numbers[e->which][e->operation]];
 }

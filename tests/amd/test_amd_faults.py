@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 import subprocess
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.amd.conftest import SOURCE, Replay
-from tests.amd.replayer import Replayer
-from tests.amd.stream import GPU, Dispatch, Stream
+from tests.amd.replayer import HERE, Replayer
+from tests.amd.stream import GPU, Dispatch, Stream, recorded
 from tests.played import LIBRARY, Played, read_ring
 
 S, D1, HOST = 0x55D6D3E60D10, 0x1101E00000, 0x9000000
@@ -330,6 +331,23 @@ def test_a_kernel_that_no_code_object_told_of(replay: Replay, version: str) -> N
     assert launch[0]
     assert launch[1:] == (None, None, None)
     assert len(played["kernel_complete"]) == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nonsense(replay: Replay, seed: int, version: str) -> None:
+    """Any events in any order, on any thread, some of them cut short."""
+    draw = random.Random(seed)
+    s = everything() if seed % 2 else recorded(HERE / "hip63_sdk100.events.txt")
+    if seed % 4 > 1:
+        cut_short(s, draw.randrange(0, 150))
+    agents = [line for line in s.lines if line.startswith("agent")]
+    events = [line for line in s.lines if line not in agents] * 2
+    draw.shuffle(events)
+    s.lines = agents + [
+        line if "@thread" in line else f"{line} @thread={draw.randrange(1, 5)}"
+        for line in events[: draw.randrange(len(events))]
+    ]
+    unharmed(replay(s, version))
 
 
 # ---- truncated records ----
