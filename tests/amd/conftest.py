@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
@@ -56,3 +57,22 @@ def replay(replayer: Replayer, tmp_path: Path) -> Replay:
 @pytest.fixture(params=["0.5.0", "1.0.0"])
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The work of work.py on the played driver (cuda) and on the reference accelerator (refacc)."""
+    directory = tmp_path_factory.mktemp("work")
+    compiler = [os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"]
+    root, native = HERE.parents[1], LIBRARY.parent
+    fixtures = root / "tests" / "fixtures"
+    for command in (
+        ["-shared", "-fPIC", "-fvisibility=hidden", fixtures / "fake_sanitizer.c",
+         "-o", directory / "libsanitizer-public.so"],
+        [f"-I{root / 'shim' / 'sources'}", fixtures / "fake_cuda_program.c",
+         "-o", directory / "cuda", "-ldl", "-lpthread"],
+        [f"-I{root / 'shim' / 'include'}", f"-I{root / 'shim' / 'refacc'}", HERE / "refacc_work.c",
+         "-o", directory / "refacc", f"-L{native}", "-lrefacc", f"-Wl,-rpath,{native}", "-ldl"],
+    ):  # fmt: skip
+        subprocess.run([*compiler, *map(str, command)], check=True)
+    return directory

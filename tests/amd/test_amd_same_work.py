@@ -7,8 +7,6 @@ hide what is wrong.
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,10 @@ import pytest
 
 from pasta.capabilities import CAPABILITIES
 from tests.amd.conftest import SOURCE
-from tests.amd.replayer import HERE, Replayer
+from tests.amd.replayer import Replayer
 from tests.amd.work import KERNEL, WORK, Hip
 from tests.played import LIBRARY, Played, play
 
-ROOT = HERE.parents[1]
-NATIVE = LIBRARY.parent
 NVIDIA, REFACC, AMD, AMD_0_5 = "nvidia_sanitizer", "refacc", "amd_rocprofiler", "amd 0.5"
 SOURCES = (NVIDIA, REFACC, AMD, AMD_0_5)
 BOTH_AMD = (AMD, AMD_0_5)
@@ -95,23 +91,6 @@ OWN = {
 #: Kinds that say where the work ran, not what it was.
 ABOUT = {"process_start", "process_end"}
 ADDRESSES = {"source", "destination", "address"}
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("work")
-    compiler = [os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"]
-    fixtures = ROOT / "tests" / "fixtures"
-    for command in (
-        ["-shared", "-fPIC", "-fvisibility=hidden", fixtures / "fake_sanitizer.c",
-         "-o", directory / "libsanitizer-public.so"],
-        [f"-I{ROOT / 'shim' / 'sources'}", fixtures / "fake_cuda_program.c",
-         "-o", directory / "cuda", "-ldl", "-lpthread"],
-        [f"-I{ROOT / 'shim' / 'include'}", f"-I{ROOT / 'shim' / 'refacc'}", HERE / "refacc_work.c",
-         "-o", directory / "refacc", f"-L{NATIVE}", "-lrefacc", f"-Wl,-rpath,{NATIVE}", "-ldl"],
-    ):  # fmt: skip
-        subprocess.run([*compiler, *map(str, command)], check=True)
-    return directory
 
 
 def on_cuda(programs: Path, directory: Path, api: str = "13.5") -> Played:
