@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pasta.run.directory import is_run
 from pasta.run.naming import expand, is_shared, joined, name_in_root, place_in_job
+from pasta.run.root import is_root
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,10 +39,21 @@ def final_place(session: Session, ring: Ring, program: str, own: Mapping[str, st
         started=session.document["started"],
         environment=environment,
     )
-    # Where -o names a run already, of a process without a rank, others are put beside it.
-    if config.root or (is_shared(config.out, job) and not is_run(path)):
-        return Place(path / name_in_root(program, ring.pid, job.rank if job else None), path)
-    return Place(path)
+    root = path if config.root else _shared_root(path, is_shared(config.out, job))
+    if root is None:
+        return Place(path)
+    return Place(root / name_in_root(program, ring.pid, job.rank if job else None), root)
+
+
+def _shared_root(path: Path, shared: bool) -> Path | None:
+    """The root that a process shares where -o names a directory, or None.
+
+    All ranks of a job are in one, whether a process without a rank, say the launcher of the
+    others, finished before them, and has that name, or after them, and joins them there.
+    """
+    if shared:
+        return path.with_name(f"{path.name}-ranks") if is_run(path) else path
+    return path if is_root(path) else None
 
 
 def staging_directory(session: Session, ring: Ring) -> Path:

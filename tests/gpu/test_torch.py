@@ -252,7 +252,7 @@ def test_two_processes_with_nccl(
     for rank in "01":
         texts = [(tmp_path / f"{name}{rank}").read_text() for name in ("alone", "profiled")]
         assert texts[0] == texts[1]
-    found = [path.parent for path in (tmp_path / "run").glob("rank-*/results")]
+    found = [path.parent for path in tmp_path.glob("run*/rank-*/results")]
     tool, table = ("operators", "operators") if options[0] == "-c" else ("access_count", "kernels")
     ranks = [path for path in found if (path / "results" / tool / f"{table}.parquet").exists()]
     reduced = 0

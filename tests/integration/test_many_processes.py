@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.conftest import wait_until
+
 RANKS = r"""
 int main(void) {
     for (int rank = 0; rank < 4; rank++) {
@@ -43,6 +47,43 @@ def test_ranks_that_are_forked(pasta_preload, pasta, compile_c) -> None:
     report = " ".join(pasta("report", root).stdout.split())
     assert "4 runs, 4 ranks, on 1 host" in report
     assert "launches: max/mean 1.60; most: rank 3, 40, 60% over the mean; least: rank 0" in report
+
+
+RANK_AND_PARENT = r"""
+int main(int count, char **words) {
+    bool first = !strcmp(words[1], "first");
+    if (count > 2) { /* the rank, which is told so and begins anew */
+        launch(5);
+        if (first) sleep(3); /* until the other's run is there */
+        return 0;
+    }
+    if (!fork()) {
+        setenv("RANK", "1", 1);
+        setenv("WORLD_SIZE", "2", 1);
+        execv(words[0], (char *[]){words[0], words[1], "rank", NULL});
+    }
+    if (first) sleep(1); /* until the rank uses the accelerator, so that it is waited for */
+    else wait(NULL), sleep(2);
+    launch(3);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_process_without_a_rank_beside_one(pasta_preload, compile_c, first: bool) -> None:
+    """Ranks are in one root, whoever finishes first."""
+    program = compile_c(RANK_AND_PARENT)
+    done = pasta_preload(program, "first" if first else "last", options=("-o", "job"))
+    assert done.exit_status == 0
+    job, ranks = done.directory / "job", done.directory / "job-ranks"
+    of_ranks = ranks if first else job
+    wait_until(lambda: list(of_ranks.glob("rank-0001-*/run.json")), "the rank's run")
+    (rank,) = of_ranks.glob("rank-0001-*/run.json")
+    (other,) = [job / "run.json"] if first else job.glob(f"{program.name}-*/run.json")
+    found = [json.loads(path.read_text()) for path in (rank, other)]
+    assert [run["rank"] for run in found] == [1, None]
+    assert [run["launches"]["seen"] for run in found] == [5, 3]
 
 
 def test_launchers_that_write_at_once(pasta_preload, pasta, compile_c) -> None:
