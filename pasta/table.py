@@ -210,8 +210,8 @@ def _is_numeric(column: Column) -> bool:
 
 
 def _arrow(column: Column) -> pa.Array:
+    from pasta.arrow import to_arrow
+
     if isinstance(column, np.ma.MaskedArray):
-        return pa.array(column.data, mask=np.ma.getmaskarray(column), from_pandas=False)
-    if isinstance(column, np.ndarray) and column.ndim > 1:
-        return pa.array(column.tolist())
-    return pa.array(column)
+        return to_arrow(column.data, np.ma.getmaskarray(column))
+    return to_arrow(column)

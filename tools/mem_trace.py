@@ -230,13 +230,15 @@ class _Part:
 
 def _table(accesses: Accesses, columns: Mapping[str, NDArray[Any]], objects: NDArray[Any]) -> Any:
     """Rows of the files: one for each record."""
+    from pasta.arrow import to_arrow
+
     flags, many = columns["flags"], columns["lanes"] > 1
     strided, transfer = columns["form"] == STRIDE, columns["rows"] > 1
     rows = {
         "launch": columns["launch"],
         "pc": columns["pc"],
         "kind": pa.DictionaryArray.from_arrays(
-            pa.array((columns["kind"] - 1).view(np.int8)), _KINDS
+            to_arrow((columns["kind"] - 1).view(np.int8)), _KINDS
         ),
         "reads": (flags & READ) != 0,
         "writes": (flags & WRITE) != 0,
@@ -247,20 +249,23 @@ def _table(accesses: Accesses, columns: Mapping[str, NDArray[Any]], objects: NDA
         "warp": columns["warp"],
         "sm": columns["sm"],
         "lanes": columns["mask"],
-        "object": _array(objects, objects < 0),
+        "object": to_arrow(objects, objects < 0),
         "address": columns["address"],
-        "stride": _array(columns["stride"], ~(strided | transfer)),
+        "stride": to_arrow(columns["stride"], ~(strided | transfer)),
         "addresses": _lists(accesses, ~strided & many),
     }
-    return pa.table(rows)
-
-
-def _array(values: NDArray[Any], missing: NDArray[Any]) -> Any:
-    return pa.array(values, mask=missing) if missing.any() else pa.array(values)
+    return pa.table(
+        {
+            name: to_arrow(each) if isinstance(each, np.ndarray) else each
+            for name, each in rows.items()
+        }
+    )
 
 
 def _lists(accesses: Accesses, listed: NDArray[Any]) -> Any:
     """Addresses of all lanes of the records that are `listed`."""
+    from pasta.arrow import to_arrow
+
     which = np.flatnonzero(listed)
     if not len(which):
         return pa.nulls(len(listed), pa.list_(pa.uint64()))
@@ -269,6 +274,6 @@ def _lists(accesses: Accesses, listed: NDArray[Any]) -> Any:
     lengths[which] = some.columns["lanes"]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     return pa.ListArray.from_arrays(
-        pa.array(starts, pa.int32(), mask=np.append(~listed, False)),
-        pa.array(some.lanes["address"]),
+        to_arrow(starts.astype(np.int32), np.append(~listed, False)),
+        to_arrow(some.lanes["address"]),
     )

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from pasta.arrow import to_arrow, to_numpy
 from pasta.report.cells import cell
 from pasta.table import Column, Table, visible
 
@@ -76,7 +77,7 @@ class Packer:
 
     def _values(self, column: Any) -> tuple[str, NDArray[Any], NDArray[Any]]:
         """Type, numbers and what is missing of a pyarrow array."""
-        missing = column.is_null().to_numpy(zero_copy_only=False)
+        missing = to_numpy(column.is_null())
         if pa.types.is_boolean(column.type):
             return "bool", _filled(column.cast(pa.uint8())), missing
         if pa.types.is_integer(column.type):
@@ -95,7 +96,7 @@ class Packer:
 
     def _texts(self, column: Any) -> NDArray[Any]:
         if not pa.types.is_string(column.type):
-            column = pa.array([None if v is None else cell(v) for v in column.to_pylist()])
+            column = to_arrow([None if v is None else cell(v) for v in column.to_pylist()])
         if pa.types.is_null(column.type):
             return np.zeros(len(column), np.int64)
         encoded = column.dictionary_encode()
@@ -109,9 +110,7 @@ class Packer:
 
 
 def _filled(column: Any) -> NDArray[Any]:
-    if column.null_count:
-        column = column.fill_null(pa.scalar(0, column.type))
-    return np.asarray(column.to_numpy(zero_copy_only=False))
+    return to_numpy(column, 0)
 
 
 def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

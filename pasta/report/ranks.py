@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.text import Text
 
+from pasta.arrow import to_numpy
 from pasta.errors import RunError
 from pasta.processors.demangle import distinct_names
 from pasta.report.text import findings_of, print_parts, text_of
@@ -137,7 +138,7 @@ def _of_events(
         with _reading(path):
             for chunk in pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=list(columns)):
                 known = chunk.drop_null()
-                arrays = [column.to_numpy().astype(np.int64) for column in known.columns]
+                arrays = [to_numpy(column).astype(np.int64) for column in known.columns]
                 total += int(np.maximum(value(*arrays), 0).sum())
     return total if files else None
 

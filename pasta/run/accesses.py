@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
+from pasta.arrow import to_arrow, to_numpy
 from pasta.errors import RunError
 
 if TYPE_CHECKING:
@@ -46,9 +48,9 @@ class AccessWriter:
 
     def add(self, position: int, words: NDArray[Any]) -> None:
         """Adds records (int64 words) that came after the events before `position`."""
-        values = pa.array(words)
-        chunk = pa.LargeListArray.from_arrays(pa.array([0, len(words)], pa.int64()), values)
-        batch = pa.record_batch([pa.array([position], pa.uint64()), chunk], schema=_SCHEMA)
+        chunk = pa.LargeListArray.from_arrays(to_arrow([0, len(words)]), to_arrow(words))
+        at = to_arrow(np.array([position], np.uint64))
+        batch = pa.RecordBatch.from_arrays([at, chunk], schema=_SCHEMA)
         self._stream.write_batch(batch)
 
     def close(self) -> None:
@@ -93,4 +95,4 @@ def _chunks(
             return
         count += 1
         for position, words in zip(batch.column(0), batch.column(1), strict=True):
-            yield position.as_py(), words.values.to_numpy()
+            yield position.as_py(), to_numpy(words.values)

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pasta import abi
+from pasta.arrow import to_arrow, to_numpy
 from pasta.errors import RunError
 from pasta.processors.batch import Batch
 
@@ -133,7 +134,7 @@ class Recorder:
         position = np.concatenate(
             [records["index"].astype(np.uint64) + np.uint64(base) for base, records in pieces]
         )
-        columns: dict[str, Any] = {"position": pa.array(position)}
+        columns: dict[str, Any] = {"position": to_arrow(position)}
         strings, enums = abi.string_fields(kind), abi.enum_fields(kind)
         for name in abi.dtype(kind).names or ():
             if name in _SKIPPED:
@@ -163,13 +164,13 @@ def _named(values: Any, names: dict[int, str]) -> pa.Array:
 
 def _dictionary_of(values: Any, text_of: Callable[[int], str | None]) -> pa.Array:
     """Dictionary-encoded texts of numbers; a text that is None makes its rows null."""
-    encoded = pa.array(values).dictionary_encode()
+    encoded = to_arrow(values).dictionary_encode()
     codes = encoded.indices
     texts = [text_of(value) for value in encoded.dictionary.to_pylist()]
     if None in texts:
         absent = np.array([text is None for text in texts])
-        codes = pa.array(codes.to_numpy(), mask=absent[codes.to_numpy()])
-    values = pa.array(["" if text is None else text for text in texts], pa.string())
+        codes = to_arrow(to_numpy(codes), absent[to_numpy(codes)])
+    values = to_arrow(["" if text is None else text for text in texts]).cast(pa.string())
     return pa.DictionaryArray.from_arrays(codes, values)
 
 
@@ -188,7 +189,7 @@ def _nullable(name: str, values: Any) -> pa.Array:
     mask = None if absent is None else values == absent
     if values.dtype.kind == "f":
         mask = np.isnan(values)
-    return pa.array(values, mask=mask if mask is not None and mask.any() else None)
+    return to_arrow(values, mask)
 
 
 def _listed(name: str, values: Any) -> pa.Array:
@@ -199,7 +200,7 @@ def _listed(name: str, values: Any) -> pa.Array:
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     held = np.arange(width) < lengths[:, None]
-    return pa.ListArray.from_arrays(pa.array(offsets), _nullable(name, values[held]))
+    return pa.ListArray.from_arrays(to_arrow(offsets), _nullable(name, values[held]))
 
 
 def parts(directory: Path) -> dict[str, list[Path]]:
@@ -387,7 +388,7 @@ class _Stream:
                 records[name] = _unlisted(name, chunk.column(name), dtype[name])
             else:
                 records[name] = _filled(name, chunk.column(name), dtype[name])
-        return chunk.column("position").to_numpy(), records
+        return to_numpy(chunk.column("position")), records
 
     def _ids(self, column: Any) -> Any:
         texts, codes = _dictionary(column)
@@ -399,7 +400,7 @@ def _dictionary(column: Any) -> tuple[list[str | None], Any]:
     """Distinct texts and their index per row, -1 for null."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    codes = to_numpy(column.indices, -1)
     return column.dictionary.to_pylist(), codes
 
 
@@ -415,7 +416,7 @@ def _numbers(column: Any, names: dict[int, str], dtype: np.dtype[Any]) -> Any:
 
 def _unlisted(name: str, column: Any, dtype: np.dtype[Any]) -> Any:
     values = np.full((len(column), *dtype.shape), _absent(name, dtype.base), dtype.base)
-    lengths = column.value_lengths().to_numpy()
+    lengths = to_numpy(column.value_lengths())
     starts = np.cumsum(lengths) - lengths
     row = np.repeat(np.arange(len(lengths)), lengths)
     values[row, np.arange(len(row)) - starts[row]] = _filled(name, column.flatten(), dtype.base)
@@ -423,7 +424,4 @@ def _unlisted(name: str, column: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _filled(name: str, column: Any, dtype: np.dtype[Any]) -> Any:
-    absent = _absent(name, dtype)
-    if column.null_count:
-        column = column.fill_null(pa.scalar(absent, column.type))
-    return column.to_numpy(zero_copy_only=False)
+    return to_numpy(column, _absent(name, dtype))

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pasta.arrow import to_numpy
 from pasta.errors import RunError
 from pasta.table import Figure, Table
 from pasta.tool import Finding, Result
@@ -216,7 +217,7 @@ def _column(column: Any) -> Any:
         pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     ):
         return column.to_pylist()
-    return column.to_numpy()
+    return to_numpy(column)
 
 
 def _figure(figure: Figure) -> dict[str, Any]:
