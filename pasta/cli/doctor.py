@@ -99,6 +99,7 @@ def _python() -> Iterator[Check]:
 def _native() -> Iterator[Check]:
     for name, path in (
         ("libpasta", paths.LIBPASTA),
+        ("libpasta for AMD", paths.LIBPASTA_AMD),
         ("reference accelerator", paths.NATIVE / "librefacc.so"),
         ("embedding module", paths.embedding_module()),
     ):

@@ -103,7 +103,7 @@ class CallTree:
 
 def has_operators(run: RunDirectory) -> bool:
     """Whether operators of a framework were recorded."""
-    return "operator_begin" in parts(run.events)
+    return "operator_begin" in parts(run.recorded().events)
 
 
 def read_call_tree(run: RunDirectory) -> CallTree:
@@ -116,7 +116,7 @@ def read_call_tree(run: RunDirectory) -> CallTree:
     strings = Strings()
     tool = _CallWeights()
     pipeline = Pipeline(Filter(), [tool], Context(strings))
-    for batch in read_batches(run.events, strings, kinds=_KINDS):
+    for batch in read_batches(run.recorded().events, strings, kinds=_KINDS):
         pipeline.feed(batch)
     for failure in pipeline.failures.values():
         raise RunError(f"{run.path}: the events cannot be followed ({failure.reason})")

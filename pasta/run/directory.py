@@ -28,6 +28,8 @@ from pasta.errors import RunError
 MANIFEST = "run.json"
 #: Version of the layout and of the manifest's keys.
 SCHEMA = 1
+#: Settings that leave launches out.
+_FILTERS = ("kernel", "exclude", "launch_skip", "launch_count", "range")
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,19 @@ class RunDirectory:
     @property
     def report(self) -> Path:
         return self.path / "report.txt"
+
+    def recorded(self) -> RunDirectory:
+        """The run that has the events: itself, or what an unfiltered replay was made of, where
+        that is still there. Raises RunError as `manifest`."""
+        if self.events.is_dir():
+            return self
+        manifest = self.manifest()
+        replay, config = manifest.get("replay"), manifest.get("config")
+        if not isinstance(replay, dict) or not isinstance(config, dict):
+            return self
+        of = RunDirectory(Path(str(replay.get("of"))))
+        filtered = any(config.get(name) for name in _FILTERS)
+        return of if of.events.is_dir() and not filtered else self
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         temporary = self.path / (MANIFEST + ".writing")

@@ -10,6 +10,8 @@ import pytest
 
 import pasta
 from pasta.report.run import Run
+from pasta.report.stacks import has_operators, read_call_tree
+from pasta.run.directory import RunDirectory
 
 RUN = Path(__file__).resolve().parents[2] / "examples" / "runs" / "gpt-h200"
 STEPS, BATCH, LENGTH, VOCABULARY, LAYERS, WIDTH = 3, 2, 32, 128, 2, 64
@@ -54,6 +56,15 @@ def test_parameters_at_the_peak(again: Run) -> None:
         row["storage"] for row in rows if row["device"] == 0 and row["category"] == "parameter"
     )
     assert stored == 4 * PARAMETERS
+
+
+def test_a_replay_has_the_stacks_of_its_run(again: Run) -> None:
+    """…which are in the run's events; but not one that leaves launches out."""
+    replayed, recorded = RunDirectory.open(again.path), RunDirectory.open(RUN)
+    assert has_operators(replayed)
+    assert read_call_tree(replayed).total("host") == read_call_tree(recorded).total("host") > 0
+    replayed.write_manifest({**again.manifest, "config": {"kernel": "gemm"}})
+    assert not has_operators(replayed)
 
 
 def test_accesses(again: Run) -> None:
