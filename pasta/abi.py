@@ -9,6 +9,7 @@ from pasta._native import ffi, lib
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
 SCHEMA: int = lib.PASTA_SCHEMA
 SLOT: int = lib.PASTA_SLOT
@@ -44,6 +45,8 @@ ENUMS: dict[str, dict[int, str]] = {
         "role": "PASTA_ROLE_",
     }.items()
 }
+#: What is absent in fields in which all ones are a value.
+ABSENT: dict[str, int] = {"priority": -(2**31)}
 FLAG_GRAPH: int = lib.PASTA_FLAG_GRAPH
 FLAG_ASYNC: int = lib.PASTA_FLAG_ASYNC
 FLAG_INTERNAL: int = lib.PASTA_FLAG_INTERNAL
@@ -95,6 +98,16 @@ def enum_fields(kind: str) -> dict[str, dict[int, str]]:
 
 def _fields(struct: str) -> list[tuple[str, Any]]:
     return list(ffi.typeof(struct).fields)
+
+
+def absent_records(count: int, of: np.dtype[Any]) -> NDArray[Any]:
+    """So many records of a type in which every field is absent."""
+    import numpy as np
+
+    records: NDArray[Any] = np.full(count * of.itemsize, 0xFF, np.uint8).view(of)
+    for name in ABSENT.keys() & set(of.names or ()):
+        records[name] = ABSENT[name]
+    return records
 
 
 @cache

@@ -66,7 +66,7 @@ class Events:
     def add(self, kind: str, **fields: Any) -> None:
         """Adds an event of any kind, with fields of its record. Raises KeyError for others."""
         dtype = abi.dtype(kind)
-        record = np.frombuffer(bytearray(b"\xff" * dtype.itemsize), dtype)
+        record = abi.absent_records(1, dtype)
         self._time = fields.get("time", self._time + self._step)
         header = {
             "index": 0,

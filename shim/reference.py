@@ -179,7 +179,7 @@ _FOOTNOTES = {
     (
         "stream_priority",
         "amd_rocprofiler",
-    ): "where the program gives one; -1 cannot be told from none",
+    ): "where the program gives one",
     ("entry_pc", "amd_rocprofiler"): "since version 1.0",
     ("registers", "amd_rocprofiler"): "vector registers of a work-item",
     ("copy_addresses", "amd_rocprofiler"): "of `hipMemcpy*`; of other copies since version 1.0",

@@ -82,13 +82,19 @@ class Batch:
         order = np.argsort(np.concatenate([part["index"] for part in present]), kind="stable")
         places = np.empty(len(order), np.intp)
         places[order] = np.arange(len(order))
-        merged = np.full(len(order) * together.itemsize, 0xFF, np.uint8).view(together)
+        merged = _absent(len(order), together)
         start = 0
         for records in present:
             _place(records, places[start : start + len(records)], merged)
             start += len(records)
         merged.flags.writeable = False  # it is kept, and several tools may read it
         return merged
+
+
+def _absent(count: int, of: np.dtype[Any]) -> NDArray[Any]:
+    from pasta import abi
+
+    return abi.absent_records(count, of)
 
 
 def _union(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:

@@ -20,6 +20,7 @@
 #define PASTA_ABSENT_U32 UINT32_MAX
 #define PASTA_ABSENT_U64 UINT64_MAX
 #define PASTA_ABSENT_DEVICE ((int16_t)-1)
+#define PASTA_ABSENT_PRIORITY INT32_MIN
 #endif
 
 /* Every event kind once: X(number, name, payload, keep, text).
@@ -178,7 +179,7 @@ typedef struct pasta_context {
 typedef struct pasta_stream {
     uint64_t handle;
     uint64_t id;       /* the vendor's unique id where it has one; absent: all ones */
-    int32_t priority;  /* absent: all ones */
+    int32_t priority;  /* the lower, the more urgent; absent: PASTA_ABSENT_PRIORITY, as -1 is one */
     uint32_t unused;
 } pasta_stream;
 

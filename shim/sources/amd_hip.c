@@ -102,6 +102,7 @@ static void stream_destroyed(uint64_t handle, uint64_t id) {
     if (!e) return;
     e->handle = handle;
     e->id = id;
+    e->priority = PASTA_ABSENT_PRIORITY;
     pasta_publish(e);
 }
 
@@ -109,7 +110,7 @@ static void stream_destroyed(uint64_t handle, uint64_t id) {
 static void on_stream_create(pasta_hip_frame *f, const void *arguments) {
     const hip_stream_create *c = arguments;
     if (!c->stream || !*c->stream) return;
-    here.priority = f->is->options ? c->priority : (int32_t)PASTA_ABSENT_U32;
+    here.priority = f->is->options ? c->priority : PASTA_ABSENT_PRIORITY;
     here.created = *c->stream;
     if (!pasta_amd_has_kind("HIP_STREAM")) stream_created(*c->stream, PASTA_ABSENT_U64, here.priority);
 }
@@ -127,7 +128,7 @@ static void on_stream(const pasta_amd_record *r, const pasta_amd_operation *oper
         stream_destroyed(s->handle, s->id);
         return;
     }
-    stream_created(s->handle, s->id, here.created == s->handle ? here.priority : (int32_t)PASTA_ABSENT_U32);
+    stream_created(s->handle, s->id, here.created == s->handle ? here.priority : PASTA_ABSENT_PRIORITY);
     here.created = 0;
 }
 

@@ -63,6 +63,7 @@ static void on_stream(bool created, const void *data) {
     if (!s.stream) pasta_header_of(e)->flags = PASTA_FLAG_INTERNAL;
     e->handle = s.stream;
     e->id = s.unique;
+    e->priority = PASTA_ABSENT_PRIORITY;
     pasta_publish(e);
 }
 

@@ -681,7 +681,8 @@ def test_streams_are_told_once(replay: Replay, version: str) -> None:
     s.hip("hipStreamCreateWithPriority", stream=0x1003, flags=1, priority=-1)
     s.hip("hipStreamDestroy", stream=0x1002)
     played = replay(s, version)
-    assert [row[0] for row in played.rows("stream_create", "handle")] == [0x1001, 0x1002, 0x1003]
+    created = [(0x1001, None), (0x1002, None), (0x1003, -1)]
+    assert played.rows("stream_create", "handle", "priority") == created
     assert played.rows("stream_destroy", "handle") == [(0x1002,)]
 
 
