@@ -110,7 +110,7 @@ def _union(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
 
 
 def _place(records: NDArray[Any], places: NDArray[Any], merged: NDArray[Any]) -> None:
-    """Puts records at their places in an array of more fields, where all bits are set."""
+    """Puts records at their places in an array of more fields, where all is absent."""
     if records.dtype == merged.dtype:
         merged[places] = records
         return
