@@ -46,7 +46,7 @@ ENUMS: dict[str, dict[int, str]] = {
     }.items()
 }
 #: What is absent in fields in which all ones are a value.
-ABSENT: dict[str, int] = {"priority": -(2**31)}
+_ABSENT: dict[str, int] = {"priority": -(2**31)}
 FLAG_GRAPH: int = lib.PASTA_FLAG_GRAPH
 FLAG_ASYNC: int = lib.PASTA_FLAG_ASYNC
 FLAG_INTERNAL: int = lib.PASTA_FLAG_INTERNAL
@@ -100,13 +100,19 @@ def _fields(struct: str) -> list[tuple[str, Any]]:
     return list(ffi.typeof(struct).fields)
 
 
+def absent(field: str, dtype: np.dtype[Any]) -> int:
+    """The number that stands for nothing in a field of integers, unless 0 does."""
+    all_ones = -1 if dtype.kind == "i" else 2 ** (8 * dtype.itemsize) - 1
+    return _ABSENT.get(field, all_ones)
+
+
 def absent_records(count: int, of: np.dtype[Any]) -> NDArray[Any]:
     """So many records of a type in which every field is absent."""
     import numpy as np
 
     records: NDArray[Any] = np.full(count * of.itemsize, 0xFF, np.uint8).view(of)
-    for name in ABSENT.keys() & set(of.names or ()):
-        records[name] = ABSENT[name]
+    for name in _ABSENT.keys() & set(of.names or ()):
+        records[name] = _ABSENT[name]
     return records
 
 

@@ -97,6 +97,11 @@ class Capabilities:
             name for name in self.sources if name in SOURCES and SOURCES[name].is_accelerator
         )
 
+    @property
+    def blind(self) -> tuple[str, ...]:
+        """The accelerators, where none of them gives memory accesses; else none."""
+        return () if ACCESSES in self else self.accelerators
+
     def __contains__(self, name: object) -> bool:
         return name in self.names
 

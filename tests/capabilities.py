@@ -50,7 +50,5 @@ def _told(each: Capability, records: np.ndarray[Any, Any]) -> np.ndarray[Any, An
     values = records[each.field]
     if each.field in abi.string_fields(each.kind):
         return np.asarray(values != 0)
-    all_ones = -1 if values.dtype.kind == "i" else np.iinfo(values.dtype).max
-    absent = abi.ABSENT.get(each.field, all_ones)
-    told = values != absent
+    told = values != abi.absent(each.field, values.dtype)
     return np.asarray(told.any(axis=1) if told.ndim > 1 else told)

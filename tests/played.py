@@ -69,8 +69,7 @@ class Played:
         number = int(value)
         if column in abi.string_fields(kind):
             return self.strings.get(number)
-        all_ones = -1 if value.dtype.kind == "i" else 2 ** (8 * value.dtype.itemsize) - 1
-        if number == abi.ABSENT.get(column, all_ones):
+        if number == abi.absent(column, value.dtype):
             return None
         return abi.enum_fields(kind).get(column, {}).get(number, number)
 

@@ -295,11 +295,8 @@ class Copies(Tool):
         if pageable:
             share = formatted(pageable / self._bytes, "share")
             text += f", {share} of the bytes from or to pageable host memory"
-        again = int(
-            (
-                self.same.sum("bytes") - self.same.sum("bytes") // np.maximum(self.same.count, 1)
-            ).sum()
-        )
+        _, count, total = _columns(self.same)
+        again = int((total - total // np.maximum(count, 1)).sum())
         if again:
             text += f"; {formatted(again, 'bytes')} went between the same addresses again"
         if self.same.left_out:

@@ -99,7 +99,7 @@ def _python() -> Iterator[Check]:
 def _native() -> Iterator[Check]:
     for name, path in (
         ("libpasta", paths.LIBPASTA),
-        ("libpasta for AMD", paths.LIBPASTA_AMD),
+        ("libpasta_amd", paths.LIBPASTA_AMD),
         ("reference accelerator", paths.NATIVE / "librefacc.so"),
         ("embedding module", paths.embedding_module()),
     ):
@@ -308,11 +308,6 @@ def _amd() -> Iterator[Check]:
     yield Check(
         "rocprofiler-sdk", _GOOD if known else _BAD, f"{sdk.version} at {sdk.library}", remedy
     )
-    built = paths.LIBPASTA_AMD.exists()
-    yield Check(
-        "libpasta_amd", _GOOD if built else _BAD, str(paths.LIBPASTA_AMD) if built else "not built",
-        "" if built else "pip install --force-reinstall pasta-profiler",
-    )  # fmt: skip
     if known and rocm.DEVICE.exists():
         yield from _amd_offers(sdk.library)
 

@@ -18,7 +18,7 @@ from pasta import paths
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError, MissingDependency, PastaError
 from pasta.runtime.executable import CannotRun, find_executable
-from pasta.runtime.injection import asked_of_torch
+from pasta.runtime.injection import asked_of_torch, built
 from pasta.runtime.launcher import Launcher, Outcome
 from pasta.runtime.rocm import DEVICE, NAMED, usable_rocprofiler
 from pasta.runtime.session import Session
@@ -191,18 +191,13 @@ def _prepare_amd(session: Session, program: str) -> None:
                 "rocprofiler-sdk was not found",
                 remedy=f"install it (ROCm 6.3 or 7), or name the library with {NAMED}",
             )
-        if found is not None and not paths.LIBPASTA_AMD.exists():
-            raise MissingDependency(
-                f"{paths.LIBPASTA_AMD} was not built",
-                remedy="pip install --force-reinstall pasta-profiler",
-            )
+        if found is None:
+            return
+        session.document["amd_tool"] = str(built(paths.LIBPASTA_AMD))
     except MissingDependency as error:
         (say if wanted else session.log)(f"ROCm is not recorded: {error}")
         return
-    if found is None:
-        return
     session.log(f"rocprofiler-sdk {found.version} at {found.library}")
-    session.document["amd_tool"] = str(paths.LIBPASTA_AMD)
     if wanted and not os.access(DEVICE, os.R_OK | os.W_OK):
         why = "cannot be opened by this user" if DEVICE.exists() else "does not exist"
         say(f"no AMD device can be used, {DEVICE} {why}: see pasta doctor")

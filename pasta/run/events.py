@@ -179,11 +179,9 @@ def _absent(name: str, dtype: np.dtype[Any]) -> float | None:
         return None
     if name in _ZERO_ABSENT:
         return 0
-    if name in abi.ABSENT:
-        return abi.ABSENT[name]
     if dtype.kind == "f":
         return float("nan")  # one of those that all ones are
-    return -1 if dtype.kind == "i" else int(np.iinfo(dtype).max)
+    return abi.absent(name, dtype)
 
 
 def _nullable(name: str, values: Any) -> pa.Array:

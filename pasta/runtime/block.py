@@ -20,10 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pasta import paths
 from pasta.config import Config
 from pasta.errors import RunError
 from pasta.runtime.injection import (
-    libpasta,
+    built,
     own_python,
     shim_configuration,
     unprofiled_environment,
@@ -200,7 +201,7 @@ def _opened(session: Session) -> ctypes.PyDLL:
     before = os.environ.get("PASTA_SHIM")
     os.environ["PASTA_SHIM"] = shim_configuration(session, os.getpid(), late=True)
     try:
-        return ctypes.PyDLL(str(libpasta()))
+        return ctypes.PyDLL(str(built(paths.LIBPASTA)))
     finally:  # read when it was opened
         if before is None:
             del os.environ["PASTA_SHIM"]

@@ -36,7 +36,7 @@ def target_environment(
 
     PASTA_INJECT=preload or =vendor restricts the ways in (for tests and odd systems).
     """
-    library = str(libpasta())
+    library = str(built(paths.LIBPASTA))
     ways = environment.get("PASTA_INJECT", "both")
     tool = session.document.get("amd_tool") if ways != "preload" else None
     target = with_tool(environment, tool and Path(tool))
@@ -55,13 +55,13 @@ def target_environment(
     return target
 
 
-def libpasta() -> Path:
-    """The library that is preloaded. Raises MissingDependency."""
-    if not paths.LIBPASTA.exists():
+def built(library: Path) -> Path:
+    """A library of PASTA's own. Raises MissingDependency where it is not there."""
+    if not library.exists():
         raise MissingDependency(
-            f"{paths.LIBPASTA} was not built", remedy="pip install --force-reinstall pasta-profiler"
+            f"{library} was not built", remedy="pip install --force-reinstall pasta-profiler"
         )
-    return paths.LIBPASTA
+    return library
 
 
 def unprofiled_environment(environment: Mapping[str, str]) -> dict[str, str]:

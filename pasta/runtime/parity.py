@@ -23,14 +23,12 @@ def with_gaps(tool: Tool, result: Result, sources: Iterable[str]) -> Result:
             remedy="docs/backends.md has their names",
         )
     capabilities = Capabilities(tuple(sources))
-    gaps = capabilities.missing(tool.wants())
-    blind = [source for source in gaps if CAPABILITIES[ACCESSES] in gaps[source]]
-    if blind and len(blind) == len(capabilities.accelerators):
-        what = CAPABILITIES[ACCESSES].text
-        text = f"not available on this backend: {' and '.join(blind)} cannot give {what}"
-        return Result(summary=text)
+    wants = tool.wants()
+    if ACCESSES in wants and capabilities.blind:
+        who, what = " and ".join(capabilities.blind), CAPABILITIES[ACCESSES].text
+        return Result(summary=f"not available on this backend: {who} cannot give {what}")
     notes = [
         f"not given by {source}: {', '.join(each.text for each in missing)}"
-        for source, missing in gaps.items()
+        for source, missing in capabilities.missing(wants).items()
     ]
     return replace(result, notes=(*result.notes, *notes)) if notes else result

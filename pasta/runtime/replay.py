@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pasta
-from pasta.capabilities import ACCESSES, Capabilities
+from pasta.capabilities import Capabilities
 from pasta.errors import RunError
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
@@ -62,7 +62,7 @@ class Replay:
         self._accesses = recorded_accesses(recorded.results)
         probing = [tool.name for tool in self._pipeline.tools if tool.probes()]
         if probing and not self._accesses:
-            blind = self._without_accesses()
+            blind = Capabilities(tuple(self.manifest.get("sources", ()))).blind
             if blind:
                 raise RunError(
                     f"{recorded.path}: {' and '.join(blind)} cannot give accesses, "
@@ -75,11 +75,6 @@ class Replay:
             )
         if not probing:
             self._accesses = []
-
-    def _without_accesses(self) -> tuple[str, ...]:
-        """The accelerators of the run, where none of them gives accesses."""
-        capabilities = Capabilities(tuple(self.manifest.get("sources", ())))
-        return () if ACCESSES in capabilities else capabilities.accelerators
 
     def _limit(self) -> AbstractContextManager[None]:
         return time_limit(self.config.tool_timeout)

@@ -122,9 +122,25 @@ def _known_to_the_loader() -> Path | None:
     return next((path for path in named if path.exists()), None)
 
 
-def environment_to_load() -> dict[str, str]:
-    """The environment in which a process may load the SDK, and nothing else happens."""
-    return {name: text for name, text in os.environ.items() if name not in _LEFT_OUT}
+def answer_of(library: Path, program: str, seconds: float, **variables: str) -> str:
+    """The last line that a Python program prints which loads the SDK, in a process of its own:
+    that may end as it likes. Raises OSError, with why, where there is none."""
+    import subprocess  # here: most machines need none
+
+    environment = {name: text for name, text in os.environ.items() if name not in _LEFT_OUT}
+    command = [sys.executable, "-I", "-S", "-c", program, str(library)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, errors="replace",
+            env={**environment, **variables}, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise OSError(f"not within {seconds} s") from None
+    told = done.stdout.strip().rpartition("\n")[2]
+    if done.returncode or not told:
+        why = done.stderr.strip().rpartition("\n")[2]
+        raise OSError(why or f"status {done.returncode}")
+    return told
 
 
 def load_rocprofiler(library: Path) -> Rocprofiler:
@@ -132,26 +148,16 @@ def load_rocprofiler(library: Path) -> Rocprofiler:
 
     Raises MissingDependency where it cannot be loaded.
     """
-    import subprocess  # here: most machines need none
-
-    command = [sys.executable, "-I", "-S", "-c", _LOAD, str(library)]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LOAD_SECONDS,
-            env=environment_to_load(), stdin=subprocess.DEVNULL, errors="replace",
-        )  # fmt: skip
-        version = done.stdout.strip().rpartition("\n")[2]
-        if done.returncode == 0 and re.fullmatch(r"\d+\.\d+\.\d+", version):
-            return Rocprofiler(library, version)
-        why = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
-    except subprocess.TimeoutExpired:
-        why = f"not within {_LOAD_SECONDS} s"
+        version = answer_of(library, _LOAD, _LOAD_SECONDS)
+        if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+            raise OSError(f"its version is {version!r}")
     except OSError as error:
-        why = str(error)
-    raise MissingDependency(
-        f"{library} cannot be loaded ({why})",
-        remedy=f"check it with pasta doctor, or name another with {NAMED}",
-    )
+        raise MissingDependency(
+            f"{library} cannot be loaded ({error})",
+            remedy=f"check it with pasta doctor, or name another with {NAMED}",
+        ) from None
+    return Rocprofiler(library, version)
 
 
 def usable_rocprofiler(program: str = "") -> Rocprofiler | None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import grp
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pasta.errors import MissingDependency
-from pasta.runtime.rocm import SAMPLING, environment_to_load
+from pasta.runtime.rocm import SAMPLING, answer_of
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
 _LIST_SECONDS = 60
@@ -157,21 +155,8 @@ def _group(number: int) -> str:
 
 def offers(library: Path) -> list[Offer]:
     """What the SDK offers on each GPU. Raises MissingDependency where it cannot be asked."""
-    command = [sys.executable, "-I", "-S", "-c", _LIST, str(library)]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LIST_SECONDS, errors="replace",
-            env={**environment_to_load(), SAMPLING: "1"}, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        told = done.stdout.strip().rpartition("\n")[2]
-        if done.returncode == 0:
-            return [
-                Offer(gpu["counters"], [tuple(each) for each in gpu["sampling"]])
-                for gpu in json.loads(told)
-            ]
-        why = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
-    except subprocess.TimeoutExpired:
-        why = f"no answer within {_LIST_SECONDS} s"
+        told = json.loads(answer_of(library, _LIST, _LIST_SECONDS, **{SAMPLING: "1"}))
+        return [Offer(gpu["counters"], [tuple(each) for each in gpu["sampling"]]) for gpu in told]
     except (OSError, ValueError, KeyError) as error:
-        why = str(error)
-    raise MissingDependency(f"{library} does not say what it offers ({why})")
+        raise MissingDependency(f"{library} does not say what it offers ({error})") from None

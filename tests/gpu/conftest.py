@@ -224,14 +224,20 @@ def native(tmp_path: Path) -> Run:
     return run
 
 
+def script(name: str) -> str:
+    """Path of a command of the installed PASTA."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    assert found, f"{name} was not found: install PASTA from the checkout"
+    return found
+
+
 @pytest.fixture
 def profiled(tmp_path: Path) -> Run:
     """Runs a program under pasta-preload with `options`."""
-    beside = Path(sys.executable).parent / "pasta-preload"
-    preload = str(beside) if beside.exists() else shutil.which("pasta-preload")
+    preload = script("pasta-preload")
 
     def run(*command: str, options: tuple[str, ...] = ("-t", "kernel_freq"), **extra: str) -> Ran:
-        assert preload, "pasta-preload was not found: install PASTA from the checkout"
         directory = tmp_path / "run"
         done = subprocess.run(
             [preload, *options, "-f", "-o", str(directory), "--", *command],

@@ -18,14 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from .conftest import TIMEOUT, Ran, Run, environment
+from .conftest import TIMEOUT, Ran, Run, environment, script
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GPT = (str(EXAMPLES / "torch" / "gpt_train.py"), "--batch", "2", "--length", "64", "--layers", "2",
        "--width", "128", "--vocabulary", "512")  # fmt: skip
-BESIDE = Path(sys.executable).parent
-PRELOAD, PASTA = (str(path) if (path := BESIDE / name).exists() else name
-                  for name in ("pasta-preload", "pasta"))  # fmt: skip
 needs_torch = pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed")
 
 
@@ -48,7 +45,16 @@ def findings(directory: Path) -> list[dict[str, Any]]:
 def replayed(run: Ran, tools: tuple[str, ...], *settings: str) -> Path:
     out = run.directory.with_name("again")
     named = [word for tool in tools for word in ("-t", tool)]
-    command = [PASTA, "replay", str(run.directory), "-f", "-o", str(out), *settings, *named]
+    command = [
+        script("pasta"),
+        "replay",
+        str(run.directory),
+        "-f",
+        "-o",
+        str(out),
+        *settings,
+        *named,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr
     return out
@@ -104,7 +110,8 @@ def test_the_live_view_names_kernels(
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     started = subprocess.Popen(
-        [PRELOAD, "--live", "-t", "kernel_freq", "-o", str(tmp_path / "run"), "--", *command],
+        [script("pasta-preload"), "--live", "-t", "kernel_freq", "-o", str(tmp_path / "run"),
+         "--", *command],
         env=environment({"TERM": "xterm"}), stdout=subprocess.PIPE, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
@@ -160,17 +167,19 @@ def test_ranks_of_torchrun_side_by_side(tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(program)]
     root = tmp_path / "job"
     done = subprocess.run(
-        [PRELOAD, "--root", str(root), "-t", "kernel_freq", *launch],
+        [script("pasta-preload"), "--root", str(root), "-t", "kernel_freq", *launch],
         env=environment({"OMP_NUM_THREADS": "1"}), capture_output=True, text=True, timeout=TIMEOUT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
     assert [line.split()[2] for line in lines] == ["6.0", "6.0"]
-    report = subprocess.run([PASTA, "report", str(root)], capture_output=True, text=True)
+    report = subprocess.run([script("pasta"), "report", str(root)], capture_output=True, text=True)
     assert report.returncode == 0, report.stderr
     assert "rank 0" in report.stdout and "rank 1" in report.stdout
     merged = subprocess.run(
-        [PASTA, "merge", str(root), "-o", str(tmp_path / "merged")], capture_output=True, text=True
+        [script("pasta"), "merge", str(root), "-o", str(tmp_path / "merged")],
+        capture_output=True,
+        text=True,
     )
     assert merged.returncode == 0, merged.stderr
     rows = tables(tmp_path / "merged")["kernel_freq/kernels"]
