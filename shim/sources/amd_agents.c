@@ -5,22 +5,20 @@
 
 #include "amd_source.h"
 
-enum { MOST = 128, UUID_BYTES = 16 };
-
 typedef struct agent {
     uint64_t id;
     const char *name; /* the SDK's, valid as long as it */
     uint32_t context; /* number + 1; 0: not used yet */
 } agent;
 
-static agent gpus[MOST]; /* by ordinal */
+static agent gpus[PASTA_AMD_DEVICES]; /* by ordinal */
 static int16_t gpu_count;
 static uint16_t contexts;
 static pthread_mutex_t announcing = PTHREAD_MUTEX_INITIALIZER;
 
 static int32_t on_agents(uint32_t version, const void **agents, size_t count, void *user) {
     (void)version, (void)user;
-    for (size_t i = 0; i < count && gpu_count < MOST; i++) {
+    for (size_t i = 0; i < count && gpu_count < PASTA_AMD_DEVICES; i++) {
         const pasta_amd_agent *a = agents[i];
         if (!a || !PASTA_AMD_HAS(a, type) || a->type != PASTA_AMD_AGENT_GPU) continue;
         gpus[gpu_count] = (agent){.id = a->id};
@@ -35,7 +33,7 @@ static int32_t on_agents(uint32_t version, const void **agents, size_t count, vo
 static void select_by(const char *variable) {
     const char *list = getenv(variable);
     if (!list || !*list) return;
-    agent all[MOST];
+    agent all[PASTA_AMD_DEVICES];
     int16_t count = gpu_count;
     memcpy(all, gpus, sizeof all);
     if (list[strspn(list, "0123456789,- ")]) {
@@ -43,7 +41,7 @@ static void select_by(const char *variable) {
         return;
     }
     gpu_count = 0;
-    for (char *end; *list && gpu_count < MOST; list = *end == ',' ? end + 1 : end) {
+    for (char *end; *list && gpu_count < PASTA_AMD_DEVICES; list = *end == ',' ? end + 1 : end) {
         long device = strtol(list, &end, 10);
         if (end == list || device < 0 || device >= count) break;
         gpus[gpu_count++] = all[device];

@@ -11,7 +11,7 @@
 
 #include "amd_source.h"
 
-enum { DEVICES = 128, COUNTERS = 64, NAME_LONGEST = 256 };
+enum { COUNTERS = 64, NAME_LONGEST = 256 };
 
 #define POINTER(name, symbol, arguments) int32_t(*name) arguments;
 static struct {
@@ -83,13 +83,13 @@ static void say_unknown(const wanted *w, const char *device) {
     }
 }
 
-static uint64_t configs[DEVICES]; /* the SDK's, by device; 0: nothing is counted there */
+static uint64_t configs[PASTA_AMD_DEVICES]; /* the SDK's, by device; 0: nothing is counted there */
 
 static bool configure(const char *names) {
     bool any = false;
     uint64_t agent;
     const char *device;
-    for (int16_t i = 0; i < DEVICES && pasta_amd_gpu(i, &agent, &device); i++) {
+    for (int16_t i = 0; i < PASTA_AMD_DEVICES && pasta_amd_gpu(i, &agent, &device); i++) {
         wanted w = {.names = names};
         if (!succeeded(sdk.each_counter(agent, on_counters, &w), "the question which there are")) continue;
         say_unknown(&w, device ? device : "the device");

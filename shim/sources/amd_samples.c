@@ -10,14 +10,14 @@
 
 #include "amd_source.h"
 
-enum { DEVICES = 128, BUFFER_BYTES = 1 << 20, WATERMARK = BUFFER_BYTES / 4 * 3, PLACES = 256 };
+enum { BUFFER_BYTES = 1 << 20, WATERMARK = BUFFER_BYTES / 4 * 3, PLACES = 256 };
 
 #define POINTER(name, symbol, arguments) int32_t(*name) arguments;
 static struct {
     PASTA_AMD_SAMPLING(POINTER)
 } sdk;
 
-static uint64_t buffers[DEVICES];
+static uint64_t buffers[PASTA_AMD_DEVICES];
 static int16_t buffer_count;
 
 static bool succeeded(int32_t status, const char *what) {
@@ -135,21 +135,19 @@ static void on_full(uint64_t context, uint64_t buffer, pasta_amd_buffered **reco
 
 /* ---- start and end ---- */
 
-static bool sample_device(uint64_t context, int16_t device, uint64_t agent, const char *name, interval i) {
+static void sample_device(uint64_t context, int16_t device, uint64_t agent, const char *name, interval i) {
     uint64_t buffer = 0;
-    if (!succeeded(sdk.each_sampling(agent, on_samplings, &i), "the question what there is")) return false;
+    if (!succeeded(sdk.each_sampling(agent, on_samplings, &i), "the question what there is")) return;
     if (!i.method) {
         pasta_say("PC samples of %s are not recorded: it does not offer amd.pc_sampling=%s", name ? name : "a device",
                   pasta_config("amd.pc_sampling"));
-        return false;
+        return;
     }
     void *user = (void *)(intptr_t)device;
-    if (!succeeded(sdk.create_buffer(context, BUFFER_BYTES, WATERMARK, PASTA_AMD_LOSSLESS, on_full, user, &buffer),
-                   "a buffer") ||
-        !succeeded(sdk.sample(context, agent, i.method, i.unit, i.length, buffer, 0), "the sampling service"))
-        return false;
-    buffers[buffer_count++] = buffer;
-    return true;
+    if (succeeded(sdk.create_buffer(context, BUFFER_BYTES, WATERMARK, PASTA_AMD_LOSSLESS, on_full, user, &buffer),
+                  "a buffer") &&
+        succeeded(sdk.sample(context, agent, i.method, i.unit, i.length, buffer, 0), "the sampling service"))
+        buffers[buffer_count++] = buffer;
 }
 
 static bool resolve(void) {
@@ -174,7 +172,7 @@ void pasta_amd_sample_pcs(void) {
         return;
     }
     if (!resolve() || !succeeded(pasta_amd.create_context(&context), "rocprofiler_create_context")) return;
-    for (int16_t device = 0; device < DEVICES && pasta_amd_gpu(device, &agent, &name); device++)
+    for (int16_t device = 0; device < PASTA_AMD_DEVICES && pasta_amd_gpu(device, &agent, &name); device++)
         sample_device(context, device, agent, name, i);
     if (!buffer_count) return;
     pasta_amd_keep_ordinals();

@@ -78,6 +78,8 @@ void pasta_amd_drop(pasta_amd_map *map, uint64_t value); /* all that have this v
 
 /* ---- amd_agents.c ---- */
 
+enum { PASTA_AMD_DEVICES = 128 }; /* that are told apart */
+
 typedef struct pasta_amd_place {
     int16_t device;   /* ordinal among the GPUs that the program sees; absent: -1 */
     uint16_t context; /* its number; absent: all ones */
