@@ -20,7 +20,7 @@ from pasta.errors import ConfigError, MissingDependency, PastaError
 from pasta.runtime.executable import CannotRun, find_executable
 from pasta.runtime.injection import asked_of_torch, built
 from pasta.runtime.launcher import Launcher, Outcome
-from pasta.runtime.rocm import DEVICE, NAMED, usable_rocprofiler
+from pasta.runtime.rocm import DEVICE, NAMED, refusal, usable_rocprofiler
 from pasta.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -193,7 +193,12 @@ def _prepare_amd(session: Session, program: str) -> None:
             )
         if found is None:
             return
+        refused = refusal(found)
+        if refused:
+            (say if wanted or DEVICE.exists() else session.log)(refused)
+            return
         session.document["amd_tool"] = str(built(paths.LIBPASTA_AMD))
+        session.document["amd_sdk"] = str(found.library)
     except MissingDependency as error:
         (say if wanted else session.log)(f"ROCm is not recorded: {error}")
         return
@@ -219,6 +224,24 @@ def _report(outcomes: list[Outcome], verbosity: int) -> None:
     for root in dict.fromkeys(outcome.root for outcome in outcomes if outcome.root):
         if verbosity >= 0 and not rank_of(os.environ):  # the launcher of the first rank, or of all
             say(f"all of them: pasta report {shlex.quote(os.path.relpath(root))}")
+
+
+#: What each backend's events come by.
+_WAYS_IN = {
+    "nvidia": "no CUDA driver was loaded with PASTA in it",
+    "amd": "no HIP or HSA runtime called rocprofiler-register (it is not linked with it, as before "
+    "ROCm 6.2, or statically linked, or the program used no device)",
+    "refacc": "the reference accelerator was not used",
+}
+
+
+def _explain_no_run(session: Session, verbosity: int) -> None:
+    """Says why there is no run, to a user who named the backend."""
+    backend = session.config.backend
+    said = backend == "amd" and "amd_tool" not in session.document  # why ROCm is not recorded
+    why = _WAYS_IN.get(backend)
+    if why and verbosity >= 0 and not said:
+        say(f"nothing was recorded: --backend {backend}, and {why}; see pasta doctor")
 
 
 def _end_like(status: int) -> int:
@@ -281,6 +304,8 @@ def _run(launcher: Launcher, verbosity: int) -> int:
         if left and any(w.ring.used and not w.ended for w in launcher.rings.values()):
             say(f"{len(left)} processes go on; their runs are written when they end")
         _report(launcher.outcomes, verbosity)
+        if not launcher.outcomes:
+            _explain_no_run(session, verbosity)
         if verbosity > 0 and (session.directory / "log.txt").exists():
             say((session.directory / "log.txt").read_text(errors="replace"))
         if left:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pasta import paths
 from pasta.errors import MissingDependency
 from pasta.run.naming import RANK_VARIABLES, variables_of
-from pasta.runtime.rocm import SAMPLING, with_tool
+from pasta.runtime.rocm import REGISTERED, SAMPLING, with_tool
 from pasta.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def target_environment(
     ways = environment.get("PASTA_INJECT", "both")
     tool = session.document.get("amd_tool") if ways != "preload" else None
     target = with_tool(environment, tool and Path(tool))
+    if tool:
+        target.setdefault(REGISTERED, session.document["amd_sdk"])
     if tool and session.config.amd_pc_sampling:
         target.setdefault(SAMPLING, "1")
     if ways != "vendor":

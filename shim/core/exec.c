@@ -36,9 +36,10 @@ static struct {
 } real;
 
 /* Variables of the session, as this process had them when it was loaded; "NAME=value" or NULL. */
-enum { SHIM, CUDA, REFACC, NVTX, ROCP, VARIABLES };
+enum { SHIM, CUDA, REFACC, NVTX, ROCP, SDK, VARIABLES };
 static const char *const names[VARIABLES] = {"PASTA_SHIM=", "CUDA_INJECTION64_PATH=", "REFACC_INJECTION_PATH=",
-                                             "NVTX_INJECTION64_PATH=", "ROCP_TOOL_LIBRARIES="};
+                                             "NVTX_INJECTION64_PATH=", "ROCP_TOOL_LIBRARIES=",
+                                             "ROCPROFILER_REGISTER_LIBRARY="};
 static const char AMD_TOOL[] = "/libpasta_amd.so";
 static char *kept[VARIABLES];
 static const char PRELOAD[] = "LD_PRELOAD=";

@@ -45,8 +45,8 @@ def allocating(**fields: int) -> Stream:
 
 def test_a_client_is_configured_and_gets_what_it_subscribed(printed: Print, version: str) -> None:
     lines = printed(allocating(), version)
-    sizes = {"0.5.0": 296, "1.0.0": 312}
-    number = {"0.5.0": 500, "1.0.0": 10000}[version]
+    sizes = {"0.5.0": 296, "0.6.0": 304, "1.0.0": 312}
+    number = {"0.5.0": 500, "0.6.0": 600, "1.0.0": 10000}[version]
     assert lines[:7] == [
         f"configure {number} {version} 0",
         "create 0",
