@@ -31,7 +31,7 @@
 /* clang-format off */
 #define PASTA_EVENTS(X)                                                                                         \
     X( 1, process_start,    process,        1, "the process began to use an accelerator, or a framework")      \
-    X( 2, process_end,      process_end,    1, "the process reached its exit handlers")                        \
+    X( 2, process_end,      process_end,    1, "exit handlers begin; later ones may still do work")                       \
     X( 3, context_create,   context,        1, "a device context was created")                                 \
     X( 4, context_destroy,  context,        1, "a device context was destroyed")                               \
     X( 5, stream_create,    stream,         1, "a stream was created")                                         \

@@ -1036,3 +1036,14 @@ def test_another_tool_before_ours_gets_its_events_too(replay: Replay, replayer: 
     played = replay(s, tools=f"{replayer.tool}:{SOURCE}:")
     assert played.names("kernel_launch") == [K1]
     assert len(re.findall("^tool KERNEL_DISPATCH_COMPLETE", played.stdout, re.MULTILINE)) == 1
+
+
+def test_what_the_runtime_unloads_at_exit_follows_the_end_of_the_process(replay: Replay) -> None:
+    """process_end says that exit handlers begin; HIP unloads its code objects in a later one."""
+    s = loaded()
+    s.complete(launching(s))
+    with s.block("exit"):
+        s.unload(2, KERNELS)
+    played = replay(s)
+    kinds = [kind for kind, _ in played.in_order()]
+    assert kinds.index("process_end") < kinds.index("module_unload")
