@@ -178,24 +178,6 @@ def _is_like_new_ones(path: Path, status: os.stat_result, denied: int) -> bool:
     return new.st_uid == status.st_uid and not status.st_mode & denied & ~new.st_mode
 
 
-def check_shared_directory(directory: Path) -> None:
-    """A place for directories of ours, such as /tmp: nobody may put others in their place.
-
-    Raises NotPrivate.
-    """
-    status = directory.stat()
-    if status.st_mode & stat.S_ISVTX:
-        return  # also root's in a user namespace, where its owner is nobody
-    other = "name another one with --set ring.directory=DIR"
-    if status.st_uid not in (0, os.geteuid()):
-        raise NotPrivate(f"{directory}: belongs to user {status.st_uid}", remedy=other)
-    if status.st_mode & stat.S_IWOTH:
-        raise NotPrivate(
-            f"{directory}: any user can replace what is in it",
-            remedy=f"chmod +t {directory}, or {other}",
-        )
-
-
 def writers_objection(path: Path, owners: frozenset[int]) -> str:
     """Why a file with code must not be run; "" if only root, this user or `owners` can write it.
 

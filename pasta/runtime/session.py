@@ -100,7 +100,6 @@ class Session:
         try:
             if not place.exists():
                 private.make_directory(place)
-            private.check_shared_directory(place)
             session = replace(session, lock=_made_and_locked(directory))
             session.complete(bytes(TABLE_BYTES))
         except OSError as error:

@@ -11,6 +11,7 @@
 
 #include "core.h"
 #include "internal.h"
+#include "private.h"
 
 enum { LONGEST = 4096 };
 

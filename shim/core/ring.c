@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "private.h"
 #include "segments.h"
 
 enum {

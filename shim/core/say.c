@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "private.h"
 
 enum { LINE = 1024, KEPT = 16 };
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "private.h"
 
 enum { PAGE = 4096, SPINS = 200, SLEEP_NS = 50000, NAME_LONGEST = 4096 };
 
