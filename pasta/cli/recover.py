@@ -145,8 +145,9 @@ _ELSEWHERE = "whether its processes still run cannot be seen from this PID names
 def _is_here(session: Session) -> bool:
     """Whether pids of the session say something here."""
     document = session.document
-    here = document["pid_namespace"] == pid_namespace()
-    return here or document["boot"] != boot_id()  # of another boot: all are gone
+    if document["boot"] != boot_id():
+        return True  # all of them are gone
+    return int(document["pid_namespace"]) == pid_namespace()
 
 
 def _living(session: Session) -> set[int]:

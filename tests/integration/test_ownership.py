@@ -256,3 +256,97 @@ def test_status_where_SIGCHLD_is_ignored(pasta_preload, compile_c) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
     assert pasta_preload(program, preexec_fn=ignore).exit_status == 7
+
+
+# ---- what other users see
+
+
+def modes(directory: Path) -> set[tuple[str, int]]:
+    """Kinds and modes of what others could see of a directory."""
+    found = (directory, *directory.rglob("*"))
+    return {("d" if path.is_dir() else "f", path.lstat().st_mode & 0o777) for path in found}
+
+
+PRIVATE = {("d", 0o700), ("f", 0o600)}
+
+
+@pytest.mark.parametrize("way", ["afterwards", "embedded", "collector"])
+@pytest.mark.parametrize("mask", [0o000, 0o777])
+def test_nothing_is_for_others(
+    pasta_preload, compile_c, tmp_path: Path, way: str, mask: int
+) -> None:
+    """Whatever the umask, which the program has as without PASTA."""
+    program = compile_c(
+        r"""
+        int main(int n, char **a) {
+            launch(30);
+            wait_for_consumer();
+            printf("%03o\n", umask(0));
+            fflush(stdout);
+            while (n > 1 && access(a[1], F_OK)) sleep_ms(10);
+            return 3;
+        }"""
+    )
+    go = tmp_path / "go"
+    options = {"afterwards": (), "embedded": EMBED_NOW, "collector": ("--collector",)}[way]
+    process = pasta_preload.popen(
+        program, *([] if way == "afterwards" else [go]),
+        options=(*options, "--record", "-t", "event_trace"), umask=mask,
+    )  # fmt: skip
+    assert process.stdout is not None
+    if way != "afterwards":
+        assert process.stdout.readline() == f"{mask:03o}\n"
+        (session,) = pasta_preload.sessions()
+        assert modes(session) == PRIVATE
+        go.touch()
+    done = pasta_preload.finish(process)
+    assert done.exit_status == 3
+    assert modes(done.run.path) == PRIVATE
+    assert done.run.launches == 30
+
+
+@pytest.mark.parametrize("verb", ["replay", "analyze", "merge"])
+def test_runs_made_of_runs_are_for_nobody_else(
+    pasta_preload, pasta, compile_c, tmp_path: Path, verb: str
+) -> None:
+    pasta_preload(compile_c("int main(void) { launch(30); return 0; }"), options=("--root", "all"))
+    root = pasta_preload.directory / "all"
+    source = next(root.glob("*/run.json")).parent if verb == "replay" else root
+    tools = () if verb == "merge" else ("-t", "kernel_freq", "-q")
+    done = pasta(verb, source, *tools, "-o", tmp_path / "out", umask=0)
+    assert done.returncode == 0, done.stderr
+    assert modes(tmp_path / "out") == PRIVATE
+
+
+def test_modules_of_the_programs_python_are_not_pasta_s(
+    pasta_preload, compile_c, tmp_path: Path
+) -> None:
+    """A package that shadows one which a collector needs."""
+    for name in ("numpy", "pyarrow"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
+    path = f"{tmp_path}:{base_environment().get('PYTHONPATH', '')}"
+    program = compile_c('int main(void) { launch(30); puts(getenv("PYTHONPATH")); return 3; }')
+    for options in ((), ("--collector",)):
+        done = pasta_preload(
+            program, options=(*options, "-f", "-o", "pasta-out/r"),
+            environment={"PYTHONPATH": path},
+        )  # fmt: skip
+        assert (done.exit_status, done.stdout) == (3, f"{path}\n")
+        assert done.run.launches == 30
+
+
+def test_a_block_s_reader_takes_no_module_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise SystemExit('shadowed')\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, pasta\n"
+        "with pasta.profile('event_trace') as run:\n"
+        "    pasta.mark('here')\n"
+        "sys.path.pop(0)\n"
+        "print(run.path)\n"
+    )
+    done = subprocess.run(
+        [*cli("pasta")[:1], program], env=base_environment(), capture_output=True, text=True,
+        timeout=45, umask=0,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
