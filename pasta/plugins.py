@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pasta.tools
+from pasta import private
 from pasta.errors import ProbeError, ToolError
 from pasta.tool import Option, Tool
 
@@ -154,7 +155,15 @@ def _in_directory(directory: Path, name: str) -> type[Tool] | None:
         raise ToolError(f"tool path {directory} is no directory", remedy="correct --tool-path")
     files = _tool_files(directory)
     files.sort(key=lambda path: path.stem != name)  # NAME.py first: the others often are not read
+    owners = frozenset([directory.stat().st_uid])
     for path in files:
+        objection = private.writers_objection(path, owners)
+        if objection and path.stem != name:
+            continue
+        if objection:
+            raise ToolError(
+                f"tool {name} is not loaded: {objection}", remedy=f"-t {path} if you trust it"
+            )
         if path.stem == name:
             classes = _classes_of_file(path, "")
         else:

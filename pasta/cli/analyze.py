@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from pasta import private
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
 from pasta.run.root import Root
@@ -29,6 +30,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    private.set_umask()
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

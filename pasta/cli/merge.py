@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from pasta import private
 from pasta.errors import ConfigError
 from pasta.run.naming import check_place
 from pasta.run.root import Root
@@ -20,6 +21,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    private.set_umask()
     from pasta.run.merge import merge
 
     root = Root.open(options.directory)

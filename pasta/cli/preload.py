@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pasta
-from pasta import paths
+from pasta import paths, private
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError, MissingDependency, PastaError
 from pasta.runtime.executable import CannotRun, find_executable
@@ -266,6 +266,7 @@ def main(arguments: list[str] | None = None) -> int:
         say("no program given: pasta-preload [options] [--] program [arguments ...]")
         return _USAGE_STATUS
     verbosity = -1 if options.quiet else int(options.verbose)
+    umask = private.set_umask()
     if paths.google_pasta():
         say(f"google-pasta is in PASTA's environment and has the same import name: {_APART}")
     try:
@@ -282,7 +283,7 @@ def main(arguments: list[str] | None = None) -> int:
     except PastaError as error:
         say(str(error))
         return _USAGE_STATUS
-    launcher = Launcher(session, _quiet if options.quiet else say, dict(os.environ))
+    launcher = Launcher(session, _quiet if options.quiet else say, dict(os.environ), umask=umask)
     try:
         launcher.start(executable, command)
     except CannotRun as error:

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from pasta import private
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
 from pasta.run.directory import RunDirectory
@@ -22,6 +23,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    private.set_umask()
     from pasta.cli.report import print_run
     from pasta.runtime.replay import Replay
 

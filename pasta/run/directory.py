@@ -8,7 +8,7 @@
     log.txt            PASTA's own log
 
 It is written under a hidden name beside its place and renamed when it is complete; the reader
-accepts an unfinished one and says so.
+accepts an unfinished one and says so. It and all in it are this user's alone (0700, 0600).
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from pasta import private
 from pasta.errors import RunError
 
 MANIFEST = "run.json"
@@ -40,9 +42,10 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """Makes an empty one. Raises RunError where it cannot be written."""
+        """Makes an empty one. Raises RunError where it cannot be written, or another user could
+        have made it."""
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            private.make_or_check_directory(path)
         except OSError as error:
             raise RunError(
                 f"cannot create the run directory {path} ({error.strerror})",
@@ -114,18 +117,47 @@ class RunDirectory:
 
     def move_to(self, wanted: Path, *, force: bool, suffix: str) -> RunDirectory:
         """Renames the complete directory to `wanted`, or `wanted-SUFFIX` and so on where that is
-        taken: nothing is replaced, also where processes on several hosts do so at once."""
-        wanted.parent.mkdir(parents=True, exist_ok=True)
-        if force and is_run(wanted):
-            shutil.rmtree(wanted)
+        taken. With `force` a run that is at `wanted` is replaced, and nothing else ever is; also
+        where processes on several hosts do so at once."""
+        private.tighten(self.path)
+        if not wanted.parent.exists():
+            private.make_or_check_directory(wanted.parent)
         for place in _places(wanted, suffix):
-            try:
-                os.rename(self.path, place)  # fails where there is anything but an empty directory
+            if self._rename(place) or (force and place == wanted and self._replace(wanted)):
                 return RunDirectory(place)
-            except OSError as error:
-                if error.errno not in _TAKEN:
-                    raise
         raise AssertionError("there is always another name")
+
+    def _rename(self, place: Path) -> bool:
+        """False where there is anything but an empty directory."""
+        try:
+            os.rename(self.path, place)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            return False
+        return True
+
+    def _replace(self, wanted: Path) -> bool:
+        """Takes the place of the run at `wanted`; False where something else is there.
+
+        Who is killed meanwhile leaves both. Of several processes at once one comes last.
+        """
+        replaced: list[Path] = []
+        while not self._rename(wanted):
+            try:
+                found = os.lstat(wanted)
+                if not (stat.S_ISDIR(found.st_mode) and is_run(wanted)):
+                    if os.path.samestat(found, os.lstat(wanted)):
+                        return False
+                    continue
+                aside = staging_beside(wanted)
+                os.rename(wanted, aside)
+            except FileNotFoundError:
+                continue  # another process moved it aside
+            replaced.append(aside)
+        for each in replaced:
+            shutil.rmtree(each, ignore_errors=True)
+        return True
 
 
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
@@ -136,6 +168,11 @@ def _places(wanted: Path, suffix: str) -> Iterator[Path]:
     yield wanted.with_name(f"{wanted.name}-{suffix}")
     for number in count(2):
         yield wanted.with_name(f"{wanted.name}-{suffix}-{number}")
+
+
+def staging_beside(place: Path) -> Path:
+    """A hidden name in the same directory that nobody else uses."""
+    return place.with_name(f".pasta-{os.getpid()}-{os.urandom(8).hex()}")
 
 
 def is_run(path: Path) -> bool:

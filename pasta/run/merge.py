@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 import pasta
 from pasta.errors import RunError
-from pasta.run.directory import SCHEMA, RunDirectory
+from pasta.run.directory import SCHEMA, RunDirectory, staging_beside
 from pasta.run.results import LAYOUT, document_of, findings_in, trace_of
 from pasta.run.root import RankRun, Root, ranks_text
 from pasta.tool import Finding
@@ -333,7 +333,7 @@ def merge(root: Root, out: Path, *, force: bool = False) -> RunDirectory:
     """Writes a run directory of all runs of a root; they stay as they are. Raises RunError."""
     if not root.runs:
         raise RunError(f"{root.path}: no finished run is in it")
-    staging = RunDirectory.create(out.with_name(f".{out.name}-{os.getpid()}"))
+    staging = RunDirectory.create(staging_beside(out))
     try:
         problems: list[str] = []
         tools = _tools(root, problems)

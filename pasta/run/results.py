@@ -33,7 +33,7 @@ def write_result(directory: Path, name: str, result: Result) -> None:
         pq.write_table(_to_arrow(table), target / f"{title}.parquet", compression="zstd")
     for file, write in result.files.items():
         if isinstance(write, Path):
-            _move(write, target / file)
+            shutil.move(write, target / file)
         else:
             with (target / file).open("wb") as output:
                 write(output)
@@ -47,12 +47,6 @@ def write_result(directory: Path, name: str, result: Result) -> None:
         "notes": list(result.notes),
     }
     (target / "result.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-
-
-def _move(source: Path, target: Path) -> None:
-    target.touch()
-    shutil.copymode(target, source)  # temporary files are their owner's alone
-    shutil.move(source, target)
 
 
 @dataclass(frozen=True)

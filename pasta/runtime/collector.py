@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pasta
+from pasta import private
 from pasta.errors import PastaError, RunError
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
-from pasta.run.directory import SCHEMA, RunDirectory
+from pasta.run.directory import MANIFEST, SCHEMA, RunDirectory
 from pasta.run.events import Recorder, read_batches
 from pasta.run.inventory import Inventory
 from pasta.run.naming import joined, place_in_job
@@ -36,11 +37,11 @@ from pasta.runtime.analysis import make_context, make_filter, make_pipeline
 from pasta.runtime.clock import host_clock
 from pasta.runtime.limits import failures_of, store_results, time_limit
 from pasta.runtime.live import LiveCounts
-from pasta.runtime.processes import ProcessTable, alive
+from pasta.runtime.processes import ProcessIdentity, ProcessTable
 from pasta.runtime.ring import Ring
-from pasta.runtime.session import Ended, Session, beside, read_ended, write_atomically
+from pasta.runtime.session import Ended, Session, beside, read_ended
 from pasta.runtime.spill import Spill
-from pasta.runtime.staging import Place, final_place, staging_directory
+from pasta.runtime.staging import SPILL, STAGED, Place, final_place, staging_directory
 from pasta.runtime.trace import TraceReader
 
 if TYPE_CHECKING:
@@ -74,18 +75,29 @@ class Collector:
         self.strings = Strings(ring.string)
         self.inventory = Inventory(self.strings)
         self.run = RunDirectory.create(staging or staging_directory(session, ring))
+        #: What a collector recorded that was killed; the ring has only what came after.
+        self.staged = self.run.path / STAGED
+        self._set_aside()
         self.recorder = self._recorder() if self.config.events else None
         self.context = make_context(ring, self.strings, self._recorded)
         self.context.images = self._image
         self.warnings: list[str] = []
         self._processes = ProcessTable(session.directory / "processes")
-        self.spill = Spill(ring, self.run.path / "spill")
+        self._launcher = ProcessIdentity(**session.document["launcher"])
+        self.spill = Spill(ring, self.run.path / SPILL)
         self.trace: TraceReader | None = None
         self.live = LiveCounts(self.strings) if self.config.live else None
 
     def _recorder(self) -> Recorder:
         config = self.config
         return Recorder(self.run.events, self.strings, config.max_size, rotate=config.rotate)
+
+    def _set_aside(self) -> None:
+        """Keeps the events of a collector that was killed apart from those to be recorded."""
+        if self.staged.exists():  # so was the one that recovered them
+            shutil.rmtree(self.run.events, ignore_errors=True)
+        elif any(self.run.events.glob("*.parquet")):
+            self.run.events.rename(self.staged)
 
     def collect(self) -> tuple[Pipeline, Ended]:
         """Consumes everything that was and is published, until the process has ended."""
@@ -104,7 +116,7 @@ class Collector:
 
     def _abandoned(self) -> Ended | None:
         """The end of a process whose launcher was killed, so that nobody else would tell of it."""
-        if alive(self.session.document["launcher"]):
+        if self._launcher.lives():
             return None
         self._processes.update()
         return None if self._processes.lives(self.ring.pid) else Ended("gone")
@@ -121,7 +133,31 @@ class Collector:
         for batch, after in self.spill.batches(0):
             self._feed(pipeline, batch)
             position = after
+        if position < self.ring.released:
+            self._feed_staged(pipeline)
         return max(position, self.ring.released), pipeline
+
+    def _feed_staged(self, pipeline: Pipeline) -> None:
+        """What a killed collector recorded before it gave memory of the ring back."""
+        if not self.staged.exists():
+            self.warnings.append(
+                "a collector was killed, and recorded no events (run.events): what it had taken "
+                "from the ring is missing here"
+            )
+            return
+        self.warnings.append(
+            "a collector was killed: what it had taken from the ring was read back from the "
+            "events that it had recorded, without launches that the filter had dropped"
+        )
+        for identifier, text in self.ring.strings():  # so that a text has one id
+            self.strings.add(identifier, text)
+        released = self.ring.released
+        for batch in read_batches(self.staged, self.strings, told=self.warnings.append):
+            if batch.base >= released:
+                break  # the ring still has these
+            if len(batch["kernel_launch"]):
+                pipeline.selection.go_on()
+            self._feed(pipeline, batch.before(released))
 
     def _pipeline(self, state: bytes | None = None) -> Pipeline:
         return make_pipeline(self.config, self.context, state, self._limit)
@@ -133,7 +169,7 @@ class Collector:
         path = beside(self.ring.path, ".state")
         if not self.ring.finished or not path.exists():
             return None
-        state: dict[str, Any] = pickle.loads(path.read_bytes())
+        state: dict[str, Any] = pickle.loads(private.read(path))
         return state
 
     def _record_only(self, until: int) -> None:
@@ -204,7 +240,7 @@ class Collector:
 
     def _probed(self, offset: int, length: int) -> bytes:
         """A buffer that a probe_data event names."""
-        with beside(self.ring.path, ".probes").open("rb") as file:
+        with open(private.open_file(beside(self.ring.path, ".probes")), "rb") as file:
             file.seek(offset)
             return file.read(length)
 
@@ -296,10 +332,9 @@ class Collector:
             self.warnings.append(
                 f"the {which} {left_out:,} events were not kept (run.max-size); results have them"
             )
-        self.run.write_manifest(self.manifest(pipeline, ended))
-        shutil.rmtree(self.run.path / "spill", ignore_errors=True)
         self._copy_log()
         self._copy_modules()
+        self.run.write_manifest(self.manifest(pipeline, ended))  # it is complete
         from pasta.report.text import write_text_report
 
         write_text_report(self.run)
@@ -359,41 +394,69 @@ def _advice(
         yield f"{ring.torn} unfinished slots were skipped: threads were ended while they wrote"
 
 
-def _moved(collector: Collector, plain_name: bool) -> tuple[RunDirectory, Place]:
-    config, process, ring = collector.config, collector.inventory.process, collector.ring
+def _moved(
+    session: Session, ring: Ring, run: RunDirectory, plain_name: bool
+) -> tuple[RunDirectory, Place]:
+    config, manifest = session.config, run.manifest()
     place = final_place(
-        collector.session,
+        session,
         ring,
-        process.get("executable") or collector.session.document["command"][0],
-        process.get("environment", {}),
+        manifest.get("executable") or session.document["command"][0],
+        manifest.get("environment", {}),
     )
     wanted = place.path
     if place.root is None and not plain_name and "%p" not in config.out:
         wanted = wanted.with_name(f"{wanted.name}-{ring.pid}")
     force = config.force and place.root is None
     suffix = str(ring.sequence) if place.root else f"{ring.pid}-{ring.sequence}"
-    return collector.run.move_to(wanted, force=force, suffix=suffix), place
+    return run.move_to(wanted, force=force, suffix=suffix), place
+
+
+def _written(session: Session, ring: Ring) -> RunDirectory:
+    """The complete run of a ring, in its staging directory."""
+    run = RunDirectory(staging_directory(session, ring))
+    if (run.path / MANIFEST).exists():  # a collector was killed when it had only to move it
+        private.make_or_check_directory(run.path)
+        from pasta.report.text import write_text_report
+
+        write_text_report(run)
+    else:
+        session.check_tools()
+        collector = Collector(session, ring)
+        run = collector.write(*collector.collect())
+    for source in (SPILL, STAGED):
+        shutil.rmtree(run.path / source, ignore_errors=True)
+    return run
 
 
 def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
-    """Follows a ring and writes its run; what the launcher is told about it."""
+    """Follows a ring and writes its run; what the launcher is told about it.
+
+    Raises RunError where another collector does so.
+    """
     session = Session.open(ring_path.parent.parent)
-    ring = Ring(ring_path)
-    collector = Collector(session, ring)
-    pipeline, ended = collector.collect()
-    collector.write(pipeline, ended)
-    run, place = _moved(collector, plain_name)
-    report, width = run.report, session.document["terminal_width"]
+    with open(private.open_file(ring_path), "rb") as owned:
+        if not private.lock(owned.fileno()):
+            raise RunError(f"another collector works on {ring_path}", remedy="let it finish")
+        return _collect(session, Ring(ring_path), plain_name)
+
+
+def _collect(session: Session, ring: Ring, plain_name: bool) -> dict[str, Any]:
+    run = _written(session, ring)
+    report, width = None, session.document["terminal_width"]
     if width is not None:
         from pasta.report.text import write_terminal_report
 
-        report = beside(ring_path, ".report")
+        report = beside(ring.path, ".report")
         write_terminal_report(run, report, width - _PREFIX_COLUMNS)
-    return {
+    run, place = _moved(session, ring, run, plain_name)
+    done = {
         "directory": str(run.path),
-        "report": str(report),
+        "report": str(report or run.report),
         "root": str(place.root) if place.root else None,
     }
+    private.write_atomically(beside(ring.path, ".done"), json.dumps(done).encode())
+    return done
 
 
 def main() -> int:
@@ -401,22 +464,22 @@ def main() -> int:
     parser.add_argument("ring", type=Path)
     parser.add_argument("--plain-name", action="store_true")
     arguments = parser.parse_args()
+    private.set_umask()
     # The launcher blocks it, and children inherit that: no time limit would ever end.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     try:
-        done = collect(arguments.ring, plain_name=arguments.plain_name)
+        collect(arguments.ring, plain_name=arguments.plain_name)
     except PastaError as error:
         return _problem(arguments.ring, str(error))
     except Exception as error:
         traceback.print_exc()
         return _problem(arguments.ring, f"{type(error).__name__}: {error}")
-    write_atomically(beside(arguments.ring, ".done"), json.dumps(done).encode())
     return 0
 
 
 def _problem(ring: Path, text: str) -> int:
     """Tells the launcher why there is no run; the ring is kept."""
-    write_atomically(beside(ring, ".problem"), text.encode())
+    private.write_atomically(beside(ring, ".problem"), text.encode())
     return 1
 
 

@@ -171,14 +171,29 @@ def asked_of_torch(tools: Iterable[Tool]) -> dict[str, bool]:
     return {"operators": operators, "tensors": tensors, "allocations": allocations}
 
 
+#: Takes PASTA from its own place and all else from where an isolated Python finds it; what that
+#: lacks from this process's module path. So nothing there can shadow a module.
+_ISOLATED = """
+import json, sys
+own, others = json.loads(sys.argv.pop(1))
+sys.path.insert(0, own)
+import pasta
+del sys.path[0]
+sys.path += [path for path in (own, *others) if path not in sys.path]
+"""
+
+
 def own_python(module: str) -> list[str]:
     """Command that runs `main()` of a module in this Python and installation, whatever the
     environment and the current directory are; its arguments follow."""
-    code = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
-        f"from {module} import main; sys.exit(main())"
-    )
-    return [sys.executable, "-I", "-u", "-c", code, json.dumps(paths.module_path())]
+    code = f"{_ISOLATED}from {module} import main; sys.exit(main())"
+    path = json.dumps([str(paths.PACKAGE.parent), paths.module_path()])
+    return [sys.executable, "-I", "-u", "-c", code, path]
+
+
+def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """For Python processes of PASTA's own: without what is meant for the program's Python."""
+    return {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
 
 
 def find_sanitizer() -> Path | None:

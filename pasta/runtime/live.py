@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pasta import abi
+from pasta import abi, private
 from pasta.lazy import np
 from pasta.processors.codes import Codes, grown
 from pasta.processors.correlate import LaunchWindow
 from pasta.processors.demangle import demangle
-from pasta.runtime.session import write_atomically
 from pasta.table import formatted, plain
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class LiveCounts:
                 for code in order
             ],
         }  # fmt: skip
-        write_atomically(path, json.dumps(document).encode())
+        private.write_atomically(path, json.dumps(document).encode())
         self._written = time.monotonic()
 
 

@@ -21,7 +21,7 @@ from pasta.errors import RunError
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
 from pasta.run.accesses import read_accesses, recorded_accesses
-from pasta.run.directory import SCHEMA, RunDirectory
+from pasta.run.directory import SCHEMA, RunDirectory, staging_beside
 from pasta.run.events import counts, parts, read_batches, span
 from pasta.run.inventory import Inventory
 from pasta.run.naming import check_place
@@ -105,7 +105,7 @@ class Replay:
     def write(self, out: Path, *, force: bool = False) -> RunDirectory:
         """Runs the tools, and writes a run directory with their results. Raises PastaError."""
         check_place(out, force=force)
-        staging = RunDirectory.create(out.with_name(f".{out.name}-{os.getpid()}"))
+        staging = RunDirectory.create(staging_beside(out))
         try:
             self._feed()
             messages: list[str] = []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasta import abi
+from pasta import abi, private
 from pasta._native import ffi, lib
 from pasta.errors import RunError
 
@@ -26,7 +26,9 @@ class Ring:
     """
 
     def __init__(self, path: Path) -> None:
-        """Maps `path`. Raises RunError where it is no ring of this version of PASTA."""
+        """Maps `path`. Raises RunError where it is no ring of this version of PASTA, or another
+        user could have written it."""
+        check(path)
         error = ffi.new("int *")
         self.path = path
         self._ring: Any = lib.pasta_map(os.fsencode(path), error)
@@ -60,6 +62,16 @@ class Ring:
         length = ffi.new("uint32_t *")
         text = lib.pasta_string_text(self._ring, identifier, length)
         return ffi.buffer(text, length[0])[:].decode("utf-8", "replace") if text else None
+
+    def strings(self) -> Iterator[tuple[int, str]]:
+        """All interned strings, with their ids."""
+        length = ffi.new("uint32_t *")
+        identifier = 1  # in units of 8 bytes; 0 is no string
+        while lib.pasta_string_text(self._ring, identifier, length):
+            text = self.string(identifier)
+            if text is not None:
+                yield identifier, text
+            identifier += (4 + length[0] + 1 + 7) // 8
 
     def batches(
         self, start: int, stop: int | None = None, *, final: bool = False
@@ -106,6 +118,26 @@ class Ring:
         memory = lib.pasta_segment_memory(self._ring, number)
         return ffi.buffer(memory, self.segment_bytes) if memory else None
 
+    def save(self, path: Path) -> None:
+        """Writes what is held to a new file, where the mapped one was deleted. Raises OSError."""
+        size, step = int(self.file_bytes), int(self.segment_bytes)
+        memory = ffi.buffer(self._ring, size)
+        segments = min(self.segments, self.max_segments)
+        nothing = bytes(step)
+        temporary = path.with_name(f"{path.name}.writing")
+        with open(private.create(temporary, os.O_TRUNC), "wb") as file:
+            file.truncate(size)
+            for start, stop in (
+                (0, self.arena_offset + self.arena_committed),
+                (self.data_offset, self.data_offset + segments * step),
+            ):
+                for offset in range(start, min(stop, size), step):
+                    piece = memory[offset : min(offset + step, stop, size)]
+                    if piece != nothing[: len(piece)]:
+                        file.seek(offset)
+                        file.write(piece)
+        temporary.rename(path)
+
     def set_processed(self, position: int) -> None:
         self._ring.processed = position
         lib.pasta_beat(self._ring)
@@ -142,6 +174,14 @@ class Ring:
 
     def mark_finished(self) -> None:
         lib.pasta_mark_finished(self._ring)
+
+
+def check(path: Path) -> None:
+    """Raises RunError where a file cannot be opened, or another user could have written it."""
+    try:
+        os.close(private.open_file(path))
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}") from None
 
 
 def _gather(stretch: Any, base: int) -> dict[str, Any]:

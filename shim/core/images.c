@@ -11,6 +11,7 @@
 
 #include "core.h"
 #include "internal.h"
+#include "private.h"
 
 enum { LONGEST = 4096 };
 
@@ -34,7 +35,7 @@ int pasta_open_beside(const char *suffix) {
         return -1;
     }
     snprintf(path, sizeof path, "%s%s", ring, suffix);
-    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    return pasta_open_private(path, O_WRONLY | O_APPEND);
 }
 
 /* Whether there is room for so many bytes more. */
@@ -55,7 +56,7 @@ void pasta_keep_image(uint64_t hash, const void *image, size_t bytes) {
     pasta_signals held;
     pasta_signals_hold(&held);
     if (access(path, F_OK) != 0 && take_room(bytes)) {
-        int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        int fd = pasta_open_private(temporary, O_WRONLY | O_EXCL);
         bool complete = fd >= 0 && pasta_write_all(fd, image, bytes);
         if (fd >= 0) close(fd);
         if (!complete || rename(temporary, path) != 0) {

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "private.h"
 #include "segments.h"
 
 enum {
@@ -152,7 +153,7 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
     for (; fd < 0 && sequence < 10000; sequence++) {
         int length = snprintf(path, sizeof path, "%s/rings/%d-%u", pasta_session(), (int)getpid(), sequence);
         if (length < 0 || (size_t)length >= sizeof path) break;
-        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        fd = pasta_open_private(path, O_RDWR | O_EXCL);
         if (fd < 0 && errno != EEXIST) break;
     }
     if (fd < 0) {

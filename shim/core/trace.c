@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "private.h"
 
 enum { PAGE = 4096, SPINS = 200, SLEEP_NS = 50000, NAME_LONGEST = 4096 };
 
@@ -52,7 +53,7 @@ static int create(const char *path) {
     uint64_t chunks = between(pasta_config_u64("trace_chunks", 64), 2, 1 << 16);
     uint64_t data = (PAGE + chunks * sizeof(pasta_chunk) + PAGE - 1) / PAGE * PAGE;
     uint64_t bytes = data + chunks * chunk_bytes;
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int fd = pasta_open_private(path, O_RDWR | O_EXCL);
     if (fd < 0) return errno;
     int error = allocate(fd, bytes);
     pasta_trace *t = error ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

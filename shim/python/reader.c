@@ -28,7 +28,7 @@ int pasta_kind_slots(int kind) { return kind > 0 && kind < PASTA_KINDS ? kind_sl
 pasta_ring *pasta_map(const char *path, int *error) {
     struct stat size;
     pasta_ring *r = NULL;
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     *error = 0;
     if (fd < 0 || fstat(fd, &size) != 0) {
         *error = errno;

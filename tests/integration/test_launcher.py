@@ -513,15 +513,15 @@ def test_killed_launcher_does_not_harm_the_program(
     process.wait()
     (session,) = pasta_preload.sessions()
     busy = pasta("recover", session)  # by name: others of this machine may be abandoned
+    (ring,) = (path for path in (session / "rings").iterdir() if "." not in path.name)
+    pid = int(ring.name.partition("-")[0])
     assert busy.returncode == 0
-    assert busy.stdout == f"{session}: left alone, its program or launcher still runs\n"
+    assert busy.stdout == f"{ring}: left alone, its program (process {pid}) still runs\n"
     assert session.exists(), "a session whose program runs was touched"
     go.touch()
     done = pasta_preload.finish(process)
     assert done.stdout == "unharmed\n"
     assert done.target_stderr == ""
-    (ring,) = (path for path in (session / "rings").iterdir() if "." not in path.name)
-    pid = int(ring.name.partition("-")[0])
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the program has ended")
     recovered = pasta("recover", session)
     assert (recovered.returncode, recovered.stderr) == (0, "")
