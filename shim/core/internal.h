@@ -3,6 +3,7 @@
 #define PASTA_INTERNAL_H
 
 #include <signal.h>
+#include <time.h>
 
 #include "core.h"
 
@@ -27,6 +28,8 @@ const char *pasta_interned(uint32_t id, size_t *length); /* text without a NUL, 
 /* ---- sandbox.c ---- */
 /* True once this process restricted its system calls: none may be made any more that it can do without. */
 bool pasta_is_sandboxed(void);
+/* CLOCK_MONOTONIC, or its last tick: strict mode takes the processor's counter from a thread too (x86). */
+clockid_t pasta_clock(void);
 
 /* ---- windows.c, select.c ---- */
 void pasta_probe_prepare(void); /* reads the configuration, once in a process */

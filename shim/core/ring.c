@@ -53,7 +53,7 @@ static uint64_t align(uint64_t value, uint64_t to) { return (value + to - 1) / t
 
 uint64_t pasta_now(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(pasta_clock(), &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
@@ -223,19 +223,11 @@ static uint32_t pop_free(pasta_ring *r) {
     }
 }
 
-/* Counts segments as backed, unless more are already. */
-static void raise_backed(pasta_ring *r, uint32_t to) {
-    uint32_t backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
-    while (backed < to &&
-           !__atomic_compare_exchange_n(&r->backed, &backed, to, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-    }
-}
-
 /* Backs `count` segments after the first `backed`; 0 or an errno value.  Several producers, and the
  * launcher, may do that at once: memory that is there stays as it is. */
 static int back_segments(pasta_ring *r, uint32_t backed, uint32_t count) {
     int error = back_with_memory(r, r->data_offset + (uint64_t)backed * SEGMENT_BYTES, (uint64_t)count * SEGMENT_BYTES);
-    if (!error) raise_backed(r, backed + count);
+    if (!error) pasta_raise_backed(r, backed + count);
     return error;
 }
 

@@ -13,16 +13,22 @@
 #include <stdarg.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
 
 static bool sandboxed;
+static bool strict; /* a thread has no more than read, write and exit */
 static pid_t process; /* that the variables here are of: the child of a vfork has its parent's */
 static int (*real_prctl)(int, ...);
 static long (*real_syscall)(long, ...);
 
 bool pasta_is_sandboxed(void) { return __atomic_load_n(&sandboxed, __ATOMIC_RELAXED); }
+
+clockid_t pasta_clock(void) {
+    return PASTA_UNLIKELY(__atomic_load_n(&strict, __ATOMIC_RELAXED)) ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC;
+}
 
 static void find_real(void) {
     *(void **)&real_prctl = dlsym(RTLD_NEXT, "prctl");
@@ -40,8 +46,9 @@ __attribute__((constructor)) static void load(void) {
 }
 
 /* True where this call makes the process a sandboxed one; it is none any more if the call fails. */
-static bool enter(bool every_thread) {
+static bool enter(bool every_thread, bool strictly) {
     int saved = errno;
+    if (strictly) __atomic_store_n(&strict, true, __ATOMIC_RELEASE);
     if (pasta_is_sandboxed() || !pasta_session() || (pasta_same_process() && process != getpid())) return false;
     if (pasta_wanted() && pasta_same_process()) {
         pasta_prepare_for_sandbox();
@@ -53,7 +60,10 @@ static bool enter(bool every_thread) {
     return true;
 }
 
-static void leave(void) { __atomic_store_n(&sandboxed, false, __ATOMIC_RELEASE); }
+static void leave(void) {
+    __atomic_store_n(&sandboxed, false, __ATOMIC_RELEASE);
+    __atomic_store_n(&strict, false, __ATOMIC_RELEASE);
+}
 
 /* A filter that is NULL only asks whether there could be one. */
 static bool sets_seccomp(unsigned long mode, const void *filter) {
@@ -70,7 +80,8 @@ PASTA_EXPORT TAKES_MOST int prctl(int option, ...) {
     for (int i = 0; i < 4; i++) a[i] = va_arg(arguments, unsigned long);
     va_end(arguments);
     if (!real_prctl) find_real(); /* called from another library's constructor, before ours */
-    bool entered = option == PR_SET_SECCOMP && sets_seccomp(a[0], (const void *)a[1]) && enter(false);
+    bool entered = option == PR_SET_SECCOMP && sets_seccomp(a[0], (const void *)a[1]) &&
+                   enter(false, a[0] == SECCOMP_MODE_STRICT);
     int result = real_prctl(option, a[0], a[1], a[2], a[3]);
     if (result && entered) leave();
     return result;
@@ -92,7 +103,8 @@ PASTA_EXPORT TAKES_MOST long syscall(long number, ...) {
     for (int i = 0; i < 6; i++) a[i] = va_arg(arguments, long);
     va_end(arguments);
     if (!real_syscall) find_real();
-    bool entered = PASTA_UNLIKELY(restricts(number, a)) && enter(a[1] & SECCOMP_FILTER_FLAG_TSYNC);
+    bool entered = PASTA_UNLIKELY(restricts(number, a)) &&
+                   enter(a[1] & SECCOMP_FILTER_FLAG_TSYNC, a[0] == SECCOMP_SET_MODE_STRICT);
     long result = real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     if (PASTA_UNLIKELY(entered) && failed(a[1], result)) leave();
     return result;

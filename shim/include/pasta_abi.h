@@ -432,7 +432,7 @@ enum {
     PASTA_STATE_exiting = 2,  /* its exit handlers run; late events may follow */
 };
 
-/* Why the ring grows no further. */
+/* Why the ring grows no further, beside ring.max. */
 enum {
     PASTA_LIMIT_none = 0,    /* nothing but ring.max */
     PASTA_LIMIT_memory = 1,  /* the file system, or the system, had no memory */

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "../core/internal.h"
@@ -213,9 +214,54 @@ static const char *consume(const pasta_host_python *host) {
     return answer == 1 ? NULL : "the embedded consumer stopped; see log.txt";
 }
 
+/* ---- libraries that come with an embedded Python ---- */
+
+static size_t objects_before; /* how many the process had loaded; those after them may be Python's */
+
+static int count_objects(struct dl_phdr_info *info, size_t size, void *count) {
+    (void)info, (void)size;
+    ++*(size_t *)count;
+    return 0;
+}
+
+static bool is_of_python(const char *name) {
+    const char *library = pasta_config("libpython"), *paths = pasta_config("python_path");
+    if (library && !strcmp(name, library)) return true;
+    for (size_t length; paths && *paths; paths += length + (paths[length] == ':')) {
+        length = strcspn(paths, ":");
+        if (length && !strncmp(name, paths, length) && name[length] == '/') return true;
+    }
+    return false;
+}
+
+/* Has the dynamic linker find no destructors in a library. */
+static void drop_destructors(const struct dl_phdr_info *info, const ElfW(Phdr) *dynamic) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (ElfW(Dyn) *d = (ElfW(Dyn) *)(info->dlpi_addr + dynamic->p_vaddr); d->d_tag != DT_NULL; d++) {
+        void *start = (void *)((uintptr_t)d & ~(page - 1));
+        if (d->d_tag == DT_FINI_ARRAYSZ && !mprotect(start, page, PROT_READ | PROT_WRITE)) d->d_un.d_val = 0;
+    }
+}
+
+static int drop_python_destructors(struct dl_phdr_info *info, size_t size, void *seen) {
+    (void)size;
+    if ((*(size_t *)seen)++ < objects_before || !info->dlpi_name || !is_of_python(info->dlpi_name)) return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC) drop_destructors(info, &info->dlpi_phdr[i]);
+    return 0;
+}
+
+/* The destructors of what came with our Python (OpenBLAS unmaps memory and joins threads) would make
+ * system calls at the end of a process that has none for them. */
+static void leave_libraries(void) {
+    size_t seen = 0;
+    if (objects_before) dl_iterate_phdr(drop_python_destructors, &seen);
+}
+
 static const char *start_embedded(void) {
     const char *library = pasta_config("libpython");
     if (!library || !*library) return "the Python that PASTA is installed with has no shared library";
+    dl_iterate_phdr(count_objects, &objects_before);
     if (!dlopen(library, RTLD_NOW | RTLD_GLOBAL)) return dlerror();
     return consume(NULL);
 }
@@ -355,6 +401,7 @@ void pasta_consumer_leave(bool every_thread) {
     void *state = locked ? save() : NULL;
     wait_for_done(r);
     if (every_thread) wait_for_thread();
+    leave_libraries();
     if (locked) restore(state);
     if (!__atomic_load_n(&done, __ATOMIC_ACQUIRE)) pasta_log("the embedded consumer did not hand over in time");
 }
