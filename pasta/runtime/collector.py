@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pasta
-from pasta import private
+from pasta import abi, private
 from pasta.errors import PastaError, RunError
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
@@ -370,6 +370,19 @@ class Collector:
             shutil.copyfile(log, self.run.path / "log.txt")
 
 
+def _limit(ring: Ring) -> str:
+    """What kept a ring from growing, and what helps."""
+    size = f"{ring.backed * ring.segment_bytes >> 20} MiB"
+    if ring.limited == abi.LIMIT_SANDBOX and ring.backed < ring.max_segments:
+        return (
+            f"could not grow beyond {size}: the program restricted its system calls, and half of "
+            f"what was free in {ring.path.parent.parent} is what it got; make room there"
+        )
+    if ring.limited:
+        return f"could not grow beyond {size}: make room in {ring.path.parent.parent}"
+    return f"was full: raise it with --set ring.max=1GiB (now {size})"
+
+
 def _advice(
     pipeline: Pipeline, ring: Ring, dropped: dict[str, int], trace: TraceReader | None
 ) -> Iterator[str]:
@@ -380,11 +393,7 @@ def _advice(
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         yield f"the filter selected none of {selection.seen:,} launches; launched were: {shown}"
     if dropped:
-        yield (
-            f"{sum(dropped.values()):,} events were lost because the event ring was full: "
-            "raise it with --set ring.max=1GiB "
-            f"(now {ring.max_segments * ring.segment_bytes >> 20} MiB)"
-        )
+        yield f"{sum(dropped.values()):,} events were lost because the event ring {_limit(ring)}"
     if trace is not None and trace.dropped:
         yield f"{trace.dropped:,} accesses were lost: there was no room for too long"
     probes = pipeline.context._probes

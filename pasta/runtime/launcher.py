@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pasta.runtime.live import LiveView
 
 _POLL_SECONDS = 0.1
+#: While a ring grows, which needs memory ahead of the producers.
+_POLL_GROWING_SECONDS = 0.01
 #: Signals that a supervisor sends to the launcher and means for the program.
 _FORWARDED = {
     signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT,
@@ -99,6 +101,7 @@ class Launcher:
     outcomes: list[Outcome] = field(default_factory=list)
     _wait_status: int | None = None
     _told: set[str] = field(default_factory=set)
+    _growing: bool = False
 
     def __post_init__(self) -> None:
         self.processes = ProcessTable(self.session.directory / "processes")
@@ -134,7 +137,8 @@ class Launcher:
         view = self._live_view()
         try:
             while self._wait_status is None:
-                received = signal.sigtimedwait(wanted, _POLL_SECONDS)
+                pause = _POLL_GROWING_SECONDS if self._growing else _POLL_SECONDS
+                received = signal.sigtimedwait(wanted, pause)
                 if received and received.si_signo in _FORWARDED:
                     self._forward(received)
                 pid, status = os.waitpid(self.root, os.WNOHANG)
@@ -194,6 +198,8 @@ class Launcher:
             rings = self.taken
         for path in (path for path in rings if path.name not in self.rings):
             self._watch(path)
+        live = [each.ring for each in self.rings.values() if each.ring.used and not each.ended]
+        self._growing = sum(ring.back_ahead() for ring in live) > 0
         for watched in self.rings.values():
             if watched.ended is None:
                 watched.ended = self._how_it_ended(watched)

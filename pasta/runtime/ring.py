@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: Segments decoded into one batch at most: enough to make per-batch work small, few enough for
 #: the batch to stay in the processor's cache.
 BATCH_SEGMENTS = 2
+#: Segments that the launcher gives memory ahead of the producers.
+_AHEAD, _MOST_AHEAD = 8, 64
 
 
 class Ring:
@@ -36,6 +38,7 @@ class Ring:
             reason = os.strerror(error[0]) if error[0] > 0 else "not an event ring of this version"
             raise RunError(f"{path}: {reason}")
         self.torn = 0
+        self._taken = 0
 
     def __getattr__(self, name: str) -> Any:
         """Fields of pasta_ring, read from shared memory: tail, used, state, consumer, …"""
@@ -157,6 +160,18 @@ class Ring:
     def release(self, position: int) -> None:
         """Gives the memory of all whole segments before `position` back to the producers."""
         lib.pasta_release(self._ring, position)
+
+    def back_ahead(self) -> bool:
+        """Gives the ring memory ahead of its producers; whether they took any since the last call.
+
+        The ring grows without that too, unless the program is under a seccomp filter that it
+        installed without libc. Where there is no memory, the producers find out, and say so.
+        """
+        taken = int(self._ring.segments)
+        grown, self._taken = taken - self._taken, taken
+        ahead = min(max(_AHEAD, 4 * grown), _MOST_AHEAD)
+        lib.pasta_back_ahead(self._ring, os.fsencode(self.path), ahead)
+        return grown > 0
 
     def set_critical(self, critical: bool) -> None:
         """Whether the consumer does what an exit of its process must wait for."""

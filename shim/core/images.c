@@ -30,8 +30,8 @@ bool pasta_write_all(int fd, const void *bytes, size_t length) {
 int pasta_open_beside(const char *suffix) {
     char path[LONGEST];
     const char *ring = pasta_ring_path();
-    if (!ring) {
-        errno = ENOENT;
+    if (!ring || pasta_is_sandboxed()) {
+        errno = ring ? EPERM : ENOENT;
         return -1;
     }
     snprintf(path, sizeof path, "%s%s", ring, suffix);
@@ -49,7 +49,7 @@ static bool take_room(size_t bytes) {
 }
 
 void pasta_keep_image(uint64_t hash, const void *image, size_t bytes) {
-    if (!image || !bytes || !pasta_config_u64("modules", 0)) return;
+    if (!image || !bytes || !pasta_config_u64("modules", 0) || pasta_is_sandboxed()) return;
     char path[LONGEST], temporary[LONGEST];
     snprintf(path, sizeof path, "%s/modules/%016" PRIx64, pasta_session(), hash);
     snprintf(temporary, sizeof temporary, "%s/modules/.%016" PRIx64 ".%d", pasta_session(), hash, (int)gettid());

@@ -92,6 +92,7 @@ static void to_log(const char *line, size_t length) {
 }
 
 void pasta_log(const char *format, ...) {
+    if (pasta_is_sandboxed()) return;
     char line[LINE], prefix[48];
     va_list arguments;
     pasta_signals held;
@@ -107,6 +108,7 @@ void pasta_log(const char *format, ...) {
 }
 
 void pasta_say(const char *format, ...) {
+    if (pasta_is_sandboxed()) return;
     char line[LINE];
     va_list arguments;
     pasta_signals held;

@@ -432,6 +432,13 @@ enum {
     PASTA_STATE_exiting = 2,  /* its exit handlers run; late events may follow */
 };
 
+/* Why the ring grows no further, beside ring.max. */
+enum {
+    PASTA_LIMIT_none = 0,    /* nothing but ring.max */
+    PASTA_LIMIT_memory = 1,  /* the file system, or the system, had no memory */
+    PASTA_LIMIT_sandbox = 2, /* the process restricted itself, so that it may not ask for memory */
+};
+
 enum {
     PASTA_CONSUMER_none = 0,      /* nobody consumes yet; the process has not used an accelerator */
     PASTA_CONSUMER_embedded = 1,  /* a thread of this process */
@@ -439,7 +446,7 @@ enum {
 };
 
 typedef struct pasta_ring {
-    uint64_t magic;          /* "PASTARNG" */
+    uint64_t magic;          /* "PASTARN2" */
     uint32_t schema;         /* PASTA_SCHEMA */
     uint32_t pid;
     uint32_t sequence;       /* 0, 1, …: how many rings this pid had before (exec) */
@@ -461,10 +468,12 @@ typedef struct pasta_ring {
     uint64_t tail;           /* next position to hand out */
     uint64_t arena_used;
     uint64_t arena_committed;
-    uint32_t segments;       /* physical segments allocated so far */
+    uint32_t segments;       /* physical segments taken so far */
+    uint32_t backed;         /* physical segments that have memory: touching them cannot raise SIGBUS */
     uint32_t state;          /* PASTA_STATE_* */
     uint32_t used;           /* 1 once an accelerator or framework was used: the run gets a directory */
     uint32_t consumer;       /* PASTA_CONSUMER_* */
+    uint32_t limited;        /* PASTA_LIMIT_* */
     uint64_t launches;
     uint64_t pending_drops;
     uint8_t line1[64];
@@ -488,7 +497,7 @@ typedef struct pasta_ring {
 #ifdef __cplusplus
 #define _Static_assert static_assert
 #endif
-#define PASTA_MAGIC UINT64_C(0x474e524154534150) /* "PASTARNG" */
+#define PASTA_MAGIC UINT64_C(0x324e524154534150) /* "PASTARN2" */
 #define PASTA_ASSERT_PAYLOAD(number, name, payload, keep, text)                             \
     _Static_assert((sizeof(pasta_header) + sizeof(pasta_##payload)) % PASTA_SLOT == 0,      \
                    "record of " #name " must fill whole slots");

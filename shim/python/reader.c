@@ -169,6 +169,19 @@ void pasta_release(pasta_ring *r, uint64_t position) {
     }
 }
 
+int pasta_back_ahead(pasta_ring *r, const char *path, uint32_t count) {
+    uint32_t backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
+    uint32_t wanted = __atomic_load_n(&r->segments, __ATOMIC_ACQUIRE) + count;
+    if (wanted > r->max_segments) wanted = r->max_segments;
+    if (wanted <= backed) return 0;
+    int fd = open(path, O_RDWR | O_CLOEXEC), error = fd < 0 ? errno : 0;
+    off_t from = (off_t)(r->data_offset + (uint64_t)backed * r->segment_bytes);
+    if (!error) error = posix_fallocate(fd, from, (off_t)(wanted - backed) * r->segment_bytes);
+    if (fd >= 0) close(fd);
+    if (!error) pasta_raise_backed(r, wanted);
+    return error;
+}
+
 uint8_t *pasta_segment_memory(pasta_ring *r, uint64_t logical) { return pasta_segment(r, logical); }
 uint64_t pasta_tail(pasta_ring *r) { return __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE); }
 
