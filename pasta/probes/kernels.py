@@ -91,11 +91,10 @@ class ProbedKernels:
             if hash not in self._code:
                 self._code[hash] = _read(images, hash, strings.many(sorted(names)), end)
 
-    def coverage(self, tool: Tool) -> list[Coverage]:
+    def coverage(self, tool: Tool, strings: Strings) -> list[Coverage]:
         """What the tool's probes could see of each kernel, by its mangled name."""
-        asked = {kind for probe in tool.probes() for kind in probe.kinds}
+        asked = {kind for probe in type(tool).probes() for kind in probe.kinds}
         counters = _program_counters(tool)
-        strings = tool.context.strings
         backend = self._backend(strings)
         patched = asked & backend.kinds
         found = []

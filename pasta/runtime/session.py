@@ -112,7 +112,9 @@ class Session:
     def log(self, text: str) -> None:
         """Adds lines to the session's log; a full disk must not stop the run."""
         try:
-            with (self.directory / "log.txt").open("a") as log:
+            with (self.directory / "log.txt").open(
+                "a", encoding="utf-8", errors="backslashreplace"
+            ) as log:
                 log.writelines(f"[{os.getpid()}] {line}\n" for line in text.splitlines())
         except OSError:
             pass
