@@ -292,6 +292,8 @@ class Context:
 
     strings: Strings
     run: Run = Run()
+    #: Versions of the run's sources by their names, for events that do not name any.
+    sources: Mapping[str, str] = field(default_factory=dict)
     #: All recorded batches from the beginning; for tools with `needs_recording`, in `result`.
     recorded: Callable[[], Iterator[Batch]] = lambda: iter(())
     #: Files of modules' images by the hash of their content, where they were kept.

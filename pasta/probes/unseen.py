@@ -29,7 +29,7 @@ def with_unseen(name: str, tool: Tool, context: Context, result: Result) -> Resu
             f"tool {name}: the table {TABLE} is PASTA's own", remedy="give it another name"
         )
     probes = context._probes
-    covered = probes.kernels.coverage(tool, context.strings) if probes is not None else []
+    covered = probes.kernels.coverage(tool, context) if probes is not None else []
     mangled = list(dict.fromkeys(each.kernel for each in covered))
     names = dict(zip(mangled, distinct_names([demangle(each) for each in mangled]), strict=True))
     parts = [result.summary, *_missing(name, tool, probes), coverage.summary(covered, names)]

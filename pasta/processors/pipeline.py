@@ -318,7 +318,7 @@ class Pipeline:
         probes = self.context._probes
         assert probes is not None
         probes.flush()
-        probes.kernels.read_code(self.context.images, self.context.strings)
+        probes.kernels.read_code(self.context)
 
     def _guarded(self, name: str, where: str, call: Callable[..., T], *arguments: Any) -> T | None:
         try:

@@ -58,6 +58,7 @@ class Replay:
         self._inventory = Inventory(self._strings)
         context = Context(strings=self._strings, run=self._run())
         context.recorded, context.images = self._selected, self._image
+        context.sources = self.manifest.get("sources", {})
         self._pipeline = make_pipeline(config, context, self._limit)
         self._accesses = recorded_accesses(recorded.results)
         probing = [each.name for each in self._pipeline.loaded if each.has_probes]
