@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pasta.tools
 from pasta import private
 from pasta.errors import ProbeError, ToolError
+from pasta.runtime.contained import contained
 from pasta.tool import Option, Tool
 
 if TYPE_CHECKING:
@@ -52,13 +53,7 @@ def load_tools(
     """
     classes: dict[str, type[Tool]] = {}
     for spec in specs:
-        for found in find_tools(spec, paths):
-            other = classes.setdefault(found.name, found)
-            if other is not found:
-                raise ToolError(
-                    f"two tools are called {found.name}: {_file_of(other)} and {_file_of(found)}",
-                    remedy="leave one of them out, or give it another `name`",
-                )
+        _add(classes, spec, paths)
     options = options or {}
     for name in options:
         if name not in classes:
@@ -66,15 +61,61 @@ def load_tools(
     return [_made(found, options.get(name)) for name, found in classes.items()]
 
 
+def load_usable_tools(
+    specs: Sequence[str],
+    options: Mapping[str, Mapping[str, object]] | None = None,
+    paths: Sequence[str | os.PathLike[str]] = (),
+) -> tuple[list[Tool], dict[str, BaseException]]:
+    """As `load_tools`, for a run that has begun: also the names of tools that cannot be loaded,
+    and why. A tool whose class is not found goes by the name of its file."""
+    classes: dict[str, type[Tool]] = {}
+    tools: list[Tool] = []
+    failed: dict[str, BaseException] = {}
+    for spec in specs:
+        try:
+            _add(classes, spec, paths)
+        except Exception as error:
+            file = spec.partition(":")[0]
+            failed[Path(file).stem if file.endswith(".py") else spec] = error
+    for name, found in classes.items():
+        try:
+            tools.append(_made(found, (options or {}).get(name)))
+        except Exception as error:
+            failed[name] = error
+    return tools, failed
+
+
+def _add(
+    classes: dict[str, type[Tool]], spec: str, paths: Sequence[str | os.PathLike[str]]
+) -> None:
+    for found in find_tools(spec, paths):
+        other = classes.setdefault(found.name, found)
+        if other is not found:
+            raise ToolError(
+                f"two tools are called {found.name}: {_file_of(other)} and {_file_of(found)}",
+                remedy="leave one of them out, or give it another `name`",
+            )
+
+
 def _made(found: type[Tool], options: Mapping[str, object] | None) -> Tool:
     try:
-        return found(options)
+        with contained(loading=True):
+            made = found(options)
+            _ask(made)
+            return made
     except ToolError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         path = _file_of(found)
         where = f"{path}{_line_in(error, Path(path))}"
         raise ToolError(f"tool {found.name} cannot be made: {where}: {_one_line(error)}") from error
+
+
+def _ask(tool: Tool) -> None:
+    """Asks a tool all that is asked before a run begins; raises whatever it raises."""
+    kind = type(tool)
+    kind.wants(), kind.kinds(), kind.probes(), kind.summary_line()
+    _ = tool.needs_compiled, tool.needs_recording, tool.needs_allocations, tool.asks_for_tensors
 
 
 def find_tools(spec: str, paths: Sequence[str | os.PathLike[str]] = ()) -> list[type[Tool]]:
@@ -230,12 +271,15 @@ def _module_of(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with contained(loading=True):
+            spec.loader.exec_module(module)
     except ProbeError:
         del sys.modules[name]
         raise  # it says where by itself
+    except KeyboardInterrupt:
+        raise
     # A tool file that calls sys.exit() must not end the launcher.
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         del sys.modules[name]
         raise ToolError(f"{path}{_line_in(error, real)}: {_one_line(error)}") from error
     return module
@@ -257,6 +301,7 @@ def _line_in(error: BaseException, path: Path) -> str:
 
 def _one_line(error: BaseException) -> str:
     text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = text.strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -70,8 +70,11 @@ class Table:
             yield dict(zip(columns, row, strict=True))
 
     def to_arrow(self) -> pa.Table:
-        """A pyarrow table; units and labels are in the metadata of the fields."""
-        arrays = {name: _arrow(column) for name, column in self.columns.items()}
+        """A pyarrow table; units and labels are in the metadata of the fields.
+
+        Raises TypeError for a column that has none of its types.
+        """
+        arrays = {name: _arrow(name, column) for name, column in self.columns.items()}
         fields = []
         for name, array in arrays.items():
             metadata = {"unit": self.units.get(name), "label": self.labels.get(name)}
@@ -209,9 +212,12 @@ def _is_numeric(column: Column) -> bool:
     return any(isinstance(each, (int, float)) for each in column)
 
 
-def _arrow(column: Column) -> pa.Array:
+def _arrow(name: str, column: Column) -> pa.Array:
     from pasta.arrow import to_arrow
 
-    if isinstance(column, np.ma.MaskedArray):
-        return to_arrow(column.data, np.ma.getmaskarray(column))
-    return to_arrow(column)
+    try:
+        if isinstance(column, np.ma.MaskedArray):
+            return to_arrow(column.data, np.ma.getmaskarray(column))
+        return to_arrow(column)
+    except (pa.ArrowException, TypeError, ValueError, ArithmeticError) as error:
+        raise TypeError(f"column {name} cannot be stored: {error}") from error

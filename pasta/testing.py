@@ -241,7 +241,9 @@ class Events:
         return Batch(base, records)
 
     def context(self) -> Context:
-        return Context(self.strings, self.run, lambda: iter([self.batch()]))
+        """A context for these events, which are the reference accelerator's unless they name
+        another source."""
+        return Context(self.strings, self.run, {"refacc": ""}, lambda: iter([self.batch()]))
 
 
 def run_tools(

@@ -15,7 +15,8 @@
             return Result(summary=f"the host waited {self.waited:,} ns")
 
 An instance's attributes are its state: they are pickled when the target ends and its last events
-are handed to another process. `context` is not part of it.
+are handed to another process. `context` is not part of it. What the class says is read once, when
+the tool is loaded.
 """
 
 from __future__ import annotations
@@ -291,6 +292,8 @@ class Context:
 
     strings: Strings
     run: Run = Run()
+    #: Versions of the run's sources by their names, for events that do not name any.
+    sources: Mapping[str, str] = field(default_factory=dict)
     #: All recorded batches from the beginning; for tools with `needs_recording`, in `result`.
     recorded: Callable[[], Iterator[Batch]] = lambda: iter(())
     #: Files of modules' images by the hash of their content, where they were kept.
@@ -400,6 +403,10 @@ class Tool:
         super().__init_subclass__(**arguments)
         if "name" not in cls.__dict__:
             cls.name = snake_case(cls.__name__)
+        try:
+            check_name(cls.name, "tool")
+        except ValueError as error:
+            raise ToolError(str(error), remedy="give its class another `name`") from None
         if "pasta.probes" in sys.modules:  # else there can be none
             cls._find_probes()
         for attribute in cls.__dict__:
@@ -502,6 +509,18 @@ class Tool:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+
+
+def check_name(name: object, what: str) -> None:
+    """Raises ValueError for a name that is not plain: directories and files are called by it."""
+    if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
+        raise ValueError(
+            f"the {what} name {name!r:.100} is not made of at most 100 letters, digits, spaces and"
+            " ._+-, the first a letter or digit"
+        )
+
+
+_PLAIN_NAME = re.compile(r"\w[\w .+-]{0,99}")
 
 
 def snake_case(name: str) -> str:

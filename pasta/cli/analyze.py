@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from pasta.cli.report import console_for, say_failures
     from pasta.runtime.analyze import analyze
 
     if options.workers is not None and options.workers < 1:
@@ -56,10 +57,11 @@ def run(options: argparse.Namespace) -> int:
             sys.stderr.write(f"pasta: {problem}\n")
     if all(problems.values()):
         return 2
+    done = Root.open(out)
+    failed = [say_failures(run.directory, f"{run.name}: ") for run in done.runs]
     if not options.quiet:
-        from pasta.cli.report import console_for
         from pasta.report import ranks
 
-        ranks.print_report(Root.open(out), console_for())
+        ranks.print_report(done, console_for())
         print(f"results: {os.path.relpath(out)}")
-    return int(any(problems.values()))
+    return int(any(problems.values()) or any(failed))

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from pasta import private
+from pasta.cli.report import say_failures
 from pasta.errors import ConfigError
 from pasta.run.naming import check_place
 from pasta.run.root import Root
@@ -30,7 +31,8 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"{out} is in the root to merge", remedy="name another place with -o DIR")
     check_place(out, force=options.force_overwrite)
     done = merge(root, out, force=options.force_overwrite)
-    for warning in done.manifest()["warnings"]:
+    manifest = done.manifest()
+    for warning in manifest["warnings"]:
         print(f"note: {warning}")
     print(f"{len(root.runs):,} runs: {os.path.relpath(done.path)}")
-    return 0
+    return int(say_failures(done) or bool(manifest["not_merged"]))

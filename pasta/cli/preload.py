@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pasta.tool import Tool
 
 _USAGE_STATUS = 2
+_MAX_LINE = 2000
 _RECORDER = "record_accesses"
 _APART = "install PASTA in an environment of its own (pipx install pasta-profiler)"
 
@@ -209,7 +210,10 @@ def _prepare_amd(session: Session, program: str) -> None:
 
 
 def _report(outcomes: list[Outcome], verbosity: int) -> None:
+    from pasta.run.directory import RunDirectory
+    from pasta.run.failures import failure_text
     from pasta.run.naming import rank_of
+    from pasta.table import plain
 
     for number, outcome in enumerate(outcomes):
         if outcome.problem:
@@ -218,6 +222,9 @@ def _report(outcomes: list[Outcome], verbosity: int) -> None:
             continue
         if verbosity >= 0 and outcome.report and number == 0 and not outcome.root:
             say(outcome.report.read_text(encoding="utf-8", errors="replace"))
+        else:  # the report has them
+            for tool, failure in RunDirectory(outcome.directory).manifest()["failures"].items():
+                say(plain(f"process {outcome.pid}: {failure_text(tool, failure)}", _MAX_LINE))
         if verbosity >= 0:
             where = os.path.relpath(outcome.directory)
             say(f"process {outcome.pid}: {where if len(where) < 80 else outcome.directory}")

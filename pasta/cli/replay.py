@@ -24,7 +24,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     private.set_umask()
-    from pasta.cli.report import print_run
+    from pasta.cli.report import print_run, say_failures
     from pasta.runtime.replay import Replay
 
     recorded = RunDirectory.open(options.directory)
@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
     if out.resolve() == recorded.path.resolve():
         raise ConfigError(f"{out} is the run to replay", remedy="name another one with -o DIR")
     done = Replay(recorded, selected(options)).write(out, force=options.force_overwrite)
-    if not options.quiet:
-        print_run(done)
-        print(f"results: {os.path.relpath(done.path)}")
-    return 1 if done.manifest()["failures"] else 0
+    if options.quiet:
+        return int(say_failures(done))
+    print_run(done)
+    print(f"results: {os.path.relpath(done.path)}")
+    return int(bool(done.manifest()["failures"]))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from pasta.errors import ConfigError, RunError
+from pasta.errors import ConfigError, PastaError, RunError
 from pasta.run.directory import RunDirectory, is_run
+from pasta.run.failures import failure_text
 from pasta.run.root import Root, is_root
+from pasta.table import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from pasta.report.stacks import CallTree, Weight
 
 _WEIGHTS = ("device", "host", "bytes")
+_MAX_LINE = 2000
 _DEFAULT = ""  # of --html: DIR/report.html
 
 
@@ -60,14 +64,18 @@ def print_run(run: RunDirectory, rows: int | None = None) -> None:
     print_report(run, console_for(), rows)
 
 
-def _print_root(root: Root, options: argparse.Namespace) -> None:
+def _print_root(root: Root, options: argparse.Namespace) -> int:
+    """Prints a report; 1 where a tool of what it is of was disabled."""
+    runs = root.runs
     if options.rank is not None:
-        for run in root.of_rank(options.rank):
+        runs = root.of_rank(options.rank)
+        for run in runs:
             print_run(run.directory, options.rows)
-        return
-    from pasta.report import ranks
+    else:
+        from pasta.report import ranks
 
-    ranks.print_report(root, console_for(), options.rows)
+        ranks.print_report(root, console_for(), options.rows)
+    return int(any(run.manifest.get("failures") for run in runs))
 
 
 def _of_rank(root: Root, rank: int | None) -> RunDirectory:
@@ -94,20 +102,47 @@ def run(options: argparse.Namespace) -> int:
             raise RunError(f"{directory}: --rank is for a directory of runs")
         recorded = RunDirectory.open(directory)
     elif not asked:
-        _print_root(Root.open(directory), options)
-        return 0
+        return _print_root(Root.open(directory), options)
     else:
         recorded = _of_rank(Root.open(directory), options.rank)
     if html is not None:
         options.html = html or str(recorded.path / "report.html")
     if not asked:
         print_run(recorded, options.rows)
-    for name in asked:
-        target = getattr(options, name)
-        written = _EXPORTS[name](recorded, target, options)
+        return int(bool(recorded.manifest().get("failures")))
+    made = [_export(name, recorded, options) for name in asked]
+    return int(not all(made))
+
+
+def _export(name: str, run: RunDirectory, options: argparse.Namespace) -> bool:
+    """Writes a file; False, and a line, where it cannot be made: the others still are."""
+    target = getattr(options, name)
+    try:
+        written = _EXPORTS[name](run, target, options)
+    except BrokenPipeError:
+        raise
+    except PastaError as error:
+        say_failure(f"--{name}: {error}")
+    except Exception as error:
+        say_failure(f"--{name}: {target} cannot be made ({type(error).__name__}: {error})")
+    else:
         if target != "-":
             print(f"{name}: {written}")
-    return 0
+        return True
+    return False
+
+
+def say_failure(text: str) -> None:
+    """Writes a line to stderr."""
+    sys.stderr.write(f"pasta: {plain(text, _MAX_LINE)}\n")
+
+
+def say_failures(run: RunDirectory, where: str = "") -> bool:
+    """Writes a line for each tool that was disabled; whether there was one."""
+    failures = run.manifest().get("failures", {})
+    for name, failure in failures.items():
+        say_failure(f"{where}{failure_text(name, failure)}")
+    return bool(failures)
 
 
 def _file(run: RunDirectory, target: str, write: Callable[[BinaryIO], None]) -> str:

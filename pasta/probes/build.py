@@ -58,7 +58,10 @@ def instances_of(tools: Sequence[Tool]) -> list[Instance]:
 def layout_of(tools: Sequence[Tool]) -> Layout:
     """Where the maps of tools are on a device: the same in the launcher and in a collector."""
     return Layout.of(
-        (tool.name, spec) for tool in tools if tool.probes() for spec in tool.maps().values()
+        (kind.name, spec)
+        for tool in tools
+        if (kind := type(tool)).probes()
+        for spec in kind.maps(tool).values()
     )
 
 

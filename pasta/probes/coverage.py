@@ -6,11 +6,12 @@ be seen at all from the backend: the library that patches.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from pasta.capabilities import SOURCES
 from pasta.errors import PastaError
 from pasta.probes import sass
 from pasta.probes.sass import Function
@@ -35,12 +36,15 @@ _NO_PROBE: Final = {
 class Backend:
     """What patches kernels: its name for messages, and the access kinds it has callbacks for.
 
-    `complete`: it reports every access of its kinds, and kernels have no other.
+    `complete`: it reports every access of its kinds, and kernels have no other. `has_code`: PASTA
+    can read the code that it patches. `is_known`: else nobody knows what it reports.
     """
 
     name: str
     kinds: frozenset[str]
     complete: bool = False
+    has_code: bool = False
+    is_known: bool = True
 
 
 def sanitizer(version: str) -> Backend:
@@ -49,7 +53,7 @@ def sanitizer(version: str) -> Backend:
         kinds = frozenset(kind for kind in sass.SPACES if signatures(kind, version))
     except ApiError:  # not known, so that no probe ran
         kinds = frozenset()
-    return Backend(f"the Sanitizer library {version}", kinds)
+    return Backend(f"the Sanitizer library {version}", kinds, has_code=True)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,32 @@ class Code:
 
 #: Kernels are C functions of the host there: nothing to disassemble, and nothing hidden.
 REFERENCE: Final = Backend("the reference accelerator", frozenset(sass.SPACES), complete=True)
+
+
+#: Backends of sources that PASTA knows, by the version of the source.
+_BACKENDS: Final[Mapping[str, Callable[[str], Backend]]] = {
+    "nvidia_sanitizer": sanitizer,
+    "refacc": lambda version: REFERENCE,
+    "amd_rocprofiler": lambda version: Backend("rocprofiler-sdk", frozenset()),
+}
+
+
+def backend_of(sources: Mapping[str, str]) -> Backend:
+    """What patched the kernels of a run; `sources`: versions by name.
+
+    Of several accelerators it is the one whose code is read, else the one that says least.
+    """
+    found = [
+        _BACKENDS[name](version) if name in _BACKENDS else _unknown(f"source {name}")
+        for name, version in sorted(sources.items())
+        if name not in SOURCES or SOURCES[name].is_accelerator
+    ]
+    found = found or [_unknown("a source without a name")]
+    return min(found, key=lambda each: (not each.has_code, each.is_known, len(each.kinds)))
+
+
+def _unknown(source: str) -> Backend:
+    return Backend(source, frozenset(), is_known=False)
 
 
 def read_code(
@@ -96,8 +126,8 @@ class KindCoverage:
     `instructions`: how many the code has, None where unknown. `executed`: how many of them probes
     saw, None where that was not counted; `fired`: whether they saw any, likewise. `wanted`: a
     probe asks for the kind, or for the space that it accesses. `visible`: the backend can see it.
-    `patched`: a probe for it was installed in this kernel. `reason`: why what is wanted was not
-    seen.
+    `patched`: a probe for it was installed in this kernel; both are None where the backend is not
+    known. `reason`: why what is wanted was not seen.
     """
 
     kind: str
@@ -105,14 +135,14 @@ class KindCoverage:
     executed: int | None
     fired: bool | None
     wanted: bool
-    visible: bool
-    patched: bool
+    visible: bool | None
+    patched: bool | None
     reason: str = ""
 
     @property
     def missed(self) -> bool:
         """Wanted, not patched, and not known to be absent."""
-        return self.wanted and not self.patched and self.instructions != 0
+        return self.wanted and self.patched is False and self.instructions != 0
 
     @property
     def state(self) -> str:
@@ -123,6 +153,8 @@ class KindCoverage:
             return self._patched_state()
         if not self.wanted:
             return "not asked for"
+        if self.patched is None:
+            return "executed" if self.fired else "not known"
         return f"not seen: {self.reason}"
 
     def _patched_state(self) -> str:
@@ -187,6 +219,8 @@ def cover(
     for kind in (*(fired or ()), *wanted, *patched):
         if kind not in sass.SPACES:
             raise ValueError(f"{kind!r} is no access kind")
+    if not backend.is_known:
+        return _not_known(kernel, fired or {}, wanted, backend)
     counted = _count(kernel, code)
     executed = {kind: set(at) for kind, at in (fired or {}).items() if at is not None}
     uncounted = {kind for kind, at in (fired or {}).items() if at is None}
@@ -236,6 +270,20 @@ def cover(
         counted is not None,
         unread,
     )
+
+
+def _not_known(
+    kernel: str, fired: Collection[str], wanted: Collection[str], backend: Backend
+) -> Coverage:
+    """Coverage of a kernel of which only what fired is known."""
+    kinds = [kind for kind in sass.SPACES if kind in wanted or kind in fired]
+    rows = [
+        KindCoverage(kind, None, None, kind in fired or None, kind in wanted, None, None)
+        for kind in kinds
+    ]
+    reason = f"{backend.name} does not report code"
+    note = f"coverage unknown: {reason}"
+    return Coverage(kernel, tuple(rows), "unknown", (), (note,), known=False, unread=reason)
 
 
 def _count(kernel: str, code: Code) -> _Counted | None:
@@ -357,6 +405,8 @@ def summary(coverages: Sequence[Coverage], names: Mapping[str, str] | None = Non
     if unread:
         kernels = _plural(len(unread), "kernel")
         text = f"what the code of {kernels} contains is not known ({unread[0].unread})"
+        if all(row.patched is None for each in unread for row in each.kinds):
+            text = f"coverage of {kernels} unknown: {unread[0].unread}"
         blind = dict.fromkeys(row.kind for each in unread for row in each.kinds if row.missed)
         parts.append(text + (f": {', '.join(blind)} would not be seen" if blind else ""))
     known = [each for each in coverages if each.known]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pasta import abi, paths
 from pasta.lazy import np
 from pasta.probes import coverage, sass
-from pasta.probes.coverage import REFERENCE, Backend, Code, Coverage
+from pasta.probes.coverage import Backend, Code, Coverage
 from pasta.probes.kinds import KINDS
 from pasta.processors.batch import ABSENT_U64
 
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
     from pasta.processors.batch import Batch
     from pasta.processors.strings import Strings
-    from pasta.tool import Tool
+    from pasta.tool import Context, Tool
 
 #: Where the image of a module is, by the hash of its content; None where it was not kept.
 Images = Callable[[int], "Path | None"]
-_NVIDIA = "nvidia_sanitizer"
 #: Longest time that reading code may take in all, s.
 _PATIENCE = 60.0
 
@@ -78,10 +77,10 @@ class ProbedKernels:
         for name, bits in zip(names.tolist(), kinds.tolist(), strict=True):
             self._fired[name] = self._fired.get(name, 0) | bits
 
-    def read_code(self, images: Images, strings: Strings) -> None:
+    def read_code(self, context: Context) -> None:
         """Reads the code of kernels that GPUs ran, for a bounded time; what was not read has its
         reason."""
-        if self._backend(strings) is REFERENCE:
+        if not self._backend(context).has_code:
             return
         end = time.monotonic() + _PATIENCE
         wanted: dict[int, set[int]] = {}
@@ -89,20 +88,20 @@ class ProbedKernels:
             wanted.setdefault(hash, set()).add(name)
         for hash, names in wanted.items():
             if hash not in self._code:
-                self._code[hash] = _read(images, hash, strings.many(sorted(names)), end)
+                mangled = context.strings.many(sorted(names))
+                self._code[hash] = _read(context.images, hash, mangled, end)
 
-    def coverage(self, tool: Tool) -> list[Coverage]:
+    def coverage(self, tool: Tool, context: Context) -> list[Coverage]:
         """What the tool's probes could see of each kernel, by its mangled name."""
-        asked = {kind for probe in tool.probes() for kind in probe.kinds}
+        asked = {kind for probe in type(tool).probes() for kind in probe.kinds}
         counters = _program_counters(tool)
-        strings = tool.context.strings
-        backend = self._backend(strings)
+        backend, strings = self._backend(context), context.strings
         patched = asked & backend.kinds
         found = []
         for (name, hash), entries in sorted(self._entries.items()):
             kernel, code = strings[name], self._code.get(hash, _NOT_READ)
             seen: dict[str, Collection[int] | None] | None = None
-            if backend is REFERENCE:  # a GPU's records are those that some probe chose to write
+            if not backend.has_code:  # a GPU's records are those that some probe chose to write
                 bits = self._fired.get(name, 0)
                 seen = {kind.name: None for kind in KINDS if bits >> kind.number & 1}
             elif counters is not None:
@@ -112,11 +111,10 @@ class ProbedKernels:
             )
         return found
 
-    def _backend(self, strings: Strings) -> Backend:
-        for source, version in self._sources:
-            if strings[source] == _NVIDIA:
-                return coverage.sanitizer(strings[version])
-        return REFERENCE
+    def _backend(self, context: Context) -> Backend:
+        text = context.strings
+        named = {text[source]: text[version] for source, version in self._sources if source}
+        return coverage.backend_of(named or context.sources)
 
     def begins(self) -> dict[int, set[int]]:
         """Ids of names of the kernels that begin at addresses."""

@@ -166,7 +166,7 @@ class ProbeRuntime:
             self._device = DeviceResults(
                 layout=layout_of(self.tools),
                 maps={
-                    (tool.name, name): accumulator
+                    (type(tool).name, name): accumulator
                     for tool in self.tools
                     for name, accumulator in tool._maps.items()
                 },

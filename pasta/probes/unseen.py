@@ -11,24 +11,28 @@ from pasta.probes.accumulators import TopKAccumulator, TraceAccumulator
 from pasta.processors.demangle import demangle, distinct_names
 
 if TYPE_CHECKING:
-    from pasta.tool import Result, Tool
+    from pasta.probes.runtime import ProbeRuntime
+    from pasta.tool import Context, Result, Tool
 
 #: Name of the table of every tool with probes.
 TABLE = "coverage"
 
 
-def with_unseen(tool: Tool, result: Result) -> Result:
-    """The result with the table of what probes could see, and a summary that tells what is known
-    to be missing from its numbers. Raises ToolError where the tool has a table of that name."""
+def with_unseen(name: str, tool: Tool, context: Context, result: Result) -> Result:
+    """The result of the tool of this name with the table of what probes could see, and a summary
+    that tells what is known to be missing from its numbers.
+
+    Raises ToolError where the tool has a table of that name.
+    """
     if TABLE in result.tables:
         raise ToolError(
-            f"tool {tool.name}: the table {TABLE} is PASTA's own", remedy="give it another name"
+            f"tool {name}: the table {TABLE} is PASTA's own", remedy="give it another name"
         )
-    probes = tool.context._probes
-    covered = probes.kernels.coverage(tool) if probes is not None else []
+    probes = context._probes
+    covered = probes.kernels.coverage(tool, context) if probes is not None else []
     mangled = list(dict.fromkeys(each.kernel for each in covered))
     names = dict(zip(mangled, distinct_names([demangle(each) for each in mangled]), strict=True))
-    parts = [result.summary, *_missing(tool), coverage.summary(covered, names)]
+    parts = [result.summary, *_missing(name, tool, probes), coverage.summary(covered, names)]
     return replace(
         result,
         summary="; ".join(part for part in parts if part),
@@ -36,16 +40,15 @@ def with_unseen(tool: Tool, result: Result) -> Result:
     )
 
 
-def _missing(tool: Tool) -> list[str]:
+def _missing(tool_name: str, tool: Tool, probes: ProbeRuntime | None) -> list[str]:
     parts = []
     for name, each in tool._maps.items():
         if isinstance(each, TraceAccumulator) and each.dropped:
             parts.append(f"{each.dropped:,} accesses were lost on their way")
         if isinstance(each, TopKAccumulator) and each.other:
             parts.append(f"{each.other:,} of {name} had no room")
-    probes = tool.context._probes
     if probes is None:
         return parts
     if probes.orphans:
         parts.append("accesses of launches that were not seen are left out")
-    return parts + [text for name, text in probes.device_losses() if name in (tool.name, "")]
+    return parts + [text for name, text in probes.device_losses() if name in (tool_name, "")]

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pasta.run.directory import RunDirectory
+from pasta.run.failures import failure_text
 from pasta.run.results import StoredResult, ranked, read_results
 from pasta.table import formatted, plain
 
@@ -62,8 +63,7 @@ def findings_of(found: Sequence[tuple[str, Finding]]) -> Iterator[Text]:
 def notes(manifest: dict[str, Any]) -> Iterator[Text]:
     """What went wrong, and what a user would otherwise wonder at."""
     for name, failure in manifest.get("failures", {}).items():
-        text = f"{failure['reason']} (in {failure['where']}; traceback in log.txt)"
-        yield Text(plain(f"tool {name} was disabled: {text}", _LONGEST), style="red")
+        yield Text(plain(failure_text(name, failure), _LONGEST), style="red")
     for warning in manifest.get("warnings", []):
         yield Text(plain(f"note: {warning}", _LONGEST), style="yellow")
 
@@ -99,6 +99,14 @@ def _tool(run: RunDirectory, result: StoredResult, rows: int | None) -> Iterator
             yield table.to_rich(shown)
     for path in result.files:
         yield Text(f"file: {path.relative_to(run.path)}")
+
+
+def check_shown(run: RunDirectory) -> None:
+    """Raises whatever the results of a run raise when they are read and shown."""
+    results = list(read_results(run.results, shown=True))
+    text_of(findings_of(ranked(results)))
+    for result in results:
+        text_of(_tool(run, result, None))
 
 
 def print_report(run: RunDirectory, console: Console, rows: int | None = None) -> None:

@@ -421,6 +421,7 @@ def _manifest(root: Root, tools: list[str], problems: list[str]) -> dict[str, An
         "recorded": {},
         "dropped": _summed(root, "dropped"),
         "warnings": [*_warnings(root), *problems],
+        "not_merged": problems,
         "merged": {"of": str(root.path.absolute()), "realtime_ns": time.time_ns()},
         "ranks": [_described(root, run) for run in root.runs],
         "missing": root.missing,

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pasta.arrow import to_numpy
 from pasta.errors import RunError
 from pasta.table import Figure, Table
-from pasta.tool import Finding, Result
+from pasta.tool import Finding, Result, check_name
 
 #: Key of a stored table's metadata that says how reports show it.
 LAYOUT = b"pasta.layout"
@@ -26,11 +26,17 @@ _COMPARED = ("keys", "sums", "levels")
 
 
 def write_result(directory: Path, name: str, result: Result) -> None:
-    """Stores a tool's result. Raises OSError where the disk is full."""
+    """Stores a tool's result. Raises ValueError or TypeError for what cannot be stored, and OSError
+    where the disk is full."""
+    _check(result)
     target = directory / name
     target.mkdir(parents=True, exist_ok=True)
     for title, table in result.tables.items():
-        pq.write_table(_to_arrow(table), target / f"{title}.parquet", compression="zstd")
+        try:
+            stored = _to_arrow(table)
+        except Exception as error:
+            raise TypeError(f"table {title}: {error}") from error
+        pq.write_table(stored, target / f"{title}.parquet", compression="zstd")
     for file, write in result.files.items():
         if isinstance(write, Path):
             shutil.move(write, target / file)
@@ -47,6 +53,23 @@ def write_result(directory: Path, name: str, result: Result) -> None:
         "notes": list(result.notes),
     }
     (target / "result.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+def _check(result: Result) -> None:
+    """Raises ValueError unless each name of a table, file or figure is its own and a plain one, and
+    TypeError for a summary that is no text."""
+    if not isinstance(result.summary, str):
+        raise TypeError(f"the summary must be a str, not {type(result.summary).__name__}")
+    for what, names in (
+        ("table", result.tables),
+        ("file", result.files),
+        ("figure", result.figures),
+    ):
+        for name in names:
+            check_name(name, what)
+    taken = {"result.json", *(f"{name}.parquet" for name in result.tables)}
+    for name in taken.intersection(result.files):
+        raise ValueError(f"the file {name} has the name of one that PASTA writes")
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from pasta.config import Config
-from pasta.plugins import load_tools
+from pasta.plugins import load_tools, load_usable_tools
 from pasta.processors.filter import Filter
-from pasta.processors.pipeline import Limit, Pipeline
+from pasta.processors.pipeline import Limit, Pipeline, ToolFailure
 from pasta.processors.strings import Strings
 from pasta.tool import Context, Run, Tool
 
@@ -48,11 +48,18 @@ def make_context(
     return context
 
 
-def make_pipeline(
-    config: Config, context: Context, state: bytes | None = None, limit: Limit = nullcontext
+def make_pipeline(config: Config, context: Context, limit: Limit = nullcontext) -> Pipeline:
+    """A fresh pipeline. Raises ToolError."""
+    return Pipeline(make_filter(config), make_tools(config), context, limit)
+
+
+def make_usable_pipeline(
+    config: Config, context: Context, limit: Limit, state: bytes | None = None
 ) -> Pipeline:
-    """A fresh pipeline, or the one that `state` was taken of. Raises ToolError."""
-    tools = make_tools(config)
+    """A fresh pipeline, or the one that `state` was taken of, for a run that has begun: tools that
+    cannot be loaded any more are among its failures."""
+    tools, failed = load_usable_tools(config.tools, config.tool_options, config.tool_paths)
+    failures = [ToolFailure.of(name, "loading", error) for name, error in failed.items()]
     if state is not None:
-        return Pipeline.restore(state, tools, context, limit)
-    return Pipeline(make_filter(config), tools, context, limit)
+        return Pipeline.restore(state, tools, context, limit, failures)
+    return Pipeline(make_filter(config), tools, context, limit, failures)

@@ -91,7 +91,7 @@ class BlockCollector(Collector):
             self.ring.release(self.position)
 
     def _feed(self, pipeline: Any, batch: Batch) -> None:
-        self._keep(batch, pipeline.feed(batch))
+        self._process(pipeline, batch)
 
     def finish(self, end: int) -> Path:
         """Writes the run of the block that ended there; its directory."""

@@ -16,9 +16,10 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,9 +34,9 @@ from pasta.run.directory import MANIFEST, SCHEMA, RunDirectory
 from pasta.run.events import Recorder, read_batches
 from pasta.run.inventory import Inventory
 from pasta.run.naming import joined, place_in_job
-from pasta.runtime.analysis import make_context, make_filter, make_pipeline
+from pasta.runtime.analysis import make_context, make_filter, make_usable_pipeline
 from pasta.runtime.clock import host_clock
-from pasta.runtime.limits import failures_of, store_results, time_limit
+from pasta.runtime.limits import failures_of, store_results, tool_call
 from pasta.runtime.live import LiveCounts
 from pasta.runtime.processes import ProcessIdentity, ProcessTable
 from pasta.runtime.ring import Ring
@@ -123,11 +124,10 @@ class Collector:
 
     def _begin(self) -> tuple[int, Pipeline]:
         """The pipeline to go on with, and from which position."""
-        state = self._handed_over()
-        if state is not None:
-            processed = state["position"]
-            self._record_only(processed)
-            return processed, self._pipeline(state["pipeline"])
+        restored = self._restored()
+        if restored is not None:
+            self._record_only(restored[0])
+            return restored
         pipeline = self._pipeline()
         position = 0
         for batch, after in self.spill.batches(0):
@@ -160,17 +160,30 @@ class Collector:
             self._feed(pipeline, batch.before(released))
 
     def _pipeline(self, state: bytes | None = None) -> Pipeline:
-        return make_pipeline(self.config, self.context, state, self._limit)
+        return make_usable_pipeline(self.config, self.context, self._limit, state)
 
     def _limit(self) -> AbstractContextManager[None]:
-        return time_limit(self.config.tool_timeout)
+        return tool_call(self.config.tool_timeout)
 
-    def _handed_over(self) -> dict[str, Any] | None:
+    def _restored(self) -> tuple[int, Pipeline] | None:
+        """Position and pipeline of an embedded consumer; None where there is none, or not for all
+        tools: everything is computed again then, from the events."""
         path = beside(self.ring.path, ".state")
         if not self.ring.finished or not path.exists():
             return None
-        state: dict[str, Any] = pickle.loads(private.read(path))
-        return state
+        try:
+            state = pickle.loads(private.read(path))
+            pipeline = self._pipeline(state["pipeline"])
+            position = int(state["position"])
+        except Exception:
+            self.session.log(f"what was handed over cannot be read:\n{traceback.format_exc()}")
+            return None
+        lost = [each for each in pipeline.failures.values() if each.where == "unpickling"]
+        for failure in lost:
+            self.session.log(
+                f"state of {failure.tool} cannot be restored; replaying:\n{failure.traceback}"
+            )
+        return None if lost else (position, pipeline)
 
     def _record_only(self, until: int) -> None:
         """Records what an embedded consumer has already given to the tools."""
@@ -234,9 +247,31 @@ class Collector:
         if self.live is not None:
             self.live.add(batch)
             self.live.write(beside(self.ring.path, ".live"))
-        self._keep(batch, pipeline.feed(batch))
+        self._process(pipeline, batch)
         for record in batch["probe_data"]:
             pipeline.feed_device(self._probed(int(record["offset"]), int(record["bytes"])))
+
+    def _process(self, pipeline: Pipeline, batch: Batch) -> None:
+        """Feeds the tools and records what they were fed; all of it where PASTA itself fails."""
+        try:
+            selected = pipeline.feed(batch)
+        except Exception as error:
+            if pipeline.working():
+                self._warn_of("the events from here on could not be processed", error)
+            pipeline.fail_all("PASTA's own processing", error)
+            selected = batch
+        self._keep(batch, selected)
+
+    def _warn_of(self, what: str, error: Exception) -> None:
+        self.session.log(f"{what}:\n{traceback.format_exc()}")
+        self.warnings.append(f"{what} ({type(error).__name__}: {error}; traceback in log.txt)")
+
+    def _attempt(self, what: str, work: Callable[[], object]) -> None:
+        """Does a part of the writing without which the rest is still of use."""
+        try:
+            work()
+        except Exception as error:
+            self._warn_of(f"{what} could not be written", error)
 
     def _probed(self, offset: int, length: int) -> bytes:
         """A buffer that a probe_data event names."""
@@ -302,7 +337,7 @@ class Collector:
             "sources": inventory.sources,
             "devices": {str(device): name for device, name in sorted(inventory.devices.items())},
             "config": asdict(self.config),
-            "tools": [tool.name for tool in pipeline.tools],
+            "tools": pipeline.names,
             "failures": failures_of(pipeline),
             "launches": {
                 "seen": pipeline.selection.seen,
@@ -324,7 +359,7 @@ class Collector:
 
     def write(self, pipeline: Pipeline, ended: Ended) -> RunDirectory:
         """Writes everything and moves the run to its place."""
-        self.write_results(pipeline)
+        self._attempt("results", lambda: self.write_results(pipeline))
         self.warnings.extend(_advice(pipeline, self.ring, self.dropped(), self.trace))
         left_out = sum(self.recorder.left_out.values()) if self.recorder else 0
         if left_out:
@@ -332,13 +367,20 @@ class Collector:
             self.warnings.append(
                 f"the {which} {left_out:,} events were not kept (run.max-size); results have them"
             )
-        self._copy_log()
-        self._copy_modules()
+        self._attempt("images of modules", self._copy_modules)
+        self._attempt("log.txt", self._copy_log)
         self.run.write_manifest(self.manifest(pipeline, ended))  # it is complete
+        told = len(self.warnings)
+        self._attempt("report.txt", self._write_report)
+        if len(self.warnings) > told:
+            self._attempt("log.txt", self._copy_log)
+            self.run.write_manifest(self.manifest(pipeline, ended))
+        return self.run
+
+    def _write_report(self) -> None:
         from pasta.report.text import write_text_report
 
         write_text_report(self.run)
-        return self.run
 
     def dropped(self) -> dict[str, int]:
         """Events lost at the cap of the ring while this collector followed it, by kind."""
@@ -483,7 +525,17 @@ def main() -> int:
     except Exception as error:
         traceback.print_exc()
         return _problem(arguments.ring, f"{type(error).__name__}: {error}")
+    _end_with_threads()
     return 0
+
+
+def _end_with_threads() -> None:
+    """Ends this process at once where a tool has left threads, for which Python would wait."""
+    others = [each for each in threading.enumerate() if each is not threading.main_thread()]
+    if any(not each.daemon for each in others):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _problem(ring: Path, text: str) -> int:

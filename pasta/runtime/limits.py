@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pasta.run.directory import RunDirectory
 from pasta.run.results import write_result
+from pasta.runtime.contained import contained
 from pasta.runtime.parity import with_gaps
 
 if TYPE_CHECKING:
     from pasta.processors.pipeline import Pipeline
-    from pasta.run.directory import RunDirectory
+    from pasta.tool import Result
 
 _WRITING_FACTOR = 10
 
@@ -42,6 +45,14 @@ def time_limit(milliseconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@contextmanager
+def tool_call(milliseconds: int) -> Iterator[None]:
+    """Around every call of a tool in a process of PASTA's own: bounds its time, and puts back what
+    it changes of the process."""
+    with contained(), time_limit(milliseconds):
+        yield
+
+
 def store_results(
     run: RunDirectory,
     pipeline: Pipeline,
@@ -56,18 +67,32 @@ def store_results(
     """
     sources = list(sources)
     results = pipeline.finish()
-    for tool in pipeline.tools:
-        if tool.name not in results:
-            continue
+    for loaded in pipeline.working():
         try:
             # Files may take long to write, for as many events as there are.
-            with time_limit(_WRITING_FACTOR * timeout):
-                result = with_gaps(tool, results[tool.name], sources)
-                write_result(run.results, tool.name, result)
-        except (Exception, ToolTimeout):
-            pipeline.fail(tool, "writing its result")
+            with tool_call(_WRITING_FACTOR * timeout):
+                result = with_gaps(loaded.tool, results[loaded.name], sources)
+                _store(run, loaded.name, result)
+        except BaseException as error:  # as in the pipeline: a tool's function may write a file
+            pipeline.fail(loaded.name, "writing its result", error)
     for failure in pipeline.failures.values():
         log(f"tool {failure.tool} failed in {failure.where}:\n{failure.traceback}")
+
+
+def _store(run: RunDirectory, name: str, result: Result) -> None:
+    """Writes a tool's result, whole or not at all, and only if it can be read and shown."""
+    from pasta.report.text import check_shown
+
+    staging = RunDirectory(run.path / f".{name}-writing")
+    target = run.results / name
+    try:
+        write_result(staging.results, name, result)
+        check_shown(staging)
+        run.results.mkdir(exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)  # of a collector that was killed
+        (staging.results / name).rename(target)
+    finally:
+        shutil.rmtree(staging.path, ignore_errors=True)
 
 
 def failures_of(pipeline: Pipeline) -> dict[str, dict[str, str]]:

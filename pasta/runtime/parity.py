@@ -16,14 +16,15 @@ def with_gaps(tool: Tool, result: Result, sources: Iterable[str]) -> Result:
 
     Raises ToolError where the tool wants something that is no capability.
     """
-    unknown = [name for name in tool.uses if name not in CAPABILITIES]
+    kind = type(tool)  # the instance may have attributes of these names
+    unknown = [name for name in kind.uses if name not in CAPABILITIES]
     if unknown:
         raise ToolError(
-            f"tool {tool.name}: uses = {unknown[0]!r} is no capability",
+            f"tool {kind.name}: uses = {unknown[0]!r} is no capability",
             remedy="docs/backends.md has their names",
         )
     capabilities = Capabilities(tuple(sources))
-    wants = tool.wants()
+    wants = kind.wants()
     if ACCESSES in wants and capabilities.blind:
         who, what = " and ".join(capabilities.blind), CAPABILITIES[ACCESSES].text
         return Result(summary=f"not available on this backend: {who} cannot give {what}")

@@ -27,7 +27,7 @@ from pasta.run.inventory import Inventory
 from pasta.run.naming import check_place
 from pasta.run.results import trace_of
 from pasta.runtime.analysis import make_filter, make_pipeline
-from pasta.runtime.limits import failures_of, store_results, time_limit
+from pasta.runtime.limits import failures_of, store_results, tool_call
 from pasta.tool import Context, Run
 
 if TYPE_CHECKING:
@@ -58,9 +58,10 @@ class Replay:
         self._inventory = Inventory(self._strings)
         context = Context(strings=self._strings, run=self._run())
         context.recorded, context.images = self._selected, self._image
-        self._pipeline = make_pipeline(config, context, limit=self._limit)
+        context.sources = self.manifest.get("sources", {})
+        self._pipeline = make_pipeline(config, context, self._limit)
         self._accesses = recorded_accesses(recorded.results)
-        probing = [tool.name for tool in self._pipeline.tools if tool.probes()]
+        probing = [each.name for each in self._pipeline.loaded if each.has_probes]
         if probing and not self._accesses:
             blind = Capabilities(tuple(self.manifest.get("sources", ()))).blind
             if blind:
@@ -77,7 +78,7 @@ class Replay:
             self._accesses = []
 
     def _limit(self) -> AbstractContextManager[None]:
-        return time_limit(self.config.tool_timeout)
+        return tool_call(self.config.tool_timeout)
 
     def _batches(self) -> Iterator[Batch]:
         return read_batches(self.recorded.events, self._strings, told=_ignore)
@@ -114,7 +115,9 @@ class Replay:
                 staging, self._pipeline, sources, self.config.tool_timeout, messages.append
             )
             if messages:
-                (staging.path / "log.txt").write_text("\n".join(messages), encoding="utf-8")
+                (staging.path / "log.txt").write_text(
+                    "\n".join(messages), encoding="utf-8", errors="backslashreplace"
+                )
             staging.write_manifest(self._manifest())
             from pasta.report.text import write_text_report
 
@@ -170,7 +173,7 @@ class Replay:
                 "pasta": pasta.__version__,
             },
             "config": asdict(self.config),
-            "tools": [tool.name for tool in self._pipeline.tools],
+            "tools": self._pipeline.names,
             "failures": failures_of(self._pipeline),
             "launches": {"seen": selection.seen, "selected": selection.selected},
             "events": counts(self.recorded.events, _ignore),

@@ -166,6 +166,56 @@ def test_tool_that_cannot_be_pickled(pasta_preload, compile_c, tmp_path: Path) -
         assert "faulty: 40 counted" in done.run.report
 
 
+def test_tool_whose_state_cannot_be_read(pasta_preload, compile_c, tmp_path: Path) -> None:
+    """What cannot be restored is computed anew, for all tools alike."""
+    body = (
+        "count = 0\n"
+        "    def on_launches(self, launches): self.count += len(launches)\n"
+        "    def __setstate__(self, state): raise KeyError('mine')\n"
+        "    def result(self): return Result(summary=f'{self.count} counted')\n"
+    )
+    options = (*EMBED_NOW, "-t", tool(tmp_path, body), "-t", "kernel_freq")
+    run = pasta_preload(compile_c(PROGRAM), options=options).run
+    assert (run.consumer, run.manifest["failures"], run.launches) == ("embedded", {}, 40)
+    assert "faulty: 40 counted" in run.report
+    assert "kernel_freq: 40 launches" in run.report
+    assert "state of faulty cannot be restored; replaying" in run.log
+
+
+def test_tools_that_fail_only_in_the_collector(
+    pasta_preload, pasta, compile_c, tmp_path: Path
+) -> None:
+    """One cannot be loaded there, one leaves a thread behind: both end, told also with -q."""
+    (tmp_path / "absent.py").write_text(
+        "import sys\n"
+        "if 'pasta.runtime.collector' in ' '.join(sys.orig_argv): import nothing_of_that_name\n"
+        "from pasta.tool import Result, Tool\n"
+        "class Absent(Tool): 'Is not there.'\n"
+    )
+    body = (
+        "def result(self):\n"
+        "        import threading\n"
+        "        threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "        self.name = {}\n"
+        "        return Result('', files={'x': lambda file: sys.exit(1)})"
+    )
+    tools = ("-t", str(tmp_path / "absent.py"), "-t", tool(tmp_path, body), "-t", "kernel_freq")
+    done = pasta_preload(compile_c(PROGRAM), "brief", options=("-q", *tools))
+    assert (done.exit_status, done.stdout, done.target_stderr) == (3, "output\n", "")
+    run = done.run
+    assert "kernel_freq: 40 launches" in run.report
+    failures = run.manifest["failures"]
+    assert {name: each["where"] for name, each in failures.items()} == {
+        "absent": "loading", "faulty": "writing its result",
+    }  # fmt: skip
+    assert [re.sub(r"^process \d+: ", "", line) for line in done.lines] == [
+        f"tool {name} was disabled: {each['reason']} (in {each['where']}; traceback in log.txt)"
+        for name, each in failures.items()
+    ]
+    assert f"{tmp_path}/absent.py:2: ModuleNotFoundError" in failures["absent"]["reason"]
+    assert pasta("report", run.path).returncode == 1
+
+
 def test_tool_that_ends_its_process(pasta_preload, compile_c, tmp_path: Path) -> None:
     """os._exit in a collector: the events are kept, and the line says where and what to do."""
     body = "def result(self): os._exit(66)"

@@ -235,6 +235,44 @@ def test_a_module_that_nobody_foresaw_costs_no_result(
     assert "is not known (reading it failed: ValueError: no such opcode)" in result.summary
 
 
+@pytest.mark.parametrize(
+    ("sources", "verdict", "state", "says"),
+    [
+        (("made_up",), "unknown", "not known",
+         "coverage of 1 kernel unknown: source made_up does not report code"),
+        (("torch", "made_up", "refacc"), "unknown", "not known", "source made_up does not report"),
+        (("amd_rocprofiler",), "unseen",
+         "not seen: rocprofiler-sdk has no callback for them", "would not be seen"),
+        (("torch", "refacc"), "seen",
+         "0 executed (patched; whether the code has any is not known)", "counted"),
+    ],
+)  # fmt: skip
+def test_what_a_source_is_known_to_see(
+    sources: tuple[str, ...], verdict: str, state: str, says: str
+) -> None:
+    """Nothing is taken for covered because its source is no other."""
+    events = Events()
+    for source in sources:
+        events.add("process_start", source=source, version="1")
+    events.launch("k")
+    result = result_of(Total(), events, {})
+    row = next(row for row in result.tables["coverage"].rows() if row["kind"] == "global")
+    assert (row["kind"], row["coverage"], row["state"]) == ("global", verdict, state)
+    assert says in result.summary
+    if verdict == "unknown" and "made_up" in sources:
+        assert (row["visible"], row["patched"]) == (None, None)
+
+
+def test_what_fired_of_an_unknown_source_is_told() -> None:
+    events = Events()
+    events.add("process_start", source="made_up", version="1")
+    events.launch("k")
+    events.access("global", [64])
+    rows = run_tool(Total, events).tables["coverage"].rows()
+    row = next(row for row in rows if row["kind"] == "global")
+    assert (row["coverage"], row["state"], row["executed"]) == ("unknown", "executed", None)
+
+
 def test_the_reference_accelerator_hides_nothing() -> None:
     events = Events()
     events.launch("reads")

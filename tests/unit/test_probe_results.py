@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import pytest
-
 from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, probe
 from pasta.probes.build import layout_of
 from pasta.processors.filter import Filter
@@ -205,8 +203,10 @@ def test_a_launch_that_the_filter_dropped_is_left_out() -> None:
     assert tool.total.rows()["seen"].tolist() == [2]
 
 
-def test_what_is_no_entry_is_an_error() -> None:
-    events, pipeline, _ = made()
+def test_what_is_no_entry_disables_the_tools_with_probes() -> None:
+    events, pipeline, tool = made()
     pipeline.feed(events.batch())
-    with pytest.raises(ValueError, match="kind 77"):
-        pipeline.feed_device(entry(77, []))
+    pipeline.feed_device(entry(77, []))
+    failure = pipeline.failures[tool.name]
+    assert failure.where == "PASTA's own probes"
+    assert failure.reason.startswith("ValueError") and "kind 77" in failure.reason

@@ -222,11 +222,46 @@ def test_what_cannot_be_done(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    assert report(run, *arguments) == 2
+    assert report(run, *arguments) == (2 if arguments[0] == "--weight" else 1)
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1
     assert run.manifest() == MANIFEST
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_exports_that_fail_leave_the_others(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Each has its line, whatever it raises; the status tells."""
+
+    def fail(run: RunDirectory) -> str:
+        raise RuntimeError("a fault of PASTA's\nin two lines")
+
+    monkeypatch.setattr("pasta.report.page.render_page", fail)
+    page, document, tables = tmp_path / "page.html", tmp_path / "run.json", tmp_path / "tables"
+    status = report(
+        run, "--html", page, "--json", "/dev/full", "--csv", tables, "--parquet", "/proc/none",
+        "--flamegraph", document, "--perfetto", document,
+    )  # fmt: skip
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    named = [line.removeprefix("pasta: ").partition(":")[0] for line in lines]
+    made = [line.partition(":")[0] for line in captured.out.splitlines()]
+    assert status == 1
+    assert named == ["--html", "--json", "--parquet", "--flamegraph", "--perfetto"]
+    assert made == ["csv"]
+    assert list(tables.glob("*.csv"))
+
+
+def test_the_status_tells_of_tools_that_failed(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failures = {"bad": {"where": "result", "reason": "ValueError: no"}}
+    run.write_manifest({**MANIFEST, "failures": failures})
+    assert report(run) == 1
+    said = "tool bad was disabled: ValueError: no (in result; traceback in log.txt)"
+    assert said in capsys.readouterr().out
 
 
 def test_a_pipe_or_device_is_written_to_and_stays(run: RunDirectory, tmp_path: Path) -> None:
@@ -249,9 +284,9 @@ def test_a_weight_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixtur
     recorder = Recorder(directory.events, events.strings)
     recorder.add(events.batch())
     recorder.flush()
-    assert report(directory, "--flamegraph", "-", "--weight", "device") == 2
+    assert report(directory, "--flamegraph", "-", "--weight", "device") == 1
     assert capsys.readouterr().err == (
-        f"pasta: {directory.path}: no device time was recorded: --weight host\n"
+        f"pasta: --flamegraph: {directory.path}: no device time was recorded: --weight host\n"
     )
 
 
