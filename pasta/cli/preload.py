@@ -221,6 +221,18 @@ def _report(outcomes: list[Outcome], verbosity: int) -> None:
             say(f"all of them: pasta report {shlex.quote(os.path.relpath(root))}")
 
 
+def _given_environment() -> dict[str, str]:
+    """The environment as it was given: in the C locale Python sets LC_CTYPE itself (PEP 538)."""
+    environment = dict(os.environ)
+    with open("/proc/self/environ", "rb") as file:
+        given = [entry for entry in file.read().split(b"\0") if entry.startswith(b"LC_CTYPE=")]
+    if given:
+        environment["LC_CTYPE"] = os.fsdecode(given[0].partition(b"=")[2])
+    else:
+        environment.pop("LC_CTYPE", None)
+    return environment
+
+
 def _end_like(status: int) -> int:
     """Exit status of a wait status; ends by the same signal as the program did."""
     if not os.WIFSIGNALED(status):
@@ -259,7 +271,7 @@ def main(arguments: list[str] | None = None) -> int:
     except PastaError as error:
         say(str(error))
         return _USAGE_STATUS
-    launcher = Launcher(session, _quiet if options.quiet else say, dict(os.environ))
+    launcher = Launcher(session, _quiet if options.quiet else say, _given_environment())
     try:
         launcher.start(executable, command)
     except CannotRun as error:
