@@ -13,13 +13,14 @@ import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pasta.tools
-from pasta.errors import ProbeError, ToolError
+from pasta.errors import ProbeError, ToolError, shown
 from pasta.tool import Option, Tool
 
 if TYPE_CHECKING:
@@ -43,15 +44,19 @@ def load_tools(
     specs: Sequence[str],
     options: Mapping[str, Mapping[str, object]] | None = None,
     paths: Sequence[str | os.PathLike[str]] = (),
+    origins: Mapping[str, object] = MappingProxyType({}),
 ) -> list[Tool]:
     """Instances of the tools, with their options, in the order given; a repeated one counts once.
 
-    `options` are by tool name. Raises ToolError for an unknown tool, a file that cannot be
-    loaded, wrong options, and options for a tool that does not exist.
+    `options` are by tool name; `origins` say where a tool ("NAME") or an option ("NAME.OPTION")
+    was given. Raises ToolError for an unknown tool, a file that cannot be loaded, wrong options,
+    and options for a tool that does not exist.
     """
     classes: dict[str, type[Tool]] = {}
     for spec in specs:
-        for found in find_tools(spec, paths):
+        with _given_in(origins.get(spec)):
+            classes_of_spec = find_tools(spec, paths)
+        for found in classes_of_spec:
             other = classes.setdefault(found.name, found)
             if other is not found:
                 raise ToolError(
@@ -59,10 +64,27 @@ def load_tools(
                     remedy="leave one of them out, or give it another `name`",
                 )
     options = options or {}
-    for name in options:
-        if name not in classes:
-            _check_exists(name, classes, paths)
+    for name, values in options.items():
+        for key, value in values.items() or [("", None)]:
+            with _given_in(origins.get(f"{name}.{key}")):
+                if name not in classes:
+                    _check_exists(name, key, classes, paths)
+                elif key:
+                    classes[name].accept(key, value)
     return [_made(found, options.get(name)) for name, found in classes.items()]
+
+
+@contextmanager
+def _given_in(origin: object | None) -> Iterator[None]:
+    """Says in ToolErrors where it was given."""
+    try:
+        yield
+    except ProbeError:
+        raise  # it says where by itself
+    except ToolError as error:
+        if origin is None:
+            raise
+        raise ToolError(f"{origin}: {error.message}", remedy=error.remedy) from error
 
 
 def _made(found: type[Tool], options: Mapping[str, object] | None) -> Tool:
@@ -132,7 +154,7 @@ def _names(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 
 def _tool_files(directory: Path) -> list[Path]:
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         return []
     return sorted(
         path for path in directory.glob("*.py") if not path.stem.startswith(("_", "test_"))
@@ -150,7 +172,7 @@ def _built_in(name: str) -> type[Tool] | None:
 
 
 def _in_directory(directory: Path, name: str) -> type[Tool] | None:
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         raise ToolError(f"tool path {directory} is no directory", remedy="correct --tool-path")
     files = _tool_files(directory)
     files.sort(key=lambda path: path.stem != name)  # NAME.py first: the others often are not read
@@ -195,8 +217,11 @@ def _loaded(point: EntryPoint) -> type[Tool]:
 
 
 def _classes_of_file(path: Path, class_name: str) -> list[type[Tool]]:
-    if not path.is_file():
-        raise ToolError(f"tool file {path} does not exist", remedy="correct the path")
+    if not os.path.isfile(path):
+        what = "is a directory" if os.path.isdir(path) else "does not exist"
+        raise ToolError(f"tool file {shown(str(path), 200)[1:-1]} {what}", remedy="name a .py file")
+    if path.suffix != ".py":
+        raise ToolError(f"tool file {path} is not a Python file", remedy="name a .py file")
     classes = _classes(_module_of(path))
     if not classes:
         raise ToolError(
@@ -268,17 +293,23 @@ def _file_of(found: type[Tool]) -> str:
 
 
 def _check_exists(
-    name: str, chosen: Iterable[str], paths: Sequence[str | os.PathLike[str]]
+    name: str, key: str, chosen: Iterable[str], paths: Sequence[str | os.PathLike[str]]
 ) -> None:
     """A preset may set options of a tool that does not run, but not of one that there is not."""
-    known = [*chosen, *_names(paths)]
-    if name not in known:
-        raise _unknown(name, sorted(set(known)))
+    known = sorted({*chosen, *_names(paths)})
+    if name in known:
+        return
+    from pasta.config import suggest_key
+
+    setting = suggest_key(f"{name}.{key}")
+    if setting.startswith("did"):
+        raise ToolError(f"unknown key {shown(f'{name}.{key}')}", remedy=setting)
+    raise _unknown(name, known)
 
 
 def _unknown(name: str, known: Sequence[str], where: str = "there are") -> ToolError:
     from difflib import get_close_matches
 
-    close = get_close_matches(name, known, 3)
+    close = get_close_matches(name[:100], known, 3)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return ToolError(f"there is no tool {name!r}", remedy=f"{hint}{where} {', '.join(known)}")
+    return ToolError(f"there is no tool {shown(name)}", remedy=f"{hint}{where} {', '.join(known)}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pasta
 from pasta import paths
 from pasta.cli.selection import add_selection, selected
-from pasta.errors import ConfigError, MissingDependency, PastaError
+from pasta.errors import ConfigError, MissingDependency, PastaError, one_line
 from pasta.runtime.executable import CannotRun, find_executable
 from pasta.runtime.injection import asked_of_torch, built
 from pasta.runtime.launcher import Launcher, Outcome
@@ -37,8 +37,8 @@ def say(text: str) -> None:
     try:
         sys.stderr.write("".join(f"pasta: {line}".rstrip() + "\n" for line in text.splitlines()))
         sys.stderr.flush()
-    except OSError:  # nobody listens
-        pass
+    except OSError:  # nobody listens; what is buffered must not fail again at exit
+        sys.stderr = open(os.devnull, "w")
 
 
 def _quiet(_text: str) -> None:
@@ -121,7 +121,7 @@ def _checked(config: Config) -> list[Tool]:
     from pasta.run.naming import check_template
 
     check_template(config.root or config.out)
-    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+    tools = load_tools(config.tools, config.tool_options, config.tool_paths, config.origins)
     recording = [tool.name for tool in tools if tool.needs_recording]
     if recording and not config.events:
         raise ConfigError(
@@ -269,7 +269,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(str(error))
         return error.status
     except PastaError as error:
-        say(str(error))
+        say(one_line(str(error)))
         return _USAGE_STATUS
     launcher = Launcher(session, _quiet if options.quiet else say, _given_environment())
     try:

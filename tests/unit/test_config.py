@@ -130,10 +130,10 @@ def test_a_wrong_assignment_is_named(assignment: str, message: str) -> None:
 def test_wrong_toml_names_file_and_key(tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text("[ring]\nmax = -3\n")
-    with pytest.raises(ConfigError, match=r"wrong\.toml: ring\.max = -3 is not a size"):
+    with pytest.raises(ConfigError, match=r"wrong\.toml:2: ring\.max = -3 is not a size"):
         Config().load(str(file))
     file.write_text("tools = 3\n")
-    with pytest.raises(ConfigError, match="is not a list of texts"):
+    with pytest.raises(ConfigError, match=r"wrong\.toml:1: tools is not a list of texts"):
         Config().load(str(file))
     file.write_text("a = = b")
     with pytest.raises(ConfigError, match="not valid TOML"):
