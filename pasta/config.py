@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,7 +126,9 @@ def parse_regex(value: object) -> str | None:
     if len(value) > MAX_TEXT or not set(value).isdisjoint("\0\n"):
         raise ValueError(f"a regular expression of one line, at most {MAX_TEXT:,} characters")
     try:
-        re.compile(value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of sets that may mean something else one day
+            re.compile(value)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"a regular expression ({error})") from None
     return value or None

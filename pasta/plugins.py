@@ -173,7 +173,8 @@ def _built_in(name: str) -> type[Tool] | None:
 
 def _in_directory(directory: Path, name: str) -> type[Tool] | None:
     if not os.path.isdir(directory):
-        raise ToolError(f"tool path {directory} is no directory", remedy="correct --tool-path")
+        where = shown(str(directory), 200)[1:-1]
+        raise ToolError(f"tool path {where} is no directory", remedy="correct --tool-path")
     files = _tool_files(directory)
     files.sort(key=lambda path: path.stem != name)  # NAME.py first: the others often are not read
     for path in files:
