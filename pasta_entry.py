@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _MARK = "pasta-profiler"
+_INTERRUPTED = 130
 _APART = (
     "install PASTA in an environment of its own (pipx install pasta-profiler); "
     "it profiles programs of any other environment from there"
@@ -41,16 +42,22 @@ def _refuse_foreign() -> None:
 
 def pasta() -> None:
     _refuse_foreign()
-    from pasta.cli.main import main
+    try:
+        from pasta.cli.main import main
 
-    sys.exit(main())
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
 
 
 def pasta_preload() -> None:
     _refuse_foreign()
-    from pasta.cli.preload import main
+    try:
+        from pasta.cli.preload import main
 
-    status = main()
+        status = main()
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
     # Skip the interpreter's shutdown, which would add 10 ms to every profiled program.
     os._exit(status)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pasta
 from pasta import paths
+from pasta.cli.parser import Parser
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError, MissingDependency, PastaError, one_line
 from pasta.runtime.executable import CannotRun, find_executable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pasta.tool import Tool
 
 _USAGE_STATUS = 2
+_INTERRUPTED = 130
 _RECORDER = "record_accesses"
 _APART = "install PASTA in an environment of its own (pipx install pasta-profiler)"
 
@@ -45,8 +47,8 @@ def _quiet(_text: str) -> None:
     pass
 
 
-def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
+def parser() -> Parser:
+    result = Parser(
         prog="pasta-preload",
         usage="pasta-preload [options] [--] program [arguments ...]",
         description="Run a program and profile its accelerator work.",
@@ -249,7 +251,9 @@ def _end_like(status: int) -> int:
 def main(arguments: list[str] | None = None) -> int:
     if sys.stderr is None:  # started with a closed one
         sys.stderr = open(os.devnull, "w")
-    options = parser().parse_args(arguments)
+    options, left = parser().parse_known_args(arguments)
+    if left:
+        parser().unknown(left)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         say("no program given: pasta-preload [options] [--] program [arguments ...]")
@@ -271,6 +275,8 @@ def main(arguments: list[str] | None = None) -> int:
     except PastaError as error:
         say(one_line(str(error)))
         return _USAGE_STATUS
+    except KeyboardInterrupt:  # nothing runs yet
+        return _INTERRUPTED
     launcher = Launcher(session, _quiet if options.quiet else say, _given_environment())
     try:
         launcher.start(executable, command)
