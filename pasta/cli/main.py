@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 
@@ -15,7 +16,7 @@ _USAGE_STATUS = 2
 VERBS: dict[str, tuple[str, str]] = {
     "report": ("report", "print the report of a run directory, or of the ranks of a job"),
     "replay": ("replay", "run tools on the events of a run directory"),
-    "analyze": ("analyze", "run tools on the events of all runs of a root, by Dask"),
+    "analyze": ("analyze", "run tools on the events of all runs of a root, in parallel"),
     "diff": ("diff", "compare two run directories"),
     "merge": ("merge", "make one run directory of the runs of all ranks"),
     "tools": ("tools", "list tools, presets and settings"),
@@ -32,6 +33,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
+    options = parse(given)
+    return int(options.run(options))
+
+
+def parse(given: list[str]) -> argparse.Namespace:
+    """The options of a command line, with `run` of its verb. Exits where they are wrong."""
     parser = Parser(
         prog="pasta",
         description="PASTA, the accelerator profiler. To profile a program: pasta-preload",
@@ -51,10 +58,10 @@ def _run(given: list[str]) -> int:
             child.set_defaults(run=work.run)
     if not given:
         parser.print_help(sys.stderr)
-        return _USAGE_STATUS
+        parser.exit(_USAGE_STATUS)
     if named is not None and named not in VERBS:
         parser.exit(_USAGE_STATUS, f"pasta: no verb {shown(named)}: {suggest(named, VERBS)}\n")
     options, left = parser.parse_known_args(given)
     if left:
         chosen.unknown(left)
-    return int(options.run(options))
+    return options
