@@ -230,7 +230,7 @@ def _check_place(config: Config) -> None:
 def _loaded(config: Config) -> list[Tool]:
     from pasta.plugins import load_tools
 
-    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+    tools = load_tools(config.tools, config.tool_options, config.tool_paths, config.origins)
     for tool in tools:
         if tool.needs_probes:
             raise ToolError(

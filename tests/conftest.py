@@ -45,7 +45,9 @@ def cli(name: str) -> list[str]:
         assert script, f"{name} is not on PATH, though PASTA_TEST_INSTALLED is set"
         return [script]
     entry = name.replace("-", "_")
-    return [sys.executable, "-c", f"from pasta_entry import {entry}; {entry}()"]
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+    code += f"from pasta_entry import {entry}; {entry}()"
+    return [sys.executable, "-I", "-c", code]
 
 
 def base_environment() -> dict[str, str]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pasta.cli.selection import names
 from pasta.errors import ConfigError, RunError
 from pasta.run.directory import RunDirectory
 
@@ -47,7 +48,8 @@ def run(options: argparse.Namespace) -> int:
     thresholds = [Threshold.parse(each) for each in options.fail_on]
     before, after = (RunDirectory.open(path) for path in (options.before, options.after))
     comparison = Comparison(before, after)
-    chosen = _chosen(comparison, options.tool, options.column)
+    options.column = names(options.column, "--column")
+    chosen = _chosen(comparison, names(options.tool, "-t"), options.column)
     notes: list[str] = []
     exceeded = [each for one in thresholds for each in one.check(comparison, notes)]
     if options.json:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import pasta
 from pasta import paths, private
+from pasta.cli.parser import Parser
 from pasta.cli.selection import add_selection, selected
-from pasta.errors import ConfigError, MissingDependency, PastaError
+from pasta.errors import ConfigError, MissingDependency, PastaError, one_line
 from pasta.runtime.executable import CannotRun, find_executable
 from pasta.runtime.injection import asked_of_torch, built
 from pasta.runtime.launcher import Launcher, Outcome
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _USAGE_STATUS = 2
 _MAX_LINE = 2000
+_INTERRUPTED = 130
 _RECORDER = "record_accesses"
 _APART = "install PASTA in an environment of its own (pipx install pasta-profiler)"
 
@@ -38,16 +40,16 @@ def say(text: str) -> None:
     try:
         sys.stderr.write("".join(f"pasta: {line}".rstrip() + "\n" for line in text.splitlines()))
         sys.stderr.flush()
-    except OSError:  # nobody listens
-        pass
+    except OSError:  # nobody listens; what is buffered must not fail again at exit
+        sys.stderr = open(os.devnull, "w")
 
 
 def _quiet(_text: str) -> None:
     pass
 
 
-def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
+def parser() -> Parser:
+    result = Parser(
         prog="pasta-preload",
         usage="pasta-preload [options] [--] program [arguments ...]",
         description="Run a program and profile its accelerator work.",
@@ -122,7 +124,7 @@ def _checked(config: Config) -> list[Tool]:
     from pasta.run.naming import check_template
 
     check_template(config.root or config.out)
-    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+    tools = load_tools(config.tools, config.tool_options, config.tool_paths, config.origins)
     recording = [tool.name for tool in tools if tool.needs_recording]
     if recording and not config.events:
         raise ConfigError(
@@ -251,6 +253,18 @@ def _explain_no_run(session: Session, verbosity: int) -> None:
         say(f"nothing was recorded: --backend {backend}, and {why}; see pasta doctor")
 
 
+def _given_environment() -> dict[str, str]:
+    """The environment as it was given: in the C locale Python sets LC_CTYPE itself (PEP 538)."""
+    environment = dict(os.environ)
+    with open("/proc/self/environ", "rb") as file:
+        given = [entry for entry in file.read().split(b"\0") if entry.startswith(b"LC_CTYPE=")]
+    if given:
+        environment["LC_CTYPE"] = os.fsdecode(given[0].partition(b"=")[2])
+    else:
+        environment.pop("LC_CTYPE", None)
+    return environment
+
+
 def _end_like(status: int) -> int:
     """Exit status of a wait status; ends by the same signal as the program did."""
     if not os.WIFSIGNALED(status):
@@ -267,7 +281,9 @@ def _end_like(status: int) -> int:
 def main(arguments: list[str] | None = None) -> int:
     if sys.stderr is None:  # started with a closed one
         sys.stderr = open(os.devnull, "w")
-    options = parser().parse_args(arguments)
+    options, left = parser().parse_known_args(arguments)
+    if left:
+        parser().unknown(left)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         say("no program given: pasta-preload [options] [--] program [arguments ...]")
@@ -288,9 +304,13 @@ def main(arguments: list[str] | None = None) -> int:
         say(str(error))
         return error.status
     except PastaError as error:
-        say(str(error))
+        say(one_line(str(error)))
         return _USAGE_STATUS
-    launcher = Launcher(session, _quiet if options.quiet else say, dict(os.environ), umask=umask)
+    except KeyboardInterrupt:  # nothing runs yet
+        return _INTERRUPTED
+    launcher = Launcher(
+        session, _quiet if options.quiet else say, _given_environment(), umask=umask
+    )
     try:
         launcher.start(executable, command)
     except CannotRun as error:

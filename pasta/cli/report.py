@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from pasta.errors import ConfigError, PastaError, RunError
-from pasta.run.directory import RunDirectory, is_run
+from pasta.run.directory import MANIFEST, RunDirectory, is_run
 from pasta.run.failures import failure_text
 from pasta.run.root import Root, is_root
 from pasta.table import plain
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pasta.report.stacks import CallTree, Weight
 
+_OUT = "pasta-out"
 _WEIGHTS = ("device", "host", "bytes")
 _MAX_LINE = 2000
 _DEFAULT = ""  # of --html: DIR/report.html
@@ -28,7 +29,8 @@ _DEFAULT = ""  # of --html: DIR/report.html
 def prepare(parser: argparse.ArgumentParser) -> None:
     # fmt: off
     add = parser.add_argument
-    add("directory", nargs="?", type=Path, metavar="DIR", help="a run directory or a root")
+    add("directory", nargs="?", type=Path, metavar="DIR",
+        help="a run directory or a root (default: the latest run of pasta-out or the current one)")
     add("-n", "--rows", type=int, metavar="N", help="rows of each table of the text report")
     add("--rank", type=int, metavar="N", help="of a root: the report of one rank")
     add("--html", nargs="?", const=_DEFAULT, metavar="FILE",
@@ -88,12 +90,29 @@ def _of_rank(root: Root, rank: int | None) -> RunDirectory:
     return root.of_rank(rank)[0].directory
 
 
+def _latest() -> Path:
+    """The run that was written last, of pasta-out and the current directory. Raises ConfigError."""
+    places = [each for each in (Path(), Path(_OUT)) if each.is_dir()]
+    found = [
+        path
+        for place in places
+        for path in (place, *place.iterdir())
+        if not path.name.startswith(".") and is_run(path)
+    ]
+    if not found:
+        raise ConfigError(
+            f"there is no run in {_OUT} or the current directory", remedy="pasta report DIR"
+        )
+    return max(found, key=lambda path: (path / MANIFEST).stat().st_mtime_ns)
+
+
 def run(options: argparse.Namespace) -> int:
     directory, html = options.directory, options.html
     if directory is None and html and (is_run(Path(html)) or is_root(Path(html))):
         directory, html = Path(html), _DEFAULT  # pasta report --html DIR
     if directory is None:
-        raise ConfigError("no run directory was named", remedy="pasta report DIR")
+        directory = _latest()
+        sys.stderr.write(f"pasta: the latest run here: {directory}\n")
     if options.weight and not (options.speedscope or options.flamegraph):
         raise ConfigError("--weight is of --speedscope and --flamegraph", remedy="give one")
     asked = [name for name in _EXPORTS if getattr(options, name) is not None]

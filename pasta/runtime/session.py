@@ -197,9 +197,7 @@ class Session:
         """Adds lines to the session's log; a full disk must not stop the run."""
         lines = "".join(f"[{os.getpid()}] {line}\n" for line in text.splitlines())
         try:
-            private.append(
-                self.directory / "log.txt", lines.encode("utf-8", "backslashreplace")
-            )
+            private.append(self.directory / "log.txt", lines.encode("utf-8", "backslashreplace"))
         except OSError:
             pass
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.campaigns import foreign, kills, namespaces, umasks
+from tests.campaigns import configurations, foreign, kills, namespaces, umasks
 from tests.campaigns.result import print_table
 
-CAMPAIGNS = {each.NAME: each for each in (foreign, kills, namespaces, umasks)}
+CAMPAIGNS = {each.NAME: each for each in (configurations, foreign, kills, namespaces, umasks)}
 
 
 def main() -> int:

@@ -34,11 +34,12 @@ REFUSED = {
     ),
     "tool option": (
         ["--set", "kernel_freq.tip=5"],
-        "tool kernel_freq has no option 'tip': did you mean top?",
+        "--set kernel_freq.tip=5: tool kernel_freq has no option 'tip': did you mean top?",
     ),
     "tool option's value": (
         ["--set", "kernel_freq.top=many"],
-        "tool kernel_freq: top = 'many' is not accepted: give an integer, at least 1",
+        "--set kernel_freq.top=many: tool kernel_freq: top = 'many' is not accepted: "
+        "give an integer, at least 1",
     ),
     "regex": (
         ["-k", "gemm("],

@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import termios
 import time
 from pathlib import Path
@@ -534,23 +533,6 @@ def test_nothing_to_recover(pasta, tmp_path: Path) -> None:
     done = pasta("recover", tmp_path)
     assert done.returncode == 2
     assert done.stderr == f"pasta: {tmp_path} is not a session directory\n"
-
-
-def test_shadowed_by_google_pasta(pasta_preload, tmp_path: Path) -> None:
-    """An installation that is shadowed by the other package of that name says so, and stops."""
-    (tmp_path / "pasta").mkdir()
-    foreign = tmp_path / "pasta" / "__init__.py"
-    foreign.write_text("raise SystemExit('imported')\n")
-    entry = "from pasta_entry import pasta_preload; pasta_preload()"
-    environment = {**base_environment()}
-    environment["PYTHONPATH"] = f"{tmp_path}:{environment.get('PYTHONPATH', '')}"
-    done = subprocess.run(
-        [sys.executable, "-c", entry, "echo", "never"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"pasta: {foreign} belongs to google-pasta")
-    assert "pipx install pasta-profiler" in done.stderr
 
 
 def test_no_time_lost_on_a_program_without_accelerator(pasta_preload) -> None:
