@@ -158,11 +158,10 @@ class TensorNames:
         nodes: NDArray[Any],
     ) -> dict[str, list[Any]]:
         """The same of numbers as `context.tensors` has them, without the name."""
-        from pasta.processors.tensors import CATEGORIES
-
+        called = self.context.tensors.names
         lines = self.context.stacks.lines(self.stacks[nodes], self.context.strings)
         return {
-            "category": [CATEGORIES[each] for each in categories.tolist()],
+            "category": [called[each] for each in categories.tolist()],
             "shape": self.texts(shapes),
             "dtype": self.texts(dtypes),
             "operator": self.texts(self.names[nodes]),

@@ -22,6 +22,12 @@ CLEAN = sorted(path.stem for path in (HERE / "clean").glob("*.py"))
 #: Programs with what is found first: the tool, and words of `what`.
 FAULTS = {
     "created_on_host": ("copies", "many small copies"),
+    "gradients_in_evaluation": ("tensors", "gradients are prepared and never computed"),
+    "kept_graph": ("tensors", "memory grows every step: results are kept with their graph"),
+    "kept_graph_in_training": ("tensors", "memory grows every step: results are kept with their"),
+    "kept_on_device": ("tensors", "memory grows every step: results are kept"),
+    "kept_outputs": ("tensors", "memory grows every step: results are kept"),
+    "retained_graph": ("tensors", "memory grows every step: results are kept with their graph"),
 }
 #: The extension of the device may have to be built first.
 pytestmark = pytest.mark.timeout(300)
