@@ -23,10 +23,12 @@ CLEAN = sorted(path.stem for path in (HERE / "clean").glob("*.py"))
 FAULTS = {
     "created_on_host": ("copies", "many small copies"),
     "gradients_in_evaluation": ("tensors", "gradients are prepared and never computed"),
+    "growing_sizes": ("memory_timeline", "reserves memory that it never hands out"),
     "kept_graph": ("tensors", "memory grows every step: results are kept with their graph"),
     "kept_graph_in_training": ("tensors", "memory grows every step: results are kept with their"),
     "kept_on_device": ("tensors", "memory grows every step: results are kept"),
     "kept_outputs": ("tensors", "memory grows every step: results are kept"),
+    "pinned_every_step": ("memory_timeline", "allocated to the end of the work, and not freed"),
     "retained_graph": ("tensors", "memory grows every step: results are kept with their graph"),
 }
 #: The extension of the device may have to be built first.

@@ -7,6 +7,6 @@ model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512))
 outputs = []
 with torch.no_grad():
     for _ in range(60):
-        batch = torch.randn(256, 512)
+        batch = torch.randn(64, 512)
         outputs.append(model(batch))  # FAULT
 print(torch.stack(outputs).mean().item())
