@@ -32,7 +32,12 @@ class Frame:
 
     def __str__(self) -> str:
         """Without the file's directory, for tables."""
-        return f"{self.file.rpartition('/')[2]}:{self.line} {self.function}"
+        return f"{self.place} {self.function}"
+
+    @property
+    def place(self) -> str:
+        """File without its directory, and line."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
 
 
 class Stacks:
