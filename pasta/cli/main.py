@@ -8,6 +8,7 @@ import sys
 
 import pasta
 from pasta.errors import PastaError
+from pasta.table import visible
 
 #: Verb -> module in pasta.cli, and what it does.
 VERBS: dict[str, tuple[str, str]] = {
@@ -45,7 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except PastaError as error:
-        sys.stderr.write(f"pasta: {error}\n")
+        lines = map(visible, str(error).split("\n"))  # it may quote what is in a run
+        sys.stderr.write(f"pasta: {chr(10).join(lines)}\n")
         return 2
     except BrokenPipeError:
         sys.stderr.close()

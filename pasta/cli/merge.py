@@ -9,6 +9,7 @@ from pathlib import Path
 from pasta.errors import ConfigError
 from pasta.run.naming import check_place
 from pasta.run.root import Root
+from pasta.table import plain
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +30,6 @@ def run(options: argparse.Namespace) -> int:
     check_place(out, force=options.force_overwrite)
     done = merge(root, out, force=options.force_overwrite)
     for warning in done.manifest()["warnings"]:
-        print(f"note: {warning}")
+        print(plain(f"note: {warning}", 2000))
     print(f"{len(root.runs):,} runs: {os.path.relpath(done.path)}")
     return 0

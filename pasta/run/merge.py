@@ -21,7 +21,15 @@ import pyarrow.parquet as pq
 import pasta
 from pasta.errors import RunError
 from pasta.run.directory import SCHEMA, RunDirectory
-from pasta.run.results import LAYOUT, document_of, findings_in, trace_of
+from pasta.run.files import batches, open_parquet, plain_schema, reading, with_texts
+from pasta.run.results import (
+    LAYOUT,
+    document_of,
+    findings_in,
+    layout_of,
+    result_documents,
+    trace_of,
+)
 from pasta.run.root import RankRun, Root, ranks_text
 from pasta.tool import Finding
 
@@ -86,7 +94,8 @@ def merged_schema(parts: Sequence[Part]) -> pa.Schema:
 
     Raises RunError where a column has types that do not go together.
     """
-    schemas = [_renamed(pq.read_schema(part.path)) for part in parts]
+    files = [open_parquet(part.path, part.run.directory.path) for part in parts]
+    schemas = [_renamed(plain_schema(file.schema_arrow)) for file in files]
     try:
         merged = pa.unify_schemas(
             [schema.remove_metadata() for schema in schemas], promote_options="permissive"
@@ -94,7 +103,7 @@ def merged_schema(parts: Sequence[Part]) -> pa.Schema:
     except pa.ArrowException as error:
         raise RunError(f"its columns differ in type between ranks ({error})") from None
     ranks = [part.run.rank for part in parts]
-    layout = json.loads((schemas[0].metadata or {}).get(LAYOUT, b"{}"))
+    layout = layout_of(schemas[0].metadata, parts[0].path)
     if len(set(ranks)) == len(ranks) and None not in ranks:
         layout["hidden"] = [*layout.get("hidden", []), "run"]
     metadata = {**(schemas[0].metadata or {}), LAYOUT: json.dumps(layout).encode()}
@@ -115,28 +124,28 @@ def readable(parts: Iterable[Part], problems: list[str]) -> list[Part]:
     kept = []
     for part in parts:
         try:
-            pq.read_metadata(part.path)
+            open_parquet(part.path, part.run.directory.path)
             kept.append(part)
-        except (OSError, pa.ArrowException) as error:
-            problems.append(_left_out(part, error))
+        except RunError as error:
+            problems.append(f"{error}: left out")
     return kept
-
-
-def _left_out(part: Part, error: Exception) -> str:
-    return f"{part.path}: left out, it cannot be read ({error})"
 
 
 def rows_of(
     part: Part, schema: pa.Schema, first: int = 0, last: int | None = None
 ) -> Iterator[pa.Table]:
-    """Rows of a part with the merged columns, a bounded number at a time. Raises OSError and
-    pyarrow's errors for a damaged file."""
+    """Rows of a part with the merged columns, a bounded number at a time. Raises RunError for a
+    damaged file."""
     at = 0
-    for batch in pq.ParquetFile(part.path).iter_batches(_ROWS):
+    file = open_parquet(part.path, part.run.directory.path)
+    for coded in batches(file, part.path, rows=_ROWS, first=last):
+        batch = with_texts(coded, part.path)
         begin, end = max(first - at, 0), len(batch) if last is None else min(last - at, len(batch))
         at += len(batch)
         if begin < end:
-            yield _conformed(batch.slice(begin, end - begin), part.run, schema)
+            with reading(part.path):
+                table = _conformed(batch.slice(begin, end - begin), part.run, schema)
+            yield table
         if last is not None and at >= last:
             return
 
@@ -167,9 +176,9 @@ def merged_rows(
     def guarded(part: Part, first: int, last: int | None) -> Iterator[pa.Table]:
         try:
             yield from rows_of(part, schema, first, last)
-        except (OSError, pa.ArrowException) as error:
+        except RunError as error:
             damaged.add(part.path)
-            problems.append(_left_out(part, error))
+            problems.append(f"{error}: left out")
 
     for number, part in enumerate(parts):
         at = 0
@@ -353,9 +362,14 @@ def _tools(root: Root, problems: list[str]) -> dict[str, list[RankRun]]:
     """Runs that have results, by tool."""
     found: dict[str, list[RankRun]] = {}
     for run in root.runs:
-        for path in sorted(run.directory.results.glob("*/result.json")):
+        try:
+            paths = result_documents(run.directory.results)
+        except RunError as error:
+            problems.append(str(error))
+            continue
+        for path in paths:
             try:
-                findings_in(path)
+                document_of(path)
             except RunError as error:
                 problems.append(str(error))
                 continue
