@@ -22,7 +22,7 @@ from pasta import abi
 from pasta.arrow import to_arrow, to_numpy
 from pasta.errors import RunError
 from pasta.processors.batch import Batch
-from pasta.run.files import batches, open_parquet, with_texts
+from pasta.run.files import batches, open_parquet, plain_schema, with_texts
 from pasta.table import plain
 
 if TYPE_CHECKING:
@@ -255,6 +255,7 @@ def read_kind(
     directory: Path, kind: str, columns: Sequence[str] | None = None, *, rows: int = 1 << 17
 ) -> Iterator[pa.RecordBatch]:
     """Recorded events of a kind in their order, at most `rows` at a time; all columns, or these.
+    A file without events gives a batch without rows.
 
     Raises RunError for a kind or column that there is not, and for a file that cannot be read.
     """
@@ -270,6 +271,11 @@ def read_kind(
                 f"{path}: no column {sorted(unknown)[0]!r}",
                 remedy=f"there are {', '.join(file.schema_arrow.names)}",
             )
+        if not file.metadata.num_rows:
+            fields = [
+                field for field in file.schema_arrow if columns is None or field.name in columns
+            ]
+            yield pa.RecordBatch.from_pylist([], plain_schema(pa.schema(fields)))
         for batch in batches(file, path, columns, rows=rows):
             yield with_texts(batch, path)
 

@@ -25,7 +25,7 @@ from pasta.run.files import batches, open_parquet, plain_schema, reading, with_t
 from pasta.run.results import (
     LAYOUT,
     document_of,
-    findings_in,
+    findings_of,
     layout_of,
     result_documents,
     trace_of,
@@ -346,8 +346,8 @@ def merge(root: Root, out: Path, *, force: bool = False) -> RunDirectory:
     try:
         problems: list[str] = []
         tools = _tools(root, problems)
-        for tool, parts in tools.items():
-            _merge_tool(root, tool, parts, staging.results / tool, problems)
+        for tool, results in tools.items():
+            _merge_tool(root, tool, results, staging.results / tool, problems)
         staging.write_manifest(_manifest(root, list(tools), problems))
         from pasta.report.text import write_text_report
 
@@ -358,9 +358,13 @@ def merge(root: Root, out: Path, *, force: bool = False) -> RunDirectory:
         raise
 
 
-def _tools(root: Root, problems: list[str]) -> dict[str, list[RankRun]]:
-    """Runs that have results, by tool."""
-    found: dict[str, list[RankRun]] = {}
+#: What runs say of a tool's result.
+_Documents = list[tuple[RankRun, dict[str, Any]]]
+
+
+def _tools(root: Root, problems: list[str]) -> dict[str, _Documents]:
+    """Runs that have results, with these, by tool."""
+    found: dict[str, _Documents] = {}
     for run in root.runs:
         try:
             paths = result_documents(run.directory.results)
@@ -369,25 +373,24 @@ def _tools(root: Root, problems: list[str]) -> dict[str, list[RankRun]]:
             continue
         for path in paths:
             try:
-                document_of(path)
+                document = document_of(path)
             except RunError as error:
                 problems.append(str(error))
                 continue
-            found.setdefault(path.parent.name, []).append(run)
+            found.setdefault(path.parent.name, []).append((run, document))
     return dict(sorted(found.items()))
 
 
 def _merge_tool(
-    root: Root, tool: str, runs: list[RankRun], target: Path, problems: list[str]
+    root: Root, tool: str, results: _Documents, target: Path, problems: list[str]
 ) -> None:
     target.mkdir(parents=True)
-    documents = [document_of(run.directory.results / tool / "result.json") for run in runs]
-    names = dict.fromkeys(name for document in documents for name in document["tables"])
+    names = dict.fromkeys(name for _, document in results for name in document["tables"])
     tables = []
     for name in names:
         parts = [
             Part(run, run.directory.results / tool / f"{name}.parquet")
-            for run, document in zip(runs, documents, strict=True)
+            for run, document in results
             if name in document["tables"]
         ]
         if _merge_table(parts, target / f"{name}.parquet", problems):
@@ -397,17 +400,19 @@ def _merge_tool(
         files.append("trace.json.gz")
     told = [
         Told(root.label(run), run.rank, tool, finding)
-        for run in runs
-        for finding in findings_in(run.directory.results / tool / "result.json")
+        for run, document in results
+        for finding in findings_of(document)
     ]
+    first, summary = results[0][0], results[0][1]["summary"]
+    notes = dict.fromkeys(note for _, document in results for note in document.get("notes", ()))
     document = {
         "tool": tool,
-        "summary": f"{len(runs):,} runs; {root.label(runs[0])}: {documents[0]['summary']}",
+        "summary": f"{len(results):,} runs; {root.label(first)}: {summary}",
         "tables": tables,
         "files": files,
         "findings": [asdict(finding) for _, finding in merged_findings(told)],
         "figures": {},
-        "notes": list(dict.fromkeys(n for each in documents for n in each.get("notes", ()))),
+        "notes": list(notes),
     }
     (target / "result.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
 

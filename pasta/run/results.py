@@ -141,16 +141,12 @@ class StoredResult:
 def read_findings(directory: Path) -> Iterator[tuple[str, Finding]]:
     """Findings with their tools, as stored. Raises RunError for a damaged result."""
     for path in result_documents(directory):
-        for finding in findings_in(path):
+        for finding in findings_of(document_of(path)):
             yield path.parent.name, finding
 
 
-def findings_in(path: Path) -> list[Finding]:
-    """Findings in a result.json. Raises RunError for a damaged one."""
-    return _findings(document_of(path))
-
-
-def _findings(document: dict[str, Any]) -> list[Finding]:
+def findings_of(document: dict[str, Any]) -> list[Finding]:
+    """Findings in what `document_of` gives."""
     known = {field.name for field in fields(Finding)}
     return [
         Finding(**{key: value for key, value in each.items() if key in known})
@@ -177,7 +173,7 @@ def read_results(directory: Path, *, rows: Rows = None) -> Iterator[StoredResult
             document["summary"],
             StoredTables(directory.parent, place, document["tables"], rows),
             [place / name for name in document.get("files", ())],
-            _findings(document),
+            findings_of(document),
             {name: _read_figure(each) for name, each in document.get("figures", {}).items()},
             document.get("notes", []),
         )

@@ -172,18 +172,26 @@ MANIFEST = record(
 _UNIT = optional(one_of("bytes", "ns", "address", "count", "share"))
 
 
-def _point(value: Any, place: str) -> None:
-    """A value of a figure; NaN is a gap."""
-    if value is not None and not isinstance(value, str) and value == value:
-        number(value, place)
+_POINTS = list_of(lambda value, place: None, 1 << 22)
+
+
+def _points(value: Any, place: str) -> None:
+    """Numbers of a figure; None and NaN are gaps. Texts are checked by `figure`."""
+    _POINTS(value, place)
+    types = set(map(type, value))
+    known = [each for each in value if type(each) in (int, float) and each == each]
+    if types - {int, float, str, type(None)}:
+        raise _invalid(place, "numbers")
+    if known and not -(2**63) < min(known) <= max(known) < 2**63:
+        raise _invalid(place, "numbers below 2^63")
 
 
 _FIGURE_KEYS = record(
     {
         "kind": one_of("line", "step", "bar"),
         "title": text,
-        "x": list_of(_point, 1 << 22),
-        "series": map_of(list_of(_point, 1 << 22), 1000),
+        "x": _points,
+        "series": map_of(_points, 1000),
     },
     {"x_label": text, "y_label": text, "x_unit": _UNIT, "y_unit": _UNIT},
 )
@@ -195,9 +203,8 @@ def figure(value: Any, place: str) -> None:
     for key, points in columns.items():
         if len(points) != len(value["x"]):
             raise _invalid(f"{place}.{key}", f"{len(value['x'])} values, as x has")
-        if any(isinstance(each, str) for each in points) and (
-            key != "x" or not all(isinstance(each, str) for each in points)
-        ):
+        types = set(map(type, points))
+        if str in types and (key != "x" or len(types) > 1):
             raise _invalid(f"{place}.{key}", "numbers")
 
 
