@@ -30,6 +30,8 @@ NAME_RULE = (
 
 #: A table may decode to this many cells, or to as many as there are for each byte of its file.
 MAX_CELLS, CELLS_PER_BYTE = 1 << 24, 8
+#: What a packed file may unpack to: this, or so much for each of its bytes.
+MAX_UNPACKED, UNPACKED_PER_BYTE = 256 << 20, 64
 #: Columns of a table, and bytes that one of its columns may decode to in a row group.
 MAX_COLUMNS, MAX_CHUNK = 4096, 512 << 20
 #: Bytes of texts and numbers that one batch of rows may have.
@@ -85,6 +87,11 @@ def read_bounded(path: Path, run: Path, most: int) -> bytes:
     if len(content) > most:
         raise RunError(f"{plain(str(path))}: above {most >> 20} MiB")
     return content
+
+
+def unpacked_limit(path: Path) -> int:
+    """Bytes that a packed file may unpack to. Raises OSError."""
+    return max(MAX_UNPACKED, UNPACKED_PER_BYTE * path.stat().st_size)
 
 
 def directories(place: Path, run: Path) -> list[Path]:

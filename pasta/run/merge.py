@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pasta
 from pasta.errors import RunError
 from pasta.run.directory import SCHEMA, RunDirectory
-from pasta.run.files import batches, open_parquet, plain_schema, reading, with_texts
+from pasta.run.files import batches, open_parquet, plain_schema, reading, unpacked_limit, with_texts
 from pasta.run.results import (
     LAYOUT,
     document_of,
@@ -218,6 +218,8 @@ def _merge_table(parts: Sequence[Part], target: Path, problems: list[str]) -> bo
 
 # ---- traces ----
 
+#: Characters of a line of a trace.
+_LINE = 1 << 20
 _PID = re.compile(r'"pid":(\d+)')
 _TS = re.compile(r'"ts":(-?)(\d+)\.(\d{3})')
 _FLOW = re.compile(r'(?<=^\{"ph":"[sf]","id":)\d+')
@@ -231,12 +233,16 @@ class _Trace:
         self.run, self.number, self.of, self.label, self.shift = run, number, of, label, shift
         self._pids = {run.pid: number}
 
-    def lines(self, file: IO[str]) -> Iterator[str]:
-        """Events of a trace that event_trace wrote, one a line. Raises ValueError for another."""
-        file.readline()
-        if file.readline() != '"traceEvents":[\n':
+    def lines(self, file: IO[str], most: int) -> Iterator[str]:
+        """Events of a trace of at most `most` characters that event_trace wrote, one a line.
+        Raises ValueError for another."""
+        file.readline(_LINE)
+        if file.readline(_LINE) != '"traceEvents":[\n':
             raise ValueError("not as event_trace writes it")
-        for line in file:
+        while line := file.readline(_LINE):
+            most -= len(line)
+            if most < 0:
+                raise ValueError("it unpacks to much more than its size")
             event = line.rstrip("\n").removesuffix(",")
             if event == "]}":
                 return
@@ -284,9 +290,15 @@ class _Trace:
 
 def _merge_traces(root: Root, target: Path, problems: list[str]) -> bool:
     """Writes the traces of all runs as one; False where no run has any."""
-    found = [
-        (run, path) for run in root.runs if (path := trace_of(run.directory.results)) is not None
-    ]
+    found = []
+    for run in root.runs:
+        try:
+            path = trace_of(run.directory.results)
+        except RunError as error:
+            problems.append(str(error))
+            continue
+        if path is not None:
+            found.append((run, path))
     if not found:
         return False
     numbers = _numbers(root)
@@ -306,10 +318,13 @@ def _merge_traces(root: Root, target: Path, problems: list[str]) -> bool:
             )  # fmt: skip
             try:
                 with _opened(path) as file:
-                    for line in trace.lines(file):
+                    for line in trace.lines(file, unpacked_limit(path)):
                         out.write(separator + line)
                         separator = ",\n"
-            except (OSError, EOFError, zlib.error, ValueError, KeyError) as error:
+            except (
+                OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError,
+                RecursionError,
+            ) as error:  # fmt: skip
                 problems.append(
                     f"{path}: its trace is not merged from where it is damaged ({error})"
                 )

@@ -23,6 +23,7 @@ from pasta.run.files import (
     open_parquet,
     plain_schema,
     reading,
+    regular_file,
     with_texts,
 )
 from pasta.run.schema import (
@@ -168,11 +169,15 @@ def read_results(directory: Path, *, rows: Rows = None) -> Iterator[StoredResult
     for path in result_documents(directory):
         document = document_of(path)
         place = path.parent
+        files = [place / name for name in document.get("files", ())]
+        for each in files:
+            if os.path.lexists(each):
+                regular_file(each, directory.parent)
         yield StoredResult(
             place.name,
             document["summary"],
             StoredTables(directory.parent, place, document["tables"], rows),
-            [place / name for name in document.get("files", ())],
+            files,
             findings_of(document),
             {name: _read_figure(each) for name, each in document.get("figures", {}).items()},
             document.get("notes", []),
@@ -194,9 +199,12 @@ def _points(values: list[Any]) -> list[Any]:
 
 
 def trace_of(results: Path) -> Path | None:
-    """The trace of the tool event_trace, packed or not, where there is one."""
+    """The trace of the tool event_trace, packed or not, where there is one. Raises RunError."""
     traces = (results / "event_trace" / f"trace.json{end}" for end in (".gz", ""))
-    return next((path for path in traces if path.is_file()), None)
+    found = next((path for path in traces if os.path.lexists(path)), None)
+    if found is not None:
+        regular_file(found, results.parent)
+    return found
 
 
 def ranked(results: Iterable[StoredResult]) -> list[tuple[str, Finding]]:

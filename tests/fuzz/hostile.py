@@ -349,7 +349,10 @@ def mutate(rng: random.Random, run: Path) -> list[str]:
         (change,) = rng.choices(list(MUTATIONS), list(MUTATIONS.values()))
         try:
             what = change(rng, run)
-        except (OSError, ValueError, IndexError, RecursionError, pa.ArrowException) as error:
+        except (
+            OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError,
+            pa.ArrowException,
+        ) as error:  # fmt: skip
             what = f"{change.__name__}: already damaged ({type(error).__name__})"
         done.append(what or "nothing")
     return done
