@@ -11,6 +11,7 @@ from pasta.cli.report import say_failures
 from pasta.errors import ConfigError
 from pasta.run.naming import check_place
 from pasta.run.root import Root
+from pasta.table import plain
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +34,6 @@ def run(options: argparse.Namespace) -> int:
     done = merge(root, out, force=options.force_overwrite)
     manifest = done.manifest()
     for warning in manifest["warnings"]:
-        print(f"note: {warning}")
+        print(plain(f"note: {warning}", 2000))
     print(f"{len(root.runs):,} runs: {os.path.relpath(done.path)}")
     return int(say_failures(done) or bool(manifest["not_merged"]))

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pasta.tool import Tool
 
 _MAX_NUMBER = 1 << 32
+#: Allocations whose events may be missing: a number beyond is of a damaged record.
+_MAX_MISSING = 1 << 25
 #: Bytes of accesses that wait for the event of their launch; what is older is given up.
 _WAITING = 256 << 20
 #: Words of a bitmap that are kept of launches that may be going on.
@@ -226,6 +228,7 @@ class ObjectNumbers:
 
     def __init__(self, objects: ObjectTable, snapshots: Snapshots, launches: Launches) -> None:
         self.objects, self._snapshots, self._launches = objects, snapshots, launches
+        self._seen = 0
         self._positions = np.zeros(1024, np.uint64)  # of the allocation's record + 1, by number
         self._pieces = np.zeros(1024, _PIECE)  # by number; of no bytes where it is none
         self._past = Past(snapshots)
@@ -234,7 +237,8 @@ class ObjectNumbers:
     def feed(self, selected: Batch) -> None:
         records = selected["memory_alloc"]
         numbers = records["correlation"].astype(np.int64)
-        known = (numbers > 0) & (numbers < _MAX_NUMBER)
+        self._seen += len(records)
+        known = (numbers > 0) & (numbers < min(self._seen + _MAX_MISSING, _MAX_NUMBER))
         if known.any():
             self._positions = grown(self._positions, int(numbers[known].max()) + 1)
             self._positions[numbers[known]] = selected.positions(records)[known] + np.uint64(1)

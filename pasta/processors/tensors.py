@@ -69,6 +69,8 @@ _DEFINED = np.dtype([("storage", "u8"), ("bytes", "u8"), ("shape", "u4"), ("dtyp
 #: A tensor that an operator (node `of`) takes or gives, and what its id stood for.
 _USE = np.dtype([*_DEFINED.descr, ("index", "i8"), ("of", "i4"), ("input", "u1")])
 _WHERE = np.dtype([("index", "u4"), ("thread", "u4")])
+#: Ids of tensors that are followed: a thread has 8,192. More are of a damaged record.
+_MAX_TENSORS = 1 << 24
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 #: What copies within a change of device or type.
 _MOVE, _MOVE_INTO = "aten::copy_", "aten::_to_copy"
@@ -78,9 +80,10 @@ _MOVE, _MOVE_INTO = "aten::copy_", "aten::_to_copy"
 def _use(record, count, of, input, defined, uses, used):  # type: ignore[no-untyped-def]
     """Appends what a record's tensors stand for to `uses`; how many there are then."""
     for i in range(min(count, len(record["tensor"]))):
-        known = defined[record["tensor"][i]]
-        if known["storage"] == 0:
+        id = record["tensor"][i]
+        if id >= len(defined) or defined[id]["storage"] == 0:
             continue  # never told
+        known = defined[id]
         use = uses[used]
         use["storage"] = known["storage"]
         use["bytes"] = known["bytes"]
@@ -108,7 +111,7 @@ def _resolve(created, begins, began, ends, ended, more, of_more, defined, uses):
         if first == none:
             return used
         if at_c == first:
-            if created[c]["tensor"] != none:
+            if created[c]["tensor"] < len(defined):
                 known = defined[created[c]["tensor"]]
                 known["storage"] = created[c]["storage"]
                 known["bytes"] = created[c]["bytes"]
@@ -295,15 +298,12 @@ class Tensors:
         begins, ends, more = (
             batch["operator_begin"], batch["operator_end"], batch["operator_tensors"]
         )  # fmt: skip
-        room, highest = 0, 0
+        room = 0
         for records, count in ((begins, "inputs"), (ends, "outputs"), (more, "count")):
             width = records["tensor"].shape[1]
             room += int(np.minimum(records[count], width).sum(dtype=np.int64))
-            if len(records):
-                tensors = records["tensor"][records["tensor"] != ABSENT_U32]
-                highest = max(highest, int(tensors.max(initial=0)))
-        ids = created["tensor"][created["tensor"] != ABSENT_U32]
-        self._defined = grown(self._defined, max(highest, int(ids.max(initial=0))) + 1)
+        ids = created["tensor"][created["tensor"] < _MAX_TENSORS]
+        self._defined = grown(self._defined, int(ids.max(initial=0)) + 1)
         uses = np.empty(room, _USE)
         used = _resolve(
             created, begins, self.operators.began, ends, self.operators.ended,

@@ -20,7 +20,7 @@ def render_html(run: RunDirectory) -> str:
     manifest = run.manifest()
     lines = [text.plain for text in heading(run, manifest)]
     parts = ["<div>", f"<p>{'<br>'.join(map(_escaped, lines))}</p>"]
-    for result in read_results(run.results):
+    for result in read_results(run.results, rows="shown"):
         parts.extend(_tool(result))
     parts.extend(f"<p>{_escaped(text.plain)}</p>" for text in notes(manifest))
     return "\n".join([*parts, "</div>"])
@@ -47,6 +47,6 @@ def _table(table: Table) -> str:
             escape(shortened(cell(row[name], table.units.get(name)), _LONGEST)) for name in shown
         ]
         rows.append("<tr>" + "".join(f"<td>{each}</td>" for each in cells) + "</tr>")
-    left = len(table) - table.shown
+    left = (table.of or len(table)) - table.shown
     more = f"<p>{left:,} more rows</p>" if left > 0 else ""
     return f"<table><caption>{_escaped(table.title)}</caption>{''.join(rows)}</table>{more}"

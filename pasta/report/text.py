@@ -33,7 +33,7 @@ def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableTyp
     """Parts of the report; `rows` overrides how many rows of each table are shown."""
     manifest = run.manifest()
     yield from heading(run, manifest)
-    results = list(read_results(run.results, shown=True, rows=rows))
+    results = list(read_results(run.results, rows="shown" if rows is None else rows))
     yield from findings_of(ranked(results))
     for result in results:
         yield from _tool(run, result, rows)
@@ -71,7 +71,8 @@ def notes(manifest: dict[str, Any]) -> Iterator[Text]:
 def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     """What ran, where and how it ended."""
     if not manifest:
-        yield Text(f"{run.path}: unfinished run; what follows is what was written", style="yellow")
+        told = f"{run.path}: unfinished run; what follows is what was written"
+        yield Text(plain(told, _LONGEST), style="yellow")
         return
     started = datetime.fromtimestamp(manifest["start"]["realtime_ns"] / 1e9).astimezone()
     devices = [f"{number}: {name}" for number, name in manifest["devices"].items()]
@@ -80,10 +81,11 @@ def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     who = f"process {manifest['pid']}"
     if "ranks" in manifest:
         who = f"{len(manifest['ranks']):,} runs of {manifest['merged']['of']}"
-    yield Text(
+    told = (
         f"{who} on {manifest['host']}, {started:%Y-%m-%d %H:%M:%S}, "
         f"{formatted(manifest['observed_ns'], 'ns')} observed, {manifest['ended']['text']}"
     )
+    yield Text(plain(told, _LONGEST))
     used = f"devices: {', '.join(devices) or 'none'}; source: {', '.join(sources) or 'none'}"
     yield Text(plain(used, _LONGEST))
 
@@ -98,7 +100,7 @@ def _tool(run: RunDirectory, result: StoredResult, rows: int | None) -> Iterator
         if shown and len(table):
             yield table.to_rich(shown)
     for path in result.files:
-        yield Text(f"file: {path.relative_to(run.path)}")
+        yield Text(plain(f"file: {path.relative_to(run.path)}"))
 
 
 def check_shown(run: RunDirectory) -> None:

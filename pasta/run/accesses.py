@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pasta.arrow import to_arrow, to_numpy
 from pasta.errors import RunError
+from pasta.run.files import regular_file, unreadable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,7 +61,7 @@ class AccessWriter:
 
 def recorded_accesses(results: Path) -> list[Path]:
     """Parts that a run has, in their order."""
-    return sorted((results / TOOL).glob("accesses-*.arrows"))
+    return sorted((results / TOOL).glob("accesses-[0-9]*.arrows"))
 
 
 def read_accesses(
@@ -73,12 +74,15 @@ def read_accesses(
     """
     for path in paths:
         try:
-            with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            real = str(regular_file(path, path.parents[2]))
+            with pa.memory_map(real) as file, pa.ipc.open_stream(file) as stream:
                 if (stream.schema.metadata or {}).get(b"pasta.accesses") != _VERSION:
                     raise RunError(f"{path}: accesses of another version of PASTA")
+                if not stream.schema.equals(_SCHEMA):
+                    raise RunError(f"{path}: its columns are not those of accesses")
                 yield from _chunks(stream, path, told)
-        except (OSError, pa.ArrowException) as error:
-            raise RunError(f"{path}: cannot be read ({error})") from None
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise unreadable(path, error) from None
 
 
 def _chunks(
@@ -88,9 +92,12 @@ def _chunks(
     while True:
         try:
             batch = stream.read_next_batch()
+            batch.validate(full=True)  # or offsets may lead anywhere
+            if any(column.null_count for column in batch.columns):
+                raise ValueError("a chunk is absent")
         except StopIteration:
             return
-        except (OSError, pa.ArrowInvalid):
+        except (OSError, ValueError, MemoryError, pa.ArrowException):
             told(f"{path.name} was cut short: accesses after its chunk {count:,} are missing")
             return
         count += 1

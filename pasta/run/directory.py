@@ -26,10 +26,14 @@ from typing import Any
 
 from pasta import private
 from pasta.errors import RunError
+from pasta.run.schema import MANIFEST as MANIFEST_SCHEMA
+from pasta.run.schema import check_document, read_document, record, whole
+from pasta.table import plain
 
 MANIFEST = "run.json"
 #: Version of the layout and of the manifest's keys.
 SCHEMA = 1
+_VERSION = record({}, {"schema": whole()})
 #: Settings that leave launches out.
 _FILTERS = ("kernel", "exclude", "launch_skip", "launch_count", "range")
 
@@ -85,9 +89,9 @@ class RunDirectory:
             return self
         manifest = self.manifest()
         replay, config = manifest.get("replay"), manifest.get("config")
-        if not isinstance(replay, dict) or not isinstance(config, dict):
+        if replay is None or config is None or "\0" in replay["of"]:
             return self
-        of = RunDirectory(Path(str(replay.get("of"))))
+        of = RunDirectory(Path(replay["of"]))
         filtered = any(config.get(name) for name in _FILTERS)
         return of if of.events.is_dir() and not filtered else self
 
@@ -99,21 +103,17 @@ class RunDirectory:
     def manifest(self) -> dict[str, Any]:
         """The manifest; `{}` for an unfinished run. Raises RunError for a newer or broken one."""
         path = self.path / MANIFEST
-        if not path.exists():
+        if not os.path.lexists(path):
             return {}
-        try:
-            manifest: Any = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RunError(f"{path}: not valid JSON ({error})") from None
-        if not isinstance(manifest, dict) or not isinstance(manifest.get("schema", 0), int):
-            raise RunError(f"{path}: not a manifest")
+        manifest = read_document(path, self.path)
+        check_document(manifest, _VERSION, path)
         if manifest.get("schema", 0) > SCHEMA:
             raise RunError(
-                f"{path}: written by a newer PASTA "
+                f"{plain(str(path))}: written by a newer PASTA "
                 f"(schema {manifest['schema']}, known is {SCHEMA})",
                 remedy="pip install --upgrade pasta-profiler",
             )
-        return manifest
+        return check_document(manifest, MANIFEST_SCHEMA, path)
 
     def move_to(self, wanted: Path, *, force: bool, suffix: str) -> RunDirectory:
         """Renames the complete directory to `wanted`, or `wanted-SUFFIX` and so on where that is

@@ -1,23 +1,35 @@
-"""All campaigns: python -m tests.campaigns NAME [OPTION ...]"""
+"""Campaigns: python -m tests.campaigns NAME [options]; exits with 1 where anything failed."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import pkgutil
 import sys
+from types import ModuleType
 
-from tests.campaigns import configurations, foreign, kills, namespaces, umasks
+import tests.campaigns
 from tests.campaigns.result import print_table
 
-CAMPAIGNS = {each.NAME: each for each in (configurations, foreign, kills, namespaces, umasks)}
+
+def campaigns() -> dict[str, ModuleType]:
+    """Modules of this package that are campaigns, by name."""
+    names = [each.name for each in pkgutil.iter_modules(tests.campaigns.__path__)]
+    modules = [
+        importlib.import_module(f"tests.campaigns.{name}") for name in names if name[0] != "_"
+    ]
+    return {module.NAME: module for module in modules if hasattr(module, "NAME")}
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns", description=__doc__)
-    verbs = parser.add_subparsers(dest="name", required=True)
-    for name, each in CAMPAIGNS.items():
-        each.add_arguments(verbs.add_parser(name, description=each.__doc__))
-    arguments = parser.parse_args()
-    return int(not print_table(CAMPAIGNS[arguments.name].run(arguments)))
+    names = parser.add_subparsers(required=True, metavar="NAME")
+    for name, module in campaigns().items():
+        child = names.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
+        module.add_arguments(child)
+        child.set_defaults(run=module.run)
+    options = parser.parse_args(arguments)
+    return 0 if print_table(options.run(options)) else 1
 
 
 if __name__ == "__main__":

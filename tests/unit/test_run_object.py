@@ -114,7 +114,7 @@ def test_what_is_no_run(tmp_path: Path, directory: Path) -> None:
     with pytest.raises(RunError, match=r"zebra\.parquet: cannot be read"):
         pasta.load(directory).arrow("first")
     (directory / "results" / "first" / "result.json").write_text("{}")
-    with pytest.raises(RunError, match="damaged result"):
+    with pytest.raises(RunError, match=r"results/first/result.json: summary: missing"):
         pasta.load(directory).tables()
 
 
