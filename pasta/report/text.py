@@ -105,7 +105,7 @@ def _tool(run: RunDirectory, result: StoredResult, rows: int | None) -> Iterator
 
 def check_shown(run: RunDirectory) -> None:
     """Raises whatever the results of a run raise when they are read and shown."""
-    results = list(read_results(run.results, shown=True))
+    results = list(read_results(run.results, rows="shown"))
     text_of(findings_of(ranked(results)))
     for result in results:
         text_of(_tool(run, result, None))
