@@ -169,14 +169,18 @@ def asked_of_torch(tools: Iterable[Tool]) -> dict[str, bool]:
     return {"operators": operators, "tensors": tensors, "allocations": allocations}
 
 
-#: Takes PASTA from its own place and all else from where an isolated Python finds it; what that
-#: lacks from this process's module path. So nothing there can shadow a module.
+#: Takes PASTA from its own place and all else from where an isolated Python finds it, so that
+#: nothing on the program's path shadows a module. An installation that is held together by
+#: PYTHONPATH, as by environment modules on clusters, needs this process's path, in its order.
 _ISOLATED = """
 import json, sys
+from importlib.util import find_spec
 own, others = json.loads(sys.argv.pop(1))
 sys.path.insert(0, own)
 import pasta
 del sys.path[0]
+if not all(map(find_spec, ("numpy", "pyarrow", "cffi"))):
+    sys.path[:] = others
 sys.path += [path for path in (own, *others) if path not in sys.path]
 """
 

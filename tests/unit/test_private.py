@@ -269,6 +269,30 @@ def test_open_elsewhere(tmp_path: Path) -> None:
         os.waitpid(pid, 0)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, "discarded"),
+        ({"launcher": {"pid": os.getpid(), "started": None}}, "discarded"),
+        ({"pid_namespace": 1}, "left alone, whether its processes still run cannot be seen"),
+        ({"pid_namespace": 1, "boot": "another"}, "discarded"),
+    ],
+    ids=["here", "a later process of that pid", "other namespace", "other boot"],
+)
+def test_where_the_file_system_has_no_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    change: dict[str, Any], said: str,
+) -> None:  # fmt: skip
+    """The table of processes decides, where its pids mean something."""
+    session = planted(tmp_path, 1, tmp_path / "none.py")
+    document = json.loads((session / "session.json").read_text())
+    (session / "session.json").write_text(json.dumps({**document, **change}))
+    monkeypatch.setattr(private, "is_open_elsewhere", lambda path: None)
+    assert recover.run(argparse.Namespace(sessions=[session], discard=True)) == 0
+    assert f"{session}: {said}" in capsys.readouterr().out
+    assert session.exists() == (said != "discarded")
+
+
 # ---- tools
 
 TOOL = """
