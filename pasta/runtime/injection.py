@@ -154,7 +154,7 @@ def torch_settings(config: Config, wanted: Mapping[str, bool]) -> dict[str, obje
         "modules": config.torch_modules and wanted["operators"],
         "kineto": config.torch_kineto,
         "include": str(paths.NATIVE / "include"),
-        "cache": str(paths.cache("torch")),
+        "cache": str(paths.cache("torch", make=True)),
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pasta import plugins, private
+from pasta import paths, plugins, private
 from pasta.cli import recover
 from pasta.config import Config
 from pasta.errors import RunError, ToolError
@@ -331,6 +331,21 @@ def test_a_tool_that_came_into_other_hands(tmp_path: Path) -> None:
         session.check_tools()
     session.remove()
     session.disown()
+
+
+@as_root
+def test_compiled_code_is_not_taken_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with umask(0):
+        assert paths.cache("probes", make=True) == tmp_path / "cache" / "pasta" / "probes"
+    assert mode(tmp_path / "cache" / "pasta") == 0o700
+    (tmp_path / "cache" / "pasta").chmod(0o777)
+    assert paths.cache(make=True) == tmp_path / "cache" / f"pasta-{os.geteuid()}"
+    os.chown(tmp_path / "cache" / f"pasta-{os.geteuid()}", NOBODY, NOBODY)
+    with pytest.raises(RunError, match="set XDG_CACHE_HOME to a directory of yours"):
+        paths.cache()
 
 
 # ---- the place of a run
