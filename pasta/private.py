@@ -45,6 +45,14 @@ def make_directory(path: Path) -> None:
         os.chmod(path, DIRECTORY_MODE)
 
 
+def make_if_possible(path: Path) -> None:
+    """Makes a directory that may exist, or not be possible: who writes to it finds out."""
+    try:
+        make_directory(path)
+    except OSError:
+        pass
+
+
 def make_or_check_directory(path: Path) -> None:
     """The same, or the existing one if nobody else could have made it or can write to it.
 
@@ -183,13 +191,25 @@ def writers_objection(path: Path, owners: frozenset[int]) -> str:
 
     Members of its group are trusted: with user private groups, 0664 is the usual mode.
     """
-    for each in (path, path.parent):
-        status = each.stat()
-        if status.st_uid not in {0, os.geteuid(), *owners}:
-            return f"{each} belongs to user {status.st_uid}"
-        if status.st_mode & stat.S_IWOTH and not (each != path and status.st_mode & stat.S_ISVTX):
-            return f"any user can write to {each}"
-    return ""
+    around = path.parent.stat()
+    reason = _objection_to_code(path, path.stat(), owners)
+    if not reason and not around.st_mode & stat.S_ISVTX:
+        reason = _objection_to_code(path.parent, around, owners)
+    return reason
+
+
+def objection_to_code(directory: Path) -> str:
+    """Why no code must be loaded from a directory that may exist, or ""."""
+    try:
+        return _objection_to_code(directory, directory.lstat(), frozenset())
+    except OSError:
+        return ""
+
+
+def _objection_to_code(path: Path, status: os.stat_result, owners: frozenset[int]) -> str:
+    if status.st_uid not in {0, os.geteuid(), *owners}:
+        return f"{path} belongs to user {status.st_uid}"
+    return f"any user can write to {path}" if status.st_mode & stat.S_IWOTH else ""
 
 
 # ---- ownership

@@ -27,7 +27,7 @@ def compiled(signature: str | None = None) -> Callable[[Any], Any]:
         numba: Any = config
         others = numba.CACHE_DIR  # Numba chooses the place when a function is decorated
         if not others and not os.access(Path(__file__).parent, os.W_OK):
-            numba.CACHE_DIR = str(paths.cache("numba"))
+            numba.CACHE_DIR = str(paths.cache("numba", make=True))
         try:
             return njit(signature, nogil=True, cache=True)(function)
         finally:

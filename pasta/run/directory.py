@@ -122,7 +122,7 @@ class RunDirectory:
         private.tighten(self.path)
         if not wanted.parent.exists():
             private.make_or_check_directory(wanted.parent)
-        for place in _places(wanted, suffix):
+        for place in places(wanted, suffix):
             if self._rename(place) or (force and place == wanted and self._replace(wanted)):
                 return RunDirectory(place)
         raise AssertionError("there is always another name")
@@ -163,7 +163,8 @@ class RunDirectory:
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
-def _places(wanted: Path, suffix: str) -> Iterator[Path]:
+def places(wanted: Path, suffix: str) -> Iterator[Path]:
+    """Where `move_to` tries to put a run, in order."""
     yield wanted
     yield wanted.with_name(f"{wanted.name}-{suffix}")
     for number in count(2):

@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pasta
 from pasta import abi, private
 from pasta.errors import PastaError, RunError
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
-from pasta.run.directory import MANIFEST, SCHEMA, RunDirectory
+from pasta.run.directory import MANIFEST, SCHEMA, RunDirectory, is_run, places
 from pasta.run.events import Recorder, read_batches
 from pasta.run.inventory import Inventory
 from pasta.run.naming import joined, place_in_job
@@ -42,7 +42,7 @@ from pasta.runtime.processes import ProcessIdentity, ProcessTable
 from pasta.runtime.ring import Ring
 from pasta.runtime.session import Ended, Session, beside, read_ended
 from pasta.runtime.spill import Spill
-from pasta.runtime.staging import SPILL, STAGED, Place, final_place, staging_directory
+from pasta.runtime.staging import SPILL, STAGED, final_place, staging_directory
 from pasta.runtime.trace import TraceReader
 
 if TYPE_CHECKING:
@@ -445,9 +445,7 @@ def _advice(
         yield f"{ring.torn} unfinished slots were skipped: threads were ended while they wrote"
 
 
-def _moved(
-    session: Session, ring: Ring, run: RunDirectory, plain_name: bool
-) -> tuple[RunDirectory, Place]:
+def _moved(session: Session, ring: Ring, run: RunDirectory, plain_name: bool) -> _Moved:
     config, manifest = session.config, run.manifest()
     place = final_place(
         session,
@@ -460,7 +458,33 @@ def _moved(
         wanted = wanted.with_name(f"{wanted.name}-{ring.pid}")
     force = config.force and place.root is None
     suffix = str(ring.sequence) if place.root else f"{ring.pid}-{ring.sequence}"
-    return run.move_to(wanted, force=force, suffix=suffix), place
+    root = str(place.root) if place.root else None
+    moving = {"wanted": str(wanted), "suffix": suffix, "root": root}
+    private.write_atomically(beside(ring.path, ".moving"), json.dumps(moving).encode())
+    return _Moved(run.move_to(wanted, force=force, suffix=suffix), root)
+
+
+class _Moved(NamedTuple):
+    """A run in its place."""
+
+    run: RunDirectory
+    root: str | None
+
+
+def _already_moved(session: Session, ring: Ring) -> _Moved | None:
+    """The run of a collector that was killed before it could say where the run is."""
+    path = beside(ring.path, ".moving")
+    if not path.exists() or staging_directory(session, ring).exists():
+        return None
+    moving = json.loads(private.read(path))
+    for place in places(Path(moving["wanted"]), moving["suffix"]):
+        if not place.exists():
+            return None
+        manifest = RunDirectory(place).manifest() if is_run(place) else {}
+        of = manifest.get("pid"), manifest.get("start", {}).get("monotonic_ns")
+        if of == (ring.pid, ring.start_time):
+            return _Moved(RunDirectory(place), moving["root"])
+    return None
 
 
 def _written(session: Session, ring: Ring) -> RunDirectory:
@@ -493,19 +517,18 @@ def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
 
 
 def _collect(session: Session, ring: Ring, plain_name: bool) -> dict[str, Any]:
-    run = _written(session, ring)
     report, width = None, session.document["terminal_width"]
-    if width is not None:
-        from pasta.report.text import write_terminal_report
+    moved = _already_moved(session, ring)
+    if moved is None:
+        run = _written(session, ring)
+        if width is not None:
+            from pasta.report.text import write_terminal_report
 
-        report = beside(ring.path, ".report")
-        write_terminal_report(run, report, width - _PREFIX_COLUMNS)
-    run, place = _moved(session, ring, run, plain_name)
-    done = {
-        "directory": str(run.path),
-        "report": str(report or run.report),
-        "root": str(place.root) if place.root else None,
-    }
+            report = beside(ring.path, ".report")
+            write_terminal_report(run, report, width - _PREFIX_COLUMNS)
+        moved = _moved(session, ring, run, plain_name)
+    run, root = moved
+    done = {"directory": str(run.path), "report": str(report or run.report), "root": root}
     private.write_atomically(beside(ring.path, ".done"), json.dumps(done).encode())
     return done
 

@@ -156,7 +156,7 @@ def torch_settings(config: Config, wanted: Mapping[str, bool]) -> dict[str, obje
         "modules": config.torch_modules and wanted["operators"],
         "kineto": config.torch_kineto,
         "include": str(paths.NATIVE / "include"),
-        "cache": str(paths.cache("torch")),
+        "cache": str(paths.cache("torch", make=True)),
     }
 
 
@@ -171,14 +171,18 @@ def asked_of_torch(tools: Iterable[Tool]) -> dict[str, bool]:
     return {"operators": operators, "tensors": tensors, "allocations": allocations}
 
 
-#: Takes PASTA from its own place and all else from where an isolated Python finds it; what that
-#: lacks from this process's module path. So nothing there can shadow a module.
+#: Takes PASTA from its own place and all else from where an isolated Python finds it, so that
+#: nothing on the program's path shadows a module. An installation that is held together by
+#: PYTHONPATH, as by environment modules on clusters, needs this process's path, in its order.
 _ISOLATED = """
 import json, sys
+from importlib.util import find_spec
 own, others = json.loads(sys.argv.pop(1))
 sys.path.insert(0, own)
 import pasta
 del sys.path[0]
+if not all(map(find_spec, ("numpy", "pyarrow", "cffi"))):
+    sys.path[:] = others
 sys.path += [path for path in (own, *others) if path not in sys.path]
 """
 

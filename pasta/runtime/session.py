@@ -223,6 +223,7 @@ def _document(directory: Path) -> dict[str, Any]:
     try:
         document: Any = json.loads(private.read(path))
         Config(**document["config"])
+        ProcessIdentity(**document["launcher"])
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: damaged ({type(error).__name__}: {error})") from None
     found: dict[str, Any] = document

@@ -158,6 +158,43 @@ def test_a_killed_collector_s_work_is_recovered(pasta_preload, many: Path, slow:
     assert sorted(path.name for path in run.iterdir() if path.is_dir()) == ["events", "results"]
 
 
+@pytest.mark.parametrize("when", ["before the rename", "after the rename"])
+def test_a_collector_killed_at_its_end(pasta_preload, compile_c, slow: Path, when: str) -> None:
+    """The complete run is found, and moved or not, but made only once."""
+    code = (
+        "import os, signal, sys\n"
+        "from pasta.run.directory import RunDirectory\n"
+        "from pasta.runtime import collector\n"
+        "def killed(*given, **how):\n"
+        f"    if {when == 'after the rename'}: move(*given, **how)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "move, RunDirectory.move_to = RunDirectory.move_to, killed\n"
+        "sys.exit(collector.main())\n"
+    )
+    (slow.parent / "go").touch()
+    process = pasta_preload.popen(
+        compile_c(PROGRAM), slow.parent / "never", options=("-t", str(slow))
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    (session,) = pasta_preload.sessions()
+    (slow.parent / "never").touch()
+    (ring,) = rings(session)
+    wait_until(lambda: not Path("/proc", ring.name[:-2]).exists(), "the program has ended")
+    (ring.with_name(f"{ring.name}.ended")).write_text('{"how": "gone", "status": null}')
+    collector = subprocess.run(
+        [*cli("pasta")[:1], "-c", code, ring, "--plain-name"], env=base_environment(), cwd="/"
+    )
+    assert collector.returncode == -signal.SIGKILL
+    begun = (slow.parent / "begun").stat().st_mtime_ns
+    output = said(recover(session))
+    done = pasta_preload.finish(process)
+    assert str(done.run.path) in output
+    assert done.run.launches == 40
+    assert (slow.parent / "begun").stat().st_mtime_ns == begun, "results were made twice"
+
+
 def test_two_recovers_at_once(pasta_preload, many: Path, slow: Path) -> None:
     process, session = killed_while_collecting(pasta_preload, many, slow)
     kill_collectors(session)
@@ -223,23 +260,34 @@ def test_session_directory_removed(pasta_preload, compile_c, tmp_path: Path, way
     assert "loginctl enable-linger, or --set ring.directory=DIR" in note
 
 
-def test_a_failing_launcher_keeps_the_status(compile_c, tmp_path: Path) -> None:
-    """Whatever goes wrong while it watches the program."""
+@pytest.mark.parametrize("times", [3, 10**9], ids=["for a while", "for ever"])
+def test_a_failing_launcher_keeps_the_status(compile_c, tmp_path: Path, times: int) -> None:
+    """Whatever goes wrong while it watches the program; what it can do at the end, it does."""
     code = (
         "import errno, os, sys\n"
         "from pasta.cli import preload\n"
         "from pasta.runtime.launcher import Launcher\n"
-        "def fail(self): raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))\n"
+        "calls, look = [], Launcher.look\n"
+        "def fail(self):\n"
+        "    calls.append(0)\n"
+        f"    if len(calls) > {times}: return look(self)\n"
+        "    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))\n"
         "Launcher.look = fail\n"
         "sys.exit(preload.main(sys.argv[1:]))\n"
     )
+    program = compile_c("int main(void) { launch(30); sleep_ms(700); return 3; }")
+    options = ("-o", "run", "--set", f"ring.directory={tmp_path}")
     done = subprocess.run(
-        [*cli("pasta")[:1], "-c", code, compile_c("int main(void) { sleep_ms(500); return 3; }")],
+        [*cli("pasta")[:1], "-c", code, *options, program],
         env=base_environment(), cwd=tmp_path, capture_output=True, text=True, timeout=45,
     )  # fmt: skip
     assert done.returncode == 3
     assert done.stderr.count("the program cannot be watched (OSError: [Errno 24]") == 1
     assert "Traceback" not in done.stderr
+    if times == 3:
+        assert RunDirectory(tmp_path / "run").launches == 30
+    else:
+        assert "try again with pasta recover" in done.stderr
 
 
 def test_status_where_SIGCHLD_is_ignored(pasta_preload, compile_c) -> None:

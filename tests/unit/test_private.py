@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pasta import plugins, private
+from pasta import paths, plugins, private
 from pasta.cli import recover
 from pasta.config import Config
 from pasta.errors import RunError, ToolError
@@ -269,6 +269,30 @@ def test_open_elsewhere(tmp_path: Path) -> None:
         os.waitpid(pid, 0)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, "discarded"),
+        ({"launcher": {"pid": os.getpid(), "started": None}}, "discarded"),
+        ({"pid_namespace": 1}, "left alone, whether its processes still run cannot be seen"),
+        ({"pid_namespace": 1, "boot": "another"}, "discarded"),
+    ],
+    ids=["here", "a later process of that pid", "other namespace", "other boot"],
+)
+def test_where_the_file_system_has_no_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    change: dict[str, Any], said: str,
+) -> None:  # fmt: skip
+    """The table of processes decides, where its pids mean something."""
+    session = planted(tmp_path, 1, tmp_path / "none.py")
+    document = json.loads((session / "session.json").read_text())
+    (session / "session.json").write_text(json.dumps({**document, **change}))
+    monkeypatch.setattr(private, "is_open_elsewhere", lambda path: None)
+    assert recover.run(argparse.Namespace(sessions=[session], discard=True)) == 0
+    assert f"{session}: {said}" in capsys.readouterr().out
+    assert session.exists() == (said != "discarded")
+
+
 # ---- tools
 
 TOOL = """
@@ -307,6 +331,21 @@ def test_a_tool_that_came_into_other_hands(tmp_path: Path) -> None:
         session.check_tools()
     session.remove()
     session.disown()
+
+
+@as_root
+def test_compiled_code_is_not_taken_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with umask(0):
+        assert paths.cache("probes", make=True) == tmp_path / "cache" / "pasta" / "probes"
+    assert mode(tmp_path / "cache" / "pasta") == 0o700
+    (tmp_path / "cache" / "pasta").chmod(0o777)
+    assert paths.cache(make=True) == tmp_path / "cache" / f"pasta-{os.geteuid()}"
+    os.chown(tmp_path / "cache" / f"pasta-{os.geteuid()}", NOBODY, NOBODY)
+    with pytest.raises(RunError, match="set XDG_CACHE_HOME to a directory of yours"):
+        paths.cache()
 
 
 # ---- the place of a run
