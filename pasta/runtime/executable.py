@@ -24,6 +24,10 @@ _FIRST_LIBRARIES = {"libasan.so": "AddressSanitizer", "libtsan.so": "ThreadSanit
                     "libhwasan.so": "HWAddressSanitizer"}  # fmt: skip
 
 
+#: Where the library comes into the program only by the accelerator's runtime.
+_ACCELERATOR_ONLY = "its accelerators are profiled, but neither annotations nor its children are"
+
+
 class CannotRun(PastaError):
     """The program cannot be started. `status` is what a shell exits with then."""
 
@@ -34,7 +38,8 @@ class CannotRun(PastaError):
 
 @dataclass(frozen=True)
 class Executable:
-    """A program that can be started; `obstacle` says why PASTA cannot see into it, if so.
+    """A program that can be started; `obstacle` says why PASTA cannot see into it, if so, and
+    `consequence` what of it is profiled nevertheless.
 
     `preloadable` is false where it would not even start as it does without PASTA's library.
     """
@@ -42,6 +47,7 @@ class Executable:
     path: str
     obstacle: str | None = None
     preloadable: bool = True
+    consequence: str = "it runs unprofiled"
 
 
 def find_executable(program: str) -> Executable:
@@ -93,7 +99,7 @@ def _examine(program: str, path: Path, depth: int = 0) -> Executable:
         for library in elf.needed():
             if sanitizer := _begins(library, _FIRST_LIBRARIES):
                 obstacle = f"{path} is built with {sanitizer}, whose {library} must come first"
-                return Executable(program, obstacle, preloadable=False)
+                return Executable(program, obstacle, False, _ACCELERATOR_ONLY)
     return Executable(program)
 
 

@@ -34,7 +34,8 @@ def target_environment(
 ) -> dict[str, str]:
     """The environment of the target, whose first process has pid `root`.
 
-    `preload`: the target starts with the library preloaded. PASTA_INJECT=preload or =vendor restricts the ways in (for tests and odd systems).
+    `preload`: the target starts with the library preloaded. PASTA_INJECT=preload or =vendor
+    restricts the ways in (for tests and odd systems).
     """
     library = str(built(paths.LIBPASTA))
     ways = environment.get("PASTA_INJECT", "both")

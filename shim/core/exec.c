@@ -129,8 +129,8 @@ static void tell_unprofiled(const char *program) {
     int fd = length < (int)sizeof path ? open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
     if (fd >= 0) {
         close(fd);
-        pasta_log("%s is for 32 bits, another libc or another processor, or has a sanitizer's runtime: it runs "
-                  "unprofiled", program);
+        pasta_log("%s is for 32 bits, another libc or another processor, or has the runtime of a sanitizer: it "
+                  "starts without PASTA", program);
     }
     errno = saved;
 }
