@@ -296,7 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
         config, tools = configure(options)
         executable = find_executable(command[0])
         if executable.obstacle:
-            say(f"{executable.obstacle}: it runs unprofiled")
+            say(f"{executable.obstacle}: {executable.consequence}")
         session = Session.create(config, command, verbosity, torch=asked_of_torch(tools))
         _prepare_probes(session, config, tools)
         _prepare_amd(session, executable.path)

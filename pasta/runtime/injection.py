@@ -30,11 +30,12 @@ _SCHEMA = 1
 
 
 def target_environment(
-    session: Session, environment: Mapping[str, str], root: int
+    session: Session, environment: Mapping[str, str], root: int, *, preload: bool = True
 ) -> dict[str, str]:
     """The environment of the target, whose first process has pid `root`.
 
-    PASTA_INJECT=preload or =vendor restricts the ways in (for tests and odd systems).
+    `preload`: the target starts with the library preloaded. PASTA_INJECT=preload or =vendor
+    restricts the ways in (for tests and odd systems).
     """
     library = str(built(paths.LIBPASTA))
     ways = environment.get("PASTA_INJECT", "both")
@@ -44,7 +45,7 @@ def target_environment(
         target.setdefault(REGISTERED, session.document["amd_sdk"])
     if tool and session.config.amd_pc_sampling:
         target.setdefault(SAMPLING, "1")
-    if ways != "vendor":
+    if ways != "vendor" and preload:
         others = environment.get("LD_PRELOAD", "")
         target["LD_PRELOAD"] = f"{library}:{others}" if others else library
     for name, backend in _INJECTIONS.items():

@@ -119,7 +119,7 @@ class Launcher:
             signal.signal(signal.SIGCHLD, on_child)
             if self.umask is not None:
                 os.umask(self.umask)
-            _become(self.session, executable.path, command, self.environment, before, writer)
+            _become(self.session, executable, command, self.environment, before, writer)
         os.close(writer)
         with os.fdopen(reader, "rb") as failure:
             message = failure.read()
@@ -382,16 +382,17 @@ def read_done(ring: Path, pid: int) -> Outcome:
 
 def _become(
     session: Session,
-    path: str,
+    executable: Executable,
     command: list[str],
     environment: Mapping[str, str],
     mask: set[int | signal.Signals],
     failure: int,
 ) -> None:
     """In the child: turn into the target. Never returns."""
-    number = errno.EIO
+    number, path = errno.EIO, executable.path
     try:
-        target = target_environment(session, environment, os.getpid())
+        preload = executable.preloadable
+        target = target_environment(session, environment, os.getpid(), preload=preload)
         # Python ignores these for itself; the program must find them as it would without us.
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored, signal.SIG_DFL)

@@ -31,6 +31,12 @@ bool pasta_is_sandboxed(void);
 /* CLOCK_MONOTONIC, or its last tick: strict mode takes the processor's counter from a thread too (x86). */
 clockid_t pasta_clock(void);
 
+/* ---- loadable.c ---- */
+/* True where a program, or its interpreter, would not start as it does without our library preloaded. */
+bool pasta_refuses_preload(int directory, const char *path);
+bool pasta_refuses_preload_in_path(const char *file); /* found as execvp finds it */
+bool pasta_refuses_preload_fd(int fd);
+
 /* ---- windows.c, select.c ---- */
 void pasta_probe_prepare(void); /* reads the configuration, once in a process */
 void pasta_select_configure(void);

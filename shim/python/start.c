@@ -3,7 +3,8 @@
  *
  *   no Python in the process       the interpreter PASTA was installed with, embedded
  *   PASTA's own environment        that interpreter: this thread joins it
- *   any other Python               a collector process, which the launcher starts
+ *   any other Python, several      a collector process, which the launcher starts
+ *   or PyPy, sanitizers            likewise: their symbols would come before those of ours
  *
  * Whatever fails here ends in the collector: the ring keeps what was published meanwhile.
  */
@@ -72,11 +73,42 @@ static bool find_host(pasta_host_python *p) {
     return true;
 }
 
-static int names_libpython(struct dl_phdr_info *info, size_t size, void *found) {
+typedef struct {
+    const void *host; /* where the functions of find_host are, or NULL */
+    unsigned others;  /* libraries of other Pythons */
+    bool pypy;
+} pasta_pythons;
+
+static int count_pythons(struct dl_phdr_info *info, size_t size, void *into) {
+    pasta_pythons *found = into;
     (void)size;
     const char *name = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
-    if (name && !strncmp(name, "/libpython", 10)) *(bool *)found = true;
+    if (!name) return 0;
+    found->pypy = found->pypy || !strncmp(name, "/libpypy", 8);
+    /* libpython3.so is a stub that leads to another one */
+    bool python = !strncmp(name, "/libpython", 10) && strncmp(name, "/libpython3.so", 14) != 0;
+    found->others += python && (const void *)info->dlpi_addr != found->host;
     return 0;
+}
+
+static bool has_one_of(const char *const *symbols) {
+    while (*symbols && !dlsym(RTLD_DEFAULT, *symbols)) symbols++;
+    return *symbols != NULL;
+}
+
+/* Why no Python of ours can run in this process, nor join the one there is; NULL where it can. */
+static const char *obstacle(const pasta_host_python *host) {
+    static const char *const pypy[] = {"pypy_main_startup", "PyPyGILState_Ensure", "PyPy_IsInitialized", NULL};
+    static const char *const sanitizers[] = {"__asan_init", "__tsan_init", "__msan_init", "__hwasan_init",
+                                             "__lsan_do_leak_check", NULL};
+    Dl_info of_host;
+    pasta_pythons found = {0};
+    if (host && dladdr((const void *)(uintptr_t)host->get_version, &of_host)) found.host = of_host.dli_fbase;
+    dl_iterate_phdr(count_pythons, &found);
+    if (found.pypy || has_one_of(pypy)) return "the program runs PyPy";
+    if (has_one_of(sanitizers)) return "the program runs under a sanitizer";
+    if (host && found.others) return "the program has several Pythons";
+    return found.others ? "the program has a Python of its own that PASTA cannot see" : NULL;
 }
 
 static bool same_version(const pasta_host_python *p) {
@@ -286,16 +318,15 @@ static void *consumer_thread(void *argument) {
     wait_to_start(r);
     if (!finishing()) {
         static pasta_host_python host; /* a pending call may outlive this function */
-        bool has_libpython = false;
-        const char *why;
-        dl_iterate_phdr(names_libpython, &has_libpython);
-        if (find_host(&host)) {
+        bool hosted = find_host(&host);
+        const char *why = obstacle(hosted ? &host : NULL);
+        if (why) {
+            /* a collector */
+        } else if (hosted) {
             __atomic_store_n(&joined, 1, __ATOMIC_RELEASE);
             why = join_host(&host);
             set_critical(1); /* until Python says otherwise */
             if (!why) why = finishing() ? NULL : consume(&host);
-        } else if (has_libpython) {
-            why = "the program has a Python of its own that PASTA cannot see";
         } else {
             set_critical(1);
             why = start_embedded();

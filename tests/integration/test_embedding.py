@@ -51,6 +51,41 @@ def test_embedded(pasta_preload, compile_c) -> None:
     assert (done.run.consumer, done.run.launches, done.notes) == ("embedded", 340, [])
 
 
+FOREIGN = {
+    "libpypy3-c.so": ("int pypy_main_startup(void) { return 0; }", "the program runs PyPy"),
+    "libpython9.9.so.1.0": ("int Py_None;", "the program has a Python of its own"),
+    "libplain.so": ("int __tsan_init(void) { return 0; }", "the program runs under a sanitizer"),
+}
+
+
+@pytest.mark.parametrize("library", FOREIGN)
+def test_no_python_beside_what_it_would_mix_with(
+    pasta_preload, compile_c, tmp_path: Path, library: str
+) -> None:
+    """Symbols of another Python, or of a sanitizer, would come before those of ours."""
+    text, reason = FOREIGN[library]
+    (tmp_path / "foreign.c").write_text(text)
+    shared = tmp_path / library
+    command = ["cc", "-shared", "-fPIC", "-o", shared, tmp_path / "foreign.c"]
+    subprocess.run(command, check=True)
+    program = compile_c(LIVES % 'printf("%d", is_mapped("_embed"));')
+    environment = {"LD_PRELOAD": str(shared)}
+    done = pasta_preload(program, options=EMBED_NOW, environment=environment)
+    assert (done.exit_status, done.stdout, done.target_stderr) == (3, "0", "")
+    assert (done.run.consumer, done.run.launches) == ("collector", 340)
+    assert [each[: len(reason)] for each in reasons(done.notes)] == [reason]
+
+
+def test_pypy(pasta_preload, python_program) -> None:
+    pypy = shutil.which("pypy3")
+    if pypy is None:
+        pytest.skip("no pypy3 (apt-get install pypy3)")
+    program = python_program(HOST.format(seconds=1.5) + "\nraise SystemExit(7)")
+    done = pasta_preload(pypy, program, options=EMBED_NOW)
+    assert (done.exit_status, done.stdout, done.target_stderr) == (7, "output of the program\n", "")
+    assert (done.run.consumer, done.run.launches) == ("collector", 12)
+
+
 def test_collector_asked_for(pasta_preload, compile_c) -> None:
     program = compile_c(LIVES % 'printf("%d %d", is_mapped("libpython"), is_mapped("_embed"));')
     done = pasta_preload(program, options=("--collector",))
