@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -129,27 +129,59 @@ class Sampling:
         return {name: self.estimate(name, counts[kernels == np.uint32(name)]) for name in self.seen}
 
     def total(self, estimates: Mapping[int, Estimate]) -> Estimate:
-        """Sum over kernels, of which those that were never probed are left out."""
+        """Sum over the kernels that were probed; the error is NaN where that of one is."""
         known = [each for each in estimates.values() if not math.isnan(each.total)]
         error = math.sqrt(sum(each.error**2 for each in known))
         return Estimate(sum(each.total for each in known), error)
 
-    def text(self, total: Estimate | None = None) -> str:
-        """`estimated from 1,029 of 102,900 launches, ± 0.4 %`; empty where all were probed.
+    def total_text(self, estimates: Mapping[int, Estimate]) -> str:
+        """`about 2,469,600 in all launches, ± 0.4 %`: of the kernels that were probed only, where
+        others were not, and with the share of launches that are theirs. Empty where all launches
+        were probed, or none.
 
-        ± is one standard error of `total`; without it, or where nothing tells it, there is none.
+        ± is one standard error; without it where a kernel was probed once, so that nothing tells
+        how its launches differ.
         """
+        if self.exact or not any(self.probed.values()):
+            return ""
+        total, unprobed = self.total(estimates), self.unprobed
+        text = f"about {total.total:,.0f} in all launches"
+        if unprobed:
+            text += (
+                f" of the {len(self.seen) - len(unprobed):,} of {len(self.seen):,} kernels that"
+                f" were probed ({_percent(1 - self._share(unprobed))} of"
+                f" {sum(self.seen.values()):,} launches)"
+            )
+        once = sum(count == 1 and self.seen[name] > 1 for name, count in self.probed.items())
+        if once:
+            return f"{text}, no error bound: {_kernels(once)} with one probed launch"
+        return text + ("" if math.isnan(total.relative) else f", ± {_percent(total.relative)}")
+
+    def text(self) -> str:
+        """`counted in 1,029 of 102,900 launches`, with the kernels that were never probed and what
+        to do about them; empty where all launches were probed."""
         if self.exact:
             return ""
         seen, probed = sum(self.seen.values()), sum(self.probed.values())
         if not probed:
             return f"none of {seen:,} launches was probed"
-        text = f"estimated from {probed:,} of {seen:,} launches"
-        if total is not None and not math.isnan(total.relative):
-            text += f", ± {_percent(total.relative)}"
-        if self.unprobed:
-            text += f"; kernels of which no launch was probed, left out: {len(self.unprobed):,}"
+        text, unprobed = f"counted in {probed:,} of {seen:,} launches", self.unprobed
+        if unprobed:
+            every = max(1, round(seen / probed))
+            text += (
+                f"; never probed: {_kernels(len(unprobed))},"
+                f" {_percent(self._share(unprobed))} of launches (--set probes.every={every}"
+                " instead of a window or budget probes the first launch of each)"
+            )
         return text
+
+    def _share(self, kernels: Collection[int]) -> float:
+        """Share of launches that are of these kernels."""
+        return sum(self.seen[name] for name in kernels) / sum(self.seen.values())
+
+
+def _kernels(count: int) -> str:
+    return f"{count:,} kernel" + ("" if count == 1 else "s")
 
 
 def _percent(share: float) -> str:

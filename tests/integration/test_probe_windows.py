@@ -95,8 +95,29 @@ def test_windows_of_launches(pasta_preload, compile_c) -> None:
     (row,) = kernels(run)
     assert (row["launches"], row["probed"], row["accesses"]) == (300, 30, 30 * ACCESSES)
     assert (row["estimate"], row["error"]) == (300 * ACCESSES, 0)
-    text = f"about {300 * ACCESSES:,} in all, estimated from 30 of 300 launches, ± 0.0 %"
+    text = f"about {300 * ACCESSES:,} in all launches, ± 0.0 %; counted in 30 of 300 launches"
     assert text in " ".join(run.report.split())
+
+
+def test_a_total_leaves_out_what_windows_never_met(pasta_preload, compile_c) -> None:
+    """Of two kernels one: what a run that probes every launch counts of it, and no more."""
+    given = options("probes.window=launches 2/1000")
+    run = pasta_preload(compile_c(TWO_KERNELS), options=given).run
+    by_name = {row["kernel"]: row for row in kernels(run)}
+    assert by_name["scale"]["estimate"] == 3 * ACCESSES
+    assert (by_name["vadd"]["launches"], by_name["vadd"]["accesses"]) == (10, None)
+    report = " ".join(run.report.split())
+    assert f"about {3 * ACCESSES} in all launches of the 1 of 2 kernels that were probed" in report
+    assert "never probed: 1 kernel, 77 % of launches (--set probes.every=6 instead" in report
+    given = (*options("probes.every=6"), "-f", "-o", "pasta-out/every")
+    (run,) = (
+        each
+        for each in pasta_preload(compile_c(TWO_KERNELS), options=given).runs
+        if each.path.name == "every"
+    )
+    by_name = {row["kernel"]: row for row in kernels(run)}
+    assert (by_name["vadd"]["probed"], by_name["vadd"]["estimate"]) == (2, 10 * 3 * 32)
+    assert "never probed" not in run.report
 
 
 def test_every_nth_launch(pasta_preload, compile_c) -> None:
@@ -144,7 +165,7 @@ def test_a_budget(pasta_preload, compile_c) -> None:
     assert 1000 <= len(found) < 20000
     # windows are whole, but for one in which the program ends
     assert len(found) % 1000 == 0 or found[-1] == 19999
-    assert re.search(rf"estimated from {len(found):,} of 20,000 launches", run.report)
+    assert re.search(rf"counted in {len(found):,} of 20,000\s+launches", run.report)
 
 
 @pytest.mark.parametrize(
