@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,8 +17,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.config import Config
+    from pasta.processors.batch import Batch
+    from pasta.processors.strings import Strings
 
 _SECOND = 10**9
+#: Names of ranges in a manifest, and in a line.
+_MAX_NAMES, _MAX_SHOWN = 100, 4
 
 
 def shim_settings(config: Config) -> dict[str, object]:
@@ -34,10 +40,11 @@ def shim_settings(config: Config) -> dict[str, object]:
     for key, name, pattern in (
         ("probe_kernel", "filter.kernel", config.kernel),
         ("probe_exclude", "filter.exclude", config.exclude),
-        ("probe_step_range", "probes.step-range", config.probes_step_range),
     ):
         if pattern:
             settings[key] = posix(pattern, name)
+    if config.probes_step_range:  # a whole name
+        settings["probe_step_range"] = f"^({posix(config.probes_step_range, 'probes.step-range')})$"
     if not config.range:  # C does not follow ranges: those launches are sorted out afterwards
         settings["probe_skip"] = config.launch_skip
         if config.launch_count is not None:
@@ -50,6 +57,82 @@ def shim_settings(config: Config) -> dict[str, object]:
     if config.probes_overhead_budget:
         settings["probe_budget"] = round(config.probes_overhead_budget * 1e6)
     return settings
+
+
+class StepRanges:
+    """Which ranges began the steps of a run, as shim/core/windows.c has it: those whose whole names
+    match, but for those that are inside such a one."""
+
+    def __init__(self, pattern: str, strings: Strings) -> None:
+        self.pattern = pattern
+        #: Ranges that matched and those of them that were inside others, by name.
+        self.matched: Counter[str] = Counter()
+        self.inside: Counter[str] = Counter()
+        self._strings = strings
+        self._matches: dict[int, str | None] = {}
+        self._open: dict[int, tuple[int, int]] = {}  # by thread: stack, ranges open on it
+
+    def feed(self, batch: Batch) -> None:
+        """Follows the ranges of a batch."""
+        from pasta import abi
+        from pasta.processors.correlate import RANGE_KINDS
+
+        push, pop, start = (abi.KINDS[kind] for kind in RANGE_KINDS[:3])
+        ranges = batch.merged(*RANGE_KINDS)
+        fields = ("kind", "thread", "domain", "origin", "name")
+        for kind, thread, domain, origin, name in zip(
+            *(ranges[each].tolist() for each in fields), strict=True
+        ):
+            stack = origin << 32 | domain
+            held, count = self._open.get(thread, (stack, 0))
+            if kind == pop and count:
+                self._open[thread] = held, count - (held == stack)
+            elif kind in (push, start):
+                matched = self._name(name)
+                if matched is not None:
+                    self.matched[matched] += 1
+                    self.inside[matched] += count > 0
+                if kind == push and count:
+                    self._open[thread] = held, count + (held == stack)
+                elif kind == push and matched is not None:
+                    self._open[thread] = stack, 1
+
+    def _name(self, id: int) -> str | None:
+        """The name of a range, if it matches."""
+        if id not in self._matches:
+            text = self._strings[id] if id else ""
+            found = bool(text) and re.fullmatch(self.pattern, text) is not None
+            self._matches[id] = text if found else None
+        return self._matches[id]
+
+    def summary(self) -> dict[str, Any]:
+        """For the manifest: counts by name, of the most frequent names."""
+        names = dict(self.matched.most_common(_MAX_NAMES))
+        return {
+            "pattern": self.pattern,
+            "names": len(self.matched),
+            "ranges": names,
+            "inside": {name: self.inside[name] for name in names if self.inside[name]},
+            "steps": self.matched.total() - self.inside.total(),
+        }
+
+    def text(self) -> str:
+        """What a user may not have meant: nothing matched, several names did, or some are inside
+        others; else empty."""
+        said = f"probes.step-range = {self.pattern!r}"
+        if not self.matched:
+            return f"{said} matched the whole name of no range: all launches were of step 0"
+        inside = self.inside.total()
+        if len(self.matched) == 1 and not inside:
+            return ""
+        shown = [f"{name} {count:,} times" for name, count in self.matched.most_common(_MAX_SHOWN)]
+        more = len(self.matched) - len(shown)
+        names = f"{len(self.matched):,} names" if len(self.matched) > 1 else "1 name"
+        text = f"{said} matched {names} ({', '.join(shown)}{f', {more:,} more' if more else ''})"
+        if not inside:
+            return text
+        steps = self.matched.total() - inside
+        return f"{text}, {inside:,} of them inside others: the {steps:,} outermost are the steps"
 
 
 @dataclass(frozen=True)

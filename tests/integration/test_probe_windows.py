@@ -32,7 +32,10 @@ int main(void) {
     for (int i = 0; i < 6; i++) {
         uint64_t other = pasta_range_start("data");
         pasta_range_push(i % 2 ? "step" : "step of another kind");
-        launch(2);
+        launch(1);
+        pasta_range_push("step's part");
+        launch(1);
+        pasta_range_pop();
         pasta_range_pop();
         pasta_range_end(other);
     }
@@ -141,14 +144,21 @@ def test_steps_of_a_python_program(pasta_preload, python_program) -> None:
 @pytest.mark.parametrize(
     ("regex", "ordinals"),
     [
-        ("^step", [0, 3, 4, 7, 8, 11, 12]),
-        ("^step$", [0, 1, 2, 7, 8, 9, 10]),  # steps begin at launches 0, 3, 7 and 11
-        ("nothing", [*range(13)]),
+        ("step.*", [0, 3, 4, 7, 8, 11, 12]),  # of ranges that nest the outermost
+        ("step", [0, 1, 2, 7, 8, 9, 10]),  # steps begin at launches 0, 3, 7 and 11
+        ("ste", [*range(13)]),  # no whole name
     ],
 )
 def test_ranges_begin_steps(pasta_preload, compile_c, regex: str, ordinals: list[int]) -> None:
     given = options("probes.window=steps 1/2", f"probes.step-range={regex}")
-    assert probed(pasta_preload(compile_c(RANGES), options=given).run) == ordinals
+    run = pasta_preload(compile_c(RANGES), options=given).run
+    assert probed(run) == ordinals
+    begun = run.manifest["steps"]["steps"]
+    assert begun == {"step.*": 6, "step": 3, "ste": 0}[regex]
+    said = [each for each in run.manifest["warnings"] if "probes.step-range" in each]
+    assert bool(said) == (regex != "step")
+    if regex == "step.*":
+        assert "6 of them inside others: the 6 outermost are the steps" in said[0]
 
 
 def test_windows_of_seconds(pasta_preload, compile_c) -> None:

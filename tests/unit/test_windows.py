@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from pasta import abi
 from pasta.config import Config, parse_budget, parse_window
 from pasta.errors import ConfigError
 from pasta.plugins import find_tools
-from pasta.probes.windows import Estimate, Sampling, shim_settings
+from pasta.probes.windows import Estimate, Sampling, StepRanges, shim_settings
 from pasta.testing import Events, run_tool
 
 # ---- settings
@@ -67,7 +68,7 @@ def test_what_c_is_told() -> None:
     assert told == {
         "probe_window": "seconds 500000000 60000000000",
         "probe_every": 4,
-        "probe_step_range": "^it.*",
+        "probe_step_range": "^(^it.*)$",
         "probe_kernel": "(gemm|[0123456789]+)",
         "probe_exclude": "x",
         "probe_skip": 2,
@@ -85,6 +86,63 @@ def test_a_window_and_a_budget_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="both say when") as error:
         shim_settings(config("probes.window=steps 1/2", "probes.overhead-budget=20%"))
     assert error.value.remedy == "give one of them"
+
+
+# ---- steps
+
+
+def steps(pattern: str, events: Events, splits: Iterable[int] = ()) -> StepRanges:
+    found = StepRanges(pattern, events.strings)
+    for batch in events.batches(splits):
+        found.feed(batch)
+    return found
+
+
+def trained() -> Events:
+    """Three steps of two names, with parts inside, on a thread; one on another thread meanwhile."""
+    events = Events()
+    for number in range(3):
+        events.push("step b" if number == 1 else "step a")
+        events.push("step.forward")
+        events.push("step a", thread=2)
+        events.push("step.forward", domain="library")
+        events.pop(domain="library")
+        events.pop()
+        events.pop(thread=2)
+        events.pop()
+        events.push("epoch")
+        events.pop()
+    return events
+
+
+@pytest.mark.parametrize("splits", [(), range(1, 30)])
+def test_steps_are_the_outermost_ranges_whose_whole_name_matches(splits: Iterable[int]) -> None:
+    found = steps("step.*", trained(), splits)
+    assert found.summary() == {
+        "pattern": "step.*",
+        "names": 3,
+        "ranges": {"step.forward": 6, "step a": 5, "step b": 1},
+        "inside": {"step.forward": 6},
+        "steps": 6,
+    }
+    assert found.text() == (
+        "probes.step-range = 'step.*' matched 3 names (step.forward 6 times, step a 5 times,"
+        " step b 1 times), 6 of them inside others: the 6 outermost are the steps"
+    )
+    assert steps("step .", trained(), splits).text() == (
+        "probes.step-range = 'step .' matched 2 names (step a 5 times, step b 1 times)"
+    )
+
+
+def test_one_name_that_does_not_nest_needs_no_word() -> None:
+    assert steps("epoch", trained()).text() == ""
+    assert steps("step a", trained()).summary()["steps"] == 5
+
+
+def test_a_part_of_a_name_does_not_match() -> None:
+    assert steps("step", trained()).text() == (
+        "probes.step-range = 'step' matched the whole name of no range: all launches were of step 0"
+    )
 
 
 # ---- estimates
