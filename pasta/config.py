@@ -229,7 +229,7 @@ SETTINGS: tuple[Setting, ...] = (
         "probes.every", "probes_every", parse_count, "probe every N-th launch of each kernel",
         least=1,
     ),
-    Setting("probes.step-range", "probes_step_range", parse_regex, "ranges that begin a step"),
+    Setting("probes.step-range", "probes_step_range", parse_regex, "whole names of steps' ranges"),
     Setting("probes.overhead-budget", "probes_overhead_budget", parse_budget, "20%: picks windows"),
     Setting("torch.follow", "torch_follow", parse_bool, "follow PyTorch where a tool asks for it"),
     Setting("torch.stacks", "torch_stacks", parse_bool, "the Python stack of every operator"),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pasta.probes.language import ProbeFunction
     from pasta.probes.maps import Map, MapSpec
     from pasta.probes.runtime import ProbeRuntime
+    from pasta.probes.windows import Sampling
     from pasta.processors.batch import Batch
     from pasta.processors.correlate import LaunchNames, OpenRanges
     from pasta.processors.objects import ObjectTable
@@ -342,6 +343,11 @@ class Context:
     def stacks(self) -> Stacks:
         """Python stacks by id; for tools with `needs_operators`."""
         return _required(self._stacks, "needs_operators")
+
+    @property
+    def sampling(self) -> Sampling:
+        """Which launches were probed, and estimates from them; for tools with probes."""
+        return _required(self._probes, "probes").sampling
 
     @property
     def tensors(self) -> Tensors:

@@ -8,7 +8,6 @@ from pasta.lazy import np
 from pasta.probes import Counter, probe
 from pasta.probes.accumulators import combined
 from pasta.probes.kinds import KINDS, NAMES
-from pasta.probes.windows import Estimate, Sampling
 from pasta.processors.kernel_names import kernel_names
 from pasta.processors.object_names import (
     ALIKE,
@@ -29,6 +28,7 @@ from pasta.tool import Result, Tool, option
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.probes.windows import Estimate
     from pasta.processors.snapshots import Launches
 
 READ, WRITE, ATOMIC = range(3)
@@ -84,12 +84,6 @@ class AccessCount(Tool):
     def attribute(access: Any, maps: Any) -> None:
         maps.by_object.add(access.object, accesses=1, beyond=access.bytes - USUAL)
 
-    def start(self) -> None:
-        self.sampling = Sampling()
-
-    def on_launches(self, launches: NDArray[Any]) -> None:
-        self.sampling.add(launches)
-
     def result(self) -> Result:
         rows = _decoded(self.by_kind.rows())
         objects = _with_bytes(self.by_object.rows())
@@ -109,18 +103,18 @@ class AccessCount(Tool):
 
     def _kernels(self, rows: NDArray[Any], objects: NDArray[Any]) -> Table:
         by_kernel = combined(rows[["kernel", *_COUNTS]], ["kernel"])
-        ids = np.asarray(sorted(self.sampling.seen), np.uint32)
+        sampling = self.context.sampling
+        ids = np.asarray(sorted(sampling.seen), np.uint32)
         estimates = self._estimates(rows)
         counts = {name: _at(by_kernel, ids, name) for name in _COUNTS}
         touched = self._touched(combined(objects[["kernel", "object", "accesses"]], _OF_KERNEL))
         order = np.argsort(-counts["accesses"].astype(np.float64), kind="stable")
+        probed = np.asarray([sampling.probed.get(name, 0) for name in ids.tolist()], np.int64)
         columns = {
             "kernel": kernel_names(self.context, ids),
             **kernel_operators(self.context, [(name,) for name in ids.tolist()]),
-            "launches": np.asarray([self.sampling.seen[name] for name in ids.tolist()], np.int64),
-            "probed": np.asarray(
-                [self.sampling.probed.get(name, 0) for name in ids.tolist()], np.int64
-            ),
+            "launches": np.asarray([sampling.seen[name] for name in ids.tolist()], np.int64),
+            "probed": probed,
             "estimate": _known([estimates[name].total for name in ids.tolist()]),
             "error": _known([estimates[name].error for name in ids.tolist()]),
             "share": shares(counts["accesses"], int(counts["accesses"].sum())),
@@ -128,6 +122,8 @@ class AccessCount(Tool):
             **{name: _at(touched, ids, name) for name in _TOUCHED},
         }
         columns["per_page"] = _per_page(columns)
+        for name in ("share", *_COUNTS, *_TOUCHED):  # nothing is known of the others
+            columns[name] = absent_where(columns[name], probed == 0)
         return Table(
             {name: _taken(column, order) for name, column in columns.items()},
             units={"share": "share", "bytes": "bytes", "object_bytes": "bytes"},
@@ -142,13 +138,13 @@ class AccessCount(Tool):
             levels=("per_page",),
             title="Accesses by kernel",
             shown=self.top,
-            hidden=_HIDDEN | (_OF_SAMPLES if self.sampling.exact else frozenset()),
+            hidden=_HIDDEN | (_OF_SAMPLES if sampling.exact else frozenset()),
         )
 
     def _estimates(self, rows: NDArray[Any]) -> dict[int, Estimate]:
         """Accesses of each kernel in all of its launches."""
         launches = combined(rows[["launch", "kernel", "accesses"]], ["launch", "kernel"])
-        return self.sampling.estimates(launches["kernel"], launches["accesses"])
+        return self.context.sampling.estimates(launches["kernel"], launches["accesses"])
 
     def _kinds(self, rows: NDArray[Any]) -> Table:
         rows = combined(rows[["kernel", "kind", *_COUNTS]], ["kernel", "kind"])
@@ -303,18 +299,18 @@ class AccessCount(Tool):
         )
 
     def _summary(self, rows: NDArray[Any], objects: NDArray[Any]) -> str:
-        launches = sum(self.sampling.seen.values())
+        sampling = self.context.sampling
+        launches = sum(sampling.seen.values())
         if not launches:
             return "no kernel was launched"
         accesses, instructions = _sum(rows["accesses"]), _sum(rows["instructions"])
-        probed = f"{launches:,}" if self.sampling.exact else "probed"
+        probed = f"{launches:,}" if sampling.exact else "probed"
         parts = [
             f"{accesses:,} accesses by {instructions:,} instructions of warps in {probed}"
             f" launches, {formatted(_sum(rows['bytes']), 'bytes')} asked for"
         ]
-        if not self.sampling.exact:
-            total = self.sampling.total(self._estimates(rows))
-            parts.append(f"about {total.total:,.0f} in all, {self.sampling.text(total)}")
+        if total := sampling.total_text(self._estimates(rows)):
+            parts.append(total)
         by_global = _sum(objects["accesses"])
         unknown = _sum(objects["accesses"][objects["object"] < 0])
         if unknown:

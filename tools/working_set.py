@@ -46,6 +46,8 @@ _MOST = {
     "allocations": "largest of allocations touched",
     "footprint": "most live at a launch",
 }
+#: … of these only where it was probed.
+_PROBED = ("working_set", "tensors", "allocations")
 _STATISTICS = ("min", "mean", "median", "p90", "max")
 _POINTS = 1024
 #: Memory that any device may use, wherever it was allocated.
@@ -112,9 +114,8 @@ class WorkingSet(Tool):
     def start(self) -> None:
         self.footprint = Footprint()
         self.owners = TensorOwners()
-        self.launched = Launched(footprint="i8")
+        self.launched = Launched(footprint="i8", probed="?")
         self.most = _Most()
-        self.unprobed = 0
 
     def on_memory(self, memory: NDArray[Any]) -> None:
         self.footprint.feed(self.context.objects)
@@ -124,8 +125,8 @@ class WorkingSet(Tool):
 
     def on_launches(self, launches: NDArray[Any]) -> None:
         live = self.footprint.at(launches, self.context.objects)
-        self.launched.add(launches, footprint=live)
-        self.unprobed += int(((launches["flags"] & _flag_probed()) == 0).sum())
+        probed = (launches["flags"] & _flag_probed()) != 0
+        self.launched.add(launches, footprint=live, probed=probed)
         at = int(live.argmax())
         if live[at] > self.most.bytes:
             launch = launches[at]
@@ -155,7 +156,7 @@ class WorkingSet(Tool):
         """Memory that was live when most was, and that no launch ever touched."""
         from pasta.processors.objects import MEMORY
 
-        if self.unprobed or not self.most.bytes:
+        if not self.context.sampling.exact or not self.most.bytes:
             return  # what touched it may not have been seen
         rows = self.context.objects.rows
         used = np.zeros(len(rows), bool)
@@ -225,7 +226,7 @@ class WorkingSet(Tool):
 
     def _run(self, launches: NDArray[Any]) -> Table:
         names = [name for name in _MEASURES if name not in self._hidden()]
-        rows = [_statistics(launches[name]) for name in names] if len(launches) else []
+        rows = [_statistics(_seen(launches, name)) for name in names] if len(launches) else []
         return Table(
             {
                 "measure": [_MEASURES[name] for name in names[: len(rows)]],
@@ -239,8 +240,8 @@ class WorkingSet(Tool):
     def _kernels(self, launches: NDArray[Any]) -> Table:
         ids, counts = np.unique(launches["kernel"], return_counts=True)
         groups = [launches[launches["kernel"] == name] for name in ids.tolist()]
-        sets = [_statistics(group["working_set"]) for group in groups]
-        order = sorted(range(len(ids)), key=lambda at: (-sets[at]["max"], at))
+        sets = [_statistics(_seen(group, "working_set")) for group in groups]
+        order = sorted(range(len(ids)), key=lambda at: (-(sets[at]["max"] or 0), at))
         names = kernel_names(self.context, ids)
         columns: dict[str, Any] = {
             "kernel": [names[at] for at in order],
@@ -249,7 +250,7 @@ class WorkingSet(Tool):
             **{each: [sets[at][each] for at in order] for each in _STATISTICS},
         }
         for name in ("tensors", "allocations", "footprint"):
-            columns[name] = [int(groups[at][name].max()) for at in order]
+            columns[name] = [_most(groups[at], name) for at in order]
         measures = (*_STATISTICS, "tensors", "allocations", "footprint")
         units: dict[str, Unit] = dict.fromkeys(measures, "bytes")
         return Table(
@@ -269,15 +270,15 @@ class WorkingSet(Tool):
         codes = groups.codes[nodes.nodes(launches["launch"])]
         distinct, counts = np.unique(codes, return_counts=True)
         of_each = [launches[codes == code] for code in distinct.tolist()]
-        sets = [_statistics(group["working_set"]) for group in of_each]
-        order = sorted(range(len(distinct)), key=lambda at: (-sets[at]["max"], at))
+        sets = [_statistics(_seen(group, "working_set")) for group in of_each]
+        order = sorted(range(len(distinct)), key=lambda at: (-(sets[at]["max"] or 0), at))
         measures = ("tensors", "allocations", "footprint")
         return Table(
             {
                 **groups.columns(distinct[order]),
                 "launches": counts[order],
                 **{each: [sets[at][each] for at in order] for each in _STATISTICS},
-                **{name: [int(of_each[at][name].max()) for at in order] for name in measures},
+                **{name: [_most(of_each[at], name) for at in order] for name in measures},
             },
             units=dict.fromkeys((*_STATISTICS, *measures), "bytes"),
             labels=_MOST,
@@ -345,17 +346,22 @@ class WorkingSet(Tool):
         )
 
     def _launches(self, launches: NDArray[Any]) -> Table:
-        footprint = launches["footprint"]
+        footprint, unprobed = launches["footprint"], ~launches["probed"]
+        counted = {
+            name: absent_where(launches[name], unprobed)
+            for name in (*_PROBED, "objects", "unknown")
+        }
         return Table(
             {
                 "launch": launches["launch"],
                 "kernel": kernel_names(self.context, launches["kernel"]),
-                **{name: launches[name] for name in _MEASURES},
-                "objects": launches["objects"],
+                **{name: counted.get(name, footprint) for name in _MEASURES},
+                "objects": counted["objects"],
                 "share": absent_where(
-                    launches["working_set"] / np.maximum(footprint, 1), footprint <= 0
+                    launches["working_set"] / np.maximum(footprint, 1),
+                    (footprint <= 0) | unprobed,
                 ),
-                "unknown": launches["unknown"],
+                "unknown": counted["unknown"],
             },
             units={**dict.fromkeys(_MEASURES, "bytes"), "share": "share"},
             labels={
@@ -379,7 +385,7 @@ class WorkingSet(Tool):
             + (f" (largest of each {width:,})" if width > 1 else ""),
             launches["launch"][starts],
             {
-                text: np.maximum.reduceat(launches[name], starts) if len(starts) else []
+                text: _largest_of_each(launches, name, starts)
                 for name, text in _MEASURES.items()
                 if name not in self._hidden()
             },
@@ -391,6 +397,9 @@ class WorkingSet(Tool):
     def _summary(self, launches: NDArray[Any]) -> str:
         if not len(launches):
             return "no kernel was launched"
+        launches = launches[launches["probed"]]
+        if not len(launches):
+            return "no working set is known"
         at = int(launches["working_set"].argmax())
         largest = launches[at]
         (name,) = kernel_names(self.context, launches["kernel"][at : at + 1])
@@ -443,8 +452,29 @@ def _flag_probed() -> int:
     return abi.FLAG_PROBED
 
 
-def _statistics(values: NDArray[Any]) -> dict[str, int]:
-    """Exact values of these ranks (nearest rank), and the mean, in whole bytes."""
+def _seen(launches: NDArray[Any], name: str) -> NDArray[Any]:
+    """A measure of the launches of which it is known."""
+    return np.asarray(launches[name][launches["probed"]] if name in _PROBED else launches[name])
+
+
+def _most(launches: NDArray[Any], name: str) -> int | None:
+    values = _seen(launches, name)
+    return int(values.max()) if len(values) else None
+
+
+def _largest_of_each(launches: NDArray[Any], name: str, starts: NDArray[Any]) -> Any:
+    """The largest value of each stretch of launches; NaN where none is known."""
+    values = launches[name]
+    if name in _PROBED and not launches["probed"].all():
+        values = np.where(launches["probed"], values.astype(np.float64), np.nan)
+    return np.fmax.reduceat(values, starts) if len(starts) else []
+
+
+def _statistics(values: NDArray[Any]) -> dict[str, int | None]:
+    """Exact values of these ranks (nearest rank), and the mean, in whole bytes; None without any
+    value."""
+    if not len(values):
+        return dict.fromkeys(_STATISTICS)
     ordered = np.sort(values)
     last = len(ordered) - 1
 

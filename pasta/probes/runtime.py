@@ -13,6 +13,7 @@ from pasta.probes.cpu import CpuExecutor, Runs
 from pasta.probes.kernels import ProbedKernels
 from pasta.probes.records import WORDS, Accesses, words_of
 from pasta.probes.results import DeviceResults
+from pasta.probes.windows import Sampling
 from pasta.processors.codes import grown
 from pasta.processors.objects import MEMORY, TENSOR, Past
 from pasta.processors.snapshots import SELECTED, UNSEEN, Launches, Snapshots, sizes_of
@@ -51,6 +52,7 @@ class ProbeRuntime:
         #: Who saw the launches, and its version: ids of strings.
         self.sources: set[tuple[int, int]] = set()
         self.kernels = ProbedKernels(self.sources)
+        self.sampling = Sampling()
         self.orphans = 0
         self._waiting: list[NDArray[Any]] = []
         self.attach(tools)
@@ -80,6 +82,7 @@ class ProbeRuntime:
         self.snapshots.feed(selected)
         self.numbers.feed(selected)
         self.kernels.feed(selected)
+        self.sampling.add(selected["kernel_launch"])
         starts = selected["process_start"]
         self.sources.update(zip(starts["source"].tolist(), starts["version"].tolist(), strict=True))
 

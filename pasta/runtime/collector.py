@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pasta
 from pasta import abi, private
 from pasta.errors import PastaError, RunError
+from pasta.probes.windows import StepRanges
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
 from pasta.run.directory import MANIFEST, SCHEMA, RunDirectory, is_run, places
@@ -88,6 +89,8 @@ class Collector:
         self.spill = Spill(ring, self.run.path / SPILL)
         self.trace: TraceReader | None = None
         self.live = LiveCounts(self.strings) if self.config.live else None
+        pattern = self.config.probes_step_range
+        self.steps = StepRanges(pattern, self.strings) if pattern else None
 
     def _recorder(self) -> Recorder:
         config = self.config
@@ -260,6 +263,8 @@ class Collector:
                 self._warn_of("the events from here on could not be processed", error)
             pipeline.fail_all("PASTA's own processing", error)
             selected = batch
+        if self.steps is not None:
+            self.steps.feed(batch)
         self._keep(batch, selected)
 
     def _warn_of(self, what: str, error: Exception) -> None:
@@ -343,6 +348,7 @@ class Collector:
                 "seen": pipeline.selection.seen,
                 "selected": pipeline.selection.selected,
             },
+            "steps": self.steps.summary() if self.steps else None,
             "events": dict(sorted(inventory.counts.items())),
             "recorded": self.recorder.counts if self.recorder else {},
             "left_out": self.recorder.left_out if self.recorder else {},
@@ -361,6 +367,8 @@ class Collector:
         """Writes everything and moves the run to its place."""
         self._attempt("results", lambda: self.write_results(pipeline))
         self.warnings.extend(_advice(pipeline, self.ring, self.dropped(), self.trace))
+        if self.steps is not None and pipeline.context._probes is not None:
+            self.warnings.extend(filter(None, [self.steps.text()]))
         left_out = sum(self.recorder.left_out.values()) if self.recorder else 0
         if left_out:
             which = "oldest" if self.config.rotate else "newest"

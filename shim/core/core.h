@@ -121,7 +121,11 @@ bool pasta_probe_always(void); /* there are no windows: it is open for ever */
 uint32_t pasta_probe_window_changes(void);
 /* A step of the program begins (pasta.step()); so it does with ranges of some names. */
 void pasta_probe_step(void);
-void pasta_probe_range(uint32_t name);
+void pasta_probe_range(uint32_t name); /* one that may overlap others: it has a start and an end */
+/* Ranges that nest, on a stack of this thread: of those whose names match, the outermost is a step. */
+void pasta_probe_range_push(uint64_t stack, uint32_t name);
+void pasta_probe_range_pop(uint64_t stack);
+#define PASTA_RANGE_STACK(origin, domain) ((uint64_t)(origin) << 32 | (domain))
 
 /* Opens a file for appending beside this process's ring, named as the ring with `suffix`. -1: see errno. */
 int pasta_open_beside(const char *suffix);

@@ -231,7 +231,31 @@ void pasta_probe_step(void) {
     __atomic_fetch_add(&steps, 1, __ATOMIC_RELAXED);
 }
 
-void pasta_probe_range(uint32_t name) {
+/* The range that began this thread's last step, while it is open: its stack, and how many of that
+ * stack's ranges are open from it on. Ranges inside it are parts of that step. */
+static __thread struct {
+    uint64_t stack;
+    uint32_t open;
+} step_range;
+
+static bool begins_step(uint32_t name) {
     pasta_probe_prepare();
-    if (pasta_select_is_step(name)) pasta_probe_step();
+    if (step_range.open || !pasta_select_is_step(name)) return false;
+    pasta_probe_step();
+    return true;
+}
+
+void pasta_probe_range(uint32_t name) { (void)begins_step(name); }
+
+void pasta_probe_range_push(uint64_t stack, uint32_t name) {
+    if (step_range.open) {
+        if (step_range.stack == stack) step_range.open++;
+    } else if (begins_step(name)) {
+        step_range.stack = stack;
+        step_range.open = 1;
+    }
+}
+
+void pasta_probe_range_pop(uint64_t stack) {
+    if (step_range.open && step_range.stack == stack) step_range.open--;
 }

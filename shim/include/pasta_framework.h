@@ -9,7 +9,7 @@
 
 #include "pasta_abi.h"
 
-#define PASTA_FRAMEWORK_VERSION 4
+#define PASTA_FRAMEWORK_VERSION 5
 #define PASTA_FRAMEWORK_SYMBOL "pasta_framework_api"
 
 /* Sees a record of this process as it is published: one of a source's or an annotation's, no record of
@@ -30,8 +30,10 @@ typedef struct pasta_framework {
     void (*on_profiling)(void (*changed)(bool on));
     /* Where this thread's allocations find the id of their Python stack. */
     uint32_t *(*stack)(void);
-    /* A range of this name opens: it may be a step that windows of probes count. */
+    /* A range of this name opens or closes, nested on its thread: it may be a step that windows of
+     * probes count. */
     void (*range_begins)(uint32_t name);
+    void (*range_ends)(void);
     /* How many graphs are being captured; while there are some, the begin and the end of each operator
      * call `captured` before they are told. */
     const uint32_t *capturing;

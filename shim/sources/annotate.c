@@ -23,7 +23,10 @@ void pasta_annotate_source_load(void) {} /* nothing to subscribe to: the program
 /* ---- records ---- */
 
 static void publish(pasta_event_kind kind, const pasta_range *range) {
-    if (kind == PASTA_EVENT_range_push || kind == PASTA_EVENT_range_start) pasta_probe_range(range->name);
+    uint64_t stack = PASTA_RANGE_STACK(range->origin, range->domain);
+    if (kind == PASTA_EVENT_range_push) pasta_probe_range_push(stack, range->name);
+    if (kind == PASTA_EVENT_range_pop) pasta_probe_range_pop(stack);
+    if (kind == PASTA_EVENT_range_start) pasta_probe_range(range->name);
     pasta_range *e = pasta_begin(kind, PASTA_SLOTS(pasta_range), PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (!e) return;
     *e = *range;

@@ -30,6 +30,14 @@ void *pasta_framework_theirs(const char *name, void *caller) {
 /* Read without an order: a tap that begins to be called has what it needs. */
 static void tap(pasta_tap *tapped) { __atomic_store_n(&pasta_tapped, tapped, __ATOMIC_SEQ_CST); }
 
+enum { NO_DOMAIN = 0 };
+
+static void range_begins(uint32_t name) {
+    pasta_probe_range_push(PASTA_RANGE_STACK(PASTA_ORIGIN_framework, NO_DOMAIN), name);
+}
+
+static void range_ends(void) { pasta_probe_range_pop(PASTA_RANGE_STACK(PASTA_ORIGIN_framework, NO_DOMAIN)); }
+
 PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
     static const pasta_framework api = {
         .version = PASTA_FRAMEWORK_VERSION,
@@ -40,7 +48,8 @@ PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
         .on_profiling = pasta_on_profiling,
         .generation = pasta_generation,
         .stack = stack_of_thread,
-        .range_begins = pasta_probe_range,
+        .range_begins = range_begins,
+        .range_ends = range_ends,
         .capturing = &pasta_torch_capturing,
         .captured = pasta_torch_captured,
         .tap = tap,

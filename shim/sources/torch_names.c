@@ -99,7 +99,7 @@ static pasta_range torch_range(const char *name) {
 static void *start_range(void *result, const void *function) {
     if (!telling) return no_observer(result);
     pasta_range range = torch_range(torch.name(function));
-    pasta_probe_range(range.name);
+    pasta_probe_range_push(PASTA_RANGE_STACK(PASTA_ORIGIN_framework, 0), range.name);
     pasta_range *e = PASTA_BEGIN_AS(range_push, range, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (e) {
         *e = range;
@@ -110,6 +110,7 @@ static void *start_range(void *result, const void *function) {
 
 static void end_range(const void *function, void *observer) {
     (void)function, (void)observer;
+    pasta_probe_range_pop(PASTA_RANGE_STACK(PASTA_ORIGIN_framework, 0));
     if (!telling) return;
     pasta_range *e = PASTA_BEGIN_AS(range_pop, range, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (e) {

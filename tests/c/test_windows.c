@@ -167,6 +167,30 @@ static void step_ranges(void) {
     }
 }
 
+/* step_range = ^(step.*)$, steps 1/2: of ranges that nest the outermost, on each stack for itself */
+static void nested_ranges(void) {
+    enum { STACK = 3, OTHER = 4 };
+    CHECK(pasta_open() && pasta_probe_wanted(0));
+    for (uint64_t i = 1; i < 10; i++) {
+        pasta_probe_range_push(STACK, id("epoch"));
+        pasta_probe_range_push(STACK, id(i % 3 ? "step a" : "step b"));
+        CHECK(pasta_probe_wanted(i) == (i % 2 == 0));
+        pasta_probe_range_push(STACK, id("step a"));
+        pasta_probe_range_push(OTHER, id("step c"));
+        pasta_probe_range_pop(OTHER);
+        pasta_probe_range(id("step d"));
+        pasta_probe_range_pop(STACK);
+        pasta_probe_range_push(STACK, id("step a"));
+        pasta_probe_range_pop(STACK);
+        pasta_probe_range_pop(STACK);
+        pasta_probe_range_pop(STACK);
+        CHECK(pasta_probe_wanted(i) == (i % 2 == 0));
+    }
+    pasta_probe_range_pop(STACK); /* none is open */
+    pasta_probe_range_push(OTHER, id("step a"));
+    CHECK(pasta_probe_wanted(10));
+}
+
 static void wrong_expression(void) {
     CHECK(!pasta_probe_selects(8, "vadd"));
 }
@@ -217,7 +241,8 @@ int main(int argc, char **argv) {
         {"always", always}, {"launches", launches}, {"steps", in_steps}, {"seconds", seconds}, {"every", every},
         {"counted", counted}, {"forked", forked}, {"budget_launches", budget_launches},
         {"budget_steps", budget_steps}, {"budget_cheap", budget_cheap}, {"budget_then_steps", budget_then_steps},
-        {"select", select_kernels}, {"step_ranges", step_ranges}, {"wrong_expression", wrong_expression},
+        {"select", select_kernels}, {"step_ranges", step_ranges}, {"nested_ranges", nested_ranges},
+        {"wrong_expression", wrong_expression},
         {"threads", threads}, {"budget_threads", budget_threads}, {"speed", speed},
     };
     return RUN_CASE(cases, argc > 1 ? argv[1] : NULL);

@@ -32,7 +32,10 @@ int main(void) {
     for (int i = 0; i < 6; i++) {
         uint64_t other = pasta_range_start("data");
         pasta_range_push(i % 2 ? "step" : "step of another kind");
-        launch(2);
+        launch(1);
+        pasta_range_push("step's part");
+        launch(1);
+        pasta_range_pop();
         pasta_range_pop();
         pasta_range_end(other);
     }
@@ -95,8 +98,29 @@ def test_windows_of_launches(pasta_preload, compile_c) -> None:
     (row,) = kernels(run)
     assert (row["launches"], row["probed"], row["accesses"]) == (300, 30, 30 * ACCESSES)
     assert (row["estimate"], row["error"]) == (300 * ACCESSES, 0)
-    text = f"about {300 * ACCESSES:,} in all, estimated from 30 of 300 launches, ± 0.0 %"
+    text = f"about {300 * ACCESSES:,} in all launches, ± 0.0 %; counted in 30 of 300 launches"
     assert text in " ".join(run.report.split())
+
+
+def test_a_total_leaves_out_what_windows_never_met(pasta_preload, compile_c) -> None:
+    """Of two kernels one: what a run that probes every launch counts of it, and no more."""
+    given = options("probes.window=launches 2/1000")
+    run = pasta_preload(compile_c(TWO_KERNELS), options=given).run
+    by_name = {row["kernel"]: row for row in kernels(run)}
+    assert by_name["scale"]["estimate"] == 3 * ACCESSES
+    assert (by_name["vadd"]["launches"], by_name["vadd"]["accesses"]) == (10, None)
+    report = " ".join(run.report.split())
+    assert f"about {3 * ACCESSES} in all launches of the 1 of 2 kernels that were probed" in report
+    assert "never probed: 1 kernel, 77 % of launches (--set probes.every=6 instead" in report
+    given = (*options("probes.every=6"), "-f", "-o", "pasta-out/every")
+    (run,) = (
+        each
+        for each in pasta_preload(compile_c(TWO_KERNELS), options=given).runs
+        if each.path.name == "every"
+    )
+    by_name = {row["kernel"]: row for row in kernels(run)}
+    assert (by_name["vadd"]["probed"], by_name["vadd"]["estimate"]) == (2, 10 * 3 * 32)
+    assert "never probed" not in run.report
 
 
 def test_every_nth_launch(pasta_preload, compile_c) -> None:
@@ -120,14 +144,21 @@ def test_steps_of_a_python_program(pasta_preload, python_program) -> None:
 @pytest.mark.parametrize(
     ("regex", "ordinals"),
     [
-        ("^step", [0, 3, 4, 7, 8, 11, 12]),
-        ("^step$", [0, 1, 2, 7, 8, 9, 10]),  # steps begin at launches 0, 3, 7 and 11
-        ("nothing", [*range(13)]),
+        ("step.*", [0, 3, 4, 7, 8, 11, 12]),  # of ranges that nest the outermost
+        ("step", [0, 1, 2, 7, 8, 9, 10]),  # steps begin at launches 0, 3, 7 and 11
+        ("ste", [*range(13)]),  # no whole name
     ],
 )
 def test_ranges_begin_steps(pasta_preload, compile_c, regex: str, ordinals: list[int]) -> None:
     given = options("probes.window=steps 1/2", f"probes.step-range={regex}")
-    assert probed(pasta_preload(compile_c(RANGES), options=given).run) == ordinals
+    run = pasta_preload(compile_c(RANGES), options=given).run
+    assert probed(run) == ordinals
+    begun = run.manifest["steps"]["steps"]
+    assert begun == {"step.*": 6, "step": 3, "ste": 0}[regex]
+    said = [each for each in run.manifest["warnings"] if "probes.step-range" in each]
+    assert bool(said) == (regex != "step")
+    if regex == "step.*":
+        assert "6 of them inside others: the 6 outermost are the steps" in said[0]
 
 
 def test_windows_of_seconds(pasta_preload, compile_c) -> None:
@@ -144,7 +175,7 @@ def test_a_budget(pasta_preload, compile_c) -> None:
     assert 1000 <= len(found) < 20000
     # windows are whole, but for one in which the program ends
     assert len(found) % 1000 == 0 or found[-1] == 19999
-    assert re.search(rf"estimated from {len(found):,} of 20,000 launches", run.report)
+    assert re.search(rf"counted in {len(found):,} of 20,000\s+launches", run.report)
 
 
 @pytest.mark.parametrize(

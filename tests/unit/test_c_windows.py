@@ -27,6 +27,7 @@ CASES = (
     Case("budget_then_steps", BUDGET),
     Case("select", {"probe_kernel": "^void gemm|vadd", "probe_exclude": "<double>"}),
     Case("step_ranges", {"probe_window": "steps 1 2", "probe_step_range": "^iteration$"}),
+    Case("nested_ranges", {"probe_window": "steps 1 2", "probe_step_range": "^(step.*)$"}),
     Case("wrong_expression", {"probe_kernel": "("}, says="pasta: probe_kernel = (: "),
     Case("threads", {"probe_window": "launches 1 2", "probe_every": 5}),
     Case("budget_threads", {**BUDGET, "probe_kernel": "vadd"}),

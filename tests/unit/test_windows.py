@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from pasta import abi
 from pasta.config import Config, parse_budget, parse_window
 from pasta.errors import ConfigError
 from pasta.plugins import find_tools
-from pasta.probes.windows import Estimate, Sampling, shim_settings
+from pasta.probes.windows import Estimate, Sampling, StepRanges, shim_settings
 from pasta.testing import Events, run_tool
 
 # ---- settings
@@ -67,7 +68,7 @@ def test_what_c_is_told() -> None:
     assert told == {
         "probe_window": "seconds 500000000 60000000000",
         "probe_every": 4,
-        "probe_step_range": "^it.*",
+        "probe_step_range": "^(^it.*)$",
         "probe_kernel": "(gemm|[0123456789]+)",
         "probe_exclude": "x",
         "probe_skip": 2,
@@ -85,6 +86,63 @@ def test_a_window_and_a_budget_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="both say when") as error:
         shim_settings(config("probes.window=steps 1/2", "probes.overhead-budget=20%"))
     assert error.value.remedy == "give one of them"
+
+
+# ---- steps
+
+
+def steps(pattern: str, events: Events, splits: Iterable[int] = ()) -> StepRanges:
+    found = StepRanges(pattern, events.strings)
+    for batch in events.batches(splits):
+        found.feed(batch)
+    return found
+
+
+def trained() -> Events:
+    """Three steps of two names, with parts inside, on a thread; one on another thread meanwhile."""
+    events = Events()
+    for number in range(3):
+        events.push("step b" if number == 1 else "step a")
+        events.push("step.forward")
+        events.push("step a", thread=2)
+        events.push("step.forward", domain="library")
+        events.pop(domain="library")
+        events.pop()
+        events.pop(thread=2)
+        events.pop()
+        events.push("epoch")
+        events.pop()
+    return events
+
+
+@pytest.mark.parametrize("splits", [(), range(1, 30)])
+def test_steps_are_the_outermost_ranges_whose_whole_name_matches(splits: Iterable[int]) -> None:
+    found = steps("step.*", trained(), splits)
+    assert found.summary() == {
+        "pattern": "step.*",
+        "names": 3,
+        "ranges": {"step.forward": 6, "step a": 5, "step b": 1},
+        "inside": {"step.forward": 6},
+        "steps": 6,
+    }
+    assert found.text() == (
+        "probes.step-range = 'step.*' matched 3 names (step.forward 6 times, step a 5 times,"
+        " step b 1 times), 6 of them inside others: the 6 outermost are the steps"
+    )
+    assert steps("step .", trained(), splits).text() == (
+        "probes.step-range = 'step .' matched 2 names (step a 5 times, step b 1 times)"
+    )
+
+
+def test_one_name_that_does_not_nest_needs_no_word() -> None:
+    assert steps("epoch", trained()).text() == ""
+    assert steps("step a", trained()).summary()["steps"] == 5
+
+
+def test_a_part_of_a_name_does_not_match() -> None:
+    assert steps("step", trained()).text() == (
+        "probes.step-range = 'step' matched the whole name of no range: all launches were of step 0"
+    )
 
 
 # ---- estimates
@@ -144,13 +202,36 @@ def test_kernels_are_estimated_apart() -> None:
 
 def test_texts() -> None:
     counts = sampling({1: 102_900}, {1: 1029})
-    assert counts.text(Estimate(1000.0, 4.0)) == "estimated from 1,029 of 102,900 launches, ± 0.4 %"
-    assert counts.text(Estimate(1000.0, 0.1)).endswith(", ± less than 0.1 %")
-    assert counts.text(Estimate(1000.0, math.nan)) == "estimated from 1,029 of 102,900 launches"
-    assert counts.text() == "estimated from 1,029 of 102,900 launches"
-    counts.seen[2] = 5
-    assert counts.text().endswith("; kernels of which no launch was probed, left out: 1")
+    assert counts.text() == "counted in 1,029 of 102,900 launches"
+    assert counts.total_text({1: Estimate(1000.0, 4.0)}) == "about 1,000 in all launches, ± 0.4 %"
+    assert counts.total_text({1: Estimate(1000.0, 0.1)}).endswith(", ± less than 0.1 %")
     assert sampling({1: 5}, {}).text() == "none of 5 launches was probed"
+    assert sampling({1: 5}, {}).total_text({1: Estimate(math.nan, math.nan)}) == ""
+    assert sampling({1: 5}, {1: 5}).total_text({1: Estimate(9.0, 0.0)}) == ""
+
+
+def test_a_total_is_of_the_kernels_that_were_probed() -> None:
+    """What it does not cover stands beside it, with what to do."""
+    counts = sampling({1: 20_000, 2: 4_000, 3: 600, **dict.fromkeys(range(4, 59), 3_196)},
+                      {1: 20, 2: 15, 3: 2})  # fmt: skip
+    estimates = {name: counts.estimate(name, np.asarray([])) for name in counts.seen}
+    estimates |= {1: Estimate(1e9, 3e7), 2: Estimate(1e9, 4e7), 3: Estimate(0.0, 0.0)}
+    assert counts.total_text(estimates) == (
+        "about 2,000,000,000 in all launches of the 3 of 58 kernels that were probed"
+        " (12 % of 200,380 launches), ± 2.5 %"
+    )
+    assert counts.text() == (
+        "counted in 37 of 200,380 launches; never probed: 55 kernels, 88 % of launches"
+        " (--set probes.every=5416 instead of a window or budget probes the first launch of each)"
+    )
+
+
+def test_one_launch_has_no_spread_and_so_no_bound() -> None:
+    counts = sampling({1: 10, 2: 1, 3: 7}, {1: 1, 2: 1, 3: 2})
+    estimates = {1: Estimate(60.0, math.nan), 2: Estimate(1.0, 0.0), 3: Estimate(7.0, 1.0)}
+    assert counts.total_text(estimates) == (
+        "about 68 in all launches, no error bound: 1 kernel with one probed launch"
+    )
 
 
 # ---- in a tool
@@ -171,8 +252,75 @@ def test_access_count_estimates() -> None:
     assert row["estimate"] == 4800
     error = 100 * math.sqrt(0.9 * np.var([32, 64] * 5, ddof=1) / 10)
     assert row["error"] == pytest.approx(error)
-    assert "about 4,800 in all, estimated from 10 of 100 launches, ± 11 %" in result.summary
+    assert "; about 4,800 in all launches, ± 11 %; counted in 10 of 100 launches" in result.summary
     assert "in probed launches" in result.summary
+
+
+def windows() -> Events:
+    """10 launches of `often`, of which 4 are probed and access 32 and 64 times 4 bytes in turn, and
+    30 of `never`, which is not."""
+    events = Events()
+    events.alloc(0x1000, 4096)
+    for number in range(10):
+        events.launch("often", flags=abi.FLAG_PROBED if number < 4 else 0)
+        for warp in range(1 + number % 2 if number < 4 else 0):
+            events.access("global", [0x1000 + 128 * warp + 4 * lane for lane in range(32)])
+    for _ in range(30):
+        events.launch("never", flags=0)
+    return events
+
+
+def test_kernels_that_were_never_probed_are_in_no_total() -> None:
+    """Exact: 4 * 48 accesses are seen, and 10 * 48 estimated; nothing is said of `never`."""
+    result = run_tool(find_tools("access_count")[0], windows())
+    often, never = result.tables["kernels"].rows()
+    assert (often["launches"], often["probed"], often["accesses"]) == (10, 4, 192)
+    assert often["estimate"] == 480
+    assert (never["launches"], never["probed"]) == (30, 0)
+    assert {never[key] for key in ("accesses", "bytes", "share", "estimate", "error")} == {None}
+    for text in (
+        "about 480 in all launches of the 1 of 2 kernels that were probed (25 % of 40 launches), ±",
+        "counted in 4 of 40 launches; never probed: 1 kernel, 75 % of launches"
+        " (--set probes.every=10 ",
+    ):
+        assert text in result.summary
+    assert [tuple(row.values()) for row in result.tables["probed"].rows()] == [
+        ("never", 30, 0, 0.0), ("often", 10, 4, 0.4),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["bank_conflicts", "coalescing", "divergence", "hotness", "working_set"]
+)
+def test_every_tool_with_probes_says_what_it_covers(name: str) -> None:
+    result = run_tool(find_tools(name)[0], windows())
+    assert "counted in 4 of 40 launches; never probed: 1 kernel, 75 % of" in result.summary
+    assert "probed" in result.tables
+
+
+def test_findings_say_of_which_launches_they_are() -> None:
+    options = {"hot_accesses": 1, "hot": 0.1}
+    (finding,) = run_tool(find_tools("hotness")[0], windows(), options=options).findings
+    assert finding.evidence.endswith("; in the 4 of 40 launches that were probed")
+    assert finding.confidence == "low"
+
+
+def test_working_sets_are_those_of_launches_that_were_probed() -> None:
+    """Not 0 for the others: nothing is known of them."""
+    result = run_tool(find_tools("working_set")[0], windows())
+    often, never = result.tables["kernels"].rows()
+    assert (often["launches"], often["min"], often["mean"], often["max"]) == (10, 128, 192, 256)
+    assert (never["launches"], never["min"], never["max"], never["footprint"]) == (
+        30, None, None, 4096,
+    )  # fmt: skip
+    rows = {row["measure"]: row for row in result.tables["run"].rows()}
+    assert rows["touched (unique bytes)"]["min"] == 128
+    launches = list(result.tables["launches"].rows())
+    assert [row["working_set"] for row in launches] == [128, 256] * 2 + [None] * 36
+    assert result.summary.startswith("4 launches touch at most 256 B (often, launch 1)")
+    series = result.figures["launches"].series
+    assert np.isnan(series["touched (unique bytes)"][4:]).all()
+    assert (np.asarray(series["live"]) == 4096).all()
 
 
 def test_access_count_is_exact_without_windows() -> None:

@@ -744,6 +744,7 @@ void open_range(const Thread &mine, const char *name) {
 }
 
 void close_range(const Thread &mine) {
+    pasta->range_ends();
     auto *e = begin<pasta_range>(mine.id, PASTA_EVENT_range_pop);
     if (!e) return;
     e->name = 0;
