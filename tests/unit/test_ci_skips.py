@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,8 +29,9 @@ def junit(directory: Path, name: str, **files: str) -> Path:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null"]
     output = directory / f"{name}.xml"
     subprocess.run(
-        [*command, f"--rootdir={place}", f"--junitxml={output}", place], capture_output=True
-    )
+        [*command, f"--rootdir={place}", f"--junitxml={output}", place],
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, capture_output=True,
+    )  # fmt: skip
     return output
 
 
