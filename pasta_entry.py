@@ -40,8 +40,16 @@ def _refuse_foreign() -> None:
         sys.exit(f"pasta: {message}")
 
 
+def _forget_numba() -> None:
+    """Settings of Numba in the environment are meant for the user's programs: with
+    NUMBA_DISABLE_JIT ours could not work."""
+    for name in [name for name in os.environ if name.startswith("NUMBA_")]:
+        del os.environ[name]
+
+
 def pasta() -> None:
     _refuse_foreign()
+    _forget_numba()
     try:
         from pasta.cli.main import main
 

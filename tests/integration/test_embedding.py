@@ -3,6 +3,7 @@ collector beside it; and that the program cannot tell."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -332,10 +333,12 @@ def test_interpreter_options_of_the_program(pasta_preload, python_program) -> No
 
 
 def other_pythons() -> list[str]:
-    """Interpreters of other versions on PATH, behind version managers' shims too."""
+    """Interpreters of other versions: on PATH, behind version managers' shims too, or pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     found: dict[tuple[int, ...], str] = {}
     for minor in range(6, 20):
-        path = shutil.which(f"python3.{minor}")
+        name = f"python3.{minor}"
+        path = next(map(str, pyenv.glob(f"3.{minor}.*/bin/{name}")), None) or shutil.which(name)
         if not path or minor == sys.version_info.minor:
             continue
         done = subprocess.run(
@@ -352,7 +355,7 @@ def test_other_version(pasta_preload, python_program) -> None:
     """Never embedded: both runtimes' symbols would mix."""
     pythons = other_pythons()
     if not pythons:
-        pytest.skip("no python3.N of another version on PATH")
+        pytest.skip("no python3.N of another version on PATH, nor of pyenv")
     program = python_program(HOST.format(seconds=1.5))
     for python in {pythons[0], pythons[-1]}:
         done = pasta_preload(python, program, options=(*EMBED_NOW, "-o", "pasta-out/%p"))
