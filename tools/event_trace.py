@@ -38,8 +38,11 @@ _CALLS = ("launch", "graph")
 _FRAMES = 8
 #: Not drawn: they say what other events mean, or belong to tables.
 _NOT_DRAWN = frozenset(
-    {"python_frame", "pad", "pc_sample", "counter", "probe_data", "graph_node", "graph_instantiate"}
-)
+    {
+        "python_frame", "python_sample", "pad", "pc_sample", "counter", "probe_data", "graph_node",
+        "graph_instantiate",
+    }
+)  # fmt: skip
 #: Where devices come in the order of processes: below those of the host, as torch has it.
 _DEVICES_FROM = 5_000_000
 #: Types of elements as torch's profiler calls them.

@@ -78,11 +78,12 @@
     X(46, allocator_state,  allocator_state, 1, "what a framework's caching allocator holds, before tensor_alloc or _free") \
     X(47, graph_node,       graph_node,     1, "a node of a graph was captured, by the operator that is open on the thread") \
     X(48, graph_instantiate,graph_instantiate,1,"a graph that was captured became one that can be launched") \
-    X(49, counter,          counter,        0, "a hardware counter of one launch, or one instance of it")
+    X(49, counter,          counter,        0, "a hardware counter of one launch, or one instance of it") \
+    X(50, python_sample,    python_sample,  0, "the Python stack between two operators, where no operator ran for milliseconds")
 /* clang-format on */
 
 #define PASTA_ENUMERATOR(number, name, payload, keep, text) PASTA_EVENT_##name = number,
-typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 50 } pasta_event_kind;
+typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 51 } pasta_event_kind;
 
 /* pasta_header.flags */
 enum {
@@ -374,6 +375,11 @@ typedef struct pasta_python_frame {
     uint32_t line;
     uint32_t first_line; /* of the function */
 } pasta_python_frame;
+
+typedef struct pasta_python_sample {
+    uint32_t stack; /* id of the stack, of the thread that ran the last operator */
+    uint32_t unused[5];
+} pasta_python_sample;
 
 typedef struct pasta_pc_sample {
     uint64_t pc;       /* offset in the function, or in the module where that is absent; bytes */

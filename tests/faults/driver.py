@@ -25,6 +25,7 @@ def main() -> None:
     for path in sys.argv[1:]:
         name = os.path.splitext(os.path.basename(path))[0]
         torch.manual_seed(0)
+        torch.set_num_threads(1)  # times are to depend on the program alone
         where = {"out": f"{out}/{name}"} if out else {}
         with (
             pasta.profile(config="torch", **where) as run,

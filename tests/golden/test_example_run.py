@@ -65,7 +65,7 @@ def test_every_category_is_right(again: Run) -> None:
     assert sum(row["storage"] for row in on_host) == 4 * PARAMETERS
     workspaces = [row["bytes"] for row in rows if row["category"] == "workspace"]
     assert sorted(workspaces) == [1 << 20, 32 << 20, 32 << 20]
-    assert not [each for each in again.findings if each.of == "peak memory"]
+    assert not [each for each in again.findings() if each.of == "peak memory"]
 
 
 def test_a_replay_has_the_stacks_of_its_run(again: Run) -> None:

@@ -9,6 +9,7 @@ pasta.profile runs the file too, in programs that have imported torch already: w
 settings nothing happens before `prepare_block` is called.
 """
 
+import atexit
 import json
 import os
 import sys
@@ -322,6 +323,7 @@ def _follow(torch):
         _settings["frames"] if _settings["stacks"] else 0,
         torch.nn.Module.__call__.__code__ if _settings["modules"] else None, _Modules(extension),
     )  # fmt: skip
+    atexit.register(extension.stop_sampler)
     if followed and _settings["tensors"]:
         _follow_roles(torch, extension)
 
@@ -350,6 +352,7 @@ def prepare_block(torch, library):
         )  # fmt: skip
         if missed is None:
             raise RuntimeError("this process is not profiled")
+        atexit.register(extension.stop_sampler)
         roles = _follow_roles(torch, extension) if _settings["tensors"] else []
 
         def end():

@@ -5,11 +5,11 @@ from torch import nn
 
 import pasta.frameworks.torch.refacc  # noqa: F401  the device "refacc"
 
-net = nn.Sequential(*(nn.Linear(16, 16) for _ in range(12))).to("refacc")
+net = nn.Sequential(*(nn.Linear(32, 32) for _ in range(12))).to("refacc")
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-x = torch.randn(16, 16).to("refacc")
+x = torch.randn(32, 32).to("refacc")
 total = 0.0
-for _ in range(40):
+for _ in range(25):
     optimizer.zero_grad()
     loss = net(x).square().mean()
     loss.backward()

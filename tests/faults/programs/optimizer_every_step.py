@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-x = torch.randn(16, 256)
+x = torch.randn(4, 64)
 for _ in range(30):
-    net = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))  # FAULT: built again
-    optimizer = torch.optim.Adam(net.parameters())
+    net = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 64))  # FAULT: built again
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     net(x).square().mean().backward()
     optimizer.step()

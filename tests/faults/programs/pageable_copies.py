@@ -4,8 +4,8 @@ import torch
 
 import pasta.frameworks.torch.refacc  # noqa: F401  the device "refacc"
 
-batches = [torch.randn(1 << 18) for _ in range(4)]
 weight = torch.ones(8).to("refacc")
 for step in range(60):
-    x = batches[step % 4].to("refacc")  # FAULT: not pinned
+    batch = torch.full((1 << 18,), float(step))
+    x = batch.to("refacc")  # FAULT: not pinned
     y = x[:8] * weight

@@ -5,10 +5,10 @@ from torch import nn
 
 import pasta.frameworks.torch.refacc
 
-net = nn.Sequential(*(nn.Linear(16, 16) for _ in range(12))).to("refacc")
+net = nn.Sequential(*(nn.Linear(32, 32) for _ in range(12))).to("refacc")
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-x = torch.randn(16, 16).to("refacc")
-for _ in range(40):
+x = torch.randn(32, 32).to("refacc")
+for _ in range(25):
     optimizer.zero_grad()
     net(x).square().mean().backward()
     pasta.frameworks.torch.refacc.synchronize()  # FAULT: left over from measuring
