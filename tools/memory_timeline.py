@@ -239,7 +239,7 @@ class MemoryTimeline(Tool):
                 evidence=f"{len(alike):,} allocations of {formatted(int(sizes[usual]), 'bytes')}"
                 f" were live at once, made from {formatted(int(first), 'ns')} to"
                 f" {formatted(int(last), 'ns')} of {formatted(int(end), 'ns')} of work",
-                remedy=(f"{line.place}: " if line else "")
+                remedy=(f"{line}: " if line else "")
                 + "free each one after its use, or allocate one before the loop and use it again",
                 gain=total / track.peak,
                 of=f"the peak of {name} memory",
@@ -265,7 +265,7 @@ class MemoryTimeline(Tool):
             remedy = "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
             if line and sizes >= self.sizes:
                 evidence += f"; {sizes:,} different sizes were asked for at that line"
-                remedy = f"{line.place}: pad tensors to a few sizes, or {remedy}"
+                remedy = f"{line}: pad tensors to a few sizes, or {remedy}"
             yield Finding(
                 what="the caching allocator reserves memory that it never hands out",
                 where=f"{_place(device)}, caching allocator" + (f", {line}" if line else ""),

@@ -70,6 +70,7 @@ class Operators(Tool):
     outside_gap = option(
         "500us", kind="duration", help="…if the gaps between operators are this long on average"
     )
+    outside_gaps = option(5, help="…and there are this many of them", minimum=1)
     waits = option(10, help="waits for a device at a line that are a finding", minimum=1)
     wait_share = option(0.05, help="…if they may save this share of the steady time", minimum=0.0)
     short = option("50us", kind="duration", help="operators below this are short")
@@ -85,8 +86,7 @@ class Operators(Tool):
         self.steps = np.zeros(1024, bool)  # nodes that an optimizer's step called
         self.window = LaunchWindow()
         self.launches = 0
-        context = self.context
-        self.gaps = Gaps(context.operators, context.stacks, context.strings)
+        self.gaps = Gaps()
 
     def _add(self, name: str, nodes: NDArray[Any], amounts: NDArray[Any] | None = None) -> None:
         self.counts[name] = grown(self.counts[name], len(self.context.operators.nodes))
@@ -109,8 +109,8 @@ class Operators(Tool):
         nodes = operators.at(new)
         self._add("allocations", nodes)
         self._add("allocated", nodes, new["bytes"].astype(np.int64))
-        self.gaps.add_samples(batch["python_sample"])
-        self.gaps.end_batch()
+        self.gaps.add_samples(operators, batch["python_sample"])
+        self.gaps.end_batch(operators)
 
     def on_launches(self, launches: NDArray[Any]) -> None:
         nodes = self.context.operators.at(launches)
@@ -150,7 +150,7 @@ class Operators(Tool):
         self._add("steady_wait_time", nodes[steady], durations[steady])
         outside = nodes == 0
         if outside.any():
-            self.gaps.add_waits(syncs[outside], durations[outside])
+            self.gaps.add_waits(self.context.operators, syncs[outside], durations[outside])
 
     def result(self) -> Result:
         tree = _Tree(self)
@@ -254,7 +254,7 @@ class _Tree:
             step, "optimizer", np.where(self.operators.backward, "backward", "forward")
         )
         self.phases = phases.tolist()
-        self.places = tool.gaps.places()
+        self.places = tool.gaps.places(tool.context)
         #: Of each node's own host time what is not in its first call.
         self.steady_own = self.nodes["own"] - self.nodes["first_own"]
         #: Host time without first calls and first gaps; 0: there is no other.
@@ -442,9 +442,11 @@ class _Advice:
         if place.after is None or place.backward > place.lines.total():
             return  # a thread without Python was at work or went on, such as that of gradients
         gain = self._idle(place.steady)
-        if gain < tool.outside_share or place.steady < tool.outside_gap * place.repeats:
+        if gain < tool.outside_share or place.repeats < tool.outside_gaps:
             return
-        if place.waited * 3 >= place.steady:
+        if place.steady < tool.outside_gap * place.repeats:
+            return
+        if place.waited * 3 >= place.steady or place.waits >= place.count > place.waited:
             return  # a wait, which is another finding
         line = place.line
         if place.loader:
@@ -499,11 +501,15 @@ class _Advice:
             where = f"{name} at {frame}" if frame else name
             yield from self._wait(where, frame, number, wait.time, how)
         for place in tree.places:
-            if place.waited:
+            if place.waits:
                 frame = place.line or place.before or place.after
                 where = f"outside of operators, {place.between}"
-                how = f"waits in {place.repeats:,} gaps between operators"
-                yield from self._wait(where, frame, place.repeats, place.waited, how)
+                how = f"{place.waits:,} waits in {place.repeats:,} gaps between operators"
+                if not place.waited:
+                    how += ", which last as long as the gaps at most"
+                yield from self._wait(
+                    where, frame, place.repeats, place.waited or place.steady, how
+                )
 
     def _wait(
         self, where: str, frame: Frame | None, number: int, time: int, how: str

@@ -548,7 +548,7 @@ def _is_of_steps(categories: NDArray[Any]) -> NDArray[Any]:
 
 def _at(line: Frame | None) -> str:
     """How a remedy for a line begins."""
-    return f"{line.place}: " if line else ""
+    return f"{line}: " if line else ""
 
 
 def _place(number: int) -> str:

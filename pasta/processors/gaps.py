@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.processors.operators import Operators
-    from pasta.processors.stacks import Frame, Stacks
-    from pasta.processors.strings import Strings
+    from pasta.processors.stacks import Frame
+    from pasta.tool import Context
 
 #: PyTorch's function that waits for the thread of gradients.
 _ENGINE = "_engine_run_backward"
@@ -41,7 +41,8 @@ class Place:
     total: int = 0
     first: int = 0
     longest: int = 0
-    waited: int = 0
+    waits: int = 0
+    waited: int = 0  # 0 where it is not known how long
     handed: int = 0
     backward: int = 0
     lines: Counter[Frame] = field(default_factory=Counter)
@@ -80,40 +81,38 @@ class Place:
 class _Open:
     """What happened in a gap whose end has not been seen."""
 
-    waited: int = 0
+    waited: NDArray[Any] = field(default_factory=lambda: np.zeros(2, np.int64))
     samples: Counter[int] = field(default_factory=Counter)
 
 
 class Gaps:
     """Collects what happens in gaps while a run is followed, and tells their places at its end."""
 
-    def __init__(self, operators: Operators, stacks: Stacks, strings: Strings) -> None:
-        self._of = operators, stacks, strings
-        self._waited = np.zeros(256, np.int64)  # by row
+    def __init__(self) -> None:
+        self._waited = np.zeros((256, 2), np.int64)  # by row: time, and how often
         self._samples: Counter[tuple[int, int]] = Counter()  # by row and stack
         #: Of a gap that has not ended in its batch: waits, and samples by stack.
         self._open, self._opened = _Open(), _Open()
 
-    def add_waits(self, syncs: NDArray[Any], durations: NDArray[Any]) -> None:
-        """Waits for a device outside of operators."""
-        operators = self._of[0]
+    def add_waits(self, operators: Operators, syncs: NDArray[Any], durations: NDArray[Any]) -> None:
+        """Waits for a device outside of operators; a duration of 0 is not known."""
         rows = operators.gap_after(syncs)
         self._waited = grown(self._waited, len(operators.gaps))
-        np.add.at(self._waited, rows, durations)
-        self._opened.waited, self._waited[0] = int(self._waited[0]), 0
+        np.add.at(self._waited, rows, np.stack([durations, np.ones_like(durations)], axis=1))
+        self._opened.waited, self._waited[0] = self._waited[0].copy(), 0
 
-    def add_samples(self, samples: NDArray[Any]) -> None:
+    def add_samples(self, operators: Operators, samples: NDArray[Any]) -> None:
         """Stacks of a thread between two operators."""
-        rows = self._of[0].gap_after(samples).tolist()
+        rows = operators.gap_after(samples).tolist()
         for row, stack in zip(rows, samples["stack"].tolist(), strict=True):
             if row:
                 self._samples[row, stack] += 1
             else:
                 self._opened.samples[stack] += 1
 
-    def end_batch(self) -> None:
+    def end_batch(self, operators: Operators) -> None:
         """After all of a batch's records: what an earlier batch left open goes to its first gap."""
-        left = self._of[0].left
+        left = operators.left
         ended = np.flatnonzero(left)
         if len(ended):
             row = int(left[ended[0]])
@@ -122,13 +121,13 @@ class Gaps:
             for stack, count in self._open.samples.items():
                 self._samples[row, stack] += count
             self._open = _Open()
-        self._open.waited += self._opened.waited
+        self._open.waited = self._open.waited + self._opened.waited
         self._open.samples += self._opened.samples
         self._opened = _Open()
 
-    def places(self) -> list[Place]:
+    def places(self, context: Context) -> list[Place]:
         """Gaps by their lines, longest in the steady state first."""
-        operators, stacks, strings = self._of
+        operators, stacks, strings = context.operators, context.stacks, context.strings
         waited = grown(self._waited, len(operators.gaps))
         found: dict[Any, Place] = {}
         for number, gap in enumerate(operators.gaps.tolist()):
@@ -144,7 +143,8 @@ class Gaps:
             place.first += first
             place.longest = max(place.longest, longest)
             place.handed += handed
-            place.waited += min(int(waited[number]), total)
+            place.waited += min(int(waited[number, 0]), total)
+            place.waits += int(waited[number, 1])
             for stack, samples in self._sampled(number):
                 line = stacks.users(stack, strings)
                 if stacks.calls(stack, _ENGINE, strings):

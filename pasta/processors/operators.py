@@ -106,48 +106,22 @@ def _node(parent, forward, event, nodes, count, table):  # type: ignore[no-untyp
 
 
 @compiled()
-def _gap(before, after, time, gaps, gap_count, gap_table):  # type: ignore[no-untyped-def]
-    """Adds a gap to its row, made if there is none; `gaps` and `gap_table` must have space."""
-    h = _mixed(_mixed(np.uint64(1), before), after)
-    at = h % np.uint64(len(gap_table))
-    row = gap_table[at]
-    while row != 0 and (gaps[row]["before"] != before or gaps[row]["after"] != after):
-        at = (at + np.uint64(1)) % np.uint64(len(gap_table))
-        row = gap_table[at]
-    if row == 0:
-        row = gap_count[0]
-        gap_count[0] += 1
-        gap_table[at] = row
-        gaps[row]["before"] = before
-        gaps[row]["after"] = after
-        gaps[row]["first"] = time
-    gaps[row]["count"] += 1
-    gaps[row]["total"] += time
-    gaps[row]["longest"] = max(gaps[row]["longest"], time)
-    return row
+def _place_of_gap(before, after, length):  # type: ignore[no-untyped-def]
+    """Where the search for a pair of stacks begins in a table of a power of two."""
+    pair = np.uint64(before) << np.uint64(32) | np.uint64(after)
+    return (pair * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32) & np.uint64(length - 1)
 
 
 @compiled()
-def _leave_gap(  # type: ignore[no-untyped-def]
-    begin, slot, threads, last_stacks, gaps, gap_count, gap_table
-):
-    """A thread enters its outermost operator; the row of the gap that ends with it, or 0."""
-    row = 0
-    time, stack = np.int64(begin["time"]), begin["stack"]
-    if threads[_OPEN] == 0 and threads[_SINCE] != 0:
-        # a thread without Python, such as autograd's, was started by the one that ran last
-        before = last_stacks[slot] if stack != 0 else np.uint32(threads[_LAST_STACK])
-        row = _gap(before, stack, max(time - threads[_SINCE], 0), gaps, gap_count, gap_table)
-        gaps[row]["handed"] += 1 if slot != threads[_LAST_SLOT] else 0
-    if threads[_FIRST_TIME] == 0:
-        threads[_FIRST_TIME] = time
-    threads[_OPEN] += 1
-    if stack != 0:
-        last_stacks[slot] = stack
-    return row
+def _insert_gaps(gaps, count, table):  # type: ignore[no-untyped-def]
+    for row in range(1, count):
+        at = _place_of_gap(gaps[row]["before"], gaps[row]["after"], len(table))
+        while table[at] != 0:
+            at = (at + np.uint64(1)) & np.uint64(len(table) - 1)
+        table[at] = row
 
 
-@compiled()
+@compiled(inline=True)
 def _open(  # type: ignore[no-untyped-def]
     begin, slot, nodes, count, table, link_keys, link_nodes, open_nodes, begun, inside, first,
     depths,
@@ -187,7 +161,7 @@ def _open(  # type: ignore[no-untyped-def]
     return node
 
 
-@compiled()
+@compiled(inline=True)
 def _close(  # type: ignore[no-untyped-def]
     end, slot, nodes, open_nodes, begun, inside, first, depths
 ):
@@ -209,22 +183,16 @@ def _close(  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def _innermost(slot, open_nodes, first, depths):  # type: ignore[no-untyped-def]
-    """Twice the number of the innermost open node, plus one in its first call."""
-    level = depths[slot] - 1
-    return open_nodes[slot, level] * 2 + first[slot, level] if level >= 0 else 0
-
-
-@compiled()
 def _follow(  # type: ignore[no-untyped-def]
     begins, ends, breaks, begin_slots, end_slots, nodes, count, table, link_keys, link_nodes,
     open_nodes, begun, inside, first, depths, threads, last_stacks, gaps, gap_count, gap_table,
     began, ended, left, places, indices, found,
 ):  # fmt: skip
     """Opens and closes operators in ring order. `began` and `ended` are the nodes of `begins` and
-    `ends`, `left` the rows of the gaps that `begins` end; `found` is the `_innermost` of the thread
-    after each event, whose `index` goes to `indices`: those of a thread in order, from its place
-    on. Profiling was stopped at the indices `breaks`, which ends a gap without counting it."""
+    `ends`, `left` the rows of the gaps that `begins` end. After each event `found` is twice the
+    innermost node of its thread, plus 1 in that one's first call, and `indices` its index: those of
+    a thread in order, from its place on. Profiling was stopped at the indices `breaks`, which ends
+    a gap without counting it."""
     b = e = k = 0
     while b < len(begins) or e < len(ends):
         is_begin = e == len(ends) or (b < len(begins) and begins[b]["index"] < ends[e]["index"])
@@ -234,14 +202,39 @@ def _follow(  # type: ignore[no-untyped-def]
             threads[_SINCE] = 0
             k += 1
         was_open = depths[slot] > 0
-        at = places[slot]
+        place = places[slot]
         places[slot] += 1
         if is_begin:
             if 0 < begins[b]["depth"] <= _DEEPEST:
                 if not was_open:
-                    left[b] = _leave_gap(
-                        begins[b], slot, threads, last_stacks, gaps, gap_count, gap_table
-                    )
+                    # not a function: passing arrays costs as much as all of this
+                    time, stack = np.int64(begins[b]["time"]), begins[b]["stack"]
+                    if threads[_OPEN] == 0 and threads[_SINCE] != 0:
+                        # a thread without Python, such as autograd's, goes on from another one
+                        before = last_stacks[slot] if stack else np.uint32(threads[_LAST_STACK])
+                        gap = max(time - threads[_SINCE], 0)
+                        at = _place_of_gap(before, stack, len(gap_table))
+                        row = gap_table[at]
+                        while row and (
+                            gaps[row]["before"] != before or gaps[row]["after"] != stack
+                        ):
+                            at = (at + np.uint64(1)) & np.uint64(len(gap_table) - 1)
+                            row = gap_table[at]
+                        if row == 0:
+                            row = gap_table[at] = gap_count[0]
+                            gap_count[0] += 1
+                            gaps[row]["before"], gaps[row]["after"] = before, stack
+                            gaps[row]["first"] = gap
+                        gaps[row]["count"] += 1
+                        gaps[row]["total"] += gap
+                        gaps[row]["longest"] = max(gaps[row]["longest"], gap)
+                        gaps[row]["handed"] += 1 if slot != threads[_LAST_SLOT] else 0
+                        left[b] = row
+                    if threads[_FIRST_TIME] == 0:
+                        threads[_FIRST_TIME] = time
+                    threads[_OPEN] += 1
+                    if stack:
+                        last_stacks[slot] = stack
                 _open(
                     begins[b], slot, nodes, count, table, link_keys, link_nodes,
                     open_nodes, begun, inside, first, depths,
@@ -254,10 +247,11 @@ def _follow(  # type: ignore[no-untyped-def]
                 threads[_OPEN] -= 1
                 threads[_SINCE] = threads[_LAST_TIME] = np.int64(ends[e]["time"])
                 threads[_LAST_STACK], threads[_LAST_SLOT] = last_stacks[slot], slot
-        found[at] = _innermost(slot, open_nodes, first, depths)
-        indices[at] = index
+        level = depths[slot] - 1
+        found[place] = open_nodes[slot, level] * 2 + first[slot, level] if level >= 0 else 0
+        indices[place] = index
         if is_begin:
-            began[b] = found[at] >> 1
+            began[b] = found[place] >> 1
             b += 1
         else:
             e += 1
@@ -439,19 +433,17 @@ class Operators:
                 self._changes[slot] = indices[start:stop], found[start:stop]
 
     def _innermost(self, slot: int) -> int:
-        return int(_innermost(slot, self._open, self._first, self._depths))
+        """As `_innermost_at`, at the end of the last batch."""
+        level = int(self._depths[slot]) - 1
+        return 2 * int(self._open[slot, level]) + int(self._first[slot, level]) if level >= 0 else 0
 
     def _reserve_gaps(self, more: int) -> None:
         """Makes space for so many new gaps."""
         wanted = int(self._gap_count[0]) + more
         self._gaps = grown(self._gaps, wanted)
         if 2 * wanted > len(self._gap_table):
-            kept = self.gaps.copy()
-            self._gap_table = np.zeros(4 * wanted, np.int32)
-            self._gap_count[0] = 1
-            for row in kept[1:]:
-                _gap(row["before"], row["after"], 0, self._gaps, self._gap_count, self._gap_table)
-            self._gaps[: len(kept)] = kept
+            self._gap_table = np.zeros(1 << (2 * wanted).bit_length(), np.int32)
+            _insert_gaps(self._gaps, int(self._gap_count[0]), self._gap_table)
 
     def _rebuild(self, length: int) -> None:
         """A larger table for the nodes there are."""
@@ -500,7 +492,7 @@ class Operators:
         return (self._innermost_at(records) & 1).astype(bool)
 
     def _innermost_at(self, records: NDArray[Any]) -> NDArray[Any]:
-        """As `_innermost`, of the records' threads as of each record."""
+        """Twice the innermost node of the records' threads, plus 1 in its first call."""
         found = np.zeros(len(records), np.int32)
         threads = records["thread"]
         for thread in distinct(threads):

@@ -32,12 +32,7 @@ class Frame:
 
     def __str__(self) -> str:
         """Without the file's directory, for tables."""
-        return f"{self.place} {self.function}"
-
-    @property
-    def place(self) -> str:
-        """File without its directory, and line."""
-        return f"{self.file.rpartition('/')[2]}:{self.line}"
+        return f"{self.file.rpartition('/')[2]}:{self.line} {self.function}"
 
 
 class Stacks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -41,6 +42,8 @@ from pasta.tool import Finding, Result, check_name
 #: Key of a stored table's metadata that says how reports show it.
 LAYOUT = b"pasta.layout"
 _SHOWN = 10
+#: Places of equal findings that are named.
+_PLACES = 3
 #: What a table says of comparisons.
 _COMPARED = ("keys", "sums", "levels")
 _UNITS = frozenset(get_args(Unit))
@@ -219,9 +222,37 @@ def trace_of(results: Path) -> Path | None:
 
 
 def ranked(results: Iterable[StoredResult]) -> list[tuple[str, Finding]]:
-    """Findings with their tools, the one to look at first before others."""
+    """Findings with their tools, the one to look at first before others; equal ones as one."""
     found = [(result.name, finding) for result in results for finding in result.findings]
-    return sorted(found, key=lambda each: -each[1].rank)
+    return without_repeats(sorted(found, key=lambda each: -each[1].rank))
+
+
+#: A place at the beginning of a remedy, up to its colon: `train.py:31 step: `.
+_PLACE = re.compile(r"^.*?:\d+ [^:]*: ")
+
+
+def without_repeats(found: Iterable[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
+    """Findings of a tool that say the same of several places as one: the best, with a list of
+    the places, and with the gain of all together."""
+    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for tool, each in found:
+        key = (tool, each.what, _PLACE.sub("", each.remedy), each.of)
+        groups.setdefault(key, []).append(each)
+    merged = [(tool, _merged(group)) for (tool, *_), group in groups.items()]
+    return sorted(merged, key=lambda each: -each[1].rank)
+
+
+def _merged(group: list[Finding]) -> Finding:
+    best, *others = group
+    if not others:
+        return best
+    places = list(dict.fromkeys(each.where for each in group))
+    left = len(places) - _PLACES
+    where = "; ".join(places[:_PLACES]) + (f"; and {left:,} more" if left > 0 else "")
+    gains = [each.gain for each in group if each.gain is not None]
+    gain = min(1.0, sum(gains)) if gains else None
+    evidence = f"{best.evidence} (the first of {len(group):,})"
+    return replace(best, where=where, evidence=evidence, gain=gain)
 
 
 def stored_tables(directory: Path) -> dict[str, list[str]]:

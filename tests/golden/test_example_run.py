@@ -58,6 +58,16 @@ def test_parameters_at_the_peak(again: Run) -> None:
     assert stored == 4 * PARAMETERS
 
 
+def test_every_category_is_right(again: Run) -> None:
+    """The model as it was built on the CPU is parameters; cuBLAS took three workspaces."""
+    rows = again.arrow("tensors", "peak").to_pylist()
+    on_host = [row for row in rows if row["device"] is None and row["category"] == "parameter"]
+    assert sum(row["storage"] for row in on_host) == 4 * PARAMETERS
+    workspaces = [row["bytes"] for row in rows if row["category"] == "workspace"]
+    assert sorted(workspaces) == [1 << 20, 32 << 20, 32 << 20]
+    assert not [each for each in again.findings() if each.of == "peak memory"]
+
+
 def test_a_replay_has_the_stacks_of_its_run(again: Run) -> None:
     """…which are in the run's events; but not one that leaves launches out."""
     replayed, recorded = RunDirectory.open(again.path), RunDirectory.open(RUN)

@@ -173,7 +173,7 @@ def test_the_line_of_memory_that_is_never_freed() -> None:
     tools = [MemoryTimeline({"leaked": 1}), tensors({})]
     (found,) = run_tools(tools, events)["memory_timeline"].findings
     assert found.where == ("device 0, pinned memory, load.py:4 stage")
-    assert found.remedy.startswith("load.py:4: free each one after its use")
+    assert found.remedy.startswith("load.py:4 stage: free each one after its use")
 
 
 def test_what_was_allocated_at_the_start_may_stay() -> None:
@@ -213,4 +213,6 @@ def test_the_line_that_asks_for_many_sizes() -> None:
     (found,) = run_tools(tools, events)["memory_timeline"].findings
     assert found.where == "device 0, caching allocator, train.py:8 main"
     assert "20 different sizes were asked for at that line" in found.evidence
-    assert found.remedy.startswith("train.py:8: pad tensors to a few sizes, or run with PYTORCH_")
+    assert found.remedy.startswith(
+        "train.py:8 main: pad tensors to a few sizes, or run with PYTORCH_"
+    )

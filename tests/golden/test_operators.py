@@ -371,7 +371,7 @@ def test_time_outside_of_operators_is_told_by_line() -> None:
     assert found.where == "train.py:21 <module> → train.py:12 data"
     assert found.gain == pytest.approx(270 / 290)
     assert "93% of the 322.00 ms" in result.summary
-    less = {"outside_share": 0.94}, {"outside_gap": "31ms"}
+    less = {"outside_share": 0.94}, {"outside_gap": "31ms"}, {"outside_gaps": 10}
     assert not any(run_tool(Operators, loading(), options=each).findings for each in less)
 
 

@@ -308,7 +308,7 @@ def test_activations_are_advised_at_the_line_that_calls_their_modules() -> None:
     events.operator_end()
     (found,) = run_tool(Tensors, events, options={"least_peak": 1}).findings
     assert found.where == "device 0, most by model.py:20 forward"
-    assert found.remedy.startswith("model.py:20: torch.utils.checkpoint.checkpoint(")
+    assert found.remedy.startswith("model.py:20 forward: torch.utils.checkpoint.checkpoint(")
     assert "50% of them made there" in found.evidence
     assert found.confidence == "low"
 
@@ -344,7 +344,7 @@ def test_what_every_step_keeps_is_found_with_its_line(train: bool) -> None:
     assert found.what == "memory grows every step: results are kept"
     assert found.where == "device 0: train.py:11 <module>"
     assert found.evidence.startswith("64.00 KiB more in each of 40 steps, in 1 tensors a step")
-    assert found.remedy.startswith("train.py:11: ")
+    assert found.remedy.startswith("train.py:11 <module>: ")
     assert (found.gain, found.confidence) == (pytest.approx(1, abs=0.05), "high")
 
 
@@ -432,5 +432,5 @@ def test_gradients_that_are_never_computed_are_found(recorded: bool, computed: b
     for each in found:
         assert each.what == "gradients are prepared and never computed"
         assert each.where == "device 0: evaluate.py:11 main"
-        assert each.remedy == "evaluate.py:11: with torch.no_grad(): around it"
+        assert each.remedy == "evaluate.py:11 main: with torch.no_grad(): around it"
         assert each.gain == 1

@@ -31,7 +31,14 @@ OPTIONS: dict[str, dict[str, object]] = {
         "tiny_launches": 1,
     },
     "copies": {"transfers": 5, "repeated": 1, "pageable": 1, "small_copies": 1},
-    "operators": {"least_time": 1, "host_share": 0.01, "waits": 1, "wait_share": 0.0},
+    "operators": {
+        "least_time": 1,
+        "outside_share": 0.0,
+        "outside_gap": 0,
+        "outside_gaps": 1,
+        "waits": 1,
+        "wait_share": 0.0,
+    },
     "tensors": {"grown": 1},
 }
 FILTERS = [Filter(), Filter(kernel="vadd|triton", launch_skip=2), Filter(range="step [0-5]|data")]
