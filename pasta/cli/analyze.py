@@ -10,6 +10,7 @@ from pathlib import Path
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
 from pasta.run.root import Root
+from pasta.table import visible
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         )  # fmt: skip
     for problem in problems.values():
         if problem:
-            sys.stderr.write(f"pasta: {problem}\n")
+            sys.stderr.write(f"pasta: {visible(problem)}\n")
     if all(problems.values()):
         return 2
     if not options.quiet:

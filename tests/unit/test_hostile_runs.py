@@ -308,3 +308,23 @@ def test_a_trace_that_unpacks_to_much_more(
     line = refused(capsys, "report", run.path, "--perfetto", tmp_path / "out")
     assert line.endswith("damaged trace (it unpacks to much more than its size)")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_chunk_of_accesses_that_unpacks_to_gigabytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pasta.run import accesses
+
+    place = tmp_path / "run" / "results" / accesses.TOOL
+    place.mkdir(parents=True)
+    writer = accesses.AccessWriter(str(place))
+    writer.add(5, np.arange(16))
+    writer.add(9, np.zeros(1 << 20, np.int64))
+    writer.close()
+    path = place / accesses.part_name(0)
+    Path(writer.path).rename(path)
+    told: list[str] = []
+    assert [len(words) for _, words in accesses.read_accesses([path], told.append)] == [16, 1 << 20]
+    monkeypatch.setattr(accesses, "_MAX_CHUNK", 4 << 20)
+    assert [len(words) for _, words in accesses.read_accesses([path], told.append)] == [16]
+    assert told == ["accesses-000.arrows was cut short: accesses after its chunk 1 are missing"]
