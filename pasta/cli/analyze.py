@@ -11,6 +11,7 @@ from pasta import private
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
 from pasta.run.root import Root
+from pasta.table import visible
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         )  # fmt: skip
     for problem in problems.values():
         if problem:
-            sys.stderr.write(f"pasta: {problem}\n")
+            sys.stderr.write(f"pasta: {visible(problem)}\n")
     if all(problems.values()):
         return 2
     done = Root.open(out)

@@ -454,8 +454,14 @@ def _filled(name: str, column: Any, dtype: np.dtype[Any]) -> Any:
 def _checked(name: str, column: Any, dtype: np.dtype[Any], absent: float | None) -> Any:
     """Numbers of a column that are of this type, or fit into it. Raises ValueError."""
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise ValueError(f"{name} is no number but {column.type}")
+        type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        raise ValueError(f"{name} is no number but {type}")
     if absent is None and column.null_count:
         raise ValueError(f"{name} is absent in {column.null_count:,} rows")
     wanted = pa.from_numpy_dtype(dtype)
-    return to_numpy(column if column.type == wanted else column.cast(wanted), absent)
+    if column.type != wanted:
+        try:
+            column = column.cast(wanted)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{name}: {error}") from None
+    return to_numpy(column, absent)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202eevil"
@@ -267,6 +268,43 @@ def expand_parquet(rng: random.Random, run: Path) -> str | None:
     return f"{path.relative_to(run)}: bomb {what}"
 
 
+# ---- accesses ----
+
+
+def change_accesses(rng: random.Random, run: Path) -> str | None:
+    """Words of access records, positions of chunks, and columns of their stream."""
+    paths = sorted(run.rglob("*.arrows"))
+    if not paths:
+        return None
+    path = rng.choice(paths)
+    with pa.ipc.open_stream(path) as stream:
+        table = stream.read_all()
+    words = table.column("words").combine_chunks()
+    values = np.array(words.values)
+    what = rng.choice(["words", "words", "heads", "cut", "position", "type"])
+    if what in ("words", "heads"):
+        for _ in range(rng.choice([1, 5, 200])):
+            at = rng.randrange(len(values))
+            if what == "heads":
+                at -= at % 8
+            flipped = values[at] ^ 1 << rng.randrange(63)
+            values[at] = rng.choice([*_EXTREMES[:14], rng.randrange(1 << 62), -1, flipped])
+        arrays = [table.column(0), pa.LargeListArray.from_arrays(words.offsets, pa.array(values))]
+    elif what == "cut":
+        arrays = [table.column(0), pc.list_slice(words, 0, rng.choice([1, 7, 9, 1000]))]
+        arrays[1] = arrays[1].cast(words.type)
+    elif what == "position":
+        position = rng.choice([0, 2**63, 2**64 - 1, None])
+        arrays = [pa.array([position] * len(table), pa.uint64()), words]
+    else:
+        arrays = [table.column(0), _other_type(rng, len(table))]
+    changed = pa.table(arrays, names=table.column_names)
+    changed = changed.replace_schema_metadata(table.schema.metadata)
+    with pa.ipc.new_stream(path, changed.schema) as out:
+        out.write_table(changed)
+    return f"{path.relative_to(run)}: {what}"
+
+
 # ---- bytes and files ----
 
 
@@ -338,7 +376,7 @@ def change_files(rng: random.Random, run: Path) -> str | None:
 
 MUTATIONS: dict[Mutation, int] = {
     change_json: 5, change_json_text: 1, name_things: 2, change_parquet: 8, expand_parquet: 1,
-    change_bytes: 4, swap_files: 1, change_files: 2,
+    change_accesses: 2, change_bytes: 4, swap_files: 1, change_files: 2,
 }  # fmt: skip
 
 
