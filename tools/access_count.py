@@ -140,6 +140,7 @@ class AccessCount(Tool):
             keys=("kernel",),
             sums=("launches", *_COUNTS),
             levels=("per_page",),
+            important=("launches", "estimate", "error", "share", "accesses"),
             title="Accesses by kernel",
             shown=self.top,
             hidden=_HIDDEN | (_OF_SAMPLES if self.sampling.exact else frozenset()),

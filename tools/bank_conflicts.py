@@ -96,6 +96,7 @@ class BankConflicts(Tool):
             keys=instruction_keys(where),
             sums=("extra", "instructions", "total_ways"),
             levels=("ways",),
+            important=("offset", "extra", "share", "ways"),
             title="Instructions on shared memory, most extra wavefronts first",
             shown=self.top,
             hidden=instruction_hidden(where) | {"total_ways", "total_ideal_ways"},

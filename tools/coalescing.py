@@ -128,6 +128,7 @@ class Coalescing(Tool):
             keys=instruction_keys(where),
             sums=("wasted_bytes", "instructions", "total_sectors", "requested_bytes"),
             levels=("efficiency",),
+            important=("offset", "wasted_bytes", "share", "efficiency"),
             title="Instructions on global memory, most bytes wasted first",
             shown=self.top,
             hidden=instruction_hidden(where)

@@ -151,6 +151,7 @@ class Divergence(Tool):
             keys=instruction_keys(where),
             sums=("instructions", "idle"),
             levels=("share",),
+            important=("offset", "idle", "share", "instructions"),
             title="Memory instructions, most idle lanes first",
             shown=self.top,
             hidden=instruction_hidden(where) | {"active_lanes"},
@@ -229,6 +230,7 @@ class Divergence(Tool):
             keys=("kernel",),
             sums=("accesses",),
             levels=("imbalance",),
+            important=("launch", "imbalance", "most", "mean"),
             title="Launches by imbalance of their blocks' accesses",
             shown=self.top,
         )

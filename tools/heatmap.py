@@ -212,6 +212,7 @@ class Heatmap(Tool):
             },
             keys=("kernel", *object_keys(self.context), "pattern"),
             sums=("sectors", "accesses"),
+            important=("pattern", "sectors", "share"),
             title="Patterns by kernel and object",
             shown=self.top,
             hidden=OBJECT_HIDDEN | {"meaning"},

@@ -232,6 +232,7 @@ class KernelFreq(Tool):
             keys=("kernel",),
             sums=("launches", "total_time"),
             levels=("mean_time", "min_time", "p50_time", "p99_time", "max_time", *_SIZES),
+            important=("launches", "total_time", "share_of_time", "mean_time", "share"),
             title="Kernels (launches, distinct grids and blocks, device time)",
             shown=self.top,
             hidden=frozenset(untold),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pasta.report.stacks import CallTree, Weight
 
 _WEIGHTS = ("device", "host", "bytes")
+_NARROWEST = 20  # columns
 _DEFAULT = ""  # of --html: DIR/report.html
 
 
@@ -26,6 +27,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("directory", nargs="?", type=Path, metavar="DIR", help="a run directory or a root")
     add("-n", "--rows", type=int, metavar="N", help="rows of each table of the text report")
+    add_width(parser)
     add("--rank", type=int, metavar="N", help="of a root: the report of one rank")
     add("--html", nargs="?", const=_DEFAULT, metavar="FILE",
         help="write one HTML file with all tables and figures (default: DIR/report.html)")
@@ -41,33 +43,45 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     # fmt: on
 
 
-def console_for() -> Console:
-    """Stdout, as wide as the terminal."""
+def add_width(parser: argparse.ArgumentParser) -> None:
+    """Adds --width."""
+    help = "columns of the text (default: the terminal's; a pipe or file gets full width)"
+    parser.add_argument("--width", type=_width, metavar="N", help=help)
+
+
+def _width(text: str) -> int:
+    if not text.isdecimal() or len(text) > 6 or int(text) < _NARROWEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a width of {_NARROWEST} or more columns")
+    return int(text)
+
+
+def console_for(width: int | None = None) -> Console:
+    """Stdout, as wide as its terminal or `width`; a pipe or file has no width of its own."""
     from rich.console import Console
 
-    from pasta.report.text import WIDTH
+    from pasta.report.layout import UNLIMITED
 
-    console = Console(emoji=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = WIDTH  # of a pipe Rich would take eighty
+    console = Console(emoji=False, width=width)
+    if width is None and not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNLIMITED  # of a pipe Rich would take eighty
     return console
 
 
-def print_run(run: RunDirectory, rows: int | None = None) -> None:
+def print_run(run: RunDirectory, rows: int | None = None, width: int | None = None) -> None:
     """Prints the text report."""
     from pasta.report.text import print_report
 
-    print_report(run, console_for(), rows)
+    print_report(run, console_for(width), rows)
 
 
 def _print_root(root: Root, options: argparse.Namespace) -> None:
     if options.rank is not None:
         for run in root.of_rank(options.rank):
-            print_run(run.directory, options.rows)
+            print_run(run.directory, options.rows, options.width)
         return
     from pasta.report import ranks
 
-    ranks.print_report(root, console_for(), options.rows)
+    ranks.print_report(root, console_for(options.width), options.rows)
 
 
 def _of_rank(root: Root, rank: int | None) -> RunDirectory:
@@ -101,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
     if html is not None:
         options.html = html or str(recorded.path / "report.html")
     if not asked:
-        print_run(recorded, options.rows)
+        print_run(recorded, options.rows, options.width)
     for name in asked:
         target = getattr(options, name)
         written = _EXPORTS[name](recorded, target, options)

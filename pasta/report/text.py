@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from pasta.report.layout import UNLIMITED
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, ranked, read_results
 from pasta.table import formatted, plain
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 _LONGEST = 2000
 #: Findings in a text report.
 FINDINGS = 5
-#: Columns of a report that is not for a terminal.
-WIDTH = 118
 
 
 def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableType]:
@@ -111,9 +110,9 @@ def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
 
 
 def text_of(parts: Iterable[RenderableType]) -> str:
-    """Parts of a report as plain text of a fixed width."""
+    """Parts of a report as plain text in full width."""
     text = io.StringIO()
-    print_parts(parts, Console(file=text, width=WIDTH, color_system=None, emoji=False))
+    print_parts(parts, Console(file=text, width=UNLIMITED, color_system=None, emoji=False))
     return text.getvalue()
 
 

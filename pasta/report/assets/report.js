@@ -3,6 +3,7 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const LONGEST = 72; // characters of a cell
+  const NAMESPACES = /(?<![\w:])(?:(?:[A-Za-z_]\w*|\(anonymous namespace\))::)+/;
   const PAGE = 15;
   const SERIES = 8; // colours of series in report.css
   const MOST_BARS = 16; // of numbers, below each other; more stand side by side
@@ -22,9 +23,15 @@
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const series = (number) => `var(--s${number % SERIES})`;
+  /** A text of at most `limit` characters, as pasta.report.layout.shortened makes it. */
   const shortened = (text, limit = LONGEST) => {
-    const last = limit >> 2;
-    return text.length <= limit ? text : `${text.slice(0, limit - last - 1)}…${text.slice(-last)}`;
+    if (text.length <= limit) return text;
+    const name = text.replace(NAMESPACES, "…");
+    if (name.length <= limit) return name;
+    let last = Math.floor((2 * limit) / 5);
+    const file = name.includes("/") ? name.length - name.lastIndexOf("/") : 0;
+    if (last < file && file < limit - 1) last = file;
+    return `${name.slice(0, limit - last - 1)}…${name.slice(-last)}`;
   };
 
   // ---- numbers as pasta.table.formatted writes them ----
