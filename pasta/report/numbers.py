@@ -12,7 +12,7 @@ from pasta.table import BYTES, TIMES, Unit, formatted
 _SMALL, _LARGE = 0.01, 99_999.5
 _DECIMALS = 2
 #: Beyond, numbers without a unit are written with an exponent.
-_EXPONENT = 1e15
+_LEAST, _MOST = 1e-6, 1e15
 
 
 def column_texts(values: Sequence[Any], unit: Unit | None = None) -> list[str]:
@@ -33,7 +33,7 @@ def column_texts(values: Sequence[Any], unit: Unit | None = None) -> list[str]:
         decimals = _decimals([number / size for number in numbers]) if at else 0
         return [_scaled(value, size, decimals, f" {names[at]}", unit) for value in values]
     if unit in (None, "count") and any(isinstance(value, float) for value in values):
-        if max(numbers, default=0) < _EXPONENT:
+        if not numbers or not any(numbers) or _LEAST <= max(numbers) < _MOST:
             decimals = _significant(numbers)
             return [_scaled(value, 1, decimals, "", unit) for value in values]
         return [f"{value:.3g}" if _is_number(value) else formatted(value) for value in values]
