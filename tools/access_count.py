@@ -23,7 +23,7 @@ from pasta.processors.object_names import (
     object_sizes,
 )
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups, kernel_operators, of_probes
-from pasta.table import Figure, Table, absent_where, formatted, shares
+from pasta.table import Figure, Table, absent_where, counted, formatted, shares
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
@@ -310,7 +310,8 @@ class AccessCount(Tool):
         accesses, instructions = _sum(rows["accesses"]), _sum(rows["instructions"])
         probed = f"{launches:,}" if self.sampling.exact else "probed"
         parts = [
-            f"{accesses:,} accesses by {instructions:,} instructions of warps in {probed}"
+            f"{counted(accesses, 'access')} by {counted(instructions, 'instruction')}"
+            f" of warps in {probed}"
             f" launches, {formatted(_sum(rows['bytes']), 'bytes')} asked for"
         ]
         if not self.sampling.exact:

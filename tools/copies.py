@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.processors.codes import grown
 from pasta.processors.groups import Groups
-from pasta.table import Figure, Table, formatted, shares
+from pasta.table import Figure, Table, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ class Copies(Tool):
         yield Finding(
             what="copies between pageable host memory and devices",
             where=", ".join(dict.fromkeys(row["direction"] for row in rows)),
-            evidence=f"{copies:,} copies of {formatted(bytes, 'bytes')} are staged: each byte is"
+            evidence=f"{counted(copies, 'copy')} of {formatted(bytes, 'bytes')} are"
+            " staged: each byte is"
             f" copied on the host once more{wait}",
             remedy="allocate it with cudaMallocHost, or DataLoader(pin_memory=True) in PyTorch",
             gain=bytes / (self._bytes + bytes),
@@ -145,7 +146,7 @@ class Copies(Tool):
                 yield Finding(
                     what="many small copies",
                     where=f"{direction}, below {formatted(self.small, 'bytes')}",
-                    evidence=f"{int(copies):,} of {every:,} copies move"
+                    evidence=f"{int(copies):,} of {counted(every, 'copy')} move"
                     f" {formatted(int(bytes // copies), 'bytes')} each,"
                     f" {formatted(int(bytes), 'bytes')} in all",
                     remedy="put them together in one buffer, or let a kernel read them",
@@ -286,7 +287,7 @@ class Copies(Tool):
         copies = int(self.memories.count.sum())
         if not copies:
             return "nothing was copied"
-        text = f"{copies:,} copies of {formatted(self._bytes, 'bytes')}"
+        text = f"{counted(copies, 'copy')} of {formatted(self._bytes, 'bytes')}"
         pageable = sum(
             row["bytes"]
             for row in directions.rows()
@@ -302,10 +303,10 @@ class Copies(Tool):
         if self.same.left_out:
             text += (
                 f"; repeats are looked for among the first {self.transfers:,} distinct transfers,"
-                f" {self.same.left_out:,} copies were of others"
+                f" {counted(self.same.left_out, 'copy was', 'copies were')} of others"
             )
         if self.unsized:
-            text += f"; {self.unsized:,} copies of unknown size left out"
+            text += f"; {counted(self.unsized, 'copy')} of unknown size left out"
         return text
 
 

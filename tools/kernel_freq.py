@@ -9,7 +9,7 @@ from pasta.processors.codes import Codes, RowCodes, grown, span_dtype, words_of
 from pasta.processors.demangle import distinct_names, short_name
 from pasta.processors.histogram import DurationSummary
 from pasta.processors.timeline import CountTimeline
-from pasta.table import Figure, Table, Unit, absent_where, formatted, shares
+from pasta.table import Figure, Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class KernelFreq(Tool):
                 what="one kernel takes most of the device time",
                 where=first["kernel"],
                 evidence=f"{formatted(first['share_of_time'], 'share')} of"
-                f" {formatted(total, 'ns')}, in {first['completions']:,} launches of"
+                f" {formatted(total, 'ns')}, in {counted(first['completions'], 'launch')} of"
                 f" {formatted(first['mean_time'], 'ns')} on average",
                 remedy="look at its accesses: pasta-preload -c memory, -t coalescing, with -k",
                 gain=first["share_of_time"],
@@ -166,7 +166,7 @@ class KernelFreq(Tool):
         yield Finding(
             what="many kernels are shorter than their launch",
             where=", ".join(most[: int(tiny.sum())]) + (f" and {left:,} more" if left > 0 else ""),
-            evidence=f"{launches:,} launches of {int(tiny.sum()):,} kernels take"
+            evidence=f"{counted(launches, 'launch')} of {counted(int(tiny.sum()), 'kernel')} take"
             f" {formatted(time / launches, 'ns')} on the device each, and about"
             f" {formatted(self.launch_cost, 'ns')} on the host (launch_cost), in"
             f" {formatted(span, 'ns')}",
@@ -300,7 +300,7 @@ class KernelFreq(Tool):
         launches = int(self.launches.sum())
         if not launches:
             return "no kernel was launched"
-        text = f"{launches:,} launches of {len(kernels):,} kernels"
+        text = f"{counted(launches, 'launch')} of {counted(len(kernels), 'kernel')}"
         time = int(self.times.total.sum())
         if self.times.count.sum():
             text += f", {formatted(time, 'ns')} of kernel time"
@@ -309,10 +309,14 @@ class KernelFreq(Tool):
         if first["share_of_time"] is not None:
             text += f", {formatted(first['share_of_time'], 'share')} of kernel time"
         if self.unknown_completions:
-            text += f"; {self.unknown_completions:,} completions without a known launch left out"
+            text += (
+                f"; {counted(self.unknown_completions, 'completion')} without a"
+                " known launch left out"
+            )
         if self.untold_shapes:
             text += (
-                f"; {self.untold_shapes:,} launches had configurations beyond the first"
+                f"; {counted(self.untold_shapes, 'launch had', 'launches had')}"
+                " configurations beyond the first"
                 f" {self.configurations:,}: distinct grids and blocks are at least what is shown"
             )
         return text

@@ -9,6 +9,7 @@ from pathlib import Path
 from pasta.errors import ConfigError
 from pasta.run.naming import check_place
 from pasta.run.root import Root
+from pasta.table import counted
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -30,5 +31,5 @@ def run(options: argparse.Namespace) -> int:
     done = merge(root, out, force=options.force_overwrite)
     for warning in done.manifest()["warnings"]:
         print(f"note: {warning}")
-    print(f"{len(root.runs):,} runs: {os.path.relpath(done.path)}")
+    print(f"{counted(len(root.runs), 'run')}: {os.path.relpath(done.path)}")
     return 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from pasta.errors import ConfigError, RunError
 from pasta.run.directory import RunDirectory, is_run
 from pasta.run.root import Root, is_root
+from pasta.table import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -152,13 +153,13 @@ def _json(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
 def _csv(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
     from pasta.report.exports import write_csv
 
-    return f"{len(write_csv(run, target))} tables in {target}"
+    return f"{counted(len(write_csv(run, target)), 'table')} in {target}"
 
 
 def _parquet(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
     from pasta.report.exports import write_parquet
 
-    return f"{len(write_parquet(run, target))} tables in {target}"
+    return f"{counted(len(write_parquet(run, target)), 'table')} in {target}"
 
 
 def _stacks(run: RunDirectory, options: argparse.Namespace) -> tuple[CallTree, Weight]:

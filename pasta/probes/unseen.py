@@ -9,6 +9,7 @@ from pasta.errors import ToolError
 from pasta.probes import coverage
 from pasta.probes.accumulators import TopKAccumulator, TraceAccumulator
 from pasta.processors.demangle import demangle, distinct_names
+from pasta.table import counted
 
 if TYPE_CHECKING:
     from pasta.tool import Result, Tool
@@ -40,7 +41,9 @@ def _missing(tool: Tool) -> list[str]:
     parts = []
     for name, each in tool._maps.items():
         if isinstance(each, TraceAccumulator) and each.dropped:
-            parts.append(f"{each.dropped:,} accesses were lost on their way")
+            parts.append(
+                f"{counted(each.dropped, 'access was', 'accesses were')} lost on their way"
+            )
         if isinstance(each, TopKAccumulator) and each.other:
             parts.append(f"{each.other:,} of {name} had no room")
     probes = tool.context._probes

@@ -14,7 +14,7 @@ from rich.text import Text
 from pasta.report.layout import UNLIMITED
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, ranked, read_results
-from pasta.table import formatted, plain
+from pasta.table import counted, formatted, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,7 +78,7 @@ def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     yield Text(plain(" ".join(manifest["command"]), _LONGEST), style="bold")
     who = f"process {manifest['pid']}"
     if "ranks" in manifest:
-        who = f"{len(manifest['ranks']):,} runs of {manifest['merged']['of']}"
+        who = f"{counted(len(manifest['ranks']), 'run')} of {manifest['merged']['of']}"
     yield Text(
         f"{who} on {manifest['host']}, {started:%Y-%m-%d %H:%M:%S}, "
         f"{formatted(manifest['observed_ns'], 'ns')} observed, {manifest['ended']['text']}"

@@ -23,6 +23,7 @@ from pasta.errors import RunError
 from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.results import LAYOUT, document_of, findings_in, trace_of
 from pasta.run.root import RankRun, Root, ranks_text
+from pasta.table import counted
 from pasta.tool import Finding
 
 #: Rows that are held before they are written.
@@ -388,7 +389,7 @@ def _merge_tool(
     ]
     document = {
         "tool": tool,
-        "summary": f"{len(runs):,} runs; {root.label(runs[0])}: {documents[0]['summary']}",
+        "summary": f"{counted(len(runs), 'run')}; {root.label(runs[0])}: {documents[0]['summary']}",
         "tables": tables,
         "files": files,
         "findings": [asdict(finding) for _, finding in merged_findings(told)],

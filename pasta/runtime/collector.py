@@ -42,6 +42,7 @@ from pasta.runtime.session import Ended, Session, beside, read_ended, write_atom
 from pasta.runtime.spill import Spill
 from pasta.runtime.staging import Place, final_place, staging_directory
 from pasta.runtime.trace import TraceReader
+from pasta.table import counted
 
 if TYPE_CHECKING:
     from pasta.config import Config
@@ -294,7 +295,8 @@ class Collector:
         if left_out:
             which = "oldest" if self.config.rotate else "newest"
             self.warnings.append(
-                f"the {which} {left_out:,} events were not kept (run.max-size); results have them"
+                f"the {which} {counted(left_out, 'event was', 'events were')} not"
+                " kept (run.max-size); results have them"
             )
         self.run.write_manifest(self.manifest(pipeline, ended))
         shutil.rmtree(self.run.path / "spill", ignore_errors=True)
@@ -343,20 +345,29 @@ def _advice(
     if selection.matched_nothing:
         names = sorted(pipeline.context.demangled(selection.launched))
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        yield f"the filter selected none of {selection.seen:,} launches; launched were: {shown}"
+        yield (
+            f"the filter selected none of {counted(selection.seen, 'launch')};"
+            f" launched were: {shown}"
+        )
     if dropped:
         yield (
-            f"{sum(dropped.values()):,} events were lost because the event ring was full: "
+            f"{counted(sum(dropped.values()), 'event was', 'events were')} lost"
+            " because the event ring was full: "
             "raise it with --set ring.max=1GiB "
             f"(now {ring.max_segments * ring.segment_bytes >> 20} MiB)"
         )
     if trace is not None and trace.dropped:
-        yield f"{trace.dropped:,} accesses were lost: there was no room for too long"
+        yield (
+            f"{counted(trace.dropped, 'access was', 'accesses were')} lost: there"
+            " was no room for too long"
+        )
     probes = pipeline.context._probes
     if probes is not None and probes.orphans:
-        yield f"{probes.orphans:,} stretches of accesses were of launches that were never seen"
+        yield f"stretches of accesses of launches that were never seen: {probes.orphans:,}"
     if ring.torn:
-        yield f"{ring.torn} unfinished slots were skipped: threads were ended while they wrote"
+        yield counted(ring.torn, "unfinished slot was", "unfinished slots were") + (
+            " skipped: threads were ended while they wrote"
+        )
 
 
 def _moved(collector: Collector, plain_name: bool) -> tuple[RunDirectory, Place]:

@@ -76,7 +76,7 @@ def test_runs_that_are_not_whole(tmp_path: Path) -> None:
     assert line(report, ".pasta-1: unfinished: ")
     assert line(report, "rank 1: results/kernel_freq/kernels.parquet: cannot be read (")
     assert "rank 1 - 3" in line(report, "rank 1 -")  # its device time is not known
-    assert "1 runs are without kernel_freq" in report
+    assert "1 run is without kernel_freq" in report
 
 
 def test_a_job_that_has_just_begun(tmp_path: Path) -> None:
