@@ -9,7 +9,9 @@ from pathlib import Path
 
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
+from pasta.progress import doing, shown
 from pasta.run.root import Root
+from pasta.table import counted
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +31,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
     from pasta.runtime.analyze import analyze
 
     if options.workers is not None and options.workers < 1:
@@ -40,14 +39,12 @@ def run(options: argparse.Namespace) -> int:
     out = options.output or Path(f"{root.path.resolve().name}-analysis")
     if out.resolve() == root.path.resolve():
         raise ConfigError(f"{out} is what is to be analysed", remedy="name another one with -o DIR")
-    columns = (TextColumn("pasta: runs"), BarColumn(), MofNCompleteColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=options.quiet) as progress:
-        task = progress.add_task("", total=len(root.runs))
+    runs = len(root.runs)
+    with shown(f"analysing {counted(runs, 'run')}", quiet=options.quiet):
         problems = analyze(
             {each.name: each.directory.path for each in root.runs}, selected(options), out,
             scheduler=options.scheduler, workers=options.workers, force=options.force_overwrite,
-            told=lambda done: progress.update(task, completed=done),
+            told=lambda done: doing(f"{done:,} of {runs:,} done"),
         )  # fmt: skip
     for problem in problems.values():
         if problem:
@@ -55,9 +52,8 @@ def run(options: argparse.Namespace) -> int:
     if all(problems.values()):
         return 2
     if not options.quiet:
-        from pasta.cli.report import console_for
-        from pasta.report import ranks
+        from pasta.cli.report import print_root
 
-        ranks.print_report(Root.open(out), console_for())
+        print_root(Root.open(out))
         print(f"results: {os.path.relpath(out)}")
     return int(any(problems.values()))

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from pasta.errors import ConfigError
+from pasta.progress import shown
 from pasta.run.naming import check_place
 from pasta.run.root import Root
 from pasta.table import counted
@@ -28,7 +29,8 @@ def run(options: argparse.Namespace) -> int:
     if root.path.resolve() in (out.resolve(), out.resolve().parent):
         raise ConfigError(f"{out} is in the root to merge", remedy="name another place with -o DIR")
     check_place(out, force=options.force_overwrite)
-    done = merge(root, out, force=options.force_overwrite)
+    with shown(f"merging {counted(len(root.runs), 'run')}"):
+        done = merge(root, out, force=options.force_overwrite)
     for warning in done.manifest()["warnings"]:
         print(f"note: {warning}")
     print(f"{counted(len(root.runs), 'run')}: {os.path.relpath(done.path)}")

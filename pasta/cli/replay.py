@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
+from pasta.progress import shown
 from pasta.run.directory import RunDirectory
 
 
@@ -29,7 +30,8 @@ def run(options: argparse.Namespace) -> int:
     out = options.output or Path(f"{recorded.path.resolve().name}-replay")
     if out.resolve() == recorded.path.resolve():
         raise ConfigError(f"{out} is the run to replay", remedy="name another one with -o DIR")
-    done = Replay(recorded, selected(options)).write(out, force=options.force_overwrite)
+    with shown(f"replaying {recorded.path}", quiet=options.quiet):
+        done = Replay(recorded, selected(options)).write(out, force=options.force_overwrite)
     if not options.quiet:
         print_run(done)
         print(f"results: {os.path.relpath(done.path)}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from pasta.errors import ConfigError, RunError
+from pasta.progress import shown
 from pasta.run.directory import RunDirectory, is_run
 from pasta.run.root import Root, is_root
 from pasta.table import counted
@@ -70,9 +71,11 @@ def console_for(width: int | None = None) -> Console:
 
 def print_run(run: RunDirectory, rows: int | None = None, width: int | None = None) -> None:
     """Prints the text report."""
-    from pasta.report.text import print_report
+    from pasta.report.text import print_parts, render
 
-    print_report(run, console_for(width), rows)
+    with shown(f"reading {run.path}"):
+        parts = list(render(run, rows))
+    print_parts(parts, console_for(width))
 
 
 def _print_root(root: Root, options: argparse.Namespace) -> None:
@@ -80,9 +83,17 @@ def _print_root(root: Root, options: argparse.Namespace) -> None:
         for run in root.of_rank(options.rank):
             print_run(run.directory, options.rows, options.width)
         return
-    from pasta.report import ranks
+    print_root(root, options.rows, options.width)
 
-    ranks.print_report(root, console_for(options.width), options.rows)
+
+def print_root(root: Root, rows: int | None = None, width: int | None = None) -> None:
+    """Prints the text report of ranks."""
+    from pasta.report.ranks import render
+    from pasta.report.text import print_parts
+
+    with shown(f"reading {counted(len(root.runs), 'run')}"):
+        parts = list(render(root, rows))
+    print_parts(parts, console_for(width))
 
 
 def _of_rank(root: Root, rank: int | None) -> RunDirectory:
@@ -119,7 +130,8 @@ def run(options: argparse.Namespace) -> int:
         print_run(recorded, options.rows, options.width)
     for name in asked:
         target = getattr(options, name)
-        written = _EXPORTS[name](recorded, target, options)
+        with shown(f"writing {name}", quiet=target == "-"):
+            written = _EXPORTS[name](recorded, target, options)
         if target != "-":
             print(f"{name}: {written}")
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pasta.processors.batch import Batch
 from pasta.processors.correlate import LaunchNames, OpenRanges
 from pasta.processors.filter import Filter, Selection
+from pasta.progress import doing
 from pasta.tool import HANDLERS, OF_A_LAUNCH, ON_ACCESSES, Context, Result, Tool
 
 if TYPE_CHECKING:
@@ -165,8 +166,9 @@ class Pipeline:
             probes.flush()
             probes.kernels.read_code(self.context.images, self.context.strings)
         results = {}
-        for tool in self.tools:
+        for number, tool in enumerate(self.tools, 1):
             if tool.name not in self.failures:
+                doing(f"computing results of {tool.name}", f"tool {number} of {len(self.tools)}")
                 result = self._guarded(tool, "result", _result, tool)
                 if result is not None:
                     results[tool.name] = result

@@ -14,7 +14,7 @@ from rich.text import Text
 from pasta.arrow import to_numpy
 from pasta.errors import RunError
 from pasta.processors.demangle import distinct_names
-from pasta.report.text import findings_of, print_parts, text_of
+from pasta.report.text import findings_of, text_of
 from pasta.run.events import parts
 from pasta.run.merge import Told, merged_findings
 from pasta.run.results import read_findings
@@ -24,7 +24,7 @@ from pasta.table import Table, counted, formatted, plain
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from pasta.tool import Finding
 
@@ -378,10 +378,6 @@ def _who(root: Root, runs: list[RankRun]) -> str:
     others = [plain(root.label(run)) for run in runs if run.rank is None]
     more = [f"{len(others) - 3:,} more"] if len(others) > 3 else []
     return ", ".join([*([ranks_text(ranks)] if ranks else []), *others[:3], *more])
-
-
-def print_report(root: Root, console: Console, rows: int | None = None) -> None:
-    print_parts(render(root, rows), console)
 
 
 def text_report(root: Root) -> str:

@@ -105,7 +105,8 @@ def print_report(run: RunDirectory, console: Console, rows: int | None = None) -
 
 
 def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
-    for part in parts:
+    """Prints all parts, once all of them could be made."""
+    for part in list(parts):
         console.print(part)
 
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 import pasta
 from pasta.errors import RunError
+from pasta.progress import doing
 from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.results import LAYOUT, document_of, findings_in, trace_of
 from pasta.run.root import RankRun, Root, ranks_text
@@ -338,7 +339,8 @@ def merge(root: Root, out: Path, *, force: bool = False) -> RunDirectory:
     try:
         problems: list[str] = []
         tools = _tools(root, problems)
-        for tool, parts in tools.items():
+        for number, (tool, parts) in enumerate(tools.items(), 1):
+            doing(f"results of {tool}", f"tool {number} of {len(tools)}")
             _merge_tool(root, tool, parts, staging.results / tool, problems)
         staging.write_manifest(_manifest(root, list(tools), problems))
         from pasta.report.text import write_text_report

@@ -28,6 +28,7 @@ import pasta
 from pasta.errors import PastaError, RunError
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
+from pasta.progress import Written, doing, heard
 from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.events import Recorder, read_batches
 from pasta.run.inventory import Inventory
@@ -152,6 +153,7 @@ class Collector:
         for batch, after in self.ring.batches(position, final=final):
             self._feed(pipeline, batch)
             position = after
+            doing("reading events", f"{position / max(self.ring.tail, 1):.0%}")
             self.ring.set_processed(position)
         return position
 
@@ -191,6 +193,7 @@ class Collector:
             if final:
                 self.warnings.append(f"accesses were not read: {error}")
             return None
+        doing("compiling probes")
         with trace.beating():
             probes.compile()
         return trace
@@ -304,6 +307,7 @@ class Collector:
         self._copy_modules()
         from pasta.report.text import write_text_report
 
+        doing("writing the report")
         write_text_report(self.run)
         return self.run
 
@@ -415,7 +419,8 @@ def main() -> int:
     # The launcher blocks it, and children inherit that: no time limit would ever end.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     try:
-        done = collect(arguments.ring, plain_name=arguments.plain_name)
+        with heard(Written(beside(arguments.ring, ".progress"))):
+            done = collect(arguments.ring, plain_name=arguments.plain_name)
     except PastaError as error:
         return _problem(arguments.ring, str(error))
     except Exception as error:

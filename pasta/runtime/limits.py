@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pasta.progress import doing
 from pasta.run.results import write_result
 from pasta.runtime.parity import with_gaps
 
@@ -59,6 +60,7 @@ def store_results(
     for tool in pipeline.tools:
         if tool.name not in results:
             continue
+        doing(f"writing results of {tool.name}")
         try:
             # Files may take long to write, for as many events as there are.
             with time_limit(_WRITING_FACTOR * timeout):
