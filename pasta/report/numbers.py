@@ -51,7 +51,9 @@ def _unit(numbers: Sequence[float], units: int, step: int) -> int:
     at = 0
     while at + 1 < units and round(largest / step**at, _DECIMALS) >= step:
         at += 1
-    while at and smallest < _SMALL * step**at and largest <= _LARGE * step ** (at - 1):
+    while at and largest <= _LARGE * step ** (at - 1):
+        if smallest >= (_SMALL if at > 1 else 1) * step**at:  # whole bytes and ns are exact
+            break
         at -= 1
     return at
 
