@@ -146,7 +146,8 @@ def lay_out(
     spare = width - _total(widths, gap)
     if spare < 0 and not shown[0].numeric:  # the key alone
         widths = [max(1, width - _EDGES)]
-    _share(spare, [column.natural for column in shown], widths)
+    for numeric in (False, True):  # names before headings of numbers
+        spare -= _share(spare, [c.natural if c.numeric == numeric else 0 for c in shown], widths)
     left_out = [column.heading for column in columns if column.name not in kept]
     return Layout(shown, widths, left_out, gap)
 
@@ -167,14 +168,16 @@ def _kept(order: list[str], least: dict[str, int], width: int) -> tuple[int, lis
     return gap, kept
 
 
-def _share(spare: int, natural: list[int], widths: list[int]) -> None:
-    """Widens columns that are narrower than their text, the narrowest first."""
-    while spare > 0:
+def _share(spare: int, natural: list[int], widths: list[int]) -> int:
+    """Widens columns that are narrower than their text, the narrowest first; by how much."""
+    given = 0
+    while given < spare:
         narrow = [at for at in range(len(widths)) if widths[at] < natural[at]]
         if not narrow:
-            return
+            break
         widths[min(narrow, key=lambda at: widths[at])] += 1
-        spare -= 1
+        given += 1
+    return given
 
 
 @dataclass(frozen=True)
