@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Listener = Callable[[str, str], None]
 
 _TERMINAL_SECONDS = 1.0
-_LINE_SECONDS = 3.0
+_LINE_SECONDS = 5.0
 _TICK_SECONDS = 0.1
 
 _listener: Listener | None = None
@@ -85,7 +85,7 @@ def joined(what: str, how_far: str) -> str:
 
 class Display:
     """Shows on stderr what is waited for: on a terminal after a second, elsewhere one line after
-    three. `say` writes that line."""
+    five. `say` writes that line."""
 
     def __init__(self, title: str, say: Callable[[str], None]) -> None:
         self._title = title
