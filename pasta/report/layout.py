@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from pasta.report.numbers import column_texts
-from pasta.table import counted, is_numeric, visible
+from pasta.table import counted, is_numeric, plain, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -143,11 +143,18 @@ def lay_out(
     gap, kept = _kept(order, least, width)
     shown = [column for column in columns if column.name in kept]
     widths = [least[column.name] for column in shown]
+    natural = [column.natural for column in shown]
+    if _total(natural, gap) <= width:
+        widths = natural
     spare = width - _total(widths, gap)
     if spare < 0 and not shown[0].numeric:  # the key alone
         widths = [max(1, width - _EDGES)]
     for numeric in (False, True):  # names before headings of numbers
-        spare -= _share(spare, [c.natural if c.numeric == numeric else 0 for c in shown], widths)
+        wanted = [
+            size if column.numeric == numeric else 0
+            for column, size in zip(shown, natural, strict=True)
+        ]
+        spare -= _share(spare, wanted, widths)
     left_out = [column.heading for column in columns if column.name not in kept]
     return Layout(shown, widths, left_out, gap)
 
@@ -156,16 +163,15 @@ def _total(widths: Sequence[int], gap: int) -> int:
     return _EDGES + sum(widths) + gap * max(len(widths) - 1, 0)
 
 
-def _kept(order: list[str], least: dict[str, int], width: int) -> tuple[int, list[str]]:
+def _kept(order: list[str], least: dict[str, int], width: int) -> tuple[int, set[str]]:
     """The gap between columns and the names of those that fit: a small gap only if more do."""
     fitting = []
     for gap in _GAPS:
-        count = len(order)
-        while count > 1 and _total([least[name] for name in order[:count]], gap) > width:
-            count -= 1
-        fitting.append((count, gap, order[:count]))
-    _, gap, kept = max(fitting)
-    return gap, kept
+        ends = itertools.accumulate(gap + least[name] for name in order)
+        count = sum(_EDGES + end - gap <= width for end in ends)
+        fitting.append((max(count, 1), gap))
+    count, gap = max(fitting)
+    return gap, set(order[:count])
 
 
 def _share(spare: int, natural: list[int], widths: list[int]) -> int:
@@ -192,8 +198,10 @@ class View:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = self.table
         columns = columns_of(table, self.rows)
+        if not columns:
+            return
         if table.title:
-            yield Text(visible(table.title), style="italic")
+            yield Text(plain(table.title), style="italic")
         key, *important = _importance(table, columns)
         layout = lay_out(columns, key, options.max_width, important)
         drawn = _draw(layout)
@@ -219,7 +227,8 @@ def columns_of(table: Table, rows: int) -> list[Column]:
             numeric = unit is not None or is_numeric(values)
             if not numeric:
                 cells = [shortened(cell, LONGEST_TEXT) for cell in cells]
-            columns.append(Column(name, visible(table.heading(name)), cells, numeric))
+            heading = shortened(visible(table.heading(name)), LONGEST_TEXT)
+            columns.append(Column(name, heading, cells, numeric))
     return columns
 
 

@@ -21,8 +21,8 @@ from pasta.tool import Finding, Result
 #: Key of a stored table's metadata that says how reports show it.
 LAYOUT = b"pasta.layout"
 _SHOWN = 10
-#: What a table says of its columns: for comparisons, and for narrow terminals.
-_NAMED = ("keys", "sums", "levels", "important")
+#: What a table says of its columns, for comparisons and for narrow terminals.
+_COMPARED = ("keys", "sums", "levels", "important")
 
 
 def write_result(directory: Path, name: str, result: Result) -> None:
@@ -169,11 +169,11 @@ def read_schema(directory: Path, tool: str, name: str) -> pa.Schema:
 
 def _to_arrow(table: Table) -> pa.Table:
     stored = table.to_arrow()
-    named = {name: getattr(table, name) for name in _NAMED}
+    compared = {name: getattr(table, name) for name in _COMPARED}
     layout = {
         "shown": table.shown,
         "hidden": sorted(table.hidden),
-        **{name: list(names) for name, names in named.items() if names is not None},
+        **{name: list(names) for name, names in compared.items() if names is not None},
     }
     metadata = {**(stored.schema.metadata or {}), LAYOUT: json.dumps(layout).encode()}
     return stored.replace_schema_metadata(metadata)
@@ -208,7 +208,7 @@ def as_table(stored: pa.Table) -> Table:
         title=metadata.get(b"title", b"").decode(),
         shown=layout.get("shown", _SHOWN),
         hidden=frozenset(layout.get("hidden", ())),
-        **{name: layout.get(name) for name in _NAMED},
+        **{name: layout.get(name) for name in _COMPARED},
     )
 
 

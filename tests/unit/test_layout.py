@@ -167,3 +167,12 @@ def test_tables_of_tools_with_device_times_counters_and_samples() -> None:
             if table.shown and len(table):
                 for width in WIDTHS:
                     check(table, width)
+
+
+def test_a_table_of_another_place_takes_no_longer_than_it_is_large() -> None:
+    """Thousands of columns, and a heading of a million words."""
+    columns = {f"column {at}": [at] for at in range(3000)}
+    wide = Table(columns, labels={"column 0": "word " * 200_000})
+    for width in (80, UNLIMITED):
+        assert "column 1" in printed(wide, width)
+    assert printed(Table({"a": [1]}, hidden=frozenset("a")), 80) == ""
