@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasta.errors import ConfigError, RunError
+from pasta.progress import shown
 from pasta.run.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -128,7 +129,9 @@ def _print(
     from pasta.report.diff import ROWS, note, render
 
     console = console_for(options.width)
-    for part in render(comparison, chosen, options.column, options.rows or ROWS):
+    with shown("comparing runs"):
+        parts = list(render(comparison, chosen, options.column, options.rows or ROWS))
+    for part in parts:
         console.print(part)
     for each in notes:
         console.print(note(each))
