@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,17 +92,21 @@ class Display:
         self._say = say
         self._begun = time.monotonic()
         self._live: Live | None = None
-        self._said = False
+        self._said = self._gone = False
 
     def show(self, text: Callable[[], str]) -> None:
         """Shows `text`, which is called where it is time to; call this now and then."""
         waited = time.monotonic() - self._begun
-        if sys.stderr.isatty():
-            if waited > _TERMINAL_SECONDS:
+        if self._gone or waited <= min(_TERMINAL_SECONDS, _LINE_SECONDS):
+            return
+        try:
+            if sys.stderr.isatty():
                 self._draw(text())
-        elif waited > _LINE_SECONDS and not self._said:
-            self._said = True
-            self._say(self._line(text()))
+            elif waited > _LINE_SECONDS and not self._said:
+                self._said = True
+                self._say(self._line(text()))
+        except (OSError, ValueError):  # the terminal is closed: nobody looks
+            self._gone = True
 
     def _line(self, text: str) -> str:
         from pasta.table import plain
@@ -130,9 +134,10 @@ class Display:
 
     def close(self) -> None:
         """Takes it from the terminal."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        live, self._live = self._live, None
+        if live is not None:
+            with suppress(OSError, ValueError):
+                live.stop()
 
 
 @contextmanager

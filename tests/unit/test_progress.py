@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,3 +61,19 @@ def test_work_in_this_process(
         doing("step")
         time.sleep(3 * progress._TICK_SECONDS)
     assert capsys.readouterr() == ("", told)
+
+
+def test_a_terminal_that_is_closed_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run must be written when the terminal of its launcher is gone."""
+    primary, terminal = pty.openpty()
+    stderr = os.fdopen(terminal, "w")
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(progress, "_TERMINAL_SECONDS", 0)
+    display = Display("writing the run", lambda text: None)
+    display.show(lambda: "reading events")
+    os.close(primary)
+    for _ in range(3):
+        display.show(lambda: "writing the report")
+    display.close()
+    with suppress(OSError):
+        stderr.close()
