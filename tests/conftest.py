@@ -129,13 +129,14 @@ class Done:
 
     @property
     def notes(self) -> list[str]:
-        """PASTA's lines without reports and run directories: what a user should know."""
+        """PASTA's lines without reports, run directories and, on a slow machine, progress: what a
+        user should know."""
         reports = "\n".join(run.report for run in self.runs).splitlines()
         known = {line.rstrip() for line in reports}
         return [
             line
             for line in self.lines
-            if line not in known and not re.match(r"process \d+: ", line)
+            if line not in known and not re.match(r"process \d+: |writing the run", line)
         ]
 
     @property

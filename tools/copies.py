@@ -8,7 +8,7 @@ from pasta.lazy import np
 from pasta.processors.codes import grown
 from pasta.processors.groups import Groups
 from pasta.processors.operator_names import user_lines
-from pasta.table import Figure, Table, formatted, shares
+from pasta.table import Figure, Table, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -253,8 +253,8 @@ class Copies(Tool):
         yield Finding(
             what="copies between pageable host memory and devices",
             where=f"{directions} at {line}" if line else directions,
-            evidence=f"{copies:,} copies of {formatted(bytes, 'bytes')} are staged: each byte is"
-            " copied on the host once more, and the host waits for it",
+            evidence=f"{counted(copies, 'copy')} of {formatted(bytes, 'bytes')} are staged: each"
+            " byte is copied on the host once more, and the host waits for it",
             remedy=f"{line}: pin the host's tensor (DataLoader(…, pin_memory=True), or"
             " .pin_memory() once) and copy with non_blocking=True"
             if line
@@ -289,7 +289,7 @@ class Copies(Tool):
             yield Finding(
                 what="many small copies",
                 where=f"{below}, at {line}" if line else below,
-                evidence=f"{copies:,} of {every:,} copies move"
+                evidence=f"{copies:,} of {counted(every, 'copy')} move"
                 f" {formatted(bytes // copies, 'bytes')} each,"
                 f" {formatted(bytes, 'bytes')} in all",
                 remedy=f"{line}: {make}" if line else make,
@@ -430,7 +430,7 @@ class Copies(Tool):
         copies = int(self.memories.count.sum())
         if not copies:
             return "nothing was copied"
-        text = f"{copies:,} copies of {formatted(self._bytes, 'bytes')}"
+        text = f"{counted(copies, 'copy')} of {formatted(self._bytes, 'bytes')}"
         pageable = sum(
             row["bytes"]
             for row in directions.rows()
@@ -446,10 +446,10 @@ class Copies(Tool):
         if self.same.left_out:
             text += (
                 f"; repeats are looked for among the first {self.transfers:,} distinct transfers,"
-                f" {self.same.left_out:,} copies were of others"
+                f" {counted(self.same.left_out, 'copy was', 'copies were')} of others"
             )
         if self.unsized:
-            text += f"; {self.unsized:,} copies of unknown size left out"
+            text += f"; {counted(self.unsized, 'copy')} of unknown size left out"
         return text
 
 

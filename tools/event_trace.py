@@ -14,7 +14,7 @@ from pasta.lazy import np
 from pasta.processors.demangle import demangle, short_name
 from pasta.processors.stacks import Stacks
 from pasta.run.naming import rank_of
-from pasta.table import Table, shares
+from pasta.table import Table, counted, shares
 from pasta.tool import HANDLERS, Context, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class EventTrace(Tool):
             shown=50,
         )
         return Result(
-            summary=f"{total:,} events; open {name} at ui.perfetto.dev",
+            summary=f"{counted(total, 'event')}; open {name} at ui.perfetto.dev",
             tables={"events": table},
             files={name: self.write},
         )

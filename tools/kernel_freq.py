@@ -11,7 +11,7 @@ from pasta.processors.codes import Codes, RowCodes, grown, span_dtype, words_of
 from pasta.processors.demangle import distinct_names, short_name
 from pasta.processors.histogram import DurationSummary
 from pasta.processors.timeline import CountTimeline
-from pasta.table import Figure, Table, Unit, absent_where, formatted, shares
+from pasta.table import Figure, Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class KernelFreq(Tool):
                 what="one kernel takes most of the device time",
                 where=first["kernel"],
                 evidence=f"{formatted(first['share_of_time'], 'share')} of"
-                f" {formatted(total, 'ns')}, in {first['completions']:,} launches of"
+                f" {formatted(total, 'ns')}, in {counted(first['completions'], 'launch')} of"
                 f" {formatted(first['mean_time'], 'ns')} on average",
                 remedy="see whether its accesses are coalesced: pasta-preload -t coalescing"
                 f" -k {shlex.quote(re.escape(short_name(first['name'])))} -- PROGRAM",
@@ -199,7 +199,7 @@ class KernelFreq(Tool):
         yield Finding(
             what="many kernels are shorter than their launch",
             where=", ".join(most[: int(tiny.sum())]) + (f" and {left:,} more" if left > 0 else ""),
-            evidence=f"{launches:,} launches of {int(tiny.sum()):,} kernels take"
+            evidence=f"{counted(launches, 'launch')} of {counted(int(tiny.sum()), 'kernel')} take"
             f" {formatted(time / launches, 'ns')} on the device each, and about"
             f" {formatted(self.launch_cost, 'ns')} on the host (launch_cost), in"
             f" {formatted(span, 'ns')}",
@@ -277,6 +277,7 @@ class KernelFreq(Tool):
                 "max_time",
                 *_SIZES,
             ),
+            important=("launches", "total_time", "share_of_time", "mean_time", "share"),
             title="Kernels (launches, distinct grids and blocks, device time)",
             shown=self.top,
             hidden=frozenset(untold),
@@ -344,7 +345,7 @@ class KernelFreq(Tool):
         launches = int(self.launches.sum())
         if not launches:
             return "no kernel was launched"
-        text = f"{launches:,} launches of {len(kernels):,} kernels"
+        text = f"{counted(launches, 'launch')} of {counted(len(kernels), 'kernel')}"
         time = int(self.times.total.sum())
         if self.times.count.sum():
             text += f", {formatted(time, 'ns')} of kernel time"
@@ -353,10 +354,14 @@ class KernelFreq(Tool):
         if first["share_of_time"] is not None:
             text += f", {formatted(first['share_of_time'], 'share')} of kernel time"
         if self.unknown_completions:
-            text += f"; {self.unknown_completions:,} completions without a known launch left out"
+            text += (
+                f"; {counted(self.unknown_completions, 'completion')} without a"
+                " known launch left out"
+            )
         if self.untold_shapes:
             text += (
-                f"; {self.untold_shapes:,} launches had configurations beyond the first"
+                f"; {counted(self.untold_shapes, 'launch had', 'launches had')}"
+                " configurations beyond the first"
                 f" {self.configurations:,}: distinct grids and blocks are at least what is shown"
             )
         return text

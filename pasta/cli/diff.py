@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.cli.selection import names
 from pasta.errors import ConfigError, RunError
+from pasta.progress import shown
 from pasta.run.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ _SCHEMA = 1
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
+    from pasta.cli.report import add_width
+
     # fmt: off
     add = parser.add_argument
     add("before", type=Path, metavar="BEFORE", help="a run directory")
@@ -29,6 +32,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--column", action="append", default=[], metavar="COLUMN",
         help="only this column (repeatable)")
     add("-n", "--rows", type=_rows, default=None, metavar="N", help="rows of each table")
+    add_width(parser)
     add("--json", metavar="FILE|-", help="write everything as JSON too; -: to stdout, instead")
     add("--fail-on", action="append", default=[], metavar="THRESHOLD",
         help="exit with 1 beyond it: 'bytes>+5%%', 'kernel_freq.launches[gemm]>+0' (repeatable)")
@@ -126,8 +130,10 @@ def _print(
     from pasta.cli.report import console_for
     from pasta.report.diff import ROWS, note, render
 
-    console = console_for()
-    for part in render(comparison, chosen, options.column, options.rows or ROWS):
+    console = console_for(options.width)
+    with shown("comparing runs"):
+        parts = list(render(comparison, chosen, options.column, options.rows or ROWS))
+    for part in parts:
         console.print(part)
     for each in notes:
         console.print(note(each))

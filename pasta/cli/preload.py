@@ -23,6 +23,7 @@ from pasta.runtime.injection import asked_of_torch, built
 from pasta.runtime.launcher import Launcher, Outcome
 from pasta.runtime.rocm import DEVICE, NAMED, refusal, usable_rocprofiler
 from pasta.runtime.session import Session
+from pasta.table import counted
 
 if TYPE_CHECKING:
     from pasta.config import Config
@@ -211,6 +212,12 @@ def _prepare_amd(session: Session, program: str) -> None:
         say(f"no AMD device can be used, {DEVICE} {why}: see pasta doctor")
 
 
+_GOING_ON = (
+    "process goes on; its run is written when it ends",
+    "processes go on; their runs are written when they end",
+)
+
+
 def _report(outcomes: list[Outcome], verbosity: int) -> None:
     from pasta.run.directory import RunDirectory
     from pasta.run.failures import failure_text
@@ -330,7 +337,7 @@ def _run(launcher: Launcher, verbosity: int) -> int:
         launcher.finish()
         left = launcher.alive()
         if left and any(w.ring.used and not w.ended for w in launcher.rings.values()):
-            say(f"{len(left)} processes go on; their runs are written when they end")
+            say(counted(len(left), *_GOING_ON))
         _report(launcher.outcomes, verbosity)
         if not launcher.outcomes:
             _explain_no_run(session, verbosity)

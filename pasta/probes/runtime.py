@@ -17,6 +17,7 @@ from pasta.probes.windows import Sampling
 from pasta.processors.codes import grown
 from pasta.processors.objects import MEMORY, TENSOR, Past
 from pasta.processors.snapshots import SELECTED, UNSEEN, Launches, Snapshots, sizes_of
+from pasta.table import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -204,11 +205,14 @@ class ProbeRuntime:
         if self._device is None:
             return []
         losses = [
-            (tool, f"{count:,} accesses had no room in {name}: raise probes.memory")
+            (tool, f"{counted(count, 'access')} left out of {name}: raise probes.memory")
             for (tool, name), count in self._device.no_room.items()
         ]
         if self._device.other_objects:
-            text = f"{self._device.other_objects:,} launches touched more objects than fit apart"
+            text = (
+                f"{counted(self._device.other_objects, 'launch')} touched more"
+                " objects than fit apart"
+            )
             losses.append(("", text))
         return losses
 

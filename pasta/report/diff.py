@@ -40,7 +40,7 @@ def render(
             yield Text()
             yield Text(_heading(table, column), style="bold")
             if table.keys:
-                yield _rows(table, column).to_rich(rows)
+                yield _rows(table, column).to_rich(rows, command="pasta diff BEFORE AFTER")
         same = [_with_total(each) for each in asked if not each.weight]
         if same:
             yield Text()

@@ -14,16 +14,16 @@ from rich.text import Text
 from pasta.arrow import to_numpy
 from pasta.errors import RunError
 from pasta.processors.demangle import distinct_names
-from pasta.report.text import findings_of, print_parts, text_of
+from pasta.report.text import findings_of, text_of
 from pasta.run.events import parts
 from pasta.run.files import batches, open_parquet, reading
 from pasta.run.merge import Told, merged_findings
 from pasta.run.results import read_findings, values_of
 from pasta.run.root import RankRun, Root, ranks_text
-from pasta.table import Table, formatted, plain
+from pasta.table import Table, counted, formatted, plain
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from pasta.tool import Finding
 
@@ -180,12 +180,13 @@ def render(root: Root, rows: int | None = None) -> Iterator[RenderableType]:
 
 def _heading(root: Root) -> Iterator[Text]:
     ranks, size = root.ranks, root.world_size
-    of = f" of {size:,}" if size and size != len(ranks) else ""
-    what = f"{len(ranks):,}{of} ranks" if ranks else "no ranks"
+    what = counted(len(ranks), "rank") if ranks else "no ranks"
+    if ranks and size and size != len(ranks):
+        what = f"{len(ranks):,} of {counted(size, 'rank')}"
     hosts = root.hosts
     yield Text(
-        f"{plain(str(root.path))}: {len(root.runs):,} runs, {what}, on {len(hosts):,} "
-        f"host{'' if len(hosts) == 1 else 's'}",
+        f"{plain(str(root.path))}: {counted(len(root.runs), 'run')}, {what}, on"
+        f" {counted(len(hosts), 'host')}",
         style="bold",
     )
     for host, runs in hosts.items():
@@ -225,9 +226,9 @@ def _program(
 ) -> Iterator[RenderableType]:
     yield Text()
     ranks = {each.run.rank for each in measured}
-    title = f"{plain(program)}: {len(measured):,} runs"
+    title = f"{plain(program)}: {counted(len(measured), 'run')}"
     if None not in ranks and len(ranks) < len(measured):
-        title += f" of {len(ranks):,} ranks"
+        title += f" of {counted(len(ranks), 'rank')}"
     yield Text(title, style="bold")
     yield _table(root, measured).to_rich(RANKS if rows is None else rows)
     yield from _imbalance(root, measured)
@@ -339,7 +340,7 @@ def _kernel_table(root: Root, measured: list[Measures]) -> Table | None:
     unit: Any = "ns" if timed else "count"
     what = "device time" if timed else "launches"
     left_out = len(measured) - len(told)
-    without = f"; {left_out:,} runs are without kernel_freq" if left_out else ""
+    without = f"; {counted(left_out, 'run is', 'runs are')} without kernel_freq" if left_out else ""
     return Table(
         {
             "kernel": [plain(name) for name in distinct_names([names[at] for at in order])],
@@ -379,10 +380,6 @@ def _who(root: Root, runs: list[RankRun]) -> str:
     others = [plain(root.label(run)) for run in runs if run.rank is None]
     more = [f"{len(others) - 3:,} more"] if len(others) > 3 else []
     return ", ".join([*([ranks_text(ranks)] if ranks else []), *others[:3], *more])
-
-
-def print_report(root: Root, console: Console, rows: int | None = None) -> None:
-    print_parts(render(root, rows), console)
 
 
 def text_report(root: Root) -> str:

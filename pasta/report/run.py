@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pasta.errors import ConfigError, MissingDependency, RunError
 from pasta.run.directory import RunDirectory
 from pasta.run.root import Root, is_root
+from pasta.table import counted
 
 if TYPE_CHECKING:
     import pandas
@@ -336,7 +337,7 @@ class Runs(Tables):
         return text_report(self._root)
 
     def __repr__(self) -> str:
-        return f"<pasta.Runs {self.path}: {len(self._root.runs)} runs>"
+        return f"<pasta.Runs {self.path}: {counted(len(self._root.runs), 'run')}>"
 
 
 def load(path: str | os.PathLike[str]) -> Run | Runs:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from pasta.report.layout import UNLIMITED
 from pasta.run.directory import RunDirectory
 from pasta.run.failures import failure_text
 from pasta.run.results import StoredResult, ranked, read_results
-from pasta.table import formatted, plain
+from pasta.table import counted, formatted, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 _LONGEST = 2000
 #: Findings in a text report.
 FINDINGS = 5
-#: Columns of a report that is not for a terminal.
-WIDTH = 118
 
 
 def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableType]:
@@ -80,7 +79,7 @@ def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     yield Text(plain(" ".join(manifest["command"]), _LONGEST), style="bold")
     who = f"process {manifest['pid']}"
     if "ranks" in manifest:
-        who = f"{len(manifest['ranks']):,} runs of {manifest['merged']['of']}"
+        who = f"{counted(len(manifest['ranks']), 'run')} of {manifest['merged']['of']}"
     told = (
         f"{who} on {manifest['host']}, {started:%Y-%m-%d %H:%M:%S}, "
         f"{formatted(manifest['observed_ns'], 'ns')} observed, {manifest['ended']['text']}"
@@ -116,14 +115,15 @@ def print_report(run: RunDirectory, console: Console, rows: int | None = None) -
 
 
 def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
-    for part in parts:
+    """Prints all parts, once all of them could be made."""
+    for part in list(parts):
         console.print(part)
 
 
 def text_of(parts: Iterable[RenderableType]) -> str:
-    """Parts of a report as plain text of a fixed width."""
+    """Parts of a report as plain text in full width."""
     text = io.StringIO()
-    print_parts(parts, Console(file=text, width=WIDTH, color_system=None, emoji=False))
+    print_parts(parts, Console(file=text, width=UNLIMITED, color_system=None, emoji=False))
     return text.getvalue()
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pasta.errors import RunError
 from pasta.run.files import reading
 from pasta.run.results import as_table, read_schema, read_table, stored_tables
-from pasta.table import formatted
+from pasta.table import counted, formatted
 
 if TYPE_CHECKING:
     from pasta.run.directory import RunDirectory
@@ -194,7 +194,10 @@ class Comparison:
                 yield f"{run.path}: unfinished run, compared as far as it was written"
             lost = sum(manifest.get("dropped", {}).values())
             if lost:
-                yield f"{run.path}: {lost:,} events were lost, so its numbers are too low"
+                yield (
+                    f"{run.path}: {counted(lost, 'event was', 'events were')} lost,"
+                    " so its numbers are too low"
+                )
         if not all(self._manifests):
             return
         for what, told in (

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 import pasta
 from pasta.errors import RunError
+from pasta.progress import doing
 from pasta.run.directory import SCHEMA, RunDirectory, staging_beside
 from pasta.run.files import batches, open_parquet, plain_schema, reading, unpacked_limit, with_texts
 from pasta.run.results import (
@@ -31,6 +32,7 @@ from pasta.run.results import (
     trace_of,
 )
 from pasta.run.root import RankRun, Root, ranks_text
+from pasta.table import counted
 from pasta.tool import Finding
 
 #: Rows that are held before they are written.
@@ -361,7 +363,8 @@ def merge(root: Root, out: Path, *, force: bool = False) -> RunDirectory:
     try:
         problems: list[str] = []
         tools = _tools(root, problems)
-        for tool, results in tools.items():
+        for number, (tool, results) in enumerate(tools.items(), 1):
+            doing(f"results of {tool}", f"tool {number} of {len(tools)}")
             _merge_tool(root, tool, results, staging.results / tool, problems)
         staging.write_manifest(_manifest(root, list(tools), problems))
         from pasta.report.text import write_text_report
@@ -422,7 +425,7 @@ def _merge_tool(
     notes = dict.fromkeys(note for _, document in results for note in document.get("notes", ()))
     document = {
         "tool": tool,
-        "summary": f"{len(results):,} runs; {root.label(first)}: {summary}",
+        "summary": f"{counted(len(results), 'run')}; {root.label(first)}: {summary}",
         "tables": tables,
         "files": files,
         "findings": [asdict(finding) for _, finding in merged_findings(told)],

@@ -44,8 +44,8 @@ LAYOUT = b"pasta.layout"
 _SHOWN = 10
 #: Places of equal findings that are named.
 _PLACES = 3
-#: What a table says of comparisons.
-_COMPARED = ("keys", "sums", "levels")
+#: What a table says of its columns, for comparisons and for narrow terminals.
+_COMPARED = ("keys", "sums", "levels", "important")
 _UNITS = frozenset(get_args(Unit))
 #: Rows of tables that are read: the first ones, those that reports show, or all.
 Rows = int | Literal["shown"] | None

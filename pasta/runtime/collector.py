@@ -31,6 +31,7 @@ from pasta.errors import PastaError, RunError
 from pasta.probes.windows import StepRanges
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
+from pasta.progress import Written, doing, heard
 from pasta.run.directory import MANIFEST, SCHEMA, RunDirectory, is_run, places
 from pasta.run.events import Recorder, read_batches
 from pasta.run.inventory import Inventory
@@ -45,6 +46,7 @@ from pasta.runtime.session import Ended, Session, beside, read_ended
 from pasta.runtime.spill import Spill
 from pasta.runtime.staging import SPILL, STAGED, final_place, staging_directory
 from pasta.runtime.trace import TraceReader
+from pasta.table import counted
 
 if TYPE_CHECKING:
     from pasta.config import Config
@@ -203,6 +205,7 @@ class Collector:
         for batch, after in self.ring.batches(position, final=final):
             self._feed(pipeline, batch)
             position = after
+            doing("reading events", f"{position / max(self.ring.tail, 1):.0%}")
             self.ring.set_processed(position)
         return position
 
@@ -242,6 +245,7 @@ class Collector:
             if final:
                 self.warnings.append(f"accesses were not read: {error}")
             return None
+        doing("compiling probes")
         with trace.beating():
             probes.compile()
         return trace
@@ -373,7 +377,8 @@ class Collector:
         if left_out:
             which = "oldest" if self.config.rotate else "newest"
             self.warnings.append(
-                f"the {which} {left_out:,} events were not kept (run.max-size); results have them"
+                f"the {which} {counted(left_out, 'event was', 'events were')} not"
+                " kept (run.max-size); results have them"
             )
         self._attempt("images of modules", self._copy_modules)
         self._attempt("log.txt", self._copy_log)
@@ -388,6 +393,7 @@ class Collector:
     def _write_report(self) -> None:
         from pasta.report.text import write_text_report
 
+        doing("writing the report")
         write_text_report(self.run)
 
     def dropped(self) -> dict[str, int]:
@@ -441,16 +447,25 @@ def _advice(
     if selection.matched_nothing:
         names = sorted(pipeline.context.demangled(selection.launched))
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        yield f"the filter selected none of {selection.seen:,} launches; launched were: {shown}"
+        yield (
+            f"the filter selected none of {counted(selection.seen, 'launch')};"
+            f" launched were: {shown}"
+        )
     if dropped:
-        yield f"{sum(dropped.values()):,} events were lost because the event ring {_limit(ring)}"
+        lost = counted(sum(dropped.values()), "event was", "events were")
+        yield f"{lost} lost because the event ring {_limit(ring)}"
     if trace is not None and trace.dropped:
-        yield f"{trace.dropped:,} accesses were lost: there was no room for too long"
+        yield (
+            f"{counted(trace.dropped, 'access was', 'accesses were')} lost: there"
+            " was no room for too long"
+        )
     probes = pipeline.context._probes
     if probes is not None and probes.orphans:
-        yield f"{probes.orphans:,} stretches of accesses were of launches that were never seen"
+        yield f"stretches of accesses of launches that were never seen: {probes.orphans:,}"
     if ring.torn:
-        yield f"{ring.torn} unfinished slots were skipped: threads were ended while they wrote"
+        yield counted(ring.torn, "unfinished slot was", "unfinished slots were") + (
+            " skipped: threads were ended while they wrote"
+        )
 
 
 def _moved(session: Session, ring: Ring, run: RunDirectory, plain_name: bool) -> _Moved:
@@ -550,7 +565,8 @@ def main() -> int:
     # The launcher blocks it, and children inherit that: no time limit would ever end.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     try:
-        collect(arguments.ring, plain_name=arguments.plain_name)
+        with heard(Written(beside(arguments.ring, ".progress"))):
+            collect(arguments.ring, plain_name=arguments.plain_name)
     except PastaError as error:
         return _problem(arguments.ring, str(error))
     except Exception as error:

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pasta import private
 from pasta.errors import RunError
+from pasta.progress import Display, read
 from pasta.runtime.executable import CannotRun, Executable, is_text
 from pasta.runtime.injection import own_environment, own_python, target_environment
 from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.session import Ended, Session, beside, read_ended, write_ended
+from pasta.table import counted
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from pasta.runtime.live import LiveView
 
 _POLL_SECONDS = 0.1
@@ -39,7 +39,6 @@ _FORWARDED = {
 }  # fmt: skip
 _SI_USER = 0
 _COLLECTOR_LIMIT_SECONDS = 3600.0
-_PROGRESS_SECONDS = 1.0
 _REMOVED = (
     "the session directory {} was removed while the program ran (systemd does that at logout, "
     "RemoveIPC=yes, and cleaners of /dev/shm): it was made again; against it: "
@@ -313,18 +312,30 @@ class Launcher:
 
     def finish(self) -> None:
         """Has the runs of all ended processes written; gives up after a long time."""
-        begin, status = time.monotonic(), None
+        begin = time.monotonic()
+        display = Display("writing the run", self.say) if self._verbose else None
         self.look()
         while any(self._unfinished(watched) for watched in self.rings.values()):
             waited = time.monotonic() - begin
             if waited > _COLLECTOR_LIMIT_SECONDS:
                 self._kill_collectors()
-            elif waited > _PROGRESS_SECONDS and self.session.document["terminal_width"]:
-                status = status or _show_progress()
+            elif display is not None:
+                display.show(self._doing)
             time.sleep(0.01)
             self.look()
-        if status is not None:
-            status.stop()
+        if display is not None:
+            display.close()
+
+    @property
+    def _verbose(self) -> bool:
+        return int(self.session.document["verbosity"]) >= 0
+
+    def _doing(self) -> str:
+        """What a collector is doing; how many there are."""
+        waiting = [each for each in self.rings.values() if self._unfinished(each)]
+        told = [text for each in waiting if (text := read(beside(each.path, ".progress")))]
+        parts = [counted(len(waiting), "process"), *told[:1]]
+        return ", ".join(parts if len(waiting) > 1 else told[:1])
 
     @staticmethod
     def _unfinished(watched: WatchedRing) -> bool:
@@ -422,14 +433,6 @@ class _Adopted:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
-
-
-def _show_progress() -> Status:
-    from rich.console import Console
-
-    status = Console(stderr=True).status("pasta: writing the run")
-    status.start()
-    return status
 
 
 def _most_collectors() -> int:

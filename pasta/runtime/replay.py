@@ -20,6 +20,7 @@ from pasta.capabilities import Capabilities
 from pasta.errors import RunError
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
+from pasta.progress import doing
 from pasta.run.accesses import read_accesses, recorded_accesses
 from pasta.run.directory import SCHEMA, RunDirectory, staging_beside
 from pasta.run.events import counts, parts, read_batches, span
@@ -128,6 +129,7 @@ class Replay:
             staging.write_manifest(self._manifest())
             from pasta.report.text import write_text_report
 
+            doing("writing the report")
             write_text_report(staging)
             return staging.move_to(out, force=force, suffix=str(os.getpid()))
         except OSError as error:
@@ -144,9 +146,14 @@ class Replay:
         position, words = next(chunks, (_NEVER, None))
         wanted = self._pipeline.kinds
         kinds = None if wanted is None else wanted | Inventory.KINDS
+        recorded = counts(self.recorded.events, _ignore)
+        total = sum(recorded[kind] for kind in recorded if kinds is None or kind in kinds)
+        read = 0
         for batch in read_batches(
             self.recorded.events, self._strings, kinds=kinds, told=self._warnings.append
         ):
+            read += len(batch)
+            doing("reading events", f"{read:,} of {total:,}")
             self._inventory.learn(batch)
             self._pipeline.feed(batch)
             while position < batch.end:

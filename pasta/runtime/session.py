@@ -9,7 +9,8 @@ processes      table of pids that carry libpasta (shim/core/processes.c)
 rings/         PID-SEQUENCE: the event rings; beside each, while it is being worked on:
                .state (what an embedded consumer had computed), .ended (how the process
                ended), .done (where its run directory is) or .problem (why there is none),
-               .probes (what patches counted), .trace (accesses on their way to a collector)
+               .progress (what its collector is doing), .probes (what patches counted),
+               .trace (accesses on their way to a collector)
 modules/       images of loaded modules by the hash of their contents, if they are kept
 probes         the plan of probes, if there are any
 log.txt        lines of all of them

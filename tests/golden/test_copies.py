@@ -107,8 +107,8 @@ def test_copies_of_unknown_size_are_left_out_and_told(events: Events) -> None:
     events.copy("host_to_device", HOST, DEVICE, ABSENT_U64)
     events.copy("host_to_device", HOST, DEVICE, 3)
     result = run_tool(Copies, events)
-    assert result.summary.startswith("1 copies of 3 B")
-    assert "1 copies of unknown size left out" in result.summary
+    assert result.summary.startswith("1 copy of 3 B")
+    assert "1 copy of unknown size left out" in result.summary
 
 
 def test_a_training_run() -> None:

@@ -463,7 +463,7 @@ def test_a_child_that_goes_on_is_announced(pasta_preload, compile_c) -> None:
     )
     done = pasta_preload(program)
     assert done.exit_status == 0
-    assert done.notes == ["1 processes go on; their runs are written when they end"]
+    assert done.notes == ["1 process goes on; its run is written when it ends"]
     wait_until(lambda: done.runs, "the child's run is written")
     assert done.run.launches == 5
 
