@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -72,6 +73,33 @@ def test_a_session_is_private(tmp_path: Path, mask: int) -> None:
     finally:
         session.remove()
         session.disown()
+
+
+@as_root
+@pytest.mark.parametrize("mask", [0o000, 0o777])
+def test_a_user_without_privileges_can_use_what_it_made(mask: int) -> None:
+    """Also where its umask forbids everything, which root would not notice."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o1777)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+                os.umask(mask)
+                session = Session.create(Config(ring_directory=f"{place}/shm"), ["x"], 0)
+                session.log("line")
+                private.write_atomically(session.directory / "rings" / "1-0.ended", b"{}")
+                Session.open(session.directory)
+                read_ended(session.directory / "rings" / "1-0")
+                session.disown()
+                taken = Session.take(session.directory)
+                status = 0 if taken is not None else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o077])
