@@ -162,7 +162,7 @@ class _Elf:
         """Where in the file the memory at an address comes from."""
         for kind, offset, start, length in self._segments:
             if kind == _PT_LOAD and start <= address < start + length:
-                return offset + address - start
+                return int(offset + address - start)
         return None
 
 
