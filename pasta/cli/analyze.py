@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from pasta import private
+from pasta.cli.parser import count
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
 from pasta.progress import doing, shown
@@ -22,7 +23,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     add("--scheduler", metavar="ADDRESS",
         help="a scheduler of Dask's, tcp://HOST:PORT, whose workers see the same files")
-    add("--workers", type=int, metavar="N",
+    add("--workers", type=count, metavar="N",
         help="threads without a scheduler (default: one for each core)")
     add("-o", "--output", type=Path, metavar="DIR",
         help="root for the results (default: NAME-analysis)")
@@ -36,8 +37,6 @@ def run(options: argparse.Namespace) -> int:
     from pasta.cli.report import print_root, say_failures
     from pasta.runtime.analyze import analyze
 
-    if options.workers is not None and options.workers < 1:
-        raise ConfigError(f"--workers {options.workers}: give 1 or more")
     root = Root.open(options.directory)
     out = options.output or Path(f"{root.path.resolve().name}-analysis")
     if out.resolve() == root.path.resolve():

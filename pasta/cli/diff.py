@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pasta.cli.parser import count
 from pasta.cli.selection import names
 from pasta.errors import ConfigError, RunError
 from pasta.progress import shown
@@ -31,18 +32,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="only this tool or table (repeatable; default: tables that reports show)")
     add("--column", action="append", default=[], metavar="COLUMN",
         help="only this column (repeatable)")
-    add("-n", "--rows", type=_rows, default=None, metavar="N", help="rows of each table")
+    add("-n", "--rows", type=count, default=None, metavar="N", help="rows of each table")
     add_width(parser)
     add("--json", metavar="FILE|-", help="write everything as JSON too; -: to stdout, instead")
     add("--fail-on", action="append", default=[], metavar="THRESHOLD",
         help="exit with 1 beyond it: 'bytes>+5%%', 'kernel_freq.launches[gemm]>+0' (repeatable)")
     # fmt: on
-
-
-def _rows(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, 1 or more")
-    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from pasta.errors import PastaError, one_line
+from pasta.errors import PastaError, one_line, shown
 
 _USAGE_STATUS = 2
 _INTERRUPTED = 130
@@ -37,6 +37,13 @@ class Parser(argparse.ArgumentParser):
         )
 
 
+def count(text: str) -> int:
+    """The value of an option that counts: 1 or more."""
+    if not text.isdecimal() or not 1 <= int(text[:9]) == int(text[:20]):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from 1 to 999999999")
+    return int(text)
+
+
 def ended_by(work: Callable[[], int]) -> int:
     """Exit status of `work`: errors are lines on stderr, and there is no traceback for Ctrl-C, nor
     where the reader of stdout is gone."""
@@ -56,13 +63,16 @@ def ended_by(work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        return _nobody_reads()
+        _drop_output()
+        return _BROKEN_PIPE
     except OSError as error:
+        _drop_output()
         where = f"{error.filename}: " if error.filename else ""
         sys.stderr.write(f"pasta: {one_line(f'{where}{error.strerror or error}')}\n")
         return _USAGE_STATUS
 
 
-def _nobody_reads() -> int:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered goes there
-    return _BROKEN_PIPE
+def _drop_output() -> None:
+    """What stdout has buffered goes nowhere, so that it does not fail again at exit."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from pasta.cli.parser import count
 from pasta.errors import ConfigError, PastaError, RunError
 from pasta.progress import shown
 from pasta.run.directory import MANIFEST, RunDirectory, is_run
@@ -33,7 +34,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("directory", nargs="?", type=Path, metavar="DIR",
         help="a run directory or a root (default: the latest run of pasta-out or the current one)")
-    add("-n", "--rows", type=int, metavar="N", help="rows of each table of the text report")
+    add("-n", "--rows", type=count, metavar="N", help="rows of each table of the text report")
     add_width(parser)
     add("--rank", type=int, metavar="N", help="of a root: the report of one rank")
     add("--html", nargs="?", const=_DEFAULT, metavar="FILE",

@@ -123,7 +123,7 @@ class _Elf:
         size, count = struct.unpack_from("<HH", head, 54)
         table = self._read(offset, size * count)
         # of each program header: type, offset, address and size in the file
-        self._segments = [
+        self._segments: list[tuple[int, int, int, int]] = [
             (kind, offset, address, length)
             for at in range(0, len(table) - 55, max(size, 56))
             for kind, _, offset, address, _, length in [struct.unpack_from("<IIQQQQ", table, at)]

@@ -370,7 +370,7 @@ def test_verbs_say_what_is_wrong(pasta, tmp_path: Path) -> None:
     for arguments, line in (
         (["report", tmp_path / "none"], f"pasta: {tmp_path / 'none'}: no such run directory\n"),
         (["report", tmp_path], f"pasta: {tmp_path}: not a run directory (it has no run.json)\n"),
-        (["demo", "none"], "pasta: no demo 'none': there are accesses, convolution, "),
+        (["demo", "none"], "pasta: no demo 'none': known are accesses, convolution, "),
     ):
         done = pasta(*arguments)
         assert done.returncode == 2

@@ -36,6 +36,9 @@ class Reads(Tool):
         (["replay", "--tol", "x", "DIR"], "unknown option --tol: did you mean --tool"),
         (["replay"], "the following arguments are required: DIR: see pasta replay --help"),
         (["report", "--rank", "x"], "argument --rank: invalid int value: 'x': see pasta report"),
+        (["report", EXAMPLE, "-n", "0"], "argument -n/--rows: '0' is not a whole number from 1"),
+        (["report", EXAMPLE, "-n", "9" * 400], "argument -n/--rows: '999"),
+        (["demo", "convlution"], "no demo 'convlution': did you mean convolution?"),
         (["merge", "a", "b"], "'b' is one argument too many: see pasta merge --help"),
         (["tools", "hotnes"], "there is no tool 'hotnes': did you mean hotness?"),
         (["tools", "./README.md"], "tool file README.md does not exist: name a .py file"),
@@ -137,6 +140,14 @@ def test_nobody_reads_to_the_end(tmp_path: Path, verb: str) -> None:
         assert process.stdout and process.stderr
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def test_no_space_for_the_output(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*cli("pasta"), "tools"], env=base_environment(), stdout=full, stderr=subprocess.PIPE
+        )
+    assert (done.returncode, done.stderr) == (2, b"pasta: No space left on device\n")
 
 
 def test_interrupted(tmp_path: Path) -> None:
