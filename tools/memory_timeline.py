@@ -70,6 +70,7 @@ class _Track:
 class _Allocator:
     """A framework's caching allocator on one device: what it holds and what it handed out."""
 
+    before: int = 0  # reserved before the run, which began in the middle of the program
     allocated: int = 0
     reserved: int = 0
     peak_allocated: int = 0
@@ -141,6 +142,7 @@ class MemoryTimeline(Tool):
         self.allocators: dict[int, _Allocator] = {}
         self.finished = _Finished(self.keep)
         self.unknown_sizes = 0
+        self.allocating: set[int] = set()  # devices of which memory was allocated
         self.last_work = 0  # time
         self.allocated_by = AllocatingOperators()
 
@@ -154,8 +156,18 @@ class MemoryTimeline(Tool):
         self.last_work = max(self.last_work, *times)
         states = batch["allocator_state"]
         for device in np.unique(states["device"]).tolist():
-            allocator = self.allocators.setdefault(device, _Allocator())
-            allocator.add(states[states["device"] == device])
+            mine = states[states["device"] == device]
+            if device not in self.allocators:
+                self.allocators[device] = _Allocator(self._reserved_before(mine[0], batch))
+            self.allocators[device].add(mine)
+        self.allocating |= set(np.unique(batch["memory_alloc"]["device"]).tolist())
+
+    def _reserved_before(self, state: NDArray[Any], batch: Batch) -> int:
+        """What an allocator had reserved before the run, by its first state."""
+        allocations = batch["memory_alloc"]
+        earlier = allocations["device"][allocations["index"] < state["index"]]
+        seen = int(state["device"]) in self.allocating or bool((earlier == state["device"]).any())
+        return 0 if seen else int(state["reserved"])
 
     def _follow(self, base: int, changes: NDArray[Any], rows: NDArray[Any]) -> None:
         unknown = rows["bytes"] == _ABSENT
@@ -254,7 +266,7 @@ class MemoryTimeline(Tool):
     def _gaps(self, rows: NDArray[Any]) -> Iterator[Finding]:
         """Allocators that reserved much more than they handed out, and who asks for many sizes."""
         for device, each in sorted(self.allocators.items()):
-            gap = each.peak_reserved - each.peak_allocated
+            gap = each.peak_reserved - each.before - each.peak_allocated
             if gap <= 0 or gap < self.gap or gap < self.gap_share * each.peak_reserved:
                 continue
             line, sizes = self._most_sizes(rows[_of_tensors(rows, device)])

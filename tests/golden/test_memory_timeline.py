@@ -201,6 +201,7 @@ def test_reserved_memory_that_is_never_used_is_a_finding() -> None:
 
 def test_the_line_that_asks_for_many_sizes() -> None:
     events = Events()
+    events.alloc(0x1000, 2000)
     events.frames(1, ("/my/train.py", "main", 8))
     for number in range(20):
         events.operator("aten::empty", stack=1)
@@ -216,3 +217,13 @@ def test_the_line_that_asks_for_many_sizes() -> None:
     assert found.remedy.startswith(
         "train.py:8 main: pad tensors to a few sizes, or run with PYTORCH_"
     )
+
+
+def test_what_was_reserved_before_the_run_is_no_finding() -> None:
+    """As of a block of the program, which begins when there is a cache."""
+    events = Events()
+    events.tensor_alloc(0x1000, 300, allocated=300, reserved=5000)
+    events.tensor_alloc(0x1200, 600, allocated=900, reserved=6000)
+    assert not run_tool(MemoryTimeline, events, options={"gap": 101}).findings
+    (found,) = run_tool(MemoryTimeline, events, options={"gap": 100, "gap_share": 0.0}).findings
+    assert found.gain == pytest.approx(100 / 6000)

@@ -127,8 +127,12 @@ def _follow_registrations(torch, extension):
 
     def teller(role):
         def registered(owner, name, tensor):
-            if tensor is not None and not is_compiling():
+            if tensor is None or is_compiling():
+                return
+            try:
                 _tell_role(extension, tensor, role, name)
+            except Exception as error:  # a name that is no UTF-8
+                _say("a tensor of a module is not followed: %r" % (error,))
 
         return registered
 
