@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 
 import tests.campaigns
-from tests.campaigns.table import print_table
+from tests.campaigns.result import print_table
 
 
 def campaigns() -> dict[str, ModuleType]:

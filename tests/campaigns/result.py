@@ -1,7 +1,8 @@
-"""The table that every campaign ends with."""
+"""What a campaign tells: how often something was tried, and what failed."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,10 +17,17 @@ class Row:
     failed: Counter[str] = field(default_factory=Counter)
     slowest: float = 0.0  # s
 
-    def add(self, seconds: float, failures: Iterable[str] = ()) -> None:
+    def add(self, failure: str | None) -> None:
+        """Counts one try; `failure` says what went wrong, None that nothing did."""
+        self.count(0.0, ["failed"] if failure else [])
+        if failure:
+            print(f"{self.what}: {failure}", file=sys.stderr, flush=True)
+
+    def count(self, seconds: float, kinds: Iterable[str] = ()) -> None:
+        """Counts one try that took so long, and failed in these ways."""
         self.tried += 1
         self.slowest = max(self.slowest, seconds)
-        self.failed.update(set(failures))
+        self.failed.update(set(kinds))
 
 
 def print_table(rows: Iterable[Row]) -> bool:
