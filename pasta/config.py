@@ -260,7 +260,9 @@ class Config:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: cannot be read ({error})") from None
-        except tomllib.TOMLDecodeError as error:
+        except RecursionError:
+            raise ConfigError(f"{path}: not valid TOML: nested too deeply") from None
+        except ValueError as error:  # also of a number with thousands of digits
             raise ConfigError(f"{path}: not valid TOML: {error}") from None
         self.tools.extend(_texts(document.pop("tools", []), f"{path}: tools"))
         base = path.resolve().parent
