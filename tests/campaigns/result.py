@@ -1,34 +1,54 @@
-"""What campaigns tell: how often something was tried, and what failed."""
+"""What a campaign tells: how often something was tried, and what failed."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Row:
-    """A line of a campaign's table."""
+    """Tries of one kind: how many, how many failed by kind of failure, and the slowest."""
 
     what: str
     tried: int = 0
-    failures: list[str] = field(default_factory=list)
+    failed: Counter[str] = field(default_factory=Counter)
+    slowest: float = 0.0  # s
 
     def add(self, failure: str | None) -> None:
         """Counts one try; `failure` says what went wrong, None that nothing did."""
-        self.tried += 1
+        self.count(0.0, ["failed"] if failure else [])
         if failure:
-            self.failures.append(failure)
             print(f"{self.what}: {failure}", file=sys.stderr, flush=True)
+
+    def count(self, seconds: float, kinds: Iterable[str] = ()) -> None:
+        """Counts one try that took so long, and failed in these ways."""
+        self.tried += 1
+        self.slowest = max(self.slowest, seconds)
+        self.failed.update(set(kinds))
 
 
 def print_table(rows: Iterable[Row]) -> bool:
-    """Prints what was tried and what failed; whether nothing failed."""
+    """Prints rows and their sum; whether nothing failed."""
     rows = list(rows)
-    print(f"{'tried':>9} {'failed':>7}")
+    total = Row("all", sum(row.tried for row in rows))
     for row in rows:
-        print(f"{row.tried:9,} {len(row.failures):7,}  {row.what}")
-    tried, failed = sum(row.tried for row in rows), sum(len(row.failures) for row in rows)
-    print(f"{tried:9,} {failed:7,}  in all")
-    return not failed
+        total.failed.update(row.failed)
+        total.slowest = max(total.slowest, row.slowest)
+    kinds = sorted(total.failed) or ["failed"]
+    headings = ["", "tried", *kinds, "slowest"]
+    cells = [
+        [row.what, f"{row.tried:,}", *(f"{row.failed[kind]:,}" for kind in kinds),
+         f"{row.slowest:.2f} s"]
+        for row in (*rows, total)
+    ]  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    for line in (headings, *cells):
+        first, *others = (
+            each.ljust(width) if at == 0 else each.rjust(width)
+            for at, (each, width) in enumerate(zip(line, widths, strict=True))
+        )
+        print("  ".join([first, *others]).rstrip())
+    return not total.failed.total()

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from tests.campaigns.table import Row
+from tests.campaigns.result import Row
 from tests.fuzz import bases, readers
 from tests.fuzz.hostile import mutate
 from tests.fuzz.readers import Failure, Scene
@@ -198,7 +198,7 @@ def _hear(worker: _Worker, rows: dict[str, Row]) -> bool:
     number, reader, seconds, failures = told
     worker.at = (number, reader)
     if seconds is not None:
-        rows[reader].add(seconds, [each.kind for each in failures])
+        rows[reader].count(seconds, [each.kind for each in failures])
         for each in failures:
             _print(number, reader, each)
     return False
@@ -209,7 +209,7 @@ def _failed(worker: _Worker, rows: dict[str, Row], kind: str) -> None:
     if worker.at is None:
         raise RuntimeError(f"a process of the campaign ended: {worker.process.exitcode}")
     number, reader = worker.at
-    rows[reader].add(_SILENCE if kind == "hang" else 0, [kind])
+    rows[reader].count(_SILENCE if kind == "hang" else 0, [kind])
     _print(number, reader, Failure(kind, f"status {worker.process.exitcode}"))
     worker.skip()
     with contextlib.suppress(OSError):

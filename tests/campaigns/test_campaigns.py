@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.campaigns.__main__ import main
-from tests.campaigns.table import Row, print_table
+from tests.campaigns.result import Row, print_table
 
 
 def test_mutated_runs_harm_no_reader(capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,9 +17,9 @@ def test_mutated_runs_harm_no_reader(capsys: pytest.CaptureFixture[str]) -> None
 def test_table_of_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [Row("report"), Row("merge")]
     for seconds in (0.5, 1.0):
-        rows[0].add(seconds)
+        rows[0].count(seconds)
     assert print_table(rows)
-    rows[1].add(2.0, ["hang", "escape", "escape"])
+    rows[1].count(2.0, ["hang", "escape", "escape"])
     capsys.readouterr()
     assert not print_table(rows)
     lines = capsys.readouterr().out.splitlines()

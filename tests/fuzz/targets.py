@@ -101,7 +101,7 @@ class PythonTarget(Target):
             if time.process_time() - began > SLOW:
                 raise TimeoutError(f"above {SLOW} s")
         except Exception:
-            outcome.crashes.append(f"{kept(data)}\n{traceback.format_exc()}")
+            outcome.crashes.append(f"{kept(data)}\n{traceback.format_exc(limit=-6)}")
         outcome.executions += 1
         outcome.slowest = max(outcome.slowest, time.process_time() - began)
 
