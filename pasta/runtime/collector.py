@@ -436,8 +436,11 @@ def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
     if width is not None:
         from pasta.report.text import write_terminal_report
 
-        report = beside(ring_path, ".report")
-        write_terminal_report(run, report, width - _PREFIX_COLUMNS)
+        try:
+            write_terminal_report(run, beside(ring_path, ".report"), width - _PREFIX_COLUMNS)
+            report = beside(ring_path, ".report")
+        except Exception:  # the run is complete, with the same report
+            session.log(f"the terminal's report failed:\n{traceback.format_exc()}")
     return {
         "directory": str(run.path),
         "report": str(report),
