@@ -547,8 +547,11 @@ def _collect(session: Session, ring: Ring, plain_name: bool) -> dict[str, Any]:
         if width is not None:
             from pasta.report.text import write_terminal_report
 
-            report = beside(ring.path, ".report")
-            write_terminal_report(run, report, width - _PREFIX_COLUMNS)
+            try:
+                write_terminal_report(run, beside(ring.path, ".report"), width - _PREFIX_COLUMNS)
+                report = beside(ring.path, ".report")
+            except Exception:  # the run is complete, with the same report
+                session.log(f"the terminal's report failed:\n{traceback.format_exc()}")
         moved = _moved(session, ring, run, plain_name)
     run, root = moved
     done = {"directory": str(run.path), "report": str(report or run.report), "root": root}

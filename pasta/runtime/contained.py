@@ -6,10 +6,10 @@ stream that it replaces or an error mode of NumPy would make these fail after it
 
 from __future__ import annotations
 
+import _thread  # a program's own `threading` must not first be imported by a thread of ours
 import os
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,7 +25,7 @@ def contained(*, loading: bool = False) -> Iterator[None]:
 
     Does nothing in other threads than the main one, which may not set these for all.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if _thread.get_native_id() != os.getpid():
         yield
         return
     with ExitStack() as undo:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 
+from pasta.cli.main import main
 from pasta.config import Config
 from pasta.errors import RunError
 from pasta.run.directory import RunDirectory
@@ -48,6 +49,26 @@ def test_threads(runs: dict[str, Path], tmp_path: Path) -> None:
     problems = analyze(runs, CONFIG, tmp_path / "out", workers=2, told=told.append)
     check(runs, problems, tmp_path / "out", tmp_path / "alone")
     assert told == [1, 2, 3, 4]
+
+
+def test_a_tool_that_fails_is_told_also_when_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, tool = tmp_path / "job", tmp_path / "faulty.py"
+    recorded(training_run(), root / "rank-0")
+    tool.write_text(
+        "from pasta.tool import Tool\n"
+        "class Faulty(Tool):\n"
+        "    def result(self): raise KeyError('mine')\n"
+    )
+    out = tmp_path / "out"
+    given = ["-t", str(tool), "-t", "kernel_freq", "-q", "-o", str(out)]
+    line = "tool faulty was disabled: KeyError: 'mine' (in result; traceback in log.txt)\n"
+    assert main(["analyze", str(root), "--workers", "1", *given]) == 1
+    assert capsys.readouterr() == ("", f"pasta: rank-0: {line}")
+    assert (out / "rank-0" / "results" / "kernel_freq" / "result.json").exists()
+    assert main(["replay", str(root / "rank-0"), *given[:-1], str(tmp_path / "again")]) == 1
+    assert capsys.readouterr() == ("", f"pasta: {line}")
 
 
 @pytest.fixture

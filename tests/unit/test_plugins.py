@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -77,6 +78,7 @@ def test_options_reach_their_tool(write: Any) -> None:
         ("x = 1", r"bad\.py defines no tool: define a class that derives from pasta\.tool\.Tool"),
         ("from pasta.tool import Tool", r"bad\.py defines no tool"),
         (MINE.replace("def result", "def on_launch"), r"bad\.py:3: ToolError: .*on_launches"),
+        ("class Mine(BaseException): pass\nraise Mine('one\\ntwo')", r"bad\.py:2: Mine: one$"),
     ],
 )
 def test_bad_files_say_where_and_why(write: Any, text: str, message: str) -> None:
@@ -84,6 +86,35 @@ def test_bad_files_say_where_and_why(write: Any, text: str, message: str) -> Non
     for _ in range(2):
         with pytest.raises(ToolError, match=message):
             find_tools(str(path))
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    ["needs_objects = property(lambda self: 1 / 0)", "uses = 5",
+     "handlers = classmethod(lambda cls: 1 / 0)",
+     "def __init__(self, options=None): raise SystemExit(3)"],
+)  # fmt: skip
+def test_classes_that_fail_say_where_before_a_run_begins(write: Any, attribute: str) -> None:
+    path = write("bad.py", MINE.replace("def result", f"{attribute}\n\n    def result"))
+    with pytest.raises(ToolError, match=r"tool mine cannot be made: .*bad\.py"):
+        load_tools([str(path)])
+
+
+def test_what_a_file_does_to_the_process_is_undone(write: Any) -> None:
+    """The target inherits it: directory, umask, environment."""
+    path = write(
+        "rude.py",
+        "import os\nos.chdir('/')\nos.umask(0)\nos.environ['LD_PRELOAD'] = 'x'\n"
+        "os.environ.pop('PATH', None)\n" + MINE,
+    )
+    umask = os.umask(0o027)
+    try:
+        before = os.getcwd(), dict(os.environ)
+        find_tools(str(path))
+        assert (os.getcwd(), dict(os.environ)) == before
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(umask)
 
 
 def test_unknown_tools_say_what_there_is(write: Any, tmp_path: Path) -> None:

@@ -164,6 +164,30 @@ def test_merged_tables(job: Path, tmp_path: Path) -> None:
     assert run.arrow("kernel_freq").equals(kernels)
 
 
+def test_the_status_tells_of_tools_that_failed_in_a_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job"
+    kernels = {"k": (1, None)}
+    made_up(job, 0, of=2, kernels=kernels)
+    path = made_up(job, 1, of=2, kernels=kernels)
+    merging = ["merge", str(job), "-f", "-o", str(tmp_path / "all")]
+    assert main(["report", str(job)]) == main(merging) == 0
+    assert capsys.readouterr().err == ""
+    run = RunDirectory(path)
+    failures = {"bad": {"where": "result", "reason": "ValueError: no"}}
+    run.write_manifest({**run.manifest(), "failures": failures})
+    said = "tool bad was disabled: ValueError: no (in result"
+    assert main(["report", str(job)]) == main(["report", str(job), "--rank", "1"]) == 1
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert main(["report", str(job), "--rank", "0"]) == 0
+    assert main(merging) == 1
+    assert capsys.readouterr().err == f"pasta: {said}; traceback in log.txt)\n"
+    run.write_manifest({**run.manifest(), "failures": {}})
+    (run.results / "kernel_freq" / "kernels.parquet").write_bytes(b"PAR1")
+    assert main(merging) == 1, "a table is missing in it"
+
+
 def test_merging_leaves_out_what_is_damaged(job: Path, tmp_path: Path) -> None:
     results = job / "rank-0001-node1-101" / "results"
     table = results / "kernel_freq" / "kernels.parquet"
