@@ -196,9 +196,15 @@ def own_python(module: str) -> list[str]:
     return [sys.executable, "-I", "-u", "-c", code, path]
 
 
+#: Variables by which a user steers the program's Python, and Numba in it.
+_OF_THE_PROGRAM = ("PYTHON", "NUMBA_")
+
+
 def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """For Python processes of PASTA's own: without what is meant for the program's Python."""
-    return {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
+    return {
+        name: value for name, value in environment.items() if not name.startswith(_OF_THE_PROGRAM)
+    }
 
 
 def find_sanitizer() -> Path | None:
