@@ -48,7 +48,6 @@ class Reads(Tool):
             "there is no tool 'coppies': did you mean co",
         ),
         (["report"], "there is no run in pasta-out or the current directory: pasta report DIR"),
-        (["report", EXAMPLE, "--json", "/none/x"], "/none/x: cannot be written (No such file or"),
     ],
 )
 def test_an_error_is_one_line_with_a_remedy(pasta, arguments: list[str], line: str) -> None:

@@ -454,12 +454,13 @@ def test_python_library_that_cannot_be_loaded(pasta_preload, compile_c, tmp_path
 
 
 def test_broken_site(pasta_preload, compile_c, tmp_path: Path) -> None:
-    """A sitecustomize that ends the interpreter, in PASTA's own environment, ends the launcher
-    with Python's own words before the program is started."""
+    """A sitecustomize on the program's path that ends the interpreter does not end PASTA's."""
     (tmp_path / "sitecustomize.py").write_text("import os; os._exit(66)\n")
     environment = {"PYTHONPATH": f"{tmp_path}:{base_environment().get('PYTHONPATH', '')}"}
-    done = pasta_preload(compile_c(LIVES % 'puts("ran");'), environment=environment)
-    assert (done.exit_status, done.stdout, done.runs) == (66, "", [])
+    program = compile_c(LIVES % 'puts("ran");')
+    done = pasta_preload(program, options=EMBED_NOW, environment=environment)
+    assert (done.exit_status, done.stdout, done.target_stderr) == (3, "ran\n", "")
+    assert done.run.launches == 340
 
 
 def test_site_that_fails_in_the_program_only(pasta_preload, compile_c, tmp_path: Path) -> None:
