@@ -18,7 +18,7 @@ class ShimBuildHook(BuildHookInterface[Any]):
         if self.target_name != "wheel":
             return
         sys.path.insert(0, str(root))
-        from shim.build import BuildError, build
+        from shim.build import COMMANDS, SCRIPTS, BuildError, build
 
         editable = version == "editable"
         # An editable install imports from the checkout, so its binaries must be there.
@@ -27,8 +27,12 @@ class ShimBuildHook(BuildHookInterface[Any]):
             files = build(directory)
         except BuildError as error:
             raise SystemExit(f"pasta: {error}") from None
+        scripts = directory / SCRIPTS
+        build_data["shared_scripts"].update({str(scripts / name): name for name in COMMANDS})
         if not editable:
             for file in files:
+                if file.parent == scripts:
+                    continue
                 if file.suffix != ".py" and "__pycache__" not in file.parts:
                     build_data["force_include"][str(file)] = (
                         f"pasta/_native/{file.relative_to(directory)}"

@@ -1,17 +1,27 @@
-"""Console scripts, outside the package `pasta`: google-pasta installs a package of that name too,
-and nothing may be imported before it is certain that ours would be."""
+"""Entry points of the commands, outside the package `pasta`: google-pasta installs a package of
+that name too, and nothing may be imported from it.
+
+shim/command.c calls them in a Python started with -I, so that neither PYTHON* variables nor the
+current directory have a say in what is imported.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 _MARK = "pasta-profiler"
+_INTERRUPTED = 130
+_APART = (
+    "install PASTA in an environment of its own (pipx install pasta-profiler); "
+    "it profiles programs of any other environment from there"
+)
 
 
 def _foreign_pasta() -> str | None:
-    """Where another project's `pasta` shadows ours, or None."""
+    """Why the package `pasta` that would be imported is not ours, or None where it is."""
     spec = find_spec("pasta")
     origin = spec.origin if spec else None
     if origin is None:
@@ -19,12 +29,9 @@ def _foreign_pasta() -> str | None:
     with open(origin, encoding="utf-8", errors="replace") as source:
         if _MARK in source.read(500):
             return None
-    return (
-        f"{origin} belongs to google-pasta (TensorFlow brings it), "
-        "which takes PASTA's import name: "
-        "install PASTA in an environment of its own (pipx install pasta-profiler); "
-        "it profiles programs of any other environment from there"
-    )
+    google = any(Path(origin).parent.parent.glob("google_pasta-*.dist-info"))
+    owner = "google-pasta (TensorFlow brings it)" if google else "another project"
+    return f"{origin} belongs to {owner} and takes PASTA's import name: {_APART}"
 
 
 def _refuse_foreign() -> None:
@@ -33,17 +40,36 @@ def _refuse_foreign() -> None:
         sys.exit(f"pasta: {message}")
 
 
+def _forget_numba() -> None:
+    """Settings of Numba in the environment are meant for the user's programs: with
+    NUMBA_DISABLE_JIT ours could not work."""
+    for name in [name for name in os.environ if name.startswith("NUMBA_")]:
+        del os.environ[name]
+
+
 def pasta() -> None:
     _refuse_foreign()
-    from pasta.cli.main import main
+    _forget_numba()
+    try:
+        from pasta.cli.main import main
 
-    sys.exit(main())
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
 
 
 def pasta_preload() -> None:
     _refuse_foreign()
-    from pasta.cli.preload import main
+    try:
+        from pasta.cli.preload import main
 
-    status = main()
-    # Nothing is left to do, and taking the interpreter apart takes 10 ms of every program's time.
+        status = main()
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+    # Skip the interpreter's shutdown, which would add 10 ms to every profiled program.
     os._exit(status)
+
+
+def pasta_python() -> None:
+    """Prints the path of the Python that PASTA is installed in."""
+    print(sys.executable)

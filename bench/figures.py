@@ -16,7 +16,10 @@ from pathlib import Path
 from bench.publish import RING, ROOT
 
 NATIVE = ROOT / "pasta" / "_native"
-_PRELOAD = "from pasta_entry import pasta_preload; pasta_preload()"
+_PRELOAD = (
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+    "from pasta_entry import pasta_preload; pasta_preload()"
+)
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def preload_command() -> list[str]:
-    """What the console script pasta-preload runs, by the interpreter of this process."""
-    return [sys.executable, "-c", _PRELOAD]
+    """What the command pasta-preload runs, by the interpreter of this process."""
+    return [sys.executable, "-I", "-c", _PRELOAD]
 
 
 def compile_program(directory: Path, name: str, *, ring: bool = False) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What libpasta is made of, without sources and Python.
-RING = ("config", "exec", "life", "processes", "ring", "say")
+RING = ("config", "exec", "life", "loadable", "processes", "ring", "sandbox", "say")
 
 
 def compile_program(directory: Path) -> Path:

@@ -51,6 +51,7 @@ FLAG_GRAPH: int = lib.PASTA_FLAG_GRAPH
 FLAG_ASYNC: int = lib.PASTA_FLAG_ASYNC
 FLAG_INTERNAL: int = lib.PASTA_FLAG_INTERNAL
 FLAG_PROBED: int = lib.PASTA_FLAG_PROBED
+LIMIT_SANDBOX: int = lib.PASTA_LIMIT_sandbox
 
 #: Payload fields that hold ids of interned strings.
 _STRING_FIELDS: dict[str, tuple[str, ...]] = {

@@ -9,33 +9,43 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pasta import paths
-from pasta.errors import ConfigError
+from pasta.errors import ConfigError, shown
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9,
           "K": 2**10, "M": 2**20, "G": 2**30, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}  # fmt: skip
 _TIMES = {"ms": 1, "s": 1000, "min": 60_000, "": 1000}
 _LONGEST_PERIOD = 10**9
+_SHORTEST_PERIOD = 1e-6
+#: Bounds of settings; what is larger is a slip, and nothing downstream needs to care about it.
+MAX_COUNT = 10**18
+MAX_BYTES = 2**60
+MAX_MILLISECONDS = 10**12
+MAX_PATH, MAX_NAME, MAX_TEXT = 3500, 200, 10_000
+_MAX_FILE = 1 << 20
+_MAX_LINES = 2000
 BACKENDS = ("auto", "nvidia", "amd", "refacc", "none")
 _YES, _NO = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
 def parse_bytes(value: object) -> int:
     """Bytes from a number or a text such as "256MiB". Raises ValueError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    match = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([A-Za-z]*)\s*", _text(value), re.ASCII)
     if not match or match[2].upper() not in _UNITS:
         raise ValueError('a size such as 4096, "4KiB" or "256MiB"')
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    unit = _UNITS[match[2].upper()]
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
 
 def parse_milliseconds(value: object) -> int:
     """Milliseconds from seconds or a text such as "500ms". Raises ValueError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|)\s*", str(value))
+    match = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*(ms|s|min|)\s*", _text(value), re.ASCII)
     if not match:
         raise ValueError('a duration such as 2, "500ms" or "10s"')
     return int(float(match[1]) * _TIMES[match[2]])
@@ -43,7 +53,7 @@ def parse_milliseconds(value: object) -> int:
 
 def parse_bool(value: object) -> bool:
     """Truth from a boolean or one of true/false, yes/no, on/off. Raises ValueError."""
-    text = str(value).lower()
+    text = _text(value).lower()
     if text not in _YES | _NO:
         raise ValueError("true or false")
     return text in _YES
@@ -51,9 +61,9 @@ def parse_bool(value: object) -> bool:
 
 def parse_count(value: object) -> int:
     """A whole number, 0 or more. Raises ValueError."""
-    if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
+    if isinstance(value, bool) or not re.fullmatch(r"\d{1,20}", _text(value), re.ASCII):
         raise ValueError("a whole number, 0 or more")
-    return int(str(value))
+    return int(_text(value))
 
 
 def parse_window(value: object) -> str:
@@ -61,20 +71,20 @@ def parse_window(value: object) -> str:
     match = re.fullmatch(
         r"\s*(?:(launches|steps)\s+(\d+)\s*/\s*(\d+)"
         r"|(seconds)\s+(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?))?\s*",
-        str(value),
+        _text(value),
         re.ASCII,
     )
     if match and not match[0].strip():
         return ""
     parts = [part for part in match.groups() if part] if match else []
-    if not parts or not 0 < float(parts[1]) <= float(parts[2]) < _LONGEST_PERIOD:
+    if not parts or not _SHORTEST_PERIOD <= float(parts[1]) <= float(parts[2]) < _LONGEST_PERIOD:
         raise ValueError('"launches 100/1000", "steps 1/100" or "seconds 1/60"')
     return f"{parts[0]} {parts[1]}/{parts[2]}"
 
 
 def parse_budget(value: object) -> float:
     """A share above 0 from a number or a text such as "20%". Raises ValueError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", str(value), re.ASCII)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", _text(value), re.ASCII)
     share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
     if not 0.001 <= share <= 1000:
         raise ValueError('a share such as "20%" or 0.2, at least 0.1%')
@@ -90,9 +100,11 @@ def parse_backend(value: object) -> str:
 
 def parse_names(value: object) -> str:
     """Names separated by commas, from such a text or a list. Raises ValueError."""
-    texts = value if isinstance(value, list) else str(value).split(",")
-    names = [str(text).strip() for text in texts]
-    if not all(re.fullmatch(r"[\w:.\[\]]+", name, re.ASCII) for name in names if name):
+    texts = value if isinstance(value, list) else _text(value).split(",")
+    names = [_text(text).strip() for text in texts]
+    if sum(map(len, names)) > MAX_TEXT or not all(
+        re.fullmatch(r"[\w:.\[\]]+", name, re.ASCII) for name in names if name
+    ):
         raise ValueError('names such as "SQ_WAVES,GRBM_COUNT"')
     return ",".join(dict.fromkeys(name for name in names if name))
 
@@ -100,7 +112,7 @@ def parse_names(value: object) -> str:
 def parse_interval(value: object) -> str:
     """An interval between samples such as "100us", or nothing. Raises ValueError."""
     match = re.fullmatch(
-        r"\s*(?:([1-9]\d{0,8})\s*(us|ms|cycles|instructions)\s*)?", str(value), re.ASCII
+        r"\s*(?:([1-9]\d{0,8})\s*(us|ms|cycles|instructions)\s*)?", _text(value), re.ASCII
     )
     if not match:
         raise ValueError('an interval such as "100us" or "65536 cycles"')
@@ -109,11 +121,35 @@ def parse_interval(value: object) -> str:
 
 def parse_regex(value: object) -> str | None:
     """A regular expression, or None for the empty text. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError("a regular expression (it is no text)")
+    if len(value) > MAX_TEXT or not set(value).isdisjoint("\0\n"):
+        raise ValueError(f"a regular expression of one line, at most {MAX_TEXT:,} characters")
     try:
-        re.compile(str(value))
-    except re.error as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of sets that may mean something else one day
+            re.compile(value)
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"a regular expression ({error})") from None
-    return str(value) or None
+    return value or None
+
+
+def parse_path(value: object) -> str:
+    """A path without control characters. Raises ValueError."""
+    if not isinstance(value, str) or any(character < " " for character in value):
+        raise ValueError("a path")
+    try:
+        encoded = os.fsencode(value)
+    except UnicodeEncodeError:
+        raise ValueError("a path") from None
+    if len(encoded) > MAX_PATH or any(len(name) > MAX_NAME for name in encoded.split(b"/")):
+        raise ValueError(f"a path of at most {MAX_PATH:,} bytes, {MAX_NAME} in each name")
+    return value
+
+
+def _text(value: object) -> str:
+    """A value as text; Python refuses to write integers of thousands of digits."""
+    return "" if isinstance(value, int) and value.bit_length() > 1000 else str(value)
 
 
 @dataclass(frozen=True)
@@ -124,7 +160,32 @@ class Setting:
     attribute: str
     parse: Callable[[object], Any]
     help: str
+    least: int = 0
+    most: int | None = None
 
+    def parsed(self, value: object) -> Any:
+        """The value in its type and within bounds. Raises ValueError: what is accepted."""
+        found = self.parse(value)
+        most = self.most if self.most is not None else _MOST.get(self.parse)
+        if most is not None and found is not None and not self.least <= found <= most:
+            raise ValueError(f"within {self.bound(self.least)} to {self.bound(most)}")
+        return found
+
+    def bound(self, value: int) -> str:
+        """A bound as a user writes it."""
+        if self.parse is parse_milliseconds:
+            return f"{value / 1000:g}s"
+        for letter, power in (("EiB", 60), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+            if self.parse is parse_bytes and value and value % (1 << power) == 0:
+                return f"{value >> power}{letter}"
+        return str(value)
+
+
+_MOST: dict[Callable[[object], Any], int] = {
+    parse_bytes: MAX_BYTES,
+    parse_count: MAX_COUNT,
+    parse_milliseconds: MAX_MILLISECONDS,
+}
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("filter.kernel", "kernel", parse_regex, "only kernels whose name matches"),
@@ -133,8 +194,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("filter.launch-count", "launch_count", parse_count, "stop after N selected launches"),
     Setting("filter.range", "range", parse_regex, "only activity inside ranges that match"),
     Setting("backend", "backend", parse_backend, "which accelerators: " + ", ".join(BACKENDS)),
-    Setting("run.out", "out", str, "run directory; %n %p %h %r %t %q{ENV} are replaced"),
-    Setting("run.root", "root", str, "directory that the runs of all processes go to"),
+    Setting("run.out", "out", parse_path, "run directory; %n %p %h %r %t %q{ENV} are replaced"),
+    Setting("run.root", "root", parse_path, "directory that the runs of all processes go to"),
     Setting("run.force", "force", parse_bool, "replace an existing run directory"),
     Setting("run.events", "events", parse_bool, "record events as Parquet"),
     Setting("run.modules", "modules", parse_bool, "keep the images of loaded modules"),
@@ -145,8 +206,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("run.start", "start", parse_bool, "profile from the start, not from pasta.start()"),
     Setting("run.children", "children", parse_bool, "follow child processes"),
     Setting("run.tool-timeout", "tool_timeout", parse_milliseconds, "longest call of a tool"),
-    Setting("ring.max", "ring_max", parse_bytes, "cap of the event ring of one process"),
-    Setting("ring.directory", "ring_directory", str, "where rings live; default: /dev/shm"),
+    Setting("ring.max", "ring_max", parse_bytes, "cap of the event ring of one process", 1 << 20),
+    Setting("ring.directory", "ring_directory", parse_path, "where rings live; default: /dev/shm"),
     Setting("python.collector", "collector", parse_bool, "always consume in a process of its own"),
     Setting("python.embed-delay", "embed_delay", parse_milliseconds, "time before Python starts"),
     Setting("python.exit-timeout", "exit_timeout", parse_milliseconds, "longest wait at its exit"),
@@ -159,14 +220,23 @@ SETTINGS: tuple[Setting, ...] = (
         "probes.code-memory", "probes_code_memory", parse_bytes,
         "shared memory for modules' code, which tells what probes cannot see; 0: none",
     ),
-    Setting("probes.sm", "probes_sm", parse_count, "architecture to compile for: 90; default: all"),
+    Setting(
+        "probes.sm", "probes_sm", parse_count, "architecture to compile for: 90; default: all",
+        most=999,
+    ),
     Setting("probes.window", "probes_window", parse_window, 'when they run: "launches 100/1000"'),
-    Setting("probes.every", "probes_every", parse_count, "probe every N-th launch of each kernel"),
+    Setting(
+        "probes.every", "probes_every", parse_count, "probe every N-th launch of each kernel",
+        least=1,
+    ),
     Setting("probes.step-range", "probes_step_range", parse_regex, "whole names of steps' ranges"),
     Setting("probes.overhead-budget", "probes_overhead_budget", parse_budget, "20%: picks windows"),
     Setting("torch.follow", "torch_follow", parse_bool, "follow PyTorch where a tool asks for it"),
     Setting("torch.stacks", "torch_stacks", parse_bool, "the Python stack of every operator"),
-    Setting("torch.frames", "torch_frames", parse_count, "innermost frames of a stack that count"),
+    Setting(
+        "torch.frames", "torch_frames", parse_count, "innermost frames of a stack that count",
+        most=10_000,
+    ),
     Setting("torch.modules", "torch_modules", parse_bool, "which nn.Module runs"),
     Setting("torch.kineto", "torch_kineto", parse_bool, "show PASTA's records in torch.profiler"),
     Setting("amd.counters", "amd_counters", parse_names, "hardware counters: SQ_WAVES,GRBM_COUNT"),
@@ -224,6 +294,10 @@ class Config:
     amd_pc_sampling: str = ""
     nvidia_empty: bool = False
 
+    def __post_init__(self) -> None:
+        #: Where a tool ("NAME") or an option of one ("NAME.OPTION") was given, for errors.
+        self.origins: dict[str, object] = {}
+
     def listens_to(self, backend: str) -> bool:
         """Whether events of a backend are wanted: "nvidia", "amd" or "refacc"."""
         return self.backend in ("auto", backend)
@@ -237,52 +311,120 @@ class Config:
         tool, _, option = key.removeprefix("tool.").partition(".")
         if option and "." not in option and tool not in _SECTIONS:
             self.tool_options.setdefault(tool, {})[option] = value
+            self.origins[f"{tool}.{option}"] = where
             return
-        raise ConfigError(
-            f"{where}: unknown key {key!r}",
-            remedy=_suggest(key, [*_BY_KEY, "tool.NAME.OPTION"]),
-        )
+        raise ConfigError(f"{where}: unknown key {shown(key)}", remedy=suggest_key(key))
 
     def _assign(self, setting: Setting, value: object, where: str) -> None:
         try:
-            setattr(self, setting.attribute, setting.parse(value))
+            setattr(self, setting.attribute, setting.parsed(value))
         except ValueError as error:
-            raise ConfigError(f"{where}: {setting.key} = {value!r} is not {error}") from None
+            raise ConfigError(f"{where}: {setting.key} = {shown(value)} is not {error}") from None
 
     def load(self, source: str) -> None:
         """Adds a preset by name or a TOML file by path. Raises ConfigError."""
-        if sys.version_info >= (3, 11):  # here: most launches read no TOML
-            import tomllib
-        else:
-            import tomli as tomllib
         path = find_preset(source)
-        try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read ({error})") from None
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path}: not valid TOML: {error}") from None
-        self.tools.extend(_texts(document.pop("tools", []), f"{path}: tools"))
+        text = _read(path)
+        document = _parsed(path, text)
+        for key in ("tools", "tool-path"):
+            if not _is_texts(document.get(key, [])):
+                raise ConfigError(
+                    f"{_Place(path, text, key)}: {key} is not a list of texts"
+                    ' such as ["kernel_freq"]'
+                )
+        for tool in document.pop("tools", []):
+            self.tools.append(tool)
+            self.origins[tool] = _Place(path, text, "tools")
         base = path.resolve().parent
-        for directory in _texts(document.pop("tool-path", []), f"{path}: tool-path"):
+        for directory in document.pop("tool-path", []):
             self.tool_paths.append(str(base / directory))
         for key, value in _flatten(document):
+            self._set_typed(key, value, path, text)
+
+    def _set_typed(self, key: str, value: object, path: Path, text: str) -> None:
+        """A key of a file, where booleans are no texts. Raises ConfigError."""
+        setting = _BY_KEY.get(key)
+        try:
+            if setting and setting.parse is parse_bool and not isinstance(value, bool):
+                raise ConfigError(f"{path}: {key} = {shown(value)} is not true or false")
             self.set(key, value, str(path))
+        except ConfigError as error:
+            message = error.message.removeprefix(str(path))
+            place = _Place(path, text, key)
+            raise ConfigError(f"{place}{message}", remedy=error.remedy) from None
+        tool_option = key.removeprefix("tool.")
+        if tool_option in self.origins:
+            self.origins[tool_option] = _Place(path, text, key)
 
     def add_tools(
-        self, tools: Iterable[str], directories: Iterable[str | os.PathLike[str]] = ()
+        self,
+        tools: Iterable[str],
+        directories: Iterable[str | os.PathLike[str]] = (),
+        where: str = "",
     ) -> None:
         """Adds tools and directories with tools: files by absolute paths, as collectors run in
         another directory."""
-        self.tools = list(dict.fromkeys(_absolute(tool) for tool in (*self.tools, *tools)))
+        given = [(_absolute(tool), self.origins.get(tool)) for tool in self.tools]
+        given += [(_absolute(tool), f"{where} {tool}" if where else None) for tool in tools]
+        self.tools = list(dict.fromkeys(tool for tool, _ in given))
+        for tool, origin in given:
+            if origin:
+                self.origins.setdefault(tool, origin)
         self.tool_paths.extend(os.path.abspath(path) for path in directories)
 
     def set_text(self, assignment: str) -> None:
         """Applies one `--set key=value`. Raises ConfigError."""
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--set {assignment!r}: not of the form key=value")
-        self.set(key.strip(), value.strip(), f"--set {assignment}")
+            raise ConfigError(f"--set {shown(assignment)}: not of the form key=value")
+        self.set(key.strip(), value.strip(), f"--set {shown(assignment, 200)[1:-1]}")
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE + 1)
+        if len(content) > _MAX_FILE:
+            raise ConfigError(f"{path}: larger than {_MAX_FILE >> 20} MiB, so no configuration")
+        return content.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):  # here: most launches read no TOML
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        document: dict[str, Any] = tomllib.loads(text)
+        return document
+    except (ValueError, RecursionError) as error:  # ValueError also of dates and long integers
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The statement of a file that gives a (dotted) key; `FILE:LINE` as text."""
+
+    path: Path
+    content: str
+    key: str
+
+    def __str__(self) -> str:
+        """The first lines of a file are valid TOML unless they end within a statement: it is the
+        statement after the longest valid beginning without the key, whatever its notation."""
+        lines = self.content.splitlines(keepends=True)
+        before = 0
+        for count in range(1, len(lines) + 1 if len(lines) <= _MAX_LINES else 0):
+            try:
+                document = _parsed(self.path, "".join(lines[:count]))
+            except ConfigError:
+                continue
+            if self.key in document or any(self.key == found for found, _ in _flatten(document)):
+                return f"{self.path}:{before + 1}"
+            before = count
+        return str(self.path)
 
 
 def _absolute(tool: str) -> str:
@@ -290,26 +432,39 @@ def _absolute(tool: str) -> str:
     return f"{os.path.abspath(file)}{colon}{name}" if file.endswith(".py") else tool
 
 
-def _texts(value: object, where: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f'{where} is not a list of texts such as ["kernel_freq"]')
-    return value
+def _is_texts(value: object) -> bool:
+    """Whether a value is a list of texts, none of them empty or with control characters."""
+    return isinstance(value, list) and all(
+        isinstance(item, str) and item.isprintable() and item for item in value
+    )
 
 
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in table.items():
+def _flatten(table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    left = list(table.items())[::-1]
+    while left:
+        key, value = left.pop()
         if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
+            left += [(f"{key}.{name}", inner) for name, inner in value.items()][::-1]
         else:
-            yield f"{prefix}{key}", value
+            yield key, value
 
 
-def _suggest(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
+    """A remedy for an unknown word: the known ones that are like it, or all of them."""
     from difflib import get_close_matches
 
     names = sorted(known)
-    close = get_close_matches(word, names, n=3)
+    close = get_close_matches(word[:MAX_NAME], names, n=3)
     return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names)}"
+
+
+def suggest_key(key: str) -> str:
+    """A remedy for an unknown key of a file or of --set."""
+    known = [*_BY_KEY, "tools", "tool-path", "tool.NAME.OPTION"]
+    if key in ("tools", "tool-path"):
+        return "give it as -t or --tool-path"
+    remedy = suggest(key, known)
+    return remedy if remedy.startswith("did") else "pasta tools --settings lists all settings"
 
 
 def preset_names() -> list[str]:
@@ -320,11 +475,9 @@ def preset_names() -> list[str]:
 def find_preset(source: str) -> Path:
     """Path of a preset name or TOML file. Raises ConfigError."""
     if source.endswith(".toml") or "/" in source:
-        path = Path(source)
-        if path.is_file():
-            return path
-        raise ConfigError(f"{source}: no such configuration file")
-    path = paths.presets() / f"{source}.toml"
-    if path.is_file():
-        return path
-    raise ConfigError(f"unknown preset {source!r}", remedy=_suggest(source, preset_names()))
+        if os.path.isfile(source):
+            return Path(source)
+        raise ConfigError(f"{shown(source, 200)[1:-1]}: no such configuration file")
+    if source in preset_names():
+        return paths.presets() / f"{source}.toml"
+    raise ConfigError(f"unknown preset {shown(source)}", remedy=suggest(source, preset_names()))

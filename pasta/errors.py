@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 
+def shown(value: object, most: int = 60) -> str:
+    """A value for a message: one line of printable characters, not too long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = "a number too long to show"
+    text = "".join(each if each.isprintable() else "?" for each in text)
+    return text if len(text) <= most else f"{text[: most - 10]}…{text[-9:]}"
+
+
+def one_line(text: str) -> str:
+    """A message as one line that a terminal shows as it is."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "replace").decode()
+        for each in text
+    )
+
+
 class PastaError(Exception):
     """Anything a user can mend. `remedy` is what to type or change, if that is known."""
 

@@ -9,6 +9,9 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+from pasta import private
+from pasta.errors import RunError
+
 PACKAGE = Path(__file__).resolve().parent
 NATIVE = PACKAGE / "_native"
 LIBPASTA = NATIVE / "libpasta.so"
@@ -23,10 +26,21 @@ def presets() -> Path:
     return installed if installed.is_dir() else PACKAGE.parent / "toml"
 
 
-def cache(*parts: str) -> Path:
-    """Where the user's compiled code is kept."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root.joinpath("pasta", *parts)
+def cache(*parts: str, make: bool = False) -> Path:
+    """Where the user's compiled code is kept: code is loaded from there, so it is a directory that
+    nobody else can write to. `make`: for who may have any umask. Raises RunError where others are
+    in both of its places."""
+    place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for name in ("pasta", f"pasta-{os.geteuid()}"):
+        objection = private.objection_to_code(place / name)
+        if not objection:
+            if make:
+                private.make_if_possible(place / name)
+            return place.joinpath(name, *parts)
+    raise RunError(
+        f"compiled code cannot be kept in {place}: {objection}",
+        remedy="set XDG_CACHE_HOME to a directory of yours",
+    )
 
 
 def module_path() -> list[str]:

@@ -13,13 +13,15 @@ import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pasta.tools
-from pasta.errors import ProbeError, ToolError
+from pasta import private
+from pasta.errors import ProbeError, ToolError, shown
 from pasta.runtime.contained import contained
 from pasta.tool import Option, Tool
 
@@ -44,19 +46,26 @@ def load_tools(
     specs: Sequence[str],
     options: Mapping[str, Mapping[str, object]] | None = None,
     paths: Sequence[str | os.PathLike[str]] = (),
+    origins: Mapping[str, object] = MappingProxyType({}),
 ) -> list[Tool]:
     """Instances of the tools, with their options, in the order given; a repeated one counts once.
 
-    `options` are by tool name. Raises ToolError for an unknown tool, a file that cannot be
-    loaded, wrong options, and options for a tool that does not exist.
+    `options` are by tool name; `origins` say where a tool ("NAME") or an option ("NAME.OPTION")
+    was given. Raises ToolError for an unknown tool, a file that cannot be loaded, wrong options,
+    and options for a tool that does not exist.
     """
     classes: dict[str, type[Tool]] = {}
     for spec in specs:
-        _add(classes, spec, paths)
+        with _given_in(origins.get(spec)):
+            _add(classes, spec, paths)
     options = options or {}
-    for name in options:
-        if name not in classes:
-            _check_exists(name, classes, paths)
+    for name, values in options.items():
+        for key, value in values.items() or [("", None)]:
+            with _given_in(origins.get(f"{name}.{key}")):
+                if name not in classes:
+                    _check_exists(name, key, classes, paths)
+                elif key:
+                    classes[name].accept(key, value)
     return [_made(found, options.get(name)) for name, found in classes.items()]
 
 
@@ -94,6 +103,19 @@ def _add(
                 f"two tools are called {found.name}: {_file_of(other)} and {_file_of(found)}",
                 remedy="leave one of them out, or give it another `name`",
             )
+
+
+@contextmanager
+def _given_in(origin: object | None) -> Iterator[None]:
+    """Says in ToolErrors where it was given."""
+    try:
+        yield
+    except ProbeError:
+        raise  # it says where by itself
+    except ToolError as error:
+        if origin is None:
+            raise
+        raise ToolError(f"{origin}: {error.message}", remedy=error.remedy) from error
 
 
 def _made(found: type[Tool], options: Mapping[str, object] | None) -> Tool:
@@ -173,7 +195,7 @@ def _names(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 
 def _tool_files(directory: Path) -> list[Path]:
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         return []
     return sorted(
         path for path in directory.glob("*.py") if not path.stem.startswith(("_", "test_"))
@@ -191,11 +213,20 @@ def _built_in(name: str) -> type[Tool] | None:
 
 
 def _in_directory(directory: Path, name: str) -> type[Tool] | None:
-    if not directory.is_dir():
-        raise ToolError(f"tool path {directory} is no directory", remedy="correct --tool-path")
+    if not os.path.isdir(directory):
+        where = shown(str(directory), 200)[1:-1]
+        raise ToolError(f"tool path {where} is no directory", remedy="correct --tool-path")
     files = _tool_files(directory)
     files.sort(key=lambda path: path.stem != name)  # NAME.py first: the others often are not read
+    owners = frozenset([directory.stat().st_uid])
     for path in files:
+        objection = private.writers_objection(path, owners)
+        if objection and path.stem != name:
+            continue
+        if objection:
+            raise ToolError(
+                f"tool {name} is not loaded: {objection}", remedy=f"-t {path} if you trust it"
+            )
         if path.stem == name:
             classes = _classes_of_file(path, "")
         else:
@@ -236,8 +267,11 @@ def _loaded(point: EntryPoint) -> type[Tool]:
 
 
 def _classes_of_file(path: Path, class_name: str) -> list[type[Tool]]:
-    if not path.is_file():
-        raise ToolError(f"tool file {path} does not exist", remedy="correct the path")
+    if not os.path.isfile(path):
+        what = "is a directory" if os.path.isdir(path) else "does not exist"
+        raise ToolError(f"tool file {shown(str(path), 200)[1:-1]} {what}", remedy="name a .py file")
+    if path.suffix != ".py":
+        raise ToolError(f"tool file {path} is not a Python file", remedy="name a .py file")
     classes = _classes(_module_of(path))
     if not classes:
         raise ToolError(
@@ -313,17 +347,23 @@ def _file_of(found: type[Tool]) -> str:
 
 
 def _check_exists(
-    name: str, chosen: Iterable[str], paths: Sequence[str | os.PathLike[str]]
+    name: str, key: str, chosen: Iterable[str], paths: Sequence[str | os.PathLike[str]]
 ) -> None:
     """A preset may set options of a tool that does not run, but not of one that there is not."""
-    known = [*chosen, *_names(paths)]
-    if name not in known:
-        raise _unknown(name, sorted(set(known)))
+    known = sorted({*chosen, *_names(paths)})
+    if name in known:
+        return
+    from pasta.config import suggest_key
+
+    setting = suggest_key(f"{name}.{key}")
+    if setting.startswith("did"):
+        raise ToolError(f"unknown key {shown(f'{name}.{key}')}", remedy=setting)
+    raise _unknown(name, known)
 
 
 def _unknown(name: str, known: Sequence[str], where: str = "there are") -> ToolError:
     from difflib import get_close_matches
 
-    close = get_close_matches(name, known, 3)
+    close = get_close_matches(name[:100], known, 3)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return ToolError(f"there is no tool {name!r}", remedy=f"{hint}{where} {', '.join(known)}")
+    return ToolError(f"there is no tool {shown(name)}", remedy=f"{hint}{where} {', '.join(known)}")

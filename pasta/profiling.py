@@ -131,14 +131,14 @@ class profile:
             run = Run(directory, pending=_NOT_ENDED)
             weakref.finalize(run, _remove, directory, os.getpid())
             return run, directory, None
+        from pasta.run.directory import staging_beside
         from pasta.run.naming import expand
 
         place = Path.cwd() / expand(
             self._config.out, program=sys.argv[0] or "python", pid=os.getpid(),
             started=time.time_ns(), environment=os.environ,
         )  # fmt: skip
-        staging = place.parent / f".pasta-{os.getpid()}-{os.urandom(4).hex()}"
-        return Run(place, pending=_NOT_ENDED), staging, place
+        return Run(place, pending=_NOT_ENDED), staging_beside(place), place
 
     def __exit__(
         self,
@@ -230,7 +230,7 @@ def _check_place(config: Config) -> None:
 def _loaded(config: Config) -> list[Tool]:
     from pasta.plugins import load_tools
 
-    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+    tools = load_tools(config.tools, config.tool_options, config.tool_paths, config.origins)
     for tool in tools:
         if tool.needs_probes:
             raise ToolError(

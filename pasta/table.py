@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pasta.lazy import np, pa
 
 if TYPE_CHECKING:
-    import rich.table
+    from pasta.report.layout import View
 
 #: What a column counts: decides how the text report writes it, and is kept in the Parquet schema.
 Unit = Literal["bytes", "ns", "address", "count", "share"]
@@ -44,6 +43,9 @@ class Table:
     keys: Sequence[str] | None = None
     sums: Sequence[str] | None = None
     levels: Sequence[str] | None = None
+    #: Columns that text reports keep longest where the width is short, beside the key column:
+    #: what rows are sorted by first. Where not given, the first two numbers that are no keys.
+    important: Sequence[str] | None = None
     #: Rows that there are, where only the first of them were read.
     of: int | None = None
 
@@ -51,8 +53,10 @@ class Table:
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns differ in length: {lengths}")
-        compared = (*(self.keys or ()), *(self.sums or ()), *(self.levels or ()))
-        for name in (*self.units, *self.labels, *compared):
+        named = [*self.units, *self.labels]
+        for names in (self.keys, self.sums, self.levels, self.important):
+            named.extend(names or ())
+        for name in named:
             if name not in self.columns:
                 raise ValueError(f"{name!r} is not a column: {', '.join(self.columns)}")
 
@@ -83,37 +87,18 @@ class Table:
         schema = pa.schema(fields, metadata={"title": self.title} if self.title else None)
         return pa.Table.from_arrays(list(arrays.values()), schema=schema)
 
-    def to_rich(self, limit: int | None = None) -> rich.table.Table:
-        """The first `limit` rows (default: `shown`) as a table for the terminal."""
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table as RichTable
-        from rich.text import Text
+    def values(self, name: str, limit: int | None = None) -> list[Any]:
+        """The first `limit` values of a column as Python's; None is absent."""
+        return _values(self.columns[name][:limit])
 
-        limit = self.shown if limit is None else limit
-        left = (self.of or len(self)) - limit
-        table = RichTable(
-            title=Text(self.title) if self.title else None,
-            title_justify="left",
-            title_style="italic",
-            box=SIMPLE_HEAD,
-            pad_edge=False,
-            caption_justify="left",
-            caption=f"{left:,} more rows" if left > 0 else None,
-        )
-        visible = [name for name in self.columns if name not in self.hidden]
-        for name in visible:
-            label = self.heading(name)
-            numeric = name in self.units or _is_numeric(self.columns[name])
-            # Folded where the terminal is narrow: a digit is never cut off.
-            if numeric:
-                heading = "\n".join(textwrap.wrap(label, _HEADING_COLUMNS, break_long_words=False))
-                table.add_column(Text(heading), justify="right", no_wrap=True)
-            else:
-                table.add_column(Text(label), overflow="fold", min_width=_TEXT_COLUMNS)
-        for row in self.rows(limit):
-            cells = (plain(formatted(row[name], self.units.get(name))) for name in visible)
-            table.add_row(*map(Text, cells))
-        return table
+    def to_rich(self, limit: int | None = None, *, command: str = "pasta report DIR") -> View:
+        """The first `limit` rows (default: `shown`), laid out for the width Rich prints them in.
+
+        `command` prints the same table; a line below names it where columns are left out.
+        """
+        from pasta.report.layout import View
+
+        return View(self, self.shown if limit is None else limit, command)
 
 
 @dataclass(frozen=True)
@@ -161,10 +146,25 @@ def formatted(value: Any, unit: Unit | None = None) -> str:
     if unit == "share":
         return f"{100 * value:.1f} %"
     if unit == "bytes":
-        return _scaled(value, _BYTES, 1024)
+        return _scaled(value, BYTES, 1024)
     if unit == "ns":
-        return _scaled(value, _TIMES, 1000)
+        return _scaled(value, TIMES, 1000)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number of things in words: "1 launch", "2,000 launches"; `many` of "1 bus" is "buses"."""
+    if count == 1:
+        return f"1 {one}"
+    return f"{count:,} {many or _plural(one)}"
+
+
+def _plural(word: str) -> str:
+    if word.endswith(("s", "x", "ch", "sh")):
+        return f"{word}es"
+    if word.endswith("y") and word[-2:-1] not in "aeiou":
+        return f"{word[:-1]}ies"
+    return f"{word}s"
 
 
 def visible(text: str) -> str:
@@ -182,12 +182,9 @@ def plain(text: str, longest: int = 400) -> str:
 _INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-#: Least width of a column of text, so that many columns of numbers leave it readable.
-_TEXT_COLUMNS = 16
-#: Headings of numbers are broken to about the width of the numbers.
-_HEADING_COLUMNS = 10
-_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_TIMES = ("ns", "us", "ms", "s")
+#: Units of bytes and of times, each 1,024 or 1,000 of the one before.
+BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+TIMES = ("ns", "us", "ms", "s")
 
 
 def _scaled(value: float, units: Sequence[str], step: int) -> str:
@@ -206,10 +203,11 @@ def _values(column: Column) -> list[Any]:
     return [each.item() if hasattr(each, "item") else each for each in column]
 
 
-def _is_numeric(column: Column) -> bool:
+def is_numeric(column: Column) -> bool:
+    """Whether a column holds numbers."""
     if hasattr(column, "dtype"):
         return column.dtype.kind in "iuf"
-    return any(isinstance(each, (int, float)) for each in column)
+    return any(isinstance(each, (int, float)) and not isinstance(each, bool) for each in column)
 
 
 def _arrow(name: str, column: Column) -> pa.Array:

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, Literal, TypeVar, overload
 
-from pasta.errors import ToolError
+from pasta.errors import ToolError, shown
 from pasta.processors.demangle import demangle
 from pasta.table import Column, Figure, Table, Unit
 
@@ -164,7 +165,14 @@ class Option(Generic[T]):
 
     def parse(self, value: object) -> T:
         """The value of a TOML value or of a `--set` text. Raises ValueError if not accepted."""
-        parsed = self._parsed(value)
+        try:
+            parsed = self._parsed(value)
+        except OverflowError:
+            raise ValueError(value) from None
+        if self.kind in ("int", "bytes", "duration") and abs(parsed) >= 1 << 63:
+            raise ValueError(value)
+        if self.kind == "float" and not math.isfinite(parsed):
+            raise ValueError(value)
         if self.choices is not None and parsed not in self.choices:
             raise ValueError(value)
         if self.minimum is not None and parsed < self.minimum:
@@ -173,7 +181,7 @@ class Option(Generic[T]):
 
     def _parsed(self, value: object) -> Any:
         text = value.strip() if isinstance(value, str) else None
-        if self.kind == "str" and isinstance(value, str):
+        if self.kind == "str" and isinstance(value, str) and "\0" not in value:
             return value
         if self.kind == "bool":
             if text is not None and text.lower() in _BOOLS:
@@ -444,22 +452,28 @@ class Tool:
         declared = self.options()
         self._options: dict[str, Any] = {key: each.default for key, each in declared.items()}
         for key, value in (options or {}).items():
-            if key not in declared:
-                raise ToolError(
-                    f"tool {self.name} has no option {key!r}", remedy=_choose(key, declared)
-                )
-            try:
-                self._options[key] = declared[key].parse(value)
-            except ValueError:
-                raise ToolError(
-                    f"tool {self.name}: {key} = {value!r} is not accepted",
-                    remedy=f"give {declared[key].accepted}",
-                ) from None
+            self._options[key] = self.accept(key, value)
         self._maps: dict[str, Accumulator] = {
             name: each.accumulator(self._options) for name, each in self._declared_maps.items()
         }
         for probe in self._probes:
             probe.definitions(self._options)  # raises where an option does not fit
+
+    @classmethod
+    def accept(cls, key: str, value: object) -> Any:
+        """The value of an option from TOML or `--set`. Raises ToolError."""
+        declared = cls.options()
+        if key not in declared:
+            raise ToolError(
+                f"tool {cls.name} has no option {shown(key)}", remedy=_choose(key, declared)
+            )
+        try:
+            return declared[key].parse(value)
+        except ValueError:
+            raise ToolError(
+                f"tool {cls.name}: {key} = {shown(value)} is not accepted",
+                remedy=f"give {declared[key].accepted}",
+            ) from None
 
     @classmethod
     def probes(cls) -> tuple[ProbeFunction, ...]:

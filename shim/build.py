@@ -1,5 +1,5 @@
-"""Builds the native parts: libpasta.so, libpasta_amd.so, librefacc.so with its demos, and two
-cffi modules.
+"""Builds the native parts: libpasta.so, libpasta_amd.so, librefacc.so with its demos, two cffi
+modules, and the commands that start PASTA's Python.
 
 `python -m shim.build [DIRECTORY]` builds into pasta/_native; hatch_build.py calls `build()`.
 """
@@ -19,6 +19,9 @@ from pathlib import Path
 
 SHIM = Path(__file__).resolve().parent
 WARNINGS = ("-std=c11", "-Wall", "-Wextra")
+#: Commands, which installers put on PATH, and the function of pasta_entry.py that each calls.
+COMMANDS = {"pasta": "pasta", "pasta-preload": "pasta_preload"}
+SCRIPTS = "scripts"
 PUBLIC_HEADERS = (
     "include/pasta.h", "include/pasta_abi.h", "include/pasta_framework.h",
     "refacc/refacc.h", "refacc/refacc_kernel.h", "refacc/refacc_tools.h",
@@ -116,6 +119,16 @@ def librefacc(compiler: Compiler, directory: Path) -> Path:
     return output
 
 
+def commands(compiler: Compiler, directory: Path) -> None:
+    """The commands of COMMANDS, in `directory`/scripts."""
+    scripts = directory / SCRIPTS
+    scripts.mkdir(exist_ok=True)
+    for name, entry in COMMANDS.items():
+        compiler.run(
+            [*WARNINGS, f'-DPASTA_ENTRY="{entry}"', SHIM / "command.c", "-o", scripts / name]
+        )
+
+
 def extension(compiler: Compiler, directory: Path, name: str, source: Path, *more: Path) -> Path:
     """A Python extension module; not linked to libpython, which the process provides."""
     include = sysconfig.get_paths()["include"]
@@ -146,6 +159,7 @@ def build(directory: Path, compiler: Compiler | None = None) -> list[Path]:
     libpasta(compiler, directory)
     libpasta_amd(compiler, directory)
     librefacc(compiler, directory)
+    commands(compiler, directory)
     with tempfile.TemporaryDirectory() as temporary:
         ring, embedding = Path(temporary, "_ring.c"), Path(temporary, "_embed.c")
         native.builder(list(compiler.command)).emit_c_code(str(ring))

@@ -126,10 +126,10 @@ what it loads; one that loads several is recorded through all of them, and every
 was (`sources`). `--backend nvidia`, `amd` or `refacc` listens to that one only, `--backend none` to
 none: annotations and what frameworks tell are recorded nevertheless.
 
-**The [AMD](amd.md) backend has never run on AMD hardware.** It is written to the documented
-interface of rocprofiler-sdk and tested with a library that plays streams of its calls; no time,
-count or name that it gives has been compared with a device's. `ci/gpu-suite --amd` is for whoever
-has one.
+**The [AMD](amd.md) backend has never run on AMD hardware.** It has run inside the genuine
+rocprofiler-sdk 1.0.0 on a model of a device that executes no shaders, and CI replays what was
+recorded there. No time, count or name that it gives has been compared with a device's:
+`ci/gpu-suite --amd` is for whoever has one.
 
 Events, tools and reports are the same for all; what a backend cannot give is absent. Results of
 tools say so:
@@ -155,10 +155,10 @@ without an SDK start none: looking takes a fraction of a millisecond. It looks a
 4. `ROCM_PATH`, `ROCM_HOME`, `HIP_PATH`, `/opt/rocm`, `/opt/rocm-*`
 5. what ldconfig knows
 
-The program's rocprofiler-register loads the copy that it finds itself. Where that is another one,
-which cannot be loaded, HIP aborts the program: `--backend none` leaves it alone. With `--backend
-amd` a line says why nothing can be recorded; with `auto` only the log does, as most programs use
-no AMD device. `PASTA_INJECT=preload` leaves AMD out, as there is no other way in.
+What was found is named to the program in `ROCPROFILER_REGISTER_LIBRARY`, unless that is set:
+rocprofiler-register looks in fewer places. With `--backend amd` a line says why nothing can be
+recorded; with `auto` only the log does, as most programs use no AMD device. `PASTA_INJECT=preload`
+leaves AMD out, as there is no other way in.
 
 ## What they give
 
@@ -175,12 +175,12 @@ _FOOTNOTES = {
     ("device_name", "nvidia_sanitizer"): "where all devices of the machine are of one model",
     ("counter", "amd_rocprofiler"): "those that `amd.counters` names, where the device has them",
     ("pc_sample", "amd_rocprofiler"): "where `amd.pc_sampling` asks for it, on MI200 and newer",
-    ("stream_id", "amd_rocprofiler"): "since version 1.0",
+    ("stream_id", "amd_rocprofiler"): "counted by PASTA",
     (
         "stream_priority",
         "amd_rocprofiler",
     ): "where the program gives one",
-    ("entry_pc", "amd_rocprofiler"): "since version 1.0",
+    ("entry_pc", "amd_rocprofiler"): "since version 0.6",
     ("registers", "amd_rocprofiler"): "vector registers of a work-item",
     ("copy_addresses", "amd_rocprofiler"): "of `hipMemcpy*`; of other copies since version 1.0",
     ("wait_times", "nvidia_sanitizer"): "the call's begin is not told",

@@ -45,7 +45,9 @@ def cli(name: str) -> list[str]:
         assert script, f"{name} is not on PATH, though PASTA_TEST_INSTALLED is set"
         return [script]
     entry = name.replace("-", "_")
-    return [sys.executable, "-c", f"from pasta_entry import {entry}; {entry}()"]
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+    code += f"from pasta_entry import {entry}; {entry}()"
+    return [sys.executable, "-I", "-c", code]
 
 
 def base_environment() -> dict[str, str]:
@@ -127,13 +129,14 @@ class Done:
 
     @property
     def notes(self) -> list[str]:
-        """PASTA's lines without reports and run directories: what a user should know."""
+        """PASTA's lines without reports, run directories and, on a slow machine, progress: what a
+        user should know."""
         reports = "\n".join(run.report for run in self.runs).splitlines()
         known = {line.rstrip() for line in reports}
         return [
             line
             for line in self.lines
-            if line not in known and not re.match(r"process \d+: ", line)
+            if line not in known and not re.match(r"process \d+: |writing the run", line)
         ]
 
     @property

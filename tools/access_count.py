@@ -22,7 +22,7 @@ from pasta.processors.object_names import (
     object_sizes,
 )
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups, kernel_operators, of_probes
-from pasta.table import Figure, Table, absent_where, formatted, shares
+from pasta.table import Figure, Table, absent_where, counted, formatted, shares
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ class AccessCount(Tool):
             keys=("kernel",),
             sums=("launches", *_COUNTS),
             levels=("per_page",),
+            important=("launches", "estimate", "error", "share", "accesses"),
             title="Accesses by kernel",
             shown=self.top,
             hidden=_HIDDEN | (_OF_SAMPLES if sampling.exact else frozenset()),
@@ -306,7 +307,8 @@ class AccessCount(Tool):
         accesses, instructions = _sum(rows["accesses"]), _sum(rows["instructions"])
         probed = f"{launches:,}" if sampling.exact else "probed"
         parts = [
-            f"{accesses:,} accesses by {instructions:,} instructions of warps in {probed}"
+            f"{counted(accesses, 'access')} by {counted(instructions, 'instruction')}"
+            f" of warps in {probed}"
             f" launches, {formatted(_sum(rows['bytes']), 'bytes')} asked for"
         ]
         if total := sampling.total_text(self._estimates(rows)):

@@ -13,7 +13,7 @@ from pasta.processors.kernel_names import (
     instruction_keys,
     instruction_place,
 )
-from pasta.table import Table, formatted, shares
+from pasta.table import Table, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ class BankConflicts(Tool):
             yield Finding(
                 what="an instruction has conflicts in the banks of shared memory",
                 where=instruction_place(row),
-                evidence=f"{row['total_ways']:,} wavefronts where {row['total_ideal_ways']:,}"
+                evidence=f"{counted(row['total_ways'], 'wavefront')} where"
+                f" {row['total_ideal_ways']:,}"
                 f" would do: {row['ways']:.3g} each time, not {row['ideal_ways']:.3g}",
                 remedy="pad rows of the array by one word, or swizzle its columns",
                 gain=row["share"],
@@ -96,6 +97,7 @@ class BankConflicts(Tool):
             keys=instruction_keys(where),
             sums=("extra", "instructions", "total_ways"),
             levels=("ways",),
+            important=("offset", "extra", "share", "ways"),
             title="Instructions on shared memory, most extra wavefronts first",
             shown=self.top,
             hidden=instruction_hidden(where) | {"total_ways", "total_ideal_ways"},
@@ -105,7 +107,14 @@ class BankConflicts(Tool):
         if not len(rows):
             return "no access to shared memory was seen"
         ways, total = int(rows["ways"].sum()), int(extra.sum())
-        text = f"{len(rows):,} instructions on shared memory take {ways:,} wavefronts"
+        text = (
+            counted(
+                len(rows),
+                "instruction on shared memory takes",
+                "instructions on shared memory take",
+            )
+            + f" {counted(ways, 'wavefront')}"
+        )
         if total:
             worst = next(self._table(rows[:1], extra[:1]).rows())
             text += (

@@ -14,7 +14,7 @@ from pasta.processors.kernel_names import (
     instruction_keys,
     instruction_place,
 )
-from pasta.table import Table, formatted
+from pasta.table import Table, counted, formatted
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class Coalescing(Tool):
             yield Finding(
                 what="an instruction wastes sectors of global memory",
                 where=instruction_place(row),
-                evidence=f"{row['total_sectors']:,} sectors where {row['total_ideal_sectors']:,}"
+                evidence=f"{counted(row['total_sectors'], 'sector')} where"
+                f" {row['total_ideal_sectors']:,}"
                 f" would do, {formatted(row['wasted_bytes'], 'bytes')} too much;"
                 f" {row['lanes']:.3g} lanes need {row['sectors']:.3g} sectors each time",
                 remedy="let neighbouring lanes access neighbouring words, aligned to 32 bytes",
@@ -128,6 +129,7 @@ class Coalescing(Tool):
             keys=instruction_keys(where),
             sums=("wasted_bytes", "instructions", "total_sectors", "requested_bytes"),
             levels=("efficiency",),
+            important=("offset", "wasted_bytes", "share", "efficiency"),
             title="Instructions on global memory, most bytes wasted first",
             shown=self.top,
             hidden=instruction_hidden(where)
@@ -139,8 +141,10 @@ class Coalescing(Tool):
         if not len(rows):
             return "no access to global memory was seen"
         text = (
-            f"{len(rows):,} instructions on global memory use"
-            f" {formatted(ideal / max(sectors, 1), 'share')} of their {sectors:,} sectors"
+            counted(
+                len(rows), "instruction on global memory uses", "instructions on global memory use"
+            )
+            + f" {formatted(ideal / max(sectors, 1), 'share')} of {counted(sectors, 'sector')}"
         )
         if wasted.any():
             worst = next(self._table(rows[:1], wasted[:1]).rows())

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.processors.codes import grown
 from pasta.processors.groups import Groups
-from pasta.table import Figure, Table, formatted, shares
+from pasta.processors.operator_names import user_lines
+from pasta.table import Figure, Table, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _ON_HOST = {
     "host_to_device": (True, False),
     "device_to_host": (False, True),
 }
+_ACROSS = ("host_to_device", "device_to_host")
 
 
 class Copies(Tool):
@@ -40,19 +42,34 @@ class Copies(Tool):
     )
     small = option("16KiB", kind="bytes", help="copies below this size are small")
     small_copies = option(1000, help="small copies in a direction that are a finding", minimum=1)
+    copy_cost = option(
+        "10us", kind="duration", help="what a copy costs beside its bytes, for gains"
+    )
+    bandwidth = option("10GB", kind="bytes", help="bytes copied in a second, for gains")
 
     def start(self) -> None:
         self.memories = Groups(1 << 16, "bytes")
         self.pairs = Groups(1 << 16, "bytes")
         self.same = Groups(self.transfers, "bytes")
         self.sizes = np.zeros((0, _SIZES), np.int64)
-        self.small_by = np.zeros((0, 2), np.int64)  # as memories: small copies, and their bytes
+        #: Copies by direction, memory of both sides, whether small, and operator.
+        self.callers = Groups(1 << 16, "bytes")
+        #: Tensors copied to a device: object, bytes, operator.
+        self.sent = Groups(self.transfers, "bytes")
+        #: Places in host memory that were copied from and to a device: direction, address, bytes,
+        #: operator.
+        self.host = Groups(self.transfers, "bytes")
+        self.first_time, self.last_time = np.iinfo(np.int64).max, 0
         self.unsized = 0
 
     def on_copies(self, copies: NDArray[Any]) -> None:
         sized = copies["bytes"] != np.iinfo(np.uint64).max
         self.unsized += int(len(sized) - sized.sum())
         copies = copies[sized]
+        if not len(copies):
+            return
+        self.first_time = min(self.first_time, int(copies["time"].min()))
+        self.last_time = max(self.last_time, int(copies["time"].max()))
         bytes = copies["bytes"].astype(np.int64)
         source, destination = (self._memory(copies, side) for side in ("source", "destination"))
         asynchronous = (copies["flags"] & _flag("FLAG_ASYNC")) != 0
@@ -61,13 +78,36 @@ class Copies(Tool):
         )
         self.sizes = grown(self.sizes, len(self.memories.codes))
         np.add.at(self.sizes, (codes, _power(copies["bytes"])), 1)
-        self.small_by = grown(self.small_by, len(self.memories.codes))
-        few = bytes < self.small
-        np.add.at(self.small_by, codes[few], np.stack([few[few], bytes[few]], axis=1))
         devices = (copies[f"{side}_device"] + 1 for side in ("source", "destination"))
         self.pairs.add(*devices, bytes=bytes)
         sides = (copies["source"], copies["destination"])
         self.same.add(copies["direction"], *sides, copies["bytes"], bytes=bytes)
+        self._follow_callers(copies, bytes, source, destination)
+
+    def _follow_callers(
+        self,
+        copies: NDArray[Any],
+        bytes: NDArray[Any],
+        source: NDArray[Any],
+        destination: NDArray[Any],
+    ) -> None:
+        """Which operators copy what, for findings."""
+        operators = self.context._operators  # kept where another tool needs them
+        nodes = np.zeros(len(copies), np.int32) if operators is None else operators.at(copies)
+        direction = copies["direction"]
+        self.callers.add(direction, source, destination, bytes < self.small, nodes, bytes=bytes)
+        to_device = direction == _number("host_to_device")
+        to_host = direction == _number("device_to_host")
+        host = np.where(to_device, copies["source"], copies["destination"])
+        across = (to_device | to_host) & (bytes >= self.small)
+        self.host.add(
+            direction[across], host[across], bytes[across], nodes[across], bytes=bytes[across]
+        )
+        up = copies[to_device]
+        ids = self.context.objects.lookup(up["source"], up["index"], "tensor")
+        known = ids >= 0
+        rows = ids[known], bytes[to_device][known], nodes[to_device][known]
+        self.sent.add(*rows, bytes=rows[1])
 
     def _memory(self, copies: NDArray[Any], side: str) -> NDArray[Any]:
         """Kind of the memory on a side of each copy; 0 where nothing is known of the address."""
@@ -78,7 +118,12 @@ class Copies(Tool):
         directions = self._directions()
         return Result(
             summary=self._summary(directions),
-            findings=[*self._again(), *self._from_pageable(directions), *self._small()],
+            findings=[
+                *self._round_trips(),
+                *self._again(),
+                *self._from_pageable(),
+                *self._small(),
+            ],
             tables={
                 "directions": directions,
                 "sizes": self._sizes(),
@@ -88,8 +133,81 @@ class Copies(Tool):
             figures={"sizes": self._figure()},
         )
 
+    def _gain(self, time: float) -> float | None:
+        """A time (ns) as a share of that from the first copy to the last."""
+        span = self.last_time - self.first_time
+        return min(1.0, time / span) if span > 0 else None
+
+    def _time_of(self, bytes: int) -> float:
+        return bytes / self.bandwidth * 1e9
+
+    def _line(self, bytes_by_node: dict[int, int]) -> str:
+        """The program's line that copies most of some bytes, where operators were seen."""
+        lines = user_lines(self.context)
+        sums: dict[str, int] = {}
+        for node, bytes in bytes_by_node.items():
+            if node and node < len(lines) and lines[node] is not None:
+                sums[str(lines[node])] = sums.get(str(lines[node]), 0) + bytes
+        return max(sums, key=sums.__getitem__) if sums else ""
+
+    def _round_trips(self) -> Iterator[Finding]:
+        """Host memory that is copied to from a device, and back to a device from there."""
+        up, down = _number("host_to_device"), _number("device_to_host")
+        rows, count, _ = _columns(self.host)
+        found: dict[tuple[int, int], dict[int, dict[int, int]]] = {}
+        for (direction, address, size, node), copies in zip(rows, count.tolist(), strict=True):
+            nodes = found.setdefault((address, size), {up: {}, down: {}})[direction]
+            nodes[node] = nodes.get(node, 0) + copies
+        trips = bytes = 0
+        by_node: dict[int, int] = {}
+        for (_, size), both in found.items():
+            back = min(sum(both[up].values()), sum(both[down].values()))
+            trips += back
+            bytes += back * size
+            for node, copies in both[down].items() if back else ():
+                by_node[node] = by_node.get(node, 0) + copies * size
+        if trips < 10 or 2 * bytes < self.repeated:
+            return
+        line = self._line(by_node)
+        yield Finding(
+            what="data goes from the device to the host and back",
+            where=line or f"{trips:,} times",
+            evidence=f"{trips:,} times memory of the host was copied to from a device, and copied"
+            f" from to a device again with as many bytes: {formatted(2 * bytes, 'bytes')} of"
+            f" {formatted(self._bytes, 'bytes')} copied",
+            remedy=f"{line or 'there'}: compute this on the device, without .cpu() and .to()",
+            gain=self._gain(2 * self._time_of(bytes) + 2 * trips * self.copy_cost),
+            of="the time from first to last copy",
+        )
+
     def _again(self) -> Iterator[Finding]:
-        """Directions in which the same transfers are made again and again."""
+        """What is copied again and again: tensors, else transfers between the same addresses."""
+        rows, count, _ = _columns(self.sent)
+        again: dict[tuple[int, int], list[int]] = {}
+        by_node: dict[int, int] = {}
+        for (id, size, node), copies in zip(rows, count.tolist(), strict=True):
+            again.setdefault((id, size), [0])[0] += copies
+            by_node[node] = by_node.get(node, 0) + copies * size
+        bytes = sum((copies - 1) * size for (_, size), (copies,) in again.items())
+        if bytes and bytes >= self.repeated:
+            tensors = sum(copies > 1 for (copies,) in again.values())
+            line = self._line(by_node)
+            times = sum(copies for (copies,) in again.values() if copies > 1)
+            yield Finding(
+                what="the same tensors are sent to the device again and again",
+                where=line or f"{tensors:,} tensors in host memory",
+                evidence=f"{tensors:,} tensors that stay in host memory were sent {times:,} times,"
+                f" {formatted(bytes, 'bytes')} of {formatted(self._bytes, 'bytes')} copied after"
+                " the first time",
+                remedy=f"{line or 'there'}: send them once, before the loop, and keep them on the"
+                " device; whether their values change is not looked at",
+                gain=self._gain(2 * self._time_of(bytes)),  # staged, and sent
+                of="the time from first to last copy",
+            )
+        else:
+            yield from self._same_addresses()
+
+    def _same_addresses(self) -> Iterator[Finding]:
         rows, count, total = _columns(self.same)
         again = total - total // np.maximum(count, 1)
         directions = np.asarray([row[0] for row in rows], np.uint64)
@@ -105,53 +223,79 @@ class Copies(Tool):
                 f" {destination:#x}, {int(count[most]):,} times",
                 evidence=f"{formatted(bytes, 'bytes')} went between addresses that they had gone"
                 f" between before, of {formatted(self._bytes, 'bytes')} copied",
-                remedy="keep on the device what does not change; whether it does is not looked at",
-                gain=bytes / self._bytes,
-                of="bytes copied",
+                remedy="copy it once, before the loop, if the bytes at this address do not change;"
+                " whether they do is not looked at",
+                gain=self._gain(self._time_of(bytes)),
+                of="the time from first to last copy",
                 confidence="low",
             )
 
-    def _from_pageable(self, directions: Table) -> Iterator[Finding]:
+    def _from_pageable(self) -> Iterator[Finding]:
         """Copies that the driver makes twice: by way of its own pinned memory."""
-        rows = [
-            row
-            for row in directions.rows()
-            if row["direction"] in ("host_to_device", "device_to_host")
-            and "pageable" in (row["source_memory"], row["destination_memory"])
-        ]
-        bytes = sum(row["bytes"] for row in rows)
+        found: dict[str, dict[int, int]] = {}
+        copies = small = 0
+        rows, count, total = _columns(self.callers)
+        for row, number, bytes in zip(rows, count.tolist(), total.tolist(), strict=True):
+            direction, source, destination, _ = _told((*row[:3], 0))
+            if direction in _ACROSS and "pageable" in (source, destination):
+                nodes = found.setdefault(direction, {})
+                nodes[row[4]] = nodes.get(row[4], 0) + bytes
+                copies, small = copies + number, small + number * row[3]
+        bytes = sum(sum(nodes.values()) for nodes in found.values())
         if not bytes or bytes < self.pageable:
             return
-        copies = sum(row["copies"] for row in rows)
-        asynchronous = sum(row["copies"] for row in rows if row["asynchronous"])
-        wait = f"; {asynchronous:,} asynchronous ones wait for it" if asynchronous else ""
+        by_node: dict[int, int] = {}
+        for nodes in found.values():
+            for node, part in nodes.items():
+                by_node[node] = by_node.get(node, 0) + part
+        line = self._line(by_node)
+        directions = ", ".join(sorted(found))
         yield Finding(
             what="copies between pageable host memory and devices",
-            where=", ".join(dict.fromkeys(row["direction"] for row in rows)),
-            evidence=f"{copies:,} copies of {formatted(bytes, 'bytes')} are staged: each byte is"
-            f" copied on the host once more{wait}",
-            remedy="allocate it with cudaMallocHost, or DataLoader(pin_memory=True) in PyTorch",
-            gain=bytes / (self._bytes + bytes),
-            of="bytes moved by copies",
+            where=f"{directions} at {line}" if line else directions,
+            evidence=f"{counted(copies, 'copy')} of {formatted(bytes, 'bytes')} are staged: each"
+            " byte is copied on the host once more, and the host waits for it",
+            remedy=f"{line}: pin the host's tensor (DataLoader(…, pin_memory=True), or"
+            " .pin_memory() once) and copy with non_blocking=True"
+            if line
+            else "allocate the host's buffer with cudaMallocHost (hipHostMalloc) instead of malloc",
+            gain=self._gain(self._time_of(bytes)),
+            of="the time from first to last copy",
         )
 
     def _small(self) -> Iterator[Finding]:
-        found: dict[str, NDArray[Any]] = {}
-        for code, row in enumerate(self.memories.codes.rows):
-            found[_told(row)[0]] = found.get(_told(row)[0], 0) + self.small_by[code]
+        found: dict[str, list[int]] = {}
+        callers: dict[str, dict[int, int]] = {}
+        rows, count, total = _columns(self.callers)
+        for row, number, bytes in zip(rows, count.tolist(), total.tolist(), strict=True):
+            if not row[3]:
+                continue
+            direction = _direction(row[0])
+            sums = found.setdefault(direction, [0, 0])
+            sums[0], sums[1] = sums[0] + number, sums[1] + bytes
+            nodes = callers.setdefault(direction, {})
+            nodes[row[4]] = nodes.get(row[4], 0) + number
         every = int(self.memories.count.sum())
         for direction, (copies, bytes) in found.items():
-            if copies >= self.small_copies:
-                yield Finding(
-                    what="many small copies",
-                    where=f"{direction}, below {formatted(self.small, 'bytes')}",
-                    evidence=f"{int(copies):,} of {every:,} copies move"
-                    f" {formatted(int(bytes // copies), 'bytes')} each,"
-                    f" {formatted(int(bytes), 'bytes')} in all",
-                    remedy="put them together in one buffer, or let a kernel read them",
-                    gain=(int(copies) - 1) / every,
-                    of="copies",
-                )
+            if copies < self.small_copies:
+                continue
+            line = self._line(callers[direction])
+            below = f"{direction}, below {formatted(self.small, 'bytes')}"
+            make = {
+                "host_to_device": "make the tensor on the device (device=…), or gather the values"
+                " in one host buffer and copy that",
+                "device_to_host": "gather the values in one tensor on the device and copy that",
+            }.get(direction, "copy one buffer that holds them all")
+            yield Finding(
+                what="many small copies",
+                where=f"{below}, at {line}" if line else below,
+                evidence=f"{copies:,} of {counted(every, 'copy')} move"
+                f" {formatted(bytes // copies, 'bytes')} each,"
+                f" {formatted(bytes, 'bytes')} in all",
+                remedy=f"{line}: {make}" if line else make,
+                gain=self._gain((copies - 1) * self.copy_cost),
+                of="the time from first to last copy",
+            )
 
     def _directions(self) -> Table:
         rows, count, total = _columns(self.memories)
@@ -286,7 +430,7 @@ class Copies(Tool):
         copies = int(self.memories.count.sum())
         if not copies:
             return "nothing was copied"
-        text = f"{copies:,} copies of {formatted(self._bytes, 'bytes')}"
+        text = f"{counted(copies, 'copy')} of {formatted(self._bytes, 'bytes')}"
         pageable = sum(
             row["bytes"]
             for row in directions.rows()
@@ -302,10 +446,10 @@ class Copies(Tool):
         if self.same.left_out:
             text += (
                 f"; repeats are looked for among the first {self.transfers:,} distinct transfers,"
-                f" {self.same.left_out:,} copies were of others"
+                f" {counted(self.same.left_out, 'copy was', 'copies were')} of others"
             )
         if self.unsized:
-            text += f"; {self.unsized:,} copies of unknown size left out"
+            text += f"; {counted(self.unsized, 'copy')} of unknown size left out"
         return text
 
 
@@ -336,6 +480,12 @@ def _direction(number: int) -> str:
     from pasta import abi
 
     return abi.ENUMS["copy"].get(number, "unknown")
+
+
+def _number(direction: str) -> int:
+    from pasta import abi
+
+    return next(number for number, name in abi.ENUMS["copy"].items() if name == direction)
 
 
 def _power(bytes: NDArray[Any]) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from pasta.lazy import np
 from pasta.processors.codes import grown
 from pasta.processors.groups import Groups
 from pasta.processors.kernel_names import kernel_names
-from pasta.table import Table
+from pasta.table import Table, counted
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
@@ -115,11 +115,13 @@ class Counters(Tool):
             text = "no counters were collected (amd.counters names them)"
         else:
             names, counters = (set(kernels.columns[name]) for name in ("kernel", "counter"))
-            text = f"{len(counters):,} counters of {len(names):,} kernels"
+            text = f"{counted(len(counters), 'counter')} of {counted(len(names), 'kernel')}"
         if self.unknown:
-            text += f"; {self.unknown:,} values of unknown launches left out"
+            text += f"; {counted(self.unknown, 'value')} of unknown launches left out"
         if self.groups.left_out:
-            text += f"; {self.groups.left_out:,} values of instances past the limit left out"
+            text += (
+                f"; {counted(self.groups.left_out, 'value')} of instances past the limit left out"
+            )
         return text
 
 

@@ -16,7 +16,7 @@ from pasta.processors.kernel_names import (
     instruction_place,
     kernel_names,
 )
-from pasta.table import Figure, Table, formatted
+from pasta.table import Figure, Table, counted, formatted
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class Divergence(Tool):
                 what="lanes are idle at a memory instruction",
                 where=instruction_place(row),
                 evidence=f"{row['lanes']:.3g} of {LANES} lanes are active on average;"
-                f" {formatted(row['partial'], 'share')} of {row['instructions']:,} executions"
+                f" {formatted(row['partial'], 'share')} of"
+                f" {counted(row['instructions'], 'execution')}"
                 " lack some",
                 remedy="make blocks multiples of 32 threads, and conditions alike within a warp",
                 gain=row["idle"] / lanes,
@@ -111,7 +112,7 @@ class Divergence(Tool):
             yield Finding(
                 what="blocks of a launch do unequally much",
                 where=f"{kernel}, launch {rows[0]['launch']:,}",
-                evidence=f"in {len(rows):,} launches a block makes"
+                evidence=f"in {counted(len(rows), 'launch')} a block makes"
                 f" {most / mean:.3g} times the mean of accesses, in this one"
                 f" {rows[0]['imbalance']:.3g} times: {rows[0]['most']:,}",
                 remedy="give blocks equal parts, or let them fetch small parts as they finish",
@@ -151,6 +152,7 @@ class Divergence(Tool):
             keys=instruction_keys(where),
             sums=("instructions", "idle"),
             levels=("share",),
+            important=("offset", "idle", "share", "instructions"),
             title="Memory instructions, most idle lanes first",
             shown=self.top,
             hidden=instruction_hidden(where) | {"active_lanes"},
@@ -229,6 +231,7 @@ class Divergence(Tool):
             keys=("kernel",),
             sums=("accesses",),
             levels=("imbalance",),
+            important=("launch", "imbalance", "most", "mean"),
             title="Launches by imbalance of their blocks' accesses",
             shown=self.top,
         )
@@ -281,6 +284,7 @@ class Divergence(Tool):
         beyond = int((launches.columns["blocks"] > launches.columns["told_apart"]).sum())
         if beyond:
             parts.append(
-                f"{beyond:,} launches have more blocks than the {self._told:,} that are told apart"
+                f"{counted(beyond, 'launch has', 'launches have')} more blocks than"
+                f" the {self._told:,} that are told apart"
             )
         return "; ".join(parts)

@@ -14,7 +14,7 @@ from pasta.lazy import np
 from pasta.processors.demangle import demangle, short_name
 from pasta.processors.stacks import Stacks
 from pasta.run.naming import rank_of
-from pasta.table import Table, shares
+from pasta.table import Table, counted, shares
 from pasta.tool import HANDLERS, Context, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -38,8 +38,11 @@ _CALLS = ("launch", "graph")
 _FRAMES = 8
 #: Not drawn: they say what other events mean, or belong to tables.
 _NOT_DRAWN = frozenset(
-    {"python_frame", "pad", "pc_sample", "counter", "probe_data", "graph_node", "graph_instantiate"}
-)
+    {
+        "python_frame", "python_sample", "pad", "pc_sample", "counter", "probe_data", "graph_node",
+        "graph_instantiate",
+    }
+)  # fmt: skip
 #: Where devices come in the order of processes: below those of the host, as torch has it.
 _DEVICES_FROM = 5_000_000
 #: Types of elements as torch's profiler calls them.
@@ -122,7 +125,7 @@ class EventTrace(Tool):
             shown=50,
         )
         return Result(
-            summary=f"{total:,} events; open {name} at ui.perfetto.dev",
+            summary=f"{counted(total, 'event')}; open {name} at ui.perfetto.dev",
             tables={"events": table},
             files={name: self.write},
         )

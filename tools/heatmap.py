@@ -9,7 +9,7 @@ from pasta.probes import Trace, probe
 from pasta.probes.accumulators import Sums, combined
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import OBJECT_HIDDEN, OBJECT_UNITS, object_columns, object_keys
-from pasta.table import Table, formatted
+from pasta.table import Table, counted, formatted
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
@@ -212,6 +212,7 @@ class Heatmap(Tool):
             },
             keys=("kernel", *object_keys(self.context), "pattern"),
             sums=("sectors", "accesses"),
+            important=("pattern", "sectors", "share"),
             title="Patterns by kernel and object",
             shown=self.top,
             hidden=OBJECT_HIDDEN | {"meaning"},
@@ -263,17 +264,18 @@ class Heatmap(Tool):
         where = f"blocks {self.first_block:,} to {last:,}"
         if not len(sectors):
             return f"no access of {where} was seen"
-        parts = [f"{len(sectors):,} sectors accessed by {where} of each launch"]
+        parts = [f"{counted(len(sectors), 'sector')} accessed by {where} of each launch"]
         worst = next(findings.rows(1))
         if worst["pattern"] not in _NAMES[_PARTIAL:]:
             parts.append(
-                f"most often: {worst['pattern']}, in {worst['sectors']:,} sectors of"
+                f"most often: {worst['pattern']}, in {counted(worst['sectors'], 'sector')} of"
                 f" {worst['object']} by {worst['kernel']}"
                 f" ({formatted(worst['share'], 'share')} of its sectors seen)"
             )
         if self.left_out:
             parts.append(
-                f"{self.left_out:,} instructions of warps after the first {self.limit:,} pairs of"
+                f"{counted(self.left_out, 'instruction')} of warps after the first"
+                f" {self.limit:,} pairs of"
                 " word and warp are left out"
             )
         return "; ".join(parts)

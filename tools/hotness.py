@@ -20,7 +20,7 @@ from pasta.processors.object_names import (
     object_names,
     object_sizes,
 )
-from pasta.table import Column, Figure, Table, Unit, absent_where, formatted, shares
+from pasta.table import Column, Figure, Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ class Hotness(Tool):
             yield Finding(
                 what="a small object gets much of the accesses to global memory",
                 where=row["object"],
-                evidence=f"{row['accesses']:,} accesses, {formatted(row['share'], 'share')} of all:"
+                evidence=f"{counted(row['accesses'], 'access')},"
+                f" {formatted(row['share'], 'share')} of all:"
                 f" {row['accesses'] / size:,.3g} per byte",
                 remedy="keep it in shared or constant memory, or in registers",
                 gain=row["share"],
@@ -142,7 +143,7 @@ class Hotness(Tool):
             labels={**_PART_LABELS, "hottest_share": "of its accesses"},
             keys=("window", *object_keys(self.context)),
             sums=("accesses",),
-            title=f"Objects by windows of {self.window:,} accesses",
+            title=f"Objects by windows of {counted(self.window, 'access')}",
             shown=self.top,
             hidden=OBJECT_HIDDEN,
         )
@@ -179,7 +180,7 @@ class Hotness(Tool):
             "Accesses to objects over time",
             np.arange(count),
             series,
-            x_label=f"window of {self.window:,} accesses",
+            x_label=f"window of {counted(self.window, 'access')}",
             y_label="accesses",
         )
 
@@ -269,7 +270,7 @@ class Hotness(Tool):
         if not accesses:
             return "no access to global memory was seen"
         known = objects[objects["object"] >= 0]
-        parts = [f"{accesses:,} accesses to {len(known):,} objects"]
+        parts = [f"{counted(accesses, 'access')} to {counted(len(known), 'object')}"]
         if len(known):
             (name,) = object_names(self.context, known["object"][:1])
             share = formatted(int(known["accesses"][0]) / accesses, "share")

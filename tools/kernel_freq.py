@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
@@ -9,7 +11,7 @@ from pasta.processors.codes import Codes, RowCodes, grown, span_dtype, words_of
 from pasta.processors.demangle import distinct_names, short_name
 from pasta.processors.histogram import DurationSummary
 from pasta.processors.timeline import CountTimeline
-from pasta.table import Figure, Table, Unit, absent_where, formatted, shares
+from pasta.table import Figure, Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ _TIMES = ("total", "mean", "min", "p50", "p99", "max")
 #: Columns that the text report has no room for.
 _ONLY_STORED = frozenset(
     {*_SIZES, "first_launch", "last_launch", "completions", "min_time", "p50_time"}
+    | {"first_time", "steady_time"}
     | {"demangled", "name"}
 )
 _SIZE_UNITS: dict[str, Unit] = {
@@ -56,6 +59,10 @@ class KernelFreq(Tool):
         1000, help="launches of tiny kernels from which they are a finding", minimum=1
     )
 
+    tiny_share = option(
+        0.1, help="…if they may save this share of the time from first to last", minimum=0.0
+    )
+
     def start(self) -> None:
         self.names = Codes()
         self.launches = np.zeros(0, np.int64)
@@ -67,6 +74,7 @@ class KernelFreq(Tool):
         self.shape_launches = np.zeros(0, np.int64)
         self.untold_shapes = 0  # launches of configurations past the limit
         self.times = DurationSummary()
+        self.first_times = np.zeros(0, np.int64)
         self.unknown_completions = 0
         self.timeline = CountTimeline(self.context.run.start_time)
 
@@ -98,7 +106,28 @@ class KernelFreq(Tool):
         good = (names != 0) & (end >= start) & (end != np.iinfo(np.uint64).max)
         self.unknown_completions += int(len(good) - good.sum())
         codes = self.names.encode(names[good])
-        self.times.add(codes, (end[good] - start[good]).astype(np.int64))
+        durations = (end[good] - start[good]).astype(np.int64)
+        self._keep_first(codes, durations)
+        self.times.add(codes, durations)
+
+    def _keep_first(self, codes: NDArray[Any], durations: NDArray[Any]) -> None:
+        """The first launch of a kernel may load its code: its time is told apart."""
+        count = len(self.names)
+        self.first_times = grown(self.first_times, count)
+        new = np.flatnonzero(grown(self.times.count, count)[codes] == 0)
+        if len(new):
+            kernels, at = np.unique(codes[new], return_index=True)
+            self.first_times[kernels] = durations[new[at]]
+
+    def _steady_mean(self) -> NDArray[Any]:
+        """Mean device time of each kernel without its first launch, where there are others."""
+        count = len(self.names)
+        completions = grown(self.times.count, count)[:count]
+        total = grown(self.times.total, count)[:count]
+        more = completions > 1
+        first = np.where(more, grown(self.first_times, count)[:count], 0)
+        found: NDArray[Any] = (total - first) / np.maximum(completions - more, 1)
+        return found
 
     def result(self) -> Result:
         kernels = self._kernels()
@@ -141,37 +170,41 @@ class KernelFreq(Tool):
                 what="one kernel takes most of the device time",
                 where=first["kernel"],
                 evidence=f"{formatted(first['share_of_time'], 'share')} of"
-                f" {formatted(total, 'ns')}, in {first['completions']:,} launches of"
+                f" {formatted(total, 'ns')}, in {counted(first['completions'], 'launch')} of"
                 f" {formatted(first['mean_time'], 'ns')} on average",
-                remedy="look at its accesses: pasta-preload -c memory, -t coalescing, with -k",
-                gain=first["share_of_time"],
-                confidence="low",
+                remedy="see whether its accesses are coalesced: pasta-preload -t coalescing"
+                f" -k {shlex.quote(re.escape(short_name(first['name'])))} -- PROGRAM",
+                confidence="low",  # how much it can be faster is not known
             )
 
     def _tiny(self) -> Iterator[Finding]:
         """Kernels that are done before the host can have launched the next one."""
         count = len(self.names)
         completions = grown(self.times.count, count)[:count]
-        mean = grown(self.times.total, count)[:count] / np.maximum(completions, 1)
+        mean = self._steady_mean()
         by_host = self.launches[:count] - self.in_graphs[:count]
         tiny = (completions > 0) & (mean < self.launch_cost) & (by_host > 0)
         launches = int(by_host[tiny].sum())
         span = self.last_time - self.first_time
         if launches < self.tiny_launches or span <= 0:
             return
+        idle = max(0, span - int(self.times.total.sum()))  # else the device has enough to do
         time = float((by_host * mean)[tiny].sum())
+        gain = min(launches * self.launch_cost - time, idle) / span
+        if gain < self.tiny_share:
+            return
         names = distinct_names(self.context.demangled(np.asarray(self.names.ids)))
         most = [names[at] for at in np.argsort(-by_host * tiny, kind="stable")[:_NAMED].tolist()]
         left = int(tiny.sum()) - len(most)
         yield Finding(
             what="many kernels are shorter than their launch",
             where=", ".join(most[: int(tiny.sum())]) + (f" and {left:,} more" if left > 0 else ""),
-            evidence=f"{launches:,} launches of {int(tiny.sum()):,} kernels take"
+            evidence=f"{counted(launches, 'launch')} of {counted(int(tiny.sum()), 'kernel')} take"
             f" {formatted(time / launches, 'ns')} on the device each, and about"
             f" {formatted(self.launch_cost, 'ns')} on the host (launch_cost), in"
             f" {formatted(span, 'ns')}",
             remedy="launch them as one graph (CUDA graphs), or fuse them (torch.compile)",
-            gain=min(1.0, (launches * self.launch_cost - time) / span),
+            gain=min(1.0, gain),
             of="the time from first to last launch",
         )
 
@@ -206,6 +239,8 @@ class KernelFreq(Tool):
             "total_time": times(total),
             "share_of_time": times(shares(total, total.sum())),
             "mean_time": times(total / np.maximum(completions, 1)),
+            "first_time": times(self.first_times),
+            "steady_time": times(self._steady_mean()),
             "min_time": times(self.times.minimum),
             "p50_time": times(p50),
             "p99_time": times(p99),
@@ -227,11 +262,22 @@ class KernelFreq(Tool):
             labels={
                 "share": "of launches",
                 "share_of_time": "of kernel time",
+                "first_time": "first",
+                "steady_time": "mean without the first",
                 **{f"{which}_time": which for which in _TIMES},
             },
             keys=("kernel",),
             sums=("launches", "total_time"),
-            levels=("mean_time", "min_time", "p50_time", "p99_time", "max_time", *_SIZES),
+            levels=(
+                "mean_time",
+                "steady_time",
+                "min_time",
+                "p50_time",
+                "p99_time",
+                "max_time",
+                *_SIZES,
+            ),
+            important=("launches", "total_time", "share_of_time", "mean_time", "share"),
             title="Kernels (launches, distinct grids and blocks, device time)",
             shown=self.top,
             hidden=frozenset(untold),
@@ -299,7 +345,7 @@ class KernelFreq(Tool):
         launches = int(self.launches.sum())
         if not launches:
             return "no kernel was launched"
-        text = f"{launches:,} launches of {len(kernels):,} kernels"
+        text = f"{counted(launches, 'launch')} of {counted(len(kernels), 'kernel')}"
         time = int(self.times.total.sum())
         if self.times.count.sum():
             text += f", {formatted(time, 'ns')} of kernel time"
@@ -308,10 +354,14 @@ class KernelFreq(Tool):
         if first["share_of_time"] is not None:
             text += f", {formatted(first['share_of_time'], 'share')} of kernel time"
         if self.unknown_completions:
-            text += f"; {self.unknown_completions:,} completions without a known launch left out"
+            text += (
+                f"; {counted(self.unknown_completions, 'completion')} without a"
+                " known launch left out"
+            )
         if self.untold_shapes:
             text += (
-                f"; {self.untold_shapes:,} launches had configurations beyond the first"
+                f"; {counted(self.untold_shapes, 'launch had', 'launches had')}"
+                " configurations beyond the first"
                 f" {self.configurations:,}: distinct grids and blocks are at least what is shown"
             )
         return text

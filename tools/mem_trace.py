@@ -16,7 +16,7 @@ from pasta.probes.kinds import ATOMIC, NAMES, READ, STRIDE, WRITE
 from pasta.probes.records import Accesses
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import OBJECT_UNITS, object_columns
-from pasta.table import Table, formatted
+from pasta.table import Table, counted, formatted
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ class MemTrace(Tool):
             return "no access was taken"
         size = sum(Path(path).stat().st_size for path in self.parts)
         return (
-            f"{self.rows:,} instructions of warps with {self.lanes:,} accesses in"
-            f" {len(self.parts):,} files of {formatted(size, 'bytes')}"
+            f"{counted(self.rows, 'instruction')} of warps with {counted(self.lanes, 'access')} in"
+            f" {counted(len(self.parts), 'file')} of {formatted(size, 'bytes')}"
         )
 
 

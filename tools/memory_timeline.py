@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.object_names import AllocatingOperators, python_line
 from pasta.processors.timeline import LevelTimeline
 from pasta.table import Figure, Table, absent_where, formatted
 from pasta.tool import Finding, Result, Tool, option
@@ -16,12 +17,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.processors.batch import Batch
+    from pasta.processors.stacks import Frame
 
 _ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 #: Kinds of memory that lie on a device; managed memory may, and has a line of its own.
 _ON_DEVICE = frozenset({"device", "pool", "array", "module", "external"})
 #: Kinds that a program does not free itself, or that are no memory.
 _NOT_LEAKS = frozenset({"virtual", "module"})
+#: Of the time from the first of some allocations to the end: parts, and those in which there must
+#: be more of them for a leak.
+_PARTS, _PARTS_WITH_MORE = 8, 6
+_MANY = 12
+#: What a program does while it works: not its frees at the end.
+_WORK = ("memory_alloc", "tensor_alloc", "kernel_launch", "memory_copy", "operator_begin")
 _LAYERS = ("memory", "tensor", "virtual", "array")
 
 
@@ -62,6 +70,7 @@ class _Track:
 class _Allocator:
     """A framework's caching allocator on one device: what it holds and what it handed out."""
 
+    before: int = 0  # reserved before the run, which began in the middle of the program
     allocated: int = 0
     reserved: int = 0
     peak_allocated: int = 0
@@ -124,22 +133,41 @@ class MemoryTimeline(Tool):
         "64MiB", kind="bytes", help="bytes an allocator reserved and never used: a finding"
     )
     gap_share = option(0.2, help="…if they are this share of what it reserved", minimum=0.0)
+    sizes = option(
+        16, help="different sizes of tensors from which their line is advised", minimum=1
+    )
 
     def start(self) -> None:
         self.tracks: dict[_Key, _Track] = {}
         self.allocators: dict[int, _Allocator] = {}
         self.finished = _Finished(self.keep)
         self.unknown_sizes = 0
+        self.allocating: set[int] = set()  # devices of which memory was allocated
+        self.last_work = 0  # time
+        self.allocated_by = AllocatingOperators()
 
     def on_batch(self, batch: Batch) -> None:
         objects = self.context.objects
         changes = objects.changes
         if len(changes):
             self._follow(batch.base, changes, objects.rows[changes["object"]])
+        self.allocated_by.feed(self.context, batch["memory_alloc"])
+        times = [int(batch[kind]["time"].max(initial=0)) for kind in _WORK]
+        self.last_work = max(self.last_work, *times)
         states = batch["allocator_state"]
         for device in np.unique(states["device"]).tolist():
-            allocator = self.allocators.setdefault(device, _Allocator())
-            allocator.add(states[states["device"] == device])
+            mine = states[states["device"] == device]
+            if device not in self.allocators:
+                self.allocators[device] = _Allocator(self._reserved_before(mine[0], batch))
+            self.allocators[device].add(mine)
+        self.allocating |= set(np.unique(batch["memory_alloc"]["device"]).tolist())
+
+    def _reserved_before(self, state: NDArray[Any], batch: Batch) -> int:
+        """What an allocator had reserved before the run, by its first state."""
+        allocations = batch["memory_alloc"]
+        earlier = allocations["device"][allocations["index"] < state["index"]]
+        seen = int(state["device"]) in self.allocating or bool((earlier == state["device"]).any())
+        return 0 if seen else int(state["reserved"])
 
     def _follow(self, base: int, changes: NDArray[Any], rows: NDArray[Any]) -> None:
         unknown = rows["bytes"] == _ABSENT
@@ -189,57 +217,85 @@ class MemoryTimeline(Tool):
         return Result(
             summary=self._summary(rows),
             tables=tables,
-            findings=[*self._leaks(rows), *self._gaps()],
+            findings=[*self._leaks(rows), *self._gaps(rows)],
             figures=self._figures(),
         )
 
     def _leaks(self, rows: NDArray[Any]) -> Iterator[Finding]:
-        """Kinds of memory with much that is live at the end."""
-        leaked = rows[_leaked(rows)]
-        for device, memory in np.unique(leaked[["device", "memory"]]).tolist():
-            name = _memory_names().get(memory, "unknown")
+        """Kinds of memory that grow up to the end by allocations of one size. At the very end all
+        may be freed."""
+        numbers = {name: number for number, name in _memory_names().items()}
+        for key, track in self._sorted():
+            name, device = key.memory, key.device
+            if key.layer == "tensor" or key.internal or name in _NOT_LEAKS | {"total"}:
+                continue
             if name in _ON_DEVICE and device in self.allocators:
                 continue  # a caching allocator keeps what it has
-            mine = leaked[(leaked["device"] == device) & (leaked["memory"] == memory)]
-            total = int(_sizes(mine).sum())
-            track = self.tracks[_Key("memory", device, name, False)]
-            if not total or total < self.leaked:
-                continue
+            kind = (rows["device"] == device) & (rows["memory"] == numbers.get(name, _ABSENT))
+            kind &= rows["layer"] != _LAYERS.index("tensor")
+            mine = rows[kind & _live_at(rows, track.peak_position)]
             sizes, counts = np.unique(_sizes(mine), return_counts=True)
+            if not len(sizes):
+                continue
             usual = int((sizes * counts.astype(np.uint64)).argmax())
             alike = mine[_sizes(mine) == sizes[usual]]
-            first, last = self._since_start([alike["alloc_time"].min(), alike["alloc_time"].max()])
-            at_peak = int(_sizes(mine[_live_at(mine, track.peak_position)]).sum())
-            freed = track.allocations - len(mine)
+            total = int(_sizes(alike).sum())
+            if total < self.leaked or not self._keeps_coming(alike["alloc_time"]):
+                continue
+            line = self.allocated_by.line(self.context, device, numbers[name])
+            times = alike["alloc_time"]
+            first, last, end = self._since_start([times.min(), times.max(), self.last_work])
             yield Finding(
-                what="memory is never freed",
-                where=f"{_place(device)}, {name} memory: {int(counts[usual]):,} allocations of"
-                f" {formatted(int(sizes[usual]), 'bytes')}, one at {int(alike['address'][0]):#x}",
-                evidence=f"{len(mine):,} allocations of {formatted(total, 'bytes')} were live at"
-                f" the end, {freed:,} had been freed; these came from {formatted(int(first), 'ns')}"
-                f" to {formatted(int(last), 'ns')}",
-                remedy="free what is not used any more; what is used to the end may stay",
-                gain=at_peak / track.peak,
+                what="memory is allocated to the end of the work, and not freed before",
+                where=f"{_place(device)}, {name} memory" + (f", {line}" if line else ""),
+                evidence=f"{len(alike):,} allocations of {formatted(int(sizes[usual]), 'bytes')}"
+                f" were live at once, made from {formatted(int(first), 'ns')} to"
+                f" {formatted(int(last), 'ns')} of {formatted(int(end), 'ns')} of work",
+                remedy=(f"{line}: " if line else "")
+                + "free each one after its use, or allocate one before the loop and use it again",
+                gain=total / track.peak,
                 of=f"the peak of {name} memory",
-                # a program that frees nothing leaves that to its end
-                confidence="medium" if freed and counts[usual] > 1 else "low",
             )
 
-    def _gaps(self) -> Iterator[Finding]:
-        """Allocators that reserved much more than they handed out."""
+    def _keeps_coming(self, times: NDArray[Any]) -> bool:
+        """Whether there are many allocations (times in ns), made up to the end of the work."""
+        first = int(times.min())
+        parts = (times.astype(np.int64) - first) * _PARTS // (self.last_work - first + 1)
+        return len(times) >= _MANY and len(np.unique(parts)) >= _PARTS_WITH_MORE
+
+    def _gaps(self, rows: NDArray[Any]) -> Iterator[Finding]:
+        """Allocators that reserved much more than they handed out, and who asks for many sizes."""
         for device, each in sorted(self.allocators.items()):
-            gap = each.peak_reserved - each.peak_allocated
+            gap = each.peak_reserved - each.before - each.peak_allocated
             if gap <= 0 or gap < self.gap or gap < self.gap_share * each.peak_reserved:
                 continue
+            line, sizes = self._most_sizes(rows[_of_tensors(rows, device)])
+            evidence = (
+                f"{formatted(each.peak_reserved, 'bytes')} were reserved for at most"
+                f" {formatted(each.peak_allocated, 'bytes')} that were in use at a time"
+            )
+            remedy = "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            if line and sizes >= self.sizes:
+                evidence += f"; {sizes:,} different sizes were asked for at that line"
+                remedy = f"{line}: pad tensors to a few sizes, or {remedy}"
             yield Finding(
                 what="the caching allocator reserves memory that it never hands out",
-                where=f"{_place(device)}, caching allocator",
-                evidence=f"{formatted(each.peak_reserved, 'bytes')} were reserved for at most"
-                f" {formatted(each.peak_allocated, 'bytes')} that were in use at a time",
-                remedy="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or fewer distinct sizes",
+                where=f"{_place(device)}, caching allocator" + (f", {line}" if line else ""),
+                evidence=evidence,
+                remedy=remedy,
                 gain=gap / each.peak_reserved,
                 of="reserved memory",
             )
+
+    def _most_sizes(self, rows: NDArray[Any]) -> tuple[Frame | None, int]:
+        """The line that allocates tensors of most different sizes, and how many."""
+        sizes: dict[Frame, set[int]] = {}
+        for stack, bytes in np.unique(rows[["stack", "bytes"]]).tolist():
+            line = python_line(self.context, stack)
+            if line:
+                sizes.setdefault(line, set()).add(bytes)
+        most = max(sizes, key=lambda each: len(sizes[each]), default=None)
+        return most, len(sizes[most]) if most else 0
 
     def _rows(self) -> NDArray[Any]:
         """Freed objects that were kept, and live ones; largest first."""
@@ -497,6 +553,12 @@ def _in_total(rows: NDArray[Any], total: _Key) -> NDArray[Any]:
     on_device = [number for number, name in _memory_names().items() if name in _ON_DEVICE]
     program = (rows["flags"] & _internal()) == 0
     return np.asarray(mine & ~tensors & program & np.isin(rows["memory"], on_device))
+
+
+def _of_tensors(rows: NDArray[Any], device: int) -> NDArray[Any]:
+    """Which objects are tensors of a device."""
+    of_layer = rows["layer"] == _LAYERS.index("tensor")
+    return np.asarray(of_layer & (rows["device"] == device))
 
 
 def _leaked(rows: NDArray[Any]) -> NDArray[Any]:

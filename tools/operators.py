@@ -1,15 +1,16 @@
 """Where a framework's operators spend time, launch kernels and allocate memory: by operator, module
-and Python line."""
+and Python line; and where the host's time goes outside of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.codes import grown
 from pasta.processors.correlate import OPTIMIZER_STEP, LaunchWindow
-from pasta.processors.operator_names import NO_OPERATOR
+from pasta.processors.gaps import Gaps, Place
 from pasta.table import Table, Unit, absent_where, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.processors.batch import Batch
+    from pasta.processors.stacks import Frame
 
 #: What is counted for each operator, in the operators called from it too or not.
 _COUNTS = (
@@ -28,16 +30,30 @@ _COUNTS = (
     "wait_time",
     "synchronous_copies",
 )
+#: Counted for findings: waits and their time without first calls, copies across and their bytes.
+_STEADY = ("steady_waits", "steady_wait_time", "reads", "read_bytes", "crossings")
 #: Directions of copies that the host may wait for.
 _CROSSING = frozenset({"host_to_device", "device_to_host"})
+_READING = frozenset({"device_to_host"})
 _UNITS: dict[str, Unit] = {
     "host_time": "ns",
     "own_time": "ns",
+    "first_time": "ns",
     "device_time": "ns",
     "wait_time": "ns",
     "allocated": "bytes",
     "share": "share",
 }
+#: The row of what happens in no operator.
+OUTSIDE = "(outside operators)"
+#: Operators that convert a tensor or lay it out anew, as a program calls them.
+_CONVERSIONS = frozenset(
+    {"aten::to", "aten::contiguous", "aten::clone", "aten::type_as", "aten::_to_copy"}
+)
+#: Function of PyTorch's modules that initialises their parameters.
+_INITIALISER = "reset_parameters"
+#: What a copy to the host takes at least, ns and bytes/ns: the rest of its time it waits.
+_COPY_TIME, _COPY_RATE = 20_000, 1.0
 
 
 class Operators(Tool):
@@ -47,21 +63,30 @@ class Operators(Tool):
     needs_allocations = True
     needs_ranges = True
     uses = ("wait_times",)
-    least_time = option(
-        "10ms", kind="duration", help="host time in operators from which there are findings"
+    least_time = option("10ms", kind="duration", help="steady time from which there are findings")
+    outside_share = option(
+        0.2, help="share of the steady time outside of operators that is a finding", minimum=0.0
     )
-    host_share = option(
-        0.25, help="share of it, outside of kernels and waits, that is a finding", minimum=0.0
+    outside_gap = option(
+        "500us", kind="duration", help="…if the gaps between operators are this long on average"
     )
-    waits = option(10, help="waits for a device in an operator that are a finding", minimum=1)
-    wait_share = option(0.05, help="…if they are this share of the host time", minimum=0.0)
+    outside_gaps = option(5, help="…and there are this many of them", minimum=1)
+    waits = option(10, help="waits for a device at a line that are a finding", minimum=1)
+    wait_share = option(0.05, help="…if they may save this share of the steady time", minimum=0.0)
+    short = option("50us", kind="duration", help="operators below this are short")
+    short_calls = option(1000, help="short operators of a line that are a finding", minimum=1)
+    short_share = option(0.4, help="…if they take this share of the steady time", minimum=0.0)
+    convert_share = option(
+        0.25, help="share of the steady time converting tensors that is a finding", minimum=0.0
+    )
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 
     def start(self) -> None:
-        self.counts = {name: np.zeros(1024, np.int64) for name in _COUNTS}
+        self.counts = {name: np.zeros(1024, np.int64) for name in (*_COUNTS, *_STEADY)}
         self.steps = np.zeros(1024, bool)  # nodes that an optimizer's step called
         self.window = LaunchWindow()
         self.launches = 0
+        self.gaps = Gaps()
 
     def _add(self, name: str, nodes: NDArray[Any], amounts: NDArray[Any] | None = None) -> None:
         self.counts[name] = grown(self.counts[name], len(self.context.operators.nodes))
@@ -84,6 +109,8 @@ class Operators(Tool):
         nodes = operators.at(new)
         self._add("allocations", nodes)
         self._add("allocated", nodes, new["bytes"].astype(np.int64))
+        self.gaps.add_samples(operators, batch["python_sample"])
+        self.gaps.end_batch(operators)
 
     def on_launches(self, launches: NDArray[Any]) -> None:
         nodes = self.context.operators.at(launches)
@@ -100,26 +127,76 @@ class Operators(Tool):
     def on_copies(self, copies: NDArray[Any]) -> None:
         from pasta import abi
 
-        crossing = [number for number, name in abi.ENUMS["copy"].items() if name in _CROSSING]
-        waiting = np.isin(copies["direction"], crossing)
-        waiting &= (copies["flags"] & abi.FLAG_ASYNC) == 0
-        self._add("synchronous_copies", self.context.operators.at(copies)[waiting])
+        names = abi.ENUMS["copy"].items()
+        crossing = np.isin(copies["direction"], [at for at, name in names if name in _CROSSING])
+        reading = np.isin(copies["direction"], [at for at, name in names if name in _READING])
+        waiting = (copies["flags"] & abi.FLAG_ASYNC) == 0
+        nodes = self.context.operators.at(copies)
+        self._add("crossings", nodes[crossing])
+        self._add("synchronous_copies", nodes[crossing & waiting])
+        reads = reading & waiting & ~self.context.operators.in_first_call(copies)
+        reads &= copies["bytes"] != np.iinfo(np.uint64).max
+        self._add("reads", nodes[reads])
+        self._add("read_bytes", nodes[reads], copies["bytes"][reads].astype(np.int64))
 
     def on_syncs(self, syncs: NDArray[Any]) -> None:
         nodes = self.context.operators.at(syncs)
         timed = syncs["duration"] != np.iinfo(np.uint64).max
         self._add("waits", nodes)
-        self._add("wait_time", nodes[timed], syncs["duration"][timed].astype(np.int64))
+        durations = np.where(timed, syncs["duration"], 0).astype(np.int64)
+        self._add("wait_time", nodes, durations)
+        steady = ~self.context.operators.in_first_call(syncs) & (nodes != 0)
+        self._add("steady_waits", nodes[steady])
+        self._add("steady_wait_time", nodes[steady], durations[steady])
+        outside = nodes == 0
+        if outside.any():
+            self.gaps.add_waits(self.context.operators, syncs[outside], durations[outside])
 
     def result(self) -> Result:
         tree = _Tree(self)
         tables = {
             "operators": tree.by_operator(),
+            "outside": self._outside(tree),
             "modules": tree.by_module(),
             "lines": tree.by_line(),
         }
-        findings = list(tree.findings(self, tables["operators"]))
+        findings = list(_Advice(self, tree).findings())
         return Result(summary=self._summary(tree), tables=tables, findings=findings)
+
+    def _outside(self, tree: _Tree) -> Table:
+        """Time outside of operators, by the lines between which it passed."""
+        places = [place for place in tree.places if place.total]
+        return Table(
+            {
+                "between": [place.between for place in places],
+                "line": [str(place.line) if place.line else None for place in places],
+                "gaps": np.asarray([place.count for place in places], np.int64),
+                "time": np.asarray([place.total for place in places], np.int64),
+                "first_time": np.asarray([place.first for place in places], np.int64),
+                "longest": np.asarray([place.longest for place in places], np.int64),
+                "wait_time": np.asarray([place.waited for place in places], np.int64),
+                "share": shares([place.steady for place in places], tree.steady),
+            },
+            units={
+                "time": "ns", "first_time": "ns", "longest": "ns", "wait_time": "ns",
+                "share": "share",
+            },
+            labels={
+                "between": "between operators at",
+                "line": "mostly at",
+                "first_time": "in first gaps",
+                "wait_time": "waits for devices",
+                "share": "of the steady time",
+            },
+            keys=("between",),
+            sums=("gaps", "time"),
+            title="Outside of operators",
+            shown=min(self.top, 5),
+            hidden=frozenset(
+                {"wait_time"} - {"wait_time" for place in places if place.waited}
+                | {"line"} - {"line" for place in places if place.line}
+            ),
+        )  # fmt: skip
 
     def _summary(self, tree: _Tree) -> str:
         calls = int(tree.nodes["calls"].sum())
@@ -139,7 +216,28 @@ class Operators(Tool):
         allocated = int(tree.counts["allocated"].sum())
         if allocated:
             parts.append(f"{formatted(allocated, 'bytes')} allocated")
+        parts += self._times(tree)
         return "; ".join(parts)
+
+    def _times(self, tree: _Tree) -> Iterator[str]:
+        """How much of the time operators explain, and what the start took."""
+        first, last = self.context.operators.observed
+        if last > first > 0:
+            outside = sum(place.total for place in tree.places)
+            yield (
+                f"{outside / (last - first):.0%} of the {formatted(last - first, 'ns')} from the"
+                " first operator to the last is outside of operators"
+            )
+        before = first - self.context.run.start_time
+        parts = []
+        if self.context.run.start_time and before > 0:
+            parts.append(f"{formatted(before, 'ns')} before the first operator")
+        new = np.flatnonzero(tree.nodes["first_own"] > 0)
+        if len(new) and tree.steady:
+            time = formatted(int(tree.nodes["first_own"].sum()), "ns")
+            parts.append(f"{time} in {len(new):,} first calls of operators")
+        if parts:
+            yield f"start-up, in no share and no finding: {', '.join(parts)}"
 
 
 class _Tree:
@@ -156,14 +254,28 @@ class _Tree:
             step, "optimizer", np.where(self.operators.backward, "backward", "forward")
         )
         self.phases = phases.tolist()
+        self.places = tool.gaps.places(tool.context)
+        #: Of each node's own host time what is not in its first call.
+        self.steady_own = self.nodes["own"] - self.nodes["first_own"]
+        #: Host time without first calls and first gaps; 0: there is no other.
+        self.steady = int(self.steady_own.sum()) + sum(place.steady for place in self.places)
+
+    def with_gaps(self, field: str, values: list[int]) -> NDArray[Any]:
+        """A field of the nodes, with that of the gaps for what is outside of operators."""
+        found: NDArray[Any] = self.nodes[field].copy()
+        found[0] = sum(values)
+        return found
 
     def grouped(
-        self, keys: list[Any], columns: Callable[[list[Any]], dict[str, Any]], title: str
+        self,
+        keys: list[Any],
+        columns: Callable[[list[Any]], dict[str, Any]],
+        title: str,
+        gaps: bool = False,
     ) -> Table:
         """A row for each key that nodes have, by own time and what operators count themselves."""
         codes: dict[Any, int] = {}
         code = np.asarray([codes.setdefault(key, len(codes)) for key in keys], np.int64)
-        nodes = self.nodes
 
         def summed(values: NDArray[Any], chosen: NDArray[Any] | slice = slice(None)) -> Any:
             sums = np.zeros(len(codes), np.int64)
@@ -172,11 +284,16 @@ class _Tree:
 
         # what is called from the same key is in it already
         outer = self.operators.first_of(code)
-        counted = {name: summed(values) for name, values in self.counts.items()}
-        own = summed(nodes["own"])
-        weight = counted["device_time"] if counted["device_time"].any() else own
-        calls = summed(nodes["calls"], outer)
-        order = np.lexsort((-own, -weight))
+        counted = {name: summed(self.counts[name]) for name in _COUNTS}
+        places = self.places if gaps else []
+        own_of_nodes = self.with_gaps("own", [place.total for place in places])
+        first_of_nodes = self.with_gaps("first_own", [place.first for place in places])
+        own, first = summed(own_of_nodes), summed(first_of_nodes)
+        steady = own - first if (own - first).any() else own
+        weight = counted["device_time"] if counted["device_time"].any() else steady
+        total = self.with_gaps("total", [place.total for place in places])
+        calls = summed(self.with_gaps("calls", [place.count for place in places]), outer)
+        order = np.lexsort((-own, -steady, -weight))
         something = calls + sum(counted.values()) > 0
         order = order[something[order]]
         rows = list(codes)
@@ -186,7 +303,8 @@ class _Tree:
             **rows_of,
             "calls": calls[order],
             "own_time": own[order],
-            "host_time": summed(nodes["total"], outer)[order],
+            "host_time": summed(total, outer)[order],
+            "first_time": first[order],
             "launches": counted["launches"][order],
             "device_time": absent_where(counted["device_time"][order], untimed[order]),
             "allocations": counted["allocations"][order],
@@ -205,10 +323,13 @@ class _Tree:
             labels={
                 "own_time": "own host time",
                 "host_time": "with operators inside",
+                "first_time": "in first calls",
                 "waits": "waits for devices",
                 "wait_time": "time of waits",
                 "synchronous_copies": "copies that wait",
-                "share": "of device time" if counted["device_time"].any() else "of own host time",
+                "share": "of device time"
+                if counted["device_time"].any()
+                else "of own time without first calls",
             },
             keys=[name for name in rows_of if name != "file"],
             sums=("calls", "own_time", *_COUNTS),
@@ -217,81 +338,9 @@ class _Tree:
             hidden=frozenset(hidden),
         )
 
-    def findings(self, tool: Operators, operators: Table) -> Iterator[Finding]:
-        """The operator that the host spends most time in, and those that wait for devices."""
-        host = int(self.nodes["own"].sum())
-        if not host or host < tool.least_time:
-            return
-        rows = list(operators.rows())
-        device = int(self.counts["device_time"].sum())
-        if device < host:  # else the host is waited for by nobody
-            yield from self._host_bound(tool, rows, host, device)
-        for row in rows:
-            if max(row["waits"], row["synchronous_copies"]) < tool.waits:
-                continue
-            # how long a synchronous copy waits is not told: not longer than its operator takes
-            waited = row["own_time"] if row["synchronous_copies"] else row["wait_time"]
-            if waited < tool.wait_share * host:
-                continue
-            yield Finding(
-                what="an operator waits for the device",
-                where=self._place(
-                    row, "synchronous_copies" if row["synchronous_copies"] else "waits"
-                ),
-                evidence=f"{_waits(row)}, of {formatted(host, 'ns')} of host time in operators",
-                remedy="read values (.item(), .cpu(), if tensor:) less often, or later",
-                gain=waited / host,
-                of="host time in operators",
-                confidence="low" if row["synchronous_copies"] else "medium",
-            )
-
-    def _host_bound(
-        self, tool: Operators, rows: list[dict[str, Any]], host: int, device: int
-    ) -> Iterator[Finding]:
-        def outside(row: dict[str, Any]) -> int:
-            """Host time of an operator's own in which neither it waits nor its kernels run."""
-            return int(row["own_time"] - row["wait_time"] - (row["device_time"] or 0))
-
-        most = max(
-            (row for row in rows if not row["synchronous_copies"]), key=outside, default=None
-        )
-        if most is None:
-            return
-        if outside(most) <= 0 or outside(most) < tool.host_share * host:
-            return
-        kernels = f", its kernels take {formatted(most['device_time'] or 0, 'ns')}"
-        yield Finding(
-            what="an operator takes much of the host's time",
-            where=self._place(most, "own"),
-            evidence=f"{formatted(most['own_time'], 'ns')} in {most['calls']:,} calls, of"
-            f" {formatted(host, 'ns')} in all operators{kernels if device else ''}",
-            remedy="call it less often, on larger tensors, or compile what is around it",
-            gain=outside(most) / host,
-            of="host time in operators",
-            confidence="medium" if device else "low",
-        )
-
-    def _place(self, row: dict[str, Any], weight: str) -> str:
-        """An operator with the Python line that most of a weight is of."""
-        names = self._names()
-        mine = np.asarray(
-            [(name, phase) == (row["operator"], row["phase"])
-             for name, phase in zip(names, self.phases, strict=True)], bool
-        )  # fmt: skip
-        values = self.nodes["own"] if weight == "own" else self.counts[weight]
-        sums: dict[Any, int] = {}
-        nodes = np.flatnonzero(mine)
-        lines = self.context.stacks.lines(
-            self.operators.of_forward("stack")[nodes], self.context.strings
-        )
-        for line, value in zip(lines, values[nodes].tolist(), strict=True):
-            sums[line] = sums.get(line, 0) + value
-        line = max(sums, key=sums.__getitem__)
-        return f"{row['operator']} ({row['phase']})" + (f" at {line}" if line else "")
-
     def _names(self) -> list[str]:
         names = self.context.strings.many(self.nodes["name"])
-        names[0] = NO_OPERATOR
+        names[0] = OUTSIDE
         return names
 
     def by_operator(self) -> Table:
@@ -302,6 +351,7 @@ class _Tree:
                 "phase": [phase for _, phase in rows],
             },
             "Operators",
+            gaps=True,
         )
 
     def by_module(self) -> Table:
@@ -328,12 +378,240 @@ class _Tree:
         )
 
 
-def _waits(row: dict[str, Any]) -> str:
-    """What an operator waits for, in words."""
-    parts = []
-    if row["waits"]:
-        parts.append(f"{row['waits']:,} waits of {formatted(row['wait_time'], 'ns')}")
-    if row["synchronous_copies"]:
-        own = formatted(row["own_time"], "ns")
-        parts.append(f"{row['synchronous_copies']:,} synchronous copies in {own} of its own")
-    return ", ".join(parts)
+@dataclass
+class _Line:
+    """What outermost operators of a line do, without their first calls; times in ns."""
+
+    frame: Frame
+    calls: int = 0
+    time: int = 0  # with operators inside
+    convert_calls: int = 0
+    convert_time: int = 0
+    init_calls: int = 0
+    init_time: int = 0
+    init_last: int = 0
+    phases: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Wait:
+    """Waits for a device in an operator that a line calls, without first calls."""
+
+    waits: int = 0
+    time: int = 0
+    reads: int = 0  # copies of values to the host
+
+
+class _Advice:
+    """Findings from host times: what is outside of operators, waits, short operators."""
+
+    def __init__(self, tool: Operators, tree: _Tree) -> None:
+        self.tool, self.tree = tool, tree
+        self.nodes, self.steady = tree.nodes, tree.steady
+        self.device = int(tree.counts["device_time"].sum())
+        context = tool.context
+        stacks = context.operators.of_forward("stack").tolist()
+        users = {each: context.stacks.users(each, context.strings) for each in set(stacks)}
+        self.frames = [users[each] if each else None for each in stacks]
+        self.stacks = stacks
+        self.names = tree._names()
+        parents = self.nodes["parent"].tolist()
+        self.roots = list(range(len(parents)))  # of each node the outermost around it
+        for node, parent in enumerate(parents):
+            if parent:
+                self.roots[node] = self.roots[parent]
+
+    def findings(self) -> Iterator[Finding]:
+        if not self.steady or self.steady < self.tool.least_time:
+            return
+        for place in self.tree.places:
+            yield from self._outside(place)
+        yield from self._waits()
+        lines = self._lines()
+        yield from self._built_again(lines)
+        for line in lines:
+            yield from self._converted(line)
+            yield from self._short(line)
+
+    def _idle(self, time: int) -> float:
+        """Share of the steady time that the host may save of a time in which the device may run."""
+        return min(time, max(0, self.steady - self.device)) / self.steady
+
+    def _outside(self, place: Place) -> Iterator[Finding]:
+        tool = self.tool
+        if place.after is None or place.backward > place.lines.total():
+            return  # a thread without Python was at work or went on, such as that of gradients
+        gain = self._idle(place.steady)
+        if gain < tool.outside_share or place.repeats < tool.outside_gaps:
+            return
+        if place.steady < tool.outside_gap * place.repeats:
+            return
+        if place.waited * 3 >= place.steady or place.waits >= place.count > place.waited:
+            return  # a wait, which is another finding
+        line = place.line
+        if place.loader:
+            what = "the program waits for its data to load"
+            where = f"{place.loader}, loading at {line or place.after}"
+            remedy = (
+                f"{place.loader}: DataLoader(…, num_workers=4, persistent_workers=True,"
+                " pin_memory=True) loads while the step computes"
+            )
+        else:
+            what = "much time passes outside of operators"
+            where = f"{line} ({place.between})" if line else place.between
+            remedy = (
+                f"{line or place.after}: do this less often, or in a thread or DataLoader worker"
+                " beside the step"
+            )
+        found = ""
+        if line:
+            found = f"; {place.lines[line]:,} of {place.lines.total():,} samples at {line}"
+        between_threads = place.handed * 2 > place.count and not line
+        yield Finding(
+            what=what,
+            where=where,
+            evidence=f"{formatted(place.steady, 'ns')} of {formatted(self.steady, 'ns')} without"
+            f" start-up, in {place.repeats:,} gaps of"
+            f" {formatted(place.steady / place.repeats, 'ns')} in which no operator ran"
+            f"{found}",
+            remedy=remedy,
+            gain=gain,
+            of="host time",
+            confidence="low" if between_threads else "high" if line or place.loader else "medium",
+        )
+
+    def _waits(self) -> Iterator[Finding]:
+        """Lines that wait for the device many times: host and device take turns."""
+        counts, tree = self.tree.counts, self.tree
+        found: dict[tuple[str, Frame | None], _Wait] = {}
+        for node in np.flatnonzero(counts["steady_waits"] + counts["reads"]).tolist():
+            if not node:
+                continue
+            wait = found.setdefault((self.names[self.roots[node]], self.frames[node]), _Wait())
+            wait.waits += int(counts["steady_waits"][node])
+            wait.time += int(counts["steady_wait_time"][node])
+            reads = int(counts["reads"][node])
+            copying = reads * _COPY_TIME + int(counts["read_bytes"][node] / _COPY_RATE)
+            wait.reads += reads
+            if reads and not counts["steady_waits"][node]:
+                wait.time += max(0, int(tree.steady_own[node]) - copying)
+        for (name, frame), wait in found.items():
+            number = max(wait.waits, wait.reads)
+            how = f"{number:,} {'reads of values' if wait.reads else 'waits'}"
+            where = f"{name} at {frame}" if frame else name
+            yield from self._wait(where, frame, number, wait.time, how)
+        for place in tree.places:
+            if place.waits:
+                frame = place.line or place.before or place.after
+                where = f"outside of operators, {place.between}"
+                how = f"{place.waits:,} waits in {place.repeats:,} gaps between operators"
+                if not place.waited:
+                    how += ", which last as long as the gaps at most"
+                yield from self._wait(
+                    where, frame, place.repeats, place.waited or place.steady, how
+                )
+
+    def _wait(
+        self, where: str, frame: Frame | None, number: int, time: int, how: str
+    ) -> Iterator[Finding]:
+        # at best the host works while it now waits, and waits no longer
+        saved = min(time, max(0, self.steady - time)) / self.steady
+        if number < self.tool.waits or saved < self.tool.wait_share:
+            return
+        line = f"{frame}: " if frame else ""
+        yield Finding(
+            what="the host waits for the device again and again",
+            where=where,
+            evidence=f"{how}, {formatted(time, 'ns')} of {formatted(self.steady, 'ns')} without"
+            " start-up; meanwhile the host submits nothing, and the device has nothing to do"
+            " afterwards",
+            remedy=f"{line}remove the wait, or keep values on the device and read them every 100"
+            " steps",
+            gain=saved,
+            of="host time",
+        )
+
+    def _lines(self) -> list[_Line]:
+        """Lines of the program that call operators of the forward pass, by their time."""
+        nodes, context = self.nodes, self.tool.context
+        found: dict[Frame, _Line] = {}
+        steady = nodes["total"] - nodes["first_total"]
+        crossings = np.zeros(len(nodes), np.int64)
+        np.add.at(crossings, self.roots, self.tree.counts["crossings"])
+        for node in np.flatnonzero(nodes["parent"] == 0).tolist():
+            frame = self.frames[node]
+            if not node or frame is None:
+                continue
+            line = found.setdefault(frame, _Line(frame))
+            calls, time = int(nodes["calls"][node]) - 1, int(steady[node])
+            line.calls += calls
+            line.time += time
+            line.phases.add(self.tree.phases[node])
+            if self.names[node] in _CONVERSIONS and not crossings[node]:
+                line.convert_calls += calls
+                line.convert_time += time
+            if context.stacks.calls(self.stacks[node], _INITIALISER, context.strings):
+                line.init_calls += calls
+                line.init_time += time
+                line.init_last = max(line.init_last, int(nodes["last"][node]))
+        for place in self.tree.places:  # what Python needs between two operators of a line
+            if place.before is not None and place.before == place.after and place.before in found:
+                found[place.before].time += place.steady
+        return sorted(found.values(), key=lambda line: -line.time)
+
+    def _converted(self, line: _Line) -> Iterator[Finding]:
+        gain = self._idle(line.convert_time)
+        if line.convert_calls < self.tool.waits or gain < self.tool.convert_share:
+            return
+        yield Finding(
+            what="tensors are converted or copied again and again",
+            where=str(line.frame),
+            evidence=f"{line.convert_calls:,} calls that change the type or layout of a tensor take"
+            f" {formatted(line.convert_time, 'ns')} of {formatted(self.steady, 'ns')} without"
+            " start-up",
+            remedy=f"{line.frame}: convert once, before the loop, where the tensor does not change;"
+            " else make it in the type and layout in which it is used",
+            gain=gain,
+            of="host time",
+        )
+
+    def _short(self, line: _Line) -> Iterator[Finding]:
+        gain = self._idle(line.time)
+        if line.calls < self.tool.short_calls or line.time > self.tool.short * line.calls:
+            return
+        if gain < self.tool.short_share or line.phases != {"forward"}:
+            return
+        yield Finding(
+            what="many short operators",
+            where=str(line.frame),
+            evidence=f"{line.calls:,} operators of {formatted(line.time / line.calls, 'ns')} each,"
+            f" with what Python needs between them, are {formatted(line.time, 'ns')} of"
+            f" {formatted(self.steady, 'ns')} without start-up: most of it is the cost of a call",
+            remedy=f"{line.frame}: work on many rows or samples in one call (a larger batch), or"
+            " compile the function around it with torch.compile",
+            gain=gain,
+            of="host time",
+        )
+
+    def _built_again(self, lines: list[_Line]) -> Iterator[Finding]:
+        """Parameters that are initialised while the program already trains or infers."""
+        nodes = self.nodes
+        working = (nodes["module"] != 0) | (self.tool.context.operators.backward)
+        if not working.any():
+            return
+        began = int(nodes["began"][working].min())
+        for line in lines:
+            gain = self._idle(line.init_time)
+            if line.init_calls < self.tool.waits or line.init_last < began or gain < 0.1:
+                continue
+            yield Finding(
+                what="a module is built again and again",
+                where=str(line.frame),
+                evidence=f"{line.init_calls:,} times its parameters were initialised after it had"
+                f" been built first, in {formatted(line.init_time, 'ns')} of"
+                f" {formatted(self.steady, 'ns')} without start-up",
+                remedy=f"{line.frame}: build the module, and its optimizer, before the loop",
+                gain=gain,
+                of="host time",
+                confidence="high",
+            )

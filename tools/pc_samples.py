@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.processors.groups import Groups
 from pasta.processors.kernel_names import kernel_names
-from pasta.table import Figure, Table, absent_where, shares
+from pasta.table import Figure, Table, absent_where, counted, shares
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
@@ -148,11 +148,13 @@ class PcSamples(Tool):
             return "no samples were taken (amd.pc_sampling asks for them)"
         most = _kernel_names(self.context, rows[:1, 0])[0]
         text = (
-            f"{total:,} samples in {len(rows):,} kernels; most: {most},"
+            f"{counted(total, 'sample')} in {counted(len(rows), 'kernel')}; most: {most},"
             f" {100 * int(sums['samples'][0]) / total:.1f} %"
         )
         if self.groups.left_out:
-            text += f"; {self.groups.left_out:,} records of places past the limit are left out"
+            text += (
+                f"; {counted(self.groups.left_out, 'record')} of places past the limit are left out"
+            )
         return text
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.probes import KINDS, Trace, probe
 from pasta.run.accesses import AccessWriter, part_name
-from pasta.table import formatted
+from pasta.table import counted, formatted
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
@@ -57,4 +57,6 @@ class RecordAccesses(Tool):
         self._close()
         size = formatted(sum(os.path.getsize(path) for path in self.parts), "bytes")
         files = {part_name(number): Path(path) for number, path in enumerate(self.parts)}
-        return Result(summary=f"{self.records:,} instructions of warps in {size}", files=files)
+        return Result(
+            summary=f"{counted(self.records, 'instruction')} of warps in {size}", files=files
+        )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.codes import RowCodes, grown
+from pasta.processors.loops import Loop
 from pasta.processors.object_names import TensorNames
 from pasta.table import Table, Unit, absent_where, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.processors.batch import Batch
+    from pasta.processors.growth import Growth, Marks
+    from pasta.processors.stacks import Frame
 
 _UNITS: dict[str, Unit] = {
     "bytes": "bytes",
@@ -32,7 +35,6 @@ _UNITS: dict[str, Unit] = {
 #: What is known of a tensor when it is freed, or at the end.
 _KNOWN = (
     "device",
-    "category",
     "node",
     "shape",
     "dtype",
@@ -40,24 +42,22 @@ _KNOWN = (
     "bytes",
     "storage",
     "reads",
+    "flags",
+    "group",
     "time",
+    "lifetime",
 )
+#: Share of tensors that leaves the others aside.
+_NEARLY_ALL = 0.95
+_TOLD = ("node", "shape", "dtype", "name", "storage", "reads", "flags", "group")
 #: Of which one row of the patterns is made.
 _PATTERN = ("device", "category", "node", "shape", "dtype")
+#: What a row of the patterns sums up.
+_AMOUNTS = ("count", "bytes", "lifetime", "reads")
+#: Freed tensors whose category may change yet are put together from so many on.
+_UNSETTLED = 1 << 14
 
-_STATE = "optimizer state"
-#: What to do about categories that hold much of a peak.
-_REMEDIES = {
-    "parameter": "keep parameters in lower precision, or shard them over devices",
-    _STATE: "an optimizer with less state (8-bit, factored), or shard it over devices",
-    "gradient": "free gradients as they are applied, or shard them over devices",
-    "buffer": "keep buffers in lower precision, or make them when they are used",
-    "activation": "checkpoint activations, use smaller batches or lower precision",
-    "input": "use smaller batches, and free inputs as they were used",
-    "temporary": "work in place, or in parts",
-}
-#: Categories that a model cannot be without.
-_NEEDED = ("parameter", "gradient", "buffer")
+_PLURALS = {"activation": "activations", "optimizer state": "tensors of optimizer state"}
 #: By which runs are compared.
 _KEYS = ("device", "category", "shape", "dtype", "operator", "module", "line")
 
@@ -80,28 +80,49 @@ class Tensors(Tool):
     needs_allocations = True
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 
-    least_peak = option("64MiB", kind="bytes", help="peak from which there are findings")
-    dominant = option(0.5, help="share of the peak from which a category is a finding", minimum=0.0)
+    least_peak = option(
+        "64MiB", kind="bytes", help="peak from which what holds it is a finding", minimum=1
+    )
+    dominant = option(
+        0.5, help="share of the peak from which activations are a finding", minimum=0.0
+    )
     state_share = option(
         0.25, help="share of the peak from which optimizer state is a finding", minimum=0.0
+    )
+    grown = option(
+        "1MiB", kind="bytes", help="bytes kept in all steps from which growth is a finding"
+    )
+    grown_share = option(
+        0.1, help="…if they are this share of the peak; so for unused gradients", minimum=0.0
     )
 
     def start(self) -> None:
         self.devices: dict[int, _Device] = {}
         self.at_peak = np.zeros(1024, bool)  # by object
         self.patterns = RowCodes(sys.maxsize)
-        self.amounts = np.zeros((1024, 4), np.int64)  # by pattern: count, bytes, lifetime, reads
+        self.amounts = np.zeros((1024, len(_AMOUNTS)), np.int64)  # by pattern
+        self.unsettled = _Unsettled()
         self.reserved: dict[int, int] = {}  # by device, before this batch
+        from pasta.processors.growth import LiveByOperator, Steps  # Numba, late
+
+        self.steps, self.by_operator = Steps(), LiveByOperator()
 
     def on_batch(self, batch: Batch) -> None:
         changes = self.context.objects.changes
         rows = self.context.objects.rows
         changes = changes[rows["layer"][changes["object"]] == _tensor_layer()]
+        self._follow_growth(changes, self.steps.feed(batch, self.context))
         if len(changes):
             self._follow_all(changes, batch)
         for number in np.unique(batch["allocator_state"]["device"]).tolist():
             states = batch["allocator_state"]
             self.reserved[number] = int(states["reserved"][states["device"] == number][-1])
+
+    def _follow_growth(self, changes: NDArray[Any], marks: Marks) -> None:
+        ids, sign = changes["object"], changes["sign"].astype(np.int64)
+        nodes = self.context.tensors.rows["node"][ids]
+        amounts = np.stack([sign, sign * self.context.objects.rows["bytes"][ids].view(np.int64)], 1)
+        self.by_operator.feed(nodes, amounts, changes["index"], marks)
 
     def _follow_all(self, changes: NDArray[Any], batch: Batch) -> None:
         rows = self.context.objects.rows
@@ -141,35 +162,47 @@ class Tensors(Tool):
         found = states["reserved"][(states["index"] < index) & (states["device"] == number)]
         return int(found[-1]) if len(found) else self.reserved.get(number, 0)
 
-    def _known(self, ids: NDArray[Any]) -> NDArray[Any]:
+    def _known(self, ids: NDArray[Any], ends: NDArray[Any] | int) -> NDArray[Any]:
         rows, told = self.context.objects.rows[ids], self.context.tensors.rows[ids]
         known = _nothing(len(ids), _KNOWN)
-        for name in ("node", "shape", "dtype", "name", "storage", "reads"):
+        for name in _TOLD:
             known[name] = told[name]
         known["device"], known["bytes"], known["time"] = (
             rows["device"],
             rows["bytes"],
             rows["alloc_time"],
         )
-        known["category"] = self.context.tensors.category(ids)
+        known["lifetime"] = np.maximum(ends - known["time"], 0)
         return known
 
     def _finish(self, ids: NDArray[Any], times: NDArray[Any]) -> None:
-        known = self._known(ids)
+        known = self._known(ids, times.astype(np.int64))
         for number in np.unique(known["device"]).tolist():
             mine = self.at_peak[ids] & (known["device"] == number)
             if mine.any():
                 self.devices[number].freed.append(known[mine])
         self.at_peak[ids] = False
-        self._add_patterns(known, times.astype(np.int64) - known["time"])
+        grouped = known["group"] != 0
+        self._add_patterns(_amounts(known[~grouped]))
+        if self.unsettled.add(known[grouped]):
+            self._settle()
 
-    def _add_patterns(self, known: NDArray[Any], lifetimes: NDArray[Any]) -> None:
-        keys = np.stack([known[name].astype(np.int64) for name in _PATTERN], axis=1)
+    def _settle(self) -> None:
+        settled = self.context.tensors.settled(self.unsettled.rows["group"])
+        self._add_patterns(self.unsettled.take(settled))
+
+    def _add_patterns(self, rows: NDArray[Any]) -> None:
+        """Adds rows that have the fields of _AMOUNTS, by their categories as of now."""
+        keys = np.empty((len(rows), len(_PATTERN)), np.int64)
+        for at, name in enumerate(_PATTERN):
+            keys[:, at] = self._category(rows) if name == "category" else rows[name]
         codes = self.patterns.encode(keys.view(np.uint64))
         self.amounts = grown(self.amounts, len(self.patterns))
-        ones = np.ones(len(known), np.int64)
-        for at, each in enumerate((ones, known["bytes"], np.maximum(lifetimes, 0), known["reads"])):
-            np.add.at(self.amounts[:, at], codes, each.astype(np.int64))
+        for at, name in enumerate(_AMOUNTS):
+            np.add.at(self.amounts[:, at], codes, rows[name])
+
+    def _category(self, rows: NDArray[Any]) -> NDArray[Any]:
+        return self.context.tensors.category_of(rows)
 
     def _known_patterns(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Patterns (int64 of shape (patterns, fields of _PATTERN)) and their amounts."""
@@ -179,9 +212,10 @@ class Tensors(Tool):
     def result(self) -> Result:
         live = self.context.objects.live()
         live = live[self.context.objects.rows["layer"][live] == _tensor_layer()]
-        known = self._known(live)
-        end = int(known["time"].max()) if len(known) else 0
-        self._add_patterns(known, end - known["time"])
+        times = self.context.objects.rows["alloc_time"][live]
+        known = self._known(live, int(times.max(initial=0)))
+        self._add_patterns(_amounts(known))
+        self._add_patterns(self.unsettled.take(np.ones(len(self.unsettled.rows), bool)))
         peaks = {}
         for number, device in sorted(self.devices.items()):
             mine = self.at_peak[live] & (known["device"] == number)
@@ -194,48 +228,136 @@ class Tensors(Tool):
                 "peak": self._peak(peaks, named),
                 "patterns": self._patterns(named),
             },
-            findings=list(self._findings(peaks, named)),
+            findings=list(self._findings(peaks)),
         )
 
-    def _findings(self, peaks: dict[int, NDArray[Any]], named: TensorNames) -> Iterator[Finding]:
-        """What holds the peak of each device."""
-        from pasta.processors.tensors import CATEGORIES
+    def _findings(self, peaks: dict[int, NDArray[Any]]) -> Iterator[Finding]:
+        from pasta.processors.growth import LEAST_STEPS
 
+        growth = self.by_operator.growth()
+        loop = Loop(self.context, growth.steps // 2 if growth else LEAST_STEPS // 2)
+        kept = np.zeros(0, np.int64) if growth is None else growth.nodes
+        if growth is not None:
+            yield from self._growth(growth, loop)
         for number, known in peaks.items():
-            peak = self.devices[number].peak
-            if not peak or peak < self.least_peak:
-                continue
-            held = np.zeros(len(CATEGORIES), np.int64)
-            np.add.at(held, known["category"], known["bytes"])
-            for category in np.flatnonzero(held).tolist():
-                name, share = CATEGORIES[category], int(held[category]) / peak
-                least = self.state_share if name == _STATE else self.dominant
-                if share >= least:
-                    mine = known[known["category"] == category]
-                    yield self._finding(number, name, mine, share, named)
+            if self.devices[number].peak:
+                yield from self._unused_gradients(number, known, kept, loop)
+                if self.devices[number].peak >= self.least_peak:
+                    yield from self._holders(number, known, loop)
 
-    def _finding(
-        self, number: int, category: str, known: NDArray[Any], share: float, named: TensorNames
-    ) -> Finding:
-        nodes, of = np.unique(known["node"], return_inverse=True)
-        sums = np.zeros(len(nodes), np.int64)
-        np.add.at(sums, of.reshape(-1), known["bytes"])
-        most = known[known["node"] == nodes[int(sums.argmax())]][:1]
-        made = {name: values[0] for name, values in _columns(named, most).items()}
-        by = " ".join(filter(None, (made["operator"], made["module"])))
-        line = f" at {made['line']}" if made["line"] else ""
-        where = "host" if number < 0 else f"device {number}"
-        total, peak = int(known["bytes"].sum()), self.devices[number].peak
-        return Finding(
-            what=f"{category} tensors hold much of the peak",
-            where=f"{where}, most by {by or 'no operator'}{line}",
-            evidence=f"{formatted(total, 'bytes')} of {formatted(peak, 'bytes')} in"
-            f" {len(known):,} tensors; {formatted(int(sums.max()), 'bytes')} of them made there",
-            remedy=_REMEDIES[category],
-            gain=share,
+    def _growth(self, growth: Growth, loop: Loop) -> Iterator[Finding]:
+        """Tensors of every step that are still live in the last one."""
+        nodes = growth.nodes
+        number = self._device_of(nodes)
+        gain = min(1.0, growth.total / max(1, self.devices[number].peak))
+        if growth.total < self.grown or gain < self.grown_share:
+            return
+        recorded = self.steps.recorded(len(self.context.operators.nodes))[nodes]
+        from pasta.processors.growth import LEAST_STEPS
+
+        forward = ~self.context.operators.backward[nodes]
+        graph = len(nodes) > 1 and bool((recorded[forward] > 0).any())
+        # what was made last holds the graph; without one, what is largest is what is kept
+        last = int(nodes[forward].max()) if graph else int(nodes[growth.bytes.argmax()])
+        line, largest = loop.line(last), int(nodes[growth.bytes.argmax()])
+        yield Finding(
+            what="memory grows every step: "
+            + ("results are kept with their graph" if graph else "results are kept"),
+            where=f"{_place(number)}: {line or self._made_by(last)}",
+            evidence=f"{formatted(int(growth.bytes.sum()), 'bytes')} more in each of"
+            f" {growth.steps:,} steps, in {round(float(growth.tensors.sum())):,} tensors a step;"
+            f" most by {self._made_by(largest)}",
+            remedy=_at(line)
+            + (
+                "keep .detach() or .item() of the result instead of the result, which holds all"
+                " that its gradient needs"
+                if graph
+                else "keep less of each step's result, or move it off with .cpu()"
+                if number >= 0
+                else "keep less of each step's result"
+            ),
+            gain=gain,
             of="peak memory",
-            confidence="low" if category in _NEEDED else "medium",
+            confidence="high" if growth.steps >= 2 * LEAST_STEPS else "medium",
         )
+
+    def _unused_gradients(
+        self, number: int, known: NDArray[Any], kept: NDArray[Any], loop: Loop
+    ) -> Iterator[Finding]:
+        """Lines of the loop at which operators record gradients that never run."""
+        from pasta.processors.growth import LEAST_STEPS
+
+        nodes = self.context.operators.nodes
+        recorded = self.steps.recorded(len(nodes))
+        run = np.zeros(len(nodes), np.int64)
+        gradients = nodes["forward"] != 0
+        np.add.at(run, nodes["forward"][gradients], nodes["calls"][gradients])
+        by_line: dict[Any, list[int]] = {}
+        for node in np.flatnonzero(recorded + run).tolist():
+            line = loop.line(node)
+            if line is not None:
+                by_line.setdefault(line, []).append(node)
+        grows = {loop.line(node) for node in kept.tolist()}
+        for line, members in by_line.items():
+            if run[members].any() or recorded[members].max() < LEAST_STEPS or line in grows:
+                continue
+            at_peak = [loop.line(node) == line for node in known["node"].tolist()]
+            made = known[np.asarray(at_peak, bool) & _is_of_steps(self._category(known))]
+            total, peak = int(made["bytes"].sum()), self.devices[number].peak
+            if total < self.grown or total / peak < self.grown_share:
+                continue
+            yield Finding(
+                what="gradients are prepared and never computed",
+                where=f"{_place(number)}: {line}",
+                evidence=f"{int(recorded[members].sum()):,} calls of operators recorded what their"
+                f" gradients need, and no gradient ran; tensors made there hold"
+                f" {formatted(total, 'bytes')} of the peak of {formatted(peak, 'bytes')}",
+                remedy=f"{_at(line)}with torch.no_grad(): around it",
+                gain=total / peak,
+                of="peak memory",
+            )
+
+    def _holders(self, number: int, known: NDArray[Any], loop: Loop) -> Iterator[Finding]:
+        """What training keeps by its nature, where it is much of the peak."""
+        peak, category = self.devices[number].peak, self._category(known)
+        for name, least in (("activation", self.dominant), ("optimizer state", self.state_share)):
+            mine = known[category == self.context.tensors.names.index(name)]
+            total = int(mine["bytes"].sum())
+            if not total or total < least * peak:
+                continue
+            line, share = _line_of_most(mine, loop)
+            yield Finding(
+                what=f"{_PLURALS[name]} hold much of the peak",
+                where=f"{_place(number)}, most by {line}" if line else _place(number),
+                evidence=f"{formatted(total, 'bytes')} of {formatted(peak, 'bytes')} in"
+                f" {len(mine):,} tensors; {share:.0%} of them made there",
+                remedy=_at(line)
+                + (
+                    "an optimizer with less state, or ZeroRedundancyOptimizer over devices"
+                    if name == "optimizer state"
+                    else "model.gradient_checkpointing_enable()"
+                    if line and "/transformers/" in line.file
+                    else "torch.utils.checkpoint.checkpoint(module, …, use_reentrant=False) in"
+                    " place of module(…), or smaller batches"
+                ),
+                gain=total / peak,
+                of="peak memory",
+                confidence="low",
+            )
+
+    def _device_of(self, nodes: NDArray[Any]) -> int:
+        """The device on which operators allocate most."""
+        keys, amounts = self._known_patterns()
+        mine = np.isin(keys[:, _PATTERN.index("node")], nodes)
+        devices, bytes = keys[mine, 0], amounts[mine, _AMOUNTS.index("bytes")]
+        return max(set(devices.tolist()), key=lambda each: int(bytes[devices == each].sum()))
+
+    def _made_by(self, node: int) -> str:
+        """Operator, module and line of a node."""
+        zero = np.zeros(1, np.int64)
+        told = TensorNames(self.context).described(zero, zero, zero, np.asarray([node]))
+        made = [told[name][0] for name in ("operator", "module", "line")]
+        return " ".join(filter(None, made)) or "no operator"
 
     def _summary(self, peaks: dict[int, NDArray[Any]]) -> str:
         parts = []
@@ -257,8 +379,6 @@ class Tensors(Tool):
         return frozenset(columns) | ({"device"} if len(self.devices) == 1 else set())
 
     def _categories(self, peaks: dict[int, NDArray[Any]]) -> Table:
-        from pasta.processors.tensors import CATEGORIES
-
         totals: dict[tuple[int, int], list[int]] = {}
         keys, amounts = self._known_patterns()
         for (number, category), (count, bytes) in zip(
@@ -270,10 +390,10 @@ class Tensors(Tool):
         rows = []
         for (number, category), (count, bytes) in totals.items():
             peak = peaks.get(number, _nothing(0, _KNOWN))
-            mine = peak[peak["category"] == category]
+            mine = peak[self._category(peak) == category]
             live, told = mine["bytes"], mine["storage"]
             rounding = int((live - np.where(told, told, live)).sum())
-            name = CATEGORIES[category]
+            name = self.context.tensors.names[category]
             rows.append((number, name, len(mine), int(live.sum()), rounding, count, bytes))
         rows.sort(key=lambda row: (row[0], -row[3], row[1]))
         columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[]] * 7
@@ -313,7 +433,7 @@ class Tensors(Tool):
         )
         return _table(
             {
-                **_columns(named, known),
+                **_columns(named, known, self._category(known)),
                 "name": named.texts(known["name"]),
                 "bytes": known["bytes"],
                 "share": known["bytes"] / np.maximum(whole, 1),
@@ -343,7 +463,7 @@ class Tensors(Tool):
         count = np.maximum(amounts[:, 0], 1)
         return _table(
             {
-                **_columns(named, known),
+                **_columns(named, known, known["category"]),
                 "allocations": amounts[:, 0],
                 "bytes": amounts[:, 1],
                 "share": shares(amounts[:, 1], amounts[:, 1].sum()),
@@ -360,10 +480,85 @@ class Tensors(Tool):
         )
 
 
-def _columns(named: TensorNames, known: NDArray[Any]) -> dict[str, Any]:
+@dataclass
+class _Unsettled:
+    """Freed tensors that were moved from or to others of which one lives: whether they were
+    parameters may show later. Those alike are one row."""
+
+    rows: NDArray[Any] = field(default_factory=lambda: _amounts(_nothing(0, _KNOWN)))
+    limit: int = _UNSETTLED
+
+    def add(self, known: NDArray[Any]) -> bool:
+        """Adds rows with fields of _KNOWN; whether there are so many that some should be taken."""
+        if len(known):
+            self.rows = np.concatenate([self.rows, _amounts(known)])
+        return len(self.rows) > self.limit
+
+    def take(self, chosen: NDArray[Any]) -> NDArray[Any]:
+        """Removes chosen rows."""
+        taken, kept = self.rows[chosen], self.rows[~chosen]
+        by = [name for name in kept.dtype.names or () if name not in _AMOUNTS]
+        distinct, codes = np.unique(kept[by], return_inverse=True)
+        self.rows = np.zeros(len(distinct), kept.dtype)
+        for name in by:
+            self.rows[name] = distinct[name]
+        for name in _AMOUNTS:
+            np.add.at(self.rows[name], codes.reshape(-1), kept[name])
+        self.limit = max(_UNSETTLED, 2 * len(self.rows))
+        return taken
+
+
+def _amounts(known: NDArray[Any]) -> NDArray[Any]:
+    """Rows with what tells their patterns, and the fields of _AMOUNTS."""
+    by = ("device", "node", "shape", "dtype", "flags", "group", "storage")
+    rows = _nothing(len(known), (*by, *_AMOUNTS))
+    for name in (*by, *_AMOUNTS):
+        rows[name] = 1 if name == "count" else known[name]
+    return rows
+
+
+def _line_of_most(known: NDArray[Any], loop: Loop) -> tuple[Frame | None, float]:
+    """The line from which most of these bytes were made, and its share: of the outermost frame
+    within the loop that made them at several lines."""
+    nodes, codes = np.unique(known["node"], return_inverse=True)
+    bytes = np.bincount(codes.reshape(-1), known["bytes"])
+    lines = [loop.lines(node) for node in nodes.tolist()]
+    line, share, depth = None, 0.0, 0
+    while not line or share >= _NEARLY_ALL:
+        sums: dict[Frame, float] = {}
+        for each, amount in zip(lines, bytes.tolist(), strict=True):
+            if len(each) > depth:
+                sums[each[depth]] = sums.get(each[depth], 0.0) + amount
+        if not sums:
+            break
+        deeper = max(sums, key=lambda each: sums[each])
+        if line and sums[deeper] < bytes.sum() / 2:
+            break
+        line, share, depth = deeper, sums[deeper] / bytes.sum(), depth + 1
+    return line, share
+
+
+def _is_of_steps(categories: NDArray[Any]) -> NDArray[Any]:
+    """Which tensors come and go with the steps."""
+    from pasta.processors.tensors import CATEGORIES
+
+    chosen = [CATEGORIES.index(name) for name in ("temporary", "activation", "workspace")]
+    return np.isin(categories, chosen)
+
+
+def _at(line: Frame | None) -> str:
+    """How a remedy for a line begins."""
+    return f"{line}: " if line else ""
+
+
+def _place(number: int) -> str:
+    return "host" if number < 0 else f"device {number}"
+
+
+def _columns(named: TensorNames, known: NDArray[Any], categories: NDArray[Any]) -> dict[str, Any]:
     return {
         "device": absent_where(known["device"], known["device"] < 0),
-        **named.described(known["category"], known["shape"], known["dtype"], known["node"]),
+        **named.described(categories, known["shape"], known["dtype"], known["node"]),
     }
 
 

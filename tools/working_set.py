@@ -24,7 +24,7 @@ from pasta.processors.object_names import (
     object_sizes,
 )
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups, kernel_operators, of_probes
-from pasta.table import Figure, Table, Unit, absent_where, formatted, shares
+from pasta.table import Figure, Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class WorkingSet(Tool):
             },
             units=dict.fromkeys(_STATISTICS, "bytes"),
             levels=_STATISTICS,
-            title=f"Bytes per launch, over {len(launches):,} launches",
+            title=f"Bytes per launch, over {counted(len(launches), 'launch')}",
         )
 
     def _kernels(self, launches: NDArray[Any]) -> Table:
@@ -405,7 +405,8 @@ class WorkingSet(Tool):
         (name,) = kernel_names(self.context, launches["kernel"][at : at + 1])
         size, live = int(largest["working_set"]), int(largest["footprint"])
         text = (
-            f"{len(launches):,} launches touch at most {formatted(size, 'bytes')}"
+            f"{counted(len(launches), 'launch touches', 'launches touch')} at most"
+            f" {formatted(size, 'bytes')}"
             f" ({name}, launch {largest['launch']:,})"
         )
         if live > 0:
@@ -416,7 +417,7 @@ class WorkingSet(Tool):
         parts = [text, f"counted in pieces of {formatted(self.granularity, 'bytes')}"]
         unknown = int(launches["unknown"].sum())
         if unknown:
-            parts.append(f"{unknown:,} accesses to no known object left out")
+            parts.append(f"{counted(unknown, 'access')} to no known object left out")
         return "; ".join(parts)
 
 

@@ -6,9 +6,13 @@ With --table, torch's own profiler prints one more step: device time by operator
 from __future__ import annotations
 
 import argparse
+import sys
 
-import torch
-from torch import nn
+try:
+    import torch
+    from torch import nn
+except ImportError:
+    sys.exit("this example needs PyTorch: pip install torch")
 
 
 def main() -> None:

@@ -7,9 +7,13 @@ import os
 import sys
 from pathlib import Path
 
+from pasta import private
+from pasta.cli.parser import count
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
+from pasta.progress import doing, shown
 from pasta.run.root import Root
+from pasta.table import counted, visible
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +23,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     add("--scheduler", metavar="ADDRESS",
         help="a scheduler of Dask's, tcp://HOST:PORT, whose workers see the same files")
-    add("--workers", type=int, metavar="N",
+    add("--workers", type=count, metavar="N",
         help="threads without a scheduler (default: one for each core)")
     add("-o", "--output", type=Path, metavar="DIR",
         help="root for the results (default: NAME-analysis)")
@@ -29,37 +33,29 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from pasta.cli.report import console_for, say_failures
+    private.set_umask()
+    from pasta.cli.report import print_root, say_failures
     from pasta.runtime.analyze import analyze
 
-    if options.workers is not None and options.workers < 1:
-        raise ConfigError(f"--workers {options.workers}: give 1 or more")
     root = Root.open(options.directory)
     out = options.output or Path(f"{root.path.resolve().name}-analysis")
     if out.resolve() == root.path.resolve():
         raise ConfigError(f"{out} is what is to be analysed", remedy="name another one with -o DIR")
-    columns = (TextColumn("pasta: runs"), BarColumn(), MofNCompleteColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=options.quiet) as progress:
-        task = progress.add_task("", total=len(root.runs))
+    runs = len(root.runs)
+    with shown(f"analysing {counted(runs, 'run')}", quiet=options.quiet):
         problems = analyze(
             {each.name: each.directory.path for each in root.runs}, selected(options), out,
             scheduler=options.scheduler, workers=options.workers, force=options.force_overwrite,
-            told=lambda done: progress.update(task, completed=done),
+            told=lambda done: doing(f"{done:,} of {runs:,} done"),
         )  # fmt: skip
     for problem in problems.values():
         if problem:
-            sys.stderr.write(f"pasta: {problem}\n")
+            sys.stderr.write(f"pasta: {visible(problem)}\n")
     if all(problems.values()):
         return 2
     done = Root.open(out)
     failed = [say_failures(run.directory, f"{run.name}: ") for run in done.runs]
     if not options.quiet:
-        from pasta.report import ranks
-
-        ranks.print_report(done, console_for())
+        print_root(done)
         print(f"results: {os.path.relpath(out)}")
     return int(any(problems.values()) or any(failed))

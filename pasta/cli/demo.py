@@ -9,7 +9,8 @@ import argparse
 import os
 
 from pasta import paths
-from pasta.errors import PastaError
+from pasta.config import suggest
+from pasta.errors import PastaError, shown
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(names))
         return 0
     if options.name not in names:
-        raise PastaError(f"no demo {options.name!r}", remedy=f"there are {', '.join(names)}")
+        raise PastaError(f"no demo {shown(options.name)}", remedy=suggest(options.name, names))
     program = paths.DEMOS / options.name
     if options.path or options.arguments == ["--path"]:
         print(program)

@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pasta.cli.parser import count
+from pasta.cli.selection import names
 from pasta.errors import ConfigError, RunError
+from pasta.progress import shown
 from pasta.run.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ _SCHEMA = 1
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
+    from pasta.cli.report import add_width
+
     # fmt: off
     add = parser.add_argument
     add("before", type=Path, metavar="BEFORE", help="a run directory")
@@ -27,17 +32,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="only this tool or table (repeatable; default: tables that reports show)")
     add("--column", action="append", default=[], metavar="COLUMN",
         help="only this column (repeatable)")
-    add("-n", "--rows", type=_rows, default=None, metavar="N", help="rows of each table")
+    add("-n", "--rows", type=count, default=None, metavar="N", help="rows of each table")
+    add_width(parser)
     add("--json", metavar="FILE|-", help="write everything as JSON too; -: to stdout, instead")
     add("--fail-on", action="append", default=[], metavar="THRESHOLD",
         help="exit with 1 beyond it: 'bytes>+5%%', 'kernel_freq.launches[gemm]>+0' (repeatable)")
     # fmt: on
-
-
-def _rows(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, 1 or more")
-    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,7 +47,8 @@ def run(options: argparse.Namespace) -> int:
     thresholds = [Threshold.parse(each) for each in options.fail_on]
     before, after = (RunDirectory.open(path) for path in (options.before, options.after))
     comparison = Comparison(before, after)
-    chosen = _chosen(comparison, options.tool, options.column)
+    options.column = names(options.column, "--column")
+    chosen = _chosen(comparison, names(options.tool, "-t"), options.column)
     notes: list[str] = []
     exceeded = [each for one in thresholds for each in one.check(comparison, notes)]
     if options.json:
@@ -124,8 +125,10 @@ def _print(
     from pasta.cli.report import console_for
     from pasta.report.diff import ROWS, note, render
 
-    console = console_for()
-    for part in render(comparison, chosen, options.column, options.rows or ROWS):
+    console = console_for(options.width)
+    with shown("comparing runs"):
+        parts = list(render(comparison, chosen, options.column, options.rows or ROWS))
+    for part in parts:
         console.print(part)
     for each in notes:
         console.print(note(each))

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +23,9 @@ from rich.text import Text
 
 from pasta import paths
 from pasta.errors import MissingDependency, PastaError
+
+if TYPE_CHECKING:
+    from pasta.runtime.rocm import Rocprofiler
 
 _GOOD, _NOTE, _BAD = "ok", "note", "missing"
 #: First ptxas that reads the PTX version of patches.
@@ -304,12 +308,12 @@ def _amd() -> Iterator[Check]:
         yield Check("rocprofiler-sdk", _BAD, error.message, f"name another: {rocm.NAMED}")
         return
     known = sdk.is_known
-    remedy = "" if known else "PASTA knows 0.5 (ROCm 6.3) and 1.x (ROCm 7)"
+    remedy = "" if known else f"PASTA knows {rocm.KNOWN_VERSIONS}"
     yield Check(
         "rocprofiler-sdk", _GOOD if known else _BAD, f"{sdk.version} at {sdk.library}", remedy
     )
     if known and rocm.DEVICE.exists():
-        yield from _amd_offers(sdk.library)
+        yield from _amd_offers(sdk)
 
 
 def _amd_devices() -> Iterator[Check]:
@@ -333,22 +337,28 @@ def _amd_devices() -> Iterator[Check]:
     yield Check("AMD devices", _GOOD if found else _BAD, "; ".join(found) or "none visible")
 
 
-def _amd_offers(library: Path) -> Iterator[Check]:
+def _amd_offers(sdk: Rocprofiler) -> Iterator[Check]:
     from pasta.runtime.rocm_devices import offers
 
+    if not sdk.counts:
+        yield Check("AMD counters", _NOTE, "need rocprofiler-sdk 1.0 (ROCm 7) or newer")
+    if not sdk.samples:
+        yield Check("AMD PC sampling", _NOTE, "needs rocprofiler-sdk 0.6 (ROCm 6.4) or newer")
+        return
     try:
-        found = offers(library)
+        found = offers(sdk.library)
     except MissingDependency as error:
         yield Check("AMD counters", _NOTE, error.message)
         return
     for number, offer in enumerate(found):
-        few = ", ".join(offer.counters[:_FEW])
-        more = f"{few}, … (all: pasta doctor --counters)" if len(offer.counters) > _FEW else few
-        yield Check(
-            f"counters of AMD device {number}",
-            _GOOD if offer.counters else _NOTE,
-            f"{len(offer.counters):,}: {more}" if offer.counters else "none offered",
-        )
+        if sdk.counts:
+            few = ", ".join(offer.counters[:_FEW])
+            more = f"{few}, … (all: pasta doctor --counters)" if len(offer.counters) > _FEW else few
+            yield Check(
+                f"counters of AMD device {number}",
+                _GOOD if offer.counters else _NOTE,
+                f"{len(offer.counters):,}: {more}" if offer.counters else "none offered",
+            )
         ways = [f"{way}, {least:,} to {most:,} {unit}" for way, least, most, unit in offer.sampling]
         yield Check(
             f"PC sampling of AMD device {number}",

@@ -6,10 +6,13 @@ import argparse
 import os
 from pathlib import Path
 
+from pasta import private
 from pasta.cli.report import say_failures
 from pasta.errors import ConfigError
+from pasta.progress import shown
 from pasta.run.naming import check_place
 from pasta.run.root import Root
+from pasta.table import counted, plain
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +24,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    private.set_umask()
     from pasta.run.merge import merge
 
     root = Root.open(options.directory)
@@ -28,9 +32,10 @@ def run(options: argparse.Namespace) -> int:
     if root.path.resolve() in (out.resolve(), out.resolve().parent):
         raise ConfigError(f"{out} is in the root to merge", remedy="name another place with -o DIR")
     check_place(out, force=options.force_overwrite)
-    done = merge(root, out, force=options.force_overwrite)
+    with shown(f"merging {counted(len(root.runs), 'run')}"):
+        done = merge(root, out, force=options.force_overwrite)
     manifest = done.manifest()
     for warning in manifest["warnings"]:
-        print(f"note: {warning}")
-    print(f"{len(root.runs):,} runs: {os.path.relpath(done.path)}")
+        print(plain(f"note: {warning}", 2000))
+    print(f"{counted(len(root.runs), 'run')}: {os.path.relpath(done.path)}")
     return int(say_failures(done) or bool(manifest["not_merged"]))

@@ -14,14 +14,16 @@ import sys
 from typing import TYPE_CHECKING
 
 import pasta
-from pasta import paths
+from pasta import paths, private
+from pasta.cli.parser import Parser
 from pasta.cli.selection import add_selection, selected
-from pasta.errors import ConfigError, MissingDependency, PastaError
+from pasta.errors import ConfigError, MissingDependency, PastaError, one_line
 from pasta.runtime.executable import CannotRun, find_executable
 from pasta.runtime.injection import asked_of_torch, built
 from pasta.runtime.launcher import Launcher, Outcome
-from pasta.runtime.rocm import DEVICE, NAMED, usable_rocprofiler
+from pasta.runtime.rocm import DEVICE, NAMED, refusal, usable_rocprofiler
 from pasta.runtime.session import Session
+from pasta.table import counted
 
 if TYPE_CHECKING:
     from pasta.config import Config
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _USAGE_STATUS = 2
 _MAX_LINE = 2000
+_INTERRUPTED = 130
 _RECORDER = "record_accesses"
 _APART = "install PASTA in an environment of its own (pipx install pasta-profiler)"
 
@@ -38,16 +41,16 @@ def say(text: str) -> None:
     try:
         sys.stderr.write("".join(f"pasta: {line}".rstrip() + "\n" for line in text.splitlines()))
         sys.stderr.flush()
-    except OSError:  # nobody listens
-        pass
+    except OSError:  # nobody listens; what is buffered must not fail again at exit
+        sys.stderr = open(os.devnull, "w")
 
 
 def _quiet(_text: str) -> None:
     pass
 
 
-def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
+def parser() -> Parser:
+    result = Parser(
         prog="pasta-preload",
         usage="pasta-preload [options] [--] program [arguments ...]",
         description="Run a program and profile its accelerator work.",
@@ -122,7 +125,7 @@ def _checked(config: Config) -> list[Tool]:
     from pasta.run.naming import check_template
 
     check_template(config.root or config.out)
-    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+    tools = load_tools(config.tools, config.tool_options, config.tool_paths, config.origins)
     recording = [tool.name for tool in tools if tool.needs_recording]
     if recording and not config.events:
         raise ConfigError(
@@ -194,7 +197,12 @@ def _prepare_amd(session: Session, program: str) -> None:
             )
         if found is None:
             return
+        refused = refusal(found)
+        if refused:
+            (say if wanted or DEVICE.exists() else session.log)(refused)
+            return
         session.document["amd_tool"] = str(built(paths.LIBPASTA_AMD))
+        session.document["amd_sdk"] = str(found.library)
     except MissingDependency as error:
         (say if wanted else session.log)(f"ROCm is not recorded: {error}")
         return
@@ -202,6 +210,12 @@ def _prepare_amd(session: Session, program: str) -> None:
     if wanted and not os.access(DEVICE, os.R_OK | os.W_OK):
         why = "cannot be opened by this user" if DEVICE.exists() else "does not exist"
         say(f"no AMD device can be used, {DEVICE} {why}: see pasta doctor")
+
+
+_GOING_ON = (
+    "process goes on; its run is written when it ends",
+    "processes go on; their runs are written when they end",
+)
 
 
 def _report(outcomes: list[Outcome], verbosity: int) -> None:
@@ -228,6 +242,36 @@ def _report(outcomes: list[Outcome], verbosity: int) -> None:
             say(f"all of them: pasta report {shlex.quote(os.path.relpath(root))}")
 
 
+#: What each backend's events come by.
+_WAYS_IN = {
+    "nvidia": "no CUDA driver was loaded with PASTA in it",
+    "amd": "no HIP or HSA runtime called rocprofiler-register (it is not linked with it, as before "
+    "ROCm 6.2, or statically linked, or the program used no device)",
+    "refacc": "the reference accelerator was not used",
+}
+
+
+def _explain_no_run(session: Session, verbosity: int) -> None:
+    """Says why there is no run, to a user who named the backend."""
+    backend = session.config.backend
+    said = backend == "amd" and "amd_tool" not in session.document  # why ROCm is not recorded
+    why = _WAYS_IN.get(backend)
+    if why and verbosity >= 0 and not said:
+        say(f"nothing was recorded: --backend {backend}, and {why}; see pasta doctor")
+
+
+def _given_environment() -> dict[str, str]:
+    """The environment as it was given: in the C locale Python sets LC_CTYPE itself (PEP 538)."""
+    environment = dict(os.environ)
+    with open("/proc/self/environ", "rb") as file:
+        given = [entry for entry in file.read().split(b"\0") if entry.startswith(b"LC_CTYPE=")]
+    if given:
+        environment["LC_CTYPE"] = os.fsdecode(given[0].partition(b"=")[2])
+    else:
+        environment.pop("LC_CTYPE", None)
+    return environment
+
+
 def _end_like(status: int) -> int:
     """Exit status of a wait status; ends by the same signal as the program did."""
     if not os.WIFSIGNALED(status):
@@ -244,19 +288,22 @@ def _end_like(status: int) -> int:
 def main(arguments: list[str] | None = None) -> int:
     if sys.stderr is None:  # started with a closed one
         sys.stderr = open(os.devnull, "w")
-    options = parser().parse_args(arguments)
+    options, left = parser().parse_known_args(arguments)
+    if left:
+        parser().unknown(left)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         say("no program given: pasta-preload [options] [--] program [arguments ...]")
         return _USAGE_STATUS
     verbosity = -1 if options.quiet else int(options.verbose)
+    umask = private.set_umask()
     if paths.google_pasta():
         say(f"google-pasta is in PASTA's environment and has the same import name: {_APART}")
     try:
         config, tools = configure(options)
         executable = find_executable(command[0])
         if executable.obstacle:
-            say(f"{executable.obstacle}: it runs unprofiled")
+            say(f"{executable.obstacle}: {executable.consequence}")
         session = Session.create(config, command, verbosity, torch=asked_of_torch(tools))
         _prepare_probes(session, config, tools)
         _prepare_amd(session, executable.path)
@@ -264,9 +311,13 @@ def main(arguments: list[str] | None = None) -> int:
         say(str(error))
         return error.status
     except PastaError as error:
-        say(str(error))
+        say(one_line(str(error)))
         return _USAGE_STATUS
-    launcher = Launcher(session, _quiet if options.quiet else say, dict(os.environ))
+    except KeyboardInterrupt:  # nothing runs yet
+        return _INTERRUPTED
+    launcher = Launcher(
+        session, _quiet if options.quiet else say, _given_environment(), umask=umask
+    )
     try:
         launcher.start(executable, command)
     except CannotRun as error:
@@ -286,8 +337,10 @@ def _run(launcher: Launcher, verbosity: int) -> int:
         launcher.finish()
         left = launcher.alive()
         if left and any(w.ring.used and not w.ended for w in launcher.rings.values()):
-            say(f"{len(left)} processes go on; their runs are written when they end")
+            say(counted(len(left), *_GOING_ON))
         _report(launcher.outcomes, verbosity)
+        if not launcher.outcomes:
+            _explain_no_run(session, verbosity)
         if verbosity > 0 and (session.directory / "log.txt").exists():
             say((session.directory / "log.txt").read_text(errors="replace"))
         if left:

@@ -1,17 +1,28 @@
-"""`pasta recover`: finish what a launcher that was killed, or failed, left in shared memory."""
+"""`pasta recover`: finish what a launcher that was killed, or failed, left in shared memory.
+
+Only what nobody owns or uses is touched: the session must not be locked by a launcher, a ring not
+by a collector, and no process may have a ring, or the session's table of processes, mapped. The
+kernel knows all of that, also of processes in other PID namespaces.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from pasta.errors import PastaError
-from pasta.runtime.launcher import Launcher
-from pasta.runtime.processes import alive
+from pasta import private
+from pasta.errors import RunError
+from pasta.runtime.launcher import Launcher, read_done
+from pasta.runtime.processes import ProcessIdentity, ProcessTable, boot_id, pid_namespace
 from pasta.runtime.session import Ended, Session, beside, read_ended, write_ended
+
+_NAME = re.compile(r"pasta-\d+-\d+-[0-9a-f]{16}")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -26,49 +37,186 @@ def places() -> list[Path]:
 
 
 def abandoned() -> Iterator[Path]:
-    """Sessions of this user whose launcher and processes are gone."""
+    """Sessions of this user that nobody owns or uses."""
+    for path in _found():
+        try:
+            session = Session.take(path)
+        except (OSError, RunError):  # not this user's, or damaged
+            continue
+        if session is not None:
+            if not any(_Use.of(session).reasons()):
+                yield path
+            session.disown()
+
+
+def _found() -> Iterator[Path]:
     for place in places():
         for path in sorted(place.glob(f"pasta-{os.getuid()}-*")):
-            if (path / "session.json").exists() and not _in_use(Session.open(path)):
+            if _NAME.fullmatch(path.name) and stat.S_ISDIR(path.lstat().st_mode):
                 yield path
 
 
-def _in_use(session: Session) -> bool:
-    launcher = Launcher(session, lambda _: None, os.environ)
-    return alive(session.document["launcher"]) or bool(launcher.alive())
-
-
 def run(options: argparse.Namespace) -> int:
-    status = 0
-    sessions = options.sessions or list(abandoned())
+    private.set_umask()
+    status, sessions = 0, options.sessions or list(_found())
+    for path in sessions:
+        try:
+            session = _taken(path)
+        except RunError as error:
+            if options.sessions:
+                raise
+            print(f"ignored {error}")
+            continue
+        if session is None:
+            print(f"{path}: left alone, its launcher or another pasta recover still runs")
+            continue
+        try:
+            status |= _discarded(session) if options.discard else _recovered(session)
+        finally:
+            session.disown()
     if not sessions:
         print("nothing to recover")
-    for path in sessions:
-        if not (path / "session.json").exists():
-            raise PastaError(f"{path} is not a session directory")
-        session = Session.open(path)
-        if _in_use(session):
-            print(f"{path}: left alone, its program or launcher still runs")
-        elif options.discard:
-            session.remove()
-            print(f"{path}: discarded")
-        else:
-            status |= _recover(session)
     return status
 
 
-def _recover(session: Session) -> int:
-    launcher = Launcher(session, print, dict(os.environ))
-    for ring in session.rings():
-        for suffix in (".done", ".problem"):
-            beside(ring, suffix).unlink(missing_ok=True)
+def _taken(path: Path) -> Session | None:
+    """As Session.take. Raises RunError only."""
+    try:
+        if not _NAME.fullmatch(path.name):
+            raise RunError(f"{path} is not a session directory")
+        return Session.take(path)
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}") from None
+
+
+@dataclass
+class _Use:
+    """Why a session, and each of its rings, cannot be had; "" where nothing is against it."""
+
+    session: str
+    rings: dict[Path, str]
+
+    @classmethod
+    def of(cls, session: Session) -> _Use:
+        if not session.document:
+            return cls("", {})
+        # the rings first: the table of processes stays open here
+        rings = {path: _use_of_ring(session, path) for path in sorted(session.rings())}
+        return cls(_use_of_session(session), rings)
+
+    def reasons(self) -> list[str]:
+        return [reason for reason in (self.session, *self.rings.values()) if reason]
+
+
+def _use_of_ring(session: Session, ring: Path) -> str:
+    if beside(ring, ".done").exists():
+        return ""
+    with open(private.open_file(ring), "rb") as file:
+        if not private.lock(file.fileno()):
+            return "a collector still writes its run"
+    if read_ended(ring) is not None:
+        return ""
+    used = private.is_open_elsewhere(ring)
+    if used is None:
+        used = _pid(ring) in _living(session) if _is_here(session) else None
+    if used is None:
+        return _ELSEWHERE
+    return f"its program (process {_pid(ring)}) still runs" if used else ""
+
+
+def _use_of_session(session: Session) -> str:
+    document = session.document
+    launcher = ProcessIdentity(**document["launcher"])
+    if _is_here(session) and launcher.lives():
+        return f"process {launcher.pid}, which made it, still runs"
+    table = session.directory / "processes"
+    used = private.is_open_elsewhere(table) if table.exists() else False
+    if not _is_here(session):
+        return _ELSEWHERE if used is None else "a process of it still runs" if used else ""
+    living = _living(session)
+    if used or living:
+        return f"processes of it still run ({', '.join(map(str, sorted(living))) or 'unknown'})"
+    return ""
+
+
+_ELSEWHERE = "whether its processes still run cannot be seen from this PID namespace"
+
+
+def _is_here(session: Session) -> bool:
+    """Whether pids of the session say something here."""
+    document = session.document
+    if document["boot"] != boot_id():
+        return True  # all of them are gone
+    return int(document["pid_namespace"]) == pid_namespace()
+
+
+def _living(session: Session) -> set[int]:
+    if session.document["boot"] != boot_id():
+        return set()
+    table = ProcessTable(session.directory / "processes")
+    table.update()
+    return table.living() or table.arriving(0)
+
+
+def _pid(ring: Path) -> int:
+    return int(ring.name.partition("-")[0])
+
+
+def _discarded(session: Session) -> int:
+    reasons = _Use.of(session).reasons()
+    if reasons:
+        print(f"{session.directory}: left alone, {'; '.join(dict.fromkeys(reasons))}")
+    else:
+        session.remove()
+        print(f"{session.directory}: discarded")
+    return 0
+
+
+def _recovered(session: Session) -> int:
+    if not session.document:
+        return _remove_incomplete(session)
+    use = _Use.of(session)
+    done = [ring for ring in use.rings if beside(ring, ".done").exists()]
+    taken = [ring for ring, reason in use.rings.items() if not reason and ring not in done]
+    for ring in done:
+        print(f"process {_pid(ring)}: {read_done(ring, _pid(ring)).directory}")
+    launcher = Launcher(
+        session, print, dict(os.environ), taken=taken, plain_name_given=len(taken) < len(use.rings)
+    )
+    for ring in taken:
+        beside(ring, ".problem").unlink(missing_ok=True)
         if read_ended(ring) is None:
             write_ended(ring, Ended("gone"))
     launcher.look()
     launcher.finish()
     for outcome in launcher.outcomes:
         print(outcome.problem or f"process {outcome.pid}: {outcome.directory}")
-    if launcher.unsaved():
+    damaged = [ring for ring in taken if ring.name not in launcher.rings and not _is_empty(ring)]
+    for ring in damaged:
+        print(f"{ring}: kept, it is damaged or of another version of PASTA")
+    for ring, reason in use.rings.items():
+        if reason:
+            print(f"{ring}: left alone, {reason}")
+    if use.session and not any(use.rings.values()):
+        print(f"{session.directory}: left alone, {use.session}")
+    if launcher.unsaved() or damaged:
+        return 1
+    if not use.reasons():
+        session.remove()
+    return 0
+
+
+def _remove_incomplete(session: Session) -> int:
+    """Of a launcher that was killed while it made it: there is nothing in it yet."""
+    rings = session.directory / "rings"
+    if rings.exists() and any(rings.iterdir()):
+        print(f"{session.directory}: kept, its session.json is missing")
         return 1
     session.remove()
     return 0
+
+
+def _is_empty(ring: Path) -> bool:
+    """Whether its process ended before it was complete."""
+    with open(private.open_file(ring), "rb") as file:
+        return file.read(8).strip(b"\0") == b""

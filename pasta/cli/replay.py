@@ -6,8 +6,10 @@ import argparse
 import os
 from pathlib import Path
 
+from pasta import private
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
+from pasta.progress import shown
 from pasta.run.directory import RunDirectory
 
 
@@ -22,6 +24,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    private.set_umask()
     from pasta.cli.report import print_run, say_failures
     from pasta.runtime.replay import Replay
 
@@ -29,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
     out = options.output or Path(f"{recorded.path.resolve().name}-replay")
     if out.resolve() == recorded.path.resolve():
         raise ConfigError(f"{out} is the run to replay", remedy="name another one with -o DIR")
-    done = Replay(recorded, selected(options)).write(out, force=options.force_overwrite)
+    with shown(f"replaying {recorded.path}", quiet=options.quiet):
+        done = Replay(recorded, selected(options)).write(out, force=options.force_overwrite)
     if options.quiet:
         return int(say_failures(done))
     print_run(done)

@@ -9,27 +9,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from pasta.cli.parser import count
 from pasta.errors import ConfigError, PastaError, RunError
-from pasta.run.directory import RunDirectory, is_run
+from pasta.progress import shown
+from pasta.run.directory import MANIFEST, RunDirectory, is_run
 from pasta.run.failures import failure_text
 from pasta.run.root import Root, is_root
-from pasta.table import plain
+from pasta.table import counted, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from pasta.report.stacks import CallTree, Weight
 
+_OUT = "pasta-out"
 _WEIGHTS = ("device", "host", "bytes")
 _MAX_LINE = 2000
+_NARROWEST = 20  # columns
 _DEFAULT = ""  # of --html: DIR/report.html
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     # fmt: off
     add = parser.add_argument
-    add("directory", nargs="?", type=Path, metavar="DIR", help="a run directory or a root")
-    add("-n", "--rows", type=int, metavar="N", help="rows of each table of the text report")
+    add("directory", nargs="?", type=Path, metavar="DIR",
+        help="a run directory or a root (default: the latest run of pasta-out or the current one)")
+    add("-n", "--rows", type=count, metavar="N", help="rows of each table of the text report")
+    add_width(parser)
     add("--rank", type=int, metavar="N", help="of a root: the report of one rank")
     add("--html", nargs="?", const=_DEFAULT, metavar="FILE",
         help="write one HTML file with all tables and figures (default: DIR/report.html)")
@@ -45,23 +51,37 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     # fmt: on
 
 
-def console_for() -> Console:
-    """Stdout, as wide as the terminal."""
+def add_width(parser: argparse.ArgumentParser) -> None:
+    """Adds --width."""
+    help = "columns of the text (default: the terminal's; a pipe or file gets full width)"
+    parser.add_argument("--width", type=_width, metavar="N", help=help)
+
+
+def _width(text: str) -> int:
+    if not text.isdecimal() or len(text) > 6 or int(text) < _NARROWEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a width of {_NARROWEST} or more columns")
+    return int(text)
+
+
+def console_for(width: int | None = None) -> Console:
+    """Stdout, as wide as its terminal or `width`; a pipe or file has no width of its own."""
     from rich.console import Console
 
-    from pasta.report.text import WIDTH
+    from pasta.report.layout import UNLIMITED
 
-    console = Console(emoji=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = WIDTH  # of a pipe Rich would take eighty
+    console = Console(emoji=False, width=width)
+    if width is None and not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNLIMITED  # of a pipe Rich would take eighty
     return console
 
 
-def print_run(run: RunDirectory, rows: int | None = None) -> None:
+def print_run(run: RunDirectory, rows: int | None = None, width: int | None = None) -> None:
     """Prints the text report."""
-    from pasta.report.text import print_report
+    from pasta.report.text import print_parts, render
 
-    print_report(run, console_for(), rows)
+    with shown(f"reading {run.path}"):
+        parts = list(render(run, rows))
+    print_parts(parts, console_for(width))
 
 
 def _print_root(root: Root, options: argparse.Namespace) -> int:
@@ -70,12 +90,20 @@ def _print_root(root: Root, options: argparse.Namespace) -> int:
     if options.rank is not None:
         runs = root.of_rank(options.rank)
         for run in runs:
-            print_run(run.directory, options.rows)
+            print_run(run.directory, options.rows, options.width)
     else:
-        from pasta.report import ranks
-
-        ranks.print_report(root, console_for(), options.rows)
+        print_root(root, options.rows, options.width)
     return int(any(run.manifest.get("failures") for run in runs))
+
+
+def print_root(root: Root, rows: int | None = None, width: int | None = None) -> None:
+    """Prints the text report of ranks."""
+    from pasta.report.ranks import render
+    from pasta.report.text import print_parts
+
+    with shown(f"reading {counted(len(root.runs), 'run')}"):
+        parts = list(render(root, rows))
+    print_parts(parts, console_for(width))
 
 
 def _of_rank(root: Root, rank: int | None) -> RunDirectory:
@@ -88,12 +116,29 @@ def _of_rank(root: Root, rank: int | None) -> RunDirectory:
     return root.of_rank(rank)[0].directory
 
 
+def _latest() -> Path:
+    """The run that was written last, of pasta-out and the current directory. Raises ConfigError."""
+    places = [each for each in (Path(), Path(_OUT)) if each.is_dir()]
+    found = [
+        path
+        for place in places
+        for path in (place, *place.iterdir())
+        if not path.name.startswith(".") and is_run(path)
+    ]
+    if not found:
+        raise ConfigError(
+            f"there is no run in {_OUT} or the current directory", remedy="pasta report DIR"
+        )
+    return max(found, key=lambda path: (path / MANIFEST).stat().st_mtime_ns)
+
+
 def run(options: argparse.Namespace) -> int:
     directory, html = options.directory, options.html
     if directory is None and html and (is_run(Path(html)) or is_root(Path(html))):
         directory, html = Path(html), _DEFAULT  # pasta report --html DIR
     if directory is None:
-        raise ConfigError("no run directory was named", remedy="pasta report DIR")
+        directory = _latest()
+        sys.stderr.write(f"pasta: the latest run here: {directory}\n")
     if options.weight and not (options.speedscope or options.flamegraph):
         raise ConfigError("--weight is of --speedscope and --flamegraph", remedy="give one")
     asked = [name for name in _EXPORTS if getattr(options, name) is not None]
@@ -108,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
     if html is not None:
         options.html = html or str(recorded.path / "report.html")
     if not asked:
-        print_run(recorded, options.rows)
+        print_run(recorded, options.rows, options.width)
         return int(bool(recorded.manifest().get("failures")))
     made = [_export(name, recorded, options) for name in asked]
     return int(not all(made))
@@ -118,7 +163,8 @@ def _export(name: str, run: RunDirectory, options: argparse.Namespace) -> bool:
     """Writes a file; False, and a line, where it cannot be made: the others still are."""
     target = getattr(options, name)
     try:
-        written = _EXPORTS[name](run, target, options)
+        with shown(f"writing {name}", quiet=target == "-"):
+            written = _EXPORTS[name](run, target, options)
     except BrokenPipeError:
         raise
     except PastaError as error:
@@ -173,13 +219,13 @@ def _json(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
 def _csv(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
     from pasta.report.exports import write_csv
 
-    return f"{len(write_csv(run, target))} tables in {target}"
+    return f"{counted(len(write_csv(run, target)), 'table')} in {target}"
 
 
 def _parquet(run: RunDirectory, target: str, options: argparse.Namespace) -> str:
     from pasta.report.exports import write_parquet
 
-    return f"{len(write_parquet(run, target))} tables in {target}"
+    return f"{counted(len(write_parquet(run, target)), 'table')} in {target}"
 
 
 def _stacks(run: RunDirectory, options: argparse.Namespace) -> tuple[CallTree, Weight]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from pasta.config import Config
+from pasta.errors import ConfigError, shown
 
 _DEFAULT_TOOL = "kernel_freq"
 
@@ -14,9 +16,9 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     # fmt: off
     add = parser.add_argument
     add("-t", "--tool", action="append", default=[], metavar="TOOL",
-        help="a tool by name, or a file: ./mine.py (repeatable; default: kernel_freq)")
+        help="tools by name, or files: copies,./mine.py (repeatable; default: kernel_freq)")
     add("-c", "--config", action="append", default=[], metavar="PRESET|FILE",
-        help="a preset by name or a TOML file (repeatable; later ones win)")
+        help="presets by name, or TOML files (repeatable; later ones win)")
     add("--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
         help="one setting, as in TOML: ring.max=1GiB, kernel_freq.top=5")
     add("--tool-path", action="append", default=[], metavar="DIR",
@@ -29,12 +31,24 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     # fmt: on
 
 
+def names(given: list[str], option: str) -> list[str]:
+    """The names of a repeatable option, each of which may be several with commas between; a file
+    whose name has a comma is one. Raises ConfigError."""
+    found = []
+    for each in given:
+        parts = [each] if os.path.exists(each) else [part.strip() for part in each.split(",")]
+        if not all(parts):
+            raise ConfigError(f"{option} {shown(each)}: a name is empty", remedy="give NAME,NAME")
+        found += parts
+    return found
+
+
 def selected(arguments: argparse.Namespace) -> Config:
     """The configuration that the options say. Raises PastaError."""
     config = Config()
-    for source in arguments.config:
+    for source in names(arguments.config, "-c"):
         config.load(source)
-    config.add_tools(arguments.tool, arguments.tool_path)
+    config.add_tools(names(arguments.tool, "-t"), arguments.tool_path)
     if not config.tools:
         config.tools.append(_DEFAULT_TOOL)
     for assignment in arguments.assignments:

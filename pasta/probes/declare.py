@@ -69,6 +69,13 @@ class Probe:
     block_exit = Decorator(GROUPS["block_exit"])
     call = Decorator(GROUPS["call"])
 
+    def __getattr__(self, name: str) -> Decorator:
+        from difflib import get_close_matches
+
+        known = [*GROUPS, "on", "function"]
+        close = get_close_matches(name, known, n=2) or known
+        raise AttributeError(f"there is no @probe.{name}: give {' or '.join(close)}")
+
     def on(self, *kinds: str, per: Per = "lane") -> Callable[[Function], Declared]:
         """Kinds by name: `@probe.on("global", "async_copy")`."""
         return Decorator(tuple(dict.fromkeys(kinds)))(per=per)

@@ -13,6 +13,8 @@ from pasta.probes import coverage, sass
 from pasta.probes.coverage import Backend, Code, Coverage
 from pasta.probes.kinds import KINDS
 from pasta.processors.batch import ABSENT_U64
+from pasta.progress import doing
+from pasta.table import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,7 +88,11 @@ class ProbedKernels:
         wanted: dict[int, set[int]] = {}
         for name, hash in self._entries:
             wanted.setdefault(hash, set()).add(name)
+        kernels = sum(map(len, wanted.values()))
+        done = 0
         for hash, names in wanted.items():
+            doing(f"reading code of {counted(kernels, 'kernel')}", f"{done:,} of {kernels:,}")
+            done += len(names)
             if hash not in self._code:
                 mangled = context.strings.many(sorted(names))
                 self._code[hash] = _read(context.images, hash, mangled, end)

@@ -17,6 +17,7 @@ from pasta.probes.windows import Sampling
 from pasta.processors.codes import grown
 from pasta.processors.objects import MEMORY, TENSOR, Past
 from pasta.processors.snapshots import SELECTED, UNSEEN, Launches, Snapshots, sizes_of
+from pasta.table import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pasta.tool import Tool
 
 _MAX_NUMBER = 1 << 32
+#: Allocations whose events may be missing: a number beyond is of a damaged record.
+_MAX_MISSING = 1 << 25
 #: Bytes of accesses that wait for the event of their launch; what is older is given up.
 _WAITING = 256 << 20
 #: Words of a bitmap that are kept of launches that may be going on.
@@ -202,11 +205,14 @@ class ProbeRuntime:
         if self._device is None:
             return []
         losses = [
-            (tool, f"{count:,} accesses had no room in {name}: raise probes.memory")
+            (tool, f"{counted(count, 'access')} left out of {name}: raise probes.memory")
             for (tool, name), count in self._device.no_room.items()
         ]
         if self._device.other_objects:
-            text = f"{self._device.other_objects:,} launches touched more objects than fit apart"
+            text = (
+                f"{counted(self._device.other_objects, 'launch')} touched more"
+                " objects than fit apart"
+            )
             losses.append(("", text))
         return losses
 
@@ -229,6 +235,7 @@ class ObjectNumbers:
 
     def __init__(self, objects: ObjectTable, snapshots: Snapshots, launches: Launches) -> None:
         self.objects, self._snapshots, self._launches = objects, snapshots, launches
+        self._seen = 0
         self._positions = np.zeros(1024, np.uint64)  # of the allocation's record + 1, by number
         self._pieces = np.zeros(1024, _PIECE)  # by number; of no bytes where it is none
         self._past = Past(snapshots)
@@ -237,7 +244,8 @@ class ObjectNumbers:
     def feed(self, selected: Batch) -> None:
         records = selected["memory_alloc"]
         numbers = records["correlation"].astype(np.int64)
-        known = (numbers > 0) & (numbers < _MAX_NUMBER)
+        self._seen += len(records)
+        known = (numbers > 0) & (numbers < min(self._seen + _MAX_MISSING, _MAX_NUMBER))
         if known.any():
             self._positions = grown(self._positions, int(numbers[known].max()) + 1)
             self._positions[numbers[known]] = selected.positions(records)[known] + np.uint64(1)

@@ -11,7 +11,7 @@ from pasta.probes import coverage
 from pasta.probes.accumulators import TopKAccumulator, TraceAccumulator
 from pasta.processors.demangle import demangle, distinct_names
 from pasta.processors.kernel_names import kernel_names
-from pasta.table import Table
+from pasta.table import Table, counted
 
 if TYPE_CHECKING:
     from pasta.probes.runtime import ProbeRuntime
@@ -90,7 +90,9 @@ def _missing(tool_name: str, tool: Tool, probes: ProbeRuntime | None) -> list[st
     parts = []
     for name, each in tool._maps.items():
         if isinstance(each, TraceAccumulator) and each.dropped:
-            parts.append(f"{each.dropped:,} accesses were lost on their way")
+            parts.append(
+                f"{counted(each.dropped, 'access was', 'accesses were')} lost on their way"
+            )
         if isinstance(each, TopKAccumulator) and each.other:
             parts.append(f"{each.other:,} of {name} had no room")
     if probes is None:

@@ -56,6 +56,14 @@ class Batch:
         indices = [int(records["index"][-1]) for records in self.records.values() if len(records)]
         return self.base + max(indices, default=-1) + 1
 
+    def before(self, position: int) -> Batch:
+        """Its records before a position of the run."""
+        if self.end <= position:
+            return self
+        count = position - self.base
+        records = {kind: each[each["index"] < count] for kind, each in self.records.items()}
+        return Batch(self.base, records)
+
     def positions(self, records: NDArray[Any]) -> NDArray[Any]:
         """Positions of records in the whole run: uint64 of the same length."""
         return np.asarray(records["index"].astype(np.uint64) + np.uint64(self.base))

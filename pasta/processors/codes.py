@@ -18,7 +18,8 @@ def grown(array: NDArray[Any], length: int, fill: int | float = 0) -> NDArray[An
     """The array, or a copy at least `length` long along its first axis, filled up with `fill`."""
     if len(array) >= length:
         return array
-    longer = np.full((max(length, 2 * len(array), 16), *array.shape[1:]), fill, array.dtype)
+    shape = (max(length, 2 * len(array), 16), *array.shape[1:])
+    longer = np.full(shape, fill, array.dtype) if fill else np.zeros(shape, array.dtype)
     longer[: len(array)] = array
     return longer
 

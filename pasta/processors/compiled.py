@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from numba import config, njit
 
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def compiled(signature: str | None = None) -> Callable[[Any], Any]:
+def compiled(signature: str | None = None, *, inline: bool = False) -> Callable[[Any], Any]:
     """Decorates a function that is compiled without Python's lock: at its first call, or at once
-    for a signature. Code is kept beside this package, else in the user's cache."""
+    for a signature. Code is kept beside this package, else in the user's cache. `inline`: into
+    compiled callers, which saves counting references of arrays that are passed."""
 
     def decorate(function: Any) -> Any:
         numba: Any = config
         others = numba.CACHE_DIR  # Numba chooses the place when a function is decorated
         if not others and not os.access(Path(__file__).parent, os.W_OK):
-            numba.CACHE_DIR = str(paths.cache("numba"))
+            numba.CACHE_DIR = str(paths.cache("numba", make=True))
         try:
-            return njit(signature, nogil=True, cache=True)(function)
+            how: Literal["always", "never"] = "always" if inline else "never"
+            return njit(signature, nogil=True, cache=True, inline=how)(function)
         finally:
             numba.CACHE_DIR = others
 

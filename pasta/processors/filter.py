@@ -158,6 +158,10 @@ class Selection:
                 records[kind] = records[kind][(known == _SELECTED) | unlaunched]
         return Batch(batch.base, records)
 
+    def go_on(self) -> None:
+        """What follows was selected before: the launches to be skipped are not among it."""
+        self._candidates = max(self._candidates, self.filter.launch_skip)
+
     def _counted(self, fits: NDArray[Any]) -> NDArray[Any]:
         number = self._candidates + np.cumsum(fits)
         if len(fits):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.processors.objects import ObjectTable
+    from pasta.processors.stacks import Frame
     from pasta.tool import Context
 
 #: What an access lies in whose address is in no live object.
@@ -104,6 +105,11 @@ def has_tensors(context: Context) -> bool:
     return context._tensors is not None and bool((context.objects.rows["layer"] == TENSOR).any())
 
 
+def python_line(context: Context, stack: int) -> Frame | None:
+    """The program's line of a Python stack; None where it is not known."""
+    return None if context._stacks is None else context._stacks.line(stack, context.strings)
+
+
 def _called(kind: str | None, columns: dict[str, list[Any]], at: int) -> str | None:
     """What an object's name begins with: of a tensor its category, and its name or operator."""
     if kind != "tensor" or not columns:
@@ -158,11 +164,10 @@ class TensorNames:
         nodes: NDArray[Any],
     ) -> dict[str, list[Any]]:
         """The same of numbers as `context.tensors` has them, without the name."""
-        from pasta.processors.tensors import CATEGORIES
-
+        called = self.context.tensors.names
         lines = self.context.stacks.lines(self.stacks[nodes], self.context.strings)
         return {
-            "category": [CATEGORIES[each] for each in categories.tolist()],
+            "category": [called[each] for each in categories.tolist()],
             "shape": self.texts(shapes),
             "dtype": self.texts(dtypes),
             "operator": self.texts(self.names[nodes]),
@@ -219,6 +224,31 @@ ALIKE = "alike in category, shape, type and operator"
 ALIKE_HIDDEN = frozenset({"dtype", "file"})
 #: Its columns by which runs are compared.
 ALIKE_KEYS = ("category", "shape", "dtype", "operator", "module", "line")
+
+
+class AllocatingOperators:
+    """Which operators allocate memory of each kind; fed in a tool's `on_batch`."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[tuple[int, int], NDArray[Any]] = {}  # by device and kind; by node
+
+    def feed(self, context: Context, new: NDArray[Any]) -> None:
+        """Follows allocations (memory_alloc) of a batch, where operators are followed."""
+        if context._operators is None or not len(new):
+            return
+        nodes = context.operators.at(new)
+        for kind in set(zip(new["device"].tolist(), new["memory"].tolist(), strict=True)):
+            mine = (new["device"] == kind[0]) & (new["memory"] == kind[1])
+            known = self._bytes.get(kind, np.zeros(1024, np.uint64))
+            self._bytes[kind] = grown(known, len(context.operators.nodes))
+            np.add.at(self._bytes[kind], nodes[mine], new["bytes"][mine])
+
+    def line(self, context: Context, device: int, memory: int) -> Frame | None:
+        """The program's line that allocated most bytes of a kind; None where none is known."""
+        if (device, memory) not in self._bytes:
+            return None
+        node = int(self._bytes[device, memory].argmax())
+        return python_line(context, int(context.operators.of_forward("stack")[node]))
 
 
 class TensorOwners:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.processors.snapshots import Launches
+    from pasta.processors.stacks import Frame
     from pasta.table import Column
     from pasta.tool import Context
 
@@ -25,6 +26,15 @@ def of_probes(context: Context) -> Launches | None:
     if context._probes is None or context._operators is None or len(context.operators.nodes) < 2:
         return None
     return context._probes.launches
+
+
+def user_lines(context: Context) -> list[Frame | None]:
+    """By node the program's own line that called the operator; empty where none was seen."""
+    if context._operators is None or context._stacks is None:
+        return []
+    stacks = context.operators.of_forward("stack").tolist()
+    found = {each: context.stacks.users(each, context.strings) for each in set(stacks)}
+    return [found[each] if each else None for each in stacks]
 
 
 #: Columns of `OperatorGroups` by which runs are compared.

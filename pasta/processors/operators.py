@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
 
 #: A node; 0 is what is called from no operator. Times are nanoseconds of the host, `own` those
-#: outside of operators called from it. `forward`: the node of a gradient's forward operator, or 0.
+#: outside of operators called from it; `first_total` and `first_own` are the parts in the node's
+#: first call, where libraries are initialised; `began` and `last` are when the first and the last
+#: call began. `forward`: the node of a gradient's forward operator, or 0.
 NODE = np.dtype(
     [
         ("parent", "i4"),
@@ -35,8 +37,29 @@ NODE = np.dtype(
         ("calls", "i8"),
         ("total", "i8"),
         ("own", "i8"),
+        ("first_total", "i8"),
+        ("first_own", "i8"),
+        ("began", "i8"),
+        ("last", "i8"),
     ]
 )
+#: Time (ns) in which no thread was in an operator, by the Python stacks of the operators before and
+#: after it (0: unknown). `first` is the time of the first such gap; `handed` counts those that
+#: another thread ended than the one that ran the last operator. Row 0 is unused.
+GAP = np.dtype(
+    [
+        ("before", "u4"),
+        ("after", "u4"),
+        ("count", "i8"),
+        ("total", "i8"),
+        ("first", "i8"),
+        ("longest", "i8"),
+        ("handed", "i8"),
+    ]
+)
+#: State of all threads together: how many are in an operator, when the last one left (0: unknown),
+#: that one's stack and slot, when the first operator began, when the last one ended.
+_OPEN, _SINCE, _LAST_STACK, _LAST_SLOT, _FIRST_TIME, _LAST_TIME = range(6)
 #: Scope numbers of PyTorch: operators of gradients.
 BACKWARD = 1
 
@@ -83,15 +106,33 @@ def _node(parent, forward, event, nodes, count, table):  # type: ignore[no-untyp
 
 
 @compiled()
+def _place_of_gap(before, after, length):  # type: ignore[no-untyped-def]
+    """Where the search for a pair of stacks begins in a table of a power of two."""
+    pair = np.uint64(before) << np.uint64(32) | np.uint64(after)
+    return (pair * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32) & np.uint64(length - 1)
+
+
+@compiled()
+def _insert_gaps(gaps, count, table):  # type: ignore[no-untyped-def]
+    for row in range(1, count):
+        at = _place_of_gap(gaps[row]["before"], gaps[row]["after"], len(table))
+        while table[at] != 0:
+            at = (at + np.uint64(1)) & np.uint64(len(table) - 1)
+        table[at] = row
+
+
+@compiled(inline=True)
 def _open(  # type: ignore[no-untyped-def]
-    begin, slot, nodes, count, table, link_keys, link_nodes, open_nodes, begun, inside, depths
-):
+    begin, slot, nodes, count, table, link_keys, link_nodes, open_nodes, begun, inside, first,
+    depths,
+):  # fmt: skip
     """Opens an operator in the thread of a slot; its node."""
     level = np.int64(begin["depth"]) - 1
     while depths[slot] < level:  # begins that were lost
         open_nodes[slot, depths[slot]] = 0
         begun[slot, depths[slot]] = begin["time"]
         inside[slot, depths[slot]] = 0
+        first[slot, depths[slot]] = 0
         depths[slot] += 1
     forward = 0
     told = begin["sequence"] != ABSENT_U32
@@ -109,6 +150,10 @@ def _open(  # type: ignore[no-untyped-def]
         link_keys[place] = key
         link_nodes[place] = node
     nodes[node]["calls"] += 1
+    nodes[node]["last"] = np.int64(begin["time"])
+    first[slot, level] = 1 if nodes[node]["calls"] == 1 else 0
+    if first[slot, level]:
+        nodes[node]["began"] = nodes[node]["last"]
     open_nodes[slot, level] = node
     begun[slot, level] = begin["time"]
     inside[slot, level] = 0
@@ -116,8 +161,10 @@ def _open(  # type: ignore[no-untyped-def]
     return node
 
 
-@compiled()
-def _close(end, slot, nodes, open_nodes, begun, inside, depths):  # type: ignore[no-untyped-def]
+@compiled(inline=True)
+def _close(  # type: ignore[no-untyped-def]
+    end, slot, nodes, open_nodes, begun, inside, first, depths
+):
     """Closes an operator in the thread of a slot, and those in it whose ends were lost."""
     level = np.int64(end["depth"]) - 1
     if level >= depths[slot]:
@@ -127,6 +174,9 @@ def _close(end, slot, nodes, open_nodes, begun, inside, depths):  # type: ignore
     if node != 0 and took > 0:
         nodes[node]["total"] += took
         nodes[node]["own"] += took - inside[slot, level]
+        if first[slot, level]:
+            nodes[node]["first_total"] += took
+            nodes[node]["first_own"] += took - inside[slot, level]
     if level > 0:
         inside[slot, level - 1] += took
     depths[slot] = level
@@ -134,37 +184,76 @@ def _close(end, slot, nodes, open_nodes, begun, inside, depths):  # type: ignore
 
 @compiled()
 def _follow(  # type: ignore[no-untyped-def]
-    begins, ends, begin_slots, end_slots, nodes, count, table, link_keys, link_nodes,
-    open_nodes, begun, inside, depths, began, ended, places, indices, found,
+    begins, ends, breaks, begin_slots, end_slots, nodes, count, table, link_keys, link_nodes,
+    open_nodes, begun, inside, first, depths, threads, last_stacks, gaps, gap_count, gap_table,
+    began, ended, left, places, indices, found,
 ):  # fmt: skip
     """Opens and closes operators in ring order. `began` and `ended` are the nodes of `begins` and
-    `ends`; `found` is what is innermost in the thread after each event, whose `index` goes to
-    `indices`: those of a thread in order, from its place on."""
-    b = e = 0
+    `ends`, `left` the rows of the gaps that `begins` end. After each event `found` is twice the
+    innermost node of its thread, plus 1 in that one's first call, and `indices` its index: those of
+    a thread in order, from its place on. Profiling was stopped at the indices `breaks`, which ends
+    a gap without counting it."""
+    b = e = k = 0
     while b < len(begins) or e < len(ends):
         is_begin = e == len(ends) or (b < len(begins) and begins[b]["index"] < ends[e]["index"])
         slot = begin_slots[b] if is_begin else end_slots[e]
-        before = open_nodes[slot, depths[slot] - 1] if depths[slot] > 0 else 0
-        at = places[slot]
+        index = begins[b]["index"] if is_begin else ends[e]["index"]
+        while k < len(breaks) and breaks[k] < index:
+            threads[_SINCE] = 0
+            k += 1
+        was_open = depths[slot] > 0
+        place = places[slot]
         places[slot] += 1
         if is_begin:
             if 0 < begins[b]["depth"] <= _DEEPEST:
+                if not was_open:
+                    # not a function: passing arrays costs as much as all of this
+                    time, stack = np.int64(begins[b]["time"]), begins[b]["stack"]
+                    if threads[_OPEN] == 0 and threads[_SINCE] != 0:
+                        # a thread without Python, such as autograd's, goes on from another one
+                        before = last_stacks[slot] if stack else np.uint32(threads[_LAST_STACK])
+                        gap = max(time - threads[_SINCE], 0)
+                        at = _place_of_gap(before, stack, len(gap_table))
+                        row = gap_table[at]
+                        while row and (
+                            gaps[row]["before"] != before or gaps[row]["after"] != stack
+                        ):
+                            at = (at + np.uint64(1)) & np.uint64(len(gap_table) - 1)
+                            row = gap_table[at]
+                        if row == 0:
+                            row = gap_table[at] = gap_count[0]
+                            gap_count[0] += 1
+                            gaps[row]["before"], gaps[row]["after"] = before, stack
+                            gaps[row]["first"] = gap
+                        gaps[row]["count"] += 1
+                        gaps[row]["total"] += gap
+                        gaps[row]["longest"] = max(gaps[row]["longest"], gap)
+                        gaps[row]["handed"] += 1 if slot != threads[_LAST_SLOT] else 0
+                        left[b] = row
+                    if threads[_FIRST_TIME] == 0:
+                        threads[_FIRST_TIME] = time
+                    threads[_OPEN] += 1
+                    if stack:
+                        last_stacks[slot] = stack
                 _open(
                     begins[b], slot, nodes, count, table, link_keys, link_nodes,
-                    open_nodes, begun, inside, depths,
+                    open_nodes, begun, inside, first, depths,
                 )  # fmt: skip
         else:
-            ended[e] = before
+            ended[e] = open_nodes[slot, depths[slot] - 1] if was_open else 0
             if 0 < ends[e]["depth"] <= _DEEPEST:
-                _close(ends[e], slot, nodes, open_nodes, begun, inside, depths)
-        now = open_nodes[slot, depths[slot] - 1] if depths[slot] > 0 else 0
-        found[at] = now
+                _close(ends[e], slot, nodes, open_nodes, begun, inside, first, depths)
+            if was_open and depths[slot] == 0:
+                threads[_OPEN] -= 1
+                threads[_SINCE] = threads[_LAST_TIME] = np.int64(ends[e]["time"])
+                threads[_LAST_STACK], threads[_LAST_SLOT] = last_stacks[slot], slot
+        level = depths[slot] - 1
+        found[place] = open_nodes[slot, level] * 2 + first[slot, level] if level >= 0 else 0
+        indices[place] = index
         if is_begin:
-            indices[at] = begins[b]["index"]
-            began[b] = now
+            began[b] = found[place] >> 1
             b += 1
         else:
-            indices[at] = ends[e]["index"]
             e += 1
 
 
@@ -264,7 +353,13 @@ class Operators:
         self._open = np.zeros((0, _DEEPEST), np.int32)
         self._begun = np.zeros((0, _DEEPEST), np.uint64)
         self._inside = np.zeros((0, _DEEPEST), np.int64)
+        self._first = np.zeros((0, _DEEPEST), np.uint8)
         self._depths = np.zeros(0, np.int64)
+        self._threads = np.zeros(6, np.int64)
+        self._last_stacks = np.zeros(0, np.uint32)
+        self._gaps = np.zeros(256, GAP)
+        self._gap_count = np.ones(1, np.int64)
+        self._gap_table = np.zeros(1024, np.int32)
         self._backward = np.zeros(1024, bool)  # by node
         self._phased = 1  # nodes that are in it
         self._graphs: _Graphs | None = None
@@ -272,6 +367,18 @@ class Operators:
         self._changes: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
         #: Nodes (int32) that the batch's operator_begin opened, and that its operator_end closed.
         self.began = self.ended = np.zeros(0, np.int32)
+        #: Rows of `gaps` (int32) that the batch's operator_begin end, 0: none.
+        self.left = np.zeros(0, np.int32)
+
+    @property
+    def gaps(self) -> NDArray[Any]:
+        """Gaps between operators (dtype GAP) by number; row 0 is unused."""
+        return self._gaps[: int(self._gap_count[0])]
+
+    @property
+    def observed(self) -> tuple[int, int]:
+        """When the first operator began and the last outermost one ended, ns; 0: none did."""
+        return int(self._threads[_FIRST_TIME]), int(self._threads[_LAST_TIME])
 
     @property
     def nodes(self) -> NDArray[Any]:
@@ -283,10 +390,15 @@ class Operators:
         self._before = {slot: self._innermost(slot) for slot in self._slots.values()}
         self._changes = {}
         begins, ends = batch["operator_begin"], batch["operator_end"]
+        self._begins = begins
         self.began = np.zeros(len(begins), np.int32)
         self.ended = np.zeros(len(ends), np.int32)
+        self.left = np.zeros(len(begins), np.int32)
+        stopped = batch["profiling_stop"]["index"].astype(np.int64)
         if len(begins) or len(ends):
-            self._follow(begins, ends)
+            self._follow(begins, ends, stopped)
+        if len(stopped) and (not len(ends) or stopped[-1] > ends["index"][-1]):
+            self._threads[_SINCE] = 0
 
     def follow_graphs(self, batch: Batch) -> None:
         """Follows what graphs launch, after `feed`: in the batch with all its launches, also those
@@ -296,11 +408,12 @@ class Operators:
             self._graphs = self._graphs or _Graphs()
             self._graphs.feed(batch, self)
 
-    def _follow(self, begins: NDArray[Any], ends: NDArray[Any]) -> None:
+    def _follow(self, begins: NDArray[Any], ends: NDArray[Any], breaks: NDArray[Any]) -> None:
         wanted = int(self._count[0]) + len(begins)
         self._nodes = grown(self._nodes, wanted)
         if 2 * wanted > len(self._table):
             self._rebuild(4 * wanted)
+        self._reserve_gaps(int(np.count_nonzero(begins["depth"] == 1)))
         begin_slots, end_slots = self._slots_of(begins["thread"]), self._slots_of(ends["thread"])
         threads = len(self._slots)
         counts = np.bincount(begin_slots, minlength=threads)
@@ -310,17 +423,27 @@ class Operators:
         indices = np.empty(len(begins) + len(ends), np.int64)
         found = np.empty(len(indices), np.int32)
         _follow(
-            begins, ends, begin_slots, end_slots, self._nodes, self._count, self._table,
-            self._link_keys, self._link_nodes, self._open, self._begun, self._inside,
-            self._depths, self.began, self.ended, places, indices, found,
+            begins, ends, breaks, begin_slots, end_slots, self._nodes, self._count, self._table,
+            self._link_keys, self._link_nodes, self._open, self._begun, self._inside, self._first,
+            self._depths, self._threads, self._last_stacks, self._gaps, self._gap_count,
+            self._gap_table, self.began, self.ended, self.left, places, indices, found,
         )  # fmt: skip
         for slot, (start, stop) in enumerate(zip(starts, places.tolist(), strict=True)):
             if start < stop:
                 self._changes[slot] = indices[start:stop], found[start:stop]
 
     def _innermost(self, slot: int) -> int:
-        depth = int(self._depths[slot])
-        return int(self._open[slot, depth - 1]) if depth else 0
+        """As `_innermost_at`, at the end of the last batch."""
+        level = int(self._depths[slot]) - 1
+        return 2 * int(self._open[slot, level]) + int(self._first[slot, level]) if level >= 0 else 0
+
+    def _reserve_gaps(self, more: int) -> None:
+        """Makes space for so many new gaps."""
+        wanted = int(self._gap_count[0]) + more
+        self._gaps = grown(self._gaps, wanted)
+        if 2 * wanted > len(self._gap_table):
+            self._gap_table = np.zeros(1 << (2 * wanted).bit_length(), np.int32)
+            _insert_gaps(self._gaps, int(self._gap_count[0]), self._gap_table)
 
     def _rebuild(self, length: int) -> None:
         """A larger table for the nodes there are."""
@@ -336,17 +459,40 @@ class Operators:
                 self._before[len(self._slots)] = 0
                 self._slots[thread] = len(self._slots)
         count = len(self._slots)
-        self._open, self._begun, self._inside, self._depths = (
-            grown(each, count) for each in (self._open, self._begun, self._inside, self._depths)
-        )
+        self._open, self._begun, self._inside, self._first, self._depths, self._last_stacks = (
+            grown(each, count)
+            for each in (
+                self._open, self._begun, self._inside, self._first, self._depths,
+                self._last_stacks,
+            )
+        )  # fmt: skip
         slots = np.zeros(len(threads), np.int32)
         for thread in different:
             slots[threads == thread] = self._slots[thread]
         return slots
 
+    def gap_after(self, records: NDArray[Any]) -> NDArray[Any]:
+        """Rows of `gaps` (int32) that end next after each record; 0: none in the batch does."""
+        ending = self.left != 0
+        indices = self._begins["index"][ending].astype(np.int64)
+        rows = np.concatenate([self.left[ending], np.zeros(1, np.int32)])
+        return rows[np.searchsorted(indices, records["index"].astype(np.int64), "right")]
+
     def at(self, records: NDArray[Any]) -> NDArray[Any]:
         """Nodes (int32) of the innermost operators of the records' threads as of each record. What
         graphs launch is of the operators that captured it."""
+        found = self._innermost_at(records) >> 1
+        if self._graphs and {"ordinal", "graph_node"} <= set(records.dtype.names or ()):
+            replayed = records["graph_node"] != ABSENT_U64
+            found[replayed] = self._graphs.operators_of(records["ordinal"][replayed])
+        return found
+
+    def in_first_call(self, records: NDArray[Any]) -> NDArray[Any]:
+        """Whether (bool) the innermost operator around each record is in its node's first call."""
+        return (self._innermost_at(records) & 1).astype(bool)
+
+    def _innermost_at(self, records: NDArray[Any]) -> NDArray[Any]:
+        """Twice the innermost node of the records' threads, plus 1 in its first call."""
         found = np.zeros(len(records), np.int32)
         threads = records["thread"]
         for thread in distinct(threads):
@@ -358,9 +504,6 @@ class Operators:
             indices, nodes = self._changes.get(slot, (np.empty(0, np.int64), np.empty(0, np.int32)))
             after = np.searchsorted(indices, records["index"][mine].astype(np.int64), "right")
             found[mine] = np.concatenate([np.asarray([first], np.int32), nodes])[after]
-        if self._graphs and {"ordinal", "graph_node"} <= set(records.dtype.names or ()):
-            replayed = records["graph_node"] != ABSENT_U64
-            found[replayed] = self._graphs.operators_of(records["ordinal"][replayed])
         return found
 
     @property

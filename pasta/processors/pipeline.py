@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pasta.processors.batch import Batch
 from pasta.processors.correlate import LaunchNames, OpenRanges
 from pasta.processors.filter import Filter, Selection
+from pasta.progress import doing
 from pasta.tool import HANDLERS, OF_A_LAUNCH, ON_ACCESSES, Context, Result, Tool
 
 if TYPE_CHECKING:
@@ -307,7 +308,9 @@ class Pipeline:
         if self.context._probes is not None:
             self._try("_probes", self._finish_probes)
         results = {}
-        for each in self.working():
+        working = self.working()
+        for number, each in enumerate(working, 1):
+            doing(f"computing results of {each.name}", f"tool {number} of {len(working)}")
             result = self._guarded(each.name, "result", _result, each, self.context)
             if result is not None:
                 results[each.name] = result

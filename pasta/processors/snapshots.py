@@ -27,6 +27,8 @@ _MAKING = threading.Lock()
 
 #: No launch has an ordinal from here on; absent is all ones.
 _MAX_ORDINAL = 1 << 40
+#: Launches whose events may be missing: an ordinal beyond is of a damaged record.
+_MAX_MISSING = 1 << 25
 
 #: What is known of a launch: nothing yet; the filter dropped it; it is selected.
 UNSEEN, DROPPED, SELECTED = 0, 1, 2
@@ -42,13 +44,16 @@ class Launches:
         self._node = np.zeros(1024, np.int32)
         self._complete = np.zeros(1024, bool)
         self._all_complete = 0
+        self._seen = 0
 
     def feed(
         self, selected: Batch, launched: NDArray[Any], operators: Operators | None = None
     ) -> None:
         """Follows a batch as the filter left it; `launched` are all ordinals before the filter,
         `operators` have been fed with the batch."""
-        launched = launched[launched < _MAX_ORDINAL].astype(np.int64)
+        self._seen += len(launched)
+        most = min(self._seen + _MAX_MISSING, _MAX_ORDINAL)
+        launched = launched[launched < most].astype(np.int64)
         self._feed_launches(selected, launched, operators)
         ended = selected["kernel_complete"]["ordinal"]
         self._complete[ended[ended < len(self._complete)].astype(np.int64)] = True
@@ -66,7 +71,7 @@ class Launches:
         self._complete = grown(self._complete, end)
         self._state[launched] = DROPPED
         records = selected["kernel_launch"]
-        records = records[records["ordinal"] < _MAX_ORDINAL]
+        records = records[records["ordinal"] < len(self._state)]
         ordinals = records["ordinal"].astype(np.int64)
         self._state[ordinals] = SELECTED
         self._position[ordinals] = selected.positions(records)

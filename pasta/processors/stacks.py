@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 _OF_FRAMEWORK = re.compile(
     r"/(site|dist)-packages/torch/|/torch/(nn|_\w+|optim|autograd)/|^<frozen "
 )
+#: Files of any library, Python's own included.
+_OF_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d|/pasta/frameworks/|^<")
+#: The data loaders of PyTorch.
+_OF_LOADER = re.compile(r"/torch/utils/data/")
 
 
 @dataclass(frozen=True)
@@ -63,3 +67,24 @@ class Stacks:
     def line(self, stack: int, strings: Strings) -> Frame | None:
         """The innermost frame that is not the framework's own, else the innermost."""
         return next(iter(self.own(stack, strings)), None)
+
+    def users(self, stack: int, strings: Strings) -> Frame | None:
+        """The innermost frame that is of no library, else `line`."""
+        for frame in self.frames(stack, strings):
+            if not _OF_LIBRARY.search(frame.file):
+                return frame
+        return self.line(stack, strings)
+
+    def loader(self, stack: int, strings: Strings) -> Frame | None:
+        """The frame that asks a data loader of PyTorch for data, where the stack is inside one."""
+        inside = False
+        for frame in self.frames(stack, strings):
+            if _OF_LOADER.search(frame.file):
+                inside = True
+            elif inside and not _OF_LIBRARY.search(frame.file):
+                return frame
+        return None
+
+    def calls(self, stack: int, function: str, strings: Strings) -> bool:
+        """Whether a function of this name is in the stack."""
+        return any(frame.function == function for frame in self.frames(stack, strings))

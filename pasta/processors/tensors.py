@@ -2,7 +2,8 @@
 
 A tensor's category follows from its use alone: what an optimizer updates is a parameter, what is
 accumulated for one a gradient, what the forward pass makes and the backward pass reads an
-activation.
+activation. It holds for the whole life of the memory, whenever it was learned: also for the tensors
+that it was moved from or to (`Module.cuda()`, `Module.bfloat16()`), even after those were freed.
 """
 
 from __future__ import annotations
@@ -28,19 +29,28 @@ if TYPE_CHECKING:
 
 #: Categories by number; `category` gives the first that fits, from the end.
 CATEGORIES = (
-    "temporary", "activation", "input", "buffer", "gradient", "optimizer state", "parameter",
+    "temporary", "workspace", "activation", "input", "buffer", "gradient", "optimizer state",
+    "parameter",
 )  # fmt: skip
-_TEMPORARY, _ACTIVATION, _INPUT, _BUFFER, _GRADIENT, _STATE, _PARAMETER = range(len(CATEGORIES))
+(
+    _TEMPORARY, _WORKSPACE, _ACTIVATION, _INPUT, _BUFFER, _GRADIENT, _STATE, _PARAMETER
+) = range(len(CATEGORIES))  # fmt: skip
+#: The workspaces of a run whose operators did not tell their tensors.
+_UNKNOWN = "unknown"
 
 # Bits of `flags`.
 _TOLD = {"parameter": 1, "gradient": 2, "optimizer_state": 4, "buffer": 8}
 _MADE_FORWARD, _MADE_OUTSIDE = 16, 32  # by an operator of the forward pass; outside of modules
 _READ_BACKWARD, _READ_IN_MODULE = 64, 128
 _READ_TO_ACCUMULATE = _TOLD["gradient"]
+#: What a tensor has in common with those that it was moved from or to.
+_MOVES_ALONG = _TOLD["parameter"] | _TOLD["buffer"] | _READ_IN_MODULE
+_HELD = _TOLD["parameter"] | _TOLD["buffer"]
 _ROLE_INPUT = next(number for number, name in abi.ENUMS["role"].items() if name == "input")
 
 #: What is known of an object, by its id. `node`: operator that allocated it; `shape`, `dtype`,
-#: `name`: ids of strings; `storage`: bytes that it asked for; `reads`: operators that took it.
+#: `name`: ids of strings; `storage`: bytes that it asked for, 0 where no tensor was seen; `reads`:
+#: operators that took it; `group`: tensors that it was moved from or to, 0 for none.
 TENSOR = np.dtype(
     [
         ("node", "i4"),
@@ -49,23 +59,31 @@ TENSOR = np.dtype(
         ("dtype", "u4"),
         ("name", "u4"),
         ("reads", "u4"),
+        ("group", "u4"),
         ("storage", "u8"),
     ]
 )
+#: A group of tensors that were moved, one into another: `flags` are those of _MOVES_ALONG.
+_GROUP = np.dtype([("flags", "u4"), ("live", "i4")])
 _DEFINED = np.dtype([("storage", "u8"), ("bytes", "u8"), ("shape", "u4"), ("dtype", "u4")])
 #: A tensor that an operator (node `of`) takes or gives, and what its id stood for.
 _USE = np.dtype([*_DEFINED.descr, ("index", "i8"), ("of", "i4"), ("input", "u1")])
 _WHERE = np.dtype([("index", "u4"), ("thread", "u4")])
+#: Ids of tensors that are followed: a thread has 8,192. More are of a damaged record.
+_MAX_TENSORS = 1 << 24
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
+#: What copies within a change of device or type.
+_MOVE, _MOVE_INTO = "aten::copy_", "aten::_to_copy"
 
 
 @compiled()
 def _use(record, count, of, input, defined, uses, used):  # type: ignore[no-untyped-def]
     """Appends what a record's tensors stand for to `uses`; how many there are then."""
     for i in range(min(count, len(record["tensor"]))):
-        known = defined[record["tensor"][i]]
-        if known["storage"] == 0:
+        id = record["tensor"][i]
+        if id >= len(defined) or defined[id]["storage"] == 0:
             continue  # never told
+        known = defined[id]
         use = uses[used]
         use["storage"] = known["storage"]
         use["bytes"] = known["bytes"]
@@ -93,7 +111,7 @@ def _resolve(created, begins, began, ends, ended, more, of_more, defined, uses):
         if first == none:
             return used
         if at_c == first:
-            if created[c]["tensor"] != none:
+            if created[c]["tensor"] < len(defined):
                 known = defined[created[c]["tensor"]]
                 known["storage"] = created[c]["storage"]
                 known["bytes"] = created[c]["bytes"]
@@ -113,7 +131,26 @@ def _resolve(created, begins, began, ends, ended, more, of_more, defined, uses):
 
 
 @compiled()
-def _apply(uses, ids, rows, backward, in_module, accumulates):  # type: ignore[no-untyped-def]
+def _move(source, to, rows, groups, count):  # type: ignore[no-untyped-def]
+    """Puts a tensor in the group of the one that it is a copy of, unless an operator of a module
+    made that."""
+    if rows[to]["group"] != 0 or not rows[source]["flags"] & np.uint32(_HELD | _MADE_OUTSIDE):
+        return
+    group = rows[source]["group"]
+    if group == 0:
+        group = np.uint32(count[0])
+        count[0] += 1
+        groups[group]["flags"] = rows[source]["flags"] & np.uint32(_MOVES_ALONG)
+        groups[group]["live"] = 1
+        rows[source]["group"] = group
+    groups[group]["live"] += 1
+    rows[to]["group"] = group
+
+
+@compiled()
+def _apply(  # type: ignore[no-untyped-def]
+    uses, ids, rows, backward, in_module, accumulates, moves, groups, count
+):
     """Notes for the objects (-1: none) that tensors are in how these are used."""
     for i in range(len(uses)):
         if ids[i] < 0:
@@ -130,8 +167,14 @@ def _apply(uses, ids, rows, backward, in_module, accumulates):  # type: ignore[n
             row["flags"] |= np.uint32(_READ_BACKWARD)
         if in_module[use["of"]]:
             row["flags"] |= np.uint32(_READ_IN_MODULE)
+            if row["group"]:
+                groups[row["group"]]["flags"] |= np.uint32(_READ_IN_MODULE)
         if accumulates[use["of"]]:
             row["flags"] |= np.uint32(_READ_TO_ACCUMULATE)
+        if i > 0 and moves[use["of"]] and uses[i - 1]["index"] == use["index"]:
+            to = ids[i - 1]  # copy_(to, source)
+            if to >= 0 and to != ids[i] and uses[i - 1]["shape"] == use["shape"]:
+                _move(ids[i], to, rows, groups, count)
 
 
 class Tensors:
@@ -144,7 +187,11 @@ class Tensors:
         self._rows = np.zeros(1024, TENSOR)
         self._defined = np.zeros(1024, _DEFINED)  # by id
         self._accumulates = np.zeros(1024, bool)  # by node
-        self._nodes = 1  # that are in it
+        self._moves = np.zeros(1024, bool)
+        self._nodes = 1  # that are in both
+        self._groups = np.zeros(1024, _GROUP)  # 0: of none
+        self._group_count = np.ones(1, np.int64)
+        self._followed = False  # whether an operator ever told a tensor
 
     def attach(
         self, objects: ObjectTable, operators: Operators, ranges: OpenRanges, strings: Strings
@@ -162,11 +209,24 @@ class Tensors:
         self._rows = grown(self._rows, len(self.objects.rows))
         return self._rows[: len(self.objects.rows)]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of categories by number, in this run."""
+        if self._followed:
+            return CATEGORIES
+        return (*CATEGORIES[:_WORKSPACE], _UNKNOWN, *CATEGORIES[_WORKSPACE + 1 :])
+
     def category(self, ids: NDArray[Any]) -> NDArray[Any]:
         """Numbers (int8) in CATEGORIES of objects by id, by their use up to now."""
-        flags = self.rows["flags"][ids]
-        found = np.full(len(ids), _TEMPORARY, np.int8)
+        return self.category_of(self.rows[ids])
+
+    def category_of(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The same of copies of `rows`, also of freed objects; of their fields `flags`, `group` and
+        `storage`. It may change until they are `settled`."""
+        flags = rows["flags"] | self._groups["flags"][rows["group"]]
+        found = np.full(len(rows), _TEMPORARY, np.int8)
         for number, fits in (
+            (_WORKSPACE, rows["storage"] == 0),
             (_ACTIVATION, _all(flags, _MADE_FORWARD | _READ_BACKWARD)),
             (_INPUT, _all(flags, _MADE_FORWARD | _MADE_OUTSIDE | _READ_IN_MODULE)),
             (_BUFFER, _all(flags, _TOLD["buffer"])),
@@ -176,6 +236,10 @@ class Tensors:
         ):
             found[fits] = number
         return found
+
+    def settled(self, groups: NDArray[Any]) -> NDArray[Any]:
+        """Whether nothing more can be learned of freed objects of these groups (bool)."""
+        return np.asarray((groups == 0) | (self._groups["live"][groups] <= 0))
 
     def feed(self, batch: Batch) -> None:
         """Follows a batch, with which the parts that this one asks have been fed."""
@@ -188,13 +252,25 @@ class Tensors:
         is_role = told["tensor"] == ABSENT_U32
         if is_role.any():
             self._tell(told[is_role])
+        changes = self.objects.changes
+        freed = self.rows["group"][changes["object"][changes["sign"] < 0]]
+        np.subtract.at(self._groups["live"], freed[freed != 0], 1)
 
     def _learn_names(self) -> None:
-        names, known = self.operators.nodes["name"], self._nodes
-        self._accumulates = grown(self._accumulates, len(names))
-        texts = self.strings.many(names[known:])
-        self._accumulates[known : len(names)] = [text == _ACCUMULATE for text in texts]
-        self._nodes = len(names)
+        nodes, known = self.operators.nodes, self._nodes
+        self._accumulates = grown(self._accumulates, len(nodes))
+        self._moves = grown(self._moves, len(nodes))
+        texts = self.strings.many(nodes["name"][known:])
+        parents = self.strings.many(nodes["name"][nodes["parent"][known:]])
+        self._accumulates[known : len(nodes)] = [text == _ACCUMULATE for text in texts]
+        moves = [
+            text == _MOVE and parent == _MOVE_INTO
+            for text, parent in zip(texts, parents, strict=True)
+        ]
+        new = slice(known, len(nodes))
+        outside = (nodes["module"][new] == 0) & ~self.operators.backward[new]
+        self._moves[new] = np.asarray(moves, bool) & outside
+        self._nodes = len(nodes)
 
     def _begin_tensors(self) -> None:
         from pasta.processors.objects import TENSOR as LAYER
@@ -222,15 +298,12 @@ class Tensors:
         begins, ends, more = (
             batch["operator_begin"], batch["operator_end"], batch["operator_tensors"]
         )  # fmt: skip
-        room, highest = 0, 0
+        room = 0
         for records, count in ((begins, "inputs"), (ends, "outputs"), (more, "count")):
             width = records["tensor"].shape[1]
             room += int(np.minimum(records[count], width).sum(dtype=np.int64))
-            if len(records):
-                tensors = records["tensor"][records["tensor"] != ABSENT_U32]
-                highest = max(highest, int(tensors.max(initial=0)))
-        ids = created["tensor"][created["tensor"] != ABSENT_U32]
-        self._defined = grown(self._defined, max(highest, int(ids.max(initial=0))) + 1)
+        ids = created["tensor"][created["tensor"] < _MAX_TENSORS]
+        self._defined = grown(self._defined, int(ids.max(initial=0)) + 1)
         uses = np.empty(room, _USE)
         used = _resolve(
             created, begins, self.operators.began, ends, self.operators.ended,
@@ -241,7 +314,13 @@ class Tensors:
     def _use(self, uses: NDArray[Any]) -> None:
         ids = self.objects.lookup(uses["storage"], uses["index"], "tensor")
         in_module = self.operators.nodes["module"] != 0
-        _apply(uses, ids, self.rows, self.operators.backward, in_module, self._accumulates)
+        moves = int(self._moves[self.operators.began].sum())
+        self._groups = grown(self._groups, int(self._group_count[0]) + moves)
+        self._followed = True
+        _apply(
+            uses, ids, self.rows, self.operators.backward, in_module, self._accumulates,
+            self._moves, self._groups, self._group_count,
+        )  # fmt: skip
 
     def _tell(self, told: NDArray[Any]) -> None:
         found = self.objects.lookup(told["storage"], told["index"], "tensor")
@@ -249,6 +328,8 @@ class Tensors:
         bits = {number: _TOLD.get(name, 0) for number, name in abi.ENUMS["role"].items()}
         flags = np.asarray([bits.get(role, 0) for role in told["role"][known].tolist()], np.uint32)
         np.bitwise_or.at(self.rows["flags"], found[known], flags)
+        group, held = self.rows["group"][found[known]], flags & np.uint32(_HELD)
+        np.bitwise_or.at(self._groups["flags"], group[group != 0], held[group != 0])
         named = known & (told["name"] != 0)
         self.rows["name"][found[named]] = told["name"][named]
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 #: Rows of each table.
 ROWS = 10
+_LONGEST = 2000  # characters of a line
 _KEY = 200  # characters of the keys of a row
 _IN_UNIT = ("before", "after", "difference")
 
@@ -39,11 +40,11 @@ def render(
             yield Text()
             yield Text(_heading(table, column), style="bold")
             if table.keys:
-                yield _rows(table, column).to_rich(rows)
+                yield _rows(table, column).to_rich(rows, command="pasta diff BEFORE AFTER")
         same = [_with_total(each) for each in asked if not each.weight]
         if same:
             yield Text()
-            yield Text(f"{tool}.{name}: unchanged: {', '.join(same)}")
+            yield Text(plain(f"{tool}.{name}: unchanged: {', '.join(same)}", _LONGEST))
         notes += table.notes if asked else []
     if notes:
         yield Text()
@@ -65,7 +66,7 @@ def note(text: str) -> Text:
 
 
 def _heading(table: TableDiff, column: ColumnDiff) -> str:
-    text = f"{table.tool}.{table.name}.{column.name}"
+    text = plain(f"{table.tool}.{table.name}.{column.name}")
     total = column.total
     if total is None or total.before is None or total.after is None:
         return text
@@ -100,10 +101,10 @@ def _rows(table: TableDiff, column: ColumnDiff) -> Table:
         {"row": [plain(table.label(at), _KEY) for at in some], **numbers},
         units={**unit, **share, "ratio": "count"},
         labels={
-            "row": ", ".join(name.replace("_", " ") for name in table.keys),
+            "row": plain(", ".join(name.replace("_", " ") for name in table.keys)),
             **dict.fromkeys(share, "of the total"),
         },
-        title="" if column.label in column.name.replace("_", " ") else column.label,
+        title="" if column.label in column.name.replace("_", " ") else plain(column.label),
     )
 
 

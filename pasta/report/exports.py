@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +16,16 @@ from pasta.errors import RunError
 from pasta.report.files import directory, written
 from pasta.report.stacks import WEIGHTS, Call, CallTree, Weight
 from pasta.run.directory import RunDirectory
-from pasta.run.results import StoredResult, ranked, read_results, read_table, stored_tables
+from pasta.run.files import (
+    batches,
+    open_parquet,
+    plain_schema,
+    reading,
+    regular_file,
+    unreadable,
+    with_texts,
+)
+from pasta.run.results import StoredResult, ranked, read_results, stored_tables
 from pasta.table import Table, formatted, visible
 
 #: Version of what `write_json` writes.
@@ -28,7 +37,7 @@ def write_json(run: RunDirectory, file: BinaryIO) -> None:
 
     Absent values, and floats that are none, are null; integers are exact.
     """
-    results = list(read_results(run.results))
+    results = list(read_results(run.results, rows=0))
     findings = [{"tool": tool, **asdict(each)} for tool, each in ranked(results)]
     head = {"schema": SCHEMA, "run": run.manifest(), "findings": findings}
     file.write(f"{_json(head)[:-1]},\n".encode() + b'"tools":{')
@@ -60,13 +69,13 @@ def _tool(run: RunDirectory, result: StoredResult) -> Iterator[str]:
         }
         head = {"title": table.title, "columns": columns}
         yield f'{"," * (number > 0)}\n{_json(name)}:{_json(head)[:-1]},"rows":['
-        yield from _rows(table)
+        yield from _rows(result.tables.pieces(name))
         yield "]}"
     yield "}}"
 
 
-def _rows(table: Table) -> Iterator[str]:
-    for number, row in enumerate(table.rows()):
+def _rows(pieces: Iterable[Table]) -> Iterator[str]:
+    for number, row in enumerate(row for piece in pieces for row in piece.rows()):
         yield f"{',' * (number > 0)}\n{_json(row)}"
 
 
@@ -94,22 +103,29 @@ def write_csv(run: RunDirectory, out: str) -> list[Path]:
 
     place, files = directory(run, out), []
     for tool, name in _tables(run):
-        table = _plain(read_table(run.results, tool, name))
+        path = run.results / tool / f"{name}.parquet"
+        stored = open_parquet(path, run.path)
+        empty = pa.Table.from_batches([], plain_schema(stored.schema_arrow))
         files.append(place / f"{tool}.{name}.csv")
         with written(run, str(files[-1])) as file:
-            csv.write_csv(table, file)
+            writer = csv.CSVWriter(file, _plain(empty, path).schema)
+            for batch in batches(stored, path):
+                rows = pa.Table.from_batches([with_texts(batch, path)])
+                writer.write_table(_plain(rows, path))
+            writer.close()
     return files
 
 
-def _plain(table: pa.Table) -> pa.Table:
-    """A table of types that CSV has."""
+def _plain(table: pa.Table, path: Path) -> pa.Table:
+    """A table of types that CSV has. Raises RunError for a column that has none."""
     for at, column in enumerate(table.schema):
         values = table.column(at)
-        if pa.types.is_list(column.type):
-            texts = [None if each is None else formatted(each) for each in values.to_pylist()]
-            table = table.set_column(at, column.name, pa.array(texts, pa.string()))
-        elif pa.types.is_null(column.type):
-            table = table.set_column(at, column.name, values.cast(pa.string()))
+        with reading(path):
+            if pa.types.is_list(column.type):
+                texts = [None if each is None else formatted(each) for each in values.to_pylist()]
+                table = table.set_column(at, column.name, pa.array(texts, pa.string()))
+            elif pa.types.is_null(column.type) or pa.types.is_nested(column.type):
+                table = table.set_column(at, column.name, values.cast(pa.string()))
     return table
 
 
@@ -118,10 +134,11 @@ def write_parquet(run: RunDirectory, out: str) -> list[Path]:
     place, files = directory(run, out), []
     for tool, name in _tables(run):
         files.append(place / f"{tool}.{name}.parquet")
+        stored = regular_file(run.results / tool / f"{name}.parquet", run.path)
         try:
-            source = (run.results / tool / f"{name}.parquet").open("rb")
+            source = stored.open("rb")
         except OSError as error:
-            raise RunError(f"{run.results / tool}: damaged result ({error})") from None
+            raise unreadable(stored, error) from None
         with source, written(run, str(files[-1])) as file:
             shutil.copyfileobj(source, file)
     return files

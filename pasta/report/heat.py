@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
+
+from pasta.errors import RunError
+from pasta.table import plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +22,7 @@ _POINTS = 512
 _LINES = 64
 _STRIPS = 10
 _WORD = 4
+_EXACT = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -49,24 +53,27 @@ def heat_maps(result: StoredResult) -> Iterator[HeatMap]:
     strips = [strip for name, each in result.figures.items() if (strip := _of_figure(name, each))]
     if strips:
         yield HeatMap("Accesses to objects, by offset", strips)
-    tables = result.tables
-    if _has(tables.get("window_bins"), "window", "object", "object_id", "offset", "count"):
+    windows = result.tables.get("window_bins")
+    if _has(windows, "window", "object", "object_id", "offset", "count"):
         lines = HeatMap(
-            "Accesses to objects: offset across, time down",
-            _by_window(tables["window_bins"]),
-            "window",
+            "Accesses to objects: offset across, time down", _by_window(windows), "window"
         )
         yield from (lines,) if lines.strips else ()
-    if _has(tables.get("sectors"), "kernel", "object", "offset", "word_0", "word_7"):
-        words = HeatMap(
-            "Accesses to sectors: offset across, words down", _by_word(tables["sectors"]), "word"
-        )
+    sectors = result.tables.get("sectors")
+    if _has(sectors, "kernel", "object", "offset", "word_0", "word_7"):
+        words = HeatMap("Accesses to sectors: offset across, words down", _by_word(sectors), "word")
         yield from (words,) if words.strips else ()
 
 
 def is_strip(name: str, figure: Figure) -> bool:
     """Whether a heat map shows what a figure does."""
-    return name.startswith("object_") and figure.kind == "bar" and figure.x_unit == "bytes"
+    return (
+        name.startswith("object_")
+        and figure.kind == "bar"
+        and figure.x_unit == "bytes"
+        and len(figure.series) == 1
+        and all(isinstance(each, int) for each in figure.x)
+    )
 
 
 def _of_figure(name: str, figure: Figure) -> Strip | None:
@@ -78,12 +85,20 @@ def _of_figure(name: str, figure: Figure) -> Strip | None:
     return Strip(label, int(figure.x[0]), step, np.asarray(values, np.float64).reshape(1, -1))
 
 
-def _has(table: Table | None, *columns: str) -> bool:
+def _has(table: Table | None, *columns: str) -> TypeGuard[Table]:
     return table is not None and len(table) > 0 and set(columns) <= set(table.columns)
 
 
 def _numbers(table: Table, name: str) -> NDArray[Any]:
-    return np.asarray(table.columns[name], np.float64)
+    """A column of numbers that float64 has exactly. Raises RunError for another."""
+    try:
+        found = np.asarray(table.columns[name], np.float64)
+    except (TypeError, ValueError):
+        found = np.array([np.nan])
+    # -1 is the number of no object
+    if found.ndim != 1 or not ((found >= -1) & (found < _EXACT)).all():
+        raise RunError(f"column {plain(name, 80)} of {table.title!r} has no numbers from 0 to 2^53")
+    return found
 
 
 def _groups(keys: list[Any], weights: NDArray[Any]) -> Iterator[tuple[Any, NDArray[Any]]]:
@@ -119,7 +134,8 @@ def _by_window(table: Table) -> list[Strip]:
     offsets, counts = _numbers(table, "offset"), _numbers(table, "count")
     windows = _numbers(table, "window").astype(np.int64)
     each = int(windows.max()) // _LINES + 1
-    names = list(zip(table.columns["object"], map(int, table.columns["object_id"]), strict=True))
+    numbers = _numbers(table, "object_id").astype(np.int64).tolist()
+    names = list(zip(table.columns["object"], numbers, strict=True))
     strips = []
     for (name, number), rows in _groups(names, counts):
         if number >= 0:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from pasta.report.cells import cell, shortened
+from pasta.report.layout import columns_of
 from pasta.report.text import heading, notes
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, read_results
-from pasta.table import Table, visible
-
-#: Characters of a cell.
-_LONGEST = 200
+from pasta.table import Table, counted, visible
 
 
 def render_html(run: RunDirectory) -> str:
@@ -20,7 +17,7 @@ def render_html(run: RunDirectory) -> str:
     manifest = run.manifest()
     lines = [text.plain for text in heading(run, manifest)]
     parts = ["<div>", f"<p>{'<br>'.join(map(_escaped, lines))}</p>"]
-    for result in read_results(run.results):
+    for result in read_results(run.results, rows="shown"):
         parts.extend(_tool(result))
     parts.extend(f"<p>{_escaped(text.plain)}</p>" for text in notes(manifest))
     return "\n".join([*parts, "</div>"])
@@ -39,14 +36,10 @@ def _tool(result: StoredResult) -> Iterator[str]:
 
 
 def _table(table: Table) -> str:
-    shown = [name for name in table.columns if name not in table.hidden]
-    headings = [_escaped(table.heading(name)) for name in shown]
-    rows = ["<tr>" + "".join(f"<th>{each}</th>" for each in headings) + "</tr>"]
-    for row in table.rows(table.shown):
-        cells = [
-            escape(shortened(cell(row[name], table.units.get(name)), _LONGEST)) for name in shown
-        ]
-        rows.append("<tr>" + "".join(f"<td>{each}</td>" for each in cells) + "</tr>")
-    left = len(table) - table.shown
-    more = f"<p>{left:,} more rows</p>" if left > 0 else ""
+    columns = columns_of(table, table.shown)
+    rows = ["<tr>" + "".join(f"<th>{escape(each.heading)}</th>" for each in columns) + "</tr>"]
+    for row in zip(*(each.cells for each in columns), strict=True):
+        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>")
+    left = (table.of or len(table)) - table.shown
+    more = f"<p>{counted(left, 'more row')}</p>" if left > 0 else ""
     return f"<table><caption>{_escaped(table.title)}</caption>{''.join(rows)}</table>{more}"

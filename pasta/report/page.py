@@ -33,7 +33,7 @@ _dumps = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_na
 
 def render_page(run: RunDirectory) -> str:
     """The page. Raises RunError for a damaged manifest or result."""
-    manifest, results = run.manifest(), list(read_results(run.results))
+    manifest, results = run.manifest(), list(read_results(run.results, rows=ROWS))
     page = _Page()
     tools = [page.tool(run, result) for result in results]
     told = [(text.plain, text.style == "red") for text in notes(manifest)]
@@ -119,8 +119,8 @@ class _Page:
         return {
             "id": self._add("table", block, title=visible(title)),
             "title": title,
-            "rows": len(table),
-            "cut": ROWS if len(table) > ROWS else 0,
+            "rows": table.of or len(table),
+            "cut": ROWS if (table.of or 0) > ROWS else 0,
             "open": table.shown > 0 and len(table) > 0,
         }
 
@@ -128,7 +128,7 @@ class _Page:
         for figure in (each for name, each in result.figures.items() if not is_strip(name, each)):
             if len(figure.x):
                 yield {"id": self._figure(figure), "title": figure.title, "kind": "figure"}
-        for map in heat_maps(result):
+        for map in heat_maps(result.with_all_rows()):
             yield {"id": self._heat(map), "title": map.title, "kind": "heat"}
 
     def _figure(self, figure: Figure) -> str:

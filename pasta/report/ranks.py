@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.text import Text
 
 from pasta.arrow import to_numpy
 from pasta.errors import RunError
 from pasta.processors.demangle import distinct_names
-from pasta.report.text import findings_of, print_parts, text_of
+from pasta.report.text import findings_of, text_of
 from pasta.run.events import parts
+from pasta.run.files import batches, open_parquet, reading
 from pasta.run.merge import Told, merged_findings
-from pasta.run.results import read_findings
+from pasta.run.results import read_findings, values_of
 from pasta.run.root import RankRun, Root, ranks_text
-from pasta.table import Table, formatted, plain
+from pasta.table import Table, counted, formatted, plain
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from pasta.tool import Finding
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 RANKS, KERNELS = 64, 10
 _BATCH_ROWS = 1 << 16
 _KERNEL_COLUMNS = ["demangled", "launches", "total_time"]
+_TEXTS = frozenset({"demangled", "layer", "memory"})
 
 
 @dataclass
@@ -76,8 +76,6 @@ def measure(root: Root, run: RankRun) -> Measures:
             read(found)
         except RunError as error:
             found.problems.append(plain(str(error).replace(f"{run.directory.path}/", "")))
-        except (KeyError, TypeError, ValueError) as error:
-            found.problems.append(plain(f"results are not as expected ({error!r})"))
     return found
 
 
@@ -90,7 +88,7 @@ def _kernels(found: Measures) -> None:
         return
     names = columns["demangled"]
     rows = list(zip(names, columns["launches"], columns["total_time"], strict=True))
-    found.kernels = {str(name): (launches, time) for name, launches, time in rows}
+    found.kernels = {str(name): (launches or 0, time) for name, launches, time in rows}
     times = [time for _, _, time in rows if time is not None]
     if times or not rows:
         found.device_time = sum(times)
@@ -99,7 +97,7 @@ def _kernels(found: Measures) -> None:
 def _copied(found: Measures) -> None:
     columns = _result(found.run, "copies", "directions", ["bytes"])
     if columns is not None:
-        found.copied = sum(columns["bytes"])
+        found.copied = sum(each or 0 for each in columns["bytes"])
     elif found.copies:
         found.copied = _of_events(found.run, "memory_copy", ("bytes",), lambda bytes: bytes)
 
@@ -110,7 +108,8 @@ def _peak(found: Measures) -> None:
         return
     rows = zip(columns["layer"], columns["memory"], columns["peak"], strict=True)
     found.peak = max(
-        (peak for layer, memory, peak in rows if (layer, memory) == ("memory", "total")), default=0
+        (peak or 0 for layer, memory, peak in rows if (layer, memory) == ("memory", "total")),
+        default=0,
     )
 
 
@@ -121,11 +120,26 @@ def _findings(found: Measures) -> None:
 def _result(run: RankRun, tool: str, name: str, wanted: list[str]) -> dict[str, list[Any]] | None:
     """The wanted columns of a stored table; None where the tool did not run. Raises RunError."""
     path = run.directory.results / tool / f"{name}.parquet"
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
-    with _reading(path):
-        columns: dict[str, list[Any]] = pq.ParquetFile(path).read(wanted).to_pydict()
-        return columns
+    file = open_parquet(path, run.directory.path)
+    missing = [name for name in wanted if name not in file.schema_arrow.names]
+    if missing:
+        raise RunError(f"{path}: no column {missing[0]!r}")
+    found = list(batches(file, path, wanted))
+    with reading(path):
+        rows = pa.Table.from_batches(found, pa.schema(map(file.schema_arrow.field, wanted)))
+        return {name: _checked(name, rows.column(name)) for name in wanted}
+
+
+def _checked(name: str, column: pa.ChunkedArray) -> list[Any]:
+    """Values of a column: texts, or integers of 64 bits. Raises ValueError for others."""
+    if name not in _TEXTS:
+        values: list[Any] = column.cast(pa.int64()).to_pylist()
+        return values
+    if not (pa.types.is_dictionary(column.type) or pa.types.is_null(column.type)):
+        raise ValueError(f"{name} is no text")
+    return list(values_of(column))
 
 
 def _of_events(
@@ -135,25 +149,13 @@ def _of_events(
     files = parts(run.directory.events).get(kind, [])
     total = 0
     for path in files:
-        with _reading(path):
-            for chunk in pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=list(columns)):
+        file = open_parquet(path, run.directory.path)
+        for chunk in batches(file, path, columns, rows=_BATCH_ROWS):
+            with reading(path):
                 known = chunk.drop_null()
-                arrays = [to_numpy(column).astype(np.int64) for column in known.columns]
+                arrays = [to_numpy(column.cast(pa.int64())) for column in known.columns]
                 total += int(np.maximum(value(*arrays), 0).sum())
     return total if files else None
-
-
-class _reading:
-    """Turns what pyarrow raises on a damaged file into a RunError that names it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (OSError, pa.ArrowException)):
-            raise RunError(f"{self.path}: cannot be read ({error})") from None
 
 
 # ---- the report ----
@@ -178,12 +180,13 @@ def render(root: Root, rows: int | None = None) -> Iterator[RenderableType]:
 
 def _heading(root: Root) -> Iterator[Text]:
     ranks, size = root.ranks, root.world_size
-    of = f" of {size:,}" if size and size != len(ranks) else ""
-    what = f"{len(ranks):,}{of} ranks" if ranks else "no ranks"
+    what = counted(len(ranks), "rank") if ranks else "no ranks"
+    if ranks and size and size != len(ranks):
+        what = f"{len(ranks):,} of {counted(size, 'rank')}"
     hosts = root.hosts
     yield Text(
-        f"{plain(str(root.path))}: {len(root.runs):,} runs, {what}, on {len(hosts):,} "
-        f"host{'' if len(hosts) == 1 else 's'}",
+        f"{plain(str(root.path))}: {counted(len(root.runs), 'run')}, {what}, on"
+        f" {counted(len(hosts), 'host')}",
         style="bold",
     )
     for host, runs in hosts.items():
@@ -223,9 +226,9 @@ def _program(
 ) -> Iterator[RenderableType]:
     yield Text()
     ranks = {each.run.rank for each in measured}
-    title = f"{plain(program)}: {len(measured):,} runs"
+    title = f"{plain(program)}: {counted(len(measured), 'run')}"
     if None not in ranks and len(ranks) < len(measured):
-        title += f" of {len(ranks):,} ranks"
+        title += f" of {counted(len(ranks), 'rank')}"
     yield Text(title, style="bold")
     yield _table(root, measured).to_rich(RANKS if rows is None else rows)
     yield from _imbalance(root, measured)
@@ -337,7 +340,7 @@ def _kernel_table(root: Root, measured: list[Measures]) -> Table | None:
     unit: Any = "ns" if timed else "count"
     what = "device time" if timed else "launches"
     left_out = len(measured) - len(told)
-    without = f"; {left_out:,} runs are without kernel_freq" if left_out else ""
+    without = f"; {counted(left_out, 'run is', 'runs are')} without kernel_freq" if left_out else ""
     return Table(
         {
             "kernel": [plain(name) for name in distinct_names([names[at] for at in order])],
@@ -377,10 +380,6 @@ def _who(root: Root, runs: list[RankRun]) -> str:
     others = [plain(root.label(run)) for run in runs if run.rank is None]
     more = [f"{len(others) - 3:,} more"] if len(others) > 3 else []
     return ", ".join([*([ranks_text(ranks)] if ranks else []), *others[:3], *more])
-
-
-def print_report(root: Root, console: Console, rows: int | None = None) -> None:
-    print_parts(render(root, rows), console)
 
 
 def text_report(root: Root) -> str:

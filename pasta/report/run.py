@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pasta.errors import ConfigError, MissingDependency, RunError
 from pasta.run.directory import RunDirectory
 from pasta.run.root import Root, is_root
+from pasta.table import counted
 
 if TYPE_CHECKING:
     import pandas
@@ -147,7 +148,11 @@ class Run(Tables):
         """
         import pyarrow as pa
 
-        return pa.Table.from_batches(list(self.event_batches(kind, columns)))
+        from pasta.run.files import reading
+
+        batches = list(self.event_batches(kind, columns))
+        with reading(self.path / "events" / kind):  # its files may differ in their columns
+            return pa.Table.from_batches(batches)
 
     def event_batches(
         self, kind: str, columns: Sequence[str] | None = None
@@ -319,14 +324,11 @@ class Runs(Tables):
         places = (
             (run, run.directory.results / tool / f"{chosen}.parquet") for run in self._root.runs
         )
-        parts = [Part(run, path) for run, path in places if path.exists()]
-        try:
-            schema = merged_schema(parts)
-            return pa.concat_tables(
-                [schema.empty_table(), *(rows for part in parts for rows in rows_of(part, schema))]
-            )
-        except (OSError, pa.ArrowException) as error:
-            raise RunError(f"{self.path}: {tool}, {chosen}: cannot be read ({error})") from None
+        parts = [Part(run, path) for run, path in places if os.path.lexists(path)]
+        schema = merged_schema(parts)
+        return pa.concat_tables(
+            [schema.empty_table(), *(rows for part in parts for rows in rows_of(part, schema))]
+        )
 
     def __str__(self) -> str:
         """The ranks side by side."""
@@ -335,7 +337,7 @@ class Runs(Tables):
         return text_report(self._root)
 
     def __repr__(self) -> str:
-        return f"<pasta.Runs {self.path}: {len(self._root.runs)} runs>"
+        return f"<pasta.Runs {self.path}: {counted(len(self._root.runs), 'run')}>"
 
 
 def load(path: str | os.PathLike[str]) -> Run | Runs:

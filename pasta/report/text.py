@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from pasta.report.layout import UNLIMITED
 from pasta.run.directory import RunDirectory
 from pasta.run.failures import failure_text
 from pasta.run.results import StoredResult, ranked, read_results
-from pasta.table import formatted, plain
+from pasta.table import counted, formatted, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,15 +26,13 @@ if TYPE_CHECKING:
 _LONGEST = 2000
 #: Findings in a text report.
 FINDINGS = 5
-#: Columns of a report that is not for a terminal.
-WIDTH = 118
 
 
 def render(run: RunDirectory, rows: int | None = None) -> Iterator[RenderableType]:
     """Parts of the report; `rows` overrides how many rows of each table are shown."""
     manifest = run.manifest()
     yield from heading(run, manifest)
-    results = list(read_results(run.results, shown=True, rows=rows))
+    results = list(read_results(run.results, rows="shown" if rows is None else rows))
     yield from findings_of(ranked(results))
     for result in results:
         yield from _tool(run, result, rows)
@@ -71,7 +70,8 @@ def notes(manifest: dict[str, Any]) -> Iterator[Text]:
 def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     """What ran, where and how it ended."""
     if not manifest:
-        yield Text(f"{run.path}: unfinished run; what follows is what was written", style="yellow")
+        told = f"{run.path}: unfinished run; what follows is what was written"
+        yield Text(plain(told, _LONGEST), style="yellow")
         return
     started = datetime.fromtimestamp(manifest["start"]["realtime_ns"] / 1e9).astimezone()
     devices = [f"{number}: {name}" for number, name in manifest["devices"].items()]
@@ -79,11 +79,12 @@ def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     yield Text(plain(" ".join(manifest["command"]), _LONGEST), style="bold")
     who = f"process {manifest['pid']}"
     if "ranks" in manifest:
-        who = f"{len(manifest['ranks']):,} runs of {manifest['merged']['of']}"
-    yield Text(
+        who = f"{counted(len(manifest['ranks']), 'run')} of {manifest['merged']['of']}"
+    told = (
         f"{who} on {manifest['host']}, {started:%Y-%m-%d %H:%M:%S}, "
         f"{formatted(manifest['observed_ns'], 'ns')} observed, {manifest['ended']['text']}"
     )
+    yield Text(plain(told, _LONGEST))
     used = f"devices: {', '.join(devices) or 'none'}; source: {', '.join(sources) or 'none'}"
     yield Text(plain(used, _LONGEST))
 
@@ -98,12 +99,12 @@ def _tool(run: RunDirectory, result: StoredResult, rows: int | None) -> Iterator
         if shown and len(table):
             yield table.to_rich(shown)
     for path in result.files:
-        yield Text(f"file: {path.relative_to(run.path)}")
+        yield Text(plain(f"file: {path.relative_to(run.path)}"))
 
 
 def check_shown(run: RunDirectory) -> None:
     """Raises whatever the results of a run raise when they are read and shown."""
-    results = list(read_results(run.results, shown=True))
+    results = list(read_results(run.results, rows="shown"))
     text_of(findings_of(ranked(results)))
     for result in results:
         text_of(_tool(run, result, None))
@@ -114,14 +115,15 @@ def print_report(run: RunDirectory, console: Console, rows: int | None = None) -
 
 
 def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
-    for part in parts:
+    """Prints all parts, once all of them could be made."""
+    for part in list(parts):
         console.print(part)
 
 
 def text_of(parts: Iterable[RenderableType]) -> str:
-    """Parts of a report as plain text of a fixed width."""
+    """Parts of a report as plain text in full width."""
     text = io.StringIO()
-    print_parts(parts, Console(file=text, width=WIDTH, color_system=None, emoji=False))
+    print_parts(parts, Console(file=text, width=UNLIMITED, color_system=None, emoji=False))
     return text.getvalue()
 
 

@@ -4,6 +4,7 @@ that had come before it. A file that was cut short is read as far as it goes."""
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from pasta.arrow import to_arrow, to_numpy
 from pasta.errors import RunError
+from pasta.run.files import regular_file, unreadable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 #: The tool that records them.
 TOOL = "record_accesses"
 _VERSION = b"1"
+#: Bytes that a chunk may unpack to.
+_MAX_CHUNK = 256 << 20
 #: `words`: whole records of a chunk, as pasta_trace.h has them.
 _SCHEMA = pa.schema(
     [("position", pa.uint64()), ("words", pa.large_list(pa.int64()))],
@@ -60,7 +64,7 @@ class AccessWriter:
 
 def recorded_accesses(results: Path) -> list[Path]:
     """Parts that a run has, in their order."""
-    return sorted((results / TOOL).glob("accesses-*.arrows"))
+    return sorted((results / TOOL).glob("accesses-[0-9]*.arrows"))
 
 
 def read_accesses(
@@ -73,26 +77,66 @@ def read_accesses(
     """
     for path in paths:
         try:
-            with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-                if (stream.schema.metadata or {}).get(b"pasta.accesses") != _VERSION:
+            real = str(regular_file(path, path.parents[2]))
+            with pa.memory_map(real) as file:
+                messages = pa.ipc.MessageReader.open_stream(file)
+                schema = pa.ipc.read_schema(messages.read_next_message())
+                if (schema.metadata or {}).get(b"pasta.accesses") != _VERSION:
                     raise RunError(f"{path}: accesses of another version of PASTA")
-                yield from _chunks(stream, path, told)
-        except (OSError, pa.ArrowException) as error:
-            raise RunError(f"{path}: cannot be read ({error})") from None
+                if not schema.equals(_SCHEMA):
+                    raise RunError(f"{path}: its columns are not those of accesses")
+                yield from _chunks(messages, path, told)
+        except StopIteration:
+            raise RunError(f"{path}: cannot be read (it is empty)") from None
+        except (OSError, ValueError, TypeError, pa.ArrowException) as error:
+            raise unreadable(path, error) from None
 
 
 def _chunks(
-    stream: Any, path: Path, told: Callable[[str], None]
+    messages: Any, path: Path, told: Callable[[str], None]
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     count = 0
     while True:
         try:
-            batch = stream.read_next_batch()
+            message = messages.read_next_message()
+            if _unpacked(message) > _MAX_CHUNK:
+                raise ValueError("a chunk unpacks to too much")
+            batch = pa.ipc.read_record_batch(message, _SCHEMA)
+            batch.validate(full=True)  # or offsets may lead anywhere
+            if any(column.null_count for column in batch.columns):
+                raise ValueError("a chunk is absent")
         except StopIteration:
             return
-        except (OSError, pa.ArrowInvalid):
+        except (OSError, ValueError, TypeError, MemoryError, struct.error, pa.ArrowException):
             told(f"{path.name} was cut short: accesses after its chunk {count:,} are missing")
             return
         count += 1
         for position, words in zip(batch.column(0), batch.column(1), strict=True):
             yield position.as_py(), to_numpy(words.values)
+
+
+def _unpacked(message: Any) -> int:
+    """Bytes that the buffers of a record batch's message unpack to, which Arrow would allocate.
+
+    Each packed buffer begins with its size. Where buffers are is in the message's metadata, a
+    flatbuffer: https://github.com/apache/arrow/blob/main/format/Message.fbs. Raises struct.error.
+    """
+    data, body = memoryview(message.metadata), memoryview(message.body or b"")
+    header = _field(data, struct.unpack_from("<I", data)[0], 2)
+    vector = _field(data, header, 2)
+    (count,) = struct.unpack_from("<I", data, vector)
+    total = 0
+    for number in range(count):
+        offset, length = struct.unpack_from("<qq", data, vector + 4 + 16 * number)
+        if length:
+            (size,) = struct.unpack_from("<q", body, offset)
+            total += max(size, length)  # -1: it is not packed
+    return total
+
+
+def _field(data: memoryview, table: int, number: int) -> int:
+    """Where what a field of a flatbuffer's table refers to begins."""
+    entries = table - struct.unpack_from("<i", data, table)[0]
+    (offset,) = struct.unpack_from("<H", data, entries + 4 + 2 * number)
+    at: int = table + offset
+    return at + int(struct.unpack_from("<I", data, at)[0])

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pasta.errors import RunError
+from pasta.run.files import reading
 from pasta.run.results import as_table, read_schema, read_table, stored_tables
-from pasta.table import formatted
+from pasta.table import counted, formatted
 
 if TYPE_CHECKING:
     from pasta.run.directory import RunDirectory
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 #: A row is in both runs, or in one only.
 Side = Literal["both", "before", "after"]
 _TEXT = 120  # characters of a command in a note
+#: Rows of a table with different keys: each is some hundred bytes.
+_MAX_ROWS = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ def _unit(unit: Unit | None) -> dict[str, str] | None:
 
 
 def _numbers(values: Sequence[int | float | None]) -> pa.Array:
-    whole = all(each is None or isinstance(each, int) for each in values)
+    whole = all(each is None or (isinstance(each, int) and abs(each) < 2**63) for each in values)
     return pa.array(values, pa.int64() if whole and values else pa.float64())
 
 
@@ -190,7 +194,10 @@ class Comparison:
                 yield f"{run.path}: unfinished run, compared as far as it was written"
             lost = sum(manifest.get("dropped", {}).values())
             if lost:
-                yield f"{run.path}: {lost:,} events were lost, so its numbers are too low"
+                yield (
+                    f"{run.path}: {counted(lost, 'event was', 'events were')} lost,"
+                    " so its numbers are too low"
+                )
         if not all(self._manifests):
             return
         for what, told in (
@@ -228,8 +235,11 @@ class Comparison:
 
     def _layout(self, tool: str, name: str) -> _Layout:
         if (tool, name) not in self._layouts:
-            schemas = [read_schema(run.results, tool, name) for run in (self.before, self.after)]
-            self._layouts[tool, name] = _Layout.of(*schemas)
+            before, after = (
+                read_schema(run.results, tool, name) for run in (self.before, self.after)
+            )
+            where = self.after.results / tool / f"{name}.parquet"
+            self._layouts[tool, name] = _Layout.of(before, after, where)
         return self._layouts[tool, name]
 
     def table(self, tool: str, name: str) -> TableDiff:
@@ -238,7 +248,9 @@ class Comparison:
             before, after = (
                 read_table(run.results, tool, name) for run in (self.before, self.after)
             )
-            self._tables[tool, name] = _diff(tool, name, before, after, self._layout(tool, name))
+            layout = self._layout(tool, name)
+            with reading(self.after.results / tool / f"{name}.parquet"):
+                self._tables[tool, name] = _diff(tool, name, before, after, layout)
         return self._tables[tool, name]
 
 
@@ -259,8 +271,8 @@ class _Layout:
     levels: list[str]
 
     @classmethod
-    def of(cls, before: pa.Schema, after: pa.Schema) -> _Layout:
-        table = as_table(after.empty_table())
+    def of(cls, before: pa.Schema, after: pa.Schema, where: Path) -> _Layout:
+        table = as_table(after.empty_table(), where)
         types = {name: _type(before, after, name) for name in after.names if name in before.names}
         texts = [name for name, type in types.items() if not _holds_numbers(type)]
         keys = texts if table.keys is None else [name for name in table.keys if name in types]
@@ -322,6 +334,8 @@ def _grouped(table: pa.Table, layout: _Layout) -> _Grouped:
     wanted = [(f"value_{name}", "sum") for name in sums]
     wanted += [(f"value_{name}", which) for name in levels for which in ("min", "max")]
     found = pa.table(columns).group_by(by, use_threads=False).aggregate(wanted)
+    if len(found) > _MAX_ROWS:
+        raise ValueError(f"{len(found):,} rows differ, at most {_MAX_ROWS:,} are compared")
     rows = {}
     for row in found.to_pylist():
         numbers = {name: row[f"value_{name}_sum"] for name in sums}

@@ -8,7 +8,7 @@
     log.txt            PASTA's own log
 
 It is written under a hidden name beside its place and renamed when it is complete; the reader
-accepts an unfinished one and says so.
+accepts an unfinished one and says so. It and all in it are this user's alone (0700, 0600).
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from pasta import private
 from pasta.errors import RunError
+from pasta.run.schema import MANIFEST as MANIFEST_SCHEMA
+from pasta.run.schema import check_document, read_document, record, whole
+from pasta.table import plain
 
 MANIFEST = "run.json"
 #: Version of the layout and of the manifest's keys.
 SCHEMA = 1
+_VERSION = record({}, {"schema": whole()})
 #: Settings that leave launches out.
 _FILTERS = ("kernel", "exclude", "launch_skip", "launch_count", "range")
 
@@ -40,9 +46,10 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """Makes an empty one. Raises RunError where it cannot be written."""
+        """Makes an empty one. Raises RunError where it cannot be written, or another user could
+        have made it."""
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            private.make_or_check_directory(path)
         except OSError as error:
             raise RunError(
                 f"cannot create the run directory {path} ({error.strerror})",
@@ -82,9 +89,9 @@ class RunDirectory:
             return self
         manifest = self.manifest()
         replay, config = manifest.get("replay"), manifest.get("config")
-        if not isinstance(replay, dict) or not isinstance(config, dict):
+        if replay is None or config is None or "\0" in replay["of"]:
             return self
-        of = RunDirectory(Path(str(replay.get("of"))))
+        of = RunDirectory(Path(replay["of"]))
         filtered = any(config.get(name) for name in _FILTERS)
         return of if of.events.is_dir() and not filtered else self
 
@@ -96,46 +103,77 @@ class RunDirectory:
     def manifest(self) -> dict[str, Any]:
         """The manifest; `{}` for an unfinished run. Raises RunError for a newer or broken one."""
         path = self.path / MANIFEST
-        if not path.exists():
+        if not os.path.lexists(path):
             return {}
-        try:
-            manifest: Any = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RunError(f"{path}: not valid JSON ({error})") from None
-        if not isinstance(manifest, dict) or not isinstance(manifest.get("schema", 0), int):
-            raise RunError(f"{path}: not a manifest")
+        manifest = read_document(path, self.path)
+        check_document(manifest, _VERSION, path)
         if manifest.get("schema", 0) > SCHEMA:
             raise RunError(
-                f"{path}: written by a newer PASTA "
+                f"{plain(str(path))}: written by a newer PASTA "
                 f"(schema {manifest['schema']}, known is {SCHEMA})",
                 remedy="pip install --upgrade pasta-profiler",
             )
-        return manifest
+        return check_document(manifest, MANIFEST_SCHEMA, path)
 
     def move_to(self, wanted: Path, *, force: bool, suffix: str) -> RunDirectory:
         """Renames the complete directory to `wanted`, or `wanted-SUFFIX` and so on where that is
-        taken: nothing is replaced, also where processes on several hosts do so at once."""
-        wanted.parent.mkdir(parents=True, exist_ok=True)
-        if force and is_run(wanted):
-            shutil.rmtree(wanted)
-        for place in _places(wanted, suffix):
-            try:
-                os.rename(self.path, place)  # fails where there is anything but an empty directory
+        taken. With `force` a run that is at `wanted` is replaced, and nothing else ever is; also
+        where processes on several hosts do so at once."""
+        private.tighten(self.path)
+        if not wanted.parent.exists():
+            private.make_or_check_directory(wanted.parent)
+        for place in places(wanted, suffix):
+            if self._rename(place) or (force and place == wanted and self._replace(wanted)):
                 return RunDirectory(place)
-            except OSError as error:
-                if error.errno not in _TAKEN:
-                    raise
         raise AssertionError("there is always another name")
+
+    def _rename(self, place: Path) -> bool:
+        """False where there is anything but an empty directory."""
+        try:
+            os.rename(self.path, place)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            return False
+        return True
+
+    def _replace(self, wanted: Path) -> bool:
+        """Takes the place of the run at `wanted`; False where something else is there.
+
+        Who is killed meanwhile leaves both. Of several processes at once one comes last.
+        """
+        replaced: list[Path] = []
+        while not self._rename(wanted):
+            try:
+                found = os.lstat(wanted)
+                if not (stat.S_ISDIR(found.st_mode) and is_run(wanted)):
+                    if os.path.samestat(found, os.lstat(wanted)):
+                        return False
+                    continue
+                aside = staging_beside(wanted)
+                os.rename(wanted, aside)
+            except FileNotFoundError:
+                continue  # another process moved it aside
+            replaced.append(aside)
+        for each in replaced:
+            shutil.rmtree(each, ignore_errors=True)
+        return True
 
 
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
-def _places(wanted: Path, suffix: str) -> Iterator[Path]:
+def places(wanted: Path, suffix: str) -> Iterator[Path]:
+    """Where `move_to` tries to put a run, in order."""
     yield wanted
     yield wanted.with_name(f"{wanted.name}-{suffix}")
     for number in count(2):
         yield wanted.with_name(f"{wanted.name}-{suffix}-{number}")
+
+
+def staging_beside(place: Path) -> Path:
+    """A hidden name in the same directory that nobody else uses."""
+    return place.with_name(f".pasta-{os.getpid()}-{os.urandom(8).hex()}")
 
 
 def is_run(path: Path) -> bool:

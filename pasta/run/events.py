@@ -22,6 +22,8 @@ from pasta import abi
 from pasta.arrow import to_arrow, to_numpy
 from pasta.errors import RunError
 from pasta.processors.batch import Batch
+from pasta.run.files import batches, open_parquet, plain_schema, with_texts
+from pasta.table import plain
 
 if TYPE_CHECKING:
     from pasta.processors.strings import Strings
@@ -44,6 +46,8 @@ _SORTED = {"position", "time", "ordinal", "correlation", "start", "end"}
 _AXES = "xyz"
 #: Hears a line of something that could not be read.
 Told = Callable[[str], None]
+#: A record's `index` is what it comes after the first of its batch: 32 bits.
+_MAX_INDEX = 2**32 - 1
 _PART = re.compile(r"(?P<kind>[a-z_]+)-(?P<part>\d{5})\.parquet")
 
 
@@ -224,14 +228,16 @@ def counts(directory: Path, told: Told | None = None) -> dict[str, int]:
 def span(directory: Path, told: Told | None = None) -> tuple[int, int]:
     """Times (ns) of the first and the last recorded event; 0, 0 without any. `told` as in
     `read_batches`."""
-    first, last = [], []
+    times: list[int] = []
     for _, file in _all_opened(directory, told):
-        column = file.schema_arrow.names.index("time")
-        for group in range(file.metadata.num_row_groups):
-            statistics = file.metadata.row_group(group).column(column).statistics
-            first.append(statistics.min)
-            last.append(statistics.max)
-    return min(first, default=0), max(last, default=0)
+        metadata = file.metadata
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for column in map(group.column, range(metadata.num_columns)):
+                statistics = column.statistics if column.path_in_schema == "time" else None
+                if statistics is not None and statistics.has_min_max:
+                    both = (statistics.min, statistics.max)
+                    times += [each for each in both if isinstance(each, int) and 0 <= each < 2**63]
+    return min(times, default=0), max(times, default=0)
 
 
 def _all_opened(directory: Path, told: Told | None) -> Iterator[tuple[str, pq.ParquetFile]]:
@@ -249,6 +255,7 @@ def read_kind(
     directory: Path, kind: str, columns: Sequence[str] | None = None, *, rows: int = 1 << 17
 ) -> Iterator[pa.RecordBatch]:
     """Recorded events of a kind in their order, at most `rows` at a time; all columns, or these.
+    A file without events gives a batch without rows.
 
     Raises RunError for a kind or column that there is not, and for a file that cannot be read.
     """
@@ -264,23 +271,17 @@ def read_kind(
                 f"{path}: no column {sorted(unknown)[0]!r}",
                 remedy=f"there are {', '.join(file.schema_arrow.names)}",
             )
-        yield from _read_rows(path, file, rows, columns)
+        if not file.metadata.num_rows:
+            fields = [
+                field for field in file.schema_arrow if columns is None or field.name in columns
+            ]
+            yield pa.RecordBatch.from_pylist([], plain_schema(pa.schema(fields)))
+        for batch in batches(file, path, columns, rows=rows):
+            yield with_texts(batch, path)
 
 
 def _opened(path: Path) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path)
-    except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from None
-
-
-def _read_rows(
-    path: Path, file: pq.ParquetFile, rows: int, columns: Sequence[str] | None = None
-) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from file.iter_batches(batch_size=rows, columns=columns)
-    except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from None
+    return open_parquet(path, path.parents[1])
 
 
 def read_batches(
@@ -307,8 +308,10 @@ def read_batches(
         live = [stream for stream in streams.values() if stream.fill()]
         if not live:
             return
-        # No further than every kind has been read: what follows there may come before.
+        # No further than every kind has been read: what follows there may come before; nor than
+        # a record's index in its batch goes.
         horizon = min(stream.last for stream in live)
+        horizon = min(horizon, min(stream.next for stream in live) + _MAX_INDEX)
         taken = {s.kind: s.take(horizon) for s in live}
         taken = {kind: piece for kind, piece in taken.items() if len(piece[0])}
         base = min(int(piece[0][0]) for piece in taken.values())
@@ -330,12 +333,14 @@ class _Stream:
         self._pieces = self._read(files, rows)
         self._position: Any = np.empty(0, np.uint64)
         self._records: Any = np.empty(0, abi.dtype(kind))
+        self._read_to = -1  # the last position of all that was read
 
     def _read(self, files: list[Path], rows: int) -> Iterator[tuple[Any, Any]]:
         for path in files:
             try:
-                for chunk in _read_rows(path, _opened(path), rows):
-                    yield self._converted(path, chunk)
+                for chunk in batches(_opened(path), path, rows=rows):
+                    if len(chunk):
+                        yield self._converted(path, chunk)
             except RunError as error:
                 if self._told is None:
                     raise
@@ -350,6 +355,10 @@ class _Stream:
         return len(self._position) > 0
 
     @property
+    def next(self) -> int:
+        return int(self._position[0])
+
+    @property
     def last(self) -> int:
         return int(self._position[-1])
 
@@ -362,9 +371,16 @@ class _Stream:
 
     def _converted(self, path: Path, chunk: pa.RecordBatch) -> tuple[Any, Any]:
         try:
-            return self._records_of(chunk)
-        except (KeyError, pa.ArrowException, TypeError, ValueError) as error:
-            raise RunError(f"{path}: not as PASTA writes it ({error})") from None
+            position, records = self._records_of(chunk)
+            if position[0] <= self._read_to or (position[1:] <= position[:-1]).any():
+                raise ValueError("positions do not ascend")
+        except (
+            LookupError, pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError
+        ) as error:  # fmt: skip
+            why = plain(str(error) or type(error).__name__)
+            raise RunError(f"{plain(str(path))}: not as PASTA writes it ({why})") from None
+        self._read_to = int(position[-1])
+        return position, records
 
     def _records_of(self, chunk: pa.RecordBatch) -> tuple[Any, Any]:
         kind = self.kind
@@ -377,9 +393,9 @@ class _Stream:
             if name in _SKIPPED:
                 continue
             if name in strings:
-                records[name] = self._ids(chunk.column(name))
+                records[name] = self._ids(name, chunk.column(name))
             elif name in enums:
-                records[name] = _numbers(chunk.column(name), enums[name], dtype[name])
+                records[name] = _numbers(name, chunk.column(name), enums[name], dtype[name])
             elif dtype[name].shape and dtype[name].shape[0] <= len(_AXES):
                 for at, axis in enumerate(_AXES[: dtype[name].shape[0]]):
                     column = chunk.column(f"{name}_{axis}")
@@ -388,24 +404,27 @@ class _Stream:
                 records[name] = _unlisted(name, chunk.column(name), dtype[name])
             else:
                 records[name] = _filled(name, chunk.column(name), dtype[name])
-        return to_numpy(chunk.column("position")), records
+        position = _checked("position", chunk.column("position"), np.dtype(np.uint64), None)
+        return position, records
 
-    def _ids(self, column: Any) -> Any:
-        texts, codes = _dictionary(column)
+    def _ids(self, name: str, column: Any) -> Any:
+        texts, codes = _dictionary(name, column)
         ids = [0 if text is None else self._strings.id_of(text) for text in texts] or [0]
         return np.where(codes < 0, np.uint32(0), np.asarray(ids, np.uint32)[np.maximum(codes, 0)])
 
 
-def _dictionary(column: Any) -> tuple[list[str | None], Any]:
-    """Distinct texts and their index per row, -1 for null."""
+def _dictionary(name: str, column: Any) -> tuple[list[str | None], Any]:
+    """Distinct texts and their index per row, -1 for null. Raises ValueError for no texts."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
+    if not pa.types.is_string(column.type.value_type):
+        raise ValueError(f"{name} is no text but {column.type.value_type}")
     codes = to_numpy(column.indices, -1)
     return column.dictionary.to_pylist(), codes
 
 
-def _numbers(column: Any, names: dict[int, str], dtype: np.dtype[Any]) -> Any:
-    texts, codes = _dictionary(column)
+def _numbers(name: str, column: Any, names: dict[int, str], dtype: np.dtype[Any]) -> Any:
+    texts, codes = _dictionary(name, column)
     by_name = {name: number for number, name in names.items()}
     absent = int(np.iinfo(dtype).max)
     numbers = np.array(
@@ -415,8 +434,13 @@ def _numbers(column: Any, names: dict[int, str], dtype: np.dtype[Any]) -> Any:
 
 
 def _unlisted(name: str, column: Any, dtype: np.dtype[Any]) -> Any:
-    values = np.full((len(column), *dtype.shape), _absent(name, dtype.base), dtype.base)
+    (width,) = dtype.shape
+    if not pa.types.is_list(column.type) or column.null_count:
+        raise ValueError(f"{name} is not a list in each row but {column.type}")
     lengths = to_numpy(column.value_lengths())
+    if lengths.max(initial=0) > width:
+        raise ValueError(f"{name} has {lengths.max()} values in a row, of at most {width}")
+    values = np.full((len(column), width), _absent(name, dtype.base), dtype.base)
     starts = np.cumsum(lengths) - lengths
     row = np.repeat(np.arange(len(lengths)), lengths)
     values[row, np.arange(len(row)) - starts[row]] = _filled(name, column.flatten(), dtype.base)
@@ -424,4 +448,20 @@ def _unlisted(name: str, column: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _filled(name: str, column: Any, dtype: np.dtype[Any]) -> Any:
-    return to_numpy(column, _absent(name, dtype))
+    return _checked(name, column, dtype, _absent(name, dtype))
+
+
+def _checked(name: str, column: Any, dtype: np.dtype[Any], absent: float | None) -> Any:
+    """Numbers of a column that are of this type, or fit into it. Raises ValueError."""
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        raise ValueError(f"{name} is no number but {type}")
+    if absent is None and column.null_count:
+        raise ValueError(f"{name} is absent in {column.null_count:,} rows")
+    wanted = pa.from_numpy_dtype(dtype)
+    if column.type != wanted:
+        try:
+            column = column.cast(wanted)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{name}: {error}") from None
+    return to_numpy(column, absent)

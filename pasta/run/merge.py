@@ -20,9 +20,19 @@ import pyarrow.parquet as pq
 
 import pasta
 from pasta.errors import RunError
-from pasta.run.directory import SCHEMA, RunDirectory
-from pasta.run.results import LAYOUT, document_of, findings_in, trace_of
+from pasta.progress import doing
+from pasta.run.directory import SCHEMA, RunDirectory, staging_beside
+from pasta.run.files import batches, open_parquet, plain_schema, reading, unpacked_limit, with_texts
+from pasta.run.results import (
+    LAYOUT,
+    document_of,
+    findings_of,
+    layout_of,
+    result_documents,
+    trace_of,
+)
 from pasta.run.root import RankRun, Root, ranks_text
+from pasta.table import counted
 from pasta.tool import Finding
 
 #: Rows that are held before they are written.
@@ -86,7 +96,8 @@ def merged_schema(parts: Sequence[Part]) -> pa.Schema:
 
     Raises RunError where a column has types that do not go together.
     """
-    schemas = [_renamed(pq.read_schema(part.path)) for part in parts]
+    files = [open_parquet(part.path, part.run.directory.path) for part in parts]
+    schemas = [_renamed(plain_schema(file.schema_arrow)) for file in files]
     try:
         merged = pa.unify_schemas(
             [schema.remove_metadata() for schema in schemas], promote_options="permissive"
@@ -94,7 +105,7 @@ def merged_schema(parts: Sequence[Part]) -> pa.Schema:
     except pa.ArrowException as error:
         raise RunError(f"its columns differ in type between ranks ({error})") from None
     ranks = [part.run.rank for part in parts]
-    layout = json.loads((schemas[0].metadata or {}).get(LAYOUT, b"{}"))
+    layout = layout_of(schemas[0].metadata, parts[0].path)
     if len(set(ranks)) == len(ranks) and None not in ranks:
         layout["hidden"] = [*layout.get("hidden", []), "run"]
     metadata = {**(schemas[0].metadata or {}), LAYOUT: json.dumps(layout).encode()}
@@ -115,28 +126,28 @@ def readable(parts: Iterable[Part], problems: list[str]) -> list[Part]:
     kept = []
     for part in parts:
         try:
-            pq.read_metadata(part.path)
+            open_parquet(part.path, part.run.directory.path)
             kept.append(part)
-        except (OSError, pa.ArrowException) as error:
-            problems.append(_left_out(part, error))
+        except RunError as error:
+            problems.append(f"{error}: left out")
     return kept
-
-
-def _left_out(part: Part, error: Exception) -> str:
-    return f"{part.path}: left out, it cannot be read ({error})"
 
 
 def rows_of(
     part: Part, schema: pa.Schema, first: int = 0, last: int | None = None
 ) -> Iterator[pa.Table]:
-    """Rows of a part with the merged columns, a bounded number at a time. Raises OSError and
-    pyarrow's errors for a damaged file."""
+    """Rows of a part with the merged columns, a bounded number at a time. Raises RunError for a
+    damaged file."""
     at = 0
-    for batch in pq.ParquetFile(part.path).iter_batches(_ROWS):
+    file = open_parquet(part.path, part.run.directory.path)
+    for coded in batches(file, part.path, rows=_ROWS, first=last):
+        batch = with_texts(coded, part.path)
         begin, end = max(first - at, 0), len(batch) if last is None else min(last - at, len(batch))
         at += len(batch)
         if begin < end:
-            yield _conformed(batch.slice(begin, end - begin), part.run, schema)
+            with reading(part.path):
+                table = _conformed(batch.slice(begin, end - begin), part.run, schema)
+            yield table
         if last is not None and at >= last:
             return
 
@@ -167,9 +178,9 @@ def merged_rows(
     def guarded(part: Part, first: int, last: int | None) -> Iterator[pa.Table]:
         try:
             yield from rows_of(part, schema, first, last)
-        except (OSError, pa.ArrowException) as error:
+        except RunError as error:
             damaged.add(part.path)
-            problems.append(_left_out(part, error))
+            problems.append(f"{error}: left out")
 
     for number, part in enumerate(parts):
         at = 0
@@ -209,6 +220,8 @@ def _merge_table(parts: Sequence[Part], target: Path, problems: list[str]) -> bo
 
 # ---- traces ----
 
+#: Characters of a line of a trace.
+_LINE = 1 << 20
 _PID = re.compile(r'"pid":(\d+)')
 _TS = re.compile(r'"ts":(-?)(\d+)\.(\d{3})')
 _FLOW = re.compile(r'(?<=^\{"ph":"[sf]","id":)\d+')
@@ -222,12 +235,16 @@ class _Trace:
         self.run, self.number, self.of, self.label, self.shift = run, number, of, label, shift
         self._pids = {run.pid: number}
 
-    def lines(self, file: IO[str]) -> Iterator[str]:
-        """Events of a trace that event_trace wrote, one a line. Raises ValueError for another."""
-        file.readline()
-        if file.readline() != '"traceEvents":[\n':
+    def lines(self, file: IO[str], most: int) -> Iterator[str]:
+        """Events of a trace of at most `most` characters that event_trace wrote, one a line.
+        Raises ValueError for another."""
+        file.readline(_LINE)
+        if file.readline(_LINE) != '"traceEvents":[\n':
             raise ValueError("not as event_trace writes it")
-        for line in file:
+        while line := file.readline(_LINE):
+            most -= len(line)
+            if most < 0:
+                raise ValueError("it unpacks to much more than its size")
             event = line.rstrip("\n").removesuffix(",")
             if event == "]}":
                 return
@@ -275,9 +292,15 @@ class _Trace:
 
 def _merge_traces(root: Root, target: Path, problems: list[str]) -> bool:
     """Writes the traces of all runs as one; False where no run has any."""
-    found = [
-        (run, path) for run in root.runs if (path := trace_of(run.directory.results)) is not None
-    ]
+    found = []
+    for run in root.runs:
+        try:
+            path = trace_of(run.directory.results)
+        except RunError as error:
+            problems.append(str(error))
+            continue
+        if path is not None:
+            found.append((run, path))
     if not found:
         return False
     numbers = _numbers(root)
@@ -297,10 +320,13 @@ def _merge_traces(root: Root, target: Path, problems: list[str]) -> bool:
             )  # fmt: skip
             try:
                 with _opened(path) as file:
-                    for line in trace.lines(file):
+                    for line in trace.lines(file, unpacked_limit(path)):
                         out.write(separator + line)
                         separator = ",\n"
-            except (OSError, EOFError, zlib.error, ValueError, KeyError) as error:
+            except (
+                OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError,
+                RecursionError,
+            ) as error:  # fmt: skip
                 problems.append(
                     f"{path}: its trace is not merged from where it is damaged ({error})"
                 )
@@ -333,12 +359,13 @@ def merge(root: Root, out: Path, *, force: bool = False) -> RunDirectory:
     """Writes a run directory of all runs of a root; they stay as they are. Raises RunError."""
     if not root.runs:
         raise RunError(f"{root.path}: no finished run is in it")
-    staging = RunDirectory.create(out.with_name(f".{out.name}-{os.getpid()}"))
+    staging = RunDirectory.create(staging_beside(out))
     try:
         problems: list[str] = []
         tools = _tools(root, problems)
-        for tool, parts in tools.items():
-            _merge_tool(root, tool, parts, staging.results / tool, problems)
+        for number, (tool, results) in enumerate(tools.items(), 1):
+            doing(f"results of {tool}", f"tool {number} of {len(tools)}")
+            _merge_tool(root, tool, results, staging.results / tool, problems)
         staging.write_manifest(_manifest(root, list(tools), problems))
         from pasta.report.text import write_text_report
 
@@ -349,31 +376,39 @@ def merge(root: Root, out: Path, *, force: bool = False) -> RunDirectory:
         raise
 
 
-def _tools(root: Root, problems: list[str]) -> dict[str, list[RankRun]]:
-    """Runs that have results, by tool."""
-    found: dict[str, list[RankRun]] = {}
+#: What runs say of a tool's result.
+_Documents = list[tuple[RankRun, dict[str, Any]]]
+
+
+def _tools(root: Root, problems: list[str]) -> dict[str, _Documents]:
+    """Runs that have results, with these, by tool."""
+    found: dict[str, _Documents] = {}
     for run in root.runs:
-        for path in sorted(run.directory.results.glob("*/result.json")):
+        try:
+            paths = result_documents(run.directory.results)
+        except RunError as error:
+            problems.append(str(error))
+            continue
+        for path in paths:
             try:
-                findings_in(path)
+                document = document_of(path)
             except RunError as error:
                 problems.append(str(error))
                 continue
-            found.setdefault(path.parent.name, []).append(run)
+            found.setdefault(path.parent.name, []).append((run, document))
     return dict(sorted(found.items()))
 
 
 def _merge_tool(
-    root: Root, tool: str, runs: list[RankRun], target: Path, problems: list[str]
+    root: Root, tool: str, results: _Documents, target: Path, problems: list[str]
 ) -> None:
     target.mkdir(parents=True)
-    documents = [document_of(run.directory.results / tool / "result.json") for run in runs]
-    names = dict.fromkeys(name for document in documents for name in document["tables"])
+    names = dict.fromkeys(name for _, document in results for name in document["tables"])
     tables = []
     for name in names:
         parts = [
             Part(run, run.directory.results / tool / f"{name}.parquet")
-            for run, document in zip(runs, documents, strict=True)
+            for run, document in results
             if name in document["tables"]
         ]
         if _merge_table(parts, target / f"{name}.parquet", problems):
@@ -383,17 +418,19 @@ def _merge_tool(
         files.append("trace.json.gz")
     told = [
         Told(root.label(run), run.rank, tool, finding)
-        for run in runs
-        for finding in findings_in(run.directory.results / tool / "result.json")
+        for run, document in results
+        for finding in findings_of(document)
     ]
+    first, summary = results[0][0], results[0][1]["summary"]
+    notes = dict.fromkeys(note for _, document in results for note in document.get("notes", ()))
     document = {
         "tool": tool,
-        "summary": f"{len(runs):,} runs; {root.label(runs[0])}: {documents[0]['summary']}",
+        "summary": f"{counted(len(results), 'run')}; {root.label(first)}: {summary}",
         "tables": tables,
         "files": files,
         "findings": [asdict(finding) for _, finding in merged_findings(told)],
         "figures": {},
-        "notes": list(dict.fromkeys(n for each in documents for n in each.get("notes", ()))),
+        "notes": list(notes),
     }
     (target / "result.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
 

@@ -158,7 +158,7 @@ def check_output(template: str, *, force: bool) -> None:
 def check_place(path: Path, *, force: bool) -> None:
     """As `check_output`, for a path without placeholders."""
     _check_parent(str(path), path.parent, "-o")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if os.path.exists(path) and (not path.is_dir() or not _is_empty(path)):
         from pasta.run.directory import is_run
 
         if not force:
@@ -167,9 +167,16 @@ def check_place(path: Path, *, force: bool) -> None:
             raise ConfigError(f"{path} is not a run directory, so -f does not replace it")
 
 
+def _is_empty(directory: Path) -> bool:
+    try:
+        return not any(directory.iterdir())
+    except OSError:  # not ours to read
+        return False
+
+
 def _check_parent(template: str, directory: Path, option: str) -> None:
     parent = directory.absolute()
-    while not parent.exists():
+    while not os.path.exists(parent):
         parent = parent.parent
     if not parent.is_dir():
         raise ConfigError(f"{template}: {parent} is not a directory")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +17,38 @@ import pyarrow.parquet as pq
 
 from pasta.arrow import to_numpy
 from pasta.errors import RunError
-from pasta.table import Figure, Table
+from pasta.run.files import (
+    batches,
+    directories,
+    open_parquet,
+    plain_schema,
+    reading,
+    regular_file,
+    with_texts,
+)
+from pasta.run.schema import (
+    RESULT,
+    check_document,
+    list_of,
+    optional,
+    read_document,
+    record,
+    text,
+    whole,
+)
+from pasta.table import Figure, Table, Unit, plain, visible
 from pasta.tool import Finding, Result, check_name
 
 #: Key of a stored table's metadata that says how reports show it.
 LAYOUT = b"pasta.layout"
 _SHOWN = 10
-#: What a table says of comparisons.
-_COMPARED = ("keys", "sums", "levels")
+#: Places of equal findings that are named.
+_PLACES = 3
+#: What a table says of its columns, for comparisons and for narrow terminals.
+_COMPARED = ("keys", "sums", "levels", "important")
+_UNITS = frozenset(get_args(Unit))
+#: Rows of tables that are read: the first ones, those that reports show, or all.
+Rows = int | Literal["shown"] | None
 
 
 def write_result(directory: Path, name: str, result: Result) -> None:
@@ -39,7 +65,7 @@ def write_result(directory: Path, name: str, result: Result) -> None:
         pq.write_table(stored, target / f"{title}.parquet", compression="zstd")
     for file, write in result.files.items():
         if isinstance(write, Path):
-            _move(write, target / file)
+            shutil.move(write, target / file)
         else:
             with (target / file).open("wb") as output:
                 write(output)
@@ -72,10 +98,42 @@ def _check(result: Result) -> None:
         raise ValueError(f"the file {name} has the name of one that PASTA writes")
 
 
-def _move(source: Path, target: Path) -> None:
-    target.touch()
-    shutil.copymode(target, source)  # temporary files are their owner's alone
-    shutil.move(source, target)
+class StoredTables(Mapping[str, Table]):
+    """A result's tables by name, read from their files each time one is asked for: a run may have
+    more of them than memory holds. `rows`: no more than these of each, None for all."""
+
+    def __init__(self, run: Path, directory: Path, names: list[str], rows: Rows) -> None:
+        self._run, self._directory, self._names, self._rows = run, directory, names, rows
+
+    def __getitem__(self, name: str) -> Table:
+        """Raises KeyError, and RunError for a damaged file."""
+        path = self._path(name)
+        file = open_parquet(path, self._run)
+        layout = layout_of(file.schema_arrow.metadata, path)
+        rows = layout["shown"] if self._rows == "shown" else self._rows
+        return replace(_read(file, path, rows), of=file.metadata.num_rows)
+
+    def pieces(self, name: str) -> Iterator[Table]:
+        """A table's rows some at a time, at least one piece. Raises as `[]`."""
+        path = self._path(name)
+        file = open_parquet(path, self._run)
+        yield _read(file, path, 0)
+        for batch in batches(file, path):
+            yield as_table(pa.Table.from_batches([batch]), path)
+
+    def with_all_rows(self) -> StoredTables:
+        return StoredTables(self._run, self._directory, self._names, None)
+
+    def _path(self, name: str) -> Path:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._directory / f"{name}.parquet"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True)
@@ -84,73 +142,122 @@ class StoredResult:
 
     name: str
     summary: str
-    tables: dict[str, Table]
+    tables: StoredTables
     files: list[Path]
     findings: list[Finding]
     figures: dict[str, Figure]
     notes: list[str]
 
+    def with_all_rows(self) -> StoredResult:
+        """The same, with tables that are read whole."""
+        return replace(self, tables=self.tables.with_all_rows())
+
 
 def read_findings(directory: Path) -> Iterator[tuple[str, Finding]]:
     """Findings with their tools, as stored. Raises RunError for a damaged result."""
-    for path in sorted(directory.glob("*/result.json")):
-        for finding in findings_in(path):
+    for path in result_documents(directory):
+        for finding in findings_of(document_of(path)):
             yield path.parent.name, finding
 
 
-def findings_in(path: Path) -> list[Finding]:
-    """Findings in a result.json. Raises RunError for a damaged one."""
-    try:
-        return _findings(document_of(path))
-    except TypeError as error:
-        raise RunError(f"{path.parent}: damaged result ({error})") from None
+def findings_of(document: dict[str, Any]) -> list[Finding]:
+    """Findings in what `document_of` gives."""
+    known = {field.name for field in fields(Finding)}
+    return [
+        Finding(**{key: value for key, value in each.items() if key in known})
+        for each in document.get("findings", ())
+    ]
 
 
-def _findings(document: dict[str, Any]) -> list[Finding]:
-    return [Finding(**each) for each in document.get("findings", ())]
+def result_documents(directory: Path) -> list[Path]:
+    """Each tool's result.json in a directory of results. Raises RunError."""
+    found = (each / "result.json" for each in directories(directory, directory.parent))
+    return [path for path in found if os.path.lexists(path)]
 
 
-def read_results(
-    directory: Path, *, shown: bool = False, rows: int | None = None
-) -> Iterator[StoredResult]:
+def read_results(directory: Path, *, rows: Rows = None) -> Iterator[StoredResult]:
     """Stored results, in the order of their names. Raises RunError for a damaged one.
 
-    `shown`: of each table only the rows that reports show, or as many as `rows`.
+    `rows`: how many of each table are read, "shown" those that reports show, None all.
     """
-    for path in sorted(directory.glob("*/result.json")):
-        try:
-            document = document_of(path)
-            tables = {
-                name: _stored(path.parent / f"{name}.parquet", shown, rows)
-                for name in document["tables"]
-            }
-            files = [path.parent / name for name in document["files"]]
-            figures = {name: Figure(**each) for name, each in document.get("figures", {}).items()}
-            notes = [str(note) for note in document.get("notes", ())]
-            yield StoredResult(
-                document["tool"], document["summary"], tables, files, _findings(document),
-                figures, notes,
-            )  # fmt: skip
-        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            raise RunError(f"{path.parent}: damaged result ({error})") from None
+    for path in result_documents(directory):
+        document = document_of(path)
+        place = path.parent
+        files = [place / name for name in document.get("files", ())]
+        for each in files:
+            if os.path.lexists(each):
+                regular_file(each, directory.parent)
+        yield StoredResult(
+            place.name,
+            document["summary"],
+            StoredTables(directory.parent, place, document["tables"], rows),
+            files,
+            findings_of(document),
+            {name: _read_figure(each) for name, each in document.get("figures", {}).items()},
+            document.get("notes", []),
+        )
+
+
+def _read_figure(document: dict[str, Any]) -> Figure:
+    known = {field.name for field in fields(Figure)} - {"x", "series"}
+    series = {name: _points(values) for name, values in document["series"].items()}
+    about = {key: value for key, value in document.items() if key in known}
+    return Figure(x=_points(document["x"]), series=series, **about)
+
+
+def _points(values: list[Any]) -> list[Any]:
+    """Values of one type: Arrow does not mix integers and floats that it cannot tell apart."""
+    if any(isinstance(each, float) for each in values):
+        return [None if each is None else float(each) for each in values]
+    return values
 
 
 def trace_of(results: Path) -> Path | None:
-    """The trace of the tool event_trace, packed or not, where there is one."""
+    """The trace of the tool event_trace, packed or not, where there is one. Raises RunError."""
     traces = (results / "event_trace" / f"trace.json{end}" for end in (".gz", ""))
-    return next((path for path in traces if path.is_file()), None)
+    found = next((path for path in traces if os.path.lexists(path)), None)
+    if found is not None:
+        regular_file(found, results.parent)
+    return found
 
 
 def ranked(results: Iterable[StoredResult]) -> list[tuple[str, Finding]]:
-    """Findings with their tools, the one to look at first before others."""
+    """Findings with their tools, the one to look at first before others; equal ones as one."""
     found = [(result.name, finding) for result in results for finding in result.findings]
-    return sorted(found, key=lambda each: -each[1].rank)
+    return without_repeats(sorted(found, key=lambda each: -each[1].rank))
+
+
+#: A place at the beginning of a remedy, up to its colon: `train.py:31 step: `.
+_PLACE = re.compile(r"^.*?:\d+ [^:]*: ")
+
+
+def without_repeats(found: Iterable[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
+    """Findings of a tool that say the same of several places as one: the best, with a list of
+    the places, and with the gain of all together."""
+    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for tool, each in found:
+        key = (tool, each.what, _PLACE.sub("", each.remedy), each.of)
+        groups.setdefault(key, []).append(each)
+    merged = [(tool, _merged(group)) for (tool, *_), group in groups.items()]
+    return sorted(merged, key=lambda each: -each[1].rank)
+
+
+def _merged(group: list[Finding]) -> Finding:
+    best, *others = group
+    if not others:
+        return best
+    places = list(dict.fromkeys(each.where for each in group))
+    left = len(places) - _PLACES
+    where = "; ".join(places[:_PLACES]) + (f"; and {left:,} more" if left > 0 else "")
+    gains = [each.gain for each in group if each.gain is not None]
+    gain = min(1.0, sum(gains)) if gains else None
+    evidence = f"{best.evidence} (the first of {len(group):,})"
+    return replace(best, where=where, evidence=evidence, gain=gain)
 
 
 def stored_tables(directory: Path) -> dict[str, list[str]]:
     """Names of the tables of each tool, its main one first. Raises RunError."""
-    paths = sorted(directory.glob("*/result.json"))
-    return {path.parent.name: list(document_of(path)["tables"]) for path in paths}
+    return {path.parent.name: document_of(path)["tables"] for path in result_documents(directory)}
 
 
 def read_summary(directory: Path, tool: str) -> str:
@@ -159,35 +266,27 @@ def read_summary(directory: Path, tool: str) -> str:
 
 
 def document_of(path: Path) -> dict[str, Any]:
-    """What result.json says of a tool's result. Raises RunError."""
-    try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or not {"summary", "tables"} <= document.keys():
-            raise ValueError("keys are missing")
-        if not isinstance(document["tables"], list):
-            raise ValueError("tables are no list")
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path.parent}: damaged result ({error})") from None
-    found: dict[str, Any] = document
-    return found
+    """What RUN/results/TOOL/result.json says of a tool's result, checked. Raises RunError."""
+    document = check_document(read_document(path, path.parents[2]), RESULT, path)
+    if document.get("tool", path.parent.name) != path.parent.name:
+        raise RunError(f"{plain(str(path))}: tool: expected {path.parent.name}, its directory")
+    return document
 
 
 def read_table(directory: Path, tool: str, name: str) -> pa.Table:
     """A stored table, with units and labels in the metadata of its fields. Raises RunError."""
     path = directory / tool / f"{name}.parquet"
-    try:
-        return pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from None
+    file = open_parquet(path, directory.parent)
+    schema = plain_schema(file.schema_arrow)
+    found = [with_texts(batch, path) for batch in batches(file, path)]
+    with reading(path):
+        return pa.Table.from_batches(found, schema)
 
 
 def read_schema(directory: Path, tool: str, name: str) -> pa.Schema:
     """The schema of a stored table. Raises RunError."""
-    path = directory / tool / f"{name}.parquet"
-    try:
-        return pq.ParquetFile(path).schema_arrow
-    except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from None
+    file = open_parquet(directory / tool / f"{name}.parquet", directory.parent)
+    return plain_schema(file.schema_arrow)
 
 
 def _to_arrow(table: Table) -> pa.Table:
@@ -202,45 +301,82 @@ def _to_arrow(table: Table) -> pa.Table:
     return stored.replace_schema_metadata(metadata)
 
 
-def _stored(path: Path, shown: bool, rows: int | None) -> Table:
-    file = pq.ParquetFile(path)  # not read_table, which imports the whole dataset module for it
-    if not shown:
-        return as_table(file.read())
-    layout = json.loads((file.schema_arrow.metadata or {}).get(LAYOUT, b"{}"))
-    first = layout.get("shown", _SHOWN) if rows is None else rows
-    batch = next(file.iter_batches(max(first, 1)), None)
-    few = pa.Table.from_batches([batch] if batch else [], file.schema_arrow)
-    return replace(as_table(few), of=file.metadata.num_rows)
+def _read(file: pq.ParquetFile, path: Path, rows: int | None) -> Table:
+    """The first rows of a table, or all."""
+    found = list(batches(file, path, first=rows)) if rows != 0 else []
+    with reading(path):
+        return as_table(pa.Table.from_batches(found, file.schema_arrow), path)
 
 
-def as_table(stored: pa.Table) -> Table:
-    """A stored table with its units, labels and layout."""
+_LAYOUT = record(
+    {},
+    {
+        "shown": whole(0, 1_000_000), "hidden": list_of(text),
+        **{name: optional(list_of(text)) for name in _COMPARED},
+    },
+)  # fmt: skip
+
+
+def layout_of(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]:
+    """How reports show a table. Raises RunError."""
+    with reading(path):
+        layout = json.loads((metadata or {}).get(LAYOUT, b"{}"))
+        _LAYOUT(layout, LAYOUT.decode())
+    return {"shown": _SHOWN, **layout}
+
+
+def as_table(stored: pa.Table, path: Path) -> Table:
+    """A stored table with its units, labels and layout. Raises RunError."""
     metadata = stored.schema.metadata or {}
-    layout = json.loads(metadata.get(LAYOUT, b"{}"))
-    units, labels = {}, {}
-    for column in stored.schema:
-        told = column.metadata or {}
-        if b"unit" in told:
-            units[column.name] = told[b"unit"].decode()
-        if b"label" in told:
-            labels[column.name] = told[b"label"].decode()
-    return Table(
-        {name: _column(stored.column(name)) for name in stored.column_names},
-        units=units,
-        labels=labels,
-        title=metadata.get(b"title", b"").decode(),
-        shown=layout.get("shown", _SHOWN),
-        hidden=frozenset(layout.get("hidden", ())),
-        **{name: layout.get(name) for name in _COMPARED},
-    )
+    layout = layout_of(metadata, path)
+    units: dict[str, Unit] = {}
+    labels: dict[str, str] = {}
+    with reading(path):
+        for column in stored.schema:
+            told = column.metadata or {}
+            unit = told.get(b"unit", b"").decode()
+            if unit in _UNITS and _may_have(column.type, unit):
+                units[column.name] = unit
+            label = told.get(b"label", b"").decode() or column.name.replace("_", " ")
+            if b"label" in told or label != visible(label):
+                labels[column.name] = visible(label)
+        columns = {name: values_of(stored.column(name)) for name in stored.column_names}
+        return Table(
+            columns,
+            units=units,
+            labels=labels,
+            title=visible(metadata.get(b"title", b"").decode()),
+            shown=layout["shown"],
+            hidden=frozenset(layout.get("hidden", ())),
+            **{name: layout.get(name) for name in _COMPARED},
+        )
 
 
-def _column(column: Any) -> Any:
-    if column.null_count or not (
-        pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    ):
+def _may_have(type: pa.DataType, unit: str) -> bool:
+    whole = pa.types.is_integer(type) or pa.types.is_null(type)
+    return bool(whole or (unit != "address" and pa.types.is_floating(type)))
+
+
+def values_of(column: pa.ChunkedArray) -> Any:
+    """Numbers as an array; what has absent values, and what is no number, as a list."""
+    type = column.type
+    if pa.types.is_dictionary(type) and pa.types.is_string(type.value_type):
+        return [text for chunk in column.chunks for text in _texts(chunk)]
+    if pa.types.is_integer(type) or pa.types.is_floating(type):
+        return column.to_pylist() if column.null_count else to_numpy(column)
+    if pa.types.is_boolean(type) or pa.types.is_null(type) or _is_plain_list(type):
         return column.to_pylist()
-    return to_numpy(column)
+    return column.cast(pa.string()).to_pylist()  # of tools that store dates, or decimals
+
+
+def _is_plain_list(type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type) and pa.types.is_primitive(type.value_type))
+
+
+def _texts(chunk: pa.DictionaryArray) -> list[str | None]:
+    """Texts of rows, each distinct one a single object."""
+    texts = [*chunk.dictionary.to_pylist(), None]
+    return [texts[code] for code in to_numpy(chunk.indices, -1).tolist()]
 
 
 def _figure(figure: Figure) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from pasta.run.directory import MANIFEST, RunDirectory
 from pasta.run.naming import place_in_job
 
 _UNFINISHED = ".pasta-"
-_NAMED = re.compile(r"rank-(\d+)-")
+_NAMED = re.compile(r"rank-([0-9]+)-")
+_RANK_DIGITS = 7
 #: Files that an interpreter's first arguments name: the program is what it runs.
 _SCRIPT = re.compile(r".*\.(py|pyc|sh|jl|pl|rb|lua)", re.DOTALL)
 
@@ -288,48 +289,25 @@ def _read(path: Path) -> RankRun | Problem | None:
         return Problem(path, why, _recorded_rank(directory))
     if "ranks" in manifest:
         return Problem(path, "made by pasta merge, no run of a process")
-    try:
-        return _run(directory, manifest)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{path}: damaged manifest ({error!r})") from None
-
-
-_SHAPES = {
-    "command": list, "clock": dict, "events": dict, "launches": dict, "dropped": dict,
-    "failures": dict, "warnings": list, "devices": dict, "sources": dict,
-}  # fmt: skip
-_FAILURE = ("reason", "where")
-
-
-def _check(manifest: dict[str, Any]) -> None:
-    """Raises what reading a damaged manifest raises, for all that is read of it later."""
-    for key, kind in _SHAPES.items():
-        if not isinstance(manifest.get(key, kind()), kind):
-            raise TypeError(f"{key} is no {kind.__name__}")
-    for key in ("events", "launches", "dropped"):
-        sum(manifest.get(key, {}).values())
-    read = [manifest["ended"]["text"]]
-    read += [each[key] for each in manifest.get("failures", {}).values() for key in _FAILURE]
+    return _run(directory, manifest)
 
 
 def _run(directory: RunDirectory, manifest: dict[str, Any]) -> RankRun:
     clock = manifest.get("clock") or {}  # runs of older versions lack it: hosts differ by name
-    places = [manifest.get(key) for key in ("rank", "local_rank", "world_size")]
-    rank, local_rank, world_size = (None if place is None else int(place) for place in places)
-    _check(manifest)
+    rank, local_rank, world_size = map(manifest.get, ("rank", "local_rank", "world_size"))
     return RankRun(
         directory,
         manifest,
-        program=program_of([str(word) for word in manifest["command"]], manifest.get("executable")),
-        host=str(manifest["host"]),
-        pid=int(manifest["pid"]),
+        program=program_of(manifest["command"], manifest.get("executable")),
+        host=manifest["host"],
+        pid=manifest["pid"],
         rank=rank,
         local_rank=local_rank,
         world_size=world_size,
-        start=int(manifest["start"]["monotonic_ns"]),
-        realtime=int(manifest["start"]["realtime_ns"]),
-        observed=int(manifest["observed_ns"]),
-        clock=str(clock.get("boot") or manifest["host"]),
+        start=manifest["start"]["monotonic_ns"],
+        realtime=manifest["start"]["realtime_ns"],
+        observed=manifest["observed_ns"],
+        clock=clock.get("boot") or manifest["host"],
         clock_error=clock.get("error_ns"),
     )
 
@@ -365,7 +343,7 @@ def program_of(command: list[str], executable: str | None) -> str:
 
 def _told(name: str) -> int | None:
     match = _NAMED.match(name)
-    return int(match[1]) if match else None
+    return int(match[1]) if match and len(match[1]) <= _RANK_DIGITS else None
 
 
 def _recorded_rank(directory: RunDirectory) -> int | None:
@@ -373,14 +351,13 @@ def _recorded_rank(directory: RunDirectory) -> int | None:
     first = directory.events / "process_start-00000.parquet"
     if not first.exists():
         return _told(directory.path.name)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from pasta.run.events import read_kind
 
     try:
-        texts = pq.ParquetFile(first).read(["environment"]).column(0).to_pylist()
-    except (OSError, pa.ArrowException, KeyError):
+        batch = next(read_kind(directory.events, "process_start", ["environment"], rows=1), None)
+    except RunError:
         return None
-    told = (texts[0] or "").split("\x1f") if texts else []
+    told = str(batch.column(0)[0].as_py() or "").split("\x1f") if batch else []
     place = place_in_job(dict(each.split("=", 1) for each in told if "=" in each))
     return place.rank if place else None
 

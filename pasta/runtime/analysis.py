@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def make_tools(config: Config) -> list[Tool]:
     """Instances of the configured tools. Raises ToolError."""
-    return load_tools(config.tools, config.tool_options, config.tool_paths)
+    return load_tools(config.tools, config.tool_options, config.tool_paths, config.origins)
 
 
 def make_filter(config: Config) -> Filter:

@@ -43,7 +43,8 @@ def analyze(
     """
     if importlib.util.find_spec("dask") is None:
         raise _missing("dask")
-    RunDirectory.create(out)
+    if not out.is_dir():
+        RunDirectory.create(out)
     jobs = [
         (str(path.absolute()), str((out / name).absolute()), config, force)
         for name, path in runs.items()

@@ -20,11 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pasta import paths
+from pasta import paths, private
 from pasta.config import Config
 from pasta.errors import RunError
 from pasta.runtime.injection import (
     built,
+    own_environment,
     own_python,
     shim_configuration,
     unprofiled_environment,
@@ -83,12 +84,12 @@ class Reader:
         number = str(theirs.fileno())
         command = [*own_python("pasta.runtime.block_reader"), str(os.getpid()), number, *remove]
         try:
-            with log.open("ab") as errors:
+            with open(private.create(log, os.O_APPEND), "ab") as errors:
                 subprocess.run(
                     ["/bin/sh", "-c", '"$@" &', "sh", *command],
                     stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd="/", check=True,
-                    env=unprofiled_environment(os.environ), pass_fds=[theirs.fileno()],
-                    start_new_session=True,
+                    env=own_environment(unprofiled_environment(os.environ)),
+                    pass_fds=[theirs.fileno()], start_new_session=True,
                 )  # fmt: skip
         except (OSError, subprocess.CalledProcessError) as error:
             self._socket.close()
@@ -193,7 +194,9 @@ class Host:
 
 def _own_session() -> Session:
     config = Config(collector=True, start=False, children=False)
-    return Session.create(config, list(sys.orig_argv), verbosity=0)
+    session = Session.create(config, list(sys.orig_argv), verbosity=0)
+    # The program may close our descriptors, and its forks would keep them: the reader owns it.
+    return session.disown()
 
 
 def _opened(session: Session) -> ctypes.PyDLL:

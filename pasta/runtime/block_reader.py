@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pasta import private
 from pasta.config import Config
 from pasta.errors import PastaError, RunError
 from pasta.run.inventory import Inventory
@@ -202,6 +203,8 @@ def main() -> int:
     parser.add_argument("socket", type=int, help="file descriptor")
     parser.add_argument("--session", type=Path, help="to be removed once the program is gone")
     arguments = parser.parse_args()
+    private.set_umask()
+    owned = None if arguments.session is None else Session.take(arguments.session)
     # The program may block it, and children inherit that: no time limit would ever end.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     connection = socket.socket(fileno=arguments.socket)
@@ -223,7 +226,7 @@ def main() -> int:
     if _ended(program):
         server.discard()
         if arguments.session is not None:
-            Session(arguments.session, {}).remove()
+            (owned or Session(arguments.session, {})).remove()
     return 0
 
 

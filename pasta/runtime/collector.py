@@ -23,14 +23,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pasta
+from pasta import abi, private
 from pasta.errors import PastaError, RunError
 from pasta.probes.windows import StepRanges
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
-from pasta.run.directory import SCHEMA, RunDirectory
+from pasta.progress import Written, doing, heard
+from pasta.run.directory import MANIFEST, SCHEMA, RunDirectory, is_run, places
 from pasta.run.events import Recorder, read_batches
 from pasta.run.inventory import Inventory
 from pasta.run.naming import joined, place_in_job
@@ -38,12 +40,13 @@ from pasta.runtime.analysis import make_context, make_filter, make_usable_pipeli
 from pasta.runtime.clock import host_clock
 from pasta.runtime.limits import failures_of, store_results, tool_call
 from pasta.runtime.live import LiveCounts
-from pasta.runtime.processes import ProcessTable, alive
+from pasta.runtime.processes import ProcessIdentity, ProcessTable
 from pasta.runtime.ring import Ring
-from pasta.runtime.session import Ended, Session, beside, read_ended, write_atomically
+from pasta.runtime.session import Ended, Session, beside, read_ended
 from pasta.runtime.spill import Spill
-from pasta.runtime.staging import Place, final_place, staging_directory
+from pasta.runtime.staging import SPILL, STAGED, final_place, staging_directory
 from pasta.runtime.trace import TraceReader
+from pasta.table import counted
 
 if TYPE_CHECKING:
     from pasta.config import Config
@@ -76,12 +79,16 @@ class Collector:
         self.strings = Strings(ring.string)
         self.inventory = Inventory(self.strings)
         self.run = RunDirectory.create(staging or staging_directory(session, ring))
+        #: What a collector recorded that was killed; the ring has only what came after.
+        self.staged = self.run.path / STAGED
+        self._set_aside()
         self.recorder = self._recorder() if self.config.events else None
         self.context = make_context(ring, self.strings, self._recorded)
         self.context.images = self._image
         self.warnings: list[str] = []
         self._processes = ProcessTable(session.directory / "processes")
-        self.spill = Spill(ring, self.run.path / "spill")
+        self._launcher = ProcessIdentity(**session.document["launcher"])
+        self.spill = Spill(ring, self.run.path / SPILL)
         self.trace: TraceReader | None = None
         self.live = LiveCounts(self.strings) if self.config.live else None
         pattern = self.config.probes_step_range
@@ -90,6 +97,13 @@ class Collector:
     def _recorder(self) -> Recorder:
         config = self.config
         return Recorder(self.run.events, self.strings, config.max_size, rotate=config.rotate)
+
+    def _set_aside(self) -> None:
+        """Keeps the events of a collector that was killed apart from those to be recorded."""
+        if self.staged.exists():  # so was the one that recovered them
+            shutil.rmtree(self.run.events, ignore_errors=True)
+        elif any(self.run.events.glob("*.parquet")):
+            self.run.events.rename(self.staged)
 
     def collect(self) -> tuple[Pipeline, Ended]:
         """Consumes everything that was and is published, until the process has ended."""
@@ -108,7 +122,7 @@ class Collector:
 
     def _abandoned(self) -> Ended | None:
         """The end of a process whose launcher was killed, so that nobody else would tell of it."""
-        if alive(self.session.document["launcher"]):
+        if self._launcher.lives():
             return None
         self._processes.update()
         return None if self._processes.lives(self.ring.pid) else Ended("gone")
@@ -124,7 +138,31 @@ class Collector:
         for batch, after in self.spill.batches(0):
             self._feed(pipeline, batch)
             position = after
+        if position < self.ring.released:
+            self._feed_staged(pipeline)
         return max(position, self.ring.released), pipeline
+
+    def _feed_staged(self, pipeline: Pipeline) -> None:
+        """What a killed collector recorded before it gave memory of the ring back."""
+        if not self.staged.exists():
+            self.warnings.append(
+                "a collector was killed, and recorded no events (run.events): what it had taken "
+                "from the ring is missing here"
+            )
+            return
+        self.warnings.append(
+            "a collector was killed: what it had taken from the ring was read back from the "
+            "events that it had recorded, without launches that the filter had dropped"
+        )
+        for identifier, text in self.ring.strings():  # so that a text has one id
+            self.strings.add(identifier, text)
+        released = self.ring.released
+        for batch in read_batches(self.staged, self.strings, told=self.warnings.append):
+            if batch.base >= released:
+                break  # the ring still has these
+            if len(batch["kernel_launch"]):
+                pipeline.selection.go_on()
+            self._feed(pipeline, batch.before(released))
 
     def _pipeline(self, state: bytes | None = None) -> Pipeline:
         return make_usable_pipeline(self.config, self.context, self._limit, state)
@@ -139,7 +177,7 @@ class Collector:
         if not self.ring.finished or not path.exists():
             return None
         try:
-            state = pickle.loads(path.read_bytes())
+            state = pickle.loads(private.read(path))
             pipeline = self._pipeline(state["pipeline"])
             position = int(state["position"])
         except Exception:
@@ -167,6 +205,7 @@ class Collector:
         for batch, after in self.ring.batches(position, final=final):
             self._feed(pipeline, batch)
             position = after
+            doing("reading events", f"{position / max(self.ring.tail, 1):.0%}")
             self.ring.set_processed(position)
         return position
 
@@ -206,6 +245,7 @@ class Collector:
             if final:
                 self.warnings.append(f"accesses were not read: {error}")
             return None
+        doing("compiling probes")
         with trace.beating():
             probes.compile()
         return trace
@@ -244,7 +284,7 @@ class Collector:
 
     def _probed(self, offset: int, length: int) -> bytes:
         """A buffer that a probe_data event names."""
-        with beside(self.ring.path, ".probes").open("rb") as file:
+        with open(private.open_file(beside(self.ring.path, ".probes")), "rb") as file:
             file.seek(offset)
             return file.read(length)
 
@@ -337,21 +377,23 @@ class Collector:
         if left_out:
             which = "oldest" if self.config.rotate else "newest"
             self.warnings.append(
-                f"the {which} {left_out:,} events were not kept (run.max-size); results have them"
+                f"the {which} {counted(left_out, 'event was', 'events were')} not"
+                " kept (run.max-size); results have them"
             )
         self._attempt("images of modules", self._copy_modules)
-        self.run.write_manifest(self.manifest(pipeline, ended))
-        shutil.rmtree(self.run.path / "spill", ignore_errors=True)
+        self._attempt("log.txt", self._copy_log)
+        self.run.write_manifest(self.manifest(pipeline, ended))  # it is complete
         told = len(self.warnings)
         self._attempt("report.txt", self._write_report)
-        self._attempt("log.txt", self._copy_log)
         if len(self.warnings) > told:
+            self._attempt("log.txt", self._copy_log)
             self.run.write_manifest(self.manifest(pipeline, ended))
         return self.run
 
     def _write_report(self) -> None:
         from pasta.report.text import write_text_report
 
+        doing("writing the report")
         write_text_report(self.run)
 
     def dropped(self) -> dict[str, int]:
@@ -384,6 +426,19 @@ class Collector:
             shutil.copyfile(log, self.run.path / "log.txt")
 
 
+def _limit(ring: Ring) -> str:
+    """What kept a ring from growing, and what helps."""
+    size = f"{ring.backed * ring.segment_bytes >> 20} MiB"
+    if ring.limited == abi.LIMIT_SANDBOX and ring.backed < ring.max_segments:
+        return (
+            f"could not grow beyond {size}: the program restricted its system calls, and half of "
+            f"what was free in {ring.path.parent.parent} is what it got; make room there"
+        )
+    if ring.limited:
+        return f"could not grow beyond {size}: make room in {ring.path.parent.parent}"
+    return f"was full: raise it with --set ring.max=1GiB (now {size})"
+
+
 def _advice(
     pipeline: Pipeline, ring: Ring, dropped: dict[str, int], trace: TraceReader | None
 ) -> Iterator[str]:
@@ -392,60 +447,123 @@ def _advice(
     if selection.matched_nothing:
         names = sorted(pipeline.context.demangled(selection.launched))
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        yield f"the filter selected none of {selection.seen:,} launches; launched were: {shown}"
-    if dropped:
         yield (
-            f"{sum(dropped.values()):,} events were lost because the event ring was full: "
-            "raise it with --set ring.max=1GiB "
-            f"(now {ring.max_segments * ring.segment_bytes >> 20} MiB)"
+            f"the filter selected none of {counted(selection.seen, 'launch')};"
+            f" launched were: {shown}"
         )
+    if dropped:
+        lost = counted(sum(dropped.values()), "event was", "events were")
+        yield f"{lost} lost because the event ring {_limit(ring)}"
     if trace is not None and trace.dropped:
-        yield f"{trace.dropped:,} accesses were lost: there was no room for too long"
+        yield (
+            f"{counted(trace.dropped, 'access was', 'accesses were')} lost: there"
+            " was no room for too long"
+        )
     probes = pipeline.context._probes
     if probes is not None and probes.orphans:
-        yield f"{probes.orphans:,} stretches of accesses were of launches that were never seen"
+        yield f"stretches of accesses of launches that were never seen: {probes.orphans:,}"
     if ring.torn:
-        yield f"{ring.torn} unfinished slots were skipped: threads were ended while they wrote"
+        yield counted(ring.torn, "unfinished slot was", "unfinished slots were") + (
+            " skipped: threads were ended while they wrote"
+        )
 
 
-def _moved(collector: Collector, plain_name: bool) -> tuple[RunDirectory, Place]:
-    config, process, ring = collector.config, collector.inventory.process, collector.ring
+def _moved(session: Session, ring: Ring, run: RunDirectory, plain_name: bool) -> _Moved:
+    config, manifest = session.config, run.manifest()
     place = final_place(
-        collector.session,
+        session,
         ring,
-        process.get("executable") or collector.session.document["command"][0],
-        process.get("environment", {}),
+        manifest.get("executable") or session.document["command"][0],
+        manifest.get("environment", {}),
     )
     wanted = place.path
     if place.root is None and not plain_name and "%p" not in config.out:
         wanted = wanted.with_name(f"{wanted.name}-{ring.pid}")
     force = config.force and place.root is None
     suffix = str(ring.sequence) if place.root else f"{ring.pid}-{ring.sequence}"
-    return collector.run.move_to(wanted, force=force, suffix=suffix), place
+    root = str(place.root) if place.root else None
+    moving = {"wanted": str(wanted), "suffix": suffix, "root": root}
+    private.write_atomically(beside(ring.path, ".moving"), json.dumps(moving).encode())
+    return _Moved(run.move_to(wanted, force=force, suffix=suffix), root)
+
+
+class _Moved(NamedTuple):
+    """A run in its place."""
+
+    run: RunDirectory
+    root: str | None
+
+
+def _already_moved(session: Session, ring: Ring) -> _Moved | None:
+    """The run of a collector that was killed before it could say where the run is."""
+    path = beside(ring.path, ".moving")
+    if not path.exists() or staging_directory(session, ring).exists():
+        return None
+    moving = json.loads(private.read(path))
+    for place in places(Path(moving["wanted"]), moving["suffix"]):
+        if not place.exists():
+            return None
+        manifest = RunDirectory(place).manifest() if is_run(place) else {}
+        of = manifest.get("pid"), manifest.get("start", {}).get("monotonic_ns")
+        if of == (ring.pid, ring.start_time):
+            return _Moved(RunDirectory(place), moving["root"])
+    return None
+
+
+def _written(session: Session, ring: Ring) -> RunDirectory:
+    """The complete run of a ring, in its staging directory."""
+    run = RunDirectory(staging_directory(session, ring))
+    if (run.path / MANIFEST).exists():  # a collector was killed when it had only to move it
+        private.make_or_check_directory(run.path)
+        from pasta.report.text import write_text_report
+
+        write_text_report(run)
+    else:
+        session.check_tools()
+        collector = Collector(session, ring)
+        run = collector.write(*collector.collect())
+    for source in (SPILL, STAGED):
+        shutil.rmtree(run.path / source, ignore_errors=True)
+    return run
 
 
 def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
-    """Follows a ring and writes its run; what the launcher is told about it."""
-    session = Session.open(ring_path.parent.parent)
-    ring = Ring(ring_path)
-    collector = Collector(session, ring)
-    pipeline, ended = collector.collect()
-    collector.write(pipeline, ended)
-    run, place = _moved(collector, plain_name)
-    report, width = run.report, session.document["terminal_width"]
-    if width is not None:
-        from pasta.report.text import write_terminal_report
+    """Follows a ring and writes its run; what the launcher is told about it.
 
-        try:
-            write_terminal_report(run, beside(ring_path, ".report"), width - _PREFIX_COLUMNS)
-            report = beside(ring_path, ".report")
-        except Exception:  # the run is complete, with the same report
-            session.log(f"the terminal's report failed:\n{traceback.format_exc()}")
-    return {
-        "directory": str(run.path),
-        "report": str(report),
-        "root": str(place.root) if place.root else None,
-    }
+    Raises RunError where another collector does so.
+    """
+    session = Session.open(ring_path.parent.parent)
+    with open(private.open_file(ring_path), "rb") as owned:
+        if not private.lock(owned.fileno()):
+            raise RunError(f"another collector works on {ring_path}", remedy="let it finish")
+        return _collect(session, Ring(ring_path), plain_name)
+
+
+def _terminal_report(session: Session, ring: Ring, run: RunDirectory, columns: int) -> Path | None:
+    """The report as the terminal shows it; None where it fails: the run has it too."""
+    from pasta.report.text import write_terminal_report
+
+    path = beside(ring.path, ".report")
+    try:
+        write_terminal_report(run, path, columns)
+    except Exception:
+        session.log(f"the terminal's report failed:\n{traceback.format_exc()}")
+        return None
+    return path
+
+
+def _collect(session: Session, ring: Ring, plain_name: bool) -> dict[str, Any]:
+    report, width = None, session.document["terminal_width"]
+    moved = _already_moved(session, ring)
+    if moved is None:
+        run = _written(session, ring)
+        if width is not None:
+            report = _terminal_report(session, ring, run, width - _PREFIX_COLUMNS)
+        moved = _moved(session, ring, run, plain_name)
+    run, root = moved
+    done = {"directory": str(run.path), "report": str(report or run.report), "root": root}
+    private.write_atomically(beside(ring.path, ".done"), json.dumps(done).encode())
+    return done
 
 
 def main() -> int:
@@ -453,16 +571,17 @@ def main() -> int:
     parser.add_argument("ring", type=Path)
     parser.add_argument("--plain-name", action="store_true")
     arguments = parser.parse_args()
+    private.set_umask()
     # The launcher blocks it, and children inherit that: no time limit would ever end.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     try:
-        done = collect(arguments.ring, plain_name=arguments.plain_name)
+        with heard(Written(beside(arguments.ring, ".progress"))):
+            collect(arguments.ring, plain_name=arguments.plain_name)
     except PastaError as error:
         return _problem(arguments.ring, str(error))
     except Exception as error:
         traceback.print_exc()
         return _problem(arguments.ring, f"{type(error).__name__}: {error}")
-    write_atomically(beside(arguments.ring, ".done"), json.dumps(done).encode())
     _end_with_threads()
     return 0
 
@@ -478,7 +597,7 @@ def _end_with_threads() -> None:
 
 def _problem(ring: Path, text: str) -> int:
     """Tells the launcher why there is no run; the ring is kept."""
-    write_atomically(beside(ring, ".problem"), text.encode())
+    private.write_atomically(beside(ring, ".problem"), text.encode())
     return 1
 
 

@@ -9,14 +9,16 @@ fail stands between the program and its exit.
 from __future__ import annotations
 
 import atexit
+import os
 import pickle
 import sys
 import traceback
 from pathlib import Path
 
 # NumPy and the tools come later: a host that ends meanwhile must find us registered with it.
+from pasta import private
 from pasta.runtime.ring import Ring
-from pasta.runtime.session import Session, beside, write_atomically
+from pasta.runtime.session import Session, beside
 
 #: How often the ring is looked at. In a Python program every look takes the interpreter lock.
 _INTERVAL_MS = 50
@@ -28,9 +30,11 @@ def consume(ring_path: str, owns_interpreter: bool) -> int:
     path = Path(ring_path)
     session = Session.open(path.parent.parent)
     try:
+        session.check_tools()
         if owns_interpreter:
             # What tools print belongs in the log: stdout and stderr are the program's.
-            sys.stdout = sys.stderr = (session.directory / "log.txt").open("a", buffering=1)
+            log = private.create(session.directory / "log.txt", os.O_APPEND)
+            sys.stdout = sys.stderr = open(log, "a", buffering=1)
         _consume(session, path, owns_interpreter)
         return 1
     # Also SystemExit: whatever happens here, the program goes on and a collector takes over.
@@ -56,13 +60,13 @@ def _consume_ring(session: Session, ring: Ring, owns_interpreter: bool) -> None:
     from pasta.processors.strings import Strings
     from pasta.runtime.analysis import make_context, make_pipeline
     from pasta.runtime.spill import Spill
-    from pasta.runtime.staging import staging_directory
+    from pasta.runtime.staging import SPILL, staging_directory
 
     pipeline = make_pipeline(session.config, make_context(ring, Strings(ring.string)))
     ring.set_critical(False)
     if ring.finish:
         return  # too late to be of use: the collector does it all
-    spill = Spill(ring, staging_directory(session, ring) / "spill")
+    spill = Spill(ring, staging_directory(session, ring) / SPILL)
     interval = _INTERVAL_MS if owns_interpreter else _INTERVAL_IN_HOST_MS
     position, finishing = 0, False
     while not finishing:
@@ -79,7 +83,7 @@ def _consume_ring(session: Session, ring: Ring, owns_interpreter: bool) -> None:
         session.log(f"state of {', '.join(sorted(lost))} cannot be handed over; replaying")
     else:
         content = pickle.dumps({"position": position, "pipeline": state})
-        write_atomically(beside(ring.path, ".state"), content)
+        private.write_atomically(beside(ring.path, ".state"), content)
 
 
 def _finish_with_host(ring: Ring, timeout_ms: int) -> None:

@@ -7,12 +7,25 @@ import shutil
 import stat
 import struct
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 from pasta.errors import PastaError
 
-_PT_INTERP = 3
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_DT_NEEDED, _DT_STRTAB = 1, 5
 _ELF_HEADER = 64
+#: Loaders of other C libraries, by how their names begin.
+_FOREIGN_LOADERS = {"ld-musl": "musl", "linker": "Android", "ld-uClibc": "uClibc",
+                    "ld64-uClibc": "uClibc", "libc.so": "musl"}  # fmt: skip
+#: Runtimes of gcc's sanitizers that must be the first library of a process.
+_FIRST_LIBRARIES = {"libasan.so": "AddressSanitizer", "libtsan.so": "ThreadSanitizer",
+                    "libhwasan.so": "HWAddressSanitizer"}  # fmt: skip
+
+
+#: Where the library comes into the program only by the accelerator's runtime.
+_ACCELERATOR_ONLY = "its accelerators are profiled, but neither annotations nor its children are"
 
 
 class CannotRun(PastaError):
@@ -25,10 +38,16 @@ class CannotRun(PastaError):
 
 @dataclass(frozen=True)
 class Executable:
-    """A program that can be started; `obstacle` says why PASTA cannot see into it, if so."""
+    """A program that can be started; `obstacle` says why PASTA cannot see into it, if so, and
+    `consequence` what of it is profiled nevertheless.
+
+    `preloadable` is false where it would not even start as it does without PASTA's library.
+    """
 
     path: str
     obstacle: str | None = None
+    preloadable: bool = True
+    consequence: str = "it runs unprofiled"
 
 
 def find_executable(program: str) -> Executable:
@@ -40,38 +59,111 @@ def find_executable(program: str) -> Executable:
         if "/" in program and os.path.exists(program):
             raise CannotRun(f"{program}: not executable", 126, remedy=f"chmod +x {program}")
         raise CannotRun(f"{program}: no such program", 127)
-    return Executable(path, _obstacle(Path(path)))
+    return _examine(path, Path(path))
 
 
-def _obstacle(path: Path, depth: int = 0) -> str | None:
+def _examine(program: str, path: Path, depth: int = 0) -> Executable:
+    """What is known of `program`, which is `path` or a script for it."""
     try:
         with path.open("rb") as file:
             head = file.read(4096)
-        mode = path.stat().st_mode
+        status = path.stat()
     except OSError:  # executable but not readable: exec decides
-        return None
+        return Executable(program)
     if head[:2] == b"#!" and depth < 4:
         interpreter = head[2:].split(b"\n", 1)[0].split()
-        return _obstacle(Path(os.fsdecode(interpreter[0])), depth + 1) if interpreter else None
+        if not interpreter:
+            return Executable(program)
+        return _examine(program, Path(os.fsdecode(interpreter[0])), depth + 1)
     if head[:4] != b"\x7fELF" or len(head) < _ELF_HEADER:  # exec decides
-        return None
+        return Executable(program)
     if head[4] != 2:
-        return f"{path} is a 32-bit program, and PASTA's library is 64-bit"
-    if mode & (stat.S_ISUID | stat.S_ISGID) and os.geteuid() != path.stat().st_uid:
-        return f"{path} is set-user-ID, so the loader ignores preloaded libraries"
-    if not _has_interpreter(path, head):
-        return f"{path} is statically linked, so nothing can be preloaded into it"
-    return None
-
-
-def _has_interpreter(path: Path, head: bytes) -> bool:
-    (offset,) = struct.unpack_from("<Q", head, 32)
-    size, count = struct.unpack_from("<HH", head, 54)
+        obstacle = f"{path} is a 32-bit program, and PASTA's library is 64-bit"
+        return Executable(program, obstacle, preloadable=False)
+    if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and os.geteuid() != status.st_uid:
+        obstacle = f"{path} is set-user-ID, so the loader ignores preloaded libraries"
+        return Executable(program, obstacle)
     with path.open("rb") as file:
-        file.seek(offset)
-        table = file.read(size * count)
-    kinds = [struct.unpack_from("<I", table, at)[0] for at in range(0, len(table) - 3, size or 1)]
-    return _PT_INTERP in kinds
+        elf = _Elf(file, head)
+        if (machine := elf.machine) != _own_machine():
+            obstacle = f"{path} is built for another processor (ELF machine {machine})"
+            return Executable(program, obstacle, preloadable=False)
+        loader = elf.loader()
+        if loader is None:
+            obstacle = f"{path} is statically linked, so nothing can be preloaded into it"
+            return Executable(program, obstacle)
+        libc = _begins(loader.rpartition("/")[2], _FOREIGN_LOADERS)
+        if libc:
+            obstacle = f"{path} is built for {libc}, and PASTA's library is for glibc"
+            return Executable(program, obstacle, preloadable=False)
+        for library in elf.needed():
+            if sanitizer := _begins(library, _FIRST_LIBRARIES):
+                obstacle = f"{path} is built with {sanitizer}, whose {library} must come first"
+                return Executable(program, obstacle, False, _ACCELERATOR_ONLY)
+    return Executable(program)
+
+
+def _begins(name: str, known: dict[str, str]) -> str | None:
+    return next((known[start] for start in known if name.startswith(start)), None)
+
+
+@cache
+def _own_machine() -> int:
+    with open("/proc/self/exe", "rb") as file:
+        return int(struct.unpack_from("<H", file.read(_ELF_HEADER), 18)[0])
+
+
+class _Elf:
+    """A 64-bit ELF file; what is damaged in it reads as absent."""
+
+    def __init__(self, file: BinaryIO, head: bytes) -> None:
+        self._file = file
+        (self.machine,) = struct.unpack_from("<H", head, 18)
+        (offset,) = struct.unpack_from("<Q", head, 32)
+        size, count = struct.unpack_from("<HH", head, 54)
+        table = self._read(offset, size * count)
+        # of each program header: type, offset, address and size in the file
+        self._segments: list[tuple[int, int, int, int]] = [
+            (kind, offset, address, length)
+            for at in range(0, len(table) - 55, max(size, 56))
+            for kind, _, offset, address, _, length in [struct.unpack_from("<IIQQQQ", table, at)]
+        ]
+
+    def _read(self, offset: int, length: int) -> bytes:
+        try:
+            self._file.seek(offset)
+            return self._file.read(min(length, 1 << 16))
+        except (OSError, ValueError, OverflowError):
+            return b""
+
+    def _text(self, offset: int) -> str:
+        return os.fsdecode(self._read(offset, 4096).split(b"\0", 1)[0])
+
+    def loader(self) -> str | None:
+        """The interpreter that the program names; None: it is statically linked."""
+        for kind, offset, _, length in self._segments:
+            if kind == _PT_INTERP:
+                return os.fsdecode(self._read(offset, length).rstrip(b"\0"))
+        return None
+
+    def needed(self) -> list[str]:
+        """Libraries that the program is linked to."""
+        entries: list[tuple[int, int]] = []
+        for kind, offset, _, length in self._segments:
+            if kind == _PT_DYNAMIC:
+                table = self._read(offset, length)
+                entries = list(struct.iter_unpack("<qQ", table[: len(table) // 16 * 16]))
+        strings = next((self._offset(value) for tag, value in entries if tag == _DT_STRTAB), None)
+        if strings is None:
+            return []
+        return [self._text(strings + value) for tag, value in entries if tag == _DT_NEEDED]
+
+    def _offset(self, address: int) -> int | None:
+        """Where in the file the memory at an address comes from."""
+        for kind, offset, start, length in self._segments:
+            if kind == _PT_LOAD and start <= address < start + length:
+                return int(offset + address - start)
+        return None
 
 
 def is_text(path: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pasta import paths
 from pasta.errors import MissingDependency
 from pasta.run.naming import RANK_VARIABLES, variables_of
-from pasta.runtime.rocm import SAMPLING, with_tool
+from pasta.runtime.rocm import REGISTERED, SAMPLING, with_tool
 from pasta.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -30,19 +30,22 @@ _SCHEMA = 1
 
 
 def target_environment(
-    session: Session, environment: Mapping[str, str], root: int
+    session: Session, environment: Mapping[str, str], root: int, *, preload: bool = True
 ) -> dict[str, str]:
     """The environment of the target, whose first process has pid `root`.
 
-    PASTA_INJECT=preload or =vendor restricts the ways in (for tests and odd systems).
+    `preload`: the target starts with the library preloaded. PASTA_INJECT=preload or =vendor
+    restricts the ways in (for tests and odd systems).
     """
     library = str(built(paths.LIBPASTA))
     ways = environment.get("PASTA_INJECT", "both")
     tool = session.document.get("amd_tool") if ways != "preload" else None
     target = with_tool(environment, tool and Path(tool))
+    if tool:
+        target.setdefault(REGISTERED, session.document["amd_sdk"])
     if tool and session.config.amd_pc_sampling:
         target.setdefault(SAMPLING, "1")
-    if ways != "vendor":
+    if ways != "vendor" and preload:
         others = environment.get("LD_PRELOAD", "")
         target["LD_PRELOAD"] = f"{library}:{others}" if others else library
     for name, backend in _INJECTIONS.items():
@@ -154,7 +157,7 @@ def torch_settings(config: Config, wanted: Mapping[str, bool]) -> dict[str, obje
         "modules": config.torch_modules and wanted["operators"],
         "kineto": config.torch_kineto,
         "include": str(paths.NATIVE / "include"),
-        "cache": str(paths.cache("torch")),
+        "cache": str(paths.cache("torch", make=True)),
     }
 
 
@@ -169,14 +172,33 @@ def asked_of_torch(tools: Iterable[Tool]) -> dict[str, bool]:
     return {"operators": operators, "tensors": tensors, "allocations": allocations}
 
 
+#: Takes PASTA from its own place and all else from where an isolated Python finds it, so that
+#: nothing on the program's path shadows a module. An installation that is held together by
+#: PYTHONPATH, as by environment modules on clusters, needs this process's path, in its order.
+_ISOLATED = """
+import json, sys
+from importlib.util import find_spec
+own, others = json.loads(sys.argv.pop(1))
+sys.path.insert(0, own)
+import pasta
+del sys.path[0]
+if not all(map(find_spec, ("numpy", "pyarrow", "cffi"))):
+    sys.path[:] = others
+sys.path += [path for path in (own, *others) if path not in sys.path]
+"""
+
+
 def own_python(module: str) -> list[str]:
     """Command that runs `main()` of a module in this Python and installation, whatever the
     environment and the current directory are; its arguments follow."""
-    code = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
-        f"from {module} import main; sys.exit(main())"
-    )
-    return [sys.executable, "-I", "-u", "-c", code, json.dumps(paths.module_path())]
+    code = f"{_ISOLATED}from {module} import main; sys.exit(main())"
+    path = json.dumps([str(paths.PACKAGE.parent), paths.module_path()])
+    return [sys.executable, "-I", "-u", "-c", code, path]
+
+
+def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """For Python processes of PASTA's own: without what is meant for the program's Python."""
+    return {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
 
 
 def find_sanitizer() -> Path | None:

@@ -17,18 +17,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pasta import private
 from pasta.errors import RunError
+from pasta.progress import Display, read
 from pasta.runtime.executable import CannotRun, Executable, is_text
-from pasta.runtime.injection import own_python, target_environment
+from pasta.runtime.injection import own_environment, own_python, target_environment
 from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.session import Ended, Session, beside, read_ended, write_ended
+from pasta.table import counted
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from pasta.runtime.live import LiveView
 
 _POLL_SECONDS = 0.1
+#: While a ring grows, which needs memory ahead of the producers.
+_POLL_GROWING_SECONDS = 0.01
 #: Signals that a supervisor sends to the launcher and means for the program.
 _FORWARDED = {
     signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT,
@@ -36,7 +39,11 @@ _FORWARDED = {
 }  # fmt: skip
 _SI_USER = 0
 _COLLECTOR_LIMIT_SECONDS = 3600.0
-_PROGRESS_SECONDS = 1.0
+_REMOVED = (
+    "the session directory {} was removed while the program ran (systemd does that at logout, "
+    "RemoveIPC=yes, and cleaners of /dev/shm): it was made again; against it: "
+    "loginctl enable-linger, or --set ring.directory=DIR"
+)
 
 Say = Callable[[str], None]
 
@@ -82,11 +89,18 @@ class Launcher:
     session: Session
     say: Say
     environment: Mapping[str, str]
+    #: The target's, where it is not this process's.
+    umask: int | None = None
+    #: Rings to be finished, where it is not all of the session (`pasta recover`).
+    taken: list[Path] | None = None
+    #: Whether the directory that -o names is to go to a run that is not among these.
+    plain_name_given: bool = False
     root: int = 0
     rings: dict[str, WatchedRing] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     _wait_status: int | None = None
     _told: set[str] = field(default_factory=set)
+    _growing: bool = False
 
     def __post_init__(self) -> None:
         self.processes = ProcessTable(self.session.directory / "processes")
@@ -96,10 +110,15 @@ class Launcher:
     def start(self, executable: Executable, command: list[str]) -> None:
         """Starts the target. Raises CannotRun where exec fails."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
+        # Inherited as ignored, the kernel would forget the target's status.
+        on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         reader, writer = os.pipe()
         self.root = os.fork()
         if self.root == 0:
-            _become(self.session, executable.path, command, self.environment, before, writer)
+            signal.signal(signal.SIGCHLD, on_child)
+            if self.umask is not None:
+                os.umask(self.umask)
+            _become(self.session, executable, command, self.environment, before, writer)
         os.close(writer)
         with os.fdopen(reader, "rb") as failure:
             message = failure.read()
@@ -117,20 +136,37 @@ class Launcher:
         view = self._live_view()
         try:
             while self._wait_status is None:
-                received = signal.sigtimedwait(wanted, _POLL_SECONDS)
+                pause = _POLL_GROWING_SECONDS if self._growing else _POLL_SECONDS
+                received = signal.sigtimedwait(wanted, pause)
                 if received and received.si_signo in _FORWARDED:
                     self._forward(received)
                 pid, status = os.waitpid(self.root, os.WNOHANG)
                 if pid:
                     self._wait_status = status
-                self.look()
-                if view is not None:
-                    used = [watched for watched in self.rings.values() if watched.ring.used]
-                    view.show([(each.ring, beside(each.path, ".live")) for each in used])
+                self._look_without_fail(view)
         finally:
             if view is not None:
                 view.close()
         return self._wait_status
+
+    def _look_without_fail(self, view: LiveView | None = None) -> None:
+        """Whatever fails here, the program goes on and its status is kept."""
+        try:
+            self.look()
+            if view is not None:
+                used = [watched for watched in self.rings.values() if watched.ring.used]
+                view.show([(each.ring, beside(each.path, ".live")) for each in used])
+        except Exception as error:
+            self._say_once(
+                f"the program cannot be watched ({type(error).__name__}: {error}): its run is "
+                "written when it has ended, if that is possible then"
+            )
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.say(text)
+            self.session.log(text)
 
     def _live_view(self) -> LiveView | None:
         if not self.session.config.live:
@@ -144,24 +180,37 @@ class Launcher:
         if received.si_code <= _SI_USER:
             try:
                 os.kill(self.root, received.si_signo)
-            except ProcessLookupError:
+            except (ProcessLookupError, PermissionError):  # it may have become another user's
                 pass
 
     # ---- rings ----
 
     def look(self) -> None:
         """Finds new rings, starts the collectors that are wanted, notes which processes ended."""
-        paths = [path for path in self.session.rings() if path.name not in self.rings]
-        # After the listing: a ring's process is registered before it opens the ring.
-        self.processes.update()
-        for path in paths:
+        if self.taken is None:
+            if not self.session.is_complete:
+                self._make_session_again()
+            rings = self.session.rings()
+            # After the listing: a ring's process is registered before it opens the ring.
+            self.processes.update()
+        else:
+            rings = self.taken
+        for path in (path for path in rings if path.name not in self.rings):
             self._watch(path)
+        live = [each.ring for each in self.rings.values() if each.ring.used and not each.ended]
+        self._growing = sum(ring.back_ahead() for ring in live) > 0
         for watched in self.rings.values():
             if watched.ended is None:
                 watched.ended = self._how_it_ended(watched)
                 if watched.ended is not None and watched.ring.used:
                     write_ended(watched.path, watched.ended)
             self._attend(watched)
+
+    def _make_session_again(self) -> None:
+        """The directory was removed: rings that are mapped here are written to the new one when
+        their processes have ended."""
+        self._say_once(_REMOVED.format(self.session.directory))
+        self.session.make_again(self.processes.was_deleted())
 
     def _watch(self, path: Path) -> None:
         from pasta.runtime.ring import Ring
@@ -187,8 +236,9 @@ class Launcher:
 
     def _attend(self, watched: WatchedRing) -> None:
         if watched.collector is None and watched.collector_exit is None and watched.ring.used:
-            live = watched.ring.consumer == 2
-            if (watched.ended or live) and self._running() < _most_collectors():
+            live = watched.ring.consumer == 2 and watched.path.exists()
+            may_start = (watched.ended or live) and self._running() < _most_collectors()
+            if may_start and (watched.path.exists() or self._save(watched)):
                 self._start_collector(watched)
         elif watched.collector is not None:
             status = watched.collector.poll()
@@ -196,37 +246,51 @@ class Launcher:
                 watched.collector, watched.collector_exit = None, status
                 self._collected(watched)
 
+    def _save(self, watched: WatchedRing) -> bool:
+        """Writes a ring whose file was removed; else its run is given up."""
+        try:
+            watched.ring.save(watched.path)
+            return True
+        except OSError as error:
+            watched.collector_exit = 1
+            self.outcomes.append(
+                Outcome(
+                    watched.pid, None, None,
+                    f"the events of process {watched.pid} are lost: its ring was removed, and "
+                    f"{watched.path} cannot be written ({error.strerror})",
+                )
+            )  # fmt: skip
+            return False
+
     def _running(self) -> int:
         return sum(watched.collector is not None for watched in self.rings.values())
 
     def _start_collector(self, watched: WatchedRing) -> None:
         import subprocess  # here: a program without accelerator needs none
 
-        first = not any(other.plain_name for other in self.rings.values())
+        first = not (
+            self.plain_name_given or any(other.plain_name for other in self.rings.values())
+        )
         watched.plain_name = first
         reason = watched.ring.string(watched.ring.reason) if watched.ring.reason else None
         told = self.session.config.collector or watched.ended or reason in self._told
         if reason and not told:
             self._told.add(reason)  # once, not for every worker
             self.say(f"process {watched.pid} is analysed beside itself: {reason}")
-        with (self.session.directory / "log.txt").open("ab") as log:
+        with open(private.create(self.session.directory / "log.txt", os.O_APPEND), "ab") as log:
             watched.collector = subprocess.Popen(
                 [
                     *own_python("pasta.runtime.collector"),
                     str(watched.path), *(["--plain-name"] if first else []),
                 ],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=dict(self.environment), cwd="/", start_new_session=True,
+                env=own_environment(self.environment), cwd="/", start_new_session=True,
             )  # fmt: skip
 
     def _collected(self, watched: WatchedRing) -> None:
         pid, log = watched.pid, self.session.directory / "log.txt"
         try:
-            done = json.loads(beside(watched.path, ".done").read_text())
-            directory, report, root = (done[key] for key in ("directory", "report", "root"))
-            self.outcomes.append(
-                Outcome(pid, Path(directory), Path(report), root=Path(root) if root else None)
-            )
+            self.outcomes.append(read_done(watched.path, pid))
         except FileNotFoundError:
             problem = beside(watched.path, ".problem")
             why = problem.read_text() if problem.exists() else f"status {watched.collector_exit}"
@@ -242,23 +306,36 @@ class Launcher:
 
     def alive(self) -> set[int]:
         """Pids of this session's processes that still live."""
-        self.processes.update()
+        if self.session.is_complete:
+            self.processes.update()
         return (self.processes.living() or self.processes.arriving(self.root)) - {self.root}
 
     def finish(self) -> None:
         """Has the runs of all ended processes written; gives up after a long time."""
-        begin, status = time.monotonic(), None
+        begin = time.monotonic()
+        display = Display("writing the run", self.say) if self._verbose else None
         self.look()
         while any(self._unfinished(watched) for watched in self.rings.values()):
             waited = time.monotonic() - begin
             if waited > _COLLECTOR_LIMIT_SECONDS:
                 self._kill_collectors()
-            elif waited > _PROGRESS_SECONDS and self.session.document["terminal_width"]:
-                status = status or _show_progress()
+            elif display is not None:
+                display.show(self._doing)
             time.sleep(0.01)
             self.look()
-        if status is not None:
-            status.stop()
+        if display is not None:
+            display.close()
+
+    @property
+    def _verbose(self) -> bool:
+        return int(self.session.document["verbosity"]) >= 0
+
+    def _doing(self) -> str:
+        """What a collector is doing; how many there are."""
+        waiting = [each for each in self.rings.values() if self._unfinished(each)]
+        told = [text for each in waiting if (text := read(beside(each.path, ".progress")))]
+        parts = [counted(len(waiting), "process"), *told[:1]]
+        return ", ".join(parts if len(waiting) > 1 else told[:1])
 
     @staticmethod
     def _unfinished(watched: WatchedRing) -> bool:
@@ -297,7 +374,7 @@ class Launcher:
                     watched.collector = _Adopted(watched.collector.pid)
             while self.alive():
                 time.sleep(_POLL_SECONDS * 4)
-                self.look()
+                self._look_without_fail()
             self.finish()
             if not self.unsaved():
                 self.session.remove()
@@ -307,18 +384,26 @@ class Launcher:
         os._exit(status)
 
 
+def read_done(ring: Path, pid: int) -> Outcome:
+    """The run that a collector made of a ring. Raises FileNotFoundError where there is none."""
+    done = json.loads(private.read(beside(ring, ".done")))
+    directory, report, root = (done[key] for key in ("directory", "report", "root"))
+    return Outcome(pid, Path(directory), Path(report), root=Path(root) if root else None)
+
+
 def _become(
     session: Session,
-    path: str,
+    executable: Executable,
     command: list[str],
     environment: Mapping[str, str],
     mask: set[int | signal.Signals],
     failure: int,
 ) -> None:
     """In the child: turn into the target. Never returns."""
-    number = errno.EIO
+    number, path = errno.EIO, executable.path
     try:
-        target = target_environment(session, environment, os.getpid())
+        preload = executable.preloadable
+        target = target_environment(session, environment, os.getpid(), preload=preload)
         # Python ignores these for itself; the program must find them as it would without us.
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored, signal.SIG_DFL)
@@ -348,14 +433,6 @@ class _Adopted:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
-
-
-def _show_progress() -> Status:
-    from rich.console import Console
-
-    status = Console(stderr=True).status("pasta: writing the run")
-    status.start()
-    return status
 
 
 def _most_collectors() -> int:

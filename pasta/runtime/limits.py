@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pasta.progress import doing
 from pasta.run.directory import RunDirectory
 from pasta.run.results import write_result
 from pasta.runtime.contained import contained
@@ -68,6 +69,7 @@ def store_results(
     sources = list(sources)
     results = pipeline.finish()
     for loaded in pipeline.working():
+        doing(f"writing results of {loaded.name}")
         try:
             # Files may take long to write, for as many events as there are.
             with tool_call(_WRITING_FACTOR * timeout):

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pasta import abi
+from pasta import abi, private
 from pasta.lazy import np
 from pasta.processors.codes import Codes, grown
 from pasta.processors.correlate import LaunchWindow
 from pasta.processors.demangle import demangle
-from pasta.runtime.session import write_atomically
-from pasta.table import formatted, plain
+from pasta.report.layout import shortened
+from pasta.table import counted, formatted, plain, visible
 
 if TYPE_CHECKING:
     from pasta.processors.batch import Batch
@@ -33,7 +33,8 @@ _LINE_SECONDS = 10.0
 #: Kernels in the view, and its lines on a terminal.
 _TOP = 5
 _LINES = 3 + _TOP
-_NAME = 60
+#: Longest name that is handed over, in columns.
+_NAME = 200
 
 
 class LiveCounts:
@@ -93,13 +94,13 @@ class LiveCounts:
             "allocated": sum(self._allocated.values()),
             "kernels": [
                 [
-                    demangle(self._strings[self._codes.ids[code]])[:_NAME],
+                    shortened(demangle(self._strings[self._codes.ids[code]]), _NAME),
                     int(self._launches[code]), int(self._times[code]),
                 ]
                 for code in order
             ],
         }  # fmt: skip
-        write_atomically(path, json.dumps(document).encode())
+        private.write_atomically(path, json.dumps(document).encode())
         self._written = time.monotonic()
 
 
@@ -144,12 +145,12 @@ class Progress:
         """What ran, and what memory it has; events per second are those since `before`."""
         seconds = self.seconds - (before.seconds if before else 0)
         rate = (self.events - (before.events if before else 0)) / max(seconds, 1e-3)
-        ran = [f"{self.seconds:.0f} s", f"{self.events:,} events ({rate:,.0f}/s)"]
+        ran = [f"{self.seconds:.0f} s", f"{counted(self.events, 'event')} ({rate:,.0f}/s)"]
         if self.processes > 1:
-            ran.insert(1, f"{self.processes} processes")
+            ran.insert(1, counted(self.processes, "process"))
         if self.dropped:
             ran.append(f"{self.dropped:,} LOST")
-        ran.append(f"{self.launches:,} launches")
+        ran.append(counted(self.launches, "launch"))
         if self.time:
             ran.append(f"{formatted(self.time, 'ns')} of device time")
         memory = f"{formatted(self.memory, 'bytes')} live, peak {formatted(self.peak, 'bytes')}"
@@ -162,8 +163,9 @@ class Progress:
         found = ["─" * width, *self.parts(before)]
         for name, launches, took in self.top():
             share = f"{formatted(took, 'ns'):>12} {took / max(self.time, 1):6.1%}" if took else ""
-            found.append(f"  {launches:>12,} {share:20} {name}")
-        return [plain(line)[:width] for line in found]
+            numbers = f"  {launches:>12,} {share:20} "
+            found.append(f"{numbers}{shortened(visible(name), max(width - len(numbers), 0))}")
+        return [shortened(plain(line), width) for line in found]
 
 
 class LiveView:

@@ -5,14 +5,54 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from pasta import private
 
 #: Matches pasta_process_table in shim/core/processes.c.
 TABLE_BYTES = 1 << 19
 _ENTRIES = TABLE_BYTES // 8 - 1
 #: A process registers when it is loaded, within milliseconds.
 _ARRIVAL_SECONDS = 2
+_MAX_PID = 1 << 22
+
+
+class _Entries:
+    """Reads a table as it grows; whatever is in it, this does not fail."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = os.fdopen(descriptor, "rb")
+        self._read = 0
+        self._gap = (-1, 0.0)  # index of an entry that is missing, and since when
+
+    def content(self) -> bytes:
+        return self._bytes(0, TABLE_BYTES)
+
+    def new(self) -> Iterator[tuple[int, int, bool]]:
+        """Entries added since the last call: index, pid, and whether it was made by a fork."""
+        (count,) = struct.unpack("<Q", self._bytes(0, 8))
+        count = min(count, _ENTRIES)
+        if count <= self._read:
+            return
+        first = self._read
+        entries = self._bytes(8 + 8 * first, 8 * (count - first))
+        for pid, forked in struct.iter_unpack("<II", entries):
+            if not pid and not self._is_lost():  # counted, not written yet: come back to it
+                return
+            self._read += 1
+            if 0 < pid <= _MAX_PID:
+                yield self._read - 1, pid, bool(forked)
+
+    def _bytes(self, offset: int, length: int) -> bytes:
+        return os.pread(self._file.fileno(), length, offset).ljust(length, b"\0")
+
+    def _is_lost(self) -> bool:
+        """Whether the next entry was missing for so long that its process must have ended."""
+        if self._gap[0] != self._read:
+            self._gap = (self._read, time.monotonic())
+        return time.monotonic() - self._gap[1] > _ARRIVAL_SECONDS
 
 
 @dataclass
@@ -26,26 +66,35 @@ class ProcessTable:
     path: Path
     #: Index of the entry that a pid's newest program made when it was loaded: grows by an exec.
     last_load: dict[int, int] = field(default_factory=dict)
-    _read: int = 0
+    _table: _Entries | None = None
+    #: Tables that were deleted; the processes that they had go on writing to them.
+    _former: list[_Entries] = field(default_factory=list)
     _started: dict[int, int | None] = field(default_factory=dict)
 
     def update(self) -> None:
-        """Reads the entries added since the last call."""
-        with self.path.open("rb") as table:
-            (count,) = struct.unpack("<Q", table.read(8))
-            count = min(count, _ENTRIES)
-            if count <= self._read:
-                return
-            table.seek(8 + 8 * self._read)
-            entries = table.read(8 * (count - self._read))
-        for pid, forked in struct.iter_unpack("<II", entries):
-            if not pid:  # counted, not written yet: come back to it
-                return
+        """Reads the entries added since the last call. Raises OSError, RunError."""
+        for former in self._former:
+            for _, pid, _ in former.new():
+                self._note(pid)
+        if self._table is None:
+            self._table = _Entries(private.open_file(self.path))
+        for index, pid, forked in self._table.new():
             if not forked:
-                self.last_load[pid] = self._read
-            self._read += 1
-            if _started(pid) != self._started.get(pid) or pid not in self._started:
-                self._started[pid] = _started(pid) if self._maps_table(pid) else None
+                self.last_load[pid] = index
+            self._note(pid)
+
+    def _note(self, pid: int) -> None:
+        if _started(pid) != self._started.get(pid) or pid not in self._started:
+            self._started[pid] = _started(pid) if self._maps_table(pid) else None
+
+    def was_deleted(self) -> bytes:
+        """Goes on with a new table; what that must begin with, so that indices go on, too."""
+        if self._table is None:
+            return bytes(TABLE_BYTES)
+        content = self._table.content()
+        self._former.append(self._table)
+        self._table = None
+        return content
 
     def lives(self, pid: int) -> bool:
         """Whether a registered process still runs."""
@@ -114,6 +163,22 @@ class ProcessIdentity:
 
     def lives(self) -> bool:
         return self.started is not None and _started(self.pid) == self.started
+
+
+def pid_namespace() -> int:
+    """Number of the namespace in which this process's pids count; 0 without /proc."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def boot_id() -> str:
+    """Name of the time since the machine was started."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _last_pid() -> int:

@@ -20,9 +20,11 @@ from pasta.capabilities import Capabilities
 from pasta.errors import RunError
 from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
+from pasta.progress import doing
 from pasta.run.accesses import read_accesses, recorded_accesses
-from pasta.run.directory import SCHEMA, RunDirectory
+from pasta.run.directory import SCHEMA, RunDirectory, staging_beside
 from pasta.run.events import counts, parts, read_batches, span
+from pasta.run.files import regular_file, unpacked_limit
 from pasta.run.inventory import Inventory
 from pasta.run.naming import check_place
 from pasta.run.results import trace_of
@@ -35,10 +37,15 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
 
 _NEVER = 2**64
+_PIECE = 1 << 20  # bytes of a trace that are copied at once
 
 
 def _ignore(_: str) -> None:
     """What the first reading of the events has told."""
+
+
+class _Damaged(Exception):
+    """Recorded data that no source would have given."""
 
 
 class Replay:
@@ -101,12 +108,13 @@ class Replay:
         return Run(start_time=span(self.recorded.events, _ignore)[0])  # of one that was cut short
 
     def _image(self, hash: int) -> Path | None:
-        return next(self.recorded.modules.glob(f"{hash:016x}.*"), None)
+        found = next(self.recorded.modules.glob(f"{hash:016x}.*"), None)
+        return None if found is None else regular_file(found, self.recorded.path)
 
     def write(self, out: Path, *, force: bool = False) -> RunDirectory:
         """Runs the tools, and writes a run directory with their results. Raises PastaError."""
         check_place(out, force=force)
-        staging = RunDirectory.create(out.with_name(f".{out.name}-{os.getpid()}"))
+        staging = RunDirectory.create(staging_beside(out))
         try:
             self._feed()
             messages: list[str] = []
@@ -121,10 +129,14 @@ class Replay:
             staging.write_manifest(self._manifest())
             from pasta.report.text import write_text_report
 
+            doing("writing the report")
             write_text_report(staging)
             return staging.move_to(out, force=force, suffix=str(os.getpid()))
         except OSError as error:
             raise RunError(f"{out}: {error.strerror or error}") from None
+        except (MemoryError, _Damaged) as error:
+            why = str(error) or "not enough memory"
+            raise RunError(f"{self.recorded.path}: cannot be replayed ({why})") from None
         finally:
             shutil.rmtree(staging.path, ignore_errors=True)  # unless it has its place
 
@@ -134,17 +146,28 @@ class Replay:
         position, words = next(chunks, (_NEVER, None))
         wanted = self._pipeline.kinds
         kinds = None if wanted is None else wanted | Inventory.KINDS
+        recorded = counts(self.recorded.events, _ignore)
+        total = sum(recorded[kind] for kind in recorded if kinds is None or kind in kinds)
+        read = 0
         for batch in read_batches(
             self.recorded.events, self._strings, kinds=kinds, told=self._warnings.append
         ):
+            read += len(batch)
+            doing("reading events", f"{read:,} of {total:,}")
             self._inventory.learn(batch)
             self._pipeline.feed(batch)
             while position < batch.end:
-                self._pipeline.feed_accesses(words)
+                self._feed_accesses(words)
                 position, words = next(chunks, (_NEVER, None))
         while words is not None:
-            self._pipeline.feed_accesses(words)
+            self._feed_accesses(words)
             _, words = next(chunks, (_NEVER, None))
+
+    def _feed_accesses(self, words: Any) -> None:
+        try:
+            self._pipeline.feed_accesses(words)
+        except (ValueError, IndexError) as error:
+            raise _Damaged(f"its accesses: {error}") from None
 
     def _manifest(self) -> dict[str, Any]:
         """The recorded run's, with what was made of it now."""
@@ -205,7 +228,7 @@ def _copy_trace(source: Path, file: BinaryIO, compressed: bool) -> None:
     """Copies a trace, packing or unpacking it where the target is not as the source is."""
     try:
         _copy(source, file, compressed)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
         raise RunError(f"{source}: damaged trace ({error})") from None
 
 
@@ -217,4 +240,9 @@ def _copy(source: Path, file: BinaryIO, compressed: bool) -> None:
             content = stack.enter_context(gzip.GzipFile(fileobj=content, mode="rb"))
         elif source.suffix != ".gz" and compressed:
             target = stack.enter_context(gzip.GzipFile(fileobj=file, mode="wb", mtime=0))
-        shutil.copyfileobj(content, target)
+        left = unpacked_limit(source)
+        while piece := content.read(_PIECE):
+            left -= len(piece)
+            if left < 0:
+                raise ValueError("it unpacks to much more than its size")
+            target.write(piece)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasta import abi
+from pasta import abi, private
 from pasta._native import ffi, lib
 from pasta.errors import RunError
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: Segments decoded into one batch at most: enough to make per-batch work small, few enough for
 #: the batch to stay in the processor's cache.
 BATCH_SEGMENTS = 2
+#: Segments that the launcher gives memory ahead of the producers.
+_AHEAD, _MOST_AHEAD = 8, 64
 
 
 class Ring:
@@ -26,7 +28,9 @@ class Ring:
     """
 
     def __init__(self, path: Path) -> None:
-        """Maps `path`. Raises RunError where it is no ring of this version of PASTA."""
+        """Maps `path`. Raises RunError where it is no ring of this version of PASTA, or another
+        user could have written it."""
+        check(path)
         error = ffi.new("int *")
         self.path = path
         self._ring: Any = lib.pasta_map(os.fsencode(path), error)
@@ -34,6 +38,7 @@ class Ring:
             reason = os.strerror(error[0]) if error[0] > 0 else "not an event ring of this version"
             raise RunError(f"{path}: {reason}")
         self.torn = 0
+        self._taken = 0
 
     def __getattr__(self, name: str) -> Any:
         """Fields of pasta_ring, read from shared memory: tail, used, state, consumer, …"""
@@ -60,6 +65,16 @@ class Ring:
         length = ffi.new("uint32_t *")
         text = lib.pasta_string_text(self._ring, identifier, length)
         return ffi.buffer(text, length[0])[:].decode("utf-8", "replace") if text else None
+
+    def strings(self) -> Iterator[tuple[int, str]]:
+        """All interned strings, with their ids."""
+        length = ffi.new("uint32_t *")
+        identifier = 1  # in units of 8 bytes; 0 is no string
+        while lib.pasta_string_text(self._ring, identifier, length):
+            text = self.string(identifier)
+            if text is not None:
+                yield identifier, text
+            identifier += (4 + length[0] + 1 + 7) // 8
 
     def batches(
         self, start: int, stop: int | None = None, *, final: bool = False
@@ -106,6 +121,26 @@ class Ring:
         memory = lib.pasta_segment_memory(self._ring, number)
         return ffi.buffer(memory, self.segment_bytes) if memory else None
 
+    def save(self, path: Path) -> None:
+        """Writes what is held to a new file, where the mapped one was deleted. Raises OSError."""
+        size, step = int(self.file_bytes), int(self.segment_bytes)
+        memory = ffi.buffer(self._ring, size)
+        segments = min(self.segments, self.max_segments)
+        nothing = bytes(step)
+        temporary = path.with_name(f"{path.name}.writing")
+        with open(private.create(temporary, os.O_TRUNC), "wb") as file:
+            file.truncate(size)
+            for start, stop in (
+                (0, self.arena_offset + self.arena_committed),
+                (self.data_offset, self.data_offset + segments * step),
+            ):
+                for offset in range(start, min(stop, size), step):
+                    piece = memory[offset : min(offset + step, stop, size)]
+                    if piece != nothing[: len(piece)]:
+                        file.seek(offset)
+                        file.write(piece)
+        temporary.rename(path)
+
     def set_processed(self, position: int) -> None:
         self._ring.processed = position
         lib.pasta_beat(self._ring)
@@ -126,6 +161,18 @@ class Ring:
         """Gives the memory of all whole segments before `position` back to the producers."""
         lib.pasta_release(self._ring, position)
 
+    def back_ahead(self) -> bool:
+        """Gives the ring memory ahead of its producers; whether they took any since the last call.
+
+        The ring grows without that too, unless the program is under a seccomp filter that it
+        installed without libc. Where there is no memory, the producers find out, and say so.
+        """
+        taken = int(self._ring.segments)
+        grown, self._taken = taken - self._taken, taken
+        ahead = min(max(_AHEAD, 4 * grown), _MOST_AHEAD)
+        lib.pasta_back_ahead(self._ring, os.fsencode(self.path), ahead)
+        return grown > 0
+
     def set_critical(self, critical: bool) -> None:
         """Whether the consumer does what an exit of its process must wait for."""
         self._ring.critical = critical
@@ -142,6 +189,14 @@ class Ring:
 
     def mark_finished(self) -> None:
         lib.pasta_mark_finished(self._ring)
+
+
+def check(path: Path) -> None:
+    """Raises RunError where a file cannot be opened, or another user could have written it."""
+    try:
+        os.close(private.open_file(path))
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}") from None
 
 
 def _gather(stretch: Any, base: int) -> dict[str, Any]:

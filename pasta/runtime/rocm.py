@@ -22,6 +22,10 @@ TOOLS = "ROCP_TOOL_LIBRARIES"
 #: A program that wants devices of AMD's opens it.
 DEVICE = Path("/dev/kfd")
 NAMED = "PASTA_ROCPROFILER_LIB"
+#: The SDK that rocprofiler-register loads into a program. It looks in fewer places than PASTA does,
+#: and ends a program for which a tool is named where it finds none.
+REGISTERED = "ROCPROFILER_REGISTER_LIBRARY"
+KNOWN_VERSIONS = "0.5 (ROCm 6.3), 0.6 (ROCm 6.4) and 1.x (ROCm 7)"
 #: Without it the SDK samples nothing, nor says that it could, as long as that is a beta.
 SAMPLING = "ROCPROFILER_PC_SAMPLING_BETA_ENABLED"
 
@@ -33,6 +37,8 @@ _CACHE = Path("/etc/ld.so.cache")
 _LOAD_SECONDS = 30
 #: Variables by which a library would do more than be loaded.
 _LEFT_OUT = (TOOLS, "ROCPROFILER_LIBRARY_CTOR", "LD_PRELOAD", "PASTA_SHIM")
+#: Marks an answer in what a process prints: the SDK writes to stdout, too.
+_ANSWER = "pasta-answer:"
 _LOAD = """
 import ctypes, sys
 sdk = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
@@ -40,7 +46,7 @@ sdk.rocprofiler_set_api_table
 version = [ctypes.c_uint32() for _ in range(3)]
 if sdk.rocprofiler_get_version(*map(ctypes.byref, version)):
     sys.exit("it does not tell its version")
-print(*(part.value for part in version), sep=".")
+answer(".".join(str(part.value) for part in version))
 """
 
 
@@ -52,10 +58,24 @@ class Rocprofiler:
     version: str  # such as "1.0.0"
 
     @property
+    def _release(self) -> tuple[int, int]:
+        major, minor, _ = map(int, self.version.split("."))
+        return major, minor
+
+    @property
     def is_known(self) -> bool:
         """Whether PASTA knows this version's interface; another is not recorded."""
-        major, minor, _ = map(int, self.version.split("."))
-        return major == 1 or (major, minor) == (0, 5)
+        return self._release[0] == 1 or self._release in ((0, 5), (0, 6))
+
+    @property
+    def counts(self) -> bool:
+        """Whether counters of this version are recorded."""
+        return self._release >= (1, 0)
+
+    @property
+    def samples(self) -> bool:
+        """Whether PC samples of this version are recorded."""
+        return self._release >= (0, 6)
 
 
 def find_rocprofiler(program: str = "") -> Path | None:
@@ -64,7 +84,7 @@ def find_rocprofiler(program: str = "") -> Path | None:
     In this order: PASTA_ROCPROFILER_LIB, what the environment names, the wheels beside `program`
     and in PASTA's environment, ROCm's directories, and what the loader knows.
     """
-    for name in (NAMED, "ROCPROFILER_REGISTER_LIBRARY"):
+    for name in (NAMED, REGISTERED):
         if os.environ.get(name):
             return Path(os.environ[name])
     found = (_newest(directory) for directory in _directories(program))
@@ -123,12 +143,13 @@ def _known_to_the_loader() -> Path | None:
 
 
 def answer_of(library: Path, program: str, seconds: float, **variables: str) -> str:
-    """The last line that a Python program prints which loads the SDK, in a process of its own:
-    that may end as it likes. Raises OSError, with why, where there is none."""
+    """What a Python program that loads the SDK passes to `answer(text)`, in a process of its own,
+    which may end as it likes. Raises OSError, with why, where there is no answer."""
     import subprocess  # here: most machines need none
 
     environment = {name: text for name, text in os.environ.items() if name not in _LEFT_OUT}
-    command = [sys.executable, "-I", "-S", "-c", program, str(library)]
+    define = f"answer = lambda text: print({_ANSWER!r} + text, flush=True)\n"
+    command = [sys.executable, "-I", "-S", "-c", define + program, str(library)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds, errors="replace",
@@ -136,8 +157,9 @@ def answer_of(library: Path, program: str, seconds: float, **variables: str) -> 
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise OSError(f"not within {seconds} s") from None
-    told = done.stdout.strip().rpartition("\n")[2]
-    if done.returncode or not told:
+    _, found, after = done.stdout.rpartition(_ANSWER)
+    told = after.partition("\n")[0].strip()
+    if done.returncode or not found or not told:
         why = done.stderr.strip().rpartition("\n")[2]
         raise OSError(why or f"status {done.returncode}")
     return told
@@ -165,6 +187,16 @@ def usable_rocprofiler(program: str = "") -> Rocprofiler | None:
     be loaded."""
     library = find_rocprofiler(program)
     return None if library is None else load_rocprofiler(library)
+
+
+def refusal(found: Rocprofiler) -> str | None:
+    """Why a version of the SDK is not recorded, or None."""
+    if found.is_known:
+        return None
+    return (
+        f"ROCm is not recorded: {found.library} is rocprofiler-sdk {found.version}, and PASTA "
+        f"knows {KNOWN_VERSIONS}; use a newer PASTA, or name another SDK with {NAMED}"
+    )
 
 
 def with_tool(environment: Mapping[str, str], tool: Path | None) -> dict[str, str]:

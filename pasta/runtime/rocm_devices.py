@@ -80,7 +80,7 @@ for gpu in gpus:
         sdk.rocprofiler_iterate_agent_supported_counters(agent, on_counters, None)
     if hasattr(sdk, "rocprofiler_query_pc_sampling_agent_configurations"):
         sdk.rocprofiler_query_pc_sampling_agent_configurations(agent, on_sampling, None)
-print(json.dumps(gpus))
+answer(json.dumps(gpus))
 """
 
 

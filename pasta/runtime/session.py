@@ -1,11 +1,16 @@
 """A session: the directory in shared memory through which launcher, targets and collectors meet.
 
-session.json   the configuration, for every Python side
+Directories are 0700 and files 0600. Who owns what is said by locks (flock), which the kernel drops
+when a process ends however it ends: the launcher, or the one that goes on in the background, has
+the directory locked, and a collector its ring.
+
+session.json   the configuration, for every Python side; written last
 processes      table of pids that carry libpasta (shim/core/processes.c)
 rings/         PID-SEQUENCE: the event rings; beside each, while it is being worked on:
                .state (what an embedded consumer had computed), .ended (how the process
                ended), .done (where its run directory is) or .problem (why there is none),
-               .probes (what patches counted), .trace (accesses on their way to a collector)
+               .progress (what its collector is doing), .probes (what patches counted),
+               .trace (accesses on their way to a collector)
 modules/       images of loaded modules by the hash of their contents, if they are kept
 probes         the plan of probes, if there are any
 log.txt        lines of all of them
@@ -19,16 +24,19 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pasta import private
 from pasta.config import Config
 from pasta.errors import RunError
-from pasta.runtime.processes import TABLE_BYTES
+from pasta.runtime.processes import TABLE_BYTES, ProcessIdentity, boot_id, pid_namespace
 
 _PREFIX = "pasta-"
 _SMALLEST = 8 << 20
+_DOCUMENT = "session.json"
+_TABLE = "processes"
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class Session:
 
     directory: Path
     document: dict[str, Any]
+    #: Descriptor of the directory, locked; of a session that this process owns.
+    lock: int | None = None
 
     @classmethod
     def create(
@@ -67,38 +77,100 @@ class Session:
         verbosity: int,
         torch: Mapping[str, bool] | None = None,
     ) -> Session:
-        """Makes the directory where there is room for rings; `torch`: what tools want of it.
+        """Makes the directory where there is room for rings, and owns it; `torch`: what tools
+        want of it.
 
         Raises RunError.
         """
-        name = f"{_PREFIX}{os.getuid()}-{os.getpid()}-{os.urandom(8).hex()}"
-        directory = _place(config) / name
         document = {
             "config": asdict(config),
             "command": command,
             "cwd": os.getcwd(),
             "started": time.time_ns(),
-            "launcher": os.getpid(),
+            "launcher": asdict(ProcessIdentity.of(os.getpid())),
+            "pid_namespace": pid_namespace(),
+            "boot": boot_id(),
             "verbosity": verbosity,
             "terminal_width": _terminal_width(),
             "torch": dict(torch or {}),
+            "tool_owners": _owners(config.tools),
         }
+        place = _place(config)
+        directory = place / f"{_PREFIX}{os.getuid()}-{os.getpid()}-{os.urandom(8).hex()}"
+        session = cls(directory, document)
         try:
-            (directory / "rings").mkdir(parents=True, mode=0o700)
-            (directory / "modules").mkdir()
-            (directory / "processes").write_bytes(bytes(TABLE_BYTES))
-            (directory / "session.json").write_text(json.dumps(document))
+            if not place.exists():
+                private.make_directory(place)
+            session = replace(session, lock=_made_and_locked(directory))
+            session.complete(bytes(TABLE_BYTES))
         except OSError as error:
-            shutil.rmtree(directory, ignore_errors=True)
+            session.remove()
+            session.disown()
             raise RunError(
                 f"cannot create the session directory {directory} ({error.strerror})",
                 remedy="make room there or name another place with --set ring.directory=DIR",
             ) from None
-        return cls(directory, document)
+        return session
+
+    def complete(self, table: bytes) -> None:
+        """Make what of the directory is missing; `table`: of processes. Raises OSError."""
+        for name in ("rings", "modules"):
+            if not (self.directory / name).exists():
+                private.make_directory(self.directory / name)
+        if not (self.directory / _TABLE).exists():
+            private.write_atomically(self.directory / _TABLE, table)
+        if not (self.directory / _DOCUMENT).exists():
+            content = json.dumps(self.document).encode()
+            private.write_atomically(self.directory / _DOCUMENT, content)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nobody has removed anything of it."""
+        return all(
+            (self.directory / name).exists() for name in ("rings", "modules", _TABLE, _DOCUMENT)
+        )
+
+    def make_again(self, table: bytes) -> None:
+        """Make what somebody has removed, as the owner: of rings only their directory.
+
+        Raises OSError.
+        """
+        if self.lock is None or not private.is_named(self.lock, self.directory):
+            made = _made_and_locked(self.directory)
+            if self.lock is not None:
+                os.dup2(made, self.lock, inheritable=False)
+                os.close(made)
+        self.complete(table)
 
     @classmethod
     def open(cls, directory: Path) -> Session:
-        return cls(directory, json.loads((directory / "session.json").read_text()))
+        """A session that somebody else owns. Raises OSError, RunError where another user could
+        have written it, or it is damaged."""
+        os.close(private.open_directory(directory))
+        return cls(directory, _document(directory))
+
+    @classmethod
+    def take(cls, directory: Path) -> Session | None:
+        """Own a session that has no owner any more; None where it has one.
+
+        One that its launcher did not complete has an empty document. Raises OSError, RunError.
+        """
+        lock = private.open_directory(directory)
+        try:
+            if private.lock(lock) and private.is_named(lock, directory):
+                complete = (directory / _DOCUMENT).exists()
+                return cls(directory, _document(directory) if complete else {}, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+        return None
+
+    def disown(self) -> Session:
+        """Give up the lock."""
+        if self.lock is not None:
+            os.close(self.lock)
+        return replace(self, lock=None)
 
     @property
     def config(self) -> Config:
@@ -109,13 +181,24 @@ class Session:
         """File of the plan of probes; absent in a run without any."""
         return self.directory / "probes"
 
+    def check_tools(self) -> None:
+        """Raises RunError where a tool file came into other hands since the run was started.
+
+        Those that a user names by their path are as trusted as any program that is started so;
+        `pasta recover` may run them days later.
+        """
+        for path, owners in self.document["tool_owners"].items():
+            file = Path(path)
+            if file.exists() and [file.stat().st_uid, file.parent.stat().st_uid] != owners:
+                reason = private.writers_objection(file, frozenset())
+                if reason:
+                    raise RunError(f"tool file {path} is not used: {reason}, unlike at the start")
+
     def log(self, text: str) -> None:
         """Adds lines to the session's log; a full disk must not stop the run."""
+        lines = "".join(f"[{os.getpid()}] {line}\n" for line in text.splitlines())
         try:
-            with (self.directory / "log.txt").open(
-                "a", encoding="utf-8", errors="backslashreplace"
-            ) as log:
-                log.writelines(f"[{os.getpid()}] {line}\n" for line in text.splitlines())
+            private.append(self.directory / "log.txt", lines.encode("utf-8", "backslashreplace"))
         except OSError:
             pass
 
@@ -125,6 +208,37 @@ class Session:
 
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _made_and_locked(directory: Path) -> int:
+    private.make_directory(directory)
+    descriptor = private.open_directory(directory)
+    if not private.lock(descriptor) or not private.is_named(descriptor, directory):
+        os.close(descriptor)  # a `pasta recover` took it in between for one that was left
+        return _made_and_locked(directory)
+    return descriptor
+
+
+def _document(directory: Path) -> dict[str, Any]:
+    path = directory / _DOCUMENT
+    try:
+        document: Any = json.loads(private.read(path))
+        Config(**document["config"])
+        ProcessIdentity(**document["launcher"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: damaged ({type(error).__name__}: {error})") from None
+    found: dict[str, Any] = document
+    return found
+
+
+def _owners(tools: list[str]) -> dict[str, list[int]]:
+    """Owners of tool files that were named by their path, and of their directories."""
+    found = {}
+    for tool in tools:
+        file = Path(tool.partition(":")[0])
+        if file.is_file():
+            found[str(file)] = [file.stat().st_uid, file.parent.stat().st_uid]
+    return found
 
 
 def _terminal_width() -> int | None:
@@ -148,24 +262,20 @@ def _free(directory: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader sees all of it or nothing."""
-    temporary = path.with_name(path.name + ".writing")
-    temporary.write_bytes(content)
-    temporary.replace(path)
-
-
 def beside(ring: Path, suffix: str) -> Path:
     """The companion file of a ring: `.state`, `.ended` or `.done`."""
     return ring.with_name(ring.name + suffix)
 
 
 def read_ended(ring: Path) -> Ended | None:
+    """How the process of a ring ended, as far as that is known. Raises OSError, NotPrivate."""
     try:
-        return Ended(**json.loads(beside(ring, ".ended").read_text()))
+        return Ended(**json.loads(private.read(beside(ring, ".ended"))))
     except FileNotFoundError:
         return None
+    except (ValueError, TypeError):  # damaged: that it ended is what counts
+        return Ended("gone")
 
 
 def write_ended(ring: Path, ended: Ended) -> None:
-    write_atomically(beside(ring, ".ended"), json.dumps(asdict(ended)).encode())
+    private.write_atomically(beside(ring, ".ended"), json.dumps(asdict(ended)).encode())

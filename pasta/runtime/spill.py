@@ -4,12 +4,14 @@ if the process is killed: copies of ring memory, turned into Parquet when the pr
 from __future__ import annotations
 
 import mmap
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pasta import private
 from pasta.runtime.ring import Ring
 
 if TYPE_CHECKING:
@@ -42,10 +44,11 @@ class Spill:
             first = last
 
     def _write(self, first: int, stop: int) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        for directory in (self.directory.parent, self.directory):
+            private.make_or_check_directory(directory)
         path = self.directory / f"{first:012}-{stop - first:04}.segments"
         temporary = path.with_suffix(".writing")
-        with temporary.open("wb") as file:
+        with open(private.create(temporary, os.O_TRUNC), "wb") as file:
             for number in range(first, stop):
                 file.write(self.ring.segment(number))
         temporary.rename(path)
@@ -61,7 +64,7 @@ class Spill:
             if (first + count) * slots <= start:
                 continue
             with (
-                path.open("rb") as file,
+                open(private.open_file(path), "rb") as file,
                 mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory,
             ):
                 for batch, position in self.ring.spilled(first, memory, count):

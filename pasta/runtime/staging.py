@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from pasta.runtime.session import Session
 
 
+#: What a run is made of besides the ring, below its staging directory: segments that an embedded
+#: consumer wrote out, and events that a collector had recorded when it was killed.
+SPILL, STAGED = "spill", "staged"
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a run goes."""

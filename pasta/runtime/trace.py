@@ -11,6 +11,7 @@ from typing import Any
 
 from pasta._native import ffi, lib
 from pasta.errors import RunError
+from pasta.runtime.ring import check
 
 _BEAT_SECONDS = 1.0
 
@@ -20,6 +21,7 @@ class TraceReader:
 
     def __init__(self, path: Path) -> None:
         """Maps `path`. Raises RunError where it cannot be mapped, or not yet."""
+        check(path)
         error = ffi.new("int *")
         self._trace: Any = lib.pasta_trace_map(os.fsencode(path), error)
         if not self._trace:

@@ -9,13 +9,13 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
-#include <search.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
-enum { LEAST = 128 };
+enum { LEAST = 128, BUCKETS = 1024 };
 
 typedef struct pasta_environment {
     struct pasta_environment *before; /* smaller, kept for who reads it */
@@ -23,11 +23,16 @@ typedef struct pasta_environment {
     char *entries[]; /* NULL in every place that is not in use */
 } pasta_environment;
 
+typedef struct pasta_text {
+    struct pasta_text *next;
+    char entry[]; /* "NAME=value" */
+} pasta_text;
+
 extern char **environ;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pasta_environment *ours; /* the largest that was made */
-static void *texts;             /* "NAME=value" of setenv: a tree of tsearch */
+static pasta_text *texts[BUCKETS]; /* of setenv.  No tsearch: it marks pointers, and valgrind calls what they lead to lost */
 
 static void store(char **place, char *entry) { __atomic_store_n(place, entry, __ATOMIC_RELEASE); }
 
@@ -65,19 +70,29 @@ static char **with_room(size_t count) {
     return ours->entries;
 }
 
-static int compare(const void *a, const void *b) { return strcmp(a, b); }
+static size_t bucket_of(const char *text) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    while (*text) hash = (hash ^ (unsigned char)*text++) * UINT64_C(0x100000001b3);
+    return (size_t)(hash >> 32) % BUCKETS;
+}
 
 /* "NAME=value", one for each text that there ever was; NULL without memory. */
 static char *text_of(const char *name, size_t length, const char *value) {
     size_t bytes = strlen(value) + 1;
-    char *text = malloc(length + 1 + bytes);
-    if (!text) return NULL;
-    memcpy(text, name, length);
-    text[length] = '=';
-    memcpy(text + length + 1, value, bytes);
-    char **known = tsearch(text, &texts, compare), *kept = known ? *known : NULL;
-    if (kept != text) free(text);
-    return kept;
+    pasta_text *made = malloc(sizeof *made + length + 1 + bytes);
+    if (!made) return NULL;
+    memcpy(made->entry, name, length);
+    made->entry[length] = '=';
+    memcpy(made->entry + length + 1, value, bytes);
+    pasta_text **bucket = &texts[bucket_of(made->entry)], *known = *bucket;
+    while (known && strcmp(known->entry, made->entry) != 0) known = known->next;
+    if (known) {
+        free(made);
+        return known->entry;
+    }
+    made->next = *bucket;
+    __atomic_store_n(bucket, made, __ATOMIC_RELEASE); /* whole at any time: a fork may come between */
+    return made->entry;
 }
 
 /* Sets a variable to `entry`, or to the text of `value` where there is none. */
@@ -147,7 +162,6 @@ static void in_child(void) {
         return;
     }
     pthread_mutex_init(&lock, NULL);
-    texts = NULL; /* it may have been in the middle of changing it */
 }
 
 static bool in_use; /* the program's setenv is the one above */

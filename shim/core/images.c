@@ -11,6 +11,7 @@
 
 #include "core.h"
 #include "internal.h"
+#include "private.h"
 
 enum { LONGEST = 4096 };
 
@@ -29,12 +30,12 @@ bool pasta_write_all(int fd, const void *bytes, size_t length) {
 int pasta_open_beside(const char *suffix) {
     char path[LONGEST];
     const char *ring = pasta_ring_path();
-    if (!ring) {
-        errno = ENOENT;
+    if (!ring || pasta_is_sandboxed()) {
+        errno = ring ? EPERM : ENOENT;
         return -1;
     }
     snprintf(path, sizeof path, "%s%s", ring, suffix);
-    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    return pasta_open_private(path, O_WRONLY | O_APPEND);
 }
 
 /* Whether there is room for so many bytes more. */
@@ -48,14 +49,14 @@ static bool take_room(size_t bytes) {
 }
 
 void pasta_keep_image(uint64_t hash, const void *image, size_t bytes) {
-    if (!image || !bytes || !pasta_config_u64("modules", 0)) return;
+    if (!image || !bytes || !pasta_config_u64("modules", 0) || pasta_is_sandboxed()) return;
     char path[LONGEST], temporary[LONGEST];
     snprintf(path, sizeof path, "%s/modules/%016" PRIx64, pasta_session(), hash);
     snprintf(temporary, sizeof temporary, "%s/modules/.%016" PRIx64 ".%d", pasta_session(), hash, (int)gettid());
     pasta_signals held;
     pasta_signals_hold(&held);
     if (access(path, F_OK) != 0 && take_room(bytes)) {
-        int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        int fd = pasta_open_private(temporary, O_WRONLY | O_EXCL);
         bool complete = fd >= 0 && pasta_write_all(fd, image, bytes);
         if (fd >= 0) close(fd);
         if (!complete || rename(temporary, path) != 0) {

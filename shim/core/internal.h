@@ -3,6 +3,7 @@
 #define PASTA_INTERNAL_H
 
 #include <signal.h>
+#include <time.h>
 
 #include "core.h"
 
@@ -20,8 +21,21 @@ const char *pasta_ring_path(void);
 void pasta_ring_stop(bool stopped);
 bool pasta_ring_stopped(void);
 void pasta_ring_restart_counters(void);
+void pasta_ring_back_all(void); /* memory for all that may come, as far as there is room */
 
 const char *pasta_interned(uint32_t id, size_t *length); /* text without a NUL, or NULL */
+
+/* ---- sandbox.c ---- */
+/* True once this process restricted its system calls: none may be made any more that it can do without. */
+bool pasta_is_sandboxed(void);
+/* CLOCK_MONOTONIC, or its last tick: strict mode takes the processor's counter from a thread too (x86). */
+clockid_t pasta_clock(void);
+
+/* ---- loadable.c ---- */
+/* True where a program, or its interpreter, would not start as it does without our library preloaded. */
+bool pasta_refuses_preload(int directory, const char *path);
+bool pasta_refuses_preload_in_path(const char *file); /* found as execvp finds it */
+bool pasta_refuses_preload_fd(int fd);
 
 /* ---- windows.c, select.c ---- */
 void pasta_probe_prepare(void); /* reads the configuration, once in a process */
@@ -38,6 +52,8 @@ void pasta_environment_each(void (*take)(void *into, const char *entry), void *i
 /* True in the process that opened the ring; false in the child of a fork until it opens its own. */
 bool pasta_same_process(void);
 void pasta_after_fork(void);
+/* While system calls are still allowed: finds out what pasta_use will need, and has the exit handled. */
+void pasta_prepare_for_sandbox(void);
 
 /* ---- say.c ---- */
 void pasta_say_keep_stderr(void);
@@ -57,5 +73,8 @@ uint64_t pasta_registration(void);
 void pasta_consumer_start(bool after_fork);
 void pasta_consumer_forget(void); /* in the child of a fork: the consumer is the parent's */
 void pasta_consumer_finish(void); /* bounded wait for the embedded consumer */
+/* Before the process restricts itself: the embedded consumer hands over, and a collector goes on;
+ * `every_thread`: the consumer's thread would be restricted too, and is gone on return. */
+void pasta_consumer_leave(bool every_thread);
 
 #endif

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,6 +28,10 @@ static bool used, refused, consumer_ran;
 enum { SOURCES = 16 };
 static uint32_t sources[SOURCES]; /* that were used: ids of their names */
 
+static struct identity {
+    uint32_t pid, parent, executable, command, environment; /* the last three: ids of strings */
+} identity; /* of this process, once it is known */
+
 uint32_t pasta_generation(void) { return __atomic_load_n(&generation, __ATOMIC_RELAXED); }
 bool pasta_same_process(void) { return __atomic_load_n(fork_page, __ATOMIC_ACQUIRE) != 0; }
 
@@ -51,6 +56,7 @@ void pasta_after_fork(void) {
     pasta_consumer_forget();
     pasta_ring_restart_counters();
     pasta_config_forked();
+    identity = (struct identity){0};
     if (pasta_wanted()) pasta_register_process(true);
     /* last: whoever sees it finds the parent's ring gone */
     __atomic_store_n(fork_page, 1, __ATOMIC_RELEASE);
@@ -72,6 +78,11 @@ static void at_exit(void) {
     }
     __atomic_store_n(&r->state, PASTA_STATE_exiting, __ATOMIC_RELEASE);
     pasta_consumer_finish();
+}
+
+static void register_exit(void) {
+    static bool registered; /* handlers are inherited by forks */
+    if (!registered && !pasta_is_sandboxed()) registered = !atexit(at_exit);
 }
 
 /* Start of a file whose items end with NUL; returns its length. */
@@ -160,6 +171,7 @@ bool pasta_open(void) {
     if (!pasta_wanted()) return false;
     if (!pasta_same_process()) pasta_after_fork();
     if (pasta_ring_mine()) return true;
+    if (pasta_is_sandboxed()) return false;
     int saved = errno;
     pthread_mutex_lock(&opening);
     bool open = open_ring();
@@ -168,16 +180,26 @@ bool pasta_open(void) {
     return open;
 }
 
+static void identify(void) {
+    if (identity.pid || pasta_is_sandboxed()) return;
+    identity.pid = (uint32_t)getpid();
+    identity.parent = (uint32_t)getppid();
+    identity.executable = intern_executable();
+    identity.command = intern_command();
+    identity.environment = intern_environment();
+}
+
 static void announce(uint32_t source, const char *version) {
+    identify();
     pasta_process *e = PASTA_BEGIN_AS(process_start, process, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (!e) return;
-    e->pid = (uint32_t)getpid();
-    e->parent = (uint32_t)getppid();
-    e->executable = intern_executable();
-    e->command = intern_command();
+    e->pid = identity.pid;
+    e->parent = identity.parent;
+    e->executable = identity.executable;
+    e->command = identity.command;
     e->source = source;
     e->version = pasta_intern_z(version);
-    e->environment = intern_environment();
+    e->environment = identity.environment;
     pasta_publish(e);
 }
 
@@ -196,7 +218,7 @@ static void *end_profiling(void *unused) {
 
 /* From the first use of an accelerator on. */
 static void limit_duration(void) {
-    if (pasta_config_u64("duration_ms", 0) == 0 || is_late()) return;
+    if (pasta_config_u64("duration_ms", 0) == 0 || is_late() || pasta_is_sandboxed()) return;
     pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
@@ -225,9 +247,7 @@ bool pasta_use(const char *source, const char *version) {
     if (!used) {
         used = true;
         pasta_ring *r = pasta_ring_mine();
-        static bool exit_registered; /* handlers are inherited by forks */
-        if (!exit_registered) atexit(at_exit);
-        exit_registered = true;
+        register_exit();
         pasta_consumer_start(consumer_ran);
         limit_duration();
         __atomic_store_n(&r->used, 1, __ATOMIC_RELEASE);
@@ -235,6 +255,22 @@ bool pasta_use(const char *source, const char *version) {
     pthread_mutex_unlock(&opening);
     errno = saved;
     return true;
+}
+
+static int is_accelerator(struct dl_phdr_info *info, size_t size, void *unused) {
+    static const char *const libraries[] = {"/libcuda.so", "/libamdhip64.so", "/librefacc.so", "/libtorch.so"};
+    const char *name = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
+    (void)size, (void)unused;
+    for (size_t i = 0; name && i < sizeof libraries / sizeof *libraries; i++)
+        if (!strncmp(name, libraries[i], strlen(libraries[i]))) return 1;
+    return 0;
+}
+
+void pasta_prepare_for_sandbox(void) {
+    /* the first use may come later, and nothing can be opened then */
+    if (!pasta_ring_mine() && (!dl_iterate_phdr(is_accelerator, NULL) || is_late() || !pasta_open())) return;
+    register_exit();
+    identify();
 }
 
 static void (*profiling_changed)(bool on);

@@ -26,6 +26,7 @@ static uint64_t registration;
 uint64_t pasta_registration(void) { return registration; }
 
 void pasta_register_process(bool forked) {
+    if (pasta_is_sandboxed()) return;
     if (!table) {
         char path[4096];
         int saved = errno;

@@ -7,18 +7,25 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
+#include "private.h"
 #include "segments.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
 
 enum {
     SEGMENT_BYTES = 1 << 20,
@@ -28,6 +35,9 @@ enum {
     STRING_LONGEST = 1 << 20,
     PROBES = 128,
     NAME_LONGEST = 4096,
+    GROW_MOST = 4,              /* segments that are backed at once */
+    ARENA_SANDBOX = 4 << 20,    /* for strings that come after a process restricted itself */
+    SEGMENTS_UNUSED = 16,       /* before the same, where no accelerator was used yet */
 };
 
 static pasta_ring *ring;  /* NULL until opened; never unmapped while threads may hold records */
@@ -44,7 +54,7 @@ static uint64_t align(uint64_t value, uint64_t to) { return (value + to - 1) / t
 
 uint64_t pasta_now(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(pasta_clock(), &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
@@ -75,21 +85,34 @@ static int allocate(int fd, uint64_t offset, uint64_t bytes) {
     return error;
 }
 
-/* Gives [offset, offset + bytes) of the ring file memory of its own, so that touching it cannot
- * raise SIGBUS on a full file system; 0 or an errno value.  Opens the file by name: the target may have closed, or
- * reused, any descriptor that we kept. */
-static int back_with_memory(uint64_t offset, uint64_t bytes) {
+/* Before Linux 5.14.  Opens the file by name: the target may have closed, or reused, any descriptor that we kept. */
+static int allocate_by_name(uint64_t offset, uint64_t bytes) {
     pasta_signals held;
-    int saved = errno, fd = open(ring_path, O_RDWR | O_CLOEXEC), error = errno;
-    if (fd >= 0) {
-        pasta_signals_hold(&held); /* the target may have set a limit since */
-        error = allocate(fd, offset, bytes);
-        pasta_signals_restore(&held);
-        close(fd);
-    }
+    int fd = open(ring_path, O_RDWR | O_CLOEXEC), error = errno;
+    if (fd < 0) return error;
+    pasta_signals_hold(&held); /* the target may have set a limit since */
+    error = allocate(fd, offset, bytes);
+    pasta_signals_restore(&held);
+    close(fd);
+    return error;
+}
+
+/* Gives [offset, offset + bytes) of the ring memory of its own, so that touching it cannot raise
+ * SIGBUS on a full file system; 0 or an errno value.  One system call, through the mapping: the
+ * target may have left itself no way to open a file, or no descriptor. */
+static int back_with_memory(pasta_ring *r, uint64_t offset, uint64_t bytes) {
+    if (pasta_is_sandboxed()) return EPERM;
+    int saved = errno, error;
+    do
+        error = madvise((uint8_t *)r + offset, bytes, MADV_POPULATE_WRITE) ? errno : 0;
+    while (error == EINTR);
+    if (error == EFAULT) error = ENOSPC; /* what would have been SIGBUS */
+    else if (error && error != ENOMEM) error = allocate_by_name(offset, bytes);
     errno = saved;
     return error;
 }
+
+static void set_limited(pasta_ring *r, uint32_t why) { __atomic_store_n(&r->limited, why, __ATOMIC_RELAXED); }
 
 static pasta_ring *create_file(int fd, char *why, size_t why_size) {
     uint64_t strings = align(sizeof(pasta_ring), 4096);
@@ -139,7 +162,7 @@ static pasta_ring *create_file(int fd, char *why, size_t why_size) {
     r->segment_bytes = SEGMENT_BYTES;
     r->segment_slots = SEGMENT_SLOTS;
     r->max_segments = (uint32_t)segments;
-    r->segments = 1;
+    r->segments = r->backed = 1;
     r->segment_map[0] = UINT64_C(1) << 16 | 1;
     r->state = PASTA_STATE_open;
     return r;
@@ -152,7 +175,7 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
     for (; fd < 0 && sequence < 10000; sequence++) {
         int length = snprintf(path, sizeof path, "%s/rings/%d-%u", pasta_session(), (int)getpid(), sequence);
         if (length < 0 || (size_t)length >= sizeof path) break;
-        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        fd = pasta_open_private(path, O_RDWR | O_EXCL);
         if (fd < 0 && errno != EEXIST) break;
     }
     if (fd < 0) {
@@ -179,7 +202,7 @@ void pasta_ring_forget(void) {
     __atomic_store_n(&pasta_tapped, NULL, __ATOMIC_RELAXED);
     pasta_ring *parents = __atomic_exchange_n(&ring, NULL, __ATOMIC_ACQ_REL);
     if (!parents) return;
-    munmap(parents, parents->file_bytes);
+    if (!pasta_is_sandboxed()) munmap(parents, parents->file_bytes);
 }
 
 pasta_ring *pasta_ring_mine(void) { return __atomic_load_n(&ring, __ATOMIC_ACQUIRE); }
@@ -201,18 +224,74 @@ static uint32_t pop_free(pasta_ring *r) {
     }
 }
 
-/* A new physical segment (number + 1), or 0 at the cap or where the file system is full. */
+/* Backs `count` segments after the first `backed`; 0 or an errno value.  Several producers, and the
+ * launcher, may do that at once: memory that is there stays as it is. */
+static int back_segments(pasta_ring *r, uint32_t backed, uint32_t count) {
+    int error = back_with_memory(r, r->data_offset + (uint64_t)backed * SEGMENT_BYTES, (uint64_t)count * SEGMENT_BYTES);
+    if (!error) pasta_raise_backed(r, backed + count);
+    return error;
+}
+
+/* Backs segments ahead of their use; false at the cap, or where there is no memory, which is then the cap. */
+static bool back_more(pasta_ring *r, uint32_t backed) {
+    uint32_t left = r->max_segments > backed ? r->max_segments - backed : 0;
+    uint32_t step = backed / 4 > GROW_MOST ? GROW_MOST : backed / 4;
+    if (!left) return false;
+    if (step > 1 && step <= left && !back_segments(r, backed, step)) return true;
+    int error = back_segments(r, backed, 1);
+    if (!error || __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE) > backed) return true;
+    set_limited(r, pasta_is_sandboxed() ? PASTA_LIMIT_sandbox : PASTA_LIMIT_memory);
+    if (pasta_is_sandboxed()) return false; /* the launcher may still give it memory */
+    __atomic_store_n(&r->max_segments, backed, __ATOMIC_RELEASE); /* what there is stays the cap */
+    pasta_say("the event ring cannot grow beyond %u KiB: %s %s", backed * (SEGMENT_BYTES >> 10), pasta_session(),
+              error == ENOSPC ? "is full; make room there or lower ring.max" : strerror(error));
+    return false;
+}
+
+/* A new physical segment (number + 1), or 0 at the cap.  No system call while there are backed ones. */
 static uint32_t grow(pasta_ring *r) {
     uint32_t have = __atomic_load_n(&r->segments, __ATOMIC_ACQUIRE);
-    do {
-        if (have >= r->max_segments) return 0;
-    } while (!__atomic_compare_exchange_n(&r->segments, &have, have + 1, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
-    int error = back_with_memory(r->data_offset + (uint64_t)have * SEGMENT_BYTES, SEGMENT_BYTES);
-    if (!error) return have + 1;
-    __atomic_store_n(&r->max_segments, have, __ATOMIC_RELEASE); /* what there is stays the cap */
-    pasta_say("the event ring cannot grow beyond %u KiB: %s %s", have * (SEGMENT_BYTES >> 10), pasta_session(),
-              error == ENOSPC ? "is full; make room there or lower ring.max" : strerror(error));
-    return 0;
+    for (;;) {
+        uint32_t backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
+        if (have >= backed) {
+            if (!back_more(r, backed)) return 0;
+            have = __atomic_load_n(&r->segments, __ATOMIC_ACQUIRE);
+        } else if (__atomic_compare_exchange_n(&r->segments, &have, have + 1, true, __ATOMIC_ACQ_REL,
+                                               __ATOMIC_ACQUIRE)) {
+            return have + 1;
+        }
+    }
+}
+
+/* Gives the arena memory up to `end`. */
+static bool commit_arena(pasta_ring *r, uint64_t end) {
+    uint64_t committed = __atomic_load_n(&r->arena_committed, __ATOMIC_ACQUIRE), wanted = align(end, ARENA_STEP);
+    if (end <= committed) return true;
+    if (back_with_memory(r, r->arena_offset + committed, wanted - committed)) return false;
+    while (committed < wanted && !__atomic_compare_exchange_n(&r->arena_committed, &committed, wanted, false,
+                                                              __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
+    return true;
+}
+
+/* Half of what is free where the ring is, in bytes: the rest is others'. */
+static uint64_t half_of_free(void) {
+    struct statvfs room;
+    if (statvfs(pasta_session(), &room)) return 0;
+    return (uint64_t)room.f_bavail * room.f_frsize / 2;
+}
+
+void pasta_ring_back_all(void) {
+    pasta_ring *r = pasta_ring_mine();
+    if (!r) return;
+    uint64_t room = half_of_free(), arena = __atomic_load_n(&r->arena_used, __ATOMIC_ACQUIRE) + ARENA_SANDBOX;
+    if (room > ARENA_SANDBOX && arena <= r->arena_bytes) commit_arena(r, arena);
+    uint32_t backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE), most = r->max_segments;
+    uint32_t used = __atomic_load_n(&r->used, __ATOMIC_ACQUIRE) ? most : backed + SEGMENTS_UNUSED;
+    if (most > used) most = used;
+    if (most > backed + room / SEGMENT_BYTES) most = backed + (uint32_t)(room / SEGMENT_BYTES);
+    while (backed < most && !back_segments(r, backed, most - backed < GROW_MOST ? most - backed : GROW_MOST))
+        backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
 }
 
 static bool install(pasta_ring *r, uint64_t logical) {
@@ -268,13 +347,23 @@ static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
 
 /* ---- records ---- */
 
+/* The kernel's id of this thread.  It is in the number of its CPU-time clock (CPUCLOCK_PID), which
+ * libc forms without a system call: a thread may be under a filter that allows no gettid.  After a
+ * fork, which may be a raw clone that libc does not know of, the kernel is asked. */
+static uint32_t find_thread_id(uint32_t generation) {
+    clockid_t clock;
+    bool forked = generation != 1 && !pasta_is_sandboxed();
+    if (forked || pthread_getcpuclockid(pthread_self(), &clock) != 0) return (uint32_t)syscall(SYS_gettid);
+    return (uint32_t) ~(clock >> 3);
+}
+
 static uint32_t thread_id(void) {
     static __thread struct {
         uint32_t id, generation;
     } mine;
     uint32_t generation = pasta_generation() + 1;
     if (PASTA_UNLIKELY(mine.generation != generation)) {
-        mine.id = (uint32_t)syscall(SYS_gettid);
+        mine.id = find_thread_id(generation);
         mine.generation = generation;
     }
     return mine.id;
@@ -348,17 +437,6 @@ typedef struct {
 
 static pasta_string *string_at(pasta_ring *r, uint32_t id) {
     return (pasta_string *)((uint8_t *)r + r->arena_offset + (uint64_t)id * 8);
-}
-
-/* Gives the arena memory up to `end`. */
-static bool commit_arena(pasta_ring *r, uint64_t end) {
-    uint64_t committed = __atomic_load_n(&r->arena_committed, __ATOMIC_ACQUIRE), wanted = align(end, ARENA_STEP);
-    if (end <= committed) return true;
-    if (back_with_memory(r->arena_offset + committed, wanted - committed)) return false;
-    while (committed < wanted && !__atomic_compare_exchange_n(&r->arena_committed, &committed, wanted, false,
-                                                              __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-    }
-    return true;
 }
 
 static uint32_t put_string(pasta_ring *r, const char *text, size_t length) {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "private.h"
 
 enum { LINE = 1024, KEPT = 16 };
 
@@ -65,7 +66,7 @@ void pasta_signals_restore(const pasta_signals *held) {
 }
 
 static void append(const char *path, const char *line, size_t length) {
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    int fd = pasta_open_private(path, O_WRONLY | O_APPEND);
     if (fd < 0) return; /* the log is the last resort: nowhere else to say so */
     if (write(fd, line, length) < 0) { /* likewise */
     }
@@ -91,6 +92,7 @@ static void to_log(const char *line, size_t length) {
 }
 
 void pasta_log(const char *format, ...) {
+    if (pasta_is_sandboxed()) return;
     char line[LINE], prefix[48];
     va_list arguments;
     pasta_signals held;
@@ -106,6 +108,7 @@ void pasta_log(const char *format, ...) {
 }
 
 void pasta_say(const char *format, ...) {
+    if (pasta_is_sandboxed()) return;
     char line[LINE];
     va_list arguments;
     pasta_signals held;

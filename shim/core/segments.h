@@ -25,6 +25,14 @@ static inline void pasta_push_free(pasta_ring *r, uint32_t segment) {
         !__atomic_compare_exchange_n(&r->free_head, &head, with_segment, 1, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
 }
 
+/* Counts segments as backed, unless more are already. */
+static inline void pasta_raise_backed(pasta_ring *r, uint32_t to) {
+    uint32_t backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
+    while (backed < to &&
+           !__atomic_compare_exchange_n(&r->backed, &backed, to, 1, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
+}
+
 /* Memory of a logical segment, or NULL where it is not installed. */
 static inline uint8_t *pasta_segment(pasta_ring *r, uint64_t logical) {
     uint64_t entry = __atomic_load_n(&r->segment_map[logical % PASTA_MAX_SEGMENTS], __ATOMIC_ACQUIRE);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "private.h"
 
 enum { PAGE = 4096, SPINS = 200, SLEEP_NS = 50000, NAME_LONGEST = 4096 };
 
@@ -52,7 +53,7 @@ static int create(const char *path) {
     uint64_t chunks = between(pasta_config_u64("trace_chunks", 64), 2, 1 << 16);
     uint64_t data = (PAGE + chunks * sizeof(pasta_chunk) + PAGE - 1) / PAGE * PAGE;
     uint64_t bytes = data + chunks * chunk_bytes;
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int fd = pasta_open_private(path, O_RDWR | O_EXCL);
     if (fd < 0) return errno;
     int error = allocate(fd, bytes);
     pasta_trace *t = error ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -82,7 +83,9 @@ static int create(const char *path) {
 static void open_beside_ring(void) {
     char path[NAME_LONGEST];
     int length = snprintf(path, sizeof path, "%s.trace", pasta_ring_path());
-    int error = length < 0 || (size_t)length >= sizeof path ? ENAMETOOLONG : create(path);
+    int error = length < 0 || (size_t)length >= sizeof path ? ENAMETOOLONG
+                : pasta_is_sandboxed()                       ? EPERM
+                                                             : create(path);
     if (!error) return;
     trace.map = NULL;
     pasta_say("no access trace %s (%s): accesses are not recorded; make room there or lower trace_chunks", path,
@@ -95,7 +98,7 @@ bool pasta_trace_open(void) {
     int saved = errno;
     while (!__atomic_compare_exchange_n(&opening, &held, mine, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         if (held == mine) {
-            sched_yield();
+            if (!pasta_is_sandboxed()) sched_yield();
             held = 0;
         }
     if (trace.generation != mine) {
@@ -128,7 +131,7 @@ static bool wait_for_place(const pasta_chunk *chunk, uint64_t lap) {
     bool free = false;
     int saved = errno;
     for (int spins = 0; !free && is_consumed(now); now = pasta_now()) {
-        if (spins++ > SPINS) nanosleep(&pause, NULL);
+        if (spins++ > SPINS && !pasta_is_sandboxed()) nanosleep(&pause, NULL);
         free = __atomic_load_n(&chunk->lap, __ATOMIC_ACQUIRE) >= lap;
     }
     __atomic_fetch_add(&trace.map->waited, now - start, __ATOMIC_RELAXED);

@@ -31,7 +31,7 @@
 /* clang-format off */
 #define PASTA_EVENTS(X)                                                                                         \
     X( 1, process_start,    process,        1, "the process began to use an accelerator, or a framework")      \
-    X( 2, process_end,      process_end,    1, "the process reached its exit handlers")                        \
+    X( 2, process_end,      process_end,    1, "exit handlers begin; later ones may still do work")                       \
     X( 3, context_create,   context,        1, "a device context was created")                                 \
     X( 4, context_destroy,  context,        1, "a device context was destroyed")                               \
     X( 5, stream_create,    stream,         1, "a stream was created")                                         \
@@ -78,11 +78,12 @@
     X(46, allocator_state,  allocator_state, 1, "what a framework's caching allocator holds, before tensor_alloc or _free") \
     X(47, graph_node,       graph_node,     1, "a node of a graph was captured, by the operator that is open on the thread") \
     X(48, graph_instantiate,graph_instantiate,1,"a graph that was captured became one that can be launched") \
-    X(49, counter,          counter,        0, "a hardware counter of one launch, or one instance of it")
+    X(49, counter,          counter,        0, "a hardware counter of one launch, or one instance of it") \
+    X(50, python_sample,    python_sample,  0, "the Python stack between two operators, where no operator ran for milliseconds")
 /* clang-format on */
 
 #define PASTA_ENUMERATOR(number, name, payload, keep, text) PASTA_EVENT_##name = number,
-typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 50 } pasta_event_kind;
+typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 51 } pasta_event_kind;
 
 /* pasta_header.flags */
 enum {
@@ -375,6 +376,11 @@ typedef struct pasta_python_frame {
     uint32_t first_line; /* of the function */
 } pasta_python_frame;
 
+typedef struct pasta_python_sample {
+    uint32_t stack; /* id of the stack, of the thread that ran the last operator */
+    uint32_t unused[5];
+} pasta_python_sample;
+
 typedef struct pasta_pc_sample {
     uint64_t pc;       /* offset in the function, or in the module where that is absent; bytes */
     uint64_t function; /* vendor's function handle; absent: all ones */
@@ -432,6 +438,13 @@ enum {
     PASTA_STATE_exiting = 2,  /* its exit handlers run; late events may follow */
 };
 
+/* Why the ring grows no further, beside ring.max. */
+enum {
+    PASTA_LIMIT_none = 0,    /* nothing but ring.max */
+    PASTA_LIMIT_memory = 1,  /* the file system, or the system, had no memory */
+    PASTA_LIMIT_sandbox = 2, /* the process restricted itself, so that it may not ask for memory */
+};
+
 enum {
     PASTA_CONSUMER_none = 0,      /* nobody consumes yet; the process has not used an accelerator */
     PASTA_CONSUMER_embedded = 1,  /* a thread of this process */
@@ -439,7 +452,7 @@ enum {
 };
 
 typedef struct pasta_ring {
-    uint64_t magic;          /* "PASTARNG" */
+    uint64_t magic;          /* "PASTARN2" */
     uint32_t schema;         /* PASTA_SCHEMA */
     uint32_t pid;
     uint32_t sequence;       /* 0, 1, …: how many rings this pid had before (exec) */
@@ -461,10 +474,12 @@ typedef struct pasta_ring {
     uint64_t tail;           /* next position to hand out */
     uint64_t arena_used;
     uint64_t arena_committed;
-    uint32_t segments;       /* physical segments allocated so far */
+    uint32_t segments;       /* physical segments taken so far */
+    uint32_t backed;         /* physical segments that have memory: touching them cannot raise SIGBUS */
     uint32_t state;          /* PASTA_STATE_* */
     uint32_t used;           /* 1 once an accelerator or framework was used: the run gets a directory */
     uint32_t consumer;       /* PASTA_CONSUMER_* */
+    uint32_t limited;        /* PASTA_LIMIT_* */
     uint64_t launches;
     uint64_t pending_drops;
     uint8_t line1[64];
@@ -488,7 +503,7 @@ typedef struct pasta_ring {
 #ifdef __cplusplus
 #define _Static_assert static_assert
 #endif
-#define PASTA_MAGIC UINT64_C(0x474e524154534150) /* "PASTARNG" */
+#define PASTA_MAGIC UINT64_C(0x324e524154534150) /* "PASTARN2" */
 #define PASTA_ASSERT_PAYLOAD(number, name, payload, keep, text)                             \
     _Static_assert((sizeof(pasta_header) + sizeof(pasta_##payload)) % PASTA_SLOT == 0,      \
                    "record of " #name " must fill whole slots");

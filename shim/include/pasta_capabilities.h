@@ -60,7 +60,8 @@
     X(tensor_free,       0, 0, 0, 1, "frees by frameworks")                                          \
     X(tensor_create,     0, 0, 0, 1, "tensors")                                                      \
     X(allocator_state,   0, 0, 0, 1, "what frameworks hold")                                         \
-    X(python_frame,      0, 0, 0, 1, "Python stacks")
+    X(python_frame,      0, 0, 0, 1, "Python stacks")                                                \
+    X(python_sample,     0, 0, 0, 1, "samples of Python stacks between operators")
 
 /* What not every accelerator gives beyond kinds: X(name, kind, field, nvidia_sanitizer,
  * amd_rocprofiler, refacc, text).  `field` of the records of `kind` is never absent in all of a

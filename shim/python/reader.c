@@ -28,7 +28,7 @@ int pasta_kind_slots(int kind) { return kind > 0 && kind < PASTA_KINDS ? kind_sl
 pasta_ring *pasta_map(const char *path, int *error) {
     struct stat size;
     pasta_ring *r = NULL;
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     *error = 0;
     if (fd < 0 || fstat(fd, &size) != 0) {
         *error = errno;
@@ -52,8 +52,17 @@ pasta_ring *pasta_map(const char *path, int *error) {
 
 void pasta_unmap(pasta_ring *r) { munmap(r, r->file_bytes); }
 
+/* As pasta_segment, and NULL where the entry leads out of the ring: the program may have written over its map. */
+static uint8_t *held_segment(pasta_ring *r, uint64_t logical) {
+    uint64_t entry = __atomic_load_n(&r->segment_map[logical % PASTA_MAX_SEGMENTS], __ATOMIC_ACQUIRE);
+    uint64_t physical = entry & 0xffff;
+    if (entry >> 16 != logical + 1 || !physical || physical > r->max_segments) return NULL;
+    uint64_t offset = r->data_offset + (physical - 1) * r->segment_bytes;
+    return offset + r->segment_bytes <= r->file_bytes ? (uint8_t *)r + offset : NULL;
+}
+
 static const uint8_t *segment_of(const pasta_stretch *s, uint64_t logical) {
-    if (s->ring) return pasta_segment(s->ring, logical);
+    if (s->ring) return held_segment(s->ring, logical);
     return s->spilled + (logical - s->spilled_first) * s->segment_slots * PASTA_SLOT;
 }
 
@@ -109,7 +118,9 @@ void pasta_scan(pasta_stretch *s) {
 
 void pasta_gather(const pasta_stretch *s, uint64_t base, void **outputs) {
     uint8_t *next[PASTA_KINDS];
+    uint32_t left[PASTA_KINDS]; /* no more than were counted, whatever the program wrote since */
     memcpy(next, outputs, sizeof next);
+    memcpy(left, s->counts, sizeof left);
     for (uint64_t position = s->from; position < s->end;) {
         uint64_t logical = position / s->segment_slots, stop = (logical + 1) * s->segment_slots;
         const uint8_t *memory = segment_of(s, logical);
@@ -127,7 +138,8 @@ void pasta_gather(const pasta_stretch *s, uint64_t base, void **outputs) {
                 continue;
             }
             uint8_t *to = next[h->kind];
-            if (to) {
+            if (to && left[h->kind]) {
+                left[h->kind]--;
                 memcpy(to, h, (size_t)length * PASTA_SLOT);
                 ((pasta_header *)to)->commit = (uint32_t)(position - base);
                 next[h->kind] = to + (size_t)length * PASTA_SLOT;
@@ -158,7 +170,7 @@ void pasta_release(pasta_ring *r, uint64_t position) {
     /* asked anew for each segment: a block may begin meanwhile */
     for (uint64_t logical = from; logical < pasta_releasable(r, position) / r->segment_slots; logical++) {
         uint64_t entry = __atomic_load_n(&r->segment_map[logical % PASTA_MAX_SEGMENTS], __ATOMIC_ACQUIRE);
-        uint8_t *memory = pasta_segment(r, logical);
+        uint8_t *memory = held_segment(r, logical);
         /* first the position, then the memory: who takes over after a crash between the two may
          * lose a segment of memory, never read one that is in use again */
         __atomic_store_n(&r->released, (logical + 1) * r->segment_slots, __ATOMIC_SEQ_CST);
@@ -169,7 +181,20 @@ void pasta_release(pasta_ring *r, uint64_t position) {
     }
 }
 
-uint8_t *pasta_segment_memory(pasta_ring *r, uint64_t logical) { return pasta_segment(r, logical); }
+int pasta_back_ahead(pasta_ring *r, const char *path, uint32_t count) {
+    uint32_t backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
+    uint32_t wanted = __atomic_load_n(&r->segments, __ATOMIC_ACQUIRE) + count;
+    if (wanted > r->max_segments) wanted = r->max_segments;
+    if (wanted <= backed) return 0;
+    int fd = open(path, O_RDWR | O_CLOEXEC), error = fd < 0 ? errno : 0;
+    off_t from = (off_t)(r->data_offset + (uint64_t)backed * r->segment_bytes);
+    if (!error) error = posix_fallocate(fd, from, (off_t)(wanted - backed) * r->segment_bytes);
+    if (fd >= 0) close(fd);
+    if (!error) pasta_raise_backed(r, wanted);
+    return error;
+}
+
+uint8_t *pasta_segment_memory(pasta_ring *r, uint64_t logical) { return held_segment(r, logical); }
 uint64_t pasta_tail(pasta_ring *r) { return __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE); }
 
 static int wait_set(uint32_t *word, uint32_t timeout_ms) {
@@ -196,6 +221,7 @@ void pasta_beat(pasta_ring *r) {
 const char *pasta_string_text(pasta_ring *r, uint32_t id, uint32_t *length) {
     uint64_t offset = (uint64_t)id * 8, used = __atomic_load_n(&r->arena_used, __ATOMIC_ACQUIRE);
     if (used > r->arena_committed) used = r->arena_committed;
+    if (used > r->arena_bytes) used = r->arena_bytes;
     if (!id || offset + sizeof(uint32_t) > used) return NULL;
     const uint8_t *entry = (const uint8_t *)r + r->arena_offset + offset;
     memcpy(length, entry, sizeof *length);

@@ -39,6 +39,9 @@ uint64_t pasta_releasable(pasta_ring *ring, uint64_t position);
 int pasta_move_reader(pasta_ring *ring, uint32_t block, uint64_t position);
 /* Gives the memory of all segments that end at or before that back to the producers. */
 void pasta_release(pasta_ring *ring, uint64_t position);
+/* Gives memory to `count` segments beyond those that the producers have taken, so that these need not
+ * ask for it: they may be under a filter that ends them for that.  0 or an errno value. */
+int pasta_back_ahead(pasta_ring *ring, const char *path, uint32_t count);
 /* Memory of a logical segment or NULL. */
 uint8_t *pasta_segment_memory(pasta_ring *ring, uint64_t logical);
 uint64_t pasta_tail(pasta_ring *ring);

@@ -3,7 +3,8 @@
  *
  *   no Python in the process       the interpreter PASTA was installed with, embedded
  *   PASTA's own environment        that interpreter: this thread joins it
- *   any other Python               a collector process, which the launcher starts
+ *   any other Python, several      a collector process, which the launcher starts
+ *   or PyPy, sanitizers            likewise: their symbols would come before those of ours
  *
  * Whatever fails here ends in the collector: the ring keeps what was published meanwhile.
  */
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "../core/internal.h"
@@ -25,6 +27,10 @@ enum { STACK_BYTES = 8 << 20, JOIN_ATTEMPTS = 20, JOIN_PAUSE_MS = 100, LOOK_MS =
 
 static uint32_t started, done; /* done: the thread will not touch Python any more */
 static uint32_t joined;        /* the thread runs in an interpreter of the program's */
+static uint32_t leaving;       /* a collector goes on after it */
+static uint32_t thread_number; /* its id */
+
+static const char RESTRICTED[] = "the program restricts its own system calls";
 
 static void want_collector(const char *why) {
     pasta_ring *r = pasta_ring_mine();
@@ -67,11 +73,42 @@ static bool find_host(pasta_host_python *p) {
     return true;
 }
 
-static int names_libpython(struct dl_phdr_info *info, size_t size, void *found) {
+typedef struct {
+    const void *host; /* where the functions of find_host are, or NULL */
+    unsigned others;  /* libraries of other Pythons */
+    bool pypy;
+} pasta_pythons;
+
+static int count_pythons(struct dl_phdr_info *info, size_t size, void *into) {
+    pasta_pythons *found = into;
     (void)size;
     const char *name = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
-    if (name && !strncmp(name, "/libpython", 10)) *(bool *)found = true;
+    if (!name) return 0;
+    found->pypy = found->pypy || !strncmp(name, "/libpypy", 8);
+    /* libpython3.so is a stub that leads to another one */
+    bool python = !strncmp(name, "/libpython", 10) && strncmp(name, "/libpython3.so", 14) != 0;
+    found->others += python && (const void *)info->dlpi_addr != found->host;
     return 0;
+}
+
+static bool has_one_of(const char *const *symbols) {
+    while (*symbols && !dlsym(RTLD_DEFAULT, *symbols)) symbols++;
+    return *symbols != NULL;
+}
+
+/* Why no Python of ours can run in this process, nor join the one there is; NULL where it can. */
+static const char *obstacle(const pasta_host_python *host) {
+    static const char *const pypy[] = {"pypy_main_startup", "PyPyGILState_Ensure", "PyPy_IsInitialized", NULL};
+    static const char *const sanitizers[] = {"__asan_init", "__tsan_init", "__msan_init", "__hwasan_init",
+                                             "__lsan_do_leak_check", NULL};
+    Dl_info of_host;
+    pasta_pythons found = {0};
+    if (host && dladdr((const void *)(uintptr_t)host->get_version, &of_host)) found.host = of_host.dli_fbase;
+    dl_iterate_phdr(count_pythons, &found);
+    if (found.pypy || has_one_of(pypy)) return "the program runs PyPy";
+    if (has_one_of(sanitizers)) return "the program runs under a sanitizer";
+    if (host && found.others) return "the program has several Pythons";
+    return found.others ? "the program has a Python of its own that PASTA cannot see" : NULL;
 }
 
 static bool same_version(const pasta_host_python *p) {
@@ -209,9 +246,54 @@ static const char *consume(const pasta_host_python *host) {
     return answer == 1 ? NULL : "the embedded consumer stopped; see log.txt";
 }
 
+/* ---- libraries that come with an embedded Python ---- */
+
+static size_t objects_before; /* how many the process had loaded; those after them may be Python's */
+
+static int count_objects(struct dl_phdr_info *info, size_t size, void *count) {
+    (void)info, (void)size;
+    ++*(size_t *)count;
+    return 0;
+}
+
+static bool is_of_python(const char *name) {
+    const char *library = pasta_config("libpython"), *paths = pasta_config("python_path");
+    if (library && !strcmp(name, library)) return true;
+    for (size_t length; paths && *paths; paths += length + (paths[length] == ':')) {
+        length = strcspn(paths, ":");
+        if (length && !strncmp(name, paths, length) && name[length] == '/') return true;
+    }
+    return false;
+}
+
+/* Has the dynamic linker find no destructors in a library. */
+static void drop_destructors(const struct dl_phdr_info *info, const ElfW(Phdr) *dynamic) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (ElfW(Dyn) *d = (ElfW(Dyn) *)(info->dlpi_addr + dynamic->p_vaddr); d->d_tag != DT_NULL; d++) {
+        void *start = (void *)((uintptr_t)d & ~(page - 1));
+        if (d->d_tag == DT_FINI_ARRAYSZ && !mprotect(start, page, PROT_READ | PROT_WRITE)) d->d_un.d_val = 0;
+    }
+}
+
+static int drop_python_destructors(struct dl_phdr_info *info, size_t size, void *seen) {
+    (void)size;
+    if ((*(size_t *)seen)++ < objects_before || !info->dlpi_name || !is_of_python(info->dlpi_name)) return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC) drop_destructors(info, &info->dlpi_phdr[i]);
+    return 0;
+}
+
+/* The destructors of what came with our Python (OpenBLAS unmaps memory and joins threads) would make
+ * system calls at the end of a process that has none for them. */
+static void leave_libraries(void) {
+    size_t seen = 0;
+    if (objects_before) dl_iterate_phdr(drop_python_destructors, &seen);
+}
+
 static const char *start_embedded(void) {
     const char *library = pasta_config("libpython");
     if (!library || !*library) return "the Python that PASTA is installed with has no shared library";
+    dl_iterate_phdr(count_objects, &objects_before);
     if (!dlopen(library, RTLD_NOW | RTLD_GLOBAL)) return dlerror();
     return consume(NULL);
 }
@@ -231,20 +313,20 @@ static void wait_to_start(pasta_ring *r) {
 static void *consumer_thread(void *argument) {
     (void)argument;
     pthread_setname_np(pthread_self(), "pasta");
+    __atomic_store_n(&thread_number, (uint32_t)gettid(), __ATOMIC_RELEASE);
     pasta_ring *r = pasta_ring_mine();
     wait_to_start(r);
     if (!finishing()) {
         static pasta_host_python host; /* a pending call may outlive this function */
-        bool has_libpython = false;
-        const char *why;
-        dl_iterate_phdr(names_libpython, &has_libpython);
-        if (find_host(&host)) {
+        bool hosted = find_host(&host);
+        const char *why = obstacle(hosted ? &host : NULL);
+        if (why) {
+            /* a collector */
+        } else if (hosted) {
             __atomic_store_n(&joined, 1, __ATOMIC_RELEASE);
             why = join_host(&host);
             set_critical(1); /* until Python says otherwise */
             if (!why) why = finishing() ? NULL : consume(&host);
-        } else if (has_libpython) {
-            why = "the program has a Python of its own that PASTA cannot see";
         } else {
             set_critical(1);
             why = start_embedded();
@@ -252,12 +334,17 @@ static void *consumer_thread(void *argument) {
         set_critical(0);
         if (why && !finishing()) want_collector(why);
     }
+    if (__atomic_load_n(&leaving, __ATOMIC_ACQUIRE)) want_collector(RESTRICTED);
     __atomic_store_n(&done, 1, __ATOMIC_RELEASE);
     pasta_futex_wake(&done);
     return NULL;
 }
 
 void pasta_consumer_start(bool after_fork) {
+    if (pasta_is_sandboxed()) {
+        want_collector(RESTRICTED);
+        return;
+    }
     if (pasta_config_u64("collector", 0)) {
         want_collector("asked for by --collector");
         return;
@@ -283,20 +370,10 @@ void pasta_consumer_start(bool after_fork) {
         started = 1;
 }
 
-void pasta_consumer_forget(void) { started = done = joined = 0; }
+void pasta_consumer_forget(void) { started = done = joined = leaving = thread_number = 0; }
 
-void pasta_consumer_finish(void) {
-    pasta_ring *r = pasta_ring_mine();
-    if (!started || !r || __atomic_load_n(&done, __ATOMIC_ACQUIRE)) return;
-    __atomic_store_n(&r->finish, 1, __ATOMIC_RELEASE);
-    pasta_futex_wake(&r->finish);
-    pasta_host_python host;
-    /* Ended by exit() from a thread that holds the interpreter lock: the consumer can never get
-     * it, so what is in the ring is left to the launcher. */
-    bool python = find_host(&host);
-    if (python && host.is_initialized() && host.check()) return;
-    /* A host's interpreter that is no more has ended the thread, or holds it for ever. */
-    if (python && !host.is_initialized() && __atomic_load_n(&joined, __ATOMIC_ACQUIRE)) return;
+/* Waits for the consumer's thread; a process that restricted itself may not even wait in the kernel. */
+static void wait_for_done(pasta_ring *r) {
     /* A tool that hangs may be left behind; a thread that loads libraries or compiles may not:
      * their destructors run next. */
     uint64_t patience = pasta_config_u64("exit_timeout_ms", 5000) * 1000000u;
@@ -305,8 +382,57 @@ void pasta_consumer_finish(void) {
         uint64_t now = pasta_now();
         if (__atomic_load_n(&r->critical, __ATOMIC_ACQUIRE) && now < last) until = now + patience;
         if (now >= until) break;
-        pasta_futex_wait(&done, 0, UINT64_C(20000000));
+        if (!pasta_is_sandboxed()) pasta_futex_wait(&done, 0, UINT64_C(20000000));
     }
+}
+
+static void ask_to_finish(pasta_ring *r) {
+    __atomic_store_n(&r->finish, 1, __ATOMIC_RELEASE);
+    if (!pasta_is_sandboxed()) pasta_futex_wake(&r->finish);
+}
+
+void pasta_consumer_finish(void) {
+    pasta_ring *r = pasta_ring_mine();
+    if (!started || !r || __atomic_load_n(&done, __ATOMIC_ACQUIRE)) return;
+    ask_to_finish(r);
+    pasta_host_python host;
+    /* Ended by exit() from a thread that holds the interpreter lock: the consumer can never get
+     * it, so what is in the ring is left to the launcher. */
+    bool python = find_host(&host);
+    if (python && host.is_initialized() && host.check()) return;
+    /* A host's interpreter that is no more has ended the thread, or holds it for ever. */
+    if (python && !host.is_initialized() && __atomic_load_n(&joined, __ATOMIC_ACQUIRE)) return;
+    wait_for_done(r);
     if (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))
         pasta_log("the embedded consumer did not finish in time; the launcher takes over");
+}
+
+/* Until the kernel knows the thread no more: what it does last are system calls, too. */
+static void wait_for_thread(void) {
+    uint32_t id = __atomic_load_n(&thread_number, __ATOMIC_ACQUIRE);
+    static const struct timespec shortly = {0, 1000000};
+    while (__atomic_load_n(&done, __ATOMIC_ACQUIRE) && id && !syscall(SYS_tgkill, getpid(), id, 0)) nanosleep(&shortly, NULL);
+}
+
+void pasta_consumer_leave(bool every_thread) {
+    pasta_ring *r = pasta_ring_mine();
+    if (!r || !started) return;
+    if (!__atomic_exchange_n(&leaving, 1, __ATOMIC_ACQ_REL)) ask_to_finish(r);
+    pasta_host_python host;
+    void *(*save)(void) = NULL;
+    void (*restore)(void *) = NULL;
+    bool locked = find_host(&host) && host.is_initialized() && host.check();
+    if (locked) {
+        /* It cannot finish before it gets the interpreter's lock; unless it is restricted too, it may do so later. */
+        if (!every_thread) return;
+        *(void **)&save = dlsym(RTLD_DEFAULT, "PyEval_SaveThread");
+        *(void **)&restore = dlsym(RTLD_DEFAULT, "PyEval_RestoreThread");
+        if (!save || !restore) return;
+    }
+    void *state = locked ? save() : NULL;
+    wait_for_done(r);
+    if (every_thread) wait_for_thread();
+    leave_libraries();
+    if (locked) restore(state);
+    if (!__atomic_load_n(&done, __ATOMIC_ACQUIRE)) pasta_log("the embedded consumer did not hand over in time");
 }

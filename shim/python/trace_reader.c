@@ -15,7 +15,7 @@ static uint64_t file_bytes(const pasta_trace *t) { return t->data_offset + (uint
 pasta_trace *pasta_trace_map(const char *path, int *error) {
     struct stat size;
     pasta_trace *t = NULL;
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     *error = 0;
     if (fd < 0 || fstat(fd, &size) != 0) {
         *error = errno;

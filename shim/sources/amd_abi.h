@@ -1,7 +1,7 @@
-/* What PASTA knows of rocprofiler-sdk's ABI, in words of its own: 0.5 (ROCm 6.3) and 1.x (ROCm 7).
+/* rocprofiler-sdk's ABI, declared in words of PASTA's own: 0.5 (ROCm 6.3), 0.6 (ROCm 6.4) and 1.x (ROCm 7).
  *
- * Sizes and offsets are those of the libraries (asserted below).  A payload says in its first word
- * how much of it there is: PASTA_AMD_HAS asks that of a field.  Kinds and operations have no numbers
+ * Sizes and offsets are those of the libraries 0.5.0 and 1.0.0 (asserted below).  0.6 has the records and
+ * clients of 0.5, and payloads of sizes between the two.  A payload says in its first word how long it is: PASTA_AMD_HAS asks that of a field.  Kinds and operations have no numbers
  * here, as those change: they are found by name.
  */
 #ifndef PASTA_AMD_ABI_H
@@ -65,7 +65,7 @@ typedef struct pasta_amd_tool {
     void *user;
 } pasta_amd_tool;
 
-/* First bytes of an agent; the same in both versions. */
+/* First bytes of an agent; the same in all versions. */
 typedef struct pasta_amd_agent {
     uint64_t bytes, id;
     uint32_t type;
@@ -124,7 +124,7 @@ typedef struct pasta_amd_kernel_symbol {
     uint64_t object;
     uint32_t argument_bytes, argument_alignment, group_bytes, private_bytes;
     uint32_t sgprs, vgprs, accumulation_vgprs;
-    int64_t entry_offset; /* from here on: 1.x */
+    int64_t entry_offset; /* from here on: since 0.6 */
     uint64_t entry;
 } pasta_amd_kernel_symbol;
 
@@ -142,10 +142,6 @@ typedef struct pasta_amd_scratch {
     uint32_t flags, event;
     uint64_t dispatch, allocated, slots; /* the last two: end of an allocation */
 } pasta_amd_scratch;
-
-typedef struct pasta_amd_stream {
-    uint64_t bytes, id, handle;
-} pasta_amd_stream;
 
 typedef struct pasta_amd_runtime {
     uint64_t bytes, version, instance;
@@ -185,6 +181,8 @@ typedef struct pasta_amd_marker_call {
       (uint64_t counter, pasta_amd_on_dimensions *each, void *user))                                            \
     X(position, "rocprofiler_query_record_dimension_position",                                                  \
       (uint64_t instance, uint64_t dimension, size_t *position))                                                \
+    X(create_config, "rocprofiler_create_counter_config",                                                       \
+      (uint64_t agent, const uint64_t *counters, size_t count, uint64_t *config))                               \
     X(count_dispatches, "rocprofiler_configure_callback_dispatch_counting_service",                             \
       (uint64_t context, pasta_amd_on_counting *dispatch, void *first, pasta_amd_on_counted *done, void *second))
 #define PASTA_AMD_SAMPLING(X)                                                                                   \
@@ -198,16 +196,12 @@ typedef struct pasta_amd_marker_call {
       (uint64_t context, uint64_t agent, uint32_t method, uint32_t unit, uint64_t interval, uint64_t buffer,    \
        int32_t flags))
 /* clang-format on */
-/* It has another name in 0.5 than in 1.x. */
-#define PASTA_AMD_CREATE_CONFIG "rocprofiler_create_counter_config"
-#define PASTA_AMD_CREATE_CONFIG_0_5 "rocprofiler_create_profile_config"
-typedef int32_t pasta_amd_create_config(uint64_t agent, const uint64_t *counters, size_t count, uint64_t *config);
-
 enum {
     PASTA_AMD_COUNTER_INFO_VERSION = 1,
     PASTA_AMD_LOSSLESS = 2, /* policy of a buffer: it waits when it is full */
     PASTA_AMD_PC_SAMPLES = 2, /* category of records */
     PASTA_AMD_HOST_TRAP = 2,  /* their kinds */
+    PASTA_AMD_HOST_TRAP_0_6 = 1,
     PASTA_AMD_STOCHASTIC = 3,
     PASTA_AMD_UNIT_INSTRUCTIONS = 1,
     PASTA_AMD_UNIT_CYCLES = 2,
@@ -323,7 +317,6 @@ PASTA_AMD_IS(memory_copy, 64);
 PASTA_AMD_AT(memory_copy, destination, 48); /* the size in 0.5 */
 PASTA_AMD_IS(allocation, 48);
 PASTA_AMD_IS(scratch, 56);
-PASTA_AMD_IS(stream, 24);
 PASTA_AMD_IS(runtime, 24);
 PASTA_AMD_IS(hip_call, 120);
 PASTA_AMD_AT(hip_call, status, 96);

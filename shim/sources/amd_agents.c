@@ -16,14 +16,21 @@ static int16_t gpu_count;
 static uint16_t contexts;
 static pthread_mutex_t announcing = PTHREAD_MUTEX_INITIALIZER;
 
+static bool is_name(const char *text) { return text && *text && strcmp(text, "unknown") != 0; }
+
+/* The product ("AMD Instinct MI300X"); some devices have their architecture only. */
+static const char *name_of(const pasta_amd_agent *a) {
+    if (!PASTA_AMD_HAS(a, model)) return NULL;
+    if (is_name(a->product)) return a->product;
+    return is_name(a->name) ? a->name : is_name(a->model) ? a->model : NULL;
+}
+
 static int32_t on_agents(uint32_t version, const void **agents, size_t count, void *user) {
     (void)version, (void)user;
     for (size_t i = 0; i < count && gpu_count < PASTA_AMD_DEVICES; i++) {
         const pasta_amd_agent *a = agents[i];
         if (!a || !PASTA_AMD_HAS(a, type) || a->type != PASTA_AMD_AGENT_GPU) continue;
-        gpus[gpu_count] = (agent){.id = a->id};
-        if (PASTA_AMD_HAS(a, product)) gpus[gpu_count].name = a->product && *a->product ? a->product : a->name;
-        gpu_count++;
+        gpus[gpu_count++] = (agent){.id = a->id, .name = name_of(a)};
     }
     return 0;
 }

@@ -3,7 +3,7 @@
  * Before a dispatch the SDK asks what to count, and gives the values when it is complete: one for each
  * place in the device where a counter is (a shader engine, an XCC, …).
  *
- * Written to the headers of 0.5 and 1.x; it has never run on hardware.
+ * Written to the headers of 1.x; it has never run on hardware.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +16,6 @@ enum { COUNTERS = 64, NAME_LONGEST = 256 };
 #define POINTER(name, symbol, arguments) int32_t(*name) arguments;
 static struct {
     PASTA_AMD_COUNTING(POINTER)
-    pasta_amd_create_config *create_config;
 } sdk;
 
 static bool succeeded(int32_t status, const char *what) {
@@ -30,9 +29,6 @@ static bool resolve(void) {
     const char *missing = NULL;
 #define RESOLVE(name, symbol, arguments) PASTA_AMD_RESOLVE(sdk, name, symbol)
     PASTA_AMD_COUNTING(RESOLVE)
-    *(void **)&sdk.create_config = pasta_amd_resolve(PASTA_AMD_CREATE_CONFIG);
-    if (!sdk.create_config) *(void **)&sdk.create_config = pasta_amd_resolve(PASTA_AMD_CREATE_CONFIG_0_5);
-    if (!sdk.create_config) missing = PASTA_AMD_CREATE_CONFIG;
     if (missing) pasta_say("counters are not recorded: the SDK has no %s; run without amd.counters", missing);
     return !missing;
 }
@@ -173,7 +169,12 @@ static void on_counted(pasta_amd_counting d, pasta_amd_count_value *values, size
 void pasta_amd_count_launches(void) {
     const char *names = pasta_config("amd.counters");
     uint64_t context = 0;
-    if (!names || !*names || !resolve() || !configure(names)) return;
+    if (!names || !*names) return;
+    if (!pasta_amd_new_layout()) { /* headers give a value another size in 0.5; 0.6 was never seen */
+        pasta_say("counters are not recorded: they need rocprofiler-sdk 1.0 (ROCm 7) or newer");
+        return;
+    }
+    if (!resolve() || !configure(names)) return;
     pasta_amd_keep_ordinals();
     if (succeeded(pasta_amd.create_context(&context), "rocprofiler_create_context") &&
         succeeded(sdk.count_dispatches(context, on_dispatch, NULL, on_counted, NULL), "the counting service"))

@@ -365,6 +365,7 @@ static void submit(const pasta_amd_record *r, const pasta_amd_dispatch *d) {
     pasta_amd_within within = pasta_amd_call_of(r);
     bool helps = k && k->copies;
     followed f = {.at = pasta_amd_place_of(d->info.agent), .stream = within.stream};
+    if (PASTA_UNLIKELY(f.stream == PASTA_NO_STREAM)) f.stream = pasta_amd_stream_on(f.at.device);
     /* the call's own record says it all */
     f.hidden = helps && (within.what == PASTA_AMD_COPIES || within.what == PASTA_AMD_SETS);
     if (within.what == PASTA_AMD_GRAPH) f.flags |= PASTA_FLAG_GRAPH;

@@ -12,8 +12,7 @@ static _Thread_local struct {
     pasta_hip_frame open[DEEPEST];
     uint32_t depth;
     int16_t device; /* the program's current one */
-    uint64_t created; /* stream, and its priority, for HIP_STREAM */
-    int32_t priority;
+    uint64_t configured; /* stream of the last hipConfigureCall, plus 1; 0: none */
 } here;
 
 int16_t pasta_hip_device(void) { return here.device; }
@@ -61,32 +60,73 @@ void pasta_amd_call_allocates_on(pasta_amd_place at) {
 
 /* ---- streams ---- */
 
-static pasta_amd_map stream_devices; /* that are not the default one's */
+/* Streams are known by what calls say.  HIP_STREAM is never subscribed: with it SDK 1.0.0 looks up the stream of
+ * each call and ends the program at a handle that it does not know, such as hipStreamPerThread. */
+enum { DEVICE_BITS = 8 };
+static pasta_amd_map known_streams; /* by handle: unique id << DEVICE_BITS | device */
+
+_Static_assert(PASTA_AMD_DEVICES <= 1 << DEVICE_BITS, "a device's ordinal fits");
 
 static uint64_t named_stream(uint64_t stream, uint8_t flags) {
     if (stream == HIP_LEGACY_STREAM) return 0;
     return !stream && flags & PASTA_HIP_PER_THREAD ? HIP_STREAM_PER_THREAD : stream;
 }
 
+/* Stream of the call that hipConfigureCall made ready on this thread, plus 1. */
+static uint64_t take_configured(void) {
+    uint64_t stream = here.configured;
+    here.configured = 0;
+    return stream;
+}
+
 static uint64_t stream_of(const pasta_hip_call *c, const void *arguments) {
     uint64_t stream = 0;
+    if (c->flags & PASTA_HIP_CONFIGURED) return (stream = take_configured()) ? stream - 1 : PASTA_NO_STREAM;
     if (!c->stream) return c->flags & PASTA_HIP_DEFAULT_STREAM ? named_stream(0, c->flags) : PASTA_NO_STREAM;
     memcpy(&stream, (const char *)arguments + c->stream - 1, sizeof stream);
+    if (c->flags & PASTA_HIP_DESCRIBED) { /* the argument points to a description that has it */
+        if (!stream) return PASTA_NO_STREAM;
+        stream = ((const hip_launch_description *)(uintptr_t)stream)->stream;
+    }
     return named_stream(stream, c->flags);
 }
 
-pasta_amd_place pasta_hip_place_of(uint64_t stream) {
-    uint64_t device;
-    if (stream <= HIP_STREAM_PER_THREAD || stream == PASTA_NO_STREAM ||
-        !pasta_amd_get(&stream_devices, stream, &device))
-        return pasta_amd_place_on(here.device);
-    return pasta_amd_place_on((int16_t)device);
+/* The device that a stream was created on; false for default streams and those from before recording. */
+static bool device_of_stream(uint64_t stream, int16_t *device) {
+    uint64_t known;
+    if (stream <= HIP_STREAM_PER_THREAD || stream == PASTA_NO_STREAM || !pasta_amd_get(&known_streams, stream, &known))
+        return false;
+    *device = (int16_t)(known & ((1u << DEVICE_BITS) - 1));
+    return true;
 }
 
-static void stream_created(uint64_t handle, uint64_t id, int32_t priority) {
-    pasta_amd_put(&stream_devices, handle, (uint64_t)here.device);
-    pasta_amd_place at = pasta_amd_place_on(here.device);
-    pasta_stream *e = PASTA_BEGIN_AS(stream_create, stream, at.device, at.context, handle);
+pasta_amd_place pasta_hip_place_of(uint64_t stream) {
+    int16_t device = here.device;
+    device_of_stream(stream, &device);
+    return pasta_amd_place_on(device);
+}
+
+uint64_t pasta_amd_stream_on(int16_t device) {
+    const pasta_hip_frame *f = here.depth ? &here.open[here.depth - 1] : NULL;
+    int16_t its;
+    for (uint32_t i = 0; f && i < f->launch_count; i++)
+        if (device_of_stream(f->launches[i].stream, &its) && its == device) return f->launches[i].stream;
+    return PASTA_NO_STREAM;
+}
+
+static void on_launch_on_devices(pasta_hip_frame *f, const void *arguments) {
+    const hip_launch_on_devices *l = arguments;
+    f->launches = l->launches;
+    f->launch_count = l->launches && l->count > 0 ? (uint32_t)l->count : 0;
+}
+
+static void on_configure(pasta_hip_frame *f, const void *arguments) {
+    (void)arguments;
+    here.configured = f->stream + 1;
+}
+
+static void record_stream(pasta_event_kind kind, pasta_amd_place at, uint64_t handle, uint64_t id, int32_t priority) {
+    pasta_stream *e = pasta_begin(kind, PASTA_SLOTS(pasta_stream), at.device, at.context, handle);
     if (!e) return;
     e->handle = handle;
     e->id = id;
@@ -94,46 +134,24 @@ static void stream_created(uint64_t handle, uint64_t id, int32_t priority) {
     pasta_publish(e);
 }
 
-static void stream_destroyed(uint64_t handle, uint64_t id) {
-    pasta_amd_place at = pasta_hip_place_of(handle);
-    uint64_t device;
-    pasta_amd_take(&stream_devices, handle, &device);
-    pasta_stream *e = PASTA_BEGIN_AS(stream_destroy, stream, at.device, at.context, handle);
-    if (!e) return;
-    e->handle = handle;
-    e->id = id;
-    e->priority = PASTA_ABSENT_PRIORITY;
-    pasta_publish(e);
-}
-
-/* With HIP_STREAM it comes a second time, with the stream's id. */
 static void on_stream_create(pasta_hip_frame *f, const void *arguments) {
+    static uint64_t ids;
     const hip_stream_create *c = arguments;
     if (!c->stream || !*c->stream) return;
-    here.priority = f->is->options ? c->priority : PASTA_ABSENT_PRIORITY;
-    here.created = *c->stream;
-    if (!pasta_amd_has_kind("HIP_STREAM")) stream_created(*c->stream, PASTA_ABSENT_U64, here.priority);
+    uint64_t id = __atomic_add_fetch(&ids, 1, __ATOMIC_RELAXED);
+    pasta_amd_put(&known_streams, *c->stream, id << DEVICE_BITS | (uint64_t)here.device);
+    record_stream(PASTA_EVENT_stream_create, pasta_amd_place_on(here.device), *c->stream, id,
+                  f->is->options ? c->priority : PASTA_ABSENT_PRIORITY);
 }
 
 static void on_stream_destroy(pasta_hip_frame *f, const void *arguments) {
     const hip_on_stream *c = arguments;
+    pasta_amd_place at = pasta_hip_place_of(c->stream);
+    uint64_t known;
     (void)f;
-    if (!pasta_amd_has_kind("HIP_STREAM")) stream_destroyed(c->stream, PASTA_ABSENT_U64);
+    uint64_t id = pasta_amd_take(&known_streams, c->stream, &known) ? known >> DEVICE_BITS : PASTA_ABSENT_U64;
+    record_stream(PASTA_EVENT_stream_destroy, at, c->stream, id, PASTA_ABSENT_PRIORITY);
 }
-
-static void on_stream(const pasta_amd_record *r, const pasta_amd_operation *operation) {
-    const pasta_amd_stream *s = r->payload;
-    if (r->phase == PASTA_AMD_ENTER || !PASTA_AMD_HAS(s, handle)) return;
-    if (strcmp(operation->name, "HIP_STREAM_CREATE") != 0) {
-        stream_destroyed(s->handle, s->id);
-        return;
-    }
-    stream_created(s->handle, s->id, here.created == s->handle ? here.priority : PASTA_ABSENT_PRIORITY);
-    here.created = 0;
-}
-
-static const pasta_amd_operation streams[] = {{"HIP_STREAM_CREATE", on_stream}, {"HIP_STREAM_DESTROY", on_stream}};
-const pasta_amd_table pasta_amd_streams = PASTA_AMD_TABLE(streams);
 
 /* ---- capture: what is captured does nothing until its graph is launched ---- */
 
@@ -351,6 +369,7 @@ static void enter(const pasta_hip_call *c, const pasta_amd_record *r, const void
     f->stream = arguments ? stream_of(c, arguments) : PASTA_NO_STREAM;
     f->captured = is_captured(f->stream);
     f->has_freed = false;
+    f->launch_count = 0;
     if (c->what == PASTA_AMD_ALLOCATES) f->on = pasta_hip_place_of(f->stream);
     else if (c->what != PASTA_AMD_OTHER) remember(f);
     if (c->enter && arguments) c->enter(f, arguments);
@@ -381,6 +400,8 @@ enum { /* shorter, for the rows */
     PER_THREAD = PASTA_HIP_PER_THREAD,
     DEFAULT_STREAM = PASTA_HIP_DEFAULT_STREAM,
     ALWAYS = PASTA_HIP_ALWAYS,
+    DESCRIBED = PASTA_HIP_DESCRIBED,
+    CONFIGURED = PASTA_HIP_CONFIGURED,
 };
 
 /* Where an argument is, plus one. */
@@ -420,6 +441,12 @@ static const pasta_hip_call calls[] = {
     CALL("hipModuleLaunchCooperativeKernel", LAUNCH(hip_launch_module)),
     CALL("hipExtModuleLaunchKernel", LAUNCH(hip_launch_extended)),
     CALL("hipHccModuleLaunchKernel", LAUNCH(hip_launch_extended)),
+    CALL("hipLaunchKernelExC", .flags = DESCRIBED, .what = PASTA_AMD_LAUNCHES, .stream = 1),
+    CALL("hipDrvLaunchKernelEx", .flags = DESCRIBED, .what = PASTA_AMD_LAUNCHES, .stream = 1),
+    CALL("hipConfigureCall", .exit = on_configure, ON(hip_configure)),
+    CALL("hipLaunchByPtr", .flags = CONFIGURED, .what = PASTA_AMD_LAUNCHES),
+    CALL("hipLaunchCooperativeKernelMultiDevice", .what = PASTA_AMD_LAUNCHES, .enter = on_launch_on_devices),
+    CALL("hipExtLaunchMultiKernelMultiDevice", .what = PASTA_AMD_LAUNCHES, .enter = on_launch_on_devices),
 
     BOTH("hipMemcpy", DEFAULT_STREAM, COPY(on_copy), BY_KIND(hip_copy)),
     BOTH("hipMemcpyAsync", ASYNC, COPY(on_copy), BY_KIND(hip_copy), ON(hip_copy)),

@@ -10,6 +10,8 @@ enum { /* flags of a row */
     PASTA_HIP_PER_THREAD = 2,     /* the default stream is the thread's */
     PASTA_HIP_DEFAULT_STREAM = 4, /* it works in that */
     PASTA_HIP_ALWAYS = 8,         /* `exit` whether it succeeded or not */
+    PASTA_HIP_DESCRIBED = 16,     /* the stream is in a hip_launch_description that an argument points to */
+    PASTA_HIP_CONFIGURED = 32,    /* the stream is that of the thread's last hipConfigureCall */
 };
 
 typedef struct pasta_hip_frame pasta_hip_frame;
@@ -35,6 +37,8 @@ struct pasta_hip_frame {
     uint64_t record;    /* correlation id of its records */
     pasta_amd_place on; /* where it allocates */
     bool captured;      /* nothing happens until a graph is launched */
+    uint32_t launch_count; /* of a call that launches on several devices; else 0 */
+    const hip_device_launch *launches;
     bool has_freed;     /* what follows */
     pasta_amd_live freed;
 };

@@ -105,6 +105,10 @@ typedef struct {
 typedef struct { uint64_t function; uint32_t grid[3], block[3], shared; uint64_t stream; } hip_launch_module;
 typedef struct { uint64_t function; uint32_t grid[3], block[3]; uint64_t shared, stream; } hip_launch_extended;
 
+typedef struct { uint32_t grid[3], block[3]; uint64_t shared, stream; } hip_configure;
+typedef struct { uint64_t function; uint32_t grid[3], block[3]; uint64_t arguments, shared, stream; } hip_device_launch;
+typedef struct { const hip_device_launch *launches; int32_t count; uint32_t flags; } hip_launch_on_devices;
+
 typedef struct { uint64_t executable, stream; } hip_graph;
 typedef struct { uint64_t *executable; uint64_t graph; } hip_instantiate;
 
@@ -116,6 +120,8 @@ typedef struct { uint64_t stream, address, bytes; uint32_t flags; } hip_attach;
 
 /* ---- what arguments point at ---- */
 
+/* hipLaunchConfig_t and HIP_LAUNCH_CONFIG: `shared` is 64 bits wide in the one, 32 in the other. */
+typedef struct { uint32_t grid[3], block[3]; uint64_t shared, stream; } hip_launch_description;
 typedef struct { uint64_t array, x, y, z, address, pitch, width, height; } hip_side;
 typedef struct { hip_side source, destination; uint64_t width, height, depth; int32_t kind; } hip_parameters_3d;
 typedef struct { uint64_t x, y; int32_t type; uint64_t host, device, array, pitch; } hip_driver_side;
@@ -140,11 +146,16 @@ HIP_AT(hip_launch, stream, 48);
 HIP_AT(hip_launch_cooperative, stream, 48);
 HIP_AT(hip_launch_module, stream, 40);
 HIP_AT(hip_launch_extended, stream, 40);
+HIP_AT(hip_configure, stream, 32);
+HIP_AT(hip_launch_description, stream, 32);
+HIP_AT(hip_device_launch, stream, 48);
+HIP_AT(hip_launch_on_devices, count, 8);
 HIP_AT(hip_prefetch_v2, stream, 32);
 HIP_AT(hip_parameters_3d, width, 128);
 HIP_AT(hip_parameters_3d, kind, 152);
 HIP_AT(hip_parameters_2d, width, 112);
 HIP_AT(hip_parameters_driver, width, 160);
+_Static_assert(sizeof(hip_device_launch) == 56, "hipLaunchParams");
 #undef HIP_AT
 
 #endif

@@ -113,6 +113,7 @@ typedef struct kind {
     const char *name;
     const pasta_amd_table *table;
     use use;
+    bool whole; /* all of its operations are subscribed */
     int32_t number; /* 0: this SDK has none of that name */
     const pasta_amd_operation *by_number[OPERATIONS];
 } kind;
@@ -121,7 +122,7 @@ static bool recording, in_use;
 static uint32_t recorded_generation;
 static char version_text[32];
 
-bool pasta_amd_new_layout(void) { return pasta_amd.version >= 10000; }
+bool pasta_amd_new_layout(void) { return pasta_amd.version >= PASTA_AMD_1_0; }
 
 bool pasta_amd_records(void) {
     return __atomic_load_n(&recording, __ATOMIC_ACQUIRE) && pasta_generation() == recorded_generation;
@@ -172,21 +173,15 @@ static kind kinds[] = {
     {.name = "KERNEL_DISPATCH", .table = &pasta_amd_dispatches},
     {.name = "CODE_OBJECT", .table = &pasta_amd_code_objects},
     {.name = "HIP_RUNTIME_API", .table = &pasta_amd_hip_calls},
-    {.name = "HIP_STREAM", .table = &pasta_amd_streams},
     {.name = "MEMORY_COPY", .table = &pasta_amd_copies},
-    {.name = "MEMORY_ALLOCATION", .table = &pasta_amd_allocations},
-    {.name = "SCRATCH_MEMORY", .table = &pasta_amd_scratches},
+    /* SDK 1.0.0 takes a list of these operations for numbers of HSA functions, and delivers none of them */
+    {.name = "MEMORY_ALLOCATION", .table = &pasta_amd_allocations, .whole = true},
+    {.name = "SCRATCH_MEMORY", .table = &pasta_amd_scratches, .whole = true},
     {.name = "MARKER_CORE_API", .table = &pasta_amd_markers, .use = ANNOTATION},
     {.name = "MARKER_CONTROL_API", .table = &pasta_amd_controls, .use = ANNOTATION},
     {.name = "RUNTIME_INITIALIZATION", .table = &runtime_table, .use = NOTHING},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
-
-bool pasta_amd_has_kind(const char *name) {
-    for (size_t i = 0; i < KINDS; i++)
-        if (!strcmp(kinds[i].name, name)) return kinds[i].number != 0;
-    return false;
-}
 
 /* ---- subscription ---- */
 
@@ -240,7 +235,8 @@ static bool subscribe(uint64_t context, kind *k) {
         return true;
     }
     void (*callback)(void) = pasta_amd_new_layout() ? (void (*)(void))on_record_1 : (void (*)(void))on_record_0_5;
-    return SUCCEEDED(configure_callbacks, context, (uint32_t)k->number, operations, count, callback, k);
+    if (k->whole) count = 0;
+    return SUCCEEDED(configure_callbacks, context, (uint32_t)k->number, count ? operations : NULL, count, callback, k);
 }
 
 static bool set_up(void) {
@@ -296,9 +292,9 @@ static pasta_amd_tool *configure(uint32_t version, const char *text, void *clien
     }
     uint32_t major = version / 10000, minor = version / 100 % 100;
     snprintf(version_text, sizeof version_text, "%u.%u.%u", major, minor, version % 100);
-    if (major != 1 && !(major == 0 && minor == 5)) {
-        pasta_say("ROCm is not recorded: PASTA knows rocprofiler-sdk 0.5 (ROCm 6.3) and 1.x (ROCm 7), this is %s; "
-                  "a newer PASTA, or another ROCm", version_text);
+    if (major != 1 && !(major == 0 && (minor == 5 || minor == 6))) {
+        pasta_say("ROCm is not recorded: PASTA knows rocprofiler-sdk 0.5 (ROCm 6.3), 0.6 (ROCm 6.4) and 1.x (ROCm 7), "
+                  "this is %s; use a newer PASTA or another ROCm", version_text);
         return NULL;
     }
     pasta_amd.version = version;

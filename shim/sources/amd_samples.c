@@ -108,11 +108,12 @@ static bool read_sample(const pasta_amd_buffered *record, place *p) {
     const pasta_amd_host_trap *trap = record->payload;
     const pasta_amd_stochastic *s = record->payload;
     if (record->category != PASTA_AMD_PC_SAMPLES || !record->payload) return false;
-    if (record->kind == PASTA_AMD_HOST_TRAP && PASTA_AMD_HAS(trap, dispatch)) {
+    uint32_t host_trap = pasta_amd_new_layout() ? PASTA_AMD_HOST_TRAP : PASTA_AMD_HOST_TRAP_0_6;
+    if (record->kind == host_trap && PASTA_AMD_HAS(trap, dispatch)) {
         *p = (place){trap->code_object, trap->offset, trap->dispatch, 1, PASTA_ABSENT_U32, PASTA_ABSENT_U16};
         return true;
     }
-    if (record->kind != PASTA_AMD_STOCHASTIC || !PASTA_AMD_HAS(s, snapshot)) return false;
+    if (!pasta_amd_new_layout() || record->kind != PASTA_AMD_STOCHASTIC || !PASTA_AMD_HAS(s, snapshot)) return false;
     bool issued = s->issued & 1;
     *p = (place){s->code_object, s->offset, s->dispatch, 1, !issued, issued ? 0 : s->snapshot & 15};
     return true;
@@ -163,8 +164,8 @@ void pasta_amd_sample_pcs(void) {
     uint64_t context = 0, agent;
     interval i;
     if (!asked || !*asked || !read_interval(asked, &i)) return;
-    if (!pasta_amd_new_layout()) {
-        pasta_say("PC samples are not recorded: that takes rocprofiler-sdk 1.0 (ROCm 7)");
+    if (pasta_amd.version < PASTA_AMD_0_6) {
+        pasta_say("PC samples are not recorded: they need rocprofiler-sdk 0.6 (ROCm 6.4) or newer");
         return;
     }
     if (counters && *counters) {

@@ -27,8 +27,8 @@ void *pasta_amd_resolve(const char *symbol); /* in that library, or NULL */
     *(void **)&(to).name = pasta_amd_resolve(symbol); \
     if (!(to).name) missing = symbol;
 const char *pasta_amd_status(int32_t status);
-bool pasta_amd_new_layout(void); /* that of 1.x */
-bool pasta_amd_has_kind(const char *name);
+bool pasta_amd_new_layout(void); /* records and clients as in 1.x; else as in 0.5 */
+enum { PASTA_AMD_0_6 = 600, PASTA_AMD_1_0 = 10000 }; /* as pasta_amd.version */
 /* Callbacks are the program's, this process's, and not after finalisation; the first one opens the ring. */
 bool pasta_amd_records(void);
 uint64_t pasta_amd_time(uint64_t device); /* a time of the SDK on CLOCK_MONOTONIC, ns */
@@ -123,7 +123,7 @@ bool pasta_amd_is_host(const pasta_amd_live *memory);
 
 /* ---- amd_hip.c: calls of the HIP runtime ---- */
 
-extern const pasta_amd_table pasta_amd_hip_calls, pasta_amd_streams;
+extern const pasta_amd_table pasta_amd_hip_calls;
 
 typedef enum pasta_amd_what {
     PASTA_AMD_OTHER,
@@ -141,6 +141,8 @@ typedef struct pasta_amd_within {
     uint64_t stream; /* absent: all ones */
 } pasta_amd_within;
 pasta_amd_within pasta_amd_call_of(const pasta_amd_record *record);
+/* Of a call of this thread that launches on several devices: the stream on one of them; absent: all ones. */
+uint64_t pasta_amd_stream_on(int16_t device);
 /* The device that the call allocates on, for calls that do not say; `agent` as the SDK tells. */
 void pasta_amd_call_allocates_on(pasta_amd_place at);
 

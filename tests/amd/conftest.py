@@ -54,7 +54,7 @@ def replay(replayer: Replayer, tmp_path: Path) -> Replay:
     return run
 
 
-@pytest.fixture(params=["0.5.0", "1.0.0"])
+@pytest.fixture(params=["0.5.0", "0.6.0", "1.0.0"])
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -7,6 +7,7 @@
  *   loop N [STEP]   … end                    N times; correlation and dispatch ids grow by STEP (1)
  *   parallel        … end                    every thread plays its own events at once
  *   fork            … end                    a child plays them and ends
+ *   exit            … end                    played after main, as what runtimes do when they are unloaded
  *   ends STATUS                              the program's exit status, else 7
  *   library 2                                what follows is the second copy's (REPLAY_SECOND, which is
  *                                            of REPLAY_SECOND_VERSION)
@@ -108,6 +109,9 @@ static void end_threads(void) {
 
 /* ---- playing ---- */
 
+static const node *after_main;
+static void play_after_main(void) { play(&(job){after_main, 0, 0}); }
+
 static uint64_t now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -184,6 +188,7 @@ static void play_one(const node *n, const job *j) {
     case 'X': libraries[n->library].flush(); return;
     case 'r': print_rss(); return;
     case 't': printf("%s %llu %llu\n", n->text, (unsigned long long)now(), delivered); return;
+    case 'x': after_main = n->children; return;
     default: return;
     }
 }
@@ -216,6 +221,8 @@ static node *read_line(char *line, int which) {
         n->what = 'l';
         n->count = strtoull(name, NULL, 0);
         sscanf(line, "%*s %*s %llu", (unsigned long long *)&n->step);
+    } else if (!strcmp(word, "exit")) {
+        n->what = 'x';
     } else if (!strcmp(word, "clock")) {
         n->what = 't';
         n->text = strdup(name);
@@ -255,7 +262,7 @@ static node *read_block(FILE *file, int *which, bool inner) {
             return first;
         }
         *last = read_line(begin, *which);
-        if (strchr("lpf", (*last)->what)) (*last)->children = read_block(file, which, true);
+        if (strchr("lpfx", (*last)->what)) (*last)->children = read_block(file, which, true);
         last = &(*last)->next;
     }
     if (inner) fails("a block", "has no end");
@@ -313,6 +320,7 @@ int main(int count, char **words) {
         int which = 0;
         const node *stream = read_block(file, &which, false);
         fclose(file);
+        atexit(play_after_main); /* after PASTA's handler, before the library's */
         printf("start %llu\n", (unsigned long long)now());
         play(&(job){stream, 0, 0});
         end_threads();

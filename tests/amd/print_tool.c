@@ -83,7 +83,7 @@ static int take_kind(int kind, void *user) {
         iterate(kind, take_operation, NULL);
         int (*subscribe)(uint64_t, int, const int32_t *, size_t, void *, void *);
         *(void **)&subscribe = function("rocprofiler_configure_callback_tracing_service");
-        void *callback = version < 600 ? (void *)(uintptr_t)on_old : (void *)(uintptr_t)on_new;
+        void *callback = version < 10000 ? (void *)(uintptr_t)on_old : (void *)(uintptr_t)on_new;
         printf("tool subscribed %s %zu: %d\n", name, found_count,
                subscribe(context, kind, found, found_count, callback, &context));
     }
@@ -127,7 +127,7 @@ __attribute__((visibility("default"))) tool_result *rocprofiler_configure(uint32
     if (!dladdr(__builtin_return_address(0), &caller)) abort();
     library = dlopen(caller.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     version = given;
-    if (version < 600) ((client_0_5 *)client)->name = "print_tool";
+    if (version < 10000) ((client_0_5 *)client)->name = "print_tool";
     else ((client_1_0 *)client)->name = "print_tool";
     printf("tool configure %u %s %u\n", version, text, priority);
     return &result;

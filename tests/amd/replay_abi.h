@@ -240,7 +240,7 @@ SIZE(trap_sample, 88);
 SIZE(stochastic_sample, 104);
 AT(stochastic_sample, place, 16);
 AT(stochastic_sample, snapshot, 96);
-enum { COPY_0_5 = 48, SYMBOL_0_5 = 72, AGENT_0_5 = 296 };
+enum { COPY_0_5 = 48, SYMBOL_0_5 = 72, AGENT_0_5 = 296, AGENT_0_6 = 304 };
 _Static_assert(COPY_0_5 == offsetof(copy_data, destination), "0.5 has no addresses");
 _Static_assert(SYMBOL_0_5 == offsetof(symbol_data, entry), "0.5 has no entry");
 #undef SIZE

@@ -6,7 +6,7 @@
  */
 
 enum { MAX_CONFIGS = 64, MAX_COUNTED = 8, MAX_BUFFERS = 16, MAX_SAMPLES = 4096, COUNTER = 7000 };
-enum { CATEGORY_SAMPLES = 2, KIND_TRAP = 2, KIND_STOCHASTIC = 3, CONFLICT = 12 };
+enum { CATEGORY_SAMPLES = 2, KIND_TRAP = 2, KIND_TRAP_0_6 = 1, KIND_STOCHASTIC = 3, CONFLICT = 12 };
 
 static const struct {
     const char *name;
@@ -85,7 +85,7 @@ EXPORT int rocprofiler_query_record_dimension_position(uint64_t instance, uint64
     return SUCCESS;
 }
 
-static int create_config(uint64_t agent, const uint64_t *ids, size_t count, uint64_t *config) {
+EXPORT int rocprofiler_create_counter_config(uint64_t agent, const uint64_t *ids, size_t count, uint64_t *config) {
     PLANNED("create_config");
     if (!is_gpu(agent) || count > MAX_COUNTED || config_count == MAX_CONFIGS) return INVALID;
     configs[config_count].agent = agent;
@@ -93,13 +93,6 @@ static int create_config(uint64_t agent, const uint64_t *ids, size_t count, uint
     memcpy(configs[config_count].ids, ids, count * sizeof *ids);
     *config = ++config_count;
     return SUCCESS;
-}
-
-EXPORT int rocprofiler_create_counter_config(uint64_t agent, const uint64_t *ids, size_t count, uint64_t *config) {
-    return create_config(agent, ids, count, config);
-}
-EXPORT int rocprofiler_create_profile_config(uint64_t agent, const uint64_t *ids, size_t count, uint64_t *config) {
-    return create_config(agent, ids, count, config);
 }
 
 EXPORT int rocprofiler_configure_callback_dispatch_counting_service(uint64_t handle, dispatch_function *dispatched,
@@ -189,7 +182,8 @@ EXPORT int rocprofiler_flush_buffer(uint64_t buffer) {
     PLANNED("flush_buffer");
     if (buffer - 1 >= buffer_count) return 3;
     size_t count = buffers[buffer - 1].held;
-    uint32_t kind = buffers[buffer - 1].method == 2 ? KIND_TRAP : KIND_STOCHASTIC;
+    uint32_t trap = is_0_6() ? KIND_TRAP_0_6 : KIND_TRAP;
+    uint32_t kind = buffers[buffer - 1].method == 2 ? trap : KIND_STOCHASTIC;
     buffered_record **records = calloc(count + 1, sizeof *records);
     for (size_t i = 0; i < count; i++) {
         records[i] = malloc(sizeof *records[i]);

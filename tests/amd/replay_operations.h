@@ -9,6 +9,8 @@
  *   outpitched                   where the program wants a pitched pointer
  *   format                       a pointer to what an array's elements are: bits of up to four, and a kind
  *   plate cube                   a pointer to the description of an array of 2 or 3 dimensions
+ *   described                    a pointer to the description of a launch; its stream
+ *   devices                      a pointer to launches on two devices; their streams
  */
 /* clang-format off */
 #define HIP_OPERATIONS(OPERATION, FIELD) \
@@ -85,6 +87,12 @@
     OPERATION(hipModuleLaunchKernel, FIELD(ptr, func) FIELD(u32, gridDimX) FIELD(u32, gridDimY) FIELD(u32, gridDimZ) FIELD(u32, blockDimX) FIELD(u32, blockDimY) FIELD(u32, blockDimZ) FIELD(u32, sharedMemBytes) FIELD(ptr, stream) FIELD(ptr, kernelParams) FIELD(ptr, extra)) \
     OPERATION(hipModuleLaunchCooperativeKernel, FIELD(ptr, func) FIELD(u32, gridDimX) FIELD(u32, gridDimY) FIELD(u32, gridDimZ) FIELD(u32, blockDimX) FIELD(u32, blockDimY) FIELD(u32, blockDimZ) FIELD(u32, sharedMemBytes) FIELD(ptr, stream) FIELD(ptr, kernelParams)) \
     OPERATION(hipExtModuleLaunchKernel, FIELD(ptr, func) FIELD(u32, globalWorkSizeX) FIELD(u32, globalWorkSizeY) FIELD(u32, globalWorkSizeZ) FIELD(u32, localWorkSizeX) FIELD(u32, localWorkSizeY) FIELD(u32, localWorkSizeZ) FIELD(u64, sharedMemBytes) FIELD(ptr, stream) FIELD(ptr, kernelParams) FIELD(ptr, extra) FIELD(ptr, startEvent) FIELD(ptr, stopEvent) FIELD(u32, flags)) \
+    OPERATION(hipLaunchKernelExC, FIELD(described, config) FIELD(ptr, fPtr) FIELD(ptr, args)) \
+    OPERATION(hipDrvLaunchKernelEx, FIELD(described, config) FIELD(ptr, f) FIELD(ptr, kernel) FIELD(ptr, extra)) \
+    OPERATION(hipConfigureCall, FIELD(dim, gridDim) FIELD(dim, blockDim) FIELD(u64, sharedMem) FIELD(ptr, stream)) \
+    OPERATION(hipLaunchByPtr, FIELD(ptr, func)) \
+    OPERATION(hipLaunchCooperativeKernelMultiDevice, FIELD(devices, launchParamsList) FIELD(int, numDevices) FIELD(u32, flags)) \
+    OPERATION(hipExtLaunchMultiKernelMultiDevice, FIELD(devices, launchParamsList) FIELD(int, numDevices) FIELD(u32, flags)) \
     OPERATION(hipStreamCreate, FIELD(out, stream)) \
     OPERATION(hipStreamCreateWithFlags, FIELD(out, stream) FIELD(u32, flags)) \
     OPERATION(hipStreamCreateWithPriority, FIELD(out, stream) FIELD(u32, flags) FIELD(int, priority)) \

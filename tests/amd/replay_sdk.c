@@ -2,7 +2,7 @@
  * rocprofiler_configure as the library does, and delivers what a stream says with the sizes of
  * the version that it plays.  hip_app.c has the streams.
  *
- * REPLAY_VERSION=0.5.0|1.0.0|…        what it says it is; from 0.6 on it has the layout of 1.0.0
+ * REPLAY_VERSION=0.5.0|0.6.0|1.0.0|…  what it says it is; 0.6 has the records of 0.5 and most payloads of 1.0
  * REPLAY_SEED=N                       another order of the numbers of kinds and operations
  * REPLAY_FAIL=NAME=STATUS[@N]         rocprofiler_NAME gives STATUS, from its N-th call on
  * REPLAY_LATE=1                       delivers after finalisation too
@@ -11,6 +11,9 @@
  *
  * A payload ends where memory ends: what reads beyond its size faults.  What it points to is
  * gone, or another's, when the callback has returned.
+ *
+ * Two faults of SDK 1.0.0 are imitated: a list of operations of MEMORY_ALLOCATION or SCRATCH_MEMORY
+ * delivers none of them, and with HIP_STREAM subscribed a stream that it does not know ends the program.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -72,6 +75,8 @@ static uint32_t version(void) {
     return known = 10000 * major + 100 * minor + patch;
 }
 static bool is_0_5(void) { return version() < 600; }
+static bool is_0_6(void) { return version() >= 600 && version() < 10000; }
+static bool has_old_records(void) { return version() < 10000; }
 
 /* Memory of so many bytes that ends at a page which cannot be accessed. */
 static void *at_the_end(size_t bytes) {
@@ -163,7 +168,7 @@ EXPORT int rocprofiler_configure_callback_tracing_service(uint64_t handle, int n
     bool *wanted = contexts[handle - CONTEXT].services[which].wanted;
     for (size_t i = 0; i < count; i++) {
         if (operations[i] < 0 || operations[i] >= last_operation[which]) return NO_OPERATION;
-        wanted[operations[i]] = true;
+        wanted[operations[i]] = kinds[which].what != ALLOCATION && kinds[which].what != SCRATCH;
     }
     if (!operations || !count) memset(wanted, true, MAX_OPERATIONS);
     contexts[handle - CONTEXT].services[which].argument = argument;
@@ -173,7 +178,8 @@ EXPORT int rocprofiler_configure_callback_tracing_service(uint64_t handle, int n
 
 EXPORT void replay_subscriptions(void) {
     for (uint32_t i = 0; i < client_count; i++) {
-        const char *name = is_0_5() ? ((client_0_5 *)clients[i].id)->name : ((client_1_0 *)clients[i].id)->name;
+        const char *name =
+            has_old_records() ? ((client_0_5 *)clients[i].id)->name : ((client_1_0 *)clients[i].id)->name;
         printf("client %s\n", name ? name : "(unnamed)");
     }
     for (uint32_t c = 0; c < context_count; c++)
@@ -233,7 +239,7 @@ EXPORT int rocprofiler_query_available_agents(int layout, int (*take)(int, const
                                               void *user) {
     PLANNED("query_available_agents");
     if (layout != 1) return INVALID;
-    if (bytes > (is_0_5() ? (size_t)AGENT_0_5 : sizeof(agent_data))) return INCOMPATIBLE;
+    if (bytes > agent_bytes()) return INCOMPATIBLE;
     return take(layout, agents, agent_count, user);
 }
 
@@ -285,7 +291,7 @@ static void add_client(void *function) {
         if (function == (void *)(uintptr_t)clients[i].configure) return;
     if (!function || client_count == MAX_CLIENTS) return;
     *(void **)&clients[client_count].configure = function;
-    if (is_0_5()) {
+    if (has_old_records()) {
         client_0_5 *id = clients[client_count].id = at_the_end(sizeof *id);
         *id = (client_0_5){NULL, 1000 + client_count};
     } else {
@@ -338,7 +344,7 @@ static void configure(uint32_t i, uint32_t priority) {
     tool_result *result = clients[i].configure(version(), text, priority, clients[i].id);
     clients[i].given = result != NULL;
     const client_1_0 *id = clients[i].id;
-    if (!is_0_5() && (id->size != sizeof *id || (id->name && !*id->name))) fails("a client wrote its id's size");
+    if (!has_old_records() && (id->size != sizeof *id || (id->name && !*id->name))) fails("a client wrote its id's size");
     if (result) clients[i].result = *result;
 }
 
@@ -485,6 +491,8 @@ static _Thread_local struct {
         plate plate;
         cube cube;
         format format;
+        launch_description described;
+        device_launch devices[2];
     } structs[DEPTH];
     char text[TEXT];
 } mine;
@@ -511,6 +519,10 @@ static void make_struct(const fixup *x, int level, bool done) {
         return;
     case TYPE_plate: mine.structs[level].plate = (plate){v[0], v[1], 0x20, 1}; return;
     case TYPE_cube: mine.structs[level].cube = (cube){v[0], v[1], v[2], 0x20, 1, 0}; return;
+    case TYPE_described: mine.structs[level].described.stream = v[0]; return;
+    case TYPE_devices:
+        for (int i = 0; i < 2; i++) mine.structs[level].devices[i].stream = v[i];
+        return;
     case TYPE_format:
         for (int i = 0; i < 4; i++) mine.structs[level].format.bits[i] = (int32_t)v[i];
         mine.structs[level].format.kind = (int32_t)v[4];
@@ -574,7 +586,7 @@ static void call(uint32_t c, const replay_event *e, const replay_round *round, v
     uint64_t internal = e->internal ? e->internal + round->add : 0;
     uint64_t ancestor = e->ancestor ? e->ancestor + round->add : 0;
     errno = UNCHANGED;
-    if (is_0_5()) {
+    if (has_old_records()) {
         callback_0_5 *function;
         *(void **)&function = callback;
         function((record_0_5){CONTEXT + c, round->thread, internal, e->external, number, operation, e->phase, payload},
@@ -587,6 +599,15 @@ static void call(uint32_t c, const replay_event *e, const replay_round *round, v
                  user, argument);
     }
     check_errno(kinds[e->which].name);
+}
+
+/* As SDK 1.0.0 does, with whatever operation of the kind subscribed. */
+static void look_up_stream(const replay_event *e) {
+    bool subscribed = false;
+    for (uint32_t c = 0; c < context_count; c++) subscribed |= contexts[c].services[e->which].callback != NULL;
+    if (!subscribed || ((const stream_data *)e->payload)->value - 1 > 1) return; /* legacy, per thread */
+    fputs("terminate called after throwing an instance of 'std::out_of_range'\n", stderr);
+    abort();
 }
 
 static bool wanted_by(uint32_t c, const replay_event *e) {
@@ -606,6 +627,7 @@ static uint64_t key_of(const replay_event *e, const replay_round *round) {
 
 static bool deliver(const replay_event *e, const replay_round *round) {
     bool wanted = false;
+    if (kinds[e->which].what == STREAM) look_up_stream(e);
     for (uint32_t c = 0; c < context_count; c++) wanted |= wanted_by(c, e);
     if (!wanted) return false;
     uint64_t key = key_of(e, round), here[MAX_CONTEXTS] = {0}, *values = here;

@@ -39,6 +39,18 @@ typedef struct { /* HIP_ARRAY3D_DESCRIPTOR */
 typedef struct { /* hipChannelFormatDesc */
     int32_t bits[4], kind;
 } format;
+typedef struct { /* hipLaunchConfig_t, HIP_LAUNCH_CONFIG */
+    uint32_t grid[3], block[3];
+    uint64_t shared, stream;
+    const void *attributes;
+    uint32_t attribute_count;
+} launch_description;
+typedef struct { /* hipLaunchParams */
+    uint64_t function;
+    uint32_t grid[3], block[3];
+    uint64_t arguments, shared, stream;
+} device_launch;
+_Static_assert(sizeof(launch_description) == 56 && sizeof(device_launch) == 56, "as HIP has them");
 _Static_assert(sizeof(box) == 160 && sizeof(plane) == 128, "as HIP has them");
 
 /* clang-format off */
@@ -46,7 +58,8 @@ _Static_assert(sizeof(box) == 160 && sizeof(plane) == 128, "as HIP has them");
     X(ptr, uint64_t) X(u64, uint64_t) X(int, int32_t) X(u32, uint32_t) X(u16, uint16_t) X(u8, uint8_t)  \
     X(dim, dim3) X(pitched, pitched_pointer) X(extent, extent)                                          \
     X(out, uint64_t *) X(text, const char *) X(outpitched, pitched_pointer *)                           \
-    X(box, box *) X(plane, plane *) X(plate, plate *) X(cube, cube *) X(format, format *)
+    X(box, box *) X(plane, plane *) X(plate, plate *) X(cube, cube *) X(format, format *) \
+    X(described, launch_description *) X(devices, device_launch *)
 /* clang-format on */
 #define DEFINE_TYPE(name, type) typedef type value_##name;
 #define ENUMERATE_TYPE(name, type) TYPE_##name,
@@ -273,7 +286,7 @@ static void number_operations(int which) {
     const kind *k = &kinds[which];
     int *numbers = operation_numbers[which], count = (int)k->operation_count;
     bool api = k->what == HIP;
-    last_operation[which] = api ? (is_0_5() ? 463 : 477) : count;
+    last_operation[which] = api ? (has_old_records() ? 463 : 477) : count;
     for (int i = 0; i < count; i++) numbers[i] = listed_operation(k->operations[i].name);
     if (k->what == HIP || k->fields == NULL) {
         if (k->what == OBJECT) numbers[0] = MAX_OPERATIONS; /* NONE is 0, below */
@@ -292,19 +305,33 @@ static void number_operations(int which) {
     for (int i = 0; i < count; i++) operation_names[which][numbers[i]] = operation_name(k, (size_t)i);
 }
 
+/* A kind's number; ABSENT where this version has none.  Those of 0.6, and of what follows 1.0, are in no table. */
+static int number_in_this_version(const kind *k) {
+    if (is_0_5()) return k->number_0_5;
+    if (is_0_6()) return k->what == STREAM || k->what == RANGE ? ABSENT : ANY;
+    return version() > 10000 ? ANY : k->number_1_0;
+}
+
+static size_t payload_bytes(const kind *k) {
+    return is_0_5() || (is_0_6() && k->what == COPY) ? k->size_0_5 : k->size_1_0;
+}
+
+static size_t agent_bytes(void) {
+    return is_0_5() ? (size_t)AGENT_0_5 : is_0_6() ? (size_t)AGENT_0_6 : sizeof(agent_data);
+}
+
 __attribute__((constructor)) static void number(void) {
     for (int i = 0; i < KINDS; i++) check_placement(kinds[i].operations, kinds[i].operation_count);
     const char *seed = getenv("REPLAY_SEED");
     random_state = seed ? strtoull(seed, NULL, 0) : 1;
-    last_kind = is_0_5() ? 15 : 22;
     int present[KINDS], numbers[KINDS], count = 0;
     for (int i = 0; i < KINDS; i++) {
-        int listed = is_0_5() ? kinds[i].number_0_5 : kinds[i].number_1_0;
+        int listed = number_in_this_version(&kinds[i]);
         if (listed == ABSENT) continue;
         present[count] = i;
-        /* what a later version numbers is not in the tables */
-        numbers[count++] = version() > 10000 ? ANY : listed;
+        numbers[count++] = listed;
     }
+    last_kind = is_0_5() ? 15 : is_0_6() ? count + 1 : 22;
     if (count != last_kind - 1) fails("%d kinds for %d numbers", count, last_kind - 1);
     fill_numbers(numbers, count, 1, last_kind);
     for (int i = 0; i < count; i++) {

@@ -161,7 +161,7 @@ EXPORT replay_event *replay_event_of(const char *words) {
     if (i == (int)k->operation_count) fails("%s has no %s", word, colon);
     const operation *o = &k->operations[i];
     const field *fields = k->fields;
-    size_t count = k->field_count, bytes = is_0_5() ? k->size_0_5 : k->size_1_0;
+    size_t count = k->field_count, bytes = payload_bytes(k);
     if (k->what == OBJECT) describe_object_payload(o, &fields, &count, &bytes);
     e->which = which;
     e->operation = i;
@@ -184,7 +184,7 @@ EXPORT replay_event *replay_event_of(const char *words) {
 
 EXPORT void replay_agent(const char *words) {
     char *copy = strdup(words), *rest = copy, *word;
-    size_t bytes = is_0_5() ? (size_t)AGENT_0_5 : sizeof(agent_data);
+    size_t bytes = agent_bytes();
     agent_data a = {.size = bytes, .name = "cpu", .vendor_name = "AMD", .product_name = "", .model_name = "",
                     .visible = 31, .logical_node = (int32_t)agent_count, .node = (uint32_t)agent_count, .wave_front_size = 64};
     while ((word = strsep(&rest, " "))) {
@@ -195,6 +195,7 @@ EXPORT void replay_agent(const char *words) {
         else if (!strcmp(word, "type")) a.type = !strcmp(value, "gpu") ? 2 : 1;
         else if (!strcmp(word, "name")) a.name = decoded(value);
         else if (!strcmp(word, "product")) a.product_name = decoded(value);
+        else if (!strcmp(word, "model")) a.model_name = decoded(value);
         else if (!strcmp(word, "visible")) a.visible = (uint32_t)strtoul(value, NULL, 0);
         else if (!strcmp(word, "logical")) a.logical_of_type = (int32_t)strtol(value, NULL, 0);
         else fails("an agent has no %s", word);

@@ -240,7 +240,7 @@ class Stream:
 
 # ---- the recorded one ----
 
-_LINE = re.compile(r"\[ev\] tid=\d+ corr=(\d+)/anc=(\d+) ext=\d+ (\w+:\w+) (\w+) ?(.*)")
+_LINE = re.compile(r"\[ev\] tid=\d+ corr=(\d+)/anc=(\d+) (?:ext=\d+ )?(\w+:\w+) (\w+) ?(.*)")
 _KINDS = {"HostToDevice": 1, "DeviceToHost": 2, "DeviceToDevice": 3}
 _FIELDS = {
     "co": "object", "mem": "memory_bytes", "kid": "kernel", "kobj": "kernel_object",
@@ -293,4 +293,31 @@ def recorded(path: Path) -> Stream:
         if operation == "MEMORY_ALLOCATION_ALLOCATE" and phase == "EXIT":
             allocated.append(text.split()[0].partition("=")[2])
         s.say(" ".join([name, phase, f"@corr={correlation}", f"@anc={ancestor}", *words]))
+    return s
+
+
+_HSA_WORDS = (
+    (r"(?:info\.)?size=\d+ ", ""),
+    (r"([0-9a-f]+)<-([0-9a-f]+) agents (\d+)<-(\d+)",
+     r"destination=0x\1 source=0x\2 destination_agent=\3 source_agent=\4"),
+    (r"type=2 (\S*size=(\d+))", r"storage=2 memory_bytes=\2 uri=\1"),
+    (r"vgpr=(\d+)\+(\d+)", r"vgpr=\1 accum_vgpr=\2"),
+    (r"addr=([0-9a-f]+)", r"address=0x\1"),
+    (r" (\S+\.kd)$", r" name=\1"),
+    (r"t=(\d+)\.\.(\d+)", r"t=\1,\2"),
+    (r"\bkid=", "kernel="), (r"\bco=", "object="), (r"\bdid=", "dispatch="), (r"\bq=", "queue="),
+    (r"\bwg=", "workgroup="), (r"\bpriv=", "scratch="),
+)  # fmt: skip
+
+
+def recorded_hsa(path: Path) -> Stream:
+    """The stream that the library 1.0.0 told of a program that uses HSA only."""
+    s = Stream()
+    s.lines = ["agent id=43462 type=cpu name=EPYC", "agent id=43463 type=gpu name=gfx942"]
+    for line in path.read_text().splitlines():
+        if found := _LINE.match(line):
+            correlation, ancestor, name, phase, text = found.groups()
+            for pattern, words in _HSA_WORDS:
+                text = re.sub(pattern, words, text)
+            s.say(f"{name} {phase} @corr={correlation} @anc={ancestor} {text}")
     return s

@@ -15,10 +15,13 @@ from tests.amd.stream import Stream, recorded
 from tests.capabilities import disagreements
 
 RECORDED = HERE / "hip63_sdk100.events.txt"
-#: What the SDK does not tell before 1.0.
-SINCE_1 = {"stream_id", "entry_pc"}
-#: Not in one run with counters; test_amd_counters.py has them.
-SAMPLES = {"pc_sample"}
+#: Claimed, and not in what is played by each version. Samples and counters exclude each other;
+#: test_amd_counters.py has them.
+UNPLAYED = {
+    "0.5.0": {"pc_sample", "counter", "entry_pc"},
+    "0.6.0": {"pc_sample", "counter"},
+    "1.0.0": {"pc_sample"},
+}
 
 
 def everything() -> Stream:
@@ -45,7 +48,7 @@ def everything() -> Stream:
 
 def test_claims(replay: Replay, version: str) -> None:
     played = replay(everything(), version, settings="amd.counters=SQ_WAVES\n")
-    unplayed = SAMPLES if version == "1.0.0" else SAMPLES | SINCE_1
+    unplayed = UNPLAYED[version]
     assert disagreements("amd_rocprofiler", [played.tables], unplayed=unplayed) == {}
 
 
@@ -106,8 +109,9 @@ def test_a_program_is_let_alone(
             replayer.program, rocm_environment["STREAM"], environment=environment,
             options=("--backend", backend),
         )  # fmt: skip
-        assert (done.exit_status, done.stderr, done.runs) == (7, "", [])
+        assert (done.exit_status, done.target_stderr, done.runs) == (7, "", [])
         assert done.stdout.endswith("done\n")
+        assert not any("ROCm" in line for line in done.lines)
 
 
 def tools_of(printed: str) -> list[str]:
@@ -158,6 +162,44 @@ def test_an_sdk_that_cannot_be_loaded(
     (line,) = told.lines
     assert line.startswith(f"ROCm is not recorded: {tmp_path / 'broken.so'} cannot be loaded (")
     assert line.endswith(f"check it with pasta doctor, or name another with {rocm.NAMED}")
+
+
+def test_the_program_finds_the_sdk_that_was_found(
+    pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
+) -> None:
+    """rocprofiler-register aborts a program for which a tool is named where it finds no SDK."""
+    environment = {name: text for name, text in rocm_environment.items() if name != rocm.REGISTERED}
+    done = pasta_preload(replayer.program, environment["STREAM"], environment=environment)
+    assert (done.exit_status, done.run.launches) == (7, 4)
+    emptied = pasta_preload("env", "-i", "/usr/bin/env", environment=environment).stdout
+    assert f"{rocm.REGISTERED}={replayer.library}\n" in emptied
+    theirs = {**environment, rocm.REGISTERED: str(replayer.library.parent / "." / "theirs.so")}
+    seen = pasta_preload("env", environment=theirs).stdout
+    assert f"{rocm.REGISTERED}={theirs[rocm.REGISTERED]}\n" in seen
+
+
+def test_an_unknown_version_is_refused_before_the_program_starts(
+    pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
+) -> None:
+    environment = {**rocm_environment, "REPLAY_VERSION": "0.7.1"}
+    done = pasta_preload(
+        replayer.program, environment["STREAM"], environment=environment,
+        options=("--backend", "amd"),
+    )  # fmt: skip
+    assert (done.exit_status, done.runs) == (7, [])
+    first, *_ = done.lines
+    assert first.startswith(f"ROCm is not recorded: {replayer.library} is rocprofiler-sdk 0.7.1")
+    assert tools_of(pasta_preload("env", environment=environment).stdout) == []
+
+
+def test_a_hip_that_never_registers_is_explained(
+    pasta_preload, rocm_environment: dict[str, str]
+) -> None:
+    done = pasta_preload("true", environment=rocm_environment, options=("--backend", "amd"))
+    assert (done.exit_status, done.runs) == (0, [])
+    (line,) = [line for line in done.lines if "nothing was recorded" in line]
+    assert "rocprofiler-register" in line
+    assert pasta_preload("true", environment=rocm_environment).lines == []
 
 
 def test_counters_and_samples(pasta_preload, rocm_environment: dict[str, str]) -> None:

@@ -46,14 +46,14 @@ def unharmed(played: Played, *lines: str) -> Played:
 # ---- counters ----
 
 
-def test_counters_of_launches(replay: Replay, version: str) -> None:
+def test_counters_of_launches(replay: Replay) -> None:
     s = loaded()
     launches = [launching(s, 1 + i % 2) for i in range(4)]
     with s.call("hipMemset", dst=0x1000, value=0, sizeBytes=64):
         launches.append(s.dispatch(9))
     for d in reversed(launches):
         s.complete(d)
-    played = unharmed(replay(s, version, settings=COUNTERS))
+    played = unharmed(replay(s, settings=COUNTERS))
     rows = played.rows("counter", "ordinal", "name", "instance", "device")
     values = played["counter"]["value"].tolist()
     waves = ["XCC=0,SHADER_ENGINE=0", "XCC=0,SHADER_ENGINE=1", "XCC=1,SHADER_ENGINE=0",
@@ -133,14 +133,14 @@ def without(replayer: Replayer, function: str, tmp_path: Path) -> str:
     return str(library)
 
 
-def test_a_configuration_had_another_name_in_0_5(
-    replay: Replay, replayer: Replayer, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("version", ["0.5.0", "0.6.0"])
+def test_counters_need_1_0(replay: Replay, version: str) -> None:
+    """A counter's value has another size in the headers of 0.5."""
     s = loaded()
     s.complete(launching(s))
-    library = without(replayer, "rocprofiler_create_counter_config", tmp_path)
-    played = unharmed(replay(s, "0.5.0", settings=COUNTERS, ROCPROFILER_REGISTER_LIBRARY=library))
-    assert len(played["counter"]) == 5
+    played = unharmed(replay(s, version, settings=COUNTERS), "counters are not recorded: .*1.0")
+    assert len(played["counter"]) == 0
+    assert len(played["kernel_complete"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -247,11 +247,21 @@ def test_intervals_that_cannot_be_had(replay: Replay, setting: str, line: str) -
     assert len(played["kernel_complete"]) == 1
 
 
-def test_samples_take_1_0(replay: Replay) -> None:
+def test_samples_need_0_6(replay: Replay) -> None:
     s = loaded()
     s.complete(launching(s))
-    played = unharmed(replay(s, "0.5.0", settings="amd.pc_sampling=100us\n"), "takes .*1.0")
+    played = unharmed(replay(s, "0.5.0", settings="amd.pc_sampling=100us\n"), "they need .*0.6")
     assert len(played["kernel_complete"]) == 1
+
+
+@pytest.mark.parametrize("version", ["0.6.0", "1.0.0"])
+def test_samples_by_host_trap(replay: Replay, version: str) -> None:
+    """Their record has another kind in 0.6."""
+    s = loaded()
+    s.complete(launching(s))
+    sample(s, count=3)
+    played = unharmed(replay(s, version, settings="amd.pc_sampling=100us\n"))
+    assert played.rows("pc_sample", "samples", "ordinal") == [(3, 0)]
 
 
 def test_counters_and_samples_exclude_each_other(replay: Replay) -> None:

@@ -45,17 +45,19 @@ def allocating(**fields: int) -> Stream:
 
 def test_a_client_is_configured_and_gets_what_it_subscribed(printed: Print, version: str) -> None:
     lines = printed(allocating(), version)
-    sizes = {"0.5.0": 296, "1.0.0": 312}
-    number = {"0.5.0": 500, "1.0.0": 10000}[version]
-    assert lines[:7] == [
+    sizes = {"0.5.0": 296, "0.6.0": 304, "1.0.0": 312}
+    number = {"0.5.0": 500, "0.6.0": 600, "1.0.0": 10000}[version]
+    assert lines[:4] + lines[6:7] == [
         f"configure {number} {version} 0",
         "create 0",
         f"agent 56435 type 1 EPYC size {sizes[version]}",
         f"agent {GPU} type 2 gfx942 size {sizes[version]}",
-        "subscribed HIP_RUNTIME_API 5: 0",
-        "subscribed KERNEL_DISPATCH 2: 0",
         "start 0",
     ]
+    assert {*lines[4:6]} == {  # in the order of their numbers, which differ
+        "subscribed HIP_RUNTIME_API 5: 0",
+        "subscribed KERNEL_DISPATCH 2: 0",
+    }
     calls = [re.sub(r" 0x[0-9a-f]+\b.*(?= pointer)", "", line) for line in lines if "corr" in line]
     assert [call.split(" thread")[0] for call in calls] == [
         "hipMalloc ENTER corr=1 user=2 bytes=120",

@@ -49,8 +49,6 @@ GAPS = (
     Gap((NVIDIA, REFACC), "graph_instantiate", "*", "told by the framework's hooks only"),
     Gap((REFACC,), "stream_create", "id", "refacc numbers no streams"),
     Gap((REFACC,), "stream_destroy", "id", "refacc numbers no streams"),
-    Gap((AMD_0_5,), "stream_create", "id", "HIP_STREAM came with 1.0"),
-    Gap((AMD_0_5,), "stream_destroy", "id", "HIP_STREAM came with 1.0"),
     Gap((NVIDIA,), "stream_create", "priority", "not told"),
     Gap((NVIDIA, *BOTH_AMD), "stream_destroy", "priority", "told when it was created"),
     Gap((NVIDIA,), "kernel_launch", "registers", "not told"),

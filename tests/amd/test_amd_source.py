@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from tests.amd.stream import (
     SECOND_GPU,
     Stream,
     recorded,
+    recorded_hsa,
 )
 from tests.played import Played
 
@@ -91,7 +93,7 @@ def test_recorded_memory(hip63: Played) -> None:
 
 def test_recorded_memory_of_the_runtime(hip63: Played, version: str) -> None:
     taken = dict(hip63.rows("memory_alloc", "address", "bytes", flag="internal"))
-    if version == "0.5.0":  # it does not tell
+    if version == "0.5.0":  # it has no MEMORY_ALLOCATION
         assert not taken
         return
     assert len(taken) == 10
@@ -138,6 +140,45 @@ def test_recorded_waiting(hip63: Played) -> None:
 
 
 # ---- launches ----
+
+
+@pytest.mark.parametrize("operation", ["hipLaunchKernelExC", "hipDrvLaunchKernelEx"])
+def test_the_stream_is_in_the_launch_configuration(replay: Replay, operation: str) -> None:
+    s = loaded()
+    with s.call(operation, config=S):
+        s.dispatch(1)
+    with s.call(operation, config="null"):
+        s.dispatch(2)
+    assert replay(s).rows("kernel_launch", "name", "stream") == [(K1, S), (K2, None)]
+
+
+def test_the_stream_is_that_of_the_configured_call(replay: Replay, version: str) -> None:
+    s = loaded()
+    for kernel, stream in ((1, S), (2, 0)):
+        s.hip("hipConfigureCall", gridDim=(1, 1, 1), blockDim=(64, 1, 1), stream=stream)
+        with s.call("hipLaunchByPtr", func=0x1234):
+            s.dispatch(kernel)
+    with s.call("hipLaunchByPtr", func=0x1234):  # nothing was configured
+        s.dispatch(1)
+    rows = replay(s, version).rows("kernel_launch", "name", "stream")
+    assert rows == [(K1, S), (K2, 0), (K1, None)]
+
+
+@pytest.mark.parametrize(
+    "operation", ["hipLaunchCooperativeKernelMultiDevice", "hipExtLaunchMultiKernelMultiDevice"]
+)
+def test_launches_on_several_devices_have_their_device_s_stream(
+    replay: Replay, operation: str
+) -> None:
+    s = loaded(GPU, SECOND_GPU)
+    for device, stream in ((0, 0x1001), (1, 0x1002)):
+        s.hip("hipSetDevice", deviceId=device)
+        s.hip("hipStreamCreate", stream=stream)
+    with s.call(operation, launchParamsList=(0x1001, 0x1002), numDevices=2, flags=0):
+        s.dispatch(1, agent=SECOND_GPU)
+        s.dispatch(1, agent=GPU)
+    rows = replay(s).rows("kernel_launch", "device", "stream")
+    assert rows == [(1, 0x1002), (0, 0x1001)]
 
 
 def launching(s: Stream, kernel: int = 1, stream: int = S, **fields: Any) -> Any:
@@ -433,7 +474,7 @@ def test_copies_that_no_call_made(replay: Replay, version: str) -> None:
         "memory_copy", "direction", "bytes", "source", "destination", "source_device",
         "destination_device",
     )  # fmt: skip
-    known = version != "0.5.0"  # addresses
+    known = version == "1.0.0"  # addresses
     ends = [(HOST, D1), (D1, HOST), (D1, D2)] if known else [(None, None)] * 3
     assert copies == [
         (H2D, 4096, *ends[0], None, 0),
@@ -674,16 +715,34 @@ def test_what_fails_did_not_happen(
 # ---- streams, waiting, events, graphs ----
 
 
-def test_streams_are_told_once(replay: Replay, version: str) -> None:
+def test_streams_have_unique_ids(replay: Replay, version: str) -> None:
     s = Stream()
     s.hip("hipStreamCreate", stream=0x1001)
     s.hip("hipStreamCreateWithFlags", stream=0x1002, flags=1)
     s.hip("hipStreamCreateWithPriority", stream=0x1003, flags=1, priority=-1)
     s.hip("hipStreamDestroy", stream=0x1002)
+    s.hip("hipStreamCreate", stream=0x1002)  # the handle is given again
+    s.hip("hipStreamDestroy", stream=0x1002)
+    s.hip("hipStreamDestroy", stream=0x1009)  # created before recording
     played = replay(s, version)
-    created = [(0x1001, None), (0x1002, None), (0x1003, -1)]
-    assert played.rows("stream_create", "handle", "priority") == created
-    assert played.rows("stream_destroy", "handle") == [(0x1002,)]
+    created = [(0x1001, None, 1), (0x1002, None, 2), (0x1003, -1, 3), (0x1002, None, 4)]
+    assert played.rows("stream_create", "handle", "priority", "id") == created
+    assert played.rows("stream_destroy", "handle", "id") == [
+        (0x1002, 2),
+        (0x1002, 4),
+        (0x1009, None),
+    ]
+
+
+@pytest.mark.parametrize(("handle", "stream"), [(1, 0), (2, 2)])
+def test_default_streams_by_handle(replay: Replay, handle: int, stream: int, version: str) -> None:
+    """SDK 1.0.0 ends a program that uses hipStreamLegacy (1) or hipStreamPerThread (2) under a tool
+    that subscribes HIP_STREAM."""
+    s = loaded()
+    launching(s, stream=handle)
+    played = replay(s, version)
+    assert (played.status, played.stderr) == (7, "")
+    assert played.rows("kernel_launch", "stream") == [(stream,)]
 
 
 def test_waiting_and_events(replay: Replay, version: str) -> None:
@@ -867,6 +926,46 @@ def test_a_program_that_uses_hsa_only(replay: Replay, version: str) -> None:
     assert len(played["memory_alloc"]) == len(played["memory_free"]) == told
 
 
+def test_recorded_hsa_program(replay: Replay) -> None:
+    """Its memory is known only where the whole kind is subscribed."""
+    played = replay(recorded_hsa(HERE / "hsa_sdk100.events.txt"))
+    assert (played.status, played.stderr) == (7, "")
+    assert played.rows("memory_alloc", "address", "bytes", "memory", "device", "flags") == [
+        (0x1100600000, 1 << 20, "device", 0, ""),
+        (0x230000, 65536, "pinned", None, ""),
+    ]
+    assert played.rows("memory_copy", "direction", "source", "destination", "bytes") == [
+        ("host_to_device", 0x230000, 0x1100600000, 65536)
+    ]
+    assert played.rows("kernel_launch", "name", "grid", "block") == [
+        ("_Z3addPfPKfi", (16, 1, 1), (64, 1, 1))
+    ]
+    assert len(played["kernel_complete"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("product", "name", "model", "expected"),
+    [
+        ("AMD Instinct MI300X", "gfx942", "gfx942", "AMD Instinct MI300X"),
+        ("", "gfx942", "gfx900", "gfx942"),
+        ("unknown", "", "gfx942", "gfx942"),
+        ("", "unknown", "gfx942", "gfx942"),
+        ("", "", "unknown", None),
+    ],
+)
+def test_a_device_without_a_product_is_named_by_its_architecture(
+    replay: Replay, product: str, name: str, model: str, expected: str | None
+) -> None:
+    s = Stream()
+    s.lines[-1] = (
+        f"agent id={GPU} type=gpu name={name} product={quote(product)} model={model} logical=0"
+    )
+    s.load(2, KERNELS)
+    launching(s)
+    names = replay(s).rows("context_create", "name")
+    assert names == [(expected,)]
+
+
 def test_one_of_two_devices_is_seen(replay: Replay, version: str) -> None:
     s = Stream((GPU, SECOND_GPU))
     s.load(3, {3: "second.kd"}, agent=SECOND_GPU)
@@ -937,3 +1036,14 @@ def test_another_tool_before_ours_gets_its_events_too(replay: Replay, replayer: 
     played = replay(s, tools=f"{replayer.tool}:{SOURCE}:")
     assert played.names("kernel_launch") == [K1]
     assert len(re.findall("^tool KERNEL_DISPATCH_COMPLETE", played.stdout, re.MULTILINE)) == 1
+
+
+def test_what_the_runtime_unloads_at_exit_follows_the_end_of_the_process(replay: Replay) -> None:
+    """process_end says that exit handlers begin; HIP unloads its code objects in a later one."""
+    s = loaded()
+    s.complete(launching(s))
+    with s.block("exit"):
+        s.unload(2, KERNELS)
+    played = replay(s)
+    kinds = [kind for kind, _ in played.in_order()]
+    assert kinds.index("process_end") < kinds.index("module_unload")

@@ -21,7 +21,16 @@ LIBPASTA = DIRECTORY / "libpasta.so"
 RING_SOURCES = (
     *(
         ROOT / "shim" / "core" / f"{name}.c"
-        for name in ("config", "exec", "life", "processes", "select", "windows")
+        for name in (
+            "config",
+            "exec",
+            "life",
+            "loadable",
+            "processes",
+            "sandbox",
+            "select",
+            "windows",
+        )
     ),
     ROOT / "shim" / "core" / "ring.c",
     ROOT / "shim" / "core" / "say.c",

@@ -4,11 +4,14 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -544,23 +547,86 @@ static void case_file_limit_small(void) {
     CHECK(!pasta_open() && !pasta_open() && !PASTA_BEGIN_AS(mark, range, 0, 0, 0));
 }
 
-static bool interrupting;
+static bool interrupting, forbidden;
+static int populates; /* errno value of what populates a mapping; 0: it works */
 
-/* Stands in for libc's, which a signal may interrupt. */
+/* Stand in for libc's: a signal may interrupt them, and Linux before 5.14 cannot populate. */
 int posix_fallocate(int fd, off_t offset, off_t bytes) {
     static unsigned calls;
+    CHECK(!forbidden);
     if (interrupting && calls++ % 3 < 2) return EINTR;
     return fallocate(fd, 0, offset, bytes) ? errno : 0;
+}
+
+int madvise(void *address, size_t bytes, int advice) {
+    static unsigned calls;
+    CHECK(!forbidden);
+    errno = interrupting && calls++ % 3 < 2 ? EINTR : populates;
+    if (errno && advice == 23) return -1;
+    return (int)syscall(SYS_madvise, address, bytes, advice);
+}
+
+static void check_it_fills(void) {
+    consumer c = open_ring();
+    unsigned taken = 0;
+    while (publish(0, taken)) taken++;
+    CHECK(c.ring->segments == c.ring->max_segments && pasta_tail(c.ring) == (uint64_t)c.ring->max_segments * SLOTS);
+    CHECK(c.ring->limited == PASTA_LIMIT_none && consume(&c, false) == taken);
 }
 
 /* A sampling profiler's timer interrupts the calls that grow the ring: that is no lack of memory. */
 static void case_interrupted(void) {
     interrupting = true;
+    check_it_fills();
+}
+
+static void case_old_kernel(void) {
+    populates = EINVAL;
+    check_it_fills();
+}
+
+/* What the launcher backed is taken without a system call. */
+static void case_ahead(void) {
     consumer c = open_ring();
-    unsigned taken = 0;
+    CHECK(publish(0, 0) && !pasta_back_ahead(c.ring, pasta_ring_path(), 4));
+    forbidden = true;
+    unsigned taken = 1;
+    while (pasta_tail(c.ring) < (uint64_t)c.ring->backed * SLOTS - 4) CHECK(publish(0, taken++));
+    forbidden = false;
+    CHECK(c.ring->segments == 5 && c.ring->backed == 5 && consume(&c, false) == taken);
+}
+
+/* Producers and the launcher back memory at once. */
+static void case_ahead_many(void) {
+    consumer c = open_ring();
+    pthread_t producers[THREADS];
+    running = THREADS;
+    for (uintptr_t t = 0; t < THREADS; t++) CHECK(!pthread_create(&producers[t], NULL, produce, (void *)t));
+    while (__atomic_load_n(&running, __ATOMIC_ACQUIRE)) {
+        CHECK(!pasta_back_ahead(c.ring, pasta_ring_path(), 2));
+        consume(&c, false);
+    }
+    for (unsigned t = 0; t < THREADS; t++) CHECK(!pthread_join(producers[t], NULL));
+    consume(&c, false);
+    CHECK(c.ring->segments <= c.ring->backed && c.ring->backed <= c.ring->max_segments);
+    for (unsigned t = 0; t < THREADS; t++) CHECK(c.next[t] == events);
+}
+
+/* A process that restricted itself keeps what it has, makes no call, and says why it got no more. */
+static void case_restricted(void) {
+    consumer c = open_ring();
+    CHECK(publish(0, 0));
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    struct sock_filter all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog filter = {1, all};
+    CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) && pasta_is_sandboxed());
+    forbidden = true;
+    unsigned taken = 1;
     while (publish(0, taken)) taken++;
-    CHECK(c.ring->segments == c.ring->max_segments && pasta_tail(c.ring) == (uint64_t)c.ring->max_segments * SLOTS);
-    CHECK(consume(&c, false) == taken);
+    forbidden = false;
+    CHECK(c.ring->backed == 17 && c.ring->limited == PASTA_LIMIT_sandbox && c.ring->max_segments > 17);
+    CHECK(!pasta_back_ahead(c.ring, pasta_ring_path(), 1)); /* the launcher may still */
+    CHECK(publish(0, taken) && consume(&c, false) == taken + 2); /* with the event that tells of a loss */
 }
 
 static const test_case cases[] = {
@@ -585,6 +651,10 @@ static const test_case cases[] = {
     {"file_limit", case_file_limit},
     {"file_limit_small", case_file_limit_small},
     {"interrupted", case_interrupted},
+    {"old_kernel", case_old_kernel},
+    {"ahead", case_ahead},
+    {"ahead_many", case_ahead_many},
+    {"restricted", case_restricted},
 };
 
 /* Before the library's own constructor, so that its fork handler comes before the library's. */

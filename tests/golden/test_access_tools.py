@@ -559,7 +559,7 @@ def test_pairs_beyond_the_limit_are_told() -> None:
     events.launch("kernel")
     events.access("global", [A])
     result = run_tool(TOOL["heatmap"], events, options={"limit": 8}, splits=[2])
-    assert "1 instructions of warps after the first 8 pairs" in result.summary
+    assert "1 instruction of warps after the first 8 pairs" in result.summary
 
 
 # ---- mem_trace ------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from streams import STEPS, training_run
 
 from pasta.plugins import find_tools
 from pasta.processors.batch import ABSENT_U64
-from pasta.testing import Events, run_tool
+from pasta.testing import Events, run_tool, run_tools
+from pasta.tool import Finding, Result, Tool
 
 (Copies,) = find_tools("copies")
 DEVICE, PINNED, MANAGED, HOST = 0x1000_0000, 0x2000_0000, 0x3000_0000, 0x4000_0000
@@ -106,8 +107,8 @@ def test_copies_of_unknown_size_are_left_out_and_told(events: Events) -> None:
     events.copy("host_to_device", HOST, DEVICE, ABSENT_U64)
     events.copy("host_to_device", HOST, DEVICE, 3)
     result = run_tool(Copies, events)
-    assert result.summary.startswith("1 copies of 3 B")
-    assert "1 copies of unknown size left out" in result.summary
+    assert result.summary.startswith("1 copy of 3 B")
+    assert "1 copy of unknown size left out" in result.summary
 
 
 def test_a_training_run() -> None:
@@ -130,8 +131,9 @@ def test_transfers_made_again_are_a_finding(events: Events) -> None:
         events.copy("host_to_device", PINNED, DEVICE, 100)
     events.copy("host_to_device", PINNED + 8, DEVICE, 100)
     events.copy("device_to_host", DEVICE, PINNED, 600)
-    (found,) = run_tool(Copies, events, options={"repeated": "2200B"}).findings
-    assert found.gain == pytest.approx(2200 / 4000)
+    options = {"repeated": "2200B", "bandwidth": 1_000_000_000}
+    (found,) = run_tool(Copies, events, options=options).findings
+    assert found.gain == pytest.approx(2200 / 7000)  # a byte takes 1 ns; copies are 1 us apart
     assert found.where == "host_to_device: 1,000 B from 0x20000000 to 0x10000000, 3 times"
     assert found.confidence == "low"  # whether the bytes were the same is not looked at
     assert not run_tool(Copies, events, options={"repeated": "2201B"}).findings
@@ -142,10 +144,10 @@ def test_pageable_memory_is_a_finding(events: Events) -> None:
     events.copy("host_to_device", HOST, DEVICE, 200)
     events.copy("host_to_device", PINNED, DEVICE, 500)
     events.copy("device_to_device", DEVICE, DEVICE, 1000)
-    (found,) = run_tool(Copies, events, options={"pageable": 500}).findings
-    assert found.gain == 500 / (2000 + 500)  # each of them is moved twice
+    options = {"pageable": 500, "bandwidth": 1_000_000_000}
+    (found,) = run_tool(Copies, events, options=options).findings
+    assert found.gain == pytest.approx(500 / 3000)  # each of them is moved twice
     assert "2 copies of 500 B are staged" in found.evidence
-    assert "1 asynchronous ones wait" in found.evidence
     assert not run_tool(Copies, events, options={"pageable": 501}).findings
 
 
@@ -154,8 +156,56 @@ def test_many_small_copies_are_a_finding(events: Events) -> None:
         events.copy("host_to_device", PINNED + 8 * number, DEVICE, 8)
     events.copy("host_to_device", PINNED, DEVICE, 16 << 10)
     events.copy("device_to_host", DEVICE, PINNED, 8)
-    (found,) = run_tool(Copies, events, options={"small_copies": 6}).findings
-    assert (found.where, found.gain) == ("host_to_device, below 16.00 KiB", 5 / 8)
+    options = {"small_copies": 6, "copy_cost": "1us"}
+    (found,) = run_tool(Copies, events, options=options).findings
+    assert (found.where, found.gain) == ("host_to_device, below 16.00 KiB", 5 / 7)
     assert found.evidence == "6 of 8 copies move 8 B each, 48 B in all"
     assert not run_tool(Copies, events, options={"small_copies": 7}).findings
     assert not run_tool(Copies, events).findings
+
+
+class Lines(Tool):
+    """Keeps what copies looks lines up in."""
+
+    needs_operators = True
+
+    def result(self) -> Result:
+        return Result(summary="")
+
+
+def findings(events: Events, **options: object) -> list[Finding]:
+    return list(run_tools([Copies(options), Lines()], events)["copies"].findings)
+
+
+def test_the_same_tensors_sent_again_are_a_finding_with_their_line(events: Events) -> None:
+    """Of objects, not of addresses: a new tensor may lie where one was freed."""
+    events.frames(1, ("/my/train.py", "step", 7))
+    for number in range(4):
+        if number == 2:
+            events.tensor_free(HOST, "host")
+        if number in (0, 2):
+            events.tensor_alloc(HOST, 1000, "host")
+        events.operator("aten::to", stack=1)
+        events.copy("host_to_device", HOST, DEVICE + 1000 * number, 1000)
+        events.operator_end()
+    (found,) = findings(events, repeated=2000)
+    assert found.what == "the same tensors are sent to the device again and again"
+    assert found.where == "train.py:7 step"
+    assert found.evidence.startswith("2 tensors that stay in host memory were sent 4 times, 1.95")
+    assert not findings(events, repeated=2001)
+
+
+def test_round_trips_are_a_finding_with_their_line(events: Events) -> None:
+    events.frames(1, ("/my/train.py", "step", 7))
+    for _ in range(10):
+        events.operator("aten::to", stack=1)
+        events.copy("device_to_host", DEVICE, HOST, 20 << 10)
+        events.operator_end()
+        events.copy("host_to_device", HOST, DEVICE, 20 << 10)
+        events.copy("host_to_device", HOST, DEVICE, 30 << 10)
+    (found,) = findings(events, repeated=400 << 10, pageable="1GB")[:1]
+    assert found.what == "data goes from the device to the host and back"
+    assert found.where == "train.py:7 step"
+    assert found.evidence.startswith("10 times")
+    (other, *_) = findings(events, repeated=(400 << 10) + 1, pageable="1GB")
+    assert other.what != found.what

@@ -42,7 +42,7 @@ def test_sums_and_means_of_a_launch(events: Events) -> None:
         ("vadd", "SQ_WAVES", 2, 2, 10 + 11 + 30 + 31, 41.0),
         ("vadd", "busy", 2, 1, 1.0, 0.5),
     ]
-    assert result.summary == "2 counters of 2 kernels; 1 values of unknown launches left out"
+    assert result.summary == "2 counters of 2 kernels; 1 value of unknown launches left out"
 
 
 def test_instances(events: Events) -> None:

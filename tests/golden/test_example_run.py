@@ -12,9 +12,17 @@ import pasta
 from pasta.report.run import Run
 from pasta.report.stacks import has_operators, read_call_tree
 from pasta.run.directory import RunDirectory
+from pasta.run.results import read_results
+from tests.widths import WIDTHS, check
 
 RUN = Path(__file__).resolve().parents[2] / "examples" / "runs" / "gpt-h200"
 STEPS, BATCH, LENGTH, VOCABULARY, LAYERS, WIDTH = 3, 2, 32, 128, 2, 64
+#: All that need nothing that an H200 does not give.
+TOOLS = (
+    "operators", "tensors", "kernel_freq", "copies", "memory_timeline", "event_trace",
+    "access_count", "coalescing", "bank_conflicts", "divergence", "heatmap", "hotness",
+    "working_set", "mem_trace",
+)  # fmt: skip
 #: Weights and biases: embeddings and head, then those of each block, and the last norm.
 BLOCK = 12 * WIDTH * WIDTH + 13 * WIDTH
 PARAMETERS = 2 * VOCABULARY * WIDTH + LENGTH * WIDTH + LAYERS * BLOCK + 2 * WIDTH
@@ -24,8 +32,7 @@ PARAMETERS = 2 * VOCABULARY * WIDTH + LENGTH * WIDTH + LAYERS * BLOCK + 2 * WIDT
 def again(tmp_path_factory: pytest.TempPathFactory) -> Run:
     recorded = pasta.load(RUN)
     assert isinstance(recorded, Run)
-    tools = ("operators", "tensors", "access_count", "coalescing")
-    return recorded.replay(*tools, out=tmp_path_factory.mktemp("replay") / "run")
+    return recorded.replay(*TOOLS, out=tmp_path_factory.mktemp("replay") / "run")
 
 
 def total(run: Run, tool: str, table: str, column: str) -> int:
@@ -58,6 +65,16 @@ def test_parameters_at_the_peak(again: Run) -> None:
     assert stored == 4 * PARAMETERS
 
 
+def test_every_category_is_right(again: Run) -> None:
+    """The model as it was built on the CPU is parameters; cuBLAS took three workspaces."""
+    rows = again.arrow("tensors", "peak").to_pylist()
+    on_host = [row for row in rows if row["device"] is None and row["category"] == "parameter"]
+    assert sum(row["storage"] for row in on_host) == 4 * PARAMETERS
+    workspaces = [row["bytes"] for row in rows if row["category"] == "workspace"]
+    assert sorted(workspaces) == [1 << 20, 32 << 20, 32 << 20]
+    assert not [each for each in again.findings() if each.of == "peak memory"]
+
+
 def test_a_replay_has_the_stacks_of_its_run(again: Run) -> None:
     """…which are in the run's events; but not one that leaves launches out."""
     replayed, recorded = RunDirectory.open(again.path), RunDirectory.open(RUN)
@@ -78,3 +95,20 @@ def test_accesses(again: Run) -> None:
     assert total(again, "access_count", "kernels", "probed") < 767
     sectors = total(again, "coalescing", "instructions", "total_sectors")
     assert 0 < total(again, "coalescing", "instructions", "total_ideal_sectors") < sectors
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_table_can_be_read_at_any_width(again: Run, width: int) -> None:
+    results = list(read_results(RunDirectory.open(again.path).results, shown=True))
+    tables = [table for result in results for table in result.tables.values()]
+    shown = [table for table in tables if table.shown and len(table)]
+    assert len(results) == len(TOOLS) and len(shown) >= 25
+    for table in shown:
+        check(table, width)
+
+
+def test_a_report_of_a_pipe_has_names_and_columns_in_full(again: Run) -> None:
+    report = (again.path / "report.txt").read_text(encoding="utf-8")
+    assert "left out for width" not in report and "total_sectors" not in report
+    for name in again.arrow("kernel_freq")["kernel"].to_pylist()[:10]:
+        assert name in report

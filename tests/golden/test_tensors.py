@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from streams import training_run
 
 from pasta.plugins import find_tools
 from pasta.testing import Events, run_tool
@@ -65,7 +66,7 @@ def test_categories_by_use() -> None:
     allocated = {name: row["allocated"] for name, row in categories.items()}
     assert allocated == {
         "parameter": 4096, "gradient": 4096, "optimizer state": 4096, "input": 512,
-        "activation": 2048, "temporary": 1024,
+        "activation": 2048, "workspace": 1024,
     }  # fmt: skip
     assert categories["parameter"]["rounding"] == 96
 
@@ -175,20 +176,261 @@ def test_nothing_was_seen() -> None:
     assert run_tool(Tensors, Events()).summary.startswith("no tensor of a framework was seen")
 
 
+def test_memory_that_no_tensor_was_seen_in_is_a_workspace() -> None:
+    events = training_step()
+    events.operator("aten::mm", module="Net.fc (Linear)", inputs=[1, 2])
+    events.tensor_alloc(T, 1 << 20)
+    events.operator_end()
+    workspace = by(run_tool(Tensors, events), "peak", "category")["workspace"]
+    assert (workspace["bytes"], workspace["shape"]) == (1 << 20, None)
+    assert (workspace["operator"], workspace["module"]) == ("aten::mm", "Net.fc (Linear)")
+
+
+def test_without_tensors_of_operators_a_category_is_unknown() -> None:
+    events = Events()
+    events.operator("aten::mm")
+    events.tensor_alloc(T, 1024)
+    events.tensor_alloc(W, 4096)
+    events.operator_end()
+    events.role(W, "parameter", "weight")
+    rows = by(run_tool(Tensors, events), "peak", "category")
+    assert {name: row["bytes"] for name, row in rows.items()} == {
+        "parameter": 4096,
+        "unknown": 1024,
+    }
+
+
+def moved(
+    events: Events, source: tuple[int, int], to: tuple[int, int], shape: str, module: str = ""
+) -> None:
+    """`source` (id, address) becomes `to` on device 0, as in `Module.cuda()`."""
+    events.operator("aten::_to_copy", module=module, inputs=[source[0]])
+    events.tensor_alloc(to[1], 4096)
+    events.tensor(to[0], to[1], 4096, shape)
+    events.operator("aten::copy_", 2, module=module, inputs=[to[0], source[0]])
+    events.operator_end(2, outputs=[to[0]])
+    events.operator_end(outputs=[to[0]])
+
+
+@pytest.mark.parametrize("held", ["the first", "the last"])
+@pytest.mark.parametrize("splits", [(), range(1, 19)])
+def test_parameters_were_parameters_before_they_were_moved_and_are_after(
+    held: str, splits: Any
+) -> None:
+    events = Events()
+    events.operator("aten::empty")
+    events.tensor_alloc(W, 4096, "host", device=-1)
+    events.tensor(1, W, 4096, "32,32")
+    events.operator_end(outputs=[1])
+    if held == "the first":
+        events.role(W, "parameter", "weight")
+    moved(events, (1, W), (2, X), "32,32")  # to another type
+    events.tensor_free(W, "host", device=-1)
+    moved(events, (2, X), (3, H), "32,32")  # to another device
+    events.tensor_free(X)
+    if held == "the last":
+        events.role(H, "parameter", "fc.weight")
+    categories = run_tool(Tensors, events, splits=splits).tables["categories"].rows()
+    told = [(row["device"], row["category"], row["allocations"]) for row in categories]
+    assert told == [(None, "parameter", 1), (0, "parameter", 2)]
+
+
+def test_what_a_module_made_and_casts_is_no_parameter() -> None:
+    events = training_step()
+    moved(events, (3, H), (7, T), "512", module="Net.fc (Linear)")
+    moved(events, (1, W), (8, X + 4096), "10,100", module="Net.fc (Linear)")  # autocast
+    peak = run_tool(Tensors, events).tables["peak"].rows()
+    assert sorted(row["category"] for row in peak if row["operator"] == "aten::_to_copy") == [
+        "temporary", "temporary",
+    ]  # fmt: skip
+
+
+def test_batches_that_are_moved_are_inputs() -> None:
+    events = Events()
+    for number in range(3):
+        events.operator("aten::randn")
+        events.tensor_alloc(X, 4096, "host", device=-1)
+        events.tensor(1, X, 4096, "32,32")
+        events.operator_end(outputs=[1])
+        moved(events, (1, X), (2, H), "32,32")
+        events.tensor_free(X, "host", device=-1)
+        events.operator("aten::relu", module="Net", inputs=[2])
+        events.operator_end()
+        if number < 2:
+            events.tensor_free(H)
+    rows = run_tool(Tensors, events).tables["categories"].rows()
+    assert [(row["category"], row["allocations"]) for row in rows] == [("input", 3)] * 2
+
+
+def test_categories_sum_up_to_the_peak() -> None:
+    events = training_run()
+    result = run_tool(Tensors, events)
+    (timeline,) = find_tools("memory_timeline")
+    peaks = run_tool(timeline, events).tables["peaks"].rows()
+    expected = {
+        row["device"]: row["peak"]
+        for row in peaks
+        if row["layer"] == "tensor" and row["memory"] == "total"
+    }
+    sums: dict[Any, int] = {}
+    for row in result.tables["categories"].rows():
+        sums[row["device"]] = sums.get(row["device"], 0) + row["at_peak"]
+    assert sums == expected
+
+
 # ---- findings -------------------------------------------------------------------------------
 
 
-def test_what_holds_the_peak_is_a_finding() -> None:
+def test_what_holds_the_peak_is_a_finding_of_low_confidence() -> None:
     events = training_step()
-    options = {"least_peak": 12_800, "dominant": 0.32, "state_share": 0.33}
-    (parameter, gradient) = run_tool(Tensors, events, options=options).findings[::-1]
-    share = 4096 / 12_800
-    assert (parameter.gain, parameter.of) == (share, "peak memory")
-    assert parameter.where == "device 0, most by aten::empty at train.py:5 <module>"
-    assert gradient.where == "device 0, most by MmBackward0 Net.fc (Linear)"
-    assert "4.00 KiB of 12.50 KiB in 1 tensors" in gradient.evidence
-    (state,) = run_tool(
-        Tensors, events, options={**options, "dominant": 0.33, "state_share": 0.32}
-    ).findings
-    assert (state.what, state.gain) == ("optimizer state tensors hold much of the peak", share)
+    options = {"least_peak": 12_800, "state_share": 0.32}
+    (state,) = run_tool(Tensors, events, options=options).findings
+    assert state.what == "tensors of optimizer state hold much of the peak"
+    assert (state.gain, state.of, state.confidence) == (4096 / 12_800, "peak memory", "low")
+    assert "4.00 KiB of 12.50 KiB in 1 tensors" in state.evidence
+    assert not run_tool(Tensors, events, options={**options, "state_share": 0.33}).findings
     assert not run_tool(Tensors, events, options={**options, "least_peak": 12_801}).findings
+
+
+def test_activations_are_advised_at_the_line_that_calls_their_modules() -> None:
+    events = Events()
+    main = ("/my/train.py", "main", 7)
+    for number, line in enumerate((10, 20, 20, 21)):
+        place = X + 4096 * number
+        events.frames(
+            number + 1, ("/my/model.py", "block", 30), ("/my/model.py", "forward", line), main
+        )
+        events.operator("aten::relu", module=f"Net.{number} (Block)", stack=number + 1)
+        events.tensor_alloc(place, 4096)
+        events.tensor(number + 1, place, 4096, "1024")
+        events.operator_end(outputs=[number + 1])
+    events.operator("ReluBackward0", scope=1, inputs=[1, 2, 3, 4])
+    events.operator_end()
+    (found,) = run_tool(Tensors, events, options={"least_peak": 1}).findings
+    assert found.where == "device 0, most by model.py:20 forward"
+    assert found.remedy.startswith("model.py:20 forward: torch.utils.checkpoint.checkpoint(")
+    assert "50% of them made there" in found.evidence
+    assert found.confidence == "low"
+
+
+SIZE = 1 << 16
+
+
+def loop(events: Events, steps: int, body: Any, *, train: bool = False) -> None:
+    """Steps of a loop in train.py: a model's call at line 11, `body` with the step's number."""
+    events.frames(1, ("/my/train.py", "<module>", 11))
+    events.frames(2, ("/my/train.py", "<module>", 12))
+    for step in range(steps):
+        events.operator("aten::mm", module="Net", stack=1)
+        body(step)
+        events.operator_end()
+        events.operator("aten::mean", stack=2)
+        events.operator_end()
+        if train:
+            events.push("Optimizer.step#SGD.step", domain="torch")
+            events.pop(domain="torch")
+
+
+def growth_of(events: Events) -> list[Any]:
+    found = run_tool(Tensors, events, options={"grown": 1}).findings
+    return [each for each in found if "grows" in each.what]
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_what_every_step_keeps_is_found_with_its_line(train: bool) -> None:
+    events = Events()
+    loop(events, 40, lambda step: events.tensor_alloc(W + step * SIZE, SIZE), train=train)
+    (found,) = growth_of(events)
+    assert found.what == "memory grows every step: results are kept"
+    assert found.where == "device 0: train.py:11 <module>"
+    assert found.evidence.startswith("64.00 KiB more in each of 40 steps, in 1 tensors a step")
+    assert found.remedy.startswith("train.py:11 <module>: ")
+    assert (found.gain, found.confidence) == (pytest.approx(1, abs=0.05), "high")
+
+
+def test_more_steps_than_are_kept() -> None:
+    events = Events()
+    loop(events, 300, lambda step: events.tensor_alloc(W + step * SIZE, SIZE))
+    (found,) = growth_of(events)
+    assert found.evidence.startswith("64.00 KiB more in each of 300 steps, in 1 tensors a step")
+
+
+def test_what_is_kept_with_a_graph_is_found_at_the_line_of_its_last_operator() -> None:
+    events = Events()
+    events.frames(1, ("/my/train.py", "<module>", 11))
+    events.frames(2, ("/my/train.py", "<module>", 12))
+    for step in range(20):
+        for line, module, bytes in ((1, "Net", SIZE), (2, "", 512)):
+            events.operator("aten::mm", module=module, stack=line, sequence=2 * step + line)
+            events.tensor_alloc(W + (2 * step + line) * SIZE, bytes)
+            events.operator_end()
+    (found,) = growth_of(events)
+    assert found.what == "memory grows every step: results are kept with their graph"
+    assert found.where == "device 0: train.py:12 <module>"
+    assert ".detach()" in found.remedy
+
+
+def cache_that_fills(events: Events, step: int) -> None:
+    if step < 25:
+        events.tensor_alloc(W + step * SIZE, SIZE)
+
+
+def cache_of_one_tensor(events: Events, step: int) -> None:
+    """As the keys and values of generated tokens: a larger tensor takes the place of the last."""
+    events.tensor_alloc(W + (step % 2 << 30), SIZE * (step + 1))
+    if step:
+        events.tensor_free(W + ((step + 1) % 2 << 30))
+
+
+def state_of_the_first_step(events: Events, step: int) -> None:
+    if step == 0:
+        for number in range(100):
+            events.tensor_alloc(W + number * SIZE, SIZE)
+
+
+def what_is_freed(events: Events, step: int) -> None:
+    events.tensor_alloc(W + step * SIZE, SIZE)
+    if step:
+        events.tensor_free(W + (step - 1) * SIZE)
+
+
+@pytest.mark.parametrize(
+    "body", [cache_that_fills, cache_of_one_tensor, state_of_the_first_step, what_is_freed]
+)
+def test_what_stops_growing_is_no_finding(body: Any) -> None:
+    events = Events()
+    events.frames(3, ("/my/train.py", "<module>", 3))
+    for number in range(50):  # a data set, before the loop
+        events.operator("aten::randn", stack=3)
+        events.tensor_alloc(T + (1 << 40) + number * SIZE, SIZE)
+        events.operator_end()
+    loop(events, 40, lambda step: body(events, step))
+    assert not growth_of(events)
+
+
+@pytest.mark.parametrize(("recorded", "computed"), [(True, False), (True, True), (False, False)])
+def test_gradients_that_are_never_computed_are_found(recorded: bool, computed: bool) -> None:
+    events = Events()
+    events.frames(1, ("/my/evaluate.py", "main", 11))
+    events.frames(2, ("/my/evaluate.py", "main", 12))
+    for step in range(20):
+        for layer in range(4):
+            sequence = {"sequence": 4 * step + layer} if recorded else {}
+            events.operator("aten::mm", module=f"Net.{layer}", stack=1, **sequence)
+            events.tensor_alloc(W + layer * SIZE, SIZE)
+            events.operator_end()
+        if computed:
+            backward = {"scope": 1, "forward_thread": 1, "sequence": 4 * step + 2}
+            events.operator("MmBackward0", stack=2, **backward)
+            events.operator_end()
+        events.operator("aten::argmax", stack=2)
+        events.operator_end()
+        for layer in range(4):
+            events.tensor_free(W + layer * SIZE)
+    found = run_tool(Tensors, events, options={"grown": 1}).findings
+    assert len(found) == (recorded and not computed)
+    for each in found:
+        assert each.what == "gradients are prepared and never computed"
+        assert each.where == "device 0: evaluate.py:11 main"
+        assert each.remedy == "evaluate.py:11 main: with torch.no_grad(): around it"
+        assert each.gain == 1

@@ -16,8 +16,10 @@ def test_a_backend_that_the_program_uses(pasta_preload, demo) -> None:
 @pytest.mark.parametrize("backend", ["nvidia", "none"])
 def test_a_backend_that_it_does_not_use(pasta_preload, demo, backend: str) -> None:
     done = pasta_preload(demo("vadd"), options=("--backend", backend))
-    assert (done.exit_status, done.stderr, done.runs) == (0, "", [])
+    assert (done.exit_status, done.target_stderr, done.runs) == (0, "", [])
     assert "correct" in done.stdout
+    told = ["nothing was recorded: --backend nvidia"] if backend == "nvidia" else []
+    assert [line.partition(",")[0] for line in done.lines] == told
 
 
 @pytest.mark.parametrize("backend", ["auto", "nvidia", "refacc", "none"])

@@ -34,11 +34,12 @@ REFUSED = {
     ),
     "tool option": (
         ["--set", "kernel_freq.tip=5"],
-        "tool kernel_freq has no option 'tip': did you mean top?",
+        "--set kernel_freq.tip=5: tool kernel_freq has no option 'tip': did you mean top?",
     ),
     "tool option's value": (
         ["--set", "kernel_freq.top=many"],
-        "tool kernel_freq: top = 'many' is not accepted: give an integer, at least 1",
+        "--set kernel_freq.top=many: tool kernel_freq: top = 'many' is not accepted: "
+        "give an integer, at least 1",
     ),
     "regex": (
         ["-k", "gemm("],
@@ -177,11 +178,11 @@ def test_script_without_interpreter_line(pasta_preload) -> None:
 # ---- programs that cannot be profiled
 
 
-def compiled(directory: Path, *options: str) -> Path:
+def compiled(directory: Path, *options: str, compiler: str = "cc") -> Path:
     (directory / "hello.c").write_text(HELLO)
-    command = ["cc", directory / "hello.c", "-o", directory / "hello", *options]
+    command = [compiler, directory / "hello.c", "-o", directory / "hello", *options]
     if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip(f"cc {' '.join(options)} does not work here")
+        pytest.skip(f"{compiler} {' '.join(options)} does not work here")
     return directory / "hello"
 
 
@@ -204,6 +205,38 @@ def test_32_bit(pasta_preload, tmp_path: Path) -> None:
     assert done.stderr == (
         f"pasta: {program} is a 32-bit program, and PASTA's library is 64-bit: it runs unprofiled\n"
     )
+
+
+def test_musl(pasta_preload, tmp_path: Path) -> None:
+    if not shutil.which("musl-gcc"):
+        pytest.skip("no musl-gcc (apt-get install musl-tools)")
+    program = compiled(tmp_path, compiler="musl-gcc")
+    done = pasta_preload(program)
+    assert (done.exit_status, done.stdout) == (7, "hello\n")
+    assert done.stderr == (
+        f"pasta: {program} is built for musl, and PASTA's library is for glibc: "
+        "it runs unprofiled\n"
+    )
+
+
+def test_a_sanitizers_runtime_comes_first(pasta_preload, tmp_path: Path) -> None:
+    program = compiled(tmp_path, "-fsanitize=address")
+    done = pasta_preload(program)
+    assert (done.exit_status, done.stdout) == (7, "hello\n")
+    (line,) = done.lines
+    assert f"{program} is built with AddressSanitizer, whose libasan.so" in line
+    assert "its accelerators are profiled" in line
+
+
+@pytest.mark.parametrize("option", ["-m32", "-fsanitize=address", "musl"])
+def test_children_that_cannot_be_preloaded(pasta_preload, tmp_path: Path, option: str) -> None:
+    """They start as without PASTA: no line of a loader, the same status."""
+    if option == "musl" and not shutil.which("musl-gcc"):
+        pytest.skip("no musl-gcc (apt-get install musl-tools)")
+    compiler = "musl-gcc" if option == "musl" else "cc"
+    program = compiled(tmp_path, *([] if option == "musl" else [option]), compiler=compiler)
+    done = pasta_preload("sh", "-c", f"{program}; {program}; exit $?")
+    assert (done.exit_status, done.stdout, done.stderr) == (7, "hello\n" * 2, "")
 
 
 def test_32_bit_header(pasta_preload) -> None:
@@ -337,7 +370,7 @@ def test_verbs_say_what_is_wrong(pasta, tmp_path: Path) -> None:
     for arguments, line in (
         (["report", tmp_path / "none"], f"pasta: {tmp_path / 'none'}: no such run directory\n"),
         (["report", tmp_path], f"pasta: {tmp_path}: not a run directory (it has no run.json)\n"),
-        (["demo", "none"], "pasta: no demo 'none': there are accesses, convolution, "),
+        (["demo", "none"], "pasta: no demo 'none': known are accesses, convolution, "),
     ):
         done = pasta(*arguments)
         assert done.returncode == 2

@@ -3,6 +3,7 @@ collector beside it; and that the program cannot tell."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -49,6 +50,41 @@ def test_embedded(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(LIVES % ""), options=EMBED_NOW)
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
     assert (done.run.consumer, done.run.launches, done.notes) == ("embedded", 340, [])
+
+
+FOREIGN = {
+    "libpypy3-c.so": ("int pypy_main_startup(void) { return 0; }", "the program runs PyPy"),
+    "libpython9.9.so.1.0": ("int Py_None;", "the program has a Python of its own"),
+    "libplain.so": ("int __tsan_init(void) { return 0; }", "the program runs under a sanitizer"),
+}
+
+
+@pytest.mark.parametrize("library", FOREIGN)
+def test_no_python_beside_what_it_would_mix_with(
+    pasta_preload, compile_c, tmp_path: Path, library: str
+) -> None:
+    """Symbols of another Python, or of a sanitizer, would come before those of ours."""
+    text, reason = FOREIGN[library]
+    (tmp_path / "foreign.c").write_text(text)
+    shared = tmp_path / library
+    command = ["cc", "-shared", "-fPIC", "-o", shared, tmp_path / "foreign.c"]
+    subprocess.run(command, check=True)
+    program = compile_c(LIVES % 'printf("%d", is_mapped("_embed"));')
+    environment = {"LD_PRELOAD": str(shared)}
+    done = pasta_preload(program, options=EMBED_NOW, environment=environment)
+    assert (done.exit_status, done.stdout, done.target_stderr) == (3, "0", "")
+    assert (done.run.consumer, done.run.launches) == ("collector", 340)
+    assert [each[: len(reason)] for each in reasons(done.notes)] == [reason]
+
+
+def test_pypy(pasta_preload, python_program) -> None:
+    pypy = shutil.which("pypy3")
+    if pypy is None:
+        pytest.skip("no pypy3 (apt-get install pypy3)")
+    program = python_program(HOST.format(seconds=1.5) + "\nraise SystemExit(7)")
+    done = pasta_preload(pypy, program, options=EMBED_NOW)
+    assert (done.exit_status, done.stdout, done.target_stderr) == (7, "output of the program\n", "")
+    assert (done.run.consumer, done.run.launches) == ("collector", 12)
 
 
 def test_collector_asked_for(pasta_preload, compile_c) -> None:
@@ -297,10 +333,12 @@ def test_interpreter_options_of_the_program(pasta_preload, python_program) -> No
 
 
 def other_pythons() -> list[str]:
-    """Interpreters of other versions on PATH, behind version managers' shims too."""
+    """Interpreters of other versions: on PATH, behind version managers' shims too, or pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     found: dict[tuple[int, ...], str] = {}
     for minor in range(6, 20):
-        path = shutil.which(f"python3.{minor}")
+        name = f"python3.{minor}"
+        path = next(map(str, pyenv.glob(f"3.{minor}.*/bin/{name}")), None) or shutil.which(name)
         if not path or minor == sys.version_info.minor:
             continue
         done = subprocess.run(
@@ -317,7 +355,7 @@ def test_other_version(pasta_preload, python_program) -> None:
     """Never embedded: both runtimes' symbols would mix."""
     pythons = other_pythons()
     if not pythons:
-        pytest.skip("no python3.N of another version on PATH")
+        pytest.skip("no python3.N of another version on PATH, nor of pyenv")
     program = python_program(HOST.format(seconds=1.5))
     for python in {pythons[0], pythons[-1]}:
         done = pasta_preload(python, program, options=(*EMBED_NOW, "-o", "pasta-out/%p"))

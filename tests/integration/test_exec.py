@@ -108,6 +108,42 @@ def test_another_session_decides_for_itself(session: Session, program: Path) -> 
     assert done.stdout.rstrip(b"\0").endswith("\0".join(given).encode())
 
 
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same program, with a runtime that must be the first library of its process."""
+    directory = tmp_path_factory.mktemp("refusing")
+    try:
+        return compile_c(directory / "program", [C / "exec_program.c"], "-fsanitize=address")
+    except AssertionError:
+        pytest.skip("no AddressSanitizer")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_would_not_start_with_the_library_starts_without(
+    session: Session, program: Path, refusing: Path, way: str
+) -> None:
+    given = ["A=1", f"LD_PRELOAD={LIBPASTA}", "Z=1", "ASAN_OPTIONS=detect_leaks=0"]
+    environment = {**preload_environment(session), "TEST_PROGRAM": str(refusing)}
+    started = start([program, way, *given], environment)
+    assert started == Started(False, ["A=1", *given[2:], *additions(session)])
+    start([program, way, *given], environment)
+    assert (session.directory / "log.txt").read_text().count("starts without PASTA") == 1
+
+
+@pytest.mark.parametrize("way", ["execvp", "posix_spawnp"])
+def test_found_as_a_script_in_a_path(
+    session: Session, program: Path, refusing: Path, tmp_path: Path, way: str
+) -> None:
+    script = tmp_path / "bin" / "script"
+    script.parent.mkdir()
+    script.write_text(f"#! {refusing} show\n")
+    script.chmod(0o755)
+    places = f"/none::{script.parent}:/bin"
+    environment = {**preload_environment(session), "TEST_PROGRAM": "script", "PATH": places}
+    started = start([program, way, f"PATH={places}"], environment)
+    assert started == Started(False, [f"PATH={places}", *additions(session)])
+
+
 def test_other_preloads_stay(session: Session, program: Path) -> None:
     other = "libm.so.6"
     given = [f"LD_PRELOAD={other}", "Z=1"]

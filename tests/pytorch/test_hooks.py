@@ -68,6 +68,26 @@ def test_tools_that_ask_for_nothing_follow_nothing(pasta_preload, program) -> No
     assert (done.stdout, done.runs) == ("6.0\n", [])
 
 
+HELD = """
+import torch
+
+torch.nn.Linear(64, 64)
+held = torch.nn.BatchNorm1d(32).double()
+print(sum(each.numel() for each in held.parameters()))
+"""
+
+
+def test_what_modules_hold_is_known_before_they_run(pasta_preload, program) -> None:
+    done = pasta_preload(sys.executable, program(HELD), options=("-t", "tensors"))
+    assert (done.exit_status, done.stdout) == (0, "64\n")
+    rows = table(done.run, "tensors", "categories")
+    allocated = {row["category"]: row["allocated"] for row in rows}
+    of_norm = 2 * 32 * (4 + 8)  # twice two vectors, as float and as double
+    assert allocated["parameter"] == 65 * 64 * 4 + of_norm
+    assert allocated["buffer"] >= of_norm
+    assert set(allocated) == {"parameter", "buffer"}
+
+
 UNTOLD = """
 import threading, torch, pasta
 from torch.autograd.profiler import record_function

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.c.builds import BUILDS, Build
-from tests.c.session import ROOT, C, compile_c
+from tests.c.session import ROOT, C, Session, compile_c
 
 ALONE = ("model", "own_array", "wrong", "bounded")
 THREADS = ("threads", "fork")
@@ -37,3 +39,48 @@ def test_libc(tmp_path: Path, case: str) -> None:
         compile_c(tmp_path / "test_environment", [C / "test_environment.c"], *plain.flags), case
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+LEAKS = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+static void *nothing(void *x) { return x; }
+int main(int count, char **arguments) {
+    char name[16], value[16];
+    for (int i = 0; i < 300; i++) {
+        snprintf(name, sizeof name, "N%d", i % 40);
+        snprintf(value, sizeof value, "value %d", i);
+        setenv(name, value, 1);
+    }
+    unsetenv("N1");
+    pthread_t thread;
+    pthread_create(&thread, NULL, nothing, NULL);
+    pthread_join(thread, NULL);
+    if (count > 1) malloc(1000); /* lost */
+    (void)arguments;
+    return 0;
+}
+"""
+
+
+def test_a_leak_check_says_of_a_program_what_it_says_without_us(tmp_path: Path) -> None:
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        pytest.skip("no valgrind")
+    (tmp_path / "leaks.c").write_text(LEAKS)
+    program = compile_c(tmp_path / "leaks", [tmp_path / "leaks.c"], "-Wno-unused-result")
+    check = [valgrind, "-q", "--leak-check=full", "--errors-for-leak-kinds=definite,possible"]
+    session = Session.create(tmp_path / "session")
+    for arguments, status, said in (((), 0, ""), (("leak",), 9, "definitely lost")):
+        done = subprocess.run(
+            [*check, "--error-exitcode=9", program, *arguments],
+            env=session.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == status, done.stderr
+        assert done.stderr.count("lost in loss record") == bool(said), done.stderr
+        assert said in done.stderr

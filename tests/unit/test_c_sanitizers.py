@@ -57,6 +57,10 @@ CASES = (
     Case("file_limit"),
     Case("file_limit_small", says=SMALL_LIMIT),
     Case("interrupted", 8 * MIB),
+    Case("old_kernel", 8 * MIB),
+    Case("ahead"),
+    Case("ahead_many"),
+    Case("restricted"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from pasta.config import (
     parse_names,
     preset_names,
 )
-from pasta.errors import ConfigError
+from pasta.errors import ConfigError, ToolError
+from pasta.plugins import load_tools
+from tests.campaigns import configurations
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,41 @@ def test_intervals(text: object, value: str) -> None:
 def test_what_is_no_interval(text: object) -> None:
     with pytest.raises(ValueError, match="an interval such as"):
         parse_interval(text)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        (f"ring.max={'9' * 400}", "is not a size such as 4096"),
+        ("ring.max=1000GIB", None),
+        ("ring.max=4KiB", "ring.max = '4KiB' is not within 1MiB to 1EiB"),
+        ("ring.max=99999999999GiB", "is not within 1MiB to 1EiB"),
+        ("run.duration=99999999999min", "is not within 0s to 1e+09s"),
+        ("probes.every=0", "is not within 1 to 1000000000000000000"),
+        ("probes.window=seconds 0.0000000001/1", 'is not "launches 100/1000"'),
+        (f"run.out={'x' * 300}", "is not a path of at most 3,500 bytes, 200 in each name"),
+        (f"run.out={'a/' * 2500}", "is not a path of at most"),
+        ("run.out=a\nb", "is not a path"),
+        ("filter.kernel=a{99999999999}", "is not a regular expression (the repetition"),
+        (f"filter.kernel={'(' * 3000}{')' * 3000}", "is not a regular expression"),
+        ("filter.kernel=[[:alpha:]]", None),
+    ],
+)
+def test_values_have_bounds(assignment: str, message: str | None) -> None:
+    config = Config()
+    if message is None:
+        config.set_text(assignment)
+        return
+    with pytest.raises(ConfigError) as error:
+        config.set_text(assignment)
+    assert message in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+def test_no_configuration_gives_a_traceback() -> None:
+    """A few seconds of `python -m tests.campaigns configurations`."""
+    arguments = argparse.Namespace(count=420, commands=0, seed=3)
+    assert [row.failures for row in configurations.run(arguments) if row.failures] == []
 
 
 @given(st.text())
@@ -130,14 +168,65 @@ def test_a_wrong_assignment_is_named(assignment: str, message: str) -> None:
 def test_wrong_toml_names_file_and_key(tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text("[ring]\nmax = -3\n")
-    with pytest.raises(ConfigError, match=r"wrong\.toml: ring\.max = -3 is not a size"):
+    with pytest.raises(ConfigError, match=r"wrong\.toml:2: ring\.max = -3 is not a size"):
         Config().load(str(file))
     file.write_text("tools = 3\n")
-    with pytest.raises(ConfigError, match="is not a list of texts"):
+    with pytest.raises(ConfigError, match=r"wrong\.toml:1: tools is not a list of texts"):
         Config().load(str(file))
     file.write_text("a = = b")
     with pytest.raises(ConfigError, match="not valid TOML"):
         Config().load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n# x\n[run]\nlive = 'yes'", ":4: run.live = 'yes' is not true or false"),
+        ("[run]\nevents = 1", ":2: run.events = 1 is not true or false"),
+        ("[run]\nout = [1]", ":2: run.out = [1] is not a path"),
+        ("run.out = 1", ":1: run.out = 1 is not a path"),
+        ("run = {force = true, out = 1}", ":1: run.out = 1 is not a path"),
+        ("'ring.max' = 'x'", ":1: ring.max = 'x' is not a size"),
+        ('[filter]\nkernel = """\na\n"""\nrange = "("', ":2: filter.kernel = "),
+        ('[filter]\nexclude = """a"""\n\nrange = \\\n', ": not valid TOML: "),
+        ("tool-path = [\n1,\n]", ":1: tool-path is not a list of texts"),
+        ("x = 1\n", ":1: unknown key 'x': pasta tools --settings"),
+        ("\n\ntols = ['copies']", ":3: unknown key 'tols': did you mean tools?"),
+        ("tool-paths = []", ":1: unknown key 'tool-paths': did you mean tool-path"),
+        ("backand = 'amd'", ":1: unknown key 'backand': did you mean backend?"),
+        ("a = " + "[" * 5000, ": not valid TOML: "),
+        ("a = " + "9" * 5000, ": not valid TOML: "),
+        ("ring.max = 0x" + "f" * 9000, ":1: ring.max = a number too long to show is not a size"),
+        ("a" + ".a" * 3000 + " = 1", ":1: unknown key "),
+    ],
+)
+def test_wrong_toml_names_file_and_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        Config().load(str(file))
+    assert str(error.value).startswith(f"{file}{message}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\ntools = ['kernel_frek']", ":2: there is no tool 'kernel_frek': did you mean kernel_fr"),
+        ("[tool.copies]\n\ntop = 'x'", ":3: tool copies: top = 'x' is not accepted: give an int"),
+        ("copies.tip = 1", ":1: tool copies has no option 'tip': did you mean top?"),
+        ("copys.top = 1", ":1: there is no tool 'copys': did you mean copies?"),
+        ("[filtr]\nkernel = 'x'", ":2: unknown key 'filtr.kernel': did you mean filter.kernel"),
+    ],
+)
+def test_wrong_tools_and_options_name_file_and_line(tmp_path, text: str, message: str) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(text)
+    config = Config()
+    config.load(str(file))
+    config.add_tools(["copies"], where="-t")
+    with pytest.raises(ToolError) as error:
+        load_tools(config.tools, config.tool_options, config.tool_paths, config.origins)
+    assert str(error.value).startswith(f"{file}{message}")
 
 
 def test_unknown_preset_and_missing_file() -> None:

@@ -21,6 +21,10 @@ from pasta.tool import Result
 MANIFEST: dict[str, Any] = {
     "schema": SCHEMA,
     "command": ["app"],
+    "host": "here",
+    "pid": 7,
+    "start": {"realtime_ns": 0, "monotonic_ns": 0},
+    "observed_ns": 1_000,
     "ended": {"text": "exited with 0"},
     "devices": {"0": "A GPU"},
     "sources": {"nvidia": "13.5"},

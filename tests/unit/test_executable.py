@@ -17,11 +17,25 @@ def program(path: Path, content: bytes, mode: int = 0o755) -> str:
     return str(path)
 
 
-def elf(bits: int = 64, interpreter: bool = True) -> bytes:
-    """The start of an ELF file with one program header."""
+OWN = struct.unpack_from("<H", Path("/proc/self/exe").read_bytes()[:20], 18)[0]
+GLIBC = "/lib64/ld-linux-x86-64.so.2"
+
+
+def elf(
+    bits: int = 64, loader: str | None = GLIBC, needed: str = "libc.so.6", machine: int = OWN
+) -> bytes:
+    """An ELF file with a loader and one needed library: its headers, then what they are about."""
+    names, path = b"\0" + needed.encode() + b"\0", (loader or "").encode() + b"\0"
+    dynamic = struct.pack("<qQqQqQ", 5, 0x1000 + 512, 1, 1, 0, 0)
+    kinds = [(3, 400, len(path)), (1, 0, 1024), (2, 700, len(dynamic))][loader is None :]
     head = b"\x7fELF" + bytes([2 if bits == 64 else 1, 1, 1]) + bytes(9)
-    head += struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
-    return head + struct.pack("<IIQQQQQQ", 3 if interpreter else 1, 4, 0, 0, 0, 0, 0, 0)
+    head += struct.pack("<HHIQQQIHHHHHH", 2, machine, 1, 0, 64, 0, 0, 64, 56, len(kinds), 0, 0, 0)
+    for kind, offset, size in kinds:
+        head += struct.pack("<IIQQQQQQ", kind, 4, offset, 0x1000 + offset, 0, size, size, 0)
+    content = bytearray(head.ljust(1024, b"\0"))
+    for at, part in ((400, path), (512, names), (700, dynamic)):
+        content[at : at + len(part)] = part
+    return bytes(content)
 
 
 def test_missing_is_127_and_what_cannot_run_is_126(tmp_path: Path) -> None:
@@ -40,8 +54,15 @@ def test_missing_is_127_and_what_cannot_run_is_126(tmp_path: Path) -> None:
     ("content", "obstacle"),
     [
         (elf(), None),
-        (elf(interpreter=False), "statically linked"),
+        (elf(loader=None), "statically linked"),
         (elf(bits=32), "32-bit"),
+        (elf(loader="/lib/ld-musl-x86_64.so.1"), "built for musl"),
+        (elf(loader="/opt/odd/ld-2.31.so"), None),
+        (elf(needed="libasan.so.8"), "AddressSanitizer, whose libasan.so.8"),
+        (elf(needed="libtsan.so.2"), "ThreadSanitizer"),
+        (elf(needed="libasan_not.so"), None),
+        (elf(machine=OWN + 1), "another processor"),
+        (elf()[:500], None),
         (b"#!/bin/sh\necho\n", None),
         (b"not an ELF file", None),
         (b"#!\n", None),
@@ -57,7 +78,7 @@ def test_what_cannot_be_preloaded_is_explained(
 
 
 def test_a_script_is_judged_by_its_interpreter(tmp_path: Path) -> None:
-    static = program(tmp_path / "static", elf(interpreter=False))
+    static = program(tmp_path / "static", elf(loader=None))
     script = program(tmp_path / "script", f"#!{static} -x\n".encode())
     assert "statically linked" in (find_executable(script).obstacle or "")
 

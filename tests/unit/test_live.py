@@ -153,3 +153,12 @@ def test_elsewhere_a_line_comes_now_and_then(
     assert len(said) == 1
     assert "6 launches" in said[0]
     assert (tmp_path / "log").read_text() == ""
+
+
+def test_long_names_are_shortened_as_in_reports() -> None:
+    name = "at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, int>"
+    view = Progress(1.0, processes=1, launches=3, time=9, kernels={name: [3, 9]})
+    for width in (60, 80):
+        *_, line = view.lines(None, width)
+        assert len(line) == width and "…vectorized" in line and line.endswith(", int>")
+    assert view.lines(None, 200)[-1].endswith(name)

@@ -129,6 +129,11 @@ def test_unknown_tools_say_what_there_is(write: Any, tmp_path: Path) -> None:
         find_tools(f"{path}:Mein")
     with pytest.raises(ToolError, match="is no directory"):
         find_tools("mine", [tmp_path / "none"])
+    for other in (str(write("README.md", "# x")), str(write("notes", ""))):
+        with pytest.raises(ToolError, match=f"{other} is not a Python file: name a .py file"):
+            find_tools(other)
+    with pytest.raises(ToolError, match=f"{tmp_path} is a directory: name a .py file"):
+        find_tools(str(tmp_path))
     with pytest.raises(ToolError, match="'copys'"):
         load_tools(["copies"], {"copys": {}})
     load_tools(["copies"], {"kernel_freq": {"top": 1}})  # a preset's, of a tool that does not run

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta.report.cells import cell, shortened
+from pasta.report.cells import cell
 from pasta.report.pack import Packer
 from pasta.report.page import render_page
 from pasta.run.directory import SCHEMA, RunDirectory
@@ -130,8 +130,6 @@ def test_what_does_not_show_is_written_out() -> None:
     )
     assert visible("gemm<float, 4>(ü)") == "gemm<float, 4>(ü)"
     assert cell("two\nlines") == "two\\nlines" and cell(1536, "bytes") == "1.50 KiB"
-    assert shortened("x" * 80, 80) == "x" * 80
-    assert shortened("a" * 100 + "b" * 100, 20) == "a" * 14 + "…" + "b" * 5
 
 
 def kernels(count: int) -> Table:

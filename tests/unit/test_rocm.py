@@ -99,6 +99,29 @@ def test_names_in_a_directory(nowhere: Path) -> None:
     assert find_rocprofiler() == nowhere / "rocm" / "lib" / f"{LIBRARY}.1"
 
 
+@pytest.mark.parametrize("place", ["environment", "root", "installed", "wheel", "path", "loader"])
+def test_a_name_with_a_version_only(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """As ROCm's wheels and runtime packages have it."""
+    directory = {
+        "environment": nowhere / "named",
+        "root": nowhere / "root" / "lib",
+        "installed": nowhere / "rocm" / "lib",
+        "wheel": nowhere / "site" / "_rocm_sdk_core" / "lib",
+        "path": nowhere / "path",
+        "loader": nowhere / "linked",
+    }[place]
+    library = put(directory, f"{LIBRARY}.1")
+    monkeypatch.setenv("ROCM_PATH", str(nowhere / "root"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nowhere / "path"))
+    if place == "environment":
+        monkeypatch.setenv(rocm.NAMED, str(library))
+    if place == "loader":
+        (nowhere / "ld.so.cache").write_bytes(b"glibc\0" + os.fsencode(library) + b"\0")
+    assert find_rocprofiler() == library
+
+
 def test_versions_of_rocm_the_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("rocm-6.3.1", "rocm-7.0.0", "rocm-6.10.0"):
         (tmp_path / name).mkdir()

@@ -123,12 +123,23 @@ def test_a_machine_with_everything(checks, sdk: Sdk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("major", "minor", "state"), [(0, 5, "ok"), (0, 6, "missing"), (2, 0, "missing")]
+    ("major", "minor", "state", "offered"),
+    [
+        (0, 5, "ok", ()),
+        (0, 6, "ok", ("PC sampling",)),
+        (1, 1, "ok", ("counters", "PC sampling")),
+        (0, 7, "missing", ()),
+        (2, 0, "missing", ()),
+    ],
 )
-def test_versions(checks, sdk: Sdk, major: int, minor: int, state: str) -> None:
+def test_versions(
+    checks, sdk: Sdk, major: int, minor: int, state: str, offered: tuple[str, ...]
+) -> None:
     found = checks(sdk(major, minor))
     assert found["rocprofiler-sdk"].state == state
-    assert ("counters of AMD device 0" in found) == (state == "ok")
+    assert {name for name in ("counters", "PC sampling") if f"{name} of AMD device 0" in found} == {
+        *offered
+    }
 
 
 def test_a_driver_without_sdk(checks) -> None:

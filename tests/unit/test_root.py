@@ -49,9 +49,9 @@ def test_what_cannot_be_used_says_why(tmp_path: Path) -> None:
         ),
         "rank-0002-node1-102": (2, found["rank-0002-node1-102"][1]),
         "rank-0003-node1-103": (
-            3, "damaged manifest (TypeError('events is no dict'))",
+            3, "events: expected an object",
         ),
-        "rank-0004-node1-104": (4, "not a manifest"),
+        "rank-0004-node1-104": (4, "the document: expected an object"),
         "rank-0007-node1-107": (None, "made by pasta merge, no run of a process"),
         "logs": (None, "not a run directory"),
         ".pasta-0-1-ab-9-0": (5, "unfinished: being written, or its PASTA was killed"),

@@ -114,7 +114,7 @@ def test_what_is_no_run(tmp_path: Path, directory: Path) -> None:
     with pytest.raises(RunError, match=r"zebra\.parquet: cannot be read"):
         pasta.load(directory).arrow("first")
     (directory / "results" / "first" / "result.json").write_text("{}")
-    with pytest.raises(RunError, match="damaged result"):
+    with pytest.raises(RunError, match=r"results/first/result.json: summary: missing"):
         pasta.load(directory).tables()
 
 
@@ -122,7 +122,7 @@ def test_printed_it_is_the_report(directory: Path) -> None:
     run = pasta.load(directory)
     text = str(run)
     assert "process 7 on here" in text and "1.50 ms observed, exited with 0" in text
-    assert "void f<int>(int*)" in text and "1.00 MiB" in text and "1 more rows" in text
+    assert "void f<int>(int*)" in text and "1,024.000 KiB" in text and "1 more row" in text
     assert "tool broken was disabled" in text and "3 events were lost" in text
     assert repr(run) == f"<pasta.Run {directory}>"
     assert run.failures == {"broken": "ValueError: <nothing> (in result)"}
@@ -139,7 +139,7 @@ def test_html_escapes_every_name(directory: Path) -> None:
         assert escaped in html
     assert "<script>" not in html and "<b>train" not in html
     assert html.count("<tr>") == 3  # headings and two of three rows
-    assert "1 more rows" in html and "1.00 MiB" in html
+    assert "1 more row" in html and "1,024.000 KiB" in html
     assert "place" not in html and "count</th>" not in html  # hidden, and not shown
 
 

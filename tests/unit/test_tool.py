@@ -305,7 +305,7 @@ def test_a_table_in_arrow_and_on_the_terminal() -> None:
     console = Console(width=100, record=True, file=open("/dev/null", "w"))
     console.print(table.to_rich())
     text = console.export_text()
-    for part in ("1.50 KiB", "1.50 us", "12.5 %", "0x7f00", "of bytes", "1 more rows"):
+    for part in ("1.50 KiB", "1.50 us", "12.5 %", "0x7f00", "of bytes", "1 more row"):
         assert part in text
     assert "secret" not in text
 

@@ -19,13 +19,13 @@ OURS = [
 ]
 
 
-@pytest.mark.parametrize("preset", [*OURS, "all"])
+@pytest.mark.parametrize("preset", [*OURS, "all", "events"])
 def test_a_preset_is_accepted(preset: str) -> None:
     config = Config()
     config.load(preset)
     tools = load_tools(config.tools, config.tool_options, config.tool_paths)
     assert tools
-    if preset != "all":
+    if preset in OURS:
         (tool,) = tools
         assert tool.name == preset
         written = config.tool_options[preset]
@@ -37,3 +37,10 @@ def test_a_preset_is_accepted(preset: str) -> None:
 
 def test_each_of_these_tools_has_a_preset() -> None:
     assert set(OURS) <= set(preset_names()) & set(built_in_names())
+
+
+def test_all_is_all_but_what_must_be_told_something_or_keeps_every_access() -> None:
+    config = Config()
+    config.load("all")
+    others = {"mem_trace", "record_accesses", "counters", "pc_samples"}
+    assert sorted(config.tools) == sorted(set(built_in_names()) - others)

@@ -12,6 +12,8 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 #include <unistd.h>
@@ -19,6 +21,8 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -177,10 +181,9 @@ void passes_module(Walk &walk, PyObject *self) {
     walk.outermost = self;
 }
 
-// With the interpreter's lock, in any version; where `stack` is one, tells it.
-Walk walk_objects(uint32_t stack = 0) {
+// From a frame on, with the interpreter's lock, in any version; where `stack` is one, tells it.
+Walk walk_objects(PyFrameObject *frame, uint32_t stack = 0) {
     Walk walk;
-    PyFrameObject *frame = PyEval_GetFrame();
     Py_XINCREF(frame);
     while (frame && walk.count < DEEPEST) {
         PyCodeObject *code = PyFrame_GetCode(frame);
@@ -319,9 +322,12 @@ void name_module(PyObject *module, uint32_t id) {
     entry.module.store(module, std::memory_order_release);
 }
 
+void forget_open_operators();
+
 // With the interpreter lock: stacks, modules and tensors are told again.
 void forget_all() {
     options.epoch++;
+    forget_open_operators();
     for (Stack &each : stacks) each.hash.store(0, std::memory_order_relaxed);
     std::vector<PyCodeObject *> kept;
     kept.swap(codes);
@@ -383,13 +389,13 @@ bool is_ending() {
 #endif
 }
 
-// Tells a stack that is new; with the interpreter's lock.
-uint32_t tell_stack(uint64_t hash) {
+// Tells the stack of a frame where it is new; with the interpreter's lock.
+uint32_t tell_stack(PyFrameObject *frame, uint64_t hash) {
     Stack *place = find_stack(hash);
     if (!place) return 0;
     if (place->hash.load(std::memory_order_relaxed)) return place->id.load(std::memory_order_relaxed);
     uint32_t id = ++last_stack;
-    walk_objects(id);
+    walk_objects(frame, id);
     place->id.store(id, std::memory_order_relaxed);
     place->hash.store(hash, std::memory_order_release);
     return id;
@@ -412,14 +418,104 @@ Running gather() {
         }
     }
     PyGILState_STATE state = PyGILState_Ensure();
-    if (!options.finds_frames) walk = walk_objects();
+    if (!options.finds_frames) walk = walk_objects(PyEval_GetFrame());
     if (walk.count) {
         if (!knows_module(walk, &running.module)) running.module = ask_module(walk);
-        running.stack = tell_stack(walk.hash);
+        running.stack = tell_stack(PyEval_GetFrame(), walk.hash);
     }
     PyGILState_Release(state);
     return running;
 }
+
+// ---- between operators ----
+
+// Samples the Python stack of the thread that ran the last operator while none runs: operators tell their own
+// stacks, and nothing else tells what a program does between two of them.
+constexpr auto SAMPLE_EVERY = std::chrono::milliseconds(5);
+constexpr unsigned DENSE_SAMPLES = 20; // of a gap; of the rest each tenth
+constexpr uint64_t ONE_BEGAN = (UINT64_C(1) << 32) + 1, ONE_ENDED = 1, OPEN = UINT32_MAX;
+struct Sampler {
+    std::atomic<uint64_t> state; // outermost operators that began << 32, that are open
+    std::atomic<unsigned long> python_thread;
+    std::mutex mutex;
+    std::condition_variable stopping;
+    bool stopped = false, started = false;
+    pthread_t thread;
+};
+Sampler &sampler = *new Sampler; // its thread may outlive what is destroyed at the exit
+
+void forget_open_operators() { sampler.state.store(0, std::memory_order_relaxed); }
+
+#if PY_VERSION_HEX >= 0x03090000 && !defined(Py_GIL_DISABLED)
+// The frame that a thread runs, or nullptr; a new reference. With the interpreter's lock.
+PyFrameObject *frame_of(unsigned long python_thread) {
+    PyThreadState *each = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+    while (each && each->thread_id != python_thread) each = PyThreadState_Next(each);
+    return each ? PyThreadState_GetFrame(each) : nullptr;
+}
+
+void take_sample(uint64_t state) {
+    if (is_ending()) return;
+    PyGILState_STATE lock = PyGILState_Ensure();
+#if PY_VERSION_HEX >= 0x030a0000
+    int collects = PyGC_Disable(); // nothing of the program's is to run on this thread
+#endif
+    if (sampler.state.load(std::memory_order_relaxed) == state) {
+        if (PyFrameObject *frame = frame_of(sampler.python_thread.load(std::memory_order_relaxed))) {
+            uint32_t stack = tell_stack(frame, walk_objects(frame).hash);
+            if (auto *e = begin<pasta_python_sample>(thread_id(), PASTA_EVENT_python_sample)) {
+                e->stack = stack;
+                pasta_framework_publish(e);
+            }
+            Py_DECREF(frame);
+        }
+    }
+#if PY_VERSION_HEX >= 0x030a0000
+    if (collects) PyGC_Enable();
+#endif
+    PyGILState_Release(lock);
+}
+
+void *sample_gaps(void *) {
+    uint64_t before = 0;
+    unsigned same = 0; // how often in a row no operator ran
+    std::unique_lock<std::mutex> lock(sampler.mutex);
+    while (!sampler.stopping.wait_for(lock, SAMPLE_EVERY, [] { return sampler.stopped; })) {
+        uint64_t state = sampler.state.load(std::memory_order_relaxed);
+        same = state == before && state && !(state & OPEN) ? same + 1 : 0;
+        before = state;
+        if (!same || (same > DENSE_SAMPLES && same % 10) || !pasta->is_on() || !is_mine()) continue;
+        lock.unlock(); // who stops this may have the interpreter's
+        take_sample(state);
+        lock.lock();
+    }
+    return nullptr;
+}
+
+void start_sampler() {
+    if (sampler.started || !options.frames) return;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); // the program's signals are for its own threads
+    sampler.started = !pthread_create(&sampler.thread, nullptr, sample_gaps, nullptr);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// Without the interpreter's lock, which the thread may wait for.
+void stop_sampler() {
+    if (!sampler.started || !is_mine()) return;
+    {
+        std::lock_guard<std::mutex> lock(sampler.mutex);
+        sampler.stopped = true;
+    }
+    sampler.stopping.notify_all();
+    pthread_join(sampler.thread, nullptr);
+    sampler.started = false;
+}
+#else
+void start_sampler() {}
+void stop_sampler() {}
+#endif
 
 // ---- threads ----
 
@@ -444,6 +540,7 @@ struct Thread {
     uint32_t framework_thread;
     uint32_t depth = 0;
     uint32_t module = 0;       // of the outermost operator
+    unsigned long python_thread = static_cast<unsigned long>(pthread_self());
     uint32_t *stack = nullptr; // of the outermost operator, where allocations find it
     Caches caches = {};
 };
@@ -667,6 +764,8 @@ void start(Thread &mine, const at::RecordFunction &fn) {
         Running running = options.frames ? gather() : Running();
         *mine.stack = running.stack;
         mine.module = running.module;
+        if (running.stack) sampler.python_thread.store(mine.python_thread, std::memory_order_relaxed);
+        sampler.state.fetch_add(ONE_BEGAN, std::memory_order_relaxed);
     }
     uint32_t ids[16];
     uint16_t count = 0;
@@ -706,7 +805,10 @@ void finish(Thread &mine, const at::RecordFunction &fn) {
         std::copy(ids, ids + count, e->tensor);
         pasta_framework_publish(e);
     }
-    if (--mine.depth == 0) *mine.stack = 0;
+    if (--mine.depth == 0) {
+        *mine.stack = 0;
+        sampler.state.fetch_sub(ONE_ENDED, std::memory_order_relaxed);
+    }
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn) {
@@ -778,6 +880,7 @@ void apply() {
     }
     switch_locked(pasta->is_on());
     pasta->on_profiling(switch_to);
+    if (wanted) start_sampler();
 }
 
 // ---- allocations of a program that was not started under pasta-preload ----
@@ -990,6 +1093,13 @@ PyObject *py_end_block(PyObject *, PyObject *arguments) {
     return done;
 }
 
+PyObject *py_stop_sampler(PyObject *, PyObject *) {
+    Py_BEGIN_ALLOW_THREADS
+    stop_sampler();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 PyObject *py_name_module(PyObject *, PyObject *arguments) {
     PyObject *module;
     const char *name;
@@ -1022,6 +1132,7 @@ PyMethodDef methods[] = {
     {"end_block", py_end_block, METH_VARARGS, nullptr},
     {"name_module", py_name_module, METH_VARARGS, nullptr},
     {"role", py_role, METH_VARARGS, nullptr},
+    {"stop_sampler", py_stop_sampler, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_pasta_torch_hooks", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};

@@ -9,6 +9,7 @@ pasta.profile runs the file too, in programs that have imported torch already: w
 settings nothing happens before `prepare_block` is called.
 """
 
+import atexit
 import json
 import os
 import sys
@@ -109,10 +110,40 @@ def _storage_of(tensor):
         return 0, 0, -1
 
 
+_PARAMETER, _STATE, _BUFFER = 3, 5, 6  # PASTA_ROLE_*
+
+
+def _tell_role(extension, tensor, role, name):
+    address, bytes, device = _storage_of(tensor)
+    if address:
+        extension.role(address, bytes, device, role, name)
+
+
+def _follow_registrations(torch, extension):
+    """Tells parameters and buffers when modules register them, long before one of these runs."""
+    from torch.nn.modules import module
+
+    is_compiling = torch.compiler.is_compiling
+
+    def teller(role):
+        def registered(owner, name, tensor):
+            if tensor is None or is_compiling():
+                return
+            try:
+                _tell_role(extension, tensor, role, name)
+            except Exception as error:  # a name that is no UTF-8
+                _say("a tensor of a module is not followed: %r" % (error,))
+
+        return registered
+
+    return [
+        module.register_module_parameter_registration_hook(teller(_PARAMETER)),
+        module.register_module_buffer_registration_hook(teller(_BUFFER)),
+    ]
+
+
 class _Modules:
     """Names modules by their paths, and tells what their parameters are."""
-
-    PARAMETER, BUFFER = 3, 6  # PASTA_ROLE_*
 
     def __init__(self, extension):
         import weakref
@@ -151,12 +182,10 @@ class _Modules:
             return
         self.told[root] = where
         for role, named in (
-            (self.PARAMETER, root.named_parameters()), (self.BUFFER, root.named_buffers()),
+            (_PARAMETER, root.named_parameters()), (_BUFFER, root.named_buffers()),
         ):  # fmt: skip
             for name, tensor in named:
-                address, bytes, device = _storage_of(tensor)
-                if address:
-                    self.extension.role(address, bytes, device, role, name)
+                _tell_role(self.extension, tensor, role, name)
 
 
 # ---- optimizers ------------------------------------------------------------------------------
@@ -164,8 +193,6 @@ class _Modules:
 
 class _Optimizers:
     """Tells which storages are parameters and optimizer state."""
-
-    PARAMETER, STATE = 3, 5  # PASTA_ROLE_*
 
     def __init__(self, torch, extension):
         import weakref
@@ -199,21 +226,21 @@ class _Optimizers:
     def tell(self, optimizer):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self.tell_one(parameter, self.PARAMETER, None)
+                _tell_role(self.extension, parameter, _PARAMETER, None)
                 for name, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, self.tensor):
-                        self.tell_one(value, self.STATE, str(name))
-
-    def tell_one(self, tensor, role, name):
-        address, bytes, device = _storage_of(tensor)
-        if address:
-            self.extension.role(address, bytes, device, role, name)
+                        _tell_role(self.extension, value, _STATE, str(name))
 
 
-def _follow_optimizers(torch, extension):
+def _follow_roles(torch, extension):
+    """Tells what modules hold and optimizers update; handles whose `remove` ends that."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    return register_optimizer_step_post_hook(_Optimizers(torch, extension).after_step)
+    after_step = _Optimizers(torch, extension).after_step
+    return [
+        *_follow_registrations(torch, extension),
+        register_optimizer_step_post_hook(after_step),
+    ]
 
 
 # ---- without the extension ------------------------------------------------------------------
@@ -248,7 +275,7 @@ def _follow_names(torch):
         if not begun or not library.process.pasta_torch_names_end():
             _say("operators of torch %s are not followed" % torch.__version__)
     if _settings["tensors"]:
-        _follow_optimizers(torch, library)
+        _follow_roles(torch, library)
 
 
 # ---- torch.profiler -------------------------------------------------------------------------
@@ -300,8 +327,9 @@ def _follow(torch):
         _settings["frames"] if _settings["stacks"] else 0,
         torch.nn.Module.__call__.__code__ if _settings["modules"] else None, _Modules(extension),
     )  # fmt: skip
+    atexit.register(extension.stop_sampler)
     if followed and _settings["tensors"]:
-        _follow_optimizers(torch, extension)
+        _follow_roles(torch, extension)
 
 
 def prepare_block(torch, library):
@@ -328,11 +356,12 @@ def prepare_block(torch, library):
         )  # fmt: skip
         if missed is None:
             raise RuntimeError("this process is not profiled")
-        optimizers = _follow_optimizers(torch, extension) if _settings["tensors"] else None
+        atexit.register(extension.stop_sampler)
+        roles = _follow_roles(torch, extension) if _settings["tensors"] else []
 
         def end():
-            if optimizers is not None:
-                optimizers.remove()
+            for handle in roles:
+                handle.remove()
             extension.end_block(not library)
 
         return end, missed

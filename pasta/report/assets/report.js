@@ -3,6 +3,7 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const LONGEST = 72; // characters of a cell
+  const NAMESPACES = /(?<![\w:])(?:(?:[A-Za-z_]\w*|\(anonymous namespace\))::)+/;
   const PAGE = 15;
   const SERIES = 8; // colours of series in report.css
   const MOST_BARS = 16; // of numbers, below each other; more stand side by side
@@ -22,9 +23,15 @@
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const series = (number) => `var(--s${number % SERIES})`;
+  /** A text of at most `limit` characters, as pasta.report.layout.shortened makes it. */
   const shortened = (text, limit = LONGEST) => {
-    const last = limit >> 2;
-    return text.length <= limit ? text : `${text.slice(0, limit - last - 1)}…${text.slice(-last)}`;
+    if (text.length <= limit) return text;
+    const name = text.replace(NAMESPACES, "…");
+    if (name.length <= limit) return name;
+    let last = Math.floor((2 * limit) / 5);
+    const file = name.includes("/") ? name.length - name.lastIndexOf("/") : 0;
+    if (last < file && file < limit - 1) last = file;
+    return `${name.slice(0, limit - last - 1)}…${name.slice(-last)}`;
   };
 
   // ---- numbers as pasta.table.formatted writes them ----
@@ -86,6 +93,63 @@
     if (unit === "bytes") return scaled(value, BYTES, 1024);
     if (unit === "ns") return scaled(value, TIMES, 1000);
     return type === "int" ? grouped(value.toString()) : general(value);
+  }
+
+  // ---- columns as pasta.report.numbers writes them ----
+
+  /** Power of `step` that is the unit of numbers that are not negative. */
+  function unitOf(numbers, units, step) {
+    const largest = Math.max(0, ...numbers);
+    const smallest = Math.min(...numbers.filter((number) => number));
+    let at = 0;
+    while (at + 1 < units && Number(fixed(largest / step ** at, 2)) >= step) at += 1;
+    while (at && largest <= 99999.5 * step ** (at - 1)) {
+      if (smallest === Infinity || smallest >= (at > 1 ? 0.01 : 1) * step ** at) break;
+      at -= 1;
+    }
+    return at;
+  }
+
+  /** Decimals with which the smallest number has three digits, the largest not too many. */
+  function significant(numbers) {
+    const largest = Math.max(0, ...numbers);
+    const smallest = Math.min(...numbers.filter((number) => number));
+    if (smallest === Infinity || numbers.every(Number.isInteger)) return 0;
+    const power = (number) => Math.floor(Math.log10(number));
+    const most = largest < 1 ? 3 - power(largest) : largest < 1e4 ? 3 : largest < 1e5 ? 1 : 0;
+    return Math.min(Math.max(2 - power(smallest), 0), most);
+  }
+
+  function withDecimals(value, size, decimals, unit) {
+    const text = fixed(Number(value) / size, decimals);
+    if (Number(value) === 0 || /[1-9]/.test(text)) return `${grouped(text)}${unit}`;
+    return `${value < 0 ? ">-" : "<"}${fixed(10 ** -decimals, decimals)}${unit}`;
+  }
+
+  /** Values that are shown together, with one unit and as many decimals. */
+  function columnTexts(values, unit, type) {
+    const plain = (value) => formatted(value, unit, type);
+    const measured = unit === "bytes" || unit === "ns";
+    if (!measured && (type !== "float" || (unit && unit !== "count"))) return values.map(plain);
+    const finite = (value) => value !== null && Number.isFinite(Number(value));
+    const numbers = values.filter(finite).map((value) => Math.abs(Number(value)));
+    let [size, decimals, name] = [1, 0, ""];
+    if (measured) {
+      const [names, step] = unit === "bytes" ? [BYTES, 1024] : [TIMES, 1000];
+      const at = unitOf(numbers, names.length, step);
+      size = step ** at;
+      name = ` ${names[at]}`;
+      const sizes = numbers.map((number) => number / size);
+      if (at && !sizes.every(Number.isInteger))
+        decimals = 2 + Number(sizes.some((each) => each >= 0.0005 && each < 0.1));
+    } else {
+      const largest = Math.max(0, ...numbers);
+      if (largest && (largest < 1e-6 || largest >= 1e15)) return values.map(plain);
+      decimals = significant(numbers);
+    }
+    return values.map((value) =>
+      finite(value) ? withDecimals(value, size, decimals, name) : plain(value),
+    );
   }
 
   /** The number itself, for a tooltip; nothing where the cell says it. */
@@ -375,8 +439,12 @@
       if (focused !== null)
         this.table.tHead.querySelector(`[data-column="${CSS.escape(focused)}"]`)?.focus();
       const from = this.page * this.size;
-      const rows = Array.from(this.order.subarray(from, from + this.size), (row) =>
-        make("tr", {}, ...shown.map((column) => this.cell(column, row))),
+      const order = Array.from(this.order.subarray(from, from + this.size));
+      const texts = shown.map((column) =>
+        columnTexts(order.map((row) => column.value(row)), column.unit, column.type),
+      );
+      const rows = order.map((row, at) =>
+        make("tr", {}, ...shown.map((column, number) => this.cell(column, row, texts[number][at]))),
       );
       this.table.tBodies[0].replaceChildren(...rows);
       this.none.hidden = rows.length > 0;
@@ -389,9 +457,8 @@
       for (const button of this.on) button.disabled = this.page >= this.pages - 1;
     }
 
-    cell(column, row) {
+    cell(column, row, text) {
       const value = column.value(row);
-      const text = formatted(value, column.unit, column.type);
       const cell = make("td", { className: column.type === "text" ? "text" : "number" });
       if (text.length > LONGEST) {
         const more = make("button", { type: "button", className: "more" }, shortened(text));

@@ -53,7 +53,7 @@ def _load() -> Any:
         extension = build.extension(
             torch,
             [str(here / f"{name}.cpp") for name in SOURCES],
-            str(paths.cache("torch")),
+            str(paths.cache("torch", make=True)),
             [str(here), str(native / "include")],
             say=lambda text: print(f"pasta: {text}", file=sys.stderr),
             options=(

@@ -1,0 +1,54 @@
+"""The line of a program's main loop that an operator was called from, and the lines within it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.processors.stacks import Frame
+    from pasta.tool import Context
+
+
+class Loop:
+    """Python stacks of operators as seen from the loop: its frame is the outermost one that is at
+    different lines for the operators that are called at least `calls` times."""
+
+    def __init__(self, context: Context, calls: int) -> None:
+        self._context = context
+        self._stacks: NDArray[Any] = context.operators.of_forward("stack")
+        self._known: dict[int, tuple[Frame, ...]] = {}
+        often = context.operators.nodes["calls"] >= calls
+        frames = {self._frames(stack) for stack in set(self._stacks[often].tolist())} - {()}
+        roots = Counter((each[0].file, each[0].function) for each in frames)
+        self._root = min(roots, key=lambda each: (-roots[each], each), default=None)
+        frames = {each for each in frames if self._is_rooted(each)}
+        self._depth = 0
+        while frames and len({each[: self._depth + 1] for each in frames}) == 1:
+            if self._depth + 1 >= min(map(len, frames)):
+                break
+            self._depth += 1
+
+    def _is_rooted(self, frames: tuple[Frame, ...]) -> bool:
+        return bool(frames) and (frames[0].file, frames[0].function) == self._root
+
+    def _frames(self, stack: int) -> tuple[Frame, ...]:
+        """Frames of the program, outermost first."""
+        if stack not in self._known:
+            own = self._context.stacks.own(stack, self._context.strings)
+            self._known[stack] = tuple(reversed(own))
+        return self._known[stack]
+
+    def lines(self, node: int) -> tuple[Frame, ...]:
+        """Frames of an operator from the loop's on; those of other threads from their outermost on.
+        Empty where none are known."""
+        frames = self._frames(int(self._stacks[node]))
+        if not self._is_rooted(frames):
+            return frames
+        return frames[min(self._depth, len(frames) - 1) :]
+
+    def line(self, node: int) -> Frame | None:
+        """The loop's line that an operator was called from."""
+        return next(iter(self.lines(node)), None)

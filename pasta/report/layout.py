@@ -1,0 +1,274 @@
+"""Tables as text: units of columns, which columns fit a width, and how long names are shortened.
+
+Rich only draws.  Every width is chosen here, so that Rich never squeezes a column: numbers and
+their headings are never cut, the key column stays readable, and columns that do not fit are left
+out and named below the table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from pasta.report.numbers import column_texts
+from pasta.table import counted, is_numeric, plain, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from pasta.table import Table
+
+#: Width of output that is not for a terminal: nothing is left out or wrapped.
+UNLIMITED = 1 << 16
+#: Columns of text are never narrower, unless their cells are.
+LEAST_TEXT = 24
+#: Longest text of a cell, however wide the output.
+LONGEST_TEXT = 200
+#: Lines of a heading.
+_HEADING_LINES = 3
+#: Headings are broken into lines of about this width, where there is room.
+_HEADING = 10
+#: Numbers that are kept longer than columns of text, where a table names none.
+_MEASURES = 2
+#: Blanks between columns, and where that saves a column.
+_GAPS = (3, 2)
+#: Blanks at both ends of a line.
+_EDGES = 2
+
+
+def shortened(text: str, width: int) -> str:
+    """A text of at most `width` cells of a terminal; "…" stands for what is left out.
+
+    The namespaces at the start of a C++ name go first, then the middle. Of a path the file name
+    is kept, where there is room for it.
+    """
+    if cell_len(text) <= width:
+        return text
+    if width < 2:
+        return "…"[:width]
+    text = _NAMESPACES.sub("…", text, count=1)
+    if cell_len(text) <= width:
+        return text
+    last = 2 * width // 5
+    file = text[text.rfind("/") :] if "/" in text else ""
+    if last < cell_len(file) < width - 1:
+        last = cell_len(file)
+    return f"{_first(text, width - last - 1)}…{_first(text[::-1], last)[::-1]}"
+
+
+#: Namespaces before a name that has template arguments or is in some namespace itself.
+_NAMESPACES = re.compile(r"(?<![\w:])(?:(?:[A-Za-z_]\w*|\(anonymous namespace\))::)+")
+
+
+def _first(text: str, width: int) -> str:
+    """As much of a text's start as fits into `width` cells."""
+    text = text[:width]  # no character is narrower than a cell, but those that have none
+    while cell_len(text) > width:
+        text = text[:-1]
+    return text
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as it is shown: cells are text of one line."""
+
+    name: str
+    heading: str
+    cells: list[str]
+    numeric: bool
+
+    @property
+    def widest(self) -> int:
+        """Cells that its widest text takes."""
+        return max(map(cell_len, self.cells), default=0)
+
+    @property
+    def natural(self) -> int:
+        """Width at which nothing is gained by more."""
+        return _heading_width(self.heading, max(self.widest, min(len(self.heading), _HEADING)))
+
+    @property
+    def least(self) -> int:
+        """The narrowest that it may be."""
+        least = _heading_width(self.heading, self.widest)
+        return least if self.numeric else min(least, LEAST_TEXT)
+
+    def head(self, width: int) -> str:
+        """The heading, in lines that fit; only that of text is ever shortened."""
+        lines = textwrap.wrap(self.heading, max(width, 1), break_long_words=False)
+        return "\n".join(lines if self.numeric else [shortened(line, width) for line in lines])
+
+
+def _heading_width(heading: str, widest: int) -> int:
+    """The least width, not below `widest`, in which a heading has few lines."""
+    width = max([widest, 1, *(cell_len(word) for word in heading.split())])
+    while len(textwrap.wrap(heading, width, break_long_words=False)) > _HEADING_LINES:
+        width += 1
+    return width
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Columns that fit a width, with their own widths; the names of those left out."""
+
+    columns: list[Column]
+    widths: list[int]
+    left_out: list[str]
+    gap: int
+
+    @property
+    def width(self) -> int:
+        return _total(self.widths, self.gap)
+
+
+def lay_out(
+    columns: Sequence[Column], key: str, width: int, important: Sequence[str] = ()
+) -> Layout:
+    """Chooses what is shown in `width` cells.
+
+    The column `key` always is. Others are left out from the right until the rest fit, those that
+    are important last.
+    """
+    order = list(dict.fromkeys([key, *important, *(column.name for column in columns)]))
+    least = {column.name: column.least for column in columns}
+    gap, kept = _kept(order, least, width)
+    shown = [column for column in columns if column.name in kept]
+    widths = [least[column.name] for column in shown]
+    natural = [column.natural for column in shown]
+    if _total(natural, gap) <= width:
+        widths = natural
+    spare = width - _total(widths, gap)
+    if spare < 0 and not shown[0].numeric:  # the key alone
+        widths = [max(1, width - _EDGES)]
+    for numeric in (False, True):  # names before headings of numbers
+        wanted = [
+            size if column.numeric == numeric else 0
+            for column, size in zip(shown, natural, strict=True)
+        ]
+        spare -= _share(spare, wanted, widths)
+    left_out = [column.heading for column in columns if column.name not in kept]
+    return Layout(shown, widths, left_out, gap)
+
+
+def _total(widths: Sequence[int], gap: int) -> int:
+    return _EDGES + sum(widths) + gap * max(len(widths) - 1, 0)
+
+
+def _kept(order: list[str], least: dict[str, int], width: int) -> tuple[int, set[str]]:
+    """The gap between columns and the names of those that fit: a small gap only if more do."""
+    fitting = []
+    for gap in _GAPS:
+        ends = itertools.accumulate(gap + least[name] for name in order)
+        count = sum(_EDGES + end - gap <= width for end in ends)
+        fitting.append((max(count, 1), gap))
+    count, gap = max(fitting)
+    return gap, set(order[:count])
+
+
+def _share(spare: int, natural: list[int], widths: list[int]) -> int:
+    """Widens columns that are narrower than their text, the narrowest first; by how much."""
+    given = 0
+    while given < spare:
+        narrow = [at for at in range(len(widths)) if widths[at] < natural[at]]
+        if not narrow:
+            break
+        widths[min(narrow, key=lambda at: widths[at])] += 1
+        given += 1
+    return given
+
+
+@dataclass(frozen=True)
+class View:
+    """A table for Rich to print, laid out for the width that it is printed in."""
+
+    table: Table
+    rows: int
+    #: What prints the table, for the line about columns that are left out.
+    command: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = self.table
+        columns = columns_of(table, self.rows)
+        if not columns:
+            return
+        if table.title:
+            yield Text(plain(table.title), style="italic")
+        key, *important = _importance(table, columns)
+        layout = lay_out(columns, key, options.max_width, important)
+        drawn = _draw(layout)
+        yield from console.render(drawn, options.update(width=max(layout.width, options.max_width)))
+        left = (table.of or len(table)) - self.rows
+        if left > 0:
+            yield Text(counted(left, "more row"), style="dim italic")
+        if layout.left_out:
+            names = ", ".join(visible(name) for name in layout.left_out)
+            yield Text(
+                f"left out for width: {names}; see all: {self.command} | less -S",
+                style="dim italic",
+            )
+
+
+def columns_of(table: Table, rows: int) -> list[Column]:
+    """The columns that reports show, with so many rows."""
+    columns = []
+    for name, values in table.columns.items():
+        if name not in table.hidden:
+            unit = table.units.get(name)
+            cells = [visible(text) for text in column_texts(list(table.values(name, rows)), unit)]
+            numeric = unit is not None or is_numeric(values)
+            if not numeric:
+                cells = [shortened(cell, LONGEST_TEXT) for cell in cells]
+            heading = shortened(visible(table.heading(name)), LONGEST_TEXT)
+            columns.append(Column(name, heading, cells, numeric))
+    return columns
+
+
+def _importance(table: Table, columns: Sequence[Column]) -> list[str]:
+    """The key column, which is the first of text, if any of the table's keys; important ones."""
+    keys = table.keys or ()
+    texts = [column.name for column in columns if not column.numeric]
+    named = [name for name in texts if table.keys is None or name in keys]
+    names = [column.name for column in columns]
+    if table.important is not None:
+        important = [name for name in table.important if name in names]
+    else:
+        numbers = (
+            name
+            for name in names
+            if name not in texts and name not in keys and table.units.get(name) != "address"
+        )
+        important = list(itertools.islice(numbers, _MEASURES))
+    return [*[*named, *texts, *names][:1], *important]
+
+
+def _draw(layout: Layout) -> RichTable:
+    drawn = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=(0, layout.gap - 2, 0, 1))
+    for column, width in zip(layout.columns, layout.widths, strict=True):
+        drawn.add_column(
+            Text(column.head(width)),
+            justify="right" if column.numeric else "left",
+            vertical="bottom",
+            no_wrap=True,
+            width=width,
+        )
+    for row in _rows(layout):
+        drawn.add_row(*row)
+    return drawn
+
+
+def _rows(layout: Layout) -> Iterator[list[Text]]:
+    columns = [
+        column.cells if column.numeric else [shortened(cell, width) for cell in column.cells]
+        for column, width in zip(layout.columns, layout.widths, strict=True)
+    ]
+    for row in zip(*columns, strict=True):
+        yield [Text(cell) for cell in row]

@@ -1,0 +1,186 @@
+/* Whether a program can have a library for glibc, 64 bits and this processor preloaded: the loader of
+ * another libc ends for it, a 32-bit one complains, and the runtimes of gcc's sanitizers insist on being first.
+ *
+ * Read from the file alone, as far as its exec would: called before an exec, maybe in the child of a
+ * vfork or in a signal handler, so nothing allocates and errno stays. */
+#define _GNU_SOURCE
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { HEAD = 256, MOST_HEADERS = 64, MOST_SCRIPTS = 4, NAME = 64, PATH_LONGEST = 4096, AT_ONCE = 32 };
+
+#if defined __x86_64__
+#define OWN_MACHINE EM_X86_64
+#elif defined __aarch64__
+#define OWN_MACHINE EM_AARCH64
+#elif defined __powerpc64__
+#define OWN_MACHINE EM_PPC64
+#elif defined __riscv
+#define OWN_MACHINE EM_RISCV
+#endif
+
+static const char *const foreign_loaders[] = {"ld-musl", "linker", "ld-uClibc", "ld64-uClibc", "libc.so"};
+static const char *const first_libraries[] = {"libasan.so", "libtsan.so", "libhwasan.so"};
+
+static bool read_at(int fd, uint64_t offset, void *to, size_t bytes) {
+    return pread(fd, to, bytes, (off_t)offset) == (ssize_t)bytes;
+}
+
+/* A text of the file, cut where it is long. */
+static bool read_text(int fd, uint64_t offset, char *text, size_t size) {
+    ssize_t got = pread(fd, text, size - 1, (off_t)offset);
+    if (got <= 0) return false;
+    text[got] = '\0';
+    return true;
+}
+
+static bool begins_with_one(const char *name, const char *const *list, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!strncmp(name, list[i], strlen(list[i]))) return true;
+    return false;
+}
+#define BEGINS_WITH_ONE(name, list) begins_with_one(name, list, sizeof(list) / sizeof *(list))
+
+static bool has_foreign_loader(int fd, const Elf64_Phdr *p) {
+    char path[PATH_LONGEST];
+    size_t size = p->p_filesz < sizeof path ? p->p_filesz + 1 : sizeof path;
+    if (!read_text(fd, p->p_offset, path, size)) return false;
+    const char *slash = strrchr(path, '/');
+    return BEGINS_WITH_ONE(slash ? slash + 1 : path, foreign_loaders);
+}
+
+/* Where in the file the memory at `address` comes from; 0: nowhere. */
+static uint64_t offset_of(const Elf64_Phdr *headers, size_t count, uint64_t address) {
+    for (size_t i = 0; i < count; i++)
+        if (headers[i].p_type == PT_LOAD && address - headers[i].p_vaddr < headers[i].p_filesz)
+            return address - headers[i].p_vaddr + headers[i].p_offset;
+    return 0;
+}
+
+/* Calls `take` with the entries of the dynamic section until it says so. */
+static bool find_entry(int fd, const Elf64_Phdr *p, bool (*take)(const Elf64_Dyn *d, void *with), void *with) {
+    Elf64_Dyn some[AT_ONCE];
+    for (uint64_t at = 0; at + sizeof *some <= p->p_filesz; at += sizeof some) {
+        size_t bytes = p->p_filesz - at < sizeof some ? p->p_filesz - at : sizeof some;
+        if (!read_at(fd, p->p_offset + at, some, bytes)) return false;
+        for (size_t i = 0; i < bytes / sizeof *some; i++) {
+            if (some[i].d_tag == DT_NULL) return false;
+            if (take(&some[i], with)) return true;
+        }
+    }
+    return false;
+}
+
+typedef struct {
+    int fd;
+    uint64_t strings; /* where their table is in the file; first its address */
+} pasta_needed;
+
+static bool is_string_table(const Elf64_Dyn *d, void *with) {
+    if (d->d_tag == DT_STRTAB) ((pasta_needed *)with)->strings = d->d_un.d_ptr;
+    return d->d_tag == DT_STRTAB;
+}
+
+static bool must_come_first(const Elf64_Dyn *d, void *with) {
+    const pasta_needed *needed = with;
+    char name[NAME];
+    return d->d_tag == DT_NEEDED && read_text(needed->fd, needed->strings + d->d_un.d_val, name, sizeof name) &&
+           BEGINS_WITH_ONE(name, first_libraries);
+}
+
+static bool needs_to_be_alone(int fd, const Elf64_Phdr *headers, size_t count, const Elf64_Phdr *dynamic) {
+    pasta_needed needed = {.fd = fd};
+    if (!find_entry(fd, dynamic, is_string_table, &needed)) return false;
+    needed.strings = offset_of(headers, count, needed.strings);
+    return needed.strings && find_entry(fd, dynamic, must_come_first, &needed);
+}
+
+static bool elf_refuses(int fd, const unsigned char *head) {
+    const Elf64_Ehdr *e = (const void *)head;
+    if (head[EI_CLASS] != ELFCLASS64) return true;
+#ifdef OWN_MACHINE
+    if (e->e_machine != OWN_MACHINE) return true;
+#endif
+    Elf64_Phdr headers[MOST_HEADERS];
+    size_t count = e->e_phnum < MOST_HEADERS ? e->e_phnum : MOST_HEADERS;
+    if (e->e_phentsize != sizeof *headers || !read_at(fd, e->e_phoff, headers, count * sizeof *headers)) return false;
+    for (size_t i = 0; i < count; i++) {
+        if (headers[i].p_type == PT_INTERP && has_foreign_loader(fd, &headers[i])) return true;
+        if (headers[i].p_type == PT_DYNAMIC && needs_to_be_alone(fd, headers, count, &headers[i])) return true;
+    }
+    return false;
+}
+
+/* The interpreter that the first line of a script names, in `path`; false where there is none. */
+static bool find_interpreter(const unsigned char *head, char *path) {
+    const char *start = (const char *)head + 2;
+    start += strspn(start, " \t");
+    size_t length = strcspn(start, " \t\n");
+    memcpy(path, start, length);
+    path[length] = '\0';
+    return length > 0;
+}
+
+static bool file_refuses(int fd) {
+    _Alignas(Elf64_Ehdr) unsigned char head[HEAD + 1];
+    char path[HEAD + 1];
+    bool refuses = false, own = false;
+    for (int depth = 0; fd >= 0 && depth <= MOST_SCRIPTS; depth++) {
+        ssize_t got = pread(fd, head, HEAD, 0);
+        head[got > 0 ? got : 0] = '\0';
+        bool script = got > 2 && head[0] == '#' && head[1] == '!' && find_interpreter(head, path);
+        if (got >= (ssize_t)sizeof(Elf64_Ehdr) && !memcmp(head, ELFMAG, SELFMAG)) refuses = elf_refuses(fd, head);
+        if (own) close(fd);
+        own = script;
+        fd = script ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    }
+    if (own && fd >= 0) close(fd);
+    return refuses;
+}
+
+bool pasta_refuses_preload_fd(int fd) {
+    int saved = errno;
+    bool refuses = file_refuses(fd);
+    errno = saved;
+    return refuses;
+}
+
+bool pasta_refuses_preload(int directory, const char *path) {
+    if (!path || pasta_is_sandboxed()) return false;
+    int saved = errno, fd = openat(directory, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    bool refuses = fd >= 0 && file_refuses(fd);
+    if (fd >= 0) close(fd);
+    errno = saved;
+    return refuses;
+}
+
+bool pasta_refuses_preload_in_path(const char *file) {
+    if (!file || strchr(file, '/')) return pasta_refuses_preload(AT_FDCWD, file);
+    if (pasta_is_sandboxed()) return false;
+    const char *places = getenv("PATH");
+    size_t name = strlen(file);
+    int saved = errno;
+    bool found = false, refuses = false;
+    if (!places) places = "/bin:/usr/bin";
+    for (size_t length; !found; places += length + 1) {
+        char path[PATH_LONGEST];
+        length = strcspn(places, ":");
+        if (length + name + 2 <= sizeof path) {
+            memcpy(path, places, length);
+            path[length] = '/'; /* an empty place is the current directory */
+            memcpy(path + length + (length > 0), file, name + 1);
+            found = !access(path, X_OK);
+            refuses = found && pasta_refuses_preload(AT_FDCWD, path);
+        }
+        if (!places[length]) break;
+    }
+    errno = saved;
+    return refuses;
+}

@@ -1,0 +1,1 @@
+"""Programs with one planted fault each, clean ones, and what PASTA must say of them first."""

@@ -1,0 +1,108 @@
+"""The first finding of a program with a planted fault is that fault, with its line; clean programs
+have no finding above low confidence.
+
+A program is a file in `programs` or `clean`; the line at fault ends with a comment `# FAULT`. To
+add one, write the file and state its first finding in `FAULTS`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import base_environment, cli
+
+HERE = Path(__file__).parent
+CLEAN = sorted(path.stem for path in (HERE / "clean").glob("*.py"))
+#: Programs with what is found first: the tool, and words of `what`.
+FAULTS = {
+    "batches_of_one": ("operators", "many short operators"),
+    "checkpoint_every_step": ("operators", "time passes outside of operators"),
+    "created_on_host": ("copies|operators", "many s"),  # small copies, short operators
+    "gradients_in_evaluation": ("tensors", "gradients are prepared and never computed"),
+    "growing_sizes": ("memory_timeline", "reserves memory that it never hands out"),
+    "item_every_step": ("operators", "waits for the device again and again"),
+    "kept_graph": ("tensors", "memory grows every step: results are kept with their graph"),
+    "kept_graph_in_training": ("tensors", "memory grows every step: results are kept with their"),
+    "kept_on_device": ("tensors", "memory grows every step: results are kept"),
+    "kept_outputs": ("tensors", "memory grows every step: results are kept"),
+    "loader_without_workers": ("operators", "waits for its data to load"),
+    "logging_every_step": ("operators", "time passes outside of operators"),
+    "mask_every_step": ("operators", "waits for the device again and again"),
+    "optimizer_every_step": ("operators", "a module is built again and again"),
+    "pageable_copies": ("copies", "pageable host memory"),
+    "ping_pong": ("copies", "from the device to the host and back"),
+    "pinned_every_step": ("memory_timeline", "allocated to the end of the work, and not freed"),
+    "print_every_step": ("operators", "waits for the device again and again"),
+    "retained_graph": ("tensors", "memory grows every step: results are kept with their graph"),
+    "same_copy_every_step": ("copies", "the same tensors are sent"),
+    "slow_decoding": ("operators", "time passes outside of operators"),
+    "slow_loading": ("operators", "time passes outside of operators"),
+    "synchronize_every_step": ("operators", "waits for the device again and again"),
+    "tiny_kernels": ("operators", "many short operators"),
+    "tiny_kernels_on_device": ("operators", "many short operators"),
+    "transposed_every_step": ("operators", "converted or copied again and again"),
+    "type_every_step": ("operators", "converted or copied again and again"),
+}
+#: The extension of the device may have to be built first.
+pytestmark = pytest.mark.timeout(300)
+
+Finding = dict[str, Any]
+
+
+def program(name: str) -> Path:
+    return HERE / ("clean" if name in CLEAN else "programs") / f"{name}.py"
+
+
+@pytest.fixture(scope="session")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Finding]]:
+    """Findings of each program, the first one first."""
+    directory = tmp_path_factory.mktemp("faults")
+    options = ["-c", "torch", "-q", "--profile-from-start", "off", "-o", str(directory / "run")]
+    programs = [str(program(name)) for name in [*FAULTS, *CLEAN]]
+    done = subprocess.run(
+        [*cli("pasta-preload"), *options, "--", sys.executable, str(HERE / "driver.py"), *programs],
+        cwd=directory, env=base_environment(), capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    return {Path(each["program"]).stem: each["findings"] for each in told}
+
+
+def fault_line(name: str) -> int:
+    lines = program(name).read_text().splitlines()
+    (line,) = (number for number, text in enumerate(lines, 1) if "# FAULT" in text)
+    return line
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_fault_is_found_first_with_its_line(
+    findings: dict[str, list[Finding]], name: str
+) -> None:
+    tools, what = FAULTS[name]
+    assert findings[name], "nothing was found"
+    first = findings[name][0]
+    assert first["tool"] in tools.split("|"), first
+    assert what in first["what"], first
+    lines = [int(each) for each in re.findall(rf"{name}\.py:(\d+)", first["where"])]
+    assert lines, first
+    # the line itself, or what is between the operators before and after it
+    assert fault_line(name) in lines or min(lines) <= fault_line(name) <= max(lines), first
+    assert re.search(rf"{name}\.py:\d+", first["remedy"]), first
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_clean_programs_have_no_finding_above_low_confidence(
+    findings: dict[str, list[Finding]], name: str
+) -> None:
+    assert [each for each in findings[name] if each["confidence"] != "low"] == []
+
+
+def test_every_program_is_tested() -> None:
+    assert {path.stem for path in (HERE / "programs").glob("*.py")} == set(FAULTS)

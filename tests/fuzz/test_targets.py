@@ -1,0 +1,17 @@
+"""Fuzz targets for seconds: their corpora, and new inputs of a fixed seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.targets import TARGETS
+
+SECONDS = 2
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_input_crashes(name: str) -> None:
+    target = TARGETS[name]
+    for outcome in (target.replay(), target.fuzz(SECONDS, seed=7)):
+        assert outcome.crashes == []
+        assert outcome.executions > 0

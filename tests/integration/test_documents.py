@@ -1,0 +1,133 @@
+"""What README and docs show works as shown: commands, output, tools, programs, TOML, links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pasta.cli import preload
+from pasta.cli.main import parse
+from pasta.config import Config
+from pasta.plugins import built_in_names, find_tools
+from pasta.scaffold import new_tool
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(text: str, language: str = "") -> list[str]:
+    """Contents of the code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def block_with(words: str, language: str = "") -> str:
+    (found,) = (block for block in blocks(README, language) if words in block)
+    return found
+
+
+# ---- output
+
+
+def words(text: str) -> set[str]:
+    """Words without figures and units, host and paths: what is the same in every run."""
+    lines = [
+        line for line in text.splitlines() if not re.search("/|^pasta: process|observed", line)
+    ]
+    return set(re.findall(r"[A-Za-z_][A-Za-z_0-9]+", " ".join(lines))) - {"ns", "us", "ms", "pasta"}
+
+
+def findings(text: str) -> tuple[str, str]:
+    """The findings, and the rest; which there are depends on how fast the machine is."""
+    found = re.search(r"^pasta: Findings\n.*?^pasta:\n", text, re.MULTILINE | re.DOTALL)
+    return (found[0], text.replace(found[0], "")) if found else ("", text)
+
+
+def test_the_readme_shows_what_the_demonstration_prints(pasta_preload, demo) -> None:
+    done = pasta_preload(demo("convolution"), environment={"COLUMNS": "118"})
+    printed = findings(done.stdout + done.stderr)
+    shown = findings(block_with("10 iterations, correct"))
+    assert words(shown[1]) == words(printed[1]), done.stdout + done.stderr
+    assert words(printed[0]) <= words(shown[0]), done.stderr
+
+
+# ---- commands
+
+
+def commands() -> list[str]:
+    lines = [line for block in blocks(README) for line in block.splitlines()]
+    return [line for line in lines if re.match(r"(\.venv/bin/)?pasta[ -]", line)]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_is_accepted(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("my_tool", "big_copies"):
+        new_tool(name, tmp_path)
+    name, *given = shlex.split(line, comments=True)
+    if name.endswith("pasta-preload"):
+        preload.configure(preload.parser().parse_args(given))
+    else:
+        assert parse(given).run
+
+
+def test_tools_run_on_the_recorded_run(pasta) -> None:
+    (line,) = (line for line in commands() if " replay " in line)
+    directory, *options = shlex.split(line)[2:]
+    done = pasta("replay", ROOT / directory, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tensors: " in done.stdout and "coalescing: " in done.stdout
+
+
+# ---- programs and tools
+
+
+def test_the_tool_runs_alone(pasta, pasta_preload, demo, tmp_path: Path) -> None:
+    (tmp_path / "big_copies.py").write_text(block_with("class BigCopies", "python"))
+    done = pasta_preload(demo("convolution"), options=("-t", str(tmp_path / "big_copies.py")))
+    assert done.exit_status == 0
+    assert "copies of at least 1,048,576 bytes" in done.stderr
+
+
+def test_the_tool_with_a_probe_runs_alone(pasta_preload, demo, tmp_path: Path) -> None:
+    (tmp_path / "reads.py").write_text(block_with("class Reads", "python"))
+    done = pasta_preload(demo("convolution"), options=("-t", str(tmp_path / "reads.py")))
+    assert done.exit_status == 0
+    assert re.search(r"reads: [1-9][0-9,]+ bytes read", done.stderr)
+
+
+def test_its_programs_run(
+    pasta_preload, demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pasta_preload(demo("convolution"), options=("-o", "pasta-out/demo"))
+    monkeypatch.chdir(pasta_preload.directory)
+    for program in blocks(README, "python"):
+        if "(Tool)" not in program:
+            exec(program, {"step": lambda: None})
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_tools_and_settings_of_documents_can_be_loaded(path: Path, tmp_path: Path) -> None:
+    text = path.read_text()
+    for number, source in enumerate(blocks(text, "python")):
+        if "(Tool)" in source and "import" in source:
+            file = tmp_path / f"tool{number}.py"
+            file.write_text(source)
+            assert find_tools(str(file))
+    for number, source in enumerate(blocks(text, "toml")):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(source)
+        Config().load(str(file))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+def test_every_tool_is_in_the_table() -> None:
+    assert sorted(re.findall(r"^\| \[(\w+)\]", README, re.MULTILINE)) == built_in_names()

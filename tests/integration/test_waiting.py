@@ -1,0 +1,68 @@
+"""What is shown while a run is written or replayed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+from pathlib import Path
+
+from tests.conftest import TIMEOUT, base_environment, cli
+
+SLOW = """\
+import time
+from pasta.tool import Result, Tool
+
+
+class Slow(Tool):
+    def result(self) -> Result:
+        time.sleep(1.6)
+        return Result("slept")
+"""
+
+
+def on_a_terminal(directory: Path, *command: str | Path) -> tuple[str, str]:
+    """What a command writes to a pipe on stdout, and to the terminal that is its stderr."""
+    primary, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*map(str, command)], cwd=directory, env={**base_environment(), "TERM": "xterm"},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=terminal, text=True,
+    )  # fmt: skip
+    os.close(terminal)
+    told = b""
+    try:
+        while part := os.read(primary, 1 << 16):
+            told += part
+    except OSError:  # how Linux says that nobody has the terminal any more
+        pass
+    os.close(primary)
+    stdout, _ = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, told
+    return stdout, told.decode()
+
+
+def test_a_terminal_shows_what_is_waited_for(pasta_preload, demo) -> None:
+    """…by the launcher what the collector does, by replay what it does; stdout has none of it."""
+    tool = pasta_preload.directory / "slow.py"
+    tool.write_text(SLOW)
+    preload = [*cli("pasta-preload"), "-t", tool, "-o", "run"]
+    bare = subprocess.run([demo("vadd")], capture_output=True, text=True, check=True)
+    stdout, told = on_a_terminal(pasta_preload.directory, *preload, "--", demo("vadd"))
+    assert re.sub(r"\d", "", stdout) == re.sub(r"\d", "", bare.stdout)
+    assert "writing the run: computing results of slow, tool 1 of 1" in told
+    assert "slow: slept" in told  # the report, after it
+    replay = [*cli("pasta"), "replay", "run", "-t", tool]
+    stdout, told = on_a_terminal(pasta_preload.directory, *replay, "-o", "again")
+    assert "replaying run: computing results of slow" in told and "\x1b[2K" in told
+    assert "slow: slept" in stdout and "replaying" not in stdout
+    stdout, told = on_a_terminal(pasta_preload.directory, *replay, "-o", "quiet", "-q")
+    assert (stdout, told) == ("", "")
+
+
+def test_a_pipe_gets_nothing_from_what_is_fast(pasta_preload, demo, pasta) -> None:
+    done = pasta_preload(demo("vadd"))
+    assert "writing the run" not in done.stderr
+    for verb in (("report",), ("replay", "-t", "copies")):
+        told = pasta(verb[0], done.run.path, *verb[1:])
+        assert told.returncode == 0 and told.stderr == ""

@@ -1,0 +1,48 @@
+"""Equal findings are one, with a list of places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pasta.run.results import without_repeats
+from pasta.tool import Finding
+
+WAIT = Finding(
+    "the host waits", "item at train.py:1 f", "10 waits", "train.py:1 f: remove the wait", 0.2
+)
+
+
+def test_equal_findings_are_one_with_their_places_and_the_gain_of_all() -> None:
+    found = [
+        ("operators", replace(WAIT, where=line, remedy=f"{line}: remove the wait"))
+        for line in (f"train.py:{number} f" for number in range(5))
+    ]
+    ((tool, one),) = without_repeats(found)
+    assert tool == "operators"
+    assert one.where == "train.py:0 f; train.py:1 f; train.py:2 f; and 2 more"
+    assert one.gain == pytest.approx(1.0)
+    assert one.evidence == "10 waits (the first of 5)"
+    ((_, one),) = without_repeats(found * 2)  # what is said twice of a place, and no more than all
+    assert one.where == "train.py:0 f; train.py:1 f; train.py:2 f; and 2 more"
+    assert one.gain == 1.0
+
+
+def test_findings_that_differ_stay_apart_and_the_merged_ones_may_come_first() -> None:
+    found = [
+        ("copies", replace(WAIT, what="other", gain=0.3)),
+        ("operators", WAIT),
+        ("operators", replace(WAIT, where="train.py:2 f", gain=None)),
+        ("operators", replace(WAIT, where="train.py:3 f", gain=0.15)),
+        ("tensors", WAIT),
+        ("operators", replace(WAIT, remedy="keep it")),
+    ]
+    merged = without_repeats(found)
+    assert [(tool, each.what, each.gain) for tool, each in merged] == [
+        ("operators", "the host waits", pytest.approx(0.35)),
+        ("copies", "other", 0.3),
+        ("tensors", "the host waits", 0.2),
+        ("operators", "the host waits", 0.2),
+    ]
+    assert merged[2][1] is WAIT

@@ -1,0 +1,79 @@
+"""What is told of work that takes long, and when."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pasta import progress
+from pasta.progress import Display, Written, doing, heard, shown
+
+
+def test_only_the_thread_that_is_listened_to_is_heard() -> None:
+    import threading
+
+    told: list[tuple[str, str]] = []
+    with heard(lambda what, how_far: told.append((what, how_far))):
+        doing("mine", "1 of 2")
+        thread = threading.Thread(target=doing, args=("theirs",))
+        thread.start()
+        thread.join()
+    doing("late")
+    assert told == [("mine", "1 of 2")]
+
+
+def test_a_file_has_every_step_and_now_and_then_how_far_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "1-0.progress"
+    assert progress.read(path) == ""
+    written = Written(path)
+    for number in range(3):
+        written("reading events", f"{number} of 3")
+    assert progress.read(path) == "reading events, 0 of 3"
+    written("writing the report", "")
+    assert progress.read(path) == "writing the report"
+    gone = Written(tmp_path / "no" / "such")
+    gone("a step", "")  # a session that was removed is no reason to fail
+
+
+def test_a_log_has_one_line_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    display = Display("writing the run", lines.append)
+    display.show(lambda: "too early")
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0)
+    display.show(lambda: "reading code of 101 kernels, 12 of 101")
+    display.show(lambda: "later")
+    display.close()
+    assert lines == ["writing the run: reading code of 101 kernels, 12 of 101"]
+
+
+@pytest.mark.parametrize(("quiet", "told"), [(False, "pasta: replaying: step\n"), (True, "")])
+def test_work_in_this_process(
+    quiet: bool, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0)
+    with shown("replaying", quiet=quiet):
+        doing("step")
+        time.sleep(3 * progress._TICK_SECONDS)
+    assert capsys.readouterr() == ("", told)
+
+
+def test_a_terminal_that_is_closed_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run must be written when the terminal of its launcher is gone."""
+    primary, terminal = pty.openpty()
+    stderr = os.fdopen(terminal, "w")
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(progress, "_TERMINAL_SECONDS", 0)
+    display = Display("writing the run", lambda text: None)
+    display.show(lambda: "reading events")
+    os.close(primary)
+    for _ in range(3):
+        display.show(lambda: "writing the report")
+    display.close()
+    with suppress(OSError):
+        stderr.close()
