@@ -247,7 +247,7 @@ class Sampling:
             return ""
         seen, probed = sum(self.seen.values()), sum(self.probed.values())
         if not probed:
-            return f"none of {seen:,} launches was probed"
+            return f"no launch was probed, of {seen:,}"
         text, unprobed = f"counted in {probed:,} of {seen:,} launches", self.unprobed
         if unprobed:
             every = max(1, round(seen / probed))

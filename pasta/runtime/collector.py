@@ -539,19 +539,26 @@ def collect(ring_path: Path, *, plain_name: bool) -> dict[str, Any]:
         return _collect(session, Ring(ring_path), plain_name)
 
 
+def _terminal_report(session: Session, ring: Ring, run: RunDirectory, columns: int) -> Path | None:
+    """The report as the terminal shows it; None where it fails: the run has it too."""
+    from pasta.report.text import write_terminal_report
+
+    path = beside(ring.path, ".report")
+    try:
+        write_terminal_report(run, path, columns)
+    except Exception:
+        session.log(f"the terminal's report failed:\n{traceback.format_exc()}")
+        return None
+    return path
+
+
 def _collect(session: Session, ring: Ring, plain_name: bool) -> dict[str, Any]:
     report, width = None, session.document["terminal_width"]
     moved = _already_moved(session, ring)
     if moved is None:
         run = _written(session, ring)
         if width is not None:
-            from pasta.report.text import write_terminal_report
-
-            try:
-                write_terminal_report(run, beside(ring.path, ".report"), width - _PREFIX_COLUMNS)
-                report = beside(ring.path, ".report")
-            except Exception:  # the run is complete, with the same report
-                session.log(f"the terminal's report failed:\n{traceback.format_exc()}")
+            report = _terminal_report(session, ring, run, width - _PREFIX_COLUMNS)
         moved = _moved(session, ring, run, plain_name)
     run, root = moved
     done = {"directory": str(run.path), "report": str(report or run.report), "root": root}

@@ -204,7 +204,7 @@ def test_launches_that_were_not_probed_are_left_out(modules: dict[int, Code]) ->
     events.launch("k", flags=0)
     result = result_of(Total(), events, modules)
     assert rows(result) == []
-    assert result.summary == "counted"
+    assert result.summary == "counted; no launch was probed, of 1"
 
 
 def test_reading_code_takes_a_bounded_time(

@@ -205,7 +205,7 @@ def test_texts() -> None:
     assert counts.text() == "counted in 1,029 of 102,900 launches"
     assert counts.total_text({1: Estimate(1000.0, 4.0)}) == "about 1,000 in all launches, ± 0.4 %"
     assert counts.total_text({1: Estimate(1000.0, 0.1)}).endswith(", ± less than 0.1 %")
-    assert sampling({1: 5}, {}).text() == "none of 5 launches was probed"
+    assert sampling({1: 5}, {}).text() == "no launch was probed, of 5"
     assert sampling({1: 5}, {}).total_text({1: Estimate(math.nan, math.nan)}) == ""
     assert sampling({1: 5}, {1: 5}).total_text({1: Estimate(9.0, 0.0)}) == ""
 
