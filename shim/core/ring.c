@@ -36,6 +36,7 @@ enum {
     PROBES = 128,
     NAME_LONGEST = 4096,
     GROW_MOST = 4,              /* segments that are backed at once */
+    RESERVE = 256 << 10,        /* behind the strings: given back where the file system is full */
     ARENA_SANDBOX = 4 << 20,    /* for strings that come after a process restricted itself */
     SEGMENTS_UNUSED = 16,       /* before the same, where no accelerator was used yet */
 };
@@ -112,12 +113,20 @@ static int back_with_memory(pasta_ring *r, uint64_t offset, uint64_t bytes) {
     return error;
 }
 
-static void set_limited(pasta_ring *r, uint32_t why) { __atomic_store_n(&r->limited, why, __ATOMIC_RELAXED); }
+/* There is no more memory.  Populating took the last page of the file system, where launcher and
+ * consumer have to write too: they get the reserve. */
+static void set_limited(pasta_ring *r, uint32_t why) {
+    uint32_t before = __atomic_exchange_n(&r->limited, why, __ATOMIC_ACQ_REL);
+    if (why == PASTA_LIMIT_memory && before != why)
+        madvise((uint8_t *)r + r->arena_offset + r->arena_bytes, RESERVE, MADV_REMOVE);
+}
+
+static bool has_no_more(pasta_ring *r) { return __atomic_load_n(&r->limited, __ATOMIC_ACQUIRE) == PASTA_LIMIT_memory; }
 
 static pasta_ring *create_file(int fd, char *why, size_t why_size) {
     uint64_t strings = align(sizeof(pasta_ring), 4096);
     uint64_t arena = strings + PASTA_STRING_SLOTS * sizeof(uint64_t);
-    uint64_t data = align(arena + ARENA_CAP, SEGMENT_BYTES);
+    uint64_t data = align(arena + ARENA_CAP + RESERVE, SEGMENT_BYTES);
     uint64_t segments = pasta_config_u64("ring_max", UINT64_C(256) << 20) / SEGMENT_BYTES;
     if (segments < 2) segments = 2;
     if (segments > PASTA_MAX_SEGMENTS) segments = PASTA_MAX_SEGMENTS;
@@ -133,6 +142,7 @@ static pasta_ring *create_file(int fd, char *why, size_t why_size) {
         total = data + segments * SEGMENT_BYTES;
     }
     int error = ftruncate(fd, (off_t)total) ? errno : allocate(fd, 0, arena + ARENA_STEP);
+    if (!error) error = allocate(fd, arena + ARENA_CAP, RESERVE);
     if (!error) error = allocate(fd, data, SEGMENT_BYTES);
     if (error) {
         snprintf(why, why_size, "no memory for the event ring in %s (%s)", pasta_session(), strerror(error));
@@ -236,13 +246,16 @@ static int back_segments(pasta_ring *r, uint32_t backed, uint32_t count) {
 static bool back_more(pasta_ring *r, uint32_t backed) {
     uint32_t left = r->max_segments > backed ? r->max_segments - backed : 0;
     uint32_t step = backed / 4 > GROW_MOST ? GROW_MOST : backed / 4;
-    if (!left) return false;
+    if (!left || has_no_more(r)) return false;
     if (step > 1 && step <= left && !back_segments(r, backed, step)) return true;
     int error = back_segments(r, backed, 1);
     if (!error || __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE) > backed) return true;
-    set_limited(r, pasta_is_sandboxed() ? PASTA_LIMIT_sandbox : PASTA_LIMIT_memory);
-    if (pasta_is_sandboxed()) return false; /* the launcher may still give it memory */
+    if (pasta_is_sandboxed()) { /* the launcher may still give it memory */
+        set_limited(r, PASTA_LIMIT_sandbox);
+        return false;
+    }
     __atomic_store_n(&r->max_segments, backed, __ATOMIC_RELEASE); /* what there is stays the cap */
+    set_limited(r, PASTA_LIMIT_memory);
     pasta_say("the event ring cannot grow beyond %u KiB: %s %s", backed * (SEGMENT_BYTES >> 10), pasta_session(),
               error == ENOSPC ? "is full; make room there or lower ring.max" : strerror(error));
     return false;
@@ -267,7 +280,11 @@ static uint32_t grow(pasta_ring *r) {
 static bool commit_arena(pasta_ring *r, uint64_t end) {
     uint64_t committed = __atomic_load_n(&r->arena_committed, __ATOMIC_ACQUIRE), wanted = align(end, ARENA_STEP);
     if (end <= committed) return true;
-    if (back_with_memory(r, r->arena_offset + committed, wanted - committed)) return false;
+    if (has_no_more(r)) return false;
+    if (back_with_memory(r, r->arena_offset + committed, wanted - committed)) {
+        set_limited(r, pasta_is_sandboxed() ? PASTA_LIMIT_sandbox : PASTA_LIMIT_memory);
+        return false;
+    }
     while (committed < wanted && !__atomic_compare_exchange_n(&r->arena_committed, &committed, wanted, false,
                                                               __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -188,7 +189,11 @@ int pasta_back_ahead(pasta_ring *r, const char *path, uint32_t count) {
     if (wanted <= backed) return 0;
     int fd = open(path, O_RDWR | O_CLOEXEC), error = fd < 0 ? errno : 0;
     off_t from = (off_t)(r->data_offset + (uint64_t)backed * r->segment_bytes);
-    if (!error) error = posix_fallocate(fd, from, (off_t)(wanted - backed) * r->segment_bytes);
+    off_t bytes = (off_t)(wanted - backed) * r->segment_bytes;
+    struct statvfs room;
+    if (!error && fstatvfs(fd, &room)) error = errno;
+    if (!error && (uint64_t)bytes > (uint64_t)room.f_bavail * room.f_frsize / 4) error = ENOSPC; /* it may not be needed */
+    if (!error) error = posix_fallocate(fd, from, bytes);
     if (fd >= 0) close(fd);
     if (!error) pasta_raise_backed(r, wanted);
     return error;

@@ -3,8 +3,8 @@ PASTA, and every event is recorded."""
 
 from __future__ import annotations
 
-import os
 import platform
+import sys
 
 import pytest
 
@@ -124,6 +124,6 @@ print("done")
 
 def test_python_that_restricts_itself(pasta_preload, python_program) -> None:
     program = python_program(FILTER)
-    done = pasta_preload(os.sys.executable, program, options=EMBED_NOW)
+    done = pasta_preload(sys.executable, program, options=EMBED_NOW)
     assert (done.exit_status, done.stdout, done.target_stderr) == (0, "done\n", "")
     assert done.run.launches == 20_300
