@@ -27,7 +27,9 @@ def written(run: RunDirectory, name: str) -> Iterator[BinaryIO]:
         return
     path = Path(name)
     _check(run, path)
-    special = path.exists() and not path.is_file()  # a device or a pipe is written to, not replaced
+    special = (
+        os.path.exists(path) and not path.is_file()
+    )  # a device or a pipe is written to, not replaced
     temporary = path if special else path.with_name(f".{path.name}-{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -37,7 +39,7 @@ def written(run: RunDirectory, name: str) -> Iterator[BinaryIO]:
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error})") from None
     finally:
-        if not special and temporary.exists():
+        if not special and os.path.exists(temporary):
             temporary.unlink()
 
 

@@ -22,10 +22,11 @@ from pasta.table import plain, visible
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-#: Bytes of a plain name, so that TOOL.TABLE.parquet and what is made beside it is a file name.
-MAX_NAME = 100
+#: Characters of a plain name, and bytes, so that NAME.parquet is the name of a file.
+MAX_NAME, MAX_NAME_BYTES = 100, 200
 NAME_RULE = (
-    f"a plain name: at most {MAX_NAME} bytes, no slash or control character, no dot at its start"
+    f"a plain name: at most {MAX_NAME} characters, no slash or control character, no dot at its"
+    " start"
 )
 
 #: A table may decode to this many cells, or to as many as there are for each byte of its file.
@@ -47,7 +48,8 @@ def is_plain_name(value: object) -> bool:
         and not value.startswith(".")
         and not set(value) & {"/", "\\"}
         and visible(value) == value
-        and len(value.encode()) <= MAX_NAME
+        and len(value) <= MAX_NAME
+        and len(value.encode()) <= MAX_NAME_BYTES
     )
 
 

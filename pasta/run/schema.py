@@ -24,6 +24,8 @@ Check = Callable[[Any, str], None]
 MAX_DOCUMENT = 64 << 20
 #: Entries of a list or object, unless a schema says otherwise.
 MAX_ENTRIES = 100_000
+#: Characters of a part of a finding.
+MAX_LINE = 1 << 16
 #: Ranks of a job.
 MAX_RANKS = 1 << 20
 _MAX_DIGITS = 20  # of an integer: 64 bits and a sign
@@ -40,6 +42,13 @@ def _invalid(place: str, expected: str) -> Invalid:
 def text(value: Any, place: str) -> None:
     if not isinstance(value, str):
         raise _invalid(place, "text")
+
+
+def line(value: Any, place: str) -> None:
+    """A text that is shown in a line."""
+    text(value, place)
+    if len(value) > MAX_LINE:
+        raise _invalid(place, f"at most {MAX_LINE:,} characters, not {len(value):,}")
 
 
 def name(value: Any, place: str) -> None:
@@ -209,8 +218,8 @@ def figure(value: Any, place: str) -> None:
 
 
 FINDING = record(
-    {"what": text, "where": text, "evidence": text, "remedy": text},
-    {"gain": optional(number), "of": text, "confidence": one_of("high", "medium", "low")},
+    {"what": line, "where": line, "evidence": line, "remedy": line},
+    {"gain": optional(number), "of": line, "confidence": one_of("high", "medium", "low")},
 )
 
 RESULT = record(

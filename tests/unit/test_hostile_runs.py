@@ -328,3 +328,12 @@ def test_a_chunk_of_accesses_that_unpacks_to_gigabytes(
     monkeypatch.setattr(accesses, "_MAX_CHUNK", 4 << 20)
     assert [len(words) for _, words in accesses.read_accesses([path], told.append)] == [16]
     assert told == ["accesses-000.arrows was cut short: accesses after its chunk 1 are missing"]
+
+
+def test_an_export_whose_name_is_too_long(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "é" * 90
+    write_result(run.results, name, Result("", {name: Table({"n": [1]})}))
+    line = refused(capsys, "report", run.path, "--csv", tmp_path / "out")
+    assert line.endswith("cannot be written (File name too long)")
