@@ -10,6 +10,7 @@ from pasta.probes.accumulators import combined
 from pasta.processors.kernel_names import (
     INSTRUCTION_UNITS,
     Launched,
+    at_line,
     instruction_columns,
     instruction_hidden,
     instruction_keys,
@@ -89,7 +90,9 @@ class Divergence(Tool):
                 evidence=f"{row['lanes']:.3g} of {LANES} lanes are active on average;"
                 f" {formatted(row['partial'], 'share')} of {row['instructions']:,} executions"
                 " lack some",
-                remedy="make blocks multiples of 32 threads, and conditions alike within a warp",
+                remedy=at_line(
+                    row, "make blocks multiples of 32 threads, and conditions alike within a warp"
+                ),
                 gain=row["idle"] / lanes,
                 of="lanes of memory instructions",
                 confidence="low",
