@@ -8,6 +8,7 @@ from pasta.lazy import np
 from pasta.probes import PerPC, probe
 from pasta.processors.kernel_names import (
     INSTRUCTION_UNITS,
+    at_line,
     instruction_columns,
     instruction_hidden,
     instruction_keys,
@@ -67,9 +68,12 @@ class BankConflicts(Tool):
                 evidence=f"{counted(row['total_ways'], 'wavefront')} where"
                 f" {row['total_ideal_ways']:,}"
                 f" would do: {row['ways']:.3g} each time, not {row['ideal_ways']:.3g}",
-                remedy="pad rows of the array by one word, or swizzle its columns",
+                remedy=at_line(
+                    row, "pad rows of the array in shared memory by one word, or swizzle columns"
+                ),
                 gain=row["share"],
                 of="wavefronts of shared memory",
+                confidence="medium" if row["line"] else "low",  # else it may be a library's
             )
 
     def _table(self, rows: NDArray[Any], extra: NDArray[Any]) -> Table:

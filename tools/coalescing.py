@@ -9,6 +9,7 @@ from pasta.probes import PerPC, probe
 from pasta.probes.kinds import GROUPS
 from pasta.processors.kernel_names import (
     INSTRUCTION_UNITS,
+    at_line,
     instruction_columns,
     instruction_hidden,
     instruction_keys,
@@ -86,9 +87,12 @@ class Coalescing(Tool):
                 f" {row['total_ideal_sectors']:,}"
                 f" would do, {formatted(row['wasted_bytes'], 'bytes')} too much;"
                 f" {row['lanes']:.3g} lanes need {row['sectors']:.3g} sectors each time",
-                remedy="let neighbouring lanes access neighbouring words, aligned to 32 bytes",
+                remedy=at_line(
+                    row, "let neighbouring lanes access neighbouring words, aligned to 32 bytes"
+                ),
                 gain=row["share"],
                 of="bytes in sectors of global memory",
+                confidence="medium" if row["line"] else "low",  # else it may be a library's
             )
 
     def _table(self, rows: NDArray[Any], wasted: NDArray[Any]) -> Table:

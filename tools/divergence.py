@@ -10,6 +10,7 @@ from pasta.probes.accumulators import combined
 from pasta.processors.kernel_names import (
     INSTRUCTION_UNITS,
     Launched,
+    at_line,
     instruction_columns,
     instruction_hidden,
     instruction_keys,
@@ -90,7 +91,9 @@ class Divergence(Tool):
                 f" {formatted(row['partial'], 'share')} of"
                 f" {counted(row['instructions'], 'execution')}"
                 " lack some",
-                remedy="make blocks multiples of 32 threads, and conditions alike within a warp",
+                remedy=at_line(
+                    row, "make blocks multiples of 32 threads, and conditions alike within a warp"
+                ),
                 gain=row["idle"] / lanes,
                 of="lanes of memory instructions",
                 confidence="low",

@@ -59,6 +59,8 @@ class KernelFreq(Tool):
         1000, help="launches of tiny kernels from which they are a finding", minimum=1
     )
 
+    waits_of = option(100, help="waits for the device that are a finding", minimum=1)
+    wait_share = option(0.5, help="…if there are this many for each launch", minimum=0.0)
     tiny_share = option(
         0.1, help="…if they may save this share of the time from first to last", minimum=0.0
     )
@@ -76,6 +78,7 @@ class KernelFreq(Tool):
         self.times = DurationSummary()
         self.first_times = np.zeros(0, np.int64)
         self.unknown_completions = 0
+        self.waits, self.wait_time = 0, 0
         self.timeline = CountTimeline(self.context.run.start_time)
 
     def on_launches(self, launches: NDArray[Any]) -> None:
@@ -129,11 +132,17 @@ class KernelFreq(Tool):
         found: NDArray[Any] = (total - first) / np.maximum(completions - more, 1)
         return found
 
+    def on_syncs(self, syncs: NDArray[Any]) -> None:
+        durations = syncs["duration"]
+        timed = durations != np.iinfo(np.uint64).max
+        self.waits += len(syncs)
+        self.wait_time += int(durations[timed].sum())
+
     def result(self) -> Result:
         kernels = self._kernels()
         return Result(
             summary=self._summary(kernels),
-            findings=[*self._dominant(kernels), *self._tiny()],
+            findings=[*self._dominant(kernels), *self._tiny(), *self._waits()],
             tables={
                 "kernels": kernels,
                 "configurations": self._configurations(),
@@ -177,6 +186,34 @@ class KernelFreq(Tool):
                 confidence="low",  # how much it can be faster is not known
             )
 
+    @property
+    def _waits_often(self) -> bool:
+        launches = int(self.launches.sum()) - int(self.in_graphs.sum())
+        return self.waits >= max(self.waits_of, self.wait_share * launches)
+
+    def _waits(self) -> Iterator[Finding]:
+        """Waits after nearly every launch: host and device take turns."""
+        launches = int(self.launches.sum()) - int(self.in_graphs.sum())
+        span = self.last_time - self.first_time
+        if not self._waits_often or span <= 0:
+            return
+        if self.context._operators is not None and len(self.context.operators.nodes) > 1:
+            return  # the tool operators knows where
+        gain = min(self.wait_time, max(0, span - self.wait_time)) / span
+        if gain < self.tiny_share:
+            return
+        yield Finding(
+            what="the host waits after nearly every launch",
+            where=f"{self.waits:,} waits, {launches:,} launches",
+            evidence=f"the host waited {formatted(self.wait_time, 'ns')} of"
+            f" {formatted(span, 'ns')}; meanwhile it launches nothing, and afterwards the device"
+            " has nothing to do",
+            remedy="remove cudaDeviceSynchronize and the like from the loop: launches of a stream"
+            " run in order without; wait once, before results are read",
+            gain=gain,
+            of="the time from first to last launch",
+        )
+
     def _tiny(self) -> Iterator[Finding]:
         """Kernels that are done before the host can have launched the next one."""
         count = len(self.names)
@@ -186,7 +223,7 @@ class KernelFreq(Tool):
         tiny = (completions > 0) & (mean < self.launch_cost) & (by_host > 0)
         launches = int(by_host[tiny].sum())
         span = self.last_time - self.first_time
-        if launches < self.tiny_launches or span <= 0:
+        if launches < self.tiny_launches or span <= 0 or self._waits_often:
             return
         idle = max(0, span - int(self.times.total.sum()))  # else the device has enough to do
         time = float((by_host * mean)[tiny].sum())

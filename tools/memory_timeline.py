@@ -160,11 +160,11 @@ class MemoryTimeline(Tool):
             if device not in self.allocators:
                 self.allocators[device] = _Allocator(self._reserved_before(mine[0], batch))
             self.allocators[device].add(mine)
-        self.allocating |= set(np.unique(batch["memory_alloc"]["device"]).tolist())
+        self.allocating |= set(_of_device(batch["memory_alloc"])["device"].tolist())
 
     def _reserved_before(self, state: NDArray[Any], batch: Batch) -> int:
         """What an allocator had reserved before the run, by its first state."""
-        allocations = batch["memory_alloc"]
+        allocations = _of_device(batch["memory_alloc"])
         earlier = allocations["device"][allocations["index"] < state["index"]]
         seen = int(state["device"]) in self.allocating or bool((earlier == state["device"]).any())
         return 0 if seen else int(state["reserved"])
@@ -553,6 +553,12 @@ def _in_total(rows: NDArray[Any], total: _Key) -> NDArray[Any]:
     on_device = [number for number, name in _memory_names().items() if name in _ON_DEVICE]
     program = (rows["flags"] & _internal()) == 0
     return np.asarray(mine & ~tensors & program & np.isin(rows["memory"], on_device))
+
+
+def _of_device(allocations: NDArray[Any]) -> NDArray[Any]:
+    """Those of memory that lies on a device."""
+    numbers = [number for number, name in _memory_names().items() if name in _ON_DEVICE]
+    return allocations[np.isin(allocations["memory"], numbers)]
 
 
 def _of_tensors(rows: NDArray[Any], device: int) -> NDArray[Any]:

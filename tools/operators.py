@@ -75,7 +75,7 @@ class Operators(Tool):
     wait_share = option(0.05, help="…if they may save this share of the steady time", minimum=0.0)
     short = option("50us", kind="duration", help="operators below this are short")
     short_calls = option(1000, help="short operators of a line that are a finding", minimum=1)
-    short_share = option(0.4, help="…if they take this share of the steady time", minimum=0.0)
+    short_share = option(0.3, help="…if they take this share of the steady time", minimum=0.0)
     convert_share = option(
         0.25, help="share of the steady time converting tensors that is a finding", minimum=0.0
     )

@@ -44,14 +44,17 @@ _KNOWN = (
     "reads",
     "flags",
     "group",
+    "reader",
     "time",
     "lifetime",
 )
 #: Share of tensors that leaves the others aside.
 _NEARLY_ALL = 0.95
-_TOLD = ("node", "shape", "dtype", "name", "storage", "reads", "flags", "group")
+_TOLD = ("node", "shape", "dtype", "name", "storage", "reads", "flags", "group", "reader")
 #: Of which one row of the patterns is made.
 _PATTERN = ("device", "category", "node", "shape", "dtype")
+#: Codes of patterns tell also these apart.
+_CODED = (*_PATTERN, "reader")
 #: What a row of the patterns sums up.
 _AMOUNTS = ("count", "bytes", "lifetime", "reads")
 #: Freed tensors whose category may change yet are put together from so many on.
@@ -193,21 +196,34 @@ class Tensors(Tool):
 
     def _add_patterns(self, rows: NDArray[Any]) -> None:
         """Adds rows that have the fields of _AMOUNTS, by their categories as of now."""
-        keys = np.empty((len(rows), len(_PATTERN)), np.int64)
-        for at, name in enumerate(_PATTERN):
-            keys[:, at] = self._category(rows) if name == "category" else rows[name]
+        keys = np.empty((len(rows), len(_CODED)), np.int64)
+        for at, name in enumerate(_CODED):
+            known = self.context.tensors.category_of(rows) if name == "category" else rows[name]
+            keys[:, at] = known
+        category = keys[:, _CODED.index("category")]
+        keys[self.context.tensors.is_resolved(category), _CODED.index("reader")] = 0
         codes = self.patterns.encode(keys.view(np.uint64))
         self.amounts = grown(self.amounts, len(self.patterns))
         for at, name in enumerate(_AMOUNTS):
             np.add.at(self.amounts[:, at], codes, rows[name])
 
     def _category(self, rows: NDArray[Any]) -> NDArray[Any]:
-        return self.context.tensors.category_of(rows)
+        tensors = self.context.tensors
+        return tensors.resolved(tensors.category_of(rows), rows["node"], rows["reader"])
 
     def _known_patterns(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Patterns (int64 of shape (patterns, fields of _PATTERN)) and their amounts."""
-        keys = np.asarray(self.patterns.rows, np.uint64).reshape(-1, len(_PATTERN))
-        return keys.view(np.int64), self.amounts[: len(keys)]
+        keys = np.asarray(self.patterns.rows, np.uint64).reshape(-1, len(_CODED)).view(np.int64)
+        category, node, reader = (_CODED.index(name) for name in ("category", "node", "reader"))
+        keys[:, category] = self.context.tensors.resolved(
+            keys[:, category], keys[:, node], keys[:, reader]
+        )
+        keys = keys[:, : len(_PATTERN)]
+        distinct, first, codes = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        amounts = np.zeros((len(distinct), len(_AMOUNTS)), np.int64)
+        np.add.at(amounts, codes.reshape(-1), self.amounts[: len(keys)])
+        order = np.argsort(first)
+        return distinct[order], amounts[order]
 
     def result(self) -> Result:
         live = self.context.objects.live()
@@ -510,7 +526,7 @@ class _Unsettled:
 
 def _amounts(known: NDArray[Any]) -> NDArray[Any]:
     """Rows with what tells their patterns, and the fields of _AMOUNTS."""
-    by = ("device", "node", "shape", "dtype", "flags", "group", "storage")
+    by = ("device", "node", "shape", "dtype", "flags", "group", "reader", "storage")
     rows = _nothing(len(known), (*by, *_AMOUNTS))
     for name in (*by, *_AMOUNTS):
         rows[name] = 1 if name == "count" else known[name]

@@ -179,7 +179,8 @@ class WorkingSet(Tool):
             where=f"{largest}{more}",
             evidence=f"{formatted(bytes, 'bytes')} of {formatted(self.most.bytes, 'bytes')} that"
             " were live at the launch with most; copies are not looked at",
-            remedy="free it, or allocate it when it is used",
+            remedy="see who allocates it and when: pasta-preload -t memory_timeline -t tensors --"
+            " PROGRAM; then allocate it later, or free it",
             gain=bytes / self.most.bytes,
             of="live memory",
             confidence="low",

@@ -76,6 +76,13 @@ def instruction_place(row: Mapping[str, Any]) -> str:
     return f"{kernel} at {line}"
 
 
+def at_line(row: Mapping[str, Any], change: str) -> str:
+    """A change to the source line of a row's instruction, or how to get the line where unknown."""
+    if row["line"]:
+        return f"{row['line']}: {change}"
+    return f"{change}; compile the kernel with -lineinfo to see which line this is"
+
+
 def instruction_columns(context: Context, pcs: NDArray[Any]) -> dict[str, Column]:
     """Columns `kernel`, `line` of the source, `offset` in the kernel and `pc`, for addresses, and
     in a run with operators of a framework `operators`, which launch the kernel.

@@ -35,6 +35,9 @@ CATEGORIES = (
 (
     _TEMPORARY, _WORKSPACE, _ACTIVATION, _INPUT, _BUFFER, _GRADIENT, _STATE, _PARAMETER
 ) = range(len(CATEGORIES))  # fmt: skip
+#: Made outside of modules and read in the backward pass: by `resolved` an activation, such as a
+#: loss, an input, such as labels, or a gradient on its way.
+_READ_BACKWARD_ONLY = len(CATEGORIES)
 #: The workspaces of a run whose operators did not tell their tensors.
 _UNKNOWN = "unknown"
 
@@ -50,7 +53,8 @@ _ROLE_INPUT = next(number for number, name in abi.ENUMS["role"].items() if name 
 
 #: What is known of an object, by its id. `node`: operator that allocated it; `shape`, `dtype`,
 #: `name`: ids of strings; `storage`: bytes that it asked for, 0 where no tensor was seen; `reads`:
-#: operators that took it; `group`: tensors that it was moved from or to, 0 for none.
+#: operators that took it; `group`: tensors that it was moved from or to, 0 for none; `reader`: the
+#: last operator outside of the backward pass that took it.
 TENSOR = np.dtype(
     [
         ("node", "i4"),
@@ -60,6 +64,7 @@ TENSOR = np.dtype(
         ("name", "u4"),
         ("reads", "u4"),
         ("group", "u4"),
+        ("reader", "i4"),
         ("storage", "u8"),
     ]
 )
@@ -165,6 +170,8 @@ def _apply(  # type: ignore[no-untyped-def]
         row["reads"] += np.uint32(1)
         if backward[use["of"]]:
             row["flags"] |= np.uint32(_READ_BACKWARD)
+        else:
+            row["reader"] = use["of"]
         if in_module[use["of"]]:
             row["flags"] |= np.uint32(_READ_IN_MODULE)
             if row["group"]:
@@ -218,16 +225,37 @@ class Tensors:
 
     def category(self, ids: NDArray[Any]) -> NDArray[Any]:
         """Numbers (int8) in CATEGORIES of objects by id, by their use up to now."""
-        return self.category_of(self.rows[ids])
+        rows = self.rows[ids]
+        return self.resolved(self.category_of(rows), rows["node"], rows["reader"])
+
+    def resolved(
+        self, categories: NDArray[Any], nodes: NDArray[Any], readers: NDArray[Any]
+    ) -> NDArray[Any]:
+        """Numbers in CATEGORIES from those of `category_of`; of tensors that these nodes made, and
+        these read last outside of the backward pass."""
+        forward = self.operators.nodes["forward"]
+        differentiated = np.zeros(len(forward), bool)
+        differentiated[forward[forward != 0]] = True
+        differentiated = self.operators.within(differentiated)
+        made = np.select(
+            [differentiated[nodes], differentiated[readers]], [_ACTIVATION, _INPUT], _TEMPORARY
+        )
+        return np.where(categories == _READ_BACKWARD_ONLY, made, categories).astype(np.int8)
+
+    @staticmethod
+    def is_resolved(categories: NDArray[Any]) -> NDArray[Any]:
+        """Which of these of `category_of` (bool) do not depend on nodes."""
+        return np.asarray(categories != _READ_BACKWARD_ONLY)
 
     def category_of(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """The same of copies of `rows`, also of freed objects; of their fields `flags`, `group` and
-        `storage`. It may change until they are `settled`."""
+        """Categories to be `resolved` of copies of `rows`, also of freed objects; of their fields
+        `flags`, `group` and `storage`. They may change until they are `settled`."""
         flags = rows["flags"] | self._groups["flags"][rows["group"]]
         found = np.full(len(rows), _TEMPORARY, np.int8)
         for number, fits in (
             (_WORKSPACE, rows["storage"] == 0),
             (_ACTIVATION, _all(flags, _MADE_FORWARD | _READ_BACKWARD)),
+            (_READ_BACKWARD_ONLY, _all(flags, _MADE_FORWARD | _MADE_OUTSIDE | _READ_BACKWARD)),
             (_INPUT, _all(flags, _MADE_FORWARD | _MADE_OUTSIDE | _READ_IN_MODULE)),
             (_BUFFER, _all(flags, _TOLD["buffer"])),
             (_GRADIENT, _all(flags, _TOLD["gradient"])),

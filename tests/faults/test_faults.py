@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pasta.run.results import ranked, read_results, read_summary
 from tests.conftest import base_environment, cli
 
 HERE = Path(__file__).parent
@@ -95,6 +96,39 @@ def test_the_fault_is_found_first_with_its_line(
     # the line itself, or what is between the operators before and after it
     assert fault_line(name) in lines or min(lines) <= fault_line(name) <= max(lines), first
     assert re.search(rf"{name}\.py:\d+", first["remedy"]), first
+
+
+def test_a_whole_program_is_told_the_same(pasta_preload) -> None:
+    """Its start, with the import of PyTorch, is no finding."""
+    alone = subprocess.run([sys.executable, program("slow_loading")], capture_output=True)
+    done = pasta_preload(sys.executable, program("slow_loading"), options=("-c", "torch"))
+    assert (done.exit_status, done.stdout) == (alone.returncode, alone.stdout.decode())
+    assert done.run.count("python_sample") > 20
+    _, first = ranked(read_results(done.run.path / "results"))[0]
+    assert first.what == "much time passes outside of operators"
+    assert first.where.startswith(f"slow_loading.py:{fault_line('slow_loading')} batches")
+    assert "before the first operator" in read_summary(done.run.path / "results", "operators")
+
+
+STOPPED = """
+import time, torch, pasta, threading
+x = torch.ones(1)
+x + x
+pasta.stop()
+time.sleep(0.3)
+pasta.start()
+time.sleep(0.1)
+x + x
+print(threading.active_count())
+"""
+
+
+def test_nothing_is_sampled_while_profiling_is_stopped(pasta_preload, tmp_path: Path) -> None:
+    path = tmp_path / "stopped.py"
+    path.write_text(STOPPED)
+    done = pasta_preload(sys.executable, path, options=("-c", "operators"))
+    assert (done.exit_status, done.stdout) == (0, "1\n")
+    assert done.run.count("python_sample") <= 1
 
 
 @pytest.mark.parametrize("name", CLEAN)

@@ -205,3 +205,15 @@ def test_first_launches_are_told_apart() -> None:
         scale, once = table.rows()
         assert (scale["first_time"], scale["steady_time"]) == (5_000_000, 2000)
         assert (once["first_time"], once["steady_time"]) == (300, 300)
+
+
+def test_waits_after_every_launch_are_a_finding() -> None:
+    events = Events(start_time=0, step=0)
+    for number in range(101):
+        events.launch("step", time=10_000 * number)
+        events.add("sync", what=1, duration=7000, time=10_000 * number + 9000)
+    (found,) = run_tool(KernelFreq, events).findings
+    assert found.what == "the host waits after nearly every launch"
+    assert found.gain == pytest.approx((1_000_000 - 707_000) / 1_000_000)
+    for options in ({"waits_of": 102}, {"wait_share": 1.1}, {"tiny_share": 0.3}):
+        assert not run_tool(KernelFreq, events, options=options).findings

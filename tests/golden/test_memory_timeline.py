@@ -222,6 +222,7 @@ def test_the_line_that_asks_for_many_sizes() -> None:
 def test_what_was_reserved_before_the_run_is_no_finding() -> None:
     """As of a block of the program, which begins when there is a cache."""
     events = Events()
+    events.alloc(0x9000, 100, "pinned")
     events.tensor_alloc(0x1000, 300, allocated=300, reserved=5000)
     events.tensor_alloc(0x1200, 600, allocated=900, reserved=6000)
     assert not run_tool(MemoryTimeline, events, options={"gap": 101}).findings

@@ -87,6 +87,35 @@ def test_inputs_that_gradients_need_stay_inputs_and_losses_are_activations() -> 
     assert patterns["16"]["category"] == "activation"
 
 
+@pytest.mark.parametrize("splits", [(), range(1, 14)])
+def test_labels_that_only_a_loss_and_its_gradient_read_are_inputs(splits: Any) -> None:
+    events = Events()
+    for step in range(2):
+        events.operator("aten::randint")
+        events.tensor_alloc(X, 512)
+        events.tensor(1, X, 512, "64")
+        events.operator_end(outputs=[1])
+        events.operator("aten::mse_loss", sequence=step, inputs=[1])
+        events.operator("aten::empty", 2)
+        events.tensor_alloc(H, 64)
+        events.operator_end(2)
+        events.tensor(2, H, 64, "16")
+        events.operator_end(outputs=[2])
+        backward = {"framework_thread": 1, "forward_thread": 1, "scope": 1, "sequence": step}
+        events.operator("aten::ones_like")  # the gradient of the loss
+        events.tensor_alloc(G, 128)
+        events.tensor(3, G, 128, "32")
+        events.operator_end(outputs=[3])
+        events.operator("MseLossBackward0", inputs=[1, 2, 3], **backward)
+        events.operator_end()
+        events.tensor_free(G)
+        events.tensor_free(X)
+        events.tensor_free(H)
+    patterns = by(run_tool(Tensors, events, splits=splits), "patterns", "shape")
+    found = {shape: (row["category"], row["allocations"]) for shape, row in patterns.items()}
+    assert found == {"64": ("input", 2), "16": ("activation", 2), "32": ("temporary", 2)}
+
+
 def test_what_is_live_at_the_peak() -> None:
     events = training_step()
     result = run_tool(Tensors, events)

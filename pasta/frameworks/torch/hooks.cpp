@@ -436,10 +436,13 @@ constexpr unsigned DENSE_SAMPLES = 20; // of a gap; of the rest each tenth
 constexpr uint64_t ONE_BEGAN = (UINT64_C(1) << 32) + 1, ONE_ENDED = 1, OPEN = UINT32_MAX;
 struct Sampler {
     std::atomic<uint64_t> state; // outermost operators that began << 32, that are open
+    std::atomic<uint64_t> unseen; // the state when operators began to be followed: no gap of ours
+    std::atomic<bool> active;     // operators are followed
     std::atomic<unsigned long> python_thread;
     std::mutex mutex;
     std::condition_variable stopping;
     bool stopped = false, started = false;
+    uint32_t generation; // of the process that started it: children of forks have no such thread
     pthread_t thread;
 };
 Sampler &sampler = *new Sampler; // its thread may outlive what is destroyed at the exit
@@ -484,7 +487,9 @@ void *sample_gaps(void *) {
         uint64_t state = sampler.state.load(std::memory_order_relaxed);
         same = state == before && state && !(state & OPEN) ? same + 1 : 0;
         before = state;
-        if (!same || (same > DENSE_SAMPLES && same % 10) || !pasta->is_on() || !is_mine()) continue;
+        if (!same || (same > DENSE_SAMPLES && same % 10)) continue;
+        if (!sampler.active.load(std::memory_order_relaxed) || state == sampler.unseen.load(std::memory_order_relaxed)) continue;
+        if (!pasta->is_on() || !is_mine()) continue;
         lock.unlock(); // who stops this may have the interpreter's
         take_sample(state);
         lock.lock();
@@ -497,13 +502,14 @@ void start_sampler() {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); // the program's signals are for its own threads
+    sampler.generation = pasta->generation();
     sampler.started = !pthread_create(&sampler.thread, nullptr, sample_gaps, nullptr);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 // Without the interpreter's lock, which the thread may wait for.
 void stop_sampler() {
-    if (!sampler.started || !is_mine()) return;
+    if (!sampler.started || sampler.generation != pasta->generation()) return;
     {
         std::lock_guard<std::mutex> lock(sampler.mutex);
         sampler.stopped = true;
@@ -840,6 +846,8 @@ void on_end(const at::RecordFunction &fn, at::ObserverContext *) {
 }
 
 void switch_locked(bool on) {
+    if (on && options.added && !sampler.active) sampler.unseen = sampler.state.load();
+    sampler.active = on && options.added;
     if (!options.added || options.enabled == on) return;
     options.enabled = on;
     if (on)
