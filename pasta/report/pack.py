@@ -22,7 +22,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -49,12 +49,18 @@ class Packer:
 
     def block(self, columns: Mapping[str, Column], rows: int | None = None) -> dict[str, Any]:
         """Columns as a block for JSON: all their rows, or as many as `rows` says."""
-        table = Table(columns).to_arrow().slice(0, rows)
+        columns = {name: column[:rows] for name, column in columns.items()}
+        coded = {name: self._coded(each) for name, each in columns.items() if _is_text(each)}
+        others = {name: each for name, each in columns.items() if name not in coded}
+        table = Table(others).to_arrow()
         written: list[bytes] = []
         described: list[dict[str, Any]] = []
         seen: list[tuple[bool, NDArray[Any], NDArray[Any]]] = []
-        for name in table.column_names:
-            kind, values, missing = self._values(table.column(name).combine_chunks())
+        for name in columns:
+            if name in coded:
+                kind, values, missing = coded[name]
+            else:
+                kind, values, missing = self._values(table.column(name).combine_chunks())
             about: dict[str, Any] = {"name": name, "type": kind}
             told = (kind == "text", values, missing)
             at = next((at for at, other in enumerate(seen) if _equal(told, other)), None)
@@ -68,7 +74,8 @@ class Packer:
             seen.append(told)
             described.append(about)
         data = _deflated(b"".join(written))
-        return {"rows": table.num_rows, "columns": described, "data": data}
+        length = max(map(len, columns.values()), default=0)
+        return {"rows": length, "columns": described, "data": data}
 
     def strings(self) -> str:
         """The dictionary, as packed JSON: a list of the texts in the order of their numbers."""
@@ -94,6 +101,13 @@ class Packer:
             return "float", np.ldexp(np.rint(mantissa * places) / places, exponent), missing
         return "text", self._texts(column), missing
 
+    def _coded(self, column: list[str | None]) -> tuple[str, NDArray[Any], NDArray[Any]]:
+        """As `_values`, of texts: a long one that rows share is looked at once."""
+        distinct = {id(text): text for text in column if text is not None}
+        codes = {key: self._code(visible(text)) for key, text in distinct.items()}
+        values = np.asarray([codes.get(id(text), 0) for text in column], np.int64)
+        return "text", values, np.asarray([text is None for text in column], bool)
+
     def _texts(self, column: Any) -> NDArray[Any]:
         if not pa.types.is_string(column.type):
             column = to_arrow([None if v is None else cell(v) for v in column.to_pylist()])
@@ -107,6 +121,14 @@ class Packer:
 
     def _code(self, text: str) -> int:
         return self._codes.setdefault(text, len(self._codes))
+
+
+def _is_text(column: Column) -> TypeGuard[list[str | None]]:
+    return (
+        isinstance(column, list)
+        and any(each is not None for each in column)
+        and all(each is None or isinstance(each, str) for each in column)
+    )
 
 
 def _filled(column: Any) -> NDArray[Any]:

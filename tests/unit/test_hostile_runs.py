@@ -17,6 +17,7 @@ import pasta
 from pasta.cli.main import main
 from pasta.config import Config
 from pasta.errors import RunError
+from pasta.report.page import render_page
 from pasta.run.directory import RunDirectory
 from pasta.run.events import Recorder, read_batches
 from pasta.run.results import read_results, write_result
@@ -194,6 +195,7 @@ def test_repeated_texts_are_held_once(run: RunDirectory) -> None:
     pq.write_table(pa.table({"t": texts}), path, compression="zstd")
     (result,) = read_results(run.results)
     assert len({id(text) for text in result.tables["main"].columns["t"]}) == 1
+    assert len(render_page(run)) < 8 << 20
     with pytest.raises(RunError, match="texts of 1,000 rows are above 512 MiB"):
         pasta.load(run.path).arrow("first")
 
