@@ -24,8 +24,8 @@ _ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 _ON_DEVICE = frozenset({"device", "pool", "array", "module", "external"})
 #: Kinds that a program does not free itself, or that are no memory.
 _NOT_LEAKS = frozenset({"virtual", "module"})
-#: Of the time from the first of some allocations to the end: parts, and those in which there must
-#: be more of them for a leak.
+#: Of the events from the first of some allocations to the end of the work: parts, and those in
+#: which there must be more of them for a leak.
 _PARTS, _PARTS_WITH_MORE = 8, 6
 _MANY = 12
 #: What a program does while it works: not its frees at the end.
@@ -143,7 +143,7 @@ class MemoryTimeline(Tool):
         self.finished = _Finished(self.keep)
         self.unknown_sizes = 0
         self.allocating: set[int] = set()  # devices of which memory was allocated
-        self.last_work = 0  # time
+        self.last_work = 0  # position
         self.allocated_by = AllocatingOperators()
 
     def on_batch(self, batch: Batch) -> None:
@@ -152,8 +152,9 @@ class MemoryTimeline(Tool):
         if len(changes):
             self._follow(batch.base, changes, objects.rows[changes["object"]])
         self.allocated_by.feed(self.context, batch["memory_alloc"])
-        times = [int(batch[kind]["time"].max(initial=0)) for kind in _WORK]
-        self.last_work = max(self.last_work, *times)
+        indices = [int(batch[kind]["index"].max(initial=0)) for kind in _WORK if len(batch[kind])]
+        if indices:
+            self.last_work = batch.base + max(indices)
         states = batch["allocator_state"]
         for device in np.unique(states["device"]).tolist():
             mine = states[states["device"] == device]
@@ -240,28 +241,28 @@ class MemoryTimeline(Tool):
             usual = int((sizes * counts.astype(np.uint64)).argmax())
             alike = mine[_sizes(mine) == sizes[usual]]
             total = int(_sizes(alike).sum())
-            if total < self.leaked or not self._keeps_coming(alike["alloc_time"]):
+            if total < self.leaked or not self._keeps_coming(alike["alloc_position"]):
                 continue
             line = self.allocated_by.line(self.context, device, numbers[name])
             times = alike["alloc_time"]
-            first, last, end = self._since_start([times.min(), times.max(), self.last_work])
+            first, last = self._since_start([times.min(), times.max()])
             yield Finding(
                 what="memory is allocated to the end of the work, and not freed before",
                 where=f"{_place(device)}, {name} memory" + (f", {line}" if line else ""),
                 evidence=f"{len(alike):,} allocations of {formatted(int(sizes[usual]), 'bytes')}"
                 f" were live at once, made from {formatted(int(first), 'ns')} to"
-                f" {formatted(int(last), 'ns')} of {formatted(int(end), 'ns')} of work",
+                f" {formatted(int(last), 'ns')}, up to the end of the work",
                 remedy=(f"{line}: " if line else "")
                 + "free each one after its use, or allocate one before the loop and use it again",
                 gain=total / track.peak,
                 of=f"the peak of {name} memory",
             )
 
-    def _keeps_coming(self, times: NDArray[Any]) -> bool:
-        """Whether there are many allocations (times in ns), made up to the end of the work."""
-        first = int(times.min())
-        parts = (times.astype(np.int64) - first) * _PARTS // (self.last_work - first + 1)
-        return len(times) >= _MANY and len(np.unique(parts)) >= _PARTS_WITH_MORE
+    def _keeps_coming(self, positions: NDArray[Any]) -> bool:
+        """Whether there are many allocations (by position), made up to the end of the work."""
+        first = int(positions.min())
+        parts = (positions.astype(np.int64) - first) * _PARTS // (self.last_work - first + 1)
+        return len(positions) >= _MANY and len(np.unique(parts)) >= _PARTS_WITH_MORE
 
     def _gaps(self, rows: NDArray[Any]) -> Iterator[Finding]:
         """Allocators that reserved much more than they handed out, and who asks for many sizes."""

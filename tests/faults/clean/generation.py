@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-attention = nn.MultiheadAttention(256, 4, batch_first=True).eval()
-token = torch.randn(16, 1, 256)
+attention = nn.MultiheadAttention(512, 8, batch_first=True).eval()
+token = torch.randn(64, 1, 512)
 context = token
 with torch.inference_mode():
-    for _ in range(40):
+    for _ in range(30):
         token, _weights = attention(token, context, context)
         context = torch.cat([context, token], dim=1)
 print(tuple(context.shape))
