@@ -453,7 +453,10 @@ class _Advice:
             what = "the program waits for its data to load"
             where = f"{place.loader}, loading at {line or place.after}"
             remedy = (
-                f"{place.loader}: DataLoader(…, num_workers=4, persistent_workers=True,"
+                f"{place.loader}: more workers for the DataLoader (num_workers, prefetch_factor),"
+                " or less work for each item"
+                if place.workers
+                else f"{place.loader}: DataLoader(…, num_workers=4, persistent_workers=True,"
                 " pin_memory=True) loads while the step computes"
             )
         else:
