@@ -457,7 +457,7 @@ def test_samples_say_what_runs_in_a_gap(function: str, splits: Any) -> None:
     assert (place["line"], place["gaps"]) == ("train.py:5 <module>", 11)
     (found,) = result.findings
     assert found.what == "the program waits for its data to load"
-    assert found.where == "train.py:5 <module>, loading at train.py:5 <module>"
+    assert found.where == "train.py:5 <module>"
     assert "11 of 11 samples at train.py:5 <module>" in found.evidence
     assert ("num_workers=4" in found.remedy) == (function == "fetch")
 
