@@ -251,13 +251,15 @@ class Finding:
     """Something in the program that its author may want to change; reports put the best first.
 
     `gain` is the share (0 to 1) of what `of` names, "device time" or "peak memory", that would be
-    saved at most; None where that cannot be told.
+    saved at most, as the evidence says; None where it does not say. `confidence`: "high" where the
+    evidence shows the fault itself, "medium" where it shows the cost and the remedy may not apply,
+    "low" for a place to look at.
     """
 
     what: str  # in a line, without where: "one kernel takes most of the device time"
     where: str  # kernel, operator, line, object
     evidence: str  # the measured figures that say so
-    remedy: str  # what to do
+    remedy: str  # a command to paste, or a change to a named line: "train.py:12 step: …"
     gain: float | None = None
     of: str = "device time"
     confidence: Confidence = "medium"

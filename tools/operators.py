@@ -451,9 +451,14 @@ class _Advice:
         line = place.line
         if place.loader:
             what = "the program waits for its data to load"
-            where = f"{place.loader}, loading at {line or place.after}"
+            running = line or place.after
+            where = str(place.loader)
+            where += f", loading at {running}" if running != place.loader else ""
             remedy = (
-                f"{place.loader}: DataLoader(…, num_workers=4, persistent_workers=True,"
+                f"{place.loader}: more workers for the DataLoader (num_workers, prefetch_factor),"
+                " or less work for each item"
+                if place.workers
+                else f"{place.loader}: DataLoader(…, num_workers=4, persistent_workers=True,"
                 " pin_memory=True) loads while the step computes"
             )
         else:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: PyTorch's function that waits for the thread of gradients.
 _ENGINE = "_engine_run_backward"
+#: PyTorch's function that waits for the worker processes of a DataLoader.
+_WORKERS = "_try_get_data"
 #: Samples of a place from which its most frequent line is named.
 _SAMPLES = 3
 
@@ -30,7 +32,8 @@ class Place:
 
     `first` is the part of each stack pair's first gap: imports and start-up are there. `handed`
     gaps are between operators of two threads. `loader` asks a data loader for data in these gaps;
-    `lines` are those that samples found running, `backward` samples were inside backward().
+    `lines` are those that samples found running, `backward` samples were inside backward(),
+    `asking` are lines that samples found asking a data loader, `workers` of them one with workers.
     """
 
     before: Frame | None
@@ -46,6 +49,8 @@ class Place:
     handed: int = 0
     backward: int = 0
     lines: Counter[Frame] = field(default_factory=Counter)
+    asking: Counter[Frame] = field(default_factory=Counter)
+    workers: int = 0
 
     @property
     def steady(self) -> int:
@@ -147,10 +152,17 @@ class Gaps:
             place.waits += int(waited[number, 1])
             for stack, samples in self._sampled(number):
                 line = stacks.users(stack, strings)
+                asking = stacks.loader(stack, strings)
+                if asking is not None:
+                    place.asking[asking] += samples
+                    place.workers += samples * stacks.calls(stack, _WORKERS, strings)
                 if stacks.calls(stack, _ENGINE, strings):
                     place.backward += samples
                 elif line is not None:
                     place.lines[line] += samples
+        for place in found.values():
+            if 2 * place.asking.total() > place.lines.total():
+                place.loader = place.asking.most_common(1)[0][0]
         return sorted(found.values(), key=lambda place: (-place.steady, -place.total))
 
     def _sampled(self, row: int) -> Iterator[tuple[int, int]]:

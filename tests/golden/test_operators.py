@@ -438,6 +438,30 @@ def test_data_loaders_are_named_with_the_line_that_asks_them() -> None:
     assert found.remedy.startswith("train.py:5 <module>: DataLoader(")
 
 
+@pytest.mark.parametrize("function", ["_try_get_data", "fetch"])
+@pytest.mark.parametrize("splits", [[], range(1, 60)], ids=["one batch", "many"])
+def test_samples_say_what_runs_in_a_gap(function: str, splits: Any) -> None:
+    """Here a data loader, with workers or without, which runs no operators itself."""
+    events = Events(start_time=0, step=0)
+    loader = ("/site-packages/torch/utils/data/dataloader.py", function, 9)
+    events.frames(1, ("/my/train.py", "<module>", 8))
+    events.frames(2, loader, ("/my/train.py", "<module>", 5))
+    for number in range(12):
+        now = 50_000_000 * number + 1
+        events.operator("aten::op", stack=1, time=now)
+        events.operator_end(time=now + 1_000_000)
+        events.add("python_sample", stack=2, time=now + 20_000_000)
+    chosen = [each for each in splits if each < len(events)]
+    result = run_tool(Operators, events, splits=chosen)
+    (place,) = result.tables["outside"].rows()
+    assert (place["line"], place["gaps"]) == ("train.py:5 <module>", 11)
+    (found,) = result.findings
+    assert found.what == "the program waits for its data to load"
+    assert found.where == "train.py:5 <module>"
+    assert "11 of 11 samples at train.py:5 <module>" in found.evidence
+    assert ("num_workers=4" in found.remedy) == (function == "fetch")
+
+
 def test_many_short_operators_of_a_line_are_a_finding() -> None:
     events = Events(start_time=0, step=0)
     events.frames(1, ("/my/rows.py", "scaled", 5))
