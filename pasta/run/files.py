@@ -53,12 +53,6 @@ def is_plain_name(value: object) -> bool:
     )
 
 
-def check_name(value: str, what: str) -> None:
-    """Raises ValueError for a name that readers would not accept."""
-    if not is_plain_name(value):
-        raise ValueError(f"{what} {plain(value, 200)!r} is not {NAME_RULE}")
-
-
 def regular_file(path: Path, run: Path) -> Path:
     """A file of a run, its links resolved. Raises RunError unless it is a regular one inside."""
     try:

@@ -104,7 +104,7 @@ def test_values_have_bounds(assignment: str, message: str | None) -> None:
 def test_no_configuration_gives_a_traceback() -> None:
     """A few seconds of `python -m tests.campaigns configurations`."""
     arguments = argparse.Namespace(count=420, commands=0, seed=3)
-    assert [row.failures for row in configurations.run(arguments) if row.failures] == []
+    assert [row.what for row in configurations.run(arguments) if row.failed] == []
 
 
 @given(st.text())
