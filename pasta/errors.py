@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def shown(value: object, most: int = 60) -> str:
     """A value for a message: one line of printable characters, not too long."""
@@ -13,12 +15,16 @@ def shown(value: object, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 10]}…{text[-9:]}"
 
 
-def one_line(text: str) -> str:
-    """A message as one line that a terminal shows as it is."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape", "replace").decode()
-        for each in text
-    )
+def visible(text: str) -> str:
+    """A text as one line: what a terminal or a browser would obey, or not show, is written as
+    \\x1b or \\u202e."""
+    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+#: Control characters, those that turn the direction of text, line separators and lone surrogates.
+_INVISIBLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class PastaError(Exception):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from pasta.errors import visible as visible
 from pasta.lazy import np, pa
 
 if TYPE_CHECKING:
@@ -167,21 +167,11 @@ def _plural(word: str) -> str:
     return f"{word}s"
 
 
-def visible(text: str) -> str:
-    """A text of a run in one line: what a terminal or a browser would obey, or not show, is
-    written as \\x1b or \\u202e."""
-    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
 def plain(text: str, longest: int = 400) -> str:
     """A text of a run for a line of a terminal: visible, and at most so long before that."""
     return visible(text if len(text) <= longest else text[: longest - 1] + "…")
 
 
-#: Control characters, those that turn the direction of text, line separators and lone surrogates.
-_INVISIBLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 #: Units of bytes and of times, each 1,024 or 1,000 of the one before.
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 TIMES = ("ns", "us", "ms", "s")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from pasta.errors import PastaError, one_line, shown
+from pasta.errors import PastaError, shown, visible
 
 _USAGE_STATUS = 2
 _INTERRUPTED = 130
@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line under `pasta:`."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(_USAGE_STATUS, f"pasta: {one_line(message)}: see {self.prog} --help\n")
+        self.exit(_USAGE_STATUS, f"pasta: {visible(message)}: see {self.prog} --help\n")
 
     def unknown(self, arguments: list[str]) -> NoReturn:
         """Refuses arguments that no option or positional takes."""
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         hint = f": did you mean {' or '.join(close)}?" if close else ""
         self.exit(
             _USAGE_STATUS,
-            f"pasta: unknown option {one_line(name)}{hint or f': see {self.prog} --help'}\n",
+            f"pasta: unknown option {visible(name)}{hint or f': see {self.prog} --help'}\n",
         )
 
 
@@ -58,7 +58,7 @@ def ended_by(work: Callable[[], int]) -> int:
             sys.stdout.flush()
         return status
     except PastaError as error:
-        sys.stderr.write("".join(f"pasta: {one_line(line)}\n" for line in str(error).split("\n")))
+        sys.stderr.write("".join(f"pasta: {visible(line)}\n" for line in str(error).split("\n")))
         return _USAGE_STATUS
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -68,7 +68,7 @@ def ended_by(work: Callable[[], int]) -> int:
     except OSError as error:
         _drop_output()
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"pasta: {one_line(f'{where}{error.strerror or error}')}\n")
+        sys.stderr.write(f"pasta: {visible(f'{where}{error.strerror or error}')}\n")
         return _USAGE_STATUS
 
 

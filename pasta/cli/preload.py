@@ -17,7 +17,7 @@ import pasta
 from pasta import paths, private
 from pasta.cli.parser import Parser
 from pasta.cli.selection import add_selection, selected
-from pasta.errors import ConfigError, MissingDependency, PastaError, one_line
+from pasta.errors import ConfigError, MissingDependency, PastaError, visible
 from pasta.runtime.executable import CannotRun, find_executable
 from pasta.runtime.injection import asked_of_torch, built
 from pasta.runtime.launcher import Launcher, Outcome
@@ -311,7 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(str(error))
         return error.status
     except PastaError as error:
-        say(one_line(str(error)))
+        say(visible(str(error)))
         return _USAGE_STATUS
     except KeyboardInterrupt:  # nothing runs yet
         return _INTERRUPTED
