@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.processors.object_names import AllocatingOperators, python_line
 from pasta.processors.timeline import LevelTimeline
-from pasta.table import Figure, Table, absent_where, formatted
+from pasta.table import Figure, Table, absent_where, counted, formatted
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -499,7 +499,7 @@ class MemoryTimeline(Tool):
         leaked = rows[_leaked(rows)]
         if len(leaked):
             size = formatted(int(_sizes(leaked).sum()), "bytes")
-            parts.append(f"{len(leaked):,} allocations of {size} never freed")
+            parts.append(f"{counted(len(leaked), 'allocation')} of {size} never freed")
         objects = self.context.objects
         for count, text in (
             (objects.stale, "frees were missed (seen when the memory was allocated again)"),
@@ -510,7 +510,7 @@ class MemoryTimeline(Tool):
             if count:
                 parts.append(f"{count:,} {text}")
         allocations = sum(track.allocations for track in self.tracks.values())
-        return "; ".join(parts) or f"{allocations:,} allocations"
+        return "; ".join(parts) or counted(allocations, "allocation")
 
 
 _OBJECT_UNITS: Any = {

@@ -11,7 +11,7 @@ from pasta.lazy import np
 from pasta.processors.codes import grown
 from pasta.processors.correlate import OPTIMIZER_STEP, LaunchWindow
 from pasta.processors.gaps import Gaps, Place
-from pasta.table import Table, Unit, absent_where, formatted, shares
+from pasta.table import Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -207,12 +207,13 @@ class Operators(Tool):
             )
         outer = tree.nodes["parent"] == 0
         parts = [
-            f"{calls:,} operators, {int(tree.nodes['calls'][outer].sum()):,} of them outermost,"
+            f"{counted(calls, 'operator')}, {int(tree.nodes['calls'][outer].sum()):,} of them"
+            " outermost,"
             f" {formatted(int(tree.nodes['own'].sum()), 'ns')} of host time"
         ]
         if self.launches:
             share = 1 - int(tree.counts["launches"][0]) / self.launches
-            parts.append(f"{self.launches:,} launches, {share:.2%} of them by operators")
+            parts.append(f"{counted(self.launches, 'launch')}, {share:.2%} of them by operators")
         allocated = int(tree.counts["allocated"].sum())
         if allocated:
             parts.append(f"{formatted(allocated, 'bytes')} allocated")
@@ -235,7 +236,7 @@ class Operators(Tool):
         new = np.flatnonzero(tree.nodes["first_own"] > 0)
         if len(new) and tree.steady:
             time = formatted(int(tree.nodes["first_own"].sum()), "ns")
-            parts.append(f"{time} in {len(new):,} first calls of operators")
+            parts.append(f"{time} in {counted(len(new), 'first call')} of operators")
         if parts:
             yield f"start-up, in no share and no finding: {', '.join(parts)}"
 
@@ -470,13 +471,13 @@ class _Advice:
             )
         found = ""
         if line:
-            found = f"; {place.lines[line]:,} of {place.lines.total():,} samples at {line}"
+            found = f"; {place.lines[line]:,} of {counted(place.lines.total(), 'sample')} at {line}"
         between_threads = place.handed * 2 > place.count and not line
         yield Finding(
             what=what,
             where=where,
             evidence=f"{formatted(place.steady, 'ns')} of {formatted(self.steady, 'ns')} without"
-            f" start-up, in {place.repeats:,} gaps of"
+            f" start-up, in {counted(place.repeats, 'gap')} of"
             f" {formatted(place.steady / place.repeats, 'ns')} in which no operator ran"
             f"{found}",
             remedy=remedy,
@@ -502,14 +503,19 @@ class _Advice:
                 wait.time += max(0, int(tree.steady_own[node]) - copying)
         for (name, frame), wait in found.items():
             number = max(wait.waits, wait.reads)
-            how = f"{number:,} {'reads of values' if wait.reads else 'waits'}"
+            how = counted(
+                number, *(("read of a value", "reads of values") if wait.reads else ("wait",))
+            )
             where = f"{name} at {frame}" if frame else name
             yield from self._wait(where, frame, number, wait.time, how)
         for place in tree.places:
             if place.waits:
                 frame = place.line or place.before or place.after
                 where = f"outside of operators, {place.between}"
-                how = f"{place.waits:,} waits in {place.repeats:,} gaps between operators"
+                how = (
+                    f"{counted(place.waits, 'wait')} in {counted(place.repeats, 'gap')}"
+                    " between operators"
+                )
                 if not place.waited:
                     how += ", which last as long as the gaps at most"
                 yield from self._wait(

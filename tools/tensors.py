@@ -10,7 +10,7 @@ from pasta.lazy import np
 from pasta.processors.codes import RowCodes, grown
 from pasta.processors.loops import Loop
 from pasta.processors.object_names import TensorNames
-from pasta.table import Table, Unit, absent_where, formatted, shares
+from pasta.table import Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ class Tensors(Tool):
             yield Finding(
                 what="gradients are prepared and never computed",
                 where=f"{_place(number)}: {line}",
-                evidence=f"{int(recorded[members].sum()):,} calls of operators recorded what their"
+                evidence=f"{counted(int(recorded[members].sum()), 'call')} of operators recorded what their"
                 f" gradients need, and no gradient ran; tensors made there hold"
                 f" {formatted(total, 'bytes')} of the peak of {formatted(peak, 'bytes')}",
                 remedy=f"{_at(line)}with torch.no_grad(): around it",
@@ -346,7 +346,7 @@ class Tensors(Tool):
                 what=f"{_PLURALS[name]} hold much of the peak",
                 where=f"{_place(number)}, most by {line}" if line else _place(number),
                 evidence=f"{formatted(total, 'bytes')} of {formatted(peak, 'bytes')} in"
-                f" {len(mine):,} tensors; {share:.0%} of them made there",
+                f" {counted(len(mine), 'tensor')}; {share:.0%} of them made there",
                 remedy=_at(line)
                 + (
                     "an optimizer with less state, or ZeroRedundancyOptimizer over devices"
@@ -381,7 +381,7 @@ class Tensors(Tool):
             where = "host" if number < 0 else f"device {number}"
             when = formatted(device.peak_time - self.context.run.start_time, "ns")
             peak = formatted(device.peak, "bytes")
-            text = f"{where}: peak of {peak} in {len(peaks[number]):,} tensors at {when}"
+            text = f"{where}: peak of {peak} in {counted(len(peaks[number]), 'tensor')} at {when}"
             if device.reserved:
                 text += f", {formatted(device.reserved, 'bytes')} reserved by the allocator"
             parts.append(text)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pasta.errors import ConfigError
 from pasta.lazy import np
 from pasta.probes.regex import posix
+from pasta.table import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -127,7 +128,7 @@ class StepRanges:
             return ""
         shown = [f"{name} {count:,} times" for name, count in self.matched.most_common(_MAX_SHOWN)]
         more = len(self.matched) - len(shown)
-        names = f"{len(self.matched):,} names" if len(self.matched) > 1 else "1 name"
+        names = counted(len(self.matched), "name")
         text = f"{said} matched {names} ({', '.join(shown)}{f', {more:,} more' if more else ''})"
         if not inside:
             return text
@@ -233,11 +234,11 @@ class Sampling:
             text += (
                 f" of the {len(self.seen) - len(unprobed):,} of {len(self.seen):,} kernels that"
                 f" were probed ({_percent(1 - self._share(unprobed))} of"
-                f" {sum(self.seen.values()):,} launches)"
+                f" {counted(sum(self.seen.values()), 'launch')})"
             )
         once = sum(count == 1 and self.seen[name] > 1 for name, count in self.probed.items())
         if once:
-            return f"{text}, no error bound: {_kernels(once)} with one probed launch"
+            return f"{text}, no error bound: {counted(once, 'kernel')} with one probed launch"
         return text + ("" if math.isnan(total.relative) else f", ± {_percent(total.relative)}")
 
     def text(self) -> str:
@@ -248,11 +249,11 @@ class Sampling:
         seen, probed = sum(self.seen.values()), sum(self.probed.values())
         if not probed:
             return f"no launch was probed, of {seen:,}"
-        text, unprobed = f"counted in {probed:,} of {seen:,} launches", self.unprobed
+        text, unprobed = f"counted in {probed:,} of {counted(seen, 'launch')}", self.unprobed
         if unprobed:
             every = max(1, round(seen / probed))
             text += (
-                f"; never probed: {_kernels(len(unprobed))},"
+                f"; never probed: {counted(len(unprobed), 'kernel')},"
                 f" {_percent(self._share(unprobed))} of launches (--set probes.every={every}"
                 " instead of a window or budget probes the first launch of each)"
             )
@@ -261,10 +262,6 @@ class Sampling:
     def _share(self, kernels: Collection[int]) -> float:
         """Share of launches that are of these kernels."""
         return sum(self.seen[name] for name in kernels) / sum(self.seen.values())
-
-
-def _kernels(count: int) -> str:
-    return f"{count:,} kernel" + ("" if count == 1 else "s")
 
 
 def _percent(share: float) -> str:
