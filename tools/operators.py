@@ -503,9 +503,8 @@ class _Advice:
                 wait.time += max(0, int(tree.steady_own[node]) - copying)
         for (name, frame), wait in found.items():
             number = max(wait.waits, wait.reads)
-            how = counted(
-                number, *(("read of a value", "reads of values") if wait.reads else ("wait",))
-            )
+            words = ("read of a value", "reads of values") if wait.reads else ("wait", "waits")
+            how = counted(number, *words)
             where = f"{name} at {frame}" if frame else name
             yield from self._wait(where, frame, number, wait.time, how)
         for place in tree.places:

@@ -325,8 +325,8 @@ class Tensors(Tool):
             yield Finding(
                 what="gradients are prepared and never computed",
                 where=f"{_place(number)}: {line}",
-                evidence=f"{counted(int(recorded[members].sum()), 'call')} of operators recorded what their"
-                f" gradients need, and no gradient ran; tensors made there hold"
+                evidence=f"{counted(int(recorded[members].sum()), 'call')} of operators recorded"
+                f" what their gradients need, and no gradient ran; tensors made there hold"
                 f" {formatted(total, 'bytes')} of the peak of {formatted(peak, 'bytes')}",
                 remedy=f"{_at(line)}with torch.no_grad(): around it",
                 gain=total / peak,

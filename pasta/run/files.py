@@ -29,8 +29,8 @@ NAME_RULE = (
     " start"
 )
 
-#: A table may decode to this many cells, or to as many as there are for each byte of its file.
-MAX_CELLS, CELLS_PER_BYTE = 1 << 24, 8
+#: A table that is read whole may decode to this many cells, or to so many for each of its bytes.
+MAX_CELLS, CELLS_PER_BYTE = 1 << 27, 8
 #: What a packed file may unpack to: this, or so much for each of its bytes.
 MAX_UNPACKED, UNPACKED_PER_BYTE = 256 << 20, 64
 #: Columns of a table, and bytes that one of its columns may decode to in a row group.
@@ -119,10 +119,11 @@ def reading(path: Path) -> Iterator[None]:
         raise unreadable(path, error) from None
 
 
-def open_parquet(path: Path, run: Path) -> pq.ParquetFile:
+def open_parquet(path: Path, run: Path, *, whole: bool = True) -> pq.ParquetFile:
     """A Parquet file of a run; its texts are read as dictionaries, each distinct one once.
 
-    Raises RunError for one that is damaged, or decodes to much more than its size.
+    Raises RunError for one that is damaged, or, where it is to be read `whole`, that decodes to
+    much more than its size.
     """
     import pyarrow.parquet as pq
 
@@ -132,7 +133,7 @@ def open_parquet(path: Path, run: Path) -> pq.ParquetFile:
         schema = file.schema_arrow
         if len(schema) <= MAX_COLUMNS and (texts := _texts(schema)):
             file = pq.ParquetFile(real, metadata=file.metadata, read_dictionary=texts, **_THRIFT)
-        why = _refusal(file, real.stat().st_size)
+        why = _refusal(file, real.stat().st_size, whole)
     if why:
         raise RunError(f"{plain(str(path))}: {why}", remedy="pyarrow.parquet reads it, if you must")
     return file
@@ -142,7 +143,7 @@ def _texts(schema: pa.Schema) -> list[str]:
     return [each.name for each in schema if pa.types.is_string(each.type)]
 
 
-def _refusal(file: pq.ParquetFile, size: int) -> str | None:
+def _refusal(file: pq.ParquetFile, size: int, whole: bool) -> str | None:
     """Why a file is not read; None if it may be."""
     metadata, names = file.metadata, file.schema_arrow.names
     if metadata.num_columns > MAX_COLUMNS:
@@ -150,7 +151,7 @@ def _refusal(file: pq.ParquetFile, size: int) -> str | None:
     if len(set(names)) < len(names):
         return "two columns have the same name"
     most = max(MAX_CELLS, CELLS_PER_BYTE * size)
-    if metadata.num_rows * len(names) > most:
+    if whole and metadata.num_rows * len(names) > most:
         return f"{size:,} bytes that decode to {metadata.num_rows:,} rows of {len(names):,} columns"
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for at in range(metadata.num_columns):
@@ -158,7 +159,7 @@ def _refusal(file: pq.ParquetFile, size: int) -> str | None:
             name = plain(column.path_in_schema, 80)
             if not 0 <= column.total_uncompressed_size <= MAX_CHUNK:
                 return f"column {name} has {column.total_uncompressed_size:,} bytes in a row group"
-            if not 0 <= column.num_values <= most:
+            if column.num_values < 0 or (whole and column.num_values > most):
                 return f"{size:,} bytes that decode to {column.num_values:,} values of {name}"
     return None
 

@@ -99,7 +99,7 @@ def test_accesses(again: Run) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_table_can_be_read_at_any_width(again: Run, width: int) -> None:
-    results = list(read_results(RunDirectory.open(again.path).results, shown=True))
+    results = list(read_results(RunDirectory.open(again.path).results, rows="shown"))
     tables = [table for result in results for table in result.tables.values()]
     shown = [table for table in tables if table.shown and len(table)]
     assert len(results) == len(TOOLS) and len(shown) >= 25
