@@ -38,7 +38,7 @@ from pasta.run.inventory import Inventory
 from pasta.run.naming import joined, place_in_job
 from pasta.runtime.analysis import make_context, make_filter, make_usable_pipeline
 from pasta.runtime.clock import host_clock
-from pasta.runtime.limits import failures_of, store_results, tool_call
+from pasta.runtime.limits import DISK_ERRORS, failures_of, store_results, tool_call
 from pasta.runtime.live import LiveCounts
 from pasta.runtime.processes import ProcessIdentity, ProcessTable
 from pasta.runtime.ring import Ring
@@ -275,11 +275,18 @@ class Collector:
         self.session.log(f"{what}:\n{traceback.format_exc()}")
         self.warnings.append(f"{what} ({type(error).__name__}: {error}; traceback in log.txt)")
 
-    def _attempt(self, what: str, work: Callable[[], object]) -> None:
-        """Does a part of the writing without which the rest is still of use."""
+    def _attempt(
+        self, what: str, work: Callable[[], object], fatal: frozenset[int] = frozenset()
+    ) -> None:
+        """Does a part of the writing without which the rest is still of use.
+
+        Raises OSError for an error number in `fatal`.
+        """
         try:
             work()
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in fatal:
+                raise
             self._warn_of(f"{what} could not be written", error)
 
     def _probed(self, offset: int, length: int) -> bytes:
@@ -369,7 +376,8 @@ class Collector:
 
     def write(self, pipeline: Pipeline, ended: Ended) -> RunDirectory:
         """Writes everything and moves the run to its place."""
-        self._attempt("results", lambda: self.write_results(pipeline))
+        # without them the ring is kept, for a disk with more room
+        self._attempt("results", lambda: self.write_results(pipeline), fatal=DISK_ERRORS)
         self.warnings.extend(_advice(pipeline, self.ring, self.dropped(), self.trace))
         if self.steps is not None and pipeline.context._probes is not None:
             self.warnings.extend(filter(None, [self.steps.text()]))

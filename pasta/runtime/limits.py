@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import signal
 import threading
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pasta.tool import Result
 
 _WRITING_FACTOR = 10
+#: What a disk says that is full, over its quota, read-only or broken.
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
 class ToolTimeout(BaseException):
@@ -64,7 +67,7 @@ def store_results(
     """Stores the results of all tools; one that fails here is disabled like any other.
 
     `sources` of the run's events; `timeout` in milliseconds for a call of a tool. `log` is told of
-    failures.
+    failures. Raises OSError where the disk takes no more: that is no tool's fault.
     """
     sources = list(sources)
     results = pipeline.finish()
@@ -76,6 +79,8 @@ def store_results(
                 result = with_gaps(loaded.tool, results[loaded.name], sources)
                 _store(run, loaded.name, result)
         except BaseException as error:  # as in the pipeline: a tool's function may write a file
+            if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+                raise
             pipeline.fail(loaded.name, "writing its result", error)
     for failure in pipeline.failures.values():
         log(f"tool {failure.tool} failed in {failure.where}:\n{failure.traceback}")
