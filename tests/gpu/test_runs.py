@@ -133,7 +133,7 @@ def test_the_live_view_names_kernels(
 @needs_torch
 def test_profiling_ends_after_its_duration(native: Run, profiled: Run, python: str) -> None:
     command = (python, *GPT, "--steps", "2500")
-    run = profiled(*command, options=("--duration", "6s", "-t", "kernel_freq"))
+    run = profiled(*command, options=("--duration", "12s", "-t", "kernel_freq"))
     assert (run.status, run.stdout) == (0, native(*command).stdout), run.stderr
     stops = run.table("profiling_stop")
     assert stops.column("origin").to_pylist() == ["limit"]
