@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pasta.processors.batch import Batch
+
 _SIZES = 65  # a histogram of 64-bit sizes by powers of two: 0, 1, 2-3, 4-7, …
 #: Which sides of a direction are on the host: source, destination.
 _ON_HOST = {
@@ -54,6 +56,9 @@ class Copies(Tool):
         self.sizes = np.zeros((0, _SIZES), np.int64)
         #: Copies by direction, memory of both sides, whether small, and operator.
         self.callers = Groups(1 << 16, "bytes")
+        #: Times of the first and the last copy of each of them.
+        self.spans = np.zeros((0, 2), np.int64)
+        self.end = 0  # time of the last event
         #: Tensors copied to a device: object, bytes, operator.
         self.sent = Groups(self.transfers, "bytes")
         #: Places in host memory that were copied from and to a device: direction, address, bytes,
@@ -95,7 +100,16 @@ class Copies(Tool):
         operators = self.context._operators  # kept where another tool needs them
         nodes = np.zeros(len(copies), np.int32) if operators is None else operators.at(copies)
         direction = copies["direction"]
-        self.callers.add(direction, source, destination, bytes < self.small, nodes, bytes=bytes)
+        codes = self.callers.add(
+            direction, source, destination, bytes < self.small, nodes, bytes=bytes
+        )
+        known = codes >= 0
+        times = copies["time"].astype(np.int64)
+        before = len(self.spans)
+        self.spans = grown(self.spans, len(self.callers))
+        self.spans[before:, 0] = np.iinfo(np.int64).max
+        np.minimum.at(self.spans[:, 0], codes[known], times[known])
+        np.maximum.at(self.spans[:, 1], codes[known], times[known])
         to_device = direction == _number("host_to_device")
         to_host = direction == _number("device_to_host")
         host = np.where(to_device, copies["source"], copies["destination"])
@@ -108,6 +122,15 @@ class Copies(Tool):
         known = ids >= 0
         rows = ids[known], bytes[to_device][known], nodes[to_device][known]
         self.sent.add(*rows, bytes=rows[1])
+
+    def on_batch(self, batch: Batch) -> None:
+        self.end = max(self.end, *(int(each["time"][-1]) for _, each in batch if len(each)))
+
+    def _goes_on(self, caller: int) -> bool:
+        """Whether copies of a caller go on for half of what follows the first one: those of
+        `model.cuda()` and other beginnings do not."""
+        first, last = self.spans[caller].tolist()
+        return 2 * (last - first) >= self.end - first
 
     def _memory(self, copies: NDArray[Any], side: str) -> NDArray[Any]:
         """Kind of the memory on a side of each copy; 0 where nothing is known of the address."""
@@ -235,9 +258,12 @@ class Copies(Tool):
         found: dict[str, dict[int, int]] = {}
         copies = small = 0
         rows, count, total = _columns(self.callers)
-        for row, number, bytes in zip(rows, count.tolist(), total.tolist(), strict=True):
+        for caller, (row, number, bytes) in enumerate(
+            zip(rows, count.tolist(), total.tolist(), strict=True)
+        ):
             direction, source, destination, _ = _told((*row[:3], 0))
-            if direction in _ACROSS and "pageable" in (source, destination):
+            pageable = direction in _ACROSS and "pageable" in (source, destination)
+            if pageable and self._goes_on(caller):
                 nodes = found.setdefault(direction, {})
                 nodes[row[4]] = nodes.get(row[4], 0) + bytes
                 copies, small = copies + number, small + number * row[3]

@@ -243,6 +243,8 @@ class KernelFreq(Tool):
             remedy="launch them as one graph (CUDA graphs), or fuse them (torch.compile)",
             gain=min(1.0, gain),
             of="the time from first to last launch",
+            # where operators are followed, the tool operators finds the same, with its line
+            confidence="medium" if self.context._operators is None else "low",
         )
 
     def _kernels(self) -> Table:

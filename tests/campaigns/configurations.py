@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from pasta.cli import preload
 from pasta.config import SETTINGS, preset_names
-from pasta.errors import PastaError, one_line
+from pasta.errors import PastaError, visible
 from pasta.plugins import built_in_names, find_tools
 from tests.campaigns.result import Row
 from tests.conftest import base_environment, cli
@@ -221,7 +221,7 @@ def _refusal_of(given: list[str]) -> str | None:
                 return None if refused.code == 2 else f"{shown}: exit status {refused.code}"
             preload.configure(options)
     except PastaError as error:
-        return _wrong_message(one_line(str(error)), shown)
+        return _wrong_message(visible(str(error)), shown)
     except BaseException:
         return f"{shown}: {traceback.format_exc()[-700:]}"
     return f"{shown}: printed {said.getvalue()[:200]!r}" if said.getvalue() else None
