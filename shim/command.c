@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #define REINSTALL "pip install --force-reinstall pasta-profiler"
@@ -75,7 +76,8 @@ static char *interpreter(const char *script, char *line, int size) {
 int main(int count, char **arguments) {
     static char directory[PATH_MAX], prefix[PATH_MAX], path[PATH_MAX + 16], line[PATH_MAX + 64];
     ssize_t length = readlink("/proc/self/exe", directory, sizeof directory - 1);
-    if (length < 0) fail("/proc/self/exe", strerror(errno), "mount /proc");
+    if (length < 0 && !realpath((const char *)getauxval(AT_EXECFN), directory)) /* no /proc */
+        fail("the path of this command", strerror(errno), "mount /proc");
     to_parent(directory);
     strcpy(prefix, directory);
     to_parent(prefix);

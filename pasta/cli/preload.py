@@ -263,8 +263,12 @@ def _explain_no_run(session: Session, verbosity: int) -> None:
 def _given_environment() -> dict[str, str]:
     """The environment as it was given: in the C locale Python sets LC_CTYPE itself (PEP 538)."""
     environment = dict(os.environ)
-    with open("/proc/self/environ", "rb") as file:
-        given = [entry for entry in file.read().split(b"\0") if entry.startswith(b"LC_CTYPE=")]
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:  # no /proc
+        return environment
+    given = [entry for entry in entries if entry.startswith(b"LC_CTYPE=")]
     if given:
         environment["LC_CTYPE"] = os.fsdecode(given[0].partition(b"=")[2])
     else:

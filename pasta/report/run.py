@@ -55,7 +55,8 @@ class Tables(ABC):
             import polars
         except ImportError:
             raise _not_installed("polars", "arrow") from None
-        found: polars.DataFrame = polars.from_arrow(self.arrow(tool, name))
+        found = polars.from_arrow(self.arrow(tool, name))
+        assert isinstance(found, polars.DataFrame)  # a table's, not a column's
         return found
 
     def __getitem__(self, key: str | tuple[str, str]) -> pandas.DataFrame:

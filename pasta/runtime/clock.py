@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from pasta.runtime.processes import boot_id
+
 _UNSYNCHRONIZED = 0x40  # STA_UNSYNC
 
 
@@ -25,15 +27,7 @@ class _Timex(ctypes.Structure):
 def host_clock() -> dict[str, Any]:
     """`boot`: processes with the same one have the same CLOCK_MONOTONIC; `error_ns`: how far real
     time may be off, as the kernel was told by who synchronizes it. None is unknown."""
-    return {"boot": _boot(), "error_ns": _error()}
-
-
-def _boot() -> str | None:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip() or None
-    except OSError:
-        return None
+    return {"boot": boot_id() or None, "error_ns": _error()}
 
 
 def _error() -> int | None:

@@ -66,9 +66,17 @@ def _directory() -> str | None:
 
 
 def _umask() -> int:
-    """Read without setting it, which other threads would notice."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        return next((int(line[6:], 8) for line in status if line.startswith("Umask:")), 0o022)
+    """Read without setting it, which other threads would notice, where /proc is there."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            found = next((line for line in status if line.startswith("Umask:")), None)
+    except OSError:
+        found = None
+    if found is not None:
+        return int(found[6:], 8)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 def _put_back_inherited(environment: dict[str, str], umask: int) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import struct
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -109,7 +110,7 @@ def _begins(name: str, known: dict[str, str]) -> str | None:
 
 @cache
 def _own_machine() -> int:
-    with open("/proc/self/exe", "rb") as file:
+    with open(sys.executable, "rb") as file:
         return int(struct.unpack_from("<H", file.read(_ELF_HEADER), 18)[0])
 
 

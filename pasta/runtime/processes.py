@@ -114,7 +114,10 @@ class ProcessTable:
         instruction: then the table does not show yet that somebody goes on.
         """
         newest = _ticks_since_boot() - _ARRIVAL_SECONDS * os.sysconf("SC_CLK_TCK")
-        last = _last_pid()
+        try:
+            last = _last_pid()
+        except OSError:  # no /proc
+            return set()
         found = set()
         for name in os.listdir("/proc"):
             pid = int(name) if name.isdigit() else 0
