@@ -124,7 +124,7 @@ class Copies(Tool):
         self.sent.add(*rows, bytes=rows[1])
 
     def on_batch(self, batch: Batch) -> None:
-        self.end = max(self.end, *(int(each["time"][-1]) for _, each in batch if len(each)))
+        self.end = max([self.end, *(int(each["time"][-1]) for _, each in batch if len(each))])
 
     def _goes_on(self, caller: int) -> bool:
         """Whether copies of a caller go on for half of what follows the first one: those of

@@ -42,7 +42,7 @@ from pasta.runtime.limits import DISK_ERRORS, failures_of, store_results, tool_c
 from pasta.runtime.live import LiveCounts
 from pasta.runtime.processes import ProcessIdentity, ProcessTable
 from pasta.runtime.ring import Ring
-from pasta.runtime.session import Ended, Session, beside, read_ended
+from pasta.runtime.session import Ended, Session, beside, marked_ended, read_ended
 from pasta.runtime.spill import Spill
 from pasta.runtime.staging import SPILL, STAGED, final_place, staging_directory
 from pasta.runtime.trace import TraceReader
@@ -107,11 +107,11 @@ class Collector:
 
     def collect(self) -> tuple[Pipeline, Ended]:
         """Consumes everything that was and is published, until the process has ended."""
-        ended = read_ended(self.ring.path)
+        ended = self._ended()
         position, pipeline = self._begin()
         while ended is None:
             time.sleep(_INTERVAL_SECONDS)
-            ended = read_ended(self.ring.path) or self._abandoned()
+            ended = self._ended() or self._abandoned()
             position = self._drain(pipeline, position, final=False)
             position = self._drain_trace(pipeline, position, final=False)
             self._make_room(position)
@@ -119,6 +119,9 @@ class Collector:
         self._drain_trace(pipeline, position, final=True)
         self._flush()
         return pipeline, ended
+
+    def _ended(self) -> Ended | None:
+        return read_ended(self.ring.path) or marked_ended(self.ring)
 
     def _abandoned(self) -> Ended | None:
         """The end of a process whose launcher was killed, so that nobody else would tell of it."""

@@ -23,7 +23,14 @@ from pasta.progress import Display, read
 from pasta.runtime.executable import CannotRun, Executable, is_text
 from pasta.runtime.injection import own_environment, own_python, target_environment
 from pasta.runtime.processes import ProcessTable, alive
-from pasta.runtime.session import Ended, Session, beside, read_ended, write_ended
+from pasta.runtime.session import (
+    Ended,
+    Session,
+    beside,
+    mark_ended,
+    read_ended,
+    write_ended,
+)
 from pasta.table import counted
 
 if TYPE_CHECKING:
@@ -203,8 +210,16 @@ class Launcher:
             if watched.ended is None:
                 watched.ended = self._how_it_ended(watched)
                 if watched.ended is not None and watched.ring.used:
-                    write_ended(watched.path, watched.ended)
+                    self._tell_ended(watched, watched.ended)
             self._attend(watched)
+
+    def _tell_ended(self, watched: WatchedRing, ended: Ended) -> None:
+        """Tells collectors, that of now and those of `pasta recover`."""
+        mark_ended(watched.ring, ended)
+        try:
+            write_ended(watched.path, ended)
+        except OSError as error:  # full: the ring says it to the collector of now
+            self.session.log(f"{watched.path}.ended was not written: {error}")
 
     def _make_session_again(self) -> None:
         """The directory was removed: rings that are mapped here are written to the new one when

@@ -173,6 +173,11 @@ class Ring:
         lib.pasta_back_ahead(self._ring, os.fsencode(self.path), ahead)
         return grown > 0
 
+    def mark_ended(self, how: int, status: int) -> None:
+        """Says how the process ended, in numbers of pasta.runtime.session."""
+        self._ring.ended_status = status
+        self._ring.ended = how
+
     def set_critical(self, critical: bool) -> None:
         """Whether the consumer does what an exit of its process must wait for."""
         self._ring.critical = critical

@@ -26,12 +26,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pasta import private
 from pasta.config import Config
 from pasta.errors import RunError
 from pasta.runtime.processes import TABLE_BYTES, ProcessIdentity, boot_id, pid_namespace
+
+if TYPE_CHECKING:
+    from pasta.runtime.ring import Ring
+
 
 _PREFIX = "pasta-"
 _SMALLEST = 8 << 20
@@ -279,3 +283,19 @@ def read_ended(ring: Path) -> Ended | None:
 
 def write_ended(ring: Path, ended: Ended) -> None:
     private.write_atomically(beside(ring, ".ended"), json.dumps(asdict(ended)).encode())
+
+
+#: How a process ended, by the number in its ring less 1.
+_HOW = ("exit", "signal", "exec", "gone", "block")
+
+
+def mark_ended(ring: Ring, ended: Ended) -> None:
+    """Says it in the ring itself, which has memory also where the file system is full."""
+    ring.mark_ended(1 + _HOW.index(ended.how), -1 if ended.status is None else ended.status)
+
+
+def marked_ended(ring: Ring) -> Ended | None:
+    """What `mark_ended` said."""
+    if not 0 < ring.ended <= len(_HOW):
+        return None
+    return Ended(_HOW[ring.ended - 1], None if ring.ended_status < 0 else ring.ended_status)

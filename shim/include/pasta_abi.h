@@ -493,6 +493,8 @@ typedef struct pasta_ring {
     uint32_t critical;       /* 1: the embedded consumer imports or compiles, which an exit must not cut short */
     uint32_t ends;           /* 1: the reader of a block is about to be told where that ends */
     uint64_t reader;         /* number of a block << 48 | 1 + first position that its reader needs; 0: none */
+    uint32_t ended;          /* how the process ended, as its launcher saw it: pasta/runtime/session.py; 0: unknown */
+    int32_t ended_status;    /* exit status or signal; -1: unknown */
     uint8_t line2[64];
     uint64_t dropped[PASTA_KINDS];          /* per kind */
     uint64_t segment_map[PASTA_MAX_SEGMENTS];

@@ -196,8 +196,8 @@ def test_memory_of_the_host_and_of_devices_is_apart() -> None:
     events.tensor_alloc(0x1000_0000, 200, device=0, allocated=200, reserved=1 << 21)
     events.tensor_alloc(0x2000_0000, 300, device=1)
     summary = run_tool(Tensors, events).summary
-    assert "host: peak of 100 B in 1 tensors" in summary
-    assert "device 0: peak of 200 B in 1 tensors" in summary
+    assert "host: peak of 100 B in 1 tensor " in summary
+    assert "device 0: peak of 200 B in 1 tensor " in summary
     assert "2.00 MiB reserved by the allocator; device 1: peak of 300 B" in summary
 
 
@@ -316,7 +316,7 @@ def test_what_holds_the_peak_is_a_finding_of_low_confidence() -> None:
     (state,) = run_tool(Tensors, events, options=options).findings
     assert state.what == "tensors of optimizer state hold much of the peak"
     assert (state.gain, state.of, state.confidence) == (4096 / 12_800, "peak memory", "low")
-    assert "4.00 KiB of 12.50 KiB in 1 tensors" in state.evidence
+    assert "4.00 KiB of 12.50 KiB in 1 tensor;" in state.evidence
     assert not run_tool(Tensors, events, options={**options, "state_share": 0.33}).findings
     assert not run_tool(Tensors, events, options={**options, "least_peak": 12_801}).findings
 

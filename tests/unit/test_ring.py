@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from pasta import abi
 from pasta._native import ffi, lib
+from pasta.runtime.ring import Ring
+from pasta.runtime.session import Ended, mark_ended, marked_ended
 from tests.c.session import RING_SOURCES, C, Session, compile_c, decode
 
 SLOTS = 16384
@@ -316,3 +318,17 @@ def test_what_is_no_ring(producer: Path, tmp_path: Path, damage: str) -> None:
     assert error[0] == -1
     assert lib.pasta_map(os.fsencode(tmp_path / "missing"), error) == ffi.NULL
     assert error[0] == 2
+
+
+def test_how_the_process_ended_is_said_where_no_file_can_be_written(
+    producer: Path, tmp_path: Path
+) -> None:
+    """On a full file system a collector must not wait for ever."""
+    session = Session.create(tmp_path / "session")
+    environment = {**os.environ, "PASTA_SHIM": session.configuration()}
+    subprocess.run([producer], input="", text=True, env=environment, check=True)
+    (path,) = session.rings()
+    assert marked_ended(Ring(Path(path))) is None
+    for ended in (Ended("exit", 3), Ended("signal", 9), Ended("exec"), Ended("gone")):
+        mark_ended(Ring(Path(path)), ended)
+        assert marked_ended(Ring(Path(path))) == ended
