@@ -61,11 +61,13 @@ def load_tools(
     options = options or {}
     for name, values in options.items():
         for key, value in values.items() or [("", None)]:
-            with _given_in(origins.get(f"{name}.{key}")):
+            origin = origins.get(f"{name}.{key}")
+            with _given_in(origin):
                 if name not in classes:
                     _check_exists(name, key, classes, paths)
-                elif key:
-                    classes[name].accept(key, value)
+                elif key:  # a place in a file is no text, other than an option's name
+                    in_file = origin is not None and not isinstance(origin, str)
+                    classes[name].accept(key, value, typed=in_file)
     return [_made(found, options.get(name)) for name, found in classes.items()]
 
 

@@ -462,14 +462,17 @@ class Tool:
             probe.definitions(self._options)  # raises where an option does not fit
 
     @classmethod
-    def accept(cls, key: str, value: object) -> Any:
-        """The value of an option from TOML or `--set`. Raises ToolError."""
+    def accept(cls, key: str, value: object, *, typed: bool = False) -> Any:
+        """The value of an option from TOML or `--set`; `typed`: from TOML, where a text is no
+        boolean. Raises ToolError."""
         declared = cls.options()
         if key not in declared:
             raise ToolError(
                 f"tool {cls.name} has no option {shown(key)}", remedy=_choose(key, declared)
             )
         try:
+            if typed and declared[key].kind == "bool" and not isinstance(value, bool):
+                raise ValueError(value)
             return declared[key].parse(value)
         except ValueError:
             raise ToolError(

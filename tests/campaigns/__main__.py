@@ -6,10 +6,11 @@ import argparse
 import importlib
 import pkgutil
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import tests.campaigns
-from tests.campaigns.result import print_table
+from tests.campaigns.result import Row, print_table
 
 
 def campaigns() -> dict[str, ModuleType]:
@@ -21,9 +22,22 @@ def campaigns() -> dict[str, ModuleType]:
     return {module.NAME: module for module in modules if hasattr(module, "NAME")}
 
 
+def _run_all(_options: argparse.Namespace) -> list[Row]:
+    """Their rows, each of which names its campaign."""
+    rows = []
+    for name, module in campaigns().items():
+        parser = argparse.ArgumentParser()
+        module.add_arguments(parser)
+        for row in module.run(parser.parse_args([])):
+            rows.append(replace(row, what=f"{name}: {row.what}"))
+    return rows
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns", description=__doc__)
     names = parser.add_subparsers(required=True, metavar="NAME")
+    every = names.add_parser("all", help="each of them, with its defaults")
+    every.set_defaults(run=_run_all)
     for name, module in campaigns().items():
         child = names.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
         module.add_arguments(child)

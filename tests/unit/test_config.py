@@ -213,6 +213,10 @@ def test_wrong_toml_names_file_and_line(tmp_path: Path, text: str, message: str)
     [
         ("\ntools = ['kernel_frek']", ":2: there is no tool 'kernel_frek': did you mean kernel_fr"),
         ("[tool.copies]\n\ntop = 'x'", ":3: tool copies: top = 'x' is not accepted: give an int"),
+        (
+            "event_trace.operators = 'yes'\ntools = ['event_trace']",
+            ":1: tool event_trace: operators = 'yes' is not accepted: give true or false",
+        ),
         ("copies.tip = 1", ":1: tool copies has no option 'tip': did you mean top?"),
         ("copys.top = 1", ":1: there is no tool 'copys': did you mean copies?"),
         ("[filtr]\nkernel = 'x'", ":2: unknown key 'filtr.kernel': did you mean filter.kernel"),
