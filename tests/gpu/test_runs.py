@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
@@ -23,7 +24,12 @@ from .conftest import TIMEOUT, Ran, Run, environment, script
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GPT = (str(EXAMPLES / "torch" / "gpt_train.py"), "--batch", "2", "--length", "64", "--layers", "2",
        "--width", "128", "--vocabulary", "512")  # fmt: skip
-needs_torch = pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed")
+
+
+def needs_torch(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test, for the part of CI that has PyTorch."""
+    missing = pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed")
+    return pytest.mark.torch(missing(test))
 
 
 def tables(directory: Path) -> dict[str, list[dict[str, Any]]]:

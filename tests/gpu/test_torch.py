@@ -12,7 +12,10 @@ import pytest
 
 from .conftest import Ran, Run
 
-pytestmark = pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed"),
+]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GPT = (str(EXAMPLES / "torch" / "gpt_train.py"), "--steps", "3", "--batch", "2", "--length", "128",
