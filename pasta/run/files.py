@@ -29,8 +29,9 @@ NAME_RULE = (
     " start"
 )
 
-#: A table that is read whole may decode to this many cells, or to so many for each of its bytes.
-MAX_CELLS, CELLS_PER_BYTE = 1 << 27, 8
+#: A table of which more is read than reports show may decode to this many cells, or to so many for
+#: each of its bytes.
+MAX_CELLS, CELLS_PER_BYTE = 1 << 25, 8
 #: What a packed file may unpack to: this, or so much for each of its bytes.
 MAX_UNPACKED, UNPACKED_PER_BYTE = 256 << 20, 64
 #: Columns of a table, and bytes that one of its columns may decode to in a row group.
@@ -122,8 +123,8 @@ def reading(path: Path) -> Iterator[None]:
 def open_parquet(path: Path, run: Path, *, whole: bool = True) -> pq.ParquetFile:
     """A Parquet file of a run; its texts are read as dictionaries, each distinct one once.
 
-    Raises RunError for one that is damaged, or, where it is to be read `whole`, that decodes to
-    much more than its size.
+    Raises RunError for one that is damaged, or, where more is to be read than a few rows, that
+    decodes to much more than its size.
     """
     import pyarrow.parquet as pq
 

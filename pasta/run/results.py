@@ -108,7 +108,7 @@ class StoredTables(Mapping[str, Table]):
     def __getitem__(self, name: str) -> Table:
         """Raises KeyError, and RunError for a damaged file."""
         path = self._path(name)
-        file = open_parquet(path, self._run, whole=self._rows is None)
+        file = open_parquet(path, self._run, whole=self._rows != "shown")
         layout = layout_of(file.schema_arrow.metadata, path)
         rows = layout["shown"] if self._rows == "shown" else self._rows
         return replace(_read(file, path, rows), of=file.metadata.num_rows)
