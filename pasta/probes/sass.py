@@ -199,7 +199,7 @@ def _bytes_per_lane(kind: str, modifiers: Iterable[str]) -> int | None:
 
 _LINE = re.compile(
     # 1 offset, 2 predicate, 3 opcode, 4 operands
-    r"^[ \t]+/\*([0-9a-f]{4,})\*/[ \t]+\{?[ \t]*(?:@(!?U?P\w+)[ \t]+)?([A-Z][\w.]*)([^\n]*)$"
+    r"^[ \t]+/\*([0-9a-f]{4,})\*/[ \t]+(?:\{[ \t]*)?(?:@(!?U?P\w+)[ \t]+)?([A-Z][\w.]*)([^\n]*)$"
     r'|^[ \t]*//## File "([^"\n]*)", line (\d+)'  # 5 file, 6 line
     r'|^[ \t]*\.section[ \t]+"?\.text\.([^",\n]+)'  # 7 section
     r"|^[ \t]*\.type[ \t]+([^,\n]+),@function",  # 8 symbol

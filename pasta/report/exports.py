@@ -79,11 +79,15 @@ def _rows(pieces: Iterable[Table]) -> Iterator[str]:
         yield f"{',' * (number > 0)}\n{_json(row)}"
 
 
+#: Made once: json.dumps makes an encoder for every call with options.
+_ENCODE = json.JSONEncoder(allow_nan=False).encode
+
+
 def _json(value: Any) -> str:
     try:
-        return json.dumps(value, allow_nan=False)
+        return _ENCODE(value)
     except ValueError:
-        return json.dumps(_finite(value), allow_nan=False)
+        return _ENCODE(_finite(value))
 
 
 def _finite(value: Any) -> Any:
