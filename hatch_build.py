@@ -1,4 +1,4 @@
-"""Hatchling build hook: compiles the shim and puts it into the wheel or the editable tree."""
+"""Hatchling build hook: compiles the shim into the wheel or the editable tree."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ShimBuildHook(BuildHookInterface[Any]):
+    """Builds the native parts and adds them to a wheel, or to the checkout of an editable
+    install."""
+
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build, and complete `build_data`: scripts, included files and the tag of the wheel.
+
+        Raises SystemExit if the native parts cannot be built.
+        """
         root = Path(self.root)
         if self.target_name != "wheel":
             return

@@ -1,8 +1,8 @@
-"""Entry points of the commands, outside the package `pasta`: google-pasta installs a package of
-that name too, and nothing may be imported from it.
+"""Entry points of the commands, outside of the package `pasta`: google-pasta installs a package of
+the same name, which must not be imported.
 
-shim/command.c calls them in a Python started with -I, so that neither PYTHON* variables nor the
-current directory have a say in what is imported.
+shim/command.c calls them in a Python started with -I, so that PYTHON* variables and the current
+directory do not affect imports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _APART = (
 
 
 def _foreign_pasta() -> str | None:
-    """Why the package `pasta` that would be imported is not ours, or None where it is."""
+    """Error message if the package `pasta` on the path is not PASTA's, otherwise None."""
     spec = find_spec("pasta")
     origin = spec.origin if spec else None
     if origin is None:
@@ -41,13 +41,14 @@ def _refuse_foreign() -> None:
 
 
 def _forget_numba() -> None:
-    """Settings of Numba in the environment are meant for the user's programs: with
-    NUMBA_DISABLE_JIT ours could not work."""
+    """Remove settings of Numba, which are for the user's programs: NUMBA_DISABLE_JIT would break
+    PASTA."""
     for name in [name for name in os.environ if name.startswith("NUMBA_")]:
         del os.environ[name]
 
 
 def pasta() -> None:
+    """The command `pasta`; exits with its status."""
     _refuse_foreign()
     _forget_numba()
     try:
@@ -59,6 +60,7 @@ def pasta() -> None:
 
 
 def pasta_preload() -> None:
+    """The command `pasta-preload`; exits with the status of the program."""
     _refuse_foreign()
     try:
         from pasta.cli.preload import main

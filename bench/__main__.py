@@ -57,6 +57,7 @@ BENCHMARKS = {
 
 
 def main() -> int:
+    """Run the named benchmarks; 1 if a target was missed."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")

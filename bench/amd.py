@@ -1,7 +1,7 @@
-"""The AMD source under load, driven by its tests' replayer: no AMD hardware has been measured.
+"""The AMD source under load from its tests' replayer: no AMD hardware has been measured.
 
-What one event costs is what the program takes less what it takes when the replayer calls nobody;
-launches that complete in another order than they were made, as streams of a program give them.
+The cost of an event is the program's time minus its time when the replayer makes no calls. Launches
+complete in another order than they start, as in programs with streams.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from bench.figures import (
     ring_session,
     run,
 )
-from tests.amd.replayer import Replayer, build
-from tests.amd.stream import Stream
+from tests.support.amd_replayer import Replayer, build
+from tests.support.amd_stream import Stream
 
 _BATCHES = 400
-_ROUNDS = 50  # of four launches, in a batch
+_ROUNDS = 50  # in a batch, of four launches each
 _DISPATCHES = 1_000_000
 _STREAM = 0x55D6D3E60D10
 
 
 def measure() -> list[Figure]:
+    """Cost of an event, of a whole run, and memory of a dispatch."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         replayer = build(directory)
         source = _per_event(replayer, directory, {})
-        nobody = _per_event(replayer, directory, {"REPLAY_DRY": "1"})
+        dry = _per_event(replayer, directory, {"REPLAY_DRY": "1"})
         seconds = _end_to_end(replayer, directory)
         growth = _growth(replayer, directory)
     return [
-        Figure("amd: one event through the source, median", source - nobody, "ns", most=200),
+        Figure("amd: one event through the source, median", source - dry, "ns", most=200),
         Figure("amd: the same, with the replayer's own cost", source, "ns"),
         Figure("amd: 10^6 dispatches to the written run, one core", seconds, "s", most=3),
         Figure("amd: memory of a further dispatch", growth, "bytes", most=0.5),
@@ -72,7 +73,7 @@ def _environment(replayer: Replayer) -> dict[str, str]:
 
 
 def _per_event(replayer: Replayer, directory: Path, more: dict[str, str]) -> float:
-    """Median over batches of the time for an event that a tool gets, in a ring that grows, ns."""
+    """Median over batches of the ns for an event that reaches a tool, in a ring that grows."""
     s = _loaded()
     for _ in range(_BATCHES):
         s.say("clock batch")
@@ -100,7 +101,7 @@ def _end_to_end(replayer: Replayer, directory: Path) -> float:
     cores = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(cores)})
-        seconds = min(_processor_seconds(command, env) for _ in range(3))  # others only add
+        seconds = min(_processor_seconds(command, env) for _ in range(3))  # other load only adds
     finally:
         os.sched_setaffinity(0, cores)
     manifest = json.loads((directory / "run" / "run.json").read_text())
@@ -127,7 +128,7 @@ def _growth(replayer: Replayer, directory: Path) -> float:
             _launches(s)
         s.say("rss")
     stream = s.write(directory / "growth.txt")
-    with ring_session(1 << 20) as (_, env):  # nobody consumes: it stays at its cap
+    with ring_session(1 << 20) as (_, env):  # without a consumer it stays at its cap
         text = run([replayer.program, stream], {**env, **_environment(replayer)})
     before, after = map(int, re.findall(r"^rss (\d+)", text, re.M))
     return 1024 * (after - before) / (_DISPATCHES * 0.9)

@@ -1,6 +1,6 @@
-"""`pasta analyze` with one worker of Dask's and with two: the same runs of four ranks, two million
-events each. Workers are processes with one thread on this machine; seconds are those of a clock,
-without the workers' start, the best of three rounds in turn."""
+"""`pasta analyze` with one Dask worker and with two: the same runs of four ranks, two million
+events each. Workers are processes with one thread on this machine; seconds are wall-clock time
+without the workers' start, the minimum of three interleaved rounds."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _ROUNDS = 3
 
 
 def measure() -> list[Figure]:
+    """Throughput of one worker, and the speedup by two; none without Dask."""
     if importlib.util.find_spec("distributed") is None:
         print("analyze: Dask is not installed", file=sys.stderr)
         return []
@@ -36,7 +37,7 @@ def measure() -> list[Figure]:
             for number in range(_ROUNDS + 1):
                 for workers, address in ((1, one), (2, two)):
                     taken = _seconds(runs, directory / "out", address)
-                    if number:  # the first imports
+                    if number:  # the first round imports
                         seconds[workers].append(taken)
     rate = RANKS * EVENTS / min(seconds[1])
     return [
@@ -60,7 +61,7 @@ def _seconds(runs: dict[str, Path], out: Path, address: str) -> float:
 
 @contextmanager
 def _cluster(directory: Path, workers: int) -> Iterator[str]:
-    """Address of a scheduler with so many workers."""
+    """Address of a scheduler with `workers` workers."""
     from distributed import Client
 
     file = directory / f"scheduler-{workers}.json"

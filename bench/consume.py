@@ -1,8 +1,8 @@
-"""Events per second that one core takes from the ring: decoded, correlated, counted by
-kernel_freq, and the same with what a collector does besides, recording as Parquet.
+"""Events per second that one core consumes from the ring: decoded, correlated and counted by
+kernel_freq, without and with recording as Parquet, which a collector does.
 
 A program leaves a full ring (bench/c/ring_mix.c); a process pinned to one core reads it.  Seconds
-are of processor time, so that others on a busy machine do not count.
+are processor time, which excludes other load on the machine.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _ROUNDS = 5
 
 
 def measure() -> list[Figure]:
+    """Events per second of one core, and bytes of a recorded event."""
     with tempfile.TemporaryDirectory() as directory, ring_session(512 << 20) as (session, env):
         program = compile_program(Path(directory), "ring_mix", ring=True)
         run([program, str(LAUNCHES)], env)
@@ -42,12 +43,12 @@ def measure() -> list[Figure]:
 
 
 def _count(path: Path, directory: Path | None) -> tuple[int, float, int]:
-    """Events, seconds, and bytes written to `directory` where they are recorded."""
+    """Events, seconds, and bytes written to `directory`; None: nothing is recorded."""
     from pasta.config import Config
     from pasta.processors.strings import Strings
     from pasta.run.events import Recorder
     from pasta.run.inventory import Inventory
-    from pasta.runtime.analysis import make_context, make_pipeline
+    from pasta.runtime.assembly import make_context, make_pipeline
     from pasta.runtime.ring import Ring
 
     ring = Ring(path)

@@ -1,11 +1,11 @@
-"""Lane accesses per second that one core takes from recorded accesses: `hotness`, by the CPU
+"""Lane accesses per second that one core processes from recorded accesses: `hotness`, by the CPU
 executor of probes.
 
-Each record is a warp of 32 lanes that read 4 bytes each.  The objects have 64 MiB in all, 16,384
-parts of 4 KiB, with a gap after each object.  Coalesced: the lanes are next to each other, and each
-warp goes on where the one before ended.  Scattered: every lane has a random address of its own, in
-any of the objects.  Seconds are of processor time, so that others on a busy machine do not count,
-without the first round, which compiles and makes room.
+Each record is a warp of 32 lanes that read 4 bytes each.  The objects have 64 MiB in total, 16,384
+parts of 4 KiB, with a gap after each object.  Coalesced: the lanes are adjacent, and each warp
+continues after the previous one.  Scattered: every lane has a random address in any of the objects.
+Seconds are processor time, which excludes other load on the machine, without the first round, which
+compiles and allocates.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _ROUNDS = 9
 
 
 def measure() -> list[Figure]:
+    """Lane accesses per second, by layout of the addresses."""
     text = subprocess.run(
         [sys.executable, "-m", "bench.executor"],
         env=environment(), check=True, stdout=subprocess.PIPE, text=True, timeout=300,
@@ -45,7 +46,7 @@ def measure() -> list[Figure]:
 
 
 def _addresses(bytes: NDArray[Any], objects: int) -> NDArray[Any]:
-    """Where the bytes with these numbers are (uint64), of all objects together."""
+    """Addresses (uint64) of bytes, numbered over all objects."""
     return (1 << 46) + bytes + bytes // (BYTES // objects) * _GAP
 
 
@@ -78,7 +79,7 @@ def _rate(form: int, objects: int) -> float:
     from pasta.tools.hotness import Hotness
 
     from pasta.processors.filter import Filter
-    from pasta.processors.pipeline import Pipeline
+    from pasta.runtime.pipeline import Pipeline
     from pasta.testing import Events
 
     events = Events()

@@ -1,4 +1,4 @@
-"""What the benchmarks share: figures with their targets, programs to measure, interleaved pairs."""
+"""Shared by the benchmarks: figures with their targets, programs to measure, interleaved pairs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _PRELOAD = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured number; `most` or `least` is its target, both None where it has none.
+    """A measured number; `most` or `least` is its target, both None if it has none.
 
-    `error` is the standard error, where several measurements tell it.
+    `error`: standard error of several measurements; otherwise 0.
     """
 
     name: str
@@ -38,17 +38,20 @@ class Figure:
 
     @property
     def measured(self) -> str:
+        """The value with its standard error and unit."""
         error = f" ± {self.error:.2g}" if self.error else ""
         return f"{self.value:.4g}{error} {self.unit}"
 
     @property
     def target(self) -> str:
+        """The bound with its unit; empty without one."""
         if self.most is not None:
             return f"≤ {self.most:g} {self.unit}"
         return f"≥ {self.least:g} {self.unit}" if self.least is not None else ""
 
     @property
     def verdict(self) -> str:
+        """Whether the value meets the target; empty without one."""
         if self.most is not None and self.error > self.most:
             return "too noisy"
         if self.most is not None and self.value > self.most >= self.value - self.error:
@@ -61,8 +64,8 @@ class Figure:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment with the checkout's PASTA importable, and compiled only once as
-    an installed one is."""
+    """This process's environment, in which the checkout's PASTA can be imported and its bytecode is
+    kept, as that of an installed one."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": ":".join(filter(None, paths)), **more}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -70,12 +73,12 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def preload_command() -> list[str]:
-    """What the command pasta-preload runs, by the interpreter of this process."""
+    """The command pasta-preload, run by the interpreter of this process."""
     return [sys.executable, "-I", "-c", _PRELOAD]
 
 
 def compile_program(directory: Path, name: str, *, ring: bool = False) -> Path:
-    """bench/c/NAME.c, with the ring as libpasta has it or else with the reference accelerator."""
+    """bench/c/NAME.c, linked to libpasta's ring or to the reference accelerator."""
     program = directory / name
     compiler = shlex.split(os.environ.get("CC", "cc"))
     options = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
@@ -84,7 +87,7 @@ def compile_program(directory: Path, name: str, *, ring: bool = False) -> Path:
         sources = [
             *(shim / "core" / f"{part}.c" for part in RING),
             shim / "python" / "reader.c",
-            ROOT / "tests" / "c" / "ring_stubs.c",
+            ROOT / "tests" / "programs" / "ring_stubs.c",
         ]
         options += [f"-I{shim / 'include'}", *map(str, sources)]
         libraries = ["-ldl"]
@@ -123,12 +126,13 @@ def run(command: Sequence[str | Path], env: Mapping[str, str], timeout: float = 
 
 
 def values(text: str) -> dict[str, float]:
-    """What a program printed as lines of a name and a number."""
+    """Values by name, from output with lines of a name and a number."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
 
 
 def seconds_of(command: Sequence[str | Path], env: Mapping[str, str]) -> float:
+    """Wall-clock seconds of a program that must succeed."""
     start = time.perf_counter()
     run(command, env)
     return time.perf_counter() - start
@@ -137,7 +141,7 @@ def seconds_of(command: Sequence[str | Path], env: Mapping[str, str]) -> float:
 def interleaved(
     first: Callable[[], float], second: Callable[[], float], pairs: int
 ) -> tuple[list[float], list[float]]:
-    """Both measured in turn, so that heat, clocks and neighbours treat them alike."""
+    """Measure both in turn, so that heat, clocks and other load affect them equally."""
     measured: tuple[list[float], list[float]] = ([], [])
     for _ in range(pairs):
         measured[0].append(first())

@@ -1,10 +1,10 @@
-"""What PASTA costs on a GPU: training steps of ResNet-18 and of a model of GPT-2's size.
+"""Overhead of PASTA on a GPU: training steps of ResNet-18 and of a model of GPT-2's size.
 
     python bench/gpu_overhead.py [--rounds 5] [--model resnet18] [--json FILE]
 
-Four ways, interleaved process by process so that clocks and heat treat them alike:
+Four ways, interleaved process by process so that clocks and heat affect them equally:
     native  nothing preloaded
-    empty   subscribed to the Sanitizer API, callbacks return at once: the vendor's own cost
+    empty   subscribed to the Sanitizer API, callbacks return immediately: the vendor's cost
     pasta   kernel_freq over every event
     torch   operators and tensors: PyTorch followed, with Python lines and modules
 Each process reports the median of its steps; the table shows the median and range over processes.
@@ -38,6 +38,8 @@ TORCH_MOST = 1.15  # of the empty subscription
 
 @dataclass(frozen=True)
 class Model:
+    """A training script and its arguments; `warmup` steps are not measured."""
+
     script: Path
     steps: int
     warmup: int
@@ -45,6 +47,7 @@ class Model:
 
     @property
     def program(self) -> list[str]:
+        """The command that measures the model."""
         steps = ("--times", "--steps", str(self.steps), "--warmup", str(self.warmup))
         return [sys.executable, str(self.script), *steps, *self.arguments]
 
@@ -56,6 +59,7 @@ MODELS = {
 
 
 def preload() -> str:
+    """Path of pasta-preload; exits if it is not installed."""
     beside = Path(sys.executable).parent / "pasta-preload"
     found = str(beside) if beside.exists() else shutil.which("pasta-preload")
     if not found:
@@ -64,6 +68,7 @@ def preload() -> str:
 
 
 def command_of(way: str, program: list[str], run: Path) -> list[str]:
+    """The command of a program, run in one of `WAYS`."""
     options = WAYS[way]
     if options is None:
         return program
@@ -71,7 +76,7 @@ def command_of(way: str, program: list[str], run: Path) -> list[str]:
 
 
 def step_ms(way: str, program: list[str], run: Path) -> tuple[float, str]:
-    """Median step of one process and the losses that it printed."""
+    """Median step of one process in ms, and the losses that it printed."""
     done = subprocess.run(
         command_of(way, program, run), capture_output=True, text=True, timeout=300
     )
@@ -82,6 +87,7 @@ def step_ms(way: str, program: list[str], run: Path) -> tuple[float, str]:
 
 
 def launches_per_step(run: Path, steps: int) -> float:
+    """Kernel launches that a run recorded, by step."""
     import pyarrow.parquet as pq
 
     parts = (run / "events").glob("kernel_launch-[0-9]*.parquet")
@@ -128,9 +134,10 @@ def measure(name: str, rounds: int) -> dict[str, object]:
 
 
 def main() -> None:
+    """Measure the models; exits with an error if losses differ."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="processes per way")
-    parser.add_argument("--model", choices=MODELS, action="append", help="of these only")
+    parser.add_argument("--model", choices=MODELS, action="append", help="measure only these")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
     models = [measure(name, options.rounds) for name in options.model or MODELS]

@@ -1,4 +1,4 @@
-"""What is imported for kernel_freq, and how long a tool with compiled code takes to be ready."""
+"""Modules imported for kernel_freq, and the time until a tool with compiled code is ready."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ ObjectTable(history=False).feed(Batch(0, {"memory_alloc": allocations}))
 
 
 def measure() -> list[Figure]:
+    """Modules imported for kernel_freq, and seconds until compiled code is ready."""
     with tempfile.TemporaryDirectory() as directory, ring_session(64 << 20) as (session, env):
         run([compile_program(Path(directory), "ring_mix", ring=True), "1000"], env)
         (ring,) = (session / "rings").iterdir()

@@ -1,8 +1,8 @@
-"""What probes cost the host at each launch, without a GPU.
+"""Cost of probes for the host at each launch, without a GPU.
 
-A driver and Sanitizer library in C (tests/fake_gpu.py) deliver the callbacks of launches; measured
-is the time in them, from the launch's begin to its end, medians of batches. What the library does
-for us there, page-locked memory and copies in stream order, is the fake one's.
+A driver and Sanitizer library in C (tests/support/fake_gpu.py) deliver the callbacks of launches;
+the time in them, from a launch's begin to its end, is measured as the median of batches. The fake
+library also provides the page-locked memory and the copies in stream order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from bench.figures import Figure, environment, preload_command
-from tests import fake_gpu
+from tests.support import fake_gpu
 
 _LAUNCHES = 20_000
 _OBJECTS = 4096
@@ -24,7 +24,7 @@ def _script(*, changing: bool, objects: int) -> str:
 
 
 def _median(directory: Path, tools: list[str], script: str) -> float:
-    """Nanoseconds for a launch."""
+    """Nanoseconds per launch."""
     options = [option for tool in tools for option in ("-t", tool)]
     done = subprocess.run(
         [*preload_command(), *options, "--set", "probes.sm=90", "-q", "-f",

@@ -1,9 +1,9 @@
 """Memory of a run of ten million events, in the program and in the process that finishes its run.
 
-The program launches kernels that do nothing every 2 us, as fast as accelerators take them
-(bench/c/launches.c), and once as fast as it can, which fills the ring faster than disks empty it.
-Memory is the proportional set size, read every few milliseconds: pages
-of the ring that one process has mapped twice count once.
+The program launches empty kernels every 2 us, as fast as accelerators accept them
+(bench/c/launches.c), and in another run without a pause, which fills the ring faster than disks
+empty it. Memory is the proportional set size, read every few milliseconds: pages of the ring that a
+process has mapped twice count once.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Watch:
         self._thread.start()
 
     def join(self) -> None:
+        """Wait for the end of the process."""
         self._thread.join()
 
     def _follow(self) -> None:
@@ -68,6 +69,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def measure() -> list[Figure]:
+    """Peak memory of each process, lost events and the size of the run."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         program = compile_program(directory, "launches")

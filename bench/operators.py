@@ -1,11 +1,10 @@
-"""What following PyTorch costs an operator: 100,000 one-element additions on the CPU, one thread.
+"""Overhead of an operator in PyTorch: 100,000 one-element additions on the CPU, one thread.
 
-Compared are a program alone, under torch.profiler (within its context, without what it does at
-its end), under PASTA with `-c torch`, without and with Python frames, and stopped by
-`pasta.stop()`.
-Each is a process that takes the best of five rounds; processes are interleaved, and the median of
-their ratios counts. A process of its own measures blocks of `pasta.profile`. Needs PyTorch; the
-first run builds PASTA's hooks.
+The program runs alone, under torch.profiler (inside its context, without the work at its end), and
+under PASTA with `-c torch`: without and with Python frames, and stopped by `pasta.stop()`. Each
+process reports the minimum of five rounds; processes are interleaved, and the result is the median
+of their ratios. A separate process measures blocks of `pasta.profile`. Needs PyTorch; the first run
+builds PASTA's hooks.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ _WAYS: dict[str, tuple[str, ...] | None] = {
 
 
 def _nanoseconds(way: str, program: Path, directory: Path) -> float:
-    """Nanoseconds for an operator."""
+    """Nanoseconds per operator."""
     options = _WAYS[way]
     before: list[str] = []
     if options is not None:
@@ -97,7 +96,7 @@ def _nanoseconds(way: str, program: Path, directory: Path) -> float:
 
 
 def _blocks(directory: Path) -> dict[str, float]:
-    """What a block slows an operator, in it and after it, and seconds to enter and leave one."""
+    """Slowdown of an operator in a block and after it, and seconds to enter and leave one."""
     program = directory / "blocks.py"
     program.write_text(_BLOCKS)
     done = subprocess.run(
@@ -109,7 +108,7 @@ def _blocks(directory: Path) -> dict[str, float]:
 
 
 def measure() -> list[Figure]:
-    """The figures of this module; none where there is no PyTorch."""
+    """The figures of this module; none without PyTorch."""
     if importlib.util.find_spec("torch") is None:
         print("operators: PyTorch is not installed", file=sys.stderr)
         return []

@@ -1,7 +1,7 @@
 """Cost of publishing one event: python -m bench.publish
 
-Median nanoseconds per event with one thread and with eight, with a consumer that makes room
-beside them, and whether the path makes a system call in a ring that has grown.
+Median nanoseconds per event with one thread and with eight, beside a consumer, and whether the
+path makes a system call in a ring that has grown.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What libpasta is made of, without sources and Python.
-RING = ("config", "exec", "life", "loadable", "processes", "ring", "sandbox", "say")
+#: Files of libpasta's core that the ring needs.
+RING = (
+    *("config", "exec", "hash", "life", "loadable", "process", "processes", "ring", "sandbox"),
+    *("say", "strings"),
+)
 
 
 def compile_program(directory: Path) -> Path:
@@ -24,7 +27,7 @@ def compile_program(directory: Path) -> Path:
     sources = [
         *(ROOT / "shim" / "core" / f"{name}.c" for name in RING),
         ROOT / "shim" / "python" / "reader.c",
-        ROOT / "tests" / "c" / "ring_stubs.c",
+        ROOT / "tests" / "programs" / "ring_stubs.c",
         ROOT / "bench" / "c" / "ring_publish.c",
     ]
     compiler = os.environ.get("CC", "cc").split()
@@ -34,7 +37,7 @@ def compile_program(directory: Path) -> Path:
 
 
 def measure(program: Path, arguments: list[str]) -> dict[str, float]:
-    """The values that one run prints, in a session of its own in shared memory."""
+    """The values that one run prints, in a new session in shared memory."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as session:
         Path(session, "rings").mkdir()
@@ -51,6 +54,7 @@ def measure(program: Path, arguments: list[str]) -> dict[str, float]:
 
 
 def main() -> int:
+    """Print the cost with one thread and with eight; 1 if publishing made a system call."""
     parser = argparse.ArgumentParser(prog="python -m bench.publish", description=__doc__)
     parser.add_argument("--events", type=int, default=4_000_000, help="events in all")
     events: int = parser.parse_args().events

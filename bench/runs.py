@@ -1,8 +1,7 @@
 """Runs on disk: ten million events written, replayed and reported, and accesses replayed.
 
-The events are made here: launches of 200 kernels with their ends and device times. Seconds are of
-processor time in one process pinned to one core, but those of `pasta report`, which are what a
-user waits for.
+The events are synthetic: launches of 200 kernels with their ends and device times. Seconds are
+processor time in one process pinned to one core; those of `pasta report` are wall-clock time.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ _MIB = 1 << 20
 
 
 def measure() -> list[Figure]:
+    """Throughput of recording and replay, size on disk, and the cost of a report."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as directory:
         text = subprocess.run(
@@ -88,7 +88,7 @@ def _worker(directory: Path) -> None:
 
 
 def write_run(path: Path, events: int) -> tuple[RunDirectory, float]:
-    """A run with about so many events, and the seconds in which they were written."""
+    """A run with about `events` events, and the processor seconds of writing them."""
     from pasta.processors.strings import Strings
     from pasta.run.directory import SCHEMA, RunDirectory
     from pasta.run.events import Recorder
@@ -129,7 +129,7 @@ def _absent(kind: str, count: int) -> NDArray[Any]:
 
 
 def _launches(first: int, count: int, strings: Strings) -> Batch:
-    """Launches from an ordinal on, each with its end and its device times."""
+    """Launches from ordinal `first` on, each with its end and its device times."""
     from pasta.processors.batch import Batch
 
     numbers = np.arange(first, first + count)
@@ -154,7 +154,7 @@ def _launches(first: int, count: int, strings: Strings) -> Batch:
 
 
 def _replay_accesses(directory: Path) -> float:
-    """Lanes per second of a replay of `hotness`, all that it does included."""
+    """Lanes per second of a whole replay of `hotness`."""
     from pasta.config import Config
     from pasta.probes.kinds import STRIDE
     from pasta.processors.batch import Batch

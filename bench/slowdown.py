@@ -1,9 +1,9 @@
-"""How much slower a program runs under PASTA: its own time for a loop of about two seconds.
+"""Slowdown of a program under PASTA, by its own time for a loop of about two seconds.
 
 The program is a small network's forward pass on the reference accelerator (bench/c/steps.c), once
-with its kernels on all cores, once on one.  Three ways, in turn: natively, as pasta-preload runs it
-(two seconds are too few for Python to be started in it), and with Python started in it at once.
-Processor time is told too: on a busy machine it varies less than time on the clock does.
+with its kernels on all cores, once on one.  Three ways, in turn: natively, under pasta-preload (two
+seconds are too short for Python to start in it), and with Python started in it immediately.
+Processor time is reported too: on a busy machine it varies less than wall-clock time.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _EMBEDDED = ("--set", "python.embed-delay=0")
 
 
 def measure() -> list[Figure]:
+    """Slowdown of the loop, its steps and its processor time."""
     figures = []
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -49,7 +50,7 @@ def measure() -> list[Figure]:
 
 
 def _rounds(program: Path, directory: Path, env: dict[str, str]) -> list[list[dict[str, float]]]:
-    """What the program prints, in each round natively, under PASTA, and with Python at once."""
+    """What the program prints, in each round natively, under PASTA, and with Python immediately."""
     trial = values(run([program, "200"], env))
     steps = str(round(_SECONDS * 1e9 / (trial["loop_ns"] / 200)))
     preload = [*preload_command(), "-q", "-f", "-o", str(directory / "run")]
@@ -60,7 +61,7 @@ def _rounds(program: Path, directory: Path, env: dict[str, str]) -> list[list[di
 def _slower(
     name: str, rounds: list[list[dict[str, float]]], way: int, value: str, most: float | None = None
 ) -> Figure:
-    """Median over the rounds of how many per cent more a way takes than the native run."""
+    """Slowdown of a way against the native run in per cent, median over the rounds."""
     more = [100 * (each[way][value] / each[0][value] - 1) for each in rounds]
     return Figure(name, median(more), "%", most=most, error=_error(more))
 

@@ -1,7 +1,7 @@
-"""What PASTA adds to a program that uses no accelerator, and to one that launches one kernel.
+"""Time that PASTA adds to a program without an accelerator, and to one that launches one kernel.
 
-The command is what the console script runs; with PASTA installed in the environment of this
-process, its script itself is measured.
+Measures the console script if PASTA is installed in the environment of this process, otherwise the
+command that the script runs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ _CHILDREN = 200
 
 
 def script() -> list[str]:
+    """The installed console script, or the command that it runs."""
     beside = Path(sys.executable).with_name("pasta-preload")
     return [str(beside)] if beside.exists() else preload_command()
 
 
 def measure() -> list[Figure]:
+    """Time added to the start of a program, a run and a child process."""
     with tempfile.TemporaryDirectory() as directory:
         env = environment()
         out = ["-q", "-f", "-o", str(Path(directory, "run")), "--"]
@@ -49,7 +51,7 @@ def measure() -> list[Figure]:
 
 def _added(program: list[str], options: list[str], env: dict[str, str]) -> float:
     command = [*script(), *options, *program]
-    seconds_of(command, env)  # compiles what is not compiled yet
+    seconds_of(command, env)  # compiles bytecode
     native, profiled = interleaved(
         lambda: seconds_of(program, env), lambda: seconds_of(command, env), _PAIRS
     )
@@ -57,7 +59,7 @@ def _added(program: list[str], options: list[str], env: dict[str, str]) -> float
 
 
 def _children() -> tuple[float, float]:
-    """Seconds for a child process that ends at once, natively and with libpasta preloaded."""
+    """Seconds of a child process that exits immediately, natively and with libpasta preloaded."""
     with ring_session(256 << 20) as (_, env):
         preloaded = {**env, "LD_PRELOAD": str(NATIVE / "libpasta.so")}
         first, second = interleaved(

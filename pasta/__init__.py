@@ -1,7 +1,7 @@
-"""PASTA, the accelerator profiler (distribution pasta-profiler): what programs use of it.
+"""PASTA, the accelerator profiler (distribution pasta-profiler): its public API.
 
 `with pasta.profile() as run:` profiles a block of a program, and `pasta.load(directory)` reads a
-run: both give a `Run`; of a directory of runs, those of a job's ranks, `pasta.load` gives `Runs`.
+run: both give a `Run`. For a directory of runs of a job's ranks, `pasta.load` gives `Runs`.
 
 `pasta.start()`, `pasta.stop()`, `pasta.step()`, `pasta.range("name")` and `pasta.mark("name")` cost
 next to nothing when the program does not run under `pasta-preload`.
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pasta.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from pasta.annotate import is_active, mark, range, start, step, stop
-    from pasta.profiling import profile
-    from pasta.report.run import Run, Runs, load
+    from pasta.api.profile import profile
+    from pasta.api.runs import Run, Runs, load
 
-__version__ = "0.1.0"
 __all__ = [
     "Run", "Runs", "__version__", "is_active", "load", "mark", "profile", "range", "start", "step",
     "stop",
@@ -25,13 +26,13 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "profile":
-        from pasta.profiling import profile
+        from pasta.api.profile import profile
 
         return profile
     if name in ("Run", "Runs", "load"):
-        from pasta.report import run
+        from pasta.api import runs
 
-        return getattr(run, name)
+        return getattr(runs, name)
     if name in __all__:
         from pasta import annotate
 

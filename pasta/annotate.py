@@ -1,7 +1,7 @@
-"""Annotations from Python: named ranges and marks, and what of the program is profiled.
+"""Annotations from Python: named ranges and marks, and control of profiling.
 
-Every call goes to the preloaded library and does nothing in a program that was not started with
-pasta-preload.  Names may be any text.
+Calls go to the preloaded library and do nothing in a program that was not started with
+pasta-preload. Names may be any text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class _Library:
-    """The functions of libpasta, in this process or in what was opened of it."""
+    """Functions of libpasta, in this process or in an opened library."""
 
     def __init__(self, opened: ctypes.PyDLL | None = None) -> None:
         import ctypes
@@ -47,25 +47,25 @@ class _Library:
 
 @functools.cache
 def _preloaded() -> _Library | None:
-    """Of the preloaded libpasta, which exists in this process before Python does."""
+    """The preloaded libpasta, which is loaded before Python; None without it."""
     try:
         return _Library()
     except AttributeError:  # no such symbol
         return None
 
 
-#: Within a block that is profiled without pasta-preload.
-_of_block: _Library | None = None
+#: The library of a block that is profiled without pasta-preload.
+_block_library: _Library | None = None
 
 
 def _library() -> _Library | None:
-    return _of_block or _preloaded()
+    return _block_library or _preloaded()
 
 
 def follow(opened: ctypes.PyDLL | None) -> None:
-    """Annotations go to this libpasta from now on; None: to the preloaded one, if any."""
-    global _of_block
-    _of_block = None if opened is None else _Library(opened)
+    """Send annotations to this libpasta from now on; None: to the preloaded one, if any."""
+    global _block_library
+    _block_library = None if opened is None else _Library(opened)
 
 
 def _bytes(name: str) -> bytes:
@@ -73,7 +73,7 @@ def _bytes(name: str) -> bytes:
 
 
 def start() -> None:
-    """Starts profiling, where it was stopped or the program was started with it off."""
+    """Starts profiling after `stop`, or in a program started with profiling off."""
     library = _library()
     if library:
         library.start()
@@ -87,7 +87,7 @@ def stop() -> None:
 
 
 def is_active() -> bool:
-    """True while launches of this process are recorded."""
+    """Whether launches of this process are recorded."""
     library = _library()
     return bool(library and library.is_active())
 
@@ -111,7 +111,7 @@ def step() -> None:
 
 
 def push(name: str) -> None:
-    """Opens a range on this thread, inside those that are open."""
+    """Opens a range on this thread, nested in the open ones."""
     library = _library()
     if library:
         library.range_push(_bytes(name))
@@ -127,8 +127,8 @@ def pop() -> None:
 class range:
     """A named range: `with range("forward"):` or `@range("forward")`.
 
-    On this thread, nested in those that are open, and closed when an exception passes.  Around a
-    coroutine function, a range of the process, as other coroutines run on the thread meanwhile.
+    The range is nested in the open ones of this thread, and closed by exceptions. Around a
+    coroutine function it is process-wide, as other coroutines run on the thread in between.
     """
 
     __slots__ = ("name",)
@@ -149,7 +149,7 @@ class range:
         pop()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """`function` inside this range, at every call."""
+        """Decorator: runs `function` in this range at every call."""
         import inspect  # slow to import, and only needed here
 
         if inspect.iscoroutinefunction(function):

@@ -1,7 +1,7 @@
-"""Arrow's arrays from NumPy's and lists, and back.
+"""Conversions between Arrow arrays and NumPy arrays or lists.
 
-pyarrow's own conversions import pandas where it is installed: a third of a second for every run,
-and into the program itself where PASTA reads its events from inside.
+The conversions of pyarrow import pandas if installed: a third of a second for every run, and into
+the program itself if PASTA reads events in its process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-_MOST = 2**31 - 1  # offsets of texts and lists
+_MAX_OFFSET = 2**31 - 1  # of texts and lists, int32
 _NUMBERS = (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
 )  # fmt: skip
@@ -25,9 +25,9 @@ _DTYPES = {kind: np.dtype(name) for name, kind in _TYPES.items()}
 
 
 def to_arrow(values: Any, mask: NDArray[Any] | None = None) -> pa.Array:
-    """An array of as many values: a NumPy array, or a sequence in which None is absent.
+    """An Arrow array of a NumPy array, or of a sequence in which None is absent.
 
-    `mask` (bool): those that are absent, beside. Numbers of a contiguous array are not copied.
+    `mask` (bool): further absent values. Numbers of a contiguous array are not copied.
     """
     if isinstance(values, np.ndarray):
         if values.ndim == 1 and values.dtype.str in _TYPES:
@@ -78,10 +78,10 @@ def _plain(values: Sequence[Any], kinds: set[type], absent: NDArray[Any]) -> pa.
 
 
 def _offsets(lengths: Sequence[int]) -> NDArray[Any] | None:
-    """Where each of them begins, and the last ends; None where that is too far."""
+    """Begin of each item and end of the last one (int32); None if they exceed int32."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    return offsets.astype(np.int32) if offsets[-1] <= _MOST else None
+    return offsets.astype(np.int32) if offsets[-1] <= _MAX_OFFSET else None
 
 
 def _texts(values: Sequence[Any], absent: NDArray[Any]) -> pa.Array | None:
@@ -104,9 +104,10 @@ def _lists(values: Sequence[Any], absent: NDArray[Any]) -> pa.Array | None:
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray, absent: float | None = None) -> NDArray[Any]:
-    """Its values, not to be written to; `absent` takes the place of those that are not there.
+    """Values of a column, read-only, with `absent` for absent ones.
 
-    What is no number or bool is as pyarrow gives it, and so are absent ones without `absent`.
+    Types other than numbers and bool are converted by pyarrow, as are columns with absent values
+    if `absent` is None.
     """
     whole = _whole(column) if isinstance(column, pa.ChunkedArray) else column
     dtype = _DTYPES.get(whole.type)

@@ -1,125 +1,103 @@
-"""What sources can give, read from shim/include/pasta_capabilities.h through cffi.
+"""Capabilities of sources of events, and their declaration by a source.
 
-A capability is an event kind ("kernel_complete"), or has a name of its own ("registers",
-"accesses"). Kinds that are none of them are PASTA's own: any process may have them.
+A capability is an event kind ("kernel_complete") or another name ("registers", "accesses"). Kinds
+that PASTA itself records are no capabilities: any process may have them. Each source lists its
+capabilities in the folder of its backend or framework; pasta/sources.py combines them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from pasta._native import ffi, lib
+from pasta import abi
 
-#: What probes need.
+#: The capability that probes need.
 ACCESSES = "accesses"
-_NO_FIELD = "none"
 
 
-def _text(pointer: object) -> str:
-    return str(ffi.string(pointer).decode())
+class Capability(NamedTuple):
+    """Data that some sources record and others do not.
+
+    `field` of `kind` has a value in at least some records of a source with the capability; None:
+    the kind itself, or a capability without a field.
+    """
+
+    name: str
+    kind: str
+    field: str | None
+    text: str  # as in "not given by …: cluster sizes"
+
+    @property
+    def is_kind(self) -> bool:
+        """Whether the capability is an event kind."""
+        return self.name == self.kind
+
+
+#: Kinds that any process may have.
+_OWN_KINDS = frozenset(
+    (
+        "process_start", "process_end", "profiling_start", "profiling_stop", "dropped", "pad",
+        "range_push", "range_pop", "range_start", "range_end", "mark", "probe_data",
+    )
+)  # fmt: skip
+
+_OTHERS = (
+    Capability(ACCESSES, "kernel_launch", None, "memory accesses inside kernels"),
+    Capability("device_name", "context_create", "name", "names of devices"),
+    Capability("stream_id", "stream_create", "id", "unique ids of streams"),
+    Capability("stream_priority", "stream_create", "priority", "priorities of streams"),
+    Capability("module_hash", "module_load", "hash", "hashes of modules"),
+    Capability("cluster", "kernel_launch", "cluster", "cluster sizes"),
+    Capability("registers", "kernel_launch", "registers", "registers"),
+    Capability("shared_static", "kernel_launch", "shared_static", "static shared memory"),
+    Capability("shared_dynamic", "kernel_launch", "shared_dynamic", "dynamic shared memory"),
+    Capability("local", "kernel_launch", "local", "local memory"),
+    Capability(
+        "graph_node_of_launch", "kernel_launch", "graph_node", "graph nodes of launches"
+    ),
+    Capability("graph_node_of_copy", "memory_copy", "graph_node", "graph nodes of copies"),
+    Capability("entry_pc", "kernel_launch", "entry_pc", "addresses of kernels' code"),
+    Capability("vendor_flags", "memory_alloc", "vendor_flags", "vendors' flags of allocations"),
+    Capability("copy_addresses", "memory_copy", "source", "addresses of copies"),
+    Capability("copy_devices", "memory_copy", "source_device", "devices of copies"),
+    Capability("copy_stream", "memory_copy", "destination_stream", "second streams of copies"),
+    Capability("uvm_source", "uvm_prefetch", "source", "where managed memory came from"),
+    Capability("wait_times", "sync", "duration", "how long the host waited"),
+)  # fmt: skip
+
+#: Capabilities by name: kinds, then the others.
+CAPABILITIES: dict[str, Capability] = {
+    each.name: each
+    for each in (
+        *(Capability(kind, kind, None, abi.label(kind)) for kind in abi.KINDS),
+        *_OTHERS,
+    )
+    if each.name not in _OWN_KINDS
+}
 
 
 @dataclass(frozen=True)
 class Source:
-    """A source of events, as process_start names it."""
+    """A source of events by its name in process_start, and its capabilities.
+
+    `is_accelerator`: False for sources of frameworks. `notes`: remarks on capabilities, given or
+    not, for docs/backends.md. Raises ValueError for an unknown capability.
+    """
 
     name: str
     title: str
-    is_accelerator: bool  # else a framework
+    gives: frozenset[str]
+    is_accelerator: bool = True
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = sorted((self.gives | self.notes.keys()) - CAPABILITIES.keys())
+        if unknown:
+            raise ValueError(f"source {self.name}: {unknown[0]!r} is no capability")
 
 
-@dataclass(frozen=True)
-class Capability:
-    """Something that some sources give and others do not."""
-
-    name: str
-    kind: str
-    field: str | None  # of the kind's records; None: the kind itself, or nothing that a field shows
-    text: str
-    sources: frozenset[str]  # that give it
-
-    @property
-    def is_kind(self) -> bool:
-        return self.name == self.kind
-
-
-def _sources() -> dict[str, Source]:
-    found = (lib.pasta_sources[at] for at in range(lib.PASTA_SOURCE_count))
-    sources = [Source(_text(s.name), _text(s.title), bool(s.accelerator)) for s in found]
-    return {source.name: source for source in sources}
-
-
-#: Sources by name, accelerators first.
-SOURCES: dict[str, Source] = _sources()
-
-
-def _capabilities() -> dict[str, Capability]:
-    capabilities = {}
-    for at in range(lib.PASTA_CAPABILITY_count):
-        row = lib.pasta_capabilities[at]
-        name, kind = _text(row.name), _text(row.kind)
-        field = None if row.field == ffi.NULL else _text(row.field)
-        given = frozenset(each for bit, each in enumerate(SOURCES) if row.sources >> bit & 1)
-        capabilities[name] = Capability(
-            name, kind, None if field == _NO_FIELD else field, _text(row.text), given
-        )
-    return capabilities
-
-
-#: Capabilities by name: kinds, then the others.
-CAPABILITIES: dict[str, Capability] = _capabilities()
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What the sources of a run can give together: `"registers" in run.capabilities`."""
-
-    sources: tuple[str, ...]
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """Capabilities that at least one of the sources has."""
-        return frozenset(
-            name for name, each in CAPABILITIES.items() if each.sources.intersection(self.sources)
-        )
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        """Event kinds among them."""
-        return frozenset(name for name in self.names if CAPABILITIES[name].is_kind)
-
-    @property
-    def accelerators(self) -> tuple[str, ...]:
-        """Sources that are accelerators, and known to this PASTA."""
-        return tuple(
-            name for name in self.sources if name in SOURCES and SOURCES[name].is_accelerator
-        )
-
-    @property
-    def blind(self) -> tuple[str, ...]:
-        """The accelerators, where none of them gives memory accesses; else none."""
-        return () if ACCESSES in self else self.accelerators
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
-
-    def missing(self, wanted: Iterable[str]) -> dict[str, list[Capability]]:
-        """By accelerator, what it does not give of what is wanted, in the order of the table.
-
-        What no accelerator gives at all, or a framework of the run does, is nobody's gap. Names
-        that are no capabilities are left out.
-        """
-        frameworks = set(self.sources).difference(self.accelerators)
-        asked = set(wanted) - Capabilities(tuple(frameworks)).names
-        given = [
-            each
-            for name, each in CAPABILITIES.items()
-            if name in asked and any(SOURCES[source].is_accelerator for source in each.sources)
-        ]
-        gaps = {
-            source: [each for each in given if source not in each.sources]
-            for source in self.accelerators
-        }
-        return {source: found for source, found in gaps.items() if found}
+def names(text: str) -> frozenset[str]:
+    """Names in a text, separated by blanks."""
+    return frozenset(text.split())

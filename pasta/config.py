@@ -1,325 +1,361 @@
-"""What the user asked for: presets and TOML files, `--set`, and command-line options, validated.
+"""The validated configuration: presets and TOML files, `--set`, and command-line options.
 
-Every setting is declared once in `SETTINGS`; files, `--set` and the options of `pasta-preload`
-all go through it.  Errors name the file, the key and what is accepted.
+Errors name the file, the key and the accepted values.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pasta import paths
+from pasta.backends import BACKENDS
+from pasta.backends.base import Backend
 from pasta.errors import ConfigError, shown
+from pasta.extensions import Extension
+from pasta.frameworks import FRAMEWORKS
+from pasta.settings import (
+    MAX_NAME,
+    CommandOption,
+    S,
+    Section,
+    Setting,
+    parse_bool,
+    parse_budget,
+    parse_bytes,
+    parse_count,
+    parse_milliseconds,
+    parse_path,
+    parse_regex,
+    parse_window,
+    setting,
+)
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9,
-          "K": 2**10, "M": 2**20, "G": 2**30, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}  # fmt: skip
-_TIMES = {"ms": 1, "s": 1000, "min": 60_000, "": 1000}
-_LONGEST_PERIOD = 10**9
-_SHORTEST_PERIOD = 1e-6
-#: Bounds of settings; what is larger is a slip, and nothing downstream needs to care about it.
-MAX_COUNT = 10**18
-MAX_BYTES = 2**60
-MAX_MILLISECONDS = 10**12
-MAX_PATH, MAX_NAME, MAX_TEXT = 3500, 200, 10_000
 _MAX_FILE = 1 << 20
 _MAX_LINES = 2000
-BACKENDS = ("auto", "nvidia", "amd", "refacc", "none")
-_YES, _NO = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+#: Values of the setting `backend` apart from names of backends.
+AUTO, NONE = "auto", "none"
 
 
-def parse_bytes(value: object) -> int:
-    """Bytes from a number or a text such as "256MiB". Raises ValueError."""
-    match = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([A-Za-z]*)\s*", _text(value), re.ASCII)
-    if not match or match[2].upper() not in _UNITS:
-        raise ValueError('a size such as 4096, "4KiB" or "256MiB"')
-    unit = _UNITS[match[2].upper()]
-    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+def extensions() -> list[Extension]:
+    """Backends, including those of packages if already loaded, and frameworks."""
+    return [*BACKENDS.known(), *FRAMEWORKS.known()]
 
 
-def parse_milliseconds(value: object) -> int:
-    """Milliseconds from seconds or a text such as "500ms". Raises ValueError."""
-    match = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*(ms|s|min|)\s*", _text(value), re.ASCII)
-    if not match:
-        raise ValueError('a duration such as 2, "500ms" or "10s"')
-    return int(float(match[1]) * _TIMES[match[2]])
-
-
-def parse_bool(value: object) -> bool:
-    """Truth from a boolean or one of true/false, yes/no, on/off. Raises ValueError."""
-    text = _text(value).lower()
-    if text not in _YES | _NO:
-        raise ValueError("true or false")
-    return text in _YES
-
-
-def parse_count(value: object) -> int:
-    """A whole number, 0 or more. Raises ValueError."""
-    if isinstance(value, bool) or not re.fullmatch(r"\d{1,20}", _text(value), re.ASCII):
-        raise ValueError("a whole number, 0 or more")
-    return int(_text(value))
-
-
-def parse_window(value: object) -> str:
-    """Part of the run in which probes run, as "launches 100/1000". Raises ValueError."""
-    match = re.fullmatch(
-        r"\s*(?:(launches|steps)\s+(\d+)\s*/\s*(\d+)"
-        r"|(seconds)\s+(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?))?\s*",
-        _text(value),
-        re.ASCII,
-    )
-    if match and not match[0].strip():
-        return ""
-    parts = [part for part in match.groups() if part] if match else []
-    if not parts or not _SHORTEST_PERIOD <= float(parts[1]) <= float(parts[2]) < _LONGEST_PERIOD:
-        raise ValueError('"launches 100/1000", "steps 1/100" or "seconds 1/60"')
-    return f"{parts[0]} {parts[1]}/{parts[2]}"
-
-
-def parse_budget(value: object) -> float:
-    """A share above 0 from a number or a text such as "20%". Raises ValueError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", _text(value), re.ASCII)
-    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-    if not 0.001 <= share <= 1000:
-        raise ValueError('a share such as "20%" or 0.2, at least 0.1%')
-    return share
+def _backend_choices() -> str:
+    return ", ".join([AUTO, *(each.name for each in BACKENDS.known()), NONE])
 
 
 def parse_backend(value: object) -> str:
-    """A backend: one of BACKENDS. Raises ValueError."""
-    if value not in BACKENDS:
-        raise ValueError("one of " + ", ".join(BACKENDS))
-    return str(value)
+    """A backend's name, "auto" or "none". Raises ValueError."""
+    if isinstance(value, str) and (value in (AUTO, NONE) or BACKENDS.find(value)):
+        return value
+    raise ValueError(f"one of {_backend_choices()}")
 
 
-def parse_names(value: object) -> str:
-    """Names separated by commas, from such a text or a list. Raises ValueError."""
-    texts = value if isinstance(value, list) else _text(value).split(",")
-    names = [_text(text).strip() for text in texts]
-    if sum(map(len, names)) > MAX_TEXT or not all(
-        re.fullmatch(r"[\w:.\[\]]+", name, re.ASCII) for name in names if name
-    ):
-        raise ValueError('names such as "SQ_WAVES,GRBM_COUNT"')
-    return ",".join(dict.fromkeys(name for name in names if name))
+class Config(Section):
+    """A validated configuration. Durations are milliseconds, sizes bytes.
 
+    Settings of backends and frameworks are in separate sections: `config.of(TorchSettings)`.
+    """
 
-def parse_interval(value: object) -> str:
-    """An interval between samples such as "100us", or nothing. Raises ValueError."""
-    match = re.fullmatch(
-        r"\s*(?:([1-9]\d{0,8})\s*(us|ms|cycles|instructions)\s*)?", _text(value), re.ASCII
+    kernel = setting(
+        "filter.kernel",
+        parse_regex,
+        None,
+        "only kernels whose name matches",
+        of_block=True,
+        option=CommandOption("-k", "--kernel-regex", metavar="REGEX"),
     )
-    if not match:
-        raise ValueError('an interval such as "100us" or "65536 cycles"')
-    return f"{match[1]}{match[2]}" if match[1] else ""
-
-
-def parse_regex(value: object) -> str | None:
-    """A regular expression, or None for the empty text. Raises ValueError."""
-    if not isinstance(value, str):
-        raise ValueError("a regular expression (it is no text)")
-    if len(value) > MAX_TEXT or not set(value).isdisjoint("\0\n"):
-        raise ValueError(f"a regular expression of one line, at most {MAX_TEXT:,} characters")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sets that may mean something else one day
-            re.compile(value)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"a regular expression ({error})") from None
-    return value or None
-
-
-def parse_path(value: object) -> str:
-    """A path without control characters. Raises ValueError."""
-    if not isinstance(value, str) or any(character < " " for character in value):
-        raise ValueError("a path")
-    try:
-        encoded = os.fsencode(value)
-    except UnicodeEncodeError:
-        raise ValueError("a path") from None
-    if len(encoded) > MAX_PATH or any(len(name) > MAX_NAME for name in encoded.split(b"/")):
-        raise ValueError(f"a path of at most {MAX_PATH:,} bytes, {MAX_NAME} in each name")
-    return value
-
-
-def _text(value: object) -> str:
-    """A value as text; Python refuses to write integers of thousands of digits."""
-    return "" if isinstance(value, int) and value.bit_length() > 1000 else str(value)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One setting: its place in TOML, the parser of its value and its meaning."""
-
-    key: str
-    attribute: str
-    parse: Callable[[object], Any]
-    help: str
-    least: int = 0
-    most: int | None = None
-
-    def parsed(self, value: object) -> Any:
-        """The value in its type and within bounds. Raises ValueError: what is accepted."""
-        found = self.parse(value)
-        most = self.most if self.most is not None else _MOST.get(self.parse)
-        if most is not None and found is not None and not self.least <= found <= most:
-            raise ValueError(f"within {self.bound(self.least)} to {self.bound(most)}")
-        return found
-
-    def bound(self, value: int) -> str:
-        """A bound as a user writes it."""
-        if self.parse is parse_milliseconds:
-            return f"{value / 1000:g}s"
-        for letter, power in (("EiB", 60), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-            if self.parse is parse_bytes and value and value % (1 << power) == 0:
-                return f"{value >> power}{letter}"
-        return str(value)
-
-
-_MOST: dict[Callable[[object], Any], int] = {
-    parse_bytes: MAX_BYTES,
-    parse_count: MAX_COUNT,
-    parse_milliseconds: MAX_MILLISECONDS,
-}
-
-SETTINGS: tuple[Setting, ...] = (
-    Setting("filter.kernel", "kernel", parse_regex, "only kernels whose name matches"),
-    Setting("filter.exclude", "exclude", parse_regex, "no kernels whose name matches"),
-    Setting("filter.launch-skip", "launch_skip", parse_count, "skip the first N selected launches"),
-    Setting("filter.launch-count", "launch_count", parse_count, "stop after N selected launches"),
-    Setting("filter.range", "range", parse_regex, "only activity inside ranges that match"),
-    Setting("backend", "backend", parse_backend, "which accelerators: " + ", ".join(BACKENDS)),
-    Setting("run.out", "out", parse_path, "run directory; %n %p %h %r %t %q{ENV} are replaced"),
-    Setting("run.root", "root", parse_path, "directory that the runs of all processes go to"),
-    Setting("run.force", "force", parse_bool, "replace an existing run directory"),
-    Setting("run.events", "events", parse_bool, "record events as Parquet"),
-    Setting("run.modules", "modules", parse_bool, "keep the images of loaded modules"),
-    Setting("run.max-size", "max_size", parse_bytes, "most bytes of recorded events; 0: any"),
-    Setting("run.rotate", "rotate", parse_bool, "at run.max-size drop the oldest, not the newest"),
-    Setting("run.duration", "duration", parse_milliseconds, "stop profiling after it; 0: never"),
-    Setting("run.live", "live", parse_bool, "show what happens while the program runs"),
-    Setting("run.start", "start", parse_bool, "profile from the start, not from pasta.start()"),
-    Setting("run.children", "children", parse_bool, "follow child processes"),
-    Setting("run.tool-timeout", "tool_timeout", parse_milliseconds, "longest call of a tool"),
-    Setting("ring.max", "ring_max", parse_bytes, "cap of the event ring of one process", 1 << 20),
-    Setting("ring.directory", "ring_directory", parse_path, "where rings live; default: /dev/shm"),
-    Setting("python.collector", "collector", parse_bool, "always consume in a process of its own"),
-    Setting("python.embed-delay", "embed_delay", parse_milliseconds, "time before Python starts"),
-    Setting("python.exit-timeout", "exit_timeout", parse_milliseconds, "longest wait at its exit"),
-    Setting("probes.memory", "probes_memory", parse_bytes, "device memory that probes may take"),
-    Setting(
-        "probes.trace-memory", "probes_trace_memory", parse_bytes,
+    exclude = setting(
+        "filter.exclude",
+        parse_regex,
+        None,
+        "no kernels whose name matches",
+        of_block=True,
+        option=CommandOption("--exclude", metavar="REGEX"),
+    )
+    launch_skip = setting(
+        "filter.launch-skip",
+        parse_count,
+        0,
+        "skip the first N selected launches",
+        of_block=True,
+        option=CommandOption("--launch-skip", "-s", metavar="N"),
+    )
+    launch_count: Setting[int | None] = setting(
+        "filter.launch-count",
+        parse_count,
+        None,
+        "stop after N selected launches",
+        of_block=True,
+        option=CommandOption("--launch-count", metavar="N"),
+    )
+    range = setting(
+        "filter.range",
+        parse_regex,
+        None,
+        "only activity inside ranges that match",
+        of_block=True,
+        option=CommandOption("--range", metavar="REGEX"),
+    )
+    backend = setting(
+        "backend",
+        parse_backend,
+        AUTO,
+        f"which accelerators: {_backend_choices()}",
+        shim="backend",
+        option=CommandOption("--backend", metavar="NAME"),
+    )
+    out = setting(
+        "run.out",
+        parse_path,
+        "pasta-out/%n-%p",
+        "run directory; %n program, %p pid, %h host, %r rank, %t time, %q{ENV}",
+        of_block=True,
+        option=CommandOption("-o", "--output", metavar="DIR"),
+    )
+    root = setting(
+        "run.root",
+        parse_path,
+        "",
+        "directory for the runs of all processes and ranks of a job, on all its hosts",
+        option=CommandOption("--root", metavar="DIR"),
+    )
+    force = setting(
+        "run.force",
+        parse_bool,
+        False,
+        "replace an existing run directory",
+        of_block=True,
+        option=CommandOption("--force-overwrite", "-f"),
+    )
+    events = setting("run.events", parse_bool, True, "record events as Parquet", of_block=True)
+    modules = setting(
+        "run.modules", parse_bool, False, "keep the images of loaded modules", of_block=True
+    )
+    max_size = setting(
+        "run.max-size",
+        parse_bytes,
+        0,
+        "most bytes of recorded events: 2GiB; 0: any",
+        option=CommandOption("--max-size", metavar="SIZE"),
+    )
+    rotate = setting(
+        "run.rotate",
+        parse_bool,
+        False,
+        "at run.max-size drop the oldest, not the newest",
+        option=CommandOption("--rotate"),
+    )
+    duration = setting(
+        "run.duration",
+        parse_milliseconds,
+        0,
+        "stop profiling after so long: 30s, 10min; 0: never",
+        shim="duration_ms",
+        option=CommandOption("--duration", metavar="TIME"),
+    )
+    live = setting(
+        "run.live",
+        parse_bool,
+        False,
+        "show what happens while the program runs",
+        option=CommandOption("--live"),
+    )
+    start = setting(
+        "run.start",
+        parse_bool,
+        True,
+        "off: record nothing before pasta.start() or a profiler start of the program's",
+        shim="start",
+        option=CommandOption("--profile-from-start", metavar="on|off"),
+    )
+    children = setting(
+        "run.children",
+        parse_bool,
+        True,
+        "follow child processes",
+        shim="children",
+        option=CommandOption(
+            "--no-children", help="profile the launched process only", value=False
+        ),
+    )
+    tool_timeout = setting(
+        "run.tool-timeout", parse_milliseconds, 60_000, "longest call of a tool", of_block=True
+    )
+    ring_max = setting(
+        "ring.max",
+        parse_bytes,
+        256 << 20,
+        "cap of the event ring of one process",
+        minimum=1 << 20,
+        shim="ring_max",
+    )
+    ring_directory = setting(
+        "ring.directory", parse_path, "", "where rings live; default: /dev/shm"
+    )
+    collector = setting(
+        "python.collector",
+        parse_bool,
+        False,
+        "always consume in a process of its own, never in the program",
+        shim="collector",
+        option=CommandOption("--collector"),
+    )
+    embed_delay = setting(
+        "python.embed-delay",
+        parse_milliseconds,
+        5_000,
+        "time before Python starts",
+        shim="embed_delay_ms",
+    )
+    exit_timeout = setting(
+        "python.exit-timeout",
+        parse_milliseconds,
+        5_000,
+        "longest wait at its exit",
+        shim="exit_timeout_ms",
+    )
+    probes_memory = setting(
+        "probes.memory", parse_bytes, 256 << 20, "device memory that probes may take"
+    )
+    probes_trace_memory = setting(
+        "probes.trace-memory",
+        parse_bytes,
+        64 << 20,
         "page-locked memory of each context for access records on their way",
-    ),
-    Setting(
-        "probes.code-memory", "probes_code_memory", parse_bytes,
+    )
+    probes_code_memory = setting(
+        "probes.code-memory",
+        parse_bytes,
+        256 << 20,
         "shared memory for modules' code, which tells what probes cannot see; 0: none",
-    ),
-    Setting(
-        "probes.sm", "probes_sm", parse_count, "architecture to compile for: 90; default: all",
-        most=999,
-    ),
-    Setting("probes.window", "probes_window", parse_window, 'when they run: "launches 100/1000"'),
-    Setting(
-        "probes.every", "probes_every", parse_count, "probe every N-th launch of each kernel",
-        least=1,
-    ),
-    Setting("probes.step-range", "probes_step_range", parse_regex, "whole names of steps' ranges"),
-    Setting("probes.overhead-budget", "probes_overhead_budget", parse_budget, "20%: picks windows"),
-    Setting("torch.follow", "torch_follow", parse_bool, "follow PyTorch where a tool asks for it"),
-    Setting("torch.stacks", "torch_stacks", parse_bool, "the Python stack of every operator"),
-    Setting(
-        "torch.frames", "torch_frames", parse_count, "innermost frames of a stack that count",
-        most=10_000,
-    ),
-    Setting("torch.modules", "torch_modules", parse_bool, "which nn.Module runs"),
-    Setting("torch.kineto", "torch_kineto", parse_bool, "show PASTA's records in torch.profiler"),
-    Setting("amd.counters", "amd_counters", parse_names, "hardware counters: SQ_WAVES,GRBM_COUNT"),
-    Setting("amd.pc_sampling", "amd_pc_sampling", parse_interval, "between samples: 100us"),
-    Setting("nvidia.empty", "nvidia_empty", parse_bool, "subscribe, record nothing"),
-)  # fmt: skip
-_BY_KEY = {setting.key: setting for setting in SETTINGS}
-_SECTIONS = {key.partition(".")[0] for key in _BY_KEY if "." in key}
+    )
+    probes_sm = setting(
+        "probes.sm", parse_count, 0, "architecture to compile for: 90; default: all", maximum=999
+    )
+    probes_window = setting("probes.window", parse_window, "", 'when they run: "launches 100/1000"')
+    probes_every = setting(
+        "probes.every", parse_count, 1, "probe every N-th launch of each kernel", minimum=1
+    )
+    probes_step_range = setting(
+        "probes.step-range", parse_regex, None, "whole names of steps' ranges"
+    )
+    probes_overhead_budget = setting(
+        "probes.overhead-budget", parse_budget, 0.0,
+        "probe in windows, so that the program takes at most so much longer: 20%",
+        option=CommandOption("--overhead-budget", metavar="SHARE"),
+    )  # fmt: skip
 
-
-@dataclass
-class Config:
-    """A validated configuration. Durations are milliseconds, sizes bytes."""
-
-    tools: list[str] = field(default_factory=list)
-    tool_paths: list[str] = field(default_factory=list)
-    tool_options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    kernel: str | None = None
-    exclude: str | None = None
-    launch_skip: int = 0
-    launch_count: int | None = None
-    range: str | None = None
-    backend: str = "auto"
-    out: str = "pasta-out/%n-%p"
-    root: str = ""
-    force: bool = False
-    events: bool = True
-    modules: bool = False
-    start: bool = True
-    children: bool = True
-    tool_timeout: int = 60_000
-    ring_max: int = 256 << 20
-    ring_directory: str = ""
-    collector: bool = False
-    embed_delay: int = 5_000
-    live: bool = False
-    max_size: int = 0
-    rotate: bool = False
-    duration: int = 0
-    exit_timeout: int = 5_000
-    probes_memory: int = 256 << 20
-    probes_trace_memory: int = 64 << 20
-    probes_code_memory: int = 256 << 20
-    probes_sm: int = 0
-    probes_window: str = ""
-    probes_every: int = 1
-    probes_step_range: str | None = None
-    probes_overhead_budget: float = 0.0
-    torch_follow: bool = True
-    torch_stacks: bool = True
-    torch_frames: int = 64
-    torch_modules: bool = True
-    torch_kineto: bool = True
-    amd_counters: str = ""
-    amd_pc_sampling: str = ""
-    nvidia_empty: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        tools: Iterable[str] = (),
+        tool_paths: Iterable[str] = (),
+        tool_options: Mapping[str, dict[str, Any]] | None = None,
+        **values: Any,
+    ) -> None:
+        """`values` by the names of `document`. Raises TypeError for an unknown one."""
+        super().__init__()
+        self.tools, self.tool_paths = list(tools), list(tool_paths)
+        self.tool_options = dict(tool_options or {})
         #: Where a tool ("NAME") or an option of one ("NAME.OPTION") was given, for errors.
         self.origins: dict[str, object] = {}
+        self._extensions: dict[type[Section], Section] = {}
+        places = self._places() if values else {}
+        if values.keys() - places.keys():
+            BACKENDS.installed()
+            places = self._places()
+        for name, value in values.items():
+            if name not in places:
+                raise TypeError(f"unknown setting {name}")
+            section, found = places[name]
+            setattr(section, found.attribute, value)
+
+    def of(self, section: type[S]) -> S:
+        """The values of a backend's or framework's section."""
+        return cast("S", self._extensions.setdefault(section, section()))
+
+    def sections(self) -> Iterator[Section]:
+        """The configuration itself, and the sections of backends and frameworks."""
+        yield self
+        for each in extensions():
+            if each.settings.settings:
+                yield self.of(each.settings)
+
+    def document(self) -> dict[str, Any]:
+        """The configuration in JSON types, as in run.json and session.json."""
+        return {
+            "tools": self.tools,
+            "tool_paths": self.tool_paths,
+            "tool_options": self.tool_options,
+            **{
+                name: getattr(section, each.attribute)
+                for name, (section, each) in self._places().items()
+            },
+        }
+
+    def unlike(self, other: Config) -> list[Setting[Any]]:
+        """Settings with other values than in another configuration."""
+        document, others = self.document(), other.document()
+        return [
+            each for name, (_, each) in self._places().items() if document[name] != others[name]
+        ]
+
+    def backends(self) -> list[Backend]:
+        """The backends that record; with "auto" the built-in ones."""
+        if self.backend == AUTO:
+            return BACKENDS.built_in()
+        return [each for each in BACKENDS.known() if each.name == self.backend]
 
     def listens_to(self, backend: str) -> bool:
-        """Whether events of a backend are wanted: "nvidia", "amd" or "refacc"."""
-        return self.backend in ("auto", backend)
+        """Whether a backend records."""
+        return any(each.name == backend for each in self.backends())
 
     def set(self, key: str, value: object, where: str) -> None:
         """Sets `key` (dotted, as in TOML); `where` names the source in errors."""
-        setting = _BY_KEY.get(key)
-        if setting:
-            self._assign(setting, value, where)
+        section, declared = self._declared(key)
+        if section and declared:
+            section.assign(declared, value, where)
+            if declared.parse is parse_backend:
+                self._claim_options()
             return
         tool, _, option = key.removeprefix("tool.").partition(".")
-        if option and "." not in option and tool not in _SECTIONS:
+        if option and "." not in option and tool not in {each.section for each in all_settings()}:
             self.tool_options.setdefault(tool, {})[option] = value
             self.origins[f"{tool}.{option}"] = where
             return
         raise ConfigError(f"{where}: unknown key {shown(key)}", remedy=suggest_key(key))
 
-    def _assign(self, setting: Setting, value: object, where: str) -> None:
-        try:
-            setattr(self, setting.attribute, setting.parsed(value))
-        except ValueError as error:
-            raise ConfigError(f"{where}: {setting.key} = {shown(value)} is not {error}") from None
+    def _declared(self, key: str) -> tuple[Section, Setting[Any]] | tuple[None, None]:
+        """A setting by its key, with the section that has its value."""
+        found = (place for place in self._places().values() if place[1].key == key)
+        return next(found, (None, None))
+
+    def _claim_options(self) -> None:
+        """Assigns settings of a newly loaded backend, whose keys were stored as options of a
+        tool."""
+        for section, each in self._places().values():
+            values = self.tool_options.get(each.section, {})
+            option = each.key.partition(".")[2]
+            if option in values:
+                where = self.origins.pop(each.key, each.key)
+                section.assign(each, values.pop(option), str(where))
+                if not values:
+                    del self.tool_options[each.section]
+
+    def _places(self) -> dict[str, tuple[Section, Setting[Any]]]:
+        """Every setting with the section that has its value, by its name in `document`."""
+        return {
+            each.attribute if section is self else each.name: (section, each)
+            for section in self.sections()
+            for each in section.settings
+        }
 
     def load(self, source: str) -> None:
         """Adds a preset by name or a TOML file by path. Raises ConfigError."""
@@ -329,12 +365,12 @@ class Config:
         for key in ("tools", "tool-path"):
             if not _is_texts(document.get(key, [])):
                 raise ConfigError(
-                    f"{_Place(path, text, key)}: {key} is not a list of texts"
+                    f"{Origin(path, text, key)}: {key} is not a list of texts"
                     ' such as ["kernel_freq"]'
                 )
         for tool in document.pop("tools", []):
             self.tools.append(tool)
-            self.origins[tool] = _Place(path, text, "tools")
+            self.origins[tool] = Origin(path, text, "tools")
         base = path.resolve().parent
         for directory in document.pop("tool-path", []):
             self.tool_paths.append(str(base / directory))
@@ -342,19 +378,19 @@ class Config:
             self._set_typed(key, value, path, text)
 
     def _set_typed(self, key: str, value: object, path: Path, text: str) -> None:
-        """A key of a file, where booleans are no texts. Raises ConfigError."""
-        setting = _BY_KEY.get(key)
+        """Sets a key from a file, where booleans must not be text. Raises ConfigError."""
+        _, setting = self._declared(key)
         try:
             if setting and setting.parse is parse_bool and not isinstance(value, bool):
                 raise ConfigError(f"{path}: {key} = {shown(value)} is not true or false")
             self.set(key, value, str(path))
         except ConfigError as error:
             message = error.message.removeprefix(str(path))
-            place = _Place(path, text, key)
+            place = Origin(path, text, key)
             raise ConfigError(f"{place}{message}", remedy=error.remedy) from None
         tool_option = key.removeprefix("tool.")
         if tool_option in self.origins:
-            self.origins[tool_option] = _Place(path, text, key)
+            self.origins[tool_option] = Origin(path, text, key)
 
     def add_tools(
         self,
@@ -362,7 +398,7 @@ class Config:
         directories: Iterable[str | os.PathLike[str]] = (),
         where: str = "",
     ) -> None:
-        """Adds tools and directories with tools: files by absolute paths, as collectors run in
+        """Adds tools and directories with tools. Files become absolute paths, as collectors run in
         another directory."""
         given = [(_absolute(tool), self.origins.get(tool)) for tool in self.tools]
         given += [(_absolute(tool), f"{where} {tool}" if where else None) for tool in tools]
@@ -380,6 +416,11 @@ class Config:
         self.set(key.strip(), value.strip(), f"--set {shown(assignment, 200)[1:-1]}")
 
 
+def all_settings() -> list[Setting[Any]]:
+    """Every setting, those of backends and frameworks last."""
+    return [each for _, each in Config()._places().values()]
+
+
 def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -392,28 +433,28 @@ def _read(path: Path) -> str:
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):  # here: most launches read no TOML
+    if sys.version_info >= (3, 11):  # deferred: most launches read no TOML
         import tomllib
     else:
         import tomli as tomllib
     try:
         document: dict[str, Any] = tomllib.loads(text)
         return document
-    except (ValueError, RecursionError) as error:  # ValueError also of dates and long integers
+    except (ValueError, RecursionError) as error:  # also for dates and long integers
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
 @dataclass(frozen=True)
-class _Place:
-    """The statement of a file that gives a (dotted) key; `FILE:LINE` as text."""
+class Origin:
+    """The statement in a file that sets a (dotted) key; `FILE:LINE` as text."""
 
     path: Path
     content: str
     key: str
 
     def __str__(self) -> str:
-        """The first lines of a file are valid TOML unless they end within a statement: it is the
-        statement after the longest valid beginning without the key, whatever its notation."""
+        """Finds the statement in any notation: it follows the longest valid prefix of lines without
+        the key, as a prefix is valid TOML unless it ends within a statement."""
         lines = self.content.splitlines(keepends=True)
         before = 0
         for count in range(1, len(lines) + 1 if len(lines) <= _MAX_LINES else 0):
@@ -433,7 +474,7 @@ def _absolute(tool: str) -> str:
 
 
 def _is_texts(value: object) -> bool:
-    """Whether a value is a list of texts, none of them empty or with control characters."""
+    """Whether a value is a list of nonempty printable texts."""
     return isinstance(value, list) and all(
         isinstance(item, str) and item.isprintable() and item for item in value
     )
@@ -450,7 +491,7 @@ def _flatten(table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """A remedy for an unknown word: the known ones that are like it, or all of them."""
+    """A remedy for an unknown word: similar known ones, or all."""
     from difflib import get_close_matches
 
     names = sorted(known)
@@ -460,7 +501,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 def suggest_key(key: str) -> str:
     """A remedy for an unknown key of a file or of --set."""
-    known = [*_BY_KEY, "tools", "tool-path", "tool.NAME.OPTION"]
+    known = [each.key for each in all_settings()] + ["tools", "tool-path", "tool.NAME.OPTION"]
     if key in ("tools", "tool-path"):
         return "give it as -t or --tool-path"
     remedy = suggest(key, known)

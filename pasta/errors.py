@@ -1,34 +1,33 @@
-"""What PASTA raises: every message says what and where, and carries its remedy."""
+"""Exceptions of PASTA: every message names the fault and its place, with a remedy."""
 
 from __future__ import annotations
 
 import re
 
 
-def shown(value: object, most: int = 60) -> str:
-    """A value for a message: one line of printable characters, not too long."""
+def shown(value: object, limit: int = 60) -> str:
+    """A value for a message: one line of at most `limit` printable characters."""
     try:
         text = repr(value)
     except ValueError:  # an integer of thousands of digits
         text = "a number too long to show"
     text = "".join(each if each.isprintable() else "?" for each in text)
-    return text if len(text) <= most else f"{text[: most - 10]}…{text[-9:]}"
+    return text if len(text) <= limit else f"{text[: limit - 10]}…{text[-9:]}"
 
 
 def visible(text: str) -> str:
-    """A text as one line: what a terminal or a browser would obey, or not show, is written as
-    \\x1b or \\u202e."""
+    """A text in one line, with control and invisible characters escaped, as \\x1b or \\u202e."""
     return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-#: Control characters, those that turn the direction of text, line separators and lone surrogates.
+#: Control characters, direction marks, line separators and lone surrogates.
 _INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 class PastaError(Exception):
-    """Anything a user can mend. `remedy` is what to type or change, if that is known."""
+    """An error that a user can fix. `remedy` is what to type or change, if known."""
 
     def __init__(self, message: str, *, remedy: str | None = None) -> None:
         super().__init__(message)
@@ -48,7 +47,7 @@ class ToolError(PastaError):
 
 
 class ProbeError(ToolError):
-    """A probe or a map of a tool is wrong, at this line of its file."""
+    """A probe or map of a tool is wrong, at a line of its file."""
 
     def __init__(self, file: str, line: int, what: str, remedy: str) -> None:
         super().__init__(f"{file}:{line}: {what}", remedy=remedy)

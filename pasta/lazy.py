@@ -1,7 +1,7 @@
-"""Modules that take long to import, imported at their first use.
+"""Slow modules, imported at their first use.
 
 The launcher validates tool names and options before the target starts, within a few
-milliseconds: a tool file that says `from pasta.lazy import np` costs it no NumPy import.
+milliseconds: `from pasta.lazy import np` in a tool file does not import NumPy there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class LazyModule:
-    """Stands for a module; imports it when an attribute is first read."""
+    """Proxy of a module, which is imported when an attribute is first read."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name

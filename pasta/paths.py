@@ -1,22 +1,18 @@
-"""Where PASTA's own files are, in a wheel, an editable install or a checkout."""
+"""Paths of PASTA's files in a wheel, an editable install or a checkout."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import sysconfig
-from collections.abc import Sequence
 from pathlib import Path
 
 from pasta import private
-from pasta.errors import RunError
+from pasta.errors import MissingDependency, RunError
 
 PACKAGE = Path(__file__).resolve().parent
 NATIVE = PACKAGE / "_native"
 LIBPASTA = NATIVE / "libpasta.so"
-#: What rocprofiler-sdk loads into HIP programs; links to libpasta.so.
-LIBPASTA_AMD = NATIVE / "libpasta_amd.so"
 DEMOS = NATIVE / "bin"
 
 
@@ -27,9 +23,9 @@ def presets() -> Path:
 
 
 def cache(*parts: str, make: bool = False) -> Path:
-    """Where the user's compiled code is kept: code is loaded from there, so it is a directory that
-    nobody else can write to. `make`: for who may have any umask. Raises RunError where others are
-    in both of its places."""
+    """Path in the user's cache of compiled code, in a directory that other users cannot write to.
+    `make`: create the directory, independent of the umask. Raises RunError if other users can write
+    to both candidates."""
     place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for name in ("pasta", f"pasta-{os.geteuid()}"):
         objection = private.objection_to_code(place / name)
@@ -44,40 +40,22 @@ def cache(*parts: str, make: bool = False) -> Path:
 
 
 def module_path() -> list[str]:
-    """Where this Python finds modules, without what depends on the current directory."""
+    """The module search path without entries relative to the current directory."""
     return [path for path in sys.path if path and os.path.isabs(path)]
 
 
-def of_nvidia(wheels: Sequence[str], toolkit: str, *, program: bool = False) -> Path | None:
-    """A file of NVIDIA's wheels in this environment, or of a CUDA toolkit, in that order.
-
-    `wheels` are patterns below the packages' common directory, the newest packages' first;
-    `toolkit` is a path in a toolkit. A program must be executable, and may also be on PATH.
-    """
-    homes = (
-        os.environ.get("CUDA_HOME"),
-        os.environ.get("CUDA_PATH"),
-        "/usr/local/cuda",
-        "/opt/cuda",
-    )
-    candidates = [
-        *(
-            found
-            for site in module_path()
-            for pattern in wheels
-            for found in sorted(Path(site, "nvidia").glob(pattern), reverse=True)
-        ),
-        *(Path(home, toolkit) for home in homes if home),
-    ]
-    for candidate in candidates:
-        if candidate.is_file() and (not program or os.access(candidate, os.X_OK)):
-            return candidate
-    on_path = shutil.which(Path(toolkit).name) if program else None
-    return Path(on_path) if on_path else None
+def built(library: Path) -> Path:
+    """A library of PASTA. Raises MissingDependency if it was not built."""
+    if not library.exists():
+        raise MissingDependency(
+            f"{library} was not built", remedy="pip install --force-reinstall pasta-profiler"
+        )
+    return library
 
 
 def google_pasta() -> Path | None:
-    """Metadata of google-pasta in this environment, whose package PASTA's then overwrites."""
+    """Metadata directory of google-pasta in this environment, whose package `pasta` conflicts; None
+    without it."""
     for site in sys.path:
         if site.endswith("-packages"):
             for found in Path(site).glob("google_pasta-*.dist-info"):
@@ -92,11 +70,10 @@ def embedding_module() -> Path | None:
 
 
 def libpython() -> Path | None:
-    """The shared library of this Python, or None where only a static one exists.
+    """The shared library of this Python, or None if only a static one exists.
 
-    Looks where the interpreter was configured to put it, beside its base prefix (relocated
-    builds, conda) and in the multi-architecture directory (Debian). PASTA_LIBPYTHON names another
-    one; set but empty, none.
+    Searches the configured library directory, the base prefix (relocated builds, conda) and the
+    multi-architecture directory (Debian). PASTA_LIBPYTHON overrides it; set but empty: None.
     """
     named = os.environ.get("PASTA_LIBPYTHON")
     if named is not None:

@@ -1,8 +1,8 @@
-"""Finds tools: built in, in `--tool-path` directories, in a file, or of an installed package.
+"""Finds tools: built in, in `--tool-path` directories, in files, or in installed packages.
 
-A name is looked for in the tool paths first (so that a user's tool can replace a built-in one),
-then among the built-in tools, then in the entry points of the group `pasta.tools`. In a directory
-the tool NAME is in NAME.py, or else is a class of that tool name in any file there.
+A name is searched in the tool paths first (so that a user's tool can replace a built-in one), then
+among the built-in tools, then in the entry points of the group `pasta.tools`. In a directory the
+tool NAME is in NAME.py, otherwise a class of that tool name in any file there.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import pasta.tools
 from pasta import private
+from pasta.contained import contained
 from pasta.errors import ProbeError, ToolError, shown
-from pasta.runtime.contained import contained
 from pasta.tool import Option, Tool
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ GROUP = "pasta.tools"
 
 @dataclass(frozen=True)
 class Listed:
-    """A tool as `pasta tools` shows it; `error` says why it cannot be loaded."""
+    """A tool as shown by `pasta tools`; `error`: why it cannot be loaded."""
 
     name: str
     source: str  # "built-in", a path, or "package NAME"
@@ -48,11 +48,11 @@ def load_tools(
     paths: Sequence[str | os.PathLike[str]] = (),
     origins: Mapping[str, object] = MappingProxyType({}),
 ) -> list[Tool]:
-    """Instances of the tools, with their options, in the order given; a repeated one counts once.
+    """Instances of the tools with their options, in the given order, without duplicates.
 
-    `options` are by tool name; `origins` say where a tool ("NAME") or an option ("NAME.OPTION")
-    was given. Raises ToolError for an unknown tool, a file that cannot be loaded, wrong options,
-    and options for a tool that does not exist.
+    `options` are by tool name; `origins` are the places where a tool ("NAME") or an option
+    ("NAME.OPTION") was given. Raises ToolError for an unknown tool, a file that cannot be loaded,
+    wrong options, and options of a tool that does not exist.
     """
     classes: dict[str, type[Tool]] = {}
     for spec in specs:
@@ -65,7 +65,7 @@ def load_tools(
             with _given_in(origin):
                 if name not in classes:
                     _check_exists(name, key, classes, paths)
-                elif key:  # a place in a file is no text, other than an option's name
+                elif key:  # origins in files are no text
                     in_file = origin is not None and not isinstance(origin, str)
                     classes[name].accept(key, value, typed=in_file)
     return [_made(found, options.get(name)) for name, found in classes.items()]
@@ -76,8 +76,8 @@ def load_usable_tools(
     options: Mapping[str, Mapping[str, object]] | None = None,
     paths: Sequence[str | os.PathLike[str]] = (),
 ) -> tuple[list[Tool], dict[str, BaseException]]:
-    """As `load_tools`, for a run that has begun: also the names of tools that cannot be loaded,
-    and why. A tool whose class is not found goes by the name of its file."""
+    """`load_tools` for a run that has begun: also the errors of tools that cannot be loaded, by
+    name. A tool without a class has the name of its file."""
     classes: dict[str, type[Tool]] = {}
     tools: list[Tool] = []
     failed: dict[str, BaseException] = {}
@@ -109,11 +109,11 @@ def _add(
 
 @contextmanager
 def _given_in(origin: object | None) -> Iterator[None]:
-    """Says in ToolErrors where it was given."""
+    """Adds the origin of a tool or option to ToolErrors."""
     try:
         yield
     except ProbeError:
-        raise  # it says where by itself
+        raise  # has its place
     except ToolError as error:
         if origin is None:
             raise
@@ -124,7 +124,7 @@ def _made(found: type[Tool], options: Mapping[str, object] | None) -> Tool:
     try:
         with contained(loading=True):
             made = found(options)
-            _ask(made)
+            _evaluate(made)
             return made
     except ToolError:
         raise
@@ -134,15 +134,15 @@ def _made(found: type[Tool], options: Mapping[str, object] | None) -> Tool:
         raise ToolError(f"tool {found.name} cannot be made: {where}: {_one_line(error)}") from error
 
 
-def _ask(tool: Tool) -> None:
-    """Asks a tool all that is asked before a run begins; raises whatever it raises."""
+def _evaluate(tool: Tool) -> None:
+    """Evaluates all that a run reads from a tool before it begins, for its exceptions."""
     kind = type(tool)
-    kind.wants(), kind.kinds(), kind.probes(), kind.summary_line()
-    _ = tool.needs_compiled, tool.needs_recording, tool.needs_allocations, tool.asks_for_tensors
+    kind.wants(), kind.kinds(), kind.summary_line()
+    _ = tool.needs_compiled, tool.asks_for_tensors
 
 
 def find_tools(spec: str, paths: Sequence[str | os.PathLike[str]] = ()) -> list[type[Tool]]:
-    """Classes of a tool's name, of FILE.py (all in it) or of FILE.py:CLASS. Raises ToolError."""
+    """Classes for a tool's name, FILE.py (all in it) or FILE.py:CLASS. Raises ToolError."""
     file, _, class_name = spec.partition(":")
     if file.endswith(".py") or os.sep in file:
         return _classes_of_file(Path(file), class_name)
@@ -157,7 +157,7 @@ def find_tools(spec: str, paths: Sequence[str | os.PathLike[str]] = ()) -> list[
 
 
 def list_tools(paths: Sequence[str | os.PathLike[str]] = ()) -> list[Listed]:
-    """All tools that can be found by name, each with what it says about itself."""
+    """All tools that can be found by name, with their summaries and options."""
     found: dict[str, Listed] = {}
     for directory in map(Path, paths):
         for path in _tool_files(directory):
@@ -184,7 +184,7 @@ def _listed(load: Any, name: str, source: str) -> Iterator[Listed]:
 
 
 def built_in_names() -> list[str]:
-    """Names of the built-in tools, which are those of their files; imports nothing."""
+    """Names of the built-in tools, from their files, without imports."""
     directories = map(Path, pasta.tools.__path__)
     return sorted({path.stem for each in directories for path in _tool_files(each)})
 
@@ -219,7 +219,7 @@ def _in_directory(directory: Path, name: str) -> type[Tool] | None:
         where = shown(str(directory), 200)[1:-1]
         raise ToolError(f"tool path {where} is no directory", remedy="correct --tool-path")
     files = _tool_files(directory)
-    files.sort(key=lambda path: path.stem != name)  # NAME.py first: the others often are not read
+    files.sort(key=lambda path: path.stem != name)  # NAME.py first, often the only one read
     owners = frozenset([directory.stat().st_uid])
     for path in files:
         objection = private.writers_objection(path, owners)
@@ -235,7 +235,7 @@ def _in_directory(directory: Path, name: str) -> type[Tool] | None:
             try:
                 classes = _classes_of_file(path, "")
             except ToolError:
-                continue  # another tool's trouble; named when that one is asked for
+                continue  # reported when that tool is requested
         for found in classes:
             if found.name == name:
                 return found
@@ -243,7 +243,7 @@ def _in_directory(directory: Path, name: str) -> type[Tool] | None:
 
 
 def _entry_points() -> list[EntryPoint]:
-    from importlib.metadata import entry_points  # half the launcher's time, seldom needed
+    from importlib.metadata import entry_points  # half of the launcher's time, rarely needed
 
     return list(entry_points(group=GROUP))
 
@@ -288,7 +288,7 @@ def _classes_of_file(path: Path, class_name: str) -> list[type[Tool]]:
 
 
 def _module_of(path: Path) -> ModuleType:
-    """The file as a module; always of the same name, so that pickled objects find their classes."""
+    """The file as a module, whose name depends on its path, so that pickles find their classes."""
     real = path.resolve()
     name = f"pasta_tool_{real.stem}_{zlib.crc32(os.fsencode(real)):08x}"
     if name in sys.modules:
@@ -302,7 +302,7 @@ def _module_of(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except ProbeError:
         del sys.modules[name]
-        raise  # it says where by itself
+        raise  # has its place
     except KeyboardInterrupt:
         raise
     # A tool file that calls sys.exit() must not end the launcher.
@@ -313,7 +313,7 @@ def _module_of(path: Path) -> ModuleType:
 
 
 def _line_in(error: BaseException, path: Path) -> str:
-    """`:LINE` where the file at `path` went wrong, as far as that is known."""
+    """`:LINE` of the error in the file at `path`; empty if unknown."""
     if isinstance(error, SyntaxError) and error.filename == str(path) and error.lineno:
         return f":{error.lineno}"
     import traceback
@@ -333,7 +333,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _classes(module: ModuleType) -> list[type[Tool]]:
-    """Tools that a module defines, not those that it imports, in order of definition."""
+    """Tools that a module defines, without imported ones, in order of definition."""
     return [
         value
         for value in vars(module).values()
@@ -351,7 +351,7 @@ def _file_of(found: type[Tool]) -> str:
 def _check_exists(
     name: str, key: str, chosen: Iterable[str], paths: Sequence[str | os.PathLike[str]]
 ) -> None:
-    """A preset may set options of a tool that does not run, but not of one that there is not."""
+    """Raises ToolError for options of an unknown tool; a tool that does not run may have some."""
     known = sorted({*chosen, *_names(paths)})
     if name in known:
         return

@@ -1,8 +1,8 @@
-"""Files and directories that only this user can touch.
+"""Files and directories that only this user can access.
 
-They are made with explicit modes, which are set again where the umask took bits away: code in the
-profiled program may not change that program's umask. What another process may have put in place
-is checked before anything in it is believed. docs/security.md has the threat model.
+They are created with explicit modes, which are set again if the umask removed bits: code in the
+profiled program must not change its umask. Files that another process may have created are
+validated before they are trusted. docs/security.md has the threat model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pasta.errors import RunError
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
-#: What nobody else may do: anything, or write.
+#: Access bits denied to others: all, or write.
 ANY_ACCESS = 0o077
 WRITE_ACCESS = 0o022
 
@@ -26,15 +26,15 @@ class NotPrivate(RunError):
 
 
 def set_umask() -> int:
-    """For processes that are PASTA's alone: make private files only; returns the umask before."""
+    """Make new files private, for processes of PASTA alone; returns the previous umask."""
     return os.umask(ANY_ACCESS)
 
 
-# ---- making
+# ---- creation
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its missing parents. Raises OSError, also where it exists."""
+    """Create a directory and its missing parents. Raises OSError, also if it exists."""
     if not path.parent.exists():
         try:
             make_directory(path.parent)
@@ -46,7 +46,7 @@ def make_directory(path: Path) -> None:
 
 
 def make_if_possible(path: Path) -> None:
-    """Makes a directory that may exist, or not be possible: who writes to it finds out."""
+    """Create a directory; errors are ignored, as a later write reports them."""
     try:
         make_directory(path)
     except OSError:
@@ -54,7 +54,8 @@ def make_if_possible(path: Path) -> None:
 
 
 def make_or_check_directory(path: Path) -> None:
-    """The same, or the existing one if nobody else could have made it or can write to it.
+    """Create a directory, or validate that the existing one is this user's and not writable by
+    others.
 
     Raises OSError, NotPrivate.
     """
@@ -65,8 +66,8 @@ def make_or_check_directory(path: Path) -> None:
 
 
 def create(path: Path, flags: int = os.O_EXCL) -> int:
-    """Descriptor of a new file, for reading and writing; without O_EXCL also of an existing one of
-    this user. Raises OSError."""
+    """Descriptor of a new file for reading and writing; without O_EXCL also of an existing file.
+    Raises OSError."""
     flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, FILE_MODE)
     _set_mode(descriptor, FILE_MODE)
@@ -74,13 +75,13 @@ def create(path: Path, flags: int = os.O_EXCL) -> int:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Append to a file, which is made if need be. Raises OSError."""
+    """Append to a file, which is created if missing. Raises OSError."""
     with open(create(path, os.O_APPEND), "ab") as file:
         file.write(content)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees all of it or nothing. Raises OSError."""
+    """Write a file so that readers see all or nothing of it. Raises OSError."""
     temporary = path.with_name(f"{path.name}.writing")
     with open(create(temporary, os.O_TRUNC), "wb") as file:
         file.write(content)
@@ -88,9 +89,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def tighten(directory: Path) -> None:
-    """Take everybody else's access to all below a directory of ours, and to itself.
+    """Deny others access to a directory of this user and all below it.
 
-    For what was written under somebody's umask. Raises OSError.
+    For files written under another umask. Raises OSError.
     """
     for _, _, files, descriptor in os.fwalk(directory):
         _set_mode(descriptor, DIRECTORY_MODE)
@@ -107,15 +108,15 @@ def _set_mode(descriptor: int, mode: int) -> None:
     try:
         os.fchmod(descriptor, mode)
     except PermissionError:
-        pass  # file systems without modes of their own (vfat, CIFS) say so like this
+        pass  # raised by file systems without modes (vfat, CIFS)
 
 
-# ---- believing
+# ---- validation
 
 
 def open_directory(path: Path, denied: int = ANY_ACCESS) -> int:
-    """Descriptor of a directory of this user, through no symbolic link, where others are denied
-    the access bits `denied`. Raises OSError, NotPrivate."""
+    """Descriptor of a directory of this user, no symbolic link, that denies others the access bits
+    `denied`. Raises OSError, NotPrivate."""
     descriptor = _opened(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         status = os.fstat(descriptor)
@@ -129,12 +130,12 @@ def open_directory(path: Path, denied: int = ANY_ACCESS) -> int:
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Descriptor of a regular file of this user in such a directory; nobody else could have
-    written it. Raises OSError, NotPrivate."""
+    """Descriptor of a regular file that only this user can write, in such a directory. Raises
+    OSError, NotPrivate."""
     directory = open_directory(path.parent, WRITE_ACCESS)
     try:
         around = os.fstat(directory)
-        # never waits, as for a FIFO in its place
+        # nonblocking: the path may be a FIFO
         descriptor = os.open(
             path.name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory
         )
@@ -151,7 +152,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read(path: Path) -> bytes:
-    """Content of such a file. Raises OSError, NotPrivate."""
+    """Content of a file that only this user can write. Raises OSError, NotPrivate."""
     with open(open_file(path), "rb") as file:
         return file.read()
 
@@ -159,7 +160,7 @@ def read(path: Path) -> bytes:
 def _opened(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except NotADirectoryError:  # which a symbolic link is, too
+    except NotADirectoryError:  # also for symbolic links
         raise NotPrivate(f"{path}: not a directory, or a symbolic link") from None
 
 
@@ -172,8 +173,8 @@ def _objection(status: os.stat_result, denied: int, owner: int) -> str:
 
 
 def _is_like_new_ones(path: Path, status: os.stat_result, denied: int) -> bool:
-    """Whether new directories in its place have that owner and no fewer rights: file systems such
-    as CIFS, vfat or NFS with squashed users give them all the same."""
+    """Whether new directories there have the same owner and at least these rights, as on file
+    systems such as CIFS, vfat or NFS with squashed users."""
     probe = path.parent / f".pasta-{os.urandom(8).hex()}"
     try:
         os.mkdir(probe, DIRECTORY_MODE)
@@ -187,7 +188,7 @@ def _is_like_new_ones(path: Path, status: os.stat_result, denied: int) -> bool:
 
 
 def writers_objection(path: Path, owners: frozenset[int]) -> str:
-    """Why a file with code must not be run; "" if only root, this user or `owners` can write it.
+    """Why a file with code must not be run; empty if only root, this user or `owners` can write it.
 
     Members of its group are trusted: with user private groups, 0664 is the usual mode.
     """
@@ -199,7 +200,7 @@ def writers_objection(path: Path, owners: frozenset[int]) -> str:
 
 
 def objection_to_code(directory: Path) -> str:
-    """Why no code must be loaded from a directory that may exist, or ""."""
+    """Why code must not be loaded from a directory; empty if it may, or without the directory."""
     try:
         return _objection_to_code(directory, directory.lstat(), frozenset())
     except OSError:
@@ -216,8 +217,8 @@ def _objection_to_code(path: Path, status: os.stat_result, owners: frozenset[int
 
 
 def lock(descriptor: int) -> bool:
-    """Lock an open file or directory for as long as it is open here or in a child; False where
-    somebody else has it. True also where the file system has no locks."""
+    """Lock an open file or directory until it is closed here and in children. False if another
+    process has the lock, True also if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -228,7 +229,7 @@ def lock(descriptor: int) -> bool:
 
 
 def is_named(descriptor: int, path: Path) -> bool:
-    """Whether a path still names what was opened."""
+    """Whether a path still refers to an open file."""
     try:
         named = os.lstat(path)
     except OSError:
@@ -237,15 +238,14 @@ def is_named(descriptor: int, path: Path) -> bool:
 
 
 def is_open_elsewhere(path: Path) -> bool | None:
-    """Whether any other process has a file open or mapped, in whatever namespace it is.
+    """Whether another process has a file open or mapped, in any namespace; None if unknown.
 
-    None where the file system cannot tell. The caller must have it open nowhere. Raises OSError,
-    NotPrivate where it cannot be opened.
+    The caller must not have it open. Raises OSError, NotPrivate if it cannot be opened.
     """
     import signal
 
     descriptor = open_file(path)
-    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # who opens it meanwhile breaks the lease
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # an open elsewhere breaks the lease
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except BlockingIOError:

@@ -1,6 +1,6 @@
-"""What work that takes long is doing: `doing` tells it, `shown` or a launcher shows it.
+"""Progress of long work: reported by `doing`, displayed by `shown` or a launcher.
 
-Work that is done in a collector is told through a file beside its ring, which the launcher reads.
+A collector reports through a file beside its ring, which the launcher reads.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pasta import private
+
 if TYPE_CHECKING:
     from rich.live import Live
 
-#: Called with what is being done, and how far it is.
+#: Called with the current work, and its progress.
 Listener = Callable[[str, str], None]
 
 _TERMINAL_SECONDS = 1.0
@@ -24,19 +26,19 @@ _LINE_SECONDS = 5.0
 _TICK_SECONDS = 0.1
 
 _listener: Listener | None = None
-_thread = 0  # the one that is listened to
+_thread = 0  # whose progress is reported
 
 
 def doing(what: str, how_far: str = "") -> None:
-    """Tells what begins or goes on: `doing("reading events", "3 of 7")`. Does nothing where nobody
-    listens, and in other threads than the one that is listened to."""
+    """Reports current work: `doing("reading events", "3 of 7")`. Does nothing without a listener,
+    and in other threads than that of the listener."""
     if _listener is not None and threading.get_ident() == _thread:
         _listener(what, how_far)
 
 
 @contextmanager
-def heard(listener: Listener) -> Iterator[None]:
-    """Has `listener` called with what this thread does meanwhile."""
+def listening(listener: Listener) -> Iterator[None]:
+    """Calls `listener` with the progress of this thread in the block."""
     global _listener, _thread
     before = _listener, _thread
     _listener, _thread = listener, threading.get_ident()
@@ -46,9 +48,9 @@ def heard(listener: Listener) -> Iterator[None]:
         _listener, _thread = before
 
 
-class Written:
-    """Listener that writes to a file, for another process. A file that cannot be written is no
-    reason to fail."""
+class FileListener:
+    """Listener that writes to a file, for another process. Errors of writing are ignored, and end
+    it."""
 
     _SECONDS = 0.2
 
@@ -62,16 +64,14 @@ class Written:
         if what == self._what and now < self._next:
             return
         self._what, self._next = what, now + self._SECONDS
-        temporary = self._path.with_name(f"{self._path.name}.writing")
         try:
-            temporary.write_text(joined(what, how_far), encoding="utf-8")
-            temporary.replace(self._path)
+            private.write_atomically(self._path, joined(what, how_far).encode())
         except OSError:
             self._next = float("inf")
 
 
 def read(path: Path) -> str:
-    """What a `Written` wrote last; "" where that is not known."""
+    """Last text of a `FileListener`; empty if unknown."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -79,34 +79,34 @@ def read(path: Path) -> str:
 
 
 def joined(what: str, how_far: str) -> str:
-    """The two in one line."""
+    """Work and progress in one line."""
     return f"{what}, {how_far}" if how_far else what
 
 
 class Display:
-    """Shows on stderr what is waited for: on a terminal after a second, elsewhere one line after
-    five. `say` writes that line."""
+    """Shows progress on stderr: on a terminal after 1 s, otherwise one line after 5 s, written by
+    `write_line`."""
 
-    def __init__(self, title: str, say: Callable[[str], None]) -> None:
+    def __init__(self, title: str, write_line: Callable[[str], None]) -> None:
         self._title = title
-        self._say = say
+        self._write_line = write_line
         self._begun = time.monotonic()
         self._live: Live | None = None
-        self._said = self._gone = False
+        self._written = self._closed = False
 
     def show(self, text: Callable[[], str]) -> None:
-        """Shows `text`, which is called where it is time to; call this now and then."""
+        """Shows `text()` if it is time; call this repeatedly."""
         waited = time.monotonic() - self._begun
-        if self._gone or waited <= min(_TERMINAL_SECONDS, _LINE_SECONDS):
+        if self._closed or waited <= min(_TERMINAL_SECONDS, _LINE_SECONDS):
             return
         try:
             if sys.stderr.isatty():
                 self._draw(text())
-            elif waited > _LINE_SECONDS and not self._said:
-                self._said = True
-                self._say(self._line(text()))
-        except (OSError, ValueError):  # the terminal is closed: nobody looks
-            self._gone = True
+            elif waited > _LINE_SECONDS and not self._written:
+                self._written = True
+                self._write_line(self._line(text()))
+        except (OSError, ValueError):  # the terminal is closed
+            self._closed = True
 
     def _line(self, text: str) -> str:
         from pasta.table import plain
@@ -133,7 +133,7 @@ class Display:
             self._spinner.update(text=line)
 
     def close(self) -> None:
-        """Takes it from the terminal."""
+        """Removes the display from the terminal."""
         live, self._live = self._live, None
         if live is not None:
             with suppress(OSError, ValueError):
@@ -142,7 +142,7 @@ class Display:
 
 @contextmanager
 def shown(title: str, *, quiet: bool = False) -> Iterator[None]:
-    """Shows on stderr what is done meanwhile, where that takes long and `quiet` is not set."""
+    """Shows progress of the block on stderr if it takes long and `quiet` is not set."""
     if quiet or sys.stderr is None:
         yield
         return
@@ -160,7 +160,7 @@ def shown(title: str, *, quiet: bool = False) -> Iterator[None]:
     watcher = threading.Thread(target=watch, name="pasta-progress", daemon=True)
     watcher.start()
     try:
-        with heard(listen):
+        with listening(listen):
             yield
     finally:
         ended.set()

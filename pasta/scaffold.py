@@ -1,4 +1,4 @@
-"""A new tool to start from: its file, its preset and its test."""
+"""Templates of a new tool: its file, preset and test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 
 from pasta.errors import ToolError
-from pasta.tool import snake_case
+from pasta.names import snake_case
 
 _TOOL = Template('''\
 from __future__ import annotations
@@ -92,8 +92,8 @@ top = 10 # kernels in the text report
 def new_tool(name: str, directory: Path) -> list[Path]:
     """Writes NAME.py, test_NAME.py and NAME.toml to a directory; returns their paths.
 
-    `name` may be a tool's name or its class's. Raises ToolError for a name that cannot be one,
-    and where a file exists already; nothing is written then.
+    `name` is a tool's name or that of its class. Raises ToolError for an invalid name or an
+    existing file, before anything is written.
     """
     tool = snake_case(name.replace("-", "_"))
     if not re.fullmatch(r"[a-z][a-z0-9_]*", tool) or keyword.iskeyword(tool):

@@ -1,18 +1,15 @@
-"""Tables and figures: what a tool hands over, for Parquet, the terminal and the HTML report."""
+"""Tables and figures of results, for Parquet, the terminal and the HTML report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pasta.errors import visible as visible
 from pasta.lazy import np, pa
 
-if TYPE_CHECKING:
-    from pasta.report.layout import View
-
-#: What a column counts: decides how the text report writes it, and is kept in the Parquet schema.
+#: Unit of a column: defines its format in text reports, and is stored in the Parquet schema.
 Unit = Literal["bytes", "ns", "address", "count", "share"]
 #: A column: a NumPy array (a masked one where values are absent), or a list (None is absent).
 Column = Any
@@ -22,15 +19,15 @@ Column = Any
 class Table:
     """Columns of equal length, most important row first.
 
-    `units` says what a column's numbers are (a share is a fraction of 1), `labels` its heading
-    where that is not its name; the label of a share says of what. `shown` rows are printed, all
-    are stored. Raises ValueError when columns differ in length, or a unit or key is of no column.
+    `units` are units of columns (a share is a fraction of 1), `labels` headings that differ from
+    names; the label of a share names the whole. `shown` rows are printed, all are stored. Raises
+    ValueError if columns differ in length, or a unit or key names no column.
 
-    `keys`, `sums` and `levels` say how runs are compared. Rows of two runs are the same whose keys
-    are: columns that say what a row is of, in any run (no addresses, ids or times of day). Sums are
-    columns that add up over rows, levels are numbers that do not: peaks, means, shares. What is in
-    none of them is not compared. Where they are not given, keys are the columns that hold no
-    numbers, sums those of integers, levels those of other numbers, without addresses.
+    `keys`, `sums` and `levels` define the comparison of runs. Rows with equal keys correspond: keys
+    identify a row in any run (no addresses, ids or times of day). Sums are columns that add up over
+    rows, levels are other numbers: peaks, means, shares. Other columns are not compared. By default
+    keys are the columns without numbers, sums those of integers, levels those of other numbers,
+    without addresses.
     """
 
     columns: Mapping[str, Column]
@@ -38,15 +35,15 @@ class Table:
     labels: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
     shown: int = 10
-    #: Columns left out of the text report, where they are there.
+    #: Columns hidden in text reports, if present.
     hidden: frozenset[str] = frozenset()
     keys: Sequence[str] | None = None
     sums: Sequence[str] | None = None
     levels: Sequence[str] | None = None
-    #: Columns that text reports keep longest where the width is short, beside the key column:
-    #: what rows are sorted by first. Where not given, the first two numbers that are no keys.
+    #: Columns that narrow text reports drop last, beside the key column, sort column first. By
+    #: default the first two columns of numbers that are no keys.
     important: Sequence[str] | None = None
-    #: Rows that there are, where only the first of them were read.
+    #: Total number of rows, if only the first ones were read.
     of: int | None = None
 
     def __post_init__(self) -> None:
@@ -64,7 +61,7 @@ class Table:
         return max((len(column) for column in self.columns.values()), default=0)
 
     def heading(self, name: str) -> str:
-        """What stands above a column."""
+        """Heading of a column."""
         return self.labels.get(name, name.replace("_", " "))
 
     def rows(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
@@ -76,29 +73,20 @@ class Table:
     def to_arrow(self) -> pa.Table:
         """A pyarrow table; units and labels are in the metadata of the fields.
 
-        Raises TypeError for a column that has none of its types.
+        Raises TypeError for a column that cannot be converted.
         """
         arrays = {name: _arrow(name, column) for name, column in self.columns.items()}
         fields = []
         for name, array in arrays.items():
             metadata = {"unit": self.units.get(name), "label": self.labels.get(name)}
-            told = {key: value for key, value in metadata.items() if value}
-            fields.append(pa.field(name, array.type, metadata=told or None))
+            given = {key: value for key, value in metadata.items() if value}
+            fields.append(pa.field(name, array.type, metadata=given or None))
         schema = pa.schema(fields, metadata={"title": self.title} if self.title else None)
         return pa.Table.from_arrays(list(arrays.values()), schema=schema)
 
     def values(self, name: str, limit: int | None = None) -> list[Any]:
-        """The first `limit` values of a column as Python's; None is absent."""
+        """The first `limit` values of a column as Python objects; None is absent."""
         return _values(self.columns[name][:limit])
-
-    def to_rich(self, limit: int | None = None, *, command: str = "pasta report DIR") -> View:
-        """The first `limit` rows (default: `shown`), laid out for the width Rich prints them in.
-
-        `command` prints the same table; a line below names it where columns are left out.
-        """
-        from pasta.report.layout import View
-
-        return View(self, self.shown if limit is None else limit, command)
 
 
 @dataclass(frozen=True)
@@ -124,17 +112,17 @@ class Figure:
 
 
 def absent_where(values: Any, mask: Any) -> Column:
-    """A column that is absent where `mask` is true."""
+    """A column whose values are absent where `mask` is true."""
     return np.ma.MaskedArray(values, mask=mask)
 
 
 def shares(parts: Any, whole: int | float) -> Any:
-    """Parts as fractions of the whole; 0 where there is no whole."""
+    """Parts as fractions of the whole; 0 if the whole is 0."""
     return np.asarray(parts, np.float64) / whole if whole else np.zeros(len(parts))
 
 
 def formatted(value: Any, unit: Unit | None = None) -> str:
-    """A value as the text reports write it: `1.50 MiB`, `2.00 ms`, `0x7f00`, `12.5 %`, `1,024`."""
+    """A value in the format of text reports: `1.50 MiB`, `2.00 ms`, `0x7f00`, `12.5 %`, `1,024`."""
     if value is None:
         return "-"
     if isinstance(value, (list, tuple)):
@@ -167,12 +155,12 @@ def _plural(word: str) -> str:
     return f"{word}s"
 
 
-def plain(text: str, longest: int = 400) -> str:
-    """A text of a run for a line of a terminal: visible, and at most so long before that."""
-    return visible(text if len(text) <= longest else text[: longest - 1] + "…")
+def plain(text: str, limit: int = 400) -> str:
+    """A text of a run for a line of a terminal: at most `limit` characters, made visible."""
+    return visible(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
-#: Units of bytes and of times, each 1,024 or 1,000 of the one before.
+#: Units of bytes and of times, in steps of 1,024 and 1,000.
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 TIMES = ("ns", "us", "ms", "s")
 

@@ -1,4 +1,4 @@
-"""For tests of tools: events made by hand, and a tool run on them.
+"""Support for tests of tools: synthetic events, and runs of tools on them.
 
 def test_counts_launches():
     events = Events()
@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasta import abi
-from pasta.processors.batch import ABSENT_U32, ID_FIELDS, Batch
+from pasta.processors.batch import ABSENT_U32, Batch
 from pasta.processors.filter import Filter
-from pasta.processors.pipeline import Pipeline
 from pasta.processors.strings import Strings
-from pasta.tool import Context, Result, Run, Tool
+from pasta.runtime.pipeline import Pipeline
+from pasta.tool import Context, Process, Result, Tool
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Fields whose text `Events.add` interns.
-_TEXTS = ID_FIELDS - {"stack", "correlation"}
 _MEMORY = {name: number for number, name in abi.ENUMS["memory"].items()}
 _DIRECTION = {name: number for number, name in abi.ENUMS["copy"].items()}
 _ROLE = {name: number for number, name in abi.ENUMS["role"].items()}
@@ -44,14 +42,14 @@ class Events:
 
     def __init__(self, *, start_time: int = 1_000_000, step: int = 1000) -> None:
         self.strings = Strings()
-        self.run = Run(pid=4242, program="program", start_time=start_time)
+        self.process = Process(pid=4242, program="program", start_time=start_time)
         self._time = start_time
         self._step = step
         self._ids: dict[str, int] = {"": 0}
         self._position = 0
         self._launches = 0
         self._records: list[tuple[str, int, NDArray[Any]]] = []
-        self._accesses: list[tuple[int, bytes]] = []  # after how many events, record
+        self._accesses: list[tuple[int, bytes]] = []  # number of events before it, record
 
     def __len__(self) -> int:
         return len(self._records)
@@ -64,9 +62,10 @@ class Events:
         return self._ids[text]
 
     def add(self, kind: str, **fields: Any) -> None:
-        """Adds an event of any kind, with fields of its record. Raises KeyError for others."""
+        """Adds an event of any kind with fields of its record. Raises KeyError for unknown
+        fields."""
         dtype = abi.dtype(kind)
-        record = abi.absent_records(1, dtype)
+        record = abi.absent_records(1, dtype, kind)
         self._time = fields.get("time", self._time + self._step)
         header = {
             "index": 0,
@@ -77,10 +76,7 @@ class Events:
             "thread": 1,
             "stream": 0,
         }
-        ids = {name: 0 for name in dtype.names or () if name in ID_FIELDS}
-        if kind == "kernel_launch":
-            del ids["module"]  # a handle there
-        for name, value in {**ids, **header, **fields}.items():
+        for name, value in {**header, **fields}.items():
             if dtype.fields is None or name not in dtype.fields:
                 raise KeyError(f"{kind} has no field {name}")
             record[name] = self.string(value) if isinstance(value, str) else value
@@ -98,6 +94,7 @@ class Events:
         return ordinal
 
     def launch_end(self, ordinal: int, **fields: Any) -> None:
+        """Adds the return of a launch call."""
         self.add("kernel_launch_end", **{"device": 0, "ordinal": ordinal, **fields})
 
     def complete(self, ordinal: int, start: int, end: int, **fields: Any) -> None:
@@ -106,18 +103,22 @@ class Events:
         self.add("kernel_complete", **{"device": 0, **times, **fields})
 
     def alloc(self, address: int, bytes: int, memory: str = "device", **fields: Any) -> None:
+        """Adds a memory allocation; `memory` is a name in `abi.ENUMS["memory"]`."""
         self._memory("memory_alloc", address, memory, {"bytes": bytes, **fields})
 
     def free(self, address: int, memory: str = "device", **fields: Any) -> None:
+        """Adds a memory free."""
         self._memory("memory_free", address, memory, fields)
 
     def tensor_alloc(self, address: int, bytes: int, memory: str = "device", **fields: Any) -> None:
-        """Adds an allocation; `allocated` and `reserved` are of the allocator after it."""
+        """Adds an allocation of a tensor; `allocated` and `reserved`: totals of the allocator after
+        it, bytes."""
         self._allocator_state(fields)
         self._memory("tensor_alloc", address, memory, {"bytes": bytes, **fields})
 
     def tensor_free(self, address: int, memory: str = "device", **fields: Any) -> None:
-        """Adds a free; `allocated` and `reserved` are of the allocator after it."""
+        """Adds a free of a tensor; `allocated` and `reserved`: totals of the allocator after it,
+        bytes."""
         self._allocator_state(fields)
         self._memory("tensor_free", address, memory, fields)
 
@@ -132,7 +133,7 @@ class Events:
     def operator(
         self, name: str, depth: int = 1, *, inputs: Sequence[int] = (), **fields: Any
     ) -> None:
-        """Begins an operator; `inputs` are ids of tensors, at most 16."""
+        """Adds the begin of an operator; `inputs` are ids of tensors, at most 16."""
         self.add(
             "operator_begin", name=name, depth=depth, scope=fields.pop("scope", 0),
             framework_thread=fields.pop("framework_thread", 1), inputs=len(inputs),
@@ -140,22 +141,22 @@ class Events:
         )  # fmt: skip
 
     def operator_end(self, depth: int = 1, *, outputs: Sequence[int] = (), **fields: Any) -> None:
-        """Ends the operator of this depth; `outputs` are ids of tensors, at most 4."""
-        told = {"outputs": len(outputs), "tensor": _padded(outputs, 4)}
-        self.add("operator_end", depth=depth, **told, **fields)
+        """Adds the end of the operator at a depth; `outputs` are ids of tensors, at most 4."""
+        tensors = {"outputs": len(outputs), "tensor": _padded(outputs, 4)}
+        self.add("operator_end", depth=depth, **tensors, **fields)
 
     def tensor(self, id: int, storage: int, bytes: int, shape: str, **fields: Any) -> None:
-        """What an id of a tensor stands for from now on."""
+        """Adds the definition of a tensor id."""
         usual = {"dtype": "Float", "strides": "", "offset": 0, "role": 0}
-        told = {"tensor": id, "storage": storage, "bytes": bytes, "shape": shape}
-        self.add("tensor_create", **told, **{**usual, **fields})
+        given = {"tensor": id, "storage": storage, "bytes": bytes, "shape": shape}
+        self.add("tensor_create", **given, **{**usual, **fields})
 
     def role(self, storage: int, role: str, name: str = "", **fields: Any) -> None:
-        """What the program uses a storage for: "parameter", "buffer", …"""
+        """Adds the role of a storage in the program: "parameter", "buffer", …"""
         self.add("tensor_create", storage=storage, role=_ROLE[role], name=name, **fields)
 
     def frames(self, stack: int, *frames: tuple[str, str, int]) -> None:
-        """A Python stack, innermost first: file, function, line."""
+        """Adds the frames of a Python stack, innermost first: file, function, line."""
         for depth, (file, function, line) in enumerate(frames):
             self.add(
                 "python_frame", stack=stack, depth=depth, line=line, first_line=1,
@@ -168,13 +169,16 @@ class Events:
     def copy(
         self, direction: str, source: int, destination: int, bytes: int, **fields: Any
     ) -> None:
+        """Adds a memory copy; `direction` is a name in `abi.ENUMS["copy"]`."""
         what = {"source": source, "destination": destination, "bytes": bytes}
         self.add("memory_copy", **{**what, "direction": _DIRECTION[direction], **fields})
 
     def push(self, name: str, **fields: Any) -> None:
+        """Adds the begin of a range of a thread."""
         self.add("range_push", name=name, **fields)
 
     def pop(self, **fields: Any) -> None:
+        """Adds the end of the innermost range of a thread."""
         self.add("range_pop", **fields)
 
     def access(
@@ -189,11 +193,11 @@ class Events:
         launch: int | None = None,
         **fields: Any,
     ) -> None:
-        """Adds an access of one warp, of the last launch unless one is given.
+        """Adds an access of one warp, by default of the last launch.
 
-        `addresses` are those of the active lanes: lanes 0, 1, … or those of `mask`. It reads
-        unless it writes. More `fields`: mask, pc, block, warp, sm; rows, stride of a transfer;
-        form. Raises ValueError where they do not fit.
+        `addresses` are those of the active lanes: lanes 0, 1, … or those of `mask`. By default
+        it reads unless it writes. More `fields`: mask, pc, block, warp, sm; rows, stride of a
+        transfer; form. Raises ValueError if they are inconsistent.
         """
         from pasta.probes.kinds import ATOMIC, KIND, READ, WRITE
         from pasta.probes.records import Access
@@ -209,7 +213,7 @@ class Events:
         self._accesses.append((len(self._records), made.encoded()))
 
     def accesses(self, begin: int = 0, end: int | None = None) -> bytes:
-        """Accesses that were added between the events of these numbers, as a trace has them."""
+        """Encoded accesses between the events of these numbers, as in a trace."""
         end = len(self._records) if end is None else end
         return b"".join(record for at, record in self._accesses if begin < at <= end)
 
@@ -223,7 +227,7 @@ class Events:
         return self._batch(0, len(self._records))
 
     def stretches(self, splits: Iterable[int] = ()) -> Iterator[tuple[Batch, bytes]]:
-        """As `batches`, each with the accesses that were added in it."""
+        """`batches`, each with its encoded accesses."""
         edges = [0, *sorted(splits), len(self._records)]
         for begin, end in itertools.pairwise(edges):
             if begin < end:
@@ -241,9 +245,9 @@ class Events:
         return Batch(base, records)
 
     def context(self) -> Context:
-        """A context for these events, which are the reference accelerator's unless they name
-        another source."""
-        return Context(self.strings, self.run, {"refacc": ""}, lambda: iter([self.batch()]))
+        """A context for these events, whose source is the reference accelerator unless they name
+        another one."""
+        return Context(self.strings, self.process, {"refacc": ""}, lambda: iter([self.batch()]))
 
 
 def run_tools(

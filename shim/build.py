@@ -24,6 +24,7 @@ COMMANDS = {"pasta": "pasta", "pasta-preload": "pasta_preload"}
 SCRIPTS = "scripts"
 PUBLIC_HEADERS = (
     "include/pasta.h", "include/pasta_abi.h", "include/pasta_framework.h",
+    "include/pasta_source.h", "include/pasta_trace.h",
     "refacc/refacc.h", "refacc/refacc_kernel.h", "refacc/refacc_tools.h",
 )  # fmt: skip
 
@@ -76,29 +77,33 @@ def shared_library(
 
 
 def libpasta(compiler: Compiler, directory: Path) -> Path:
-    """The library that is preloaded: core, sources and the start of Python; libc only."""
+    """The library that is preloaded; it links libc only."""
     sources = [
+        SHIM / "load.c",
         *sorted((SHIM / "core").glob("*.c")),
-        *sorted(set((SHIM / "sources").glob("*.c")) - set(amd_sources())),
+        *sorted(set((SHIM / "backends").rglob("*.c")) - set(amd_sources())),
+        *sorted((SHIM / "frameworks").rglob("*.c")),
+        *sorted((SHIM / "annotations").glob("*.c")),
         SHIM / "python" / "start.c",
     ]
     output = directory / "libpasta.so"
-    shared_library(compiler, output, sources, f"-I{SHIM}", "-Wl,-soname,libpasta.so")
+    shared_library(compiler, output, sources, "-DPASTA_INSIDE", "-Wl,-soname,libpasta.so")
     return output
 
 
 def amd_sources() -> list[Path]:
-    """Of a library of its own: a program with rocprofiler-register aborts where a library that it
+    """A library of its own: a program with rocprofiler-register aborts where a library that it
     has loaded exports rocprofiler_configure and the SDK cannot be loaded."""
-    return sorted((SHIM / "sources").glob("amd_*.c"))
+    folder = SHIM / "backends" / "amd"
+    return sorted(set(folder.glob("*.c")) - {folder / "backend.c"})
 
 
 def libpasta_amd(compiler: Compiler, directory: Path) -> Path:
     """The tool that rocprofiler-sdk loads; it calls the core in libpasta.so beside it."""
     output = directory / "libpasta_amd.so"
     shared_library(
-        compiler, output, amd_sources(), f"-I{SHIM}", "-DPASTA_OUTSIDE",
-        f"-L{directory}", "-lpasta", "-Wl,-soname,libpasta_amd.so", "-Wl,-rpath,$ORIGIN",
+        compiler, output, amd_sources(), f"-L{directory}", "-lpasta",
+        "-Wl,-soname,libpasta_amd.so", "-Wl,-rpath,$ORIGIN",
     )  # fmt: skip
     return output
 

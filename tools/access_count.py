@@ -1,4 +1,4 @@
-"""How often kernels access memory: by kind of instruction, by launch, and by object."""
+"""Memory accesses of kernels by kind of instruction, by launch, and by object."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import Counter, probe
-from pasta.probes.accumulators import combined
 from pasta.probes.kinds import KINDS, NAMES
 from pasta.processors.kernel_names import kernel_names
 from pasta.processors.object_names import (
@@ -22,25 +21,26 @@ from pasta.processors.object_names import (
     object_sizes,
 )
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups, kernel_operators, of_probes
+from pasta.processors.rows import combined
 from pasta.table import Figure, Table, absent_where, counted, formatted, shares
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pasta.probes.windows import Estimate
+    from pasta.processors.sampling import Estimate
     from pasta.processors.snapshots import Launches
 
 READ, WRITE, ATOMIC = range(3)
 OPERATIONS = 3
-#: A code for each kind with an address space, whose numbers begin with 1, and operation.
+#: Number of codes: one for each operation of each kind with an address space (from 1).
 CODES = OPERATIONS * max(kind.number for kind in KINDS if kind.space != "none")
 COUNTED_BY_WARPS = tuple(
     kind.name for kind in KINDS if kind.space != "none" and kind.name != "async_copy"
 )
 LANES = 32
-#: Bytes of a lane that need not be counted.
-USUAL = 4
+#: Access size (bytes per lane) that maps count implicitly: `beyond` is relative to it.
+IMPLICIT_BYTES = 4
 PAGE = 4096
 
 _COUNTS = ("instructions", "accesses", "reads", "writes", "atomics", "bytes")
@@ -51,40 +51,45 @@ class AccessCount(Tool):
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
 
-    # On a GPU every amount that is not 0 is an atomic addition. A full warp that accesses 4 bytes
-    # per lane, which is most of what there is, costs one in each map:
+    # On a GPU every nonzero amount is an atomic addition. A full warp that accesses 4 bytes
+    # per lane, the usual case, costs one in each map:
     #   instructions = full + partial, accesses = 32 * full + lanes,
-    #   bytes = 4 * accesses + beyond, modulo 2**64: what is less than 4 wraps around, and back.
+    #   bytes = 4 * accesses + beyond, modulo 2**64 (sizes below 4 wrap around and back).
     by_kind = Counter(by=("launch", "kernel", CODES), fields=("full", "partial", "lanes", "beyond"))
     by_object = Counter(by=("launch", "kernel", "object"), fields=("accesses", "beyond"))
 
     @probe.on(*COUNTED_BY_WARPS, per="warp")
     def count(access: Any, maps: Any) -> None:
+        """Count a warp's access by kind and operation; lanes and bytes only if they differ from the
+        usual."""
         code = OPERATIONS * (access.kind - 1)
         if access.is_atomic:
             code += ATOMIC
         elif access.is_write:
             code += WRITE
-        beyond = access.bytes - USUAL
+        beyond = access.bytes - IMPLICIT_BYTES
         if access.lanes == LANES:
             maps.by_kind.add(code, full=1, beyond=LANES * beyond)
         else:
             lanes = access.lanes
             maps.by_kind.add(code, partial=1, lanes=lanes, beyond=lanes * beyond)
 
-    # Lanes of one cp.async may read different numbers of bytes, so that each counts its own.
+    # Lanes of one cp.async may read different numbers of bytes, so each lane counts its own.
     @probe.on("async_copy")
     def count_copies(access: Any, maps: Any) -> None:
+        """Count each lane of an asynchronous copy, whose bytes may differ."""
         code = OPERATIONS * (access.kind - 1)
-        maps.by_kind.add(code, lanes=1, beyond=access.bytes - USUAL)
+        maps.by_kind.add(code, lanes=1, beyond=access.bytes - IMPLICIT_BYTES)
         if access.leader:
             maps.by_kind.add(code, partial=1)
 
     @probe.global_memory
     def attribute(access: Any, maps: Any) -> None:
-        maps.by_object.add(access.object, accesses=1, beyond=access.bytes - USUAL)
+        """Count a lane's access by object."""
+        maps.by_object.add(access.object, accesses=1, beyond=access.bytes - IMPLICIT_BYTES)
 
     def result(self) -> Result:
+        """Tables by kernel, kind, object and launch, and by operator if a framework is followed."""
         rows = _decoded(self.by_kind.rows())
         objects = _with_bytes(self.by_object.rows())
         kernels = self._kernels(rows, objects)
@@ -106,8 +111,8 @@ class AccessCount(Tool):
         sampling = self.context.sampling
         ids = np.asarray(sorted(sampling.seen), np.uint32)
         estimates = self._estimates(rows)
-        counts = {name: _at(by_kernel, ids, name) for name in _COUNTS}
-        touched = self._touched(combined(objects[["kernel", "object", "accesses"]], _OF_KERNEL))
+        counts = {name: _values_of(by_kernel, ids, name) for name in _COUNTS}
+        touched = self._touched(combined(objects[["kernel", "object", "accesses"]], _OBJECT_KEYS))
         order = np.argsort(-counts["accesses"].astype(np.float64), kind="stable")
         probed = np.asarray([sampling.probed.get(name, 0) for name in ids.tolist()], np.int64)
         columns = {
@@ -115,17 +120,17 @@ class AccessCount(Tool):
             **kernel_operators(self.context, [(name,) for name in ids.tolist()]),
             "launches": np.asarray([sampling.seen[name] for name in ids.tolist()], np.int64),
             "probed": probed,
-            "estimate": _known([estimates[name].total for name in ids.tolist()]),
-            "error": _known([estimates[name].error for name in ids.tolist()]),
+            "estimate": _absent_if_nan([estimates[name].total for name in ids.tolist()]),
+            "error": _absent_if_nan([estimates[name].error for name in ids.tolist()]),
             "share": shares(counts["accesses"], int(counts["accesses"].sum())),
             **counts,
-            **{name: _at(touched, ids, name) for name in _TOUCHED},
+            **{name: _values_of(touched, ids, name) for name in _TOUCHED},
         }
         columns["per_page"] = _per_page(columns)
-        for name in ("share", *_COUNTS, *_TOUCHED):  # nothing is known of the others
+        for name in ("share", *_COUNTS, *_TOUCHED):  # the others are unknown
             columns[name] = absent_where(columns[name], probed == 0)
         return Table(
-            {name: _taken(column, order) for name, column in columns.items()},
+            {name: _reordered(column, order) for name, column in columns.items()},
             units={"share": "share", "bytes": "bytes", "object_bytes": "bytes"},
             labels={
                 "share": "of accesses",
@@ -139,11 +144,11 @@ class AccessCount(Tool):
             important=("launches", "estimate", "error", "share", "accesses"),
             title="Accesses by kernel",
             shown=self.top,
-            hidden=_HIDDEN | (_OF_SAMPLES if sampling.exact else frozenset()),
+            hidden=_HIDDEN | (_ESTIMATE_COLUMNS if sampling.exact else frozenset()),
         )
 
     def _estimates(self, rows: NDArray[Any]) -> dict[int, Estimate]:
-        """Accesses of each kernel in all of its launches."""
+        """Estimated accesses of each kernel in all of its launches."""
         launches = combined(rows[["launch", "kernel", "accesses"]], ["launch", "kernel"])
         return self.context.sampling.estimates(launches["kernel"], launches["accesses"])
 
@@ -183,7 +188,9 @@ class AccessCount(Tool):
     def _launch_objects(self, objects: NDArray[Any]) -> Table:
         launches = combined(objects[["launch", "kernel"]], ["launch", "kernel"])
         touched = self._touched(objects[["launch", "object", "accesses"]], "launch")
-        columns = {name: _at(touched, launches["launch"], name, "launch") for name in _TOUCHED}
+        columns = {
+            name: _values_of(touched, launches["launch"], name, "launch") for name in _TOUCHED
+        }
         return Table(
             {
                 "launch": launches["launch"],
@@ -200,7 +207,7 @@ class AccessCount(Tool):
         )
 
     def _objects(self, objects: NDArray[Any]) -> Table:
-        rows = combined(objects[[*_OF_KERNEL, "accesses", "bytes"]], _OF_KERNEL)
+        rows = combined(objects[[*_OBJECT_KEYS, "accesses", "bytes"]], _OBJECT_KEYS)
         rows = rows[np.argsort(-rows["accesses"].astype(np.float64), kind="stable")]
         return Table(
             {
@@ -220,7 +227,7 @@ class AccessCount(Tool):
         )
 
     def _of_framework(self, rows: NDArray[Any], objects: NDArray[Any]) -> dict[str, Table]:
-        """Tables by operator and by tensor, where a framework was followed."""
+        """Tables by operator and by tensor, if a framework was followed."""
         tables = {}
         if (launches := of_probes(self.context)) is not None:
             tables["operators"] = self._operators(rows, launches)
@@ -243,7 +250,7 @@ class AccessCount(Tool):
                 "share": shares(found["bytes"], int(found["bytes"].sum())),
             },
             units={"bytes": "bytes", "share": "share"},
-            labels={"bytes": "bytes asked for", "share": "of all bytes"},
+            labels={"bytes": "bytes requested", "share": "of all bytes"},
             keys=GROUP_KEYS,
             sums=_COUNTS,
             title="Accesses by operator",
@@ -261,7 +268,7 @@ class AccessCount(Tool):
                 "share": shares(found["bytes"], int(objects["bytes"].sum())),
             },
             units={"bytes": "bytes", "share": "share"},
-            labels={"bytes": "bytes asked for", "share": "of global memory's"},
+            labels={"bytes": "bytes requested", "share": "of global memory's"},
             keys=ALIKE_KEYS,
             sums=("tensors", "accesses", "bytes"),
             title=f"Accesses by tensors, {ALIKE}",
@@ -289,10 +296,10 @@ class AccessCount(Tool):
         by_kind = combined(rows[["kernel", "kind", "bytes"]], ["kernel", "kind"])
         return Figure(
             "bar",
-            "Bytes that kernels ask for, by kind of access",
+            "Bytes requested by kernels, by kind of access",
             kernel_names(self.context, ids),
             {
-                NAMES[kind]: _at(by_kind[by_kind["kind"] == kind], ids, "bytes")
+                NAMES[kind]: _values_of(by_kind[by_kind["kind"] == kind], ids, "bytes")
                 for kind in np.unique(by_kind["kind"]).tolist()
             },
             y_label="bytes",
@@ -307,9 +314,8 @@ class AccessCount(Tool):
         accesses, instructions = _sum(rows["accesses"]), _sum(rows["instructions"])
         probed = f"{launches:,}" if sampling.exact else "probed"
         parts = [
-            f"{counted(accesses, 'access')} by {counted(instructions, 'instruction')}"
-            f" of warps in {probed}"
-            f" launches, {formatted(_sum(rows['bytes']), 'bytes')} asked for"
+            f"{counted(accesses, 'access')} by {counted(instructions, 'warp instruction')}"
+            f" in {probed} launches, {formatted(_sum(rows['bytes']), 'bytes')} requested"
         ]
         if total := sampling.total_text(self._estimates(rows)):
             parts.append(total)
@@ -321,9 +327,9 @@ class AccessCount(Tool):
         return "; ".join(parts)
 
 
-_OF_KERNEL = ("kernel", "object")
+_OBJECT_KEYS = ("kernel", "object")
 _HIDDEN = frozenset({"operators", "known", "pages", "object_bytes", "reads", "writes", "atomics"})
-_OF_SAMPLES = frozenset({"probed", "estimate", "error"})
+_ESTIMATE_COLUMNS = frozenset({"probed", "estimate", "error"})
 _TOUCHED = ("objects", "object_bytes", "pages", "known", "unknown")
 _TOUCHED_LABELS = {
     "object_bytes": "their bytes",
@@ -334,29 +340,31 @@ _TOUCHED_LABELS = {
 
 
 def _decoded(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows of `by_kind` as launch, kernel, kind and `_COUNTS`, operations put together."""
+    """Rows of `by_kind` as launch, kernel, kind and `_COUNTS`, with operations merged."""
     keys = [("launch", "u8"), ("kernel", "u4"), ("kind", "u1")]
     found = np.zeros(len(rows), [*keys, *((name, "u8") for name in _COUNTS)])
     found["launch"], found["kernel"] = rows["launch"], rows["kernel"]
     found["kind"] = rows["index"] // OPERATIONS + 1
     found["instructions"] = rows["full"] + rows["partial"]
     found["accesses"] = accesses = np.uint64(LANES) * rows["full"] + rows["lanes"]
-    found["bytes"] = np.uint64(USUAL) * accesses + rows["beyond"]
+    found["bytes"] = np.uint64(IMPLICIT_BYTES) * accesses + rows["beyond"]
     for operation, name in enumerate(("reads", "writes", "atomics")):
         found[name] = np.where(rows["index"] % OPERATIONS == operation, accesses, 0)
     return combined(found, ["launch", "kernel", "kind"])
 
 
 def _with_bytes(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows of `by_object` with `bytes` for `beyond`."""
+    """Rows of `by_object` with `bytes` computed from `beyond`."""
     names = tuple("bytes" if name == "beyond" else name for name in rows.dtype.names or ())
     found = rows.astype(np.dtype([(name, rows.dtype[at]) for at, name in enumerate(names)]))
-    found["bytes"] += np.uint64(USUAL) * rows["accesses"]
+    found["bytes"] += np.uint64(IMPLICIT_BYTES) * rows["accesses"]
     return found
 
 
-def _at(rows: NDArray[Any], ids: NDArray[Any], name: str, key: str = "kernel") -> NDArray[Any]:
-    """A column of rows with distinct, sorted keys for these ids; 0 where there is no row."""
+def _values_of(
+    rows: NDArray[Any], ids: NDArray[Any], name: str, key: str = "kernel"
+) -> NDArray[Any]:
+    """Values of a column for these ids; 0 if an id has no row. Keys are distinct and sorted."""
     if not len(rows):
         return np.zeros(len(ids), np.uint64)
     at = np.minimum(np.searchsorted(rows[key], ids), len(rows) - 1)
@@ -368,12 +376,12 @@ def _per_page(columns: dict[str, Any]) -> Any:
     return absent_where(columns["known"] / np.maximum(pages, 1), pages == 0)
 
 
-def _known(values: list[float]) -> Any:
+def _absent_if_nan(values: list[float]) -> Any:
     column = np.asarray(values, np.float64)
     return absent_where(column, np.isnan(column))
 
 
-def _taken(column: Any, order: NDArray[Any]) -> Any:
+def _reordered(column: Any, order: NDArray[Any]) -> Any:
     return [column[at] for at in order.tolist()] if isinstance(column, list) else column[order]
 
 

@@ -1,4 +1,4 @@
-"""Conflicts in the banks of shared memory, by instruction."""
+"""Bank conflicts in shared memory, by instruction."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_FINDINGS = 10
+_MAX_FINDINGS = 10
 
 
 class BankConflicts(Tool):
-    """Wavefronts that instructions on shared memory need, beside those without bank conflicts."""
+    """Wavefronts of shared memory instructions, with and without bank conflicts."""
 
     top = option(20, help="instructions in the text report; the table has all", minimum=1)
-    conflicts = option(10_000, help="extra wavefronts of an instruction that are a finding")
-    conflict_share = option(0.1, help="…if they are this share of all wavefronts", minimum=0.0)
+    conflicts = option(10_000, help="finding: minimum extra wavefronts of an instruction")
+    conflict_share = option(0.1, help="… and their minimum share of all wavefronts", minimum=0.0)
     requests = PerPC("instructions", "lanes", "ways", "ideal_ways")
 
     @probe.shared_memory(per="warp")
     def request(access: Any, maps: Any) -> None:
+        """Count a warp's shared memory and its wavefronts with and without conflicts."""
         maps.requests.add(
             access.pc,
             instructions=1,
@@ -44,6 +45,7 @@ class BankConflicts(Tool):
         )
 
     def result(self) -> Result:
+        """Instructions, those with the most additional wavefronts first, and findings."""
         rows = self.requests.rows()
         extra = rows["ways"].astype(np.int64) - rows["ideal_ways"].astype(np.int64)
         order = np.argsort(-extra, kind="stable")
@@ -56,24 +58,26 @@ class BankConflicts(Tool):
         )
 
     def _findings(self, table: Table) -> Iterator[Finding]:
-        """Instructions with many conflicts; the table has the worst first."""
-        for row in table.rows(_FINDINGS):
+        """Instructions with many conflicts; the table lists the worst first."""
+        for row in table.rows(_MAX_FINDINGS):
             if not row["extra"] or row["extra"] < self.conflicts:
                 return
             if row["share"] < self.conflict_share:
                 return
             yield Finding(
-                what="an instruction has conflicts in the banks of shared memory",
+                what="an instruction has bank conflicts in shared memory",
                 where=instruction_place(row),
                 evidence=f"{counted(row['total_ways'], 'wavefront')} where"
                 f" {row['total_ideal_ways']:,}"
-                f" would do: {row['ways']:.3g} each time, not {row['ideal_ways']:.3g}",
+                f" would suffice: {row['ways']:.3g} per execution, not {row['ideal_ways']:.3g}",
                 remedy=at_line(
                     row, "pad rows of the array in shared memory by one word, or swizzle columns"
                 ),
                 gain=row["share"],
                 of="wavefronts of shared memory",
-                confidence="medium" if row["line"] else "low",  # else it may be a library's
+                confidence="medium"
+                if row["line"]
+                else "low",  # without a line, it may be a library's code
             )
 
     def _table(self, rows: NDArray[Any], extra: NDArray[Any]) -> Table:
@@ -102,30 +106,30 @@ class BankConflicts(Tool):
             sums=("extra", "instructions", "total_ways"),
             levels=("ways",),
             important=("offset", "extra", "share", "ways"),
-            title="Instructions on shared memory, most extra wavefronts first",
+            title="Shared memory instructions, most extra wavefronts first",
             shown=self.top,
             hidden=instruction_hidden(where) | {"total_ways", "total_ideal_ways"},
         )
 
     def _summary(self, rows: NDArray[Any], extra: NDArray[Any]) -> str:
         if not len(rows):
-            return "no access to shared memory was seen"
+            return "no access to shared memory was recorded"
         ways, total = int(rows["ways"].sum()), int(extra.sum())
         text = (
             counted(
                 len(rows),
-                "instruction on shared memory takes",
-                "instructions on shared memory take",
+                "shared memory instruction takes",
+                "shared memory instructions take",
             )
             + f" {counted(ways, 'wavefront')}"
         )
         if total:
             worst = next(self._table(rows[:1], extra[:1]).rows())
             text += (
-                f", {formatted(total / ways, 'share')} of them for bank conflicts; worst:"
+                f", {formatted(total / ways, 'share')} of them due to bank conflicts; worst:"
                 f" {worst['kernel'] or 'unknown'} at {formatted(worst['offset'], 'address')},"
                 f" {worst['extra']:,} extra"
             )
         else:
-            text += ", none for bank conflicts"
+            text += ", none due to bank conflicts"
         return text

@@ -1,4 +1,4 @@
-"""How well the lanes of a warp share the sectors of global memory, by instruction."""
+"""Coalescing: how well the lanes of a warp share sectors of global memory, by instruction."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SECTOR = 32
-_FINDINGS = 10
-BY_WARPS = tuple(kind for kind in GROUPS["global_memory"] if kind != "async_copy")
+_MAX_FINDINGS = 10
+COUNTED_BY_WARPS = tuple(kind for kind in GROUPS["global_memory"] if kind != "async_copy")
 
 
 class Coalescing(Tool):
-    """Sectors that instructions on global memory need, beside the fewest that would do."""
+    """Sectors that global memory instructions access, and the minimum that would suffice."""
 
     top = option(20, help="instructions in the text report; the table has all", minimum=1)
-    wasted = option("1MiB", kind="bytes", help="bytes an instruction wastes that are a finding")
+    wasted = option("1MiB", kind="bytes", help="finding: minimum bytes wasted by an instruction")
     wasted_share = option(
-        0.1, help="…if they are this share of the bytes in all sectors", minimum=0.0
+        0.1, help="… and their minimum share of the bytes in all sectors", minimum=0.0
     )
     requests = PerPC("instructions", "lanes", "bytes", "sectors", "ideal_sectors")
 
-    @probe.on(*BY_WARPS, per="warp")
+    @probe.on(*COUNTED_BY_WARPS, per="warp")
     def request(access: Any, maps: Any) -> None:
+        """Count a warp's instruction, its bytes and sectors, and the minimum of sectors."""
         maps.requests.add(
             access.pc,
             instructions=1,
@@ -52,6 +53,7 @@ class Coalescing(Tool):
     # Lanes of one cp.async may read different numbers of bytes.
     @probe.on("async_copy")
     def copy(access: Any, maps: Any) -> None:
+        """Count an asynchronous copy, whose lanes may differ in bytes."""
         maps.requests.add(access.pc, lanes=1, bytes=access.bytes)
         if access.leader:
             maps.requests.add(
@@ -62,6 +64,7 @@ class Coalescing(Tool):
             )
 
     def result(self) -> Result:
+        """Instructions, those with the most wasted bytes first, and findings."""
         rows = self.requests.rows()
         wasted = rows["sectors"].astype(np.int64) - rows["ideal_sectors"].astype(np.int64)
         order = np.argsort(-wasted, kind="stable")
@@ -74,8 +77,8 @@ class Coalescing(Tool):
         )
 
     def _findings(self, table: Table) -> Iterator[Finding]:
-        """Instructions that waste much; the table has the worst first."""
-        for row in table.rows(_FINDINGS):
+        """Instructions that waste many bytes; the table lists the worst first."""
+        for row in table.rows(_MAX_FINDINGS):
             if not row["wasted_bytes"] or row["wasted_bytes"] < self.wasted:
                 return
             if row["share"] < self.wasted_share:
@@ -85,14 +88,16 @@ class Coalescing(Tool):
                 where=instruction_place(row),
                 evidence=f"{counted(row['total_sectors'], 'sector')} where"
                 f" {row['total_ideal_sectors']:,}"
-                f" would do, {formatted(row['wasted_bytes'], 'bytes')} too much;"
-                f" {row['lanes']:.3g} lanes need {row['sectors']:.3g} sectors each time",
+                f" would suffice, {formatted(row['wasted_bytes'], 'bytes')} too many;"
+                f" {row['lanes']:.3g} lanes access {row['sectors']:.3g} sectors per execution",
                 remedy=at_line(
                     row, "let neighbouring lanes access neighbouring words, aligned to 32 bytes"
                 ),
                 gain=row["share"],
                 of="bytes in sectors of global memory",
-                confidence="medium" if row["line"] else "low",  # else it may be a library's
+                confidence="medium"
+                if row["line"]
+                else "low",  # without a line, it may be a library's code
             )
 
     def _table(self, rows: NDArray[Any], wasted: NDArray[Any]) -> Table:
@@ -125,7 +130,7 @@ class Coalescing(Tool):
                 "lanes": "lanes per instruction",
                 "sectors": "sectors per instruction",
                 "ideal_sectors": "ideal sectors",
-                "efficiency": "ideal of actual",
+                "efficiency": "ideal / actual",
                 "wasted_bytes": "wasted",
                 "share": "of bytes in all sectors",
                 "requested_bytes": "requested",
@@ -134,7 +139,7 @@ class Coalescing(Tool):
             sums=("wasted_bytes", "instructions", "total_sectors", "requested_bytes"),
             levels=("efficiency",),
             important=("offset", "wasted_bytes", "share", "efficiency"),
-            title="Instructions on global memory, most bytes wasted first",
+            title="Global memory instructions, most bytes wasted first",
             shown=self.top,
             hidden=instruction_hidden(where)
             | {"accesses", "requested_bytes", "total_sectors", "total_ideal_sectors"},
@@ -143,11 +148,9 @@ class Coalescing(Tool):
     def _summary(self, rows: NDArray[Any], wasted: NDArray[Any]) -> str:
         sectors, ideal = int(rows["sectors"].sum()), int(rows["ideal_sectors"].sum())
         if not len(rows):
-            return "no access to global memory was seen"
+            return "no access to global memory was recorded"
         text = (
-            counted(
-                len(rows), "instruction on global memory uses", "instructions on global memory use"
-            )
+            counted(len(rows), "global memory instruction uses", "global memory instructions use")
             + f" {formatted(ideal / max(sectors, 1), 'share')} of {counted(sectors, 'sector')}"
         )
         if wasted.any():

@@ -1,4 +1,4 @@
-"""Copies between and within host and devices."""
+"""Copies between and within the host and devices."""
 
 from __future__ import annotations
 
@@ -18,56 +18,63 @@ if TYPE_CHECKING:
 
     from pasta.processors.batch import Batch
 
-_SIZES = 65  # a histogram of 64-bit sizes by powers of two: 0, 1, 2-3, 4-7, …
+_SIZE_BINS = 65  # a histogram of 64-bit sizes by powers of two: 0, 1, 2-3, 4-7, …
 #: Which sides of a direction are on the host: source, destination.
 _ON_HOST = {
     "host_to_host": (True, True),
     "host_to_device": (True, False),
     "device_to_host": (False, True),
 }
-_ACROSS = ("host_to_device", "device_to_host")
+_HOST_DEVICE_DIRECTIONS = ("host_to_device", "device_to_host")
 
 
 class Copies(Tool):
-    """Copies by direction, kind of memory and size, and the same transfer made again."""
+    """Copies by direction, kind of memory and size, and repeated transfers."""
 
-    needs_objects = True
+    needs = ("objects",)
     uses = ("copy_addresses", "copy_devices")
 
     top = option(10, help="rows of each table in the text report", minimum=1)
-    transfers = option(1 << 18, help="distinct (source, destination, bytes) to remember", minimum=1)
+    transfers = option(
+        1 << 18, help="maximum number of distinct (source, destination, bytes)", minimum=1
+    )
     repeated = option(
-        "16MiB", kind="bytes", help="bytes copied again in a direction that are a finding"
+        "16MiB", kind="bytes", help="finding: minimum bytes copied again in a direction"
     )
     pageable = option(
-        "16MiB", kind="bytes", help="bytes from or to pageable host memory that are a finding"
+        "16MiB", kind="bytes", help="finding: minimum bytes from or to pageable host memory"
     )
     small = option("16KiB", kind="bytes", help="copies below this size are small")
-    small_copies = option(1000, help="small copies in a direction that are a finding", minimum=1)
-    copy_cost = option(
-        "10us", kind="duration", help="what a copy costs beside its bytes, for gains"
+    small_copies = option(
+        1000, help="finding: minimum number of small copies in a direction", minimum=1
     )
-    bandwidth = option("10GB", kind="bytes", help="bytes copied in a second, for gains")
+    copy_cost = option(
+        "10us", kind="duration", help="assumed fixed time of a copy, to estimate gains"
+    )
+    bandwidth = option(
+        "10GB", kind="bytes", help="assumed bytes copied per second, to estimate gains"
+    )
 
     def start(self) -> None:
+        """Initialize the groups of copies, each limited in size."""
         self.memories = Groups(1 << 16, "bytes")
         self.pairs = Groups(1 << 16, "bytes")
         self.same = Groups(self.transfers, "bytes")
-        self.sizes = np.zeros((0, _SIZES), np.int64)
-        #: Copies by direction, memory of both sides, whether small, and operator.
+        self.sizes = np.zeros((0, _SIZE_BINS), np.int64)
+        #: Copies by direction, memory of both sides, small or not, and operator.
         self.callers = Groups(1 << 16, "bytes")
-        #: Times of the first and the last copy of each of them.
+        #: Times of the first and the last copy of each caller.
         self.spans = np.zeros((0, 2), np.int64)
         self.end = 0  # time of the last event
         #: Tensors copied to a device: object, bytes, operator.
         self.sent = Groups(self.transfers, "bytes")
-        #: Places in host memory that were copied from and to a device: direction, address, bytes,
-        #: operator.
+        #: Host memory copied from and to a device: direction, address, bytes, operator.
         self.host = Groups(self.transfers, "bytes")
         self.first_time, self.last_time = np.iinfo(np.int64).max, 0
         self.unsized = 0
 
     def on_copies(self, copies: NDArray[Any]) -> None:
+        """Group copies by direction and memory, devices, transferred object and operator."""
         sized = copies["bytes"] != np.iinfo(np.uint64).max
         self.unsized += int(len(sized) - sized.sum())
         copies = copies[sized]
@@ -82,7 +89,7 @@ class Copies(Tool):
             copies["direction"], source, destination, asynchronous, bytes=bytes
         )
         self.sizes = grown(self.sizes, len(self.memories.codes))
-        np.add.at(self.sizes, (codes, _power(copies["bytes"])), 1)
+        np.add.at(self.sizes, (codes, _bit_length(copies["bytes"])), 1)
         devices = (copies[f"{side}_device"] + 1 for side in ("source", "destination"))
         self.pairs.add(*devices, bytes=bytes)
         sides = (copies["source"], copies["destination"])
@@ -96,9 +103,9 @@ class Copies(Tool):
         source: NDArray[Any],
         destination: NDArray[Any],
     ) -> None:
-        """Which operators copy what, for findings."""
-        operators = self.context._operators  # kept where another tool needs them
-        nodes = np.zeros(len(copies), np.int32) if operators is None else operators.at(copies)
+        """Attributes copies to operators, for findings."""
+        followed = self.context.has("operators")  # only if another tool needs them
+        nodes = self.context.operators.at(copies) if followed else np.zeros(len(copies), np.int32)
         direction = copies["direction"]
         codes = self.callers.add(
             direction, source, destination, bytes < self.small, nodes, bytes=bytes
@@ -124,26 +131,30 @@ class Copies(Tool):
         self.sent.add(*rows, bytes=rows[1])
 
     def on_batch(self, batch: Batch) -> None:
+        """Update the time of the last event."""
         self.end = max([self.end, *(int(each["time"][-1]) for _, each in batch if len(each))])
 
-    def _goes_on(self, caller: int) -> bool:
-        """Whether copies of a caller go on for half of what follows the first one: those of
-        `model.cuda()` and other beginnings do not."""
+    def _is_recurring(self, caller: int) -> bool:
+        """Whether a caller's copies span at least half of the time after its first one.
+
+        Start-up copies such as those of `model.cuda()` do not.
+        """
         first, last = self.spans[caller].tolist()
         return 2 * (last - first) >= self.end - first
 
     def _memory(self, copies: NDArray[Any], side: str) -> NDArray[Any]:
-        """Kind of the memory on a side of each copy; 0 where nothing is known of the address."""
+        """Kind of memory on a side of each copy; 0 for unknown addresses."""
         ids = self.context.objects.lookup(copies[side], copies["index"], "memory")
         return self.context.objects.memory_of(ids)
 
     def result(self) -> Result:
+        """Tables by direction, size, transfer and device pair, a figure of sizes, and findings."""
         directions = self._directions()
         return Result(
             summary=self._summary(directions),
             findings=[
                 *self._round_trips(),
-                *self._again(),
+                *self._repeated(),
                 *self._from_pageable(),
                 *self._small(),
             ],
@@ -157,7 +168,7 @@ class Copies(Tool):
         )
 
     def _gain(self, time: float) -> float | None:
-        """A time (ns) as a share of that from the first copy to the last."""
+        """A time (ns) as a share of the time from the first copy to the last."""
         span = self.last_time - self.first_time
         return min(1.0, time / span) if span > 0 else None
 
@@ -165,7 +176,7 @@ class Copies(Tool):
         return bytes / self.bandwidth * 1e9
 
     def _line(self, bytes_by_node: dict[int, int]) -> str:
-        """The program's line that copies most of some bytes, where operators were seen."""
+        """The program's line that copies most of these bytes; "" without operators."""
         lines = user_lines(self.context)
         sums: dict[str, int] = {}
         for node, bytes in bytes_by_node.items():
@@ -174,7 +185,7 @@ class Copies(Tool):
         return max(sums, key=sums.__getitem__) if sums else ""
 
     def _round_trips(self) -> Iterator[Finding]:
-        """Host memory that is copied to from a device, and back to a device from there."""
+        """Data copied from a device to host memory and from there back to a device."""
         up, down = _number("host_to_device"), _number("device_to_host")
         rows, count, _ = _columns(self.host)
         found: dict[tuple[int, int], dict[int, dict[int, int]]] = {}
@@ -195,16 +206,16 @@ class Copies(Tool):
         yield Finding(
             what="data goes from the device to the host and back",
             where=line or f"{trips:,} times",
-            evidence=f"{trips:,} times memory of the host was copied to from a device, and copied"
-            f" from to a device again with as many bytes: {formatted(2 * bytes, 'bytes')} of"
+            evidence=f"{trips:,} times data was copied from a device to host memory, and the same"
+            f" number of bytes from there to a device: {formatted(2 * bytes, 'bytes')} of"
             f" {formatted(self._bytes, 'bytes')} copied",
             remedy=f"{line or 'there'}: compute this on the device, without .cpu() and .to()",
             gain=self._gain(2 * self._time_of(bytes) + 2 * trips * self.copy_cost),
             of="the time from first to last copy",
         )
 
-    def _again(self) -> Iterator[Finding]:
-        """What is copied again and again: tensors, else transfers between the same addresses."""
+    def _repeated(self) -> Iterator[Finding]:
+        """Repeated copies: of tensors if known, otherwise between the same addresses."""
         rows, count, _ = _columns(self.sent)
         again: dict[tuple[int, int], list[int]] = {}
         by_node: dict[int, int] = {}
@@ -217,13 +228,13 @@ class Copies(Tool):
             line = self._line(by_node)
             times = sum(copies for (copies,) in again.values() if copies > 1)
             yield Finding(
-                what="the same tensors are sent to the device again and again",
+                what="the same tensors are sent to the device repeatedly",
                 where=line or f"{tensors:,} tensors in host memory",
                 evidence=f"{tensors:,} tensors that stay in host memory were sent {times:,} times,"
                 f" {formatted(bytes, 'bytes')} of {formatted(self._bytes, 'bytes')} copied after"
                 " the first time",
                 remedy=f"{line or 'there'}: send them once, before the loop, and keep them on the"
-                " device; whether their values change is not looked at",
+                " device, unless their values change (not checked)",
                 gain=self._gain(2 * self._time_of(bytes)),  # staged, and sent
                 of="the time from first to last copy",
             )
@@ -241,29 +252,29 @@ class Copies(Tool):
                 continue
             _, source, destination, size = rows[most]
             yield Finding(
-                what="the same transfer is made again and again",
+                what="the same transfer is made repeatedly",
                 where=f"{_direction(number)}: {formatted(size, 'bytes')} from {source:#x} to"
                 f" {destination:#x}, {int(count[most]):,} times",
-                evidence=f"{formatted(bytes, 'bytes')} went between addresses that they had gone"
-                f" between before, of {formatted(self._bytes, 'bytes')} copied",
-                remedy="copy it once, before the loop, if the bytes at this address do not change;"
-                " whether they do is not looked at",
+                evidence=f"{formatted(bytes, 'bytes')} were copied between the same addresses as"
+                f" before, of {formatted(self._bytes, 'bytes')} copied",
+                remedy="copy it once, before the loop, if the bytes at this address do not change"
+                " (not checked)",
                 gain=self._gain(self._time_of(bytes)),
                 of="the time from first to last copy",
                 confidence="low",
             )
 
     def _from_pageable(self) -> Iterator[Finding]:
-        """Copies that the driver makes twice: by way of its own pinned memory."""
+        """Copies that the driver stages through its own pinned memory."""
         found: dict[str, dict[int, int]] = {}
         copies = small = 0
         rows, count, total = _columns(self.callers)
         for caller, (row, number, bytes) in enumerate(
             zip(rows, count.tolist(), total.tolist(), strict=True)
         ):
-            direction, source, destination, _ = _told((*row[:3], 0))
-            pageable = direction in _ACROSS and "pageable" in (source, destination)
-            if pageable and self._goes_on(caller):
+            direction, source, destination, _ = _described((*row[:3], 0))
+            pageable = direction in _HOST_DEVICE_DIRECTIONS and "pageable" in (source, destination)
+            if pageable and self._is_recurring(caller):
                 nodes = found.setdefault(direction, {})
                 nodes[row[4]] = nodes.get(row[4], 0) + bytes
                 copies, small = copies + number, small + number * row[3]
@@ -281,10 +292,10 @@ class Copies(Tool):
             where=f"{directions} at {line}" if line else directions,
             evidence=f"{counted(copies, 'copy')} of {formatted(bytes, 'bytes')} are staged: each"
             " byte is copied on the host once more, and the host waits for it",
-            remedy=f"{line}: pin the host's tensor (DataLoader(…, pin_memory=True), or"
+            remedy=f"{line}: pin the host tensor (DataLoader(…, pin_memory=True), or"
             " .pin_memory() once) and copy with non_blocking=True"
             if line
-            else "allocate the host's buffer with cudaMallocHost (hipHostMalloc) instead of malloc",
+            else "allocate the host buffer with cudaMallocHost (hipHostMalloc) instead of malloc",
             gain=self._gain(self._time_of(bytes)),
             of="the time from first to last copy",
         )
@@ -308,7 +319,7 @@ class Copies(Tool):
             line = self._line(callers[direction])
             below = f"{direction}, below {formatted(self.small, 'bytes')}"
             make = {
-                "host_to_device": "make the tensor on the device (device=…), or gather the values"
+                "host_to_device": "create the tensor on the device (device=…), or gather the values"
                 " in one host buffer and copy that",
                 "device_to_host": "gather the values in one tensor on the device and copy that",
             }.get(direction, "copy one buffer that holds them all")
@@ -317,7 +328,7 @@ class Copies(Tool):
                 where=f"{below}, at {line}" if line else below,
                 evidence=f"{copies:,} of {counted(every, 'copy')} move"
                 f" {formatted(bytes // copies, 'bytes')} each,"
-                f" {formatted(bytes, 'bytes')} in all",
+                f" {formatted(bytes, 'bytes')} in total",
                 remedy=f"{line}: {make}" if line else make,
                 gain=self._gain((copies - 1) * self.copy_cost),
                 of="the time from first to last copy",
@@ -326,13 +337,13 @@ class Copies(Tool):
     def _directions(self) -> Table:
         rows, count, total = _columns(self.memories)
         order = np.argsort(-total, kind="stable")
-        told = [_told(rows[at]) for at in order]
+        described = [_described(rows[at]) for at in order]
         return Table(
             {
-                "direction": [direction for direction, *_ in told],
-                "source_memory": [source for _, source, _, _ in told],
-                "destination_memory": [destination for _, _, destination, _ in told],
-                "asynchronous": [bool(asynchronous) for *_, asynchronous in told],
+                "direction": [direction for direction, *_ in described],
+                "source_memory": [source for _, source, _, _ in described],
+                "destination_memory": [destination for _, _, destination, _ in described],
+                "asynchronous": [bool(asynchronous) for *_, asynchronous in described],
                 "copies": count[order],
                 "bytes": total[order],
                 "share": shares(total, total.sum())[order],
@@ -356,7 +367,7 @@ class Copies(Tool):
         """Size histogram of each direction."""
         found: dict[str, NDArray[Any]] = {}
         for code, row in enumerate(self.memories.codes.rows):
-            direction = _told(row)[0]
+            direction = _described(row)[0]
             found[direction] = found.get(direction, 0) + self.sizes[code]
         return dict(sorted(found.items()))
 
@@ -369,7 +380,7 @@ class Copies(Tool):
         return Table(
             {
                 "direction": [direction for direction, _, _ in filled],
-                "from_bytes": [_lowest(power) for _, power, _ in filled],
+                "from_bytes": [_smallest(power) for _, power, _ in filled],
                 "below_bytes": [1 << power for _, power, _ in filled],
                 "copies": [count for _, _, count in filled],
             },
@@ -382,12 +393,12 @@ class Copies(Tool):
 
     def _figure(self) -> Figure:
         histograms = self._by_direction()
-        filled = np.flatnonzero(sum(histograms.values(), np.zeros(_SIZES, np.int64)))
+        filled = np.flatnonzero(sum(histograms.values(), np.zeros(_SIZE_BINS, np.int64)))
         powers = range(filled[0], filled[-1] + 1) if len(filled) else range(0)
         return Figure(
             "bar",
             "Sizes of copies",
-            [_lowest(power) for power in powers],
+            [_smallest(power) for power in powers],
             {name: counts[list(powers)] for name, counts in histograms.items()},
             x_label="bytes, from",
             x_unit="bytes",
@@ -399,13 +410,13 @@ class Copies(Tool):
         again = total - total // np.maximum(count, 1)
         order = np.argsort(-again, kind="stable")
         order = order[count[order] > 1]
-        told = np.asarray(rows, np.uint64).reshape(-1, 4)[order]
+        distinct = np.asarray(rows, np.uint64).reshape(-1, 4)[order]
         return Table(
             {
-                "direction": [_direction(row[0]) for row in told.tolist()],
-                "source": told[:, 1],
-                "destination": told[:, 2],
-                "bytes": told[:, 3],
+                "direction": [_direction(row[0]) for row in distinct.tolist()],
+                "source": distinct[:, 1],
+                "destination": distinct[:, 2],
+                "bytes": distinct[:, 3],
                 "copies": count[order],
                 "bytes_again": again[order],
                 "share": shares(again, self._bytes)[order],
@@ -420,7 +431,7 @@ class Copies(Tool):
             labels={"bytes_again": "bytes after the first", "share": "of bytes copied"},
             keys=("direction", "bytes"),
             sums=("copies", "bytes_again"),
-            title="The same source, destination and size, more than once",
+            title="Repeated copies of the same source, destination and size",
             shown=self.top,
         )
 
@@ -444,7 +455,7 @@ class Copies(Tool):
             },
             keys=("source_device", "destination_device"),
             sums=("copies", "bytes"),
-            title="Copies between devices (- is the host, or not told)",
+            title="Copies between devices (-: host or unknown)",
             shown=self.top,
         )
 
@@ -468,11 +479,11 @@ class Copies(Tool):
         _, count, total = _columns(self.same)
         again = int((total - total // np.maximum(count, 1)).sum())
         if again:
-            text += f"; {formatted(again, 'bytes')} went between the same addresses again"
+            text += f"; {formatted(again, 'bytes')} copied again between the same addresses"
         if self.same.left_out:
             text += (
-                f"; repeats are looked for among the first {self.transfers:,} distinct transfers,"
-                f" {counted(self.same.left_out, 'copy was', 'copies were')} of others"
+                f"; repeats are detected among the first {self.transfers:,} distinct transfers,"
+                f" {counted(self.same.left_out, 'further copy', 'further copies')} not checked"
             )
         if self.unsized:
             text += f"; {counted(self.unsized, 'copy')} of unknown size left out"
@@ -480,7 +491,7 @@ class Copies(Tool):
 
 
 def _columns(groups: Groups) -> tuple[list[tuple[int, ...]], NDArray[Any], NDArray[Any]]:
-    """Rows, number and bytes of the copies of each, in order of first appearance."""
+    """Rows, with the number and bytes of their copies, in order of first appearance."""
     return groups.rows, groups.count, groups.sum("bytes")
 
 
@@ -490,8 +501,8 @@ def _flag(name: str) -> int:
     return int(getattr(abi, name))
 
 
-def _told(row: tuple[int, ...]) -> tuple[str, str, str, bool]:
-    """Direction, memory of source and destination, asynchronous, in words."""
+def _described(row: tuple[int, ...]) -> tuple[str, str, str, bool]:
+    """Direction, memory of source and destination as names; whether asynchronous."""
     from pasta import abi
 
     direction = _direction(row[0])
@@ -514,7 +525,7 @@ def _number(direction: str) -> int:
     return next(number for number, name in abi.ENUMS["copy"].items() if name == direction)
 
 
-def _power(bytes: NDArray[Any]) -> NDArray[Any]:
+def _bit_length(bytes: NDArray[Any]) -> NDArray[Any]:
     """Number of bits of each size: 0 for 0, 1 for 1, 2 for 2 and 3, …; exact up to 2**64 - 1."""
     high, low = bytes >> np.uint64(32), bytes & np.uint64(0xFFFF_FFFF)
     _, high_bits = np.frexp(high.astype(np.float64))
@@ -522,7 +533,7 @@ def _power(bytes: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.where(high > 0, high_bits + 32, low_bits))
 
 
-def _lowest(power: int) -> int:
+def _smallest(power: int) -> int:
     return 1 << (power - 1) if power else 0
 
 

@@ -16,25 +16,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Beyond it a double does not tell whole numbers apart.
-_EXACT = 2.0**53
+#: Largest integer up to which a double represents all integers exactly.
+_MAX_EXACT_INTEGER = 2.0**53
 
 
 class Counters(Tool):
-    """Hardware counters: sums, means, least and largest values by kernel and instance."""
+    """Hardware counters: sum, mean, minimum and maximum by kernel and instance."""
 
     top = option(20, help="rows of each table in the text report; the tables have all", minimum=1)
     instances = option(
-        1 << 18, help="instances of kernels' counters to tell apart, over all of them", minimum=1
+        1 << 18, help="maximum number of distinct counter instances, over all kernels", minimum=1
     )
 
     def start(self) -> None:
+        """Initialize the sums, minima and maxima by kernel, counter and instance."""
         self.groups = Groups(self.instances, "value", dtype="f8")
         self.least = np.zeros(0)
         self.largest = np.zeros(0)
-        self.unknown = 0  # values of launches that are not known
+        self.unknown = 0  # values of unknown launches
 
     def on_counters(self, counters: NDArray[Any]) -> None:
+        """Add values to their kernel; those without a known launch are only counted."""
         names = np.asarray(self.context.launches.names(counters["ordinal"]), np.uint32)
         told = (names != 0) & ~np.isnan(counters["value"])
         self.unknown += int(len(told) - told.sum())
@@ -47,6 +49,7 @@ class Counters(Tool):
         np.maximum.at(self.largest, codes[known], values[known])
 
     def result(self) -> Result:
+        """Tables by kernel and by counter instance."""
         kernels = self._kernels()
         return Result(
             summary=self._summary(kernels),
@@ -54,14 +57,14 @@ class Counters(Tool):
         )
 
     def _kernels(self) -> Table:
-        """Instances together. A launch has a value of each, so that it counts once in each."""
+        """Sums over instances. A launch has one value per instance and counts once in each."""
         rows = np.asarray(self.groups.rows, np.uint64).reshape(-1, 3)
         distinct, of = np.unique(rows[:, :2], axis=0, return_inverse=True)
         of = of.reshape(-1)
         launches, sums = np.zeros(len(distinct), np.int64), np.zeros(len(distinct))
         np.maximum.at(launches, of, self.groups.count)
         np.add.at(sums, of, self.groups.sum("value"))
-        order = _ordered(*self._names(distinct))
+        order = _sort_order(*self._names(distinct))
         kernels, counters = self._names(distinct[order])
         return Table(
             {
@@ -69,10 +72,10 @@ class Counters(Tool):
                 "counter": counters,
                 "launches": launches[order],
                 "instances": np.bincount(of, minlength=len(distinct))[order],
-                "sum": _whole(sums[order]),
+                "sum": _as_integers(sums[order]),
                 "mean": (sums / np.maximum(launches, 1))[order],
             },
-            labels={"mean": "mean of a launch"},
+            labels={"mean": "mean per launch"},
             keys=("kernel", "counter"),
             sums=("sum",),
             levels=("mean",),
@@ -85,7 +88,7 @@ class Counters(Tool):
         count, sums = self.groups.count, self.groups.sum("value")
         least, largest = (each[: len(rows)] for each in (self.least, self.largest))
         instances = self.context.strings.many(rows[:, 2].astype(np.uint32))
-        order = _ordered(*self._names(rows), instances)
+        order = _sort_order(*self._names(rows), instances)
         kernels, counters = self._names(rows[order])
         return Table(
             {
@@ -93,10 +96,10 @@ class Counters(Tool):
                 "counter": counters,
                 "instance": [instances[at] or None for at in order.tolist()],
                 "launches": count[order],
-                "sum": _whole(sums[order]),
+                "sum": _as_integers(sums[order]),
                 "mean": (sums / np.maximum(count, 1))[order],
-                "min": _whole(least[order]),
-                "max": _whole(largest[order]),
+                "min": _as_integers(least[order]),
+                "max": _as_integers(largest[order]),
             },
             keys=("kernel", "counter", "instance"),
             sums=("sum",),
@@ -112,26 +115,26 @@ class Counters(Tool):
 
     def _summary(self, kernels: Table) -> str:
         if not len(kernels):
-            text = "no counters were collected (amd.counters names them)"
+            text = "no counters were collected (amd.counters selects them)"
         else:
             names, counters = (set(kernels.columns[name]) for name in ("kernel", "counter"))
             text = f"{counted(len(counters), 'counter')} of {counted(len(names), 'kernel')}"
         if self.unknown:
-            text += f"; {counted(self.unknown, 'value')} of unknown launches left out"
+            text += f"; {counted(self.unknown, 'value')} of unknown launches dropped"
         if self.groups.left_out:
             text += (
-                f"; {counted(self.groups.left_out, 'value')} of instances past the limit left out"
+                f"; {counted(self.groups.left_out, 'value')} of instances beyond the limit dropped"
             )
         return text
 
 
-def _ordered(*texts: Sequence[str | None]) -> NDArray[Any]:
-    """The order of rows by their texts; the first counts most."""
+def _sort_order(*texts: Sequence[str | None]) -> NDArray[Any]:
+    """Sort order of rows by their texts, the first text most significant."""
     rows = [tuple(each or "" for each in row) for row in zip(*texts, strict=True)]
     return np.asarray(sorted(range(len(rows)), key=rows.__getitem__), np.intp)
 
 
-def _whole(values: NDArray[Any]) -> NDArray[Any]:
-    """Integers where all of them are, since most counters count."""
-    exact = len(values) and bool(((values % 1 == 0) & (np.abs(values) < _EXACT)).all())
+def _as_integers(values: NDArray[Any]) -> NDArray[Any]:
+    """The values as integers if all are integral, as those of most counters are."""
+    exact = len(values) and bool(((values % 1 == 0) & (np.abs(values) < _MAX_EXACT_INTEGER)).all())
     return values.astype(np.int64) if exact else values

@@ -1,4 +1,4 @@
-"""Lanes that are active at memory instructions, and how alike the blocks of a launch are."""
+"""Active lanes at memory instructions, and load imbalance between the blocks of a launch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import Counter, PerPC, probe
-from pasta.probes.accumulators import combined
 from pasta.processors.kernel_names import (
     INSTRUCTION_UNITS,
     Launched,
@@ -17,6 +16,7 @@ from pasta.processors.kernel_names import (
     instruction_place,
     kernel_names,
 )
+from pasta.processors.rows import combined
 from pasta.table import Figure, Table, counted, formatted
 from pasta.tool import Finding, Result, Tool, option
 
@@ -26,43 +26,49 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LANES = 32
-_FINDINGS = 10
+_MAX_FINDINGS = 10
 
 
 class Divergence(Tool):
-    """Active lanes of memory instructions, and launches whose blocks access unequally much."""
+    """Active lanes of memory instructions, and launches with imbalanced accesses of blocks."""
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     blocks = option(
-        4096, help="blocks of a launch to tell apart; those beyond count together", minimum=2
+        4096, help="blocks of a launch counted separately; further blocks are combined", minimum=2
     )
-    idle = option(100_000, help="idle lanes of an instruction that are a finding", minimum=1)
-    idle_share = option(0.1, help="…if they are this share of all lanes", minimum=0.0)
+    idle = option(100_000, help="finding: minimum idle lanes of an instruction", minimum=1)
+    idle_share = option(0.1, help="… and their minimum share of all lanes", minimum=0.0)
     imbalance = option(
         2.0,
-        help="most accesses of a block by their mean, from which launches are a finding",
+        help="finding: minimum imbalance of a launch (accesses per block, maximum / mean)",
         minimum=1.0,
     )
-    unequal = option(100_000, help="accesses of a kernel's unequal launches that are a finding")
+    unequal = option(100_000, help="finding: minimum accesses of a kernel's imbalanced launches")
     lanes = PerPC(bins=LANES + 1)
     by_block = Counter(by=("launch", "block"), fields="accesses", blocks=blocks)
 
-    # Not where one lane acts for the warp, or lanes give rows of matrices.
+    # Excludes kinds in which one lane acts for the warp, or lanes provide rows of matrices.
     @probe.on("global", "shared", "local", "remote_shared", "async_copy", per="warp")
     def count_lanes(access: Any, maps: Any) -> None:
+        """Count a warp's instruction by program counter and number of active lanes."""
         maps.lanes.add(access.pc, access.lanes)
 
     @probe.memory(per="warp")
     def count_blocks(access: Any, maps: Any) -> None:
+        """Sum active lanes by block."""
         maps.by_block.add(access.block, access.lanes)
 
     def start(self) -> None:
+        """Initialize the table of launches."""
         self.launched = Launched(blocks="u8")
 
     def on_launches(self, launches: NDArray[Any]) -> None:
+        """Keep the number of blocks of each launch."""
         self.launched.add(launches, blocks=launches["grid"].astype(np.uint64).prod(axis=1))
 
     def result(self) -> Result:
+        """Tables by instruction, launch and group of blocks, a figure of active lanes, and
+        findings."""
         histogram = self.lanes.rows()
         groups = self._groups()
         launches = self._launches(groups)
@@ -75,13 +81,13 @@ class Divergence(Tool):
                 "launches": launches,
                 "groups": self._group_table(groups),
             },
-            findings=[*self._idle(instructions, lanes), *self._unequal(launches)],
+            findings=[*self._idle(instructions, lanes), *self._imbalanced(launches)],
             figures={"lanes": self._figure(histogram)},
         )
 
     def _idle(self, instructions: Table, lanes: int) -> Iterator[Finding]:
-        """Instructions with many idle lanes; the table has the worst first."""
-        for row in instructions.rows(_FINDINGS):
+        """Instructions with many idle lanes; the table lists the worst first."""
+        for row in instructions.rows(_MAX_FINDINGS):
             if row["idle"] < self.idle or row["idle"] < self.idle_share * lanes:
                 return
             yield Finding(
@@ -90,17 +96,17 @@ class Divergence(Tool):
                 evidence=f"{row['lanes']:.3g} of {LANES} lanes are active on average;"
                 f" {formatted(row['partial'], 'share')} of"
                 f" {counted(row['instructions'], 'execution')}"
-                " lack some",
+                " are partial",
                 remedy=at_line(
-                    row, "make blocks multiples of 32 threads, and conditions alike within a warp"
+                    row, "make blocks multiples of 32 threads, and conditions uniform within a warp"
                 ),
                 gain=row["idle"] / lanes,
                 of="lanes of memory instructions",
                 confidence="low",
             )
 
-    def _unequal(self, launches: Table) -> Iterator[Finding]:
-        """Kernels with launches of which some block does much more than others."""
+    def _imbalanced(self, launches: Table) -> Iterator[Finding]:
+        """Kernels with launches in which some block makes many more accesses than others."""
         found: dict[str, list[dict[str, Any]]] = {}
         for row in launches.rows():
             if row["imbalance"] < self.imbalance or row["imbalance"] <= 1:
@@ -113,12 +119,12 @@ class Divergence(Tool):
             most = sum(row["most"] for row in rows)
             mean = sum(row["mean"] for row in rows)
             yield Finding(
-                what="blocks of a launch do unequally much",
+                what="blocks of a launch have unequal work",
                 where=f"{kernel}, launch {rows[0]['launch']:,}",
                 evidence=f"in {counted(len(rows), 'launch')} a block makes"
-                f" {most / mean:.3g} times the mean of accesses, in this one"
+                f" {most / mean:.3g} times the mean number of accesses, in this one"
                 f" {rows[0]['imbalance']:.3g} times: {rows[0]['most']:,}",
-                remedy="give blocks equal parts, or let them fetch small parts as they finish",
+                remedy="give blocks equal work, or let them fetch small work items dynamically",
                 gain=1 - mean / most,
                 of="accesses of the busiest blocks",
                 confidence="low",
@@ -162,7 +168,7 @@ class Divergence(Tool):
         )
 
     def _groups(self) -> NDArray[Any]:
-        """Blocks of a launch that access equally much: how many, and the first of them."""
+        """Blocks of a launch with equal numbers of accesses: their number, and the first."""
         rows = self.by_block.rows()
         rest = rows["block"] == self.blocks - 1
         rest &= self.launched.of(rows["launch"], "blocks") > self.blocks
@@ -174,13 +180,15 @@ class Divergence(Tool):
         first["first"], found["blocks"] = rows["block"], 1
         found = combined(found, ["launch", "accesses"])
         found["first"] = combined(first, ["launch", "accesses"], "minimum")["first"]
-        return combined(np.concatenate([found, self._silent(rows, types)]), ["launch", "accesses"])
+        return combined(
+            np.concatenate([found, self._without_accesses(rows, types)]), ["launch", "accesses"]
+        )
 
-    def _silent(self, rows: NDArray[Any], types: list[tuple[str, str]]) -> NDArray[Any]:
-        """Groups of blocks that accessed nothing, in launches where others did."""
+    def _without_accesses(self, rows: NDArray[Any], types: list[tuple[str, str]]) -> NDArray[Any]:
+        """Groups of blocks without accesses, in launches where other blocks have some."""
         launches, starts, seen = np.unique(rows["launch"], return_index=True, return_counts=True)
         every = self.launched.of(launches, "blocks")
-        blocks = np.where(every > self.blocks, self._told, every).astype(np.int64)
+        blocks = np.where(every > self.blocks, self._separate_blocks, every).astype(np.int64)
         some = blocks > seen
         silent = np.zeros(int(some.sum()), types)
         silent["launch"] = launches[some]
@@ -192,8 +200,8 @@ class Divergence(Tool):
         return silent
 
     @property
-    def _told(self) -> int:
-        """Blocks with a row of their own, where there are more than have one."""
+    def _separate_blocks(self) -> int:
+        """Blocks counted separately in launches with more blocks than the limit."""
         return self.blocks - 1
 
     def _launches(self, groups: NDArray[Any]) -> Table:
@@ -225,10 +233,10 @@ class Divergence(Tool):
                 "groups": found["groups"],
             },
             labels={
-                "told_apart": "of them told apart",
+                "told_apart": "counted separately",
                 "mean": "mean per block",
-                "most": "most by a block",
-                "imbalance": "most of mean",
+                "most": "maximum per block",
+                "imbalance": "maximum / mean",
                 "groups": "groups of equal blocks",
             },
             keys=("kernel",),
@@ -253,7 +261,7 @@ class Divergence(Tool):
             labels={"accesses": "accesses of each block", "first": "first block"},
             keys=("kernel", "accesses"),
             sums=("blocks",),
-            title="Blocks that access equally much",
+            title="Blocks with equal numbers of accesses",
             shown=0,
         )
 
@@ -266,28 +274,28 @@ class Divergence(Tool):
             np.arange(LANES + 1),
             {"instructions": counts},
             x_label="active lanes",
-            y_label="instructions of warps",
+            y_label="warp instructions",
         )
 
     def _summary(self, histogram: NDArray[Any], launches: Table) -> str:
         executed = int(histogram["count"].sum())
         if not executed:
-            return "no access to memory was seen"
+            return "no memory access was recorded"
         lanes = int((histogram["count"] * histogram["bin"]).sum())
         parts = [
             f"{formatted(lanes / (LANES * executed), 'share')} of the lanes of"
-            f" {executed:,} memory instructions of warps were active"
+            f" {executed:,} warp memory instructions were active"
         ]
         worst = next(launches.rows(1), None)
         if worst is not None and worst["imbalance"] >= 1.01:
             parts.append(
-                f"most unequal: {worst['kernel']}, launch {worst['launch']:,}: a block makes"
-                f" {worst['imbalance']:.2f} times the mean of accesses"
+                f"highest imbalance: {worst['kernel']}, launch {worst['launch']:,}: a block makes"
+                f" {worst['imbalance']:.2f} times the mean number of accesses"
             )
         beyond = int((launches.columns["blocks"] > launches.columns["told_apart"]).sum())
         if beyond:
             parts.append(
                 f"{counted(beyond, 'launch has', 'launches have')} more blocks than"
-                f" the {self._told:,} that are told apart"
+                f" the {self._separate_blocks:,} counted separately"
             )
         return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Which words of which sectors the warps of a few blocks access: sharing, gaps and scatter."""
+"""Words and sectors that the warps of a few blocks access: sharing, gaps and scatter."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import Trace, probe
-from pasta.probes.accumulators import Sums, combined
+from pasta.probes.accumulators import Sums
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import OBJECT_HIDDEN, OBJECT_UNITS, object_columns, object_keys
+from pasta.processors.rows import combined
 from pasta.table import Table, counted, formatted
 from pasta.tool import Result, Tool, option
 
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
     from pasta.probes.records import Accesses
 
 WORD = 4
-WORDS = 8  # of a sector
+WORDS = 8  # per sector
 _KEYS = ("kernel", "object", "word", "warp")
 _SECTOR = ("kernel", "object", "sector")
 
 PATTERNS: dict[str, str] = {
-    "false sharing": "warps use different words of a sector: each of them fetches all of it",
-    "broadcast": "all warps use the same words: a copy in shared memory would do",
+    "false sharing": "warps use different words of a sector: each of them fetches the whole sector",
+    "broadcast": "all warps use the same words: a copy in shared memory would suffice",
     "shared": "some words are used by several warps, others not",
     "strided": "one warp uses few words of a sector, at equal distances",
     "scattered": "one warp uses few words of a sector, at unequal distances",
-    "partial": "one warp uses part of a sector, where a longer range begins or ends",
+    "partial": "one warp uses part of a sector, at the start or end of a longer range",
     "whole": "one warp uses all of a sector",
 }
 _NAMES = tuple(PATTERNS)
@@ -39,35 +40,43 @@ class Heatmap(Tool):
     """Accesses and distinct warps per 4-byte word and 32-byte sector, for a few blocks."""
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
-    first_block = option(0, help="first block to look at", minimum=0)
-    blocks = option(4, help="how many blocks to look at, from the first one", minimum=1)
+    first_block = option(0, help="first selected block", minimum=0)
+    blocks = option(4, help="number of selected blocks, from the first one", minimum=1)
     limit = option(
-        1 << 22, help="pairs of a word and a warp to keep; accesses beyond are left out", minimum=1
+        1 << 22,
+        help="maximum number of pairs of a word and a warp; further accesses are dropped",
+        minimum=1,
     )
     regular = option(
-        0.9, help="share of equal distances from which gaps are strided, not scattered", minimum=0
+        0.9,
+        help="minimum share of equal distances for gaps to be strided, not scattered",
+        minimum=0,
     )
     accesses = Trace()
 
     @probe.global_memory
     def take(access: Any, maps: Any, options: Any) -> None:
+        """Record the accesses of the selected blocks."""
         if 0 <= access.block - options.first_block < options.blocks:
             maps.accesses.write(access)
 
     def start(self) -> None:
+        """Initialize the counts by word and warp."""
         self.words = Sums(_KEYS, ("accesses",))
-        self.left_out = 0
-        self.added = 0  # at least as many as there are pairs
+        self.dropped = 0
+        self.added = 0  # upper bound on the number of pairs
         self.launched = Launched()
 
     def on_launches(self, launches: NDArray[Any]) -> None:
+        """Keep the launches."""
         self.launched.add(launches)
 
     def on_accesses(self, accesses: Accesses) -> None:
+        """Count lane accesses by launch, object, word and warp, up to the limit."""
         if self.added >= self.limit:
             self.added = len(self.words.rows())
         if self.added >= self.limit:
-            self.left_out += len(accesses)
+            self.dropped += len(accesses)
             return
         records, lanes = accesses.records, accesses.lanes
         objects = accesses.objects(lanes)
@@ -89,6 +98,7 @@ class Heatmap(Tool):
         )
 
     def result(self) -> Result:
+        """Tables of findings, sectors and words."""
         words, sectors = self._aggregated()
         findings = self._findings(sectors)
         return Result(
@@ -129,7 +139,7 @@ class Heatmap(Tool):
             sectors[name] = warps[name]
         if not len(words):
             return sectors
-        # Both are sorted by kernel, object and place.
+        # Both are sorted by kernel, object and position.
         new = np.zeros(len(words), bool)
         new[0] = True
         for name in ("kernel", "object"):
@@ -157,13 +167,13 @@ class Heatmap(Tool):
             _SHARED,
         )
         for kernel, object in np.unique(sectors[["kernel", "object"]]).tolist():
-            self._tell_gaps(kernel, object, words, sectors)
+            self._classify_gaps(kernel, object, words, sectors)
         return sectors
 
-    def _tell_gaps(
+    def _classify_gaps(
         self, kernel: int, object: int, words: NDArray[Any], sectors: NDArray[Any]
     ) -> None:
-        """Whether there are gaps in what is used of an object, and whether they are a stride."""
+        """Reclassifies scattered sectors: partial without gaps, strided with equal gaps."""
         inside = words[(words["kernel"] == kernel) & (words["object"] == object)]["word"]
         gaps = np.diff(inside)
         gaps = gaps[gaps > 1]
@@ -263,26 +273,25 @@ class Heatmap(Tool):
         last = self.first_block + self.blocks - 1
         where = f"blocks {self.first_block:,} to {last:,}"
         if not len(sectors):
-            return f"no access of {where} was seen"
+            return f"no access of {where} was recorded"
         parts = [f"{counted(len(sectors), 'sector')} accessed by {where} of each launch"]
         worst = next(findings.rows(1))
         if worst["pattern"] not in _NAMES[_PARTIAL:]:
             parts.append(
-                f"most often: {worst['pattern']}, in {counted(worst['sectors'], 'sector')} of"
+                f"most frequent: {worst['pattern']}, in {counted(worst['sectors'], 'sector')} of"
                 f" {worst['object']} by {worst['kernel']}"
                 f" ({formatted(worst['share'], 'share')} of its sectors seen)"
             )
-        if self.left_out:
+        if self.dropped:
             parts.append(
-                f"{counted(self.left_out, 'instruction')} of warps after the first"
-                f" {self.limit:,} pairs of"
-                " word and warp are left out"
+                f"{counted(self.dropped, 'warp instruction')} after the first"
+                f" {self.limit:,} pairs of word and warp dropped"
             )
         return "; ".join(parts)
 
 
 def _in_run_across(words: NDArray[Any], sector_of: NDArray[Any]) -> NDArray[Any]:
-    """Whether words are part of a row of words, without a gap, that crosses into a sector."""
+    """Whether words belong to a contiguous run of words that crosses a sector boundary."""
     new = np.ones(len(words), bool)
     new[1:] = words["word"][1:] != words["word"][:-1] + np.uint64(1)
     for name in ("kernel", "object"):
@@ -295,7 +304,7 @@ def _in_run_across(words: NDArray[Any], sector_of: NDArray[Any]) -> NDArray[Any]
 def _words(records: NDArray[Any], offsets: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """4-byte words that lanes access: index of the lane, number of the word from the start.
 
-    `records` are those of the lanes; a transfer has all words of its rows.
+    `records` has one row per lane; a transfer accesses all words of its rows.
     """
     index = np.arange(len(records))
     rows = np.maximum(records["rows"].astype(np.int64), 1)

@@ -1,4 +1,4 @@
-"""Which parts of which objects kernels access most."""
+"""Hot parts of objects: which parts kernels access most."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import Histogram, probe
-from pasta.probes.accumulators import combined, group_starts
 from pasta.processors.object_names import (
     ALIKE,
     ALIKE_HIDDEN,
@@ -20,6 +19,7 @@ from pasta.processors.object_names import (
     object_names,
     object_sizes,
 )
+from pasta.processors.rows import combined, group_starts
 from pasta.table import Column, Figure, Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Of a heat map; an object with more bins shows several in each.
-_POINTS = 512
-_FINDINGS = 10
+#: Maximum number of points of a heat map; for larger objects a point covers several bins.
+_MAX_POINTS = 512
+_MAX_FINDINGS = 10
 _PART_UNITS: dict[str, Unit] = {"hottest": "address", "hottest_share": "share"}
 _PART_LABELS = {
     "bins_touched": "parts touched",
@@ -41,25 +41,27 @@ _PART_LABELS = {
 
 
 class Hotness(Tool):
-    """Accesses to each part of each object: heat maps of the objects that are accessed most."""
+    """Accesses to each part of each object: heat maps of the most accessed objects."""
 
     top = option(10, help="heat maps, and rows of each table in the text report", minimum=1)
     bin = option("4KiB", kind="bytes", help="bytes of a part; on a GPU a power of two", minimum=1)
     window = option(
-        0, help="accesses of a time window, which ends with a launch; 0: no windows", minimum=0
+        0, help="accesses per time window, which ends with a launch; 0: no windows", minimum=0
     )
-    hot = option(0.25, help="share of accesses from which a small object is a finding", minimum=0.0)
+    hot = option(0.25, help="finding: minimum share of accesses to a small object", minimum=0.0)
     hot_bytes = option("48KiB", kind="bytes", help="objects up to this size are small")
     hot_accesses = option(
-        1_000_000, help="accesses of the run from which there are findings", minimum=1
+        1_000_000, help="finding: minimum number of accesses in the run", minimum=1
     )
     heat = Histogram(by="object", bin=bin, window=window)
 
     @probe.global_memory
     def touch(access: Any, maps: Any) -> None:
+        """Count a lane's access by object and offset."""
         maps.heat.add(access.object, access.offset)
 
     def result(self) -> Result:
+        """Tables by object and bin, by tensor and window if there are any, and heat maps."""
         windows = self.heat.rows()
         rows = combined(windows[["object", "bin", "count"]], ("object", "bin"))
         objects = self._by(("object",), rows)
@@ -81,17 +83,17 @@ class Hotness(Tool):
         )
 
     def _findings(self, objects: Table) -> Iterator[Finding]:
-        """Small objects that are accessed over and over; the table has the hottest first."""
+        """Small objects with many accesses; the table lists the hottest first."""
         if int(objects.columns["accesses"].sum()) < self.hot_accesses:
             return
-        for row in objects.rows(_FINDINGS):
+        for row in objects.rows(_MAX_FINDINGS):
             if row["share"] < self.hot:
                 return
             size = row["object_bytes"]
             if size is None or not 0 < size <= self.hot_bytes:
                 continue
             yield Finding(
-                what="a small object gets much of the accesses to global memory",
+                what="a small object receives many of the accesses to global memory",
                 where=row["object"],
                 evidence=f"{counted(row['accesses'], 'access')},"
                 f" {formatted(row['share'], 'share')} of all:"
@@ -103,7 +105,7 @@ class Hotness(Tool):
             )
 
     def _by(self, keys: tuple[str, ...], rows: NDArray[Any]) -> NDArray[Any]:
-        """Accesses, parts touched, and the hottest part, for each of the distinct keys."""
+        """Accesses, touched parts, and the hottest part, for each distinct key."""
         fields = ("accesses", "touched", "bins", "hottest", "most")
         hottest_first = ~rows["count"]
         rows = rows[np.lexsort([hottest_first, *(rows[key] for key in reversed(keys))])]
@@ -121,7 +123,7 @@ class Hotness(Tool):
         return found
 
     def _parts(self, rows: NDArray[Any]) -> dict[str, Column]:
-        """Columns of what `_by` knows of parts; absent for what is in no known object."""
+        """Columns of parts, from rows of `_by`; absent for accesses to no known object."""
         unknown = rows["object"] < 0
         return {
             "bins_touched": absent_where(rows["touched"], unknown),
@@ -131,7 +133,7 @@ class Hotness(Tool):
         }
 
     def _windows(self, rows: NDArray[Any]) -> Table:
-        """What was accessed when: a row for each window and object."""
+        """Accesses over time: a row for each window and object."""
         return Table(
             {
                 "window": rows["window"],
@@ -223,7 +225,7 @@ class Hotness(Tool):
         )
 
     def _bins(self, rows: NDArray[Any], objects: NDArray[Any]) -> Table:
-        """All parts that were touched, hottest first."""
+        """All touched parts, hottest first."""
         at = np.searchsorted(objects["object"], rows["object"], sorter=_order(objects))
         whole = objects["accesses"][_order(objects)][at]
         hottest = np.argsort(-rows["count"].astype(np.float64), kind="stable")
@@ -251,7 +253,7 @@ class Hotness(Tool):
         names = object_names(self.context, known["object"])
         for name, object in zip(names, known, strict=True):
             mine = rows[rows["object"] == object["object"]]
-            width = -(-int(object["bins"]) // _POINTS)
+            width = -(-int(object["bins"]) // _MAX_POINTS)
             counts = np.zeros(-(-int(object["bins"]) // width), np.uint64)
             np.add.at(counts, (mine["bin"] // np.uint64(width)).astype(np.intp), mine["count"])
             figures[f"object_{object['object']}"] = Figure(
@@ -268,7 +270,7 @@ class Hotness(Tool):
     def _summary(self, objects: NDArray[Any]) -> str:
         accesses = int(objects["accesses"].sum())
         if not accesses:
-            return "no access to global memory was seen"
+            return "no access to global memory was recorded"
         known = objects[objects["object"] >= 0]
         parts = [f"{counted(accesses, 'access')} to {counted(len(known), 'object')}"]
         if len(known):

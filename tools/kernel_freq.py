@@ -1,4 +1,4 @@
-"""Kernels by how often they are launched, and by device time where the source has clocks."""
+"""Kernels by number of launches, and by device time if the source has timestamps."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Fields of a launch that make up its configuration; consecutive in the record.
-_FIRST, _LAST = "name", "local"
+_FIRST_FIELD, _LAST_FIELD = "name", "local"
 _SIZES = ("registers", "shared_static", "shared_dynamic", "local")
 
-_NEVER = 0xFFFF_FFFF_FFFF_FFFF
-_NAMED = 3
+_NO_TIME = 0xFFFF_FFFF_FFFF_FFFF
+_MAX_NAMED = 3
 _TIMES = ("total", "mean", "min", "p50", "p99", "max")
-#: Columns that the text report has no room for.
-_ONLY_STORED = frozenset(
+#: Columns omitted from the text report.
+_HIDDEN = frozenset(
     {*_SIZES, "first_launch", "last_launch", "completions", "min_time", "p50_time"}
     | {"first_time", "steady_time"}
     | {"demangled", "name"}
@@ -40,48 +40,50 @@ _SIZE_UNITS: dict[str, Unit] = {
 
 
 class KernelFreq(Tool):
-    """Launches per kernel, their shapes, and device times where the source has clocks."""
+    """Launches per kernel, their configurations, and device times if the source has timestamps."""
 
     uses = (*_SIZES, "cluster")
 
     top = option(10, help="kernels in the text report; the tables have all", minimum=1)
     configurations = option(
-        1 << 18, help="distinct launch configurations to tell apart, over all kernels", minimum=1
+        1 << 18,
+        help="maximum number of distinct launch configurations, over all kernels",
+        minimum=1,
     )
-    dominant = option(
-        0.5, help="share of device time from which a kernel is a finding", minimum=0.0
-    )
-    least_time = option("10ms", kind="duration", help="device time from which a kernel is one")
+    dominant = option(0.5, help="finding: minimum share of device time of one kernel", minimum=0.0)
+    least_time = option("10ms", kind="duration", help="… and minimum device time")
     launch_cost = option(
-        "5us", kind="duration", help="what a launch costs the host; shorter kernels are tiny"
+        "5us", kind="duration", help="assumed host time of a launch; shorter kernels are tiny"
     )
-    tiny_launches = option(
-        1000, help="launches of tiny kernels from which they are a finding", minimum=1
-    )
+    tiny_launches = option(1000, help="finding: minimum launches of tiny kernels", minimum=1)
 
-    waits_of = option(100, help="waits for the device that are a finding", minimum=1)
-    wait_share = option(0.5, help="…if there are this many for each launch", minimum=0.0)
+    waits_of = option(100, help="finding: minimum number of waits for the device", minimum=1)
+    wait_share = option(0.5, help="… and minimum waits per launch", minimum=0.0)
     tiny_share = option(
-        0.1, help="…if they may save this share of the time from first to last", minimum=0.0
+        0.1,
+        help="finding: minimum share of time that merging tiny launches, or fewer waits, may save",
+        minimum=0.0,
     )
 
     def start(self) -> None:
+        """Initialize the counts by kernel and configuration."""
         self.names = Codes()
         self.launches = np.zeros(0, np.int64)
         self.first = np.zeros(0, np.uint64)
         self.last = np.zeros(0, np.uint64)
         self.in_graphs = np.zeros(0, np.int64)
-        self.first_time, self.last_time = _NEVER, 0
+        self.first_time, self.last_time = _NO_TIME, 0
         self.shapes = RowCodes(self.configurations)
         self.shape_launches = np.zeros(0, np.int64)
-        self.untold_shapes = 0  # launches of configurations past the limit
+        self.uncounted_shapes = 0  # launches with configurations beyond the limit
         self.times = DurationSummary()
         self.first_times = np.zeros(0, np.int64)
         self.unknown_completions = 0
         self.waits, self.wait_time = 0, 0
-        self.timeline = CountTimeline(self.context.run.start_time)
+        self.timeline = CountTimeline(self.context.process.start_time)
 
     def on_launches(self, launches: NDArray[Any]) -> None:
+        """Count launches by kernel, by configuration and over time."""
         codes = self.names.encode(launches["name"])
         kernels = len(self.names)
         self.launches = grown(self.launches, kernels)
@@ -96,14 +98,15 @@ class KernelFreq(Tool):
         ordinals = np.ascontiguousarray(launches["ordinal"])
         np.minimum.at(self.first, codes, ordinals)
         np.maximum.at(self.last, codes, ordinals)
-        shapes = self.shapes.encode(words_of(launches, _FIRST, _LAST))
+        shapes = self.shapes.encode(words_of(launches, _FIRST_FIELD, _LAST_FIELD))
         self.shape_launches = grown(self.shape_launches, len(self.shapes))
         counts = np.bincount(shapes + 1, minlength=len(self.shape_launches) + 1)
-        self.untold_shapes += int(counts[0])
+        self.uncounted_shapes += int(counts[0])
         self.shape_launches += counts[1:]
         self.timeline.add(launches["time"])
 
     def on_completions(self, completions: NDArray[Any]) -> None:
+        """Add device times to their kernel; those without a known launch are only counted."""
         names = self.context.launches.names(completions["ordinal"])
         start, end = completions["start"], completions["end"]
         good = (names != 0) & (end >= start) & (end != np.iinfo(np.uint64).max)
@@ -114,7 +117,7 @@ class KernelFreq(Tool):
         self.times.add(codes, durations)
 
     def _keep_first(self, codes: NDArray[Any], durations: NDArray[Any]) -> None:
-        """The first launch of a kernel may load its code: its time is told apart."""
+        """Keeps the time of each kernel's first launch, which may load its code, separately."""
         count = len(self.names)
         self.first_times = grown(self.first_times, count)
         new = np.flatnonzero(grown(self.times.count, count)[codes] == 0)
@@ -123,7 +126,7 @@ class KernelFreq(Tool):
             self.first_times[kernels] = durations[new[at]]
 
     def _steady_mean(self) -> NDArray[Any]:
-        """Mean device time of each kernel without its first launch, where there are others."""
+        """Mean device time of each kernel, excluding its first launch if there are others."""
         count = len(self.names)
         completions = grown(self.times.count, count)[:count]
         total = grown(self.times.total, count)[:count]
@@ -133,12 +136,14 @@ class KernelFreq(Tool):
         return found
 
     def on_syncs(self, syncs: NDArray[Any]) -> None:
+        """Sum the host's waits."""
         durations = syncs["duration"]
         timed = durations != np.iinfo(np.uint64).max
         self.waits += len(syncs)
         self.wait_time += int(durations[timed].sum())
 
     def result(self) -> Result:
+        """Tables by kernel, configuration and time, and findings."""
         kernels = self._kernels()
         return Result(
             summary=self._summary(kernels),
@@ -169,7 +174,7 @@ class KernelFreq(Tool):
         )
 
     def _dominant(self, kernels: Table) -> Iterator[Finding]:
-        """The kernel that takes most of the device time, where one does."""
+        """The kernel that takes most of the device time, if there is one."""
         total = int(self.times.total.sum())
         first = next(kernels.rows(1), None)
         if first is None or not total or total < self.least_time:
@@ -183,7 +188,7 @@ class KernelFreq(Tool):
                 f" {formatted(first['mean_time'], 'ns')} on average",
                 remedy="see whether its accesses are coalesced: pasta-preload -t coalescing"
                 f" -k {shlex.quote(re.escape(short_name(first['name'])))} -- PROGRAM",
-                confidence="low",  # how much it can be faster is not known
+                confidence="low",  # the possible speedup is unknown
             )
 
     @property
@@ -192,13 +197,13 @@ class KernelFreq(Tool):
         return self.waits >= max(self.waits_of, self.wait_share * launches)
 
     def _waits(self) -> Iterator[Finding]:
-        """Waits after nearly every launch: host and device take turns."""
+        """Waits after nearly every launch: host and device alternate instead of overlapping."""
         launches = int(self.launches.sum()) - int(self.in_graphs.sum())
         span = self.last_time - self.first_time
         if not self._waits_often or span <= 0:
             return
-        if self.context._operators is not None and len(self.context.operators.nodes) > 1:
-            return  # the tool operators knows where
+        if self.context.has("operators") and len(self.context.operators.nodes) > 1:
+            return  # the tool operators reports the location
         gain = min(self.wait_time, max(0, span - self.wait_time)) / span
         if gain < self.tiny_share:
             return
@@ -207,15 +212,15 @@ class KernelFreq(Tool):
             where=f"{self.waits:,} waits, {launches:,} launches",
             evidence=f"the host waited {formatted(self.wait_time, 'ns')} of"
             f" {formatted(span, 'ns')}; meanwhile it launches nothing, and afterwards the device"
-            " has nothing to do",
-            remedy="remove cudaDeviceSynchronize and the like from the loop: launches of a stream"
-            " run in order without; wait once, before results are read",
+            " is idle",
+            remedy="remove cudaDeviceSynchronize and similar calls from the loop: launches of a"
+            " stream run in order anyway; wait once, before results are read",
             gain=gain,
             of="the time from first to last launch",
         )
 
     def _tiny(self) -> Iterator[Finding]:
-        """Kernels that are done before the host can have launched the next one."""
+        """Kernels that finish before the host can launch the next one."""
         count = len(self.names)
         completions = grown(self.times.count, count)[:count]
         mean = self._steady_mean()
@@ -225,13 +230,15 @@ class KernelFreq(Tool):
         span = self.last_time - self.first_time
         if launches < self.tiny_launches or span <= 0 or self._waits_often:
             return
-        idle = max(0, span - int(self.times.total.sum()))  # else the device has enough to do
+        idle = max(0, span - int(self.times.total.sum()))  # bounds the gain
         time = float((by_host * mean)[tiny].sum())
         gain = min(launches * self.launch_cost - time, idle) / span
         if gain < self.tiny_share:
             return
         names = distinct_names(self.context.demangled(np.asarray(self.names.ids)))
-        most = [names[at] for at in np.argsort(-by_host * tiny, kind="stable")[:_NAMED].tolist()]
+        most = [
+            names[at] for at in np.argsort(-by_host * tiny, kind="stable")[:_MAX_NAMED].tolist()
+        ]
         left = int(tiny.sum()) - len(most)
         yield Finding(
             what="many kernels are shorter than their launch",
@@ -243,8 +250,8 @@ class KernelFreq(Tool):
             remedy="launch them as one graph (CUDA graphs), or fuse them (torch.compile)",
             gain=min(1.0, gain),
             of="the time from first to last launch",
-            # where operators are followed, the tool operators finds the same, with its line
-            confidence="medium" if self.context._operators is None else "low",
+            # if operators are followed, the tool operators reports the same with its line
+            confidence="low" if self.context.has("operators") else "medium",
         )
 
     def _kernels(self) -> Table:
@@ -290,7 +297,7 @@ class KernelFreq(Tool):
         units: dict[str, Unit] = {"share": "share", **_SIZE_UNITS}
         units.update({name: "ns" for name in columns if name.endswith("_time")})
         units["share_of_time"] = "share"
-        untold = set(_ONLY_STORED) | {
+        untold = set(_HIDDEN) | {
             name
             for name, column in columns.items()
             if isinstance(column, np.ma.MaskedArray) and column.mask.all()
@@ -323,18 +330,18 @@ class KernelFreq(Tool):
         )
 
     def _shapes(self) -> NDArray[Any]:
-        """Distinct configurations as launch records; only the fields of a configuration count."""
+        """Distinct configurations as launch records; only the configuration fields are valid."""
         from pasta import abi
 
         dtype = abi.dtype("kernel_launch")
         shapes = np.zeros(len(self.shapes), dtype)
         if len(shapes):
             rows = np.asarray(self.shapes.rows, np.uint64)
-            shapes.view(span_dtype(dtype, _FIRST, _LAST))["words"] = rows
+            shapes.view(span_dtype(dtype, _FIRST_FIELD, _LAST_FIELD))["words"] = rows
         return shapes
 
     def _distinct(self, shapes: NDArray[Any], field: str) -> NDArray[Any]:
-        """How many different values of a (3,) field each kernel was launched with."""
+        """Number of distinct values of a (3,) field that each kernel was launched with."""
         codes = self.names.encode(shapes["name"]).astype(np.int64)
         rows = np.unique(np.column_stack([codes, shapes[field].astype(np.int64)]), axis=0)
         return np.bincount(rows[:, 0], minlength=len(self.names))
@@ -395,13 +402,13 @@ class KernelFreq(Tool):
         if self.unknown_completions:
             text += (
                 f"; {counted(self.unknown_completions, 'completion')} without a"
-                " known launch left out"
+                " known launch dropped"
             )
-        if self.untold_shapes:
+        if self.uncounted_shapes:
             text += (
-                f"; {counted(self.untold_shapes, 'launch had', 'launches had')}"
+                f"; {counted(self.uncounted_shapes, 'launch had', 'launches had')}"
                 " configurations beyond the first"
-                f" {self.configurations:,}: distinct grids and blocks are at least what is shown"
+                f" {self.configurations:,}: numbers of distinct grids and blocks are lower bounds"
             )
         return text
 

@@ -1,4 +1,4 @@
-"""Every access of every warp, as Parquet files."""
+"""A trace of every access of every warp, as Parquet files."""
 
 from __future__ import annotations
 
@@ -24,16 +24,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Records that a thread takes at once, and rows of a row group: so many wait for each thread.
-_TASK = 1 << 17
-_GROUP = 1 << 18
-#: Words of whole chunks that wait, from which perhaps little was taken.
-_HELD = 1 << 21
-#: Files that are written at once.
+#: Records per task of a thread, and rows per row group, which is the buffer of each thread.
+_RECORDS_PER_TASK = 1 << 17
+_ROW_GROUP = 1 << 18
+#: Words of buffered chunks that start a task even if few of their records are traced.
+_MAX_BUFFERED_WORDS = 1 << 21
+#: Files that are written concurrently.
 _THREADS = max(1, min(12, len(os.sched_getaffinity(0)) - 1))
-#: Columns with few distinct values, and those by which readers skip row groups.
-_REPEATED = ["launch", "pc", "kind", "bytes", "rows", "warp", "sm", "lanes", "object", "stride"]
-_STATISTICS = ["launch", "pc", "address"]
+#: Columns with few distinct values, and those that let readers skip row groups.
+_DICTIONARY_COLUMNS = [
+    "launch",
+    "pc",
+    "kind",
+    "bytes",
+    "rows",
+    "warp",
+    "sm",
+    "lanes",
+    "object",
+    "stride",
+]
+_STATISTICS_COLUMNS = ["launch", "pc", "address"]
 _KINDS = [NAMES[number] for number in range(1, len(NAMES) + 1)]
 
 
@@ -41,63 +52,74 @@ class MemTrace(Tool):
     """Every memory instruction of every warp, with its addresses, as Parquet files."""
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
-    global_memory = option(True, help="take accesses to global memory")
-    shared_memory = option(False, help="take accesses to shared memory")
-    local_memory = option(False, help="take accesses to local memory")
-    directory = option("", help="where the files lie until the run ends; default: TMPDIR or /tmp")
+    global_memory = option(True, help="trace accesses to global memory")
+    shared_memory = option(False, help="trace accesses to shared memory")
+    local_memory = option(False, help="trace accesses to local memory")
+    directory = option(
+        "", help="directory of the files until the run ends; default: TMPDIR or /tmp"
+    )
     accesses = Trace()
 
     @probe.global_memory(per="warp")
-    def take_global(access: Any, maps: Any, options: Any) -> None:
+    def trace_global(access: Any, maps: Any, options: Any) -> None:
+        """Record a warp's access to global memory, unless the option excludes it."""
         if options.global_memory:
             maps.accesses.write(access)
 
     @probe.shared_memory(per="warp")
-    def take_shared(access: Any, maps: Any, options: Any) -> None:
+    def trace_shared(access: Any, maps: Any, options: Any) -> None:
+        """Record a warp's access to shared memory, unless the option excludes it."""
         if options.shared_memory:
             maps.accesses.write(access)
 
     @probe.local_memory(per="warp")
-    def take_local(access: Any, maps: Any, options: Any) -> None:
+    def trace_local(access: Any, maps: Any, options: Any) -> None:
+        """Record a warp's access to local memory, unless the option excludes it."""
         if options.local_memory:
             maps.accesses.write(access)
 
     def start(self) -> None:
+        """Initialize the list of files and the counts."""
         self.parts: list[str] = []
         self.rows = 0
         self.lanes = 0
         self.per_launch: dict[int, int] = {}
         self.objects: set[int] = set()
         self.launched = Launched()
-        self.waiting: list[Accesses] = []
+        self.buffered: list[Accesses] = []
         self._idle: list[_Part] = []
         self._running: deque[Future[_Written]] = deque()
         self._pool: ThreadPoolExecutor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        self._close()  # another process goes on in parts of its own
+        self._close()  # another process continues in its own files
         return super().__getstate__()
 
     def on_launches(self, launches: NDArray[Any]) -> None:
+        """Keep the launches."""
         self.launched.add(launches)
 
     def on_accesses(self, accesses: Accesses) -> None:
-        self.waiting.append(accesses)
-        taken, held = sum(map(len, self.waiting)), sum(len(each.words) for each in self.waiting)
-        if taken >= _TASK or held >= _HELD:
+        """Buffer records; full buffers are written by threads."""
+        self.buffered.append(accesses)
+        records, words = (
+            sum(map(len, self.buffered)),
+            sum(len(each.words) for each in self.buffered),
+        )
+        if records >= _RECORDS_PER_TASK or words >= _MAX_BUFFERED_WORDS:
             self._submit()
 
     def _submit(self) -> None:
-        """Gives what waits to a thread; waits for one where all have enough to do."""
+        """Submits the buffered accesses to a thread; waits if all threads are busy."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, "mem_trace")
         while len(self._running) > _THREADS or (self._running and self._running[0].done()):
             self._count(self._running.popleft().result())
-        self._running.append(self._pool.submit(self._write, self.waiting))
-        self.waiting = []
+        self._running.append(self._pool.submit(self._write, self.buffered))
+        self.buffered = []
 
     def _write(self, accesses: list[Accesses]) -> _Written:
-        """Runs in a thread. Raises OSError where the disk is full."""
+        """Runs in a thread. Raises OSError if the disk is full."""
         try:
             part = self._idle.pop()
         except IndexError:
@@ -116,7 +138,7 @@ class MemTrace(Tool):
             self.per_launch[launch] = self.per_launch.get(launch, 0) + count
 
     def _close(self) -> None:
-        if self.waiting:
+        if self.buffered:
             self._submit()
         while self._running:
             self._count(self._running.popleft().result())
@@ -127,6 +149,7 @@ class MemTrace(Tool):
         self._idle, self._pool = [], None
 
     def result(self) -> Result:
+        """Tables by launch and object, and the Parquet files."""
         self._close()
         return Result(
             summary=self._summary(),
@@ -146,7 +169,7 @@ class MemTrace(Tool):
                 "kernel": kernel_names(self.context, launched["kernel"]),
                 "instructions": np.asarray(counts, np.int64),
             },
-            title="Instructions taken by launch",
+            title="Instructions traced by launch",
             shown=self.top,
         )
 
@@ -161,17 +184,17 @@ class MemTrace(Tool):
 
     def _summary(self) -> str:
         if not self.rows:
-            return "no access was taken"
+            return "no access was traced"
         size = sum(Path(path).stat().st_size for path in self.parts)
         return (
-            f"{counted(self.rows, 'instruction')} of warps with {counted(self.lanes, 'access')} in"
+            f"{counted(self.rows, 'warp instruction')} with {counted(self.lanes, 'access')} in"
             f" {counted(len(self.parts), 'file')} of {formatted(size, 'bytes')}"
         )
 
 
 @dataclass(frozen=True)
 class _Written:
-    """What was in a chunk: instructions and accesses, ids of objects, instructions by launch."""
+    """Contents of a chunk: instructions and accesses, ids of objects, instructions by launch."""
 
     rows: int
     lanes: int
@@ -180,20 +203,20 @@ class _Written:
 
 
 class _Part:
-    """A file in the making; one thread at a time adds to it."""
+    """A file in progress; one thread at a time adds to it."""
 
     def __init__(self, directory: str) -> None:
         descriptor, self.path = tempfile.mkstemp(
             prefix="pasta-mem_trace-", suffix=".parquet", dir=directory or None
         )
         os.close(descriptor)
-        self.waiting: list[Any] = []
+        self.buffered: list[Any] = []
         self.writer: Any = None
 
     def add(self, accesses: Accesses) -> _Written:
         columns, objects = accesses.columns, accesses.first_objects
-        self.waiting.append(_table(accesses, columns, objects))
-        if sum(map(len, self.waiting)) >= _GROUP:
+        self.buffered.append(_table(accesses, columns, objects))
+        if sum(map(len, self.buffered)) >= _ROW_GROUP:
             self.write()
         launches = columns["launch"]
         begins = np.append(0, np.flatnonzero(launches[1:] != launches[:-1]) + 1)
@@ -206,30 +229,30 @@ class _Part:
         )
 
     def write(self) -> None:
-        """Writes what waits as a row group."""
+        """Writes the buffered tables as a row group."""
         import pyarrow.parquet as pq
 
-        table = pa.concat_tables(self.waiting)
-        self.waiting = []
+        table = pa.concat_tables(self.buffered)
+        self.buffered = []
         if self.writer is None:
             self.writer = pq.ParquetWriter(
                 self.path,
                 table.schema,
                 compression="lz4",
-                use_dictionary=_REPEATED,
-                write_statistics=_STATISTICS,
+                use_dictionary=_DICTIONARY_COLUMNS,
+                write_statistics=_STATISTICS_COLUMNS,
             )
-        self.writer.write_table(table, row_group_size=_GROUP)
+        self.writer.write_table(table, row_group_size=_ROW_GROUP)
 
     def close(self) -> None:
-        if self.waiting:
+        if self.buffered:
             self.write()
         if self.writer is not None:
             self.writer.close()
 
 
 def _table(accesses: Accesses, columns: Mapping[str, NDArray[Any]], objects: NDArray[Any]) -> Any:
-    """Rows of the files: one for each record."""
+    """Table of the files: one row per record."""
     from pasta.arrow import to_arrow
 
     flags, many = columns["flags"], columns["lanes"] > 1
@@ -263,7 +286,7 @@ def _table(accesses: Accesses, columns: Mapping[str, NDArray[Any]], objects: NDA
 
 
 def _lists(accesses: Accesses, listed: NDArray[Any]) -> Any:
-    """Addresses of all lanes of the records that are `listed`."""
+    """Addresses of all lanes of the `listed` records; null for others."""
     from pasta.arrow import to_arrow
 
     which = np.flatnonzero(listed)

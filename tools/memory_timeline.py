@@ -1,4 +1,4 @@
-"""Live memory over time, what was live at the peak, and every allocation's lifetime."""
+"""Live memory over time, objects live at the peak, and the lifetime of every allocation."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from pasta.processors.stacks import Frame
 
 _ABSENT = 0xFFFF_FFFF_FFFF_FFFF
-#: Kinds of memory that lie on a device; managed memory may, and has a line of its own.
+#: Kinds of memory on a device, without managed memory, which has a separate line.
 _ON_DEVICE = frozenset({"device", "pool", "array", "module", "external"})
-#: Kinds that a program does not free itself, or that are no memory.
-_NOT_LEAKS = frozenset({"virtual", "module"})
-#: Of the events from the first of some allocations to the end of the work: parts, and those in
-#: which there must be more of them for a leak.
-_PARTS, _PARTS_WITH_MORE = 8, 6
-_MANY = 12
-#: What a program does while it works: not its frees at the end.
-_WORK = ("memory_alloc", "tensor_alloc", "kernel_launch", "memory_copy", "operator_begin")
+#: Kinds that a program does not free itself, or that occupy no memory.
+_EXCLUDED_FROM_LEAKS = frozenset({"virtual", "module"})
+#: The events from a group's first allocation to the end of the work are split into parts; a leak
+#: must have allocations in at least _MIN_PARTS of them.
+_PARTS, _MIN_PARTS = 8, 6
+_MIN_ALLOCATIONS = 12
+#: Events that count as work; excludes the frees at the program's end.
+_WORK_KINDS = ("memory_alloc", "tensor_alloc", "kernel_launch", "memory_copy", "operator_begin")
 _LAYERS = ("memory", "tensor", "virtual", "array")
 
 
@@ -68,9 +68,9 @@ class _Track:
 
 @dataclass
 class _Allocator:
-    """A framework's caching allocator on one device: what it holds and what it handed out."""
+    """A framework's caching allocator on one device: reserved and allocated bytes."""
 
-    before: int = 0  # reserved before the run, which began in the middle of the program
+    before: int = 0  # reserved before a run that started in the middle of the program
     allocated: int = 0
     reserved: int = 0
     peak_allocated: int = 0
@@ -109,7 +109,7 @@ class _Finished:
 
     def prune(self, peaks: list[int]) -> None:
         rows = np.concatenate(self.rows)
-        # Earlier ones first among equals, so that it does not matter when this is called.
+        # Earlier allocations first among equals: the result is independent of the time of the call.
         largest = np.lexsort((rows["alloc_position"], ~rows["bytes"]))[: self.limit]
         kept = np.zeros(len(rows), bool)
         kept[largest] = True
@@ -120,39 +120,44 @@ class _Finished:
 
 
 class MemoryTimeline(Tool):
-    """Live bytes per device and kind over time, what was live at the peak, what was never freed."""
+    """Live bytes per device and kind over time, objects live at the peak, and leaked objects."""
 
-    needs_allocations = True
-    needs_objects = True
+    needs = ("objects", "allocations")
 
     points = option(1024, help="points of each line; maxima are kept", minimum=16)
     keep = option(1_000_000, help="freed allocations in the table: the largest", minimum=1)
     top = option(10, help="rows of each table in the text report", minimum=1)
-    leaked = option("1MiB", kind="bytes", help="bytes never freed that are a finding")
+    leaked = option("1MiB", kind="bytes", help="finding: minimum bytes of growing allocations")
     gap = option(
-        "64MiB", kind="bytes", help="bytes an allocator reserved and never used: a finding"
+        "64MiB", kind="bytes", help="finding: minimum bytes an allocator reserved beyond its peak"
     )
-    gap_share = option(0.2, help="…if they are this share of what it reserved", minimum=0.0)
+    gap_share = option(0.2, help="… and their minimum share of the reserved bytes", minimum=0.0)
     sizes = option(
-        16, help="different sizes of tensors from which their line is advised", minimum=1
+        16,
+        help="minimum number of different tensor sizes for the remedy to name their line",
+        minimum=1,
     )
 
     def start(self) -> None:
+        """Initialize the timeline's lines and the allocators."""
         self.tracks: dict[_Key, _Track] = {}
         self.allocators: dict[int, _Allocator] = {}
         self.finished = _Finished(self.keep)
         self.unknown_sizes = 0
-        self.allocating: set[int] = set()  # devices of which memory was allocated
+        self.allocating: set[int] = set()  # devices with allocated memory
         self.last_work = 0  # position
         self.allocated_by = AllocatingOperators()
 
     def on_batch(self, batch: Batch) -> None:
+        """Follow allocations and frees, the allocators' states, and the last work of a device."""
         objects = self.context.objects
         changes = objects.changes
         if len(changes):
             self._follow(batch.base, changes, objects.rows[changes["object"]])
         self.allocated_by.feed(self.context, batch["memory_alloc"])
-        indices = [int(batch[kind]["index"].max(initial=0)) for kind in _WORK if len(batch[kind])]
+        indices = [
+            int(batch[kind]["index"].max(initial=0)) for kind in _WORK_KINDS if len(batch[kind])
+        ]
         if indices:
             self.last_work = batch.base + max(indices)
         states = batch["allocator_state"]
@@ -161,11 +166,11 @@ class MemoryTimeline(Tool):
             if device not in self.allocators:
                 self.allocators[device] = _Allocator(self._reserved_before(mine[0], batch))
             self.allocators[device].add(mine)
-        self.allocating |= set(_of_device(batch["memory_alloc"])["device"].tolist())
+        self.allocating |= set(_on_device(batch["memory_alloc"])["device"].tolist())
 
     def _reserved_before(self, state: NDArray[Any], batch: Batch) -> int:
-        """What an allocator had reserved before the run, by its first state."""
-        allocations = _of_device(batch["memory_alloc"])
+        """Bytes that an allocator had reserved before the run, from its first state."""
+        allocations = _on_device(batch["memory_alloc"])
         earlier = allocations["device"][allocations["index"] < state["index"]]
         seen = int(state["device"]) in self.allocating or bool((earlier == state["device"]).any())
         return 0 if seen else int(state["reserved"])
@@ -188,7 +193,7 @@ class MemoryTimeline(Tool):
             track = self.tracks.get(key)
             if track is None:
                 bins = self.points + self.points % 2
-                track = _Track(LevelTimeline(self.context.run.start_time, bins))
+                track = _Track(LevelTimeline(self.context.process.start_time, bins))
                 self.tracks[key] = track
             track.allocations += int((mine & began).sum())
             track.add(sizes[mine], changes["time"][mine], positions[mine])
@@ -202,7 +207,8 @@ class MemoryTimeline(Tool):
         ]
 
     def result(self) -> Result:
-        self.finished.count += 1  # so that the limit holds whatever the batches were
+        """Tables of peaks, objects and the timeline, a figure, and findings."""
+        self.finished.count += 1  # applies the limit independently of batches
         if self.finished.rows:
             self.finished.prune(self._peaks())
         rows = self._rows()
@@ -223,15 +229,17 @@ class MemoryTimeline(Tool):
         )
 
     def _leaks(self, rows: NDArray[Any]) -> Iterator[Finding]:
-        """Kinds of memory that grow up to the end by allocations of one size. At the very end all
-        may be freed."""
+        """Kinds of memory that grow until the end of the work by allocations of one size.
+
+        A program may still free all of them at its very end.
+        """
         numbers = {name: number for number, name in _memory_names().items()}
         for key, track in self._sorted():
             name, device = key.memory, key.device
-            if key.layer == "tensor" or key.internal or name in _NOT_LEAKS | {"total"}:
+            if key.layer == "tensor" or key.internal or name in _EXCLUDED_FROM_LEAKS | {"total"}:
                 continue
             if name in _ON_DEVICE and device in self.allocators:
-                continue  # a caching allocator keeps what it has
+                continue  # a caching allocator keeps its memory
             kind = (rows["device"] == device) & (rows["memory"] == numbers.get(name, _ABSENT))
             kind &= rows["layer"] != _LAYERS.index("tensor")
             mine = rows[kind & _live_at(rows, track.peak_position)]
@@ -241,43 +249,43 @@ class MemoryTimeline(Tool):
             usual = int((sizes * counts.astype(np.uint64)).argmax())
             alike = mine[_sizes(mine) == sizes[usual]]
             total = int(_sizes(alike).sum())
-            if total < self.leaked or not self._keeps_coming(alike["alloc_position"]):
+            if total < self.leaked or not self._is_recurring(alike["alloc_position"]):
                 continue
             line = self.allocated_by.line(self.context, device, numbers[name])
             times = alike["alloc_time"]
             first, last = self._since_start([times.min(), times.max()])
             yield Finding(
-                what="memory is allocated to the end of the work, and not freed before",
+                what="memory is allocated until the end of the work, and not freed before",
                 where=f"{_place(device)}, {name} memory" + (f", {line}" if line else ""),
                 evidence=f"{len(alike):,} allocations of {formatted(int(sizes[usual]), 'bytes')}"
                 f" were live at once, made from {formatted(int(first), 'ns')} to"
                 f" {formatted(int(last), 'ns')}, up to the end of the work",
                 remedy=(f"{line}: " if line else "")
-                + "free each one after its use, or allocate one before the loop and use it again",
+                + "free each one after its use, or allocate one before the loop and reuse it",
                 gain=total / track.peak,
                 of=f"the peak of {name} memory",
             )
 
-    def _keeps_coming(self, positions: NDArray[Any]) -> bool:
-        """Whether there are many allocations (by position), made up to the end of the work."""
+    def _is_recurring(self, positions: NDArray[Any]) -> bool:
+        """Whether many allocations (by position) are spread up to the end of the work."""
         first = int(positions.min())
         parts = (positions.astype(np.int64) - first) * _PARTS // (self.last_work - first + 1)
-        return len(positions) >= _MANY and len(np.unique(parts)) >= _PARTS_WITH_MORE
+        return len(positions) >= _MIN_ALLOCATIONS and len(np.unique(parts)) >= _MIN_PARTS
 
     def _gaps(self, rows: NDArray[Any]) -> Iterator[Finding]:
-        """Allocators that reserved much more than they handed out, and who asks for many sizes."""
+        """Allocators that reserved much more than they handed out, and lines with many sizes."""
         for device, each in sorted(self.allocators.items()):
             gap = each.peak_reserved - each.before - each.peak_allocated
             if gap <= 0 or gap < self.gap or gap < self.gap_share * each.peak_reserved:
                 continue
-            line, sizes = self._most_sizes(rows[_of_tensors(rows, device)])
+            line, sizes = self._most_sizes(rows[_are_tensors(rows, device)])
             evidence = (
                 f"{formatted(each.peak_reserved, 'bytes')} were reserved for at most"
-                f" {formatted(each.peak_allocated, 'bytes')} that were in use at a time"
+                f" {formatted(each.peak_allocated, 'bytes')} in use at a time"
             )
             remedy = "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
             if line and sizes >= self.sizes:
-                evidence += f"; {sizes:,} different sizes were asked for at that line"
+                evidence += f"; {sizes:,} different sizes were requested at that line"
                 remedy = f"{line}: pad tensors to a few sizes, or {remedy}"
             yield Finding(
                 what="the caching allocator reserves memory that it never hands out",
@@ -289,7 +297,7 @@ class MemoryTimeline(Tool):
             )
 
     def _most_sizes(self, rows: NDArray[Any]) -> tuple[Frame | None, int]:
-        """The line that allocates tensors of most different sizes, and how many."""
+        """The line that allocates tensors of the most different sizes, and their number."""
         sizes: dict[Frame, set[int]] = {}
         for stack, bytes in np.unique(rows[["stack", "bytes"]]).tolist():
             line = python_line(self.context, stack)
@@ -309,7 +317,7 @@ class MemoryTimeline(Tool):
         return sorted(self.tracks.items())
 
     def _since_start(self, times: Any) -> Any:
-        return np.asarray(times, np.uint64).astype(np.int64) - self.context.run.start_time
+        return np.asarray(times, np.uint64).astype(np.int64) - self.context.process.start_time
 
     def _peak_table(self) -> Table:
         tracks = self._sorted()
@@ -447,7 +455,7 @@ class MemoryTimeline(Tool):
             },
             labels={
                 "largest_gap": "largest reserved - allocated",
-                "share": "of what was reserved then",
+                "share": "of the reserved bytes then",
                 "gap_time": "at",
             },
             keys=("device",),
@@ -494,7 +502,7 @@ class MemoryTimeline(Tool):
             if key.memory == "total" and track.peak:
                 what = "tensors" if key.layer == "tensor" else "memory"
                 where = "host" if key.device < 0 else f"device {key.device}"
-                when = formatted(track.peak_time - self.context.run.start_time, "ns")
+                when = formatted(track.peak_time - self.context.process.start_time, "ns")
                 parts.append(f"{where}: peak of {what} {formatted(track.peak, 'bytes')} at {when}")
         leaked = rows[_leaked(rows)]
         if len(leaked):
@@ -502,9 +510,9 @@ class MemoryTimeline(Tool):
             parts.append(f"{counted(len(leaked), 'allocation')} of {size} never freed")
         objects = self.context.objects
         for count, text in (
-            (objects.stale, "frees were missed (seen when the memory was allocated again)"),
-            (objects.unmatched, "frees of memory whose allocation was not seen"),
-            (self.unknown_sizes, "allocations of unknown size count as nothing"),
+            (objects.stale, "frees were missed (detected when the memory was allocated again)"),
+            (objects.unmatched, "frees of memory whose allocation was not recorded"),
+            (self.unknown_sizes, "allocations of unknown size count as 0 bytes"),
             (self.finished.left_out, "smaller freed allocations are not in the table"),
         ):
             if count:
@@ -546,7 +554,7 @@ def _keys(layer: int, device: int, memory: int, internal: int) -> list[_Key]:
 
 
 def _in_total(rows: NDArray[Any], total: _Key) -> NDArray[Any]:
-    """Which objects count for a total line; as `_keys` has it."""
+    """Which objects count for a total line, consistent with `_keys`."""
     mine = rows["device"] == total.device
     tensors = rows["layer"] == _LAYERS.index("tensor")
     if total.layer == "tensor":
@@ -556,20 +564,20 @@ def _in_total(rows: NDArray[Any], total: _Key) -> NDArray[Any]:
     return np.asarray(mine & ~tensors & program & np.isin(rows["memory"], on_device))
 
 
-def _of_device(allocations: NDArray[Any]) -> NDArray[Any]:
-    """Those of memory that lies on a device."""
+def _on_device(allocations: NDArray[Any]) -> NDArray[Any]:
+    """Allocations of memory on a device."""
     numbers = [number for number, name in _memory_names().items() if name in _ON_DEVICE]
     return allocations[np.isin(allocations["memory"], numbers)]
 
 
-def _of_tensors(rows: NDArray[Any], device: int) -> NDArray[Any]:
+def _are_tensors(rows: NDArray[Any], device: int) -> NDArray[Any]:
     """Which objects are tensors of a device."""
     of_layer = rows["layer"] == _LAYERS.index("tensor")
     return np.asarray(of_layer & (rows["device"] == device))
 
 
 def _leaked(rows: NDArray[Any]) -> NDArray[Any]:
-    exempt = [number for number, name in _memory_names().items() if name in _NOT_LEAKS]
+    exempt = [number for number, name in _memory_names().items() if name in _EXCLUDED_FROM_LEAKS]
     return np.asarray(
         (rows["free_time"] == _ABSENT)
         & (rows["layer"] != _LAYERS.index("tensor"))

@@ -1,5 +1,7 @@
-"""Where a framework's operators spend time, launch kernels and allocate memory: by operator, module
-and Python line; and where the host's time goes outside of them."""
+"""Time, kernel launches and allocations of a framework's operators by operator, module and line.
+
+Also reports host time outside operators.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.codes import grown
-from pasta.processors.correlate import OPTIMIZER_STEP, LaunchWindow
-from pasta.processors.gaps import Gaps, Place
+from pasta.processors.correlate import LaunchWindow
+from pasta.processors.gaps import Gaps, GapSite
 from pasta.table import Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
     from pasta.processors.stacks import Frame
 
-#: What is counted for each operator, in the operators called from it too or not.
+#: Counts of each operator itself, without the operators called from it.
 _COUNTS = (
     "launches",
     "device_time",
@@ -30,11 +32,12 @@ _COUNTS = (
     "wait_time",
     "synchronous_copies",
 )
-#: Counted for findings: waits and their time without first calls, copies across and their bytes.
-_STEADY = ("steady_waits", "steady_wait_time", "reads", "read_bytes", "crossings")
-#: Directions of copies that the host may wait for.
-_CROSSING = frozenset({"host_to_device", "device_to_host"})
-_READING = frozenset({"device_to_host"})
+#: Counts for findings: waits and their time, and copies to the host with their bytes, without
+#: first calls; copies between host and device.
+_FINDING_COUNTS = ("steady_waits", "steady_wait_time", "reads", "read_bytes", "crossings")
+#: Directions of copies between host and device, and of those that read values back.
+_HOST_DEVICE = frozenset({"host_to_device", "device_to_host"})
+_TO_HOST = frozenset({"device_to_host"})
 _UNITS: dict[str, Unit] = {
     "host_time": "ns",
     "own_time": "ns",
@@ -44,46 +47,47 @@ _UNITS: dict[str, Unit] = {
     "allocated": "bytes",
     "share": "share",
 }
-#: The row of what happens in no operator.
+#: Name of the row for activity outside operators.
 OUTSIDE = "(outside operators)"
-#: Operators that convert a tensor or lay it out anew, as a program calls them.
+#: Operators, as called by programs, that change the type or layout of a tensor.
 _CONVERSIONS = frozenset(
     {"aten::to", "aten::contiguous", "aten::clone", "aten::type_as", "aten::_to_copy"}
 )
-#: Function of PyTorch's modules that initialises their parameters.
-_INITIALISER = "reset_parameters"
-#: What a copy to the host takes at least, ns and bytes/ns: the rest of its time it waits.
-_COPY_TIME, _COPY_RATE = 20_000, 1.0
+#: Function of PyTorch modules that initialises their parameters.
+_INIT_FUNCTION = "reset_parameters"
+#: Minimum time of a copy to the host (ns) and its rate (bytes/ns); the rest of its time is waiting.
+_MIN_COPY_TIME, _COPY_RATE = 20_000, 1.0
 
 
 class Operators(Tool):
     """Host time, launches, device time and memory by operator, module and Python line."""
 
-    needs_operators = True
-    needs_allocations = True
-    needs_ranges = True
+    needs = ("operators", "ranges", "allocations")
     uses = ("wait_times",)
-    least_time = option("10ms", kind="duration", help="steady time from which there are findings")
+    least_time = option("10ms", kind="duration", help="finding: minimum steady time")
     outside_share = option(
-        0.2, help="share of the steady time outside of operators that is a finding", minimum=0.0
+        0.2, help="finding: minimum share of the steady time outside operators", minimum=0.0
     )
     outside_gap = option(
-        "500us", kind="duration", help="…if the gaps between operators are this long on average"
+        "500us", kind="duration", help="… and minimum mean length of the gaps between operators"
     )
-    outside_gaps = option(5, help="…and there are this many of them", minimum=1)
-    waits = option(10, help="waits for a device at a line that are a finding", minimum=1)
-    wait_share = option(0.05, help="…if they may save this share of the steady time", minimum=0.0)
-    short = option("50us", kind="duration", help="operators below this are short")
-    short_calls = option(1000, help="short operators of a line that are a finding", minimum=1)
-    short_share = option(0.3, help="…if they take this share of the steady time", minimum=0.0)
+    outside_gaps = option(5, help="… and minimum number of gaps", minimum=1)
+    waits = option(10, help="finding: minimum waits for a device at a line", minimum=1)
+    wait_share = option(
+        0.05, help="… and minimum share of the steady time that they may save", minimum=0.0
+    )
+    short = option("50us", kind="duration", help="operators shorter than this are short")
+    short_calls = option(1000, help="finding: minimum short operators of a line", minimum=1)
+    short_share = option(0.3, help="… and their minimum share of the steady time", minimum=0.0)
     convert_share = option(
-        0.25, help="share of the steady time converting tensors that is a finding", minimum=0.0
+        0.25, help="finding: minimum share of the steady time spent converting tensors", minimum=0.0
     )
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 
     def start(self) -> None:
-        self.counts = {name: np.zeros(1024, np.int64) for name in (*_COUNTS, *_STEADY)}
-        self.steps = np.zeros(1024, bool)  # nodes that an optimizer's step called
+        """Initialize the counts by operator node."""
+        self.counts = {name: np.zeros(1024, np.int64) for name in (*_COUNTS, *_FINDING_COUNTS)}
+        self.steps = np.zeros(1024, bool)  # nodes called by an optimizer's step
         self.window = LaunchWindow()
         self.launches = 0
         self.gaps = Gaps()
@@ -97,12 +101,12 @@ class Operators(Tool):
             np.add.at(self.counts[name], nodes, amounts)
 
     def on_batch(self, batch: Batch) -> None:
+        """Add allocations to their operator; follow the gaps between operators."""
         operators = self.context.operators
         begins = batch["operator_begin"]
         outermost = np.flatnonzero(begins["depth"] == 1)
-        of_step = self.context.ranges.within(
-            begins[outermost], OPTIMIZER_STEP, self.context.strings
-        )
+        steps = self.context.conventions.optimizer_steps
+        of_step = self.context.ranges.within(begins[outermost], steps, self.context.strings)
         self.steps = grown(self.steps, len(operators.nodes))
         self.steps[operators.began[outermost[of_step]]] = True
         new = batch["tensor_alloc"]
@@ -113,23 +117,26 @@ class Operators(Tool):
         self.gaps.end_batch(operators)
 
     def on_launches(self, launches: NDArray[Any]) -> None:
+        """Count launches by operator."""
         nodes = self.context.operators.at(launches)
         self.launches += len(nodes)
         self._add("launches", nodes)
         self.window.put(launches["ordinal"], nodes + 1)
 
     def on_completions(self, completions: NDArray[Any]) -> None:
+        """Add device times to the operator that made the launch."""
         nodes = self.window.get(completions["ordinal"]) - 1
         start, end = completions["start"], completions["end"]
         good = (nodes >= 0) & (end >= start) & (end != np.iinfo(np.uint64).max)
         self._add("device_time", nodes[good], (end[good] - start[good]).astype(np.int64))
 
     def on_copies(self, copies: NDArray[Any]) -> None:
+        """Count copies between host and device, and synchronous reads, by operator."""
         from pasta import abi
 
         names = abi.ENUMS["copy"].items()
-        crossing = np.isin(copies["direction"], [at for at, name in names if name in _CROSSING])
-        reading = np.isin(copies["direction"], [at for at, name in names if name in _READING])
+        crossing = np.isin(copies["direction"], [at for at, name in names if name in _HOST_DEVICE])
+        reading = np.isin(copies["direction"], [at for at, name in names if name in _TO_HOST])
         waiting = (copies["flags"] & abi.FLAG_ASYNC) == 0
         nodes = self.context.operators.at(copies)
         self._add("crossings", nodes[crossing])
@@ -140,6 +147,7 @@ class Operators(Tool):
         self._add("read_bytes", nodes[reads], copies["bytes"][reads].astype(np.int64))
 
     def on_syncs(self, syncs: NDArray[Any]) -> None:
+        """Add the host's waits to their operator, or to the gap outside operators."""
         nodes = self.context.operators.at(syncs)
         timed = syncs["duration"] != np.iinfo(np.uint64).max
         self._add("waits", nodes)
@@ -153,6 +161,7 @@ class Operators(Tool):
             self.gaps.add_waits(self.context.operators, syncs[outside], durations[outside])
 
     def result(self) -> Result:
+        """Tables by operator, module, line and gap, and findings."""
         tree = _Tree(self)
         tables = {
             "operators": tree.by_operator(),
@@ -160,11 +169,11 @@ class Operators(Tool):
             "modules": tree.by_module(),
             "lines": tree.by_line(),
         }
-        findings = list(_Advice(self, tree).findings())
+        findings = list(_Findings(self, tree).findings())
         return Result(summary=self._summary(tree), tables=tables, findings=findings)
 
     def _outside(self, tree: _Tree) -> Table:
-        """Time outside of operators, by the lines between which it passed."""
+        """Time outside operators, by the lines before and after it."""
         places = [place for place in tree.places if place.total]
         return Table(
             {
@@ -202,7 +211,7 @@ class Operators(Tool):
         calls = int(tree.nodes["calls"].sum())
         if not calls:
             return (
-                "no operator of a framework was seen: "
+                "no operator of a framework was recorded: "
                 "PyTorch is followed in programs that import it after they were started"
             )
         outer = tree.nodes["parent"] == 0
@@ -221,28 +230,28 @@ class Operators(Tool):
         return "; ".join(parts)
 
     def _times(self, tree: _Tree) -> Iterator[str]:
-        """How much of the time operators explain, and what the start took."""
+        """Share of time outside operators, and the duration of the start-up."""
         first, last = self.context.operators.observed
         if last > first > 0:
             outside = sum(place.total for place in tree.places)
             yield (
                 f"{outside / (last - first):.0%} of the {formatted(last - first, 'ns')} from the"
-                " first operator to the last is outside of operators"
+                " first operator to the last is outside operators"
             )
-        before = first - self.context.run.start_time
+        before = first - self.context.process.start_time
         parts = []
-        if self.context.run.start_time and before > 0:
+        if self.context.process.start_time and before > 0:
             parts.append(f"{formatted(before, 'ns')} before the first operator")
         new = np.flatnonzero(tree.nodes["first_own"] > 0)
         if len(new) and tree.steady:
             time = formatted(int(tree.nodes["first_own"].sum()), "ns")
             parts.append(f"{time} in {counted(len(new), 'first call')} of operators")
         if parts:
-            yield f"start-up, in no share and no finding: {', '.join(parts)}"
+            yield f"start-up, excluded from shares and findings: {', '.join(parts)}"
 
 
 class _Tree:
-    """The nodes of a run, with what was counted for each."""
+    """The nodes of a run with their counts."""
 
     def __init__(self, tool: Operators) -> None:
         self.context, self.top = tool.context, tool.top
@@ -256,13 +265,13 @@ class _Tree:
         )
         self.phases = phases.tolist()
         self.places = tool.gaps.places(tool.context)
-        #: Of each node's own host time what is not in its first call.
+        #: Own host time of each node, without its first call.
         self.steady_own = self.nodes["own"] - self.nodes["first_own"]
-        #: Host time without first calls and first gaps; 0: there is no other.
+        #: Host time without first calls and first gaps.
         self.steady = int(self.steady_own.sum()) + sum(place.steady for place in self.places)
 
     def with_gaps(self, field: str, values: list[int]) -> NDArray[Any]:
-        """A field of the nodes, with that of the gaps for what is outside of operators."""
+        """A field of the nodes, with the gaps' total as the value of node 0 (outside operators)."""
         found: NDArray[Any] = self.nodes[field].copy()
         found[0] = sum(values)
         return found
@@ -274,7 +283,7 @@ class _Tree:
         title: str,
         gaps: bool = False,
     ) -> Table:
-        """A row for each key that nodes have, by own time and what operators count themselves."""
+        """One row per distinct key of the nodes, with sums of own times and counts."""
         codes: dict[Any, int] = {}
         code = np.asarray([codes.setdefault(key, len(codes)) for key in keys], np.int64)
 
@@ -283,7 +292,7 @@ class _Tree:
             np.add.at(sums, code[chosen], values[chosen])
             return sums
 
-        # what is called from the same key is in it already
+        # calls from the same key are already included
         outer = self.operators.first_of(code)
         counted = {name: summed(self.counts[name]) for name in _COUNTS}
         places = self.places if gaps else []
@@ -323,11 +332,11 @@ class _Tree:
             units=_UNITS,
             labels={
                 "own_time": "own host time",
-                "host_time": "with operators inside",
+                "host_time": "with inner operators",
                 "first_time": "in first calls",
                 "waits": "waits for devices",
-                "wait_time": "time of waits",
-                "synchronous_copies": "copies that wait",
+                "wait_time": "wait time",
+                "synchronous_copies": "synchronous copies",
                 "share": "of device time"
                 if counted["device_time"].any()
                 else "of own time without first calls",
@@ -381,11 +390,11 @@ class _Tree:
 
 @dataclass
 class _Line:
-    """What outermost operators of a line do, without their first calls; times in ns."""
+    """Outermost operators called from a line, without first calls; times in ns."""
 
     frame: Frame
     calls: int = 0
-    time: int = 0  # with operators inside
+    time: int = 0  # with inner operators
     convert_calls: int = 0
     convert_time: int = 0
     init_calls: int = 0
@@ -396,15 +405,15 @@ class _Line:
 
 @dataclass
 class _Wait:
-    """Waits for a device in an operator that a line calls, without first calls."""
+    """Waits for a device in one operator called from a line, without first calls."""
 
     waits: int = 0
     time: int = 0
     reads: int = 0  # copies of values to the host
 
 
-class _Advice:
-    """Findings from host times: what is outside of operators, waits, short operators."""
+class _Findings:
+    """Findings from host times: time outside operators, waits, short operators."""
 
     def __init__(self, tool: Operators, tree: _Tree) -> None:
         self.tool, self.tree = tool, tree
@@ -412,12 +421,12 @@ class _Advice:
         self.device = int(tree.counts["device_time"].sum())
         context = tool.context
         stacks = context.operators.of_forward("stack").tolist()
-        users = {each: context.stacks.users(each, context.strings) for each in set(stacks)}
+        users = {each: context.stacks.user_line(each, context.strings) for each in set(stacks)}
         self.frames = [users[each] if each else None for each in stacks]
         self.stacks = stacks
         self.names = tree._names()
         parents = self.nodes["parent"].tolist()
-        self.roots = list(range(len(parents)))  # of each node the outermost around it
+        self.roots = list(range(len(parents)))  # outermost node around each node
         for node, parent in enumerate(parents):
             if parent:
                 self.roots[node] = self.roots[parent]
@@ -429,26 +438,26 @@ class _Advice:
             yield from self._outside(place)
         yield from self._waits()
         lines = self._lines()
-        yield from self._built_again(lines)
+        yield from self._rebuilt_modules(lines)
         for line in lines:
             yield from self._converted(line)
             yield from self._short(line)
 
-    def _idle(self, time: int) -> float:
-        """Share of the steady time that the host may save of a time in which the device may run."""
+    def _gain(self, time: int) -> float:
+        """Gain if the host saves `time`, bounded by the device's idle time, as a share."""
         return min(time, max(0, self.steady - self.device)) / self.steady
 
-    def _outside(self, place: Place) -> Iterator[Finding]:
+    def _outside(self, place: GapSite) -> Iterator[Finding]:
         tool = self.tool
         if place.after is None or place.backward > place.lines.total():
-            return  # a thread without Python was at work or went on, such as that of gradients
-        gain = self._idle(place.steady)
+            return  # a thread without Python was running, such as the autograd thread
+        gain = self._gain(place.steady)
         if gain < tool.outside_share or place.repeats < tool.outside_gaps:
             return
         if place.steady < tool.outside_gap * place.repeats:
             return
         if place.waited * 3 >= place.steady or place.waits >= place.count > place.waited:
-            return  # a wait, which is another finding
+            return  # waits are a separate finding
         line = place.line
         if place.loader:
             what = "the program waits for its data to load"
@@ -463,11 +472,11 @@ class _Advice:
                 " pin_memory=True) loads while the step computes"
             )
         else:
-            what = "much time passes outside of operators"
+            what = "much time passes outside operators"
             where = f"{line} ({place.between})" if line else place.between
             remedy = (
                 f"{line or place.after}: do this less often, or in a thread or DataLoader worker"
-                " beside the step"
+                " concurrently with the step"
             )
         found = ""
         if line:
@@ -487,7 +496,7 @@ class _Advice:
         )
 
     def _waits(self) -> Iterator[Finding]:
-        """Lines that wait for the device many times: host and device take turns."""
+        """Lines that wait for the device many times: host and device do not overlap."""
         counts, tree = self.tree.counts, self.tree
         found: dict[tuple[str, Frame | None], _Wait] = {}
         for node in np.flatnonzero(counts["steady_waits"] + counts["reads"]).tolist():
@@ -497,7 +506,7 @@ class _Advice:
             wait.waits += int(counts["steady_waits"][node])
             wait.time += int(counts["steady_wait_time"][node])
             reads = int(counts["reads"][node])
-            copying = reads * _COPY_TIME + int(counts["read_bytes"][node] / _COPY_RATE)
+            copying = reads * _MIN_COPY_TIME + int(counts["read_bytes"][node] / _COPY_RATE)
             wait.reads += reads
             if reads and not counts["steady_waits"][node]:
                 wait.time += max(0, int(tree.steady_own[node]) - copying)
@@ -510,13 +519,13 @@ class _Advice:
         for place in tree.places:
             if place.waits:
                 frame = place.line or place.before or place.after
-                where = f"outside of operators, {place.between}"
+                where = f"outside operators, {place.between}"
                 how = (
                     f"{counted(place.waits, 'wait')} in {counted(place.repeats, 'gap')}"
                     " between operators"
                 )
                 if not place.waited:
-                    how += ", which last as long as the gaps at most"
+                    how += ", which last at most as long as the gaps"
                 yield from self._wait(
                     where, frame, place.repeats, place.waited or place.steady, how
                 )
@@ -524,17 +533,16 @@ class _Advice:
     def _wait(
         self, where: str, frame: Frame | None, number: int, time: int, how: str
     ) -> Iterator[Finding]:
-        # at best the host works while it now waits, and waits no longer
+        # at best the host works during its current waits, and no longer waits
         saved = min(time, max(0, self.steady - time)) / self.steady
         if number < self.tool.waits or saved < self.tool.wait_share:
             return
         line = f"{frame}: " if frame else ""
         yield Finding(
-            what="the host waits for the device again and again",
+            what="the host waits for the device repeatedly",
             where=where,
             evidence=f"{how}, {formatted(time, 'ns')} of {formatted(self.steady, 'ns')} without"
-            " start-up; meanwhile the host submits nothing, and the device has nothing to do"
-            " afterwards",
+            " start-up; meanwhile the host submits nothing, and afterwards the device is idle",
             remedy=f"{line}remove the wait, or keep values on the device and read them every 100"
             " steps",
             gain=saved,
@@ -560,33 +568,33 @@ class _Advice:
             if self.names[node] in _CONVERSIONS and not crossings[node]:
                 line.convert_calls += calls
                 line.convert_time += time
-            if context.stacks.calls(self.stacks[node], _INITIALISER, context.strings):
+            if context.stacks.calls(self.stacks[node], _INIT_FUNCTION, context.strings):
                 line.init_calls += calls
                 line.init_time += time
                 line.init_last = max(line.init_last, int(nodes["last"][node]))
-        for place in self.tree.places:  # what Python needs between two operators of a line
+        for place in self.tree.places:  # Python time between two operators of a line
             if place.before is not None and place.before == place.after and place.before in found:
                 found[place.before].time += place.steady
         return sorted(found.values(), key=lambda line: -line.time)
 
     def _converted(self, line: _Line) -> Iterator[Finding]:
-        gain = self._idle(line.convert_time)
+        gain = self._gain(line.convert_time)
         if line.convert_calls < self.tool.waits or gain < self.tool.convert_share:
             return
         yield Finding(
-            what="tensors are converted or copied again and again",
+            what="tensors are converted or copied repeatedly",
             where=str(line.frame),
             evidence=f"{line.convert_calls:,} calls that change the type or layout of a tensor take"
             f" {formatted(line.convert_time, 'ns')} of {formatted(self.steady, 'ns')} without"
             " start-up",
-            remedy=f"{line.frame}: convert once, before the loop, where the tensor does not change;"
-            " else make it in the type and layout in which it is used",
+            remedy=f"{line.frame}: convert once, before the loop, if the tensor does not change;"
+            " otherwise create it in the type and layout in which it is used",
             gain=gain,
             of="host time",
         )
 
     def _short(self, line: _Line) -> Iterator[Finding]:
-        gain = self._idle(line.time)
+        gain = self._gain(line.time)
         if line.calls < self.tool.short_calls or line.time > self.tool.short * line.calls:
             return
         if gain < self.tool.short_share or line.phases != {"forward"}:
@@ -595,30 +603,30 @@ class _Advice:
             what="many short operators",
             where=str(line.frame),
             evidence=f"{line.calls:,} operators of {formatted(line.time / line.calls, 'ns')} each,"
-            f" with what Python needs between them, are {formatted(line.time, 'ns')} of"
-            f" {formatted(self.steady, 'ns')} without start-up: most of it is the cost of a call",
-            remedy=f"{line.frame}: work on many rows or samples in one call (a larger batch), or"
+            f" including Python between them, take {formatted(line.time, 'ns')} of"
+            f" {formatted(self.steady, 'ns')} without start-up, mostly call overhead",
+            remedy=f"{line.frame}: process many rows or samples in one call (a larger batch), or"
             " compile the function around it with torch.compile",
             gain=gain,
             of="host time",
         )
 
-    def _built_again(self, lines: list[_Line]) -> Iterator[Finding]:
-        """Parameters that are initialised while the program already trains or infers."""
+    def _rebuilt_modules(self, lines: list[_Line]) -> Iterator[Finding]:
+        """Parameters initialised while the program already trains or infers."""
         nodes = self.nodes
         working = (nodes["module"] != 0) | (self.tool.context.operators.backward)
         if not working.any():
             return
         began = int(nodes["began"][working].min())
         for line in lines:
-            gain = self._idle(line.init_time)
+            gain = self._gain(line.init_time)
             if line.init_calls < self.tool.waits or line.init_last < began or gain < 0.1:
                 continue
             yield Finding(
-                what="a module is built again and again",
+                what="a module is built repeatedly",
                 where=str(line.frame),
-                evidence=f"{line.init_calls:,} times its parameters were initialised after it had"
-                f" been built first, in {formatted(line.init_time, 'ns')} of"
+                evidence=f"its parameters were initialised {line.init_calls:,} times after it was"
+                f" first built, in {formatted(line.init_time, 'ns')} of"
                 f" {formatted(self.steady, 'ns')} without start-up",
                 remedy=f"{line.frame}: build the module, and its optimizer, before the loop",
                 gain=gain,

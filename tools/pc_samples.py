@@ -1,4 +1,4 @@
-"""Where kernels spend their time: samples of program counters, and what waves waited for."""
+"""Program counter samples: where kernels spend their time, and stall reasons."""
 
 from __future__ import annotations
 
@@ -18,42 +18,45 @@ if TYPE_CHECKING:
 _ABSENT_U16 = 0xFFFF
 _ABSENT_U32 = 0xFFFF_FFFF
 _ABSENT_U64 = 0xFFFF_FFFF_FFFF_FFFF
-#: Why a wave issued no instruction, by the numbers of rocprofiler-sdk 1.x (pc_sampling.h).
+#: Stall reasons by the numbers of rocprofiler-sdk 1.x (pc_sampling.h).
 _REASONS = {
     0: "none", 1: "no instruction there", 2: "dependency on the ALU", 3: "s_waitcnt",
     4: "internal instruction", 5: "barrier", 6: "arbiter chose another", 7: "execution stalled",
-    8: "other wait", 9: "sleep", _ABSENT_U16: "(not told)",
+    8: "other wait", 9: "sleep", _ABSENT_U16: "(unknown)",
 }  # fmt: skip
 
 
 class PcSamples(Tool):
-    """Samples of program counters by kernel, place in its code and stall reason."""
+    """Program counter samples by kernel, location in its code and stall reason."""
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
-    places = option(1 << 18, help="distinct places and reasons to tell apart", minimum=1)
+    places = option(1 << 18, help="maximum number of distinct locations and reasons", minimum=1)
 
     def start(self) -> None:
-        self.names: dict[int, int] = {}  # name ids of kernels by their functions
-        self.groups = Groups(self.places, "samples", "not_issued", "told")
+        """Initialize the counts by kernel, location and stall reason."""
+        self.names: dict[int, int] = {}  # kernel name ids by function
+        self.groups = Groups(self.places, "samples", "not_issued", "known_issue")
 
     def on_launches(self, launches: NDArray[Any]) -> None:
+        """Keep the kernel name of each function."""
         functions, first = np.unique(launches["function"], return_index=True)
         self.names.update(zip(functions.tolist(), launches["name"][first].tolist(), strict=True))
 
     def on_samples(self, samples: NDArray[Any]) -> None:
-        issue_told = samples["not_issued"] != _ABSENT_U32
+        """Count samples by kernel, location and stall reason."""
+        issue_known = samples["not_issued"] != _ABSENT_U32
         self.groups.add(
             self._kernels(samples),
             samples["pc"],
             samples["reason"],
-            samples["function"] == _ABSENT_U64,  # the offset is in the module then
+            samples["function"] == _ABSENT_U64,  # then the offset is relative to the module
             samples=samples["samples"].astype(np.int64),
-            not_issued=np.where(issue_told, samples["not_issued"], 0).astype(np.int64),
-            told=issue_told.astype(np.int64),
+            not_issued=np.where(issue_known, samples["not_issued"], 0).astype(np.int64),
+            known_issue=issue_known.astype(np.int64),
         )
 
     def _kernels(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Name ids of the kernels that were sampled: by their launches, else by their functions."""
+        """Name ids of the sampled kernels, by launch or, if unknown, by function."""
         names = np.asarray(self.context.launches.names(samples["ordinal"]), np.uint32)
         unknown = np.flatnonzero(names == 0)
         if len(unknown):
@@ -63,6 +66,7 @@ class PcSamples(Tool):
         return names
 
     def result(self) -> Result:
+        """Tables by kernel, location, stall reason, and all of these."""
         kernels = self._by((0,))
         return Result(
             summary=self._summary(kernels),
@@ -71,10 +75,10 @@ class PcSamples(Tool):
                 "places": self._table(
                     self._by((0, 1, 3)),
                     ("kernel", "offset", "within"),
-                    "Samples by place in the code",
+                    "Samples by location in the code",
                 ),
                 "reasons": self._table(
-                    self._by((0, 2)), ("kernel", "reason"), "Samples by what waves waited for"
+                    self._by((0, 2)), ("kernel", "reason"), "Samples by stall reason"
                 ),
                 "all": self._table(
                     self._by((0, 1, 3, 2)), ("kernel", "offset", "within", "reason"), "All", shown=0
@@ -88,7 +92,7 @@ class PcSamples(Tool):
         rows = np.asarray(self.groups.rows, np.uint64).reshape(-1, 4)[:, columns]
         distinct, of = np.unique(rows, axis=0, return_inverse=True)
         sums = {}
-        for name in ("samples", "not_issued", "told"):
+        for name in ("samples", "not_issued", "known_issue"):
             sums[name] = np.zeros(len(distinct), np.int64)
             np.add.at(sums[name], of.reshape(-1), self.groups.sum(name))
         order = np.argsort(-sums["samples"], kind="stable")
@@ -105,7 +109,7 @@ class PcSamples(Tool):
         columns: dict[str, Any] = {}
         for at, key in enumerate(keys):
             columns[key] = _COLUMNS[key](self.context, rows[:, at])
-        issue = sums["told"] > 0
+        issue = sums["known_issue"] > 0
         return Table(
             {
                 **columns,
@@ -124,9 +128,9 @@ class PcSamples(Tool):
         )
 
     @staticmethod
-    def _hidden(columns: dict[str, Any], issue_told: bool) -> Iterator[str]:
-        """What says nothing."""
-        if not issue_told:
+    def _hidden(columns: dict[str, Any], issue_known: bool) -> Iterator[str]:
+        """Columns without information."""
+        if not issue_known:
             yield "not_issued"
         if "module" not in columns.get("within", ("module",)):
             yield "within"
@@ -135,7 +139,7 @@ class PcSamples(Tool):
         rows, sums = self._by((2,))
         return Figure(
             "bar",
-            "Samples by what waves waited for",
+            "Samples by stall reason",
             _reasons(self.context, rows[:, 0]),
             {"samples": sums["samples"]},
             y_label="samples",
@@ -145,7 +149,7 @@ class PcSamples(Tool):
         rows, sums = kernels
         total = int(sums["samples"].sum())
         if not total:
-            return "no samples were taken (amd.pc_sampling asks for them)"
+            return "no samples were taken (amd.pc_sampling enables them)"
         most = _kernel_names(self.context, rows[:1, 0])[0]
         text = (
             f"{counted(total, 'sample')} in {counted(len(rows), 'kernel')}; most: {most},"
@@ -153,14 +157,14 @@ class PcSamples(Tool):
         )
         if self.groups.left_out:
             text += (
-                f"; {counted(self.groups.left_out, 'record')} of places past the limit are left out"
+                f"; {counted(self.groups.left_out, 'record')} of locations beyond the limit dropped"
             )
         return text
 
 
 def _kernel_names(context: Any, ids: NDArray[Any]) -> list[str]:
     names = kernel_names(context, ids.astype(np.uint32))
-    return [name if id else "(not known)" for name, id in zip(names, ids.tolist(), strict=True)]
+    return [name if id else "(unknown)" for name, id in zip(names, ids.tolist(), strict=True)]
 
 
 def _reasons(_context: Any, numbers: NDArray[Any]) -> list[str]:

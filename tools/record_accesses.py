@@ -1,4 +1,4 @@
-"""Every access as it came, so that `pasta replay` can run tools with probes later."""
+"""Records every access, so that `pasta replay` can run tools with probes later."""
 
 from __future__ import annotations
 
@@ -19,29 +19,35 @@ _KINDS = tuple(kind.name for kind in KINDS)
 
 
 class RecordAccesses(Tool):
-    """Every access of every warp as it came, for pasta replay with tools that have probes."""
+    """Records every access of every warp, for pasta replay with tools that have probes."""
 
-    directory = option("", help="where the files lie until the run ends; default: TMPDIR or /tmp")
+    directory = option(
+        "", help="directory of the files until the run ends; default: TMPDIR or /tmp"
+    )
     accesses = Trace()
 
     @probe.on(*_KINDS, per="warp")
-    def take(access: Any, maps: Any) -> None:
+    def record(access: Any, maps: Any) -> None:
+        """Record a warp's access."""
         maps.accesses.write(access)
 
     def start(self) -> None:
+        """Initialize the list of files."""
         self.parts: list[str] = []
         self.records = 0
-        self.position = 0  # up to which events were seen
+        self.position = 0  # end of the processed events
         self._writer: AccessWriter | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        self._close()  # another process goes on in a part of its own
+        self._close()  # another process continues in its own file
         return super().__getstate__()
 
     def on_batch(self, batch: Batch) -> None:
+        """Update the position to which the events were processed."""
         self.position = max(self.position, batch.end)
 
     def on_accesses(self, accesses: Accesses) -> None:
+        """Write the records, each chunk with its position among the events."""
         if self._writer is None:
             self._writer = AccessWriter(self.directory)
             self.parts.append(self._writer.path)
@@ -54,9 +60,8 @@ class RecordAccesses(Tool):
         self._writer = None
 
     def result(self) -> Result:
+        """The files of access records."""
         self._close()
         size = formatted(sum(os.path.getsize(path) for path in self.parts), "bytes")
         files = {part_name(number): Path(path) for number, path in enumerate(self.parts)}
-        return Result(
-            summary=f"{counted(self.records, 'instruction')} of warps in {size}", files=files
-        )
+        return Result(summary=f"{counted(self.records, 'warp instruction')} in {size}", files=files)

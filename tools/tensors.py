@@ -1,4 +1,4 @@
-"""Tensors of a framework: what is live at the peak and what for, who made it, how long it lives."""
+"""Tensors of a framework: those live at the peak, their categories, origins and lifetimes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _UNITS: dict[str, Unit] = {
     "lifetime": "ns",
     "time": "ns",
 }
-#: What is known of a tensor when it is freed, or at the end.
-_KNOWN = (
+#: Fields of a tensor's record, complete when it is freed or at the end.
+_FIELDS = (
     "device",
     "node",
     "shape",
@@ -48,20 +48,20 @@ _KNOWN = (
     "time",
     "lifetime",
 )
-#: Share of tensors that leaves the others aside.
-_NEARLY_ALL = 0.95
-_TOLD = ("node", "shape", "dtype", "name", "storage", "reads", "flags", "group", "reader")
-#: Of which one row of the patterns is made.
+#: Share of bytes from which a line represents all of them.
+_DOMINANT_SHARE = 0.95
+_TENSOR_FIELDS = ("node", "shape", "dtype", "name", "storage", "reads", "flags", "group", "reader")
+#: Key of a row of the patterns.
 _PATTERN = ("device", "category", "node", "shape", "dtype")
-#: Codes of patterns tell also these apart.
-_CODED = (*_PATTERN, "reader")
-#: What a row of the patterns sums up.
+#: Key of a pattern's code, which also distinguishes the reader.
+_CODE_KEY = (*_PATTERN, "reader")
+#: Sums of a row of the patterns.
 _AMOUNTS = ("count", "bytes", "lifetime", "reads")
-#: Freed tensors whose category may change yet are put together from so many on.
-_UNSETTLED = 1 << 14
+#: Number of freed tensors with an undecided category at which equal ones are merged.
+_MAX_UNSETTLED = 1 << 14
 
 _PLURALS = {"activation": "activations", "optimizer state": "tensors of optimizer state"}
-#: By which runs are compared.
+#: Keys by which runs are compared.
 _KEYS = ("device", "category", "shape", "dtype", "operator", "module", "line")
 
 
@@ -72,45 +72,42 @@ class _Device:
     live: int = 0
     peak: int = 0
     peak_time: int = 0
-    reserved: int = 0  # of the allocator when the peak was reached; 0: not told
-    freed: list[NDArray[Any]] = field(default_factory=list)  # of those live at the peak
+    reserved: int = 0  # bytes reserved by the allocator at the peak; 0: unknown
+    freed: list[NDArray[Any]] = field(
+        default_factory=list
+    )  # freed tensors that were live at the peak
 
 
 class Tensors(Tool):
-    """What tensors are live at the peak, by category, operator, module and line; lifetimes."""
+    """Tensors live at the peak, by category, operator, module and line; lifetimes."""
 
-    needs_tensors = True
-    needs_allocations = True
+    needs = ("tensors", "allocations")
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 
-    least_peak = option(
-        "64MiB", kind="bytes", help="peak from which what holds it is a finding", minimum=1
-    )
-    dominant = option(
-        0.5, help="share of the peak from which activations are a finding", minimum=0.0
-    )
+    least_peak = option("64MiB", kind="bytes", help="finding: minimum peak", minimum=1)
+    dominant = option(0.5, help="finding: minimum share of activations in the peak", minimum=0.0)
     state_share = option(
-        0.25, help="share of the peak from which optimizer state is a finding", minimum=0.0
+        0.25, help="finding: minimum share of optimizer state in the peak", minimum=0.0
     )
-    grown = option(
-        "1MiB", kind="bytes", help="bytes kept in all steps from which growth is a finding"
-    )
+    grown = option("1MiB", kind="bytes", help="finding: minimum growth over all steps")
     grown_share = option(
-        0.1, help="…if they are this share of the peak; so for unused gradients", minimum=0.0
+        0.1, help="… and its minimum share of the peak; also for unused gradients", minimum=0.0
     )
 
     def start(self) -> None:
+        """Initialize the live bytes by device and the patterns of lifetimes."""
         self.devices: dict[int, _Device] = {}
         self.at_peak = np.zeros(1024, bool)  # by object
         self.patterns = RowCodes(sys.maxsize)
         self.amounts = np.zeros((1024, len(_AMOUNTS)), np.int64)  # by pattern
         self.unsettled = _Unsettled()
         self.reserved: dict[int, int] = {}  # by device, before this batch
-        from pasta.processors.growth import LiveByOperator, Steps  # Numba, late
+        from pasta.processors.growth import LiveByOperator, Steps  # imports Numba
 
         self.steps, self.by_operator = Steps(), LiveByOperator()
 
     def on_batch(self, batch: Batch) -> None:
+        """Follow allocations and frees of tensors, and their growth by step."""
         changes = self.context.objects.changes
         rows = self.context.objects.rows
         changes = changes[rows["layer"][changes["object"]] == _tensor_layer()]
@@ -138,7 +135,7 @@ class Tensors(Tool):
             self._finish(freed["object"], freed["time"])
 
     def _follow(self, number: int, changes: NDArray[Any], batch: Batch) -> None:
-        """Finds a device's peak, and what is live then."""
+        """Updates a device's peak, and the set of tensors live at the peak."""
         rows = self.context.objects.rows
         device = self.devices.setdefault(number, _Device())
         ids, sign = changes["object"], changes["sign"].astype(np.int64)
@@ -152,7 +149,7 @@ class Tensors(Tool):
         device.freed = []
         before = self.context.objects.live()
         mine = (rows["device"][before] == number) & (rows["layer"][before] == _tensor_layer())
-        # live at the end of the batch, without what came after the peak, with what went after it
+        # live at the end of the batch, minus allocations and plus frees after the peak
         later, since = ids[highest + 1 :], sign[highest + 1 :]
         self.at_peak[: len(rows)][rows["device"] == number] = False
         self.at_peak[before[mine]] = True
@@ -160,16 +157,16 @@ class Tensors(Tool):
         self.at_peak[later[since > 0]] = False
 
     def _reserved(self, number: int, index: int, batch: Batch) -> int:
-        """Bytes that a device's allocator held when the allocation of this index was made."""
+        """Bytes that a device's allocator had reserved at the allocation with this index."""
         states = batch["allocator_state"]
         found = states["reserved"][(states["index"] < index) & (states["device"] == number)]
         return int(found[-1]) if len(found) else self.reserved.get(number, 0)
 
     def _known(self, ids: NDArray[Any], ends: NDArray[Any] | int) -> NDArray[Any]:
-        rows, told = self.context.objects.rows[ids], self.context.tensors.rows[ids]
-        known = _nothing(len(ids), _KNOWN)
-        for name in _TOLD:
-            known[name] = told[name]
+        rows, tensors = self.context.objects.rows[ids], self.context.tensors.rows[ids]
+        known = _zeros(len(ids), _FIELDS)
+        for name in _TENSOR_FIELDS:
+            known[name] = tensors[name]
         known["device"], known["bytes"], known["time"] = (
             rows["device"],
             rows["bytes"],
@@ -195,13 +192,13 @@ class Tensors(Tool):
         self._add_patterns(self.unsettled.take(settled))
 
     def _add_patterns(self, rows: NDArray[Any]) -> None:
-        """Adds rows that have the fields of _AMOUNTS, by their categories as of now."""
-        keys = np.empty((len(rows), len(_CODED)), np.int64)
-        for at, name in enumerate(_CODED):
+        """Adds rows with the fields of _AMOUNTS under their current categories."""
+        keys = np.empty((len(rows), len(_CODE_KEY)), np.int64)
+        for at, name in enumerate(_CODE_KEY):
             known = self.context.tensors.category_of(rows) if name == "category" else rows[name]
             keys[:, at] = known
-        category = keys[:, _CODED.index("category")]
-        keys[self.context.tensors.is_resolved(category), _CODED.index("reader")] = 0
+        category = keys[:, _CODE_KEY.index("category")]
+        keys[self.context.tensors.is_resolved(category), _CODE_KEY.index("reader")] = 0
         codes = self.patterns.encode(keys.view(np.uint64))
         self.amounts = grown(self.amounts, len(self.patterns))
         for at, name in enumerate(_AMOUNTS):
@@ -213,8 +210,8 @@ class Tensors(Tool):
 
     def _known_patterns(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Patterns (int64 of shape (patterns, fields of _PATTERN)) and their amounts."""
-        keys = np.asarray(self.patterns.rows, np.uint64).reshape(-1, len(_CODED)).view(np.int64)
-        category, node, reader = (_CODED.index(name) for name in ("category", "node", "reader"))
+        keys = np.asarray(self.patterns.rows, np.uint64).reshape(-1, len(_CODE_KEY)).view(np.int64)
+        category, node, reader = (_CODE_KEY.index(name) for name in ("category", "node", "reader"))
         keys[:, category] = self.context.tensors.resolved(
             keys[:, category], keys[:, node], keys[:, reader]
         )
@@ -226,6 +223,7 @@ class Tensors(Tool):
         return distinct[order], amounts[order]
 
     def result(self) -> Result:
+        """Tables of the peak by category and tensor, of lifetimes, and findings."""
         live = self.context.objects.live()
         live = live[self.context.objects.rows["layer"][live] == _tensor_layer()]
         times = self.context.objects.rows["alloc_time"][live]
@@ -248,10 +246,10 @@ class Tensors(Tool):
         )
 
     def _findings(self, peaks: dict[int, NDArray[Any]]) -> Iterator[Finding]:
-        from pasta.processors.growth import LEAST_STEPS
+        from pasta.processors.growth import MIN_STEPS
 
         growth = self.by_operator.growth()
-        loop = Loop(self.context, growth.steps // 2 if growth else LEAST_STEPS // 2)
+        loop = Loop(self.context, growth.steps // 2 if growth else MIN_STEPS // 2)
         kept = np.zeros(0, np.int64) if growth is None else growth.nodes
         if growth is not None:
             yield from self._growth(growth, loop)
@@ -269,24 +267,24 @@ class Tensors(Tool):
         if growth.total < self.grown or gain < self.grown_share:
             return
         recorded = self.steps.recorded(len(self.context.operators.nodes))[nodes]
-        from pasta.processors.growth import LEAST_STEPS
+        from pasta.processors.growth import MIN_STEPS
 
         forward = ~self.context.operators.backward[nodes]
         graph = len(nodes) > 1 and bool((recorded[forward] > 0).any())
-        # what was made last holds the graph; without one, what is largest is what is kept
+        # the last tensor created holds the graph; without a graph, the largest tensor is kept
         last = int(nodes[forward].max()) if graph else int(nodes[growth.bytes.argmax()])
         line, largest = loop.line(last), int(nodes[growth.bytes.argmax()])
         yield Finding(
             what="memory grows every step: "
             + ("results are kept with their graph" if graph else "results are kept"),
-            where=f"{_place(number)}: {line or self._made_by(last)}",
+            where=f"{_place(number)}: {line or self._origin(last)}",
             evidence=f"{formatted(int(growth.bytes.sum()), 'bytes')} more in each of"
             f" {growth.steps:,} steps, in {round(float(growth.tensors.sum())):,} tensors a step;"
-            f" most by {self._made_by(largest)}",
+            f" most by {self._origin(largest)}",
             remedy=_at(line)
             + (
                 "keep .detach() or .item() of the result instead of the result, which holds all"
-                " that its gradient needs"
+                " tensors that its gradient needs"
                 if graph
                 else "keep less of each step's result, or move it off with .cpu()"
                 if number >= 0
@@ -294,14 +292,14 @@ class Tensors(Tool):
             ),
             gain=gain,
             of="peak memory",
-            confidence="high" if growth.steps >= 2 * LEAST_STEPS else "medium",
+            confidence="high" if growth.steps >= 2 * MIN_STEPS else "medium",
         )
 
     def _unused_gradients(
         self, number: int, known: NDArray[Any], kept: NDArray[Any], loop: Loop
     ) -> Iterator[Finding]:
-        """Lines of the loop at which operators record gradients that never run."""
-        from pasta.processors.growth import LEAST_STEPS
+        """Lines of the loop at which operators prepare gradients that never run."""
+        from pasta.processors.growth import MIN_STEPS
 
         nodes = self.context.operators.nodes
         recorded = self.steps.recorded(len(nodes))
@@ -315,18 +313,18 @@ class Tensors(Tool):
                 by_line.setdefault(line, []).append(node)
         grows = {loop.line(node) for node in kept.tolist()}
         for line, members in by_line.items():
-            if run[members].any() or recorded[members].max() < LEAST_STEPS or line in grows:
+            if run[members].any() or recorded[members].max() < MIN_STEPS or line in grows:
                 continue
             at_peak = [loop.line(node) == line for node in known["node"].tolist()]
-            made = known[np.asarray(at_peak, bool) & _is_of_steps(self._category(known))]
+            made = known[np.asarray(at_peak, bool) & _is_per_step(self._category(known))]
             total, peak = int(made["bytes"].sum()), self.devices[number].peak
             if total < self.grown or total / peak < self.grown_share:
                 continue
             yield Finding(
                 what="gradients are prepared and never computed",
                 where=f"{_place(number)}: {line}",
-                evidence=f"{counted(int(recorded[members].sum()), 'call')} of operators recorded"
-                f" what their gradients need, and no gradient ran; tensors made there hold"
+                evidence=f"{counted(int(recorded[members].sum()), 'call')} of operators saved"
+                f" tensors for their gradients, and no gradient ran; tensors created there hold"
                 f" {formatted(total, 'bytes')} of the peak of {formatted(peak, 'bytes')}",
                 remedy=f"{_at(line)}with torch.no_grad(): around it",
                 gain=total / peak,
@@ -334,7 +332,7 @@ class Tensors(Tool):
             )
 
     def _holders(self, number: int, known: NDArray[Any], loop: Loop) -> Iterator[Finding]:
-        """What training keeps by its nature, where it is much of the peak."""
+        """Memory that training needs by design, if it is a large part of the peak."""
         peak, category = self.devices[number].peak, self._category(known)
         for name, least in (("activation", self.dominant), ("optimizer state", self.state_share)):
             mine = known[category == self.context.tensors.names.index(name)]
@@ -346,7 +344,7 @@ class Tensors(Tool):
                 what=f"{_PLURALS[name]} hold much of the peak",
                 where=f"{_place(number)}, most by {line}" if line else _place(number),
                 evidence=f"{formatted(total, 'bytes')} of {formatted(peak, 'bytes')} in"
-                f" {counted(len(mine), 'tensor')}; {share:.0%} of them made there",
+                f" {counted(len(mine), 'tensor')}; {share:.0%} of them created there",
                 remedy=_at(line)
                 + (
                     "an optimizer with less state, or ZeroRedundancyOptimizer over devices"
@@ -362,36 +360,36 @@ class Tensors(Tool):
             )
 
     def _device_of(self, nodes: NDArray[Any]) -> int:
-        """The device on which operators allocate most."""
+        """The device on which these operators allocate most."""
         keys, amounts = self._known_patterns()
         mine = np.isin(keys[:, _PATTERN.index("node")], nodes)
         devices, bytes = keys[mine, 0], amounts[mine, _AMOUNTS.index("bytes")]
         return max(set(devices.tolist()), key=lambda each: int(bytes[devices == each].sum()))
 
-    def _made_by(self, node: int) -> str:
+    def _origin(self, node: int) -> str:
         """Operator, module and line of a node."""
         zero = np.zeros(1, np.int64)
-        told = TensorNames(self.context).described(zero, zero, zero, np.asarray([node]))
-        made = [told[name][0] for name in ("operator", "module", "line")]
+        described = TensorNames(self.context).described(zero, zero, zero, np.asarray([node]))
+        made = [described[name][0] for name in ("operator", "module", "line")]
         return " ".join(filter(None, made)) or "no operator"
 
     def _summary(self, peaks: dict[int, NDArray[Any]]) -> str:
         parts = []
         for number, device in sorted(self.devices.items()):
             where = "host" if number < 0 else f"device {number}"
-            when = formatted(device.peak_time - self.context.run.start_time, "ns")
+            when = formatted(device.peak_time - self.context.process.start_time, "ns")
             peak = formatted(device.peak, "bytes")
             text = f"{where}: peak of {peak} in {counted(len(peaks[number]), 'tensor')} at {when}"
             if device.reserved:
                 text += f", {formatted(device.reserved, 'bytes')} reserved by the allocator"
             parts.append(text)
         return "; ".join(parts) or (
-            "no tensor of a framework was seen: "
+            "no tensor of a framework was recorded: "
             "PyTorch is followed in programs that import it after they were started"
         )
 
     def _hidden(self, *columns: str) -> frozenset[str]:
-        """Columns that the text report has no room for; the device too where there is one."""
+        """Columns omitted from the text report, including the device if there is only one."""
         return frozenset(columns) | ({"device"} if len(self.devices) == 1 else set())
 
     def _categories(self, peaks: dict[int, NDArray[Any]]) -> Table:
@@ -405,7 +403,7 @@ class Tensors(Tool):
             found[1] += bytes
         rows = []
         for (number, category), (count, bytes) in totals.items():
-            peak = peaks.get(number, _nothing(0, _KNOWN))
+            peak = peaks.get(number, _zeros(0, _FIELDS))
             mine = peak[self._category(peak) == category]
             live, told = mine["bytes"], mine["storage"]
             rounding = int((live - np.where(told, told, live)).sum())
@@ -432,7 +430,7 @@ class Tensors(Tool):
                 "tensors": "tensors at the peak",
                 "share": "of the peak",
                 "rounding": "of that, rounding",
-                "allocations": "allocations in all",
+                "allocations": "total allocations",
             },
             keys=("device", "category"),
             sums=("at_peak", "tensors", "rounding", "allocations", "allocated"),
@@ -442,7 +440,7 @@ class Tensors(Tool):
         )
 
     def _peak(self, peaks: dict[int, NDArray[Any]], named: TensorNames) -> Table:
-        known = np.concatenate([_nothing(0, _KNOWN), *peaks.values()])
+        known = np.concatenate([_zeros(0, _FIELDS), *peaks.values()])
         known = known[np.argsort(-known["bytes"], kind="stable")]
         whole = np.asarray(
             [self.devices[int(each)].peak for each in known["device"].tolist()], np.int64
@@ -455,7 +453,7 @@ class Tensors(Tool):
                 "share": known["bytes"] / np.maximum(whole, 1),
                 "storage": absent_where(known["storage"], known["storage"] == 0),
                 "reads": known["reads"],
-                "time": np.maximum(known["time"] - self.context.run.start_time, 0),
+                "time": np.maximum(known["time"] - self.context.process.start_time, 0),
             },
             labels={
                 "share": "of the peak",
@@ -473,7 +471,7 @@ class Tensors(Tool):
         keys, amounts = self._known_patterns()
         order = np.argsort(-amounts[:, 1], kind="stable")
         keys, amounts = keys[order], amounts[order]
-        known = _nothing(len(keys), _PATTERN)
+        known = _zeros(len(keys), _PATTERN)
         for at, name in enumerate(_PATTERN):
             known[name] = keys[:, at]
         count = np.maximum(amounts[:, 0], 1)
@@ -486,7 +484,11 @@ class Tensors(Tool):
                 "lifetime": amounts[:, 2] / count,
                 "reads": amounts[:, 3] / count,
             },
-            labels={"share": "of all bytes", "lifetime": "mean lifetime", "reads": "reads of each"},
+            labels={
+                "share": "of all bytes",
+                "lifetime": "mean lifetime",
+                "reads": "reads per tensor",
+            },
             keys=_KEYS,
             sums=("allocations", "bytes"),
             levels=("lifetime", "reads"),
@@ -498,20 +500,22 @@ class Tensors(Tool):
 
 @dataclass
 class _Unsettled:
-    """Freed tensors that were moved from or to others of which one lives: whether they were
-    parameters may show later. Those alike are one row."""
+    """Freed tensors that were copied from or to a live one and may yet turn out to be parameters.
 
-    rows: NDArray[Any] = field(default_factory=lambda: _amounts(_nothing(0, _KNOWN)))
-    limit: int = _UNSETTLED
+    Equal ones are merged into one row.
+    """
+
+    rows: NDArray[Any] = field(default_factory=lambda: _amounts(_zeros(0, _FIELDS)))
+    limit: int = _MAX_UNSETTLED
 
     def add(self, known: NDArray[Any]) -> bool:
-        """Adds rows with fields of _KNOWN; whether there are so many that some should be taken."""
+        """Adds rows with fields of _FIELDS. Returns whether the limit is exceeded."""
         if len(known):
             self.rows = np.concatenate([self.rows, _amounts(known)])
         return len(self.rows) > self.limit
 
     def take(self, chosen: NDArray[Any]) -> NDArray[Any]:
-        """Removes chosen rows."""
+        """Removes and returns the chosen rows, and merges equal remaining ones."""
         taken, kept = self.rows[chosen], self.rows[~chosen]
         by = [name for name in kept.dtype.names or () if name not in _AMOUNTS]
         distinct, codes = np.unique(kept[by], return_inverse=True)
@@ -520,27 +524,29 @@ class _Unsettled:
             self.rows[name] = distinct[name]
         for name in _AMOUNTS:
             np.add.at(self.rows[name], codes.reshape(-1), kept[name])
-        self.limit = max(_UNSETTLED, 2 * len(self.rows))
+        self.limit = max(_MAX_UNSETTLED, 2 * len(self.rows))
         return taken
 
 
 def _amounts(known: NDArray[Any]) -> NDArray[Any]:
-    """Rows with what tells their patterns, and the fields of _AMOUNTS."""
+    """Rows with the fields that determine their patterns, and those of _AMOUNTS."""
     by = ("device", "node", "shape", "dtype", "flags", "group", "reader", "storage")
-    rows = _nothing(len(known), (*by, *_AMOUNTS))
+    rows = _zeros(len(known), (*by, *_AMOUNTS))
     for name in (*by, *_AMOUNTS):
         rows[name] = 1 if name == "count" else known[name]
     return rows
 
 
 def _line_of_most(known: NDArray[Any], loop: Loop) -> tuple[Frame | None, float]:
-    """The line from which most of these bytes were made, and its share: of the outermost frame
-    within the loop that made them at several lines."""
+    """The line under which most of these bytes were allocated, and its share of them.
+
+    It is in the outermost frame within the loop that allocates them at several lines.
+    """
     nodes, codes = np.unique(known["node"], return_inverse=True)
     bytes = np.bincount(codes.reshape(-1), known["bytes"])
     lines = [loop.lines(node) for node in nodes.tolist()]
     line, share, depth = None, 0.0, 0
-    while not line or share >= _NEARLY_ALL:
+    while not line or share >= _DOMINANT_SHARE:
         sums: dict[Frame, float] = {}
         for each, amount in zip(lines, bytes.tolist(), strict=True):
             if len(each) > depth:
@@ -554,8 +560,8 @@ def _line_of_most(known: NDArray[Any], loop: Loop) -> tuple[Frame | None, float]
     return line, share
 
 
-def _is_of_steps(categories: NDArray[Any]) -> NDArray[Any]:
-    """Which tensors come and go with the steps."""
+def _is_per_step(categories: NDArray[Any]) -> NDArray[Any]:
+    """Whether tensors of these categories are allocated and freed in each step."""
     from pasta.processors.tensors import CATEGORIES
 
     chosen = [CATEGORIES.index(name) for name in ("temporary", "activation", "workspace")]
@@ -563,7 +569,7 @@ def _is_of_steps(categories: NDArray[Any]) -> NDArray[Any]:
 
 
 def _at(line: Frame | None) -> str:
-    """How a remedy for a line begins."""
+    """Prefix of a remedy at a line."""
     return f"{line}: " if line else ""
 
 
@@ -583,7 +589,7 @@ def _table(columns: dict[str, Any], **arguments: Any) -> Table:
     return Table(columns, units=units, **arguments)
 
 
-def _nothing(length: int, names: tuple[str, ...]) -> NDArray[Any]:
+def _zeros(length: int, names: tuple[str, ...]) -> NDArray[Any]:
     """Rows of zeros with these columns."""
     return np.zeros(length, [(name, "i8") for name in names])
 

@@ -1,4 +1,4 @@
-"""How much memory each launch touches, how large what it touches is, and how much was live."""
+"""Working set of each launch, sizes of the touched objects, and live memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.probes import Bitmap, probe
-from pasta.probes.accumulators import combined
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import (
     ALIKE,
@@ -24,6 +23,7 @@ from pasta.processors.object_names import (
     object_sizes,
 )
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups, kernel_operators, of_probes
+from pasta.processors.rows import combined
 from pasta.table import Figure, Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
@@ -34,61 +34,61 @@ if TYPE_CHECKING:
 
     from pasta.processors.snapshots import Launches
 
-#: What a launch has, in bytes: title for tables and figures.
+#: Measures of a launch, in bytes, with titles for tables and figures.
 _MEASURES = {
     "working_set": "touched (unique bytes)",
     "tensors": "tensors touched",
     "allocations": "allocations touched",
     "footprint": "live",
 }
-_MOST = {
+_LARGEST_LABELS = {
     "tensors": "largest of tensors touched",
     "allocations": "largest of allocations touched",
     "footprint": "most live at a launch",
 }
-#: … of these only where it was probed.
-_PROBED = ("working_set", "tensors", "allocations")
+#: Measures that require a probed launch.
+_PROBED_MEASURES = ("working_set", "tensors", "allocations")
 _STATISTICS = ("min", "mean", "median", "p90", "max")
-_POINTS = 1024
-#: Memory that any device may use, wherever it was allocated.
-_EVERYWHERE = ("managed", "pinned", "host")
+_MAX_POINTS = 1024
+#: Kinds of memory that every device can access.
+_SHARED_MEMORY = ("managed", "pinned", "host")
 
 
 class Footprint:
     """Live bytes that a launch could touch: allocations of its device, managed and host memory.
 
-    Tensors lie in allocations; address ranges that are only reserved and the runtime's own memory
-    are left out. Fed in `on_memory`, asked in `on_launches` of the same batch.
+    Tensors are part of allocations; reserved address ranges and the runtime's own memory
+    are excluded. Updated in `on_memory`, queried in `on_launches` of the same batch.
     """
 
     def __init__(self) -> None:
-        self.live: dict[int, int] = {}  # bytes by device; -1: memory of all of them
+        self.live: dict[int, int] = {}  # bytes by device; -1: memory of all devices
 
     def feed(self, objects: Any) -> None:
-        """Follows what began and ended in the batch at hand."""
+        """Applies the allocations and frees of the current batch."""
         device, bytes, _ = self._changes(objects)
         for each in np.unique(device).tolist():
             change = int(bytes[device == each].sum())
             self.live[each] = self.live.get(each, 0) + change
 
     def _changes(self, objects: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Device, bytes (negative where they were freed) and index of changes in the batch."""
+        """Device, bytes (negative for frees) and index of the changes in the current batch."""
         changes = objects.changes
         rows = objects.rows[changes["object"]]
-        counts = _counted(rows)
+        counts = _is_program_memory(rows)
         rows, changes = rows[counts], changes[counts]
         device = _devices(rows)
         sizes = object_sizes(objects, changes["object"]).astype(np.int64)
         return device, sizes * changes["sign"], changes["index"].astype(np.int64)
 
     def at(self, launches: NDArray[Any], objects: Any) -> NDArray[Any]:
-        """Live bytes (int64) as of launch records of the batch at hand."""
+        """Live bytes (int64) at each launch record of the current batch."""
         device, bytes, index = self._changes(objects)
         when, of = launches["index"].astype(np.int64), launches["device"].astype(np.int64)
         found = np.zeros(len(launches), np.int64)
         for each in {-1, *np.unique(of).tolist()}:
             mine = device == each
-            # What comes later in the batch is part of the total already.
+            # The total already includes later changes in the batch.
             until = np.concatenate([[0], np.cumsum(bytes[mine])])
             later = until[-1] - until[np.searchsorted(index[mine], when, "right")]
             found += np.where((of == each) | (each == -1), self.live.get(each, 0) - later, 0)
@@ -100,39 +100,45 @@ class WorkingSet(Tool):
 
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     granularity = option(
-        "32B", kind="bytes", help="what is touched counts in pieces of this size", minimum=1
+        "32B", kind="bytes", help="unit in which touched bytes are counted", minimum=1
     )
     untouched = option(
-        "64MiB", kind="bytes", help="live memory that no launch touches, from which it is a finding"
+        "64MiB", kind="bytes", help="finding: minimum live memory that no launch touches"
     )
     touched = Bitmap(by=("launch", "object"), granularity=granularity)
 
     @probe.global_memory
     def touch(access: Any, maps: Any) -> None:
+        """Mark the bytes that a lane accesses."""
         maps.touched.touch(access)
 
     def start(self) -> None:
+        """Initialize the footprint and the launches."""
         self.footprint = Footprint()
         self.owners = TensorOwners()
         self.launched = Launched(footprint="i8", probed="?")
-        self.most = _Most()
+        self.most = _PeakLaunch()
 
     def on_memory(self, memory: NDArray[Any]) -> None:
+        """Update the live bytes."""
         self.footprint.feed(self.context.objects)
 
     def on_tensors(self, tensors: NDArray[Any]) -> None:
+        """Update the owners of tensors."""
         self.owners.feed(self.context.objects)
 
     def on_launches(self, launches: NDArray[Any]) -> None:
+        """Keep each launch's footprint, and the launch with the most live memory."""
         live = self.footprint.at(launches, self.context.objects)
         probed = (launches["flags"] & _flag_probed()) != 0
         self.launched.add(launches, footprint=live, probed=probed)
         at = int(live.argmax())
         if live[at] > self.most.bytes:
             launch = launches[at]
-            self.most = _Most(int(live[at]), int(launch["time"]), int(launch["device"]))
+            self.most = _PeakLaunch(int(live[at]), int(launch["time"]), int(launch["device"]))
 
     def result(self) -> Result:
+        """Tables of the run, kernels, objects and launches, and findings."""
         touched = self.touched.rows()
         launches = self._measured(touched)
         tables = {
@@ -153,11 +159,11 @@ class WorkingSet(Tool):
         )
 
     def _findings(self, touched: NDArray[Any]) -> Iterator[Finding]:
-        """Memory that was live when most was, and that no launch ever touched."""
+        """Memory live at the launch with the largest footprint that no launch ever touched."""
         from pasta.processors.objects import MEMORY
 
         if not self.context.sampling.exact or not self.most.bytes:
-            return  # what touched it may not have been seen
+            return  # unprobed launches may have touched it
         rows = self.context.objects.rows
         used = np.zeros(len(rows), bool)
         objects = touched["object"][touched["object"] >= 0]
@@ -165,8 +171,8 @@ class WorkingSet(Tool):
         used[self.owners.allocations(objects)] = True
         time = np.uint64(self.most.time)
         live = (rows["alloc_time"] <= time) & (rows["free_time"] > time)
-        live &= _counted(rows) & (_devices(rows) == self.most.device) & ~used
-        live &= rows["layer"] == MEMORY  # what reads arrays is not seen
+        live &= _is_program_memory(rows) & (_devices(rows) == self.most.device) & ~used
+        live &= rows["layer"] == MEMORY  # accesses to arrays are not visible
         ids = np.flatnonzero(live)
         sizes = object_sizes(self.context.objects, ids)
         bytes = int(sizes.sum())
@@ -177,17 +183,17 @@ class WorkingSet(Tool):
         yield Finding(
             what="memory is live that no launch touches",
             where=f"{largest}{more}",
-            evidence=f"{formatted(bytes, 'bytes')} of {formatted(self.most.bytes, 'bytes')} that"
-            " were live at the launch with most; copies are not looked at",
-            remedy="see who allocates it and when: pasta-preload -t memory_timeline -t tensors --"
-            " PROGRAM; then allocate it later, or free it",
+            evidence=f"{formatted(bytes, 'bytes')} of {formatted(self.most.bytes, 'bytes')} "
+            " live at the launch with the most live memory; copies are not considered",
+            remedy="find where and when it is allocated: pasta-preload -t memory_timeline -t"
+            " tensors -- PROGRAM; then allocate it later, or free it earlier",
             gain=bytes / self.most.bytes,
             of="live memory",
             confidence="low",
         )
 
     def _measured(self, touched: NDArray[Any]) -> NDArray[Any]:
-        """A row for each launch, in order: kernel, measures, touched objects, unknown touches."""
+        """A row for each launch, in order: kernel, measures, touched and unknown objects."""
         launched = self.launched.rows()
         more = ("working_set", "tensors", "allocations", "objects", "unknown")
         types = [*launched.dtype.descr, *((name, "u8") for name in more)]
@@ -206,7 +212,7 @@ class WorkingSet(Tool):
     def _layers(
         self, launches: NDArray[Any], objects: NDArray[Any]
     ) -> list[tuple[str, NDArray[Any], NDArray[Any]]]:
-        """Launches and the tensors they touch, and likewise for allocations, each pair once."""
+        """Pairs of a launch and a tensor that it touches, and the same for allocations; unique."""
         from pasta.processors.objects import TENSOR
 
         tensors = self.context.objects.rows["layer"][objects] == TENSOR
@@ -227,7 +233,9 @@ class WorkingSet(Tool):
 
     def _run(self, launches: NDArray[Any]) -> Table:
         names = [name for name in _MEASURES if name not in self._hidden()]
-        rows = [_statistics(_seen(launches, name)) for name in names] if len(launches) else []
+        rows = (
+            [_statistics(_known_values(launches, name)) for name in names] if len(launches) else []
+        )
         return Table(
             {
                 "measure": [_MEASURES[name] for name in names[: len(rows)]],
@@ -241,7 +249,7 @@ class WorkingSet(Tool):
     def _kernels(self, launches: NDArray[Any]) -> Table:
         ids, counts = np.unique(launches["kernel"], return_counts=True)
         groups = [launches[launches["kernel"] == name] for name in ids.tolist()]
-        sets = [_statistics(_seen(group, "working_set")) for group in groups]
+        sets = [_statistics(_known_values(group, "working_set")) for group in groups]
         order = sorted(range(len(ids)), key=lambda at: (-(sets[at]["max"] or 0), at))
         names = kernel_names(self.context, ids)
         columns: dict[str, Any] = {
@@ -251,13 +259,13 @@ class WorkingSet(Tool):
             **{each: [sets[at][each] for at in order] for each in _STATISTICS},
         }
         for name in ("tensors", "allocations", "footprint"):
-            columns[name] = [_most(groups[at], name) for at in order]
+            columns[name] = [_maximum(groups[at], name) for at in order]
         measures = (*_STATISTICS, "tensors", "allocations", "footprint")
         units: dict[str, Unit] = dict.fromkeys(measures, "bytes")
         return Table(
             columns,
             units=units,
-            labels=_MOST,
+            labels=_LARGEST_LABELS,
             keys=("kernel",),
             sums=("launches",),
             levels=measures,
@@ -271,7 +279,7 @@ class WorkingSet(Tool):
         codes = groups.codes[nodes.nodes(launches["launch"])]
         distinct, counts = np.unique(codes, return_counts=True)
         of_each = [launches[codes == code] for code in distinct.tolist()]
-        sets = [_statistics(_seen(group, "working_set")) for group in of_each]
+        sets = [_statistics(_known_values(group, "working_set")) for group in of_each]
         order = sorted(range(len(distinct)), key=lambda at: (-(sets[at]["max"] or 0), at))
         measures = ("tensors", "allocations", "footprint")
         return Table(
@@ -279,10 +287,10 @@ class WorkingSet(Tool):
                 **groups.columns(distinct[order]),
                 "launches": counts[order],
                 **{each: [sets[at][each] for at in order] for each in _STATISTICS},
-                **{name: [_most(of_each[at], name) for at in order] for name in measures},
+                **{name: [_maximum(of_each[at], name) for at in order] for name in measures},
             },
             units=dict.fromkeys((*_STATISTICS, *measures), "bytes"),
-            labels=_MOST,
+            labels=_LARGEST_LABELS,
             keys=GROUP_KEYS,
             sums=("launches",),
             levels=(*_STATISTICS, *measures),
@@ -350,7 +358,7 @@ class WorkingSet(Tool):
         footprint, unprobed = launches["footprint"], ~launches["probed"]
         counted = {
             name: absent_where(launches[name], unprobed)
-            for name in (*_PROBED, "objects", "unknown")
+            for name in (*_PROBED_MEASURES, "objects", "unknown")
         }
         return Table(
             {
@@ -378,7 +386,7 @@ class WorkingSet(Tool):
         )
 
     def _figure(self, launches: NDArray[Any]) -> Figure:
-        width = -(-max(len(launches), 1) // _POINTS)
+        width = -(-max(len(launches), 1) // _MAX_POINTS)
         starts = np.arange(0, len(launches), width)
         return Figure(
             "step",
@@ -415,24 +423,24 @@ class WorkingSet(Tool):
                 f", {formatted(shares([size], live)[0], 'share')} of the"
                 f" {formatted(live, 'bytes')} live then"
             )
-        parts = [text, f"counted in pieces of {formatted(self.granularity, 'bytes')}"]
+        parts = [text, f"counted in units of {formatted(self.granularity, 'bytes')}"]
         unknown = int(launches["unknown"].sum())
         if unknown:
-            parts.append(f"{counted(unknown, 'access')} to no known object left out")
+            parts.append(f"{counted(unknown, 'access')} to no known object not included")
         return "; ".join(parts)
 
 
 @dataclass(frozen=True)
-class _Most:
-    """The launch at which most memory was live."""
+class _PeakLaunch:
+    """The launch with the most live memory."""
 
     bytes: int = 0
     time: int = 0
     device: int = 0
 
 
-def _counted(rows: NDArray[Any]) -> NDArray[Any]:
-    """Objects that are memory of the program."""
+def _is_program_memory(rows: NDArray[Any]) -> NDArray[Any]:
+    """Whether objects are memory of the program."""
     from pasta import abi
     from pasta.processors.objects import ARRAY, MEMORY
 
@@ -441,10 +449,10 @@ def _counted(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _devices(rows: NDArray[Any]) -> NDArray[Any]:
-    """Devices of objects; -1 where all of them may use it."""
+    """Devices of objects; -1 for memory that all devices can access."""
     from pasta import abi
 
-    shared = [number for number, name in abi.ENUMS["memory"].items() if name in _EVERYWHERE]
+    shared = [number for number, name in abi.ENUMS["memory"].items() if name in _SHARED_MEMORY]
     return np.where(np.isin(rows["memory"], shared), -1, rows["device"].astype(np.int64))
 
 
@@ -454,27 +462,28 @@ def _flag_probed() -> int:
     return abi.FLAG_PROBED
 
 
-def _seen(launches: NDArray[Any], name: str) -> NDArray[Any]:
-    """A measure of the launches of which it is known."""
-    return np.asarray(launches[name][launches["probed"]] if name in _PROBED else launches[name])
+def _known_values(launches: NDArray[Any], name: str) -> NDArray[Any]:
+    """A measure of the launches for which it is known."""
+    return np.asarray(
+        launches[name][launches["probed"]] if name in _PROBED_MEASURES else launches[name]
+    )
 
 
-def _most(launches: NDArray[Any], name: str) -> int | None:
-    values = _seen(launches, name)
+def _maximum(launches: NDArray[Any], name: str) -> int | None:
+    values = _known_values(launches, name)
     return int(values.max()) if len(values) else None
 
 
 def _largest_of_each(launches: NDArray[Any], name: str, starts: NDArray[Any]) -> Any:
-    """The largest value of each stretch of launches; NaN where none is known."""
+    """The largest value of each run of launches; NaN if none is known."""
     values = launches[name]
-    if name in _PROBED and not launches["probed"].all():
+    if name in _PROBED_MEASURES and not launches["probed"].all():
         values = np.where(launches["probed"], values.astype(np.float64), np.nan)
     return np.fmax.reduceat(values, starts) if len(starts) else []
 
 
 def _statistics(values: NDArray[Any]) -> dict[str, int | None]:
-    """Exact values of these ranks (nearest rank), and the mean, in whole bytes; None without any
-    value."""
+    """Statistics of values by nearest rank, and their mean, in whole bytes; None if empty."""
     if not len(values):
         return dict.fromkeys(_STATISTICS)
     ordered = np.sort(values)

@@ -1,5 +1,5 @@
-/* A program that does little but launch: launches COUNT GAP, over 50 kernels that do nothing, with
- * at least GAP ns from one launch to the next.  3 events per launch.  Prints ns per launch. */
+/* A program that mostly launches: launches COUNT GAP, over 50 empty kernels, with at least GAP ns from
+ * one launch to the next.  3 events per launch.  Prints ns per launch. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

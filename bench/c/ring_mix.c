@@ -1,8 +1,8 @@
 /* Fills a ring with the events of kernel launches: ring_mix LAUNCHES.
  *
- * Each launch is a launch, the return of its call and, some launches later, its completion, over
- * 50 kernels of 4 shapes each, 4 streams and 2 threads' worth of addresses; a launch every 5 us of
- * a clock of its own, as a busy program makes them.  bench/consume.py reads what it leaves. */
+ * Each launch has a launch, the return of its call and, some launches later, its completion, over
+ * 50 kernels of 4 shapes each and 4 streams; a launch every 5 us of a synthetic clock, as in a busy
+ * program.  bench/consume.py reads the ring. */
 #include <stdio.h>
 #include <stdlib.h>
 

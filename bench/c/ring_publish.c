@@ -1,6 +1,6 @@
 /* Cost of one event for the thread that publishes it: ring_publish THREADS EVENTS, or
- * ring_publish quiet EVENTS, which publishes where the kernel ends the process at its first
- * system call.  Prints "name value" lines; bench/publish.py compiles and reads it. */
+ * ring_publish quiet EVENTS, which publishes while seccomp kills the process at any system
+ * call.  Prints "name value" lines; bench/publish.py compiles and reads it. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -71,7 +71,7 @@ static int measure(pasta_ring *r) {
     uint64_t start = pasta_now();
     while (__atomic_load_n(&running, __ATOMIC_ACQUIRE)) {
         position = consume(r, position);
-        usleep(2000); /* a consumer works in batches, and is not a ninth producer */
+        usleep(2000); /* a consumer works in batches, unlike producers */
     }
     uint64_t wall = pasta_now() - start;
     for (unsigned i = 0; i < threads; i++) pthread_join(ids[i], NULL);
@@ -82,8 +82,8 @@ static int measure(pasta_ring *r) {
     return 0;
 }
 
-/* From here on the kernel ends the process at any system call but exit.  (Not the strict mode,
- * which also takes the time stamp counter away that the vDSO reads.) */
+/* From here on the kernel kills the process at any system call but exit.  (Not by strict mode, which
+ * also disables the time stamp counter that the vDSO reads.) */
 static bool forbid_system_calls(void) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

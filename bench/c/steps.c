@@ -1,6 +1,6 @@
-/* A network's forward pass as the demonstration convolution has it, timed by itself: steps COUNT.
- * Prints the time of the loop, the processor time of the whole process meanwhile, and the median of
- * its steps: 5 launches and a wait each. */
+/* The network's forward pass of the demonstration convolution, timed by itself: steps COUNT.
+ * Prints the time of the loop, the process's processor time in it, and the median of its steps: 5
+ * launches and a wait each. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

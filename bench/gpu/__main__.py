@@ -1,9 +1,9 @@
-"""What probes cost on an NVIDIA GPU, against the same kinds patched with an empty function.
+"""Overhead of probes on an NVIDIA GPU, against the same kinds patched with an empty function.
 
     python bench/gpu [--rounds 3] [--json FILE] [--only TEXT]
 
-Every figure is the median over processes, which are interleaved so that clocks and heat treat all
-alike. Needs nvcc, PyTorch for the training step, and PASTA installed. Files lie in /dev/shm.
+Every figure is the median over processes, which are interleaved so that clocks and heat affect all
+equally. Needs nvcc, PyTorch for the training step, and PASTA installed. Files are in /dev/shm.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ WAYS = (
     # Patching that step's shared memory with empty functions would cost 28 %: no target.
     Way("all three, 1 step in 100", ("-c", "memory", *STEPS), "empty subscription"),
 )  # fmt: skip
-#: Ways that a workload is measured in, where not in all.
+#: Ways of workloads that are not measured in all ways.
 ONLY = {
     "vadd, 4096 objects": ("native", "global, empty", "attribution"),
     "vadd, 2^20 floats": ("native", "global, empty", "mem_trace"),
@@ -73,9 +73,9 @@ ONLY = {
 }  # fmt: skip
 
 
-#: Ways that belong to some workloads of ONLY alone.
+#: Ways that only workloads of ONLY use.
 RARE = ("mem_trace", "attribution, 1 step in 100", "all three, 1 step in 100")
-#: Bytes of an access record on its way to the collector, for a coalesced access of a warp.
+#: Bytes of a coalesced access record of a warp, as the collector receives it.
 RECORD = 64
 
 
@@ -107,7 +107,7 @@ def workloads(directory: Path) -> dict[str, list[str]]:
 
 
 def profiled(options: tuple[str, ...], directory: Path) -> list[str]:
-    """What comes before a command that is to be profiled."""
+    """The command that profiles the command behind it."""
     preload = Path(sys.executable).parent / "pasta-preload"
     found = str(preload) if preload.exists() else shutil.which("pasta-preload")
     if not found:
@@ -116,7 +116,7 @@ def profiled(options: tuple[str, ...], directory: Path) -> list[str]:
 
 
 def ran(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a command whose temporary files lie in `directory`."""
+    """Run a command whose temporary files are in `directory`."""
     return subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT,
         env={**os.environ, "TMPDIR": str(directory)},
@@ -124,7 +124,7 @@ def ran(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]
 
 
 def measured(way: Way, command: list[str], directory: Path) -> float:
-    """ms that one process prints."""
+    """The ms that one process prints."""
     before = [] if way.options is None else profiled(way.options, directory)
     done = ran([*before, *command], directory)
     figure = re.search(r"_ms=([\d.]+)", done.stderr)
@@ -134,7 +134,7 @@ def measured(way: Way, command: list[str], directory: Path) -> float:
 
 
 def trace_rates(vadd: list[str], directory: Path) -> tuple[float, float]:
-    """GB/s of access records of vadd into files: the whole command, and from 9 to 36 launches."""
+    """GB/s of access records that vadd writes: the whole command, and between 9 and 36 launches."""
     import pyarrow.dataset as ds
 
     seconds, gigabytes = [], []
@@ -153,6 +153,7 @@ def trace_rates(vadd: list[str], directory: Path) -> tuple[float, float]:
 
 
 def main() -> None:
+    """Measure all workloads in all ways and print them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="processes for each figure")
     parser.add_argument("--json", type=Path, help="write all figures there")

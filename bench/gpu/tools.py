@@ -1,4 +1,4 @@
-"""Tools that the benchmark compares: empty probes, which are the floors, and exact attribution."""
+"""Tools that the benchmark compares: empty probes, the lower bounds, and exact attribution."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ class EmptyGlobal(Tool):
 
     @probe.on("global")
     def touch(access: Any, maps: Any) -> None:
-        pass
+        """Do nothing."""
 
     def result(self) -> Result:
+        """An empty result."""
         return Result(summary="nothing was counted")
 
 
@@ -26,7 +27,7 @@ class EmptyMemory(EmptyGlobal):
 
     @probe.memory
     def touch(access: Any, maps: Any) -> None:
-        pass
+        """Do nothing."""
 
 
 class Attribute(Tool):
@@ -36,7 +37,9 @@ class Attribute(Tool):
 
     @probe.on("global")
     def touch(access: Any, maps: Any) -> None:
+        """Count a lane's access by launch and object."""
         maps.by_object.add(access.object)
 
     def result(self) -> Result:
+        """The number of accesses."""
         return Result(summary=f"accesses={self.by_object.total()}")

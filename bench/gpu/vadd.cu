@@ -1,7 +1,7 @@
 // vadd, timed on the device: vadd [SMALL [LOG2 [LAUNCHES]]]
-//   SMALL     other allocations, of 64 KiB, that are live meanwhile (0)
-//   LOG2      of the floats (26)
-//   LAUNCHES  (9)
+//   SMALL     other live allocations of 64 KiB each (0)
+//   LOG2      log2 of the number of floats (26)
+//   LAUNCHES  number of launches (9)
 // Prints vadd_ms=MEDIAN of the launches on stderr.
 #include <algorithm>
 #include <cstdio>

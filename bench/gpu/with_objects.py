@@ -1,6 +1,6 @@
 """Runs a PyTorch program while other allocations are live: with_objects.py COUNT PROGRAM [ARG]...
 
-They are of 64 KiB each, made by the driver, so that each is an object.
+The driver allocates 64 KiB for each, so that each is an object.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ EACH = 1 << 16
 
 
 def main() -> None:
+    """Make the allocations and run the program."""
     count = int(sys.argv[1])
     sys.argv = sys.argv[2:]
     torch.cuda.init()

@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
         char name[16];
         std::snprintf(name, sizeof name, "step %d", i);
         nvtxRangePushA(name);
-        if (i == 1) CHECK(cudaProfilerStop()); // this launch is not to be recorded
+        if (i == 1) CHECK(cudaProfilerStop()); // this launch must not be recorded
         step<<<1, 32>>>(x);
         if (i == 1) CHECK(cudaProfilerStart());
         nvtxRangePop();

@@ -1,4 +1,4 @@
-// Contexts of the driver API: two at a time on device 0, twice, each with a module of its own.
+// Contexts of the driver API: two at a time on device 0, twice, each with its own module.
 //   contexts [--launches COUNT] [--expect]
 // The module is read from the file PROGRAM.fatbin.  The second context of each pair is destroyed
 // with all that it holds.
@@ -34,7 +34,7 @@ static unsigned blocks(int number) { return unsigned(number + 1); }
 
 static size_t bytes(int number) { return 4096 * size_t(number + 1); }
 
-// Alternates between rounds, so that a function handle used again is another kernel's.
+// Alternates between rounds, so that a reused function handle is another kernel's.
 static bool is_pong(int number) { return (number + number / TOGETHER) % 2; }
 
 static Context open(const std::string &image, CUdevice device, int number) {
@@ -59,7 +59,7 @@ static void launch(Context &c, int number) {
     CHECK(cuLaunchKernel(c.kernel, blocks(number), 1, 1, 32, 1, 1, 0, c.stream, arguments, nullptr));
 }
 
-// What the kernels counted.
+// The counts of the kernels.
 static unsigned close(const Context &c, bool tidy) {
     unsigned sum;
     CHECK(cuCtxSetCurrent(c.handle));

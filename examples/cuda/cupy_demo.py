@@ -1,4 +1,4 @@
-"""CuPy: a kernel of our own, launched a known number of times, and a library call."""
+"""CuPy: a custom kernel, launched a known number of times, and a library call."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ kernel = cp.RawKernel(
 
 
 def main() -> None:
+    """Launch the kernel and multiply two matrices."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--expect", action="store_true")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-// A host thread for each visible device, with a stream, memory and launches of its own; then every
+// A host thread for each visible device, with its own stream, memory and launches; then every
 // device sends its result to the next one.
 //   devices [--launches COUNT] [--uva 1] [--expect]
 // --uva 1 copies between devices by address, with peer access where the devices have it.

@@ -1,4 +1,4 @@
-// Shared by the CUDA examples: stop at the first error; say what a profiler must have seen.
+// Shared by the CUDA examples: stop at the first error; print what a profiler must record.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@ inline void check(cudaError_t status, const char *call, const char *file, int li
     std::exit(1);
 }
 
-// With --expect a program prints lines "KIND[.DETAIL]=COUNT": records that it causes.
+// With --expect a program prints lines "KIND[.DETAIL]=COUNT": the records of its run.
 inline bool expects(int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         if (!std::strcmp(argv[i], "--expect")) return true;

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 
 @jax.jit
 def step(w: jax.Array, x: jax.Array) -> jax.Array:
+    """One layer and its transpose."""
     return jnp.tanh(x @ w) @ w.T
 
 
 def main() -> None:
+    """Run five steps."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--expect", action="store_true")
     options = parser.parse_args()

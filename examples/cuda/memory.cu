@@ -4,7 +4,7 @@
 
 #include "example.cuh"
 
-// Driver functions through the runtime: nothing to link, and the order of CUDA 12 and 13 alike.
+// Driver functions through the runtime: nothing to link, and the same order in CUDA 12 and 13.
 template <typename Function> Function driver(const char *name) {
     void *function = nullptr;
     cudaDriverEntryPointQueryResult found;

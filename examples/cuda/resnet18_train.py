@@ -34,11 +34,13 @@ class Block(nn.Module):
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's output, of shape (batch, outputs, height / stride, width / stride)."""
         y = self.relu(self.bn1(self.conv1(x)))
         return self.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
 def local_resnet18() -> nn.Module:
+    """ResNet-18 without torchvision."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, 2, 3, bias=False),
         nn.BatchNorm2d(64),
@@ -53,6 +55,7 @@ def local_resnet18() -> nn.Module:
 
 
 def resnet18() -> nn.Module:
+    """torchvision's ResNet-18 if it is installed, otherwise the local one."""
     try:
         from torchvision.models import resnet18 as model
     except ImportError:
@@ -61,6 +64,7 @@ def resnet18() -> nn.Module:
 
 
 def main() -> None:
+    """Train and print the losses."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--warmup", type=int, default=0, help="steps before the timed ones")

@@ -1,4 +1,4 @@
-// Two host threads, each with a stream and a kernel of its own, launch at the same time.
+// Two host threads, each with its own stream and kernel, launch at the same time.
 //   two_streams [--launches COUNT] [--expect]
 #include <thread>
 

@@ -1,4 +1,4 @@
-// Shared by the HIP examples: stop at the first error; say what a profiler must have seen.
+// Shared by the HIP examples: stop at the first error; print what a profiler must record.
 #pragma once
 
 #include <hip/hip_runtime.h>
@@ -15,7 +15,7 @@ inline void check(hipError_t status, const char *call, const char *file, int lin
     std::exit(1);
 }
 
-// With --expect a program prints lines "KIND[.DETAIL]=COUNT": records that it causes.
+// With --expect a program prints lines "KIND[.DETAIL]=COUNT": the records of its run.
 inline bool expects(int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         if (!std::strcmp(argv[i], "--expect")) return true;

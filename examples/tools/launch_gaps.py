@@ -17,10 +17,12 @@ class LaunchGaps(Tool):
     top = option(10, help="gaps to keep", minimum=1)
 
     def start(self) -> None:
+        """Initialize the state: called once, before the first event."""
         self.last: dict[int, tuple[int, int]] = {}  # stream: time and name of its last launch
         self.gaps: list[tuple[int, int, int, int]] = []  # ns, stream, name before, name after
 
     def on_launches(self, launches: NDArray[Any]) -> None:
+        """Add the gaps of a batch and keep the longest ones."""
         for stream in np.unique(launches["stream"]).tolist():
             mine = launches[launches["stream"] == stream]
             time, name = mine["time"].astype(np.int64), mine["name"]
@@ -34,6 +36,7 @@ class LaunchGaps(Tool):
         self.gaps = sorted(self.gaps, reverse=True)[: self.top]
 
     def result(self) -> Result:
+        """The table of gaps: called once, after the last event."""
         gaps, streams, before, after = (
             zip(*self.gaps, strict=True) if self.gaps else ((), (), (), ())
         )

@@ -13,17 +13,20 @@ from pasta.tool import Result, Table, Tool
 class RangeLaunches(Tool):
     """Launches by the ranges (NVTX, roctx, pasta.range) that are open around them."""
 
-    needs_ranges = True
+    needs = ("ranges",)
 
     def start(self) -> None:
+        """Initialize the counts by state of the open ranges."""
         self.launches: dict[int, int] = {}
 
     def on_launches(self, launches: NDArray[Any]) -> None:
+        """Count the launches of a batch by their open ranges."""
         states, counts = np.unique(self.context.ranges.at(launches), return_counts=True)
         for state, count in zip(states.tolist(), counts.tolist(), strict=True):
             self.launches[state] = self.launches.get(state, 0) + count
 
     def result(self) -> Result:
+        """The table of launches by range."""
         by_path: dict[str, int] = {}
         for state, count in self.launches.items():
             path = self.context.ranges.path(state, self.context.strings) or "(no range)"

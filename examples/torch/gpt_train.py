@@ -1,7 +1,7 @@
 """Training steps of a small GPT on fixed data: losses that must not change under a profiler.
 
 Prints one loss per step as a hexadecimal float; with --times the median step time on stderr, and
-with --peak the bytes that the allocator had handed out at most. The default size is GPT-2's.
+with --peak the peak bytes of the allocator. The default size is GPT-2's.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Block(nn.Module):
         self.heads = heads
 
     def attend(self, x: torch.Tensor) -> torch.Tensor:
+        """Causal self-attention of `x`, (batch, length, width)."""
         batch, length, width = x.shape
         parts = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
@@ -39,6 +40,7 @@ class Block(nn.Module):
         return self.out(y.transpose(1, 2).reshape(batch, length, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's output, of the shape of `x`."""
         x = x + self.attend(self.norm1(x))
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
@@ -56,6 +58,7 @@ class GPT(nn.Module):
         self.recompute = False
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits (batch, length, vocabulary) of tokens (batch, length)."""
         x = self.tokens(tokens) + self.places(self.order)
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
@@ -63,7 +66,7 @@ class GPT(nn.Module):
 
 
 def batches(options: argparse.Namespace, device: torch.device) -> list[torch.Tensor]:
-    """Tokens of all steps, from worker processes where they are asked for."""
+    """Tokens of all steps, from worker processes if requested."""
     shape = (options.warmup + options.steps, options.batch, options.length + 1)
     tokens = torch.randint(0, options.vocabulary, shape)
     if not options.workers:
@@ -74,6 +77,7 @@ def batches(options: argparse.Namespace, device: torch.device) -> list[torch.Ten
 
 
 def main() -> None:
+    """Train and print the losses."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=4)

@@ -16,6 +16,7 @@ except ImportError:
 
 
 def main() -> None:
+    """Train and print the losses."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="refacc", help="refacc or cpu")
     parser.add_argument("--steps", type=int, default=3)
@@ -24,7 +25,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     if given.device == "refacc":
-        import pasta.frameworks.torch.refacc  # noqa: F401  the device is there from now on
+        import torch_refacc  # noqa: F401  registers the device
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(32, given.width), nn.ReLU(), nn.Linear(given.width, 10))

@@ -1,0 +1,1 @@
+"""The commands `pasta` and `pasta-preload`."""

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from pasta import private
+from pasta.cli.output import print_failures, print_root
 from pasta.cli.parser import count
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
@@ -17,36 +18,37 @@ from pasta.table import counted, visible
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments to its parser."""
     # fmt: off
     add = parser.add_argument
     add("directory", type=Path, metavar="ROOT", help="a directory of runs")
     add_selection(parser)
     add("--scheduler", metavar="ADDRESS",
-        help="a scheduler of Dask's, tcp://HOST:PORT, whose workers see the same files")
+        help="a Dask scheduler, tcp://HOST:PORT, whose workers see the same files")
     add("--workers", type=count, metavar="N",
         help="threads without a scheduler (default: one for each core)")
     add("-o", "--output", type=Path, metavar="DIR",
         help="root for the results (default: NAME-analysis)")
-    add("-f", "--force-overwrite", action="store_true", help="replace results that are there")
+    add("-f", "--force-overwrite", action="store_true", help="replace existing results")
     add("-q", "--quiet", action="store_true", help="do not print the report")
     # fmt: on
 
 
 def run(options: argparse.Namespace) -> int:
+    """Analyses the runs of a root; the exit status. Raises PastaError."""
     private.set_umask()
-    from pasta.cli.report import print_root, say_failures
     from pasta.runtime.analyze import analyze
 
     root = Root.open(options.directory)
     out = options.output or Path(f"{root.path.resolve().name}-analysis")
     if out.resolve() == root.path.resolve():
-        raise ConfigError(f"{out} is what is to be analysed", remedy="name another one with -o DIR")
+        raise ConfigError(f"{out} is the root to analyse", remedy="name another one with -o DIR")
     runs = len(root.runs)
     with shown(f"analysing {counted(runs, 'run')}", quiet=options.quiet):
         problems = analyze(
             {each.name: each.directory.path for each in root.runs}, selected(options), out,
             scheduler=options.scheduler, workers=options.workers, force=options.force_overwrite,
-            told=lambda done: doing(f"{done:,} of {runs:,} done"),
+            on_done=lambda done: doing(f"{done:,} of {runs:,} done"),
         )  # fmt: skip
     for problem in problems.values():
         if problem:
@@ -54,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     if all(problems.values()):
         return 2
     done = Root.open(out)
-    failed = [say_failures(run.directory, f"{run.name}: ") for run in done.runs]
+    failed = [print_failures(run.directory, f"{run.name}: ") for run in done.runs]
     if not options.quiet:
         print_root(done)
         print(f"results: {os.path.relpath(out)}")

@@ -1,6 +1,6 @@
 """`pasta demo NAME`: a demonstration program of the reference accelerator.
 
-Replaces itself by the program, so that `pasta-preload pasta demo convolution` profiles it.
+Executes the program in this process, so that `pasta-preload pasta demo convolution` profiles it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from pasta.errors import PastaError, shown
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="which one; without it they are listed")
+    """Adds the verb's arguments to its parser."""
+    parser.add_argument("name", nargs="?", help="name of the program (default: list all)")
     parser.add_argument("--path", action="store_true", help="print its path instead of running it")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
 
 
 def run(options: argparse.Namespace) -> int:
+    """Lists, prints or executes a demonstration; the exit status. Raises PastaError."""
     names = sorted(path.name for path in paths.DEMOS.glob("*") if os.access(path, os.X_OK))
     if options.name is None:
         print("\n".join(names))

@@ -1,4 +1,4 @@
-"""`pasta diff BEFORE AFTER`: what changed between two runs, and whether it may."""
+"""`pasta diff BEFORE AFTER`: changes between two runs, checked against thresholds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pasta.cli.output import add_width, console_for
 from pasta.cli.parser import count
 from pasta.cli.selection import names
 from pasta.errors import ConfigError, RunError
@@ -22,12 +23,11 @@ _SCHEMA = 1
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    from pasta.cli.report import add_width
-
+    """Adds the verb's arguments to its parser."""
     # fmt: off
     add = parser.add_argument
     add("before", type=Path, metavar="BEFORE", help="a run directory")
-    add("after", type=Path, metavar="AFTER", help="the run directory that is compared with it")
+    add("after", type=Path, metavar="AFTER", help="the run directory to compare with it")
     add("-t", "--tool", action="append", default=[], metavar="TOOL[.TABLE]",
         help="only this tool or table (repeatable; default: tables that reports show)")
     add("--column", action="append", default=[], metavar="COLUMN",
@@ -41,6 +41,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Compares two runs; exit status 1 if a threshold is exceeded. Raises PastaError."""
     from pasta.run.diff import Comparison
     from pasta.run.thresholds import Threshold
 
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _chosen(comparison: Comparison, tools: list[str], columns: list[str]) -> list[tuple[str, str]]:
-    """Tables that are compared. Raises RunError and ConfigError for unknown ones."""
+    """The tables to compare. Raises RunError and ConfigError for unknown ones."""
     from pasta.report.diff import default_tables
     from pasta.run.diff import require
 
@@ -122,7 +123,6 @@ def _print(
     options: argparse.Namespace,
     notes: list[str],
 ) -> None:
-    from pasta.cli.report import console_for
     from pasta.report.diff import ROWS, note, render
 
     console = console_for(options.width)

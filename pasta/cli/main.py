@@ -1,4 +1,4 @@
-"""`pasta`: everything around a run. One file per verb; each has `prepare` and `run`."""
+"""The command `pasta`: one file per verb, each with `prepare` and `run`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import argparse
 import importlib
 import sys
 
-import pasta
-from pasta.cli.parser import Parser, ended_by
+from pasta.cli.parser import USAGE, Parser, ended_by
 from pasta.config import suggest
 from pasta.errors import shown
+from pasta.version import VERSION
 
-_USAGE_STATUS = 2
-#: Verb -> module in pasta.cli, and what it does.
+#: Verb -> module in pasta.cli, and its description.
 VERBS: dict[str, tuple[str, str]] = {
     "report": ("report", "print the report of a run directory, or of the ranks of a job"),
     "replay": ("replay", "run tools on the events of a run directory"),
@@ -28,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Entry point of `pasta`; the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
     return ended_by(lambda: _run(given))
 
@@ -38,14 +38,12 @@ def _run(given: list[str]) -> int:
 
 
 def parse(given: list[str]) -> argparse.Namespace:
-    """The options of a command line, with `run` of its verb. Exits where they are wrong."""
+    """Parses a command line; `run` is the verb's function. Exits with a usage error."""
     parser = Parser(
         prog="pasta",
         description="PASTA, the accelerator profiler. To profile a program: pasta-preload",
     )
-    parser.add_argument(
-        "--version", action="version", version=f"pasta-profiler {pasta.__version__}"
-    )
+    parser.add_argument("--version", action="version", version=f"pasta-profiler {VERSION}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     named = next((word for word in given if not word.startswith("-")), None)
     chosen = parser
@@ -58,9 +56,9 @@ def parse(given: list[str]) -> argparse.Namespace:
             child.set_defaults(run=work.run)
     if not given:
         parser.print_help(sys.stderr)
-        parser.exit(_USAGE_STATUS)
+        parser.exit(USAGE)
     if named is not None and named not in VERBS:
-        parser.exit(_USAGE_STATUS, f"pasta: no verb {shown(named)}: {suggest(named, VERBS)}\n")
+        parser.exit(USAGE, f"pasta: no verb {shown(named)}: {suggest(named, VERBS)}\n")
     options, left = parser.parse_known_args(given)
     if left:
         chosen.unknown(left)

@@ -1,4 +1,4 @@
-"""`pasta new-tool NAME`: a working tool, its preset and its test, to start from."""
+"""`pasta new-tool NAME`: writes a working tool with its preset and test."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pasta.scaffold import new_tool
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="of the tool, in snake_case")
+    """Adds the verb's arguments to its parser."""
+    parser.add_argument("name", help="name of the tool, in snake_case")
     parser.add_argument("-o", "--output", type=Path, default=Path(), metavar="DIR",
                         help="where to write it (default: here)")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
+    """Writes a new tool; the exit status. Raises PastaError."""
     written = new_tool(options.name, options.output)
     for path in written:
         print(path)

@@ -1,4 +1,4 @@
-"""Command lines: errors in one line with a remedy, and what a misspelt option may have meant."""
+"""Command-line parsing: errors in one line with a remedy, and suggestions for misspelt options."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import NoReturn
 
 from pasta.errors import PastaError, shown, visible
 
-_USAGE_STATUS = 2
-_INTERRUPTED = 130
+#: Exit statuses: for a wrong command line or input, and after Ctrl-C.
+USAGE, INTERRUPTED = 2, 130
 _BROKEN_PIPE = 141
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line under `pasta:`."""
+    """A parser whose errors are one line with the prefix `pasta:`."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(_USAGE_STATUS, f"pasta: {visible(message)}: see {self.prog} --help\n")
+        """Exits with a usage error."""
+        self.exit(USAGE, f"pasta: {visible(message)}: see {self.prog} --help\n")
 
     def unknown(self, arguments: list[str]) -> NoReturn:
-        """Refuses arguments that no option or positional takes."""
+        """Exits with an error for unrecognized arguments."""
         wrong = next((each for each in arguments if each.startswith("-")), arguments[0])
         if not wrong.startswith("-"):
             self.error(f"{wrong!r} is one argument too many")
@@ -32,36 +33,36 @@ class Parser(argparse.ArgumentParser):
         close = get_close_matches(name, list(self._option_string_actions), n=2)
         hint = f": did you mean {' or '.join(close)}?" if close else ""
         self.exit(
-            _USAGE_STATUS,
+            USAGE,
             f"pasta: unknown option {visible(name)}{hint or f': see {self.prog} --help'}\n",
         )
 
 
 def count(text: str) -> int:
-    """The value of an option that counts: 1 or more."""
+    """Option type: a whole number of at least 1. Raises ArgumentTypeError."""
     if not text.isdecimal() or not 1 <= int(text[:9]) == int(text[:20]):
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from 1 to 999999999")
     return int(text)
 
 
 def ended_by(work: Callable[[], int]) -> int:
-    """Exit status of `work`: errors are lines on stderr, and there is no traceback for Ctrl-C, nor
-    where the reader of stdout is gone."""
+    """Exit status of `work`: errors become lines on stderr; Ctrl-C and a closed stdout print no
+    traceback."""
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # of a locale without UTF-8
+        sys.stdout.reconfigure(errors="replace")  # for locales without UTF-8
     try:
         try:
             status = work()
-        except SystemExit as end:  # argparse's, of --help
+        except SystemExit as end:  # raised by argparse for --help
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
     except PastaError as error:
         sys.stderr.write("".join(f"pasta: {visible(line)}\n" for line in str(error).split("\n")))
-        return _USAGE_STATUS
+        return USAGE
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:
         _drop_output()
         return _BROKEN_PIPE
@@ -69,10 +70,10 @@ def ended_by(work: Callable[[], int]) -> int:
         _drop_output()
         where = f"{error.filename}: " if error.filename else ""
         sys.stderr.write(f"pasta: {visible(f'{where}{error.strerror or error}')}\n")
-        return _USAGE_STATUS
+        return USAGE
 
 
 def _drop_output() -> None:
-    """What stdout has buffered goes nowhere, so that it does not fail again at exit."""
+    """Discards what stdout has buffered, so that flushing does not fail again at exit."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,6 +1,6 @@
-"""`pasta-preload`: run a program and profile it.
+"""`pasta-preload`: runs a program and profiles it.
 
-Imports little: what is here runs before every target, also before one that uses no accelerator.
+Imports little: this code runs before every target, even one that uses no accelerator.
 """
 
 from __future__ import annotations
@@ -13,35 +13,33 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-import pasta
 from pasta import paths, private
-from pasta.cli.parser import Parser
-from pasta.cli.selection import add_selection, selected
-from pasta.errors import ConfigError, MissingDependency, PastaError, visible
+from pasta.backends.base import Launch
+from pasta.cli.parser import INTERRUPTED, USAGE, Parser
+from pasta.cli.selection import add_options, add_selection, selected, set_options
+from pasta.config import AUTO, NONE, Config
+from pasta.errors import ConfigError, PastaError, visible
+from pasta.frameworks.base import Wanted
 from pasta.runtime.executable import CannotRun, find_executable
-from pasta.runtime.injection import asked_of_torch, built
-from pasta.runtime.launcher import Launcher, Outcome
-from pasta.runtime.rocm import DEVICE, NAMED, refusal, usable_rocprofiler
+from pasta.runtime.launcher import Launcher
+from pasta.runtime.rings import Outcome
 from pasta.runtime.session import Session
 from pasta.table import counted
+from pasta.version import VERSION
 
 if TYPE_CHECKING:
-    from pasta.config import Config
     from pasta.tool import Tool
 
-_USAGE_STATUS = 2
-_MAX_LINE = 2000
-_INTERRUPTED = 130
 _RECORDER = "record_accesses"
-_APART = "install PASTA in an environment of its own (pipx install pasta-profiler)"
+_SEPARATE = "install PASTA in a separate environment (pipx install pasta-profiler)"
 
 
 def say(text: str) -> None:
-    """Writes lines to stderr, each under `pasta:`."""
+    """Writes lines to stderr, each with the prefix `pasta:`."""
     try:
         sys.stderr.write("".join(f"pasta: {line}".rstrip() + "\n" for line in text.splitlines()))
         sys.stderr.flush()
-    except OSError:  # nobody listens; what is buffered must not fail again at exit
+    except OSError:  # stderr is closed; flushing it must not fail again at exit
         sys.stderr = open(os.devnull, "w")
 
 
@@ -50,6 +48,7 @@ def _quiet(_text: str) -> None:
 
 
 def parser() -> Parser:
+    """The command-line parser of pasta-preload."""
     result = Parser(
         prog="pasta-preload",
         usage="pasta-preload [options] [--] program [arguments ...]",
@@ -58,64 +57,32 @@ def parser() -> Parser:
         allow_abbrev=False,
     )
     add_selection(result)
+    add_options(result)
     # fmt: off
     add = result.add_argument
-    add("--backend", metavar="NAME",
-        help="which accelerators: auto (what the program loads), nvidia, amd, refacc, none")
-    add("--profile-from-start", metavar="on|off",
-        help="off: record nothing before pasta.start() or cudaProfilerStart()")
-    add("--overhead-budget", metavar="SHARE",
-        help="probe in windows, so that the program takes at most so much longer: 20%%")
-    add("--live", action="store_true", help="show what happens while the program runs")
     add("--record", action="store_true",
-        help="keep all that pasta replay needs: events, and images of modules")
+        help="keep everything that pasta replay needs: events and module images")
     add("--record-accesses", action="store_true",
-        help="… and every access, for tools with probes")
-    add("--duration", metavar="TIME", help="stop profiling after so long: 30s, 10min")
-    add("--max-size", metavar="SIZE", help="record no more events than fit: 2GiB")
-    add("--rotate", action="store_true", help="… but the newest instead of the oldest")
-    add("-o", "--output", metavar="DIR",
-        help="run directory; %%n program, %%p pid, %%h host, %%r rank, %%t time, %%q{ENV}")
-    add("--root", metavar="DIR",
-        help="directory for the runs of all processes and ranks of a job, on all its hosts")
-    add("-f", "--force-overwrite", action="store_true", help="replace an existing run directory")
-    add("--no-children", action="store_true", help="profile the launched process only")
-    add("--collector", action="store_true", help="never run Python inside the program")
+        help="also keep every access, for tools with probes")
     add("-q", "--quiet", action="store_true", help="print nothing but errors")
     add("-v", "--verbose", action="store_true", help="also print PASTA's own log")
-    add("--version", action="version", version=f"pasta-profiler {pasta.__version__}")
+    add("--version", action="version", version=f"pasta-profiler {VERSION}")
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     # fmt: on
     return result
 
 
 def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
-    """The configuration of a command line, and its tools. Raises PastaError."""
-    if arguments.root and arguments.output:
-        raise ConfigError("--root and -o both say where runs go", remedy="give one of them")
+    """The configuration and the tools that a command line selects. Raises PastaError."""
+    if arguments.root and arguments.out:
+        raise ConfigError("--root and -o both name the output", remedy="give one of them")
     config = selected(arguments)
-    recording = arguments.record or arguments.record_accesses
     if arguments.record_accesses:
         config.add_tools([_RECORDER])
-    for option, key, value in (
-        ("--backend", "backend", arguments.backend),
-        ("--profile-from-start", "run.start", arguments.profile_from_start),
-        ("--overhead-budget", "probes.overhead-budget", arguments.overhead_budget),
-        ("--record", "run.events", recording or None),
-        ("--record", "run.modules", recording or None),
-        ("--live", "run.live", arguments.live or None),
-        ("--duration", "run.duration", arguments.duration),
-        ("--max-size", "run.max-size", arguments.max_size),
-        ("--rotate", "run.rotate", arguments.rotate or None),
-        ("-o", "run.out", arguments.output),
-        ("--root", "run.root", arguments.root),
-        ("--force-overwrite", "run.force", arguments.force_overwrite or None),
-        ("--no-children", "run.children", False if arguments.no_children else None),
-        ("--collector", "python.collector", arguments.collector or None),
-    ):
-        if value is not None:
-            config.set(key, value, option)
-    if arguments.output:
+    if arguments.record or arguments.record_accesses:
+        config.events = config.modules = True
+    set_options(config, arguments)
+    if arguments.out:
         config.root = ""
     return config, _checked(config)
 
@@ -126,29 +93,26 @@ def _checked(config: Config) -> list[Tool]:
 
     check_template(config.root or config.out)
     tools = load_tools(config.tools, config.tool_options, config.tool_paths, config.origins)
-    recording = [tool.name for tool in tools if tool.needs_recording]
+    recording = [tool.name for tool in tools if "recording" in tool.needed()]
     if recording and not config.events:
         raise ConfigError(
             f"run.events = false, but {', '.join(recording)} reads recorded events",
             remedy="leave run.events on",
         )
     if config.rotate and not config.max_size:
-        raise ConfigError("run.rotate needs a size", remedy="say it with --max-size 2GiB")
-    if config.amd_counters and config.amd_pc_sampling:
-        raise ConfigError(
-            "amd.counters and amd.pc_sampling: the SDK cannot count and sample in one run",
-            remedy="run the program twice, once with each",
-        )
+        raise ConfigError("run.rotate needs a size", remedy="give one with --max-size 2GiB")
+    for section in config.sections():
+        section.check()
     if config.max_size or config.live:
-        # else events wait on disk, uncompressed, until the program ends; and nobody counts them
+        # otherwise events stay on disk uncompressed, and uncounted, until the program ends
         config.collector = True
     if any(tool.needs_compiled for tool in tools):
-        # LLVM in a program that exits meanwhile is a crash: its destructors run first (measured).
+        # LLVM crashes in a program that exits meanwhile: its destructors run first (measured).
         config.collector = True
-    if any(tool.probes() for tool in tools):
-        from pasta.probes.windows import shim_settings
+    if any("probes" in tool.needed() for tool in tools):
+        from pasta.runtime.probe_plan import probe_settings
 
-        shim_settings(config)
+        probe_settings(config)
     _check_place(config)
     return tools
 
@@ -170,9 +134,9 @@ def _check_place(config: Config) -> None:
 
 
 def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None:
-    if not any(tool.probes() for tool in tools):
+    if not any("probes" in tool.needed() for tool in tools):
         return
-    from pasta.runtime.probes import write_plan
+    from pasta.runtime.probe_plan import write_plan
 
     try:
         write_plan(session, config, tools)
@@ -181,48 +145,24 @@ def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None
         raise
 
 
-def _prepare_amd(session: Session, program: str) -> None:
-    """Has rocprofiler-sdk load PASTA's tool into the target, where there is an SDK that can be
-    loaded: named without one, it would abort the target. Says why not where the user asks for AMD.
-    """
-    if not session.config.listens_to("amd"):
-        return
-    wanted = session.config.backend == "amd"
-    try:
-        found = usable_rocprofiler(program)
-        if found is None and wanted:
-            raise MissingDependency(
-                "rocprofiler-sdk was not found",
-                remedy=f"install it (ROCm 6.3 or 7), or name the library with {NAMED}",
-            )
-        if found is None:
-            return
-        refused = refusal(found)
-        if refused:
-            (say if wanted or DEVICE.exists() else session.log)(refused)
-            return
-        session.document["amd_tool"] = str(built(paths.LIBPASTA_AMD))
-        session.document["amd_sdk"] = str(found.library)
-    except MissingDependency as error:
-        (say if wanted else session.log)(f"ROCm is not recorded: {error}")
-        return
-    session.log(f"rocprofiler-sdk {found.version} at {found.library}")
-    if wanted and not os.access(DEVICE, os.R_OK | os.W_OK):
-        why = "cannot be opened by this user" if DEVICE.exists() else "does not exist"
-        say(f"no AMD device can be used, {DEVICE} {why}: see pasta doctor")
+def _prepare_backends(session: Session, program: str) -> None:
+    """Prepares the backends for a program. Raises PastaError."""
+    config = session.config
+    for backend in config.backends():
+        launch = Launch(program, config.backend == backend.name, config, say, session.log)
+        session.document["backends"][backend.name] = dict(backend.prepare(launch))
 
 
-_GOING_ON = (
-    "process goes on; its run is written when it ends",
-    "processes go on; their runs are written when they end",
+_STILL_RUNNING = (
+    "process is still running; its run is written when it ends",
+    "processes are still running; their runs are written when they end",
 )
 
 
 def _report(outcomes: list[Outcome], verbosity: int) -> None:
     from pasta.run.directory import RunDirectory
-    from pasta.run.failures import failure_text
+    from pasta.run.failures import failure_lines
     from pasta.run.naming import rank_of
-    from pasta.table import plain
 
     for number, outcome in enumerate(outcomes):
         if outcome.problem:
@@ -231,9 +171,9 @@ def _report(outcomes: list[Outcome], verbosity: int) -> None:
             continue
         if verbosity >= 0 and outcome.report and number == 0 and not outcome.root:
             say(outcome.report.read_text(encoding="utf-8", errors="replace"))
-        else:  # the report has them
-            for tool, failure in RunDirectory(outcome.directory).manifest()["failures"].items():
-                say(plain(f"process {outcome.pid}: {failure_text(tool, failure)}", _MAX_LINE))
+        else:  # the report includes the failures
+            for line in failure_lines(RunDirectory(outcome.directory).manifest()):
+                say(f"process {outcome.pid}: {line}")
         if verbosity >= 0:
             where = os.path.relpath(outcome.directory)
             say(f"process {outcome.pid}: {where if len(where) < 80 else outcome.directory}")
@@ -242,26 +182,19 @@ def _report(outcomes: list[Outcome], verbosity: int) -> None:
             say(f"all of them: pasta report {shlex.quote(os.path.relpath(root))}")
 
 
-#: What each backend's events come by.
-_WAYS_IN = {
-    "nvidia": "no CUDA driver was loaded with PASTA in it",
-    "amd": "no HIP or HSA runtime called rocprofiler-register (it is not linked with it, as before "
-    "ROCm 6.2, or statically linked, or the program used no device)",
-    "refacc": "the reference accelerator was not used",
-}
-
-
 def _explain_no_run(session: Session, verbosity: int) -> None:
-    """Says why there is no run, to a user who named the backend."""
-    backend = session.config.backend
-    said = backend == "amd" and "amd_tool" not in session.document  # why ROCm is not recorded
-    why = _WAYS_IN.get(backend)
-    if why and verbosity >= 0 and not said:
-        say(f"nothing was recorded: --backend {backend}, and {why}; see pasta doctor")
+    """Prints why nothing was recorded, if the user chose the backend."""
+    chosen = session.config.backend
+    if verbosity < 0 or chosen in (AUTO, NONE):
+        return
+    for backend in session.config.backends():
+        why = backend.nothing_recorded(session.document["backends"][backend.name])
+        if why:
+            say(f"nothing was recorded: --backend {chosen}, and {why}; see pasta doctor")
 
 
-def _given_environment() -> dict[str, str]:
-    """The environment as it was given: in the C locale Python sets LC_CTYPE itself (PEP 538)."""
+def _original_environment() -> dict[str, str]:
+    """The original environment: in the C locale Python sets LC_CTYPE itself (PEP 538)."""
     environment = dict(os.environ)
     try:
         with open("/proc/self/environ", "rb") as file:
@@ -277,11 +210,11 @@ def _given_environment() -> dict[str, str]:
 
 
 def _end_like(status: int) -> int:
-    """Exit status of a wait status; ends by the same signal as the program did."""
+    """Exit status of a wait status; if a signal ended the program, raises that signal."""
     if not os.WIFSIGNALED(status):
         return os.WEXITSTATUS(status)
     number = os.WTERMSIG(status)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump is the program's
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has dumped core already
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
@@ -290,7 +223,8 @@ def _end_like(status: int) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    if sys.stderr is None:  # started with a closed one
+    """Entry point of `pasta-preload`; the exit status of the program, or of a usage error."""
+    if sys.stderr is None:  # started with stderr closed
         sys.stderr = open(os.devnull, "w")
     options, left = parser().parse_known_args(arguments)
     if left:
@@ -298,29 +232,29 @@ def main(arguments: list[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         say("no program given: pasta-preload [options] [--] program [arguments ...]")
-        return _USAGE_STATUS
+        return USAGE
     verbosity = -1 if options.quiet else int(options.verbose)
     umask = private.set_umask()
     if paths.google_pasta():
-        say(f"google-pasta is in PASTA's environment and has the same import name: {_APART}")
+        say(f"google-pasta is in PASTA's environment and has the same import name: {_SEPARATE}")
     try:
         config, tools = configure(options)
         executable = find_executable(command[0])
         if executable.obstacle:
             say(f"{executable.obstacle}: {executable.consequence}")
-        session = Session.create(config, command, verbosity, torch=asked_of_torch(tools))
+        session = Session.create(config, command, verbosity, Wanted.by(tools))
         _prepare_probes(session, config, tools)
-        _prepare_amd(session, executable.path)
+        _prepare_backends(session, executable.path)
     except CannotRun as error:
         say(str(error))
         return error.status
     except PastaError as error:
         say(visible(str(error)))
-        return _USAGE_STATUS
-    except KeyboardInterrupt:  # nothing runs yet
-        return _INTERRUPTED
+        return USAGE
+    except KeyboardInterrupt:  # the target has not started
+        return INTERRUPTED
     launcher = Launcher(
-        session, _quiet if options.quiet else say, _given_environment(), umask=umask
+        session, _quiet if options.quiet else say, _original_environment(), umask=umask
     )
     try:
         launcher.start(executable, command)
@@ -334,21 +268,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(launcher: Launcher, verbosity: int) -> int:
-    """Waits for the target and finishes its runs; whatever fails here, its status is kept."""
+    """Waits for the target and finishes its runs; a failure here does not change its status."""
     session = launcher.session
     status = launcher.wait()
     try:
         launcher.finish()
         left = launcher.alive()
         if left and any(w.ring.used and not w.ended for w in launcher.rings.values()):
-            say(counted(len(left), *_GOING_ON))
+            say(counted(len(left), *_STILL_RUNNING))
         _report(launcher.outcomes, verbosity)
         if not launcher.outcomes:
             _explain_no_run(session, verbosity)
         if verbosity > 0 and (session.directory / "log.txt").exists():
             say((session.directory / "log.txt").read_text(errors="replace"))
         if left:
-            launcher.go_on_in_background()
+            launcher.continue_in_background()
         elif not launcher.unsaved():
             session.remove()
     except (Exception, KeyboardInterrupt) as error:

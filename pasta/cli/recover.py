@@ -1,8 +1,8 @@
-"""`pasta recover`: finish what a launcher that was killed, or failed, left in shared memory.
+"""`pasta recover`: finishes sessions that a killed or failed launcher left in shared memory.
 
-Only what nobody owns or uses is touched: the session must not be locked by a launcher, a ring not
-by a collector, and no process may have a ring, or the session's table of processes, mapped. The
-kernel knows all of that, also of processes in other PID namespaces.
+Only sessions and rings without an owner or user are touched: no launcher holds the session's lock,
+no collector the ring's, and no process has a ring or the process table mapped. The kernel reports
+all of this, including for processes in other PID namespaces.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from pathlib import Path
 
 from pasta import private
 from pasta.errors import RunError
-from pasta.runtime.launcher import Launcher, read_done
+from pasta.runtime.launcher import Launcher
 from pasta.runtime.processes import ProcessIdentity, ProcessTable, boot_id, pid_namespace
+from pasta.runtime.rings import read_done
 from pasta.runtime.session import Ended, Session, beside, read_ended, write_ended
 
 _NAME = re.compile(r"pasta-\d+-\d+-[0-9a-f]{16}")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments to its parser."""
     parser.add_argument("sessions", nargs="*", type=Path, metavar="SESSION",
                         help="session directories (default: all idle ones)")  # fmt: skip
-    parser.add_argument("--discard", action="store_true", help="throw them away instead")
+    parser.add_argument("--discard", action="store_true", help="delete them instead")
 
 
 def places() -> list[Path]:
-    """Directories that sessions are made in by default."""
+    """Default parent directories of sessions."""
     return [Path("/dev/shm"), Path(tempfile.gettempdir())]
 
 
 def abandoned() -> Iterator[Path]:
-    """Sessions of this user that nobody owns or uses."""
+    """Sessions of this user without an owner or user."""
     for path in _found():
         try:
             session = Session.take(path)
-        except (OSError, RunError):  # not this user's, or damaged
+        except (OSError, RunError):  # another user's, or damaged
             continue
         if session is not None:
             if not any(_Use.of(session).reasons()):
@@ -57,6 +59,7 @@ def _found() -> Iterator[Path]:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Recovers or discards sessions; exit status 1 if a ring had to be kept. Raises RunError."""
     private.set_umask()
     status, sessions = 0, options.sessions or list(_found())
     for path in sessions:
@@ -91,7 +94,7 @@ def _taken(path: Path) -> Session | None:
 
 @dataclass
 class _Use:
-    """Why a session, and each of its rings, cannot be had; "" where nothing is against it."""
+    """Why a session, and each of its rings, cannot be recovered; "" if it can."""
 
     session: str
     rings: dict[Path, str]
@@ -100,7 +103,7 @@ class _Use:
     def of(cls, session: Session) -> _Use:
         if not session.document:
             return cls("", {})
-        # the rings first: the table of processes stays open here
+        # rings first: checking the session leaves the process table open here
         rings = {path: _use_of_ring(session, path) for path in sorted(session.rings())}
         return cls(_use_of_session(session), rings)
 
@@ -143,10 +146,10 @@ _ELSEWHERE = "whether its processes still run cannot be seen from this PID names
 
 
 def _is_here(session: Session) -> bool:
-    """Whether pids of the session say something here."""
+    """Whether the session's pids are valid in this PID namespace."""
     document = session.document
     if document["boot"] != boot_id():
-        return True  # all of them are gone
+        return True  # all its processes have ended
     return int(document["pid_namespace"]) == pid_namespace()
 
 
@@ -207,7 +210,7 @@ def _recovered(session: Session) -> int:
 
 
 def _remove_incomplete(session: Session) -> int:
-    """Of a launcher that was killed while it made it: there is nothing in it yet."""
+    """Removes a session whose launcher was killed while creating it, if it has no rings."""
     rings = session.directory / "rings"
     if rings.exists() and any(rings.iterdir()):
         print(f"{session.directory}: kept, its session.json is missing")
@@ -217,6 +220,6 @@ def _remove_incomplete(session: Session) -> int:
 
 
 def _is_empty(ring: Path) -> bool:
-    """Whether its process ended before it was complete."""
+    """Whether the process ended before it had initialized the ring."""
     with open(private.open_file(ring), "rb") as file:
         return file.read(8).strip(b"\0") == b""

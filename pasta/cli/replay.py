@@ -1,4 +1,4 @@
-"""`pasta replay DIR`: tools on the events of a run, on any machine."""
+"""`pasta replay DIR`: runs tools on the events of a run, on any machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from pasta import private
+from pasta.cli.output import print_failures, print_run
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
 from pasta.progress import shown
@@ -14,6 +15,7 @@ from pasta.run.directory import RunDirectory
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments to its parser."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="a run directory")
     add_selection(parser)
     parser.add_argument("-o", "--output", type=Path, metavar="DIR",
@@ -24,8 +26,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Replays a run and prints its report; the exit status. Raises PastaError."""
     private.set_umask()
-    from pasta.cli.report import print_run, say_failures
     from pasta.runtime.replay import Replay
 
     recorded = RunDirectory.open(options.directory)
@@ -35,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     with shown(f"replaying {recorded.path}", quiet=options.quiet):
         done = Replay(recorded, selected(options)).write(out, force=options.force_overwrite)
     if options.quiet:
-        return int(say_failures(done))
+        return int(print_failures(done))
     print_run(done)
     print(f"results: {os.path.relpath(done.path)}")
     return int(bool(done.manifest()["failures"]))

@@ -1,18 +1,22 @@
-"""Which tools run and what they are given: options that pasta-preload and pasta replay share."""
+"""Selection of tools and settings: options that pasta-preload and pasta replay share."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
 from pasta.config import Config
 from pasta.errors import ConfigError, shown
+from pasta.settings import CommandOption, Setting
 
 _DEFAULT_TOOL = "kernel_freq"
+#: Section of the settings that select events.
+_FILTERS = "filter"
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
+    """Adds the options that select tools, presets, settings and filters."""
     # fmt: off
     add = parser.add_argument
     add("-t", "--tool", action="append", default=[], metavar="TOOL",
@@ -23,17 +27,42 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         help="one setting, as in TOML: ring.max=1GiB, kernel_freq.top=5")
     add("--tool-path", action="append", default=[], metavar="DIR",
         help="a directory with tools")
-    add("-k", "--kernel-regex", metavar="REGEX", help="only kernels whose name matches")
-    add("--exclude", metavar="REGEX", help="no kernels whose name matches")
-    add("-s", "--launch-skip", metavar="N", help="skip the first N selected launches")
-    add("--launch-count", metavar="N", help="stop after N selected launches")
-    add("--range", metavar="REGEX", help="only activity inside ranges that match")
     # fmt: on
+    add_options(parser, filters=True)
+
+
+def _optional(*, filters: bool) -> list[tuple[Setting[Any], CommandOption]]:
+    """Settings with a command-line option: the filters, or all others."""
+    return [
+        (each, each.option)
+        for each in Config.settings
+        if each.option and (each.section == _FILTERS) == filters
+    ]
+
+
+def add_options(parser: argparse.ArgumentParser, *, filters: bool = False) -> None:
+    """Adds the options of settings: of the filters, or of all others."""
+    for each, option in _optional(filters=filters):
+        flag: dict[str, Any] = {"action": "store_const", "const": option.value}
+        parser.add_argument(
+            *option.names,
+            dest=each.attribute,
+            help=(option.help or each.help).replace("%", "%%"),
+            **({"metavar": option.metavar} if option.metavar else flag),
+        )
+
+
+def set_options(config: Config, arguments: argparse.Namespace, *, filters: bool = False) -> None:
+    """Applies the options of settings. Raises ConfigError."""
+    for each, option in _optional(filters=filters):
+        value = getattr(arguments, each.attribute)
+        if value is not None:
+            config.set(each.key, value, option.names[0])
 
 
 def names(given: list[str], option: str) -> list[str]:
-    """The names of a repeatable option, each of which may be several with commas between; a file
-    whose name has a comma is one. Raises ConfigError."""
+    """The names that a repeatable option lists, separated by commas; the path of an existing file
+    is one name. Raises ConfigError."""
     found = []
     for each in given:
         parts = [each] if os.path.exists(each) else [part.strip() for part in each.split(",")]
@@ -44,7 +73,7 @@ def names(given: list[str], option: str) -> list[str]:
 
 
 def selected(arguments: argparse.Namespace) -> Config:
-    """The configuration that the options say. Raises PastaError."""
+    """The configuration that the options select. Raises PastaError."""
     config = Config()
     for source in names(arguments.config, "-c"):
         config.load(source)
@@ -53,13 +82,5 @@ def selected(arguments: argparse.Namespace) -> Config:
         config.tools.append(_DEFAULT_TOOL)
     for assignment in arguments.assignments:
         config.set_text(assignment)
-    for option, key, value in (
-        ("-k", "filter.kernel", arguments.kernel_regex),
-        ("--exclude", "filter.exclude", arguments.exclude),
-        ("--launch-skip", "filter.launch-skip", arguments.launch_skip),
-        ("--launch-count", "filter.launch-count", arguments.launch_count),
-        ("--range", "filter.range", arguments.range),
-    ):
-        if value is not None:
-            config.set(key, value, option)
+    set_options(config, arguments, filters=True)
     return config

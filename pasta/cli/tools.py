@@ -1,4 +1,4 @@
-"""`pasta tools`: the tools, presets and settings there are, and what one of them does."""
+"""`pasta tools`: lists tools, presets and settings, or describes one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pasta.cli.report import console_for
-from pasta.config import SETTINGS, Config, find_preset, preset_names
+from pasta.backends import BACKENDS
+from pasta.capabilities import ACCESSES
+from pasta.cli.output import console_for
+from pasta.config import Config, all_settings, find_preset, preset_names
 from pasta.errors import ToolError
+from pasta.frameworks import FRAMEWORKS
 from pasta.plugins import Listed, find_tools, list_tools
 from pasta.tool import Tool
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments to its parser."""
     # fmt: off
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME",
@@ -30,9 +34,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Lists tools, presets or settings; the exit status. Raises PastaError."""
     console = console_for()
     if options.settings:
-        _print(console, ("setting", "meaning"), [(s.key, s.help) for s in SETTINGS])
+        _print(console, ("setting", "meaning"), [(s.key, s.help) for s in all_settings()])
     elif options.name:
         _print_one(console, options.name, options.tool_path)
     else:
@@ -43,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 def _print_all(console: Console, tools: Sequence[Listed], *, with_options: bool) -> None:
     others = any(tool.source != "built-in" for tool in tools)
     rows = [(tool.name, tool.error or tool.summary, tool.source)[: 2 + others] for tool in tools]
-    _print(console, ("tool", "what it tells", "from")[: 2 + others], rows)
+    _print(console, ("tool", "summary", "from")[: 2 + others], rows)
     if with_options:
         each = [
             (f"{tool.name}.{name}", option.help, f"{option.given}")
@@ -53,12 +58,12 @@ def _print_all(console: Console, tools: Sequence[Listed], *, with_options: bool)
         _print(console, ("option", "meaning", "default"), each)
     names = {tool.name for tool in tools}
     presets = [(name, *_preset(name)) for name in preset_names() if name not in names]
-    _print(console, ("preset", "what it is", "tools"), presets)
-    console.print("pasta tools NAME says more of one; -c TOOL takes a tool with its usual options")
+    _print(console, ("preset", "summary", "tools"), presets)
+    console.print("pasta tools NAME describes one; -c TOOL runs a tool with its preset's options")
 
 
 def _preset(name: str) -> tuple[str, str]:
-    """What a preset says of itself in its first line, and its tools."""
+    """The description in a preset's first line, and its tools."""
     config = Config()
     config.load(name)
     first = find_preset(name).read_text(encoding="utf-8").partition("\n")[0]
@@ -79,7 +84,7 @@ def _print_one(console: Console, name: str, paths: Sequence[str]) -> None:
 
 
 def _print_tool(console: Console, tool: type[Tool]) -> None:
-    console.print(Text(f"{tool.name}: {inspect.getdoc(tool) or 'no documentation'}\n"))
+    console.print(Text(f"{tool.name}: {inspect.cleandoc(tool.__doc__ or 'no documentation')}\n"))
     for need in _needs(tool):
         console.print(Text(f"needs {need}"))
     options = [
@@ -95,11 +100,17 @@ def _print_tool(console: Console, tool: type[Tool]) -> None:
 
 
 def _needs(tool: type[Tool]) -> Iterator[str]:
-    if tool.needs_allocations or (tool.needs_operators and not tool._probes):
-        yield "a program that uses PyTorch"
-    if tool._probes:
-        yield "probes: code that runs inside kernels (NVIDIA, reference accelerator)"
-    if tool.needs_recording:
+    needed = tool.needed()
+    if "allocations" in needed or ("operators" in needed and "probes" not in needed):
+        yield f"a program that uses {' or '.join(each.title for each in FRAMEWORKS.known())}"
+    if "probes" in needed:
+        able = (
+            backend.title
+            for backend in BACKENDS.known()
+            if any(ACCESSES in source.gives for source in backend.sources)
+        )
+        yield f"probes: code that runs inside kernels ({', '.join(able)})"
+    if "recording" in needed:
         yield "recorded events (run.events = true)"
     kinds = sorted(tool.wants())
     if kinds:
@@ -107,10 +118,10 @@ def _needs(tool: type[Tool]) -> Iterator[str]:
 
 
 def _tables(tool: type[Tool]) -> list[tuple[str, str]]:
-    """Tables with their columns: those of a run in which nothing happened."""
+    """Tables with their columns, from the result of an empty run."""
     from pasta.processors.filter import Filter
-    from pasta.processors.pipeline import Pipeline
     from pasta.processors.strings import Strings
+    from pasta.runtime.pipeline import Pipeline
     from pasta.tool import Context
 
     result = Pipeline(Filter(), [tool()], Context(strings=Strings())).finish().get(tool.name)

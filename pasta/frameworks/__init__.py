@@ -1,1 +1,26 @@
-"""Frameworks whose operators, tensors and modules are followed."""
+"""The frameworks whose operators and tensors PASTA follows."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from pasta.extensions import Registry
+
+if TYPE_CHECKING:
+    from pasta.frameworks.base import Framework
+    from pasta.processors.conventions import Conventions
+
+#: A framework is a folder here, and its line.
+FRAMEWORKS: Registry[Framework] = Registry(
+    [
+        "pasta.frameworks.torch",
+    ],
+    "FRAMEWORK",
+)
+
+
+def conventions() -> Conventions:
+    """Conventions of all frameworks."""
+    return reduce(or_, (each.conventions for each in FRAMEWORKS.known()))

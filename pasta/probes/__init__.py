@@ -17,10 +17,11 @@ class Reads(Tool):
 from __future__ import annotations
 
 from pasta.errors import ProbeError
-from pasta.probes.declare import probe
+from pasta.probes.declare import maps_of, probe, probes_of
 from pasta.probes.kinds import FIELDS, KINDS
 from pasta.probes.language import Op, ProbeFunction
-from pasta.probes.maps import Bitmap, Counter, Histogram, MapSpec, PerPC, TopK, Trace
+from pasta.probes.maps import Bitmap, Counter, Histogram, PerPC, TopK, Trace
+from pasta.probes.specs import MapSpec
 
 __all__ = [
     "FIELDS",
@@ -35,5 +36,7 @@ __all__ = [
     "ProbeFunction",
     "TopK",
     "Trace",
+    "maps_of",
     "probe",
+    "probes_of",
 ]

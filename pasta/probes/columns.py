@@ -1,7 +1,7 @@
-"""Access records as columns, and the objects that addresses were in: each in one compiled call.
+"""Columns of access records, and objects at addresses, each in one compiled call.
 
-Tools take accesses in many threads. Every NumPy call on a long array lets go of Python's lock and
-takes it again, and that, not the work between, is what a hundred such calls for a chunk cost.
+Tools process accesses in many threads. Every NumPy call on a long array releases and acquires the
+interpreter lock, which costs more than a hundred such calls on a chunk.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasta.probes.records import MAP_SHIFT
+from pasta.probes.kinds import MAP_SHIFT
 from pasta.probes.warp import bit_count, lane_address, locate, lowest_bit, peek, plus, times
 from pasta.processors.compiled import compiled, memory
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from pasta.processors.snapshots import Snapshot
 
-#: Columns of access records: those of records.ACCESS, but `address` is the one of the lowest lane,
-#: and `lanes` how many there are.
+#: Columns of access records: those of records.ACCESS, but `address` is that of the lowest lane, and
+#: `lanes` their number.
 COLUMNS = {
     "launch": "uint64", "pc": "uint64", "address": "int64", "stride": "int64", "block": "uint64",
     "bytes": "uint32", "mask": "uint32", "warp": "uint16", "rows": "uint16",
@@ -68,8 +68,8 @@ def _locate_all(layers, addresses, found):  # type: ignore[no-untyped-def]
 def columns_of(
     words: NDArray[Any], starts: NDArray[Any], masks: NDArray[Any]
 ) -> dict[str, NDArray[Any]]:
-    """COLUMNS of the records that begin at `starts` (int64) in `words` (int64), each with the lanes
-    (int64) that count."""
+    """COLUMNS of the records at `starts` (int64) in `words` (int64), restricted to the lanes
+    `masks` (int64)."""
     starts = np.ascontiguousarray(starts, np.int64)
     masks = np.ascontiguousarray(masks, np.int64)
     found = {name: np.empty(len(starts), type) for name, type in COLUMNS.items()}

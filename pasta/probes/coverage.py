@@ -1,31 +1,27 @@
-"""How much of a kernel's memory traffic its probes could see: never a silent zero.
+"""Coverage: the share of a kernel's memory instructions that its probes could see.
 
-What the code contains comes from its disassembly (sass.py), what ran from the probes, and what can
-be seen at all from the backend: the library that patches.
+It compares the instructions of the disassembled code, those that probes saw executed, and the
+access kinds that the backend reports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal
 
-from pasta.capabilities import SOURCES
-from pasta.errors import PastaError
-from pasta.probes import sass
-from pasta.probes.sass import Function
-from pasta.probes.signatures import ApiError, signatures
-from pasta.table import Table
+from pasta.sass import disassembly as sass
+from pasta.sass.disassembly import Function
+from pasta.table import Table, counted
 
-#: seen: nothing that the probes ask for escaped them. unknown: nothing ran, and the code could
+#: seen: the probes saw all accesses of their kinds. unknown: none were executed, and the code could
 #: not be read.
 Verdict = Literal["seen", "partly", "unseen", "unknown"]
 
-#: Kinds whose probes see what a generic instruction does, each in its space.
+#: Kinds whose probes see generic instructions, each in its space.
 _GENERIC_SEEN_BY: Final = frozenset({"global", "shared", "local", "remote_shared"})
 _NO_PROBE: Final = {
-    sass.TEXTURE: "{backend} has no callback for texture and surface instructions",
+    sass.TEXTURE: "{name} has no callback for texture and surface instructions",
     sass.TENSOR_CORE: "no probe sees shared memory that the tensor core reads by itself",
     sass.SHARED_FILL: "no probe sees bulk stores of zeros to shared memory",
     sass.UNKNOWN: "not known to PASTA ({opcodes})",
@@ -33,101 +29,37 @@ _NO_PROBE: Final = {
 
 
 @dataclass(frozen=True)
-class Backend:
-    """What patches kernels: its name for messages, and the access kinds it has callbacks for.
+class Visibility:
+    """The access kinds that a source reports; `name` is its name in messages.
 
-    `complete`: it reports every access of its kinds, and kernels have no other. `has_code`: PASTA
-    can read the code that it patches. `is_known`: else nobody knows what it reports.
+    `complete`: it reports every access of these kinds, and kernels have no others. `has_code`: the
+    code of kernels can be read. `is_known` is False for a source that PASTA does not know.
     """
 
     name: str
-    kinds: frozenset[str]
+    kinds: frozenset[str] = frozenset()
     complete: bool = False
     has_code: bool = False
     is_known: bool = True
 
 
-def sanitizer(version: str) -> Backend:
-    """NVIDIA's Sanitizer library, with the kinds that probes have callbacks for in this version."""
-    try:
-        kinds = frozenset(kind for kind in sass.SPACES if signatures(kind, version))
-    except ApiError:  # not known, so that no probe ran
-        kinds = frozenset()
-    return Backend(f"the Sanitizer library {version}", kinds, has_code=True)
-
-
 @dataclass(frozen=True)
 class Code:
-    """Functions of a module by mangled name, or None and the reason why they are not known."""
+    """Functions of a module by mangled name; None with the reason if the code was not read."""
 
     functions: Mapping[str, Function] | None
     reason: str = ""
-
-
-#: Kernels are C functions of the host there: nothing to disassemble, and nothing hidden.
-REFERENCE: Final = Backend("the reference accelerator", frozenset(sass.SPACES), complete=True)
-
-
-#: Backends of sources that PASTA knows, by the version of the source.
-_BACKENDS: Final[Mapping[str, Callable[[str], Backend]]] = {
-    "nvidia_sanitizer": sanitizer,
-    "refacc": lambda version: REFERENCE,
-    "amd_rocprofiler": lambda version: Backend("rocprofiler-sdk", frozenset()),
-}
-
-
-def backend_of(sources: Mapping[str, str]) -> Backend:
-    """What patched the kernels of a run; `sources`: versions by name.
-
-    Of several accelerators it is the one whose code is read, else the one that says least.
-    """
-    found = [
-        _BACKENDS[name](version) if name in _BACKENDS else _unknown(f"source {name}")
-        for name, version in sorted(sources.items())
-        if name not in SOURCES or SOURCES[name].is_accelerator
-    ]
-    found = found or [_unknown("a source without a name")]
-    return min(found, key=lambda each: (not each.has_code, each.is_known, len(each.kinds)))
-
-
-def _unknown(source: str) -> Backend:
-    return Backend(source, frozenset(), is_known=False)
-
-
-def read_code(
-    cubin: bytes | Path,
-    kernels: Collection[str] | None = None,
-    *,
-    cache: Path | None = None,
-    timeout: float = 600,
-) -> Code:
-    """The code of a module, or of `kernels` in it and what they call; never raises for its state.
-
-    `cache` and `timeout` as for sass.disassemble.
-    """
-    functions: dict[str, Function] = {}
-    wanted = None if kernels is None else set(kernels)
-    try:
-        while wanted is None or wanted:
-            found = sass.disassemble(cubin, wanted, cache=cache, timeout=timeout)
-            functions |= {function.name: function for function in found}
-            if wanted is None:
-                break
-            wanted = {name for function in found for name in function.calls} - functions.keys()
-    except (PastaError, OSError) as error:
-        return Code(None, str(error))
-    return Code(functions)
 
 
 @dataclass(frozen=True)
 class KindCoverage:
     """One kind of instruction in a kernel.
 
-    `instructions`: how many the code has, None where unknown. `executed`: how many of them probes
-    saw, None where that was not counted; `fired`: whether they saw any, likewise. `wanted`: a
-    probe asks for the kind, or for the space that it accesses. `visible`: the backend can see it.
-    `patched`: a probe for it was installed in this kernel; both are None where the backend is not
-    known. `reason`: why what is wanted was not seen.
+    `instructions`: their number in the code, None if unknown. `executed`: the number that probes
+    saw, None if not counted; `fired`: whether they saw any, None if unknown. `wanted`: a probe
+    requests the kind, or the space that it accesses. `visible`: the backend reports it. `patched`:
+    a probe for it was installed in this kernel; both are None if the backend is unknown. `reason`:
+    why a wanted kind was not seen.
     """
 
     kind: str
@@ -141,12 +73,12 @@ class KindCoverage:
 
     @property
     def missed(self) -> bool:
-        """Wanted, not patched, and not known to be absent."""
+        """Whether the kind is wanted, not patched, and may be in the code."""
         return self.wanted and self.patched is False and self.instructions != 0
 
     @property
     def state(self) -> str:
-        """What became of the kind, in words; counts are of instructions, not of accesses."""
+        """Coverage of the kind in words, with counts of instructions, not of accesses."""
         if self.instructions == 0 and not self.fired:
             return "none in the code"
         if self.patched:
@@ -173,10 +105,10 @@ class KindCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What the probes of a kernel could see, kind by kind.
+    """Coverage of a kernel by kind.
 
-    `reasons` say what is missing, `notes` what to bear in mind where nothing may be. `known`: the
-    code was read; `unread`: why not, where it could hide something.
+    `reasons`: missing kinds; `notes`: other effects on counts. `known`: the code was read;
+    `unread`: why it was not, if it may contain unseen accesses.
     """
 
     kernel: str
@@ -190,7 +122,7 @@ class Coverage:
 
 @dataclass
 class _Counted:
-    """Instructions of a kernel and of what it calls, by kind."""
+    """Instructions of a kernel and its callees, by kind."""
 
     of_kind: dict[str, int] = field(default_factory=dict)
     opcodes: dict[str, set[str]] = field(default_factory=dict)
@@ -207,26 +139,26 @@ def cover(
     *,
     wanted: Collection[str],
     patched: Collection[str],
-    backend: Backend,
+    visibility: Visibility,
 ) -> Coverage:
-    """Coverage of a kernel, by its mangled name.
+    """Compute the coverage of a kernel (mangled name).
 
-    `fired`: for each kind, the distinct program counters its probes saw, in bytes from the start
-    of the kernel, or None where it fired and they were not kept; None where nothing was. `wanted`:
-    the kinds that probes ask for; `patched`: those installed in this kernel. Raises ValueError for
-    a kind that pasta_trace.h does not have.
+    `fired`: for each kind the distinct program counters that its probes saw, in bytes from the
+    start of the kernel, None if only known to have fired; None if unknown. `wanted`: kinds of
+    probes; `patched`: kinds installed in this kernel. Raises ValueError for a kind that
+    pasta_trace.h lacks.
     """
     for kind in (*(fired or ()), *wanted, *patched):
         if kind not in sass.SPACES:
             raise ValueError(f"{kind!r} is no access kind")
-    if not backend.is_known:
-        return _not_known(kernel, fired or {}, wanted, backend)
-    counted = _count(kernel, code)
+    if not visibility.is_known:
+        return _not_known(kernel, fired or {}, wanted, visibility)
+    code_counts = _count(kernel, code)
     executed = {kind: set(at) for kind, at in (fired or {}).items() if at is not None}
     uncounted = {kind for kind, at in (fired or {}).items() if at is None}
     generic: set[int] = set()
-    if counted is not None:
-        at = counted.offsets.get(sass.GENERIC, set())
+    if code_counts is not None:
+        at = code_counts.offsets.get(sass.GENERIC, set())
         for kind in _GENERIC_SEEN_BY & executed.keys():
             generic |= executed[kind] & at
             executed[kind] -= at
@@ -234,7 +166,7 @@ def cover(
 
     rows = []
     for kind in (*sass.SPACES, sass.GENERIC, *_NO_PROBE):
-        instructions = None if counted is None else counted.of_kind.get(kind, 0)
+        instructions = None if code_counts is None else code_counts.of_kind.get(kind, 0)
         if kind == "block_enter":
             instructions = 1
         asked = _asks_for(kind, wanted)
@@ -245,43 +177,43 @@ def cover(
         if kind in sass.SPACES:
             if not (asked or instructions or did):
                 continue
-            visible, installed = kind in backend.kinds, kind in patched
+            visible, installed = kind in visibility.kinds, kind in patched
         else:
-            # no probe can name these: a row only where the code is known to have them
+            # no probe can name these: a row only if the code is known to have them
             if not instructions:
                 continue
-            visible = kind == sass.GENERIC and bool(_GENERIC_SEEN_BY & backend.kinds)
+            visible = kind == sass.GENERIC and bool(_GENERIC_SEEN_BY & visibility.kinds)
             installed = (
                 kind == sass.GENERIC and asked and _GENERIC_SEEN_BY & set(wanted) <= set(patched)
             )
         reason = ""
         if asked and not installed and instructions != 0:
-            reason = _why(kind, visible, backend, counted)
+            reason = _why(kind, visible, visibility, code_counts)
         rows.append(KindCoverage(kind, instructions, ran, did, asked, visible, installed, reason))
     unread = ""
-    if counted is None and not backend.complete:
+    if code_counts is None and not visibility.complete:
         unread = code.reason or "the module's code does not have this kernel"
     return Coverage(
         kernel,
         tuple(rows),
-        _verdict(rows, counted is not None or backend.complete),
+        _verdict(rows, code_counts is not None or visibility.complete),
         tuple(_sentence(row) for row in rows if row.missed),
-        () if backend.complete else tuple(_notes(rows, counted, executed, unread, wanted)),
-        counted is not None,
+        () if visibility.complete else tuple(_notes(rows, code_counts, executed, unread, wanted)),
+        code_counts is not None,
         unread,
     )
 
 
 def _not_known(
-    kernel: str, fired: Collection[str], wanted: Collection[str], backend: Backend
+    kernel: str, fired: Collection[str], wanted: Collection[str], visibility: Visibility
 ) -> Coverage:
-    """Coverage of a kernel of which only what fired is known."""
+    """Coverage of a kernel of an unknown source."""
     kinds = [kind for kind in sass.SPACES if kind in wanted or kind in fired]
     rows = [
         KindCoverage(kind, None, None, kind in fired or None, kind in wanted, None, None)
         for kind in kinds
     ]
-    reason = f"{backend.name} does not report code"
+    reason = f"{visibility.name} does not report code"
     note = f"coverage unknown: {reason}"
     return Coverage(kernel, tuple(rows), "unknown", (), (note,), known=False, unread=reason)
 
@@ -289,28 +221,28 @@ def _not_known(
 def _count(kernel: str, code: Code) -> _Counted | None:
     if code.functions is None or kernel not in code.functions:
         return None
-    counted = _Counted(bytes=code.functions[kernel].bytes)
+    code_counts = _Counted(bytes=code.functions[kernel].bytes)
     open_, done = [kernel], {kernel}
     while open_:
         name = open_.pop()
         function = code.functions.get(name)
         if function is None:
-            counted.missing.add(name)
+            code_counts.missing.add(name)
             continue
-        counted.indirect |= function.indirect
+        code_counts.indirect |= function.indirect
         for instruction in function.instructions:
             kind = instruction.kind
-            counted.of_kind[kind] = counted.of_kind.get(kind, 0) + 1
-            counted.opcodes.setdefault(kind, set()).add(instruction.opcode.text)
+            code_counts.of_kind[kind] = code_counts.of_kind.get(kind, 0) + 1
+            code_counts.opcodes.setdefault(kind, set()).add(instruction.opcode.text)
             if name == kernel:
-                counted.offsets.setdefault(kind, set()).add(instruction.offset)
+                code_counts.offsets.setdefault(kind, set()).add(instruction.offset)
         open_ += function.calls - done
         done |= function.calls
-    return counted
+    return code_counts
 
 
 def _asks_for(kind: str, wanted: Collection[str]) -> bool:
-    """Whether a kind, or the space it accesses, is asked for."""
+    """Whether probes request a kind, or the space that it accesses."""
     if kind in sass.SPACES:
         return kind in wanted
     if kind == sass.GENERIC:
@@ -321,13 +253,13 @@ def _asks_for(kind: str, wanted: Collection[str]) -> bool:
     return sass.Opcode("", kind).space in spaces
 
 
-def _why(kind: str, visible: bool, backend: Backend, counted: _Counted | None) -> str:
+def _why(kind: str, visible: bool, visibility: Visibility, code_counts: _Counted | None) -> str:
     if kind in _NO_PROBE:
-        opcodes = sorted(counted.opcodes.get(kind, ())) if counted else []
+        opcodes = sorted(code_counts.opcodes.get(kind, ())) if code_counts else []
         listed = ", ".join(opcodes[:4]) + (", …" if len(opcodes) > 4 else "")
-        return _NO_PROBE[kind].format(backend=backend.name, opcodes=listed)
+        return _NO_PROBE[kind].format(name=visibility.name, opcodes=listed)
     if not visible:
-        return f"{backend.name} has no callback for them"
+        return f"{visibility.name} has no callback for them"
     return "not patched in this kernel"
 
 
@@ -355,33 +287,33 @@ def _verdict(rows: Sequence[KindCoverage], known: bool) -> Verdict:
 
 def _notes(
     rows: Sequence[KindCoverage],
-    counted: _Counted | None,
+    code_counts: _Counted | None,
     executed: Mapping[str, set[int]],
     unread: str,
     wanted: Collection[str],
 ) -> list[str]:
-    if counted is None:
+    if code_counts is None:
         return [f"from what fired; what else the code contains is not known: {unread}"]
     notes = []
     for row in rows:
         if row.kind == sass.GENERIC and row.wanted:
             notes.append(
-                f"{_plural(row.instructions or 0, 'instruction')} may access any space"
+                f"{counted(row.instructions or 0, 'instruction')} may access any space"
                 " (generic addresses): an access counts where its address lies"
             )
-    if counted.missing or counted.indirect:
-        others = ", ".join(sorted(counted.missing)) or "functions chosen at run time"
+    if code_counts.missing or code_counts.indirect:
+        others = ", ".join(sorted(code_counts.missing)) or "functions chosen at run time"
         notes.append(f"calls code that is not counted here: {others}")
     strange = sum(
         1
         for kind, offsets in executed.items()
         if kind in wanted and kind != "block_enter"
-        for offset in offsets - counted.offsets.get(kind, set())
-        if 0 <= offset < counted.bytes
+        for offset in offsets - code_counts.offsets.get(kind, set())
+        if 0 <= offset < code_counts.bytes
     )
     if strange:
         notes.append(
-            f"{_plural(strange, 'instruction')} fired where the code has none of their kind:"
+            f"{counted(strange, 'instruction')} fired where the code has none of their kind:"
             " the counts of instructions may be those of other code"
         )
     return notes
@@ -389,43 +321,37 @@ def _notes(
 
 # ---- reports -------------------------------------------------------------------------------
 
-_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 def summary(coverages: Sequence[Coverage], names: Mapping[str, str] | None = None) -> str:
-    """One part of a tool's summary: what of the kernels' code probes could not see, or that they
-    can see it all; "" where the backend hides nothing."""
+    """Coverage for a tool's summary: kinds that were not seen, or that all can be seen; empty if
+    the backend reports everything."""
     parts = []
     missed = [each for each in coverages if each.known and each.reasons]
     if missed:
         name = (names or {}).get(missed[0].kernel, missed[0].kernel)
-        kernels = f"{len(missed):,} of {_plural(len(coverages), 'kernel')}"
+        kernels = f"{len(missed):,} of {counted(len(coverages), 'kernel')}"
         parts.append(f"{kernels} seen only in part ({name}: {missed[0].reasons[0]})")
     unread = [each for each in coverages if each.unread]
     if unread:
-        kernels = _plural(len(unread), "kernel")
-        text = f"what the code of {kernels} contains is not known ({unread[0].unread})"
-        if all(row.patched is None for each in unread for row in each.kinds):
-            text = f"coverage of {kernels} unknown: {unread[0].unread}"
+        kernels = counted(len(unread), "kernel")
+        text = f"coverage unknown for {kernels}: {unread[0].unread}"
         blind = dict.fromkeys(row.kind for each in unread for row in each.kinds if row.missed)
-        parts.append(text + (f": {', '.join(blind)} would not be seen" if blind else ""))
+        parts.append(text + (f" ({', '.join(blind)} would not be seen)" if blind else ""))
     known = [each for each in coverages if each.known]
     if known and not parts:
         count = sum(row.instructions or 0 for each in known for row in each.kinds if row.wanted)
-        kernels = _plural(len(known), "kernel")
-        parts.append(f"all {_plural(count, 'such instruction')} of {kernels} can be seen")
+        kernels = counted(len(known), "kernel")
+        parts.append(f"all {counted(count, 'such instruction')} of {kernels} can be seen")
     return "; ".join(parts)
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
 def table(coverages: Iterable[Coverage], names: Mapping[str, str] | None = None) -> Table:
-    """A row for each kernel and kind; `names` gives the names to show for mangled ones.
+    """Table with a row for each kernel and kind; `names`: displayed names by mangled name.
 
-    Kinds that a kernel's code has and probes missed come first, and the text report shows only
-    those; kernels whose code is not known come last. A number that is not known is absent.
+    Kinds that the code has and probes missed come first, and the text report shows only these;
+    kernels with unknown code come last. Unknown numbers are absent.
     """
     order = {"unseen": 0, "partly": 1, "unknown": 2, "seen": 3}
     rows = [(coverage, row) for coverage in coverages for row in coverage.kinds]
@@ -452,6 +378,6 @@ def table(coverages: Iterable[Coverage], names: Mapping[str, str] | None = None)
         title="What probes could see",
         keys=("kernel", "kind"),
         sums=("instructions", "executed"),
-        shown=min(_SHOWN, sum(missed)),
+        shown=min(_MAX_SHOWN, sum(missed)),
         hidden=frozenset({"visible", "patched"}),
     )

@@ -1,28 +1,42 @@
-"""How a tool's class says what its probes are: `@probe.global_memory` and the like."""
+"""Decorators that declare a tool's probes, such as `@probe.global_memory`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, overload
 
 from pasta.errors import ProbeError
+from pasta.members import Member, Owner, members_of
 from pasta.probes.kinds import GROUPS, KIND
 from pasta.probes.language import Helper, Per, ProbeFunction, translate
-from pasta.probes.maps import Map
-from pasta.tool import Tool
+from pasta.probes.maps import Map, accumulators_of
+from pasta.probes.specs import MapSpec
 
 Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A function decorated as a probe, in the class that has it."""
+class Declared(Member):
+    """A function decorated as a probe."""
 
     function: FunctionType
     kinds: tuple[str, ...]
     per: Per
+
+    def of(self, owner: Any) -> Translated:
+        """The probe, translated for this class. Raises ProbeError."""
+        members = members_of(owner)
+        function = translate(
+            self.function,
+            tool=owner.name,
+            kinds=self.kinds,
+            per=self.per,
+            maps={name: each for name, each in members.items() if isinstance(each, Map)},
+            options=owner.options(),
+        )
+        return Translated(function)
 
 
 @dataclass(frozen=True)
@@ -77,11 +91,11 @@ class Probe:
         raise AttributeError(f"there is no @probe.{name}: give {' or '.join(close)}")
 
     def on(self, *kinds: str, per: Per = "lane") -> Callable[[Function], Declared]:
-        """Kinds by name: `@probe.on("global", "async_copy")`."""
+        """A probe of kinds by name: `@probe.on("global", "async_copy")`."""
         return Decorator(tuple(dict.fromkeys(kinds)))(per=per)
 
     def function(self, function: Function) -> Helper:
-        """A function that probes may call: integers in, an integer out."""
+        """Declare a function of integers that probes may call; it returns an integer."""
         if not isinstance(function, FunctionType):
             raise TypeError("a probe's function is a plain function")
         return Helper(function)
@@ -90,33 +104,27 @@ class Probe:
 probe = Probe()
 
 
-def maps_of(owner: type[Tool]) -> dict[str, Map[Any]]:
-    """Maps of a tool's class and its bases, by name."""
-    return _members(owner, Map)
+@dataclass(frozen=True)
+class Translated(Member):
+    """A probe of a class, translated for its maps and options."""
+
+    function: ProbeFunction
+
+    # accessed objects may be tensors, and operators may launch the kernels
+    needs = ("objects", "history", "tensors", "probes")
+    uses = ("accesses",)
+
+    def attach(self, tool: Owner) -> None:
+        """Validate the options of a new instance. Raises ProbeError."""
+        self.function.definitions(tool._options)
 
 
-def probes_of(owner: type[Tool], maps: Mapping[str, Map[Any]]) -> tuple[ProbeFunction, ...]:
-    """Probes of a tool's class and its bases, translated. Raises ProbeError."""
-    return tuple(
-        translate(
-            each.function,
-            tool=owner.name,
-            kinds=each.kinds,
-            per=each.per,
-            maps=maps,
-            options=owner.options(),
-        )
-        for each in _members(owner, Declared).values()
-    )
+def probes_of(tool: Owner | type[Owner]) -> tuple[ProbeFunction, ...]:
+    """Probes of a tool or of a class of tools."""
+    members = tool._members.values()
+    return tuple(each.function for each in members if isinstance(each, Translated))
 
 
-def _members(owner: type[Tool], sort: type[Any]) -> dict[str, Any]:
-    """Attributes of a sort, as the class sees them: one that a subclass replaces is gone."""
-    found: dict[str, Any] = {}
-    for base in reversed(owner.__mro__):
-        for name, value in vars(base).items():
-            if isinstance(value, sort):
-                found[name] = value
-            else:
-                found.pop(name, None)
-    return found
+def maps_of(tool: Owner) -> dict[str, MapSpec]:
+    """Specifications of the maps of a tool, by name, for its options."""
+    return {name: each.spec for name, each in accumulators_of(tool).items()}

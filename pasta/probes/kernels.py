@@ -1,51 +1,55 @@
-"""The kernels of a run that were probed, and what their code contains."""
+"""Probed kernels of a run, and their code."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasta import abi, paths
+from pasta import abi
 from pasta.lazy import np
-from pasta.probes import coverage, sass
-from pasta.probes.coverage import Backend, Code, Coverage
+from pasta.probes import coverage
+from pasta.probes.coverage import Code, Coverage
+from pasta.probes.declare import probes_of
 from pasta.probes.kinds import KINDS
+from pasta.probes.maps import accumulators_of
 from pasta.processors.batch import ABSENT_U64
 from pasta.progress import doing
+from pasta.sass import disassembly as sass
 from pasta.table import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.members import Owner
+    from pasta.probes.coverage import Visibility
     from pasta.processors.batch import Batch
     from pasta.processors.strings import Strings
-    from pasta.tool import Context, Tool
 
-#: Where the image of a module is, by the hash of its content; None where it was not kept.
+#: File of a module's image by the hash of its content; None if it was not kept.
 Images = Callable[[int], "Path | None"]
-#: Longest time that reading code may take in all, s.
-_PATIENCE = 60.0
+#: `DeviceProbes.read_code`.
+ReadCode = Callable[["Path", Collection[str], float], Code]
+#: Time limit of reading all code, s.
+_MAX_READING = 60.0
 
 
 class ProbedKernels:
-    """Kernels by the id of their name and the hash of their module, as launches tell of them.
+    """Kernels by name id and hash of their module, from the records of their launches.
 
-    `read_code` reads their code once all launches are known; `coverage` then compares it with what
-    a tool's probes ask for and what they saw. `sources`: who saw the launches, and its version, ids
-    of strings; the runtime adds to it.
+    `read_code` reads their code after all launches; `coverage` compares it with the kinds of a
+    tool's probes and the accesses that they saw.
     """
 
-    def __init__(self, sources: Set[tuple[int, int]]) -> None:
-        self._sources = sources
+    def __init__(self) -> None:
         self._loads: dict[int, list[tuple[int, int]]] = {}  # handle: position, hash
-        self._entries: dict[tuple[int, int], set[int]] = {}  # name, hash: where they begin
+        self._entries: dict[tuple[int, int], set[int]] = {}  # name, hash: entry points
         self._fired: dict[int, int] = {}  # name: bits of kinds that the CPU executor saw
         self._code: dict[int, Code] = {}
 
     def feed(self, selected: Batch) -> None:
-        """Follows a batch as the filter left it."""
+        """Follow a filtered batch."""
         loads = selected["module_load"]
         for load, position in zip(loads, selected.positions(loads).tolist(), strict=True):
             history = self._loads.setdefault(int(load["handle"]), [])
@@ -61,8 +65,8 @@ class ProbedKernels:
                 entries.add(entry)
 
     def _hashes(self, launches: NDArray[Any], selected: Batch) -> NDArray[Any]:
-        """Hashes (uint64) of the modules that had the handles when these launches were made;
-        absent where a load was not seen."""
+        """Hashes (uint64) of the modules of launches at launch time; absent if their load was not
+        seen."""
         found = np.full(len(launches), ABSENT_U64, np.uint64)
         positions = selected.positions(launches)
         for module in np.unique(launches["module"]).tolist():
@@ -75,16 +79,13 @@ class ProbedKernels:
         return found
 
     def fire(self, names: NDArray[Any], kinds: NDArray[Any]) -> None:
-        """Accesses of these kinds (bits, int64) were seen in kernels (ids of names)."""
+        """Register access kinds (int64 bits) seen in kernels (name ids)."""
         for name, bits in zip(names.tolist(), kinds.tolist(), strict=True):
             self._fired[name] = self._fired.get(name, 0) | bits
 
-    def read_code(self, context: Context) -> None:
-        """Reads the code of kernels that GPUs ran, for a bounded time; what was not read has its
-        reason."""
-        if not self._backend(context).has_code:
-            return
-        end = time.monotonic() + _PATIENCE
+    def read_code(self, strings: Strings, images: Images, read: ReadCode) -> None:
+        """Read the code of all kernels, for at most 60 s in total; unread code has the reason."""
+        end = time.monotonic() + _MAX_READING
         wanted: dict[int, set[int]] = {}
         for name, hash in self._entries:
             wanted.setdefault(hash, set()).add(name)
@@ -94,36 +95,32 @@ class ProbedKernels:
             doing(f"reading code of {counted(kernels, 'kernel')}", f"{done:,} of {kernels:,}")
             done += len(names)
             if hash not in self._code:
-                mangled = context.strings.many(sorted(names))
-                self._code[hash] = _read(context.images, hash, mangled, end)
+                mangled = strings.many(sorted(names))
+                self._code[hash] = _read(images, hash, mangled, end, read)
 
-    def coverage(self, tool: Tool, context: Context) -> list[Coverage]:
-        """What the tool's probes could see of each kernel, by its mangled name."""
-        asked = {kind for probe in type(tool).probes() for kind in probe.kinds}
+    def coverage(self, tool: Owner, strings: Strings, visibility: Visibility) -> list[Coverage]:
+        """Coverage of each kernel by the tool's probes."""
+        asked = {kind for probe in probes_of(type(tool)) for kind in probe.kinds}
         counters = _program_counters(tool)
-        backend, strings = self._backend(context), context.strings
-        patched = asked & backend.kinds
+        patched = asked & visibility.kinds
         found = []
         for (name, hash), entries in sorted(self._entries.items()):
             kernel, code = strings[name], self._code.get(hash, _NOT_READ)
             seen: dict[str, Collection[int] | None] | None = None
-            if not backend.has_code:  # a GPU's records are those that some probe chose to write
+            if not visibility.has_code:  # otherwise records depend on the probes
                 bits = self._fired.get(name, 0)
                 seen = {kind.name: None for kind in KINDS if bits >> kind.number & 1}
             elif counters is not None:
                 seen = _fired_at(code, kernel, counters, entries)
             found.append(
-                coverage.cover(kernel, code, seen, wanted=asked, patched=patched, backend=backend)
+                coverage.cover(
+                    kernel, code, seen, wanted=asked, patched=patched, visibility=visibility
+                )
             )
         return found
 
-    def _backend(self, context: Context) -> Backend:
-        text = context.strings
-        named = {text[source]: text[version] for source, version in self._sources if source}
-        return coverage.backend_of(named or context.sources)
-
     def begins(self) -> dict[int, set[int]]:
-        """Ids of names of the kernels that begin at addresses."""
+        """Name ids of the kernels that begin at an address, by address."""
         found: dict[int, set[int]] = {}
         for (name, _), entries in self._entries.items():
             for entry in entries:
@@ -131,8 +128,8 @@ class ProbedKernels:
         return found
 
     def lines(self, strings: Strings, pcs: NDArray[Any]) -> list[str | None]:
-        """Source lines, as file:line, of instructions at addresses (uint64); None where the code
-        was not read or has no line table."""
+        """Source lines, `file:line`, of instructions at addresses (uint64); None if the code was
+        not read or has no line table."""
         places = list(self._placed(strings))
         starts = np.asarray([start for start, _ in places], np.uint64)
         found: list[str | None] = []
@@ -144,7 +141,7 @@ class ProbedKernels:
         return found
 
     def _placed(self, strings: Strings) -> Iterator[tuple[int, dict[int, str]]]:
-        """Where kernels begin, in order, and their lines by offset."""
+        """Addresses of kernels in ascending order, each with its source lines by offset."""
         starts: dict[int, dict[int, str]] = {}
         for (name, hash), entries in self._entries.items():
             functions = self._code.get(hash, _NOT_READ).functions or {}
@@ -162,24 +159,24 @@ class ProbedKernels:
 _NOT_READ = Code(None, "it was not read")
 
 
-def _read(images: Images, hash: int, names: Iterable[str], end: float) -> Code:
+def _read(images: Images, hash: int, names: Collection[str], end: float, read: ReadCode) -> Code:
     if hash == ABSENT_U64:
-        return Code(None, "its module was loaded before PASTA was there")
+        return Code(None, "module loaded before PASTA")
     path = images(hash)
     if path is None:
-        return Code(None, "its module was not kept: see probes.code-memory")
+        return Code(None, "module not kept, see probes.code-memory")
     left = end - time.monotonic()
     if left <= 0:
-        return Code(None, f"reading the code of other kernels took {_PATIENCE:g} s")
+        return Code(None, f"reading the code of other kernels took {_MAX_READING:g} s")
     try:
-        return coverage.read_code(path, list(names), cache=paths.cache("sass"), timeout=left)
-    except Exception as error:  # no module may cost a run its results
+        return read(path, names, left)
+    except Exception as error:  # a damaged module must not end a run
         return Code(None, f"reading it failed: {type(error).__name__}: {error}")
 
 
-def _program_counters(tool: Tool) -> NDArray[Any] | None:
-    """Addresses that the tool's maps by instruction have, sorted; None where it has no such map."""
-    maps = [each for each in tool._maps.values() if "pc" in each.spec.keys]
+def _program_counters(tool: Owner) -> NDArray[Any] | None:
+    """Instruction addresses in the tool's maps, ascending; None if no map is by instruction."""
+    maps = [each for each in accumulators_of(tool).values() if "pc" in each.spec.keys]
     if not maps:
         return None
     return np.unique(np.concatenate([each.rows()["pc"] for each in maps]).astype(np.uint64))
@@ -188,7 +185,7 @@ def _program_counters(tool: Tool) -> NDArray[Any] | None:
 def _fired_at(
     code: Code, name: str, pcs: NDArray[Any], entries: Collection[int]
 ) -> dict[str, Collection[int] | None] | None:
-    """Offsets of instructions that fired, by the kind that the code has there."""
+    """Offsets of instructions that fired, by their kind in the code."""
     function = (code.functions or {}).get(name)
     if function is None:
         return None
@@ -199,7 +196,7 @@ def _fired_at(
     fired: dict[str, set[int]] = {}
     for each in function.instructions:
         if each.offset in offsets:
-            # where a generic one accessed does not matter: `cover` knows it by its place
+            # `cover` recognizes generic instructions by their offsets
             kind = "global" if each.kind == sass.GENERIC else each.kind
             if kind in sass.SPACES:
                 fired.setdefault(kind, set()).add(each.offset)

@@ -1,4 +1,4 @@
-"""Kinds of accesses, and what a probe can ask of one. Numbers are those of pasta_trace.h."""
+"""Access kinds and the fields of an access. Numbers are those of pasta_trace.h."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Space = Literal["global", "shared", "local", "none"]
 
 @dataclass(frozen=True)
 class Kind:
-    """What an instruction does; `name` is what `@probe.on` takes."""
+    """An access kind; `name` is its name in `@probe.on`."""
 
     number: int
     name: str
@@ -45,7 +45,7 @@ def kinds_of(*spaces: Space) -> tuple[str, ...]:
     return tuple(kind.name for kind in KINDS if kind.space in spaces)
 
 
-#: What each decorator `probe.NAME` stands for.
+#: Kinds of each decorator `probe.NAME`.
 GROUPS: dict[str, tuple[str, ...]] = {
     "global_memory": kinds_of("global"),
     "shared_memory": kinds_of("shared"),
@@ -59,14 +59,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 # pasta_access.flags
 READ, WRITE, ATOMIC, PREFETCH = 1, 2, 4, 8
+#: First bit in `flags` of the number, from 1, of the Trace map that took the record on a GPU.
+MAP_SHIFT = 4
 # pasta_access.form
 STRIDE, DELTAS, FULL, ROWS = range(4)
 
 #: `sm` is recorded in 8 bits.
 MULTIPROCESSORS = 256
 
-#: Which kinds have a field: all of them, those with an address, those that access memory (in a
-#: space), those on shared memory.
+#: Kinds that have a field: all, those with an address, memory accesses, or those to shared memory.
 Needs = Literal["nothing", "address", "access", "shared"]
 
 
@@ -112,7 +113,7 @@ FIELDS: dict[str, Field] = {
 
 
 def missing(field: Field, kinds: tuple[str, ...]) -> list[str]:
-    """Which of these kinds have no such field."""
+    """The kinds that lack the field."""
 
     def has(kind: Kind) -> bool:
         if field.needs == "address":

@@ -1,4 +1,4 @@
-"""Access records, as pasta_trace.h has them, in NumPy."""
+"""Access records of pasta_trace.h in NumPy."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasta.probes.kinds import DELTAS, FULL, KIND, KINDS, ROWS, STRIDE
+from pasta.probes.kinds import DELTAS, FULL, KIND, KINDS, MAP_SHIFT, ROWS, STRIDE
 from pasta.processors.codes import bit_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A record without what follows it; `address` and `stride` mean what `form` says.
+#: A record without the addresses that follow; `form` defines the use of `address` and `stride`.
 ACCESS = np.dtype(
     [
         ("mask", "u4"),
@@ -36,28 +36,26 @@ ACCESS = np.dtype(
 )
 #: The first word of a record.
 ACCESS_HEAD = np.dtype(ACCESS.descr[:5])
-#: An active lane: `access` is the index of its record.
+#: An active lane; `access` is the index of its record.
 LANE = np.dtype([("access", "i8"), ("address", "u8"), ("lane", "u1")])
 
 WORDS = ACCESS.itemsize // 8
-#: Where in `flags` the number, from 1, of the Trace map begins that took the record on a GPU.
-MAP_SHIFT = 4
 _IS_GLOBAL = np.zeros(256, bool)
 _IS_GLOBAL[[kind.number for kind in KINDS if kind.space == "global"]] = True
 
 
 def words_of(chunk: Any) -> NDArray[Any]:
-    """Memory of whole records as int64 words, without copying where it is aligned."""
+    """Whole records as int64 words; aligned memory is not copied."""
     words = np.frombuffer(chunk, np.int64)
     return words if words.flags.aligned else words.copy()
 
 
 @dataclass(frozen=True, eq=False)
 class Accesses:
-    """Some records of a chunk, as a `Trace` map took them: a tool's `on_accesses` gets these.
+    """Access records of a `Trace` map, for `on_accesses`.
 
-    `map` is the map's name. `starts` are the records' places in `words`, and `masks` their lanes
-    that wrote.
+    `map` is the map's name. Records begin at `starts` (int64) in `words` (int64); `masks` (int64)
+    are the lanes that wrote them. `find` gives object ids for launches and addresses.
     """
 
     map: str
@@ -71,7 +69,7 @@ class Accesses:
 
     @cached_property
     def records(self) -> NDArray[Any]:
-        """One structured row (dtype ACCESS) for every record."""
+        """A structured array with a row (dtype ACCESS) for every record."""
         starts, count = self.starts, len(self.starts)
         if count and starts[-1] - starts[0] == WORDS * (count - 1):  # nothing is between them
             words = self.words[starts[0] : starts[-1] + WORDS].copy()
@@ -84,15 +82,15 @@ class Accesses:
 
     @cached_property
     def columns(self) -> dict[str, NDArray[Any]]:
-        """An array for each field of `records`, and `lanes`, how many wrote; `address` (uint64) is
-        the one of the lowest of them."""
+        """Arrays by field of `records`, and `lanes`, the number of lanes that wrote the record;
+        `address` (uint64) is that of the lowest one."""
         from pasta.probes.columns import columns_of
 
         return columns_of(self.words, self.starts, self.masks)
 
     @property
     def raw(self) -> NDArray[Any]:
-        """The records as they came (int64 words), and nothing else, of no map in particular."""
+        """Words (int64) of the records as recorded, without the number of their map."""
         heads = np.ascontiguousarray(self.words[self.starts]).view(ACCESS_HEAD)
         lanes = bit_count(heads["mask"]).astype(np.int64)
         after = np.where(heads["form"] == DELTAS, (lanes + 1) >> 1, 0)
@@ -109,7 +107,7 @@ class Accesses:
 
     @staticmethod
     def joined(parts: Sequence[Accesses]) -> Accesses:
-        """The records of several, of the same map, in order."""
+        """Concatenated records of one map."""
         ends = np.cumsum([len(each.words) for each in parts])
         starts = [
             each.starts + (end - len(each.words)) for each, end in zip(parts, ends, strict=True)
@@ -119,18 +117,18 @@ class Accesses:
         return replace(parts[0], words=words, starts=np.concatenate(starts), masks=masks)
 
     def some(self, which: NDArray[Any]) -> Accesses:
-        """The records with these numbers."""
+        """Records at these indices."""
         return replace(self, starts=self.starts[which], masks=self.masks[which])
 
     @property
     def lanes(self) -> NDArray[Any]:
-        """One structured row (dtype LANE) for every active lane of every record."""
+        """A structured array with a row (dtype LANE) for every lane that wrote a record."""
         whole = np.ascontiguousarray(self.words[self.starts]).view(np.uint64) & np.uint64(
             0xFFFF_FFFF
         )
         bits = (whole[:, None] >> np.arange(32, dtype=np.uint64)) & np.uint64(1) == 1
         access, lane = np.nonzero(bits)
-        # Addresses follow a record for all its active lanes, also those that did not write it.
+        # addresses of all active lanes follow a record, also of those that did not write it
         place = (np.cumsum(bits, axis=1) - 1)[access, lane]
         records = self.records[access]
         lanes = np.empty(len(access), LANE)
@@ -177,7 +175,7 @@ class Accesses:
 
 @dataclass(frozen=True)
 class Access:
-    """One record, to be encoded; `addresses` are those of the active lanes, lowest lane first."""
+    """A record to encode; `addresses` are those of the active lanes, lowest lane first."""
 
     kind: str
     addresses: Sequence[int] = ()
@@ -194,9 +192,9 @@ class Access:
     form: int | None = None
 
     def encoded(self) -> builtins.bytes:
-        """The record as pasta_trace.h has it, in the shortest form unless one is given.
+        """Encode the record for pasta_trace.h, in the shortest form unless one is given.
 
-        Raises ValueError where mask and addresses differ, or the form cannot hold them.
+        Raises ValueError if mask and addresses differ, or the form cannot hold them.
         """
         kind = KIND[self.kind]
         mask = (1 << max(1, len(self.addresses))) - 1 if self.mask is None else self.mask
@@ -224,13 +222,14 @@ class Access:
         return record.tobytes() + tail + builtins.bytes(-len(tail) % 8)
 
     def on(self, launch: int) -> Access:
+        """The access in another launch."""
         return replace(self, launch=launch)
 
 
 def _formed(
     lanes: list[int], addresses: list[int], form: int | None
 ) -> tuple[int, int, int, bytes]:
-    """Form, base address, stride and what follows the record."""
+    """Form, base address, stride, and the bytes after the record."""
     base, stride = addresses[0], 0
     if len(lanes) > 1:
         stride = (addresses[1] - addresses[0]) // (lanes[1] - lanes[0])

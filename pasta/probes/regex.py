@@ -1,7 +1,13 @@
-"""Python's regular expressions as POSIX extended ones, which C decides by at every launch.
+"""Translates Python's regular expressions to POSIX extended ones, which C matches at every launch.
 
-Only what has the same meaning for names of kernels (one line, mostly ASCII) is translated. What is
-asked is whether an expression is found at all, so greedy and lazy repetition are the same.
+`-k` and `--exclude` take Python's dialect, which replays and filters of recorded runs evaluate with
+`re`; the library in the program has only `regexec`, and decides before any Python runs. The common
+subset of both dialects lacks `\\d`, `\\w`, `(?i)`, `(?:…)`, lazy repetition and `\\.` inside
+brackets, and a backslash in brackets is literal in POSIX, so that one text could select different
+kernels.
+
+Only expressions with the same meaning for names of kernels (one line, mostly ASCII) are translated.
+Filters only search for a match, so greedy and lazy repetition are equal.
 """
 
 from __future__ import annotations
@@ -14,9 +20,9 @@ from typing import Any
 
 from pasta.errors import ConfigError
 
-_MOST_REPEATS = 255
+_MAX_REPEATS = 255
 _SPECIAL = frozenset(".[\\()*+?{|^$")
-#: Characters that names may have; a line feed would end the line of the setting.
+#: Characters of names; a line feed would end the line of the setting.
 _ASCII = frozenset(range(1, 128)) - {ord("\n")}
 _CATEGORIES = {
     name: frozenset(code for code in _ASCII if re.match(pattern, chr(code)))
@@ -41,7 +47,7 @@ _MEANINGS = {
 
 
 class _Untranslatable(Exception):
-    """`what` has no POSIX form; `remedy` says what to write."""
+    """A construct without a POSIX form; `remedy`: what to write."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what)
@@ -49,9 +55,9 @@ class _Untranslatable(Exception):
 
 
 def posix(pattern: str, key: str) -> str:
-    """The POSIX extended expression that is found in the same names as `pattern` is.
+    """The POSIX extended expression that matches the same names as `pattern`.
 
-    `key` names the setting in errors. Raises ConfigError where there is none.
+    `key` names the setting in errors. Raises ConfigError if there is none.
     """
     # the parser of `re`, whose module has another name before 3.11
     name = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
@@ -71,10 +77,11 @@ def posix(pattern: str, key: str) -> str:
 
 
 class _Writer:
-    """Writes a parsed expression; nothing but groups is written around what binds less."""
+    """Writes a parsed expression, with groups around alternatives and repeated sequences."""
 
     def __init__(self, ignore_case: bool) -> None:
         self.ignore_case = ignore_case
+        self.anchors = 0  # written so far
 
     def sequence(self, items: Iterable[Any]) -> str:
         return "".join(self.item(str(op), argument) for op, argument in items)
@@ -106,6 +113,7 @@ class _Writer:
         return _Untranslatable(_MEANINGS.get(op, op.lower()), remedy)
 
     def anchor(self, where: str) -> str:
+        self.anchors += 1
         if where in ("AT_BEGINNING", "AT_BEGINNING_STRING"):
             return "^"
         if where in ("AT_END", "AT_END_STRING"):
@@ -121,7 +129,7 @@ class _Writer:
             raise _Untranslatable("a character that no name has", "write it without")
         if text in _SPECIAL:
             return f"\\{text}"
-        # a repetition means the whole character, not its last byte
+        # a repetition applies to the whole character, not to its last byte
         return text if code in _ASCII else f"({text})"
 
     def cases(self, codes: Iterable[int]) -> frozenset[int]:
@@ -133,7 +141,7 @@ class _Writer:
 
     def one_of(self, items: Iterable[Any]) -> str:
         codes: set[int] = set()
-        others = negated = False  # others: all that is not ASCII
+        others = negated = False  # others: all characters beyond ASCII
         for op, argument in ((str(op), argument) for op, argument in items):
             if op == "NEGATE":
                 negated = True
@@ -164,7 +172,8 @@ class _Writer:
             return ""
         return f"({written})?" if "" in parts else f"({written})"
 
-    def repeat(self, least: int, most: Any, items: Any) -> str:
+    def repeat(self, minimum: int, maximum: Any, items: Any) -> str:
+        anchors = self.anchors
         inner = self.sequence(items)
         if not inner:
             return ""
@@ -176,12 +185,15 @@ class _Writer:
             "SUBPATTERN",
         ):
             inner = f"({inner})"
-        unbounded = str(most) == "MAXREPEAT"
-        if least > _MOST_REPEATS or (not unbounded and most > _MOST_REPEATS):
-            raise _Untranslatable(f"more than {_MOST_REPEATS} repetitions", "write + or *")
+        unbounded = str(maximum) == "MAXREPEAT"
+        if minimum > _MAX_REPEATS or (not unbounded and maximum > _MAX_REPEATS):
+            raise _Untranslatable(f"more than {_MAX_REPEATS} repetitions", "write + or *")
+        if self.anchors > anchors:  # write the copies: glibc drops anchors in those that it makes
+            rest = f"{inner}*" if unbounded else f"{inner}?" * (maximum - minimum)
+            return inner * minimum + rest
         if unbounded:
-            return inner + {0: "*", 1: "+"}.get(least, f"{{{least},}}")
-        return inner + ("?" if (least, most) == (0, 1) else f"{{{least},{most}}}")
+            return inner + {0: "*", 1: "+"}.get(minimum, f"{{{minimum},}}")
+        return inner + ("?" if (minimum, maximum) == (0, 1) else f"{{{minimum},{maximum}}}")
 
 
 def _complement(codes: Iterable[int], *named: int) -> str:

@@ -1,44 +1,58 @@
-"""What the probes of a tool did not see: every result says it, and shows it by kernel."""
+"""Adds coverage and sampling to the results of tools with probes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pasta.errors import ToolError
 from pasta.lazy import np
 from pasta.probes import coverage
-from pasta.probes.accumulators import TopKAccumulator, TraceAccumulator
+from pasta.probes.maps import accumulators_of
 from pasta.processors.demangle import demangle, distinct_names
 from pasta.processors.kernel_names import kernel_names
-from pasta.table import Table, counted
+from pasta.table import Table
 
 if TYPE_CHECKING:
-    from pasta.probes.runtime import ProbeRuntime
-    from pasta.probes.windows import Sampling
-    from pasta.tool import Context, Finding, Result, Tool
+    from pasta.findings import Finding, Result
+    from pasta.members import Owner
+    from pasta.processors.context import Context
+    from pasta.processors.sampling import Sampling
 
-#: Names of the tables of every tool with probes; the second one where not all launches were.
+#: Tables of every tool with probes: of coverage, and of launches unless all were probed.
 TABLE = "coverage"
 PROBED = "probed"
 
 
-def with_unseen(name: str, tool: Tool, context: Context, result: Result) -> Result:
-    """The result of the tool of this name with tables of what probes could see and of the launches
-    that were probed, and a summary that tells what is known to be missing from its numbers.
+class Seen(Protocol):
+    """Coverage and drops of a run, implemented by `pasta.runtime.probe_runtime`."""
 
-    Raises ToolError where the tool has tables of these names.
+    sampling: Sampling
+    #: Runs of access records whose launch was never seen.
+    orphans: int
+
+    def coverage(self, tool: Owner) -> list[coverage.Coverage]:
+        """Coverage of each kernel by the tool's probes."""
+
+    def device_losses(self) -> list[tuple[str, str]]:
+        """Accesses that devices could not count: name of the tool (empty: all), text."""
+
+
+def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: Result) -> Result:
+    """The result of a tool with tables of coverage and of probed launches, and a summary that
+    lists accesses missing from its counts.
+
+    Raises ToolError if the tool has tables of these names.
     """
     for own in (TABLE, PROBED):
         if own in result.tables:
             raise ToolError(
                 f"tool {name}: the table {own} is PASTA's own", remedy="give it another name"
             )
-    probes = context._probes
-    covered = probes.kernels.coverage(tool, context) if probes is not None else []
+    covered = probes.coverage(tool)
     mangled = list(dict.fromkeys(each.kernel for each in covered))
     names = dict(zip(mangled, distinct_names([demangle(each) for each in mangled]), strict=True))
-    sampling = context.sampling
+    sampling = probes.sampling
     missing = _missing(name, tool, probes)
     parts = [result.summary, sampling.text(), *missing, coverage.summary(covered, names)]
     return replace(
@@ -54,7 +68,7 @@ def with_unseen(name: str, tool: Tool, context: Context, result: Result) -> Resu
 
 
 def _probed(sampling: Sampling, context: Context) -> Table:
-    """Kernels with their launches; those that were never probed come first."""
+    """Launches and probed launches by kernel; kernels that were never probed come first."""
     seen, probed = sampling.seen, sampling.probed
     ids = sorted(seen, key=lambda name: (probed.get(name, 0) > 0, -seen[name], name))
     counts = [probed.get(name, 0) for name in ids]
@@ -75,7 +89,7 @@ def _probed(sampling: Sampling, context: Context) -> Table:
 
 
 def _within(finding: Finding, sampling: Sampling) -> Finding:
-    """A finding that says of which launches it is."""
+    """The finding, with the number of launches that it is based on."""
     if sampling.exact:
         return finding
     probed, seen = sum(sampling.probed.values()), sum(sampling.seen.values())
@@ -86,17 +100,8 @@ def _within(finding: Finding, sampling: Sampling) -> Finding:
     )
 
 
-def _missing(tool_name: str, tool: Tool, probes: ProbeRuntime | None) -> list[str]:
-    parts = []
-    for name, each in tool._maps.items():
-        if isinstance(each, TraceAccumulator) and each.dropped:
-            parts.append(
-                f"{counted(each.dropped, 'access was', 'accesses were')} lost on their way"
-            )
-        if isinstance(each, TopKAccumulator) and each.other:
-            parts.append(f"{each.other:,} of {name} had no room")
-    if probes is None:
-        return parts
+def _missing(tool_name: str, tool: Owner, probes: Seen) -> list[str]:
+    parts = [text for each in accumulators_of(tool).values() for text in each.losses()]
     if probes.orphans:
         parts.append("accesses of launches that were not seen are left out")
     return parts + [text for name, text in probes.device_losses() if name in (tool_name, "")]

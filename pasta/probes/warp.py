@@ -1,8 +1,8 @@
-"""What the compiled executor of probes calls: bits, addresses of lanes, sectors, banks, objects.
+"""Functions of the compiled executor of probes: bits, lane addresses, sectors, banks, objects.
 
-Everything here is compiled into the module that `cpu` generates for a set of tools. All numbers
-are int64, addresses with the bits of the unsigned address. Arrays are passed as the address of
-their memory: Numba counts references of an array at every call, which costs more than a probe.
+They are compiled into the module that `cpu` generates for a set of tools. All numbers are int64,
+addresses with the bits of the unsigned address. Arrays are passed as the address of their memory:
+Numba counts references of array arguments at every call, which costs more than a probe.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
 from numba import njit, types
 from numba.extending import intrinsic
 
-from pasta.probes.records import MAP_SHIFT
+from pasta.probes.kinds import MAP_SHIFT
 
-#: Where in a record's first word the number of its map begins.
+#: First bit of the map's number in a record's first word.
 MAP_AT = 40 + MAP_SHIFT
-#: Words of a record before what follows it.
+#: Words of a record without the addresses that follow.
 RECORD = 7
 #: Rows of `scratch` (int64) per bank, after the first 64 cells.
 _PER_BANK = 32
 SCRATCH = 64 + 32 + 32 * _PER_BANK
-#: Where `locate_lanes` puts what it finds, after the addresses; banks are counted by then.
+#: Cells of `scratch` with results of `locate_lanes`, after the addresses; they overlap the banks.
 OBJECTS, OFFSETS, _FOUND = 32, 64, 96
 
 _intrinsic: Any = intrinsic
@@ -32,7 +32,7 @@ _inline: Any = njit(nogil=True, error_model="numpy")
 
 @_intrinsic
 def bit_count(context, word):  # type: ignore[no-untyped-def]
-    """Bits that are set in an int64."""
+    """Number of set bits of an int64."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.ctpop(arguments[0])
@@ -42,7 +42,7 @@ def bit_count(context, word):  # type: ignore[no-untyped-def]
 
 @_intrinsic
 def lowest_bit(context, word):  # type: ignore[no-untyped-def]
-    """Number of the lowest bit that is set in an int64 other than 0."""
+    """Index of the lowest set bit of a nonzero int64."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -52,7 +52,7 @@ def lowest_bit(context, word):  # type: ignore[no-untyped-def]
 
 @_intrinsic
 def highest_bit(context, word):  # type: ignore[no-untyped-def]
-    """Number of the highest bit that is set in an int64 other than 0."""
+    """Index of the highest set bit of a nonzero int64."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         zeros = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -73,7 +73,7 @@ def peek(context, memory, index):  # type: ignore[no-untyped-def]
 
 @_intrinsic
 def peek_unaligned(context, memory, offset):  # type: ignore[no-untyped-def]
-    """The int64 at an offset in bytes, which may be any."""
+    """The int64 at any offset in bytes."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         address = builder.add(*arguments)
@@ -94,7 +94,7 @@ def poke(context, memory, index, value):  # type: ignore[no-untyped-def]
 
 
 def _wrapping(operation: str) -> Any:
-    """Arithmetic on int64 that wraps around, which Numba's own need not."""
+    """Arithmetic on int64 that wraps around, which Numba does not guarantee."""
 
     def function(context, a, b):  # type: ignore[no-untyped-def]
         def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -119,6 +119,7 @@ def _place(builder: Any, memory: Any, index: Any) -> Any:
 
 @_inline
 def add(memory, index, value):  # type: ignore[no-untyped-def]
+    """Adds to an int64 at an index of memory."""
     poke(memory, index, plus(peek(memory, index), value))
 
 
@@ -145,7 +146,8 @@ def lane_address(words, at, form, base, stride, lane, place):  # type: ignore[no
 
 @_inline
 def sorted_addresses(words, at, form, mask, base, stride, scratch):  # type: ignore[no-untyped-def]
-    """Puts the addresses of all active lanes in ascending order into `scratch`; their number."""
+    """Writes the addresses of all active lanes to `scratch` in ascending order; returns their
+    number."""
     count = 0
     left = mask
     while left != 0:
@@ -165,7 +167,7 @@ def sorted_addresses(words, at, form, mask, base, stride, scratch):  # type: ign
 def sector_counts(  # type: ignore[no-untyped-def]
     words, at, form, mask, base, stride, bytes, rows, scratch
 ):
-    """Distinct 32-byte sectors that a record touches, and the fewest for as many bytes."""
+    """Distinct 32-byte sectors that a record touches, and the minimum for its distinct bytes."""
     if bytes <= 0:
         return 0, 0
     if form == 3:
@@ -179,7 +181,7 @@ def sector_counts(  # type: ignore[no-untyped-def]
         if form == 0 and abs(stride) <= bytes:
             low = lowest_bit(mask)
             run = (mask >> low) + 1
-            if run & (run - 1) == 0:  # lanes without a gap, bytes without a gap
+            if run & (run - 1) == 0:  # contiguous lanes and bytes
                 ends = low if stride >= 0 else low + count - 1
                 first = base + stride * ends
                 last = first + abs(stride) * (count - 1) + bytes - 1
@@ -222,7 +224,7 @@ def way_counts(  # type: ignore[no-untyped-def]
         if left == 0:
             continue
         groups += 1
-        most = 0
+        highest = 0
         for bank in range(32):
             poke(scratch, 64 + bank, 0)
         while left != 0:
@@ -240,20 +242,20 @@ def way_counts(  # type: ignore[no-untyped-def]
                 if i == known:
                     poke(scratch, own + known, word)
                     poke(scratch, 64 + bank, known + 1)
-                    most = max(most, known + 1)
-        ways += most
+                    highest = max(highest, known + 1)
+        ways += highest
     return ways, groups
 
 
 @_inline
 def _step(starts, at, step, address):  # type: ignore[no-untyped-def]
-    """A step of a binary search, without a branch: which way it goes cannot be predicted."""
+    """A step of a binary search, without an unpredictable branch."""
     return at + step if np.uint64(peek(starts, at + step)) <= address else at
 
 
 @_inline
 def _below(starts, count, address):  # type: ignore[no-untyped-def]
-    """Index of the last start that is not above the address (uint64), or -1."""
+    """Index of the last start less than or equal to the address (uint64), or -1."""
     at = np.int64(-1)
     if count > 0:
         step = 1 << highest_bit(count)
@@ -266,8 +268,8 @@ def _below(starts, count, address):  # type: ignore[no-untyped-def]
 
 @_inline
 def _in_layer(layers, number, address, low, high):  # type: ignore[no-untyped-def]
-    """Whether a layer holds the address: the object, its start, and the stretch around the
-    address in [low, high] for which that is so."""
+    """The object of a layer that holds the address, or -1, its start, and the range around the
+    address in [low, high] with the same result."""
     starts, lasts = peek(layers, 4 * number), peek(layers, 4 * number + 1)
     ids, count = peek(layers, 4 * number + 2), peek(layers, 4 * number + 3)
     at = _below(starts, count, address)
@@ -283,8 +285,8 @@ def _in_layer(layers, number, address, low, high):  # type: ignore[no-untyped-de
 
 @_inline
 def locate(layers, address):  # type: ignore[no-untyped-def]
-    """Object that holds an address (uint64), its start, and the first and last address around
-    for which the answer is the same. `layers`: starts, lasts, ids and their number, thrice."""
+    """Object that holds an address (uint64), its start, and the first and last address of the range
+    around it with the same result. `layers`: starts, lasts, ids and their number, for 3 layers."""
     low = np.uint64(0)
     high = np.uint64(0xFFFFFFFFFFFFFFFF)
     id, start, low, high = _in_layer(layers, 0, address, low, high)
@@ -297,9 +299,9 @@ def locate(layers, address):  # type: ignore[no-untyped-def]
 
 @_inline
 def _locate_in_layer(layers, number, lanes, scratch):  # type: ignore[no-untyped-def]
-    """Looks for lanes that have no object yet; how many now have one.
+    """Locates lanes without an object in a layer; returns the number of located ones.
 
-    All lanes go through the search (see `_below`) together: no load waits for another lane's.
+    The binary searches of all lanes (see `_below`) are interleaved, so that their loads overlap.
     """
     starts, lasts = peek(layers, 4 * number), peek(layers, 4 * number + 1)
     ids, count = peek(layers, 4 * number + 2), peek(layers, 4 * number + 3)
@@ -332,8 +334,8 @@ def _locate_in_layer(layers, number, lanes, scratch):  # type: ignore[no-untyped
 def locate_lanes(  # type: ignore[no-untyped-def]
     words, at, form, base, lanes, layers, low, high, scratch
 ):
-    """Whether addresses that the record lists are outside of [low, high]: then the object of
-    every active lane, and the offset in it, are in `scratch`."""
+    """Whether listed addresses of a record are outside of [low, high]; if so, writes the object and
+    offset of every active lane to `scratch`."""
     outside = 0
     for place in range(lanes):
         address = lane_address(words, at, form, base, 0, 0, place)
@@ -358,10 +360,10 @@ def hashed(h, key):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def launch_runs(words, begin, end, launches, starts, kinds, takers, most):  # type: ignore[no-untyped-def]
-    """Where records of another launch than before begin, the kinds of each stretch, as bits, and
-    the number of the map that took all of it on a GPU, where nothing follows its records, else 0:
-    `most` stretches at most; their number, and where it stopped."""
+def launch_runs(words, begin, end, launches, starts, kinds, takers, capacity):  # type: ignore[no-untyped-def]
+    """Splits records into at most `capacity` runs of one launch. Writes begin, kinds as bits, and
+    the number of the map that took all of the run on a GPU, if no words follow its records,
+    otherwise 0. Returns the number of runs, and their end."""
     count, at = 0, begin
     launch, bits, first, other = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     while at + RECORD <= end:
@@ -371,7 +373,7 @@ def launch_runs(words, begin, end, launches, starts, kinds, takers, most):  # ty
         if at + RECORD + following > end:
             break
         if count == 0 or peek(words, at + 5) != launch:
-            if count == most:
+            if count == capacity:
                 break
             if count:
                 poke(kinds, count - 1, bits)
@@ -391,7 +393,7 @@ def launch_runs(words, begin, end, launches, starts, kinds, takers, most):  # ty
 
 @_inline
 def move_rows(old, length, new, new_length, width, keys):  # type: ignore[no-untyped-def]
-    """Puts the rows of one hash table into another, an empty one."""
+    """Moves the rows of a hash table to an empty one."""
     mask = new_length // width - 1
     for at in range(0, length, width):
         if peek(old, at) != 0:

@@ -15,11 +15,6 @@ ABSENT_U16 = 0xFFFF
 ABSENT_U32 = 0xFFFF_FFFF
 ABSENT_U64 = 0xFFFF_FFFF_FFFF_FFFF
 
-#: Fields that hold string ids, or other ids that are never 0: 0 is absent there.
-ID_FIELDS = frozenset(
-    {"name", "domain", "module", "stack", "shape", "strides", "dtype", "correlation", "instance"}
-)
-
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -57,7 +52,7 @@ class Batch:
         return self.base + max(indices, default=-1) + 1
 
     def before(self, position: int) -> Batch:
-        """Its records before a position of the run."""
+        """The records before a position of the run."""
         if self.end <= position:
             return self
         count = position - self.base
@@ -69,10 +64,10 @@ class Batch:
         return np.asarray(records["index"].astype(np.uint64) + np.uint64(self.base))
 
     def merged(self, *kinds: str) -> NDArray[Any]:
-        """Records of several kinds in ring order; the field `kind` tells them apart.
+        """Records of several kinds in ring order, distinguished by the field `kind`.
 
-        Kinds of one payload give that payload's fields. Different payloads give the union of
-        their fields; in it, a field that a record has not is absent.
+        Kinds with the same payload have its fields. Different payloads give the union of their
+        fields; a field that a record lacks is absent.
         """
         if kinds not in self._merged:
             self._merged[kinds] = self._merge(kinds)
@@ -90,23 +85,23 @@ class Batch:
         order = np.argsort(np.concatenate([part["index"] for part in present]), kind="stable")
         places = np.empty(len(order), np.intp)
         places[order] = np.arange(len(order))
-        merged = _absent(len(order), together)
+        merged = _absent(len(order), together, kinds)
         start = 0
         for records in present:
             _place(records, places[start : start + len(records)], merged)
             start += len(records)
-        merged.flags.writeable = False  # it is kept, and several tools may read it
+        merged.flags.writeable = False  # cached, and shared by tools
         return merged
 
 
-def _absent(count: int, of: np.dtype[Any]) -> NDArray[Any]:
+def _absent(count: int, of: np.dtype[Any], kinds: tuple[str, ...]) -> NDArray[Any]:
     from pasta import abi
 
-    return abi.absent_records(count, of)
+    return abi.absent_records(count, of, *kinds)
 
 
 def _union(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
-    """Fields of all types; one that has different forms in two of them is left out."""
+    """Union of the fields of all types, without fields whose formats differ."""
     formats: dict[str, Any] = {}
     clashes = set()
     for dtype in dtypes:
@@ -118,13 +113,9 @@ def _union(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
 
 
 def _place(records: NDArray[Any], places: NDArray[Any], merged: NDArray[Any]) -> None:
-    """Puts records at their places in an array of more fields, where all is absent."""
+    """Write records to their places in an array with more fields, which holds sentinels."""
     if records.dtype == merged.dtype:
         merged[places] = records
         return
-    own = set(records.dtype.names or ())
-    for name in merged.dtype.names or ():
-        if name in own:
-            merged[name][places] = records[name]
-        elif name in ID_FIELDS:
-            merged[name][places] = 0
+    for name in set(merged.dtype.names or ()) & set(records.dtype.names or ()):
+        merged[name][places] = records[name]

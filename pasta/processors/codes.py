@@ -9,7 +9,7 @@ from pasta.lazy import np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A string id is an offset in the arena over 8; no arena is so large that its ids reach this.
+#: A string id is an arena offset over 8; no arena is large enough for this id.
 MAX_ID = 1 << 27
 _BITS_OF_BYTE: list[int] = [bin(byte).count("1") for byte in range(256)]
 
@@ -25,7 +25,7 @@ def grown(array: NDArray[Any], length: int, fill: int | float = 0) -> NDArray[An
 
 
 def distinct(values: NDArray[Any]) -> list[int]:
-    """Different numbers of an array; quick where they are all one."""
+    """Distinct values of an array; fast if all are equal."""
     if len(values) and (values == values[0]).all():
         return [int(values[0])]
     found: list[int] = np.unique(values).tolist()
@@ -33,7 +33,7 @@ def distinct(values: NDArray[Any]) -> list[int]:
 
 
 def bit_count(words: NDArray[Any]) -> NDArray[Any]:
-    """How many bits are set in each of some uint64, as uint64."""
+    """Number of set bits in each uint64, as uint64."""
     table = np.asarray(_BITS_OF_BYTE, np.uint8)
     bytes = np.ascontiguousarray(words, np.uint64).view(np.uint8).reshape(-1, 8)
     return np.asarray(table[bytes].sum(axis=1, dtype=np.uint64))
@@ -70,8 +70,8 @@ class Codes:
 class RowCodes:
     """0, 1, 2, … for distinct rows of 64-bit words, in order of first appearance.
 
-    At most `limit` rows get a code; later new ones get -1. Rows are told apart by a 64-bit hash
-    of their words: for a million distinct rows the chance that two share one is below 3e-8.
+    At most `limit` rows get a code; later new ones get -1. Rows are compared by a 64-bit hash
+    of their words: for a million distinct rows the probability of a collision is below 3e-8.
     """
 
     SLOTS = 1 << 16

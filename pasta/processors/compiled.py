@@ -1,6 +1,6 @@
-"""Functions that Numba compiles once for a user: the only way in which modules of PASTA's use it.
+"""Functions that Numba compiles and caches: the only use of Numba in modules of PASTA.
 
-Importing Numba takes half a second: import this only where a tool asks for what needs it.
+Importing Numba takes half a second: import this module only if a tool needs compiled functions.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ if TYPE_CHECKING:
 
 
 def compiled(signature: str | None = None, *, inline: bool = False) -> Callable[[Any], Any]:
-    """Decorates a function that is compiled without Python's lock: at its first call, or at once
-    for a signature. Code is kept beside this package, else in the user's cache. `inline`: into
-    compiled callers, which saves counting references of arrays that are passed."""
+    """Decorator for a function that is compiled to run without the interpreter lock: at its first
+    call, or immediately if it has a signature. Code is cached beside this package if that is
+    writable, otherwise in the user's cache. `inline`: inline it into compiled callers, which avoids
+    reference counting of array arguments."""
 
     def decorate(function: Any) -> Any:
         numba: Any = config
-        others = numba.CACHE_DIR  # Numba chooses the place when a function is decorated
-        if not others and not os.access(Path(__file__).parent, os.W_OK):
+        previous = numba.CACHE_DIR  # Numba reads it when a function is decorated
+        if not previous and not os.access(Path(__file__).parent, os.W_OK):
             numba.CACHE_DIR = str(paths.cache("numba", make=True))
         try:
             how: Literal["always", "never"] = "always" if inline else "never"
             return njit(signature, nogil=True, cache=True, inline=how)(function)
         finally:
-            numba.CACHE_DIR = others
+            numba.CACHE_DIR = previous
 
     return decorate
 
 
 def memory(array: NDArray[Any]) -> int:
-    """Address of an array's memory; the caller keeps the array. Passing arrays themselves costs
-    compiled code a count of references at every call."""
+    """Address of an array's memory; the caller keeps the array alive. Compiled code counts
+    references of array arguments at every call, but not of addresses."""
     return int(array.__array_interface__["data"][0])

@@ -1,4 +1,4 @@
-"""What belongs together: a completion and its kernel, a launch and the ranges around it."""
+"""Correlation of records: a completion with its kernel, a launch with its ranges."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 RANGE_KINDS = ("range_push", "range_pop", "range_start", "range_end")
 
-#: How PyTorch calls the ranges around the steps of optimizers.
-OPTIMIZER_STEP = "Optimizer.step#"
-
-#: No launch has an ordinal from here on; absent is all ones.
+#: Ordinals of launches are below this; the sentinel is all ones.
 _MAX_ORDINAL = 1 << 62
 
 #: State of a thread: (domain id, name id) of its open ranges, outermost first.
@@ -26,10 +23,10 @@ Frames = tuple[tuple[int, int], ...]
 
 
 class LaunchWindow:
-    """A non-zero number for each of the last `limit` launch ordinals.
+    """A nonzero number for each of the last `limit` launch ordinals.
 
-    Completions may come many batches after their launch; the window bounds what is kept for
-    them (4 bytes a launch).
+    Completions may come many batches after their launch; the window bounds the memory
+    for them (4 bytes per launch).
     """
 
     def __init__(self, limit: int = 1 << 22) -> None:
@@ -38,9 +35,11 @@ class LaunchWindow:
         self._values = np.zeros(min(1 << 12, limit), np.int32)
 
     def put(self, ordinals: NDArray[Any], values: NDArray[Any]) -> None:
-        told = ordinals < _MAX_ORDINAL
-        if not told.all():
-            ordinals, values = ordinals[told], values[told]
+        """Stores nonzero numbers (int32) for launch ordinals (uint64); absent ordinals are
+        skipped."""
+        valid = ordinals < _MAX_ORDINAL
+        if not valid.all():
+            ordinals, values = ordinals[valid], values[valid]
         if not len(ordinals):
             return
         self._extend(int(ordinals.max()) + 1)
@@ -49,7 +48,7 @@ class LaunchWindow:
         self._values[slots] = values[inside]
 
     def get(self, ordinals: NDArray[Any]) -> NDArray[Any]:
-        """Numbers (int32) of launches; 0 for those never put or no longer in the window."""
+        """Numbers (int32) of launches; 0 if never stored or outside the window."""
         slots = (ordinals % np.uint64(len(self._values))).astype(np.intp)
         return np.where(self._inside(ordinals), self._values[slots], 0)
 
@@ -74,17 +73,18 @@ class LaunchWindow:
 
 
 class LaunchNames:
-    """Which kernel a launch ordinal was of, for records that carry only the ordinal."""
+    """Kernel names by launch ordinal, for records that carry only the ordinal."""
 
     def __init__(self) -> None:
         self._window = LaunchWindow()
 
     def feed(self, batch: Batch) -> None:
+        """Follows the launches of a batch."""
         launches = batch["kernel_launch"]
         self._window.put(launches["ordinal"], launches["name"].view(np.int32))
 
     def names(self, ordinals: NDArray[Any]) -> NDArray[Any]:
-        """Name ids (uint32) of launch ordinals (uint64); 0 where the launch is not known."""
+        """Name ids (uint32) of launch ordinals (uint64); 0 if the launch is unknown."""
         return np.asarray(self._window.get(ordinals).view(np.uint32))
 
 
@@ -117,10 +117,10 @@ class LaunchCalls:
 
 
 class OpenRanges:
-    """Which ranges are open around a record: nested ones of its thread, and process-wide ones.
+    """The ranges open at a record: nested ones of its thread, and process-wide ones.
 
-    A thread's open ranges are a state; a push or pop leads from state to state by a remembered
-    step, so that the cost is one dictionary look-up per range event, and none per launch.
+    The open ranges of a thread are a state. Transitions by push and pop are cached, so that the
+    cost is one dictionary lookup per range event, and none per launch.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class OpenRanges:
         for kind, thread, index, domain, origin, name, id in zip(
             *(ranges[field].tolist() for field in fields), strict=True
         ):
-            # Annotations of PASTA and of NVTX nest apart, also in the default domain of each.
+            # PASTA and NVTX annotations nest separately, also in their default domains.
             domain |= origin << 32
             if kind in (push, pop):
                 key = (self._thread.get(thread, 0), domain, name if kind == push else -1)
@@ -162,7 +162,7 @@ class OpenRanges:
                 indices.append(index)
                 states.append(state)
             elif kind == start:
-                self._end(index, id)  # an id given twice: the earlier one can no longer end
+                self._end(index, id)  # a reused id: the earlier range can no longer end
                 self._process[id] = name
                 self._process_changes.append((index, name, 1))
             else:
@@ -187,7 +187,7 @@ class OpenRanges:
         return self._state_of[frames]
 
     def at(self, records: NDArray[Any]) -> NDArray[Any]:
-        """State numbers (int64, for `states`) of the records' threads as of each record."""
+        """State numbers (int64, for `states`) of the records' threads at each record."""
         found = np.zeros(len(records), np.int64)
         threads = records["thread"]
         for thread in np.unique(threads).tolist():
@@ -197,12 +197,15 @@ class OpenRanges:
             found[mine] = np.asarray([self._before.get(thread, 0), *states], np.int64)[after]
         return found
 
-    def within(self, records: NDArray[Any], prefix: str, strings: Strings) -> NDArray[Any]:
-        """Whether each record (bool) is in a range of its thread whose name begins so."""
+    def within(
+        self, records: NDArray[Any], prefixes: tuple[str, ...], strings: Strings
+    ) -> NDArray[Any]:
+        """Whether each record (bool) is in a range of its thread with one of these name
+        prefixes."""
         states = self.at(records)
         found = np.zeros(len(records), bool)
         for state in np.unique(states).tolist():
-            if any(strings[name].startswith(prefix) for _, name in self.states[state]):
+            if any(strings[name].startswith(prefixes) for _, name in self.states[state]):
                 found |= states == state
         return found
 

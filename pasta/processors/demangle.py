@@ -1,4 +1,4 @@
-"""Kernel names as people read them."""
+"""Demangled and shortened kernel names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _libraries() -> tuple[Any, Any] | None:
 
 @cache
 def demangle(name: str) -> str:
-    """C++ name of a mangled one (Itanium ABI); any other name comes back as it is."""
+    """Demangled C++ name (Itanium ABI); any other name is returned unchanged."""
     if not name.startswith("_Z"):
         return name
     import ctypes
@@ -75,7 +75,7 @@ def short_name(name: str) -> str:
             at = end
         elif text[at] == " " and not _in_operator(out):
             if text[at + 1 : at + 2] != "<":  # not the arguments of `operator< <int>`
-                out.clear()  # what came before was the return type
+                out.clear()  # it was the return type
             at += 1
         else:
             out.append(text[at])
@@ -83,35 +83,36 @@ def short_name(name: str) -> str:
     return "".join(out) or text
 
 
-_EXCERPT = 40
+_MAX_EXCERPT = 40
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Short names; those that several of `names` share show where their template arguments differ.
+    """Short names; names with equal short names get an excerpt where their template arguments
+    differ.
 
     `at::elementwise<4, A<float>>(int)` beside `at::elementwise<4, B<float>>(int)` gives
-    `at::elementwise<..A<float>>`. Takes demangled names; equal ones stay equal.
+    `at::elementwise<..A<float>>`. Takes demangled names; equal names stay equal.
     """
     shorts = [short_name(name) for name in names]
     groups: dict[str, list[str]] = {}
     for short, name in zip(shorts, names, strict=True):
         groups.setdefault(short, []).append(name)
     return [
-        short if len(set(groups[short])) == 1 else _told_apart(short, name, groups[short])
+        short if len(set(groups[short])) == 1 else _with_excerpt(short, name, groups[short])
         for short, name in zip(shorts, names, strict=True)
     ]
 
 
-def _told_apart(short: str, name: str, group: Sequence[str]) -> str:
+def _with_excerpt(short: str, name: str, group: Sequence[str]) -> str:
     same = commonprefix(list(group))  # noqa: RUF071 (characters are meant)
     start = max(same.rfind(mark) for mark in "<, ") + 1
-    excerpt = name[start : start + _EXCERPT]
-    left = ".." if len(name) > start + _EXCERPT else ""
+    excerpt = name[start : start + _MAX_EXCERPT]
+    left = ".." if len(name) > start + _MAX_EXCERPT else ""
     return f"{short}<..{excerpt}{left}"
 
 
 def _operator_at(text: str, at: int) -> str:
-    """`operator` with its symbol, where one starts at `at`."""
+    """`operator` with its symbol if one starts at `at`, otherwise empty."""
     if not text.startswith("operator", at) or (
         at and (text[at - 1].isalnum() or text[at - 1] == "_")
     ):
@@ -128,7 +129,7 @@ def _in_operator(out: list[str]) -> bool:
 
 
 def _past_group(text: str, at: int) -> int:
-    """Index after the bracket that closes the one at `at`; the text's end if none does."""
+    """Index after the bracket that closes the one at `at`; the end of the text if unclosed."""
     open_brackets = []
     while at < len(text):
         operator = _operator_at(text, at)
@@ -147,7 +148,7 @@ def _past_group(text: str, at: int) -> int:
 
 
 def _continues(text: str, at: int) -> bool:
-    """Whether these were the parameters of a function that encloses what the name is of."""
+    """Whether `at` follows the parameters of a function that encloses the named entity."""
     for qualifier in (" const", " &", " &&", " volatile", " noexcept"):
         if text.startswith(qualifier + "::", at):
             return True

@@ -1,4 +1,4 @@
-"""Which launches, and which activity, the user asked for."""
+"""Selection of launches and activity by the user's filter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pasta import abi
 from pasta.errors import ConfigError
 from pasta.lazy import np
 from pasta.processors.batch import Batch
@@ -18,31 +19,17 @@ if TYPE_CHECKING:
 
     from pasta.processors.strings import Strings
 
-#: Kinds that a range drops when they happen outside it; `kernel_launch` is one too.
-ACTIVITY = (
-    "graph_launch",
-    "graph_launch_end",
-    "memory_copy",
-    "memory_set",
-    "uvm_attach",
-    "uvm_prefetch",
-    "uvm_advise",
-    "uvm_fault",
-    "uvm_migration",
-    "sync",
-    "event_record",
-    "event_wait",
-    "mark",
-)
-#: Kinds that belong to a launch, by its ordinal, and go where it goes.
-OF_A_LAUNCH = ("kernel_launch_end", "kernel_complete", "pc_sample", "counter")
+#: Kinds that a range filter drops outside of the range, `kernel_launch` included.
+ACTIVITY = abi.kinds_of("activity")
+#: Kinds that refer to a launch by its ordinal and are selected with it.
+LAUNCH_KINDS = abi.kinds_of("launch_return", "launch_result")
 
 _SELECTED, _DROPPED = 1, 2
 
 
 @dataclass(frozen=True)
 class Filter:
-    """What to keep. Regular expressions are searched for (`re.search`).
+    """Criteria of launches to keep. Regular expressions are searched for (`re.search`).
 
     A launch is selected when its name, mangled or demangled, matches `kernel` and not `exclude`,
     and it happens in a range whose name matches `range`. Of the selected launches the first
@@ -74,6 +61,7 @@ class Filter:
 
     @property
     def selects_launches(self) -> bool:
+        """Whether the filter can drop launches."""
         return (
             bool(self.kernel or self.exclude or self.range or self.launch_skip)
             or self.launch_count is not None
@@ -81,7 +69,7 @@ class Filter:
 
 
 class _Matches:
-    """Whether the text of an id fits, asked once per id."""
+    """Whether the text of an id matches, evaluated once per id."""
 
     def __init__(self, wanted: str | None, unwanted: str | None = None) -> None:
         self.wanted = wanted
@@ -106,9 +94,9 @@ class _Matches:
 
 
 class Selection:
-    """A filter at work on a stream of batches; its state spans them and can be pickled.
+    """Applies a filter to a stream of batches; its state spans them and can be pickled.
 
-    `seen` and `selected` count launches; `launched` are the ids of all distinct launched names.
+    `seen` and `selected` count launches.
     """
 
     def __init__(self, filter: Filter) -> None:
@@ -123,6 +111,7 @@ class Selection:
 
     @property
     def launched(self) -> list[int]:
+        """Ids of all distinct launched names, in order of first appearance."""
         return list(self._kernels.codes.ids)
 
     @property
@@ -150,7 +139,7 @@ class Selection:
         self._window.put(launches["ordinal"], np.where(kept, _SELECTED, _DROPPED))
         if len(launches):
             records["kernel_launch"] = launches[kept]
-        for kind in OF_A_LAUNCH:
+        for kind in LAUNCH_KINDS:
             if kind in records:
                 ordinals = records[kind]["ordinal"]
                 known = self._window.get(ordinals)
@@ -159,7 +148,8 @@ class Selection:
         return Batch(batch.base, records)
 
     def go_on(self) -> None:
-        """What follows was selected before: the launches to be skipped are not among it."""
+        """Treat later launches as already past `launch_skip`, as a previous process filtered
+        them."""
         self._candidates = max(self._candidates, self.filter.launch_skip)
 
     def _counted(self, fits: NDArray[Any]) -> NDArray[Any]:

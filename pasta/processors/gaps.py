@@ -1,4 +1,4 @@
-"""Host time outside of operators, by the Python lines between which it passed."""
+"""Host time outside of operators, by the Python lines before and after it."""
 
 from __future__ import annotations
 
@@ -10,42 +10,37 @@ from pasta.lazy import np
 from pasta.processors.codes import grown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
+    from pasta.processors.context import Context
     from pasta.processors.operators import Operators
     from pasta.processors.stacks import Frame
-    from pasta.tool import Context
 
-#: PyTorch's function that waits for the thread of gradients.
-_ENGINE = "_engine_run_backward"
-#: PyTorch's function that waits for the worker processes of a DataLoader.
-_WORKERS = "_try_get_data"
-#: Samples of a place from which its most frequent line is named.
-_SAMPLES = 3
+#: Samples required to report the most frequent line of a site.
+_MIN_SAMPLES = 3
 
 
 @dataclass
-class Place:
+class GapSite:
     """Gaps between the same two lines of the program; times in ns.
 
-    `first` is the part of each stack pair's first gap: imports and start-up are there. `handed`
-    gaps are between operators of two threads. `loader` asks a data loader for data in these gaps;
-    `lines` are those that samples found running, `backward` samples were inside backward(),
-    `asking` are lines that samples found asking a data loader, `workers` of them one with workers.
+    `first` is the time in the first gap of each stack pair, which includes imports and start-up.
+    `handed` counts gaps between operators of two threads. `loader` is the frame that requests data
+    from a data loader in these gaps. `lines` counts samples by running line, `backward` samples
+    inside backward(), `asking` samples by line that waits for a data loader, `workers` those of
+    them where the loader has worker processes.
     """
 
     before: Frame | None
     after: Frame | None
     loader: Frame | None
     count: int = 0
-    repeats: int = 0  # without first ones
+    repeats: int = 0  # without the first of each stack pair
     total: int = 0
     first: int = 0
     longest: int = 0
     waits: int = 0
-    waited: int = 0  # 0 where it is not known how long
+    waited: int = 0  # 0 if unknown
     handed: int = 0
     backward: int = 0
     lines: Counter[Frame] = field(default_factory=Counter)
@@ -54,17 +49,17 @@ class Place:
 
     @property
     def steady(self) -> int:
-        """Time without the first gaps."""
+        """Time without the first gaps, ns."""
         return self.total - self.first
 
     @property
     def line(self) -> Frame | None:
-        """The line that samples found running most, in the function that most of them are in."""
+        """The most sampled line of the most sampled function; None without a clear one."""
         functions: Counter[tuple[str, str]] = Counter()
         for frame, found in self.lines.items():
             functions[frame.file, frame.function] += found
         samples = self.lines.total()
-        if samples < _SAMPLES:
+        if samples < _MIN_SAMPLES:
             return None
         ((function, found),) = functions.most_common(1)
         if 2 * found < samples:
@@ -84,64 +79,69 @@ class Place:
 
 @dataclass
 class _Open:
-    """What happened in a gap whose end has not been seen."""
+    """Waits and samples in a gap that has not ended."""
 
     waited: NDArray[Any] = field(default_factory=lambda: np.zeros(2, np.int64))
     samples: Counter[int] = field(default_factory=Counter)
 
 
 class Gaps:
-    """Collects what happens in gaps while a run is followed, and tells their places at its end."""
+    """Collects waits and samples in gaps, and gives the gaps by their lines at the end of the
+    run."""
 
     def __init__(self) -> None:
         self._waited = np.zeros((256, 2), np.int64)  # by row: time, and how often
-        self._samples: Counter[tuple[int, int]] = Counter()  # by row and stack
+        self._samples: dict[int, Counter[int]] = {}  # by row and stack
         #: Of a gap that has not ended in its batch: waits, and samples by stack.
         self._open, self._opened = _Open(), _Open()
 
     def add_waits(self, operators: Operators, syncs: NDArray[Any], durations: NDArray[Any]) -> None:
-        """Waits for a device outside of operators; a duration of 0 is not known."""
+        """Adds waits for a device outside of operators; a duration of 0 ns is unknown."""
         rows = operators.gap_after(syncs)
         self._waited = grown(self._waited, len(operators.gaps))
         np.add.at(self._waited, rows, np.stack([durations, np.ones_like(durations)], axis=1))
         self._opened.waited, self._waited[0] = self._waited[0].copy(), 0
 
     def add_samples(self, operators: Operators, samples: NDArray[Any]) -> None:
-        """Stacks of a thread between two operators."""
+        """Adds samples of stacks between two operators."""
         rows = operators.gap_after(samples).tolist()
         for row, stack in zip(rows, samples["stack"].tolist(), strict=True):
             if row:
-                self._samples[row, stack] += 1
+                self._samples.setdefault(row, Counter())[stack] += 1
             else:
                 self._opened.samples[stack] += 1
 
     def end_batch(self, operators: Operators) -> None:
-        """After all of a batch's records: what an earlier batch left open goes to its first gap."""
+        """Call after all records of a batch: assigns data of the still open gap to the first gap
+        that ended."""
         left = operators.left
         ended = np.flatnonzero(left)
         if len(ended):
             row = int(left[ended[0]])
             self._waited = grown(self._waited, row + 1)
             self._waited[row] += self._open.waited
-            for stack, count in self._open.samples.items():
-                self._samples[row, stack] += count
+            if self._open.samples:
+                self._samples.setdefault(row, Counter()).update(self._open.samples)
             self._open = _Open()
         self._open.waited = self._open.waited + self._opened.waited
         self._open.samples += self._opened.samples
         self._opened = _Open()
 
-    def places(self, context: Context) -> list[Place]:
-        """Gaps by their lines, longest in the steady state first."""
+    def places(self, context: Context) -> list[GapSite]:
+        """Gaps by their lines, those with the most time after the first gap first."""
         operators, stacks, strings = context.operators, context.stacks, context.strings
+        known = context.conventions
         waited = grown(self._waited, len(operators.gaps))
-        found: dict[Any, Place] = {}
+        found: dict[Any, GapSite] = {}
         for number, gap in enumerate(operators.gaps.tolist()):
             before, after, count, total, first, longest, handed = gap
             if not number:
                 continue
-            lines = [stacks.users(stack, strings) if stack else None for stack in (before, after)]
+            lines = [
+                stacks.user_line(stack, strings) if stack else None for stack in (before, after)
+            ]
             loader = stacks.loader(after, strings) or stacks.loader(before, strings)
-            place = found.setdefault((*lines, loader), Place(lines[0], lines[1], loader))
+            place = found.setdefault((*lines, loader), GapSite(lines[0], lines[1], loader))
             place.count += count
             place.repeats += count - 1
             place.total += total
@@ -150,13 +150,13 @@ class Gaps:
             place.handed += handed
             place.waited += min(int(waited[number, 0]), total)
             place.waits += int(waited[number, 1])
-            for stack, samples in self._sampled(number):
-                line = stacks.users(stack, strings)
+            for stack, samples in self._samples.get(number, Counter()).items():
+                line = stacks.user_line(stack, strings)
                 asking = stacks.loader(stack, strings)
                 if asking is not None:
                     place.asking[asking] += samples
-                    place.workers += samples * stacks.calls(stack, _WORKERS, strings)
-                if stacks.calls(stack, _ENGINE, strings):
+                    place.workers += samples * stacks.calls(stack, known.loader_waits, strings)
+                if stacks.calls(stack, known.backward_waits, strings):
                     place.backward += samples
                 elif line is not None:
                     place.lines[line] += samples
@@ -164,6 +164,3 @@ class Gaps:
             if 2 * place.asking.total() > place.lines.total():
                 place.loader = place.asking.most_common(1)[0][0]
         return sorted(found.values(), key=lambda place: (-place.steady, -place.total))
-
-    def _sampled(self, row: int) -> Iterator[tuple[int, int]]:
-        return ((stack, count) for (at, stack), count in self._samples.items() if at == row)

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """How often each distinct row of numbers came, and sums of amounts that came with it.
+    """Counts of distinct rows of numbers, and sums of amounts by row.
 
-    At most `limit` rows are told apart; `left_out` counts what came with others.
+    At most `limit` rows are distinguished; `left_out` counts the other rows.
     """
 
     def __init__(self, limit: int, *amounts: str, dtype: str = "i8") -> None:
-        """`amounts`: names of what is summed up, as numbers of `dtype`."""
+        """`amounts`: names of the summed values, of type `dtype`."""
         self.codes = RowCodes(limit)
         self.left_out = 0
         self._count = np.zeros(0, np.int64)
@@ -32,13 +32,13 @@ class Groups:
         the limit."""
         words = np.column_stack([column.astype(np.uint64) for column in columns])
         codes = self.codes.encode(words)
-        told = codes >= 0
-        self.left_out += int(len(told) - told.sum())
+        known = codes >= 0
+        self.left_out += int(len(known) - known.sum())
         self._count = grown(self._count, len(self.codes))
-        self._count += np.bincount(codes[told], minlength=len(self._count))
+        self._count += np.bincount(codes[known], minlength=len(self._count))
         for name, values in amounts.items():
             self._sums[name] = grown(self._sums[name], len(self.codes))
-            np.add.at(self._sums[name], codes[told], values[told])
+            np.add.at(self._sums[name], codes[known], values[known])
         return codes
 
     @property
@@ -48,7 +48,7 @@ class Groups:
 
     @property
     def count(self) -> NDArray[Any]:
-        """How often each row came (int64)."""
+        """Number of occurrences of each row (int64)."""
         return self._count[: len(self.codes)]
 
     def sum(self, amount: str) -> NDArray[Any]:

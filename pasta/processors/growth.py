@@ -1,7 +1,7 @@
 """Memory that grows from step to step, by the operator that allocated it.
 
-A step begins where an optimizer's step does, or, in a program without optimizers, where the first
-operator of a model's call runs again.
+A step begins with a step of an optimizer, or, in a program without optimizers, when the first
+operator of a call of the model runs again.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ import numpy as np
 from pasta.processors.batch import ABSENT_U16, ABSENT_U32
 from pasta.processors.codes import grown
 from pasta.processors.compiled import compiled
-from pasta.processors.correlate import OPTIMIZER_STEP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.processors.batch import Batch
-    from pasta.tool import Context
+    from pasta.processors.context import Context
 
-#: Levels that are kept of each kind of step; beyond that every other one is dropped.
-_KEPT = 64
-#: Steps from which growth can be told from the warm-up.
-LEAST_STEPS = 8
-#: Share of the steps in which there must be more, and how many more tensors in each of them.
-_STEADY, _EACH_STEP = 0.9, 0.5
+#: Stored levels of each kind of step; when full, every other one is dropped.
+_MAX_LEVELS = 64
+#: Steps required to distinguish growth from warm-up.
+MIN_STEPS = 8
+#: Share of steps in which tensors must increase, and required new tensors per step.
+_MIN_GROWING_SHARE, _MIN_TENSORS = 0.9, 0.5
 
 #: The `index` of each step of an optimizer, and of each call of a model (int64).
 Marks = tuple["NDArray[Any]", "NDArray[Any]"]
@@ -35,9 +34,10 @@ Marks = tuple["NDArray[Any]", "NDArray[Any]"]
 
 @compiled()
 def _follow(begins, began, modules, backward, calls, marks, sequences, last, recorded):  # type: ignore[no-untyped-def]
-    """Where calls of models begin (`index`, into `marks`), how many; and counts in `recorded`, by
-    node, operators that recorded what their gradient needs: the next one of their thread has a
-    higher sequence number. `calls`: the first operator of a call, and whether a call is open."""
+    """Writes the `index` of beginnings of model calls to `marks` and returns their number. Counts
+    in `recorded`, by node, operators that recorded inputs of their gradient: the next one of their
+    thread has a higher sequence number. `calls`: the first operator of a call, and whether a call
+    is open."""
     used = 0
     for i in range(len(begins)):
         begin, node = begins[i], began[i]
@@ -63,7 +63,7 @@ def _follow(begins, began, modules, backward, calls, marks, sequences, last, rec
 
 
 class Steps:
-    """Where steps of the program begin, and which operators recorded gradients."""
+    """Beginnings of steps of the program, and operators that recorded inputs of gradients."""
 
     def __init__(self) -> None:
         self._calls = np.zeros(2, np.int64)
@@ -83,11 +83,12 @@ class Steps:
         )  # fmt: skip
         pushes = batch["range_push"]
         names = np.unique(pushes["name"]).tolist()
-        steps = [name for name in names if context.strings[name].startswith(OPTIMIZER_STEP)]
+        known = context.conventions.optimizer_steps
+        steps = [name for name in names if context.strings[name].startswith(known)]
         return pushes["index"][np.isin(pushes["name"], steps)].astype(np.int64), marks[:used]
 
     def recorded(self, length: int) -> NDArray[Any]:
-        """How often each of `length` nodes recorded what its gradient needs."""
+        """Number of times that each of `length` nodes recorded inputs of its gradient (int64)."""
         self._recorded = grown(self._recorded, length)
         return self._recorded[:length]
 
@@ -101,7 +102,7 @@ class _Levels:
     kept: list[NDArray[Any]] = field(default_factory=list)
 
     def due(self, marks: NDArray[Any]) -> list[tuple[int, int]]:
-        """Of further steps those that may be kept: their marks, and the steps' numbers."""
+        """Counts new steps; marks and numbers of those to store."""
         numbers = np.arange(self.steps, self.steps + len(marks))
         self.steps += len(marks)
         chosen = numbers % self.stride == 0
@@ -109,14 +110,14 @@ class _Levels:
 
     def add(self, level: NDArray[Any]) -> None:
         self.kept.append(level)
-        if len(self.kept) == _KEPT:
+        if len(self.kept) == _MAX_LEVELS:
             self.kept = self.kept[::2]
             self.stride *= 2
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What came in each step and was live in the last one: tensors and bytes of a step, by node."""
+    """Tensors and bytes added in each step and live in the last one, by node."""
 
     steps: int
     nodes: NDArray[Any]
@@ -125,12 +126,12 @@ class Growth:
 
     @property
     def total(self) -> int:
-        """Bytes that came in all steps."""
+        """Bytes added in all steps."""
         return int(self.bytes.sum() * self.steps)
 
 
 class LiveByOperator:
-    """Live tensors of one device by the operators that allocated them, as of each step."""
+    """Live tensors of one device by the operators that allocated them, at each step."""
 
     def __init__(self) -> None:
         self._live = np.zeros((1024, 2), np.int64)  # by node: tensors, bytes
@@ -157,9 +158,9 @@ class LiveByOperator:
         np.add.at(self._live, nodes[at:], changes[at:])
 
     def growth(self) -> Growth | None:
-        """What grows up to the last step, at the same rate, after the first quarter of the steps;
-        None where nothing does, or there are too few steps."""
-        levels = next((each for each in self._levels if each.steps >= LEAST_STEPS), None)
+        """Steady growth up to the last step, after the first quarter of the steps; None without
+        growth, or with too few steps."""
+        levels = next((each for each in self._levels if each.steps >= MIN_STEPS), None)
         if levels is None:
             return None
         length = len(levels.kept[-1])
@@ -167,14 +168,15 @@ class LiveByOperator:
         kept = kept[max(1, len(kept) // 4) :]
         steps = (len(kept) - 1) * levels.stride
         differences = np.diff(kept[:, :, 0], axis=0)
-        grows = (differences > 0).mean(axis=0) >= _STEADY
+        grows = (differences > 0).mean(axis=0) >= _MIN_GROWING_SHARE
         grows &= differences[-1] > 0
         grows[0] = False  # outside of operators
         came = (kept[-1] - kept[0])[grows] / steps
-        grows[grows] = (came[:, 0] >= _EACH_STEP) & (came[:, 1] > 0)
+        enough = (came[:, 0] >= _MIN_TENSORS) & (came[:, 1] > 0)
+        grows[grows] = enough
         more = came[:, 1].sum() * steps
         whole = kept[:, :, 1].sum(axis=1)
         if not grows.any() or whole[-1] - whole[0] < more / 2:
             return None
-        came = (kept[-1] - kept[0])[grows] / steps
+        came = came[enough]
         return Growth(levels.steps, np.flatnonzero(grows), came[:, 0], came[:, 1])

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 class DurationSummary:
     """Count, total, minimum, maximum and quantiles of durations, for each dense code.
 
-    All are exact but the quantiles: a bucket holds values within 1/64 of each other (64 buckets
-    to an octave), and a quantile is its bucket's middle, so within 0.8 % of a value that has
-    that rank; it never lies outside the minimum and maximum.
+    All but the quantiles are exact: a bucket holds values within 1/64 of each other (64 buckets
+    per octave), and a quantile is the middle of its bucket, within 0.8 % of a value of that rank
+    and never outside of the minimum and maximum.
     """
 
     PER_OCTAVE = 64
@@ -30,7 +30,8 @@ class DurationSummary:
         self._buckets: dict[int, int] = {}
 
     def add(self, codes: NDArray[Any], durations: NDArray[Any]) -> None:
-        """Adds durations (int64, from 0 ns) of codes (integers from 0), of equal length."""
+        """Adds durations (int64, nonnegative ns) of codes (nonnegative integers), of equal
+        length."""
         if not len(codes):
             return
         self._grow(int(codes.max()) + 1)

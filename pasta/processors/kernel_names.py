@@ -1,4 +1,4 @@
-"""What kernels are called in tables, and which kernel an instruction's address is of."""
+"""Names of kernels in tables, and the kernel at an instruction address."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pasta.table import Column, Unit, absent_where
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pasta.tool import Context
+    from pasta.processors.context import Context
 
 
 def kernel_names(context: Context, ids: NDArray[Any]) -> list[str]:
-    """Short names of kernels by the ids of their names, told apart where they share one."""
+    """Short names of kernels by name id, with an excerpt where short names are equal."""
     distinct, inverse = np.unique(ids, return_inverse=True)
     names = distinct_names(context.demangled(distinct))
     return [names[at] for at in inverse.reshape(-1).tolist()]
 
 
 class Launched:
-    """Launches of a run: ordinal, name id of the kernel, and what else a tool keeps of each."""
+    """Launches of a run: ordinal, name id of the kernel, and fields that a tool adds."""
 
     def __init__(self, **fields: str) -> None:
-        """`fields`: NumPy types of what is kept, by name."""
+        """`fields`: NumPy types of the additional fields, by name."""
         self._dtype = [("launch", "u8"), ("kernel", "u4"), *fields.items()]
         self._parts: list[NDArray[Any]] = []
 
     def add(self, launches: NDArray[Any], **columns: NDArray[Any]) -> None:
-        """Keeps launch records, with a column for each field."""
+        """Stores launch records, with a column for each field."""
         rows = np.empty(len(launches), self._dtype)
         rows["launch"], rows["kernel"] = launches["ordinal"], launches["name"]
         for name, column in columns.items():
@@ -47,7 +47,7 @@ class Launched:
         return self._parts[0]
 
     def of(self, launches: NDArray[Any], field: str = "kernel") -> NDArray[Any]:
-        """A field of launches that were kept, by their ordinals."""
+        """A field of stored launches, by their ordinals."""
         rows = self.rows()
         return np.asarray(rows[field][np.searchsorted(rows["launch"], launches)])
 
@@ -57,18 +57,18 @@ INSTRUCTION_UNITS: dict[str, Unit] = {"offset": "address", "pc": "address"}
 
 
 def instruction_hidden(columns: Mapping[str, Column]) -> frozenset[str]:
-    """Which of `instruction_columns` a text report leaves out: lines, where none is known."""
+    """Columns of `instruction_columns` that text reports hide: lines if all are unknown."""
     known = any(line is not None for line in columns["line"])
     return frozenset({"pc"} if known else {"pc", "line"})
 
 
 def instruction_keys(columns: Mapping[str, Column]) -> tuple[str, str]:
-    """Which of `instruction_columns` runs are compared by: lines, where some are known."""
+    """Columns of `instruction_columns` that identify rows across runs: lines if some are known."""
     return ("kernel", "line" if "line" not in instruction_hidden(columns) else "offset")
 
 
 def instruction_place(row: Mapping[str, Any]) -> str:
-    """Where the instruction of a row of a table is: `gemm at gemm.cu:12 (+0x20)`."""
+    """Location of the instruction of a table row: `gemm at gemm.cu:12 (+0x20)`."""
     kernel = row["kernel"] or "unknown kernel"
     if row["offset"] is None:
         return f"{kernel} at pc {row['pc']:#x}"
@@ -77,7 +77,7 @@ def instruction_place(row: Mapping[str, Any]) -> str:
 
 
 def at_line(row: Mapping[str, Any], change: str) -> str:
-    """A change to the source line of a row's instruction, or how to get the line where unknown."""
+    """A remedy at the source line of a row's instruction; if unknown, with how to get the line."""
     if row["line"]:
         return f"{row['line']}: {change}"
     return f"{change}; compile the kernel with -lineinfo to see which line this is"
@@ -87,18 +87,17 @@ def instruction_columns(context: Context, pcs: NDArray[Any]) -> dict[str, Column
     """Columns `kernel`, `line` of the source, `offset` in the kernel and `pc`, for addresses, and
     in a run with operators of a framework `operators`, which launch the kernel.
 
-    The kernel is the probed one that begins last before the address; code that several kernels
-    call counts as that of the one before it. Kernel and offset are absent where none begins
-    before; kernels that began at one address, of modules loaded one after the other, are all
-    named.
+    The kernel is the probed one with the highest entry point at or below the address; shared code
+    counts for the kernel before it. Kernel and offset are absent if there is none. Kernels of
+    successively loaded modules with the same entry point are all named.
     """
-    probes = context._probes
+    probes = context.probes if context.has("probes") else None
     begins = probes.kernels.begins() if probes else {}
     entries = np.asarray(sorted(begins), np.uint64)
     every = sorted({name for names in begins.values() for name in names})
     text = dict(zip(every, kernel_names(context, np.asarray(every, np.uint32)), strict=True))
     at = np.searchsorted(entries, pcs, "right") - 1
-    told = [
+    kernels = [
         " or ".join(sorted(text[name] for name in begins[int(entries[each])]))
         if each >= 0
         else None
@@ -107,7 +106,7 @@ def instruction_columns(context: Context, pcs: NDArray[Any]) -> dict[str, Column
     of_kernel = [begins[int(entries[each])] if each >= 0 else () for each in at.tolist()]
     starts = entries[at] if len(entries) else np.zeros(len(pcs), np.uint64)
     return {
-        "kernel": told,
+        "kernel": kernels,
         "line": probes.kernels.lines(context.strings, pcs) if probes else [None] * len(pcs),
         "offset": absent_where(pcs - starts, at < 0),
         "pc": pcs,

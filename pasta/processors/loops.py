@@ -1,4 +1,4 @@
-"""The line of a program's main loop that an operator was called from, and the lines within it."""
+"""The line of the program's main loop that called an operator, and the lines within it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.processors.context import Context
     from pasta.processors.stacks import Frame
-    from pasta.tool import Context
 
 
 class Loop:
-    """Python stacks of operators as seen from the loop: its frame is the outermost one that is at
-    different lines for the operators that are called at least `calls` times."""
+    """Python stacks of operators relative to the main loop: its frame is the outermost one that has
+    different lines for the operators called at least `calls` times."""
 
     def __init__(self, context: Context, calls: int) -> None:
         self._context = context
@@ -42,13 +42,13 @@ class Loop:
         return self._known[stack]
 
     def lines(self, node: int) -> tuple[Frame, ...]:
-        """Frames of an operator from the loop's on; those of other threads from their outermost on.
-        Empty where none are known."""
+        """Frames of an operator from the loop inwards; all frames in other threads; empty if
+        unknown."""
         frames = self._frames(int(self._stacks[node]))
         if not self._is_rooted(frames):
             return frames
         return frames[min(self._depth, len(frames) - 1) :]
 
     def line(self, node: int) -> Frame | None:
-        """The loop's line that an operator was called from."""
+        """The line of the loop that called an operator; None if unknown."""
         return next(iter(self.lines(node)), None)

@@ -1,4 +1,4 @@
-"""How tools call objects and tensors in their tables, and which allocation a tensor lies in."""
+"""Names of objects and tensors in tables, and the allocations that hold tensors."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.processors.batch import ABSENT_U64
 from pasta.processors.codes import grown
+from pasta.processors.rows import combined
 from pasta.table import Column, Unit, absent_where, formatted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.processors.context import Context
     from pasta.processors.objects import ObjectTable
     from pasta.processors.stacks import Frame
-    from pasta.tool import Context
 
-#: What an access lies in whose address is in no live object.
+#: Name of the object of an address in no live object.
 UNKNOWN = "unknown"
 #: Units of `object_columns`.
 OBJECT_UNITS: dict[str, Unit] = {"object_address": "address", "object_bytes": "bytes"}
-#: Columns of `object_columns` that its name says already.
+#: Columns of `object_columns` whose content the name of the object includes.
 OBJECT_HIDDEN = frozenset(
     {"object_id", "object_address", "object_bytes", "memory"}
     | {
@@ -31,9 +32,9 @@ OBJECT_HIDDEN = frozenset(
 
 
 def object_keys(context: Context) -> list[str]:
-    """Those of `object_columns` that say what an object is in any run: not where it lies."""
-    told = ("name", "category", "shape", "dtype", "operator", "module", "line")
-    of_tensors = [f"object_{name}" for name in told] if has_tensors(context) else []
+    """Columns of `object_columns` that identify an object across runs: without its address."""
+    names = ("name", "category", "shape", "dtype", "operator", "module", "line")
+    of_tensors = [f"object_{name}" for name in names] if has_tensors(context) else []
     return ["memory", "object_bytes", *of_tensors]
 
 
@@ -47,16 +48,16 @@ def object_sizes(objects: ObjectTable, ids: NDArray[Any]) -> NDArray[Any]:
 
 
 def object_names(context: Context, ids: NDArray[Any]) -> list[str]:
-    """What objects are, size and address: `device 4.00 MiB at 0x7f0000`,
-    `parameter fc.weight 4.00 MiB at 0x7f0000`, `activation aten::relu 4.00 MiB at 0x7f0000`."""
+    """Kind, size and address of objects: `device 4.00 MiB at 0x7f0000`,
+    `parameter fc.weight 4.00 MiB at 0x7f0000`, `activation relu 4.00 MiB at 0x7f0000`."""
     return list(object_columns(context, ids)["object"])
 
 
 def object_columns(context: Context, ids: NDArray[Any]) -> dict[str, Column]:
-    """Columns that say what objects are; for id -1 `unknown`, and the others absent.
+    """Columns that describe objects; for id -1 the name is `unknown`, the others are absent.
 
     In a run with tensors of a framework also their category, shape, type and name, and the
-    operator, module and line that made them.
+    operator, module and line that allocated them.
     """
     from pasta import abi
     from pasta.processors.objects import TENSOR
@@ -102,16 +103,16 @@ def has_tensors(context: Context) -> bool:
     """Whether tensors of a framework were seen in the run."""
     from pasta.processors.objects import TENSOR
 
-    return context._tensors is not None and bool((context.objects.rows["layer"] == TENSOR).any())
+    return context.has("tensors") and bool((context.objects.rows["layer"] == TENSOR).any())
 
 
 def python_line(context: Context, stack: int) -> Frame | None:
-    """The program's line of a Python stack; None where it is not known."""
-    return None if context._stacks is None else context._stacks.line(stack, context.strings)
+    """The program's line of a Python stack; None if unknown."""
+    return context.stacks.line(stack, context.strings) if context.has("stacks") else None
 
 
 def _called(kind: str | None, columns: dict[str, list[Any]], at: int) -> str | None:
-    """What an object's name begins with: of a tensor its category, and its name or operator."""
+    """First part of an object's name: for a tensor its category, and its name or operator."""
     if kind != "tensor" or not columns:
         return kind
     made = columns["object_name"][at] or columns["object_operator"][at]
@@ -134,7 +135,7 @@ def _tensor_columns(
 
 
 class TensorNames:
-    """Who made tensors, what for and what they look like, in words; of a `context` with tensors."""
+    """Texts on tensors: category, name, shape, type and origin; needs a `context` with tensors."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -163,7 +164,7 @@ class TensorNames:
         dtypes: NDArray[Any],
         nodes: NDArray[Any],
     ) -> dict[str, list[Any]]:
-        """The same of numbers as `context.tensors` has them, without the name."""
+        """The same columns but `name`, for numbers as in `context.tensors`."""
         called = self.context.tensors.names
         lines = self.context.stacks.lines(self.stacks[nodes], self.context.strings)
         return {
@@ -177,21 +178,24 @@ class TensorNames:
         }
 
     def alike(self, rows: NDArray[Any], by: str) -> tuple[dict[str, list[Any]], NDArray[Any]]:
-        """Sums over tensors alike in category, shape, type and operator: columns that say which,
-        and rows with `tensors`, how many, and the fields of `rows`, largest `by` first.
+        """Sums over tensors with equal category, shape, type and operator: describing columns, and
+        rows with their number `tensors` and the fields of `rows`, largest `by` first.
 
-        `rows` have `object`, each once, and fields (uint64); objects that are no tensors are left
-        out.
+        `rows` have `object`, each once, and fields (uint64); objects other than tensors are
+        skipped.
         """
-        from pasta.probes.accumulators import combined
         from pasta.processors.objects import TENSOR
 
         rows = rows[rows["object"] >= 0]
         rows = rows[self.context.objects.rows["layer"][rows["object"]] == TENSOR]
         ids = rows["object"]
-        told = self.context.tensors.rows[ids]
+        known = self.context.tensors.rows[ids]
         keys = np.stack(
-            [self.context.tensors.category(ids), told["shape"], told["dtype"], told["node"]], axis=1
+            [
+                self.context.tensors.category(ids),
+                *(known[name] for name in ("shape", "dtype", "node")),
+            ],
+            axis=1,
         ).astype(np.int64)
         distinct, codes = np.unique(keys, axis=0, return_inverse=True)
         fields = [name for name in rows.dtype.names or () if name != "object"]
@@ -207,34 +211,36 @@ class TensorNames:
 
 
 def _makers(context: Context) -> NDArray[Any]:
-    """For nodes of operators the ids of the names by which they make tensors: of what only
-    allocates for another operator, the other one's."""
+    """Name ids of the operators that nodes allocate tensors for: the caller's for operators that
+    only allocate."""
     nodes = context.operators.nodes
     names = np.array(nodes["name"])
     texts = context.strings.many(names)
-    allocates = np.asarray([text.startswith("aten::empty") for text in texts], bool)
+    allocators = context.conventions.allocators
+    allocates = np.asarray([text.startswith(allocators) for text in texts], bool)
     for node in np.flatnonzero(allocates & (nodes["parent"] != 0)).tolist():
         names[node] = names[nodes["parent"][node]]  # a node comes after its parent
     return names
 
 
-#: What `alike` puts together, in a table's title.
+#: Grouping by `alike`, for titles of tables.
 ALIKE = "alike in category, shape, type and operator"
-#: Its columns that a text report leaves out.
+#: Its columns that text reports hide.
 ALIKE_HIDDEN = frozenset({"dtype", "file"})
-#: Its columns by which runs are compared.
+#: Its columns that identify rows across runs.
 ALIKE_KEYS = ("category", "shape", "dtype", "operator", "module", "line")
 
 
 class AllocatingOperators:
-    """Which operators allocate memory of each kind; fed in a tool's `on_batch`."""
+    """Operators that allocate memory of each kind; fed in a tool's `on_batch`."""
 
     def __init__(self) -> None:
         self._bytes: dict[tuple[int, int], NDArray[Any]] = {}  # by device and kind; by node
 
     def feed(self, context: Context, new: NDArray[Any]) -> None:
-        """Follows allocations (memory_alloc) of a batch, where operators are followed."""
-        if context._operators is None or not len(new):
+        """Follows allocations (memory_alloc) of a batch; does nothing in a run without
+        operators."""
+        if not context.has("operators") or not len(new):
             return
         nodes = context.operators.at(new)
         for kind in set(zip(new["device"].tolist(), new["memory"].tolist(), strict=True)):
@@ -244,7 +250,7 @@ class AllocatingOperators:
             np.add.at(self._bytes[kind], nodes[mine], new["bytes"][mine])
 
     def line(self, context: Context, device: int, memory: int) -> Frame | None:
-        """The program's line that allocated most bytes of a kind; None where none is known."""
+        """The program's line that allocated most bytes of a memory kind; None if unknown."""
         if (device, memory) not in self._bytes:
             return None
         node = int(self._bytes[device, memory].argmax())
@@ -252,14 +258,14 @@ class AllocatingOperators:
 
 
 class TensorOwners:
-    """Which allocation held each tensor when it was made; fed in a tool's `on_tensors`."""
+    """The allocation that held each tensor when it began; fed in a tool's `on_tensors`."""
 
     def __init__(self) -> None:
         self._owner_plus_1 = np.zeros(1024, np.int64)
         self.tensors = 0
 
     def feed(self, objects: ObjectTable) -> None:
-        """Follows the tensors that began in the batch at hand."""
+        """Follows the tensors that began in the current batch."""
         from pasta.processors.objects import TENSOR
 
         new = objects.changes[objects.changes["sign"] > 0]
@@ -273,7 +279,7 @@ class TensorOwners:
         self.tensors += len(ids)
 
     def allocations(self, ids: NDArray[Any]) -> NDArray[Any]:
-        """Ids of the allocations that hold objects: for an allocation its own, -1 for none."""
+        """Ids of the allocations that hold objects: an allocation's own id, -1 for none."""
         known = (ids >= 0) & (ids < len(self._owner_plus_1))
         owners = self._owner_plus_1[np.where(known, ids, 0)]
         return np.where(known & (owners > 0), owners - 1, ids)

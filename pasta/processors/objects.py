@@ -1,4 +1,4 @@
-"""Which object an address belonged to, as of any event.
+"""The object that held an address at any event.
 
 Imports Numba, which takes half a second: import it only where a tool asks for objects.
 """
@@ -16,13 +16,11 @@ from pasta.processors.compiled import compiled
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pasta.processors.snapshots import Snapshots
-
 #: Objects of different layers may overlap: a tensor lies in an allocation, an allocation may lie
-#: in a reserved range. An array's address is a handle, and that of scratch memory a queue's id, so
-#: nothing is ever looked up there.
+#: in a reserved range. An array's address is a handle, that of scratch memory a queue id, so
+#: these are never looked up by address.
 MEMORY, TENSOR, VIRTUAL, ARRAY = 0, 1, 2, 3
-#: What `lookup` can ask for: the layers it tries, in turn.
+#: Levels of `lookup`: the layers that it searches, in order.
 LEVELS = {
     "finest": (TENSOR, MEMORY),
     "tensor": (TENSOR,),
@@ -45,7 +43,7 @@ OBJECT = np.dtype(
         ("device", "i2"),
         ("flags", "u1"),
         ("layer", "u1"),
-        ("stale", "u1"),  # 1: its free was missed; it went when something overlapped it
+        ("stale", "u1"),  # 1: its free was missed; it ended at an overlapping allocation
     ]
 )
 CHANGE = np.dtype([("object", "i8"), ("time", "u8"), ("index", "u4"), ("sign", "i1")])
@@ -68,7 +66,7 @@ _BLOCKS, _USED, _SPARE, _OBJECTS, _RECYCLED, _CHANGES, _STALE, _UNMATCHED, _EMPT
 
 @compiled()
 def _after(sorted_keys, count, key):  # type: ignore[no-untyped-def]
-    """Number of keys that are not above `key`."""
+    """Number of keys less than or equal to `key`."""
     low, high = 0, count
     while low < high:
         middle = (low + high) >> 1
@@ -89,7 +87,8 @@ def _new_block(spare, meta):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def _insert(key, id, heads, order, keys, ids, fill, spare, meta):  # type: ignore[no-untyped-def]
+def insert(key, id, heads, order, keys, ids, fill, spare, meta):  # type: ignore[no-untyped-def]
+    """Inserts an object with a key; splits a full block."""
     if meta[_BLOCKS] == 0:
         order[0] = _new_block(spare, meta)
         heads[0] = key
@@ -125,8 +124,8 @@ def _insert(key, id, heads, order, keys, ids, fill, spare, meta):  # type: ignor
 
 
 @compiled()
-def _remove(key, heads, order, keys, ids, fill, spare, meta):  # type: ignore[no-untyped-def]
-    """Removes the object with this key, which is there."""
+def remove(key, heads, order, keys, ids, fill, spare, meta):  # type: ignore[no-untyped-def]
+    """Removes the object with this key, which must be live."""
     at = _after(heads, meta[_BLOCKS], key) - 1
     block = order[at]
     place = _after(keys[block], fill[block], key) - 1
@@ -146,8 +145,8 @@ def _remove(key, heads, order, keys, ids, fill, spare, meta):  # type: ignore[no
 
 
 @compiled()
-def _at_or_below(key, heads, order, keys, ids, fill, meta):  # type: ignore[no-untyped-def]
-    """Object with the highest key that is not above `key`, or -1."""
+def at_or_below(key, heads, order, keys, ids, fill, meta):  # type: ignore[no-untyped-def]
+    """Object with the highest key less than or equal to `key`, or -1."""
     at = _after(heads, meta[_BLOCKS], key) - 1
     if at < 0:
         return np.int64(-1)
@@ -156,17 +155,19 @@ def _at_or_below(key, heads, order, keys, ids, fill, meta):  # type: ignore[no-u
 
 
 @compiled()
-def _key_of(layer, address):  # type: ignore[no-untyped-def]
+def key_of(layer, address):  # type: ignore[no-untyped-def]
+    """Key (uint64) of an address in a layer."""
     return (np.uint64(layer) << _LAYER_SHIFT) | (address & _ADDRESS_MASK)
 
 
 @compiled()
-def _key(object):  # type: ignore[no-untyped-def]
-    return _key_of(object["layer"], object["address"])
+def object_key(object):  # type: ignore[no-untyped-def]
+    """Key (uint64) of a row of OBJECT."""
+    return key_of(object["layer"], object["address"])
 
 
 @compiled()
-def _last_key(key, size):  # type: ignore[no-untyped-def]
+def last_key(key, size):  # type: ignore[no-untyped-def]
     """Key of an object's last byte; an object of unknown size has one byte."""
     length = np.uint64(1) if size == _ABSENT else size
     return key + min(length - np.uint64(1), _ADDRESS_MASK - (key & _ADDRESS_MASK))
@@ -191,33 +192,33 @@ def _apply(  # type: ignore[no-untyped-def]
 ):
     for e in range(len(events)):
         event = events[e]
-        key = _key_of(event["layer"], event["address"])
+        key = key_of(event["layer"], event["address"])
         if event["free"]:
-            found = _at_or_below(key, heads, order, keys, ids, fill, meta)
+            found = at_or_below(key, heads, order, keys, ids, fill, meta)
             if event["memory"] == _UNKNOWN_MEMORY:
                 for layer in (VIRTUAL, ARRAY):
-                    if found >= 0 and _key(objects[found]) == key:
+                    if found >= 0 and object_key(objects[found]) == key:
                         break
-                    key = _key_of(layer, event["address"])
-                    found = _at_or_below(key, heads, order, keys, ids, fill, meta)
-            if found < 0 or _key(objects[found]) != key:
+                    key = key_of(layer, event["address"])
+                    found = at_or_below(key, heads, order, keys, ids, fill, meta)
+            if found < 0 or object_key(objects[found]) != key:
                 meta[_UNMATCHED] += 1
                 continue
-            _remove(key, heads, order, keys, ids, fill, spare, meta)
+            remove(key, heads, order, keys, ids, fill, spare, meta)
             _end(indices[e], event, found, 0, objects, changes, meta)
             continue
         if event["bytes"] == 0:
             meta[_EMPTY] += 1
             continue
-        last = _last_key(key, event["bytes"])
+        last = last_key(key, event["bytes"])
         while True:
-            found = _at_or_below(last, heads, order, keys, ids, fill, meta)
+            found = at_or_below(last, heads, order, keys, ids, fill, meta)
             if found < 0:
                 break
-            other = _key(objects[found])
-            if _last_key(other, objects[found]["bytes"]) < key:
+            other = object_key(objects[found])
+            if last_key(other, objects[found]["bytes"]) < key:
                 break
-            _remove(other, heads, order, keys, ids, fill, spare, meta)
+            remove(other, heads, order, keys, ids, fill, spare, meta)
             _end(indices[e], event, found, 1, objects, changes, meta)
             meta[_STALE] += 1
         if meta[_RECYCLED]:
@@ -241,7 +242,7 @@ def _apply(  # type: ignore[no-untyped-def]
         new["flags"] = event["flags"]
         new["layer"] = event["layer"]
         new["stale"] = 0
-        _insert(key, id, heads, order, keys, ids, fill, spare, meta)
+        insert(key, id, heads, order, keys, ids, fill, spare, meta)
         change = meta[_CHANGES]
         changes[change]["object"] = id
         changes[change]["time"] = event["alloc_time"]
@@ -255,59 +256,34 @@ def _lookup(  # type: ignore[no-untyped-def]
     addresses, indices, latest_first, layers, found, objects, changes,
     heads, order, keys, ids, fill, spare, meta,
 ):  # fmt: skip
-    """Goes back through the batch's changes while answering, latest question first, and then
-    forward again."""
+    """Answers queries from the latest to the earliest, undoing changes of the batch on the way,
+    and then applies them again."""
     change = meta[_CHANGES]
     for q in range(len(addresses)):
-        question = latest_first[q]
-        while change > 0 and changes[change - 1]["index"] > indices[question]:
+        query = latest_first[q]
+        while change > 0 and changes[change - 1]["index"] > indices[query]:
             change -= 1
             id = changes[change]["object"]
             if changes[change]["sign"] > 0:
-                _remove(_key(objects[id]), heads, order, keys, ids, fill, spare, meta)
+                remove(object_key(objects[id]), heads, order, keys, ids, fill, spare, meta)
             else:
-                _insert(_key(objects[id]), id, heads, order, keys, ids, fill, spare, meta)
-        found[question] = -1
-        if addresses[question] > _ADDRESS_MASK:
+                insert(object_key(objects[id]), id, heads, order, keys, ids, fill, spare, meta)
+        found[query] = -1
+        if addresses[query] > _ADDRESS_MASK:
             continue
         for layer in layers:
-            key = _key_of(layer, addresses[question])
-            id = _at_or_below(key, heads, order, keys, ids, fill, meta)
-            if id >= 0 and _last_key(_key(objects[id]), objects[id]["bytes"]) >= key:
-                found[question] = id
+            key = key_of(layer, addresses[query])
+            id = at_or_below(key, heads, order, keys, ids, fill, meta)
+            if id >= 0 and last_key(object_key(objects[id]), objects[id]["bytes"]) >= key:
+                found[query] = id
                 break
     while change < meta[_CHANGES]:
         id = changes[change]["object"]
         if changes[change]["sign"] > 0:
-            _insert(_key(objects[id]), id, heads, order, keys, ids, fill, spare, meta)
+            insert(object_key(objects[id]), id, heads, order, keys, ids, fill, spare, meta)
         else:
-            _remove(_key(objects[id]), heads, order, keys, ids, fill, spare, meta)
+            remove(object_key(objects[id]), heads, order, keys, ids, fill, spare, meta)
         change += 1
-
-
-@compiled()
-def _lookup_in_past(  # type: ignore[no-untyped-def]
-    addresses, versions, layer, found, objects, log, positions, at,
-    heads, order, keys, ids, fill, spare, meta,
-):  # fmt: skip
-    """Goes to the version of each question in turn, forward or back."""
-    for q in range(len(addresses)):
-        while at[0] != versions[q]:
-            forward = at[0] < versions[q]
-            if not forward:
-                at[0] -= 1
-            id = log[at[0]]
-            begins = objects[id]["alloc_position"] == positions[at[0]]
-            if begins == forward:
-                _insert(_key(objects[id]), id, heads, order, keys, ids, fill, spare, meta)
-            else:
-                _remove(_key(objects[id]), heads, order, keys, ids, fill, spare, meta)
-            if forward:
-                at[0] += 1
-        key = _key_of(layer, addresses[q])
-        id = _at_or_below(key, heads, order, keys, ids, fill, meta)
-        there = id >= 0 and _last_key(_key(objects[id]), objects[id]["bytes"]) >= key
-        found[q] = id if there else -1
 
 
 @compiled()
@@ -321,8 +297,8 @@ def _list_live(order, ids, fill, meta, live):  # type: ignore[no-untyped-def]
     return count
 
 
-class _Live:
-    """Blocks of keys and ids of objects that are live."""
+class LiveObjects:
+    """Blocks of keys and ids of live objects."""
 
     def __init__(self) -> None:
         self._meta = np.zeros(9, np.int64)
@@ -334,27 +310,29 @@ class _Live:
         self._spare = np.zeros(16, np.int64)
 
     @property
-    def _blocks(self) -> tuple[NDArray[Any], ...]:
+    def blocks(self) -> tuple[NDArray[Any], ...]:
+        """Arrays of the blocks: heads, order, keys, ids, fill, spare."""
         return self._heads, self._order, self._keys, self._ids, self._fill, self._spare
 
-    def _reserve_blocks(self, inserts: int) -> None:
+    def reserve_blocks(self, inserts: int) -> None:
+        """Grows the arrays for this number of inserts."""
         # Each insert splits at most one block, and a block is full again only after half a
         # block of inserts.
         wanted = 2 * int(self._meta[_BLOCKS]) + inserts // (_BLOCK // 2) + 2
         if wanted > len(self._heads):
             self._heads, self._order, self._keys, self._ids, self._fill, self._spare = (
-                grown(array, wanted) for array in self._blocks
+                grown(array, wanted) for array in self.blocks
             )
 
 
-class ObjectTable(_Live):
-    """Live allocations and tensors by address, and the objects they are.
+class ObjectTable(LiveObjects):
+    """Live allocations and tensors by address, and all objects by id.
 
     One address space holds all devices and the host (unified addressing). An object covers
     exactly [address, address + bytes). Where an allocation overlaps live objects of its layer,
     their free was missed: they end there and count as `stale`. With `history` every object
-    keeps its id and its row for ever; without it the row of an object that was freed is given
-    to another one from the next batch on.
+    keeps its id and row until the run ends; without it ids and rows of freed objects are reused
+    from the next batch on.
     """
 
     def __init__(self, *, history: bool = False) -> None:
@@ -372,7 +350,8 @@ class ObjectTable(_Live):
 
     @property
     def changes(self) -> NDArray[Any]:
-        """What began (sign 1) or ended (-1) in the last batch, in ring order (dtype CHANGE)."""
+        """Beginnings (sign 1) and ends (-1) of objects in the last batch, in ring order (dtype
+        CHANGE)."""
         return self._changes[: int(self._meta[_CHANGES])]
 
     @property
@@ -387,11 +366,11 @@ class ObjectTable(_Live):
 
     @property
     def empty(self) -> int:
-        """Allocations of no bytes, which are no objects."""
+        """Allocations of 0 bytes, which are no objects."""
         return int(self._meta[_EMPTY])
 
     def live(self) -> NDArray[Any]:
-        """Ids of live objects (int64), by layer and address, as of the end of the last batch."""
+        """Ids of live objects (int64), by layer and address, at the end of the last batch."""
         count = int(self._fill[self._order[: self._meta[_BLOCKS]]].sum())
         live = np.empty(count, np.int64)
         _list_live(self._order, self._ids, self._fill, self._meta, live)
@@ -405,13 +384,13 @@ class ObjectTable(_Live):
         if merged is None:
             return
         events, indices = merged
-        self._reserve_blocks(len(events))
+        self.reserve_blocks(len(events))
         objects = int(self._meta[_OBJECTS])
         self._rows = grown(self._rows, objects + len(events))
         # An allocation may end many stale objects, each of which is live now or begins here.
         live = int(self._fill[self._order[: self._meta[_BLOCKS]]].sum())
         self._changes = grown(self._changes, live + 2 * len(events))
-        blocks = self._blocks
+        blocks = self.blocks
         _apply(events, indices, self._rows, self._recycled, self._changes, *blocks, self._meta)
 
     def _end_batch(self) -> None:
@@ -427,11 +406,11 @@ class ObjectTable(_Live):
     def lookup(
         self, addresses: NDArray[Any], indices: NDArray[Any], level: str = "finest"
     ) -> NDArray[Any]:
-        """Ids (int64) of the objects that held `addresses` as of records of the last batch.
+        """Ids (int64) of the objects that held `addresses` at records of the last batch.
 
         `indices` are those records' `index`, of equal length. `level` is "finest" (a tensor,
-        else an allocation), "tensor", "memory" or "virtual" (a reserved range). -1: no live
-        object holds the address; a merely reserved range is none, but for "virtual".
+        otherwise an allocation), "tensor", "memory" or "virtual" (a reserved range). -1: no live
+        object holds the address; reserved ranges count only for "virtual".
         """
         addresses = np.ascontiguousarray(addresses, np.uint64)
         indices = np.ascontiguousarray(indices, np.int64)
@@ -442,11 +421,11 @@ class ObjectTable(_Live):
             latest_first = (
                 np.arange(len(indices))[::-1] if in_order else np.argsort(-indices, kind="stable")
             )
-            self._reserve_blocks(changes)
+            self.reserve_blocks(changes)
         else:
             latest_first = np.arange(len(indices))
         layers = np.asarray(LEVELS[level], np.int64)
-        blocks = self._blocks
+        blocks = self.blocks
         _lookup(
             addresses, indices, latest_first, layers, found, self._rows, self._changes,
             *blocks, self._meta,
@@ -458,34 +437,6 @@ class ObjectTable(_Live):
         if not len(self.rows):
             return np.zeros(len(ids), np.uint32)
         return np.asarray(np.where(ids >= 0, self.rows["memory"][ids], np.uint32(0)))
-
-
-class Past(_Live):
-    """Which object held an address after any number of changes, as `snapshots` know them.
-
-    Cheap where one question is about nearly the same time as the one before it.
-    """
-
-    def __init__(self, snapshots: Snapshots) -> None:
-        super().__init__()
-        self._snapshots = snapshots
-        self._at = np.zeros(1, np.int64)
-
-    def lookup(self, addresses: NDArray[Any], versions: NDArray[Any], layer: int) -> NDArray[Any]:
-        """Ids (int64) of a layer's objects that held `addresses` (uint64) at these versions
-        (int64); -1 for none."""
-        log, positions = self._snapshots.changes
-        order = np.argsort(versions, kind="stable")
-        sorted_found = np.empty(len(order), np.int64)
-        self._reserve_blocks(len(log))
-        _lookup_in_past(
-            addresses[order].astype(np.uint64), versions[order].astype(np.int64), layer,
-            sorted_found, self._snapshots.table.rows, log, positions, self._at,
-            *self._blocks, self._meta,
-        )  # fmt: skip
-        found = np.empty(len(order), np.int64)
-        found[order] = sorted_found
-        return found
 
 
 def _events(batch: Batch) -> tuple[NDArray[Any], NDArray[Any]] | None:

@@ -1,4 +1,4 @@
-"""Tables by a framework's operators: how launches, and kernels, are theirs."""
+"""Names of framework operators in tables, and the operators that launch kernels."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from pasta.lazy import np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.processors.context import Context
     from pasta.processors.snapshots import Launches
     from pasta.processors.stacks import Frame
     from pasta.table import Column
-    from pasta.tool import Context
 
-#: What launched a kernel that no operator did.
+#: Name of the operator of launches outside of operators.
 NO_OPERATOR = "(no operator)"
-_NAMED = 3
+_MAX_NAMED = 3
 
 
 def of_probes(context: Context) -> Launches | None:
     """Launches by ordinal, in a run with probes in which a framework's operators were seen."""
-    if context._probes is None or context._operators is None or len(context.operators.nodes) < 2:
+    if not context.has("probes") or len(context.operators.nodes) < 2:
         return None
-    return context._probes.launches
+    return context.probes.launches
 
 
 def user_lines(context: Context) -> list[Frame | None]:
-    """By node the program's own line that called the operator; empty where none was seen."""
-    if context._operators is None or context._stacks is None:
+    """The program's line that called the operator, by node; empty in a run without operators."""
+    if not context.has("operators"):
         return []
     stacks = context.operators.of_forward("stack").tolist()
-    found = {each: context.stacks.users(each, context.strings) for each in set(stacks)}
+    found = {each: context.stacks.user_line(each, context.strings) for each in set(stacks)}
     return [found[each] if each else None for each in stacks]
 
 
-#: Columns of `OperatorGroups` by which runs are compared.
+#: Columns of `OperatorGroups` that identify rows across runs.
 GROUP_KEYS = ("operator", "backward", "module", "line")
 
 
 class OperatorGroups:
-    """Nodes of operators by what tables tell apart: name, pass, module and Python line."""
+    """Nodes of operators grouped by name, pass, module and Python line."""
 
     def __init__(self, context: Context) -> None:
         operators, strings = context.operators, context.strings
@@ -79,8 +79,8 @@ class OperatorGroups:
 def kernel_operators(
     context: Context, kernels: Sequence[Collection[int]]
 ) -> dict[str, list[str | None]]:
-    """The column `operators`: in words, which operators launch kernels most. Each is given by the
-    ids of its names. No column where no operator was seen."""
+    """The column `operators`: the operators that launch each kernel most often. Kernels are sets of
+    name ids. No column in a run without operators."""
     launches = of_probes(context)
     if launches is None:
         return {}
@@ -101,5 +101,5 @@ def kernel_operators(
 
 def _in_words(counts: Counter[str]) -> str | None:
     ordered = sorted(counts, key=lambda name: (-counts[name], name))
-    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
-    return ", ".join(ordered[:_NAMED]) + more if ordered else None
+    more = f" and {len(ordered) - _MAX_NAMED} more" if len(ordered) > _MAX_NAMED else ""
+    return ", ".join(ordered[:_MAX_NAMED]) + more if ordered else None

@@ -1,8 +1,8 @@
-"""Operators of frameworks: which one is open around a record, how often and how long each ran.
+"""Operators of frameworks: the one open at a record, and calls and times of each.
 
-Operators are told apart by what they are called from, as nodes of a tree: name, module, Python
-stack, and for a gradient's operator the forward one that it belongs to. There are as many nodes as
-a program has distinct contexts, however long it runs.
+Operators are nodes of a calling context tree, by name, module, Python stack, and for an operator of
+a gradient its forward operator. The number of nodes is bounded by the distinct contexts of the
+program, not by its run time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from pasta.processors.batch import Batch
 
-#: A node; 0 is what is called from no operator. Times are nanoseconds of the host, `own` those
-#: outside of operators called from it; `first_total` and `first_own` are the parts in the node's
-#: first call, where libraries are initialised; `began` and `last` are when the first and the last
-#: call began. `forward`: the node of a gradient's forward operator, or 0.
+#: A node; node 0 is the root. Times are nanoseconds of the host, `own` without the operators called
+#: from it; `first_total` and `first_own` are the parts in the node's first call, which initializes
+#: libraries; `began` and `last` are the begin times of the first and the last call. `forward`: the
+#: node of a gradient's forward operator, or 0.
 NODE = np.dtype(
     [
         ("parent", "i4"),
@@ -44,8 +44,8 @@ NODE = np.dtype(
     ]
 )
 #: Time (ns) in which no thread was in an operator, by the Python stacks of the operators before and
-#: after it (0: unknown). `first` is the time of the first such gap; `handed` counts those that
-#: another thread ended than the one that ran the last operator. Row 0 is unused.
+#: after it (0: unknown). `first` is the time of the first such gap; `handed` counts gaps
+#: that end in another thread than the one of the last operator. Row 0 is unused.
 GAP = np.dtype(
     [
         ("before", "u4"),
@@ -57,15 +57,15 @@ GAP = np.dtype(
         ("handed", "i8"),
     ]
 )
-#: State of all threads together: how many are in an operator, when the last one left (0: unknown),
-#: that one's stack and slot, when the first operator began, when the last one ended.
+#: State of all threads together: number of threads in an operator, time when the last one left (0:
+#: unknown), stack and slot of that thread, begin of the first operator, end of the last one.
 _OPEN, _SINCE, _LAST_STACK, _LAST_SLOT, _FIRST_TIME, _LAST_TIME = range(6)
-#: Scope numbers of PyTorch: operators of gradients.
+#: Scope of operators that compute gradients, as operator_begin has it.
 BACKWARD = 1
 
-_DEEPEST = 256
-#: Forward operators that are remembered for their gradients.
-_LINKS = 1 << 20
+_MAX_DEPTH = 256
+#: Slots of the hash table from sequence numbers to forward operators.
+_LINK_SLOTS = 1 << 20
 
 
 @compiled()
@@ -76,7 +76,7 @@ def _mixed(h, value):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _node(parent, forward, event, nodes, count, table):  # type: ignore[no-untyped-def]
-    """The node of these, made if there is none; `table` has room."""
+    """The node of this context, which is created if new; `table` has free slots."""
     h = _mixed(_mixed(np.uint64(1), parent), forward)
     h = _mixed(_mixed(h, event["name"]), event["module"])
     h = _mixed(_mixed(h, event["stack"]), event["scope"])
@@ -107,7 +107,7 @@ def _node(parent, forward, event, nodes, count, table):  # type: ignore[no-untyp
 
 @compiled()
 def _place_of_gap(before, after, length):  # type: ignore[no-untyped-def]
-    """Where the search for a pair of stacks begins in a table of a power of two."""
+    """First slot of a pair of stacks in a hash table whose length is a power of two."""
     pair = np.uint64(before) << np.uint64(32) | np.uint64(after)
     return (pair * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32) & np.uint64(length - 1)
 
@@ -126,7 +126,7 @@ def _open(  # type: ignore[no-untyped-def]
     begin, slot, nodes, count, table, link_keys, link_nodes, open_nodes, begun, inside, first,
     depths,
 ):  # fmt: skip
-    """Opens an operator in the thread of a slot; its node."""
+    """Opens an operator in the thread of a slot and returns its node."""
     level = np.int64(begin["depth"]) - 1
     while depths[slot] < level:  # begins that were lost
         open_nodes[slot, depths[slot]] = 0
@@ -135,10 +135,10 @@ def _open(  # type: ignore[no-untyped-def]
         first[slot, depths[slot]] = 0
         depths[slot] += 1
     forward = 0
-    told = begin["sequence"] != ABSENT_U32
+    has_sequence = begin["sequence"] != ABSENT_U32
     of_gradient = begin["forward_thread"] != ABSENT_U16
     place, key = np.uint64(0), np.uint64(0)
-    if told:
+    if has_sequence:
         thread = begin["forward_thread"] if of_gradient else begin["framework_thread"]
         key = (np.uint64(thread) << np.uint64(32) | np.uint64(begin["sequence"])) + np.uint64(1)
         place = _mixed(np.uint64(7), key) % np.uint64(len(link_keys))
@@ -146,7 +146,7 @@ def _open(  # type: ignore[no-untyped-def]
             forward = link_nodes[place]
     parent = open_nodes[slot, level - 1] if level > 0 else 0
     node = _node(parent, forward, begin, nodes, count, table)
-    if told and not of_gradient:
+    if has_sequence and not of_gradient:
         link_keys[place] = key
         link_nodes[place] = node
     nodes[node]["calls"] += 1
@@ -189,10 +189,10 @@ def _follow(  # type: ignore[no-untyped-def]
     began, ended, left, places, indices, found,
 ):  # fmt: skip
     """Opens and closes operators in ring order. `began` and `ended` are the nodes of `begins` and
-    `ends`, `left` the rows of the gaps that `begins` end. After each event `found` is twice the
-    innermost node of its thread, plus 1 in that one's first call, and `indices` its index: those of
-    a thread in order, from its place on. Profiling was stopped at the indices `breaks`, which ends
-    a gap without counting it."""
+    `ends`, `left` the rows of the gaps that `begins` end. For each event `found` is twice the
+    innermost node of its thread after it, plus 1 during the node's first call, and `indices` its
+    index; those of a thread are contiguous, from its place on. Profiling was stopped at the indices
+    `breaks`, which discard the current gap."""
     b = e = k = 0
     while b < len(begins) or e < len(ends):
         is_begin = e == len(ends) or (b < len(begins) and begins[b]["index"] < ends[e]["index"])
@@ -205,12 +205,12 @@ def _follow(  # type: ignore[no-untyped-def]
         place = places[slot]
         places[slot] += 1
         if is_begin:
-            if 0 < begins[b]["depth"] <= _DEEPEST:
+            if 0 < begins[b]["depth"] <= _MAX_DEPTH:
                 if not was_open:
-                    # not a function: passing arrays costs as much as all of this
+                    # inlined by hand: passing arrays to a function would double the cost
                     time, stack = np.int64(begins[b]["time"]), begins[b]["stack"]
                     if threads[_OPEN] == 0 and threads[_SINCE] != 0:
-                        # a thread without Python, such as autograd's, goes on from another one
+                        # a thread without Python, such as autograd's, continues another one
                         before = last_stacks[slot] if stack else np.uint32(threads[_LAST_STACK])
                         gap = max(time - threads[_SINCE], 0)
                         at = _place_of_gap(before, stack, len(gap_table))
@@ -241,7 +241,7 @@ def _follow(  # type: ignore[no-untyped-def]
                 )  # fmt: skip
         else:
             ended[e] = open_nodes[slot, depths[slot] - 1] if was_open else 0
-            if 0 < ends[e]["depth"] <= _DEEPEST:
+            if 0 < ends[e]["depth"] <= _MAX_DEPTH:
                 _close(ends[e], slot, nodes, open_nodes, begun, inside, first, depths)
             if was_open and depths[slot] == 0:
                 threads[_OPEN] -= 1
@@ -259,36 +259,36 @@ def _follow(  # type: ignore[no-untyped-def]
 
 @dataclass
 class _Captured:
-    """Operators that made the nodes of a graph, by handle, and by name of the kernel in order."""
+    """Operators that captured the nodes of a graph, by handle, and in order by kernel name."""
 
     nodes: dict[int, int] = field(default_factory=dict)
     kernels: dict[int, list[int]] = field(default_factory=dict)
 
 
 class _Graphs:
-    """Which operators captured what graphs launch.
+    """Operators that captured the launches of graphs.
 
-    A launch has the handle of the captured node only while that graph exists; else the k-th launch
-    of a kernel's name is that of its k-th node. Handles of graphs and nodes are given again once a
-    graph was instantiated, those of executables once they are destroyed.
+    A launch has the handle of the captured node only while that graph exists; otherwise the k-th
+    launch of a kernel name belongs to its k-th node. Handles of graphs and nodes may be reused
+    after the graph was instantiated, those of executables after they are destroyed.
     """
 
     def __init__(self) -> None:
         self._captured: dict[int, _Captured] = {}  # by graph
         self._complete: set[int] = set()  # graphs that were instantiated
         self._executables: dict[int, _Captured] = {}
-        #: By thread: what its last graph launch launches, and how often each name has been.
+        #: By thread: the graph of its last graph launch, and launches so far by kernel name.
         self._open: dict[int, tuple[_Captured, dict[int, int]]] = {}
         self._ordinals = np.empty(0, np.uint64)  # of the batch's launches by graphs, …
         self._nodes = np.empty(0, np.int32)  # … and their operators
 
     def feed(self, batch: Batch, operators: Operators) -> None:
-        """Follows a batch with all its launches, also those that a filter drops."""
+        """Follows a batch with all its launches, including those that the filter drops."""
         launches = batch["kernel_launch"]
         launches = launches[launches["graph_node"] != ABSENT_U64]
         self._ordinals, self._nodes = launches["ordinal"], np.zeros(len(launches), np.int32)
         captured = batch["graph_node"]
-        told: list[tuple[int, Callable[..., None], tuple[int, ...]]] = []
+        calls: list[tuple[int, Callable[..., None], tuple[int, ...]]] = []
         for take, records, fields in (
             (self._capture, captured, ("graph", "node", "name")),
             (self._instantiate, batch["graph_instantiate"], ("graph", "executable")),
@@ -301,16 +301,16 @@ class _Graphs:
             if take == self._launch:
                 columns.append(list(range(len(launches))))
             rows = zip(*columns, strict=True)
-            told += [
+            calls += [
                 (index, take, row)
                 for index, row in zip(records["index"].tolist(), rows, strict=True)
             ]
-        told.sort(key=lambda each: each[0])
-        for _, take, row in told:
+        calls.sort(key=lambda each: each[0])
+        for _, take, row in calls:
             take(*row)
 
     def _capture(self, graph: int, node: int, name: int, operator: int) -> None:
-        if graph in self._complete:  # another graph, at the same place
+        if graph in self._complete:  # another graph with a reused handle
             self._complete.discard(graph)
             del self._captured[graph]
         captured = self._captured.setdefault(graph, _Captured())
@@ -333,7 +333,7 @@ class _Graphs:
         self._nodes[at] = captured.nodes.get(node, in_order)
 
     def operators_of(self, ordinals: NDArray[Any]) -> NDArray[Any]:
-        """Nodes (int32) of the operators that captured what these launches replay, or 0."""
+        """Nodes (int32) of the operators that captured these launches, or 0."""
         if not len(self._ordinals):
             return np.zeros(len(ordinals), np.int32)
         at = np.minimum(np.searchsorted(self._ordinals, ordinals), len(self._ordinals) - 1)
@@ -341,19 +341,19 @@ class _Graphs:
 
 
 class Operators:
-    """Follows the operators of all threads; `context.operators`."""
+    """Operators of all threads: `context.operators`."""
 
     def __init__(self) -> None:
         self._nodes = np.zeros(1024, NODE)
         self._count = np.ones(1, np.int64)
         self._table = np.zeros(4096, np.int32)
-        self._link_keys = np.zeros(_LINKS, np.uint64)
-        self._link_nodes = np.zeros(_LINKS, np.int32)
+        self._link_keys = np.zeros(_LINK_SLOTS, np.uint64)
+        self._link_nodes = np.zeros(_LINK_SLOTS, np.int32)
         self._slots: dict[int, int] = {}
-        self._open = np.zeros((0, _DEEPEST), np.int32)
-        self._begun = np.zeros((0, _DEEPEST), np.uint64)
-        self._inside = np.zeros((0, _DEEPEST), np.int64)
-        self._first = np.zeros((0, _DEEPEST), np.uint8)
+        self._open = np.zeros((0, _MAX_DEPTH), np.int32)
+        self._begun = np.zeros((0, _MAX_DEPTH), np.uint64)
+        self._inside = np.zeros((0, _MAX_DEPTH), np.int64)
+        self._first = np.zeros((0, _MAX_DEPTH), np.uint8)
         self._depths = np.zeros(0, np.int64)
         self._threads = np.zeros(6, np.int64)
         self._last_stacks = np.zeros(0, np.uint32)
@@ -361,7 +361,7 @@ class Operators:
         self._gap_count = np.ones(1, np.int64)
         self._gap_table = np.zeros(1024, np.int32)
         self._backward = np.zeros(1024, bool)  # by node
-        self._phased = 1  # nodes that are in it
+        self._phased = 1  # nodes covered by `_backward`
         self._graphs: _Graphs | None = None
         self._before: dict[int, int] = {}
         self._changes: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
@@ -377,12 +377,12 @@ class Operators:
 
     @property
     def observed(self) -> tuple[int, int]:
-        """When the first operator began and the last outermost one ended, ns; 0: none did."""
+        """Begin of the first operator and end of the last outermost one, ns; 0: none."""
         return int(self._threads[_FIRST_TIME]), int(self._threads[_LAST_TIME])
 
     @property
     def nodes(self) -> NDArray[Any]:
-        """All nodes by number (dtype NODE); times are those of operators that ended."""
+        """All nodes by number (dtype NODE); times include only operators that ended."""
         return self._nodes[: int(self._count[0])]
 
     def feed(self, batch: Batch) -> None:
@@ -400,13 +400,12 @@ class Operators:
         if len(stopped) and (not len(ends) or stopped[-1] > ends["index"][-1]):
             self._threads[_SINCE] = 0
 
-    def follow_graphs(self, batch: Batch) -> None:
-        """Follows what graphs launch, after `feed`: in the batch with all its launches, also those
-        that a filter drops."""
+    def follow(self, selected: Batch, whole: Batch) -> None:
+        """Follow graph launches, in the batch with all its launches."""
         kinds = ("graph_node", "graph_instantiate", "graph_launch")
-        if self._graphs or any(len(batch[kind]) for kind in kinds):
+        if self._graphs or any(len(whole[kind]) for kind in kinds):
             self._graphs = self._graphs or _Graphs()
-            self._graphs.feed(batch, self)
+            self._graphs.feed(whole, self)
 
     def _follow(self, begins: NDArray[Any], ends: NDArray[Any], breaks: NDArray[Any]) -> None:
         wanted = int(self._count[0]) + len(begins)
@@ -433,12 +432,12 @@ class Operators:
                 self._changes[slot] = indices[start:stop], found[start:stop]
 
     def _innermost(self, slot: int) -> int:
-        """As `_innermost_at`, at the end of the last batch."""
+        """`_innermost_at` the end of the last batch."""
         level = int(self._depths[slot]) - 1
         return 2 * int(self._open[slot, level]) + int(self._first[slot, level]) if level >= 0 else 0
 
     def _reserve_gaps(self, more: int) -> None:
-        """Makes space for so many new gaps."""
+        """Grow the arrays for this number of new gaps."""
         wanted = int(self._gap_count[0]) + more
         self._gaps = grown(self._gaps, wanted)
         if 2 * wanted > len(self._gap_table):
@@ -446,7 +445,7 @@ class Operators:
             _insert_gaps(self._gaps, int(self._gap_count[0]), self._gap_table)
 
     def _rebuild(self, length: int) -> None:
-        """A larger table for the nodes there are."""
+        """Replace the hash table of nodes by a larger one."""
         kept = self.nodes.copy()
         self._table = np.zeros(length, np.int32)
         self._count[0] = 1
@@ -472,15 +471,16 @@ class Operators:
         return slots
 
     def gap_after(self, records: NDArray[Any]) -> NDArray[Any]:
-        """Rows of `gaps` (int32) that end next after each record; 0: none in the batch does."""
+        """Rows of `gaps` (int32) of the first gap that ends after each record; 0: none in the
+        batch."""
         ending = self.left != 0
         indices = self._begins["index"][ending].astype(np.int64)
         rows = np.concatenate([self.left[ending], np.zeros(1, np.int32)])
         return rows[np.searchsorted(indices, records["index"].astype(np.int64), "right")]
 
     def at(self, records: NDArray[Any]) -> NDArray[Any]:
-        """Nodes (int32) of the innermost operators of the records' threads as of each record. What
-        graphs launch is of the operators that captured it."""
+        """Nodes (int32) of the innermost operators of the records' threads at each record. Launches
+        of graphs belong to the operators that captured them."""
         found = self._innermost_at(records) >> 1
         if self._graphs and {"ordinal", "graph_node"} <= set(records.dtype.names or ()):
             replayed = records["graph_node"] != ABSENT_U64
@@ -488,11 +488,11 @@ class Operators:
         return found
 
     def in_first_call(self, records: NDArray[Any]) -> NDArray[Any]:
-        """Whether (bool) the innermost operator around each record is in its node's first call."""
+        """Whether (bool) the innermost operator at each record is the first call of its node."""
         return (self._innermost_at(records) & 1).astype(bool)
 
     def _innermost_at(self, records: NDArray[Any]) -> NDArray[Any]:
-        """Twice the innermost node of the records' threads, plus 1 in its first call."""
+        """Twice the innermost node of the records' threads, plus 1 during its first call."""
         found = np.zeros(len(records), np.int32)
         threads = records["thread"]
         for thread in distinct(threads):
@@ -508,7 +508,7 @@ class Operators:
 
     @property
     def backward(self) -> NDArray[Any]:
-        """Which nodes (bool) belong to the backward pass."""
+        """Whether nodes (bool) belong to the backward pass."""
         nodes = self.nodes
         self._backward = grown(self._backward, len(nodes))
         own = (nodes["scope"] == BACKWARD) | (nodes["forward"] != 0)
@@ -518,7 +518,7 @@ class Operators:
         return self._backward[: len(nodes)]
 
     def within(self, chosen: NDArray[Any]) -> NDArray[Any]:
-        """Which nodes (bool) are `chosen`, or called from one that is."""
+        """Whether nodes (bool) are `chosen` or called from a chosen one, directly or not."""
         found = np.array(chosen, bool)
         # a node comes after its parent
         for number in np.flatnonzero(~chosen & (self.nodes["parent"] != 0)).tolist():
@@ -526,9 +526,9 @@ class Operators:
         return found
 
     def first_of(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """Which nodes (bool) are called from none with the same code."""
+        """Whether nodes (bool) have no caller, direct or not, with the same code."""
         parents = self.nodes["parent"].tolist()
-        around: list[frozenset[int]] = []  # codes of a node and of those around it
+        around: list[frozenset[int]] = []  # codes of a node and its callers
         first = np.zeros(len(codes), bool)
         for number, code in enumerate(codes.tolist()):
             outside = around[parents[number]] if parents[number] else frozenset()
@@ -537,7 +537,8 @@ class Operators:
         return first
 
     def inherited(self, field: str) -> NDArray[Any]:
-        """For each node the nearest value other than 0 of itself or the operators around it."""
+        """The value of a field of each node; if 0, that of the nearest caller with another
+        value."""
         nodes = self.nodes
         values = np.array(nodes[field])
         for number in np.flatnonzero((values == 0) & (nodes["parent"] != 0)).tolist():
@@ -545,7 +546,8 @@ class Operators:
         return values
 
     def of_forward(self, field: str) -> NDArray[Any]:
-        """`inherited`; for a gradient's operator that of its forward operator, if there is one."""
+        """`inherited` values; for operators of gradients that of the forward operator, unless it is
+        0."""
         own, forward = self.inherited(field), self.inherited("forward")
         there = own[forward]
         return np.asarray(np.where((forward != 0) & (there != 0), there, own))

@@ -1,7 +1,7 @@
-"""Launches by ordinal, and the objects that were live when each was launched.
+"""Launches by ordinal, and the objects that were live at each launch.
 
-Accesses come later than the events around them: when a launch's accesses are at hand, objects
-that it used may have been freed, and their addresses given to others.
+Accesses arrive later than the events around them: by then objects that the launch used may have
+been freed, and their addresses reused.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 _MAKING = threading.Lock()
 
-#: No launch has an ordinal from here on; absent is all ones.
+#: Ordinals of launches are below this; the sentinel is all ones.
 _MAX_ORDINAL = 1 << 40
-#: Launches whose events may be missing: an ordinal beyond is of a damaged record.
+#: Launches whose events may be missing; a larger ordinal means a damaged record.
 _MAX_MISSING = 1 << 25
 
-#: What is known of a launch: nothing yet; the filter dropped it; it is selected.
+#: States of a launch: not seen yet, dropped by the filter, selected.
 UNSEEN, DROPPED, SELECTED = 0, 1, 2
 
 
 class Launches:
-    """All launches of a run by ordinal: 18 bytes each."""
+    """All launches of a run by ordinal, 18 bytes each."""
 
     def __init__(self) -> None:
         self._state = np.zeros(1024, np.uint8)
@@ -49,11 +49,11 @@ class Launches:
     def feed(
         self, selected: Batch, launched: NDArray[Any], operators: Operators | None = None
     ) -> None:
-        """Follows a batch as the filter left it; `launched` are all ordinals before the filter,
-        `operators` have been fed with the batch."""
+        """Follows a filtered batch; `launched` are all ordinals before the filter, `operators` have
+        been fed with the batch."""
         self._seen += len(launched)
-        most = min(self._seen + _MAX_MISSING, _MAX_ORDINAL)
-        launched = launched[launched < most].astype(np.int64)
+        limit = min(self._seen + _MAX_MISSING, _MAX_ORDINAL)
+        launched = launched[launched < limit].astype(np.int64)
         self._feed_launches(selected, launched, operators)
         ended = selected["kernel_complete"]["ordinal"]
         self._complete[ended[ended < len(self._complete)].astype(np.int64)] = True
@@ -80,7 +80,7 @@ class Launches:
             self._node[ordinals] = operators.at(records)
 
     def all_complete(self) -> int:
-        """Ordinal below which every launch is complete, or was dropped by the filter."""
+        """Ordinal below which every launch is complete or dropped."""
         start = self._all_complete
         going = (self._state[start:] == UNSEEN) | (
             (self._state[start:] == SELECTED) & ~self._complete[start : len(self._state)]
@@ -128,21 +128,16 @@ class Layer:
 class Snapshot:
     """Live objects at one moment: `layers` are tensors, allocations, reserved ranges.
 
-    The first layer in which an object holds an address is the one that counts.
+    An address belongs to the first layer in which an object holds it.
     """
 
     version: int
     layers: tuple[Layer, ...]
 
-    def lookup(self, addresses: NDArray[Any]) -> NDArray[Any]:
-        """Ids (int64) of the objects that hold addresses (uint64); -1 for none."""
-        from pasta.probes.columns import lookup
-
-        return lookup(self, addresses)
-
     @cached_property
     def described(self) -> NDArray[Any]:
-        """Where the arrays of each layer are, and how long (int64), as compiled code has them."""
+        """Addresses of starts, lasts and ids and their length, by layer (int64), for compiled
+        code."""
         from pasta.processors.compiled import memory
 
         return np.asarray(
@@ -155,14 +150,14 @@ class Snapshot:
 
 
 class Snapshots:
-    """Snapshots of an object table with history, as of any ring position.
+    """Snapshots of an object table with history, at any ring position.
 
     `version` counts the changes before a position: launches without an allocation or a free
-    between them share a snapshot. A new one is made from the nearest one that is kept; that
-    costs a copy of the layers in which something changed.
+    between them share a snapshot. A new one is made from the nearest cached one, by
+    copies of the changed layers.
     """
 
-    KEPT = 32
+    MAX_KEPT = 32
 
     def __init__(self, table: ObjectTable) -> None:
         from pasta.processors.objects import MEMORY, TENSOR, VIRTUAL
@@ -180,7 +175,7 @@ class Snapshots:
         return {**vars(self), "_kept": OrderedDict()}
 
     def feed(self, batch: Batch) -> None:
-        """Notes what changed in a batch; the table has been fed with it."""
+        """Records the changes of a batch, with which the table has been fed."""
         changes = self.table.changes
         if not len(changes):
             return
@@ -195,7 +190,8 @@ class Snapshots:
 
     @property
     def changes(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Ids (int64) of objects that began or ended, and ring positions (uint64) of that."""
+        """Ids (int64) of objects that began or ended, and ring positions (uint64) of these
+        events."""
         return self._objects[: self._count], self._positions[: self._count]
 
     def versions(self, positions: NDArray[Any]) -> NDArray[Any]:
@@ -203,11 +199,11 @@ class Snapshots:
         return np.searchsorted(self._positions[: self._count], positions, "left")
 
     def at(self, position: int) -> Snapshot:
-        """Objects that were live just before the record at this ring position."""
+        """Objects that were live before the record at this ring position."""
         return self.of(int(self.versions(np.asarray([position], np.uint64))[0]))
 
     def of(self, version: int) -> Snapshot:
-        """The snapshot of a version; any thread may ask."""
+        """The snapshot of a version; thread-safe."""
         with _MAKING:
             return self._of(version)
 
@@ -215,7 +211,7 @@ class Snapshots:
         found = self._kept.get(version)
         if found is None:
             found = self._kept[version] = self._made(version)
-            if len(self._kept) > self.KEPT:
+            if len(self._kept) > self.MAX_KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(version)
         return found
@@ -231,7 +227,7 @@ class Snapshots:
         return self._changed(self._kept[base], np.unique(self._objects[first:last]), version)
 
     def _changed(self, base: Snapshot, objects: NDArray[Any], version: int) -> Snapshot:
-        """A snapshot that differs from `base` in these objects at most."""
+        """A snapshot that differs from `base` at most in these objects."""
         rows = self.table.rows[objects]
         if version:
             last = self._positions[version - 1]
@@ -274,5 +270,5 @@ def _with(layer: Layer, rows: NDArray[Any], ids: NDArray[Any]) -> Layer:
 
 
 def sizes_of(rows: NDArray[Any]) -> NDArray[Any]:
-    """Bytes (uint64) of rows of the object table; an object of unknown size has one."""
+    """Bytes (uint64) of rows of the object table; 1 if unknown."""
     return np.where(rows["bytes"] == np.uint64(ABSENT_U64), np.uint64(1), rows["bytes"])

@@ -7,7 +7,7 @@ from typing import Any
 
 #: A field that its source never set.
 _UNSET = 0xFFFF_FFFF
-#: Above the ids of a ring's strings: an eighth of its arena.
+#: First id beyond those of a ring, which are arena offsets over 8.
 _FOREIGN = 1 << 24
 
 
@@ -27,13 +27,14 @@ class Strings(Mapping[int, str]):
         self._next = 1
 
     def add(self, id: int, text: str) -> None:
+        """Registers the text of an id."""
         self._texts[id] = text
 
     def id_of(self, text: str) -> int:
-        """An id of a text, never 0: the one it has, or a new one."""
+        """Id of a text, never 0: the existing one or a new one."""
         if self._numbered < len(self._texts):
-            told = [(text, id) for id, text in self._texts.items() if id not in (0, _UNSET)]
-            self._ids = dict(reversed(told))
+            known = [(text, id) for id, text in self._texts.items() if id not in (0, _UNSET)]
+            self._ids = dict(reversed(known))
             self._next = 1 + max(id for id in self._texts if id != _UNSET)
             if self.resolve is not None:  # it may have given out higher ones
                 self._next = max(self._next, _FOREIGN)
@@ -53,7 +54,7 @@ class Strings(Mapping[int, str]):
                 self._texts[id] = text
         return f"<string {id}>" if text is None else text
 
-    def told(self, id: int) -> str | None:
+    def text_or_none(self, id: int) -> str | None:
         """The text of an id, which may be empty; None for the absent string."""
         return None if id in (0, _UNSET) else self[id]
 

@@ -1,9 +1,9 @@
-"""What is known of the tensors in the object table: who made them, what they look like, what for.
+"""Tensors in the object table: the operators that allocated them, shapes, types and categories.
 
-A tensor's category follows from its use alone: what an optimizer updates is a parameter, what is
-accumulated for one a gradient, what the forward pass makes and the backward pass reads an
-activation. It holds for the whole life of the memory, whenever it was learned: also for the tensors
-that it was moved from or to (`Module.cuda()`, `Module.bfloat16()`), even after those were freed.
+A tensor's category follows from its use alone: a parameter is updated by an optimizer, a gradient
+is accumulated for one, an activation is made in the forward pass and read in the backward pass. It
+applies to the whole lifetime of the memory, whenever it was learned, and to the tensors that it was
+moved from or to (`Module.cuda()`, `Module.bfloat16()`), even after they were freed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pasta import abi
 from pasta.processors.batch import ABSENT_U32
 from pasta.processors.codes import grown
 from pasta.processors.compiled import compiled
-from pasta.processors.correlate import OPTIMIZER_STEP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.processors.batch import Batch
+    from pasta.processors.conventions import Conventions
     from pasta.processors.correlate import OpenRanges
     from pasta.processors.objects import ObjectTable
     from pasta.processors.operators import Operators
     from pasta.processors.strings import Strings
 
-#: Categories by number; `category` gives the first that fits, from the end.
+#: Categories by number; `category` gives the last that applies.
 CATEGORIES = (
     "temporary", "workspace", "activation", "input", "buffer", "gradient", "optimizer state",
     "parameter",
@@ -38,23 +38,23 @@ CATEGORIES = (
 #: Made outside of modules and read in the backward pass: by `resolved` an activation, such as a
 #: loss, an input, such as labels, or a gradient on its way.
 _READ_BACKWARD_ONLY = len(CATEGORIES)
-#: The workspaces of a run whose operators did not tell their tensors.
+#: Name of workspaces in a run whose operators did not report tensors.
 _UNKNOWN = "unknown"
 
 # Bits of `flags`.
-_TOLD = {"parameter": 1, "gradient": 2, "optimizer_state": 4, "buffer": 8}
+_ROLE_FLAGS = {"parameter": 1, "gradient": 2, "optimizer_state": 4, "buffer": 8}
 _MADE_FORWARD, _MADE_OUTSIDE = 16, 32  # by an operator of the forward pass; outside of modules
 _READ_BACKWARD, _READ_IN_MODULE = 64, 128
-_READ_TO_ACCUMULATE = _TOLD["gradient"]
-#: What a tensor has in common with those that it was moved from or to.
-_MOVES_ALONG = _TOLD["parameter"] | _TOLD["buffer"] | _READ_IN_MODULE
-_HELD = _TOLD["parameter"] | _TOLD["buffer"]
+_READ_TO_ACCUMULATE = _ROLE_FLAGS["gradient"]
+#: Flags shared by a tensor and those that it was moved from or to.
+_MOVES_ALONG = _ROLE_FLAGS["parameter"] | _ROLE_FLAGS["buffer"] | _READ_IN_MODULE
+_HELD = _ROLE_FLAGS["parameter"] | _ROLE_FLAGS["buffer"]
 _ROLE_INPUT = next(number for number, name in abi.ENUMS["role"].items() if name == "input")
 
-#: What is known of an object, by its id. `node`: operator that allocated it; `shape`, `dtype`,
-#: `name`: ids of strings; `storage`: bytes that it asked for, 0 where no tensor was seen; `reads`:
-#: operators that took it; `group`: tensors that it was moved from or to, 0 for none; `reader`: the
-#: last operator outside of the backward pass that took it.
+#: A tensor by object id. `node`: operator that allocated it; `shape`, `dtype`, `name`: string ids;
+#: `storage`: requested bytes, 0 if no tensor was seen; `reads`: operators that read it; `group`:
+#: tensors that it was moved from or to, 0 for none; `reader`: the last operator outside of the
+#: backward pass that read it.
 TENSOR = np.dtype(
     [
         ("node", "i4"),
@@ -71,23 +71,20 @@ TENSOR = np.dtype(
 #: A group of tensors that were moved, one into another: `flags` are those of _MOVES_ALONG.
 _GROUP = np.dtype([("flags", "u4"), ("live", "i4")])
 _DEFINED = np.dtype([("storage", "u8"), ("bytes", "u8"), ("shape", "u4"), ("dtype", "u4")])
-#: A tensor that an operator (node `of`) takes or gives, and what its id stood for.
+#: An input or output tensor of an operator (node `of`), with the definition of its id.
 _USE = np.dtype([*_DEFINED.descr, ("index", "i8"), ("of", "i4"), ("input", "u1")])
 _WHERE = np.dtype([("index", "u4"), ("thread", "u4")])
-#: Ids of tensors that are followed: a thread has 8,192. More are of a damaged record.
+#: Tensor ids are below this (a thread has 8,192); larger ones mean damaged records.
 _MAX_TENSORS = 1 << 24
-_ACCUMULATE = "torch::autograd::AccumulateGrad"
-#: What copies within a change of device or type.
-_MOVE, _MOVE_INTO = "aten::copy_", "aten::_to_copy"
 
 
 @compiled()
 def _use(record, count, of, input, defined, uses, used):  # type: ignore[no-untyped-def]
-    """Appends what a record's tensors stand for to `uses`; how many there are then."""
+    """Appends the definitions of a record's tensors to `uses` and returns their number."""
     for i in range(min(count, len(record["tensor"]))):
         id = record["tensor"][i]
         if id >= len(defined) or defined[id]["storage"] == 0:
-            continue  # never told
+            continue  # never defined
         known = defined[id]
         use = uses[used]
         use["storage"] = known["storage"]
@@ -103,8 +100,9 @@ def _use(record, count, of, input, defined, uses, used):  # type: ignore[no-unty
 
 @compiled()
 def _resolve(created, begins, began, ends, ended, more, of_more, defined, uses):  # type: ignore[no-untyped-def]
-    """Tensors that operators take or give, in ring order, by what their ids stood for then; how
-    many. `defined`, by id, is brought up to the end of the batch."""
+    """Writes input and output tensors of operators to `uses`, in ring order, with the definitions
+    of their ids at that time, and returns their number. Updates `defined`, by id, to the end of the
+    batch."""
     used = c = b = e = m = 0
     none = np.uint32(ABSENT_U32)
     while True:
@@ -137,8 +135,8 @@ def _resolve(created, begins, began, ends, ended, more, of_more, defined, uses):
 
 @compiled()
 def _move(source, to, rows, groups, count):  # type: ignore[no-untyped-def]
-    """Puts a tensor in the group of the one that it is a copy of, unless an operator of a module
-    made that."""
+    """Adds a tensor to the group of the one that it was copied from, unless an operator of a module
+    made the source."""
     if rows[to]["group"] != 0 or not rows[source]["flags"] & np.uint32(_HELD | _MADE_OUTSIDE):
         return
     group = rows[source]["group"]
@@ -156,12 +154,12 @@ def _move(source, to, rows, groups, count):  # type: ignore[no-untyped-def]
 def _apply(  # type: ignore[no-untyped-def]
     uses, ids, rows, backward, in_module, accumulates, moves, groups, count
 ):
-    """Notes for the objects (-1: none) that tensors are in how these are used."""
+    """Updates the objects `ids` (-1: none) of tensors by their uses."""
     for i in range(len(uses)):
         if ids[i] < 0:
             continue
         use, row = uses[i], rows[ids[i]]
-        if row["storage"] == 0:  # the first that is seen says what it looks like
+        if row["storage"] == 0:  # the first tensor defines shape and type
             row["storage"] = use["bytes"]
             row["shape"] = use["shape"]
             row["dtype"] = use["dtype"]
@@ -185,40 +183,51 @@ def _apply(  # type: ignore[no-untyped-def]
 
 
 class Tensors:
-    """Follows the tensors of frameworks; `context.tensors`."""
+    """Tensors of frameworks: `context.tensors`."""
 
     def __init__(
-        self, objects: ObjectTable, operators: Operators, ranges: OpenRanges, strings: Strings
+        self,
+        objects: ObjectTable,
+        operators: Operators,
+        ranges: OpenRanges,
+        strings: Strings,
+        conventions: Conventions,
     ) -> None:
-        self.attach(objects, operators, ranges, strings)
+        self.attach(objects, operators, ranges, strings, conventions)
         self._rows = np.zeros(1024, TENSOR)
         self._defined = np.zeros(1024, _DEFINED)  # by id
         self._accumulates = np.zeros(1024, bool)  # by node
         self._moves = np.zeros(1024, bool)
-        self._nodes = 1  # that are in both
-        self._groups = np.zeros(1024, _GROUP)  # 0: of none
+        self._nodes = 1  # covered by both
+        self._groups = np.zeros(1024, _GROUP)  # 0: no group
         self._group_count = np.ones(1, np.int64)
-        self._followed = False  # whether an operator ever told a tensor
+        self._followed = False  # whether an operator ever reported a tensor
 
     def attach(
-        self, objects: ObjectTable, operators: Operators, ranges: OpenRanges, strings: Strings
+        self,
+        objects: ObjectTable,
+        operators: Operators,
+        ranges: OpenRanges,
+        strings: Strings,
+        conventions: Conventions,
     ) -> None:
+        """Use the processors of this process, which are not part of the pickled state."""
         self.objects, self.operators, self.ranges = objects, operators, ranges
-        self.strings = strings
+        self.strings, self.conventions = strings, conventions
 
     def __getstate__(self) -> dict[str, Any]:
-        shared = ("objects", "operators", "ranges", "strings")
+        shared = ("objects", "operators", "ranges", "strings", "conventions")
         return {name: value for name, value in vars(self).items() if name not in shared}
 
     @property
     def rows(self) -> NDArray[Any]:
-        """What is known of objects by id (dtype TENSOR); zeros for those that are no tensors."""
+        """Tensors by object id (dtype TENSOR); zeros for other objects."""
         self._rows = grown(self._rows, len(self.objects.rows))
         return self._rows[: len(self.objects.rows)]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of categories by number, in this run."""
+        """Names of categories by number in this run."""
         if self._followed:
             return CATEGORIES
         return (*CATEGORIES[:_WORKSPACE], _UNKNOWN, *CATEGORIES[_WORKSPACE + 1 :])
@@ -231,8 +240,8 @@ class Tensors:
     def resolved(
         self, categories: NDArray[Any], nodes: NDArray[Any], readers: NDArray[Any]
     ) -> NDArray[Any]:
-        """Numbers in CATEGORIES from those of `category_of`; of tensors that these nodes made, and
-        these read last outside of the backward pass."""
+        """Numbers (int8) in CATEGORIES from results of `category_of`, the nodes that made the
+        tensors and their last readers outside of the backward pass."""
         forward = self.operators.nodes["forward"]
         differentiated = np.zeros(len(forward), bool)
         differentiated[forward[forward != 0]] = True
@@ -244,12 +253,12 @@ class Tensors:
 
     @staticmethod
     def is_resolved(categories: NDArray[Any]) -> NDArray[Any]:
-        """Which of these of `category_of` (bool) do not depend on nodes."""
+        """Whether results of `category_of` (bool) do not depend on nodes."""
         return np.asarray(categories != _READ_BACKWARD_ONLY)
 
     def category_of(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Categories to be `resolved` of copies of `rows`, also of freed objects; of their fields
-        `flags`, `group` and `storage`. They may change until they are `settled`."""
+        """Categories (int8) to be `resolved`, from the fields `flags`, `group` and `storage` of
+        copies of `rows`, also of freed objects. They may change until they are `settled`."""
         flags = rows["flags"] | self._groups["flags"][rows["group"]]
         found = np.full(len(rows), _TEMPORARY, np.int8)
         for number, fits in (
@@ -257,29 +266,29 @@ class Tensors:
             (_ACTIVATION, _all(flags, _MADE_FORWARD | _READ_BACKWARD)),
             (_READ_BACKWARD_ONLY, _all(flags, _MADE_FORWARD | _MADE_OUTSIDE | _READ_BACKWARD)),
             (_INPUT, _all(flags, _MADE_FORWARD | _MADE_OUTSIDE | _READ_IN_MODULE)),
-            (_BUFFER, _all(flags, _TOLD["buffer"])),
-            (_GRADIENT, _all(flags, _TOLD["gradient"])),
-            (_STATE, _all(flags, _TOLD["optimizer_state"])),
-            (_PARAMETER, _all(flags, _TOLD["parameter"])),
+            (_BUFFER, _all(flags, _ROLE_FLAGS["buffer"])),
+            (_GRADIENT, _all(flags, _ROLE_FLAGS["gradient"])),
+            (_STATE, _all(flags, _ROLE_FLAGS["optimizer_state"])),
+            (_PARAMETER, _all(flags, _ROLE_FLAGS["parameter"])),
         ):
             found[fits] = number
         return found
 
     def settled(self, groups: NDArray[Any]) -> NDArray[Any]:
-        """Whether nothing more can be learned of freed objects of these groups (bool)."""
+        """Whether categories of freed objects of these groups (bool) can no longer change."""
         return np.asarray((groups == 0) | (self._groups["live"][groups] <= 0))
 
     def feed(self, batch: Batch) -> None:
-        """Follows a batch, with which the parts that this one asks have been fed."""
+        """Follows a batch, with which the processors that this one queries have been fed."""
         self._learn_names()
         self._begin_tensors()
-        told = batch["tensor_create"]
-        uses = self._uses(batch, told)
+        created = batch["tensor_create"]
+        uses = self._uses(batch, created)
         if len(uses):
             self._use(uses)
-        is_role = told["tensor"] == ABSENT_U32
+        is_role = created["tensor"] == ABSENT_U32
         if is_role.any():
-            self._tell(told[is_role])
+            self._assign_roles(created[is_role])
         changes = self.objects.changes
         freed = self.rows["group"][changes["object"][changes["sign"] < 0]]
         np.subtract.at(self._groups["live"], freed[freed != 0], 1)
@@ -290,11 +299,10 @@ class Tensors:
         self._moves = grown(self._moves, len(nodes))
         texts = self.strings.many(nodes["name"][known:])
         parents = self.strings.many(nodes["name"][nodes["parent"][known:]])
-        self._accumulates[known : len(nodes)] = [text == _ACCUMULATE for text in texts]
-        moves = [
-            text == _MOVE and parent == _MOVE_INTO
-            for text, parent in zip(texts, parents, strict=True)
+        self._accumulates[known : len(nodes)] = [
+            text in self.conventions.gradient_sums for text in texts
         ]
+        moves = [pair in self.conventions.moves for pair in zip(texts, parents, strict=True)]
         new = slice(known, len(nodes))
         outside = (nodes["module"][new] == 0) & ~self.operators.backward[new]
         self._moves[new] = np.asarray(moves, bool) & outside
@@ -315,14 +323,14 @@ class Tensors:
         begun = np.zeros(len(new), TENSOR)
         begun["node"] = node
         forward = ~self.operators.backward[node] & ~self.ranges.within(
-            where, OPTIMIZER_STEP, self.strings
+            where, self.conventions.optimizer_steps, self.strings
         )
         outside = self.operators.nodes["module"][node] == 0
         begun["flags"] = _MADE_FORWARD * forward + _MADE_OUTSIDE * outside
         self.rows[ids] = begun
 
     def _uses(self, batch: Batch, created: NDArray[Any]) -> NDArray[Any]:
-        """Tensors that operators take or give, in ring order (dtype _USE)."""
+        """Input and output tensors of operators, in ring order (dtype _USE)."""
         begins, ends, more = (
             batch["operator_begin"], batch["operator_end"], batch["operator_tensors"]
         )  # fmt: skip
@@ -350,16 +358,16 @@ class Tensors:
             self._moves, self._groups, self._group_count,
         )  # fmt: skip
 
-    def _tell(self, told: NDArray[Any]) -> None:
-        found = self.objects.lookup(told["storage"], told["index"], "tensor")
+    def _assign_roles(self, roles: NDArray[Any]) -> None:
+        found = self.objects.lookup(roles["storage"], roles["index"], "tensor")
         known = found >= 0
-        bits = {number: _TOLD.get(name, 0) for number, name in abi.ENUMS["role"].items()}
-        flags = np.asarray([bits.get(role, 0) for role in told["role"][known].tolist()], np.uint32)
+        bits = {number: _ROLE_FLAGS.get(name, 0) for number, name in abi.ENUMS["role"].items()}
+        flags = np.asarray([bits.get(role, 0) for role in roles["role"][known].tolist()], np.uint32)
         np.bitwise_or.at(self.rows["flags"], found[known], flags)
         group, held = self.rows["group"][found[known]], flags & np.uint32(_HELD)
         np.bitwise_or.at(self._groups["flags"], group[group != 0], held[group != 0])
-        named = known & (told["name"] != 0)
-        self.rows["name"][found[named]] = told["name"][named]
+        named = known & (roles["name"] != 0)
+        self.rows["name"][found[named]] = roles["name"][named]
 
 
 def _all(flags: NDArray[Any], bits: int) -> NDArray[Any]:

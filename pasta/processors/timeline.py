@@ -1,4 +1,4 @@
-"""Quantities over time in a bounded number of bins: where they no longer fit, bins double."""
+"""Quantities over time in a bounded number of bins, whose width doubles when they are full."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class _Bins:
-    """Time since `start` in bins of 2**shift ns; a time before `start` is in the first."""
+    """Time since `start` in bins of 2**shift ns; earlier times are in the first."""
 
     def __init__(self, start: int, bins: int = 1024, shift: int = 14) -> None:
         if bins % 2:
@@ -28,11 +28,11 @@ class _Bins:
 
     @property
     def times(self) -> NDArray[Any]:
-        """Where each used bin begins, ns since `start`."""
+        """Begin of each used bin, ns since `start`."""
         return np.arange(self.used, dtype=np.int64) << self.shift
 
     def place(self, times: NDArray[Any]) -> NDArray[Any]:
-        """Bins of times (uint64 ns), after widening the bins so that all have one."""
+        """Bins (int64) of times (uint64 ns), after widening the bins to include all."""
         since = np.maximum(times.astype(np.int64) - self.start, 0)
         last = int(since.max())
         while last >> self.shift >= self.bins:
@@ -43,27 +43,30 @@ class _Bins:
         return np.asarray(since >> self.shift)
 
     def halve(self) -> None:
-        """Merges each two neighbouring bins."""
+        """Merges pairs of adjacent bins."""
         raise NotImplementedError
 
 
 class CountTimeline(_Bins):
-    """How many events fell into each bin."""
+    """Number of events in each bin."""
 
     def __init__(self, start: int, bins: int = 1024) -> None:
         super().__init__(start, bins)
         self._counts = np.zeros(bins, np.int64)
 
     def add(self, times: NDArray[Any]) -> None:
+        """Counts events at times (uint64 ns)."""
         if len(times):
-            bins = self.place(times)  # first: it may replace the counts by wider bins
+            bins = self.place(times)  # first: it may widen the bins
             self._counts += np.bincount(bins, minlength=self.bins)
 
     @property
     def counts(self) -> NDArray[Any]:
+        """Events in each used bin (int64)."""
         return self._counts[: self.used]
 
     def halve(self) -> None:
+        """Merges pairs of adjacent bins: counts are added."""
         pairs = self._counts.reshape(-1, 2).sum(axis=1)
         self._counts = np.concatenate([pairs, np.zeros_like(pairs)])
 
@@ -78,7 +81,7 @@ class LevelTimeline(_Bins):
         self._last_time = np.zeros(bins, np.uint64)
 
     def add(self, times: NDArray[Any], levels: NDArray[Any]) -> None:
-        """Levels (int64, from 0) that began at times (uint64 ns), in order of the events."""
+        """Adds levels (int64, nonnegative) that begin at times (uint64 ns), in event order."""
         if not len(times):
             return
         bins = self.place(times)
@@ -94,19 +97,20 @@ class LevelTimeline(_Bins):
 
     @property
     def last(self) -> NDArray[Any]:
-        """Level at the end of each used bin; before the first event it is 0."""
+        """Level at the end of each used bin; 0 before the first event."""
         last = self._last[: self.used]
         latest = np.maximum.accumulate(np.where(last >= 0, np.arange(len(last)), -1))
         return np.asarray(np.where(latest >= 0, last[latest], 0))
 
     @property
     def highest(self) -> NDArray[Any]:
-        """Highest level during each used bin, that with which it began included."""
+        """Highest level during each used bin, including the level at its begin."""
         last = self.last
         before = np.concatenate([np.zeros(1, np.int64), last[:-1]])[: self.used]
         return np.asarray(np.maximum(self._highest[: self.used], before))
 
     def halve(self) -> None:
+        """Merges pairs of adjacent bins: the maximum, and the later of the last levels."""
         highest = self._highest.reshape(-1, 2).max(axis=1)
         first, second = self._last.reshape(-1, 2).T
         last = np.where(second >= 0, second, first)

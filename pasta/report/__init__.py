@@ -1,0 +1,1 @@
+"""Reports of runs: text, HTML, and exports for other programs."""

@@ -8,5 +8,5 @@ from pasta.table import Unit, formatted, visible
 
 
 def cell(value: Any, unit: Unit | None = None) -> str:
-    """A value as text reports write it, in one line."""
+    """A value formatted as in text reports, on one line."""
     return visible(formatted(value, unit))

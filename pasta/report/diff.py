@@ -1,4 +1,4 @@
-"""Two runs compared, as text and for Python."""
+"""Text reports of compared runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from pasta.report.layout import View
 from pasta.report.text import text_of
 from pasta.run.diff import ColumnDiff, Comparison, TableDiff
 from pasta.table import Table, formatted, plain, shares
@@ -14,10 +15,10 @@ from pasta.table import Table, formatted, plain, shares
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Rows of each table.
+#: Default rows of each table.
 ROWS = 10
-_LONGEST = 2000  # characters of a line
-_KEY = 200  # characters of the keys of a row
+_MAX_LINE = 2000  # characters
+_MAX_KEY = 200  # characters of the keys of a row
 _IN_UNIT = ("before", "after", "difference")
 
 
@@ -27,8 +28,8 @@ def render(
     columns: Collection[str] = (),
     rows: int = ROWS,
 ) -> Iterator[RenderableType]:
-    """The columns that changed of the `chosen` tables, the most changed of each table first, with
-    `rows` rows each; `columns`: only these."""
+    """Parts of the report: the changed columns of the `chosen` tables, the most changed of each
+    table first, with `rows` rows each; `columns`: only these. Raises RunError."""
     yield Text(f"before: {plain(str(comparison.before.path))}")
     yield Text(f"after:  {plain(str(comparison.after.path))}")
     notes = list(comparison.notes)
@@ -40,11 +41,11 @@ def render(
             yield Text()
             yield Text(_heading(table, column), style="bold")
             if table.keys:
-                yield _rows(table, column).to_rich(rows, command="pasta diff BEFORE AFTER")
+                yield View(_rows(table, column), rows, command="pasta diff BEFORE AFTER")
         same = [_with_total(each) for each in asked if not each.weight]
         if same:
             yield Text()
-            yield Text(plain(f"{tool}.{name}: unchanged: {', '.join(same)}", _LONGEST))
+            yield Text(plain(f"{tool}.{name}: unchanged: {', '.join(same)}", _MAX_LINE))
         notes += table.notes if asked else []
     if notes:
         yield Text()
@@ -53,7 +54,7 @@ def render(
 
 
 def _asked(table: TableDiff, columns: Collection[str]) -> list[ColumnDiff]:
-    """The columns asked for, else those that add up, else all of them."""
+    """The requested columns; by default those that add up, or all if none does."""
     every = list(table.columns.values())
     if columns:
         return [each for each in every if each.name in columns]
@@ -61,7 +62,7 @@ def _asked(table: TableDiff, columns: Collection[str]) -> list[ColumnDiff]:
 
 
 def note(text: str) -> Text:
-    """A line that says what is not compared."""
+    """A line about data that is not compared."""
     return Text(f"note: {plain(text)}", style="yellow")
 
 
@@ -82,7 +83,7 @@ def _with_total(column: ColumnDiff) -> str:
 
 
 def _rows(table: TableDiff, column: ColumnDiff) -> Table:
-    """Rows that changed, the largest difference first; those that are not comparable come last."""
+    """Changed rows, the largest difference first, incomparable ones last."""
     changes = column.changes
     some = [at for at, each in enumerate(changes) if each.before != each.after]
     some.sort(key=lambda at: -abs(changes[at].difference or 0))
@@ -98,7 +99,7 @@ def _rows(table: TableDiff, column: ColumnDiff) -> Table:
     unit = {} if column.unit is None else dict.fromkeys(_IN_UNIT, column.unit)
     share: dict[str, Any] = {"share": "share"} if "share" in numbers else {}
     return Table(
-        {"row": [plain(table.label(at), _KEY) for at in some], **numbers},
+        {"row": [plain(table.label(at), _MAX_KEY) for at in some], **numbers},
         units={**unit, **share, "ratio": "count"},
         labels={
             "row": plain(", ".join(name.replace("_", " ") for name in table.keys)),
@@ -109,7 +110,7 @@ def _rows(table: TableDiff, column: ColumnDiff) -> Table:
 
 
 def default_tables(comparison: Comparison) -> list[tuple[str, str]]:
-    """Tables that reports show, and that have something to compare."""
+    """Comparable tables that reports show. Raises RunError."""
     return [
         (tool, name)
         for tool, names in comparison.tables.items()
@@ -119,5 +120,5 @@ def default_tables(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def text_report(comparison: Comparison) -> str:
-    """The comparison as plain text."""
+    """The comparison as plain text. Raises RunError."""
     return text_of(render(comparison, default_tables(comparison)))

@@ -1,4 +1,4 @@
-"""Files that exports are written to: whole or not at all, and never over what a run consists of."""
+"""Output files of exports: written atomically, and never over files of the run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _OF_RUN = frozenset({"run.json", "report.txt", "log.txt", "events", "modules", "
 
 @contextmanager
 def written(run: RunDirectory, name: str) -> Iterator[BinaryIO]:
-    """A binary file to write to: `name` when the block ends, or stdout for `-`.
+    """A binary file to write to, renamed to `name` when the block ends; `-`: stdout.
 
-    Raises RunError where it cannot be written, or is part of the run.
+    Raises RunError if it cannot be written, or is part of the run.
     """
     if name == "-":
         yield sys.stdout.buffer
@@ -27,9 +27,7 @@ def written(run: RunDirectory, name: str) -> Iterator[BinaryIO]:
         return
     path = Path(name)
     _check(run, path)
-    special = (
-        os.path.exists(path) and not path.is_file()
-    )  # a device or a pipe is written to, not replaced
+    special = os.path.exists(path) and not path.is_file()  # a device or pipe: not replaced
     temporary = path if special else path.with_name(f".{path.name}-{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -44,13 +42,13 @@ def written(run: RunDirectory, name: str) -> Iterator[BinaryIO]:
 
 
 def directory(run: RunDirectory, name: str) -> Path:
-    """A directory to write files to, made if there is none. Raises as `written`."""
+    """A directory to write files to, created if necessary. Raises as `written`."""
     path = Path(name)
     _check(run, path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{path}: cannot be made ({error.strerror or error})") from None
+        raise RunError(f"{path}: cannot be created ({error.strerror or error})") from None
     return path
 
 

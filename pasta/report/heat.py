@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from pasta.run.results import StoredResult
     from pasta.table import Figure, Table
 
-#: Columns and lines of a strip at most; several places share one where there are more.
-_POINTS = 512
-_LINES = 64
-_STRIPS = 10
-_WORD = 4
-_EXACT = 2.0**53
+#: Maximum columns and lines of a strip; more places are combined.
+_MAX_POINTS = 512
+_MAX_LINES = 64
+_MAX_STRIPS = 10
+_WORD_BYTES = 4
+_MAX_EXACT = 2.0**53
 
 
 @dataclass(frozen=True)
 class Strip:
-    """Accesses of one object: `cells` (lines, points) of float64, NaN where nothing was looked at.
+    """Accesses of one object: `cells` is float64 (lines, points), NaN where nothing was observed.
 
-    A point is `step` bytes from `start` on; a line is `lines_step` of what the map's `lines` says.
+    A point covers `step` bytes, beginning at offset `start`; a line covers `lines_step` units of
+    the map's `lines`.
     """
 
     label: str
@@ -41,7 +42,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Strips that share a scale of colours. `lines` says what a strip's lines are."""
+    """Strips with a common color scale. `lines` is the unit of a strip's lines."""
 
     title: str
     strips: list[Strip]
@@ -49,7 +50,7 @@ class HeatMap:
 
 
 def heat_maps(result: StoredResult) -> Iterator[HeatMap]:
-    """Heat maps of a tool's result; none where it does not count by place."""
+    """Heat maps of a tool's result, if it counts accesses by place. Raises RunError."""
     strips = [strip for name, each in result.figures.items() if (strip := _of_figure(name, each))]
     if strips:
         yield HeatMap("Accesses to objects, by offset", strips)
@@ -66,7 +67,7 @@ def heat_maps(result: StoredResult) -> Iterator[HeatMap]:
 
 
 def is_strip(name: str, figure: Figure) -> bool:
-    """Whether a heat map shows what a figure does."""
+    """Whether a figure is shown as a strip of a heat map."""
     return (
         name.startswith("object_")
         and figure.kind == "bar"
@@ -90,22 +91,22 @@ def _has(table: Table | None, *columns: str) -> TypeGuard[Table]:
 
 
 def _numbers(table: Table, name: str) -> NDArray[Any]:
-    """A column of numbers that float64 has exactly. Raises RunError for another."""
+    """A column of numbers that are exact in float64. Raises RunError for others."""
     try:
         found = np.asarray(table.columns[name], np.float64)
     except (TypeError, ValueError):
         found = np.array([np.nan])
-    # -1 is the number of no object
-    if found.ndim != 1 or not ((found >= -1) & (found < _EXACT)).all():
+    # -1: no object
+    if found.ndim != 1 or not ((found >= -1) & (found < _MAX_EXACT)).all():
         raise RunError(f"column {plain(name, 80)} of {table.title!r} has no numbers from 0 to 2^53")
     return found
 
 
 def _groups(keys: list[Any], weights: NDArray[Any]) -> Iterator[tuple[Any, NDArray[Any]]]:
-    """The heaviest keys with the rows that have them."""
+    """The heaviest keys with their rows."""
     codes: dict[Any, int] = {}
     code = np.asarray([codes.setdefault(key, len(codes)) for key in keys], np.intp)
-    order = np.argsort(-np.bincount(code, weights), kind="stable")[:_STRIPS]
+    order = np.argsort(-np.bincount(code, weights), kind="stable")[:_MAX_STRIPS]
     names = list(codes)
     for at in order.tolist():
         yield names[at], np.flatnonzero(code == at)
@@ -117,7 +118,7 @@ def _placed(
     """Start, step and cells of weights at these offsets (multiples of `unit`) and lines."""
     start = int(offsets.min())
     places = ((offsets - start) // unit).astype(np.int64)
-    width = int(places.max()) // _POINTS + 1
+    width = int(places.max()) // _MAX_POINTS + 1
     cells = np.full((line_count, int(places.max()) // width + 1), np.nan)
     at = lines.astype(np.intp), places // width
     cells[at] = 0
@@ -126,14 +127,14 @@ def _placed(
 
 
 def _unit(offsets: NDArray[Any]) -> int:
-    """The largest step that all offsets are on."""
+    """The greatest common divisor of the offsets."""
     return int(np.gcd.reduce(offsets.astype(np.int64))) or 1
 
 
 def _by_window(table: Table) -> list[Strip]:
     offsets, counts = _numbers(table, "offset"), _numbers(table, "count")
     windows = _numbers(table, "window").astype(np.int64)
-    each = int(windows.max()) // _LINES + 1
+    each = int(windows.max()) // _MAX_LINES + 1
     numbers = _numbers(table, "object_id").astype(np.int64).tolist()
     names = list(zip(table.columns["object"], numbers, strict=True))
     strips = []
@@ -152,7 +153,7 @@ def _by_word(table: Table) -> list[Strip]:
     words = [name for name in table.columns if name.startswith("word_")]
     counts = np.stack([_numbers(table, name) for name in words], axis=1)
     offsets = _numbers(table, "offset")
-    sector = _WORD * len(words)
+    sector = _WORD_BYTES * len(words)
     keys = list(zip(table.columns["kernel"], table.columns["object"], strict=True))
     strips = []
     for (kernel, object), rows in _groups(keys, counts.sum(axis=1)):

@@ -1,8 +1,8 @@
-"""Tables as text: units of columns, which columns fit a width, and how long names are shortened.
+"""Layout of text tables: column widths, the choice of columns that fit, shortening of names.
 
-Rich only draws.  Every width is chosen here, so that Rich never squeezes a column: numbers and
-their headings are never cut, the key column stays readable, and columns that do not fit are left
-out and named below the table.
+Rich only draws. All widths are chosen here, so that Rich never shrinks a column: numbers and their
+headings are never cut, the key column stays readable, and columns that do not fit are left out and
+listed below the table.
 """
 
 from __future__ import annotations
@@ -29,27 +29,26 @@ if TYPE_CHECKING:
 
 #: Width of output that is not for a terminal: nothing is left out or wrapped.
 UNLIMITED = 1 << 16
-#: Columns of text are never narrower, unless their cells are.
-LEAST_TEXT = 24
-#: Longest text of a cell, however wide the output.
-LONGEST_TEXT = 200
-#: Lines of a heading.
-_HEADING_LINES = 3
-#: Headings are broken into lines of about this width, where there is room.
-_HEADING = 10
-#: Numbers that are kept longer than columns of text, where a table names none.
+#: Minimum width of text columns, unless their cells are narrower.
+MIN_TEXT = 24
+#: Maximum width of a cell's text, for any output width.
+MAX_TEXT = 200
+_MAX_HEADING_LINES = 3
+#: Preferred width of a heading's lines.
+_LINE_CELLS = 10
+#: Numeric columns kept in preference to text columns, if a table names none as important.
 _MEASURES = 2
-#: Blanks between columns, and where that saves a column.
+#: Blanks between columns: normally, and if the smaller gap saves a column.
 _GAPS = (3, 2)
 #: Blanks at both ends of a line.
 _EDGES = 2
 
 
 def shortened(text: str, width: int) -> str:
-    """A text of at most `width` cells of a terminal; "…" stands for what is left out.
+    """Shortens a text to at most `width` terminal cells, with "…" for the omitted part.
 
-    The namespaces at the start of a C++ name go first, then the middle. Of a path the file name
-    is kept, where there is room for it.
+    Leading C++ namespaces are omitted first, then the middle. The file name of a path is kept if
+    it fits.
     """
     if cell_len(text) <= width:
         return text
@@ -65,13 +64,13 @@ def shortened(text: str, width: int) -> str:
     return f"{_first(text, width - last - 1)}…{_first(text[::-1], last)[::-1]}"
 
 
-#: Namespaces before a name that has template arguments or is in some namespace itself.
+#: Namespaces before a name.
 _NAMESPACES = re.compile(r"(?<![\w:])(?:(?:[A-Za-z_]\w*|\(anonymous namespace\))::)+")
 
 
 def _first(text: str, width: int) -> str:
-    """As much of a text's start as fits into `width` cells."""
-    text = text[:width]  # no character is narrower than a cell, but those that have none
+    """The longest prefix of a text that fits into `width` cells."""
+    text = text[:width]  # a character takes at least one cell, unless it is zero-width
     while cell_len(text) > width:
         text = text[:-1]
     return text
@@ -79,7 +78,7 @@ def _first(text: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column as it is shown: cells are text of one line."""
+    """A column as shown: cells are single-line text."""
 
     name: str
     heading: str
@@ -88,37 +87,37 @@ class Column:
 
     @property
     def widest(self) -> int:
-        """Cells that its widest text takes."""
+        """Width of the widest cell, in terminal cells."""
         return max(map(cell_len, self.cells), default=0)
 
     @property
     def natural(self) -> int:
-        """Width at which nothing is gained by more."""
-        return _heading_width(self.heading, max(self.widest, min(len(self.heading), _HEADING)))
+        """Width beyond which nothing more is shown."""
+        return _heading_width(self.heading, max(self.widest, min(len(self.heading), _LINE_CELLS)))
 
     @property
-    def least(self) -> int:
-        """The narrowest that it may be."""
-        least = _heading_width(self.heading, self.widest)
-        return least if self.numeric else min(least, LEAST_TEXT)
+    def min_width(self) -> int:
+        """The minimum width."""
+        width = _heading_width(self.heading, self.widest)
+        return width if self.numeric else min(width, MIN_TEXT)
 
     def head(self, width: int) -> str:
-        """The heading, in lines that fit; only that of text is ever shortened."""
+        """The heading, wrapped to `width`; only headings of text columns are shortened."""
         lines = textwrap.wrap(self.heading, max(width, 1), break_long_words=False)
         return "\n".join(lines if self.numeric else [shortened(line, width) for line in lines])
 
 
 def _heading_width(heading: str, widest: int) -> int:
-    """The least width, not below `widest`, in which a heading has few lines."""
+    """The smallest width from `widest` on at which the heading has at most the maximum lines."""
     width = max([widest, 1, *(cell_len(word) for word in heading.split())])
-    while len(textwrap.wrap(heading, width, break_long_words=False)) > _HEADING_LINES:
+    while len(textwrap.wrap(heading, width, break_long_words=False)) > _MAX_HEADING_LINES:
         width += 1
     return width
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Columns that fit a width, with their own widths; the names of those left out."""
+    """The columns that fit a width, with their widths, and the headings of those left out."""
 
     columns: list[Column]
     widths: list[int]
@@ -127,29 +126,30 @@ class Layout:
 
     @property
     def width(self) -> int:
+        """Cells that the drawn table takes."""
         return _total(self.widths, self.gap)
 
 
 def lay_out(
     columns: Sequence[Column], key: str, width: int, important: Sequence[str] = ()
 ) -> Layout:
-    """Chooses what is shown in `width` cells.
+    """Chooses the columns to show in `width` cells.
 
-    The column `key` always is. Others are left out from the right until the rest fit, those that
-    are important last.
+    The column `key` is always shown. Others are left out from the right until the rest fit,
+    important ones last.
     """
     order = list(dict.fromkeys([key, *important, *(column.name for column in columns)]))
-    least = {column.name: column.least for column in columns}
-    gap, kept = _kept(order, least, width)
+    min_widths = {column.name: column.min_width for column in columns}
+    gap, kept = _kept(order, min_widths, width)
     shown = [column for column in columns if column.name in kept]
-    widths = [least[column.name] for column in shown]
+    widths = [min_widths[column.name] for column in shown]
     natural = [column.natural for column in shown]
     if _total(natural, gap) <= width:
         widths = natural
     spare = width - _total(widths, gap)
-    if spare < 0 and not shown[0].numeric:  # the key alone
+    if spare < 0 and not shown[0].numeric:  # only the key is left
         widths = [max(1, width - _EDGES)]
-    for numeric in (False, True):  # names before headings of numbers
+    for numeric in (False, True):  # text columns before headings of numbers
         wanted = [
             size if column.numeric == numeric else 0
             for column, size in zip(shown, natural, strict=True)
@@ -163,11 +163,11 @@ def _total(widths: Sequence[int], gap: int) -> int:
     return _EDGES + sum(widths) + gap * max(len(widths) - 1, 0)
 
 
-def _kept(order: list[str], least: dict[str, int], width: int) -> tuple[int, set[str]]:
-    """The gap between columns and the names of those that fit: a small gap only if more do."""
+def _kept(order: list[str], min_widths: dict[str, int], width: int) -> tuple[int, set[str]]:
+    """The gap and the names of the columns that fit; the smaller gap only if more fit with it."""
     fitting = []
     for gap in _GAPS:
-        ends = itertools.accumulate(gap + least[name] for name in order)
+        ends = itertools.accumulate(gap + min_widths[name] for name in order)
         count = sum(_EDGES + end - gap <= width for end in ends)
         fitting.append((max(count, 1), gap))
     count, gap = max(fitting)
@@ -175,7 +175,7 @@ def _kept(order: list[str], least: dict[str, int], width: int) -> tuple[int, set
 
 
 def _share(spare: int, natural: list[int], widths: list[int]) -> int:
-    """Widens columns that are narrower than their text, the narrowest first; by how much."""
+    """Widens columns that are narrower than their text, narrowest first; the cells used."""
     given = 0
     while given < spare:
         narrow = [at for at in range(len(widths)) if widths[at] < natural[at]]
@@ -188,16 +188,18 @@ def _share(spare: int, natural: list[int], widths: list[int]) -> int:
 
 @dataclass(frozen=True)
 class View:
-    """A table for Rich to print, laid out for the width that it is printed in."""
+    """A table as a Rich renderable, laid out for the output width."""
 
     table: Table
-    rows: int
-    #: What prints the table, for the line about columns that are left out.
-    command: str
+    #: Number of rows to show (default: `Table.shown`).
+    rows: int | None = None
+    #: Command that prints the table, for the line about columns left out.
+    command: str = "pasta report DIR"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = self.table
-        columns = columns_of(table, self.rows)
+        rows = table.shown if self.rows is None else self.rows
+        columns = columns_of(table, rows)
         if not columns:
             return
         if table.title:
@@ -206,7 +208,7 @@ class View:
         layout = lay_out(columns, key, options.max_width, important)
         drawn = _draw(layout)
         yield from console.render(drawn, options.update(width=max(layout.width, options.max_width)))
-        left = (table.of or len(table)) - self.rows
+        left = (table.of or len(table)) - rows
         if left > 0:
             yield Text(counted(left, "more row"), style="dim italic")
         if layout.left_out:
@@ -218,7 +220,7 @@ class View:
 
 
 def columns_of(table: Table, rows: int) -> list[Column]:
-    """The columns that reports show, with so many rows."""
+    """The visible columns of a table, with the first `rows` rows."""
     columns = []
     for name, values in table.columns.items():
         if name not in table.hidden:
@@ -226,14 +228,14 @@ def columns_of(table: Table, rows: int) -> list[Column]:
             cells = [visible(text) for text in column_texts(list(table.values(name, rows)), unit)]
             numeric = unit is not None or is_numeric(values)
             if not numeric:
-                cells = [shortened(cell, LONGEST_TEXT) for cell in cells]
-            heading = shortened(visible(table.heading(name)), LONGEST_TEXT)
+                cells = [shortened(cell, MAX_TEXT) for cell in cells]
+            heading = shortened(visible(table.heading(name)), MAX_TEXT)
             columns.append(Column(name, heading, cells, numeric))
     return columns
 
 
 def _importance(table: Table, columns: Sequence[Column]) -> list[str]:
-    """The key column, which is the first of text, if any of the table's keys; important ones."""
+    """The key column (the first text column, preferably one of the keys), then important ones."""
     keys = table.keys or ()
     texts = [column.name for column in columns if not column.numeric]
     named = [name for name in texts if table.keys is None or name in keys]

@@ -1,4 +1,4 @@
-"""Numbers of a column as text: one unit, and as many decimals, in all of its cells."""
+"""Numbers of a column as text, with one unit and the same number of decimals in all cells."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ from typing import Any
 
 from pasta.table import BYTES, TIMES, Unit, formatted
 
-#: Least and largest number of a column that its unit should give.
+#: Preferred range of a column's numbers in its unit.
 _SMALL, _LARGE = 0.01, 99_999.5
 _DECIMALS = 2
-#: Beyond, numbers without a unit are written with an exponent.
-_LEAST, _MOST = 1e-6, 1e15
+#: Outside of this range, numbers without a unit are written with an exponent.
+_MIN_FIXED, _MAX_FIXED = 1e-6, 1e15
 
 
 def column_texts(values: Sequence[Any], unit: Unit | None = None) -> list[str]:
-    """The values of a column as text reports write them; absent ones are "-".
+    """The values of a column as text; absent ones are "-".
 
-    Bytes and times have the unit of the column: one in which the smallest number does not vanish
-    while the largest can be read. Numbers that would be 0 all the same are `<0.001 s`.
+    Bytes and times share one unit, in which the smallest number does not round to 0 and the
+    largest stays readable. Numbers that round to 0 nevertheless are written as `<0.001 s`.
     """
-    numbers = [
-        abs(value)
-        for value in values
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    ]
+    numbers = [abs(value) for value in values if _is_number(value) and math.isfinite(value)]
     if unit in ("bytes", "ns"):
         names, step = (BYTES, 1024) if unit == "bytes" else (TIMES, 1000)
         at = _unit(numbers, len(names), step)
@@ -33,7 +29,7 @@ def column_texts(values: Sequence[Any], unit: Unit | None = None) -> list[str]:
         decimals = _decimals([number / size for number in numbers]) if at else 0
         return [_scaled(value, size, decimals, f" {names[at]}", unit) for value in values]
     if unit in (None, "count") and any(isinstance(value, float) for value in values):
-        if not numbers or not any(numbers) or _LEAST <= max(numbers) < _MOST:
+        if not numbers or not any(numbers) or _MIN_FIXED <= max(numbers) < _MAX_FIXED:
             decimals = _significant(numbers)
             return [_scaled(value, 1, decimals, "", unit) for value in values]
         return [f"{value:.3g}" if _is_number(value) else formatted(value) for value in values]
@@ -45,7 +41,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _unit(numbers: Sequence[float], units: int, step: int) -> int:
-    """Power of `step` that is the unit of a column."""
+    """Exponent of `step` for the unit of a column."""
     largest = max(numbers, default=0)
     smallest = min((number for number in numbers if number), default=0)
     at = 0
@@ -59,20 +55,22 @@ def _unit(numbers: Sequence[float], units: int, step: int) -> int:
 
 
 def _decimals(sizes: Sequence[float]) -> int:
-    """None for whole numbers, else two, and one more where that tells more of a small number."""
+    """Decimals: 0 for whole numbers, otherwise 2, or 3 if small numbers need it."""
     if all(float(size).is_integer() for size in sizes):
         return 0
     return _DECIMALS + any(0.0005 <= size < 10 * _SMALL for size in sizes)
 
 
 def _significant(numbers: Sequence[float]) -> int:
-    """Decimals with which the smallest number has three digits, the largest not too many."""
+    """Decimals that give the smallest number three digits, limited by the largest number."""
     largest = max(numbers, default=0)
     smallest = min((number for number in numbers if number), default=0)
     if not smallest or all(float(number).is_integer() for number in numbers):
         return 0
-    most = 3 - _power(largest) if largest < 1 else 3 if largest < 1e4 else 1 if largest < 1e5 else 0
-    return min(max(2 - _power(smallest), 0), most)
+    limit = (
+        3 - _power(largest) if largest < 1 else 3 if largest < 1e4 else 1 if largest < 1e5 else 0
+    )
+    return min(max(2 - _power(smallest), 0), limit)
 
 
 def _power(number: float) -> int:

@@ -1,19 +1,19 @@
-"""Columns in a compact form that a browser reads fast.
+"""A compact encoding of columns that browsers decode fast.
 
-A block is `{"rows", "columns", "data"}`: `data` is base64 of what zlib made of the bytes of all
-columns, one after the other. Numbers are cut into planes, all lowest bytes first, then all of the
-next place: as many as the largest number needs. What a column says of itself:
+A block is `{"rows", "columns", "data"}`: `data` is base64 of the zlib-compressed bytes of all
+columns, concatenated. Numbers are split into byte planes, the lowest bytes of all rows first, as
+many planes as the largest number needs. Fields of a column:
 
     type      "int", "float", "bool" or "text"
-    same      the number of an earlier column that has the same values; nothing is in `data` then
-    low       the least value, as text, which is added to what is in `data`
-    delta     true: each number is what is added to that of the row before, signs in the lowest bit;
-              `low` is the first value
-    width     planes
+    same      index of an earlier column with equal values; the column has no bytes in `data`
+    low       minimum, as text, to add to the numbers in `data`
+    delta     true: numbers are zigzag-encoded differences to the previous row; `low` is the first
+              value
+    width     number of planes
     bits      true: planes are those of float64; long columns keep 32 bits of the mantissa
-    missing   true: before its planes come bits, the first row's lowest, set where a value is absent
+    missing   true: planes follow a bitmap, least significant bit first, set for absent values
 
-Texts are numbers of a dictionary that all blocks share.
+Texts are indices into a dictionary that all blocks share.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from pasta.table import Column, Table, visible
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Integers beyond are not exact as numbers of a browser.
+#: Limit of integers that are exact in JavaScript.
 _SAFE = 1 << 53
-#: Bits of floats that columns of more rows keep: nine digits.
+#: Mantissa bits that longer columns of floats keep: nine digits.
 _MANTISSA = 32
-_EXACT_ROWS = 10_000
+_MAX_EXACT_ROWS = 10_000
 
 
 class Packer:
-    """Packs columns, and keeps the dictionary of their texts."""
+    """Encodes columns, and collects the dictionary of their texts."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
 
     def block(self, columns: Mapping[str, Column], rows: int | None = None) -> dict[str, Any]:
-        """Columns as a block for JSON: all their rows, or as many as `rows` says."""
+        """Columns as a block for JSON: all rows, or the first `rows`."""
         columns = {name: column[:rows] for name, column in columns.items()}
         coded = {name: self._coded(each) for name, each in columns.items() if _is_text(each)}
         others = {name: each for name, each in columns.items() if name not in coded}
@@ -62,8 +62,8 @@ class Packer:
             else:
                 kind, values, missing = self._values(table.column(name).combine_chunks())
             about: dict[str, Any] = {"name": name, "type": kind}
-            told = (kind == "text", values, missing)
-            at = next((at for at, other in enumerate(seen) if _equal(told, other)), None)
+            content = (kind == "text", values, missing)
+            at = next((at for at, other in enumerate(seen) if _equal(content, other)), None)
             if at is not None:
                 about["same"] = at
             else:
@@ -71,19 +71,19 @@ class Packer:
                     about["missing"] = True
                     written.append(np.packbits(missing, bitorder="little").tobytes())
                 written.append(_numbers(values, about))
-            seen.append(told)
+            seen.append(content)
             described.append(about)
         data = _deflated(b"".join(written))
         length = max(map(len, columns.values()), default=0)
         return {"rows": length, "columns": described, "data": data}
 
     def strings(self) -> str:
-        """The dictionary, as packed JSON: a list of the texts in the order of their numbers."""
+        """The dictionary as compressed JSON: a list of the texts in index order."""
         texts = json.dumps(list(self._codes), ensure_ascii=False, separators=(",", ":"))
         return _deflated(texts.encode("utf-8"))
 
     def _values(self, column: Any) -> tuple[str, NDArray[Any], NDArray[Any]]:
-        """Type, numbers and what is missing of a pyarrow array."""
+        """Type, numbers and null mask of a pyarrow array."""
         missing = to_numpy(column.is_null())
         if pa.types.is_boolean(column.type):
             return "bool", _filled(column.cast(pa.uint8())), missing
@@ -94,7 +94,7 @@ class Packer:
             whole = np.isfinite(values) & (np.abs(values) < _SAFE) & (values == np.floor(values))
             if whole.all():
                 return "float", values.astype(np.int64), missing
-            if len(values) <= _EXACT_ROWS:
+            if len(values) <= _MAX_EXACT_ROWS:
                 return "float", values, missing
             mantissa, exponent = np.frexp(values)
             places = float(1 << _MANTISSA)
@@ -102,7 +102,7 @@ class Packer:
         return "text", self._texts(column), missing
 
     def _coded(self, column: list[str | None]) -> tuple[str, NDArray[Any], NDArray[Any]]:
-        """As `_values`, of texts: a long one that rows share is looked at once."""
+        """Like `_values`, for texts: an object that rows share is encoded once."""
         distinct = {id(text): text for text in column if text is not None}
         codes = {key: self._code(visible(text)) for key, text in distinct.items()}
         values = np.asarray([codes.get(id(text), 0) for text in column], np.int64)
@@ -140,7 +140,7 @@ def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _numbers(values: NDArray[Any], about: dict[str, Any]) -> bytes:
-    """The planes of numbers; `about` is told how they are made."""
+    """The planes of numbers; adds their encoding to `about`."""
     if values.dtype.kind == "f":
         about["bits"] = True
         return _planes(values.astype("<f8").view("<u8"), about)
@@ -155,13 +155,13 @@ def _numbers(values: NDArray[Any], about: dict[str, Any]) -> bytes:
             about.update(low=str(int(signed[0])), delta=True)
             return _planes(zigzag.astype(np.uint64), about)
     about["low"] = str(low)
-    # differences of 64-bit integers are right modulo 2**64
+    # differences of 64-bit integers are exact modulo 2**64
     shifted = values.astype(np.uint64) - np.uint64(low % (1 << 64))
     return _planes(shifted, about)
 
 
 def _bits(values: NDArray[Any]) -> float:
-    """About how many bits the values need that are not zero."""
+    """Estimated bits that the values need without leading zeros."""
     return float(np.log2(1.0 + values).sum())
 
 

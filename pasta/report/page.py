@@ -1,4 +1,4 @@
-"""The HTML report: one file with all tables and figures of a run, which loads nothing."""
+"""The HTML report: one self-contained file with all tables and figures of a run."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-import pasta
 from pasta.errors import RunError
 from pasta.report.heat import HeatMap, heat_maps, is_strip
 from pasta.report.pack import Packer
-from pasta.report.stacks import WEIGHTS, CallTree, has_operators, read_call_tree
+from pasta.report.stacks import CallTree, has_operators, read_call_tree
 from pasta.report.text import gain_of, heading, notes
+from pasta.report.weights import WEIGHTS
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, ranked, read_results
 from pasta.table import Figure, Table, visible
+from pasta.version import VERSION
 
-#: Rows of a table that the page has; runs of weeks may have more than a browser can hold.
-ROWS = 250_000
+#: Maximum rows of a table in the page; long runs may have more than a browser can hold.
+MAX_ROWS = 250_000
 _HERE = Path(__file__).parent
 _dumps = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def render_page(run: RunDirectory) -> str:
-    """The page. Raises RunError for a damaged manifest or result."""
-    manifest, results = run.manifest(), list(read_results(run.results, rows=ROWS))
+    """The page as HTML. Raises RunError for a damaged manifest or result."""
+    manifest, results = run.manifest(), list(read_results(run.results, rows=MAX_ROWS))
     page = _Page()
     tools = [page.tool(run, result) for result in results]
-    told = [(text.plain, text.style == "red") for text in notes(manifest)]
+    warnings = [(text.plain, text.style == "red") for text in notes(manifest)]
     if has_operators(run):
         try:
             page.flame(read_call_tree(run))
-        except RunError as error:  # results are worth a report without events
-            told.append((f"no flame graph: {error}", True))
+        except RunError as error:  # the rest of the report does not need events
+            warnings.append((f"no flame graph: {error}", True))
     lines = [text.plain for text in heading(run, manifest)]
     scripts = [_asset("uplot/uPlot.iife.min.js"), _asset("report.js")]
     styles = [_asset("uplot/uPlot.min.css"), _asset("report.css")]
     return _environment().get_template("report.html.j2").render(
-        version=pasta.__version__,
+        version=VERSION,
         title=lines[0],
         lines=lines[1:],
-        notes=told,
+        notes=warnings,
         findings=[(tool, each, gain_of(each)) for tool, each in ranked(results)],
         tools=tools,
         weights=page.weights,
@@ -69,7 +70,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Markup is a text, too: that of our own files
+        # Markup, a str too, comes from our own files
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["json"] = lambda value: htmlsafe_json_dumps(value, dumps=_dumps)
@@ -86,7 +87,7 @@ def _hash(text: str) -> str:
 
 
 class _Page:
-    """What the template shows of tools; their data are blocks, by the id of their element."""
+    """The template's view of tools; data are blocks by the id of their element."""
 
     def __init__(self) -> None:
         self.packer = Packer()
@@ -109,7 +110,7 @@ class _Page:
         return id
 
     def _table(self, name: str, table: Table) -> dict[str, Any]:
-        block = self.packer.block(table.columns, ROWS)
+        block = self.packer.block(table.columns, MAX_ROWS)
         for about in block["columns"]:
             column = about["name"]
             about["label"] = visible(table.heading(column))
@@ -120,7 +121,7 @@ class _Page:
             "id": self._add("table", block, title=visible(title)),
             "title": title,
             "rows": table.of or len(table),
-            "cut": ROWS if (table.of or 0) > ROWS else 0,
+            "cut": MAX_ROWS if (table.of or 0) > MAX_ROWS else 0,
             "open": table.shown > 0 and len(table) > 0,
         }
 
@@ -158,7 +159,7 @@ class _Page:
         return self._add("heat", block, strips=strips, lines=map.lines, title=visible(map.title))
 
     def flame(self, tree: CallTree) -> None:
-        """Takes the call tree, for flame graphs by each weight of which there is something."""
+        """Adds the call tree, for flame graphs by each recorded weight."""
         if not tree.present:
             return
         block = self.packer.block(

@@ -14,10 +14,11 @@ from rich.text import Text
 from pasta.arrow import to_numpy
 from pasta.errors import RunError
 from pasta.processors.demangle import distinct_names
+from pasta.report.layout import View
 from pasta.report.text import findings_of, text_of
 from pasta.run.events import parts
 from pasta.run.files import batches, open_parquet, reading
-from pasta.run.merge import Told, merged_findings
+from pasta.run.merge import RunFinding, merged_findings
 from pasta.run.results import read_findings, values_of
 from pasta.run.root import RankRun, Root, ranks_text
 from pasta.table import Table, counted, formatted, plain
@@ -25,9 +26,9 @@ from pasta.table import Table, counted, formatted, plain
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pasta.tool import Finding
+    from pasta.findings import Finding
 
-#: Rows of the table of ranks, and of kernels, that are shown.
+#: Default rows of the tables of ranks and kernels.
 RANKS, KERNELS = 64, 10
 _BATCH_ROWS = 1 << 16
 _KERNEL_COLUMNS = ["demangled", "launches", "total_time"]
@@ -36,7 +37,7 @@ _TEXTS = frozenset({"demangled", "layer", "memory"})
 
 @dataclass
 class Measures:
-    """What is compared of a run; None is not known. Times are ns, on the root's time line."""
+    """Measures of a run to compare; None if unknown. Times are ns on the root's time line."""
 
     run: RankRun
     start: int
@@ -47,19 +48,20 @@ class Measures:
     device_time: int | None = None
     copied: int | None = None
     peak: int | None = None
-    #: Launches and device time by whole kernel name, where kernel_freq ran.
+    #: Launches and device time by full kernel name; None if kernel_freq did not run.
     kernels: dict[str, tuple[int, int | None]] | None = None
     findings: list[tuple[str, Finding]] = field(default_factory=list)
-    #: What could not be read, in a line each.
+    #: What could not be read, one line each.
     problems: list[str] = field(default_factory=list)
 
     @property
     def observed(self) -> int:
+        """Time that the process was observed, in ns."""
         return self.run.observed
 
 
 def measure(root: Root, run: RankRun) -> Measures:
-    """Reads what a run says of itself, as far as it can be read."""
+    """Reads the measures of a run; errors are collected in `problems`."""
     manifest = run.manifest
     start = root.since(run, run.start)
     events, launches = manifest.get("events", {}), manifest.get("launches", {})
@@ -118,7 +120,7 @@ def _findings(found: Measures) -> None:
 
 
 def _result(run: RankRun, tool: str, name: str, wanted: list[str]) -> dict[str, list[Any]] | None:
-    """The wanted columns of a stored table; None where the tool did not run. Raises RunError."""
+    """Columns of a stored table; None if the tool did not run. Raises RunError."""
     path = run.directory.results / tool / f"{name}.parquet"
     if not os.path.lexists(path):
         return None
@@ -133,19 +135,19 @@ def _result(run: RankRun, tool: str, name: str, wanted: list[str]) -> dict[str, 
 
 
 def _checked(name: str, column: pa.ChunkedArray) -> list[Any]:
-    """Values of a column: texts, or integers of 64 bits. Raises ValueError for others."""
+    """Values of a column: texts, or 64-bit integers. Raises ValueError for other types."""
     if name not in _TEXTS:
         values: list[Any] = column.cast(pa.int64()).to_pylist()
         return values
     if not (pa.types.is_dictionary(column.type) or pa.types.is_null(column.type)):
-        raise ValueError(f"{name} is no text")
+        raise ValueError(f"{name} is not text")
     return list(values_of(column))
 
 
 def _of_events(
     run: RankRun, kind: str, columns: Sequence[str], value: Callable[..., Any]
 ) -> int | None:
-    """Sum of a value over recorded events of a kind; None where there are none."""
+    """Sum of a value over recorded events of a kind; None without such events."""
     files = parts(run.directory.events).get(kind, [])
     total = 0
     for path in files:
@@ -162,19 +164,19 @@ def _of_events(
 
 
 def render(root: Root, rows: int | None = None) -> Iterator[RenderableType]:
-    """Parts of the report; `rows` overrides how many rows of each table are shown."""
+    """Parts of the report; `rows` overrides the number of rows of each table."""
     measured = [measure(root, run) for run in root.runs]
     yield from _heading(root)
-    yield from _not_there(root, measured)
+    yield from _problems(root, measured)
     by_run = {id(each.run): each for each in measured}
     for program, runs in root.programs.items():
         yield from _program(root, program, [by_run[id(run)] for run in runs], rows)
-    told = [
-        Told(root.label(each.run), each.run.rank, tool, finding)
+    found = [
+        RunFinding(root.label(each.run), each.run.rank, tool, finding)
         for each in measured
         for tool, finding in each.findings
     ]
-    yield from findings_of(merged_findings(told))
+    yield from findings_of(merged_findings(found))
     yield from _notes(root)
 
 
@@ -203,8 +205,8 @@ def _heading(root: Root) -> Iterator[Text]:
         yield Text(f"times: exact on one host; between hosts by their real-time clocks, {how}")
 
 
-def _not_there(root: Root, measured: Iterable[Measures]) -> Iterator[Text]:
-    """A line for all ranks that are missing, and one for each run that cannot be used."""
+def _problems(root: Root, measured: Iterable[Measures]) -> Iterator[Text]:
+    """A line about missing ranks, and one for each unusable run."""
     if root.missing:
         yield Text(
             f"{ranks_text(root.missing)}: no run: used no accelerator, was not profiled, "
@@ -230,11 +232,11 @@ def _program(
     if None not in ranks and len(ranks) < len(measured):
         title += f" of {counted(len(ranks), 'rank')}"
     yield Text(title, style="bold")
-    yield _table(root, measured).to_rich(RANKS if rows is None else rows)
+    yield View(_table(root, measured), RANKS if rows is None else rows)
     yield from _imbalance(root, measured)
     kernels = _kernel_table(root, measured)
     if kernels is not None and len(kernels):
-        yield kernels.to_rich(KERNELS if rows is None else rows)
+        yield View(kernels, KERNELS if rows is None else rows)
 
 
 def _table(root: Root, measured: list[Measures]) -> Table:
@@ -273,7 +275,7 @@ def _table(root: Root, measured: list[Measures]) -> Table:
 
 
 def _imbalance(root: Root, measured: list[Measures]) -> Iterator[Text]:
-    """How unequal the ranks are, and which one the others wait for."""
+    """Imbalance between ranks, and the rank that the others wait for."""
     for what, values, unit in (
         ("device time", _by_rank(measured, "device_time", sum), "ns"),
         ("launches", _by_rank(measured, "launches", sum), "count"),
@@ -297,17 +299,17 @@ def _imbalance(root: Root, measured: list[Measures]) -> Iterator[Text]:
     if len({each.run.rank for each in ranked}) > 1:
         first, last = (which(ranked, key=lambda each: each.end) for which in (min, max))
         error = root.error(first.run, last.run)
-        told = {None: ", clocks not synchronized", 0: ""}.get(
+        accuracy = {None: ", clocks not synchronized", 0: ""}.get(
             error, f" ± {formatted(error or 0, 'ns')}"
         )
         yield Text(
             f"last seen: rank {last.run.rank}, {formatted(last.end - first.end, 'ns')} "
-            f"after rank {first.run.rank}{told}"
+            f"after rank {first.run.rank}{accuracy}"
         )
 
 
 def _by_rank(measured: list[Measures], name: str, combined: Callable[[Any], int]) -> dict[int, int]:
-    """A measure by rank, over the processes of each; only ranks of which it is known."""
+    """A measure by rank, combined over its processes, for ranks where it is known."""
     found: dict[int, list[int]] = {}
     for each in measured:
         value = getattr(each, name)
@@ -317,18 +319,18 @@ def _by_rank(measured: list[Measures], name: str, combined: Callable[[Any], int]
 
 
 def _kernel_table(root: Root, measured: list[Measures]) -> Table | None:
-    """Kernels over ranks: by device time if every rank has clocks, else by launches."""
-    told = [each for each in measured if each.kernels is not None]
-    if not told:
+    """Kernels over ranks: by device time if all ranks have it, otherwise by launches."""
+    known = [each for each in measured if each.kernels is not None]
+    if not known:
         return None
-    timed = all(each.device_time is not None for each in told)
-    runs = list(dict.fromkeys(_rank_label(root, each.run) for each in told))
+    timed = all(each.device_time is not None for each in known)
+    runs = list(dict.fromkeys(_rank_label(root, each.run) for each in known))
     row_of = {run: row for row, run in enumerate(runs)}
-    names = list(dict.fromkeys(name for each in told for name in each.kernels or ()))
+    names = list(dict.fromkeys(name for each in known for name in each.kernels or ()))
     column_of = {name: column for column, name in enumerate(names)}
     launches = np.zeros(len(names), np.int64)
     values = np.zeros((len(runs), len(names)), np.int64)
-    for each in told:
+    for each in known:
         for name, (count, time) in (each.kernels or {}).items():
             launches[column_of[name]] += count
             value = (time or 0) if timed else count
@@ -339,7 +341,7 @@ def _kernel_table(root: Root, measured: list[Measures]) -> Table | None:
     most = values.max(axis=0) if len(names) else mean
     unit: Any = "ns" if timed else "count"
     what = "device time" if timed else "launches"
-    left_out = len(measured) - len(told)
+    left_out = len(measured) - len(known)
     without = f"; {counted(left_out, 'run is', 'runs are')} without kernel_freq" if left_out else ""
     return Table(
         {
@@ -363,7 +365,7 @@ def _rank_label(root: Root, run: RankRun) -> str:
 
 
 def _notes(root: Root) -> Iterator[Text]:
-    """What went wrong in runs, once for all that say the same."""
+    """Failures and warnings of runs; equal ones as one line."""
     said: dict[tuple[str, str], list[RankRun]] = {}
     for run in root.runs:
         for tool, failure in run.manifest.get("failures", {}).items():

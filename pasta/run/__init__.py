@@ -1,0 +1,1 @@
+"""Run directories: layout, writing, validated reading, merging and comparison."""

@@ -1,4 +1,4 @@
-"""Two runs of a program compared: the tables that both have, row by row and column by column."""
+"""Compares two runs: the tables that both have, row by row and column by column."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 #: A row is in both runs, or in one only.
 Side = Literal["both", "before", "after"]
 _TEXT = 120  # characters of a command in a note
-#: Rows of a table with different keys: each is some hundred bytes.
+#: Maximum number of rows with different keys: each takes some hundred bytes.
 _MAX_ROWS = 1 << 19
 
 
 @dataclass(frozen=True)
 class Change:
-    """A number in two runs; None is absent. What a run does not have counts as 0 for sums."""
+    """A number in two runs; None if absent. Rows that a run lacks count as 0 in sums."""
 
     before: int | float | None
     after: int | float | None
@@ -39,26 +39,26 @@ class Change:
     def of(
         cls, before: int | float | None, after: int | float | None, absent: int | None
     ) -> Change:
-        """`absent` is what counts where one of them is None; None: there is no difference."""
+        """`absent` replaces a number that is None; if it is None too, so is the difference."""
         counted = [absent if each is None else each for each in (before, after)]
         known = counted[0] is not None and counted[1] is not None
         return cls(before, after, counted[1] - counted[0] if known else None)  # type: ignore[operator]
 
     @property
     def ratio(self) -> float | None:
-        """After to before; None where that is not defined."""
+        """`after` divided by `before`; None if undefined."""
         if not self.before or self.after is None:
             return None
         return self.after / self.before
 
     def document(self) -> dict[str, int | float | None]:
-        """For JSON."""
+        """The change as a JSON object."""
         return {**vars(self), "ratio": self.ratio}
 
 
 @dataclass(frozen=True)
 class ColumnDiff:
-    """A column of numbers in two runs. `total` is there where it adds up over rows."""
+    """A column of numbers in two runs. `total` is None unless the column adds up over rows."""
 
     name: str
     label: str
@@ -68,13 +68,14 @@ class ColumnDiff:
 
     @property
     def whole(self) -> int | float:
-        """What differences are a share of: the larger total, of levels the largest number."""
+        """The larger total, or the largest number of a column of levels: differences are a share
+        of it."""
         of = [self.total] if self.total is not None else self.changes
         return max((abs(n) for each in of for n in (each.before, each.after) if n), default=0)
 
     @property
     def weight(self) -> float:
-        """All that changed, by the whole: how much of a change a column is."""
+        """Relative size of the column's changes, for sorting: their sum divided by `whole`."""
         changed = [abs(each.difference) for each in self.changes if each.difference]
         most = sum(changed) if self.total is not None else max(changed, default=0)
         return most / self.whole if self.whole else 0.0
@@ -82,8 +83,7 @@ class ColumnDiff:
 
 @dataclass(frozen=True)
 class TableDiff:
-    """A table in two runs. Rows that have the same keys are put together; `sides` says of each
-    row where it is."""
+    """A table in two runs. Rows with equal keys are merged; `sides` has the runs of each row."""
 
     tool: str
     name: str
@@ -95,7 +95,7 @@ class TableDiff:
     notes: list[str]
 
     def label(self, row: int) -> str:
-        """A row's keys as text, by which thresholds choose it: "gemm, forward"."""
+        """A row's keys as text, which thresholds match: "gemm, forward"."""
         return ", ".join(
             formatted(values[row], self.units.get(name)) for name, values in self.keys.items()
         )
@@ -119,7 +119,7 @@ class TableDiff:
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
     def document(self, chosen: Collection[str] = ()) -> dict[str, Any]:
-        """Everything, or the `chosen` columns, for JSON."""
+        """The table as a JSON object, with all columns or those `chosen`."""
         columns = {
             name: each for name, each in self.columns.items() if not chosen or name in chosen
         }
@@ -161,7 +161,7 @@ def _numbers(values: Sequence[int | float | None]) -> pa.Array:
 
 @dataclass
 class Comparison:
-    """Two run directories: what can be compared in them, and why other things cannot."""
+    """Two run directories: what can be compared, and notes on what cannot."""
 
     before: RunDirectory
     after: RunDirectory
@@ -169,13 +169,13 @@ class Comparison:
     _layouts: dict[tuple[str, str], _Layout] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Raises RunError where a run cannot be read."""
+        """Reads both manifests. Raises RunError."""
         self._manifests = (self.before.manifest(), self.after.manifest())
         self._stored = (stored_tables(self.before.results), stored_tables(self.after.results))
 
     @cached_property
     def tables(self) -> dict[str, list[str]]:
-        """Names of the tables that both runs have, by tool; a tool's main one first."""
+        """Names of the tables that both runs have, by tool; the main table first."""
         before, after = self._stored
         return {
             tool: [name for name in after[tool] if name in before[tool]]
@@ -185,7 +185,7 @@ class Comparison:
 
     @cached_property
     def notes(self) -> list[str]:
-        """What cannot be compared, or should not, a line for each."""
+        """What cannot or should not be compared, one line each."""
         return [*self._of_runs(), *self._of_tools()]
 
     def _of_runs(self) -> Iterable[str]:
@@ -200,13 +200,13 @@ class Comparison:
                 )
         if not all(self._manifests):
             return
-        for what, told in (
+        for what, value_of in (
             ("backends", lambda run: ", ".join(sorted(run.get("sources", ()))) or "none"),
             ("devices", lambda run: ", ".join(sorted(run.get("devices", {}).values())) or "none"),
             ("commands", lambda run: " ".join(run.get("command", ()))),
             ("ends", lambda run: run.get("ended", {}).get("text", "")),
         ):
-            before, after = (told(each) for each in self._manifests)
+            before, after = (value_of(each) for each in self._manifests)
             if before != after:
                 yield f"runs of different {what}: {_shortened(before)}; {_shortened(after)}"
 
@@ -225,7 +225,7 @@ class Comparison:
                     yield f"{tool}: {tables} not compared, {other.path} does not have it"
 
     def compared(self, tool: str, name: str) -> list[str]:
-        """Columns of a table that are compared, those that add up first. Raises RunError."""
+        """Compared columns of a table, those that add up first. Raises RunError."""
         layout = self._layout(tool, name)
         return [*layout.sums, *layout.levels]
 
@@ -243,7 +243,7 @@ class Comparison:
         return self._layouts[tool, name]
 
     def table(self, tool: str, name: str) -> TableDiff:
-        """A table that both have, compared. Raises RunError."""
+        """Compares a table that both runs have. Raises RunError."""
         if (tool, name) not in self._tables:
             before, after = (
                 read_table(run.results, tool, name) for run in (self.before, self.after)
@@ -263,7 +263,7 @@ def _shortened(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Columns of a table that both runs have, by what comparisons make of them."""
+    """Columns of a table that both runs have, by their role in comparisons."""
 
     table: Table  # without rows
     keys: list[str]
@@ -300,7 +300,7 @@ class _Layout:
 
 
 def _type(before: pa.Schema, after: pa.Schema, name: str) -> pa.DataType:
-    """A column's type; one without values has none."""
+    """A column's type, from the run in which it has values."""
     type = after.field(name).type
     return before.field(name).type if pa.types.is_null(type) else type
 
@@ -311,12 +311,12 @@ def _holds_numbers(type: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class _Grouped:
-    """Rows of one run by their keys, in order; and what is absent."""
+    """Rows of one run by key, in order, with totals and numbers of absent values by column."""
 
     rows: dict[tuple[Any, ...], dict[str, int | float | None]]
     totals: dict[str, int | float | None]
     absent: dict[str, int]
-    several: bool  # rows have the same keys
+    several: bool  # whether rows share keys
 
 
 def _grouped(table: pa.Table, layout: _Layout) -> _Grouped:
@@ -326,10 +326,10 @@ def _grouped(table: pa.Table, layout: _Layout) -> _Grouped:
     for name in (*sums, *levels):
         columns[f"value_{name}"] = column = _finite(table.column(name))
         absent[name] = column.null_count
-    some = min(len(table), 1)  # the sum of no rows is 0, that of absent values is not
+    some = min(len(table), 1)  # the sum of no rows is 0; of absent values only, it is absent
     totals = {name: pc.sum(columns[f"value_{name}"], min_count=some).as_py() for name in sums}
     by = [f"key_{at}" for at in range(len(keys))]
-    if not keys:  # nothing tells rows apart
+    if not keys:  # rows cannot be matched
         return _Grouped({}, totals, absent, False)
     wanted = [(f"value_{name}", "sum") for name in sums]
     wanted += [(f"value_{name}", which) for name in levels for which in ("min", "max")]
@@ -355,7 +355,7 @@ def _hashable(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
 
 
 def _finite(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """Numbers; what is not finite is absent."""
+    """The column with infinities and NaN replaced by null."""
     if pa.types.is_null(column.type):
         return column.cast(pa.int64())
     if pa.types.is_floating(column.type):
@@ -414,13 +414,13 @@ def _notes(place: str, runs: list[_Grouped], levels: list[str]) -> Iterable[str]
         yield f"{place}: rows without a value are left out: {', '.join(absent)}"
     if levels and any(run.several for run in runs):
         yield (
-            f"{place}: rows have the same keys; they are added up, and not compared by"
+            f"{place}: rows with equal keys are added up, and not compared by"
             f" {', '.join(levels)} where that differs"
         )
 
 
 def require(comparison: Comparison, tool: str, name: str | None) -> str:
-    """Name of a table that both runs have; a tool's main one for None. Raises RunError."""
+    """Name of a table that both runs have; None: the tool's main one. Raises RunError."""
     if tool not in comparison.tables:
         known = f"both have {', '.join(comparison.tables)}" if comparison.tables else None
         raise RunError(f"the runs do not both have a tool {tool!r}", remedy=known)

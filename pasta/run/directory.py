@@ -7,8 +7,8 @@
     report.txt         the text report
     log.txt            PASTA's own log
 
-It is written under a hidden name beside its place and renamed when it is complete; the reader
-accepts an unfinished one and says so. It and all in it are this user's alone (0700, 0600).
+It is written under a hidden name in the same parent and renamed when complete; readers accept an
+unfinished one and report it as such. Only this user may access it (0700, files 0600).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MANIFEST = "run.json"
 #: Version of the layout and of the manifest's keys.
 SCHEMA = 1
 _VERSION = record({}, {"schema": whole()})
-#: Settings that leave launches out.
+#: Settings that exclude launches.
 _FILTERS = ("kernel", "exclude", "launch_skip", "launch_count", "range")
 
 
@@ -46,8 +46,8 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """Makes an empty one. Raises RunError where it cannot be written, or another user could
-        have made it."""
+        """Creates an empty one. Raises RunError if it cannot be written, or another user could
+        have created it."""
         try:
             private.make_or_check_directory(path)
         except OSError as error:
@@ -59,7 +59,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """A run to read. Raises RunError where `path` is none."""
+        """Opens a run for reading. Raises RunError if `path` is not one."""
         if not path.is_dir():
             raise RunError(f"{path}: no such run directory")
         if not (path / MANIFEST).is_file() and not (path / "events").is_dir():
@@ -68,23 +68,27 @@ class RunDirectory:
 
     @property
     def events(self) -> Path:
+        """Directory of the event tables."""
         return self.path / "events"
 
     @property
     def modules(self) -> Path:
+        """Directory of the module images."""
         return self.path / "modules"
 
     @property
     def results(self) -> Path:
+        """Directory of the tools' results."""
         return self.path / "results"
 
     @property
     def report(self) -> Path:
+        """The text report."""
         return self.path / "report.txt"
 
     def recorded(self) -> RunDirectory:
-        """The run that has the events: itself, or what an unfiltered replay was made of, where
-        that is still there. Raises RunError as `manifest`."""
+        """The run with the events: this one, or the source of an unfiltered replay if it still
+        exists. Raises RunError as `manifest`."""
         if self.events.is_dir():
             return self
         manifest = self.manifest()
@@ -96,6 +100,7 @@ class RunDirectory:
         return of if of.events.is_dir() and not filtered else self
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
+        """Writes run.json atomically. Raises OSError."""
         temporary = self.path / (MANIFEST + ".writing")
         temporary.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         temporary.replace(self.path / MANIFEST)
@@ -116,19 +121,19 @@ class RunDirectory:
         return check_document(manifest, MANIFEST_SCHEMA, path)
 
     def move_to(self, wanted: Path, *, force: bool, suffix: str) -> RunDirectory:
-        """Renames the complete directory to `wanted`, or `wanted-SUFFIX` and so on where that is
-        taken. With `force` a run that is at `wanted` is replaced, and nothing else ever is; also
-        where processes on several hosts do so at once."""
+        """Renames the complete directory to `wanted`, or to `wanted-SUFFIX` and so on if that
+        exists. `force` replaces a run at `wanted`, but never anything other than a run. Safe when
+        processes on several hosts do so concurrently."""
         private.tighten(self.path)
         if not wanted.parent.exists():
             private.make_or_check_directory(wanted.parent)
         for place in places(wanted, suffix):
             if self._rename(place) or (force and place == wanted and self._replace(wanted)):
                 return RunDirectory(place)
-        raise AssertionError("there is always another name")
+        raise AssertionError("unreachable: names are unlimited")
 
     def _rename(self, place: Path) -> bool:
-        """False where there is anything but an empty directory."""
+        """False if `place` exists and is not an empty directory."""
         try:
             os.rename(self.path, place)
         except OSError as error:
@@ -138,9 +143,9 @@ class RunDirectory:
         return True
 
     def _replace(self, wanted: Path) -> bool:
-        """Takes the place of the run at `wanted`; False where something else is there.
+        """Replaces the run at `wanted`; False if something other than a run is there.
 
-        Who is killed meanwhile leaves both. Of several processes at once one comes last.
+        A process killed meanwhile leaves both runs. Of several concurrent ones, the last wins.
         """
         replaced: list[Path] = []
         while not self._rename(wanted):
@@ -164,7 +169,7 @@ _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
 def places(wanted: Path, suffix: str) -> Iterator[Path]:
-    """Where `move_to` tries to put a run, in order."""
+    """Paths that `move_to` tries, in order."""
     yield wanted
     yield wanted.with_name(f"{wanted.name}-{suffix}")
     for number in count(2):
@@ -172,10 +177,10 @@ def places(wanted: Path, suffix: str) -> Iterator[Path]:
 
 
 def staging_beside(place: Path) -> Path:
-    """A hidden name in the same directory that nobody else uses."""
+    """A unique hidden path in the same directory."""
     return place.with_name(f".pasta-{os.getpid()}-{os.urandom(8).hex()}")
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path is a run directory, and so safe to replace on request."""
+    """Whether a path is a complete run directory, and so may be replaced on request."""
     return (path / MANIFEST).is_file()

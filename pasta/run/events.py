@@ -1,8 +1,8 @@
 """Events as Parquet: one table per event kind, in parts `KIND-00000.parquet`.
 
-Columns are the header's and payload's fields; `position` is the global order.  String ids and
-numbers with names become dictionary-encoded text, arrays of three become `_x`, `_y`, `_z`, longer
-ones, ids of which some are absent, become lists, and what a source could not give is null.
+Columns are the fields of header and payload; `position` is the global order. String ids and
+enumerations become dictionary-encoded text, arrays of three become `_x`, `_y`, `_z`, longer arrays
+of ids become lists without absent values, and fields that a source cannot give are null.
 """
 
 from __future__ import annotations
@@ -28,25 +28,16 @@ from pasta.table import plain
 if TYPE_CHECKING:
     from pasta.processors.strings import Strings
 
-#: Bytes of records that are collected before a part is written.
+#: Bytes of records buffered before a part is written.
 PART_BYTES = 32 << 20
-#: Kinds that what comes later needs: these parts are never dropped.
-_NEEDED = frozenset(
-    {
-        "process_start", "process_end", "profiling_start", "profiling_stop", "context_create",
-        "context_destroy", "stream_create", "stream_destroy", "module_load", "module_unload",
-        "memory_alloc", "memory_free", "uvm_attach", "graph_node", "graph_instantiate",
-        "python_frame",
-    }
-)  # fmt: skip
 _SKIPPED = {"index", "kind", "slots"}
 _NEVER_ABSENT = {"time", "thread", "flags"}
 _ZERO_ABSENT = {"correlation"}
 _SORTED = {"position", "time", "ordinal", "correlation", "start", "end"}
 _AXES = "xyz"
-#: Hears a line of something that could not be read.
-Told = Callable[[str], None]
-#: A record's `index` is what it comes after the first of its batch: 32 bits.
+#: Receives a line about data that could not be read.
+OnWarning = Callable[[str], None]
+#: A record's `index` is its distance from the first record of its batch: 32 bits.
 _MAX_INDEX = 2**32 - 1
 _PART = re.compile(r"(?P<kind>[a-z_]+)-(?P<part>\d{5})\.parquet")
 
@@ -60,20 +51,20 @@ class _Part:
 
 
 class Recorder:
-    """Writes batches to a directory; a part is complete as soon as it has its name.
+    """Writes batches to a directory; a part is complete once it has its final name.
 
-    With `most` bytes, what comes after them is left out; or with `rotate` the oldest parts are
-    dropped for it, but those that later events need. `counts` are events by kind that are there,
-    `left_out` those that were, or would have been.
+    After `max_bytes` further events are left out, or, with `rotate`, the oldest parts are dropped
+    except those that later events need. `counts` are stored events by kind, `left_out` those left
+    out or dropped.
     """
 
     def __init__(
-        self, directory: Path, strings: Strings, most: int = 0, *, rotate: bool = False
+        self, directory: Path, strings: Strings, max_bytes: int = 0, *, rotate: bool = False
     ) -> None:
         self.directory = directory
         self.counts: dict[str, int] = {}
         self.left_out: dict[str, int] = {}
-        self._most, self._rotate = most, rotate
+        self._max_bytes, self._rotate = max_bytes, rotate
         self._size = 0
         self._oldest: deque[_Part] = deque()
         self._strings = strings
@@ -83,7 +74,7 @@ class Recorder:
         directory.mkdir(parents=True, exist_ok=True)
 
     def add(self, batch: Batch) -> None:
-        """Takes a batch, which must not change afterwards."""
+        """Buffers a batch, which must not change afterwards."""
         for kind, records in batch:
             if len(records) and self._is_over:
                 self.left_out[kind] = self.left_out.get(kind, 0) + len(records)
@@ -93,11 +84,11 @@ class Recorder:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to flush."""
-        return self._bytes >= (min(PART_BYTES, self._most) or PART_BYTES)
+        """Whether the buffer should be flushed."""
+        return self._bytes >= (min(PART_BYTES, self._max_bytes) or PART_BYTES)
 
     def flush(self) -> None:
-        """Writes what was added. Raises OSError where the disk is full."""
+        """Writes the buffered records. Raises OSError, for example if the disk is full."""
         for kind, pieces in self._waiting.items():
             table = self._table(kind, pieces)
             part = self._parts.get(kind, 0)
@@ -118,15 +109,15 @@ class Recorder:
             self.counts[kind] = self.counts.get(kind, 0) + table.num_rows
             written = _Part(kind, path, path.stat().st_size, table.num_rows)
             self._size += written.bytes
-            if kind not in _NEEDED:
+            if kind not in abi.RETAINED:
                 self._oldest.append(written)
         self._waiting, self._bytes = {}, 0
-        while self._rotate and self._oldest and self._size > self._most:
+        while self._rotate and self._oldest and self._size > self._max_bytes:
             self._drop(self._oldest.popleft())
 
     @property
     def _is_over(self) -> bool:
-        return 0 < self._most <= self._size and not self._rotate
+        return 0 < self._max_bytes <= self._size and not self._rotate
 
     def _drop(self, part: _Part) -> None:
         part.path.unlink()
@@ -158,7 +149,7 @@ class Recorder:
         return pa.table(columns)
 
     def _text(self, ids: Any) -> pa.Array:
-        return _dictionary_of(ids, self._strings.told)
+        return _dictionary_of(ids, self._strings.text_or_none)
 
 
 def _named(values: Any, names: dict[int, str]) -> pa.Array:
@@ -184,7 +175,7 @@ def _absent(name: str, dtype: np.dtype[Any]) -> float | None:
     if name in _ZERO_ABSENT:
         return 0
     if dtype.kind == "f":
-        return float("nan")  # one of those that all ones are
+        return float("nan")  # all bits set is a NaN
     return abi.absent(name, dtype)
 
 
@@ -197,7 +188,7 @@ def _nullable(name: str, values: Any) -> pa.Array:
 
 
 def _listed(name: str, values: Any) -> pa.Array:
-    """Lists of each row's numbers, without those absent at its end."""
+    """Each row's numbers as a list, without absent ones at its end."""
     present = values != _absent(name, values.dtype)
     width = values.shape[1]
     lengths = np.where(present.any(axis=1), width - present[:, ::-1].argmax(axis=1), 0)
@@ -217,19 +208,19 @@ def parts(directory: Path) -> dict[str, list[Path]]:
     return found
 
 
-def counts(directory: Path, told: Told | None = None) -> dict[str, int]:
-    """Recorded events by kind. `told` as in `read_batches`."""
+def counts(directory: Path, on_warning: OnWarning | None = None) -> dict[str, int]:
+    """Numbers of recorded events by kind. `on_warning` as in `read_batches`."""
     found: dict[str, int] = {}
-    for kind, file in _all_opened(directory, told):
+    for kind, file in _all_opened(directory, on_warning):
         found[kind] = found.get(kind, 0) + file.metadata.num_rows
     return dict(sorted(found.items()))
 
 
-def span(directory: Path, told: Told | None = None) -> tuple[int, int]:
-    """Times (ns) of the first and the last recorded event; 0, 0 without any. `told` as in
+def span(directory: Path, on_warning: OnWarning | None = None) -> tuple[int, int]:
+    """Times (ns) of the first and last recorded event; (0, 0) without events. `on_warning` as in
     `read_batches`."""
     times: list[int] = []
-    for _, file in _all_opened(directory, told):
+    for _, file in _all_opened(directory, on_warning):
         metadata = file.metadata
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
             for column in map(group.column, range(metadata.num_columns)):
@@ -240,24 +231,26 @@ def span(directory: Path, told: Told | None = None) -> tuple[int, int]:
     return min(times, default=0), max(times, default=0)
 
 
-def _all_opened(directory: Path, told: Told | None) -> Iterator[tuple[str, pq.ParquetFile]]:
+def _all_opened(
+    directory: Path, on_warning: OnWarning | None
+) -> Iterator[tuple[str, pq.ParquetFile]]:
     for kind, files in parts(directory).items():
         for path in files:
             try:
                 yield kind, _opened(path)
             except RunError as error:
-                if told is None:
+                if on_warning is None:
                     raise
-                told(str(error))
+                on_warning(str(error))
 
 
 def read_kind(
     directory: Path, kind: str, columns: Sequence[str] | None = None, *, rows: int = 1 << 17
 ) -> Iterator[pa.RecordBatch]:
-    """Recorded events of a kind in their order, at most `rows` at a time; all columns, or these.
-    A file without events gives a batch without rows.
+    """Recorded events of a kind in order, at most `rows` at a time; all columns, or these. A file
+    without events gives a batch without rows.
 
-    Raises RunError for a kind or column that there is not, and for a file that cannot be read.
+    Raises RunError if the kind or a column does not exist, or a file cannot be read.
     """
     found = parts(directory)
     if kind not in found:
@@ -289,18 +282,17 @@ def read_batches(
     strings: Strings,
     *,
     kinds: Collection[str] | None = None,
-    told: Told | None = None,
+    on_warning: OnWarning | None = None,
     rows: int = 1 << 17,
 ) -> Iterator[Batch]:
-    """Recorded events as batches again, in their order: of all kinds, or of these.
+    """Recorded events as batches, in order: of all kinds, or of these.
 
-    Texts have the ids that they have in `strings`, which receives those that it lacks.  Memory is
-    bounded: each kind is read a few row groups at a time and batches are cut where every kind has
-    been read far enough.  A file that cannot be read is left out, and `told` gets a line; without
-    that, RunError is raised.
+    Texts get their ids in `strings`, to which unknown texts are added. Memory is bounded: each kind
+    is read a few row groups at a time, and a batch ends where every kind has been read. A file that
+    cannot be read is skipped, and `on_warning` receives a line; without it, RunError is raised.
     """
     streams = {
-        kind: _Stream(kind, files, strings, rows, told)
+        kind: _Stream(kind, files, strings, rows, on_warning)
         for kind, files in parts(directory).items()
         if kinds is None or kind in kinds
     }
@@ -308,8 +300,8 @@ def read_batches(
         live = [stream for stream in streams.values() if stream.fill()]
         if not live:
             return
-        # No further than every kind has been read: what follows there may come before; nor than
-        # a record's index in its batch goes.
+        # Stop where some kind has not been read further, since its next records may come first,
+        # and where a record's index would exceed 32 bits.
         horizon = min(stream.last for stream in live)
         horizon = min(horizon, min(stream.next for stream in live) + _MAX_INDEX)
         taken = {s.kind: s.take(horizon) for s in live}
@@ -326,14 +318,19 @@ class _Stream:
     """Records of one kind, read a bounded number of rows at a time."""
 
     def __init__(
-        self, kind: str, files: list[Path], strings: Strings, rows: int, told: Told | None
+        self,
+        kind: str,
+        files: list[Path],
+        strings: Strings,
+        rows: int,
+        on_warning: OnWarning | None,
     ) -> None:
         self.kind = kind
-        self._strings, self._told = strings, told
+        self._strings, self._on_warning = strings, on_warning
         self._pieces = self._read(files, rows)
         self._position: Any = np.empty(0, np.uint64)
         self._records: Any = np.empty(0, abi.dtype(kind))
-        self._read_to = -1  # the last position of all that was read
+        self._read_to = -1  # position of the last record read
 
     def _read(self, files: list[Path], rows: int) -> Iterator[tuple[Any, Any]]:
         for path in files:
@@ -342,12 +339,12 @@ class _Stream:
                     if len(chunk):
                         yield self._converted(path, chunk)
             except RunError as error:
-                if self._told is None:
+                if self._on_warning is None:
                     raise
-                self._told(f"{error}: its events are missing")
+                self._on_warning(f"{error}: its events are missing")
 
     def fill(self) -> bool:
-        """Makes sure that records are waiting; False where there are none left."""
+        """Reads a piece if the buffer is empty; False at the end."""
         if not len(self._position):
             piece = next(self._pieces, None)
             if piece is not None:
@@ -414,11 +411,11 @@ class _Stream:
 
 
 def _dictionary(name: str, column: Any) -> tuple[list[str | None], Any]:
-    """Distinct texts and their index per row, -1 for null. Raises ValueError for no texts."""
+    """Distinct texts and their index per row, -1 for null. Raises ValueError for other types."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     if not pa.types.is_string(column.type.value_type):
-        raise ValueError(f"{name} is no text but {column.type.value_type}")
+        raise ValueError(f"{name} is {column.type.value_type}, not text")
     codes = to_numpy(column.indices, -1)
     return column.dictionary.to_pylist(), codes
 
@@ -436,7 +433,7 @@ def _numbers(name: str, column: Any, names: dict[int, str], dtype: np.dtype[Any]
 def _unlisted(name: str, column: Any, dtype: np.dtype[Any]) -> Any:
     (width,) = dtype.shape
     if not pa.types.is_list(column.type) or column.null_count:
-        raise ValueError(f"{name} is not a list in each row but {column.type}")
+        raise ValueError(f"{name} is {column.type}, not a list in each row")
     lengths = to_numpy(column.value_lengths())
     if lengths.max(initial=0) > width:
         raise ValueError(f"{name} has {lengths.max()} values in a row, of at most {width}")
@@ -452,10 +449,10 @@ def _filled(name: str, column: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _checked(name: str, column: Any, dtype: np.dtype[Any], absent: float | None) -> Any:
-    """Numbers of a column that are of this type, or fit into it. Raises ValueError."""
+    """A column's numbers cast to this type. Raises ValueError if they do not fit."""
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        raise ValueError(f"{name} is no number but {type}")
+        raise ValueError(f"{name} is {type}, not a number")
     if absent is None and column.null_count:
         raise ValueError(f"{name} is absent in {column.null_count:,} rows")
     wanted = pa.from_numpy_dtype(dtype)

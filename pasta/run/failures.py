@@ -1,13 +1,17 @@
-"""Tools that were disabled, as a run's manifest has them, in words."""
+"""Text about disabled tools, from a run's manifest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pasta.table import plain
+
+_MAX_LINE = 2000  # characters
 
 
-def failure_text(tool: str, failure: Mapping[str, str]) -> str:
-    """A line about a tool that was disabled."""
-    return (
-        f"tool {tool} was disabled: {failure['reason']}"
-        f" (in {failure['where']}; traceback in log.txt)"
-    )
+def failure_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """A line about each disabled tool."""
+    for tool, failure in manifest.get("failures", {}).items():
+        text = f"{failure['reason']} (in {failure['where']}; traceback in log.txt)"
+        yield plain(f"tool {tool} was disabled: {text}", _MAX_LINE)

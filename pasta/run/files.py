@@ -1,9 +1,8 @@
-"""Files of a run that may have come from anywhere: their names, their places, and how much of
-them is read.
+"""Validated access to files of an untrusted run: names, paths and size limits.
 
-A name that a file gives is used for a path only if it is plain. A file is opened only if it is a
-regular one inside of its run: no link that leads elsewhere, no pipe or device that would block.
-Parquet tables are opened only if what they decode to is in proportion to their size.
+A name from a file is used in a path only if it is plain. Only regular files inside the run are
+opened: no link that leads out of it, no pipe or device that would block. Parquet tables are opened
+only if their decoded size is in proportion to the file size.
 """
 
 from __future__ import annotations
@@ -22,27 +21,25 @@ from pasta.table import plain, visible
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-#: Characters of a plain name, and bytes, so that NAME.parquet is the name of a file.
+#: Characters and bytes of a plain name: short enough for the file name NAME.parquet.
 MAX_NAME, MAX_NAME_BYTES = 100, 200
 NAME_RULE = (
-    f"a plain name: at most {MAX_NAME} characters, no slash or control character, no dot at its"
-    " start"
+    f"a plain name: at most {MAX_NAME} characters, no slash or control character, no leading dot"
 )
 
-#: A table of which more is read than reports show may decode to this many cells, or to so many for
-#: each of its bytes.
+#: Maximum cells of a table that is read whole: this many, or this many per byte of the file.
 MAX_CELLS, CELLS_PER_BYTE = 1 << 25, 8
-#: What a packed file may unpack to: this, or so much for each of its bytes.
+#: Maximum decompressed size of a file: this many bytes, or this many per byte of the file.
 MAX_UNPACKED, UNPACKED_PER_BYTE = 256 << 20, 64
-#: Columns of a table, and bytes that one of its columns may decode to in a row group.
+#: Columns of a table, and decoded bytes of one column in a row group.
 MAX_COLUMNS, MAX_CHUNK = 4096, 512 << 20
-#: Bytes of texts and numbers that one batch of rows may have.
+#: Decoded bytes of one batch of rows.
 MAX_BATCH = 128 << 20
 _THRIFT = {"thrift_string_size_limit": 16 << 20, "thrift_container_size_limit": 1 << 20}
 
 
 def is_plain_name(value: object) -> bool:
-    """Whether a value is a name that stays in its directory and on its line."""
+    """Whether a value is a string that is safe as a file name and prints on one line."""
     return (
         isinstance(value, str)
         and bool(value)
@@ -55,7 +52,7 @@ def is_plain_name(value: object) -> bool:
 
 
 def regular_file(path: Path, run: Path) -> Path:
-    """A file of a run, its links resolved. Raises RunError unless it is a regular one inside."""
+    """Resolves the links of a file. Raises RunError unless it is a regular file in the run."""
     try:
         real = os.path.realpath(path, strict=True)
         if not Path(real).is_relative_to(os.path.realpath(run)):
@@ -68,31 +65,31 @@ def regular_file(path: Path, run: Path) -> Path:
 
 
 def unreadable(path: Path, error: BaseException) -> RunError:
-    """What to raise for a file that cannot be read, in one line."""
+    """The exception for a file that cannot be read, with a one-line message."""
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return RunError(f"{plain(str(path))}: cannot be read ({plain(why)})")
 
 
-def read_bounded(path: Path, run: Path, most: int) -> bytes:
-    """Content of a file of a run. Raises RunError, also where it has above `most` bytes."""
+def read_bounded(path: Path, run: Path, max_bytes: int) -> bytes:
+    """Content of a file of a run. Raises RunError if it cannot be read or exceeds `max_bytes`."""
     real = regular_file(path, run)
     try:
         with real.open("rb") as file:
-            content = file.read(most + 1)
+            content = file.read(max_bytes + 1)
     except OSError as error:
         raise unreadable(path, error) from None
-    if len(content) > most:
-        raise RunError(f"{plain(str(path))}: above {most >> 20} MiB")
+    if len(content) > max_bytes:
+        raise RunError(f"{plain(str(path))}: above {max_bytes >> 20} MiB")
     return content
 
 
 def unpacked_limit(path: Path) -> int:
-    """Bytes that a packed file may unpack to. Raises OSError."""
+    """Maximum decompressed size of a file, in bytes. Raises OSError."""
     return max(MAX_UNPACKED, UNPACKED_PER_BYTE * path.stat().st_size)
 
 
 def directories(place: Path, run: Path) -> list[Path]:
-    """Directories with a plain name in a directory of a run, in order; none where it is absent."""
+    """Subdirectories with plain names, sorted; empty if `place` does not exist. Raises RunError."""
     try:
         with os.scandir(place) as entries:
             found = sorted(each.name for each in entries if each.is_dir(follow_symlinks=False))
@@ -110,7 +107,7 @@ def directories(place: Path, run: Path) -> list[Path]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns what pyarrow raises for a damaged file into a RunError that names it."""
+    """Turns pyarrow's exceptions for a damaged file into a RunError that names the file."""
     try:
         yield
     except (
@@ -121,10 +118,9 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def open_parquet(path: Path, run: Path, *, whole: bool = True) -> pq.ParquetFile:
-    """A Parquet file of a run; its texts are read as dictionaries, each distinct one once.
+    """Opens a Parquet file of a run; texts are read as dictionaries, each distinct one once.
 
-    Raises RunError for one that is damaged, or, where more is to be read than a few rows, that
-    decodes to much more than its size.
+    Raises RunError if it is damaged or, with `whole`, decodes to much more than its size.
     """
     import pyarrow.parquet as pq
 
@@ -136,7 +132,7 @@ def open_parquet(path: Path, run: Path, *, whole: bool = True) -> pq.ParquetFile
             file = pq.ParquetFile(real, metadata=file.metadata, read_dictionary=texts, **_THRIFT)
         why = _refusal(file, real.stat().st_size, whole)
     if why:
-        raise RunError(f"{plain(str(path))}: {why}", remedy="pyarrow.parquet reads it, if you must")
+        raise RunError(f"{plain(str(path))}: {why}", remedy="read it with pyarrow.parquet")
     return file
 
 
@@ -145,14 +141,14 @@ def _texts(schema: pa.Schema) -> list[str]:
 
 
 def _refusal(file: pq.ParquetFile, size: int, whole: bool) -> str | None:
-    """Why a file is not read; None if it may be."""
+    """Why a file is refused; None if it is accepted."""
     metadata, names = file.metadata, file.schema_arrow.names
     if metadata.num_columns > MAX_COLUMNS:
         return f"{metadata.num_columns:,} columns, at most {MAX_COLUMNS:,} are read"
     if len(set(names)) < len(names):
         return "two columns have the same name"
-    most = max(MAX_CELLS, CELLS_PER_BYTE * size)
-    if whole and metadata.num_rows * len(names) > most:
+    max_cells = max(MAX_CELLS, CELLS_PER_BYTE * size)
+    if whole and metadata.num_rows * len(names) > max_cells:
         return f"{size:,} bytes that decode to {metadata.num_rows:,} rows of {len(names):,} columns"
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for at in range(metadata.num_columns):
@@ -160,7 +156,7 @@ def _refusal(file: pq.ParquetFile, size: int, whole: bool) -> str | None:
             name = plain(column.path_in_schema, 80)
             if not 0 <= column.total_uncompressed_size <= MAX_CHUNK:
                 return f"column {name} has {column.total_uncompressed_size:,} bytes in a row group"
-            if column.num_values < 0 or (whole and column.num_values > most):
+            if column.num_values < 0 or (whole and column.num_values > max_cells):
                 return f"{size:,} bytes that decode to {column.num_values:,} values of {name}"
     return None
 
@@ -173,8 +169,8 @@ def batches(
     rows: int = 1 << 16,
     first: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a file, at most `rows` at a time and fewer where there are many columns; `first`:
-    no more than these. Raises RunError for a damaged file."""
+    """Rows of a file, at most `rows` at a time and fewer if it has many columns; `first`: only so
+    many rows. Raises RunError for a damaged file."""
     wide = max(1, len(columns) if columns is not None else file.metadata.num_columns)
     at_once = max(1, min(rows, MAX_BATCH // (8 * wide)))
     if first is not None:
@@ -194,7 +190,7 @@ def batches(
 
 
 def with_texts(batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
-    """Rows with plain texts instead of dictionaries of them."""
+    """The batch with its dictionary-encoded texts decoded. Raises RunError."""
     with reading(path):
         arrays = [_plain_text(each) for each in batch.columns]
         fields = [
@@ -217,7 +213,7 @@ def _plain_text(array: pa.Array) -> pa.Array:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of rows that went through `with_texts`."""
+    """The schema after `with_texts`."""
     for at, field in enumerate(schema):
         if pa.types.is_dictionary(field.type) and pa.types.is_string(field.type.value_type):
             schema = schema.set(at, field.with_type(pa.string()))

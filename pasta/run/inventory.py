@@ -1,19 +1,37 @@
-"""What a run's events say of the process itself: program, source, devices, counts."""
+"""Facts about the process from a run's events: program, sources, devices, counts."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pasta.processors.batch import Batch
+from pasta.processors.context import Process
 from pasta.processors.strings import Strings
+from pasta.run.directory import RunDirectory
+from pasta.run.events import span
 
 _SEPARATOR = "\x1f"
 
 
-class Inventory:
-    """Facts of one process, gathered from its batches for the manifest."""
+def process_of(run: RunDirectory) -> Process:
+    """The process of a run; for an unfinished run, only its start. Raises RunError for a damaged
+    manifest."""
+    manifest = run.manifest()
+    if not manifest:
+        return Process(start_time=span(run.events, lambda line: None)[0])
+    start = manifest["start"]
+    return Process(
+        pid=manifest["pid"],
+        program=manifest.get("executable") or "",
+        start_realtime=start["realtime_ns"],
+        start_time=start["monotonic_ns"],
+    )
 
-    #: Kinds that `learn` looks at.
+
+class Inventory:
+    """Facts about one process, collected from its batches for the manifest."""
+
+    #: Kinds that `learn` reads.
     KINDS = frozenset({"process_start", "module_load", "context_create"})
 
     def __init__(self, strings: Strings) -> None:
@@ -26,6 +44,7 @@ class Inventory:
         self.last_time = 0
 
     def add(self, batch: Batch) -> None:
+        """Counts the events of a batch and learns from it."""
         for kind, records in batch:
             if len(records):
                 self.counts[kind] = self.counts.get(kind, 0) + len(records)
@@ -33,7 +52,7 @@ class Inventory:
         self.learn(batch)
 
     def learn(self, batch: Batch) -> None:
-        """What a batch says of the process, without counting its events."""
+        """Collects facts from a batch without counting its events."""
         for record in batch["process_start"]:
             self._add_process(record)
         self.modules.update(batch["module_load"]["hash"].tolist())

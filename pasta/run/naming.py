@@ -1,5 +1,5 @@
-"""Names of run directories: templates with the placeholders that profilers share, and names that
-the processes of a job give themselves in a directory they share."""
+"""Names of run directories: templates with the usual placeholders of profilers, and names that
+processes of a job choose in a shared directory."""
 
 from __future__ import annotations
 
@@ -15,53 +15,54 @@ from pasta.errors import ConfigError
 
 @dataclass(frozen=True)
 class Rank:
-    """Place of a process in its job; None is what its launcher does not tell."""
+    """Place of a process in its job; None if the launcher does not set it."""
 
     rank: int
     local_rank: int | None = None
     world_size: int | None = None
 
 
-#: What launchers of jobs tell their processes in the environment: rank, rank on the host, size of
-#: the job.  The first launcher that gives a rank counts: it is the innermost one, where
-#: torchrun or mpirun runs in a Slurm job.
-_TOLD: tuple[tuple[str, str | None, str | None], ...] = (
+#: Environment variables of job launchers: rank, rank on the host, size of the job. The first that
+#: gives a rank wins: it is the innermost launcher when torchrun or mpirun runs in a Slurm job.
+_LAUNCHERS: tuple[tuple[str, str | None, str | None], ...] = (
     ("RANK", "LOCAL_RANK", "WORLD_SIZE"),  # torchrun
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE"),  # MVAPICH
     ("PMIX_RANK", None, None),
     ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),  # MPICH, Intel MPI
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
-    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),  # before srun told the step's own
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),  # srun without the step's variable
     ("PBS_VNODENUM", None, None),  # pbsdsh
     ("PBS_TASKNUM", None, None),
 )
-#: In a batch script, which is no rank of a job, Slurm sets the one and not the other.
+#: A batch script, which is not a rank of a job, has the first variable without the second.
 _SLURM_JOB, _SLURM_STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
-#: All variables that say where in a job a process is.
+#: All variables that determine the place of a process in a job.
 RANK_VARIABLES = tuple(
-    dict.fromkeys([name for names in _TOLD for name in names if name] + [_SLURM_JOB, _SLURM_STEP])
+    dict.fromkeys(
+        [name for names in _LAUNCHERS for name in names if name] + [_SLURM_JOB, _SLURM_STEP]
+    )
 )
 #: Characters of a program's name in the name of a run.
-_LONGEST_PROGRAM = 40
+_MAX_PROGRAM = 40
 _TOKEN = re.compile(r"%(?:q\{(?P<variable>[^}]*)\}|(?P<letter>.?))")
 
 
 def place_in_job(environment: Mapping[str, str]) -> Rank | None:
-    """Where in its parallel job a process is, or None outside of one."""
+    """Place of a process in its parallel job, or None outside of one."""
     in_script = _SLURM_JOB in environment and _SLURM_STEP not in environment
-    told = [
+    found = [
         Rank(rank, _number(environment, local), _number(environment, size))
-        for name, local, size in _TOLD
+        for name, local, size in _LAUNCHERS
         if (rank := _number(environment, name)) is not None
         and not (in_script and name.startswith("SLURM_"))
     ]
-    if not told:
+    if not found:
         return None
-    # What the first does not tell, another says that gives the same rank.
-    agreeing = [each for each in told if each.rank == told[0].rank]
+    # Values that the first launcher does not set come from others with the same rank.
+    agreeing = [each for each in found if each.rank == found[0].rank]
     return Rank(
-        told[0].rank,
+        found[0].rank,
         next((each.local_rank for each in agreeing if each.local_rank is not None), None),
         next((each.world_size for each in agreeing if each.world_size is not None), None),
     )
@@ -79,9 +80,9 @@ def rank_of(environment: Mapping[str, str]) -> int | None:
 
 
 def joined(own: Mapping[str, str], launcher: Mapping[str, str]) -> dict[str, str]:
-    """A process's variables before those of the pasta-preload that started it.
+    """A process's variables, then those of the pasta-preload that started it.
 
-    A rank is taken from one of them as a whole: torchrun gives it to its children only.
+    All rank variables come from the same one of them: torchrun sets them for its children only.
     """
     if place_in_job(own) is None:
         return {**launcher, **own}
@@ -95,17 +96,17 @@ def host_name() -> str:
 
 
 def name_in_root(program: str, pid: int, rank: int | None) -> str:
-    """Name of a run among those of other processes: "rank-0003-node1-4711", "app-node1-4711".
+    """Name of a run in a root: "rank-0003-node1-4711", "app-node1-4711".
 
-    Processes of a host differ in their pids, and hosts in their names; where they do not, as in
-    containers, or a process execs another program, `RunDirectory.move_to` adds to the name.
+    Pids tell processes of a host apart, and names the hosts; if both are equal, as in containers or
+    after an exec, `RunDirectory.move_to` adds a suffix.
     """
-    what = os.path.basename(program).lstrip(".")[:_LONGEST_PROGRAM] or "program"
+    what = os.path.basename(program).lstrip(".")[:_MAX_PROGRAM] or "program"
     return f"{what if rank is None else f'rank-{rank:04}'}-{host_name()}-{pid}"
 
 
 def is_shared(template: str, place: Rank | None) -> bool:
-    """Whether `run.out` names one directory for all ranks of a job that this process is in."""
+    """Whether `run.out` names one directory for all ranks of this process's job."""
     if place is None or (place.world_size or 1) < 2:
         return False
     return not any(
@@ -120,22 +121,22 @@ def variables_of(template: str) -> list[str]:
 
 
 def check_template(template: str) -> None:
-    """Raises ConfigError where a template has an unknown placeholder."""
+    """Raises ConfigError if a template has an unknown placeholder."""
     expand(template, program="", pid=0, started=0, environment={})
 
 
 def check_root(template: str, option: str) -> None:
-    """Raises ConfigError where runs of many processes cannot be written into that directory.
+    """Raises ConfigError if runs of many processes cannot be written into that directory.
 
-    `option` is what names it, for the remedy. Runs that are there stay: other processes of the job
-    may have written them.
+    `option` is the option that names it, for the remedy. Existing runs are kept: other processes
+    of the job may have written them.
     """
     check_template(template)
     for match in _TOKEN.finditer(template):
         if match["letter"] in ("n", "p", "r"):
             raise ConfigError(
                 f"{template}: {match[0]} differs between processes, which share one root",
-                remedy="name it without, or give each process its own directory with -o",
+                remedy=f"leave out {match[0]}, or give each process its own directory with -o",
             )
     _check_parent(template, Path(*_before_placeholder((*Path(template).parts, ""))), option)
     from pasta.run.directory import is_run
@@ -147,8 +148,8 @@ def check_root(template: str, option: str) -> None:
 
 
 def check_output(template: str, *, force: bool) -> None:
-    """Raises ConfigError where run directories cannot be written there, or there is one that
-    `force` does not allow to replace."""
+    """Raises ConfigError if run directories cannot be written there, or one exists that must not
+    be replaced: `force` allows to replace a run directory."""
     if "%" in template:
         _check_parent(template, Path(*_before_placeholder(Path(template).parts)), "-o")
     else:
@@ -170,7 +171,7 @@ def check_place(path: Path, *, force: bool) -> None:
 def _is_empty(directory: Path) -> bool:
     try:
         return not any(directory.iterdir())
-    except OSError:  # not ours to read
+    except OSError:  # no permission to read
         return False
 
 

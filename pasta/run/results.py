@@ -1,4 +1,4 @@
-"""Results of tools in a run directory: `results/TOOL/*.parquet`, `result.json` and files."""
+"""Results of tools in a run directory: `results/TOOL/*.parquet`, `result.json` and other files."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 
 from pasta.arrow import to_numpy
 from pasta.errors import RunError
+from pasta.findings import Finding, Result
+from pasta.names import check_name
 from pasta.run.files import (
     batches,
     directories,
@@ -37,23 +39,22 @@ from pasta.run.schema import (
     whole,
 )
 from pasta.table import Figure, Table, Unit, plain, visible
-from pasta.tool import Finding, Result, check_name
 
-#: Key of a stored table's metadata that says how reports show it.
+#: Metadata key of a stored table for the layout that reports use.
 LAYOUT = b"pasta.layout"
 _SHOWN = 10
-#: Places of equal findings that are named.
+#: Number of places listed for equal findings.
 _PLACES = 3
-#: What a table says of its columns, for comparisons and for narrow terminals.
+#: Column lists in a table's layout, for comparisons and for narrow terminals.
 _COMPARED = ("keys", "sums", "levels", "important")
 _UNITS = frozenset(get_args(Unit))
-#: Rows of tables that are read: the first ones, those that reports show, or all.
+#: Rows of tables to read: the first so many, those that reports show, or all (None).
 Rows = int | Literal["shown"] | None
 
 
 def write_result(directory: Path, name: str, result: Result) -> None:
-    """Stores a tool's result. Raises ValueError or TypeError for what cannot be stored, and OSError
-    where the disk is full."""
+    """Stores a tool's result. Raises ValueError or TypeError if it cannot be stored, and OSError,
+    for example if the disk is full."""
     _check(result)
     target = directory / name
     target.mkdir(parents=True, exist_ok=True)
@@ -82,8 +83,8 @@ def write_result(directory: Path, name: str, result: Result) -> None:
 
 
 def _check(result: Result) -> None:
-    """Raises ValueError unless each name of a table, file or figure is its own and a plain one, and
-    TypeError for a summary that is no text."""
+    """Raises ValueError unless the names of tables, files and figures are plain and unique, and
+    TypeError if the summary is not a string."""
     if not isinstance(result.summary, str):
         raise TypeError(f"the summary must be a str, not {type(result.summary).__name__}")
     for what, names in (
@@ -95,18 +96,18 @@ def _check(result: Result) -> None:
             check_name(name, what)
     taken = {"result.json", *(f"{name}.parquet" for name in result.tables)}
     for name in taken.intersection(result.files):
-        raise ValueError(f"the file {name} has the name of one that PASTA writes")
+        raise ValueError(f"the file name {name} is reserved for PASTA")
 
 
 class StoredTables(Mapping[str, Table]):
-    """A result's tables by name, read from their files each time one is asked for: a run may have
-    more of them than memory holds. `rows`: no more than these of each, None for all."""
+    """A result's tables by name, read from file on each access, since they may exceed the memory.
+    `rows`: which rows of each table."""
 
     def __init__(self, run: Path, directory: Path, names: list[str], rows: Rows) -> None:
         self._run, self._directory, self._names, self._rows = run, directory, names, rows
 
     def __getitem__(self, name: str) -> Table:
-        """Raises KeyError, and RunError for a damaged file."""
+        """Reads a table. Raises KeyError, and RunError for a damaged file."""
         path = self._path(name)
         file = open_parquet(path, self._run, whole=self._rows != "shown")
         layout = layout_of(file.schema_arrow.metadata, path)
@@ -114,7 +115,7 @@ class StoredTables(Mapping[str, Table]):
         return replace(_read(file, path, rows), of=file.metadata.num_rows)
 
     def pieces(self, name: str) -> Iterator[Table]:
-        """A table's rows some at a time, at least one piece. Raises as `[]`."""
+        """A table in pieces of some rows, the first one empty. Raises as `[]`."""
         path = self._path(name)
         file = open_parquet(path, self._run)
         yield _read(file, path, 0)
@@ -122,6 +123,7 @@ class StoredTables(Mapping[str, Table]):
             yield as_table(pa.Table.from_batches([batch]), path)
 
     def with_all_rows(self) -> StoredTables:
+        """The same tables, read without a row limit."""
         return StoredTables(self._run, self._directory, self._names, None)
 
     def _path(self, name: str) -> Path:
@@ -138,7 +140,7 @@ class StoredTables(Mapping[str, Table]):
 
 @dataclass(frozen=True)
 class StoredResult:
-    """A tool's result as it was stored."""
+    """A tool's stored result."""
 
     name: str
     summary: str
@@ -149,19 +151,19 @@ class StoredResult:
     notes: list[str]
 
     def with_all_rows(self) -> StoredResult:
-        """The same, with tables that are read whole."""
+        """The same result, with tables read whole."""
         return replace(self, tables=self.tables.with_all_rows())
 
 
 def read_findings(directory: Path) -> Iterator[tuple[str, Finding]]:
-    """Findings with their tools, as stored. Raises RunError for a damaged result."""
+    """Stored findings with their tools. Raises RunError for a damaged result."""
     for path in result_documents(directory):
         for finding in findings_of(document_of(path)):
             yield path.parent.name, finding
 
 
 def findings_of(document: dict[str, Any]) -> list[Finding]:
-    """Findings in what `document_of` gives."""
+    """Findings of a document from `document_of`."""
     known = {field.name for field in fields(Finding)}
     return [
         Finding(**{key: value for key, value in each.items() if key in known})
@@ -170,16 +172,14 @@ def findings_of(document: dict[str, Any]) -> list[Finding]:
 
 
 def result_documents(directory: Path) -> list[Path]:
-    """Each tool's result.json in a directory of results. Raises RunError."""
+    """Paths of the tools' result.json in a directory of results. Raises RunError."""
     found = (each / "result.json" for each in directories(directory, directory.parent))
     return [path for path in found if os.path.lexists(path)]
 
 
 def read_results(directory: Path, *, rows: Rows = None) -> Iterator[StoredResult]:
-    """Stored results, in the order of their names. Raises RunError for a damaged one.
-
-    `rows`: how many of each table are read, "shown" those that reports show, None all.
-    """
+    """Stored results, sorted by tool name; `rows`: which rows of each table to read. Raises
+    RunError for a damaged result."""
     for path in result_documents(directory):
         document = document_of(path)
         place = path.parent
@@ -206,14 +206,14 @@ def _read_figure(document: dict[str, Any]) -> Figure:
 
 
 def _points(values: list[Any]) -> list[Any]:
-    """Values of one type: Arrow does not mix integers and floats that it cannot tell apart."""
+    """Values of one type, since Arrow does not convert lists that mix integers and floats."""
     if any(isinstance(each, float) for each in values):
         return [None if each is None else float(each) for each in values]
     return values
 
 
 def trace_of(results: Path) -> Path | None:
-    """The trace of the tool event_trace, packed or not, where there is one. Raises RunError."""
+    """The trace of the tool event_trace, compressed or not; None without one. Raises RunError."""
     traces = (results / "event_trace" / f"trace.json{end}" for end in (".gz", ""))
     found = next((path for path in traces if os.path.lexists(path)), None)
     if found is not None:
@@ -222,7 +222,7 @@ def trace_of(results: Path) -> Path | None:
 
 
 def ranked(results: Iterable[StoredResult]) -> list[tuple[str, Finding]]:
-    """Findings with their tools, the one to look at first before others; equal ones as one."""
+    """Findings with their tools, the most promising first, equal ones merged."""
     found = [(result.name, finding) for result in results for finding in result.findings]
     return without_repeats(sorted(found, key=lambda each: -each[1].rank))
 
@@ -232,8 +232,8 @@ _PLACE = re.compile(r"^.*?:\d+ [^:]*: ")
 
 
 def without_repeats(found: Iterable[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
-    """Findings of a tool that say the same of several places as one: the best, with a list of
-    the places, and with the gain of all together."""
+    """Merges a tool's findings that differ only in their place: the best one, with a list of the
+    places and the sum of the gains."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for tool, each in found:
         key = (tool, each.what, _PLACE.sub("", each.remedy), each.of)
@@ -261,12 +261,12 @@ def stored_tables(directory: Path) -> dict[str, list[str]]:
 
 
 def read_summary(directory: Path, tool: str) -> str:
-    """What a tool said in a line. Raises RunError."""
+    """A tool's summary in one line. Raises RunError."""
     return str(document_of(directory / tool / "result.json")["summary"])
 
 
 def document_of(path: Path) -> dict[str, Any]:
-    """What RUN/results/TOOL/result.json says of a tool's result, checked. Raises RunError."""
+    """Reads and validates RUN/results/TOOL/result.json. Raises RunError."""
     document = check_document(read_document(path, path.parents[2]), RESULT, path)
     if document.get("tool", path.parent.name) != path.parent.name:
         raise RunError(f"{plain(str(path))}: tool: expected {path.parent.name}, its directory")
@@ -302,7 +302,7 @@ def _to_arrow(table: Table) -> pa.Table:
 
 
 def _read(file: pq.ParquetFile, path: Path, rows: int | None) -> Table:
-    """The first rows of a table, or all."""
+    """The first `rows` of a table, or all."""
     found = list(batches(file, path, first=rows)) if rows != 0 else []
     with reading(path):
         return as_table(pa.Table.from_batches(found, file.schema_arrow), path)
@@ -318,7 +318,7 @@ _LAYOUT = record(
 
 
 def layout_of(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]:
-    """How reports show a table. Raises RunError."""
+    """The layout of a table in reports. Raises RunError."""
     with reading(path):
         layout = json.loads((metadata or {}).get(LAYOUT, b"{}"))
         _LAYOUT(layout, LAYOUT.decode())
@@ -333,12 +333,12 @@ def as_table(stored: pa.Table, path: Path) -> Table:
     labels: dict[str, str] = {}
     with reading(path):
         for column in stored.schema:
-            told = column.metadata or {}
-            unit = told.get(b"unit", b"").decode()
+            about = column.metadata or {}
+            unit = about.get(b"unit", b"").decode()
             if unit in _UNITS and _may_have(column.type, unit):
                 units[column.name] = unit
-            label = told.get(b"label", b"").decode() or column.name.replace("_", " ")
-            if b"label" in told or label != visible(label):
+            label = about.get(b"label", b"").decode() or column.name.replace("_", " ")
+            if b"label" in about or label != visible(label):
                 labels[column.name] = visible(label)
         columns = {name: values_of(stored.column(name)) for name in stored.column_names}
         return Table(
@@ -358,7 +358,7 @@ def _may_have(type: pa.DataType, unit: str) -> bool:
 
 
 def values_of(column: pa.ChunkedArray) -> Any:
-    """Numbers as an array; what has absent values, and what is no number, as a list."""
+    """Values of a column: numbers as an array; columns with absent or other values as a list."""
     type = column.type
     if pa.types.is_dictionary(type) and pa.types.is_string(type.value_type):
         return [text for chunk in column.chunks for text in _texts(chunk)]
@@ -366,7 +366,7 @@ def values_of(column: pa.ChunkedArray) -> Any:
         return column.to_pylist() if column.null_count else to_numpy(column)
     if pa.types.is_boolean(type) or pa.types.is_null(type) or _is_plain_list(type):
         return column.to_pylist()
-    return column.cast(pa.string()).to_pylist()  # of tools that store dates, or decimals
+    return column.cast(pa.string()).to_pylist()  # dates, decimals and other types
 
 
 def _is_plain_list(type: pa.DataType) -> bool:
@@ -374,7 +374,7 @@ def _is_plain_list(type: pa.DataType) -> bool:
 
 
 def _texts(chunk: pa.DictionaryArray) -> list[str | None]:
-    """Texts of rows, each distinct one a single object."""
+    """Texts of rows; equal texts are the same object."""
     texts = [*chunk.dictionary.to_pylist(), None]
     return [texts[code] for code in to_numpy(chunk.indices, -1).tolist()]
 

@@ -1,10 +1,11 @@
-"""A root: the directory in which the processes of a job, on all its hosts, wrote their runs.
+"""A root: the directory to which the processes of a job, on all its hosts, write their runs.
 
     ROOT/rank-0003-node1-4711/    the run of rank 3
     ROOT/app-node1-4712/          the run of a process without a rank
     ROOT/.pasta-…/                a run that is being written, or was never finished
 
-There is no index and no lock: a root is what is in it, and may be read while it is written.
+There is no index and no lock: a root is defined by its content, and may be read while processes
+write to it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pasta.run.naming import place_in_job
 _UNFINISHED = ".pasta-"
 _NAMED = re.compile(r"rank-([0-9]+)-")
 _RANK_DIGITS = 7
-#: Files that an interpreter's first arguments name: the program is what it runs.
+#: Scripts among an interpreter's arguments, which name the program.
 _SCRIPT = re.compile(r".*\.(py|pyc|sh|jl|pl|rb|lua)", re.DOTALL)
 
 
@@ -44,24 +45,25 @@ class RankRun:
     start: int
     realtime: int  # of `start`, since 1970
     observed: int
-    #: Runs of the same clock have the same CLOCK_MONOTONIC.
+    #: Runs with the same id share their CLOCK_MONOTONIC.
     clock: str
-    #: How far the host's real time may be off; None where it does not know.
+    #: Maximum error of the host's real time; None if unknown.
     clock_error: int | None
 
     @property
     def name(self) -> str:
+        """Name of the run directory."""
         return self.directory.path.name
 
     @property
     def is_replay(self) -> bool:
-        """Whether it is what pasta replay or analyze made of another run."""
+        """Whether pasta replay or analyze made it from another run."""
         return "replay" in self.manifest
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A directory of a root that gives no run, and why."""
+    """A directory of a root that is not usable as a run, and why."""
 
     path: Path
     why: str
@@ -74,12 +76,12 @@ class Clock:
 
     hosts: tuple[str, ...]
     offset: int
-    #: How far that may be off real time; None where nobody knows.
+    #: Maximum error against real time; None if unknown.
     error: int | None
 
 
 class Root:
-    """The runs of a root: those with a rank in its order, then the others as they started."""
+    """The runs of a root: first by rank, then those without a rank by start time."""
 
     def __init__(self, path: Path, runs: list[RankRun], problems: list[Problem]) -> None:
         self.path = path
@@ -91,7 +93,7 @@ class Root:
 
     @classmethod
     def open(cls, path: Path) -> Root:
-        """Reads the manifests in a root. Raises RunError where there is no run in `path`."""
+        """Reads the manifests in a root. Raises RunError if `path` contains no run."""
         if not path.is_dir():
             raise RunError(f"{path}: no such directory")
         if _is_run(path):
@@ -106,44 +108,46 @@ class Root:
             try:
                 run = _read(path / name)
             except (RunError, OSError) as error:
-                problems.append(Problem(path / name, _without(path / name, error), _told(name)))
+                problems.append(
+                    Problem(path / name, _without(path / name, error), _named_rank(name))
+                )
                 continue
             if isinstance(run, RankRun):
                 runs.append(run)
             elif run is not None:
                 problems.append(run)
-        if not all(run.is_replay for run in runs):  # of runs that are beside them
+        if not all(run.is_replay for run in runs):  # replays of runs in this root
             problems += [
-                Problem(run.directory.path, "made by pasta replay, no run of a process")
+                Problem(run.directory.path, "made by pasta replay, not the run of a process")
                 for run in runs
                 if run.is_replay
             ]
             runs = [run for run in runs if not run.is_replay]
         root = cls(path, runs, problems)
         if not root.runs and not any(_is_of_root(problem.path) for problem in problems):
-            raise RunError(f"{path}: not a run directory, and none is in it")
+            raise RunError(f"{path}: not a run directory, and contains none")
         return root
 
     # ---- ranks ----
 
     @property
     def world_size(self) -> int | None:
-        """Ranks of the job, as its launcher told them."""
+        """Number of ranks of the job, according to its launcher; None if unknown."""
         return max((run.world_size for run in self.runs if run.world_size), default=None)
 
     @property
     def ranks(self) -> list[int]:
-        """Ranks that have a run."""
+        """Ranks with a run."""
         return sorted({run.rank for run in self.runs if run.rank is not None})
 
     @property
     def missing(self) -> list[int]:
-        """Ranks of the job that have no run, finished or not."""
+        """Ranks of the job without a finished or unfinished run."""
         seen = {*self.ranks, *(each.rank for each in self.problems)}
         return [rank for rank in range(self.world_size or 0) if rank not in seen]
 
     def of_rank(self, rank: int) -> list[RankRun]:
-        """The runs of a rank: of its process, and of its children. Raises RunError for none."""
+        """The runs of a rank: its process, then its children. Raises RunError if it has none."""
         found = [run for run in self.runs if run.rank == rank]
         if found:
             return found
@@ -154,7 +158,7 @@ class Root:
         raise RunError(f"{self.path}: no run of rank {rank}", remedy=known)
 
     def label(self, run: RankRun) -> str:
-        """A short name of a run that no other one of the root has."""
+        """A short name of a run, unique in the root."""
         if run.rank is None:
             return run.name
         alone = self._runs_of[run.rank] == 1
@@ -166,7 +170,7 @@ class Root:
 
     @property
     def programs(self) -> dict[str, list[RankRun]]:
-        """Runs by program, the one of the first rank first."""
+        """Runs by program, the program of the first rank first."""
         return self._by(lambda run: run.program)
 
     @property
@@ -181,16 +185,16 @@ class Root:
         return found
 
     def doubts(self) -> Iterator[str]:
-        """What makes it uncertain that this is one job with one run for each rank."""
+        """Signs that this is not one job with one run per rank, one line each."""
         sizes = sorted({run.world_size for run in self.runs if run.world_size})
         if len(sizes) > 1:
-            told = " and ".join(f"{size:,}" for size in sizes)
-            yield f"runs are of jobs of {told} ranks: give each job a root of its own"
+            listed = " and ".join(f"{size:,}" for size in sizes)
+            yield f"runs of jobs with {listed} ranks: give each job a separate root"
         twice = [rank for rank in self.ranks if self._independent(rank) > 1]
         if twice:
             yield (
-                f"{ranks_text(twice)}: several processes that are not each other's children, of a "
-                "restart, or of another job in the same root"
+                f"{ranks_text(twice)}: several processes that are not each other's children, from"
+                " a restart or another job in the same root"
             )
 
     def _independent(self, rank: int) -> int:
@@ -208,8 +212,8 @@ class Root:
 
     @cached_property
     def clocks(self) -> dict[str, Clock]:
-        """Clocks of the hosts. On each, one offset serves all runs: between them times stay
-        exact, though real time may have been set meanwhile."""
+        """Clocks of the hosts by id. All runs of a host share one offset, so that times between
+        them stay exact even if real time was set meanwhile."""
         found = {}
         for key in dict.fromkeys(run.clock for run in self.runs):
             mine = [run for run in self.runs if run.clock == key]
@@ -232,13 +236,12 @@ class Root:
         return time + self.clocks[run.clock].offset
 
     def since(self, run: RankRun, time: int) -> int:
-        """A time of a run's events (its host's CLOCK_MONOTONIC), in ns since `origin`."""
+        """Converts a run's event time (CLOCK_MONOTONIC of its host) to ns since `origin`."""
         return self._real(run, time) - self.origin
 
     def error(self, one: RankRun, other: RankRun) -> int | None:
-        """How far times of two runs may be off against each other, in ns: 0 on one host; between
-        hosts what their kernels say of real time, which is only as true as who synchronizes it.
-        None where that is not known."""
+        """Maximum error between times of two runs, in ns: 0 on one host; between hosts the error
+        of real time that their kernels report, as good as its synchronization. None if unknown."""
         if one.clock == other.clock:
             return 0
         errors = self.clocks[one.clock].error, self.clocks[other.clock].error
@@ -246,7 +249,7 @@ class Root:
 
     @property
     def worst_error(self) -> int | None:
-        """The largest error between runs; None where some clock's is not known."""
+        """The largest error between any two runs; None if a clock's error is unknown."""
         errors = [clock.error for clock in self.clocks.values()]
         if len(errors) < 2:
             return 0
@@ -255,7 +258,7 @@ class Root:
 
 
 def is_root(path: Path) -> bool:
-    """Whether a directory is no run, and has some in it."""
+    """Whether a directory contains runs and is not a run itself."""
     if not path.is_dir() or _is_run(path):
         return False
     if not os.access(path, os.R_OK | os.X_OK):
@@ -265,7 +268,7 @@ def is_root(path: Path) -> bool:
 
 
 def _is_run(path: Path) -> bool:
-    # not Path's, which raise where a directory may not be searched
+    # not Path's methods, which raise without permission to search the directory
     return os.path.isfile(path / MANIFEST) or os.path.isdir(path / "events")
 
 
@@ -274,7 +277,7 @@ def _is_of_root(path: Path) -> bool:
 
 
 def _read(path: Path) -> RankRun | Problem | None:
-    """A directory of a root; None for what is nothing of ours. Raises RunError."""
+    """Reads a directory of a root; None if it is unrelated to PASTA. Raises RunError."""
     unfinished = path.name.startswith(_UNFINISHED)
     if path.name.startswith(".") and not unfinished:
         return None
@@ -288,7 +291,7 @@ def _read(path: Path) -> RankRun | Problem | None:
         why = "unfinished: being written, or its PASTA was killed"
         return Problem(path, why, _recorded_rank(directory))
     if "ranks" in manifest:
-        return Problem(path, "made by pasta merge, no run of a process")
+        return Problem(path, "made by pasta merge, not the run of a process")
     return _run(directory, manifest)
 
 
@@ -313,8 +316,8 @@ def _run(directory: RunDirectory, manifest: dict[str, Any]) -> RankRun:
 
 
 def _with_parents_programs(runs: list[RankRun]) -> Iterator[RankRun]:
-    """Children that run their parent's program under another command, as multiprocessing starts
-    them, are of that program."""
+    """Replaces the program of children that run their parent's executable, as multiprocessing
+    starts them, by the parent's."""
     by_pid = {(run.clock, run.pid): run for run in runs}
     for run in runs:
         parent = by_pid.get((run.clock, run.manifest.get("parent", 0)))
@@ -328,7 +331,7 @@ def _with_parents_programs(runs: list[RankRun]) -> Iterator[RankRun]:
 
 
 def program_of(command: list[str], executable: str | None) -> str:
-    """What tells programs of a job apart: "app", "python train.py", "python -m train"."""
+    """Name that distinguishes programs of a job: "app", "python train.py", "python -m train"."""
     name = os.path.basename(executable or (command[0] if command else "")) or "program"
     arguments = command[1:]
     for at, word in enumerate(arguments):
@@ -341,7 +344,7 @@ def program_of(command: list[str], executable: str | None) -> str:
     return name
 
 
-def _told(name: str) -> int | None:
+def _named_rank(name: str) -> int | None:
     match = _NAMED.match(name)
     return int(match[1]) if match and len(match[1]) <= _RANK_DIGITS else None
 
@@ -350,20 +353,20 @@ def _recorded_rank(directory: RunDirectory) -> int | None:
     """Rank of an unfinished run, from the first event that it recorded."""
     first = directory.events / "process_start-00000.parquet"
     if not first.exists():
-        return _told(directory.path.name)
+        return _named_rank(directory.path.name)
     from pasta.run.events import read_kind
 
     try:
         batch = next(read_kind(directory.events, "process_start", ["environment"], rows=1), None)
     except RunError:
         return None
-    told = str(batch.column(0)[0].as_py() or "").split("\x1f") if batch else []
-    place = place_in_job(dict(each.split("=", 1) for each in told if "=" in each))
+    variables = str(batch.column(0)[0].as_py() or "").split("\x1f") if batch else []
+    place = place_in_job(dict(each.split("=", 1) for each in variables if "=" in each))
     return place.rank if place else None
 
 
 def _without(path: Path, error: RunError | OSError) -> str:
-    """An error's text without the path that it is told with."""
+    """An error's text without the leading path."""
     if isinstance(error, OSError):
         return f"cannot be read ({error.strerror})"
     text = str(error)

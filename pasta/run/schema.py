@@ -1,9 +1,8 @@
-"""What the JSON documents of a run may contain, and how much: run.json and result.json.
+"""Schemas of the JSON documents of a run, run.json and result.json, with size limits.
 
-A run may have come from anywhere. A document is checked as a whole before anything in it is used,
-and the first value that does not fit is named with its place: `start.realtime_ns: expected a
-whole number`. A check is a function of a value and its place; unknown keys are allowed, so that
-older versions read what newer ones add.
+Runs are untrusted. A document is validated as a whole before use, and the first invalid value is
+reported with its place: `start.realtime_ns: expected a whole number`. A check is a function of a
+value and its place; unknown keys are allowed, so that older versions can read newer documents.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from pasta.table import plain
 
 Check = Callable[[Any, str], None]
 
-#: Bytes of a document.
+#: Maximum size of a document, in bytes.
 MAX_DOCUMENT = 64 << 20
-#: Entries of a list or object, unless a schema says otherwise.
+#: Default maximum of entries of a list or object.
 MAX_ENTRIES = 100_000
-#: Characters of a part of a finding.
+#: Maximum length of a text shown on one line, in characters.
 MAX_LINE = 1 << 16
 #: Ranks of a job.
 MAX_RANKS = 1 << 20
@@ -32,7 +31,7 @@ _MAX_DIGITS = 20  # of an integer: 64 bits and a sign
 
 
 class Invalid(ValueError):
-    """A value that its schema does not allow; the text has its place."""
+    """A value that violates its schema; the text includes its place."""
 
 
 def _invalid(place: str, expected: str) -> Invalid:
@@ -40,24 +39,27 @@ def _invalid(place: str, expected: str) -> Invalid:
 
 
 def text(value: Any, place: str) -> None:
+    """A string."""
     if not isinstance(value, str):
         raise _invalid(place, "text")
 
 
 def line(value: Any, place: str) -> None:
-    """A text that is shown in a line."""
+    """A string shown on one line."""
     text(value, place)
     if len(value) > MAX_LINE:
         raise _invalid(place, f"at most {MAX_LINE:,} characters, not {len(value):,}")
 
 
 def name(value: Any, place: str) -> None:
-    """A name of which a path is made."""
+    """A plain name, which is used in a path."""
     if not is_plain_name(value):
         raise _invalid(place, NAME_RULE)
 
 
 def whole(low: int = 0, high: int = 2**63 - 1) -> Check:
+    """A check for an integer from `low` to `high`."""
+
     def check(value: Any, place: str) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
             raise _invalid(place, "a whole number")
@@ -68,6 +70,7 @@ def whole(low: int = 0, high: int = 2**63 - 1) -> Check:
 
 
 def number(value: Any, place: str) -> None:
+    """A finite number below 2^63."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _invalid(place, "a number")
     if not math.isfinite(value) or abs(value) >= 2**63:
@@ -75,6 +78,8 @@ def number(value: Any, place: str) -> None:
 
 
 def one_of(*values: str) -> Check:
+    """A check for one of these strings."""
+
     def check(value: Any, place: str) -> None:
         if not isinstance(value, str) or value not in values:
             raise _invalid(place, "one of " + ", ".join(values))
@@ -83,14 +88,17 @@ def one_of(*values: str) -> Check:
 
 
 def optional(of: Check) -> Check:
+    """A check for None or what `of` allows."""
     return lambda value, place: None if value is None else of(value, place)
 
 
-def list_of(of: Check, most: int = MAX_ENTRIES, *, distinct: bool = False) -> Check:
+def list_of(of: Check, max_entries: int = MAX_ENTRIES, *, distinct: bool = False) -> Check:
+    """A check for a list of at most `max_entries` values; `distinct`: no two are equal."""
+
     def check(value: Any, place: str) -> None:
         if not isinstance(value, list):
             raise _invalid(place, "a list")
-        _check_size(value, place, most)
+        _check_size(value, place, max_entries)
         for at, each in enumerate(value):
             of(each, f"{place}.{at}")
         if distinct and len(set(value)) < len(value):
@@ -99,24 +107,26 @@ def list_of(of: Check, most: int = MAX_ENTRIES, *, distinct: bool = False) -> Ch
     return check
 
 
-def map_of(of: Check, most: int = MAX_ENTRIES) -> Check:
+def map_of(of: Check, max_entries: int = MAX_ENTRIES) -> Check:
+    """A check for an object of at most `max_entries` entries with any keys."""
+
     def check(value: Any, place: str) -> None:
         if not isinstance(value, dict):
             raise _invalid(place, "an object")
-        _check_size(value, place, most)
+        _check_size(value, place, max_entries)
         for key, each in value.items():
             of(each, f"{place}.{key}" if place else key)
 
     return check
 
 
-def _check_size(value: Any, place: str, most: int) -> None:
-    if len(value) > most:
-        raise _invalid(place, f"at most {most:,} entries, not {len(value):,}")
+def _check_size(value: Any, place: str, max_entries: int) -> None:
+    if len(value) > max_entries:
+        raise _invalid(place, f"at most {max_entries:,} entries, not {len(value):,}")
 
 
 def record(required: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
-    """An object with these keys. Keys in neither mapping are not looked at."""
+    """A check for an object with these keys; others are ignored."""
 
     def check(value: Any, place: str) -> None:
         if not isinstance(value, dict):
@@ -185,7 +195,7 @@ _POINTS = list_of(lambda value, place: None, 1 << 22)
 
 
 def _points(value: Any, place: str) -> None:
-    """Numbers of a figure; None and NaN are gaps. Texts are checked by `figure`."""
+    """Values of a figure; None and NaN are gaps. `figure` checks strings."""
     _POINTS(value, place)
     types = set(map(type, value))
     known = [each for each in value if type(each) in (int, float) and each == each]
@@ -207,6 +217,7 @@ _FIGURE_KEYS = record(
 
 
 def figure(value: Any, place: str) -> None:
+    """A figure whose series have as many values as `x`."""
     _FIGURE_KEYS(value, place)
     columns = {"x": value["x"], **{f"series.{key}": of for key, of in value["series"].items()}}
     for key, points in columns.items():
@@ -238,19 +249,19 @@ RESULT = record(
 
 
 def read_document(path: Path, run: Path) -> Any:
-    """The JSON document at `path`, a file of `run`. Raises RunError with the file and the place."""
+    """Reads the JSON document at `path`, a file of `run`. Raises RunError."""
     content = read_bounded(path, run, MAX_DOCUMENT)
     try:
         return json.loads(content, object_pairs_hook=_distinct, parse_int=_integer)
     except RecursionError:
         why = "nested too deeply"
-    except ValueError as error:  # also of UTF-8
+    except ValueError as error:  # includes invalid UTF-8
         why = f"not valid JSON ({error})"
     raise RunError(f"{plain(str(path))}: {plain(why)}")
 
 
 def check_document(document: Any, schema: Check, path: Path) -> dict[str, Any]:
-    """A document that its schema allows. Raises RunError with the file and the place."""
+    """Validates a document and returns it. Raises RunError with the file and the place."""
     try:
         schema(document, "")
     except Invalid as error:
@@ -264,7 +275,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"{plain(twice, 80)!r} is there twice")
+        raise ValueError(f"duplicate key {plain(twice, 80)!r}")
     return found
 
 

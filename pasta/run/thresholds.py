@@ -1,4 +1,4 @@
-"""How much a run may differ from another: `bytes>+5%`, `kernel_freq.launches[gemm]>+0`.
+"""Thresholds on changes between two runs: `bytes>+5%`, `kernel_freq.launches[gemm]>+0`.
 
 [TOOL.][TABLE.]COLUMN[[REGEX]] (> or <) SIGNED_AMOUNT[% or unit]
 """
@@ -14,8 +14,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from pasta.errors import ConfigError, RunError
+from pasta.options import SCALES
 from pasta.table import formatted, plain
-from pasta.tool import SCALES
 
 if TYPE_CHECKING:
     from pasta.run.diff import Change, ColumnDiff, Comparison, TableDiff
@@ -29,14 +29,14 @@ _AMOUNT = re.compile(
     r"\s*(?P<sign>[+-]?)\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>%|[^\W\d_]*)\s*"
 )
 _LABEL = 200  # characters of a row in a line
-#: Scales of units of columns.
+#: Scales of column units in `SCALES`.
 _SCALE: dict[str, str] = {"bytes": "bytes", "ns": "duration"}
 _KNOWN = {suffix for scale in SCALES.values() for suffix in scale} | {"%"}
 
 
 @dataclass(frozen=True)
 class Exceeded:
-    """What a threshold does not allow. `row` is its keys as text; None: the total."""
+    """A change that exceeds a threshold. `row` is the row's keys as text; None: the total."""
 
     threshold: Threshold
     place: str
@@ -57,10 +57,10 @@ class Exceeded:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A condition on a change that must not be: `str` gives it as `parse` takes it.
+    """A limit on a change; `str` gives the text that `parse` accepts.
 
-    `path` is the column, after the names of its tool and table where they are given. `rows` is a
-    regular expression for rows; None: the total, or every row of a column that has none.
+    `path` is the column, after the names of its tool and table if given. `rows` is a regular
+    expression for rows; None: the total, or every row if the column has no total.
     """
 
     path: tuple[str, ...]
@@ -71,7 +71,7 @@ class Threshold:
 
     @classmethod
     def parse(cls, text: str) -> Threshold:
-        """Raises ConfigError that says what is wrong."""
+        """Parses a threshold. Raises ConfigError."""
         match = _WHOLE.fullmatch(text.strip())
         if match is None:
             raise _wrong(text, _misshapen(text))
@@ -94,10 +94,10 @@ class Threshold:
         return f"{'.'.join(self.path)}{rows}{self.comparison}{self.amount:+f}{self.unit}"
 
     def check(self, comparison: Comparison, notes: list[str]) -> Iterator[Exceeded]:
-        """What exceeds it; adds to `notes` which rows could not be compared.
+        """Changes that exceed the threshold; rows that could not be compared are added to `notes`.
 
-        Raises ConfigError where no table has such a column, or its numbers are of another unit,
-        and RunError where the column has no values.
+        Raises ConfigError if no table has such a column or its unit differs, and RunError if the
+        column has no values.
         """
         for tool, name in self._places(comparison):
             table = comparison.table(tool, name)
@@ -109,7 +109,7 @@ class Threshold:
                     yield Exceeded(self, place, row, column.unit, change)
 
     def _places(self, comparison: Comparison) -> list[tuple[str, str]]:
-        """Tables that are meant: of each tool the first one with the column."""
+        """The tables to check: the first one of each tool with the column. Raises ConfigError."""
         *where, column = self.path
         found: list[tuple[str, str]] = []
         for tool, names in comparison.tables.items():
@@ -147,7 +147,7 @@ class Threshold:
     def _changes(
         self, place: str, table: TableDiff, column: ColumnDiff, notes: list[str]
     ) -> Iterator[tuple[str | None, Change]]:
-        """What is looked at: the total, or rows by their keys."""
+        """The changes to check: the total, or those of rows with their keys. Raises RunError."""
         if column.total is not None and self.rows is None:
             if column.total.difference is None:
                 raise RunError(f"--fail-on {self}: {place} has no values in one of the runs")
@@ -173,7 +173,8 @@ class Threshold:
             )
 
     def _limit(self, unit: Unit | None) -> Fraction:
-        """The amount in units of the column, or a fraction of 1 for a relative one."""
+        """The amount in the column's unit, or as a fraction of 1 if relative. Raises
+        ConfigError."""
         if self.unit == "%":
             return Fraction(self.amount) / 100
         scale = SCALES[_SCALE[unit]] if unit in _SCALE else {"": 1}
@@ -190,7 +191,7 @@ class Threshold:
         difference = Fraction(change.difference)
         if self.unit == "%":
             before = abs(Fraction(change.before or 0))
-            if not before and difference:  # any change of nothing is without bounds
+            if not before and difference:  # any change from 0 is infinite
                 return (self.comparison == ">") == (difference > 0)
             difference /= before or 1
         return bool(difference > limit if self.comparison == ">" else difference < limit)
@@ -202,10 +203,10 @@ def _wrong(text: str, why: str) -> ConfigError:
 
 def _misshapen(text: str) -> str:
     if not re.search("[<>]", text):
-        return "there is no comparison, > or <"
+        return "the comparison, > or <, is missing"
     if text.count("[") != text.count("]"):
-        return "a bracket has no partner"
-    return "it is not a column, rows in brackets, a comparison and an amount"
+        return "a bracket is unmatched"
+    return "expected a column, rows in brackets, a comparison and an amount"
 
 
 def _parsed_amount(text: str, amount: str) -> tuple[Decimal, str]:

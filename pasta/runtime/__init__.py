@@ -1,0 +1,1 @@
+"""Running tools on events: live, embedded in the target, afterwards and replayed."""

@@ -1,5 +1,5 @@
-"""Tools on the events of many runs at once, each run a task of Dask's: threads of this process, or
-the workers of a scheduler."""
+"""Runs tools on the events of many runs in parallel, one Dask task per run, in threads of this
+process or on the workers of a scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pasta.config import Config
 
 _CONNECT_SECONDS = 5
-#: A run, the directory of its results, with what, and whether that may be there already.
+#: A run, the directory for its results, the configuration, and whether to replace results.
 _Job = tuple[str, str, "Config", bool]
 
 
@@ -31,15 +31,16 @@ def analyze(
     scheduler: str | None = None,
     workers: int | None = None,
     force: bool = False,
-    told: Callable[[int], None] = lambda done: None,
+    on_done: Callable[[int], None] = lambda done: None,
 ) -> dict[str, str | None]:
-    """Runs the tools of a configuration on runs; by name, None or why there are no results.
+    """Runs the tools of a configuration on runs; returns None or the error of each, by name.
 
-    The results of the run `name` go to the run directory OUT/NAME. A scheduler is the address of
-    one of Dask's, such as tcp://host:8786, whose workers see the same files and have PASTA; without
-    one, `workers` threads do it (default: one for each core). A task holds at most some row groups
-    of each kind of event in memory, and what the tools keep, however long the run is. `told` hears
-    how many are done. Raises MissingDependency, and RunError where there is no such scheduler.
+    The results of the run `name` go to the run directory OUT/NAME. `scheduler` is the address of a
+    Dask scheduler, such as tcp://host:8786, whose workers see the same files and have PASTA
+    installed; without it, `workers` threads are used (default: one per core). A task holds a few
+    row groups of each event kind in memory, and the state of the tools, for runs of any length.
+    `on_done` is called with the number of finished runs. Raises MissingDependency, and RunError if
+    the scheduler cannot be reached.
     """
     if importlib.util.find_spec("dask") is None:
         raise _missing("dask")
@@ -49,24 +50,26 @@ def analyze(
         (str(path.absolute()), str((out / name).absolute()), config, force)
         for name, path in runs.items()
     ]
-    done = _on_workers(jobs, scheduler, told) if scheduler else _in_threads(jobs, workers, told)
+    done = (
+        _on_workers(jobs, scheduler, on_done) if scheduler else _in_threads(jobs, workers, on_done)
+    )
     return dict(zip(runs, done, strict=True))
 
 
 def _replay(job: _Job) -> str | None:
-    """A task: why it has no results, or None."""
+    """A task: replays a run; None or the error."""
     path, out, config, force = job
     try:
         Replay(RunDirectory.open(Path(path)), config).write(Path(out), force=force)
     except PastaError as error:
         return str(error)
-    except Exception as error:  # of one run, which must not end the others
+    except Exception as error:  # one run must not end the others
         return f"{path}: {type(error).__name__}: {error}"
     return None
 
 
 def _replay_on_worker(job: _Job) -> str | None:
-    """A task of a worker, which may have no more threads than its share of the machine."""
+    """A task on a worker, limited to the worker's share of threads."""
     distributed: Any = importlib.import_module("distributed")
     pyarrow: Any = importlib.import_module("pyarrow")
     pyarrow.set_cpu_count(distributed.get_worker().state.nthreads)
@@ -74,7 +77,7 @@ def _replay_on_worker(job: _Job) -> str | None:
 
 
 def _in_threads(
-    jobs: Sequence[_Job], workers: int | None, told: Callable[[int], None]
+    jobs: Sequence[_Job], workers: int | None, on_done: Callable[[int], None]
 ) -> list[str | None]:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -84,14 +87,14 @@ def _in_threads(
     count = workers or len(os.sched_getaffinity(0))
     with (
         ThreadPoolExecutor(count) as pool,
-        dask.callbacks.Callback(posttask=lambda *_: told(next(done))),
+        dask.callbacks.Callback(posttask=lambda *_: on_done(next(done))),
     ):
         found: tuple[str | None, ...] = dask.compute(*tasks, scheduler="threads", pool=pool)
     return list(found)
 
 
 def _on_workers(
-    jobs: Sequence[_Job], scheduler: str, told: Callable[[int], None]
+    jobs: Sequence[_Job], scheduler: str, on_done: Callable[[int], None]
 ) -> list[str | None]:
     try:
         distributed: Any = importlib.import_module("distributed")
@@ -106,13 +109,13 @@ def _on_workers(
     with client:
         tasks = [client.submit(_replay_on_worker, job, pure=False) for job in jobs]
         for number, _ in enumerate(distributed.as_completed(tasks), 1):
-            told(number)
+            on_done(number)
         return [_outcome(task, job) for task, job in zip(tasks, jobs, strict=True)]
 
 
 def _outcome(task: Any, job: _Job) -> str | None:
     failure = task.exception()
-    if failure is not None:  # its worker is gone, or has no PASTA
+    if failure is not None:  # the worker ended, or PASTA is not installed there
         return f"{job[0]}: {type(failure).__name__}: {failure}"
     found: str | None = task.result()
     return found

@@ -1,8 +1,8 @@
-"""This process as one that profiles blocks of itself: its libpasta, its ring, and who reads it.
+"""This process as the host of profiled blocks: its libpasta, its ring, and the ring's reader.
 
-Under pasta-preload libpasta is there, and the run's own consumer goes on reading the ring beside
-ours. In any other program it is opened at the first block, for its own names only, so that it
-comes before no function of the program's; the ring is ours alone then.
+Under pasta-preload libpasta is loaded already, and the run's own consumer reads the ring as well.
+In any other program the first block opens it with local symbols, so that it does not interpose any
+function of the program; the block's reader is then the only consumer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from typing import Any
 from pasta import paths, private
 from pasta.config import Config
 from pasta.errors import RunError
+from pasta.own_python import own_environment, own_python
 from pasta.runtime.injection import (
-    built,
-    own_environment,
-    own_python,
     shim_configuration,
     unprofiled_environment,
 )
@@ -37,7 +35,7 @@ _STREAMS = 3
 
 @dataclass(frozen=True)
 class Request:
-    """A block that began, as its reader is told."""
+    """The start of a block, as sent to the reader."""
 
     ring: str
     number: int  # of the block
@@ -45,12 +43,12 @@ class Request:
     time: int  # CLOCK_MONOTONIC, ns
     config: dict[str, Any]
     staging: str  # directory to write the run to
-    place: str | None  # where that goes then; None: it stays
-    alone: bool  # the ring has no other consumer
+    place: str | None  # path to move the run to; None: it stays
+    alone: bool  # whether the ring has no other consumer
 
 
 class Library:
-    """The functions of libpasta that blocks need."""
+    """The functions of libpasta for blocks."""
 
     def __init__(self, process: ctypes.PyDLL) -> None:
         def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
@@ -68,20 +66,20 @@ class Library:
 
     @property
     def framework(self) -> int:
-        """Address of the function that gives frameworks' hooks their table."""
+        """Address of the function that gives framework hooks their function table."""
         return ctypes.cast(self.process.pasta_framework_api, ctypes.c_void_p).value or 0
 
 
 class Reader:
-    """The process that reads the blocks of this one (block_reader.py), for as long as we live.
+    """The process that reads the blocks of this one (block_reader.py) until this one ends.
 
-    It is no child of ours: the program may wait for its own.
+    It is not a child of this process, since the program may wait for all of its children.
     """
 
     def __init__(self, log: Path, session: Session | None) -> None:
-        self._socket, theirs = map(_apart, socket.socketpair())
+        self._socket, remote = map(_above_standard_streams, socket.socketpair())
         remove = [] if session is None else ["--session", str(session.directory)]
-        number = str(theirs.fileno())
+        number = str(remote.fileno())
         command = [*own_python("pasta.runtime.block_reader"), str(os.getpid()), number, *remove]
         try:
             with open(private.create(log, os.O_APPEND), "ab") as errors:
@@ -89,21 +87,22 @@ class Reader:
                     ["/bin/sh", "-c", '"$@" &', "sh", *command],
                     stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd="/", check=True,
                     env=own_environment(unprofiled_environment(os.environ)),
-                    pass_fds=[theirs.fileno()], start_new_session=True,
+                    pass_fds=[remote.fileno()], start_new_session=True,
                 )  # fmt: skip
         except (OSError, subprocess.CalledProcessError) as error:
             self._socket.close()
             raise RunError(f"the reader of blocks cannot be started ({error})") from None
         finally:
-            theirs.close()
+            remote.close()
         self._log = log
         self._answers = self._socket.makefile("rb")
 
     def begin(self, request: Request) -> None:
+        """Starts a block. Raises RunError if the reader has ended."""
         self._send({"begin": asdict(request)})
 
     def end(self, position: int) -> Path:
-        """Directory of the run of the block that ended there. Raises RunError."""
+        """Ends the block at a position; the directory of its run. Raises RunError."""
         self._send({"end": position})
         try:
             answer = self._answers.readline()
@@ -111,10 +110,10 @@ class Reader:
             answer = b""
         if not answer.endswith(b"\n"):
             raise self._gone()
-        told = json.loads(answer)
-        if "problem" in told:
-            raise RunError(f"the block's results could not be written: {told['problem']}")
-        return Path(told["directory"])
+        result = json.loads(answer)
+        if "problem" in result:
+            raise RunError(f"the block's results could not be written: {result['problem']}")
+        return Path(result["directory"])
 
     def _send(self, request: dict[str, Any]) -> None:
         try:
@@ -126,26 +125,26 @@ class Reader:
         return RunError(f"the reader of blocks ended (see {self._log})")
 
     def close(self) -> None:
-        """Lets it end."""
+        """Closes the connection, which ends the reader."""
         self._answers.close()
         self._socket.close()
 
 
-def _apart(connection: socket.socket) -> socket.socket:
-    """The same with a number that is no standard stream's, in a program that has closed those."""
+def _above_standard_streams(connection: socket.socket) -> socket.socket:
+    """The connection with a descriptor above 2, even if the program has closed standard streams."""
     with connection:
         return socket.socket(fileno=fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, _STREAMS))
 
 
 class Host:
-    """This process, with what it has for its blocks; one for each process."""
+    """This process, with its library, session and reader for blocks; one per process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.reader: Reader | None = None
         try:
             self.library = Library(ctypes.PyDLL(None))
-            self.session: Session | None = None  # the launcher's is not ours to remove
+            self.session: Session | None = None  # the launcher removes its session
         except AttributeError:  # not preloaded
             self.session = _own_session()
             self.library = Library(_opened(self.session))
@@ -153,25 +152,28 @@ class Host:
 
     @property
     def preloaded(self) -> bool:
+        """Whether the program was started with pasta-preload."""
         return self.session is None
 
     def ring(self) -> Path:
-        """This process's ring, opened if need be. Raises RunError."""
+        """This process's ring, opened on first use. Raises RunError."""
         path = self.library.ring()
         if path is None:
             raise RunError(
                 "this process is not profiled",
-                remedy="pasta-preload was told not to follow it, or has said why",
+                remedy="pasta-preload was configured not to follow it, or has printed why",
             )
         return Path(os.fsdecode(path))
 
     def started_reader(self, ring: Path) -> Reader:
+        """The reader process, started on first use. Raises RunError."""
         if self.reader is None:
             self.reader = Reader(ring.parent.parent / "log.txt", self.session)
         return self.reader
 
     def drop_reader(self) -> None:
-        """After a failure: the next block gets another one, and nothing is kept for this one."""
+        """Drops the reader after a failure: the next block starts a new one, and the ring keeps
+        nothing for this one."""
         if self.reader is not None:
             self.reader.close()
         self.reader = None
@@ -186,7 +188,7 @@ class Host:
             self.session.remove()
 
     def forget_in_child(self) -> None:
-        """In the child of a fork: the reader is the parent's."""
+        """Drops the reader in a forked child: it belongs to the parent."""
         if self.reader is not None:
             self.reader.close()
             self.reader = None
@@ -195,17 +197,17 @@ class Host:
 def _own_session() -> Session:
     config = Config(collector=True, start=False, children=False)
     session = Session.create(config, list(sys.orig_argv), verbosity=0)
-    # The program may close our descriptors, and its forks would keep them: the reader owns it.
+    # The reader owns the session: the program may close descriptors, and its forks inherit them.
     return session.disown()
 
 
 def _opened(session: Session) -> ctypes.PyDLL:
-    """libpasta, opened now for a session of this process's own."""
+    """Opens libpasta for a private session of this process."""
     before = os.environ.get("PASTA_SHIM")
     os.environ["PASTA_SHIM"] = shim_configuration(session, os.getpid(), late=True)
     try:
-        return ctypes.PyDLL(str(built(paths.LIBPASTA)))
-    finally:  # read when it was opened
+        return ctypes.PyDLL(str(paths.built(paths.LIBPASTA)))
+    finally:  # the library has read it
         if before is None:
             del os.environ["PASTA_SHIM"]
         else:
@@ -216,7 +218,7 @@ _host: Host | None = None
 
 
 def this_process() -> Host:
-    """Raises RunError where it cannot be profiled."""
+    """The host object of this process. Raises RunError if it cannot be profiled."""
     global _host
     if _host is None:
         _host = Host()
@@ -225,7 +227,7 @@ def this_process() -> Host:
         if not _host.preloaded:
             raise RunError(
                 f"process {_host.pid} has profiled a block before this one was forked from it",
-                remedy="start this one anew (spawn), or the program with pasta-preload",
+                remedy="use the start method spawn, or start the program with pasta-preload",
             )
         _host = Host()
         os.register_at_fork(after_in_child=_host.forget_in_child)

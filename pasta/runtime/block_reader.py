@@ -1,13 +1,13 @@
-"""The process that reads the blocks which a program profiles of itself (pasta.profile).
+"""The process that reads the blocks that a program profiles with pasta.profile.
 
-Started by the program at its first block, it serves all of them: what takes long to import is
-there then, and nothing of it is in the program. Requests and answers are lines of JSON on a socket:
+The program starts it at its first block. It serves all blocks, so that slow imports happen once and
+outside of the program. Requests and answers are lines of JSON on a socket:
 
-    {"begin": {…}}       a `Request`: follow the ring from a position on
-    {"end": POSITION}    write the results of what came before it, and answer
+    {"begin": {…}}       a `Request`: follow the ring from a position
+    {"end": POSITION}    write the results of the events before it, and answer
                          {"directory": …} or {"problem": …}
 
-It ends when the program closes the socket, or is gone.
+It ends when the program closes the socket or ends.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 _INTERVAL_SECONDS = 0.02
 _IDLE_SECONDS = 1.0
-#: Within which a thread finishes the record that it began before the end of the block.
+#: Time for threads to finish records that they began before the end of the block.
 _UNFINISHED_SECONDS = 2.0
 _ENDING_SECONDS = 10.0
 
 
 class BlockCollector(Collector):
-    """Follows a ring from the begin of a block to its end."""
+    """Follows a ring from the beginning of a block to its end."""
 
     def __init__(self, request: Request, known: Inventory | None) -> None:
         path = Path(request.ring)
@@ -57,8 +57,8 @@ class BlockCollector(Collector):
         self.request = request
         self.dropped_before = ring.dropped()
         self.position = request.position
-        self.context.run = replace(
-            self.context.run,
+        self.context.process = replace(
+            self.context.process,
             start_time=request.time,
             start_realtime=ring.start_realtime + request.time - ring.start_time,
         )
@@ -72,20 +72,20 @@ class BlockCollector(Collector):
         self.pipeline = self._pipeline()
 
     def follow(self) -> None:
-        """Takes what is published while the block goes on."""
+        """Processes the events published so far, while the block is active."""
         tail = self.ring.tail
-        if not self.ring.ends:  # asked after the tail: it is in the block then
+        if not self.ring.ends:  # read after the tail, which is then within the block
             self._take(tail)
 
     def _take(self, end: int, *, final: bool = False) -> None:
         for batch, after in self.ring.batches(self.position, end, final=final):
             self._feed(self.pipeline, batch)
             self.position = after
-            self._give_back()
+            self._release()
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         if not self.ring.move_reader(self.request.number, self.position):
-            raise RunError("the block was given up")
+            raise RunError("the block was abandoned")
         if self.request.alone:
             self.ring.set_processed(self.position)
             self.ring.release(self.position)
@@ -94,7 +94,7 @@ class BlockCollector(Collector):
         self._process(pipeline, batch)
 
     def finish(self, end: int) -> Path:
-        """Writes the run of the block that ended there; its directory."""
+        """Writes the run of a block that ended at position `end`; its directory."""
         until = time.monotonic() + _UNFINISHED_SECONDS
         self._take(end)
         while self.position < end and time.monotonic() < until:
@@ -109,7 +109,7 @@ class BlockCollector(Collector):
         return run.path
 
     def close(self) -> None:
-        """Keeps nothing in the ring any more."""
+        """Releases the block's part of the ring and unmaps it."""
         self.ring.move_reader(self.request.number, None)
         self.ring.close()
 
@@ -122,7 +122,7 @@ class _Server:
         self.block: BlockCollector | None = None
         self.known: Inventory | None = None
         self.problem = ""
-        #: Directories that are nobody's once the program is gone.
+        #: Staging directories to delete when the program has ended.
         self.temporary: list[Path] = []
 
     def serve(self, request: dict[str, Any]) -> None:
@@ -130,11 +130,11 @@ class _Server:
             self._guarded(lambda: self._begin(Request(**request["begin"])))
         else:
             directory = self._guarded(lambda: self._finish(request["end"]))
-            told = {"problem": self.problem} if directory is None else {"directory": directory}
+            result = {"problem": self.problem} if directory is None else {"directory": directory}
             self._close()
             try:
-                self.answer(told)
-            except OSError:  # interrupted, the program has given the block up
+                self.answer(result)
+            except OSError:  # the program was interrupted and has abandoned the block
                 shutil.rmtree(self.temporary[-1], ignore_errors=True)
                 raise
 
@@ -143,7 +143,7 @@ class _Server:
             self._guarded(self.block.follow)
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
-        """What `work` gives; None, and `problem`, where it fails or something has before."""
+        """Result of `work`; None if it or an earlier step failed, with the error in `problem`."""
         if self.problem:
             return None
         try:
@@ -172,7 +172,7 @@ class _Server:
         self.block, self.problem = None, ""
 
     def discard(self) -> None:
-        """The program is gone: nobody can ask for what is left."""
+        """Deletes staging directories after the program has ended."""
         for directory in self.temporary:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -180,7 +180,7 @@ class _Server:
 def _requests(
     source: socket.socket, program: ProcessIdentity, busy: Callable[[], bool]
 ) -> Iterator[dict[str, Any] | None]:
-    """Requests as they come, and None after a while without, until the program ends."""
+    """Requests as they arrive, and None after each timeout, until the program ends."""
     waiting = b""
     while True:
         patience = _INTERVAL_SECONDS if busy() else _IDLE_SECONDS
@@ -191,26 +191,27 @@ def _requests(
             *lines, waiting = (waiting + piece).split(b"\n")
             for line in lines:
                 yield json.loads(line)
-        elif not program.lives():  # its forks may have kept the socket open
+        elif not program.lives():  # its forked children may keep the socket open
             return
         else:
             yield None
 
 
 def main() -> int:
+    """Entry point of the reader process; the exit status."""
     parser = argparse.ArgumentParser(prog="pasta block reader")
     parser.add_argument("program", type=int, help="pid")
     parser.add_argument("socket", type=int, help="file descriptor")
-    parser.add_argument("--session", type=Path, help="to be removed once the program is gone")
+    parser.add_argument("--session", type=Path, help="to be removed when the program has ended")
     arguments = parser.parse_args()
     private.set_umask()
     owned = None if arguments.session is None else Session.take(arguments.session)
-    # The program may block it, and children inherit that: no time limit would ever end.
+    # A blocked SIGALRM would be inherited from the program, and time limits would never expire.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     connection = socket.socket(fileno=arguments.socket)
 
-    def answer(told: dict[str, str]) -> None:
-        connection.sendall(json.dumps(told).encode() + b"\n")
+    def answer(result: dict[str, str]) -> None:
+        connection.sendall(json.dumps(result).encode() + b"\n")
 
     server = _Server(answer)
     program = ProcessIdentity.of(arguments.program)
@@ -220,7 +221,7 @@ def main() -> int:
                 server.follow()
             else:
                 server.serve(request)
-    except OSError as error:  # the program ended while it waited
+    except OSError as error:  # the program ended while it waited for the answer
         print(f"reader of blocks: {error}", file=sys.stderr)
     connection.close()
     if _ended(program):
@@ -231,7 +232,7 @@ def main() -> int:
 
 
 def _ended(program: ProcessIdentity) -> bool:
-    """Whether it is gone, or soon; else it has only let go of this reader."""
+    """Waits for the end of the program; False if it only dropped this reader."""
     until = time.monotonic() + _ENDING_SECONDS
     while program.lives() and time.monotonic() < until:
         time.sleep(_INTERVAL_SECONDS)

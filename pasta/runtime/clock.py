@@ -1,4 +1,4 @@
-"""What this host says of its clocks, for time lines of several hosts."""
+"""Clock information of this host, for time lines of several hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNSYNCHRONIZED = 0x40  # STA_UNSYNC
 
 
 class _Timex(ctypes.Structure):
-    """`struct timex` (sys/timex.h, x86-64) up to the fields that are read."""
+    """`struct timex` (sys/timex.h, x86-64) up to the last field used."""
 
     _fields_ = [
         ("modes", ctypes.c_uint),
@@ -25,17 +25,17 @@ class _Timex(ctypes.Structure):
 
 
 def host_clock() -> dict[str, Any]:
-    """`boot`: processes with the same one have the same CLOCK_MONOTONIC; `error_ns`: how far real
-    time may be off, as the kernel was told by who synchronizes it. None is unknown."""
+    """`boot`: boot id, equal for processes with the same CLOCK_MONOTONIC; `error_ns`: maximum error
+    of real time, from the kernel (adjtimex). None if unknown."""
     return {"boot": boot_id() or None, "error_ns": _error()}
 
 
 def _error() -> int | None:
-    told = _Timex(modes=0)  # changes nothing
+    timex = _Timex(modes=0)  # read only
     try:
-        state = ctypes.CDLL(None).adjtimex(ctypes.byref(told))
+        state = ctypes.CDLL(None).adjtimex(ctypes.byref(timex))
     except (OSError, AttributeError):
         return None
-    if state < 0 or told.status & _UNSYNCHRONIZED:
+    if state < 0 or timex.status & _UNSYNCHRONIZED:
         return None
-    return int(told.maxerror) * 1000
+    return int(timex.maxerror) * 1000

@@ -1,9 +1,9 @@
 """The consumer inside a target: a thread of libpasta runs `consume` in the embedded interpreter,
 or in the target's own.
 
-It feeds the tools while the program runs and, at its end, hands their state to a collector
-process, which adds the last events and writes the results: nothing slow and nothing that could
-fail stands between the program and its exit.
+It feeds the tools while the program runs. When the program ends, it passes their state to a
+collector process, which adds the last events and writes the results, so that nothing slow or
+fallible delays the program's exit.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import sys
 import traceback
 from pathlib import Path
 
-# NumPy and the tools come later: a host that ends meanwhile must find us registered with it.
+# NumPy and the tools are imported later, after registering with atexit: the host may end meanwhile.
 from pasta import private
 from pasta.runtime.ring import Ring
 from pasta.runtime.session import Session, beside
 
-#: How often the ring is looked at. In a Python program every look takes the interpreter lock.
+#: Polling intervals of the ring. In a Python program each poll takes the interpreter lock.
 _INTERVAL_MS = 50
 _INTERVAL_IN_HOST_MS = 200
 
 
 def consume(ring_path: str, owns_interpreter: bool) -> int:
-    """Consumes a ring until its process ends; 1 when all was handed over, else 0."""
+    """Consumes a ring until its process ends; 1 if the state was saved, otherwise 0."""
     path = Path(ring_path)
     session = Session.open(path.parent.parent)
     try:
@@ -37,7 +37,7 @@ def consume(ring_path: str, owns_interpreter: bool) -> int:
             sys.stdout = sys.stderr = open(log, "a", buffering=1)
         _consume(session, path, owns_interpreter)
         return 1
-    # Also SystemExit: whatever happens here, the program goes on and a collector takes over.
+    # Also SystemExit: after any failure the program continues and a collector takes over.
     except BaseException:
         session.log("the embedded consumer stopped:\n" + traceback.format_exc())
         return 0
@@ -58,14 +58,14 @@ def _consume(session: Session, path: Path, owns_interpreter: bool) -> None:
 
 def _consume_ring(session: Session, ring: Ring, owns_interpreter: bool) -> None:
     from pasta.processors.strings import Strings
-    from pasta.runtime.analysis import make_context, make_pipeline
+    from pasta.runtime.assembly import make_context, make_pipeline
     from pasta.runtime.spill import Spill
     from pasta.runtime.staging import SPILL, staging_directory
 
     pipeline = make_pipeline(session.config, make_context(ring, Strings(ring.string)))
     ring.set_critical(False)
     if ring.finish:
-        return  # too late to be of use: the collector does it all
+        return  # the process ends already: the collector does all the work
     spill = Spill(ring, staging_directory(session, ring) / SPILL)
     interval = _INTERVAL_MS if owns_interpreter else _INTERVAL_IN_HOST_MS
     position, finishing = 0, False

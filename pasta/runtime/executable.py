@@ -1,4 +1,4 @@
-"""What can be known of a program before it runs: can it be started, can it be preloaded?"""
+"""Examines a program before it runs: whether it can be started and preloaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pasta.errors import PastaError
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB = 1, 5
 _ELF_HEADER = 64
-#: Loaders of other C libraries, by how their names begin.
+#: C libraries by the prefix of their loader's name.
 _FOREIGN_LOADERS = {"ld-musl": "musl", "linker": "Android", "ld-uClibc": "uClibc",
                     "ld64-uClibc": "uClibc", "libc.so": "musl"}  # fmt: skip
 #: Runtimes of gcc's sanitizers that must be the first library of a process.
@@ -25,12 +25,12 @@ _FIRST_LIBRARIES = {"libasan.so": "AddressSanitizer", "libtsan.so": "ThreadSanit
                     "libhwasan.so": "HWAddressSanitizer"}  # fmt: skip
 
 
-#: Where the library comes into the program only by the accelerator's runtime.
+#: Consequence if only the accelerator's runtime can load the library.
 _ACCELERATOR_ONLY = "its accelerators are profiled, but neither annotations nor its children are"
 
 
 class CannotRun(PastaError):
-    """The program cannot be started. `status` is what a shell exits with then."""
+    """The program cannot be started. `status` is a shell's exit status for that."""
 
     def __init__(self, message: str, status: int, remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
@@ -39,10 +39,10 @@ class CannotRun(PastaError):
 
 @dataclass(frozen=True)
 class Executable:
-    """A program that can be started; `obstacle` says why PASTA cannot see into it, if so, and
-    `consequence` what of it is profiled nevertheless.
+    """A program that can be started.
 
-    `preloadable` is false where it would not even start as it does without PASTA's library.
+    `obstacle`: why it cannot be profiled fully, if so; `consequence`: how much is profiled.
+    `preloadable`: False if preloading the library would keep it from starting.
     """
 
     path: str
@@ -64,7 +64,7 @@ def find_executable(program: str) -> Executable:
 
 
 def _examine(program: str, path: Path, depth: int = 0) -> Executable:
-    """What is known of `program`, which is `path` or a script for it."""
+    """Examines `program`: `path` is the program itself or the interpreter of the script."""
     try:
         with path.open("rb") as file:
             head = file.read(4096)
@@ -115,7 +115,7 @@ def _own_machine() -> int:
 
 
 class _Elf:
-    """A 64-bit ELF file; what is damaged in it reads as absent."""
+    """A 64-bit ELF file; damaged parts read as absent."""
 
     def __init__(self, file: BinaryIO, head: bytes) -> None:
         self._file = file
@@ -123,7 +123,7 @@ class _Elf:
         (offset,) = struct.unpack_from("<Q", head, 32)
         size, count = struct.unpack_from("<HH", head, 54)
         table = self._read(offset, size * count)
-        # of each program header: type, offset, address and size in the file
+        # type, offset, address and size in the file of each program header
         self._segments: list[tuple[int, int, int, int]] = [
             (kind, offset, address, length)
             for at in range(0, len(table) - 55, max(size, 56))
@@ -141,7 +141,7 @@ class _Elf:
         return os.fsdecode(self._read(offset, 4096).split(b"\0", 1)[0])
 
     def loader(self) -> str | None:
-        """The interpreter that the program names; None: it is statically linked."""
+        """Path of the program's loader; None: it is statically linked."""
         for kind, offset, _, length in self._segments:
             if kind == _PT_INTERP:
                 return os.fsdecode(self._read(offset, length).rstrip(b"\0"))
@@ -160,7 +160,7 @@ class _Elf:
         return [self._text(strings + value) for tag, value in entries if tag == _DT_NEEDED]
 
     def _offset(self, address: int) -> int | None:
-        """Where in the file the memory at an address comes from."""
+        """File offset of the memory at an address."""
         for kind, offset, start, length in self._segments:
             if kind == _PT_LOAD and start <= address < start + length:
                 return int(offset + address - start)

@@ -1,8 +1,8 @@
-"""How a Python program that PASTA joined ends after a KeyboardInterrupt: by SIGINT, as without us.
+"""Makes a profiled Python program end by SIGINT after a KeyboardInterrupt, as without PASTA.
 
-CPython notes an unhandled KeyboardInterrupt in a variable of the process, and `exec` and `eval`
-of text clear it, on whatever thread. Importing dataclasses and named tuples on ours does just
-that, and the program would end with status 1 (`run_eval_code_obj`, `Py_RunMain` of CPython).
+CPython records an unhandled KeyboardInterrupt in a process-wide variable, which `exec` and `eval`
+of text on any thread clear. Importing dataclasses and named tuples on PASTA's thread does so, and
+the program would exit with 1 (`run_eval_code_obj`, `Py_RunMain` of CPython).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import sys
 
 
 def restore() -> None:
-    """Notes the interrupt again; for `atexit`, after which no code of ours runs.
+    """Records the interrupt again; for `atexit`, after which no code of PASTA runs.
 
-    An interactive program goes on after an interrupt, and ends in another way.
+    Does nothing in interactive programs, which continue after an interrupt.
     """
     if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
         with contextlib.suppress(KeyboardInterrupt):

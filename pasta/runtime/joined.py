@@ -1,8 +1,8 @@
-"""Where libpasta enters a program's own interpreter: a thread of its own runs `consume`."""
+"""Entry point in a program's own interpreter: a thread of libpasta runs `consume`."""
 
 
 def consume(ring_path: str) -> int:
-    """As `embedded.consume`. Nothing may be printed: stdout and stderr are the program's."""
+    """Runs `embedded.consume`. Must not print: stdout and stderr belong to the program."""
     import atexit
 
     from pasta.runtime import interrupts

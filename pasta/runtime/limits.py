@@ -1,4 +1,4 @@
-"""Tools within limits of time, and the results of those that keep them."""
+"""Time limits for calls of tools, and storing of their results."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pasta.contained import contained
 from pasta.progress import doing
 from pasta.run.directory import RunDirectory
 from pasta.run.results import write_result
-from pasta.runtime.contained import contained
 from pasta.runtime.parity import with_gaps
 
 if TYPE_CHECKING:
-    from pasta.processors.pipeline import Pipeline
+    from pasta.runtime.pipeline import Pipeline
     from pasta.tool import Result
 
 _WRITING_FACTOR = 10
-#: What a disk says that is full, over its quota, read-only or broken.
+#: Error numbers of a disk that is full, over quota, read-only or broken.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
 class ToolTimeout(BaseException):
-    """A tool did not return in time; not an Exception, so that tools do not catch it."""
+    """A tool exceeded its time limit; not an Exception, so that tools do not catch it."""
 
 
 @contextmanager
 def time_limit(milliseconds: int) -> Iterator[None]:
-    """Raises ToolTimeout when the block takes longer; in other threads than the main one nothing
-    can."""
+    """Raises ToolTimeout if the block takes longer; has no effect outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -51,8 +50,8 @@ def time_limit(milliseconds: int) -> Iterator[None]:
 
 @contextmanager
 def tool_call(milliseconds: int) -> Iterator[None]:
-    """Around every call of a tool in a process of PASTA's own: bounds its time, and puts back what
-    it changes of the process."""
+    """Wraps a call of a tool in a PASTA process: limits its time, and restores process state that
+    it changed."""
     with contained(), time_limit(milliseconds):
         yield
 
@@ -64,21 +63,21 @@ def store_results(
     timeout: int,
     log: Callable[[str], None],
 ) -> None:
-    """Stores the results of all tools; one that fails here is disabled like any other.
+    """Stores the results of all tools; a tool that fails here is disabled.
 
-    `sources` of the run's events; `timeout` in milliseconds for a call of a tool. `log` is told of
-    failures. Raises OSError where the disk takes no more: that is no tool's fault.
+    `sources`: of the run's events; `timeout`: ms for a call of a tool; `log` receives failures.
+    Raises OSError if the disk fails (`DISK_ERRORS`), which is not the tool's fault.
     """
     sources = list(sources)
     results = pipeline.finish()
     for loaded in pipeline.working():
         doing(f"writing results of {loaded.name}")
         try:
-            # Files may take long to write, for as many events as there are.
+            # Writing files takes longer, in proportion to the number of events.
             with tool_call(_WRITING_FACTOR * timeout):
                 result = with_gaps(loaded.tool, results[loaded.name], sources)
                 _store(run, loaded.name, result)
-        except BaseException as error:  # as in the pipeline: a tool's function may write a file
+        except BaseException as error:  # as in the pipeline: a tool's code may write the file
             if isinstance(error, OSError) and error.errno in DISK_ERRORS:
                 raise
             pipeline.fail(loaded.name, "writing its result", error)
@@ -87,7 +86,7 @@ def store_results(
 
 
 def _store(run: RunDirectory, name: str, result: Result) -> None:
-    """Writes a tool's result, whole or not at all, and only if it can be read and shown."""
+    """Writes a tool's result atomically, after checking that it can be read and rendered."""
     from pasta.report.text import check_shown
 
     staging = RunDirectory(run.path / f".{name}-writing")
@@ -96,14 +95,14 @@ def _store(run: RunDirectory, name: str, result: Result) -> None:
         write_result(staging.results, name, result)
         check_shown(staging)
         run.results.mkdir(exist_ok=True)
-        shutil.rmtree(target, ignore_errors=True)  # of a collector that was killed
+        shutil.rmtree(target, ignore_errors=True)  # left by a killed collector
         (staging.results / name).rename(target)
     finally:
         shutil.rmtree(staging.path, ignore_errors=True)
 
 
 def failures_of(pipeline: Pipeline) -> dict[str, dict[str, str]]:
-    """What the manifest says of tools that were disabled."""
+    """The manifest's entry about disabled tools."""
     return {
         failure.tool: {"where": failure.where, "reason": failure.reason}
         for failure in pipeline.failures.values()

@@ -1,7 +1,7 @@
-"""What is seen of a program while it runs: its collector counts, the launcher shows.
+"""The live view of a running program: its collector counts events, the launcher shows them.
 
-A terminal has the view in its last lines, below a region in which the program's own output scrolls
-as ever; elsewhere a line comes now and then.
+On a terminal the view takes the last lines, below a scrolling region for the program's output;
+otherwise a line is printed periodically.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _LINE_SECONDS = 10.0
 #: Kernels in the view, and its lines on a terminal.
 _TOP = 5
 _LINES = 3 + _TOP
-#: Longest name that is handed over, in columns.
-_NAME = 200
+#: Columns of a kernel name in the collector's document.
+_MAX_NAME = 200
 
 
 class LiveCounts:
@@ -53,6 +53,7 @@ class LiveCounts:
         self._written = 0.0
 
     def add(self, batch: Batch) -> None:
+        """Counts the events of a batch."""
         self._events += len(batch)
         launches = batch["kernel_launch"]
         codes = self._codes.encode(launches["name"])
@@ -80,7 +81,7 @@ class LiveCounts:
             self._allocated[device] = int(states["allocated"][states["device"] == device][-1])
 
     def write(self, path: Path, *, now: bool = False) -> None:
-        """Writes what the view needs, unless it was written a moment ago."""
+        """Writes the counts for the view, at most every 0.5 s unless `now`. Raises OSError."""
         if not now and time.monotonic() - self._written < _WRITE_SECONDS:
             return
         count = len(self._codes)
@@ -94,7 +95,7 @@ class LiveCounts:
             "allocated": sum(self._allocated.values()),
             "kernels": [
                 [
-                    shortened(demangle(self._strings[self._codes.ids[code]]), _NAME),
+                    shortened(demangle(self._strings[self._codes.ids[code]]), _MAX_NAME),
                     int(self._launches[code]), int(self._times[code]),
                 ]
                 for code in order
@@ -106,7 +107,7 @@ class LiveCounts:
 
 @dataclass
 class Progress:
-    """What is known of all processes of a session at a moment."""
+    """Counts of all processes of a session at one time."""
 
     seconds: float
     processes: int = 0
@@ -121,14 +122,14 @@ class Progress:
     kernels: dict[str, list[int]] = field(default_factory=dict)  # launches, device ns
 
     def add(self, ring: Any, path: Path) -> None:
-        """Adds a process by its ring, and what its collector wrote to `path`."""
+        """Adds a process: its ring, and the counts that its collector wrote to `path`."""
         self.processes += 1
         self.published += int(ring.tail)
         self.dropped += sum(ring.dropped().values())
         try:
             document = json.loads(path.read_text())
         except (OSError, ValueError):
-            return  # not yet
+            return  # not written yet
         for name in ("events", "launches", "time", "memory", "peak", "allocated"):
             setattr(self, name, getattr(self, name) + document[name])
         for name, launches, nanoseconds in document["kernels"]:
@@ -137,12 +138,12 @@ class Progress:
             found[1] += nanoseconds
 
     def top(self) -> list[tuple[str, int, int]]:
-        """Kernels with their launches and device time, the most important first."""
+        """Kernels with their launches and device time (ns), the longest first."""
         order = sorted(self.kernels.items(), key=lambda each: (-each[1][1], -each[1][0]))
         return [(name, launches, time) for name, (launches, time) in order[:_TOP]]
 
     def parts(self, before: Progress | None) -> tuple[str, str]:
-        """What ran, and what memory it has; events per second are those since `before`."""
+        """Text about events and launches, and about memory; the event rate is since `before`."""
         seconds = self.seconds - (before.seconds if before else 0)
         rate = (self.events - (before.events if before else 0)) / max(seconds, 1e-3)
         ran = [f"{self.seconds:.0f} s", f"{counted(self.events, 'event')} ({rate:,.0f}/s)"]
@@ -159,7 +160,7 @@ class Progress:
         return ", ".join(ran), memory
 
     def lines(self, before: Progress | None, width: int) -> list[str]:
-        """The whole view, one string for each line, none longer than `width`."""
+        """The lines of the view, each at most `width` columns."""
         found = ["─" * width, *self.parts(before)]
         for name, launches, took in self.top():
             share = f"{formatted(took, 'ns'):>12} {took / max(self.time, 1):6.1%}" if took else ""
@@ -169,7 +170,7 @@ class Progress:
 
 
 class LiveView:
-    """Shows progress: on a terminal in its last lines, else as a line now and then."""
+    """Shows progress: in the last lines of a terminal, otherwise as periodic lines."""
 
     def __init__(self, say: Callable[[str], None], output: TextIO | None = None) -> None:
         self._say = say
@@ -180,7 +181,7 @@ class LiveView:
         self._terminal = self._output.isatty()
 
     def show(self, rings: Iterable[tuple[Any, Path]]) -> None:
-        """Draws, where it is time to."""
+        """Draws the view unless the last update was recent."""
         now = time.monotonic()
         if now - self._shown < (_SHOW_SECONDS if self._terminal else _LINE_SECONDS):
             return
@@ -199,14 +200,14 @@ class LiveView:
     def _draw(self, progress: Progress) -> None:
         try:
             size = os.get_terminal_size(self._output.fileno())
-        except OSError:  # it is gone
+        except OSError:  # the terminal was closed
             self._terminal = False
             return
         if size.lines < 2 * _LINES:
             return
         parts = []
         if size != self._size:
-            # room below the cursor, then a region for the program that ends above the view
+            # scroll to make room, then set the program's scrolling region above the view
             parts.append("\n" * _LINES + f"\x1b7\x1b[1;{size.lines - _LINES}r\x1b8\x1b[{_LINES}A")
             self._size = size
         parts.append("\x1b7")
@@ -218,7 +219,7 @@ class LiveView:
         self._write("".join(parts))
 
     def close(self) -> None:
-        """Gives the terminal its last lines back."""
+        """Clears the view and resets the terminal's scrolling region."""
         if self._size is not None:
             first = self._size.lines - _LINES + 1
             self._write(f"\x1b7\x1b[r\x1b[{first};1H\x1b[J\x1b8")
@@ -229,4 +230,4 @@ class LiveView:
             self._output.write(text)
             self._output.flush()
         except OSError:
-            self._terminal = False  # nobody looks
+            self._terminal = False  # the output was closed

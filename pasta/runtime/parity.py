@@ -1,26 +1,27 @@
-"""What the backend of a run could not give: every result says it."""
+"""Adds notes to results about data that the run's backend could not give."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pasta.capabilities import ACCESSES, CAPABILITIES, Capabilities
+from pasta.capabilities import ACCESSES, CAPABILITIES
 from pasta.errors import ToolError
+from pasta.sources import Capabilities
 from pasta.tool import Result, Tool
 
 
 def with_gaps(tool: Tool, result: Result, sources: Iterable[str]) -> Result:
-    """The result with a note for each accelerator among `sources` that does not give all the tool
-    wants; of a tool with probes, where none gives accesses, nothing else than that.
+    """The result with a note for each accelerator among `sources` that lacks data the tool uses.
 
-    Raises ToolError where the tool wants something that is no capability.
+    If a tool needs accesses and no source gives them, the result only states that. Raises ToolError
+    if `uses` of the tool has an unknown capability.
     """
     kind = type(tool)  # the instance may have attributes of these names
     unknown = [name for name in kind.uses if name not in CAPABILITIES]
     if unknown:
         raise ToolError(
-            f"tool {kind.name}: uses = {unknown[0]!r} is no capability",
+            f"tool {kind.name}: uses = {unknown[0]!r} is not a capability",
             remedy="docs/backends.md has their names",
         )
     capabilities = Capabilities(tuple(sources))

@@ -1,4 +1,4 @@
-"""Which processes belong to a session, and whether they still live."""
+"""The processes of a session: registration, identity and liveness."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _MAX_PID = 1 << 22
 
 
 class _Entries:
-    """Reads a table as it grows; whatever is in it, this does not fail."""
+    """Reads a growing table; never fails on its content."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = os.fdopen(descriptor, "rb")
         self._read = 0
-        self._gap = (-1, 0.0)  # index of an entry that is missing, and since when
+        self._gap = (-1, 0.0)  # index of a missing entry, and when it was first missed
 
     def content(self) -> bytes:
         return self._bytes(0, TABLE_BYTES)
 
     def new(self) -> Iterator[tuple[int, int, bool]]:
-        """Entries added since the last call: index, pid, and whether it was made by a fork."""
+        """Entries added since the last call: index, pid, and whether a fork added it."""
         (count,) = struct.unpack("<Q", self._bytes(0, 8))
         count = min(count, _ENTRIES)
         if count <= self._read:
@@ -39,7 +39,7 @@ class _Entries:
         first = self._read
         entries = self._bytes(8 + 8 * first, 8 * (count - first))
         for pid, forked in struct.iter_unpack("<II", entries):
-            if not pid and not self._is_lost():  # counted, not written yet: come back to it
+            if not pid and not self._is_lost():  # counted, not written yet: try again later
                 return
             self._read += 1
             if 0 < pid <= _MAX_PID:
@@ -49,7 +49,7 @@ class _Entries:
         return os.pread(self._file.fileno(), length, offset).ljust(length, b"\0")
 
     def _is_lost(self) -> bool:
-        """Whether the next entry was missing for so long that its process must have ended."""
+        """Whether the next entry has been missing so long that its process must have ended."""
         if self._gap[0] != self._read:
             self._gap = (self._read, time.monotonic())
         return time.monotonic() - self._gap[1] > _ARRIVAL_SECONDS
@@ -57,17 +57,17 @@ class _Entries:
 
 @dataclass
 class ProcessTable:
-    """The pids that libpasta registered, read as they come.
+    """The pids that libpasta registered, read incrementally.
 
-    A pid can be reused by a stranger, so each is remembered with its start time; a pid that is
-    first seen late must also map the session's table.
+    Since pids can be reused by unrelated processes, each is stored with its start time, and is
+    accepted only if the process maps the session's table.
     """
 
     path: Path
-    #: Index of the entry that a pid's newest program made when it was loaded: grows by an exec.
+    #: Index of a pid's latest entry from loading a program: increases on exec.
     last_load: dict[int, int] = field(default_factory=dict)
     _table: _Entries | None = None
-    #: Tables that were deleted; the processes that they had go on writing to them.
+    #: Deleted tables, to which their processes continue to write.
     _former: list[_Entries] = field(default_factory=list)
     _started: dict[int, int | None] = field(default_factory=dict)
 
@@ -87,8 +87,8 @@ class ProcessTable:
         if _started(pid) != self._started.get(pid) or pid not in self._started:
             self._started[pid] = _started(pid) if self._maps_table(pid) else None
 
-    def was_deleted(self) -> bytes:
-        """Goes on with a new table; what that must begin with, so that indices go on, too."""
+    def replace_deleted(self) -> bytes:
+        """Switches to a new table file; its initial content, which continues the indices."""
         if self._table is None:
             return bytes(TABLE_BYTES)
         content = self._table.content()
@@ -102,16 +102,16 @@ class ProcessTable:
         return started is not None and _started(pid) == started
 
     def living(self) -> set[int]:
-        """All registered processes that still run."""
+        """Pids of registered processes that still run."""
         return {pid for pid in self._started if self.lives(pid)}
 
     def arriving(self, root: int) -> set[int]:
-        """Processes of this session that were started just now and have not registered yet.
+        """Processes of this session that have just started and have not registered yet.
 
-        `root` is the pid of the launched process: theirs were given out after it.
+        `root` is the pid of the launched process: their pids were assigned after it.
 
-        A program may end right after a fork or spawn, before its child has run a single
-        instruction: then the table does not show yet that somebody goes on.
+        A program may end right after a fork or spawn, before its child has executed a single
+        instruction: the table does not list the child yet.
         """
         newest = _ticks_since_boot() - _ARRIVAL_SECONDS * os.sysconf("SC_CLK_TCK")
         try:
@@ -144,7 +144,7 @@ class ProcessTable:
 
 
 def _started(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot; None for one that is gone or a zombie."""
+    """Start time of a process in clock ticks since boot; None if it has ended or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -155,21 +155,23 @@ def _started(pid: int) -> int | None:
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One process, not another that is given its pid later."""
+    """A process, distinguished from later ones with the same pid by its start time."""
 
     pid: int
     started: int | None
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
+        """The identity of the process that has this pid now."""
         return cls(pid, _started(pid))
 
     def lives(self) -> bool:
+        """Whether the process still runs."""
         return self.started is not None and _started(self.pid) == self.started
 
 
 def pid_namespace() -> int:
-    """Number of the namespace in which this process's pids count; 0 without /proc."""
+    """Inode number of this process's PID namespace; 0 without /proc."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -177,7 +179,7 @@ def pid_namespace() -> int:
 
 
 def boot_id() -> str:
-    """Name of the time since the machine was started."""
+    """Boot id of the running kernel; "" without /proc."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -185,7 +187,7 @@ def boot_id() -> str:
 
 
 def _last_pid() -> int:
-    """The pid that was given out last; numbers start again from low ones at some time."""
+    """The pid assigned last; pids wrap around. Raises OSError."""
     return int(Path("/proc/loadavg").read_text().split()[-1])
 
 

@@ -1,4 +1,4 @@
-"""The consumer's view of one process's event ring, live or left behind."""
+"""The consumer's view of a process's event ring, while the process runs or after its end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pasta.errors import RunError
 if TYPE_CHECKING:
     from pasta.processors.batch import Batch
 
-#: Segments decoded into one batch at most: enough to make per-batch work small, few enough for
-#: the batch to stay in the processor's cache.
+#: Maximum segments per batch: enough to amortize per-batch work, few enough for the batch to stay
+#: in the processor's cache.
 BATCH_SEGMENTS = 2
-#: Segments that the launcher gives memory ahead of the producers.
-_AHEAD, _MOST_AHEAD = 8, 64
+#: Segments whose memory the launcher backs ahead of the producers.
+_MIN_AHEAD, _MAX_AHEAD = 8, 64
 
 
 class Ring:
@@ -28,7 +28,7 @@ class Ring:
     """
 
     def __init__(self, path: Path) -> None:
-        """Maps `path`. Raises RunError where it is no ring of this version of PASTA, or another
+        """Maps `path`. Raises RunError if it is not a ring of this version of PASTA, or another
         user could have written it."""
         check(path)
         error = ffi.new("int *")
@@ -47,6 +47,7 @@ class Ring:
         return getattr(self._ring, name)
 
     def close(self) -> None:
+        """Unmaps the ring."""
         lib.pasta_unmap(self._ring)
         self._ring = ffi.NULL
 
@@ -56,12 +57,12 @@ class Ring:
         return int((self.tail - self.released) // self.segment_slots)
 
     def dropped(self) -> dict[str, int]:
-        """Events lost at the cap, by kind."""
+        """Events lost because the ring was full, by kind."""
         counts = self._ring.dropped
         return {name: counts[number] for number, name in abi.NAMES.items() if counts[number]}
 
     def string(self, identifier: int) -> str | None:
-        """Text of an interned string, or None for an id that was never given out."""
+        """Text of an interned string; None for an unknown id."""
         length = ffi.new("uint32_t *")
         text = lib.pasta_string_text(self._ring, identifier, length)
         return ffi.buffer(text, length[0])[:].decode("utf-8", "replace") if text else None
@@ -69,7 +70,7 @@ class Ring:
     def strings(self) -> Iterator[tuple[int, str]]:
         """All interned strings, with their ids."""
         length = ffi.new("uint32_t *")
-        identifier = 1  # in units of 8 bytes; 0 is no string
+        identifier = 1  # in units of 8 bytes; 0 is the absent string
         while lib.pasta_string_text(self._ring, identifier, length):
             text = self.string(identifier)
             if text is not None:
@@ -81,8 +82,8 @@ class Ring:
     ) -> Iterator[tuple[Batch, int]]:
         """Published records from `start` to `stop` (default: the tail), as (batch, position after).
 
-        Stops at the first record that is not published yet; with `final` (nobody publishes any
-        more) such records are skipped and counted in `torn`.
+        Stops at the first unpublished record; with `final` (all producers have ended) such records
+        are skipped and counted in `torn`.
         """
         stretch = ffi.new("pasta_stretch *")
         stretch.ring = self._ring
@@ -90,7 +91,7 @@ class Ring:
         yield from self._decode(stretch, start, self.tail if stop is None else stop, final)
 
     def spilled(self, first: int, memory: Any, segments: int) -> Iterator[tuple[Batch, int]]:
-        """Records of whole segments copied out of the ring; `first` is the first one's number."""
+        """Records of whole segments copied out of the ring; `first` is the first segment number."""
         stretch = ffi.new("pasta_stretch *")
         stretch.spilled = ffi.from_buffer("uint8_t[]", memory)
         stretch.spilled_first = first
@@ -117,12 +118,12 @@ class Ring:
             start = stretch.end
 
     def segment(self, number: int) -> Any:
-        """Memory of a logical segment (a cffi buffer), or None where it is not held."""
+        """Memory of a logical segment (a cffi buffer); None if it was released."""
         memory = lib.pasta_segment_memory(self._ring, number)
         return ffi.buffer(memory, self.segment_bytes) if memory else None
 
     def save(self, path: Path) -> None:
-        """Writes what is held to a new file, where the mapped one was deleted. Raises OSError."""
+        """Writes the ring to a new file after its file was deleted. Raises OSError."""
         size, step = int(self.file_bytes), int(self.segment_bytes)
         memory = ffi.buffer(self._ring, size)
         segments = min(self.segments, self.max_segments)
@@ -142,62 +143,65 @@ class Ring:
         temporary.rename(path)
 
     def set_processed(self, position: int) -> None:
+        """Publishes the consumer's position and its heartbeat."""
         self._ring.processed = position
         lib.pasta_beat(self._ring)
 
     def releasable(self, position: int) -> int:
-        """How far `release` would go: the reader of a block may need what the consumer does not."""
+        """Position up to which `release` would free memory; a block's reader may need more than the
+        consumer."""
         return int(lib.pasta_releasable(self._ring, position))
 
     def move_reader(self, block: int, position: int | None) -> bool:
-        """The reader of a block needs nothing before `position` any more; None: nothing at all.
-
-        False where the program has given that block up.
-        """
+        """Publishes that a block's reader is done with everything before `position`; None: with
+        everything. False if the program has abandoned the block."""
         needed = 2**64 - 1 if position is None else position
         return bool(lib.pasta_move_reader(self._ring, block, needed))
 
     def release(self, position: int) -> None:
-        """Gives the memory of all whole segments before `position` back to the producers."""
+        """Releases all whole segments before `position` for reuse by the producers."""
         lib.pasta_release(self._ring, position)
 
     def back_ahead(self) -> bool:
-        """Gives the ring memory ahead of its producers; whether they took any since the last call.
+        """Backs memory of the ring ahead of its producers; whether it grew since the last call.
 
-        The ring grows without that too, unless the program is under a seccomp filter that it
-        installed without libc. Where there is no memory, the producers find out, and say so.
+        Producers can do this too, unless the program installed a seccomp filter without libc. If
+        memory is exhausted, the producers detect and report it.
         """
         taken = int(self._ring.segments)
         grown, self._taken = taken - self._taken, taken
-        ahead = min(max(_AHEAD, 4 * grown), _MOST_AHEAD)
+        ahead = min(max(_MIN_AHEAD, 4 * grown), _MAX_AHEAD)
         lib.pasta_back_ahead(self._ring, os.fsencode(self.path), ahead)
         return grown > 0
 
     def mark_ended(self, how: int, status: int) -> None:
-        """Says how the process ended, in numbers of pasta.runtime.session."""
+        """Records how the process ended, as numbered in pasta.runtime.session."""
         self._ring.ended_status = status
         self._ring.ended = how
 
     def set_critical(self, critical: bool) -> None:
-        """Whether the consumer does what an exit of its process must wait for."""
+        """Sets whether an exit of the process must wait for the consumer."""
         self._ring.critical = critical
 
     def wait_finish(self, milliseconds: int) -> bool:
-        """Waits until the process asks its consumer to finish, or for so long."""
+        """Waits until the process asks its consumer to finish; False after the timeout."""
         return bool(lib.pasta_wait_finish(self._ring, milliseconds))
 
     def wait_finished(self, milliseconds: int) -> bool:
+        """Waits until the consumer has finished, at most this long; whether it has."""
         return bool(lib.pasta_wait_finished(self._ring, milliseconds))
 
     def ask_finish(self) -> None:
+        """Asks the consumer to finish."""
         lib.pasta_ask_finish(self._ring)
 
     def mark_finished(self) -> None:
+        """Marks the consumer as finished."""
         lib.pasta_mark_finished(self._ring)
 
 
 def check(path: Path) -> None:
-    """Raises RunError where a file cannot be opened, or another user could have written it."""
+    """Raises RunError if a file cannot be opened, or another user could have written it."""
     try:
         os.close(private.open_file(path))
     except OSError as error:

@@ -1,19 +1,19 @@
 """A session: the directory in shared memory through which launcher, targets and collectors meet.
 
-Directories are 0700 and files 0600. Who owns what is said by locks (flock), which the kernel drops
-when a process ends however it ends: the launcher, or the one that goes on in the background, has
-the directory locked, and a collector its ring.
+Directories are 0700 and files 0600. Ownership is expressed by locks (flock), which the kernel
+releases when a process ends in any way: the launcher, or its background process, holds the lock of
+the directory, and a collector that of its ring.
 
-session.json   the configuration, for every Python side; written last
-processes      table of pids that carry libpasta (shim/core/processes.c)
-rings/         PID-SEQUENCE: the event rings; beside each, while it is being worked on:
-               .state (what an embedded consumer had computed), .ended (how the process
-               ended), .done (where its run directory is) or .problem (why there is none),
-               .progress (what its collector is doing), .probes (what patches counted),
-               .trace (accesses on their way to a collector)
+session.json   the configuration, for all Python processes; written last
+processes      table of pids with libpasta loaded (shim/core/processes.c)
+rings/         PID-SEQUENCE: the event rings, each with temporary companion files:
+               .state (state of an embedded consumer), .ended (how the process ended),
+               .done (path of its run directory) or .problem (why there is none),
+               .progress (of its collector), .probes (counts of patches),
+               .trace (accesses for a collector)
 modules/       images of loaded modules by the hash of their contents, if they are kept
-probes         the plan of probes, if there are any
-log.txt        lines of all of them
+probes         the plan of probes, if any
+log.txt        messages of all processes
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from pasta import private
 from pasta.config import Config
 from pasta.errors import RunError
+from pasta.frameworks.base import Wanted
 from pasta.runtime.processes import TABLE_BYTES, ProcessIdentity, boot_id, pid_namespace
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 _PREFIX = "pasta-"
-_SMALLEST = 8 << 20
+_MIN_FREE = 8 << 20  # bytes
 _DOCUMENT = "session.json"
 _TABLE = "processes"
 
@@ -47,8 +47,8 @@ _TABLE = "processes"
 class Ended:
     """How a process ended, as its launcher saw it."""
 
-    #: "exit", "signal", "exec", "gone" (not our child: status unknown), or "block": it goes on,
-    #: and what was profiled is a block of it.
+    #: "exit", "signal", "exec", "gone" (not a child of the launcher: status unknown), or "block":
+    #: only a block was profiled, and the process continues.
     how: str
     status: int | None = None  # exit status or signal number
 
@@ -70,7 +70,7 @@ class Session:
 
     directory: Path
     document: dict[str, Any]
-    #: Descriptor of the directory, locked; of a session that this process owns.
+    #: Locked descriptor of the directory, if this process owns the session.
     lock: int | None = None
 
     @classmethod
@@ -79,15 +79,14 @@ class Session:
         config: Config,
         command: list[str],
         verbosity: int,
-        torch: Mapping[str, bool] | None = None,
+        wanted: Wanted | None = None,
     ) -> Session:
-        """Makes the directory where there is room for rings, and owns it; `torch`: what tools
-        want of it.
+        """Creates and locks the directory where there is room for rings. Raises RunError.
 
-        Raises RunError.
+        `wanted`: the framework data that tools require.
         """
         document = {
-            "config": asdict(config),
+            "config": config.document(),
             "command": command,
             "cwd": os.getcwd(),
             "started": time.time_ns(),
@@ -96,7 +95,8 @@ class Session:
             "boot": boot_id(),
             "verbosity": verbosity,
             "terminal_width": _terminal_width(),
-            "torch": dict(torch or {}),
+            "wanted": (wanted or Wanted()).document(),
+            "backends": {},
             "tool_owners": _owners(config.tools),
         }
         place = _place(config)
@@ -117,7 +117,7 @@ class Session:
         return session
 
     def complete(self, table: bytes) -> None:
-        """Make what of the directory is missing; `table`: of processes. Raises OSError."""
+        """Creates missing parts; `table`: initial process table. Raises OSError."""
         for name in ("rings", "modules"):
             if not (self.directory / name).exists():
                 private.make_directory(self.directory / name)
@@ -129,16 +129,14 @@ class Session:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nobody has removed anything of it."""
+        """Whether all parts of the directory exist."""
         return all(
             (self.directory / name).exists() for name in ("rings", "modules", _TABLE, _DOCUMENT)
         )
 
-    def make_again(self, table: bytes) -> None:
-        """Make what somebody has removed, as the owner: of rings only their directory.
-
-        Raises OSError.
-        """
+    def restore(self, table: bytes) -> None:
+        """Recreates removed parts and takes ownership again; rings are not restored, only their
+        directory. Raises OSError."""
         if self.lock is None or not private.is_named(self.lock, self.directory):
             made = _made_and_locked(self.directory)
             if self.lock is not None:
@@ -148,16 +146,16 @@ class Session:
 
     @classmethod
     def open(cls, directory: Path) -> Session:
-        """A session that somebody else owns. Raises OSError, RunError where another user could
-        have written it, or it is damaged."""
+        """Opens a session of another owner. Raises OSError, and RunError if another user could
+        have written it or it is damaged."""
         os.close(private.open_directory(directory))
         return cls(directory, _document(directory))
 
     @classmethod
     def take(cls, directory: Path) -> Session | None:
-        """Own a session that has no owner any more; None where it has one.
+        """Takes ownership of a session whose owner has ended; None if it has an owner.
 
-        One that its launcher did not complete has an empty document. Raises OSError, RunError.
+        The document is empty if the launcher did not complete it. Raises OSError, RunError.
         """
         lock = private.open_directory(directory)
         try:
@@ -171,25 +169,26 @@ class Session:
         return None
 
     def disown(self) -> Session:
-        """Give up the lock."""
+        """Releases the lock; the session without it."""
         if self.lock is not None:
             os.close(self.lock)
         return replace(self, lock=None)
 
     @property
     def config(self) -> Config:
+        """The configuration of the session."""
         return Config(**self.document["config"])
 
     @property
     def probes(self) -> Path:
-        """File of the plan of probes; absent in a run without any."""
+        """File of the probe plan; absent without probes."""
         return self.directory / "probes"
 
     def check_tools(self) -> None:
-        """Raises RunError where a tool file came into other hands since the run was started.
+        """Raises RunError if the owner of a tool file changed after the start, unsafely.
 
-        Those that a user names by their path are as trusted as any program that is started so;
-        `pasta recover` may run them days later.
+        Files named by the user are trusted like any program started by path, but `pasta recover`
+        may run them days later.
         """
         for path, owners in self.document["tool_owners"].items():
             file = Path(path)
@@ -199,7 +198,7 @@ class Session:
                     raise RunError(f"tool file {path} is not used: {reason}, unlike at the start")
 
     def log(self, text: str) -> None:
-        """Adds lines to the session's log; a full disk must not stop the run."""
+        """Appends lines to the session's log; a full disk is ignored."""
         lines = "".join(f"[{os.getpid()}] {line}\n" for line in text.splitlines())
         try:
             private.append(self.directory / "log.txt", lines.encode("utf-8", "backslashreplace"))
@@ -211,6 +210,7 @@ class Session:
         return [path for path in (self.directory / "rings").iterdir() if "." not in path.name]
 
     def remove(self) -> None:
+        """Removes the directory; errors are ignored."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -218,7 +218,7 @@ def _made_and_locked(directory: Path) -> int:
     private.make_directory(directory)
     descriptor = private.open_directory(directory)
     if not private.lock(descriptor) or not private.is_named(descriptor, directory):
-        os.close(descriptor)  # a `pasta recover` took it in between for one that was left
+        os.close(descriptor)  # a concurrent `pasta recover` took it as abandoned
         return _made_and_locked(directory)
     return descriptor
 
@@ -236,7 +236,7 @@ def _document(directory: Path) -> dict[str, Any]:
 
 
 def _owners(tools: list[str]) -> dict[str, list[int]]:
-    """Owners of tool files that were named by their path, and of their directories."""
+    """Owners (uid) of tool files given by path, and of their directories."""
     found = {}
     for tool in tools:
         file = Path(tool.partition(":")[0])
@@ -246,7 +246,7 @@ def _owners(tools: list[str]) -> dict[str, list[int]]:
 
 
 def _terminal_width() -> int | None:
-    """Columns of the terminal that stderr is; None where it is none."""
+    """Columns of the terminal on stderr; None if stderr is not a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         return None
     return shutil.get_terminal_size().columns
@@ -256,7 +256,7 @@ def _place(config: Config) -> Path:
     if config.ring_directory:
         return Path(config.ring_directory).absolute()
     shared = Path("/dev/shm")
-    if os.access(shared, os.W_OK) and _free(shared) >= _SMALLEST:
+    if os.access(shared, os.W_OK) and _free(shared) >= _MIN_FREE:
         return shared
     return Path(os.environ.get("TMPDIR") or "/tmp")
 
@@ -267,35 +267,36 @@ def _free(directory: Path) -> int:
 
 
 def beside(ring: Path, suffix: str) -> Path:
-    """The companion file of a ring: `.state`, `.ended` or `.done`."""
+    """A companion file of a ring, such as `.state`."""
     return ring.with_name(ring.name + suffix)
 
 
 def read_ended(ring: Path) -> Ended | None:
-    """How the process of a ring ended, as far as that is known. Raises OSError, NotPrivate."""
+    """How the process of a ring ended; None if unknown. Raises OSError, NotPrivate."""
     try:
         return Ended(**json.loads(private.read(beside(ring, ".ended"))))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError):  # damaged: that it ended is what counts
+    except (ValueError, TypeError):  # damaged: but the process has ended
         return Ended("gone")
 
 
 def write_ended(ring: Path, ended: Ended) -> None:
+    """Records beside a ring how its process ended. Raises OSError."""
     private.write_atomically(beside(ring, ".ended"), json.dumps(asdict(ended)).encode())
 
 
-#: How a process ended, by the number in its ring less 1.
+#: Values of `Ended.how`; a ring stores the index plus 1.
 _HOW = ("exit", "signal", "exec", "gone", "block")
 
 
 def mark_ended(ring: Ring, ended: Ended) -> None:
-    """Says it in the ring itself, which has memory also where the file system is full."""
+    """Records the end in the ring itself, which works even if the file system is full."""
     ring.mark_ended(1 + _HOW.index(ended.how), -1 if ended.status is None else ended.status)
 
 
 def marked_ended(ring: Ring) -> Ended | None:
-    """What `mark_ended` said."""
+    """The end that `mark_ended` recorded; None if it recorded none."""
     if not 0 < ring.ended <= len(_HOW):
         return None
     return Ended(_HOW[ring.ended - 1], None if ring.ended_status < 0 else ring.ended_status)

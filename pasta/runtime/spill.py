@@ -1,5 +1,5 @@
-"""Segments that an embedded consumer writes out, so that the ring has room and nothing is lost
-if the process is killed: copies of ring memory, turned into Parquet when the process has ended."""
+"""Segments that an embedded consumer writes to disk, to free the ring without losing events if the
+process is killed: copies of ring memory, converted to Parquet after the process has ended."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Spill:
     directory: Path
 
     def make_room(self, processed: int) -> None:
-        """Once a quarter of the ring is held, writes out what was processed and frees it.
+        """Writes and releases processed segments once a quarter of the ring is held.
 
-        Raises OSError where the disk is full; the ring then fills to its cap.
+        Raises OSError if the disk is full; the ring then fills up.
         """
         if self.ring.held < max(_FILE_SEGMENTS, self.ring.max_segments // 4):
             return
@@ -54,7 +54,7 @@ class Spill:
         temporary.rename(path)
 
     def batches(self, start: int) -> Iterator[tuple[Batch, int]]:
-        """Spilled records from position `start` on, as (batch, position after it)."""
+        """Spilled records from position `start`, as (batch, position after it)."""
         slots = self.ring.segment_slots
         for path in sorted(self.directory.glob("*.segments")):
             match = _NAME.fullmatch(path.name)

@@ -1,4 +1,4 @@
-"""Where a run is written before it is complete, and where it goes then."""
+"""The staging directory of a run, and its final destination."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ if TYPE_CHECKING:
     from pasta.runtime.session import Session
 
 
-#: What a run is made of besides the ring, below its staging directory: segments that an embedded
-#: consumer wrote out, and events that a collector had recorded when it was killed.
+#: Subdirectories of a staging directory: segments that an embedded consumer spilled, and events
+#: that a killed collector had recorded.
 SPILL, STAGED = "spill", "staged"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run goes."""
+class Destination:
+    """Final path of a run."""
 
     path: Path
-    #: The directory that it shares with runs of other processes, if it does.
+    #: The root that contains it, if any.
     root: Path | None = None
 
 
-def final_place(session: Session, ring: Ring, program: str, own: Mapping[str, str]) -> Place:
-    """Where the run of a process with these variables goes, as an absolute path."""
+def destination_of(
+    session: Session, ring: Ring, program: str, own: Mapping[str, str]
+) -> Destination:
+    """The absolute destination of the run of a process; `own`: its environment."""
     config = session.config
     environment = joined(own, os.environ)
     job = place_in_job(environment)
@@ -46,15 +48,15 @@ def final_place(session: Session, ring: Ring, program: str, own: Mapping[str, st
     )
     root = path if config.root else _shared_root(path, is_shared(config.out, job))
     if root is None:
-        return Place(path)
-    return Place(root / name_in_root(program, ring.pid, job.rank if job else None), root)
+        return Destination(path)
+    return Destination(root / name_in_root(program, ring.pid, job.rank if job else None), root)
 
 
 def _shared_root(path: Path, shared: bool) -> Path | None:
-    """The root that a process shares where -o names a directory, or None.
+    """The root for a process if -o names a directory, or None.
 
-    All ranks of a job are in one, whether a process without a rank, say the launcher of the
-    others, finished before them, and has that name, or after them, and joins them there.
+    All ranks of a job share one root. A process without a rank, such as their launcher, may finish
+    before them and take the name of -o, or after them and join the root.
     """
     if shared:
         return path.with_name(f"{path.name}-ranks") if is_run(path) else path
@@ -64,8 +66,8 @@ def _shared_root(path: Path, shared: bool) -> Path | None:
 def staging_directory(session: Session, ring: Ring) -> Path:
     """Hidden directory in which the run of a ring is written.
 
-    Beside the run's place, so that it can be renamed; its name tells session and process, so
-    that the consumer in the target and the collector agree on it.
+    It is on the file system of the destination, so that it can be renamed; its name is derived
+    from session and process, so that the embedded consumer and the collector agree on it.
     """
     config = session.config
     inside = Path(config.root, "run") if config.root else Path(config.out)

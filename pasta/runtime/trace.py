@@ -17,10 +17,10 @@ _BEAT_SECONDS = 1.0
 
 
 class TraceReader:
-    """A mapped trace; there is one consumer of it."""
+    """A mapped access trace, which has one consumer."""
 
     def __init__(self, path: Path) -> None:
-        """Maps `path`. Raises RunError where it cannot be mapped, or not yet."""
+        """Maps `path`. Raises RunError if it cannot be mapped, or is not initialized yet."""
         check(path)
         error = ffi.new("int *")
         self._trace: Any = lib.pasta_trace_map(os.fsencode(path), error)
@@ -29,9 +29,9 @@ class TraceReader:
             raise RunError(f"{path}: {reason}")
 
     def chunks(self, *, final: bool = False) -> Iterator[Any]:
-        """Records as memory that is valid until the next chunk is asked for.
+        """Records as buffers that are valid until the next iteration.
 
-        Partly filled chunks are taken too. With `final` nobody writes any more.
+        Includes partly filled chunks. `final`: all producers have ended.
         """
         size = ffi.new("uint32_t *")
         how = lib.PASTA_TAKE_final if final else lib.PASTA_TAKE_seal
@@ -44,7 +44,7 @@ class TraceReader:
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Shows producers a living consumer while the block works for seconds."""
+        """Sends heartbeats to producers while the block works for seconds."""
         done = threading.Event()
 
         def beat() -> None:
@@ -62,24 +62,25 @@ class TraceReader:
 
     @property
     def dropped(self) -> int:
-        """Accesses that were lost because there was no room for longer than producers wait."""
+        """Accesses lost because the trace stayed full longer than producers wait."""
         return int(self._trace.dropped)
 
     @property
     def waited(self) -> int:
-        """Nanoseconds for which producers waited for room."""
+        """Nanoseconds that producers waited for room."""
         return int(self._trace.waited)
 
     @property
     def taken(self) -> int:
-        """Chunks that were taken."""
+        """Number of chunks consumed."""
         return int(self._trace.consumed)
 
     @property
     def exhausted(self) -> bool:
-        """Whether every chunk that producers have begun was taken."""
+        """Whether every chunk that producers have begun was consumed."""
         return bool(self._trace.consumed == self._trace.next)
 
     def close(self) -> None:
+        """Unmaps the trace."""
         lib.pasta_trace_unmap(self._trace)
         self._trace = ffi.NULL

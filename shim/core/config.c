@@ -1,5 +1,5 @@
-/* The launcher's configuration: lines "key=value" in the environment variable PASTA_SHIM,
- * copied once, so that a target that clears its environment does not take it from us. */
+/* The launcher's configuration: lines "key=value" in the environment variable PASTA_SHIM, copied once:
+ * the target may clear its environment. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

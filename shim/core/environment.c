@@ -1,10 +1,10 @@
 /* The environment, for readers on other threads.
  *
- * Python, NumPy and vendors' libraries that come into the target with us read `environ`, and glibc
- * before 2.41 frees and moves the array under readers: a target that calls setenv on a thread of its
- * own would crash because of us.  These are the same functions on arrays that are never freed and
- * strings that never change, so that a reader sees a list of whole entries that ends, at any time.
- * What is kept is bounded as in glibc: arrays double, and a text that was set before is used again. */
+ * Python, NumPy and vendors' libraries that PASTA brings into the target read `environ`, and glibc
+ * before 2.41 frees and moves the array under readers: a target that calls setenv on another thread
+ * would crash.  These functions work on arrays that are never freed and strings that never change, so
+ * that a reader always sees a NULL-terminated list of whole entries.  Memory is bounded as in glibc:
+ * arrays double, and a string that was set before is reused. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,12 +15,12 @@
 
 #include "internal.h"
 
-enum { LEAST = 128, BUCKETS = 1024 };
+enum { MIN_ROOM = 128, BUCKETS = 1024 };
 
 typedef struct pasta_environment {
-    struct pasta_environment *before; /* smaller, kept for who reads it */
+    struct pasta_environment *before; /* smaller; kept for its readers */
     size_t room;
-    char *entries[]; /* NULL in every place that is not in use */
+    char *entries[]; /* unused ones are NULL */
 } pasta_environment;
 
 typedef struct pasta_text {
@@ -31,8 +31,8 @@ typedef struct pasta_text {
 extern char **environ;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pasta_environment *ours; /* the largest that was made */
-static pasta_text *texts[BUCKETS]; /* of setenv.  No tsearch: it marks pointers, and valgrind calls what they lead to lost */
+static pasta_environment *largest; /* the largest array */
+static pasta_text *texts[BUCKETS]; /* of setenv.  No tsearch: it tags pointers, and valgrind reports their targets as lost */
 
 static void store(char **place, char *entry) { __atomic_store_n(place, entry, __ATOMIC_RELEASE); }
 
@@ -40,7 +40,7 @@ static bool is_named(const char *entry, const char *name, size_t length) {
     return !strncmp(entry, name, length) && entry[length] == '=';
 }
 
-/* Where a variable is in an array, or the NULL behind all. */
+/* Index of a variable in an array, or of the NULL that ends it. */
 static size_t find(char *const *array, const char *name, size_t length) {
     size_t at = 0;
     while (array && array[at] && !is_named(array[at], name, length)) at++;
@@ -48,26 +48,26 @@ static size_t find(char *const *array, const char *name, size_t length) {
 }
 
 static bool make(size_t count) {
-    size_t room = ours ? 2 * ours->room : LEAST;
+    size_t room = largest ? 2 * largest->room : MIN_ROOM;
     while (room < 2 * count) room *= 2;
     pasta_environment *larger = calloc(1, sizeof *larger + room * sizeof *larger->entries);
     if (!larger) return false;
     larger->room = room;
-    larger->before = ours;
-    ours = larger;
+    larger->before = largest;
+    largest = larger;
     return true;
 }
 
-/* An array with the `count` entries of `environ` and room for one more; NULL without memory. */
+/* An array with the `count` entries of `environ` and room for one more; NULL if out of memory. */
 static char **with_room(size_t count) {
     char **array = environ;
-    bool enough = ours && count + 1 < ours->room;
-    if (enough && array == ours->entries) return array;
-    bool inside = ours && array >= ours->entries && array < ours->entries + ours->room;
+    bool enough = largest && count + 1 < largest->room;
+    if (enough && array == largest->entries) return array;
+    bool inside = largest && array >= largest->entries && array < largest->entries + largest->room;
     if ((!enough || inside) && !make(count + 2)) return NULL;
-    for (size_t i = 0; i < ours->room && ours->entries[i]; i++) store(&ours->entries[i], NULL);
-    for (size_t i = 0; i < count; i++) store(&ours->entries[i], array[i]);
-    return ours->entries;
+    for (size_t i = 0; i < largest->room && largest->entries[i]; i++) store(&largest->entries[i], NULL);
+    for (size_t i = 0; i < count; i++) store(&largest->entries[i], array[i]);
+    return largest->entries;
 }
 
 static size_t bucket_of(const char *text) {
@@ -76,7 +76,7 @@ static size_t bucket_of(const char *text) {
     return (size_t)(hash >> 32) % BUCKETS;
 }
 
-/* "NAME=value", one for each text that there ever was; NULL without memory. */
+/* "NAME=value", one string for all equal ones; NULL if out of memory. */
 static char *text_of(const char *name, size_t length, const char *value) {
     size_t bytes = strlen(value) + 1;
     pasta_text *made = malloc(sizeof *made + length + 1 + bytes);
@@ -91,11 +91,11 @@ static char *text_of(const char *name, size_t length, const char *value) {
         return known->entry;
     }
     made->next = *bucket;
-    __atomic_store_n(bucket, made, __ATOMIC_RELEASE); /* whole at any time: a fork may come between */
+    __atomic_store_n(bucket, made, __ATOMIC_RELEASE); /* consistent at any time: a fork may come here */
     return made->entry;
 }
 
-/* Sets a variable to `entry`, or to the text of `value` where there is none. */
+/* Sets a variable to `entry`, or to a string made of `value` where that is NULL. */
 static int put(const char *name, size_t length, const char *value, char *entry, bool replace) {
     int result = 0;
     pthread_mutex_lock(&lock);
@@ -116,7 +116,7 @@ static int put(const char *name, size_t length, const char *value, char *entry, 
     return result;
 }
 
-/* `name` may be NULL, though compilers take libc's word that it is not. */
+/* `name` may be NULL, though libc declares it nonnull. */
 static bool is_name(const char *volatile name) {
     if (name && *name && !strchr(name, '=')) return true;
     errno = EINVAL;
@@ -131,7 +131,7 @@ PASTA_EXPORT int putenv(char *entry) {
     const char *equals = strchr(entry, '=');
     if (equals) return put(entry, (size_t)(equals - entry), NULL, entry, true);
     unsetenv(entry);
-    return 0; /* as glibc, also where it is no name */
+    return 0; /* as glibc, also for an invalid name */
 }
 
 PASTA_EXPORT int unsetenv(const char *name) {
@@ -155,7 +155,7 @@ PASTA_EXPORT int clearenv(void) {
     return 0;
 }
 
-/* In the child of a fork: a thread that was setting a variable does not live here. */
+/* In the child of a fork: a thread of the parent may have held the lock. */
 static void in_child(void) {
     if (!pthread_mutex_trylock(&lock)) {
         pthread_mutex_unlock(&lock);
@@ -164,14 +164,14 @@ static void in_child(void) {
     pthread_mutex_init(&lock, NULL);
 }
 
-static bool in_use; /* the program's setenv is the one above */
+static bool in_use; /* the program calls the setenv above */
 
 void pasta_environment_each(void (*take)(void *into, const char *entry), void *into) {
     char *const *array = in_use ? __atomic_load_n(&environ, __ATOMIC_ACQUIRE) : NULL;
     for (const char *entry; array && (entry = __atomic_load_n(array, __ATOMIC_ACQUIRE)); array++) take(into, entry);
 }
 
-__attribute__((constructor)) static void load(void) {
+void pasta_environment_load(void) {
     Dl_info found, own;
     void *global = dlsym(RTLD_DEFAULT, "setenv");
     in_use = global && dladdr(global, &found) && dladdr(&in_use, &own) && found.dli_fbase == own.dli_fbase;

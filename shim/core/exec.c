@@ -1,12 +1,12 @@
-/* Programs that the target starts keep our preload, also where the target gives them an
- * environment of its own (env -i, clearenv, execle, posix_spawn).
+/* Programs that the target starts keep the preload, also where the target gives them another
+ * environment (env -i, clearenv, execle, posix_spawn).
  *
  * Interposes the exec family.  A call may come from the child of a vfork or from a signal handler:
- * nothing here allocates, and all memory is on the stack.  What is missing is added; a value that
- * the target set for itself stays, and where PASTA_SHIM is set but empty, or another session's, the
- * environment is left as it is: that is how a program starts another one unprofiled.  A program that would not
- * start with our library gets the environment without it.  system() and popen() exec inside
- * libc, with the environment as it is then. */
+ * nothing allocates, and all memory is on the stack.  Missing variables are added; those that the
+ * target sets stay.  Where PASTA_SHIM is set but empty, or another session's, the environment is left
+ * as it is: that is how a program starts another one unprofiled.  A program that would not start with
+ * this library gets the environment without it.  system() and popen() exec inside libc, with the
+ * environment as it is then. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,8 +23,8 @@
 
 #include "internal.h"
 
-/* Larger environments pass unchanged: the arrays are on the stack of any thread. */
-enum { ENTRIES_MOST = 4096, PRELOAD_LONGEST = 8192 };
+/* Larger environments pass unchanged: the arrays are on the stack. */
+enum { MAX_ENTRIES = 4096, MAX_PRELOAD = 8192 };
 
 extern char **environ;
 
@@ -39,21 +39,22 @@ static struct {
                   char *const *);
 } real;
 
-/* Variables of the session, as this process had them when it was loaded; "NAME=value" or NULL. */
-enum { SHIM, CUDA, REFACC, NVTX, ROCP, SDK, VARIABLES };
-static const char *const names[VARIABLES] = {"PASTA_SHIM=", "CUDA_INJECTION64_PATH=", "REFACC_INJECTION_PATH=",
-                                             "NVTX_INJECTION64_PATH=", "ROCP_TOOL_LIBRARIES=",
-                                             "ROCPROFILER_REGISTER_LIBRARY="};
-static const char AMD_TOOL[] = "/libpasta_amd.so";
-static char *kept[VARIABLES];
-static const char PRELOAD[] = "LD_PRELOAD=";
-static const char *library; /* our entry of LD_PRELOAD, or NULL where we came without it */
+/* Variables that new programs get, with the values that this process was loaded with. */
+enum { SHIM, MAX_VARIABLES = 16 };
+static struct {
+    const char *name;
+    char *entry; /* "NAME=value"; NULL: this process was started without it */
+} variables[MAX_VARIABLES];
+static int variable_count;
+static const char PRELOAD[] = "LD_PRELOAD";
+static const char *library; /* this library's entry of LD_PRELOAD; NULL: loaded in another way */
 
-/* ---- what this process had ---- */
+/* ---- variables of this process ---- */
 
+/* Value of the entry "NAME=value"; NULL for an entry of another name. */
 static const char *value_of(const char *entry, const char *name) {
     size_t length = strlen(name);
-    return strncmp(entry, name, length) ? NULL : entry + length;
+    return strncmp(entry, name, length) || entry[length] != '=' ? NULL : entry + length + 1;
 }
 
 /* Is `path` one of the entries of a value of LD_PRELOAD? */
@@ -68,24 +69,44 @@ static bool lists(const char *value, const char *path) {
     return false;
 }
 
-/* Of a list of tools only ours: where the target leaves the variable out, it wants none of the others. */
-static char *own_tool(const char *list) {
+/* The list "NAME=PATH:…" with the path of `file` only: where the target unsets the variable, it wants none of
+ * the others.  NULL where the list has no such path. */
+static char *own_entry(const char *name, const char *list, const char *file) {
+    size_t suffix = strlen(file);
     for (size_t length; *list; list += length + (list[length] == ':')) {
         length = strcspn(list, ":");
-        size_t name = sizeof AMD_TOOL - 1, prefix = strlen(names[ROCP]);
-        if (length <= name || strncmp(list + length - name, AMD_TOOL, name) != 0) continue;
-        char *entry = malloc(prefix + length + 1);
+        if (length <= suffix || list[length - suffix - 1] != '/' || strncmp(list + length - suffix, file, suffix)) continue;
+        char *entry = malloc(strlen(name) + 1 + length + 1);
         if (!entry) return NULL;
-        memcpy(entry, names[ROCP], prefix);
-        memcpy(entry + prefix, list, length);
-        entry[prefix + length] = '\0';
+        char *end = stpcpy(stpcpy(entry, name), "=");
+        memcpy(end, list, length);
+        end[length] = '\0';
         return entry;
     }
     return NULL;
 }
 
-static char *to_keep(int variable, const char *entry) {
-    return variable == ROCP ? own_tool(value_of(entry, names[ROCP])) : strdup(entry);
+void pasta_exec_variable(const char *name, const char *file) {
+    const char *value = getenv(name);
+    if (variable_count == MAX_VARIABLES) {
+        pasta_log("no room for another variable of programs that the target starts: %s", name);
+        return;
+    }
+    char *entry = NULL;
+    if (value && file) entry = own_entry(name, value, file);
+    else if (value && (entry = malloc(strlen(name) + 1 + strlen(value) + 1))) stpcpy(stpcpy(stpcpy(entry, name), "="), value);
+    variables[variable_count].name = name;
+    variables[variable_count++].entry = entry;
+}
+
+void pasta_inject(const char *source, const char *variable, const char *consequence) {
+    const char *present = getenv(variable);
+    Dl_info self;
+    if (!dladdr((void *)variables, &self) || !self.dli_fname) return;
+    if (!present || !*present)
+        setenv(variable, self.dli_fname, 1); /* the runtime reads it later */
+    else if (strcmp(present, self.dli_fname) != 0)
+        pasta_log("%s: %s names %s: if that is another tool, %s", source, variable, present, consequence);
 }
 
 static void find_real(void) {
@@ -97,33 +118,31 @@ static void find_real(void) {
     *(void **)&real.execve = dlsym(RTLD_NEXT, "execve");
 }
 
-__attribute__((constructor)) static void load(void) {
-    int saved = errno;
+void pasta_exec_load(void) {
     find_real();
-    for (char **entry = environ; entry && *entry; entry++)
-        for (int i = 0; i < VARIABLES; i++)
-            if (!kept[i] && value_of(*entry, names[i])) kept[i] = to_keep(i, *entry);
+    pasta_exec_variable("PASTA_SHIM", NULL);
     Dl_info self;
     const char *preload = getenv("LD_PRELOAD");
-    if (preload && dladdr((void *)names, &self) && self.dli_fname && lists(preload, self.dli_fname))
+    if (preload && dladdr((void *)variables, &self) && self.dli_fname && lists(preload, self.dli_fname))
         library = strdup(self.dli_fname);
-    errno = saved;
 }
 
-/* ---- what a new program gets ---- */
+/* ---- environment of a new program ---- */
 
 typedef struct {
-    size_t entries; /* room that the arrays need; 1 where the environment stays as it is */
-    size_t preload;
-    bool change, without, add[VARIABLES]; /* without: our library leaves LD_PRELOAD */
-    size_t at; /* where LD_PRELOAD is; `entries` where it is missing */
+    size_t entries; /* size of the array; 1 where the environment stays as it is */
+    size_t preload; /* bytes of the new value of LD_PRELOAD */
+    bool change, without, add[MAX_VARIABLES]; /* without: this library is removed from LD_PRELOAD */
+    size_t at; /* index of LD_PRELOAD; the number of entries where it is missing; SIZE_MAX: it stays */
 } pasta_exec_plan;
 
-/* Of this session; else a program is to be left alone (empty), or another launcher has chosen for it. */
-static bool is_ours(const char *shim) { return kept[SHIM] && !strcmp(shim, value_of(kept[SHIM], names[SHIM])); }
+/* A value of PASTA_SHIM is this session's; empty: the program is not to be profiled; else another launcher's. */
+static bool is_ours(const char *shim) {
+    return variables[SHIM].entry && !strcmp(shim, value_of(variables[SHIM].entry, variables[SHIM].name));
+}
 
-/* Once for each program and session, so that what starts it often does not fill the log. */
-static void tell_unprofiled(const char *program) {
+/* Logs a program once in a session, however often it is started. */
+static void log_unprofiled(const char *program) {
     char path[4096];
     int saved = errno, length = snprintf(path, sizeof path, "%s/unprofiled-%016" PRIx64, pasta_session(),
                                          pasta_hash(program, strlen(program)));
@@ -141,32 +160,32 @@ static pasta_exec_plan plan_for(char *const *environment, bool refuses, const ch
     if (!real.execve) find_real(); /* called from another library's constructor, before ours */
     if (!pasta_wanted()) return same;
     size_t count = 0, at = SIZE_MAX;
-    bool has[VARIABLES] = {false};
-    const char *theirs = NULL;
+    bool has[MAX_VARIABLES] = {false};
+    const char *present = NULL;
     for (; environment && environment[count]; count++) {
-        for (int i = 0; i < VARIABLES; i++) has[i] = has[i] || value_of(environment[count], names[i]);
-        if (!theirs && (theirs = value_of(environment[count], PRELOAD))) at = count;
-        const char *shim = value_of(environment[count], names[SHIM]);
-        if ((shim && !is_ours(shim)) || count >= ENTRIES_MOST) return same;
+        for (int i = 0; i < variable_count; i++) has[i] = has[i] || value_of(environment[count], variables[i].name);
+        if (!present && (present = value_of(environment[count], PRELOAD))) at = count;
+        const char *shim = value_of(environment[count], variables[SHIM].name);
+        if ((shim && !is_ours(shim)) || count >= MAX_ENTRIES) return same;
     }
-    plan.entries = count + VARIABLES + 2;
-    for (int i = 0; i < VARIABLES; i++) plan.change |= plan.add[i] = kept[i] && !has[i];
+    plan.entries = count + (size_t)variable_count + 2;
+    for (int i = 0; i < variable_count; i++) plan.change |= plan.add[i] = variables[i].entry && !has[i];
     plan.at = SIZE_MAX;
     if (refuses) {
-        tell_unprofiled(program);
-        if (!library || !theirs || !lists(theirs, library)) return plan.change ? plan : same;
+        log_unprofiled(program);
+        if (!library || !present || !lists(present, library)) return plan.change ? plan : same;
         plan.at = at;
-        plan.preload = sizeof PRELOAD + strlen(theirs);
+        plan.preload = sizeof PRELOAD + 1 + strlen(present);
         plan.change = plan.without = true;
-    } else if (library && !(theirs && lists(theirs, library))) {
-        plan.at = theirs ? at : count;
-        plan.preload = sizeof PRELOAD + strlen(library) + 1 + (theirs ? strlen(theirs) : 0);
+    } else if (library && !(present && lists(present, library))) {
+        plan.at = present ? at : count;
+        plan.preload = sizeof PRELOAD + 1 + strlen(library) + 1 + (present ? strlen(present) : 0);
         plan.change = true;
     }
-    return plan.change && plan.preload <= PRELOAD_LONGEST ? plan : same;
+    return plan.change && plan.preload <= MAX_PRELOAD ? plan : same;
 }
 
-/* Copies a value of LD_PRELOAD without our library. */
+/* Copies a value of LD_PRELOAD without this library; false where nothing is left. */
 static bool copy_without(char *to, const char *value) {
     bool any = false;
     for (size_t length; *value; value += length) {
@@ -182,28 +201,30 @@ static bool copy_without(char *to, const char *value) {
     return any;
 }
 
+static char *begin_preload(char *to) { return stpcpy(stpcpy(to, PRELOAD), "="); }
+
 static char *const *fill(const pasta_exec_plan *plan, char *const *environment, char **entries, char *preload) {
     if (!plan->change) return environment;
     size_t count = 0;
-    const char *theirs = NULL;
+    const char *present = NULL;
     for (; environment && environment[count]; count++) entries[count] = environment[count];
-    if (plan->at != SIZE_MAX && plan->at < count) theirs = value_of(entries[plan->at], PRELOAD);
+    if (plan->at != SIZE_MAX && plan->at < count) present = value_of(entries[plan->at], PRELOAD);
     if (plan->without) {
-        if (copy_without(stpcpy(preload, PRELOAD), theirs)) entries[plan->at] = preload;
+        if (copy_without(begin_preload(preload), present)) entries[plan->at] = preload;
         else memmove(&entries[plan->at], &entries[plan->at + 1], (count-- - plan->at - 1) * sizeof *entries);
     } else if (plan->at != SIZE_MAX) {
-        char *end = stpcpy(stpcpy(preload, PRELOAD), library);
-        if (theirs && *theirs) stpcpy(stpcpy(end, ":"), theirs);
+        char *end = stpcpy(begin_preload(preload), library);
+        if (present && *present) stpcpy(stpcpy(end, ":"), present);
         entries[plan->at] = preload;
         count += plan->at == count;
     }
-    for (int i = 0; i < VARIABLES; i++)
-        if (plan->add[i]) entries[count++] = kept[i];
+    for (int i = 0; i < variable_count; i++)
+        if (plan->add[i]) entries[count++] = variables[i].entry;
     entries[count] = NULL;
     return entries;
 }
 
-/* Declares `full`: `environment` with what is missing, in arrays of the calling function. */
+/* Declares `full`: the completed `environment`, in arrays of the calling function. */
 #define COMPLETE(environment, refuses, program)                                                    \
     pasta_exec_plan plan = plan_for(environment, pasta_wanted() && library && (refuses), program); \
     char *entries[plan.entries], preload[plan.preload];                                            \

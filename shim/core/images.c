@@ -1,19 +1,17 @@
-/* Images of loaded modules, kept once per content in the session directory: all when the user asked
- * for them (run.modules), else as many as there is room for, to tell what probes cannot see.  That directory is shared memory: the vendor's callback waits for a copy in
- * memory, never for a disk. */
+/* Images of loaded modules, kept once per content in the session directory: all with run.modules, else as
+ * many as fit, for the coverage of probes.  That directory is shared memory: a vendor's callback waits for
+ * a copy in memory, never for a disk. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core.h"
 #include "internal.h"
 #include "private.h"
-
-enum { LONGEST = 4096 };
 
 bool pasta_write_all(int fd, const void *bytes, size_t length) {
     const char *from = bytes;
@@ -28,7 +26,7 @@ bool pasta_write_all(int fd, const void *bytes, size_t length) {
 }
 
 int pasta_open_beside(const char *suffix) {
-    char path[LONGEST];
+    char path[PATH_MAX];
     const char *ring = pasta_ring_path();
     if (!ring || pasta_is_sandboxed()) {
         errno = ring ? EPERM : ENOENT;
@@ -38,8 +36,8 @@ int pasta_open_beside(const char *suffix) {
     return pasta_open_private(path, O_WRONLY | O_APPEND);
 }
 
-/* Whether there is room for so many bytes more. */
-static bool take_room(size_t bytes) {
+/* Reserve `bytes` of the limit for images; false when it is reached. */
+static bool reserve(size_t bytes) {
     static uint64_t taken;
     uint64_t room = pasta_config_u64("modules", 0), before = __atomic_load_n(&taken, __ATOMIC_RELAXED);
     do {
@@ -50,12 +48,12 @@ static bool take_room(size_t bytes) {
 
 void pasta_keep_image(uint64_t hash, const void *image, size_t bytes) {
     if (!image || !bytes || !pasta_config_u64("modules", 0) || pasta_is_sandboxed()) return;
-    char path[LONGEST], temporary[LONGEST];
+    char path[PATH_MAX], temporary[PATH_MAX];
     snprintf(path, sizeof path, "%s/modules/%016" PRIx64, pasta_session(), hash);
     snprintf(temporary, sizeof temporary, "%s/modules/.%016" PRIx64 ".%d", pasta_session(), hash, (int)gettid());
     pasta_signals held;
     pasta_signals_hold(&held);
-    if (access(path, F_OK) != 0 && take_room(bytes)) {
+    if (access(path, F_OK) != 0 && reserve(bytes)) {
         int fd = pasta_open_private(temporary, O_WRONLY | O_EXCL);
         bool complete = fd >= 0 && pasta_write_all(fd, image, bytes);
         if (fd >= 0) close(fd);

@@ -1,16 +1,34 @@
-/* Between the files of core and python only. */
+/* Between the files of core, python and frameworks only.
+ *
+ * Order of the core's files, lowest first (a file calls only those before it):
+ * config, hash, process, environment, cpython, observers, interpose · sandbox · say, processes, loadable · exec, ring ·
+ * strings · select, images · windows, life · trace, block. */
 #ifndef PASTA_INTERNAL_H
 #define PASTA_INTERNAL_H
 
 #include <signal.h>
 #include <time.h>
 
-#include "core.h"
+#include "../include/pasta_source.h"
+
+/* A part of the library that is loaded into wanted processes (shim/load.c): a backend, a framework, … */
+typedef struct pasta_component {
+    const char *name;
+    void (*load)(void);
+    bool late; /* also loaded where the program itself opens PASTA (pasta.profile) */
+} pasta_component;
 
 /* ---- config.c ---- */
 void pasta_config_load(void);
 const char *pasta_session(void); /* directory of the session, or NULL */
 void pasta_config_forked(void);
+
+/* ---- process.c ---- */
+/* True in the process that opened the ring; false in the child of a fork until it opens its own. */
+bool pasta_same_process(void);
+void pasta_after_fork(void);
+/* From now on forks are noticed: `forked` runs in the child, before anything else is recorded there. */
+void pasta_process_load(void (*forked)(void));
 
 /* ---- ring.c: the producers' side ---- */
 /* Creates and maps the ring file of this process; NULL with a message in `why`. */
@@ -21,60 +39,93 @@ const char *pasta_ring_path(void);
 void pasta_ring_stop(bool stopped);
 bool pasta_ring_stopped(void);
 void pasta_ring_restart_counters(void);
-void pasta_ring_back_all(void); /* memory for all that may come, as far as there is room */
+void pasta_ring_back_all(void); /* backs all segments, as far as the file system has free memory */
+/* Backs the arena of strings up to `end`; false when full. */
+bool pasta_ring_commit_arena(pasta_ring *r, uint64_t end);
 
+/* ---- strings.c ---- */
 const char *pasta_interned(uint32_t id, size_t *length); /* text without a NUL, or NULL */
 
 /* ---- sandbox.c ---- */
-/* True once this process restricted its system calls: none may be made any more that it can do without. */
+/* True once this process restricted its system calls: make no avoidable one any more. */
 bool pasta_is_sandboxed(void);
-/* CLOCK_MONOTONIC, or its last tick: strict mode takes the processor's counter from a thread too (x86). */
+/* CLOCK_MONOTONIC, or its last tick: strict mode also forbids reading the processor's counter (x86). */
 clockid_t pasta_clock(void);
+/* `restricting` runs while system calls are still allowed; `every_thread` will be restricted, or only the caller. */
+void pasta_sandbox_load(void (*restricting)(bool every_thread));
 
 /* ---- loadable.c ---- */
-/* True where a program, or its interpreter, would not start as it does without our library preloaded. */
+/* True where a program, or its interpreter, would not start with this library preloaded. */
 bool pasta_refuses_preload(int directory, const char *path);
 bool pasta_refuses_preload_in_path(const char *file); /* found as execvp finds it */
 bool pasta_refuses_preload_fd(int fd);
 
-/* ---- windows.c, select.c ---- */
-void pasta_probe_prepare(void); /* reads the configuration, once in a process */
+/* ---- exec.c ---- */
+void pasta_exec_load(void);
+/* Sets the variable by which a vendor's runtime loads one library to this one.  If it names another, the log
+ * says so, with the consequence: "nothing is recorded". */
+void pasta_inject(const char *source, const char *variable, const char *consequence);
+
+/* ---- select.c ---- */
 void pasta_select_configure(void);
+bool pasta_select_kernel(uint32_t name, const char *symbol); /* by -k and --exclude */
 bool pasta_select_is_step(uint32_t name);
-uint32_t pasta_select_launched(uint32_t name); /* how often it was called for the kernel before */
+uint32_t pasta_select_launched(uint32_t name); /* number of earlier calls for this kernel */
 
 /* ---- environment.c ---- */
-/* Calls `take` with each "NAME=value" of the environment as it is now; with none where the program's
- * setenv is not ours, since nothing may be read then while other threads change it. */
+void pasta_environment_load(void);
+/* Calls `take` with each "NAME=value" of the current environment; with none where the program calls
+ * another setenv, since other threads may then change it during a read. */
 void pasta_environment_each(void (*take)(void *into, const char *entry), void *into);
 
 /* ---- life.c ---- */
-/* True in the process that opened the ring; false in the child of a fork until it opens its own. */
-bool pasta_same_process(void);
-void pasta_after_fork(void);
-/* While system calls are still allowed: finds out what pasta_use will need, and has the exit handled. */
-void pasta_prepare_for_sandbox(void);
+/* Where Python runs. */
+typedef struct pasta_consumer {
+    void (*start)(bool after_fork);
+    void (*forget)(void); /* in the child of a fork: the consumer is the parent's */
+    void (*finish)(void); /* bounded wait for the embedded consumer */
+    /* Before the process restricts itself: the embedded consumer hands over to a collector;
+     * `every_thread`: the consumer's thread would be restricted too, and is gone on return. */
+    void (*leave)(bool every_thread);
+} pasta_consumer;
+
+/* Reads the configuration and registers the process with its session. */
+void pasta_life_load(const pasta_consumer *consumer);
+bool pasta_is_late(void); /* the program opens PASTA itself (pasta.profile) */
 
 /* ---- say.c ---- */
 void pasta_say_keep_stderr(void);
-/* Between the two, what exceeds a limit of the target (SIGXFSZ) or meets a closed pipe (SIGPIPE)
- * gives an error, and no signal that would end it. */
+/* Between hold and restore, a write beyond a limit of the target (SIGXFSZ) or to a closed pipe
+ * (SIGPIPE) gives an error instead of the signal. */
 typedef struct {
     sigset_t mask, pending;
 } pasta_signals;
 void pasta_signals_hold(pasta_signals *held);
 void pasta_signals_restore(const pasta_signals *held);
 
-/* ---- processes.c: who belongs to the session ---- */
+/* ---- processes.c: processes of the session ---- */
 void pasta_register_process(bool forked);
 uint64_t pasta_registration(void);
 
-/* ---- start.c (shim/python): where Python runs ---- */
-void pasta_consumer_start(bool after_fork);
-void pasta_consumer_forget(void); /* in the child of a fork: the consumer is the parent's */
-void pasta_consumer_finish(void); /* bounded wait for the embedded consumer */
-/* Before the process restricts itself: the embedded consumer hands over, and a collector goes on;
- * `every_thread`: the consumer's thread would be restricted too, and is gone on return. */
-void pasta_consumer_leave(bool every_thread);
+/* ---- observers.c: between frameworks and backends ---- */
+/* A framework's allocator hands out `bytes` of device memory. */
+void pasta_tensor_allocated(uint64_t address, uint64_t bytes);
+extern bool pasta_follow_captures; /* set by a framework: backends record the nodes of graphs at their capture */
+extern uint32_t pasta_capturing;   /* graphs that are being captured */
+void pasta_on_capture(void (*observe)(void)); /* set by a backend before it increments `pasta_capturing` */
+void pasta_captured(void); /* has new nodes recorded, on the thread whose operator added them */
+
+/* ---- interpose.c ---- */
+/* The function `name` of the library that contains `caller` or of those that it links to; otherwise the next one. */
+void *pasta_next_symbol(const char *name, void *caller);
+
+/* Declares `call`, the function `name` that is interposed here; NULL where it is gone. */
+#define PASTA_NEXT(type, name)                                                 \
+    static type *next;                                                         \
+    type *call = __atomic_load_n(&next, __ATOMIC_RELAXED);                     \
+    if (PASTA_UNLIKELY(!call)) {                                               \
+        *(void **)&call = pasta_next_symbol(name, __builtin_return_address(0)); \
+        __atomic_store_n(&next, call, __ATOMIC_RELAXED);                       \
+    }
 
 #endif

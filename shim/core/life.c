@@ -1,4 +1,4 @@
-/* Life of the process: load, first use, fork, exit. */
+/* Life of the process: first use, fork, restriction of system calls, exit. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -8,76 +8,48 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
 
-#ifndef MADV_WIPEONFORK
-#define MADV_WIPEONFORK 18
-#endif
-
-static uint32_t generation;
-/* A page that the kernel zeroes in the child of any fork, a raw clone included: 1 in the process
- * that wrote it. */
-static uint32_t fork_page_fallback = 1;
-static uint32_t *fork_page = &fork_page_fallback;
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static bool used, refused, consumer_ran;
-enum { SOURCES = 16 };
-static uint32_t sources[SOURCES]; /* that were used: ids of their names */
+enum { MAX_SOURCES = 16, MAX_LIBRARIES = 32 };
+static uint32_t sources[MAX_SOURCES];         /* used ones: ids of their names */
+static const char *libraries[MAX_LIBRARIES]; /* of accelerators and frameworks: how their names begin */
+static const pasta_consumer *consumer;
 
 static struct identity {
     uint32_t pid, parent, executable, command, environment; /* the last three: ids of strings */
-} identity; /* of this process, once it is known */
+} identity; /* of this process; pid 0: not known yet */
 
-uint32_t pasta_generation(void) { return __atomic_load_n(&generation, __ATOMIC_RELAXED); }
-bool pasta_same_process(void) { return __atomic_load_n(fork_page, __ATOMIC_ACQUIRE) != 0; }
+bool pasta_is_late(void) { return pasta_config_u64("late", 0) != 0; }
 
-/* Opened by the program itself (pasta.profile), for what its frameworks tell. */
-static bool is_late(void) { return pasta_config_u64("late", 0) != 0; }
-
-static void make_fork_page(void) {
-    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK) != 0) page = &fork_page_fallback;
-    fork_page = page;
-    *fork_page = 1;
-}
-
-/* The child of a fork: the ring, its consumer and its interpreter are the parent's. */
-void pasta_after_fork(void) {
+/* The child of a fork: ring, consumer and interpreter are the parent's. */
+static void forget_parent(void) {
     pthread_mutex_init(&opening, NULL); /* another thread of the parent may have held it */
     consumer_ran = consumer_ran || used;
     used = refused = false;
     memset(sources, 0, sizeof sources);
-    __atomic_add_fetch(&generation, 1, __ATOMIC_RELAXED);
     pasta_ring_forget();
-    pasta_consumer_forget();
+    consumer->forget();
     pasta_ring_restart_counters();
     pasta_config_forked();
     identity = (struct identity){0};
     if (pasta_wanted()) pasta_register_process(true);
-    /* last: whoever sees it finds the parent's ring gone */
-    __atomic_store_n(fork_page, 1, __ATOMIC_RELEASE);
-}
-
-static void in_child(void) {
-    if (fork_page == &fork_page_fallback) *fork_page = 0;
-    /* an earlier handler may have used us: then this child may have a ring of its own already */
-    if (!pasta_same_process()) pasta_after_fork();
 }
 
 static void at_exit(void) {
     pasta_ring *r = pasta_ring_mine();
-    if (!r || !pasta_same_process() || is_late()) return;
+    if (!r || !pasta_same_process() || pasta_is_late()) return;
     pasta_process_end *e = PASTA_BEGIN(process_end, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (e) {
         e->last_launch = r->launches;
         pasta_publish(e);
     }
     __atomic_store_n(&r->state, PASTA_STATE_exiting, __ATOMIC_RELEASE);
-    pasta_consumer_finish();
+    consumer->finish();
 }
 
 static void register_exit(void) {
@@ -85,7 +57,7 @@ static void register_exit(void) {
     if (!registered && !pasta_is_sandboxed()) registered = !atexit(at_exit);
 }
 
-/* Start of a file whose items end with NUL; returns its length. */
+/* Reads the start of a file of NUL-terminated items; returns its length. */
 static size_t read_items(const char *path, char *text, size_t size) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     size_t length = 0;
@@ -112,20 +84,20 @@ static bool is_listed(const char *list, const char *name, size_t length) {
     return false;
 }
 
-enum { PICKED = 4096, LONGEST = 1 << 18 };
+enum { MAX_PICKED = 4096, MAX_ENVIRONMENT = 1 << 18 };
 
 typedef struct pasta_picked {
     const char *list; /* names, separated by commas */
-    char text[PICKED];
+    char text[MAX_PICKED];
     size_t used;
 } pasta_picked;
 
-/* Takes a variable that is listed, unless one of that name was taken before. */
+/* Adds a variable that is listed, unless there is one of that name. */
 static void pick(void *into, const char *item) {
     pasta_picked *picked = into;
     const char *equals = strchr(item, '=');
     size_t name = equals ? (size_t)(equals - item) + 1 : 0, bytes = strlen(item);
-    if (!equals || picked->used + bytes + 1 >= PICKED || !is_listed(picked->list, item, name - 1)) return;
+    if (!equals || picked->used + bytes + 1 >= MAX_PICKED || !is_listed(picked->list, item, name - 1)) return;
     for (const char *at = picked->text, *end = at + picked->used; at < end; at++)
         if ((at == picked->text || at[-1] == 0x1f) && (size_t)(end - at) >= name && !memcmp(at, item, name)) return;
     if (picked->used) picked->text[picked->used++] = 0x1f;
@@ -133,15 +105,15 @@ static void pick(void *into, const char *item) {
     picked->used += bytes;
 }
 
-/* The variables that name the run directory: as they are now, which is how a forked process is told
- * its rank, else as the program was started with them. */
+/* The variables that name the run directory: their current values, by which a forked process learns its
+ * rank, else those that the program was started with. */
 static uint32_t intern_environment(void) {
     pasta_picked *picked = calloc(1, sizeof *picked);
-    char *text = malloc(LONGEST);
+    char *text = malloc(MAX_ENVIRONMENT);
     uint32_t id = 0;
     if (picked && text && (picked->list = pasta_config("environment"))) {
         pasta_environment_each(pick, picked);
-        size_t length = read_items("/proc/self/environ", text, LONGEST);
+        size_t length = read_items("/proc/self/environ", text, MAX_ENVIRONMENT);
         for (char *item = text; item < text + length; item += strlen(item) + 1) pick(picked, item);
         id = picked->used ? pasta_intern(picked->text, picked->used) : 0;
     }
@@ -189,7 +161,7 @@ static void identify(void) {
     identity.environment = intern_environment();
 }
 
-static void announce(uint32_t source, const char *version) {
+static void publish_start(uint32_t source, const char *version) {
     identify();
     pasta_process *e = PASTA_BEGIN_AS(process_start, process, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (!e) return;
@@ -203,7 +175,7 @@ static void announce(uint32_t source, const char *version) {
     pasta_publish(e);
 }
 
-static bool over; /* run.duration is */
+static bool over; /* run.duration has passed */
 
 static void *end_profiling(void *unused) {
     (void)unused;
@@ -218,7 +190,7 @@ static void *end_profiling(void *unused) {
 
 /* From the first use of an accelerator on. */
 static void limit_duration(void) {
-    if (pasta_config_u64("duration_ms", 0) == 0 || is_late() || pasta_is_sandboxed()) return;
+    if (pasta_config_u64("duration_ms", 0) == 0 || pasta_is_late() || pasta_is_sandboxed()) return;
     pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
@@ -229,11 +201,11 @@ static void limit_duration(void) {
     else pasta_say("run.duration has no effect: no thread (%s)", strerror(error));
 }
 
-/* True the first time that this process is told of a source. */
-static bool is_new(uint32_t source) {
+/* True on a source's first registration. */
+static bool register_source(uint32_t source) {
     size_t at = 0;
-    while (at < SOURCES && sources[at] && sources[at] != source) at++;
-    if (at == SOURCES || sources[at] == source) return false;
+    while (at < MAX_SOURCES && sources[at] && sources[at] != source) at++;
+    if (at == MAX_SOURCES || sources[at] == source) return false;
     sources[at] = source;
     return true;
 }
@@ -243,12 +215,12 @@ bool pasta_use(const char *source, const char *version) {
     int saved = errno;
     uint32_t name = pasta_intern_z(source);
     pthread_mutex_lock(&opening);
-    if (is_new(name)) announce(name, version);
+    if (register_source(name)) publish_start(name, version);
     if (!used) {
         used = true;
         pasta_ring *r = pasta_ring_mine();
         register_exit();
-        pasta_consumer_start(consumer_ran);
+        consumer->start(consumer_ran);
         limit_duration();
         __atomic_store_n(&r->used, 1, __ATOMIC_RELEASE);
     }
@@ -257,21 +229,37 @@ bool pasta_use(const char *source, const char *version) {
     return true;
 }
 
+/* ---- restriction of system calls ---- */
+
+void pasta_accelerator_library(const char *prefix) {
+    size_t at = 0;
+    while (at < MAX_LIBRARIES && libraries[at]) at++;
+    if (at < MAX_LIBRARIES) libraries[at] = prefix;
+    else pasta_log("no room for another library of an accelerator: %s", prefix);
+}
+
 static int is_accelerator(struct dl_phdr_info *info, size_t size, void *unused) {
-    static const char *const libraries[] = {"/libcuda.so", "/libamdhip64.so", "/librefacc.so", "/libtorch.so"};
     const char *name = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
     (void)size, (void)unused;
-    for (size_t i = 0; name && i < sizeof libraries / sizeof *libraries; i++)
-        if (!strncmp(name, libraries[i], strlen(libraries[i]))) return 1;
+    for (size_t i = 0; name && i < MAX_LIBRARIES && libraries[i]; i++)
+        if (!strncmp(name + 1, libraries[i], strlen(libraries[i]))) return 1;
     return 0;
 }
 
-void pasta_prepare_for_sandbox(void) {
-    /* the first use may come later, and nothing can be opened then */
-    if (!pasta_ring_mine() && (!dl_iterate_phdr(is_accelerator, NULL) || is_late() || !pasta_open())) return;
+/* The first use may come later, and nothing can be opened then. */
+static void prepare_first_use(void) {
+    if (!pasta_ring_mine() && (!dl_iterate_phdr(is_accelerator, NULL) || pasta_is_late() || !pasta_open())) return;
     register_exit();
     identify();
 }
+
+static void before_restriction(bool every_thread) {
+    prepare_first_use();
+    consumer->leave(every_thread);
+    pasta_ring_back_all();
+}
+
+/* ---- profiling on and off ---- */
 
 static void (*profiling_changed)(bool on);
 
@@ -293,19 +281,11 @@ void pasta_profiling_set(bool on, uint32_t origin) {
 
 bool pasta_profiling_is_on(void) { return !pasta_ring_stopped(); }
 
-__attribute__((constructor)) static void load(void) {
-    int saved = errno;
+void pasta_life_load(const pasta_consumer *reader) {
+    consumer = reader;
+    pasta_sandbox_load(before_restriction);
     pasta_config_load();
-    if (pasta_session()) {
-        make_fork_page();
-        pthread_atfork(NULL, NULL, in_child);
-        pasta_register_process(false);
-        if (pasta_wanted() && !is_late()) {
-            pasta_refacc_source_load();
-            pasta_nvidia_source_load();
-            pasta_annotate_source_load();
-            pasta_framework_source_load();
-        }
-    }
-    errno = saved;
+    if (!pasta_session()) return;
+    pasta_process_load(forget_parent);
+    pasta_register_process(false);
 }

@@ -1,12 +1,13 @@
-/* Whether a program can have a library for glibc, 64 bits and this processor preloaded: the loader of
- * another libc ends for it, a 32-bit one complains, and the runtimes of gcc's sanitizers insist on being first.
+/* Whether a program starts with a preloaded library for glibc, 64 bits and this processor: the loader of
+ * another libc fails, a 32-bit one complains, and the runtimes of gcc's sanitizers must be first.
  *
- * Read from the file alone, as far as its exec would: called before an exec, maybe in the child of a
- * vfork or in a signal handler, so nothing allocates and errno stays. */
+ * Only the file is read.  Called before an exec, possibly in the child of a vfork or in a signal
+ * handler: nothing allocates, and errno is preserved. */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 
 #include "internal.h"
 
-enum { HEAD = 256, MOST_HEADERS = 64, MOST_SCRIPTS = 4, NAME = 64, PATH_LONGEST = 4096, AT_ONCE = 32 };
+enum { HEAD = 256, MAX_HEADERS = 64, MAX_SCRIPTS = 4, MAX_NAME = 64, BATCH = 32 };
 
 #if defined __x86_64__
 #define OWN_MACHINE EM_X86_64
@@ -33,7 +34,7 @@ static bool read_at(int fd, uint64_t offset, void *to, size_t bytes) {
     return pread(fd, to, bytes, (off_t)offset) == (ssize_t)bytes;
 }
 
-/* A text of the file, cut where it is long. */
+/* A string of the file, truncated to `size`. */
 static bool read_text(int fd, uint64_t offset, char *text, size_t size) {
     ssize_t got = pread(fd, text, size - 1, (off_t)offset);
     if (got <= 0) return false;
@@ -41,22 +42,22 @@ static bool read_text(int fd, uint64_t offset, char *text, size_t size) {
     return true;
 }
 
-static bool begins_with_one(const char *name, const char *const *list, size_t count) {
+static bool starts_with_any(const char *name, const char *const *list, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (!strncmp(name, list[i], strlen(list[i]))) return true;
     return false;
 }
-#define BEGINS_WITH_ONE(name, list) begins_with_one(name, list, sizeof(list) / sizeof *(list))
+#define STARTS_WITH_ANY(name, list) starts_with_any(name, list, sizeof(list) / sizeof *(list))
 
 static bool has_foreign_loader(int fd, const Elf64_Phdr *p) {
-    char path[PATH_LONGEST];
+    char path[PATH_MAX];
     size_t size = p->p_filesz < sizeof path ? p->p_filesz + 1 : sizeof path;
     if (!read_text(fd, p->p_offset, path, size)) return false;
     const char *slash = strrchr(path, '/');
-    return BEGINS_WITH_ONE(slash ? slash + 1 : path, foreign_loaders);
+    return STARTS_WITH_ANY(slash ? slash + 1 : path, foreign_loaders);
 }
 
-/* Where in the file the memory at `address` comes from; 0: nowhere. */
+/* File offset of the memory at `address`; 0: none. */
 static uint64_t offset_of(const Elf64_Phdr *headers, size_t count, uint64_t address) {
     for (size_t i = 0; i < count; i++)
         if (headers[i].p_type == PT_LOAD && address - headers[i].p_vaddr < headers[i].p_filesz)
@@ -64,9 +65,9 @@ static uint64_t offset_of(const Elf64_Phdr *headers, size_t count, uint64_t addr
     return 0;
 }
 
-/* Calls `take` with the entries of the dynamic section until it says so. */
+/* Calls `take` with the entries of the dynamic section until it returns true. */
 static bool find_entry(int fd, const Elf64_Phdr *p, bool (*take)(const Elf64_Dyn *d, void *with), void *with) {
-    Elf64_Dyn some[AT_ONCE];
+    Elf64_Dyn some[BATCH];
     for (uint64_t at = 0; at + sizeof *some <= p->p_filesz; at += sizeof some) {
         size_t bytes = p->p_filesz - at < sizeof some ? p->p_filesz - at : sizeof some;
         if (!read_at(fd, p->p_offset + at, some, bytes)) return false;
@@ -80,7 +81,7 @@ static bool find_entry(int fd, const Elf64_Phdr *p, bool (*take)(const Elf64_Dyn
 
 typedef struct {
     int fd;
-    uint64_t strings; /* where their table is in the file; first its address */
+    uint64_t strings; /* offset of the string table in the file; first its address */
 } pasta_needed;
 
 static bool is_string_table(const Elf64_Dyn *d, void *with) {
@@ -90,12 +91,12 @@ static bool is_string_table(const Elf64_Dyn *d, void *with) {
 
 static bool must_come_first(const Elf64_Dyn *d, void *with) {
     const pasta_needed *needed = with;
-    char name[NAME];
+    char name[MAX_NAME];
     return d->d_tag == DT_NEEDED && read_text(needed->fd, needed->strings + d->d_un.d_val, name, sizeof name) &&
-           BEGINS_WITH_ONE(name, first_libraries);
+           STARTS_WITH_ANY(name, first_libraries);
 }
 
-static bool needs_to_be_alone(int fd, const Elf64_Phdr *headers, size_t count, const Elf64_Phdr *dynamic) {
+static bool must_be_alone(int fd, const Elf64_Phdr *headers, size_t count, const Elf64_Phdr *dynamic) {
     pasta_needed needed = {.fd = fd};
     if (!find_entry(fd, dynamic, is_string_table, &needed)) return false;
     needed.strings = offset_of(headers, count, needed.strings);
@@ -108,12 +109,12 @@ static bool elf_refuses(int fd, const unsigned char *head) {
 #ifdef OWN_MACHINE
     if (e->e_machine != OWN_MACHINE) return true;
 #endif
-    Elf64_Phdr headers[MOST_HEADERS];
-    size_t count = e->e_phnum < MOST_HEADERS ? e->e_phnum : MOST_HEADERS;
+    Elf64_Phdr headers[MAX_HEADERS];
+    size_t count = e->e_phnum < MAX_HEADERS ? e->e_phnum : MAX_HEADERS;
     if (e->e_phentsize != sizeof *headers || !read_at(fd, e->e_phoff, headers, count * sizeof *headers)) return false;
     for (size_t i = 0; i < count; i++) {
         if (headers[i].p_type == PT_INTERP && has_foreign_loader(fd, &headers[i])) return true;
-        if (headers[i].p_type == PT_DYNAMIC && needs_to_be_alone(fd, headers, count, &headers[i])) return true;
+        if (headers[i].p_type == PT_DYNAMIC && must_be_alone(fd, headers, count, &headers[i])) return true;
     }
     return false;
 }
@@ -132,7 +133,7 @@ static bool file_refuses(int fd) {
     _Alignas(Elf64_Ehdr) unsigned char head[HEAD + 1];
     char path[HEAD + 1];
     bool refuses = false, own = false;
-    for (int depth = 0; fd >= 0 && depth <= MOST_SCRIPTS; depth++) {
+    for (int depth = 0; fd >= 0 && depth <= MAX_SCRIPTS; depth++) {
         ssize_t got = pread(fd, head, HEAD, 0);
         head[got > 0 ? got : 0] = '\0';
         bool script = got > 2 && head[0] == '#' && head[1] == '!' && find_interpreter(head, path);
@@ -170,11 +171,11 @@ bool pasta_refuses_preload_in_path(const char *file) {
     bool found = false, refuses = false;
     if (!places) places = "/bin:/usr/bin";
     for (size_t length; !found; places += length + 1) {
-        char path[PATH_LONGEST];
+        char path[PATH_MAX];
         length = strcspn(places, ":");
         if (length + name + 2 <= sizeof path) {
             memcpy(path, places, length);
-            path[length] = '/'; /* an empty place is the current directory */
+            path[length] = '/'; /* an empty entry is the current directory */
             memcpy(path + length + (length > 0), file, name + 1);
             found = !access(path, X_OK);
             refuses = found && pasta_refuses_preload(AT_FDCWD, path);

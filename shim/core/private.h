@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-/* Opens or creates a file with mode 0600: the target's umask may take bits away.  -1: see errno. */
+/* Opens or creates a file with mode 0600, whatever the target's umask is.  -1: see errno. */
 static inline int pasta_open_private(const char *path, int flags) {
     int fd = open(path, flags | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     struct stat status;

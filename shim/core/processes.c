@@ -1,6 +1,6 @@
-/* The session's table of processes: every process that carries this library appends its pid, so
- * that the launcher knows who still lives when the launched process has ended, and that a process
- * replaced its image (exec).  A few microseconds, no descriptor kept. */
+/* The session's table of processes: each process with this library appends its pid, so that the
+ * launcher knows which ones still run when the launched process has ended, and which ones called exec.
+ * A few microseconds, no descriptor kept. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ void pasta_register_process(bool forked) {
         int saved = errno;
         snprintf(path, sizeof path, "%s/processes", pasta_session());
         int fd = open(path, O_RDWR | O_CLOEXEC);
-        if (fd < 0) { /* the session is over, or another root directory: nothing to register with */
+        if (fd < 0) { /* the session is over, or in another root directory */
             errno = saved;
             return;
         }

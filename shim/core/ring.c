@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,23 +33,19 @@ enum {
     SEGMENT_SLOTS = SEGMENT_BYTES / PASTA_SLOT,
     ARENA_STEP = 1 << 18,
     ARENA_CAP = 64 << 20,
-    STRING_LONGEST = 1 << 20,
-    PROBES = 128,
-    NAME_LONGEST = 4096,
-    GROW_MOST = 4,              /* segments that are backed at once */
-    RESERVE = 256 << 10,        /* behind the strings: given back where the file system is full */
-    ARENA_SANDBOX = 4 << 20,    /* for strings that come after a process restricted itself */
-    SEGMENTS_UNUSED = 16,       /* before the same, where no accelerator was used yet */
+    MAX_GROWTH = 4,             /* segments that are backed at once */
+    RESERVE = 256 << 10,        /* behind the strings: released where the file system is full */
+    ARENA_SANDBOX = 4 << 20,    /* for strings interned after a process restricted itself */
+    SEGMENTS_UNUSED = 16,       /* backed before that where no accelerator was used yet */
+    PREFETCH = 16 * PASTA_SLOT,
 };
 
-static pasta_ring *ring;  /* NULL until opened; never unmapped while threads may hold records */
-enum { AHEAD = 16 * PASTA_SLOT };
-
+static pasta_ring *ring; /* NULL until opened; never unmapped while threads may hold records */
 static bool stopped;
 void (*pasta_tapped)(const pasta_header *);
-static char ring_path[NAME_LONGEST];
+static char ring_path[PATH_MAX];
 
-#define KEEP_BIT(number, name, payload, keep, text) | ((uint64_t)(keep) << (number))
+#define KEEP_BIT(number, name, payload, handler, category, keep, ...) | ((uint64_t)(keep) << (number))
 static const uint64_t kept_kinds = 0 PASTA_EVENTS(KEEP_BIT);
 
 static uint64_t align(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
@@ -59,25 +56,9 @@ uint64_t pasta_now(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-uint64_t pasta_hash(const void *bytes, size_t length) {
-    const uint8_t *p = bytes;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325), word;
-    for (; length >= 8; p += 8, length -= 8) {
-        memcpy(&word, p, 8);
-        hash = (hash ^ word) * UINT64_C(0x100000001b3);
-        hash ^= hash >> 29;
-    }
-    if (length) {
-        word = 0;
-        memcpy(&word, p, length);
-        hash = (hash ^ word ^ (uint64_t)length << 56) * UINT64_C(0x100000001b3);
-    }
-    return hash ^ hash >> 32;
-}
-
 /* ---- memory of the file ---- */
 
-/* 0 or an errno value.  A signal, such as a sampling profiler's timer, interrupts it. */
+/* 0 or an errno value.  A signal, such as a sampling profiler's timer, interrupts the call. */
 static int allocate(int fd, uint64_t offset, uint64_t bytes) {
     int error;
     do
@@ -86,7 +67,7 @@ static int allocate(int fd, uint64_t offset, uint64_t bytes) {
     return error;
 }
 
-/* Before Linux 5.14.  Opens the file by name: the target may have closed, or reused, any descriptor that we kept. */
+/* Before Linux 5.14.  Opens the file by name: the target may have closed, or reused, any descriptor that was kept open. */
 static int allocate_by_name(uint64_t offset, uint64_t bytes) {
     pasta_signals held;
     int fd = open(ring_path, O_RDWR | O_CLOEXEC), error = errno;
@@ -98,7 +79,7 @@ static int allocate_by_name(uint64_t offset, uint64_t bytes) {
     return error;
 }
 
-/* Gives [offset, offset + bytes) of the ring memory of its own, so that touching it cannot raise
+/* Backs [offset, offset + bytes) of the ring with memory, so that touching it cannot raise
  * SIGBUS on a full file system; 0 or an errno value.  One system call, through the mapping: the
  * target may have left itself no way to open a file, or no descriptor. */
 static int back_with_memory(pasta_ring *r, uint64_t offset, uint64_t bytes) {
@@ -113,15 +94,14 @@ static int back_with_memory(pasta_ring *r, uint64_t offset, uint64_t bytes) {
     return error;
 }
 
-/* There is no more memory.  Populating took the last page of the file system, where launcher and
- * consumer have to write too: they get the reserve. */
+/* The file system is full.  Launcher and consumer have to write there too: release the reserve for them. */
 static void set_limited(pasta_ring *r, uint32_t why) {
     uint32_t before = __atomic_exchange_n(&r->limited, why, __ATOMIC_ACQ_REL);
     if (why == PASTA_LIMIT_memory && before != why)
         madvise((uint8_t *)r + r->arena_offset + r->arena_bytes, RESERVE, MADV_REMOVE);
 }
 
-static bool has_no_more(pasta_ring *r) { return __atomic_load_n(&r->limited, __ATOMIC_ACQUIRE) == PASTA_LIMIT_memory; }
+static bool is_full(pasta_ring *r) { return __atomic_load_n(&r->limited, __ATOMIC_ACQUIRE) == PASTA_LIMIT_memory; }
 
 static pasta_ring *create_file(int fd, char *why, size_t why_size) {
     uint64_t strings = align(sizeof(pasta_ring), 4096);
@@ -166,7 +146,7 @@ static pasta_ring *create_file(int fd, char *why, size_t why_size) {
     r->strings_offset = strings;
     r->arena_offset = arena;
     r->arena_bytes = ARENA_CAP;
-    r->arena_used = 8; /* offset 0 is no string */
+    r->arena_used = 8; /* 0 is the id of no string */
     r->arena_committed = ARENA_STEP;
     r->data_offset = data;
     r->segment_bytes = SEGMENT_BYTES;
@@ -181,7 +161,7 @@ static pasta_ring *create_file(int fd, char *why, size_t why_size) {
 pasta_ring *pasta_ring_create(char *why, size_t why_size) {
     int fd = -1;
     uint32_t sequence = 0;
-    char path[NAME_LONGEST];
+    char path[PATH_MAX];
     for (; fd < 0 && sequence < 10000; sequence++) {
         int length = snprintf(path, sizeof path, "%s/rings/%d-%u", pasta_session(), (int)getpid(), sequence);
         if (length < 0 || (size_t)length >= sizeof path) break;
@@ -245,8 +225,8 @@ static int back_segments(pasta_ring *r, uint32_t backed, uint32_t count) {
 /* Backs segments ahead of their use; false at the cap, or where there is no memory, which is then the cap. */
 static bool back_more(pasta_ring *r, uint32_t backed) {
     uint32_t left = r->max_segments > backed ? r->max_segments - backed : 0;
-    uint32_t step = backed / 4 > GROW_MOST ? GROW_MOST : backed / 4;
-    if (!left || has_no_more(r)) return false;
+    uint32_t step = backed / 4 > MAX_GROWTH ? MAX_GROWTH : backed / 4;
+    if (!left || is_full(r)) return false;
     if (step > 1 && step <= left && !back_segments(r, backed, step)) return true;
     int error = back_segments(r, backed, 1);
     if (!error || __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE) > backed) return true;
@@ -276,11 +256,10 @@ static uint32_t grow(pasta_ring *r) {
     }
 }
 
-/* Gives the arena memory up to `end`. */
-static bool commit_arena(pasta_ring *r, uint64_t end) {
+bool pasta_ring_commit_arena(pasta_ring *r, uint64_t end) {
     uint64_t committed = __atomic_load_n(&r->arena_committed, __ATOMIC_ACQUIRE), wanted = align(end, ARENA_STEP);
     if (end <= committed) return true;
-    if (has_no_more(r)) return false;
+    if (is_full(r)) return false;
     if (back_with_memory(r, r->arena_offset + committed, wanted - committed)) {
         set_limited(r, pasta_is_sandboxed() ? PASTA_LIMIT_sandbox : PASTA_LIMIT_memory);
         return false;
@@ -291,7 +270,7 @@ static bool commit_arena(pasta_ring *r, uint64_t end) {
     return true;
 }
 
-/* Half of what is free where the ring is, in bytes: the rest is others'. */
+/* Half of the free bytes of the file system; the rest is left to others. */
 static uint64_t half_of_free(void) {
     struct statvfs room;
     if (statvfs(pasta_session(), &room)) return 0;
@@ -302,12 +281,12 @@ void pasta_ring_back_all(void) {
     pasta_ring *r = pasta_ring_mine();
     if (!r) return;
     uint64_t room = half_of_free(), arena = __atomic_load_n(&r->arena_used, __ATOMIC_ACQUIRE) + ARENA_SANDBOX;
-    if (room > ARENA_SANDBOX && arena <= r->arena_bytes) commit_arena(r, arena);
+    if (room > ARENA_SANDBOX && arena <= r->arena_bytes) pasta_ring_commit_arena(r, arena);
     uint32_t backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE), most = r->max_segments;
     uint32_t used = __atomic_load_n(&r->used, __ATOMIC_ACQUIRE) ? most : backed + SEGMENTS_UNUSED;
     if (most > used) most = used;
     if (most > backed + room / SEGMENT_BYTES) most = backed + (uint32_t)(room / SEGMENT_BYTES);
-    while (backed < most && !back_segments(r, backed, most - backed < GROW_MOST ? most - backed : GROW_MOST))
+    while (backed < most && !back_segments(r, backed, most - backed < MAX_GROWTH ? most - backed : MAX_GROWTH))
         backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
 }
 
@@ -354,7 +333,7 @@ static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
             continue;
         pasta_header *h = slot_at(r, tail);
         /* The consumer's processor has the lines of memory that is used again. */
-        __builtin_prefetch((uint8_t *)h + AHEAD, 1);
+        __builtin_prefetch((uint8_t *)h + PREFETCH, 1);
         mark_busy(h, tail, crosses ? PASTA_EVENT_pad : kind, take);
         if (!crosses) return h;
         __atomic_store_n(&h->commit, pasta_commit_word(tail / SEGMENT_SLOTS), __ATOMIC_RELEASE);
@@ -444,62 +423,3 @@ uint64_t pasta_next_launch(void) {
 }
 
 void pasta_ring_restart_counters(void) { correlation = launch = 0; }
-
-/* ---- strings: an arena and an open-addressing table of (hash, offset / 8), both lock-free ---- */
-
-typedef struct {
-    uint32_t length;
-    char text[];
-} pasta_string;
-
-static pasta_string *string_at(pasta_ring *r, uint32_t id) {
-    return (pasta_string *)((uint8_t *)r + r->arena_offset + (uint64_t)id * 8);
-}
-
-static uint32_t put_string(pasta_ring *r, const char *text, size_t length) {
-    uint64_t bytes = align(sizeof(pasta_string) + length + 1, 8);
-    uint64_t offset = __atomic_load_n(&r->arena_used, __ATOMIC_ACQUIRE);
-    do /* not an addition that is taken back when full: others would be given what it took meanwhile */
-        if (offset + bytes > r->arena_bytes || !commit_arena(r, offset + bytes)) return 0;
-    while (!__atomic_compare_exchange_n(&r->arena_used, &offset, offset + bytes, true, __ATOMIC_ACQ_REL,
-                                        __ATOMIC_ACQUIRE));
-    pasta_string *s = string_at(r, (uint32_t)(offset / 8));
-    s->length = (uint32_t)length;
-    memcpy(s->text, text, length);
-    s->text[length] = '\0';
-    return (uint32_t)(offset / 8);
-}
-
-uint32_t pasta_intern(const char *text, size_t length) {
-    pasta_ring *r = pasta_ring_mine();
-    if (!r || !text || !pasta_same_process()) return 0;
-    if (length > STRING_LONGEST) length = STRING_LONGEST;
-    uint64_t hash = pasta_hash(text, length);
-    uint32_t tag = (uint32_t)(hash >> 32), fresh = 0;
-    uint64_t *table = (uint64_t *)((uint8_t *)r + r->strings_offset);
-    for (unsigned probe = 0; probe < PROBES; probe++) {
-        uint64_t *entry = &table[(hash + probe) % PASTA_STRING_SLOTS];
-        uint64_t found = __atomic_load_n(entry, __ATOMIC_ACQUIRE);
-        if (!found) {
-            if (!fresh) fresh = put_string(r, text, length);
-            if (!fresh) return 0;
-            if (__atomic_compare_exchange_n(entry, &found, (uint64_t)tag << 32 | fresh, false, __ATOMIC_ACQ_REL,
-                                            __ATOMIC_ACQUIRE))
-                return fresh;
-        }
-        if (found >> 32 != tag) continue;
-        pasta_string *s = string_at(r, (uint32_t)found);
-        if (s->length == length && !memcmp(s->text, text, length)) return (uint32_t)found;
-    }
-    return 0;
-}
-
-uint32_t pasta_intern_z(const char *text) { return text ? pasta_intern(text, strlen(text)) : 0; }
-
-const char *pasta_interned(uint32_t id, size_t *length) {
-    pasta_ring *r = pasta_ring_mine();
-    if (!r || !id || !pasta_same_process()) return NULL;
-    const pasta_string *s = string_at(r, id);
-    *length = s->length;
-    return s->text;
-}

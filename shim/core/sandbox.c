@@ -1,10 +1,10 @@
 /* Programs that restrict their system calls (seccomp).
  *
- * What such a program still needs it knows of itself, not of us: a call of ours that its filter does
- * not allow would end it.  So we see the restriction coming: the embedded consumer, which opens
- * files, hands over to a collector, the ring gets the memory that it may grow into, and from then on
- * nothing here makes a system call.  What restricts itself without libc is seen by the launcher
- * only, which backs the ring ahead of the producers. */
+ * A filter allows what the program needs; a system call of this library would end it.  So the call
+ * that installs a filter is interposed: before it the embedded consumer, which opens files, hands over
+ * to a collector, and the ring gets the memory that it may grow into; after it nothing here makes a
+ * system call.  A program that restricts itself without libc is seen by the launcher only, which backs
+ * the ring ahead of the producers. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,8 +19,9 @@
 #include "internal.h"
 
 static bool sandboxed;
-static bool strict; /* a thread has no more than read, write and exit */
-static pid_t process; /* that the variables here are of: the child of a vfork has its parent's */
+static bool strict; /* a thread has no system calls but read, write and exit */
+static pid_t process; /* that these variables describe: the child of a vfork shares its parent's */
+static void (*on_restrict)(bool every_thread);
 static int (*real_prctl)(int, ...);
 static long (*real_syscall)(long, ...);
 
@@ -39,22 +40,19 @@ static void note_process(void) {
     if (!pasta_is_sandboxed()) process = getpid();
 }
 
-__attribute__((constructor)) static void load(void) {
+void pasta_sandbox_load(void (*restricting)(bool every_thread)) {
+    on_restrict = restricting;
     find_real();
     note_process();
     pthread_atfork(NULL, NULL, note_process);
 }
 
-/* True where this call makes the process a sandboxed one; it is none any more if the call fails. */
+/* True where the process becomes sandboxed; leave() undoes it where the system call fails. */
 static bool enter(bool every_thread, bool strictly) {
     int saved = errno;
     if (strictly) __atomic_store_n(&strict, true, __ATOMIC_RELEASE);
     if (pasta_is_sandboxed() || !pasta_session() || (pasta_same_process() && process != getpid())) return false;
-    if (pasta_wanted() && pasta_same_process()) {
-        pasta_prepare_for_sandbox();
-        pasta_consumer_leave(every_thread);
-        pasta_ring_back_all();
-    }
+    if (pasta_wanted() && pasta_same_process() && on_restrict) on_restrict(every_thread);
     __atomic_store_n(&sandboxed, true, __ATOMIC_RELEASE);
     errno = saved;
     return true;
@@ -65,15 +63,15 @@ static void leave(void) {
     __atomic_store_n(&strict, false, __ATOMIC_RELEASE);
 }
 
-/* A filter that is NULL only asks whether there could be one. */
+/* A NULL filter only asks whether the kernel supports filters. */
 static bool sets_seccomp(unsigned long mode, const void *filter) {
     return mode == SECCOMP_MODE_STRICT || (mode == SECCOMP_MODE_FILTER && filter);
 }
 
-/* As libc's: takes as many arguments as there can be, though a caller may have given fewer. */
-#define TAKES_MOST __attribute__((no_sanitize("address", "undefined")))
+/* As libc's: reads the maximum number of arguments, though a caller may pass fewer. */
+#define VARIADIC __attribute__((no_sanitize("address", "undefined")))
 
-PASTA_EXPORT TAKES_MOST int prctl(int option, ...) {
+PASTA_EXPORT VARIADIC int prctl(int option, ...) {
     unsigned long a[4];
     va_list arguments;
     va_start(arguments, option);
@@ -96,7 +94,7 @@ static bool failed(long flags, long result) {
     return result < 0 || (result > 0 && !(flags & SECCOMP_FILTER_FLAG_NEW_LISTENER));
 }
 
-PASTA_EXPORT TAKES_MOST long syscall(long number, ...) {
+PASTA_EXPORT VARIADIC long syscall(long number, ...) {
     long a[6];
     va_list arguments;
     va_start(arguments, number);

@@ -15,21 +15,21 @@
 #include "internal.h"
 #include "private.h"
 
-enum { LINE = 1024, KEPT = 16 };
+enum { MAX_LINE = 1024, MAX_REPEATS = 16 };
 
 static int kept_stderr = -1;
 static dev_t kept_device;
 static ino_t kept_inode;
-static uint64_t said[KEPT];
+static uint64_t said[MAX_REPEATS]; /* hashes of lines, so that none is repeated */
 static unsigned said_count;
 
-static bool still_ours(void) {
+static bool is_kept(void) {
     struct stat now;
     return kept_stderr >= 0 && fstat(kept_stderr, &now) == 0 && now.st_dev == kept_device && now.st_ino == kept_inode;
 }
 
 void pasta_say_keep_stderr(void) {
-    if (still_ours()) return;
+    if (is_kept()) return;
     struct stat now;
     kept_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 900);
     if (kept_stderr < 0 && errno == EINVAL) kept_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
@@ -54,12 +54,12 @@ void pasta_signals_hold(pasta_signals *held) {
 
 void pasta_signals_restore(const pasta_signals *held) {
     static const struct timespec at_once;
-    sigset_t ours;
+    sigset_t held_back;
     int saved = errno;
-    set_held(&ours);
-    if (sigismember(&held->pending, SIGXFSZ)) sigdelset(&ours, SIGXFSZ);
-    if (sigismember(&held->pending, SIGPIPE)) sigdelset(&ours, SIGPIPE);
-    while (sigtimedwait(&ours, NULL, &at_once) > 0) {
+    set_held(&held_back);
+    if (sigismember(&held->pending, SIGXFSZ)) sigdelset(&held_back, SIGXFSZ);
+    if (sigismember(&held->pending, SIGPIPE)) sigdelset(&held_back, SIGPIPE);
+    while (sigtimedwait(&held_back, NULL, &at_once) > 0) {
     }
     pthread_sigmask(SIG_SETMASK, &held->mask, NULL);
     errno = saved;
@@ -67,18 +67,18 @@ void pasta_signals_restore(const pasta_signals *held) {
 
 static void append(const char *path, const char *line, size_t length) {
     int fd = pasta_open_private(path, O_WRONLY | O_APPEND);
-    if (fd < 0) return; /* the log is the last resort: nowhere else to say so */
+    if (fd < 0) return; /* the log is the last resort */
     if (write(fd, line, length) < 0) { /* likewise */
     }
     close(fd);
 }
 
 static size_t format_line(char *line, const char *prefix, const char *format, va_list arguments) {
-    int start = snprintf(line, LINE, "%s", prefix);
-    int length = vsnprintf(line + start, LINE - (size_t)start - 1, format, arguments);
+    int start = snprintf(line, MAX_LINE, "%s", prefix);
+    int length = vsnprintf(line + start, MAX_LINE - (size_t)start - 1, format, arguments);
     if (length < 0) length = 0;
     size_t total = (size_t)start + (size_t)length;
-    if (total > LINE - 2) total = LINE - 2;
+    if (total > MAX_LINE - 2) total = MAX_LINE - 2;
     line[total++] = '\n';
     return total;
 }
@@ -86,14 +86,14 @@ static size_t format_line(char *line, const char *prefix, const char *format, va
 static void to_log(const char *line, size_t length) {
     const char *session = pasta_session();
     if (!session) return;
-    char path[LINE];
+    char path[MAX_LINE];
     snprintf(path, sizeof path, "%s/log.txt", session);
     append(path, line, length);
 }
 
 void pasta_log(const char *format, ...) {
     if (pasta_is_sandboxed()) return;
-    char line[LINE], prefix[48];
+    char line[MAX_LINE], prefix[48];
     va_list arguments;
     pasta_signals held;
     int saved = errno;
@@ -109,7 +109,7 @@ void pasta_log(const char *format, ...) {
 
 void pasta_say(const char *format, ...) {
     if (pasta_is_sandboxed()) return;
-    char line[LINE];
+    char line[MAX_LINE];
     va_list arguments;
     pasta_signals held;
     int saved = errno;
@@ -118,15 +118,15 @@ void pasta_say(const char *format, ...) {
     va_end(arguments);
     uint64_t hash = pasta_hash(line, length);
     unsigned count = __atomic_load_n(&said_count, __ATOMIC_ACQUIRE);
-    for (unsigned i = 0; i < count && i < KEPT; i++)
+    for (unsigned i = 0; i < count && i < MAX_REPEATS; i++)
         if (said[i] == hash) return;
-    if (count < KEPT) {
-        said[count] = hash; /* a race may repeat a line: harmless */
+    if (count < MAX_REPEATS) {
+        said[count] = hash; /* a race may repeat a line */
         __atomic_store_n(&said_count, count + 1, __ATOMIC_RELEASE);
     }
     pasta_signals_hold(&held);
     if (!pasta_config_u64("quiet", 0)) {
-        int fd = still_ours() ? kept_stderr : STDERR_FILENO;
+        int fd = is_kept() ? kept_stderr : STDERR_FILENO;
         if (write(fd, line, length) < 0) { /* the target closed it: the log has the line */
         }
     }

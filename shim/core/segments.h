@@ -1,4 +1,4 @@
-/* What producers and consumer share: the free stack, addresses of slots, waiting. */
+/* Shared by producers and consumer: the free stack, addresses of slots, waiting. */
 #ifndef PASTA_SEGMENTS_H
 #define PASTA_SEGMENTS_H
 
@@ -12,7 +12,7 @@
 #include "../include/pasta_abi.h"
 
 /* The commit word of published records in a logical segment; its complement marks them busy.  Never
- * zero: that is cleared memory, where a producer may have stored kind and slots already. */
+ * zero: that is cleared memory, in which a producer may already have stored kind and slots. */
 static inline uint32_t pasta_commit_word(uint64_t logical) { return (uint32_t)logical | UINT32_C(1) << 31; }
 
 /* Pushes physical segment number `segment - 1`; the tag in the upper half defeats reuse (ABA). */

@@ -1,5 +1,5 @@
-/* Which kernels are probed, by name.  Each name is asked about once; what was found is kept by the
- * id of its string, in a table that no lock guards. */
+/* Which kernels are probed, by name.  The answer for a name is computed once and kept by the id of its
+ * string, in a lock-free table. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <regex.h>
@@ -8,11 +8,11 @@
 
 #include "internal.h"
 
-enum { ENTRIES = 1 << 14, TRIES = 64 };
+enum { ENTRIES = 1 << 14, MAX_PROBES = 64 };
 enum { IS_KERNEL = 1, NO_KERNEL = 2, IS_STEP = 4, NO_STEP = 8 };
 
 typedef struct {
-    uint64_t key; /* generation << 32 | id, plus HELD: ids of a fork's child are others */
+    uint64_t key; /* generation << 32 | id, plus HELD: a fork's child has other ids */
     uint32_t found;
     uint32_t launches;
 } entry;
@@ -26,11 +26,11 @@ static struct {
     regex_t compiled;
 } expressions[EXPRESSIONS];
 
-/* The entry of a name, made if need be; NULL where the table is full. */
+/* The entry of a name, created at first use; NULL where the table is full. */
 static entry *entry_of(uint32_t name) {
     uint64_t key = HELD | (uint64_t)pasta_generation() << 32 | name;
     uint64_t hash = key * UINT64_C(0x9e3779b97f4a7c15) >> 32;
-    for (uint32_t i = 0; i < TRIES; i++) {
+    for (uint32_t i = 0; i < MAX_PROBES; i++) {
         entry *e = &entries[(hash + i) % ENTRIES];
         uint64_t held = __atomic_load_n(&e->key, __ATOMIC_RELAXED);
         if (PASTA_LIKELY(held == key)) return e;
@@ -47,7 +47,7 @@ void pasta_select_configure(void) {
     for (expression x = 0; x < EXPRESSIONS; x++) {
         const char *text = pasta_config(keys[x]);
         expressions[x].asked = text && *text;
-        /* anew in a fork's child, without regfree: another thread may have held the lock inside */
+        /* again in a fork's child, without regfree: another thread may have held its lock */
         int error = expressions[x].asked ? regcomp(&expressions[x].compiled, text, REG_EXTENDED | REG_NOSUB) : 0;
         expressions[x].usable = expressions[x].asked && !error;
         if (!error) continue;
@@ -67,7 +67,7 @@ static bool matches(expression x, const char *text, size_t length) {
 
 typedef char *(*demangler)(const char *name, char *buffer, size_t *length, int *status);
 
-/* C++ name of a mangled one, to be freed; NULL for any other. */
+/* Demangled name, to be freed; NULL where the symbol is not mangled. */
 static char *demangled(const char *symbol) {
     if (strncmp(symbol, "_Z", 2)) return NULL;
     void *library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_LOCAL);
@@ -76,7 +76,7 @@ static char *demangled(const char *symbol) {
     if (demangle) return demangle(symbol, NULL, NULL, NULL);
     static uint32_t said;
     if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
-        pasta_log("no libstdc++.so.6 here: -k and --exclude choose what is probed by mangled names");
+        pasta_log("libstdc++.so.6 was not found: -k and --exclude match mangled names");
     return NULL;
 }
 
@@ -92,8 +92,7 @@ static bool is_wanted(const char *symbol) {
     return wanted;
 }
 
-bool pasta_probe_selects(uint32_t name, const char *symbol) {
-    pasta_probe_prepare();
+bool pasta_select_kernel(uint32_t name, const char *symbol) {
     if (!expressions[KERNEL].asked && !expressions[EXCLUDE].asked) return true;
     entry *e = name ? entry_of(name) : NULL;
     uint32_t found = e ? __atomic_load_n(&e->found, __ATOMIC_RELAXED) : 0;
@@ -105,7 +104,7 @@ bool pasta_probe_selects(uint32_t name, const char *symbol) {
 }
 
 uint32_t pasta_select_launched(uint32_t name) {
-    static uint32_t unnamed; /* counted together where there is no room */
+    static uint32_t unnamed; /* shared by names without an entry */
     entry *e = entry_of(name);
     return __atomic_fetch_add(e ? &e->launches : &unnamed, 1, __ATOMIC_RELAXED);
 }

@@ -1,11 +1,12 @@
-/* The producers' side of the access trace: take a chunk, fill it alone, take the next.
+/* The producers' side of the access trace: each takes a chunk, fills it alone, and takes the next.
  *
- * Producers are "the device": where there is no room they wait for the consumer, but only for one
- * that shows that it lives.  Unlike the ring the file has all its memory from the start: a device
- * that writes accesses soon fills it. */
+ * Producers stand for the device: while the trace is full they wait for the consumer, as long as its
+ * heartbeat continues.  Unlike the ring the file has all its memory from the start: a device that
+ * writes accesses soon fills it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,25 +17,25 @@
 #include "internal.h"
 #include "private.h"
 
-enum { PAGE = 4096, SPINS = 200, SLEEP_NS = 50000, NAME_LONGEST = 4096 };
+enum { PAGE = 4096, SPINS = 200, SLEEP_NS = 50000 };
 
 static struct {
-    pasta_trace *map;    /* NULL: none could be had */
+    pasta_trace *map;    /* NULL: there is none */
     pasta_chunk *chunks;
     uint8_t *data;
     uint64_t opened;     /* CLOCK_MONOTONIC, ns */
     uint64_t patience;   /* ns */
-    uint32_t generation; /* of the process that it is of, + 1: a fork's child has not even its memory */
+    uint32_t generation; /* of its process, + 1: the memory is not mapped in a fork's child */
 } trace;
 
 /* 1 + the generation of the process in which a thread is opening the trace: a lock that another
- * thread of a fork's parent held is none. */
+ * thread of a fork's parent held is void. */
 static uint32_t opening;
 
 /* ---- opening ---- */
 
-static uint64_t between(uint64_t value, uint64_t least, uint64_t most) {
-    return value < least ? least : value > most ? most : value;
+static uint64_t clamp(uint64_t value, uint64_t min, uint64_t max) {
+    return value < min ? min : value > max ? max : value;
 }
 
 /* Gives the file its size and memory, so that touching it cannot raise SIGBUS; 0 or an errno value. */
@@ -49,8 +50,8 @@ static int allocate(int fd, uint64_t bytes) {
 
 /* An errno value, or 0. */
 static int create(const char *path) {
-    uint64_t chunk_bytes = between(pasta_config_u64("trace_chunk_bytes", 1 << 20), PAGE, 1 << 30) / PAGE * PAGE;
-    uint64_t chunks = between(pasta_config_u64("trace_chunks", 64), 2, 1 << 16);
+    uint64_t chunk_bytes = clamp(pasta_config_u64("trace_chunk_bytes", 1 << 20), PAGE, 1 << 30) / PAGE * PAGE;
+    uint64_t chunks = clamp(pasta_config_u64("trace_chunks", 64), 2, 1 << 16);
     uint64_t data = (PAGE + chunks * sizeof(pasta_chunk) + PAGE - 1) / PAGE * PAGE;
     uint64_t bytes = data + chunks * chunk_bytes;
     int fd = pasta_open_private(path, O_RDWR | O_EXCL);
@@ -75,13 +76,13 @@ static int create(const char *path) {
     trace.data = (uint8_t *)t + t->data_offset;
     trace.opened = pasta_now();
     trace.patience = pasta_config_u64("trace_patience_ms", 10000) * 1000000u;
-    __atomic_store_n(&t->magic, PASTA_TRACE_MAGIC, __ATOMIC_RELEASE); /* a consumer knows it by this: last */
+    __atomic_store_n(&t->magic, PASTA_TRACE_MAGIC, __ATOMIC_RELEASE); /* last: by it a consumer recognizes a complete trace */
     trace.map = t;
     return 0;
 }
 
 static void open_beside_ring(void) {
-    char path[NAME_LONGEST];
+    char path[PATH_MAX];
     int length = snprintf(path, sizeof path, "%s.trace", pasta_ring_path());
     int error = length < 0 || (size_t)length >= sizeof path ? ENAMETOOLONG
                 : pasta_is_sandboxed()                       ? EPERM
@@ -124,7 +125,7 @@ static bool is_consumed(uint64_t now) {
     return now < seen || now - seen <= trace.patience;
 }
 
-/* Waits until the place of chunk `lap` is free; false where nobody frees it. */
+/* Waits until the place is free for lap `lap`; false where the consumer is gone. */
 static bool wait_for_place(const pasta_chunk *chunk, uint64_t lap) {
     static const struct timespec pause = {0, SLEEP_NS};
     uint64_t start = pasta_now(), now = start;
@@ -139,7 +140,7 @@ static bool wait_for_place(const pasta_chunk *chunk, uint64_t lap) {
     return free;
 }
 
-/* The next chunk for a writer that has none; false where there is no room and nobody makes any. */
+/* The next chunk for a writer that has none; false where the trace is full and the consumer is gone. */
 static bool take_chunk(pasta_trace_writer *w) {
     pasta_trace *t = trace.map;
     for (;;) {
@@ -152,7 +153,7 @@ static bool take_chunk(pasta_trace_writer *w) {
             continue;
         }
         w->numbered = false;
-        if (now > lap) continue; /* taken, empty, while we waited */
+        if (now > lap) continue; /* taken, empty, during the wait */
         w->chunk = chunk;
         w->data = trace.data + w->number % t->chunks * t->chunk_bytes;
         w->state = lap << PASTA_CHUNK_LAP;
@@ -160,7 +161,7 @@ static bool take_chunk(pasta_trace_writer *w) {
     }
 }
 
-/* A chunk that the writer had is of another process if the generations differ. */
+/* A writer of another generation has a chunk of another process. */
 static bool is_open(pasta_trace_writer *w) {
     uint32_t mine = pasta_generation() + 1;
     if (PASTA_UNLIKELY(!pasta_same_process())) return false;
@@ -183,7 +184,7 @@ void *pasta_trace_begin(pasta_trace_writer *w, size_t bytes) {
                 w->state += bytes;
                 return w->data + used;
             }
-        } else if (w->chunk) { /* full; compared, for it may be sealed and in use again */
+        } else if (w->chunk) { /* full; compared, since it may be sealed and reused */
             uint64_t expected = w->state;
             __atomic_compare_exchange_n(&w->chunk->state, &expected, w->state | PASTA_CHUNK_SEALED, false,
                                         __ATOMIC_RELEASE, __ATOMIC_RELAXED);

@@ -17,43 +17,43 @@ static struct {
     uint64_t length, period; /* units; ns for SECONDS */
     uint64_t every, skip, count;
     double budget; /* added time / time without probes */
-} asked;
+} settings;
 
 static uint64_t steps;      /* marked so far */
 static uint64_t candidates; /* launches that -k and --exclude select */
 static uint64_t begun;      /* first question, ns */
 static uint32_t was_open, changes;
 
-/* ---- a budget: how far apart windows must be, from what they cost ----
+/* ---- a budget: the distance of windows, from their cost ----
  *
- * A period is a window, as many units after it, and a rest.  What follows a window is counted to its
- * cost: patches go, and a queue of slow launches drains.  The rest tells what a unit costs without
- * probes.  Both are medians of the last periods, so that a pause of the program decides nothing. */
+ * A period is a window, as many units after it (the aftermath), and a rest.  The aftermath counts to the
+ * window's cost: patches are removed, and a queue of slow launches drains.  The rest gives the cost of a
+ * unit without probes.  Both are medians of the last periods, so that a pause of the program has no effect. */
 
-enum { KEPT = 5, LAUNCHES_AT_ONCE = 1000, STEPS_AT_ONCE = 1, GROWTH = 8 };
+enum { PERIODS = 5, WINDOW_LAUNCHES = 1000, WINDOW_STEPS = 1, MAX_GROWTH = 8 };
 typedef enum { WINDOW, AFTERMATH, REST } phase;
 
 typedef struct {
-    double values[KEPT]; /* the last ones, in turn */
+    double values[PERIODS]; /* of the last periods, cyclic */
     uint32_t count;
 } median;
 
 static struct {
     uint32_t busy;
-    uint32_t open; /* what a launch needs is read without the lock: this, `end`, `by_steps` */
+    uint32_t open; /* read by launches without the lock, as `end` and `by_steps` */
     uint64_t end;  /* unit at which the phase ends */
     uint32_t by_steps;
     phase phase;
     uint64_t window, rest; /* units */
-    uint64_t start, since; /* of what is being timed: unit, ns */
+    uint64_t start, since; /* of the phase that is timed: unit, ns */
     median probed, plain;  /* ns per unit: of a window with its aftermath, of a rest */
 } budget;
 
-static void put(median *m, double value) { m->values[m->count++ % KEPT] = value; }
+static void put(median *m, double value) { m->values[m->count++ % PERIODS] = value; }
 
 static double middle(const median *m) {
-    double sorted[KEPT];
-    uint32_t count = m->count < KEPT ? m->count : KEPT;
+    double sorted[PERIODS];
+    uint32_t count = m->count < PERIODS ? m->count : PERIODS;
     for (uint32_t i = 0, j; i < count; i++) {
         for (j = i; j > 0 && sorted[j - 1] > m->values[i]; j--) sorted[j] = sorted[j - 1];
         sorted[j] = m->values[i];
@@ -61,15 +61,15 @@ static double middle(const median *m) {
     return count ? sorted[count / 2] : 0;
 }
 
-/* Units of rest for which the mean of added time is the budget. A first window, in which the program
- * starts up, tells little: the rest grows step by step. */
+/* Units of rest at which the added time equals the budget.  The program starts up in the first window,
+ * so the rest grows step by step. */
 static uint64_t planned_rest(void) {
     double plain = middle(&budget.plain), units = (double)(2 * budget.window);
     double added = units * (middle(&budget.probed) - plain);
-    double wanted = plain > 0 && added > 0 ? added / (asked.budget * plain) - units : 0;
-    double most = (double)(GROWTH * budget.rest), least = (double)budget.window;
-    if (wanted > most) wanted = most;
-    return (uint64_t)(wanted < least ? least : wanted) + 1;
+    double wanted = plain > 0 && added > 0 ? added / (settings.budget * plain) - units : 0;
+    double max = (double)(MAX_GROWTH * budget.rest), min = (double)budget.window;
+    if (wanted > max) wanted = max;
+    return (uint64_t)(wanted < min ? min : wanted) + 1;
 }
 
 static void begin_phase(phase next, uint64_t at, uint64_t units) {
@@ -81,7 +81,7 @@ static void begin_phase(phase next, uint64_t at, uint64_t units) {
 static void restart_budget(bool by_steps, uint64_t at) {
     memset(&budget.probed, 0, sizeof budget.probed);
     memset(&budget.plain, 0, sizeof budget.plain);
-    budget.window = budget.rest = by_steps ? STEPS_AT_ONCE : LAUNCHES_AT_ONCE;
+    budget.window = budget.rest = by_steps ? WINDOW_STEPS : WINDOW_LAUNCHES;
     budget.start = at;
     budget.since = pasta_now();
     __atomic_store_n(&budget.by_steps, by_steps, __ATOMIC_RELAXED);
@@ -106,7 +106,7 @@ static void next_phase(uint64_t at) {
     }
 }
 
-/* Of threads that meet an end at once, one goes on; the others still see the phase before. */
+/* Of several threads at the end of a phase one starts the next; the others still see the old one. */
 static bool within_budget(uint64_t ordinal) {
     uint64_t step = __atomic_load_n(&steps, __ATOMIC_RELAXED);
     bool by_steps = step > 0;
@@ -121,33 +121,33 @@ static bool within_budget(uint64_t ordinal) {
     return __atomic_load_n(&budget.open, __ATOMIC_RELAXED);
 }
 
-/* ---- what was asked for ---- */
+/* ---- configuration ---- */
 
 static void read_window(const char *text) {
     static const char *const units[] = {[LAUNCHES] = "launches ", [STEPS] = "steps ", [SECONDS] = "seconds "};
-    asked.unit = ALWAYS;
+    settings.unit = ALWAYS;
     for (unit u = LAUNCHES; text && u <= SECONDS; u++) {
         size_t length = strlen(units[u]);
         if (strncmp(text, units[u], length)) continue;
         char *end;
-        asked.length = strtoull(text + length, &end, 10);
-        asked.period = strtoull(end, NULL, 10);
-        asked.unit = asked.period ? u : ALWAYS;
+        settings.length = strtoull(text + length, &end, 10);
+        settings.period = strtoull(end, NULL, 10);
+        settings.unit = settings.period ? u : ALWAYS;
     }
 }
 
 static void read_configuration(void) {
     read_window(pasta_config("probe_window"));
     uint64_t millionths = pasta_config_u64("probe_budget", 0);
-    if (millionths) asked.unit = BUDGET;
-    asked.budget = (double)millionths / 1e6;
-    asked.every = pasta_config_u64("probe_every", 1);
-    asked.skip = pasta_config_u64("probe_skip", 0);
-    asked.count = pasta_config_u64("probe_count", UINT64_MAX);
+    if (millionths) settings.unit = BUDGET;
+    settings.budget = (double)millionths / 1e6;
+    settings.every = pasta_config_u64("probe_every", 1);
+    settings.skip = pasta_config_u64("probe_skip", 0);
+    settings.count = pasta_config_u64("probe_count", UINT64_MAX);
     pasta_select_configure();
 }
 
-/* Counts are of this process: a fork's child begins anew. */
+/* A fork's child counts from 0. */
 static void begin_process(void) {
     steps = candidates = begun = 0;
     was_open = 1;
@@ -155,8 +155,8 @@ static void begin_process(void) {
     read_configuration();
 }
 
-/* 1 + the generation of the process that this state is of, and of the one that is making it so: a
- * lock that another thread of a fork's parent held is none. */
+/* 1 + the generation of the process that this state belongs to, and of the one that is preparing it: a
+ * lock that another thread of a fork's parent held is void. */
 static uint32_t ready, preparing;
 
 static __attribute__((noinline)) void prepare(uint32_t mine) {
@@ -173,33 +173,38 @@ static __attribute__((noinline)) void prepare(uint32_t mine) {
     __atomic_store_n(&preparing, 0, __ATOMIC_RELEASE);
 }
 
-void pasta_probe_prepare(void) {
+static void prepare_process(void) {
     uint32_t mine = pasta_generation() + 1;
     if (PASTA_UNLIKELY(__atomic_load_n(&ready, __ATOMIC_ACQUIRE) != mine)) prepare(mine);
 }
 
-/* ---- questions ---- */
+/* ---- decisions ---- */
 
 static bool within_seconds(void) {
     uint64_t now = pasta_now(), none = 0;
     uint64_t first = __atomic_load_n(&begun, __ATOMIC_RELAXED);
     if (!first && __atomic_compare_exchange_n(&begun, &none, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) first = now;
     if (!first) first = none; /* another thread's */
-    return now < first || (now - first) % asked.period < asked.length;
+    return now < first || (now - first) % settings.period < settings.length;
 }
 
 static bool is_open(uint64_t ordinal) {
-    switch (asked.unit) {
-    case LAUNCHES: return ordinal % asked.period < asked.length;
-    case STEPS: return __atomic_load_n(&steps, __ATOMIC_RELAXED) % asked.period < asked.length;
+    switch (settings.unit) {
+    case LAUNCHES: return ordinal % settings.period < settings.length;
+    case STEPS: return __atomic_load_n(&steps, __ATOMIC_RELAXED) % settings.period < settings.length;
     case SECONDS: return within_seconds();
     case BUDGET: return within_budget(ordinal);
     default: return true;
     }
 }
 
+bool pasta_probe_selects(uint32_t name, const char *symbol) {
+    prepare_process();
+    return pasta_select_kernel(name, symbol);
+}
+
 bool pasta_probe_wanted(uint64_t ordinal) {
-    pasta_probe_prepare();
+    prepare_process();
     bool open = is_open(ordinal);
     if (PASTA_UNLIKELY(__atomic_load_n(&was_open, __ATOMIC_RELAXED) != open) &&
         __atomic_exchange_n(&was_open, open, __ATOMIC_RELAXED) != open)
@@ -210,36 +215,36 @@ bool pasta_probe_wanted(uint64_t ordinal) {
 uint32_t pasta_probe_window_changes(void) { return __atomic_load_n(&changes, __ATOMIC_ACQUIRE); }
 
 bool pasta_probe_always(void) {
-    pasta_probe_prepare();
-    return asked.unit == ALWAYS;
+    prepare_process();
+    return settings.unit == ALWAYS;
 }
 
 bool pasta_probe_takes(uint64_t ordinal, uint32_t name) {
-    bool open = pasta_probe_wanted(ordinal); /* also where the launch is not selected: the window goes on */
-    if (asked.skip || asked.count != UINT64_MAX) {
+    bool open = pasta_probe_wanted(ordinal); /* counts also where the launch is not taken */
+    if (settings.skip || settings.count != UINT64_MAX) {
         uint64_t number = __atomic_fetch_add(&candidates, 1, __ATOMIC_RELAXED);
-        if (number < asked.skip || number - asked.skip >= asked.count) return false;
+        if (number < settings.skip || number - settings.skip >= settings.count) return false;
     }
-    if (!open || asked.every <= 1) return open;
-    return pasta_select_launched(name) % asked.every == 0;
+    if (!open || settings.every <= 1) return open;
+    return pasta_select_launched(name) % settings.every == 0;
 }
 
 /* ---- steps ---- */
 
 void pasta_probe_step(void) {
-    pasta_probe_prepare();
+    prepare_process();
     __atomic_fetch_add(&steps, 1, __ATOMIC_RELAXED);
 }
 
-/* The range that began this thread's last step, while it is open: its stack, and how many of that
- * stack's ranges are open from it on. Ranges inside it are parts of that step. */
+/* The open range that began this thread's last step: its stack, and how many ranges of that stack are
+ * open from it on.  Ranges inside it belong to that step. */
 static __thread struct {
     uint64_t stack;
     uint32_t open;
 } step_range;
 
 static bool begins_step(uint32_t name) {
-    pasta_probe_prepare();
+    prepare_process();
     if (step_range.open || !pasta_select_is_step(name)) return false;
     pasta_probe_step();
     return true;

@@ -1,9 +1,8 @@
-/* The one description of PASTA's ring and events (schema 1).
+/* Ring and events (schema 1): the only declaration of either.
  *
- * Read by the C compiler, by cffi (preprocessed with -DPASTA_CFFI) and by the generator of
- * docs/events.md.  Little-endian, 64-bit.  A field that a source cannot give is *absent*, never
- * zero: every absent value is all ones (PASTA_ABSENT_*), except ids, where 0 is absent as it is
- * never given out (strings, correlation).
+ * Read by the C compiler, by cffi (preprocessed with -DPASTA_CFFI) and by the generator of docs/events.md.
+ * Little-endian, 64-bit.  A field that a source cannot give holds a sentinel: all ones, or PASTA_..._absent where
+ * its type declares that.
  */
 #ifndef PASTA_ABI_H
 #define PASTA_ABI_H
@@ -20,147 +19,185 @@
 #define PASTA_ABSENT_U32 UINT32_MAX
 #define PASTA_ABSENT_U64 UINT64_MAX
 #define PASTA_ABSENT_DEVICE ((int16_t)-1)
-#define PASTA_ABSENT_PRIORITY INT32_MIN
 #endif
 
-/* Every event kind once: X(number, name, payload, keep, text).
- * `name` gives the enumerator PASTA_EVENT_<name>, the Parquet table and the NumPy type;
- * `payload` is the struct pasta_<payload> that follows the header.
- * keep = 1: published while profiling is stopped too, because later events need it
- * (what is allocated, loaded and created must be known after a start). */
+/* An integer type of fixed width with named values.  cffi drops names of integer types but keeps those of enums:
+ * there it is an enum, by which pasta/abi.py finds strings, names of numbers and sentinels. */
+#ifdef PASTA_CFFI
+#define PASTA_INTEGER(name, type, ...) typedef enum { __VA_ARGS__ } name;
+#else
+#define PASTA_INTEGER(name, type, ...) \
+    enum { __VA_ARGS__ };              \
+    typedef type name;
+#endif
+
+/* Id of an interned string. */
+PASTA_INTEGER(pasta_string_id, uint32_t, PASTA_STRING_absent = 0)
+/* Id of an interned Python stack. */
+PASTA_INTEGER(pasta_stack_id, uint32_t, PASTA_STACK_absent = 0)
+/* Number shared by the records of one operation. */
+PASTA_INTEGER(pasta_correlation, uint64_t, PASTA_CORRELATION_absent = 0)
+/* Priority of a stream; the lower, the more urgent.  -1 is a valid priority. */
+PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
+
+/* Every event kind: X(number, name, payload, handler, category, keep, retain, label, text).
+ * Rows are in the order in which the handlers of a batch are called.
+ * number   1, 2, ..., never reused
+ * name     enumerator PASTA_EVENT_<name>, Parquet table, NumPy type
+ * payload  struct pasta_<payload> that follows the header
+ * handler  Tool method that receives the kind; none: on_batch only
+ * category PASTA_CATEGORY_<category>
+ * keep     1: published while profiling is stopped too, because later events refer to it
+ * retain   1: its recorded parts are never dropped for newer ones, because later events refer to it
+ * label    plural noun, for "not given by SOURCE: ..."
+ * text     when it is published */
 /* clang-format off */
-#define PASTA_EVENTS(X)                                                                                         \
-    X( 1, process_start,    process,        1, "the process began to use an accelerator, or a framework")      \
-    X( 2, process_end,      process_end,    1, "exit handlers begin; later ones may still do work")                       \
-    X( 3, context_create,   context,        1, "a device context was created")                                 \
-    X( 4, context_destroy,  context,        1, "a device context was destroyed")                               \
-    X( 5, stream_create,    stream,         1, "a stream was created")                                         \
-    X( 6, stream_destroy,   stream,         1, "a stream was destroyed")                                       \
-    X( 7, module_load,      module,         1, "a module with device code was loaded")                         \
-    X( 8, module_unload,    module,         1, "a module was unloaded")                                        \
-    X( 9, kernel_launch,    kernel_launch,  0, "a kernel launch was submitted")                                \
-    X(10, kernel_launch_end,launch_end,     0, "the launch call returned (not: the kernel completed)")         \
-    X(11, kernel_complete,  kernel_complete,0, "a kernel ran, with its device times")                          \
-    X(12, graph_launch,     graph_launch,   0, "a graph launch was submitted")                                 \
-    X(13, graph_launch_end, graph_launch,   0, "the graph launch call returned")                               \
-    X(14, memory_alloc,     memory,         1, "memory was allocated, reserved or mapped")                     \
-    X(15, memory_free,      memory,         1, "memory was freed, released or unmapped")                       \
-    X(16, memory_copy,      memory_copy,    0, "a copy was submitted")                                         \
-    X(17, memory_set,       memory_set,     0, "a memory set was submitted")                                   \
-    X(18, uvm_attach,       uvm,            0, "managed memory was attached to a stream")                      \
-    X(19, uvm_prefetch,     uvm,            0, "managed memory was prefetched")                                \
-    X(20, uvm_advise,       uvm,            0, "advice was given for managed memory")                          \
-    X(21, uvm_fault,        uvm,            0, "page faults on managed memory")                                \
-    X(22, uvm_migration,    uvm,            0, "managed memory migrated")                                      \
-    X(23, sync,             sync,           0, "the host waited for a stream, context, device or event")       \
-    X(24, event_create,     event,          1, "an accelerator event was created")                             \
-    X(25, event_destroy,    event,          1, "an accelerator event was destroyed")                           \
-    X(26, event_record,     event,          0, "an accelerator event was recorded in a stream")                \
-    X(27, event_wait,       event,          0, "a stream was made to wait for an accelerator event")           \
-    X(28, range_push,       range,          1, "a nested range was opened on this thread")                     \
-    X(29, range_pop,        range,          1, "the innermost range of this thread and domain was closed")     \
-    X(30, range_start,      range,          1, "a process-wide range was opened")                              \
-    X(31, range_end,        range,          1, "a process-wide range was closed")                              \
-    X(32, mark,             range,          0, "an instant was marked")                                        \
-    X(33, profiling_start,  profiling,      1, "profiling was started")                                        \
-    X(34, profiling_stop,   profiling,      1, "profiling was stopped")                                        \
-    X(35, operator_begin,   operator_begin, 1, "a framework operator began")                                   \
-    X(36, operator_end,     operator_end,   1, "a framework operator ended")                                   \
-    X(37, tensor_alloc,     tensor_memory,  1, "a framework allocator handed out memory")                      \
-    X(38, tensor_free,      tensor_memory,  1, "a framework allocator took memory back")                       \
-    X(39, tensor_create,    tensor,         1, "a tensor of this shape at this place was seen first")          \
-    X(40, python_frame,     python_frame,   1, "one frame of an interned Python stack")                        \
-    X(41, pc_sample,        pc_sample,      0, "stall samples of one program counter")                         \
-    X(42, probe_data,       probe_data,     1, "a buffer of a probe map is ready")                             \
-    X(43, dropped,          dropped,        1, "events were lost because the ring was at its cap")             \
-    X(44, pad,              pad,            1, "unused slots at the end of a segment; never recorded")             \
-    X(45, operator_tensors, operator_tensors, 0, "more tensors that an operator takes or gives")       \
-    X(46, allocator_state,  allocator_state, 1, "what a framework's caching allocator holds, before tensor_alloc or _free") \
-    X(47, graph_node,       graph_node,     1, "a node of a graph was captured, by the operator that is open on the thread") \
-    X(48, graph_instantiate,graph_instantiate,1,"a graph that was captured became one that can be launched") \
-    X(49, counter,          counter,        0, "a hardware counter of one launch, or one instance of it") \
-    X(50, python_sample,    python_sample,  0, "the Python stack between two operators, where no operator ran for milliseconds")
+#define PASTA_EVENTS(X) \
+    X( 1, process_start,     process,           none,              other,         1, 1, "process starts", "the process first used an accelerator or a framework") \
+    X( 2, process_end,       process_end,       none,              other,         1, 1, "process ends", "exit handlers began; later ones may still do work") \
+    X(33, profiling_start,   profiling,         none,              other,         1, 1, "profiling starts", "profiling was started") \
+    X(34, profiling_stop,    profiling,         none,              other,         1, 1, "profiling stops", "profiling was stopped") \
+    X(43, dropped,           dropped,           none,              other,         1, 0, "dropped events", "events were dropped because the ring was at its cap") \
+    X( 3, context_create,    context,           on_contexts,       other,         1, 1, "contexts", "a device context was created") \
+    X( 4, context_destroy,   context,           on_contexts,       other,         1, 1, "context destroys", "a device context was destroyed") \
+    X( 5, stream_create,     stream,            on_streams,        other,         1, 1, "streams", "a stream was created") \
+    X( 6, stream_destroy,    stream,            on_streams,        other,         1, 1, "stream destroys", "a stream was destroyed") \
+    X( 7, module_load,       module,            on_modules,        other,         1, 1, "modules", "a module with device code was loaded") \
+    X( 8, module_unload,     module,            on_modules,        other,         1, 1, "module unloads", "a module was unloaded") \
+    X(14, memory_alloc,      memory,            on_memory,         other,         1, 1, "allocations", "memory was allocated, reserved or mapped") \
+    X(15, memory_free,       memory,            on_memory,         other,         1, 1, "frees", "memory was freed, released or unmapped") \
+    X(37, tensor_alloc,      tensor_memory,     on_tensors,        other,         1, 0, "framework allocations", "a framework allocator handed out memory") \
+    X(38, tensor_free,       tensor_memory,     on_tensors,        other,         1, 0, "framework frees", "a framework allocator took memory back") \
+    X(39, tensor_create,     tensor,            on_tensors,        other,         1, 0, "tensors", "a tensor id was bound to a shape and a storage") \
+    X(46, allocator_state,   allocator_state,   on_tensors,        other,         1, 0, "framework allocator states", "totals of a framework's caching allocator, before its tensor_alloc or tensor_free") \
+    X(28, range_push,        range,             on_ranges,         other,         1, 0, "nested ranges", "a nested range was opened on this thread") \
+    X(29, range_pop,         range,             on_ranges,         other,         1, 0, "nested range ends", "the innermost range of this thread and domain was closed") \
+    X(30, range_start,       range,             on_ranges,         other,         1, 0, "process-wide ranges", "a process-wide range was opened") \
+    X(31, range_end,         range,             on_ranges,         other,         1, 0, "process-wide range ends", "a process-wide range was closed") \
+    X(32, mark,              range,             on_ranges,         activity,      0, 0, "marks", "an instant was marked") \
+    X(35, operator_begin,    operator_begin,    on_operators,      other,         1, 0, "operators", "a framework operator began") \
+    X(45, operator_tensors,  operator_tensors,  on_operators,      other,         0, 0, "further operator tensors", "tensors of an operator beyond those in its begin and end") \
+    X(36, operator_end,      operator_end,      on_operators,      other,         1, 0, "operator ends", "a framework operator ended") \
+    X(40, python_frame,      python_frame,      on_frames,         other,         1, 1, "Python stacks", "one frame of an interned Python stack") \
+    X( 9, kernel_launch,     kernel_launch,     on_launches,       launch,        0, 0, "kernel launches", "a kernel launch was submitted") \
+    X(10, kernel_launch_end, launch_end,        on_launch_ends,    launch_return, 0, 0, "launch returns", "the launch call returned; the kernel may still run") \
+    X(11, kernel_complete,   kernel_complete,   on_completions,    launch_result, 0, 0, "device times of kernels", "a kernel ran, with its device times") \
+    X(41, pc_sample,         pc_sample,         on_samples,        launch_result, 0, 0, "program counter samples", "stall samples of one program counter") \
+    X(49, counter,           counter,           on_counters,       launch_result, 0, 0, "hardware counters", "a hardware counter of one launch, or one instance of it") \
+    X(12, graph_launch,      graph_launch,      on_graph_launches, activity,      0, 0, "graph launches", "a graph launch was submitted") \
+    X(13, graph_launch_end,  graph_launch,      on_graph_launches, activity,      0, 0, "graph launch returns", "the graph launch call returned") \
+    X(47, graph_node,        graph_node,        on_graphs,         other,         1, 1, "graph nodes", "a graph node was captured by the operator open on the thread") \
+    X(48, graph_instantiate, graph_instantiate, on_graphs,         other,         1, 1, "graph instantiations", "an executable graph was made from a captured graph") \
+    X(16, memory_copy,       memory_copy,       on_copies,         activity,      0, 0, "copies", "a copy was submitted") \
+    X(17, memory_set,        memory_set,        on_sets,           activity,      0, 0, "memory sets", "a memory set was submitted") \
+    X(18, uvm_attach,        uvm,               on_uvm,            activity,      0, 1, "managed memory attachments", "managed memory was attached to a stream") \
+    X(19, uvm_prefetch,      uvm,               on_uvm,            activity,      0, 0, "managed memory prefetches", "managed memory was prefetched") \
+    X(20, uvm_advise,        uvm,               on_uvm,            activity,      0, 0, "managed memory advice", "advice was given for managed memory") \
+    X(21, uvm_fault,         uvm,               on_uvm,            activity,      0, 0, "managed memory page faults", "page faults on managed memory") \
+    X(22, uvm_migration,     uvm,               on_uvm,            activity,      0, 0, "managed memory migrations", "managed memory migrated") \
+    X(23, sync,              sync,              on_syncs,          activity,      0, 0, "synchronizations", "the host waited for a stream, context, device or event") \
+    X(24, event_create,      event,             on_events,         other,         1, 0, "events", "an accelerator event was created") \
+    X(25, event_destroy,     event,             on_events,         other,         1, 0, "event destroys", "an accelerator event was destroyed") \
+    X(26, event_record,      event,             on_events,         activity,      0, 0, "event records", "an accelerator event was recorded in a stream") \
+    X(27, event_wait,        event,             on_events,         activity,      0, 0, "event waits", "a stream was made to wait for an accelerator event") \
+    X(50, python_sample,     python_sample,     none,              other,         0, 0, "Python stack samples", "the Python stack of a thread that ran no operator for milliseconds") \
+    X(42, probe_data,        probe_data,        none,              other,         1, 0, "probe buffers", "a buffer of a probe map is ready") \
+    X(44, pad,               pad,               none,              ring,          1, 0, "padding", "unused slots at the end of a segment; never recorded")
 /* clang-format on */
 
-#define PASTA_ENUMERATOR(number, name, payload, keep, text) PASTA_EVENT_##name = number,
-typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) PASTA_EVENT_count = 51 } pasta_event_kind;
+#define PASTA_ENUMERATOR(number, name, ...) PASTA_EVENT_##name = number,
+typedef enum pasta_event_kind { PASTA_EVENTS(PASTA_ENUMERATOR) } pasta_event_kind;
+#undef PASTA_ENUMERATOR
+#define PASTA_ONE(...) +1
+enum { PASTA_EVENT_count = 0 PASTA_EVENTS(PASTA_ONE) };
+#undef PASTA_ONE
 
-/* pasta_header.flags */
-enum {
-    PASTA_FLAG_GRAPH = 1,    /* happened as a node of a graph launch */
+/* What a filter of launches and ranges does with records of a kind. */
+PASTA_INTEGER(pasta_category, uint32_t,
+    PASTA_CATEGORY_other = 0,         /* kept */
+    PASTA_CATEGORY_activity = 1,      /* dropped outside the selected ranges */
+    PASTA_CATEGORY_launch = 2,        /* a launch: selected by name, range and number */
+    PASTA_CATEGORY_launch_return = 3, /* kept with the launch of its ordinal */
+    PASTA_CATEGORY_launch_result = 4, /* same; handlers get `context.launches` */
+    PASTA_CATEGORY_ring = 5,          /* used by the ring itself, never decoded */
+)
+
+/* Bits of pasta_header.flags. */
+PASTA_INTEGER(pasta_flags, uint8_t,
+    PASTA_FLAG_GRAPH = 1,    /* a node of a graph launch */
     PASTA_FLAG_ASYNC = 2,    /* the call did not wait for its effect */
-    PASTA_FLAG_INTERNAL = 4, /* made by the vendor's runtime for itself, not by the program */
-    PASTA_FLAG_PROBED = 8,   /* a launch inside which probes run */
-};
+    PASTA_FLAG_INTERNAL = 4, /* issued by the vendor's runtime for itself, not by the program */
+    PASTA_FLAG_PROBED = 8,   /* a launch instrumented with probes */
+)
 
-enum {
+PASTA_INTEGER(pasta_memory_kind, uint32_t,
     PASTA_MEMORY_device = 1,
     PASTA_MEMORY_managed = 2,
     PASTA_MEMORY_pinned = 3,   /* page-locked host memory */
     PASTA_MEMORY_pool = 4,     /* stream-ordered: from a memory pool */
-    PASTA_MEMORY_virtual = 5,  /* a reserved address range; nothing may be mapped there */
+    PASTA_MEMORY_virtual = 5,  /* a reserved address range, mapped or not */
     PASTA_MEMORY_array = 6,    /* an opaque array; address is its handle */
     PASTA_MEMORY_external = 7, /* imported from another API or process */
     PASTA_MEMORY_module = 8,   /* a module's global variables */
     PASTA_MEMORY_host = 9,     /* pageable host memory (frameworks only) */
-    PASTA_MEMORY_scratch = 10, /* of a queue, for what its kernels keep per thread; address is the queue's id */
-};
+    PASTA_MEMORY_scratch = 10, /* a queue's per-thread memory of kernels; address is the queue's id */
+)
 
-enum {
+PASTA_INTEGER(pasta_copy_direction, uint32_t,
     PASTA_COPY_host_to_host = 1,
     PASTA_COPY_host_to_device = 2,
     PASTA_COPY_device_to_host = 3,
     PASTA_COPY_device_to_device = 4,
     PASTA_COPY_peer_to_peer = 5,
-};
+)
 
-enum {
+PASTA_INTEGER(pasta_sync_target, uint32_t,
     PASTA_SYNC_stream = 1,
     PASTA_SYNC_context = 2,
     PASTA_SYNC_device = 3,
     PASTA_SYNC_event = 4,
-};
+)
 
-enum {
+PASTA_INTEGER(pasta_origin, uint32_t,
     PASTA_ORIGIN_api = 1,      /* pasta.start(), pasta.range() or pasta.h */
     PASTA_ORIGIN_profiler = 2, /* cudaProfilerStart, hipProfilerStart */
     PASTA_ORIGIN_nvtx = 3,
     PASTA_ORIGIN_roctx = 4,
-    PASTA_ORIGIN_framework = 5, /* record_function and its like */
-    PASTA_ORIGIN_limit = 6,     /* run.duration is over */
-};
+    PASTA_ORIGIN_framework = 5, /* record_function and equivalents */
+    PASTA_ORIGIN_limit = 6,     /* run.duration elapsed */
+)
 
-enum {
+PASTA_INTEGER(pasta_role, uint32_t,
     PASTA_ROLE_input = 1, /* of an operator */
     PASTA_ROLE_output = 2,
-    PASTA_ROLE_parameter = 3, /* an optimizer updates it, or a module holds it for that */
+    PASTA_ROLE_parameter = 3, /* of a module; updated by an optimizer */
     PASTA_ROLE_gradient = 4,
     PASTA_ROLE_optimizer_state = 5,
-    PASTA_ROLE_buffer = 6, /* a module holds it, no optimizer updates it */
-};
+    PASTA_ROLE_buffer = 6, /* of a module; not updated by an optimizer */
+)
 
 /* First 40 bytes of every record. */
 typedef struct pasta_header {
-    uint32_t commit;      /* word of the segment once published; written last */
+    uint32_t commit;      /* low bits of the segment's number + 1 once published; written last */
     uint16_t kind;        /* pasta_event_kind */
     uint8_t slots;        /* length of the record in slots of 64 bytes */
-    uint8_t flags;        /* PASTA_FLAG_* */
+    pasta_flags flags;    /* bits: PASTA_FLAG_* */
     uint64_t time;        /* CLOCK_MONOTONIC, ns */
     uint32_t thread;      /* thread id of the operating system */
-    int16_t device;       /* ordinal in this process; -1 absent */
-    uint16_t context;     /* number of the context in this process, from 0; absent: all ones */
-    uint64_t stream;      /* vendor's stream handle; 0 is the default stream; absent: all ones */
-    uint64_t correlation; /* pairs records of one operation; 0 absent */
+    int16_t device;       /* ordinal in this process; absent: -1 */
+    uint16_t context;     /* ordinal in this process; absent: all ones */
+    uint64_t stream;      /* vendor's handle; 0 is the default stream; absent: all ones */
+    pasta_correlation correlation; /* absent: 0 */
 } pasta_header;
 
 typedef struct pasta_process {
     uint32_t pid;
     uint32_t parent;
-    uint32_t executable; /* string: path of the program */
-    uint32_t command;    /* string: arguments, separated by U+001F */
-    uint32_t source;     /* string: the source that saw its first use, e.g. "nvidia_sanitizer" */
-    uint32_t version;    /* string: version of the vendor's library */
-    uint32_t environment; /* string: the variables the launcher asked for, NAME=value, separated by U+001F */
+    pasta_string_id executable;  /* path of the program */
+    pasta_string_id command;     /* arguments, separated by U+001F */
+    pasta_string_id source;      /* source that registered first, e.g. "nvidia_sanitizer" */
+    pasta_string_id version;     /* version of the vendor's library */
+    pasta_string_id environment; /* variables requested by the launcher, NAME=value, separated by U+001F */
     uint32_t unused;
     uint64_t unused2[7];
 } pasta_process;
@@ -172,15 +209,15 @@ typedef struct pasta_process_end {
 
 typedef struct pasta_context {
     uint64_t handle;
-    uint32_t name; /* string: device name */
+    pasta_string_id name; /* device name */
     uint32_t unused;
     uint64_t unused2;
 } pasta_context;
 
 typedef struct pasta_stream {
     uint64_t handle;
-    uint64_t id;       /* the vendor's unique id where it has one; absent: all ones */
-    int32_t priority;  /* the lower, the more urgent; absent: PASTA_ABSENT_PRIORITY, as -1 is one */
+    uint64_t id;             /* the vendor's unique id where it has one; absent: all ones */
+    pasta_priority priority; /* lower is more urgent; absent: PASTA_PRIORITY_absent */
     uint32_t unused;
 } pasta_stream;
 
@@ -191,7 +228,7 @@ typedef struct pasta_module {
 } pasta_module;
 
 typedef struct pasta_kernel_launch {
-    uint32_t name;           /* string: as the vendor gives it (mangled) */
+    pasta_string_id name;    /* mangled */
     uint32_t grid[3];        /* blocks */
     uint32_t block[3];       /* threads */
     uint16_t cluster[3];     /* blocks per cluster; absent: all ones */
@@ -224,42 +261,42 @@ typedef struct pasta_graph_launch {
     uint32_t unused;
 } pasta_graph_launch;
 
-/* In the order in which they were made. What an executable graph launches has the handle of the node only
- * while the graph is there that it was made of: else the k-th launch of a kernel is that of its k-th node. */
+/* Nodes in creation order.  Launches of an executable graph carry node handles only while the captured graph
+ * exists; otherwise the k-th launch of a kernel belongs to its k-th node. */
 typedef struct pasta_graph_node {
-    uint64_t node;  /* handle, as in graph_node of what it launches */
-    uint64_t graph; /* handle of the graph that is captured */
-    uint32_t name;  /* string: of the kernel, as in kernel_launch; 0: it is no kernel, or not known */
+    uint64_t node;        /* handle, as in graph_node of launches, copies and sets */
+    uint64_t graph;       /* handle of the captured graph */
+    pasta_string_id name; /* of the kernel, as in kernel_launch; absent: not a kernel, or unknown */
     uint32_t unused;
 } pasta_graph_node;
 
 typedef struct pasta_graph_instantiate {
-    uint64_t graph;      /* its handle and those of its nodes may be given again */
+    uint64_t graph;      /* its handle and those of its nodes may be reused */
     uint64_t executable; /* handle, as in graph_launch */
     uint64_t unused;
 } pasta_graph_instantiate;
 
 typedef struct pasta_memory {
     uint64_t address;
-    uint64_t bytes;       /* absent in a free whose size the source does not tell: all ones */
-    uint32_t memory;      /* PASTA_MEMORY_* */
-    uint32_t vendor_flags; /* as the vendor gives them; absent: all ones */
+    uint64_t bytes;           /* absent in a free of unknown size: all ones */
+    pasta_memory_kind memory; /* PASTA_MEMORY_* */
+    uint32_t vendor_flags;    /* the vendor's values; absent: all ones */
 } pasta_memory;
 
 typedef struct pasta_memory_copy {
     uint64_t source;
     uint64_t destination;
-    uint64_t bytes;             /* payload: width * height * depth */
-    uint64_t width;             /* bytes per row */
-    uint64_t height;            /* rows */
-    uint64_t depth;             /* planes */
-    uint64_t source_pitch;      /* bytes */
-    uint64_t destination_pitch; /* bytes */
-    uint64_t graph_node;        /* absent: all ones */
-    uint32_t direction;         /* PASTA_COPY_*; absent: all ones */
-    int16_t source_device;      /* -1: host or absent */
-    int16_t destination_device; /* -1: host or absent */
-    uint64_t destination_stream; /* when it differs from header.stream; absent: all ones */
+    uint64_t bytes;                 /* payload: width * height * depth */
+    uint64_t width;                 /* bytes per row */
+    uint64_t height;                /* rows */
+    uint64_t depth;                 /* planes */
+    uint64_t source_pitch;          /* bytes */
+    uint64_t destination_pitch;     /* bytes */
+    uint64_t graph_node;            /* absent: all ones */
+    pasta_copy_direction direction; /* PASTA_COPY_*; absent: all ones */
+    int16_t source_device;          /* -1: host or absent */
+    int16_t destination_device;     /* -1: host or absent */
+    uint64_t destination_stream;    /* if not header.stream; absent: all ones */
 } pasta_memory_copy;
 
 typedef struct pasta_memory_set {
@@ -284,10 +321,10 @@ typedef struct pasta_uvm {
 
 /* header.time is the end of the wait. */
 typedef struct pasta_sync {
-    uint64_t handle; /* of what was waited for: stream, context or event; absent: all ones */
-    uint32_t what;   /* PASTA_SYNC_* */
+    uint64_t handle;        /* stream, context or event waited for; absent: all ones */
+    pasta_sync_target what; /* PASTA_SYNC_* */
     uint32_t unused;
-    uint64_t duration; /* ns the host waited; absent: all ones */
+    uint64_t duration; /* of the wait, ns; absent: all ones */
 } pasta_sync;
 
 typedef struct pasta_event {
@@ -296,93 +333,91 @@ typedef struct pasta_event {
 } pasta_event;
 
 typedef struct pasta_range {
-    uint64_t id;     /* pairs range_start and range_end; absent: all ones */
-    uint32_t name;   /* string; absent in a pop or end */
-    uint32_t domain; /* string; absent: the default domain */
-    uint32_t color;  /* ARGB; absent: all ones */
-    uint32_t origin; /* PASTA_ORIGIN_* */
+    uint64_t id;            /* pairs range_start and range_end; absent: all ones */
+    pasta_string_id name;   /* absent in a pop or end */
+    pasta_string_id domain; /* absent: the default domain */
+    uint32_t color;         /* ARGB; absent: all ones */
+    pasta_origin origin;    /* PASTA_ORIGIN_* */
 } pasta_range;
 
 typedef struct pasta_profiling {
-    uint32_t origin; /* PASTA_ORIGIN_* */
+    pasta_origin origin; /* PASTA_ORIGIN_* */
     uint32_t unused;
     uint64_t unused2[2];
 } pasta_profiling;
 
-/* An operator of a thread is open until its end; those of one thread nest. Tensors are ids of
- * tensor_create; those that find no place in begin and end are in operator_tensors: inputs before the
- * begin, outputs before the end. */
+/* Operators of a thread nest.  Tensors are ids of tensor_create; those beyond the capacity of begin and end are
+ * in operator_tensors: inputs before the begin, outputs before the end. */
 typedef struct pasta_operator_begin {
-    uint32_t name;     /* string */
-    uint32_t stack;    /* id of an interned Python stack; 0: as of the operator around it */
-    uint32_t module;   /* string: path and class of the innermost module; 0 absent */
-    uint32_t sequence; /* low bits of the number that links it and its gradient; absent: all ones */
+    pasta_string_id name;
+    pasta_stack_id stack;            /* id of an interned Python stack; 0: the enclosing operator's */
+    pasta_string_id module;    /* path and class of the innermost module */
+    uint32_t sequence;         /* low bits of the sequence number shared with its gradient; absent: all ones */
     uint16_t forward_thread;   /* framework's number of the forward operator's thread; absent: all ones */
     uint16_t framework_thread; /* framework's number of this thread */
-    uint16_t depth;    /* how many of the thread's operators are open now: 1 is outermost */
-    uint8_t scope;     /* the framework's scope number */
-    uint8_t inputs;    /* how many are in `tensor` */
+    uint16_t depth;            /* open operators of the thread; 1 is outermost */
+    uint8_t scope;             /* the framework's scope number */
+    uint8_t inputs;            /* used entries of `tensor` */
     uint32_t tensor[16];
 } pasta_operator_begin;
 
 typedef struct pasta_operator_end {
     uint16_t depth;   /* of the begin */
-    uint16_t outputs; /* how many are in `tensor` */
+    uint16_t outputs; /* used entries of `tensor` */
     uint32_t tensor[4];
     uint32_t unused;
 } pasta_operator_end;
 
 typedef struct pasta_operator_tensors {
-    uint32_t role;  /* PASTA_ROLE_input or _output */
-    uint16_t count; /* how many are in `tensor` */
+    pasta_role role; /* PASTA_ROLE_input or _output */
+    uint16_t count;  /* used entries of `tensor` */
     uint16_t unused;
     uint32_t tensor[4];
 } pasta_operator_tensors;
 
 typedef struct pasta_tensor_memory {
     uint64_t address;
-    uint64_t bytes;     /* absent in a free whose size the source does not tell: all ones */
-    uint32_t stack;     /* id of an interned Python stack; 0 absent */
-    uint32_t memory;    /* PASTA_MEMORY_* */
+    uint64_t bytes;           /* absent in a free of unknown size: all ones */
+    pasta_stack_id stack;           /* id of an interned Python stack; 0 absent */
+    pasta_memory_kind memory; /* PASTA_MEMORY_* */
 } pasta_tensor_memory;
 
 typedef struct pasta_allocator_state {
-    uint64_t allocated; /* bytes handed out, with the tensor_alloc or _free that follows */
-    uint64_t reserved;  /* bytes held from the device */
+    uint64_t allocated; /* bytes in use, after the tensor_alloc or tensor_free that follows */
+    uint64_t reserved;  /* bytes reserved from the device */
     uint64_t unused;
 } pasta_allocator_state;
 
-/* What an id stands for from now on: a tensor of this shape at this place.  One tensor may have several
- * ids, of several threads; an id may be given to another tensor later. */
+/* Binds an id to a tensor.  A tensor may have several ids, one per thread; an id may be bound again later. */
 typedef struct pasta_tensor {
-    uint64_t storage; /* address of the storage's first byte */
-    uint64_t bytes;   /* of the storage */
-    uint64_t offset;  /* of the tensor in the storage, bytes */
-    uint32_t tensor;  /* id, from 1; absent where `role` is all that is told */
-    uint32_t role;    /* PASTA_ROLE_*, for which the framework's objects use the storage; 0 absent */
-    uint32_t shape;   /* string: comma-separated */
-    uint32_t strides; /* string: comma-separated, elements */
-    uint32_t dtype;   /* string */
-    uint32_t name;    /* string: how the program calls it, say a parameter's name; 0 absent */
+    uint64_t storage;        /* address of the storage's first byte */
+    uint64_t bytes;          /* of the storage */
+    uint64_t offset;         /* of the tensor in the storage, bytes */
+    uint32_t tensor;         /* id, from 1; absent where only `role` is known: all ones */
+    pasta_role role;         /* PASTA_ROLE_* of the storage in the framework's objects; 0 absent */
+    pasta_string_id shape;   /* comma-separated */
+    pasta_string_id strides; /* comma-separated, elements */
+    pasta_string_id dtype;
+    pasta_string_id name;    /* name in the program, for example of a parameter */
     uint64_t unused[5];
 } pasta_tensor;
 
 typedef struct pasta_python_frame {
-    uint32_t stack; /* id of the stack this frame belongs to */
+    pasta_stack_id stack; /* id of the stack */
     uint32_t depth; /* 0 is the innermost */
-    uint32_t file;  /* string */
-    uint32_t function; /* string */
+    pasta_string_id file;
+    pasta_string_id function;
     uint32_t line;
     uint32_t first_line; /* of the function */
 } pasta_python_frame;
 
 typedef struct pasta_python_sample {
-    uint32_t stack; /* id of the stack, of the thread that ran the last operator */
+    pasta_stack_id stack; /* id of the stack of the thread that ran the last operator */
     uint32_t unused[5];
 } pasta_python_sample;
 
 typedef struct pasta_pc_sample {
-    uint64_t pc;       /* offset in the function, or in the module where that is absent; bytes */
+    uint64_t pc;       /* byte offset in the function, or in the module if `function` is absent */
     uint64_t function; /* vendor's function handle; absent: all ones */
     uint16_t reason;   /* the vendor's stall reason; absent: all ones */
     uint16_t unused0;
@@ -397,8 +432,8 @@ typedef struct pasta_pc_sample {
 typedef struct pasta_counter {
     uint64_t ordinal; /* of the launch */
     double value;
-    uint32_t name;     /* string: as the vendor calls it */
-    uint32_t instance; /* string: its place in the device, as dimension=position, …; 0: there is one only */
+    pasta_string_id name;     /* the vendor's name */
+    pasta_string_id instance; /* position in the device, dimension=position, …; absent: a single instance */
 } pasta_counter;
 
 typedef struct pasta_probe_data {
@@ -409,7 +444,7 @@ typedef struct pasta_probe_data {
 } pasta_probe_data;
 
 typedef struct pasta_dropped {
-    uint64_t count; /* events lost just before this record */
+    uint64_t count; /* events dropped just before this record */
     uint64_t unused[2];
 } pasta_dropped;
 
@@ -421,11 +456,11 @@ typedef struct pasta_pad {
  *
  *   page 0          pasta_ring: identity, positions, drop counters, state
  *   strings_offset  hash table (uint64_t[PASTA_STRING_SLOTS]), then the arena of interned strings
- *   data_offset     physical segments of segment_bytes each, allocated one by one
+ *   data_offset     physical segments of segment_bytes each, allocated on demand
  *
- * Slots are numbered for ever by a 64-bit position; logical segment L = position / segment_slots.
- * segment_map[L % PASTA_MAX_SEGMENTS] holds (L + 1) << 16 | (physical segment + 1) once a producer
- * installed memory for L. A record is published when its header.commit equals (uint32_t)(L + 1).
+ * A slot's position is a 64-bit number that never wraps; its logical segment is L = position / segment_slots.
+ * segment_map[L % PASTA_MAX_SEGMENTS] holds (L + 1) << 16 | (physical segment + 1) once a producer has
+ * installed memory for L.  A record is published when its header.commit equals (uint32_t)(L + 1).
  */
 enum {
     PASTA_MAX_SEGMENTS = 4096,
@@ -434,31 +469,31 @@ enum {
 };
 
 enum {
-    PASTA_STATE_open = 1,     /* the process lives and publishes */
-    PASTA_STATE_exiting = 2,  /* its exit handlers run; late events may follow */
+    PASTA_STATE_open = 1,     /* the process runs and publishes */
+    PASTA_STATE_exiting = 2,  /* its exit handlers run; events may follow */
 };
 
-/* Why the ring grows no further, beside ring.max. */
+/* Limit on the ring's growth other than ring.max. */
 enum {
-    PASTA_LIMIT_none = 0,    /* nothing but ring.max */
-    PASTA_LIMIT_memory = 1,  /* the file system, or the system, had no memory */
-    PASTA_LIMIT_sandbox = 2, /* the process restricted itself, so that it may not ask for memory */
+    PASTA_LIMIT_none = 0,    /* none */
+    PASTA_LIMIT_memory = 1,  /* the file system or the system was out of memory */
+    PASTA_LIMIT_sandbox = 2, /* a system call filter of the process forbids allocation */
 };
 
 enum {
-    PASTA_CONSUMER_none = 0,      /* nobody consumes yet; the process has not used an accelerator */
+    PASTA_CONSUMER_none = 0,      /* no consumer yet; the process has not used an accelerator */
     PASTA_CONSUMER_embedded = 1,  /* a thread of this process */
-    PASTA_CONSUMER_collector = 2, /* wanted, or running: a collector process */
+    PASTA_CONSUMER_collector = 2, /* a collector process, requested or running */
 };
 
 typedef struct pasta_ring {
     uint64_t magic;          /* "PASTARN2" */
     uint32_t schema;         /* PASTA_SCHEMA */
     uint32_t pid;
-    uint32_t sequence;       /* 0, 1, …: how many rings this pid had before (exec) */
+    uint32_t sequence;       /* number of earlier rings of this pid (exec) */
     uint32_t parent;
     uint64_t start_time;     /* CLOCK_MONOTONIC, ns */
-    uint64_t start_realtime; /* CLOCK_REALTIME at the same instant, ns */
+    uint64_t start_realtime; /* CLOCK_REALTIME at start_time, ns */
     uint64_t file_bytes;
     uint64_t strings_offset;
     uint64_t arena_offset;
@@ -467,33 +502,33 @@ typedef struct pasta_ring {
     uint32_t segment_bytes;
     uint32_t segment_slots;
     uint32_t max_segments;   /* cap: ring.max / segment_bytes */
-    uint32_t reason;         /* string: why a collector is wanted; 0 absent */
-    uint64_t registration;   /* index of this program's entry in the session's table of processes */
+    pasta_string_id reason;  /* reason for requesting a collector */
+    uint64_t registration;   /* index in the session's table of processes */
     uint8_t line0[64];
     /* written by producers */
-    uint64_t tail;           /* next position to hand out */
+    uint64_t tail;           /* next position to reserve */
     uint64_t arena_used;
     uint64_t arena_committed;
-    uint32_t segments;       /* physical segments taken so far */
-    uint32_t backed;         /* physical segments that have memory: touching them cannot raise SIGBUS */
+    uint32_t segments;       /* physical segments taken, freed ones included */
+    uint32_t backed;         /* physical segments with memory: access cannot raise SIGBUS */
     uint32_t state;          /* PASTA_STATE_* */
-    uint32_t used;           /* 1 once an accelerator or framework was used: the run gets a directory */
+    uint32_t used;           /* 1: an accelerator or framework was used; the run gets a directory */
     uint32_t consumer;       /* PASTA_CONSUMER_* */
     uint32_t limited;        /* PASTA_LIMIT_* */
     uint64_t launches;
     uint64_t pending_drops;
     uint8_t line1[64];
     /* written by the consumer */
-    uint64_t released;       /* first position still held in the ring */
-    uint64_t processed;      /* first position not yet given to the tools */
+    uint64_t released;       /* first position not yet released */
+    uint64_t processed;      /* first position not yet delivered to the tools */
     uint64_t free_head;      /* tagged stack of free physical segments: tag << 32 | (segment + 1) */
-    uint64_t heartbeat;      /* CLOCK_MONOTONIC of the consumer's last look, ns */
-    uint32_t finish;         /* 1: asks the consumer to drain and end */
+    uint64_t heartbeat;      /* CLOCK_MONOTONIC of the consumer's last poll, ns */
+    uint32_t finish;         /* 1: the consumer is to drain and exit */
     uint32_t finished;       /* 1: the consumer drained and saved its state */
-    uint32_t critical;       /* 1: the embedded consumer imports or compiles, which an exit must not cut short */
-    uint32_t ends;           /* 1: the reader of a block is about to be told where that ends */
-    uint64_t reader;         /* number of a block << 48 | 1 + first position that its reader needs; 0: none */
-    uint32_t ended;          /* how the process ended, as its launcher saw it: pasta/runtime/session.py; 0: unknown */
+    uint32_t critical;       /* 1: the embedded consumer imports or compiles; exit must not interrupt it */
+    uint32_t ends;           /* 1: the end of a block is about to be published to its reader */
+    uint64_t reader;         /* block number << 48 | 1 + first position its reader needs; 0: none */
+    uint32_t ended;          /* how the process ended (pasta/runtime/session.py); 0: unknown */
     int32_t ended_status;    /* exit status or signal; -1: unknown */
     uint8_t line2[64];
     uint64_t dropped[PASTA_KINDS];          /* per kind */
@@ -506,13 +541,17 @@ typedef struct pasta_ring {
 #define _Static_assert static_assert
 #endif
 #define PASTA_MAGIC UINT64_C(0x324e524154534150) /* "PASTARN2" */
-#define PASTA_ASSERT_PAYLOAD(number, name, payload, keep, text)                             \
-    _Static_assert((sizeof(pasta_header) + sizeof(pasta_##payload)) % PASTA_SLOT == 0,      \
+#define PASTA_ASSERT_PAYLOAD(number, name, payload, ...)                               \
+    _Static_assert((sizeof(pasta_header) + sizeof(pasta_##payload)) % PASTA_SLOT == 0, \
                    "record of " #name " must fill whole slots");
 PASTA_EVENTS(PASTA_ASSERT_PAYLOAD)
-_Static_assert(sizeof(pasta_header) == 40, "header");
 #undef PASTA_ASSERT_PAYLOAD
+#define PASTA_BIT(number, ...) +(UINT64_C(1) << (number))
+_Static_assert(0 PASTA_EVENTS(PASTA_BIT) == (UINT64_C(2) << PASTA_EVENT_count) - 2,
+               "event numbers are 1, 2, ..., each used once");
+#undef PASTA_BIT
+_Static_assert((int)PASTA_EVENT_count < (int)PASTA_KINDS, "kinds fit the counters of the ring");
+_Static_assert(sizeof(pasta_header) == 40, "header");
 #endif
-#undef PASTA_ENUMERATOR
 
 #endif

@@ -78,7 +78,7 @@ typedef struct pasta_object_table {
     pasta_object_cluster cluster[4]; /* PASTA_PROBE_CLUSTERS */
 } pasta_object_table;
 
-/* Access records on their way out of a kernel (shim/sources/nvidia_trace.c says how).  Chunk n of a
+/* Access records on their way out of a kernel (shim/backends/nvidia/trace.c says how).  Chunk n of a
  * stripe, from 1, lies in the stripe's place n % PASTA_TRACE_WAYS. */
 enum {
     PASTA_TRACE_STRIPES = 128,

@@ -26,9 +26,6 @@ def builder(compiler: list[str]) -> cffi.FFI:
     ffi.cdef(declarations(compiler, SHIM / "include" / "pasta_trace.h"))
     ffi.cdef(declarations(compiler, SHIM / "python" / "trace_reader.h"))
     ffi.cdef(declarations(compiler, SHIM / "include" / "pasta_probes.h"))
-    ffi.cdef(declarations(compiler, SHIM / "include" / "pasta_capabilities.h"))
-    headers = (
-        "pasta_abi.h", "reader.h", "trace_reader.h", "pasta_probes.h", "pasta_capabilities.h",
-    )  # fmt: skip
+    headers = ("pasta_abi.h", "reader.h", "trace_reader.h", "pasta_probes.h")
     ffi.set_source("pasta._native._ring", "".join(f'#include "{header}"\n' for header in headers))
     return ffi

@@ -1,6 +1,5 @@
-/* The consumer's side of the ring: find published records, copy them apart by kind, give memory
- * back.  Runs without the interpreter lock.  It is C, not Numba, because publication needs
- * acquire loads, which Numba cannot express. */
+/* The consumer's side of the ring: finds published records, copies them by kind, and releases memory.
+ * Runs without the interpreter lock.  It is C, not Numba, since publication needs acquire loads. */
 #define _GNU_SOURCE
 #include "reader.h"
 
@@ -15,15 +14,13 @@
 
 #include "../core/segments.h"
 
-#define PAYLOAD_NAME(number, name, payload, keep, text) [number] = #payload,
-static const char *const payload_names[PASTA_KINDS] = {PASTA_EVENTS(PAYLOAD_NAME)};
-#define KIND_SLOTS(number, name, payload, keep, text) \
+#define KIND(number, name, payload, handler, category, keep, retain, label, text) \
+    {#name, #payload, #handler, label, number, PASTA_CATEGORY_##category, retain},
+const pasta_kind pasta_kinds[] = {PASTA_EVENTS(KIND)};
+#define KIND_SLOTS(number, name, payload, ...) \
     [number] = (sizeof(pasta_header) + sizeof(pasta_##payload)) / PASTA_SLOT,
 static const uint8_t kind_slots[PASTA_KINDS] = {PASTA_EVENTS(KIND_SLOTS)};
 
-const char *pasta_payload_name(int kind) {
-    return kind > 0 && kind < PASTA_KINDS && payload_names[kind] ? payload_names[kind] : "";
-}
 int pasta_kind_slots(int kind) { return kind > 0 && kind < PASTA_KINDS ? kind_slots[kind] : 0; }
 
 pasta_ring *pasta_map(const char *path, int *error) {
@@ -53,7 +50,7 @@ pasta_ring *pasta_map(const char *path, int *error) {
 
 void pasta_unmap(pasta_ring *r) { munmap(r, r->file_bytes); }
 
-/* As pasta_segment, and NULL where the entry leads out of the ring: the program may have written over its map. */
+/* As pasta_segment, but NULL where the entry leads out of the ring: the program may have overwritten its map. */
 static uint8_t *held_segment(pasta_ring *r, uint64_t logical) {
     uint64_t entry = __atomic_load_n(&r->segment_map[logical % PASTA_MAX_SEGMENTS], __ATOMIC_ACQUIRE);
     uint64_t physical = entry & 0xffff;
@@ -78,7 +75,7 @@ static uint32_t published(const pasta_header *h, uint32_t word, uint64_t room) {
     return plausible(h, room) ? h->slots : 0;
 }
 
-/* Slots of an unfinished record: known if its producer got as far as the busy mark. */
+/* Slots of an unfinished record: known once its producer stored the busy mark. */
 static uint32_t unfinished(const pasta_header *h, uint32_t word, uint64_t room) {
     if (h->commit == ~word && plausible(h, room)) return h->slots;
     return 1;
@@ -119,7 +116,7 @@ void pasta_scan(pasta_stretch *s) {
 
 void pasta_gather(const pasta_stretch *s, uint64_t base, void **outputs) {
     uint8_t *next[PASTA_KINDS];
-    uint32_t left[PASTA_KINDS]; /* no more than were counted, whatever the program wrote since */
+    uint32_t left[PASTA_KINDS]; /* the counts, whatever the program wrote since */
     memcpy(next, outputs, sizeof next);
     memcpy(left, s->counts, sizeof left);
     for (uint64_t position = s->from; position < s->end;) {
@@ -168,15 +165,15 @@ int pasta_move_reader(pasta_ring *r, uint32_t block, uint64_t position) {
 
 void pasta_release(pasta_ring *r, uint64_t position) {
     uint64_t from = r->released / r->segment_slots;
-    /* asked anew for each segment: a block may begin meanwhile */
+    /* evaluated for each segment: a block may begin meanwhile */
     for (uint64_t logical = from; logical < pasta_releasable(r, position) / r->segment_slots; logical++) {
         uint64_t entry = __atomic_load_n(&r->segment_map[logical % PASTA_MAX_SEGMENTS], __ATOMIC_ACQUIRE);
         uint8_t *memory = held_segment(r, logical);
-        /* first the position, then the memory: who takes over after a crash between the two may
-         * lose a segment of memory, never read one that is in use again */
+        /* first the position, then the memory: after a crash between the two a segment of memory is
+         * lost, but never read while it is reused */
         __atomic_store_n(&r->released, (logical + 1) * r->segment_slots, __ATOMIC_SEQ_CST);
         if (!memory) continue;
-        /* payload bytes left behind must not look like a commit where a record will begin */
+        /* old payload bytes must not look like a commit where a record will begin */
         memset(memory, 0, r->segment_bytes);
         pasta_push_free(r, (uint32_t)(entry & 0xffff));
     }

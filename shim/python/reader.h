@@ -14,16 +14,23 @@ typedef struct pasta_stretch {
     uint32_t segment_slots;
     uint64_t from; /* first position to decode */
     uint64_t end;  /* position to stop before; set to where decoding stopped */
-    uint32_t final;  /* 1: nobody publishes any more, so records that were never finished are skipped */
-    uint64_t torn; /* slots skipped so */
+    uint32_t final;  /* 1: no producer is left, so unfinished records are skipped */
+    uint64_t torn; /* slots of those */
     uint32_t counts[64]; /* records per kind in [from, end) */
 } pasta_stretch;
 
-/* Maps a ring file; NULL with an errno value, or -1 where it is no ring of this schema (yet). */
+/* Maps a ring file; NULL with an errno value, or -1 where it is not (yet) a ring of this schema. */
 pasta_ring *pasta_map(const char *path, int *error);
 void pasta_unmap(pasta_ring *ring);
 
-const char *pasta_payload_name(int kind);
+/* A row of PASTA_EVENTS; pasta_kinds has PASTA_EVENT_count of them, in its order. */
+typedef struct pasta_kind {
+    const char *name, *payload, *handler, *label;
+    uint32_t number;
+    pasta_category category;
+    uint32_t retain;
+} pasta_kind;
+extern const pasta_kind pasta_kinds[];
 int pasta_kind_slots(int kind);
 
 /* Finds the published records of a stretch: sets end, torn and counts. */
@@ -32,15 +39,15 @@ void pasta_scan(pasta_stretch *stretch);
  * becomes the record's position relative to `base`.  outputs[kind] may be NULL to leave it out. */
 void pasta_gather(const pasta_stretch *stretch, uint64_t base, void **outputs);
 
-/* `position`, or the lower one that the reader of a block has come to. */
+/* `position`, or the position of a block's reader where that is lower. */
 uint64_t pasta_releasable(pasta_ring *ring, uint64_t position);
-/* The reader of a block needs nothing before `position` any more; all ones: nothing at all.  0 where it is
- * not that block's turn any more. */
+/* The reader of a block is done with everything before `position`; all ones: with everything.  0 where
+ * another block has begun. */
 int pasta_move_reader(pasta_ring *ring, uint32_t block, uint64_t position);
-/* Gives the memory of all segments that end at or before that back to the producers. */
+/* Releases the memory of all segments that end at or before that to the producers. */
 void pasta_release(pasta_ring *ring, uint64_t position);
-/* Gives memory to `count` segments beyond those that the producers have taken, so that these need not
- * ask for it: they may be under a filter that ends them for that.  0 or an errno value. */
+/* Backs `count` segments beyond those that the producers use with memory, for producers under a filter of
+ * system calls.  0 or an errno value. */
 int pasta_back_ahead(pasta_ring *ring, const char *path, uint32_t count);
 /* Memory of a logical segment or NULL. */
 uint8_t *pasta_segment_memory(pasta_ring *ring, uint64_t logical);

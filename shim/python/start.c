@@ -1,12 +1,12 @@
-/* Where Python runs, decided on a thread of our own some time after the first use of an
- * accelerator, so that a short program never pays for an interpreter:
+/* Where Python runs, decided on a separate thread some time after the first use of an accelerator, so
+ * that a short program never pays for an interpreter:
  *
- *   no Python in the process       the interpreter PASTA was installed with, embedded
+ *   no Python in the process       the interpreter that PASTA is installed in, embedded
  *   PASTA's own environment        that interpreter: this thread joins it
  *   any other Python, several      a collector process, which the launcher starts
- *   or PyPy, sanitizers            likewise: their symbols would come before those of ours
+ *   or PyPy, sanitizers            likewise: their symbols would interpose those of the embedded Python
  *
- * Whatever fails here ends in the collector: the ring keeps what was published meanwhile.
+ * If anything fails here, a collector consumes: the ring keeps what was published meanwhile.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,15 +20,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../core/cpython.h"
 #include "../core/internal.h"
 #include "../core/segments.h"
 
-enum { STACK_BYTES = 8 << 20, JOIN_ATTEMPTS = 20, JOIN_PAUSE_MS = 100, LOOK_MS = 20, CRITICAL_SECONDS = 60 };
+enum { STACK_BYTES = 8 << 20, MAX_JOIN_ATTEMPTS = 20, JOIN_PAUSE_MS = 100, POLL_MS = 20, MAX_CRITICAL_SECONDS = 60 };
+enum { FAILED = 2 }; /* answer of statements that raised */
 
-static uint32_t started, done; /* done: the thread will not touch Python any more */
-static uint32_t joined;        /* the thread runs in an interpreter of the program's */
-static uint32_t leaving;       /* a collector goes on after it */
-static uint32_t thread_number; /* its id */
+static uint32_t started, done; /* done: the thread will not call Python any more */
+static uint32_t joined;        /* the thread runs in the program's interpreter */
+static uint32_t leaving;       /* a collector takes over */
+static uint32_t thread_number; /* its kernel id */
 
 static const char RESTRICTED[] = "the program restricts its own system calls";
 
@@ -42,39 +44,10 @@ static void want_collector(const char *why) {
 
 /* ---- a Python that is already in the process ---- */
 
-typedef struct {
-    const char *(*get_version)(void);
-    int (*is_initialized)(void);
-    int (*ensure)(void);
-    void (*release)(int);
-    int (*check)(void);
-    void *(*dict_new)(void);
-    int (*dict_set)(void *, const char *, void *);
-    void *(*dict_get)(void *, const char *);
-    void *(*builtins)(void);
-    void *(*text)(const char *);
-    void *(*run)(const char *, int, void *, void *);
-    long (*as_long)(void *);
-    void (*clear)(void);
-    void (*decref)(void *);
-    int (*add_pending)(int (*)(void *), void *);
-    bool asked; /* the main thread, to import `threading` */
-} pasta_host_python;
-
-static bool find_host(pasta_host_python *p) {
-    static const char *const names[] = {"Py_GetVersion",     "Py_IsInitialized",      "PyGILState_Ensure",
-                                        "PyGILState_Release", "PyGILState_Check",      "PyDict_New",
-                                        "PyDict_SetItemString", "PyDict_GetItemString", "PyEval_GetBuiltins",
-                                        "PyUnicode_DecodeFSDefault", "PyRun_String",   "PyLong_AsLong",
-                                        "PyErr_Clear",       "Py_DecRef", "Py_AddPendingCall"};
-    void **slots = (void **)p;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!(slots[i] = dlsym(RTLD_DEFAULT, names[i]))) return false;
-    return true;
-}
+static bool asked; /* the main thread, to import `threading` */
 
 typedef struct {
-    const void *host; /* where the functions of find_host are, or NULL */
+    const void *host; /* base of the library that has the functions of pasta_cpython_find, or NULL */
     unsigned others;  /* libraries of other Pythons */
     bool pypy;
 } pasta_pythons;
@@ -96,8 +69,8 @@ static bool has_one_of(const char *const *symbols) {
     return *symbols != NULL;
 }
 
-/* Why no Python of ours can run in this process, nor join the one there is; NULL where it can. */
-static const char *obstacle(const pasta_host_python *host) {
+/* Why Python can neither be embedded in this process nor joined; NULL where it can. */
+static const char *obstacle(const pasta_cpython *host) {
     static const char *const pypy[] = {"pypy_main_startup", "PyPyGILState_Ensure", "PyPy_IsInitialized", NULL};
     static const char *const sanitizers[] = {"__asan_init", "__tsan_init", "__msan_init", "__hwasan_init",
                                              "__lsan_do_leak_check", NULL};
@@ -111,10 +84,10 @@ static const char *obstacle(const pasta_host_python *host) {
     return found.others ? "the program has a Python of its own that PASTA cannot see" : NULL;
 }
 
-static bool same_version(const pasta_host_python *p) {
-    const char *ours = pasta_config("python_version"), *theirs = p->get_version();
+static bool same_version(const pasta_cpython *p) {
+    const char *ours = pasta_config("python_version"), *version = p->get_version();
     size_t length = ours ? strlen(ours) : 0; /* "3.11": the ABI of extension modules */
-    return length && !strncmp(theirs, ours, length) && (theirs[length] == '.' || theirs[length] == '+');
+    return length && !strncmp(version, ours, length) && (version[length] == '.' || version[length] == '+');
 }
 
 /* Is the host's environment the one PASTA is installed in?  Finds specs only: nothing is imported,
@@ -155,41 +128,23 @@ static const char importing[] =
     "    return 1\n"
     "answer = go()\n";
 
-enum { FILE_INPUT = 257 };
-
-/* Runs a text that sets `answer`; 2 where it fails.  The thread holds the interpreter's lock. */
-static long run_text(pasta_host_python *p, const char *text, void *origin) {
-    long answer = 2;
-    void *globals = p->dict_new();
-    if (globals && !p->dict_set(globals, "__builtins__", p->builtins()) &&
-        (!origin || !p->dict_set(globals, "origin", origin))) {
-        void *result = p->run(text, FILE_INPUT, globals, globals);
-        void *value = result ? p->dict_get(globals, "answer") : NULL;
-        if (value) answer = p->as_long(value);
-        if (result) p->decref(result);
-    }
-    p->clear();
-    if (globals) p->decref(globals);
-    return answer;
-}
-
 /* Run by the host's main thread.  The thread that first imports `threading` is taken for the main
- * thread, which the interpreter waits for when it ends: that must never be ours. */
+ * thread, which the interpreter waits for when it ends: that must never be PASTA's. */
 static int import_threading(void *host) {
-    pasta_host_python *p = host;
-    if (run_text(p, importing, NULL) == 0) __atomic_store_n(&p->asked, false, __ATOMIC_RELEASE); /* once more */
+    long answer = FAILED;
+    pasta_cpython_run(host, importing, NULL, 0, &answer);
+    if (answer == 0) __atomic_store_n(&asked, false, __ATOMIC_RELEASE); /* once more */
     return 0;
 }
 
-static long ask_host(pasta_host_python *p) {
+static long ask_host(pasta_cpython *p) {
+    const pasta_cpython_variable origin = {"origin", pasta_config("origin")};
+    long answer = FAILED;
     int state = p->ensure();
-    void *origin = p->text(pasta_config("origin") ? pasta_config("origin") : "");
-    long answer = origin ? run_text(p, question, origin) : 2;
-    p->clear();
-    if (origin) p->decref(origin);
+    pasta_cpython_run(p, question, &origin, 1, &answer);
     /* with the interpreter lock: without it the interpreter may be gone, which that call reads */
-    if (answer == 3 && !__atomic_exchange_n(&p->asked, true, __ATOMIC_ACQ_REL) && p->add_pending(import_threading, p) != 0)
-        __atomic_store_n(&p->asked, false, __ATOMIC_RELEASE);
+    if (answer == 3 && !__atomic_exchange_n(&asked, true, __ATOMIC_ACQ_REL) && p->add_pending(import_threading, p) != 0)
+        __atomic_store_n(&asked, false, __ATOMIC_RELEASE);
     p->release(state);
     return answer;
 }
@@ -200,11 +155,11 @@ static bool finishing(void) {
 }
 
 /* NULL where the host can be joined, else why not. */
-static const char *join_host(pasta_host_python *p) {
+static const char *join_host(pasta_cpython *p) {
     if (!same_version(p)) return "the program runs another version of Python than PASTA";
-    for (int i = 0; i < JOIN_ATTEMPTS && !finishing(); i++) {
+    for (int i = 0; i < MAX_JOIN_ATTEMPTS && !finishing(); i++) {
         /* Initialised turns true before site has run: ask again until the main module is there. */
-        long answer = p->is_initialized() ? ask_host(p) : 2;
+        long answer = p->is_initialized() ? ask_host(p) : FAILED;
         if (answer == 1) return NULL;
         if (answer == 0) return "the program's Python environment is not the one PASTA is installed in";
         pasta_futex_wait(&pasta_ring_mine()->finish, 0, (uint64_t)JOIN_PAUSE_MS * 1000000u);
@@ -223,7 +178,7 @@ static void set_critical(uint32_t value) {
 }
 
 /* In the interpreter of `host`, or one that is started where it is NULL. */
-static const char *consume(const pasta_host_python *host) {
+static const char *consume(const pasta_cpython *host) {
     const char *path = pasta_config("embed");
     void *module = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!module) return path ? dlerror() : "PASTA was built without its embedding module";
@@ -304,9 +259,9 @@ static void wait_to_start(pasta_ring *r) {
     uint64_t until = pasta_now() + pasta_config_u64("embed_delay_ms", 5000) * 1000000u;
     uint64_t eighth = (uint64_t)r->max_segments * r->segment_slots / 8;
     for (uint64_t now = pasta_now(); now < until && !finishing(); now = pasta_now()) {
-        uint64_t left = until - now, look = LOOK_MS * UINT64_C(1000000);
+        uint64_t left = until - now, poll = POLL_MS * UINT64_C(1000000);
         if (__atomic_load_n(&r->tail, __ATOMIC_RELAXED) > eighth) return;
-        pasta_futex_wait(&r->finish, 0, left < look ? left : look);
+        pasta_futex_wait(&r->finish, 0, left < poll ? left : poll);
     }
 }
 
@@ -317,8 +272,8 @@ static void *consumer_thread(void *argument) {
     pasta_ring *r = pasta_ring_mine();
     wait_to_start(r);
     if (!finishing()) {
-        static pasta_host_python host; /* a pending call may outlive this function */
-        bool hosted = find_host(&host);
+        static pasta_cpython host; /* a pending call may outlive this function */
+        bool hosted = pasta_cpython_find(&host);
         const char *why = obstacle(hosted ? &host : NULL);
         if (why) {
             /* a collector */
@@ -340,7 +295,7 @@ static void *consumer_thread(void *argument) {
     return NULL;
 }
 
-void pasta_consumer_start(bool after_fork) {
+static void start(bool after_fork) {
     if (pasta_is_sandboxed()) {
         want_collector(RESTRICTED);
         return;
@@ -370,14 +325,14 @@ void pasta_consumer_start(bool after_fork) {
         started = 1;
 }
 
-void pasta_consumer_forget(void) { started = done = joined = leaving = thread_number = 0; }
+static void forget(void) { started = done = joined = leaving = thread_number = 0; }
 
 /* Waits for the consumer's thread; a process that restricted itself may not even wait in the kernel. */
 static void wait_for_done(pasta_ring *r) {
     /* A tool that hangs may be left behind; a thread that loads libraries or compiles may not:
      * their destructors run next. */
     uint64_t patience = pasta_config_u64("exit_timeout_ms", 5000) * 1000000u;
-    uint64_t begin = pasta_now(), until = begin + patience, last = begin + CRITICAL_SECONDS * UINT64_C(1000000000);
+    uint64_t begin = pasta_now(), until = begin + patience, last = begin + MAX_CRITICAL_SECONDS * UINT64_C(1000000000);
     while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE)) {
         uint64_t now = pasta_now();
         if (__atomic_load_n(&r->critical, __ATOMIC_ACQUIRE) && now < last) until = now + patience;
@@ -391,14 +346,14 @@ static void ask_to_finish(pasta_ring *r) {
     if (!pasta_is_sandboxed()) pasta_futex_wake(&r->finish);
 }
 
-void pasta_consumer_finish(void) {
+static void finish(void) {
     pasta_ring *r = pasta_ring_mine();
     if (!started || !r || __atomic_load_n(&done, __ATOMIC_ACQUIRE)) return;
     ask_to_finish(r);
-    pasta_host_python host;
+    pasta_cpython host;
     /* Ended by exit() from a thread that holds the interpreter lock: the consumer can never get
      * it, so what is in the ring is left to the launcher. */
-    bool python = find_host(&host);
+    bool python = pasta_cpython_find(&host);
     if (python && host.is_initialized() && host.check()) return;
     /* A host's interpreter that is no more has ended the thread, or holds it for ever. */
     if (python && !host.is_initialized() && __atomic_load_n(&joined, __ATOMIC_ACQUIRE)) return;
@@ -414,25 +369,20 @@ static void wait_for_thread(void) {
     while (__atomic_load_n(&done, __ATOMIC_ACQUIRE) && id && !syscall(SYS_tgkill, getpid(), id, 0)) nanosleep(&shortly, NULL);
 }
 
-void pasta_consumer_leave(bool every_thread) {
+static void leave(bool every_thread) {
     pasta_ring *r = pasta_ring_mine();
     if (!r || !started) return;
     if (!__atomic_exchange_n(&leaving, 1, __ATOMIC_ACQ_REL)) ask_to_finish(r);
-    pasta_host_python host;
-    void *(*save)(void) = NULL;
-    void (*restore)(void *) = NULL;
-    bool locked = find_host(&host) && host.is_initialized() && host.check();
-    if (locked) {
-        /* It cannot finish before it gets the interpreter's lock; unless it is restricted too, it may do so later. */
-        if (!every_thread) return;
-        *(void **)&save = dlsym(RTLD_DEFAULT, "PyEval_SaveThread");
-        *(void **)&restore = dlsym(RTLD_DEFAULT, "PyEval_RestoreThread");
-        if (!save || !restore) return;
-    }
-    void *state = locked ? save() : NULL;
+    pasta_cpython host;
+    bool locked = pasta_cpython_find(&host) && host.is_initialized() && host.check();
+    /* The consumer cannot finish before it gets the interpreter's lock; unless it is restricted too, it may do so later. */
+    if (locked && !every_thread) return;
+    void *state = locked ? host.save_thread() : NULL;
     wait_for_done(r);
     if (every_thread) wait_for_thread();
     leave_libraries();
-    if (locked) restore(state);
+    if (locked) host.restore_thread(state);
     if (!__atomic_load_n(&done, __ATOMIC_ACQUIRE)) pasta_log("the embedded consumer did not hand over in time");
 }
+
+const pasta_consumer pasta_python_consumer = {start, forget, finish, leave};

@@ -53,7 +53,7 @@ static pasta_chunk *chunk_of(pasta_trace *t, uint64_t number) {
 static bool is_ready(pasta_chunk *c, int how, bool last, uint32_t *bytes) {
     uint64_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
     if (how != PASTA_TAKE_final && !(state & PASTA_CHUNK_SEALED)) {
-        /* an empty chunk keeps none from being taken while it is the last */
+        /* an empty last chunk delays no other */
         if (how == PASTA_TAKE_full || (last && !(uint32_t)state)) return false;
         state = __atomic_fetch_or(&c->state, PASTA_CHUNK_SEALED, __ATOMIC_ACQ_REL);
     }
@@ -68,7 +68,7 @@ const uint8_t *pasta_trace_take(pasta_trace *t, int how, uint32_t *bytes) {
         if (number == next) return NULL;
         pasta_chunk *c = chunk_of(t, number);
         if (__atomic_load_n(&c->lap, __ATOMIC_ACQUIRE) > number / t->chunks) {
-            /* a consumer before us ended between the two steps of the release */
+            /* an earlier consumer ended between the two steps of the release */
             __atomic_store_n(&t->consumed, number + 1, __ATOMIC_RELEASE);
             continue;
         }

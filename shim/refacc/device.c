@@ -1,4 +1,4 @@
-/* The library's life: initialisation, fork, exit; objects, devices, contexts. */
+/* The library's life: initialization, fork, exit; objects, devices, contexts. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -15,7 +15,7 @@ struct ra_settings ra_settings;
 pthread_mutex_t ra_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int state;
-static _Atomic uint64_t generation; /* counts initialisations undone: older current contexts are stale */
+static _Atomic uint64_t generation; /* counts initializations undone: older current contexts are stale */
 static _Thread_local bool initialising;
 static _Thread_local bool on_worker;
 static _Thread_local struct {
@@ -138,17 +138,17 @@ static void objects_free(void) {
 
 /* ---- life ---- */
 
-static int setting(const char *name, uint64_t otherwise, uint64_t least, uint64_t most, uint64_t *value) {
+static int setting(const char *name, uint64_t otherwise, uint64_t min, uint64_t max, uint64_t *value) {
     const char *text = getenv(name);
     *value = otherwise;
     if (!text || !*text) return RA_OK;
     char *end;
     errno = 0;
     *value = strtoull(text, &end, 10);
-    if (errno || *end || *text == '-' || *value < least || *value > most) {
+    if (errno || *end || *text == '-' || *value < min || *value > max) {
         if (getenv("REFACC_VERBOSE"))
             fprintf(stderr, "refacc: %s must be a number from %llu to %llu, not \"%s\"\n", name,
-                    (unsigned long long)least, (unsigned long long)most, text);
+                    (unsigned long long)min, (unsigned long long)max, text);
         return RA_INVALID_VALUE;
     }
     return RA_OK;
@@ -178,8 +178,8 @@ static void fork_parent(void) {
     pthread_mutex_unlock(&init_lock);
 }
 
-/* The child starts as if never initialised: its workers are gone and the locks of what they worked
- * on may be held, so all that is left behind as it is. */
+/* The child starts as if never initialized: its workers are gone, and locks that they held may be
+ * locked, so their state is abandoned. */
 static void fork_child(void) {
     fork_parent();
     memset(objects, 0, sizeof objects);
@@ -443,7 +443,7 @@ int ra_device_synchronize(void) {
     uint64_t start = ra_now();
     int error = RA_OK;
     /* A context's memory is never freed before shutdown, so following `next` is safe; one made or
-     * destroyed meanwhile may be missed or drained in vain. */
+     * destroyed meanwhile may be missed, or drained needlessly. */
     pthread_mutex_lock(&ra_lock);
     struct ra_context_s *context = contexts;
     pthread_mutex_unlock(&ra_lock);

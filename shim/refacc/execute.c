@@ -5,14 +5,14 @@
 #include "internal.h"
 
 #define MAX_WARPS (RA_MAX_THREADS / RA_LANES)
-#define POOL_WORTH 4096 /* threads in a launch below which waking helpers costs more than it brings */
+#define POOL_WORTH 4096 /* threads of a launch from which on waking helpers pays */
 
-/* What one thread needs to execute the blocks of a cluster, one after the other in `shared`, `state`
- * and `local`; these grow to what kernels ask for. */
+/* Memory with which a thread executes the blocks of a cluster, one after the other in `shared`, `state`
+ * and `local`; these grow to the kernels' needs. */
 struct ra_executor {
     unsigned char *shared, *state, *local;
     size_t shared_bytes, state_bytes, local_bytes;
-    uint32_t block_size[3]; /* that the tables below are for */
+    uint32_t block_size[3]; /* of the tables below */
     uint32_t warps;
     uint32_t live[MAX_WARPS];                 /* lanes that exist */
     uint32_t left[RA_MAX_CLUSTER][MAX_WARPS]; /* lanes that have not ended */
@@ -21,13 +21,13 @@ struct ra_executor {
 
 static _Atomic uint64_t launches;
 
-/* ---- what kernels call ---- */
+/* ---- functions for kernels ---- */
 
 #define SPACE(name, number, space, text) [number] = RA_SPACE_##space,
 static const uint16_t space_of[RA_KIND_COUNT] = {RA_KINDS(SPACE)};
 #undef SPACE
 
-/* Fills what does not depend on the addresses.  Field by field: the addresses are written once. */
+/* Fills the fields other than addresses, one by one: the addresses are written once. */
 static void describe(const ra_warp *w, uint32_t at, ra_kind kind, uint32_t flags, uint32_t bytes, uint32_t mask,
                      ra_access *access) {
     const ra_launch_data *launch = w->launch;
@@ -164,7 +164,7 @@ static uint32_t run_phase(ra_warp *w, struct ra_executor *x, const ra_kernel *ke
     return running;
 }
 
-/* What is equal for all warps of a launch. */
+/* Fields that are equal for all warps of a launch. */
 static ra_warp any_warp(struct ra_launch *launch, struct ra_executor *x) {
     return (ra_warp){.grid_size = launch->data.grid,
                      .block_size = launch->data.block,
@@ -274,7 +274,7 @@ static void *helper(void *argument) {
     return NULL;
 }
 
-/* Fewer helpers than wished for only cost time, so a thread that cannot be had is no error. */
+/* Fewer helpers only cost time, so a thread that cannot be created is no error. */
 static void pool_start(void) { /* pool.mutex held */
     if (pool.threads || ra_settings.threads < 2) return;
     pool.threads = calloc(ra_settings.threads - 1, sizeof *pool.threads);
@@ -361,8 +361,8 @@ static int launch_submit(struct ra_op *op, struct ra_stream_s *stream, bool asyn
     d->node = node;
     launch->subscription = ra_tools_hook(&d->hook, &d->hook_userdata);
     d->hook_kinds = UINT32_MAX;
-    bool told = ra_tools_want(RA_DOMAIN_LAUNCH);
-    if (!told) return ra_stream_queue(stream, op);
+    bool wanted = ra_tools_want(RA_DOMAIN_LAUNCH);
+    if (!wanted) return ra_stream_queue(stream, op);
     ra_tools_call(RA_DOMAIN_LAUNCH, RA_CALLBACK_LAUNCH_BEGIN, d);
     ra_launch_data end = *d; /* the worker frees the op */
     end.error = ra_stream_queue(stream, op);

@@ -1,4 +1,4 @@
-/* Kernels whose accesses follow from arithmetic: what tests of profilers hold their numbers against.
+/* Kernels whose accesses follow from arithmetic: a reference for tests of profilers.
  *
  * W is the number of warps of the launch, B of blocks; "sectors" are the 32-byte sectors that the
  * lanes of one warp touch, "ways" the words of one shared memory bank that they touch at once.

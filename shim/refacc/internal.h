@@ -1,6 +1,9 @@
-/* What refacc's files share.  Lock order: init, primary, ra_lock, then
- * one stream's. No lock is held while a
- * tool is called. */
+/* Shared by refacc's files.  Lock order: init, primary, ra_lock, then one stream's.  No lock is held in
+ * callbacks of tools.
+ *
+ * These files call each other in a circle, as the parts of a device do: a context owns streams, memory and
+ * modules, and device.c creates and destroys them with it; each of those starts with the current context
+ * of device.c, which initializes the library; and work that one queues, another executes. */
 #ifndef REFACC_INTERNAL_H
 #define REFACC_INTERNAL_H
 
@@ -27,8 +30,8 @@
         if (!(condition)) return (error); \
     } while (0)
 
-/* ---- objects: memory of one type stays that type until shutdown, so a stale handle is found out
- * and a waiter never looks at freed memory ---- */
+/* ---- objects: memory of one type keeps its type until shutdown, so a stale handle is detected
+ * and a waiter never reads freed memory ---- */
 enum ra_type { RA_TYPE_CONTEXT, RA_TYPE_STREAM, RA_TYPE_EVENT, RA_TYPE_MODULE, RA_TYPE_GRAPH, RA_TYPE_EXEC, RA_TYPES };
 
 struct ra_object {
@@ -39,7 +42,7 @@ struct ra_object {
 };
 #define RA_ALIVE 0x52410000u
 
-void *ra_object_new(enum ra_type type); /* a used one keeps its old contents; NULL: no memory */
+void *ra_object_new(enum ra_type type); /* a reused one keeps its old contents; NULL: out of memory */
 void ra_object_publish(void *object);   /* from now on the handle is valid */
 void ra_object_delete(void *object);
 bool ra_object_is(const void *object, enum ra_type type);
@@ -58,14 +61,14 @@ struct ra_context_s {
     struct ra_object object;
     int device;
     bool primary;
-    _Atomic int error; /* what a kernel did, for good */
+    _Atomic int error; /* of a kernel; permanent */
     struct ra_stream_s *default_stream;
     struct ra_stream_s *streams;
     struct ra_module_s *modules;
     struct ra_context_s *next;
 };
 
-int ra_current(struct ra_context_s **context); /* initialises */
+int ra_current(struct ra_context_s **context); /* initializes */
 uint64_t ra_now(void);
 int ra_thread_start(pthread_t *thread, void *(*run)(void *), void *argument); /* with all signals blocked */
 
@@ -79,7 +82,7 @@ void ra_tools_inject(void);
 void ra_tools_forget(void);
 /* The access hook in force and its subscription, for ra_tools_enter. */
 uint64_t ra_tools_hook(ra_access_hook *hook, void **userdata);
-/* Between enter and leave the subscriber of the subscription cannot go. */
+/* Between enter and leave the subscriber stays subscribed. */
 bool ra_tools_enter(uint64_t subscription);
 void ra_tools_leave(void);
 
@@ -93,7 +96,7 @@ extern struct ra_window ra_window;
 int ra_memory_map(void);
 void ra_memory_unmap(void);
 void ra_memory_forget(void);
-/* Takes what is live in a context out of use and tells the tools of each free; no lock held. */
+/* Frees what is live in a context, with callbacks of tools; no lock held. */
 void ra_memory_retire_context(struct ra_context_s *context);
 void ra_memory_release_context(struct ra_context_s *context); /* ra_lock held */
 
@@ -104,7 +107,7 @@ struct ra_executor;
 struct ra_op {
     struct ra_op *next;
     size_t bytes; /* of the struct this begins: graphs copy it */
-    /* Tells the tools and queues it; owns the op, also when failing. */
+    /* Calls the tools and queues the op; owns it, also when failing. */
     int (*submit)(struct ra_op *op, struct ra_stream_s *stream, bool asynchronous, uint64_t graph, uint64_t node);
     void (*run)(struct ra_op *op, struct ra_stream_s *stream, struct ra_executor *executor);
 };
@@ -114,13 +117,13 @@ struct ra_stream_s {
     struct ra_context_s *context;
     struct ra_stream_s *next;
     int priority;
-    bool ready; /* mutex and conditions are initialised: once per memory, kept when reused */
+    bool ready; /* mutex and conditions are initialized: once per memory, kept when reused */
     pthread_mutex_t mutex;
     pthread_cond_t work;
     pthread_cond_t idle;
     struct ra_op *first;
     struct ra_op *last;
-    uint64_t submitted; /* counts on when reused, so that an old waiter ends */
+    uint64_t submitted; /* continues when reused, so that an old waiter ends */
     uint64_t completed;
     bool started;
     bool stop;
@@ -129,7 +132,7 @@ struct ra_stream_s {
 };
 
 int ra_stream_make(struct ra_context_s *context, int priority, struct ra_stream_s **stream);
-int ra_stream_get(ra_stream handle, struct ra_stream_s **stream); /* initialises; NULL is the default stream */
+int ra_stream_get(ra_stream handle, struct ra_stream_s **stream); /* initializes; NULL is the default stream */
 uint64_t ra_stream_handle(const struct ra_stream_s *stream);      /* 0 for a default stream */
 int ra_stream_queue(struct ra_stream_s *stream, struct ra_op *op);
 /* Submits or, while capturing, records. Owns the op. */
@@ -137,7 +140,7 @@ int ra_stream_give(struct ra_stream_s *stream, struct ra_op *op, bool asynchrono
 void ra_stream_drain(struct ra_stream_s *stream);
 void ra_stream_tell_stop(struct ra_stream_s *stream); /* after its work */
 void ra_stream_join(struct ra_stream_s *stream);
-void ra_stream_discard(struct ra_stream_s *stream); /* frees what the memory holds at shutdown */
+void ra_stream_discard(struct ra_stream_s *stream); /* frees its memory at shutdown */
 int ra_context_drain(struct ra_context_s *context);
 void ra_events_clear(void *event);
 void ra_events_forget(void);
@@ -154,7 +157,7 @@ struct ra_launch {
     uint64_t chunk;
     _Atomic uint64_t next_block;
     int fault;
-    uint32_t helpers; /* pool threads at work in it; the pool's mutex */
+    uint32_t helpers; /* pool threads that work on it; the pool's mutex */
     struct ra_launch *next_job;
 };
 

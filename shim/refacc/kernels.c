@@ -332,7 +332,7 @@ static bool softmax_rows(ra_warp *w) {
     uint32_t warps = w->block_size[0] / RA_LANES;
     int64_t row = (int64_t)w->block[0] * warps + w->warp;
     if (row >= rows || !warps) return false;
-    float most = -INFINITY, sum = 0;
+    float max = -INFINITY, sum = 0;
     for (uint32_t pass = 0; pass < 3; pass++) {
         RA_EACH_LANE(lane) part[lane] = 0;
         for (int64_t first = 0; first < columns; first += RA_LANES) {
@@ -343,8 +343,8 @@ static bool softmax_rows(ra_warp *w) {
             ra_load_f32(w, pass, mask, at, x);
             RA_EACH_LANE(lane) {
                 if (!RA_ACTIVE(mask, lane)) continue;
-                if (pass == 0) most = x[lane] > most ? x[lane] : most;
-                if (pass > 0) x[lane] = expf(x[lane] - most);
+                if (pass == 0) max = x[lane] > max ? x[lane] : max;
+                if (pass > 0) x[lane] = expf(x[lane] - max);
                 if (pass == 1) part[lane] += x[lane];
                 if (pass == 2) x[lane] /= sum;
             }

@@ -9,10 +9,10 @@
 #include "internal.h"
 
 #define GRANULE UINT64_C(512)
-#define RETURN_PAGES (UINT64_C(1) << 20) /* freed blocks of this size are given back to the system */
+#define RETURN_PAGES (UINT64_C(1) << 20) /* freed blocks of this size are returned to the system */
 #define FIRST_BASE UINT64_C(0x6a0000000000)
 
-enum block_state { BLOCK_FREE, BLOCK_LIVE, BLOCK_PENDING /* freed, not yet given back */ };
+enum block_state { BLOCK_FREE, BLOCK_LIVE, BLOCK_PENDING /* freed, not yet returned */ };
 
 /* The blocks of a region are a list in address order without gaps. */
 struct block {
@@ -32,7 +32,7 @@ static struct block *regions[1 + RA_MAX_DEVICES]; /* ra_lock */
 int ra_memory_map(void) {
     int count = 1 + ra_settings.devices;
     uint64_t bytes = (uint64_t)count * RA_REGION_BYTES;
-    /* A recognisable base where it is free (a fork's child finds its parent's there). */
+    /* A recognizable base where it is free (a fork's child finds its parent's there). */
     void *wanted = (void *)(uintptr_t)FIRST_BASE;
     void *base = mmap(wanted, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     RA_REQUIRE(base != MAP_FAILED, RA_SYSTEM);
@@ -193,7 +193,7 @@ int ra_alloc_async(void **address, uint64_t bytes, ra_stream handle) {
     return allocate(address, bytes, RA_MEMORY_POOL, stream->context, ra_stream_handle(stream));
 }
 
-/* Takes the block out of the program's sight, so that a second free of it fails. */
+/* Removes the block from the program's view, so that a second free fails. */
 static int block_retire(const void *address, bool pool_only, struct block **block) {
     pthread_mutex_lock(&ra_lock);
     struct block *b = block_of((uintptr_t)address, 0);
@@ -302,8 +302,8 @@ static int copy_submit(struct ra_op *op, struct ra_stream_s *stream, bool asynch
     d->asynchronous = asynchronous;
     d->node = node;
     if (ra_tools_want(RA_DOMAIN_MEMCPY)) {
-        ra_memcpy_data told = *d;
-        ra_tools_call(RA_DOMAIN_MEMCPY, RA_CALLBACK_MEMCPY, &told);
+        ra_memcpy_data copy = *d;
+        ra_tools_call(RA_DOMAIN_MEMCPY, RA_CALLBACK_MEMCPY, &copy);
     }
     return ra_stream_queue(stream, op);
 }
@@ -366,8 +366,8 @@ static int set_submit(struct ra_op *op, struct ra_stream_s *stream, bool asynchr
     d->asynchronous = asynchronous;
     d->node = node;
     if (ra_tools_want(RA_DOMAIN_MEMSET)) {
-        ra_memset_data told = *d;
-        ra_tools_call(RA_DOMAIN_MEMSET, RA_CALLBACK_MEMSET, &told);
+        ra_memset_data copy = *d;
+        ra_tools_call(RA_DOMAIN_MEMSET, RA_CALLBACK_MEMSET, &copy);
     }
     return ra_stream_queue(stream, op);
 }

@@ -12,7 +12,7 @@
 pthread_mutex_t ra_kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 static const ra_kernel **registered; /* ra_kernels_lock */
 static size_t registered_count;
-static _Atomic uint64_t modules_loaded; /* gives each its code addresses, equal in every run */
+static _Atomic uint64_t modules_loaded; /* determines code addresses, equal in every run */
 
 static const ra_kernel *among(const ra_kernel *kernels, size_t count, const char *symbol, size_t length) {
     for (size_t i = 0; i < count; i++)

@@ -248,7 +248,7 @@ int ra_stream_end_capture(ra_stream handle, ra_graph *graph) {
 
 /* ---- events ----
  * Each record makes a mark, shared by the event, the record's op and the waits for it, so that an
- * event may be recorded again or destroyed while work still refers to what it was. */
+ * event may be recorded again or destroyed while work still refers to the old record. */
 
 struct mark {
     uint32_t references; /* marks_lock */
@@ -370,7 +370,7 @@ int ra_event_record(ra_event event, ra_stream handle) {
     mark->references = 2;
     *op = (struct mark_op){.op.run = record_run, .mark = mark};
     tell_event(event, ra_stream_handle(stream), RA_CALLBACK_EVENT_RECORDED);
-    /* Queued first: a mark that never gets done would be waited for in vain. */
+    /* Queued first: a mark that is never done would block its waiters. */
     int error = ra_stream_queue(stream, &op->op);
     if (error != RA_OK) {
         free(mark);

@@ -1,5 +1,5 @@
 /* Instructions beside plain loads and stores: copies, boxes of tensors, matrices, the shared memory
- * of a cluster, calls, ends of lanes.  Each is reported first and checked then, as the others are. */
+ * of a cluster, calls, ends of lanes.  Each is reported before it is checked, as the others are. */
 #define _GNU_SOURCE
 #include "internal.h"
 
@@ -114,7 +114,7 @@ void ra_bulk_add_u32(ra_warp *w, uint32_t at, uint32_t mask, uint64_t to, uint64
 
 /* ---- the shared memory of the cluster ---- */
 
-/* Where an ra_cluster_address is here; NULL where no block of the cluster has it. */
+/* Local address of an ra_cluster_address; NULL where no block of the cluster has it. */
 static unsigned char *cluster_place(const ra_warp *w, uint64_t address, uint32_t bytes) {
     uint64_t rank = address >> RA_CLUSTER_SHIFT, offset = address & ((UINT64_C(1) << RA_CLUSTER_SHIFT) - 1);
     if (rank >= w->cluster_blocks || !shared_valid(w, offset, bytes)) return NULL;
@@ -130,7 +130,7 @@ void ra_bulk_shared(ra_warp *w, uint32_t at, uint32_t mask, uint64_t to, uint64_
         memmove(place, w->shared + from, bytes);
 }
 
-/* The lanes that may go on. */
+/* The lanes that may continue. */
 static uint32_t remote_begin(ra_warp *w, uint32_t at, uint32_t mask, ra_kind kind, uint32_t flags,
                              const uint64_t address[RA_LANES], const uint32_t *value) {
     mask &= w->live;

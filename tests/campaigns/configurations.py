@@ -18,11 +18,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pasta.cli import preload
-from pasta.config import SETTINGS, preset_names
+from pasta.config import all_settings, preset_names
 from pasta.errors import PastaError, visible
 from pasta.plugins import built_in_names, find_tools
 from tests.campaigns.result import Row
-from tests.conftest import base_environment, cli
+from tests.support.preload import base_environment, cli
 
 NAME = "configurations"
 _LIMIT = 60
@@ -31,7 +31,7 @@ NASTY = [
     "", " ", "0", "-1", "1", "9" * 400, "9" * 5000, "1" + "0" * 25, "0x10", "1e999", "1e-999",
     "nan", "inf", "-inf", "٣", "1_000", "1.5GiB", "9" * 30 + ".5GiB", "4 KiB", "1QiB", "1e3MiB",
     "10s", "500ms", "9" * 20 + "min", "true", "yes", "maybe", "TRUE", "on", "x" * 300, "x" * 5000,
-    "a/" * 2500, "/", "//", "..", ".", "/dev/null", "/dev/null/x", "/proc/self/x", "/root/none/x",
+    "a/" * 2500, "/", "//", "..", ".", "/dev/null", "/dev/null/x", "/proc/self/x", "/missing/x",
     "%", "%z", "%q{", "%q{HOME}", "%q{}", "%n" * 300, "%p-%p", "%%", "(", "[", "a{99999999999}",
     "(" * 3000 + ")" * 3000, "(?P<a>.)(?P=b)", "(?i)x(?i)", "\\", "*", "+", "a**", "[[:alpha:]]",
     "\udcff", "\x1b[31m", "a\nb", "a\rb", "\t", "ünï", "漢字", "😀", "a,b", ",", "a b", "=", "a=b",
@@ -132,7 +132,7 @@ def _working_in(directory: str) -> Iterator[None]:
 
 
 def _ways(chosen: random.Random, place: Path) -> dict[str, Callable[[], list[str]]]:
-    keys = [setting.key for setting in SETTINGS]
+    keys = [setting.key for setting in all_settings()]
     tools = built_in_names()
     files = [f"./{name}" for name in _FILES]
     files += ["./none.py", ".", "./", "..", "./good.py:Good", "./good.py:X", "good.py:", ":", "a:b"]

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from tests.campaigns.programs import LIMIT
 from tests.campaigns.result import Row
-from tests.conftest import base_environment, cli
+from tests.support.preload import base_environment, cli
 
 NAME = "foreign"
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from tests.campaigns.programs import LIMIT, compile_program, place
 from tests.campaigns.result import Row
-from tests.conftest import base_environment, cli
+from tests.support.preload import base_environment, cli
 
 NAME = "namespaces"
 _PROGRAM = 'int main(void) { launch(5000); puts("output"); return 7; }'

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.conftest import FIXTURES, ROOT, base_environment, cli
+from tests.support.places import PROGRAMS, ROOT
+from tests.support.preload import base_environment, cli
 
 #: Seconds that a command may take before it counts as hanging.
 LIMIT = 120
@@ -24,14 +25,14 @@ _HEADERS = "#include <sys/prctl.h>\n#include <sys/resource.h>\n#include <sched.h
 
 
 def compile_program(source: str, directory: Path, name: str) -> Path:
-    """Compiles C that may call `launch(count)` of fixtures/accelerate.h."""
+    """Compiles C that may call `launch(count)` of programs/accelerate.h."""
     from pasta import paths
 
     file = directory / f"{name}.c"
     file.write_text(f'#include "accelerate.h"\n{_HEADERS}{source}\n')
     output = directory / name
     command = [
-        "cc", "-std=gnu11", "-O1", "-pthread", "-DACCELERATED", f"-I{FIXTURES}",
+        "cc", "-std=gnu11", "-O1", "-pthread", "-DACCELERATED", f"-I{PROGRAMS}",
         f"-I{ROOT / 'shim' / 'include'}", f"-I{ROOT / 'shim' / 'refacc'}", str(file),
         "-o", str(output), f"-L{paths.NATIVE}", "-lrefacc", f"-Wl,-rpath,{paths.NATIVE}",
     ]  # fmt: skip

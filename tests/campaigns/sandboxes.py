@@ -13,7 +13,7 @@ from tests.campaigns.result import Row
 
 NAME = "sandboxes"
 _LAUNCHES = 30_000
-#: Functions of fixtures/restrict.h, and what more a filter for all threads must allow.
+#: Functions of programs/restrict.h, and what more a filter for all threads must allow.
 _THREADS = "ALLOW(SYS_rt_sigprocmask), ALLOW(SYS_madvise), ALLOW(SYS_munmap),"
 _RESTRICTIONS = {
     "restrict_by_prctl": "", "restrict_by_syscall": "", "restrict_every_thread": _THREADS,

@@ -8,6 +8,7 @@ from tests.campaigns.__main__ import main
 from tests.campaigns.result import Row, print_table
 
 
+@pytest.mark.slow
 def test_mutated_runs_harm_no_reader(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--count", "40", "--jobs", "2", "--base", "schema-1", "--readers", "2"]
     assert main(["runs", *options]) == 0

@@ -19,7 +19,7 @@ from pasta.table import Figure, Table
 from pasta.tool import Finding, Result
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FIXTURE = REPOSITORY / "tests" / "fixtures" / "runs" / "schema-1"
+FIXTURE = REPOSITORY / "tests" / "data" / "runs" / "schema-1"
 EXAMPLE = REPOSITORY / "examples" / "runs" / "gpt-h200"
 _EVENTS = ("process_start", "context_create", "stream_create", "memory_alloc", "module_load",
            "kernel_launch", "kernel_launch_end", "memory_copy", "probe_data")  # fmt: skip

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
-
 from tests.fuzz import bases, readers
 from tests.fuzz.hostile import mutate
 
@@ -170,11 +168,11 @@ class Sass(PythonTarget):
     name = "sass"
 
     def seeds(self) -> list[bytes]:
-        place = bases.REPOSITORY / "tests" / "fixtures" / "sass"
+        place = bases.REPOSITORY / "tests" / "data" / "sass"
         return [path.read_bytes()[:20_000] for path in sorted(place.glob("*.sass"))]
 
     def execute(self, data: bytes) -> None:
-        from pasta.probes.sass import parse
+        from pasta.sass.disassembly import parse
 
         text = data.decode("utf-8", "replace")
         for function in parse(io.StringIO(text)):
@@ -256,33 +254,3 @@ class Decoder(Target):
 
 
 TARGETS: dict[str, Target] = {target.name: target for target in (Decoder(), Runs(), Toml(), Sass())}
-
-
-def ring_seeds() -> Iterator[tuple[str, bytes]]:
-    """Inputs of the decoder: recorded events as they lie in a ring, and in spilled segments."""
-    from pasta import abi
-    from pasta.processors.strings import Strings
-    from pasta.run.events import read_batches
-
-    slots, most = 32, 8
-    memory = bytearray(most * slots * abi.SLOT)
-    at = 0
-    for batch in read_batches(bases.FIXTURE / "events", Strings()):
-        found = [(int(each["index"]), kind, each) for kind, array in batch for each in array]
-        for _, kind, record in sorted(found, key=lambda each: each[0]):
-            size = abi.dtype(kind).itemsize // abi.SLOT
-            if at % slots + size > slots:  # a record does not cross into the next segment
-                at += slots - at % slots
-            if at + size > most * slots:
-                break
-            told = np.array(record, abi.dtype(kind))
-            told["index"] = at // slots | 1 << 31  # the commit word
-            memory[at * abi.SLOT : (at + size) * abi.SLOT] = told.tobytes()
-            at += size
-    whole = bytes(memory)
-    maps = b"".join(((n + 1) << 16 | (n + 1)).to_bytes(8, "little") for n in range(most))
-    count = bytes([most - 1])
-    yield "spilled", b"\2" + count + b"\0\0" + whole
-    yield "ring", b"\1" + count + b"\0\0" + maps + whole
-    yield "ring-final", b"\3" + count + b"\5\0" + maps + whole
-    yield "ring-empty", b"\1\0\0\0" + bytes(8)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.targets import TARGETS
+from tests.support.examples import SHARE
 
-SECONDS = 2
+SECONDS = max(0.5, 2 * SHARE)
 
 
 @pytest.mark.parametrize("name", TARGETS)

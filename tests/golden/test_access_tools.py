@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from golden.accesses.expected import GLOBAL, NOWHERE, SHARED, Access, Expected, expected
-from golden.accesses.results import CHECKS
 
 from pasta.config import Config
 from pasta.plugins import find_tools, load_tools
 from pasta.processors.filter import Filter
-from pasta.processors.pipeline import Pipeline
+from pasta.runtime.pipeline import Pipeline
 from pasta.table import Table
 from pasta.testing import Events, run_tool
 from pasta.tool import Result
+from tests.support.access_checks import CHECKS
+from tests.support.expected_accesses import GLOBAL, NOWHERE, SHARED, Access, Expected, expected
 
 NAMES = (
     "access_count", "working_set", "hotness", "coalescing", "bank_conflicts", "divergence",
@@ -45,7 +45,7 @@ def taken(result: Result) -> list[dict[str, Any]]:
     return rows
 
 
-# ---- the scenarios of golden/accesses -------------------------------------------------------
+# ---- the scenarios of tests/support/expected_accesses.py -------------------------------------
 
 SCENARIOS = (
     "stride1", "stride2", "stride32", "tail", "one_thread", "divergent", "early_exit",
@@ -53,6 +53,14 @@ SCENARIOS = (
     "shared_8way", "shared_32way", "shared_8bytes", "shared_16bytes", "local", "matrix", "cluster",
     "bulk", "unknown", "reuse",
 )  # fmt: skip
+#: Scenarios with millions of accesses, by name.
+SLOW = {"reuse": pytest.mark.slow}
+
+
+def scenarios(*left_out: str) -> list[Any]:
+    """Parameters `name` of tests."""
+    names = [name for name in SCENARIOS if name not in left_out]
+    return [pytest.param(name, marks=SLOW.get(name, ())) for name in names]
 
 
 @cache
@@ -93,7 +101,7 @@ def told(name: str, tool: str, **options: object) -> tuple[Expected, Result]:
     return wanted, run_tool(TOOL[tool], events, options=options)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", scenarios())
 def test_access_count_counts_every_kind(name: str) -> None:
     wanted, result = told(name, "access_count")
     fields = ("instructions", "accesses", "reads", "writes", "atomics", "bytes")
@@ -136,7 +144,7 @@ def unknown(found: dict[str, Any]) -> list[str]:
 
 #: What is not known has no bytes.
 CHECKED = [
-    (name, tool)
+    pytest.param(name, tool, marks=SLOW.get(name, ()))
     for name in SCENARIOS
     for tool in CHECKS
     if (name, tool) != ("unknown", "working_set")
@@ -151,7 +159,7 @@ def test_tools_agree_with_arithmetic(name: str, tool: str) -> None:
         assert {each["kernel"] for each in table.rows() if "kernel" in each} <= set(wanted.kernels)
 
 
-@pytest.mark.parametrize("name", [each for each in SCENARIOS if each != "unknown"])
+@pytest.mark.parametrize("name", scenarios("unknown"))
 def test_working_set_sums_what_is_touched(name: str) -> None:
     wanted, result = told(name, "working_set")
     launches = list(result.tables["launches"].rows())
@@ -161,7 +169,7 @@ def test_working_set_sums_what_is_touched(name: str) -> None:
         assert each["allocations"] == sum(wanted.memory.objects[role] for role in touched)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", scenarios())
 def test_hotness_attributes_every_access(name: str) -> None:
     wanted, result = told(name, "hotness")
     found = {
@@ -172,14 +180,14 @@ def test_hotness_attributes_every_access(name: str) -> None:
     assert found == wanted.count(GLOBAL).objects
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", scenarios())
 def test_coalescing_counts_waste(name: str) -> None:
     wanted, result = told(name, "coalescing")
     table, total = result.tables["instructions"], wanted.count(GLOBAL)
     assert int(table.columns["wasted_bytes"].sum()) == 32 * (total.sectors - total.ideal_sectors)
 
 
-@pytest.mark.parametrize("name", [each for each in SCENARIOS if each not in ("bulk", "matrix")])
+@pytest.mark.parametrize("name", scenarios("bulk", "matrix"))
 def test_divergence_is_the_histogram_of_lanes(name: str) -> None:
     wanted, result = told(name, "divergence")
     lanes = wanted.count(GLOBAL | SHARED - {"async_store"} | {"local"}).lanes
@@ -189,7 +197,7 @@ def test_divergence_is_the_histogram_of_lanes(name: str) -> None:
     assert np.array_equal(rows.sum(axis=0), series)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", scenarios())
 def test_mem_trace_has_every_instruction(name: str) -> None:
     spaces = {"shared_memory": True, "local_memory": True}
     wanted, result = told(name, "mem_trace", **spaces)
@@ -456,7 +464,7 @@ def test_blocks_that_behave_alike() -> None:
     found = row(result.tables["launches"])
     assert (found["blocks"], found["told_apart"], found["accesses"]) == (6, 6, 18)
     assert (found["mean"], found["most"], found["imbalance"]) == (3.0, 12, 4.0)
-    assert "a block makes 4.00 times the mean of accesses" in result.summary
+    assert "a block makes 4.00 times the mean number of accesses" in result.summary
 
 
 @pytest.mark.parametrize(("grid", "apart"), [(8, 8), (9, 7)])
@@ -559,7 +567,7 @@ def test_pairs_beyond_the_limit_are_told() -> None:
     events.launch("kernel")
     events.access("global", [A])
     result = run_tool(TOOL["heatmap"], events, options={"limit": 8}, splits=[2])
-    assert "1 instruction of warps after the first 8 pairs" in result.summary
+    assert "1 warp instruction after the first 8 pairs" in result.summary
 
 
 # ---- mem_trace ------------------------------------------------------------------------------

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from streams import STEPS, training_run
 
 from pasta.plugins import find_tools
 from pasta.processors.batch import ABSENT_U64
 from pasta.testing import Events, run_tool, run_tools
 from pasta.tool import Finding, Result, Tool
+from tests.support.streams import STEPS, training_run
 
 (Copies,) = find_tools("copies")
 DEVICE, PINNED, MANAGED, HOST = 0x1000_0000, 0x2000_0000, 0x3000_0000, 0x4000_0000
@@ -85,13 +85,15 @@ def test_repeats_are_of_the_same_addresses_and_size(events: Events) -> None:
     assert (row["source"], row["destination"], row["bytes"]) == (HOST, DEVICE, 100)
     assert (row["copies"], row["bytes_again"]) == (3, 200)
     assert row["share"] == pytest.approx(200 / 501)
-    assert "200 B went between the same addresses again" in result.summary
+    assert "200 B copied again between the same addresses" in result.summary
 
 
 def test_repeats_past_the_limit_are_told(events: Events) -> None:
     for at in range(5):
         events.copy("host_to_device", HOST + at, DEVICE, 100)
-    assert "2 copies were of others" in run_tool(Copies, events, options={"transfers": 3}).summary
+    assert (
+        "2 further copies not checked" in run_tool(Copies, events, options={"transfers": 3}).summary
+    )
 
 
 def test_pairs_of_devices(events: Events) -> None:
@@ -167,7 +169,7 @@ def test_many_small_copies_are_a_finding(events: Events) -> None:
     options = {"small_copies": 6, "copy_cost": "1us"}
     (found,) = run_tool(Copies, events, options=options).findings
     assert (found.where, found.gain) == ("host_to_device, below 16.00 KiB", 5 / 7)
-    assert found.evidence == "6 of 8 copies move 8 B each, 48 B in all"
+    assert found.evidence == "6 of 8 copies move 8 B each, 48 B in total"
     assert not run_tool(Copies, events, options={"small_copies": 7}).findings
     assert not run_tool(Copies, events).findings
 
@@ -175,7 +177,7 @@ def test_many_small_copies_are_a_finding(events: Events) -> None:
 class Lines(Tool):
     """Keeps what copies looks lines up in."""
 
-    needs_operators = True
+    needs = ("operators",)
 
     def result(self) -> Result:
         return Result(summary="")
@@ -197,7 +199,7 @@ def test_the_same_tensors_sent_again_are_a_finding_with_their_line(events: Event
         events.copy("host_to_device", HOST, DEVICE + 1000 * number, 1000)
         events.operator_end()
     (found,) = findings(events, repeated=2000)
-    assert found.what == "the same tensors are sent to the device again and again"
+    assert found.what == "the same tensors are sent to the device repeatedly"
     assert found.where == "train.py:7 step"
     assert found.evidence.startswith("2 tensors that stay in host memory were sent 4 times, 1.95")
     assert not findings(events, repeated=2001)

@@ -14,7 +14,7 @@ from pasta.run.directory import RunDirectory
 from pasta.run.results import write_result
 from pasta.run.thresholds import Threshold
 from pasta.testing import Events, run_tools
-from tests.golden.streams import STEPS, training_run
+from tests.support.streams import STEPS, training_run
 
 TOOLS = ["kernel_freq", "copies", "memory_timeline", "operators", "tensors"]
 

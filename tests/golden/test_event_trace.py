@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from streams import STEPS, training_run
 
 from pasta import abi
 from pasta.plugins import find_tools
 from pasta.testing import Events, run_tool
+from tests.support.streams import STEPS, training_run
 
 (EventTrace,) = find_tools("event_trace")
 
@@ -325,7 +325,7 @@ def test_frameworks_are_followed_where_the_option_says_so() -> None:
 
 def test_a_process_with_the_number_of_a_device() -> None:
     events = Events()
-    events.run = replace(events.run, pid=1)
+    events.process = replace(events.process, pid=1)
     for device in (0, 1):
         events.complete(events.launch("k", device=device), 9_000_000, 9_000_500, device=device)
     found = trace(events)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
 
 import pasta
-from pasta.report.run import Run
+from pasta.api.runs import Run
 from pasta.report.stacks import has_operators, read_call_tree
 from pasta.run.directory import RunDirectory
 from pasta.run.results import read_results
-from tests.widths import WIDTHS, check
+from tests.support.places import ROOT
+from tests.support.widths import WIDTHS, check
 
-RUN = Path(__file__).resolve().parents[2] / "examples" / "runs" / "gpt-h200"
+RUN = ROOT / "examples" / "runs" / "gpt-h200"
 STEPS, BATCH, LENGTH, VOCABULARY, LAYERS, WIDTH = 3, 2, 32, 128, 2, 64
+#: The fixture `again` runs every tool on the run.
+pytestmark = pytest.mark.slow
 #: All that need nothing that an H200 does not give.
 TOOLS = (
     "operators", "tensors", "kernel_freq", "copies", "memory_timeline", "event_trace",

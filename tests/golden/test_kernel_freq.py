@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streams import STEPS, training_run
 
 from pasta import abi
 from pasta.plugins import find_tools
@@ -15,6 +14,7 @@ from pasta.processors.filter import Filter
 from pasta.processors.histogram import DurationSummary
 from pasta.testing import Events, run_tool
 from pasta.tool import Context
+from tests.support.streams import STEPS, training_run
 
 (KernelFreq,) = find_tools("kernel_freq")
 
@@ -81,7 +81,7 @@ def test_completions_without_a_launch_are_counted_and_left_out() -> None:
     result = run_tool(KernelFreq, events)
     (kernel,) = result.tables["kernels"].rows()
     assert kernel["total_time"] == 200
-    assert "2 completions without a known launch left out" in result.summary
+    assert "2 completions without a known launch dropped" in result.summary
 
 
 def test_completions_follow_the_filter() -> None:
@@ -136,7 +136,7 @@ def test_a_stream_of_random_launches_against_a_count() -> None:
     launches["name"], launches["ordinal"] = names, np.arange(len(names))
     launches["grid"][:, 0], launches["time"] = grids, 1_000_000 + 777 * np.arange(len(names))
     tool = KernelFreq()
-    tool.context = Context(events.strings, events.run)
+    tool.context = Context(events.strings, events.process)
     tool.start()
     for part in np.array_split(launches, 9):
         tool.on_launches(Batch(0, {"kernel_launch": part})["kernel_launch"])

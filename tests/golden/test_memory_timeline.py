@@ -85,7 +85,7 @@ def test_missed_frees_and_unknown_ones_are_told() -> None:
     result = run_tool(MemoryTimeline, events)
     assert peaks(result)[("memory", 0, "total", False)]["live_at_end"] == 100
     assert "1 frees were missed" in result.summary
-    assert "1 frees of memory whose allocation was not seen" in result.summary
+    assert "1 frees of memory whose allocation was not recorded" in result.summary
     (missed,) = [r for r in result.tables["allocations"].rows() if r["free_missed"]]
     assert missed["address"] == 0x1000
 
@@ -213,7 +213,7 @@ def test_the_line_that_asks_for_many_sizes() -> None:
     tools = [MemoryTimeline({"gap": 1}), tensors({})]
     (found,) = run_tools(tools, events)["memory_timeline"].findings
     assert found.where == "device 0, caching allocator, train.py:8 main"
-    assert "20 different sizes were asked for at that line" in found.evidence
+    assert "20 different sizes were requested at that line" in found.evidence
     assert found.remedy.startswith(
         "train.py:8 main: pad tensors to a few sizes, or run with PYTORCH_"
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta import abi
@@ -15,6 +15,7 @@ from pasta.processors.filter import Filter
 from pasta.processors.operators import Operators as Follower
 from pasta.testing import Events, run_tool
 from pasta.tool import Result, Tool
+from tests.support.examples import examples
 
 (Operators,) = find_tools("operators")
 STEP = 1000  # ns between events
@@ -143,7 +144,9 @@ def test_lost_begins_and_ends() -> None:
 
 
 def test_nothing_was_seen() -> None:
-    assert run_tool(Operators, Events()).summary.startswith("no operator of a framework was seen")
+    assert run_tool(Operators, Events()).summary.startswith(
+        "no operator of a framework was recorded"
+    )
 
 
 # ---- against a model --------------------------------------------------------------------------
@@ -169,7 +172,7 @@ def model(
     return events, counts, paths
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.sampled_from("abc"), st.integers(0, 3)), max_size=60),
     st.lists(st.integers(1, 200), max_size=5),
@@ -254,7 +257,7 @@ def test_what_graphs_launch_is_of_the_operators_that_captured_it(splits: Any, th
     seen: dict[int, str | None] = {}
 
     class Seen(Tool):
-        needs_operators = True
+        needs = ("operators",)
 
         def on_launches(self, launches: Any) -> None:
             nodes = self.context.operators.at(launches)
@@ -319,7 +322,7 @@ def test_a_synchronous_copy_of_a_value_waits_for_what_is_not_copying() -> None:
         events.copy("device_to_host", 0x1000, 0x9000, 4, time=now)
         events.operator_end(time=now + 750_000)
     (found,) = run_tool(Operators, events).findings
-    assert found.what == "the host waits for the device again and again"
+    assert found.what == "the host waits for the device repeatedly"
     assert "12 reads of values, 8.76 ms of 11.75 ms without start-up" in found.evidence
     assert found.gain == pytest.approx((11.75 - 8.76) / 11.75, rel=1e-3)
 
@@ -340,7 +343,7 @@ def test_first_calls_are_in_no_share_and_no_finding() -> None:
     assert (slow["own_time"], slow["first_time"]) == (3_019_000_000, 3_000_000_000)
     assert slow["share"] == 0.5
     assert row(result, "modules", module="(no module)")["share"] == 1.0
-    assert "start-up, in no share and no finding: 3.00 s in 2 first calls" in result.summary
+    assert "start-up, excluded from shares and findings: 3.00 s in 2 first calls" in result.summary
     assert not result.findings
 
 
@@ -367,7 +370,7 @@ def test_time_outside_of_operators_is_told_by_line() -> None:
     assert place["between"] == "train.py:21 <module> → train.py:12 data"
     assert (place["gaps"], place["time"], place["first_time"]) == (10, 300_000_000, 30_000_000)
     (found,) = result.findings
-    assert found.what == "much time passes outside of operators"
+    assert found.what == "much time passes outside operators"
     assert found.where == "train.py:21 <module> → train.py:12 data"
     assert found.gain == pytest.approx(270 / 290)
     assert "93% of the 322.00 ms" in result.summary
@@ -421,8 +424,8 @@ def test_waits_outside_of_operators_are_told_apart(splits: Any) -> None:
     (place,) = result.tables["outside"].rows()
     assert (place["between"], place["wait_time"]) == ("train.py:5 <module>", 12 * 900_000)
     (found,) = result.findings
-    assert found.what == "the host waits for the device again and again"
-    assert found.where == "outside of operators, train.py:5 <module>"
+    assert found.what == "the host waits for the device repeatedly"
+    assert found.where == "outside operators, train.py:5 <module>"
 
 
 def test_data_loaders_are_named_with_the_line_that_asks_them() -> None:
@@ -486,7 +489,7 @@ def test_conversions_of_a_line_are_a_finding() -> None:
         events.operator_end(2, time=2_000_000 * number + 2_000_001)
         events.operator_end(time=2_000_000 * number + 2_000_001)
     (found,) = run_tool(Operators, events).findings
-    assert found.what == "tensors are converted or copied again and again"
+    assert found.what == "tensors are converted or copied repeatedly"
     assert (found.where, found.gain) == ("train.py:5 step", 1.0)
 
 
@@ -505,4 +508,4 @@ def test_a_module_that_is_built_again_is_a_finding(again: bool) -> None:
         events.operator_end(time=now + 1_000_000)
         now += 1_000_000
     found = [each.what for each in run_tool(Operators, events).findings]
-    assert found == (["a module is built again and again"] if again else [])
+    assert found == (["a module is built repeatedly"] if again else [])

@@ -37,7 +37,7 @@ def rows(result: Result, table: str, *columns: str) -> list[tuple[Any, ...]]:
 def test_kernels(events: Events) -> None:
     result = run_tool(PcSamples, events)
     assert rows(result, "kernels", "kernel", "samples", "not_issued") == [
-        ("gemm", 12, None), ("vadd", 8, 5), ("(not known)", 1, None),
+        ("gemm", 12, None), ("vadd", 8, 5), ("(unknown)", 1, None),
     ]  # fmt: skip
     assert result.summary == "21 samples in 3 kernels; most: gemm, 57.1 %"
 
@@ -45,12 +45,12 @@ def test_kernels(events: Events) -> None:
 def test_places_and_reasons(events: Events) -> None:
     result = run_tool(PcSamples, events)
     assert rows(result, "places", "kernel", "offset", "samples") == [
-        ("gemm", 0x40, 12), ("vadd", 0x10, 7), ("(not known)", 0x10, 1), ("vadd", 0x20, 1),
+        ("gemm", 0x40, 12), ("vadd", 0x10, 7), ("(unknown)", 0x10, 1), ("vadd", 0x20, 1),
     ]  # fmt: skip
     found = rows(result, "reasons", "kernel", "samples")
-    assert found == [("gemm", 12), ("vadd", 6), ("vadd", 2), ("(not known)", 1)]
+    assert found == [("gemm", 12), ("vadd", 6), ("vadd", 2), ("(unknown)", 1)]
     reasons = [reason for (reason,) in rows(result, "reasons", "reason")]
-    assert reasons == ["(not told)", "s_waitcnt", "execution stalled", "(not told)"]
+    assert reasons == ["(unknown)", "s_waitcnt", "execution stalled", "(unknown)"]
     assert sum(row["samples"] for row in result.tables["all"].rows()) == 21
 
 
@@ -69,7 +69,7 @@ def test_offsets_in_a_module() -> None:
 def test_places_past_the_limit(events: Events) -> None:
     result = run_tool(PcSamples, events, options={"places": 2})
     assert sum(row["samples"] for row in result.tables["kernels"].rows()) == 7
-    assert "3 records of places past the limit are left out" in result.summary
+    assert "3 records of locations beyond the limit dropped" in result.summary
 
 
 def test_nothing_was_sampled() -> None:

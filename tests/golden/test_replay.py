@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,35 +13,12 @@ from pasta.config import Config
 from pasta.errors import PastaError, RunError
 from pasta.plugins import load_tools
 from pasta.processors.filter import Filter
-from pasta.run.directory import SCHEMA, RunDirectory
-from pasta.run.events import Recorder
+from pasta.run.directory import RunDirectory
 from pasta.run.results import write_result
 from pasta.runtime.replay import Replay
 from pasta.testing import Events, run_tools
-from tests.golden.streams import training_run
-
-TOOLS = ["kernel_freq", "copies", "memory_timeline", "operators", "tensors", "event_trace"]
-
-
-def recorded(events: Events, directory: Path, *, unfinished: bool = False) -> RunDirectory:
-    run = RunDirectory.create(directory)
-    recorder = Recorder(run.events, events.strings)
-    for number, batch in enumerate(events.batches(range(7, len(events), 61))):
-        recorder.add(batch)
-        if number % 4 == 3:
-            recorder.flush()
-    recorder.flush()
-    if not unfinished:
-        start = {"realtime_ns": events.run.start_realtime, "monotonic_ns": events.run.start_time}
-        run.write_manifest(
-            {
-                "schema": SCHEMA, "command": ["program"], "executable": events.run.program,
-                "host": "here", "pid": events.run.pid, "parent": 1, "environment": {},
-                "start": start, "observed_ns": 5, "ended": {"text": "exited with 0"},
-                "sources": {}, "devices": {},
-            }
-        )  # fmt: skip
-    return run
+from tests.support.runs import TOOLS, content, recorded
+from tests.support.streams import training_run
 
 
 def live(events: Events, directory: Path, filter: Filter) -> None:
@@ -51,15 +27,6 @@ def live(events: Events, directory: Path, filter: Filter) -> None:
     results = run_tools(tools, events, splits=range(11, len(events), 37), filter=filter)
     for name, result in results.items():
         write_result(directory, name, result)
-
-
-def content(results: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for path in sorted(each for each in results.rglob("*") if each.is_file()):
-        name = str(path.relative_to(results))
-        parquet = path.suffix == ".parquet"
-        found[name] = pq.ParquetFile(path).read().to_pylist() if parquet else path.read_bytes()
-    return found
 
 
 @pytest.mark.parametrize("kernel", ["", "vadd|kernel"])

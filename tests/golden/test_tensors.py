@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from streams import training_run
 
 from pasta.plugins import find_tools
 from pasta.testing import Events, run_tool
 from pasta.tool import Result
+from tests.support.streams import training_run
 
 (Tensors,) = find_tools("tensors")
 W, G, S, X, H, T = (0x10_0000 * number for number in range(1, 7))
@@ -202,7 +202,7 @@ def test_memory_of_the_host_and_of_devices_is_apart() -> None:
 
 
 def test_nothing_was_seen() -> None:
-    assert run_tool(Tensors, Events()).summary.startswith("no tensor of a framework was seen")
+    assert run_tool(Tensors, Events()).summary.startswith("no tensor of a framework was recorded")
 
 
 def test_memory_that_no_tensor_was_seen_in_is_a_workspace() -> None:
@@ -338,7 +338,7 @@ def test_activations_are_advised_at_the_line_that_calls_their_modules() -> None:
     (found,) = run_tool(Tensors, events, options={"least_peak": 1}).findings
     assert found.where == "device 0, most by model.py:20 forward"
     assert found.remedy.startswith("model.py:20 forward: torch.utils.checkpoint.checkpoint(")
-    assert "50% of them made there" in found.evidence
+    assert "50% of them created there" in found.evidence
     assert found.confidence == "low"
 
 

@@ -21,17 +21,20 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "cuda"
+from tests.support.places import PROGRAMS, ROOT
+
+EXAMPLES = ROOT / "examples" / "cuda"
 HIP_EXAMPLES = EXAMPLES.with_name("hip")
 ROCM = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
 #: Tests of AMD devices; the others are of NVIDIA's.
 AMD = ("test_hip.py",)
-KERNELS = EXAMPLES.parents[1] / "tests" / "golden" / "accesses" / "kernels.cu"
+KERNELS = PROGRAMS / "nvidia" / "accesses.cu"
 CUDA = Path(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda")
 GRAPH, INTERNAL = 1, 4  # flags of a record
 TIMEOUT = 300
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     mine = [item for item in items if here in item.path.parents]
@@ -192,7 +195,7 @@ def hip_example(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of the program of tests/golden/accesses, built with nvcc for this GPU."""
+    """Path of programs/nvidia/accesses.cu, built with nvcc for this GPU."""
     nvcc = CUDA / "bin" / "nvcc"
     compiler = str(nvcc) if nvcc.exists() else shutil.which("nvcc")
     if not compiler:

@@ -92,11 +92,10 @@ def test_python_programs(
     run.counts.check(run.expected)
 
 
+@pytest.mark.torch
 def test_torch_losses_do_not_change(
     example: Build, native: Run, profiled: Run, python: str
 ) -> None:
-    if not find_spec("torch"):
-        pytest.skip("torch is not installed")
     command = (python, example("resnet18_train.py"), "--steps", "3", "--batch", "8", "--size", "64")
     alone, run = native(*command), profiled(*command)
     assert_same(alone, run)
@@ -117,10 +116,9 @@ print(int(x.sum()))
 """
 
 
+@pytest.mark.torch
 def test_torch_profiler_keeps_running(profiled: Run, python: str) -> None:
     """Kineto uses CUPTI, which the driver does not let work beside the Sanitizer."""
-    if not find_spec("torch"):
-        pytest.skip("torch is not installed")
     run = profiled(python, "-c", PROFILER)
     assert (run.status, run.stdout) == (0, "704\n"), run.stderr
     assert run.counts["kernel_launch"] >= 10

@@ -8,18 +8,17 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from golden.accesses.expected import SCENARIOS, Counts, Expected, Launch, expected
-from golden.accesses.results import CHECKS
 
 from pasta.probes.kinds import GROUPS
-from pasta.probes.sass import find_nvdisasm
+from pasta.sass.disassembly import find_nvdisasm
+from tests.support import ncu
+from tests.support.access_checks import CHECKS
+from tests.support.expected_accesses import SCENARIOS, Counts, Expected, Launch, expected
 
-from . import ncu
 from .conftest import Run
 
 CANNOT = 77  # exit status of a scenario that this device or driver cannot do
@@ -242,7 +241,6 @@ def launches(names: tuple[str, ...]) -> list[Launch]:
 
 # ---- PASTA's tools -----------------------------------------------------------------------------
 
-ROOT = Path(__file__).resolve().parents[2]
 
 #: Columns of access_count's table `launches`: what they are called there and in Counts.
 COLUMNS = {

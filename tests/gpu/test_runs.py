@@ -9,8 +9,6 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
-from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -19,17 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.places import ROOT
+
 from .conftest import TIMEOUT, Ran, Run, environment, script
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 GPT = (str(EXAMPLES / "torch" / "gpt_train.py"), "--batch", "2", "--length", "64", "--layers", "2",
        "--width", "128", "--vocabulary", "512")  # fmt: skip
-
-
-def needs_torch(test: Callable[..., None]) -> Callable[..., None]:
-    """Marks a test, for the part of CI that has PyTorch."""
-    missing = pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed")
-    return pytest.mark.torch(missing(test))
 
 
 def tables(directory: Path) -> dict[str, list[dict[str, Any]]]:
@@ -94,10 +88,10 @@ def test_a_replay_says_what_the_gpu_said(kernels: str, profiled: Run) -> None:
     same(run, replayed(run, tools, *settings), tools)
     found = {each["what"] for each in findings(run.directory)}
     assert "an instruction wastes sectors of global memory" in found
-    assert "an instruction has conflicts in the banks of shared memory" in found
+    assert "an instruction has bank conflicts in shared memory" in found
 
 
-@needs_torch
+@pytest.mark.torch
 def test_a_replay_of_training_says_the_same(native: Run, profiled: Run, python: str) -> None:
     tools = ("operators", "tensors", "kernel_freq", "coalescing", "access_count")
     options = [word for tool in tools for word in ("-t", tool)]
@@ -107,7 +101,7 @@ def test_a_replay_of_training_says_the_same(native: Run, profiled: Run, python: 
     same(run, replayed(run, tools), tools)
 
 
-@needs_torch
+@pytest.mark.torch
 def test_the_live_view_names_kernels(
     native: Run, profiled: Run, python: str, tmp_path: Path
 ) -> None:
@@ -136,7 +130,7 @@ def test_the_live_view_names_kernels(
     assert "gemm" in text or "kernel" in text
 
 
-@needs_torch
+@pytest.mark.torch
 def test_profiling_ends_after_its_duration(native: Run, profiled: Run, python: str) -> None:
     command = (python, *GPT, "--steps", "2500")
     run = profiled(*command, options=("--duration", "12s", "-t", "kernel_freq"))
@@ -166,7 +160,7 @@ os._exit(0)
 """
 
 
-@needs_torch
+@pytest.mark.torch
 def test_ranks_of_torchrun_side_by_side(tmp_path: Path) -> None:
     program = tmp_path / "ranks.py"
     program.write_text(RANKS)

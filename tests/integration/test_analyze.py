@@ -18,9 +18,9 @@ from pasta.errors import RunError
 from pasta.run.directory import RunDirectory
 from pasta.runtime.analyze import analyze
 from pasta.runtime.replay import Replay
-from tests.conftest import base_environment, wait_until
-from tests.golden.streams import training_run
-from tests.golden.test_replay import content, recorded
+from tests.support.preload import base_environment, wait_until
+from tests.support.runs import content, recorded
+from tests.support.streams import training_run
 
 pytest.importorskip("distributed")
 CONFIG = Config(tools=["kernel_freq", "tensors"])
@@ -46,7 +46,7 @@ def check(runs: dict[str, Path], problems: dict[str, str | None], out: Path, alo
 
 def test_threads(runs: dict[str, Path], tmp_path: Path) -> None:
     told: list[int] = []
-    problems = analyze(runs, CONFIG, tmp_path / "out", workers=2, told=told.append)
+    problems = analyze(runs, CONFIG, tmp_path / "out", workers=2, on_done=told.append)
     check(runs, problems, tmp_path / "out", tmp_path / "alone")
     assert told == [1, 2, 3, 4]
 
@@ -106,11 +106,12 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
             process.wait(20)
 
 
+@pytest.mark.slow
 def test_a_scheduler_with_two_workers(
     runs: dict[str, Path], scheduler: str, tmp_path: Path
 ) -> None:
     told: list[int] = []
-    problems = analyze(runs, CONFIG, tmp_path / "out", scheduler=scheduler, told=told.append)
+    problems = analyze(runs, CONFIG, tmp_path / "out", scheduler=scheduler, on_done=told.append)
     check(runs, problems, tmp_path / "out", tmp_path / "alone")
     assert told == [1, 2, 3, 4]
     from distributed import Client

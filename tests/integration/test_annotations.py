@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.c.session import LIBPASTA, ROOT, C, Session, compile_c
+from tests.support.places import PROGRAMS, ROOT
+from tests.support.session import LIBPASTA, Session, compile_c
 
 ABSENT = 2**64 - 1
 NO_COLOR = 2**32 - 1
@@ -61,7 +62,7 @@ def test_header(
         pytest.skip(f"no {compiler}")
     monkeypatch.setenv("CC", compiler)
     source = tmp_path / ("program.c" if compiler == "cc" else "program.cpp")
-    shutil.copy(C / "annotated.c", source)
+    shutil.copy(PROGRAMS / "annotated.c", source)
     program = compile_c(tmp_path / "program", [source], "-pedantic", language=language)
     assert run([program], dict(os.environ)) == ""  # without the preload: nothing happens
     run([program], session.environment())
@@ -75,7 +76,7 @@ def test_header(
 
 
 def test_stopped_from_the_start(session: Session, tmp_path: Path) -> None:
-    program = compile_c(tmp_path / "program", [C / "annotated.c"])
+    program = compile_c(tmp_path / "program", [PROGRAMS / "annotated.c"])
     run([program], session.environment(start=0))
     assert ("mark", "mark") in brief(session.records(), "name")  # pasta_start() came before it
     assert ("mark", "while stopped") not in brief(session.records(), "name")
@@ -84,7 +85,7 @@ def test_stopped_from_the_start(session: Session, tmp_path: Path) -> None:
 def test_annotations_start_no_consumer(session: Session, tmp_path: Path) -> None:
     from pasta._native import ffi, lib
 
-    run([compile_c(tmp_path / "program", [C / "annotated.c"])], session.environment())
+    run([compile_c(tmp_path / "program", [PROGRAMS / "annotated.c"])], session.environment())
     ring = lib.pasta_map(os.fsencode(session.rings()[0]), ffi.new("int *"))
     assert (ring.used, ring.consumer) == (0, lib.PASTA_CONSUMER_none)
     lib.pasta_unmap(ring)
@@ -92,7 +93,7 @@ def test_annotations_start_no_consumer(session: Session, tmp_path: Path) -> None
 
 def test_not_wanted(session: Session, tmp_path: Path) -> None:
     """A process of --no-children that is not the root records nothing."""
-    program = compile_c(tmp_path / "program", [C / "annotated.c"])
+    program = compile_c(tmp_path / "program", [PROGRAMS / "annotated.c"])
     run([program], session.environment(children=0, root=1))
     assert session.rings() == []
 
@@ -115,7 +116,7 @@ def test_nvtx_declarations(tmp_path: Path) -> None:
     include = nvtx_include()
     if not include:
         pytest.skip("no NVTX headers: pip install nvidia-nvtx")
-    compile_c(tmp_path / "check.o", [C / "nvtx_abi_check.c"], "-isystem", str(include), "-c")
+    compile_c(tmp_path / "check.o", [PROGRAMS / "nvtx_abi_check.c"], "-isystem", str(include), "-c")
 
 
 LEVELS = """\
@@ -135,7 +136,7 @@ def test_nvtx(session: Session, tmp_path: Path, headers: str) -> None:
         if not include:
             pytest.skip("no NVTX headers: pip install nvidia-nvtx")
         options += ["-DREAL_NVTX", "-isystem", str(include)]
-    program = compile_c(tmp_path / "program", [C / "nvtx_program.c"], *options)
+    program = compile_c(tmp_path / "program", [PROGRAMS / "nvtx_program.c"], *options)
     assert run([program], session.environment()) == LEVELS
     parent, child = sorted(map(_records_of, session.rings()), key=len, reverse=True)
     assert brief(parent, "name", "domain") == [
@@ -176,13 +177,13 @@ def test_nvtx(session: Session, tmp_path: Path, headers: str) -> None:
 
 def test_nvtx_without_a_session(tmp_path: Path) -> None:
     """The injection refuses, and NVTX stays a no-op."""
-    program = compile_c(tmp_path / "program", [C / "nvtx_program.c"], f"-I{ROOT}")
+    program = compile_c(tmp_path / "program", [PROGRAMS / "nvtx_program.c"], f"-I{ROOT}")
     environment = {**os.environ, "NVTX_INJECTION64_PATH": str(LIBPASTA)}
     assert run([program], environment).startswith("-2 -2 -2 | -2 -2 -2")
 
 
 def _records_of(ring: Path) -> list[dict[str, Any]]:
-    from tests.c.session import records
+    from tests.support.session import records
 
     return records(ring)
 

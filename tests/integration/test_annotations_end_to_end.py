@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pyarrow.dataset as ds
+import pytest
 
-from tests.conftest import EMBED_NOW, RunDirectory
+from tests.support.preload import EMBED_NOW, RunDirectory
 
 PHASES = """
 #include "pasta.h"
@@ -32,6 +33,7 @@ def column(run: RunDirectory, kind: str, name: str) -> list[str]:
     return ds.dataset(parts).to_table([name])[name].to_pylist() if parts else []
 
 
+@pytest.mark.main
 def test_c_program(pasta_preload, compile_c) -> None:
     run = pasta_preload(compile_c(PHASES)).run
     assert column(run, "range_push", "name") == ["setup", "train", "step"]
@@ -130,6 +132,7 @@ print(sorted(m for m in ("numpy", "pyarrow") if m in sys.modules))
 """
 
 
+@pytest.mark.main
 def test_python_program(pasta_preload, python_program) -> None:
     program = python_program(PYTHON.format(before="", seconds=0))
     done = pasta_preload(sys.executable, program)

@@ -7,6 +7,7 @@ import pytest
 VENDORS = {"nvidia": "CUDA_INJECTION64_PATH", "refacc": "REFACC_INJECTION_PATH"}
 
 
+@pytest.mark.main
 def test_a_backend_that_the_program_uses(pasta_preload, demo) -> None:
     done = pasta_preload(demo("vadd"), options=("--backend", "refacc"))
     assert done.run.launches == 1
@@ -32,7 +33,7 @@ def test_only_variables_of_the_backend(pasta_preload, backend: str) -> None:
 
 def test_another_backend_inside(pasta_preload, demo) -> None:
     """A pasta-preload inside of another takes the outer one's library off what it leaves alone."""
-    from tests.conftest import cli
+    from tests.support.preload import cli
 
     inner = (*cli("pasta-preload"), "--backend", "nvidia", "--", "env")
     printed = pasta_preload(*inner).stdout

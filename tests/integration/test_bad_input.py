@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import base_environment
+from tests.support.preload import base_environment
 
 LAUNCH = "int main(void) { launch(3); return 0; }"
 HELLO = '#include <stdio.h>\nint main(void) { puts("hello"); return 7; }\n'
@@ -87,6 +87,7 @@ def test_no_program(pasta_preload) -> None:
         assert done.stderr.startswith("pasta: no program given: pasta-preload [options]")
 
 
+@pytest.mark.main
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -129,6 +130,7 @@ def test_bad_tool_file(pasta_preload, source: str, line: str) -> None:
 # ---- programs that cannot be started
 
 
+@pytest.mark.main
 def test_missing_program(pasta_preload) -> None:
     for name in ("no-such-program", "./no-such-program", "/no/such/program"):
         done = pasta_preload(name)
@@ -186,6 +188,7 @@ def compiled(directory: Path, *options: str, compiler: str = "cc") -> Path:
     return directory / "hello"
 
 
+@pytest.mark.main
 @pytest.mark.parametrize("options", [("-static",), ("-static-pie",)])
 def test_static(pasta_preload, tmp_path: Path, options: tuple[str, ...]) -> None:
     program = compiled(tmp_path, *options)
@@ -279,6 +282,7 @@ def test_script_of_a_static_interpreter(pasta_preload, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.main
 def test_no_accelerator_library(pasta_preload, compile_c) -> None:
     """A program that looks for CUDA where there is none finds none, and nothing is said."""
     program = compile_c(
@@ -381,6 +385,7 @@ def test_verbs_say_what_is_wrong(pasta, tmp_path: Path) -> None:
     assert "report" in wrong.stderr
 
 
+@pytest.mark.main
 def test_damaged_run(pasta, pasta_preload, compile_c) -> None:
     run = pasta_preload(compile_c(LAUNCH)).run
     (run.path / "run.json").write_text("{")

@@ -13,7 +13,8 @@ import pytest
 
 from pasta.cli.main import VERBS
 from pasta.plugins import built_in_names
-from tests.conftest import ROOT, base_environment, cli
+from tests.support.places import ROOT
+from tests.support.preload import base_environment, cli
 
 EXAMPLE = ROOT / "examples" / "runs" / "gpt-h200"
 PROBE = """
@@ -27,6 +28,7 @@ class Reads(Tool):
 """
 
 
+@pytest.mark.main
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -47,7 +49,7 @@ class Reads(Tool):
             ["replay", EXAMPLE, "-t", "copies,coppies"],
             "there is no tool 'coppies': did you mean co",
         ),
-        (["report"], "there is no run in pasta-out or the current directory: pasta report DIR"),
+        (["report"], "no run in pasta-out or the current directory: pasta report DIR"),
     ],
 )
 def test_an_error_is_one_line_with_a_remedy(pasta, arguments: list[str], line: str) -> None:
@@ -63,6 +65,7 @@ def test_an_unknown_option_of_pasta_preload(pasta_preload) -> None:
     assert done.stderr == "pasta: unknown option --kernel-regexp: did you mean --kernel-regex?\n"
 
 
+@pytest.mark.main
 def test_pasta_alone_prints_its_help(pasta) -> None:
     done = pasta()
     assert (done.returncode, done.stdout) == (2, "")
@@ -87,6 +90,7 @@ def test_a_file_whose_name_has_a_comma_is_one(pasta, tmp_path: Path) -> None:
     assert done.stderr.startswith(f"pasta: {tmp_path}/a,b.py defines no tool")
 
 
+@pytest.mark.main
 def test_tools_are_listed_once_and_presets_say_what_they_contain(pasta) -> None:
     done = pasta("tools", environment={"COLUMNS": "150"})
     lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
@@ -101,13 +105,14 @@ def test_tools_are_listed_once_and_presets_say_what_they_contain(pasta) -> None:
 def test_one_tool_with_its_options_tables_and_needs(pasta) -> None:
     done = pasta("tools", "coalescing", environment={"COLUMNS": "150"})
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("coalescing: Sectors that instructions on global memory need")
+    assert done.stdout.startswith("coalescing: Sectors that global memory instructions access")
     assert "wasted_share" in done.stdout and "an integer, at least 1" in done.stdout
     assert "efficiency, wasted_bytes" in done.stdout
     assert "needs probes" in done.stdout
     assert "pasta-preload -t coalescing" in done.stdout
 
 
+@pytest.mark.main
 def test_report_takes_the_latest_run_and_says_which(pasta, tmp_path: Path) -> None:
     for place, written in (("pasta-out/old", 1), ("here", 3), ("pasta-out/new", 2)):
         (tmp_path / place).mkdir(parents=True)
@@ -178,3 +183,8 @@ def test_help_fits_a_screen(verb: str | None) -> None:
     assert done.returncode == 0
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert len(done.stdout.splitlines()) < 50
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_documented(verb: str) -> None:
+    assert f"`pasta {verb}" in (ROOT / "docs" / "command-line.md").read_text()

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from shim.build import Compiler, commands
-from tests.conftest import ROOT, TIMEOUT
+from tests.support.places import ROOT
+from tests.support.preload import TIMEOUT
 
 SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 #: Stands for the installed pasta_entry.py.
@@ -154,6 +155,7 @@ def test_a_run_is_whole_whatever_the_variables_of_python_are(
     assert done.run.launches == 3
 
 
+@pytest.mark.main
 def test_verbs_ignore_the_variables_of_python(pasta, broken: Path) -> None:
     done = pasta("tools", environment=python_variables(broken))
     assert (done.returncode, done.stderr) == (0, "")

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
-from tests.conftest import Preload
+from tests.support.preload import Preload
 
 PROGRAM = r"""
 #include "refacc.h"
@@ -23,6 +24,7 @@ int main(void) { /* no launch(): only memory */
 """
 
 
+@pytest.mark.main
 def test_memory_of_a_destroyed_context_is_freed(
     pasta_preload: Preload, compile_c: Callable[..., Path]
 ) -> None:

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 
+
+@pytest.mark.main
 def test_a_step_of_ci(pasta_preload: Any, pasta: Any, demo: Callable[[str], Path]) -> None:
     runs = []
     for number, iterations in enumerate(("3", "4")):

@@ -13,7 +13,7 @@ from pasta.cli.main import parse
 from pasta.config import Config
 from pasta.plugins import built_in_names, find_tools
 from pasta.scaffold import new_tool
-from tests.conftest import ROOT
+from tests.support.places import ROOT
 
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -46,6 +46,7 @@ def findings(text: str) -> tuple[str, str]:
     return (found[0], text.replace(found[0], "")) if found else ("", text)
 
 
+@pytest.mark.main
 def test_the_readme_shows_what_the_demonstration_prints(pasta_preload, demo) -> None:
     done = pasta_preload(demo("convolution"), environment={"COLUMNS": "118"})
     printed = findings(done.stdout + done.stderr)
@@ -85,6 +86,7 @@ def test_tools_run_on_the_recorded_run(pasta) -> None:
 # ---- programs and tools
 
 
+@pytest.mark.main
 def test_the_tool_runs_alone(pasta, pasta_preload, demo, tmp_path: Path) -> None:
     (tmp_path / "big_copies.py").write_text(block_with("class BigCopies", "python"))
     done = pasta_preload(demo("convolution"), options=("-t", str(tmp_path / "big_copies.py")))
@@ -99,6 +101,7 @@ def test_the_tool_with_a_probe_runs_alone(pasta_preload, demo, tmp_path: Path) -
     assert re.search(r"reads: [1-9][0-9,]+ bytes read", done.stderr)
 
 
+@pytest.mark.main
 def test_its_programs_run(
     pasta_preload, demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import EMBED_NOW, base_environment, wait_until
+from tests.support.preload import EMBED_NOW, base_environment, wait_until
 
 #: Lives until a consumer is at work; 340 launches. With an argument it ends before.
 LIVES = """
@@ -35,7 +35,7 @@ while time.monotonic() < until:
 launch(7)
 print("output of the program")
 """
-NOTE = r"process \d+ is analysed beside itself: (.*)"
+NOTE = r"process \d+ is analysed by a collector process: (.*)"
 
 
 def reasons(lines: list[str]) -> list[str]:
@@ -46,6 +46,7 @@ def reasons(lines: list[str]) -> list[str]:
 # ---- a program without Python
 
 
+@pytest.mark.main
 def test_embedded(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(LIVES % ""), options=EMBED_NOW)
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
@@ -87,6 +88,7 @@ def test_pypy(pasta_preload, python_program) -> None:
     assert (done.run.consumer, done.run.launches) == ("collector", 12)
 
 
+@pytest.mark.main
 def test_collector_asked_for(pasta_preload, compile_c) -> None:
     program = compile_c(LIVES % 'printf("%d %d", is_mapped("libpython"), is_mapped("_embed"));')
     done = pasta_preload(program, options=("--collector",))
@@ -94,6 +96,7 @@ def test_collector_asked_for(pasta_preload, compile_c) -> None:
     assert (done.run.consumer, done.run.launches, done.notes) == ("collector", 340, [])
 
 
+@pytest.mark.main
 def test_results_do_not_depend_on_the_consumer(pasta_preload, compile_c) -> None:
     """Counts and names of the report, however they were computed."""
     program = compile_c(LIVES % "")
@@ -256,6 +259,7 @@ def test_interrupted_while_tools_evaluate_text(pasta_preload, python_program, tm
     assert done.run.consumer == "embedded"
 
 
+@pytest.mark.main
 @pytest.mark.parametrize("way", ["return", "sys.exit", "SIGKILL", "atexit"])
 def test_brief_python_program(pasta_preload, python_program, way: str) -> None:
     end, status = ENDS[way]

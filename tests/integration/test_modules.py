@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
-from tests.conftest import Preload
+from tests.support.preload import Preload
 
 
+@pytest.mark.main
 def test_images_are_kept_under_their_hash(
     pasta_preload: Preload, demo: Callable[[str], Path]
 ) -> None:

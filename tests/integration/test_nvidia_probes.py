@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from pasta.backends.nvidia.nvptx import find_ptxas
 from pasta.errors import MissingDependency
-from pasta.probes.nvptx import find_ptxas
-from pasta.probes.sass import disassemble, find_nvdisasm
-from tests import fake_gpu
-from tests.conftest import Done, Preload
+from pasta.sass.disassembly import disassemble, find_nvdisasm
+from tests.support import fake_gpu
+from tests.support.preload import Done, Preload
 
 TOOL = """
 from pasta.lazy import np
@@ -174,6 +174,7 @@ def assert_counted(done: Done, script: Script) -> None:
     assert sorted(rows(done, "objects")) == objects
 
 
+@pytest.mark.main
 def test_launches_and_objects(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 100_000)
@@ -363,7 +364,6 @@ def test_kernels_that_run_at_exit(play: Play) -> None:
     script.say("hold", S + 1)
     script.launch(S + 1, (0x200000000, 99, 0x10), counts=False)
     done = play(script, "--set", "python.exit-timeout=500ms")
-    assert done.seconds < 20
     assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
     assert_counted(done, script)
     assert [note for note in done.notes if "still running" in note] == [
@@ -580,7 +580,7 @@ def test_all_of_the_code_is_seen(play: Play, cubin: Callable[[str], Path]) -> No
 @pytest.mark.parametrize(
     ("options", "environment", "why"),
     [
-        (("--set", "probes.code-memory=0"), {}, "its module was not kept: see probes.code-memory"),
+        (("--set", "probes.code-memory=0"), {}, "module not kept, see probes.code-memory"),
         ((), {"broken": "1"}, "a module"),
     ],
     ids=["not_kept", "broken"],
@@ -596,11 +596,12 @@ def test_code_that_is_not_known_is_told(
     script.launch(S, (0x200000000, 3, 0x10))
     done = play(script, *options, cubin=module)
     expect(done, script)
-    assert "what the code of 1 kernel contains is not known" in summary(done)
+    assert "coverage unknown for 1 kernel" in summary(done)
     assert why in summary(done)
     assert "tensor_store would not be seen" in summary(done)
 
 
+@pytest.mark.main
 def test_lines_of_the_source(play: Play, cubin: Callable[[str], Path]) -> None:
     module, script = cubin(""), Script()
     at = offsets(module)

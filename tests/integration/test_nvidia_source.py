@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from pasta import abi
-from tests.played import ABSENT16, ABSENT32, ABSENT64, LIBRARY, Played
-from tests.played import play as play_program
+from tests.support.places import PROGRAMS, ROOT
+from tests.support.played import ABSENT16, ABSENT32, ABSENT64, LIBRARY, Played
+from tests.support.played import play as play_program
 
-ROOT = Path(__file__).resolve().parents[2]
-FIXTURES = ROOT / "tests" / "fixtures"
+SOURCES = PROGRAMS / "nvidia"
 DEVICE, STREAM = 3, 0x51
 
 
@@ -25,9 +25,9 @@ DEVICE, STREAM = 3, 0x51
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("fake-cuda")
     compiler = [os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"]
-    library = [*compiler, "-shared", "-fPIC", "-fvisibility=hidden", FIXTURES / "fake_sanitizer.c"]
+    library = [*compiler, "-shared", "-fPIC", "-fvisibility=hidden", SOURCES / "fake_sanitizer.c"]
     subprocess.run([*library, "-o", directory / "libsanitizer-public.so"], check=True)
-    program = [*compiler, f"-I{ROOT / 'shim' / 'sources'}", FIXTURES / "fake_cuda_program.c"]
+    program = [*compiler, f"-I{ROOT / 'shim' / 'sources'}", SOURCES / "fake_cuda_program.c"]
     subprocess.run([*program, "-o", directory / "program", "-ldl", "-lpthread"], check=True)
     return directory
 

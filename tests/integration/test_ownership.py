@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EMBED_NOW, Preload, RunDirectory, base_environment, cli, wait_until
+from tests.support.preload import (
+    EMBED_NOW,
+    Preload,
+    RunDirectory,
+    base_environment,
+    cli,
+    wait_until,
+)
 
 LAUNCHES = 60_000
 #: Small enough that a collector gives memory back while the program runs, and nothing is lost.
@@ -164,7 +171,7 @@ def test_a_collector_killed_at_its_end(pasta_preload, compile_c, slow: Path, whe
     code = (
         "import os, signal, sys\n"
         "from pasta.run.directory import RunDirectory\n"
-        "from pasta.runtime import collector\n"
+        "from pasta.runtime import collector_process as collector\n"
         "def killed(*given, **how):\n"
         f"    if {when == 'after the rename'}: move(*given, **how)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -195,6 +202,7 @@ def test_a_collector_killed_at_its_end(pasta_preload, compile_c, slow: Path, whe
     assert (slow.parent / "begun").stat().st_mtime_ns == begun, "results were made twice"
 
 
+@pytest.mark.main
 def test_two_recovers_at_once(pasta_preload, many: Path, slow: Path) -> None:
     process, session = killed_while_collecting(pasta_preload, many, slow)
     kill_collectors(session)
@@ -290,6 +298,7 @@ def test_a_failing_launcher_keeps_the_status(compile_c, tmp_path: Path, times: i
         assert "try again with pasta recover" in done.stderr
 
 
+@pytest.mark.main
 def test_status_where_SIGCHLD_is_ignored(pasta_preload, compile_c) -> None:
     """The kernel forgets children then; the program finds it ignored as without PASTA."""
     program = compile_c(

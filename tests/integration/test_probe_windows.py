@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from pasta import abi
-from tests.conftest import RunDirectory
+from tests.support.preload import RunDirectory
 
 #: Every launch of the kernel scale on 32 floats loads and stores each of them.
 ACCESSES = 64
@@ -92,6 +92,7 @@ def test_no_launch_without_probes(pasta_preload, compile_c) -> None:
     assert probed(run) == []
 
 
+@pytest.mark.main
 def test_windows_of_launches(pasta_preload, compile_c) -> None:
     run = pasta_preload(compile_c(MANY), options=options("probes.window=launches 10/100")).run
     assert probed(run) == [first + i for first in (0, 100, 200) for i in range(10)]
@@ -123,6 +124,7 @@ def test_a_total_leaves_out_what_windows_never_met(pasta_preload, compile_c) -> 
     assert "never probed" not in run.report
 
 
+@pytest.mark.main
 def test_every_nth_launch(pasta_preload, compile_c) -> None:
     given = options("probes.window=launches 50/100", "probes.every=20")
     run = pasta_preload(compile_c(MANY), options=given).run

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import EMBED_NOW, base_environment, wait_until
+from tests.support.preload import EMBED_NOW, base_environment, wait_until
 
 CONSUMERS = {"afterwards": (), "embedded": EMBED_NOW, "collector": ("--collector",)}
 
@@ -42,6 +42,7 @@ def test_launches_of_blocks(pasta_preload, python_program, consumer: str, start:
     done = pasta_preload(
         sys.executable, path, *waits, options=(*options, f"--profile-from-start={start}")
     )
+    assert done.exit_status == 0, done.stderr
     found, active, ended = json.loads(done.stdout)
     assert found == [[7, ["0"], waits[0]], [2, ["0"], waits[0]]]
     assert (active, ended) == (start == "on", "a block of the program")
@@ -79,6 +80,7 @@ def test_more_events_than_the_ring_holds(pasta_preload, python_program, consumer
     assert done.run.manifest["dropped"] == {}
 
 
+@pytest.mark.main
 def test_a_process_that_is_not_followed(pasta_preload, python_program) -> None:
     path = python_program("""
 import subprocess, sys
@@ -92,8 +94,8 @@ print(done.stderr.splitlines()[-1])
 """)
     done = pasta_preload(sys.executable, path, options=("--no-children",))
     assert done.stdout == (
-        "pasta.errors.RunError: this process is not profiled: pasta-preload was told not to"
-        " follow it, or has said why\n"
+        "pasta.errors.RunError: this process is not profiled: pasta-preload was configured"
+        " not to follow it, or has printed why\n"
     )
 
 
@@ -154,7 +156,7 @@ REFUSED = {
     'pasta.profile("operatros")':
         "there is no tool 'operatros': did you mean operators?",
     'pasta.profile("operators", settings={"ring.max": "1GiB"})':
-        "pasta.profile: ring.max is of the whole program, not of a block: "
+        "pasta.profile: ring.max applies to the whole program, not to a block: "
         "pasta-preload --set ring.max=…",
     'pasta.profile("operators", settings={"torch.frame": 5})':
         "pasta.profile: unknown key 'torch.frame': did you mean torch.frames",

@@ -1,4 +1,4 @@
-"""The reference accelerator by itself: tests/c/test_refacc.c, plain and under the sanitizers."""
+"""The reference accelerator by itself: programs/test_refacc.c, plain and under the sanitizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.places import PROGRAMS, ROOT
+
 CC = os.environ.get("CC", "cc")
 FLAGS = ("-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{ROOT}/shim/refacc")
 
@@ -27,7 +28,11 @@ FLAGS = ("-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{ROOT}
 )
 @pytest.mark.parametrize("threads", ["1", "4"])
 def test_refacc(tmp_path: Path, sanitize: tuple[str, ...], threads: str) -> None:
-    test, tool, program = ROOT / "tests/c/test_refacc.c", tmp_path / "tool.so", tmp_path / "test"
+    test, tool, program = (
+        PROGRAMS / "test_refacc.c",
+        tmp_path / "tool.so",
+        tmp_path / "test",
+    )
     flags = [*FLAGS, *sanitize]
     subprocess.run([CC, *flags, "-fPIC", "-shared", "-DRA_TEST_TOOL", test, "-o", tool], check=True)
     sources = sorted((ROOT / "shim/refacc").glob("*.c"))

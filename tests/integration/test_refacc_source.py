@@ -113,7 +113,8 @@ def test_a_launch_s_records_share_its_correlation(record: Record) -> None:
     assert (launches["time"] <= complete["start"]).all()
     assert (complete["start"] <= complete["end"]).all()
     assert len(np.unique(launches["thread"])) == 4
-    assert len(np.unique(launches["stream"])) == 12
+    # handles of streams of a thread that ended may be given out again
+    assert len(np.unique(launches[["thread", "stream"]])) == 12
 
 
 def test_launch_fields(record: Record) -> None:

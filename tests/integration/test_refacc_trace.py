@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pasta._native import DIRECTORY, ffi, lib
-from tests.c.session import Session, records
+from tests.support.session import Session, records
 
 #: Another build of the native parts, say one with a sanitizer, may be named.
 NATIVE = Path(os.environ.get("PASTA_TEST_NATIVE", DIRECTORY))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 TOOLS = ("-t", "kernel_freq", "-t", "memory_timeline", "-t", "event_trace")
 
 
+@pytest.mark.main
 def test_the_report_is_that_of_the_run(pasta_preload: Any, pasta: Any, demo: Any) -> None:
     run = pasta_preload(demo("vadd"), options=TOOLS).run
     again = pasta("replay", run.path, *TOOLS, "-o", "again")

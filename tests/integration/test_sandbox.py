@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.conftest import EMBED_NOW
+from tests.support.preload import EMBED_NOW
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
 
@@ -61,6 +61,7 @@ def test_an_embedded_consumer_hands_over(pasta_preload, compile_c, way: str) -> 
     assert any(restricted in note for note in done.notes) == (way != "to_empty_root")
 
 
+@pytest.mark.main
 def test_annotations_in_strict_mode(pasta_preload, compile_c) -> None:
     """Only read, write, exit and sigreturn are left, and no fine clock."""
     done = pasta_preload(
@@ -80,6 +81,7 @@ def test_annotations_in_strict_mode(pasta_preload, compile_c) -> None:
     assert done.run.count("mark") == 200_000
 
 
+@pytest.mark.main
 def test_a_filter_that_cannot_be_installed_changes_nothing(pasta_preload, compile_c) -> None:
     """Libraries ask in that way whether there could be one."""
     done = pasta_preload(

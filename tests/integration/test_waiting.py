@@ -8,7 +8,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.conftest import TIMEOUT, base_environment, cli
+import pytest
+
+from tests.support.preload import TIMEOUT, base_environment, cli
 
 SLOW = """\
 import time
@@ -60,6 +62,7 @@ def test_a_terminal_shows_what_is_waited_for(pasta_preload, demo) -> None:
     assert (stdout, told) == ("", "")
 
 
+@pytest.mark.main
 def test_a_pipe_gets_nothing_from_what_is_fast(pasta_preload, demo, pasta) -> None:
     done = pasta_preload(demo("vadd"))
     assert "writing the run" not in done.stderr

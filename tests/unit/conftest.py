@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.c.builds import BUILDS, Build
+from tests.support.c_builds import BUILDS, Build
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(b, id=b.name, marks=pytest.mark.sanitizers) for b in BUILDS],
+    params=[pytest.param(each, id=each.name, marks=each.marks) for each in BUILDS],
 )
 def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
     """A way to compile C tests that works on this machine."""

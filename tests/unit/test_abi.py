@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from pasta import abi
 from pasta._native import ffi, lib
 from shim import reference
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 HEADER = reference.HEADER.read_text(encoding="utf-8")
-PAYLOADS = {kind: payload for _, kind, payload, _, _ in reference.events(HEADER)}
+EVENTS = {event.kind: event for event in reference.events(HEADER)}
 
 
 def test_event_reference_is_up_to_date() -> None:
@@ -23,9 +21,41 @@ def test_event_reference_is_up_to_date() -> None:
 
 
 def test_every_event_kind_is_known_to_python() -> None:
-    numbers = {kind: number for number, kind, *_ in reference.events(HEADER)}
-    assert numbers == abi.KINDS
-    assert sorted(numbers.values()) == list(range(1, len(numbers) + 1))
+    numbers = {kind: event.number for kind, event in EVENTS.items()}
+    assert list(numbers.items()) == list(abi.KINDS.items())
+    assert list(numbers.values()) == list(range(1, lib.PASTA_EVENT_count + 1))
+    assert {kind: abi.payload_of(kind) for kind in EVENTS} == {
+        kind: event.payload for kind, event in EVENTS.items()
+    }
+
+
+def test_handlers_are_called_in_the_order_of_the_header() -> None:
+    """The order is part of the tools' API: an allocation is known before a launch that uses it."""
+    order = [
+        "on_contexts", "on_streams", "on_modules", "on_memory", "on_tensors", "on_ranges",
+        "on_operators", "on_frames", "on_launches", "on_launch_ends", "on_completions",
+        "on_samples", "on_counters", "on_graph_launches", "on_graphs", "on_copies", "on_sets",
+        "on_uvm", "on_syncs", "on_events",
+    ]  # fmt: skip
+    assert [name for name in abi.HANDLERS if name in order] == order
+    assert abi.HANDLERS["on_operators"] == ("operator_begin", "operator_tensors", "operator_end")
+    assert {kind: name for name, kinds in abi.HANDLERS.items() for kind in kinds} == {
+        kind: event.handler for kind, event in EVENTS.items() if event.handler
+    }
+
+
+def test_categories_and_labels() -> None:
+    assert abi.kinds_of("launch") == ("kernel_launch",)
+    assert abi.kinds_of("launch_return", "launch_result") == (
+        "kernel_launch_end", "kernel_complete", "pc_sample", "counter",
+    )  # fmt: skip
+    for kind in abi.kinds_of("launch_return", "launch_result"):
+        assert "ordinal" in (abi.dtype(kind).names or ())
+    assert {"memory_copy", "sync", "mark"} <= set(abi.kinds_of("activity"))
+    assert {"pad"} == abi.UNRECORDED
+    assert {"uvm_attach", "memory_alloc"} <= abi.RETAINED and "range_push" not in abi.RETAINED
+    assert abi.label("context_destroy") == "context destroys"
+    assert len({abi.label(kind) for kind in abi.KINDS}) == len(abi.KINDS)
 
 
 @pytest.mark.parametrize("kind", abi.KINDS)
@@ -34,7 +64,7 @@ def test_records_fill_whole_slots_and_fields_are_where_c_has_them(kind: str) -> 
     assert dtype.itemsize == lib.pasta_kind_slots(abi.KINDS[kind]) * abi.SLOT
     header = ffi.sizeof("pasta_header")
     fields = {name: field.offset for name, field in ffi.typeof("pasta_header").fields}
-    struct = ffi.typeof(f"pasta_{PAYLOADS[kind]}")
+    struct = ffi.typeof(f"pasta_{EVENTS[kind].payload}")
     fields |= {name: header + field.offset for name, field in struct.fields}
     fields["index"] = fields.pop("commit")
     assert dtype.fields is not None
@@ -43,13 +73,30 @@ def test_records_fill_whole_slots_and_fields_are_where_c_has_them(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", abi.KINDS)
-def test_string_fields_are_those_the_header_calls_strings(kind: str) -> None:
-    fields = reference.structs(HEADER)[PAYLOADS[kind]]
-    assert set(abi.string_fields(kind)) == {field.name for field in fields if field.is_string}
-
-
-@pytest.mark.parametrize("kind", abi.KINDS)
-def test_named_numbers_are_integers_of_their_kind(kind: str) -> None:
-    for field, names in abi.enum_fields(kind).items():
+def test_strings_and_named_numbers_have_the_types_of_the_header(kind: str) -> None:
+    types = {field.name: field.type for field in reference.structs(HEADER)[EVENTS[kind].payload]}
+    strings = {name for name, type in types.items() if type == "pasta_string_id"}
+    assert set(abi.string_fields(kind)) == strings
+    own = {name for name, type in types.items() if type.startswith("pasta_")}
+    assert set(abi.enum_fields(kind)) == own - strings - {"priority", "stack"}
+    for field in strings | set(abi.enum_fields(kind)):
         assert abi.dtype(kind)[field] == np.uint32
-        assert names and all(isinstance(name, str) for name in names.values())
+
+
+def test_names_of_numbers() -> None:
+    assert set(abi.ENUMS) == {"memory", "copy", "sync", "origin", "role"}
+    assert abi.ENUMS["sync"] == {1: "stream", 2: "context", 3: "device", 4: "event"}
+    assert abi.enum_fields("memory_copy") == {"direction": abi.ENUMS["copy"]}
+
+
+def test_a_type_may_declare_its_sentinel() -> None:
+    """All ones are absent in other fields; -1 is a priority that streams have."""
+    dtype = abi.dtype("stream_create")
+    assert abi.absent("priority", dtype["priority"]) == np.iinfo(np.int32).min
+    (record,) = abi.absent_records(1, dtype, "stream_create")
+    assert (record["priority"], record["correlation"]) == (np.iinfo(np.int32).min, 0)
+    assert record["id"] == np.iinfo(np.uint64).max
+    (record,) = abi.absent_records(1, abi.dtype("operator_begin"), "operator_begin")
+    assert (record["name"], record["stack"]) == (0, 0)
+    (record,) = abi.absent_records(1, abi.dtype("kernel_launch"), "kernel_launch")
+    assert (record["name"], record["module"]) == (0, np.iinfo(np.uint64).max)  # a handle

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -27,7 +27,6 @@ def same(found: pa.Array, wanted: pa.Array) -> None:
     assert repr(found.to_pylist()) == repr(wanted.to_pylist())  # NaN is NaN, -0.0 is not 0.0
 
 
-@settings(deadline=None)  # pandas is imported, by pyarrow
 @given(st.data())
 def test_arrays(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(DTYPES))
@@ -45,13 +44,11 @@ def test_arrays(data: st.DataObject) -> None:
         np.testing.assert_array_equal(to_numpy(to_arrow(values)[first:]), values[first:])
 
 
-@settings(deadline=None)
 @given(st.one_of(*(st.lists(st.none() | each, max_size=12) for each in VALUES)))
 def test_lists(values: list[Any]) -> None:
     same(to_arrow(values), pa.array(values))
 
 
-@settings(deadline=None)
 @given(st.one_of(*(st.lists(st.none() | st.lists(st.none() | each, max_size=4), max_size=6)
                    for each in VALUES)))  # fmt: skip
 def test_lists_of_lists(values: list[Any]) -> None:
@@ -87,8 +84,8 @@ from pathlib import Path
 from pasta.config import Config
 from pasta.run.directory import RunDirectory
 from pasta.runtime.replay import Replay
-from tests.golden.streams import training_run
-from tests.golden.test_replay import TOOLS, recorded
+from tests.support.streams import training_run
+from tests.support.runs import TOOLS, recorded
 
 where = Path(sys.argv[1])
 run = recorded(training_run(), where / "run")

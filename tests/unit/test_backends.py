@@ -9,24 +9,25 @@ from pathlib import Path
 import pytest
 
 import pasta
-from pasta.capabilities import CAPABILITIES, SOURCES, Capabilities
+from docs import reference
+from pasta.capabilities import Source, names
 from pasta.plugins import find_tools, list_tools, load_tools
 from pasta.probes import Counter, probe
-from pasta.report.exports import write_json
-from pasta.report.html import render_html
+from pasta.report.exports.json import write_json
+from pasta.report.notebook import render_html
 from pasta.report.page import render_page
-from pasta.report.text import text_report
+from pasta.report.text import text_report, write_text_report
 from pasta.run.directory import RunDirectory
 from pasta.run.merge import merge
 from pasta.run.results import write_result
 from pasta.run.root import Root
 from pasta.runtime.parity import with_gaps
+from pasta.sources import Capabilities
 from pasta.table import Table
 from pasta.tool import Result, Tool
-from shim import reference
-from tests.unit.runs import made_up
+from tests.support.places import ROOT
+from tests.support.runs import made_up
 
-ROOT = Path(__file__).resolve().parents[2]
 RESULT = Result("something", {"table": Table({"one": [1]})})
 NOTE = (
     "not given by nvidia_sanitizer: device times of kernels, registers, static shared memory, "
@@ -59,16 +60,18 @@ def kernel_freq() -> Tool:
 
 
 def test_docs_are_up_to_date() -> None:
-    header = reference.CAPABILITIES.read_text(encoding="utf-8")
-    assert (ROOT / "docs" / "backends.md").read_text() == reference.render_backends(header), (
-        "run: python -m shim.reference backends > docs/backends.md"
-    )
+    for name, text in (
+        ("backends", reference.render_backends()),
+        ("settings", reference.render_settings()),
+    ):
+        assert (ROOT / "docs" / f"{name}.md").read_text() == text, (
+            f"run: python -m docs.reference {name} > docs/{name}.md"
+        )
 
 
-def test_footnotes_are_of_capabilities() -> None:
-    for name, source in reference._FOOTNOTES:
-        assert name in CAPABILITIES
-        assert SOURCES[source].is_accelerator
+def test_a_source_gives_known_capabilities_only() -> None:
+    with pytest.raises(ValueError, match="source made_up: 'register' is no capability"):
+        Source("made_up", "made up", names("kernel_launch register"))
 
 
 def test_capabilities_of_several_sources() -> None:
@@ -121,7 +124,7 @@ def test_probes_without_accesses() -> None:
 
 
 def test_what_is_no_capability() -> None:
-    with pytest.raises(pasta.errors.ToolError, match=r"uses = 'register' is no capability"):
+    with pytest.raises(pasta.errors.ToolError, match=r"uses = 'register' is not a capability"):
         with_gaps(Wrong(), RESULT, ["refacc"])
 
 
@@ -145,7 +148,7 @@ def test_every_report_has_the_note(run: RunDirectory) -> None:
 def test_a_merged_run_has_each_note_once(run: RunDirectory, tmp_path: Path) -> None:
     other = made_up(tmp_path / "job", 1)
     write_result(other / "results", "kernel_freq", Result("no note", RESULT.tables))
-    merged = merge(Root.open(tmp_path / "job"), tmp_path / "all")
+    merged = merge(Root.open(tmp_path / "job"), tmp_path / "all", finish=write_text_report)
     assert text_report(merged).count("note: not given") == 1
 
 

@@ -1,4 +1,4 @@
-"""The AMD source's map, which launches read while modules change it: tests/c/test_amd_map.c."""
+"""The AMD source's map, which launches read while modules change it: programs/test_amd_map.c."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.c.builds import Build
-from tests.c.session import ROOT, C, compile_c
+from tests.support.c_builds import Build
+from tests.support.places import PROGRAMS, ROOT
+from tests.support.session import compile_c
 
 
 @pytest.fixture(scope="module")
 def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = [ROOT / "shim" / "sources" / "amd_map.c", C / "test_amd_map.c"]
+    sources = [ROOT / "shim" / "backends" / "amd" / "map.c", PROGRAMS / "test_amd_map.c"]
     output = tmp_path_factory.mktemp(build.name) / "test_amd_map"
     return compile_c(output, sources, *build.flags)
 

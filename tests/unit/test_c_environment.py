@@ -1,4 +1,4 @@
-"""setenv and its kin: tests/c/test_environment.c, and what libc itself does in the same cases."""
+"""setenv and its kin: programs/test_environment.c, and what libc itself does in the same cases."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.c.builds import BUILDS, Build
-from tests.c.session import ROOT, C, Session, compile_c
+from tests.support.c_builds import BUILDS, Build
+from tests.support.places import PROGRAMS, ROOT
+from tests.support.session import Session, compile_c
 
 ALONE = ("model", "own_array", "wrong", "bounded")
 THREADS = ("threads", "fork")
@@ -17,7 +18,7 @@ THREADS = ("threads", "fork")
 
 @pytest.fixture(scope="module")
 def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = [ROOT / "shim" / "core" / "environment.c", C / "test_environment.c"]
+    sources = [ROOT / "shim" / "core" / "environment.c", PROGRAMS / "test_environment.c"]
     return compile_c(
         tmp_path_factory.mktemp(build.name) / "test_environment", sources, *build.flags
     )
@@ -36,7 +37,8 @@ def test_libc(tmp_path: Path, case: str) -> None:
     """The model is right: libc's own functions agree with it."""
     (plain,) = (each for each in BUILDS if each.name == "plain")
     done = plain.run(
-        compile_c(tmp_path / "test_environment", [C / "test_environment.c"], *plain.flags), case
+        compile_c(tmp_path / "test_environment", [PROGRAMS / "test_environment.c"], *plain.flags),
+        case,
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -1,4 +1,4 @@
-"""Pieces of allocations in which tensors lie: tests/c/test_nvidia_memory.c, case by case."""
+"""Pieces of allocations in which tensors lie: programs/test_nvidia_memory.c, case by case."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.c.builds import Build
-from tests.c.session import ROOT, C, compile_c
+from tests.support.c_builds import Build
+from tests.support.places import PROGRAMS, ROOT
+from tests.support.session import compile_c
 
 
 @pytest.fixture(scope="module")
 def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = [ROOT / "shim" / "sources" / "nvidia_memory.c", C / "test_nvidia_memory.c"]
+    sources = [
+        ROOT / "shim" / "backends" / "nvidia" / "memory.c",
+        PROGRAMS / "test_nvidia_memory.c",
+    ]
     output = tmp_path_factory.mktemp(build.name) / "test_nvidia_memory"
     return compile_c(output, sources, *build.flags)
 

@@ -1,4 +1,4 @@
-"""The table in which patches look addresses up: tests/c/test_nvidia_table.c, case by case."""
+"""The table in which patches look addresses up: programs/test_nvidia_table.c, case by case."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.c.builds import Build
-from tests.c.session import ROOT, C, compile_c
+from tests.support.c_builds import Build
+from tests.support.places import PROGRAMS, ROOT
+from tests.support.session import compile_c
 
 CASES = (
     "lookups",
@@ -23,7 +24,10 @@ CASES = (
 
 @pytest.fixture(scope="module")
 def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = [ROOT / "shim" / "sources" / "nvidia_table.c", C / "test_nvidia_table.c"]
+    sources = [
+        ROOT / "shim" / "backends" / "nvidia" / "object_table.c",
+        PROGRAMS / "test_nvidia_table.c",
+    ]
     output = tmp_path_factory.mktemp(build.name) / "test_nvidia_table"
     return compile_c(output, sources, *build.flags)
 

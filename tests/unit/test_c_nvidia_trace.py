@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.c.builds import Build, Case
-from tests.c.session import ROOT, C, compile_c
-from tests.unit.test_c_trace import TRACE_SOURCES
+from tests.support.c_builds import Build, Case
+from tests.support.places import PROGRAMS, ROOT
+from tests.support.session import TRACE_SOURCES, compile_c
 
 SMALL = {"trace_chunk_bytes": 4096, "trace_chunks": 4}
 
@@ -32,9 +32,9 @@ CASES = (
 
 @pytest.fixture(scope="module")
 def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = [*TRACE_SOURCES, ROOT / "shim" / "sources" / "nvidia_trace.c"]
+    sources = [*TRACE_SOURCES, ROOT / "shim" / "backends" / "nvidia" / "trace.c"]
     output = tmp_path_factory.mktemp(build.name) / "test_nvidia_trace"
-    return compile_c(output, [*sources, C / "test_nvidia_trace.c"], *build.flags)
+    return compile_c(output, [*sources, PROGRAMS / "test_nvidia_trace.c"], *build.flags)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -1,4 +1,4 @@
-"""The C core, plain and under ASan with UBSan and TSan: tests/c/test_ring.c, case by case."""
+"""The C core, plain and under ASan with UBSan and TSan: programs/test_ring.c, case by case."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.c.builds import Build
-from tests.c.session import RING_SOURCES, ROOT, C, Session, compile_c
+from tests.support.c_builds import Build
+from tests.support.places import PROGRAMS, ROOT
+from tests.support.session import RING_SOURCES, Session, compile_c
 
 MIB = 1 << 20
 
@@ -67,7 +68,7 @@ CASES = (
 @pytest.fixture(scope="module")
 def ring_test(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp(build.name) / "test_ring"
-    return compile_c(output, [*RING_SOURCES, C / "test_ring.c"], *build.flags)
+    return compile_c(output, [*RING_SOURCES, PROGRAMS / "test_ring.c"], *build.flags)
 
 
 @pytest.fixture
@@ -113,9 +114,11 @@ def test_full_file_system(build: Build, ring_test: Path, tmp_path: Path) -> None
 
 
 def test_annotations(build: Build, session: Session, tmp_path: Path) -> None:
-    sources = [*RING_SOURCES, ROOT / "shim" / "sources" / "annotate.c"]
+    sources = [*RING_SOURCES, ROOT / "shim" / "annotations" / "annotate.c"]
     for name in ("nvtx_program", "annotated"):
-        program = compile_c(tmp_path / name, [*sources, C / f"{name}.c"], "-rdynamic", *build.flags)
+        program = compile_c(
+            tmp_path / name, [*sources, PROGRAMS / f"{name}.c"], "-rdynamic", *build.flags
+        )
         done = build.run(program, PASTA_SHIM=session.configuration(), NVTX_INJECTION64_PATH="")
         assert (done.returncode, done.stderr) == (0, "")
     assert len(session.rings()) == 3  # one is of nvtx_program's child
@@ -124,7 +127,10 @@ def test_annotations(build: Build, session: Session, tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["execve", "execle", "posix_spawn", "vfork"])
 def test_exec(build: Build, session: Session, tmp_path: Path, way: str) -> None:
     program = compile_c(
-        tmp_path / "program", [*RING_SOURCES, C / "exec_program.c"], "-rdynamic", *build.flags
+        tmp_path / "program",
+        [*RING_SOURCES, PROGRAMS / "exec_program.c"],
+        "-rdynamic",
+        *build.flags,
     )
     kept = [f"{name}={value}" for name, value in build.options.items()]
     done = build.run(program, way, "A=1", *kept, PASTA_SHIM=session.configuration())

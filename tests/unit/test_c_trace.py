@@ -6,14 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.c.builds import Build, Case
-from tests.c.session import RING_SOURCES, ROOT, C, Session, compile_c
+from tests.support.c_builds import Build, Case
+from tests.support.places import PROGRAMS, ROOT
+from tests.support.session import TRACE_SOURCES, Session, compile_c
 
-TRACE_SOURCES = (
-    *RING_SOURCES,
-    ROOT / "shim" / "core" / "trace.c",
-    ROOT / "shim" / "python" / "trace_reader.c",
-)
 SMALL = {"trace_chunk_bytes": 4096, "trace_chunks": 4}
 
 
@@ -42,7 +38,7 @@ CASES = (
 @pytest.fixture(scope="module")
 def trace_test(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp(build.name) / "test_trace"
-    return compile_c(output, [*TRACE_SOURCES, C / "test_trace.c"], *build.flags)
+    return compile_c(output, [*TRACE_SOURCES, PROGRAMS / "test_trace.c"], *build.flags)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -55,7 +51,7 @@ def test_trace(build: Build, trace_test: Path, tmp_path: Path, case: Case) -> No
 @pytest.mark.parametrize("config", [{}, {"probe_kinds": "1,6,99"}], ids=["all", "some"])
 def test_encoder(build: Build, tmp_path: Path, config: dict[str, str]) -> None:
     """Records of accesses give back the addresses, in the shortest form."""
-    sources = [*TRACE_SOURCES, ROOT / "shim" / "core" / "images.c", C / "test_encoder.c"]
+    sources = [*TRACE_SOURCES, PROGRAMS / "test_encoder.c"]
     program = compile_c(tmp_path / "test_encoder", sources, *build.flags)
     session = Session.create(tmp_path / "session")
     done = build.run(program, PASTA_SHIM=session.configuration(**config))
@@ -67,7 +63,7 @@ def test_golden_kernels(build: Build, tmp_path: Path) -> None:
     sources = sorted((ROOT / "shim" / "refacc").glob("*.c"))
     program = compile_c(
         tmp_path / "test_accesses",
-        [C / "test_accesses.c", *sources],
+        [PROGRAMS / "test_accesses.c", *sources],
         f"-I{ROOT}/shim/refacc",
         *("-Wl,--no-as-needed", "-lm"),
         *build.flags,

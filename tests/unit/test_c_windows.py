@@ -1,4 +1,4 @@
-"""When probes run, decided in C: tests/c/test_windows.c, plain and under the sanitizers."""
+"""When probes run, decided in C: tests/programs/test_windows.c, plain and under the sanitizers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.c.builds import Build, Case
-from tests.c.session import RING_SOURCES, C, compile_c
+from tests.support.c_builds import Build, Case
+from tests.support.places import PROGRAMS
+from tests.support.session import RING_SOURCES, compile_c
 
 SECOND = 10**9
 
@@ -39,7 +40,7 @@ CASES = (
 def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp(build.name) / "test_windows"
     sources = [source for source in RING_SOURCES if source.name != "windows.c"]
-    return compile_c(output, [*sources, C / "test_windows.c"], *build.flags)
+    return compile_c(output, [*sources, PROGRAMS / "test_windows.c"], *build.flags)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

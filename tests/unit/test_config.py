@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta.config import (
-    SETTINGS,
-    Config,
-    find_preset,
-    parse_bytes,
-    parse_interval,
-    parse_milliseconds,
-    parse_names,
-    preset_names,
-)
+from pasta.config import Config, all_settings, find_preset, preset_names
 from pasta.errors import ConfigError, ToolError
+from pasta.frameworks.torch import TorchSettings
 from pasta.plugins import load_tools
+from pasta.settings import parse_bytes, parse_interval, parse_milliseconds, parse_names
 from tests.campaigns import configurations
 
 
@@ -101,6 +95,7 @@ def test_values_have_bounds(assignment: str, message: str | None) -> None:
     assert len(str(error.value)) < 500
 
 
+@pytest.mark.slow
 def test_no_configuration_gives_a_traceback() -> None:
     """A few seconds of `python -m tests.campaigns configurations`."""
     arguments = argparse.Namespace(count=420, commands=0, seed=3)
@@ -109,18 +104,29 @@ def test_no_configuration_gives_a_traceback() -> None:
 
 @given(st.text())
 def test_no_text_makes_a_parser_crash(text: str) -> None:
-    for setting in SETTINGS:
+    for setting in all_settings():
         try:
             setting.parse(text)
         except ValueError as error:
             assert str(error), setting.key
 
 
-def test_every_setting_is_an_attribute_of_the_configuration() -> None:
-    config = Config()
-    for setting in SETTINGS:
-        assert hasattr(config, setting.attribute), setting.key
-    assert len({setting.key for setting in SETTINGS}) == len(SETTINGS)
+def test_keys_and_names_are_unique() -> None:
+    settings = all_settings()
+    assert len({each.key for each in settings}) == len(settings)
+    assert len(Config().document()) == len(settings) + len(("tools", "tool_paths", "tool_options"))
+
+
+def test_a_configuration_goes_through_json() -> None:
+    config = Config(tools=["copies"], ring_max=1 << 20)
+    config.set_text("torch.frames=7")
+    config.set_text("amd.counters=SQ_WAVES")
+    again = Config(**json.loads(json.dumps(config.document())))
+    assert again.document() == config.document()
+    assert again.of(TorchSettings).frames == 7
+    assert again.document()["amd_counters"] == "SQ_WAVES"
+    with pytest.raises(TypeError, match="unknown setting nowhere_none"):
+        Config(nowhere_none=1)
 
 
 def test_toml_sets_and_nested_tables(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta.processors.correlate import LaunchCalls, LaunchNames, LaunchWindow, OpenRanges
 from pasta.testing import Events
+from tests.support.examples import examples
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(
         st.tuples(st.booleans(), st.lists(st.integers(0, 40), min_size=1, max_size=12)), max_size=12

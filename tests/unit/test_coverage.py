@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from pasta.probes import sass
+from pasta.backends.nvidia.visibility import read_code, sanitizer
 from pasta.probes.coverage import (
-    Backend,
     Code,
     Coverage,
     KindCoverage,
+    Visibility,
     cover,
-    read_code,
-    sanitizer,
     table,
 )
-from pasta.probes.sass import Function, Instruction, Opcode
+from pasta.sass import disassembly as sass
+from pasta.sass.disassembly import Function, Instruction, Opcode
 
 
 def describe(coverage: Coverage, name: str | None = None) -> str:
@@ -76,15 +75,15 @@ def covered(
     fired: dict[str, list[int]] | None = None,
     wanted: set[str] = GLOBAL_MEMORY,
     patched: set[str] | None = None,
-    backend: Backend = NEW,
+    visibility: Visibility = NEW,
 ) -> Coverage:
     return cover(
         "k",
         code(function("k", *opcodes, "EXIT")),
         fired or {},
         wanted=wanted,
-        patched=wanted & backend.kinds if patched is None else patched,
-        backend=backend,
+        patched=wanted & visibility.kinds if patched is None else patched,
+        visibility=visibility,
     )
 
 
@@ -98,7 +97,7 @@ def test_all_seen() -> None:
 
 def test_a_kind_the_library_has_no_callback_for() -> None:
     opcodes = ["LDG.E"] + ["UTMALDG.2D"] * 12
-    coverage = covered(*opcodes, fired={"global": [0]}, backend=OLD)
+    coverage = covered(*opcodes, fired={"global": [0]}, visibility=OLD)
     assert coverage.verdict == "partly"
     assert coverage.reasons == (
         "12 tensor_load instructions were not seen: "
@@ -116,7 +115,7 @@ def test_a_kind_the_library_has_no_callback_for() -> None:
 
 
 def test_nothing_seen() -> None:
-    coverage = covered("UTMALDG.2D", backend=OLD)
+    coverage = covered("UTMALDG.2D", visibility=OLD)
     assert coverage.verdict == "unseen"
     assert coverage.reasons == (
         "1 tensor_load instruction was not seen: the Sanitizer library 13.0 has no callback for it",
@@ -148,7 +147,7 @@ def test_a_kind_nobody_asked_for_is_no_loss() -> None:
 
 
 def test_a_kernel_without_such_instructions() -> None:
-    coverage = covered("LDS", backend=OLD)
+    coverage = covered("LDS", visibility=OLD)
     assert coverage.verdict == "seen"
     assert describe(coverage) == (
         "k: seen\n  the code has no instruction of a kind that probes ask for"
@@ -212,18 +211,20 @@ def test_calls_outside_the_kernel_are_counted_in() -> None:
     g = function("g", "LDG.E")
     coverage = cover(
         "k", code(kernel, f, g), {"global": [0, 0x4000]},
-        wanted=GLOBAL_MEMORY, patched={"global"}, backend=OLD,
+        wanted=GLOBAL_MEMORY, patched={"global"}, visibility=OLD,
     )  # fmt: skip
     assert row(coverage, "global").state == "2 of 3 executed"
     assert row(coverage, "tensor_load").instructions == 1
     assert coverage.notes == ()
-    alone = cover("k", code(kernel), {}, wanted=GLOBAL_MEMORY, patched=GLOBAL_MEMORY, backend=NEW)
+    alone = cover(
+        "k", code(kernel), {}, wanted=GLOBAL_MEMORY, patched=GLOBAL_MEMORY, visibility=NEW
+    )
     assert alone.notes == ("calls code that is not counted here: f",)
 
 
 def test_indirect_calls_are_noted() -> None:
     kernel = Function("k", 16, (), indirect=True)
-    coverage = cover("k", code(kernel), {}, wanted={"global"}, patched={"global"}, backend=NEW)
+    coverage = cover("k", code(kernel), {}, wanted={"global"}, patched={"global"}, visibility=NEW)
     assert coverage.notes == ("calls code that is not counted here: functions chosen at run time",)
 
 
@@ -238,7 +239,7 @@ def test_what_fired_must_be_in_the_code() -> None:
 def test_without_a_disassembler() -> None:
     missing = Code(None, "nvdisasm was not found: pip install nvidia-cuda-nvdisasm")
     fired = cover(
-        "k", missing, {"global": [0, 16]}, wanted={"global"}, patched={"global"}, backend=NEW
+        "k", missing, {"global": [0, 16]}, wanted={"global"}, patched={"global"}, visibility=NEW
     )
     assert fired.verdict == "seen"
     assert row(fired, "global").state == "2 executed"
@@ -246,21 +247,21 @@ def test_without_a_disassembler() -> None:
         "from what fired; what else the code contains is not known:"
         " nvdisasm was not found: pip install nvidia-cuda-nvdisasm",
     )
-    silent = cover("k", missing, {}, wanted={"global"}, patched={"global"}, backend=NEW)
+    silent = cover("k", missing, {}, wanted={"global"}, patched={"global"}, visibility=NEW)
     assert silent.verdict == "unknown"
     assert row(silent, "global").state == (
         "0 executed (patched; whether the code has any is not known)"
     )
     part = cover(
         "k", missing, {"global": [0]},
-        wanted={"global", "tensor_load"}, patched={"global"}, backend=OLD,
+        wanted={"global", "tensor_load"}, patched={"global"}, visibility=OLD,
     )  # fmt: skip
     assert part.verdict == "partly"
     assert part.reasons == (
         "tensor_load instructions, if the code has any, were not seen:"
         " the Sanitizer library 13.0 has no callback for them",
     )
-    none = cover("k", missing, {}, wanted={"tensor_load"}, patched=set(), backend=OLD)
+    none = cover("k", missing, {}, wanted={"tensor_load"}, patched=set(), visibility=OLD)
     assert none.verdict == "unseen"
 
 
@@ -271,7 +272,7 @@ def test_a_kernel_that_the_module_does_not_have() -> None:
         {},
         wanted={"global"},
         patched={"global"},
-        backend=NEW,
+        visibility=NEW,
     )
     assert coverage.verdict == "unknown"
     assert "the module's code does not have this kernel" in coverage.notes[0]
@@ -310,8 +311,8 @@ def test_what_versions_of_the_sanitizer_see() -> None:
 
 def test_table_begins_with_what_was_missed() -> None:
     seen = covered("LDG.E", fired={"global": [0]}, wanted={"global"})
-    unseen = covered("UTMALDG.2D", wanted={"tensor_load"}, backend=OLD)
-    unknown = cover("f", Code(None), {}, wanted={"global"}, patched={"global"}, backend=NEW)
+    unseen = covered("UTMALDG.2D", wanted={"tensor_load"}, visibility=OLD)
+    unknown = cover("f", Code(None), {}, wanted={"global"}, patched={"global"}, visibility=NEW)
     rows = list(table([seen, unknown, unseen], {"k": "kernel(int)"}).rows())
     told = [(one["kernel"], one["kind"], one["instructions"], one["executed"]) for one in rows]
     assert told[0] == ("kernel(int)", "tensor_load", 1, 0)

@@ -216,7 +216,7 @@ def test_thresholds_give_the_exit_status(runs: list[str], capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--fail-on", "launches"], "there is no comparison"),
+        (["--fail-on", "launches"], "the comparison, > or <, is missing"),
         (["--fail-on", "nothing>+0"], "no column 'nothing' to compare"),
         (["--tool", "other"], "do not both have a tool 'other': both have freq"),
         (["--column", "other"], "nothing of that name is compared: there are launches"),

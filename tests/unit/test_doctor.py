@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pasta.cli import doctor
-from pasta.cli.doctor import Check
-from pasta.probes.nvptx import find_ptxas
-from pasta.probes.signatures import VERSIONS
+from pasta.backends.nvidia import checks as nvidia_checks
+from pasta.backends.nvidia.nvptx import find_ptxas
+from pasta.backends.nvidia.signatures import VERSIONS
+from pasta.extensions import Check
 
 Checks = Callable[[], dict[str, Check]]
 
@@ -28,7 +28,7 @@ def checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Checks:
     def found() -> dict[str, Check]:
         find_ptxas.cache_clear()
         try:
-            return {each.name: each for each in doctor._probes()}
+            return {each.name: each for each in nvidia_checks._probes()}
         finally:
             find_ptxas.cache_clear()
 
@@ -93,7 +93,7 @@ def test_a_named_ptxas_that_is_not_there(checks: Checks, tmp_path: Path) -> None
         ("12.9", "12.9, which does not see tensor_load"),
         (
             "99.0",
-            "probes do not run: probes do not know version 99.0 of NVIDIA's Sanitizer library",
+            "probes do not run: probes do not support version 99.0 of NVIDIA's Sanitizer library",
         ),
     ],
 )
@@ -112,7 +112,7 @@ def test_a_sanitizer_of_unknown_version(checks: Checks, tmp_path: Path) -> None:
     (tmp_path / "none.so").touch()
     check = checks()["Sanitizer for probes"]
     assert check.state == "note"
-    assert check.remedy == f"say it: PASTA_SANITIZER_VERSION={VERSIONS[-1]}"
+    assert check.remedy == f"set PASTA_SANITIZER_VERSION={VERSIONS[-1]}"
 
 
 def test_a_cache_that_cannot_be_written(

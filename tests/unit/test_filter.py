@@ -7,13 +7,14 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta.errors import ConfigError
 from pasta.processors.demangle import demangle
-from pasta.processors.filter import ACTIVITY, OF_A_LAUNCH, Filter, Selection
+from pasta.processors.filter import ACTIVITY, LAUNCH_KINDS, Filter, Selection
 from pasta.testing import Events
+from tests.support.examples import examples
 
 KERNELS = ("_Z4vaddPfS_i", "_Z4gemmPf", "copy_kernel", "näme")
 RANGES = ("step", "forward", "backward")
@@ -127,7 +128,7 @@ def kept_one_by_one(filter: Filter, plain: list[dict[str, Any]]) -> list[int]:
     return kept
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(program=steps, filter=filters, splits=st.lists(st.integers(0, 50), max_size=4))
 def test_agrees_with_looking_at_each_event(program: Any, filter: Filter, splits: Any) -> None:
     events, plain = play(program)
@@ -180,4 +181,4 @@ def test_wrong_filters_say_which_key(wrong: dict[str, Any]) -> None:
 def test_kinds_are_those_of_the_abi() -> None:
     from pasta import abi
 
-    assert set(ACTIVITY) | set(OF_A_LAUNCH) <= set(abi.KINDS)
+    assert set(ACTIVITY) | set(LAUNCH_KINDS) <= set(abi.KINDS)

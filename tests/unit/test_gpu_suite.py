@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-SUITE = Path(__file__).resolve().parents[2] / "ci" / "gpu-suite"
+from tests.support.places import ROOT
+
+SUITE = ROOT / "ci" / "gpu-suite"
 
 
 @pytest.mark.parametrize(

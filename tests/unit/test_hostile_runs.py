@@ -26,7 +26,7 @@ from pasta.runtime.replay import Replay
 from pasta.table import Figure, Table
 from pasta.testing import Events
 from pasta.tool import Finding, Result
-from tests.unit.test_report_pack import MANIFEST
+from tests.support.runs import MANIFEST
 
 ESCAPE = "\x1b]0;owned\x07\u202e"
 
@@ -137,7 +137,7 @@ def test_documents_name_the_place(
     ("text", "why"),
     [
         ("[" * 200_000, "nested too deeply"),
-        ('{"a": 1, "a": 2}', "'a' is there twice"),
+        ('{"a": 1, "a": 2}', "duplicate key 'a'"),
         ('{"a": ' + "1" * 9999 + "}", "a number of 9,999 digits"),
         ("{", "not valid JSON"),
         (b"\xff\xfe\xfd", "not valid JSON"),
@@ -193,7 +193,7 @@ def test_a_small_table_of_many_rows(
         return
     line = refused(capsys, "report", run.path, *options)
     assert "bytes that decode to 140,000,000 rows of 1 columns" in line
-    assert "pyarrow.parquet reads it" in line
+    assert "read it with pyarrow.parquet" in line
 
 
 def test_repeated_texts_are_held_once(run: RunDirectory) -> None:
@@ -250,10 +250,10 @@ def rewrite(path: Path, **columns: Any) -> None:
         ({"position": [5, 4, 3, 2, 1]}, "positions do not ascend"),
         ({"position": [1, 1, 2, 3, 4]}, "positions do not ascend"),
         ({"position": [0, 1, None, 3, 4]}, "position is absent in 1 rows"),
-        ({"time": [None] * 5}, "time is no number but null"),
+        ({"time": [None] * 5}, "time is null, not a number"),
         ({"ordinal": [-1] * 5}, "ordinal: Integer value -1 not in range"),
-        ({"ordinal": ["a"] * 5}, "ordinal is no number but string"),
-        ({"name": [1, 2, 3, 4, 5]}, "name is no text but int64"),
+        ({"ordinal": ["a"] * 5}, "ordinal is string, not a number"),
+        ({"name": [1, 2, 3, 4, 5]}, "name is int64, not text"),
         ({"grid_x": [2**40] * 5}, "grid: Integer value"),
         ({"grid_x": [1.5] * 5}, "grid: Float value 1.5"),
     ],
@@ -316,7 +316,7 @@ def test_a_trace_that_unpacks_to_much_more(
     with gzip.open(trace, "wt") as file:
         file.write('{\n"traceEvents":[\n' + "x" * (8 << 20))
     line = refused(capsys, "report", run.path, "--perfetto", tmp_path / "out")
-    assert line.endswith("damaged trace (it unpacks to much more than its size)")
+    assert line.endswith("damaged trace (its decompressed size exceeds the limit)")
     assert not (tmp_path / "out").exists()
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from pasta.probes import intrinsics
-from pasta.probes.intrinsics import load_u8, load_u32, load_u64, lshr, popc
-from pasta.probes.nvptx import PatchFunction, to_ptx
-from tests.unit.patch_intrinsics import store_u64
+from pasta.backends.nvidia import intrinsics
+from pasta.backends.nvidia.intrinsics import load_u8, load_u32, load_u64, lshr, popc
+from pasta.backends.nvidia.nvptx import PatchFunction, to_ptx
+from tests.support.patch_intrinsics import store_u64
 
 I64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
     [0, 1, -1, -(2**63), 2**63 - 1, 2**32, 2**32 - 1]

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pasta.backends.nvidia import visibility
 from pasta.errors import ToolError
-from pasta.probes import Counter, PerPC, coverage, probe
+from pasta.probes import Counter, PerPC, maps_of, probe
 from pasta.probes.coverage import Code
-from pasta.probes.sass import Function, Instruction, classify
+from pasta.probes.maps import accumulators_of
 from pasta.processors.filter import Filter
-from pasta.processors.pipeline import Pipeline
+from pasta.runtime.pipeline import Pipeline
+from pasta.sass.disassembly import Function, Instruction, classify
 from pasta.table import Table
 from pasta.testing import Events, run_tool
 from pasta.tool import Result, Tool
@@ -77,7 +79,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[int, Code]:
         kept = {name: each for name, each in (code.functions or {}).items() if name in names}
         return Code(kept, code.reason) if code.functions is not None else code
 
-    monkeypatch.setattr(coverage, "read_code", read)
+    monkeypatch.setattr(visibility, "read_code", read)
     return made
 
 
@@ -87,10 +89,10 @@ def finished(tool: Tool, events: Events, modules: dict[int, Code], pcs: list[int
     context.images = lambda hash: Path(str(hash)) if hash in modules else None
     pipeline = Pipeline(Filter(), [tool], context)
     pipeline.feed(events.batch())
-    for name, spec in tool.maps().items():
+    for name, spec in maps_of(tool).items():
         if "pc" in spec.keys:
             columns = {"pc": np.array(pcs, np.uint64), "count": np.ones(len(pcs), np.uint64)}
-            tool._maps[name].accumulate(columns)
+            accumulators_of(tool)[name].accumulate(columns)
     return pipeline
 
 
@@ -162,8 +164,8 @@ def test_instructions_that_a_map_has(modules: dict[int, Code]) -> None:
 @pytest.mark.parametrize(
     ("loaded", "kept", "why"),
     [
-        (False, False, "its module was loaded before PASTA was there"),
-        (True, False, "its module was not kept: see probes.code-memory"),
+        (False, False, "module loaded before PASTA"),
+        (True, False, "module not kept, see probes.code-memory"),
         (True, True, "nvdisasm was not found"),
     ],
 )
@@ -178,8 +180,8 @@ def test_code_that_is_not_known(
     events.launch("k", module=11)
     result = result_of(Total(), events, modules)
     assert rows(result) == [("k", "unknown", None, None)]
-    text = f"what the code of 1 kernel contains is not known ({why})"
-    assert result.summary == f"counted; {text}: tensor_store would not be seen"
+    text = f"coverage unknown for 1 kernel: {why}"
+    assert result.summary == f"counted; {text} (tensor_store would not be seen)"
     assert result.tables["coverage"].shown == 0
 
 
@@ -210,7 +212,7 @@ def test_launches_that_were_not_probed_are_left_out(modules: dict[int, Code]) ->
 def test_reading_code_takes_a_bounded_time(
     modules: dict[int, Code], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pasta.probes.kernels._PATIENCE", 0.0)
+    monkeypatch.setattr("pasta.probes.kernels._MAX_READING", 0.0)
     modules[1] = Code({"k": function("k", "LDG.E")})
     events = Gpu()
     events.add("module_load", handle=11, hash=1)
@@ -226,20 +228,21 @@ def test_a_module_that_nobody_foresaw_costs_no_result(
     def fail(*_: object, **__: object) -> Code:
         raise ValueError("no such opcode")
 
-    monkeypatch.setattr(coverage, "read_code", fail)
+    monkeypatch.setattr(visibility, "read_code", fail)
     modules[1] = Code({})
     events = Gpu()
     events.add("module_load", handle=11, hash=1)
     events.launch("k", module=11)
     result = result_of(Total(), events, modules)
-    assert "is not known (reading it failed: ValueError: no such opcode)" in result.summary
+    why = "reading it failed: ValueError: no such opcode"
+    assert f"coverage unknown for 1 kernel: {why}" in result.summary
 
 
 @pytest.mark.parametrize(
     ("sources", "verdict", "state", "says"),
     [
         (("made_up",), "unknown", "not known",
-         "coverage of 1 kernel unknown: source made_up does not report code"),
+         "coverage unknown for 1 kernel: source made_up does not report code"),
         (("torch", "made_up", "refacc"), "unknown", "not known", "source made_up does not report"),
         (("amd_rocprofiler",), "unseen",
          "not seen: rocprofiler-sdk has no callback for them", "would not be seen"),
@@ -298,7 +301,7 @@ def test_lines_of_instructions(modules: dict[int, Code]) -> None:
     events.launch("f", module=11, entry_pc=ENTRY + 0x100)
     pipeline = finished(Total(), events, modules, [])
     pipeline.finish()
-    probes = pipeline.context._probes
+    probes = pipeline.probes
     assert probes is not None
     pcs = np.array([0x10, ENTRY, ENTRY + 16, ENTRY + 32, ENTRY + 0x100], np.uint64)
     lines = probes.kernels.lines(events.strings, pcs)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from pasta.plugins import load_tools
-from pasta.report.layout import LEAST_TEXT, UNLIMITED, columns_of, lay_out, shortened
+from pasta.report.layout import MIN_TEXT, UNLIMITED, columns_of, lay_out, shortened
 from pasta.report.numbers import column_texts
 from pasta.table import Table, counted
 from pasta.testing import run_tools
-from tests.golden.streams import training_run
-from tests.widths import WIDTHS, check, left_out, printed
+from tests.support.streams import training_run
+from tests.support.widths import WIDTHS, check, left_out, printed
 
 KERNEL = "at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, int>"
 
@@ -66,7 +66,7 @@ def test_text_keeps_its_least_width(table: Table, width: int) -> None:
     found = lay_out(columns, key, width, table.important or ())
     assert found.width <= width or len(found.columns) == 1
     for column, given_width in zip(found.columns, found.widths, strict=True):
-        assert column.numeric or given_width >= min(column.widest, LEAST_TEXT, width - 2)
+        assert column.numeric or given_width >= min(column.widest, MIN_TEXT, width - 2)
         assert not column.numeric or given_width >= column.widest
     names = [each.name for each in found.columns]
     assert [each.name for each in columns if each.name in names] == names  # in the tool's order

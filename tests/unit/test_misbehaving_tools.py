@@ -21,20 +21,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta.plugins import find_tools
 from pasta.processors import objects
 from pasta.processors.filter import Filter
-from pasta.processors.pipeline import Pipeline
 from pasta.report.text import text_report
 from pasta.run.directory import RunDirectory
 from pasta.run.results import read_results, read_table
 from pasta.runtime.limits import failures_of, store_results, tool_call
+from pasta.runtime.pipeline import Pipeline
 from pasta.table import Figure, Table
 from pasta.testing import Events
 from pasta.tool import Finding, Result, Tool
+from tests.support.examples import examples
 
 TIMEOUT_MS = 300
 GOOD = find_tools("kernel_freq")[0]
@@ -176,10 +177,11 @@ CASES: dict[str, tuple[Mapping[str, Any], str | None]] = {
     # attributes of the instance in the place of the class's
     "own name": ({"start": with_state(name={})}, None),
     "own kinds": ({"start": with_state(kinds={}, handlers=5, wants=1, uses=2)}, None),
+    "own needs": ({"start": with_state(needs=3, needed=4, processors=5)}, None),
     "own maps": ({"start": with_state(maps=1, probes=2, options=3, summary_line=4)}, None),
     "no context": ({"start": with_state(context=None)}, None),
     "result is no method": ({"start": with_state(result=5)}, "result"),
-    "needs fail": ({"needs_objects": property(raising(ValueError("x")))}, "loading"),
+    "needs fail": ({"needed": classmethod(raising(ValueError("x")))}, "loading"),
     "handlers fail": ({"handlers": classmethod(raising(ValueError("x")))}, "loading"),
     "kinds fail": ({"kinds": classmethod(raising(SystemExit(3)))}, "loading"),
     "context cannot be set": ({"context": property(lambda self: None)}, "loading"),
@@ -291,7 +293,7 @@ def test_a_tool_fails_alone(case: str, tmp_path: Path, expected: list[dict[str, 
     assert np.geterr()["divide"] == "warn"
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(cases=st.lists(st.sampled_from(sorted(CASES)), min_size=2, max_size=5, unique=True))
 def test_tools_fail_together(cases: list[str], expected: list[dict[str, Any]]) -> None:
     kinds = []
@@ -312,7 +314,7 @@ def test_a_part_that_fails_disables_the_tools_that_need_it(
         raise IndexError("no such object")
 
     monkeypatch.setattr(objects.ObjectTable, "feed", fail)
-    needing = bad(needs_objects=True)
+    needing = bad(needs=("objects",))
     done = run_beside(needing, place=tmp_path, hand_over=False)
     assert done.kernels() == expected
     assert done.failures == {

@@ -10,15 +10,15 @@ import ctypes
 import os
 import re
 import shutil
-import site
 import subprocess
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).resolve().parents[2] / "shim" / "sources"
+from tests.support.nvidia_headers import headers, toolkits
+from tests.support.places import ROOT
+
+SOURCES = ROOT / "shim" / "backends" / "nvidia"
 
 #: ours -> (theirs, {our field: their field, or their fields in a row}); _13_1: since 13.1.
 STRUCTS: dict[str, tuple[str, dict[str, str]]] = {
@@ -302,23 +302,6 @@ LIMITS = {
 }
 
 
-def toolkits() -> Iterable[Path]:
-    """Directories that may hold CUDA headers: $PASTA_TEST_CUDA (a list), wheels, toolkits."""
-    yield from (Path(p) for p in os.environ.get("PASTA_TEST_CUDA", "").split(os.pathsep) if p)
-    for packages in {*site.getsitepackages(), *(p for p in sys.path if "site-packages" in p)}:
-        yield Path(packages) / "nvidia"
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if os.environ.get(variable):
-            yield Path(os.environ[variable])
-    yield Path("/usr/local/cuda")
-
-
-def headers(name: str) -> list[Path]:
-    """Directories that hold the header, each once."""
-    found = (path.parent for root in toolkits() if root.is_dir() for path in root.rglob(name))
-    return list(dict.fromkeys(directory.resolve() for directory in found))
-
-
 SANITIZERS = headers("sanitizer_callbacks.h")
 CUDAS = [
     directory for directory in headers("cuda.h") if (directory / "cuda.h").stat().st_size > 1000
@@ -336,7 +319,7 @@ def assertions(sanitizer: Path) -> str:
     since_13_1 = "GREEN_CONTEXT" in (sanitizer / "sanitizer_callbacks.h").read_text()
     since_13_4 = "MEMCPY_BATCH" in (sanitizer / "sanitizer_callbacks.h").read_text()
     meta = (sanitizer / "generated_cuda_meta.h").read_text(errors="replace")
-    lines = ["#include <stddef.h>", "#include <sanitizer.h>", '#include "nvidia_abi.h"']
+    lines = ["#include <stddef.h>", "#include <sanitizer.h>", '#include "sanitizer_abi.h"']
     # headers before 12.9 do not describe the arguments of the functions of CUDA 12.2
     undescribed = {n for n in PARAMETERS if n.endswith("_v2") and "cuMemAdvise_v2" not in meta}
     parameters = [name for name in PARAMETERS if name not in undescribed]
@@ -388,7 +371,7 @@ def test_declarations_equal_the_vendors(sanitizer: Path, tmp_path: Path) -> None
 
 
 def test_every_declaration_is_checked() -> None:
-    header = (SOURCES / "nvidia_abi.h").read_text()
+    header = (SOURCES / "sanitizer_abi.h").read_text()
     declared = set(re.findall(r"\bPASTA_NV_([A-Z0-9_]+) =", header)) - {"DOMAINS"}
     assert declared == {*ENUMERATORS, *SINCE_13_1, *SINCE_13_4}
     structs = set(re.findall(r"typedef struct pasta_nv_(\w+) \{", header))
@@ -422,7 +405,7 @@ def libraries() -> list[Path]:
 @pytest.mark.skipif(not libraries(), reason="no libsanitizer-public.so: pip install the dev extra")
 @pytest.mark.parametrize("path", libraries(), ids=str)
 def test_versions_are_told_by_the_ids_a_library_accepts(path: Path) -> None:
-    source = (SOURCES / "nvidia_sanitizer.c").read_text()
+    source = (SOURCES / "sanitizer.c").read_text()
     rows = re.findall(r'\{"([\d.]+)", (\d+), (\d+)\}', source)
     assert len(rows) >= 7
     library = Library(path)
@@ -438,7 +421,7 @@ def test_versions_are_told_by_the_ids_a_library_accepts(path: Path) -> None:
 @pytest.mark.skipif(not libraries(), reason="no libsanitizer-public.so: pip install the dev extra")
 @pytest.mark.parametrize("path", libraries(), ids=str)
 def test_libraries_have_every_function(path: Path) -> None:
-    symbols = re.findall(r'X\(\w+, "(\w+)"', (SOURCES / "nvidia_abi.h").read_text())
+    symbols = re.findall(r'X\(\w+, "(\w+)"', (SOURCES / "sanitizer_abi.h").read_text())
     assert len(symbols) >= 20
     library = ctypes.CDLL(str(path))
     assert [symbol for symbol in symbols if not hasattr(library, symbol)] == []

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from pasta.errors import MissingDependency
-from pasta.probes import nvptx
-from pasta.probes.intrinsics import (
+from pasta.backends.nvidia import nvptx
+from pasta.backends.nvidia.intrinsics import (
     activemask,
     atomic_add_u64,
     ballot_sync,
@@ -23,8 +22,15 @@ from pasta.probes.intrinsics import (
     popc,
     smid,
 )
-from pasta.probes.nvptx import PatchError, PatchFunction, compile_patches, find_ptxas, to_ptx
-from tests.unit.patch_intrinsics import store_u64, ult
+from pasta.backends.nvidia.nvptx import (
+    PatchError,
+    PatchFunction,
+    compile_patches,
+    find_ptxas,
+    to_ptx,
+)
+from pasta.errors import MissingDependency
+from tests.support.patch_intrinsics import store_u64, ult
 
 MEMORY_ACCESS = ("u64", "u64", "u64", "u32", "u32", "u64")
 
@@ -352,7 +358,7 @@ def test_a_patch_spills_at_most_what_the_same_code_in_cuda_does(ptxas: Path) -> 
 
 def test_what_ptxas_says_is_said(ptxas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvptx, "to_ptx", lambda functions, sm: ".version 8.0\n.target sm_90\nbad\n")
-    with pytest.raises(PatchError, match=r"ptxas refuses the patches: .*line 3"):
+    with pytest.raises(PatchError, match=r"ptxas rejects the patches: .*line 3"):
         compile_patches([], 90)
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta import abi
 from pasta.processors.batch import ABSENT_U32, ABSENT_U64
 from pasta.processors.objects import LEVELS, ObjectTable
 from pasta.testing import Events
+from tests.support.examples import examples
 
 MEMORY = {name: number for number, name in abi.ENUMS["memory"].items()}
 SPACE = 48  # addresses of the generated programs
@@ -122,7 +123,7 @@ def found(table: ObjectTable, addresses: Any, indices: Any, level: str) -> list[
 
 
 @pytest.mark.parametrize("history", [False, True])
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     program=events_of_a_program,
     splits=st.lists(st.integers(0, 60), max_size=4),

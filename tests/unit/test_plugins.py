@@ -90,7 +90,7 @@ def test_bad_files_say_where_and_why(write: Any, text: str, message: str) -> Non
 
 @pytest.mark.parametrize(
     "attribute",
-    ["needs_objects = property(lambda self: 1 / 0)", "uses = 5",
+    ["needed = classmethod(lambda cls: 1 / 0)", "uses = 5",
      "handlers = classmethod(lambda cls: 1 / 0)",
      "def __init__(self, options=None): raise SystemExit(3)"],
 )  # fmt: skip

@@ -11,18 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace, cpu, probe
+from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace, cpu, maps_of, probe, tables
 from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE
+from pasta.probes.maps import accumulators_of
+from pasta.probes.maps.bitmap import BitmapSpec
+from pasta.probes.maps.top_k import TopKSpec
 from pasta.probes.records import ACCESS, Accesses
 from pasta.processors.batch import ABSENT_U64
 from pasta.processors.filter import Filter
-from pasta.processors.pipeline import Pipeline
+from pasta.runtime.pipeline import Pipeline
 from pasta.testing import Events, run_tool
 from pasta.tool import Result, Tool, option
-from tests.unit.probe_model import Made, Model
+from tests.support.examples import examples
+from tests.support.probe_model import Made, Model
 
 ROUNDS = 3
 
@@ -236,8 +240,9 @@ def add_access(events: Events, made: Made, fields: dict[str, Any]) -> None:
 
 
 def rows_of(tool: Tool, name: str) -> dict[tuple[int, ...], tuple[int, ...]]:
-    rows = tool._maps[name].rows()
-    fields = 2 if tool.maps()[name].type == "bitmap" else len(tool.maps()[name].fields)
+    rows = accumulators_of(tool)[name].rows()
+    spec = maps_of(tool)[name]
+    fields = 2 if isinstance(spec, BitmapSpec) else len(spec.fields)
     found = {tuple(row[:-fields]): tuple(row[-fields:]) for row in map(tuple, rows.tolist())}
     assert len(found) == len(rows), f"{name}: rows of equal keys"
     return found
@@ -245,15 +250,15 @@ def rows_of(tool: Tool, name: str) -> dict[tuple[int, ...], tuple[int, ...]]:
 
 def check(tool: Tool, model: Model, events: Events) -> None:
     for name, expected in model.maps.items():
-        kind = expected.spec.type
-        if kind == "trace":
+        spec = expected.spec
+        if spec.hands_on:
             assert isinstance(tool, Everything)
             check_trace(tool, name, expected.written, model)
-        elif kind == "top_k":
+        elif isinstance(spec, TopKSpec):
             everything = {key[0]: count for (key, _), count in expected.sums.items()}
             best = sorted(everything.items(), key=lambda each: (-each[1], each[0]))
-            assert tool._maps[name].rows().tolist() == best[: expected.spec.k]
-            assert tool._maps[name].total() == sum(everything.values())
+            assert accumulators_of(tool)[name].rows().tolist() == best[: spec.k]
+            assert accumulators_of(tool)[name].total() == sum(everything.values())
         else:
             assert rows_of(tool, name) == expected.rows(events.string), name
 
@@ -279,7 +284,7 @@ def check_trace(tool: Everything, name: str, written: list[tuple[Made, int]], mo
     assert found == expected
 
 
-EXAMPLES = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = examples(300, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run_and_check(steps: list[Any], splits: list[int]) -> None:
@@ -301,13 +306,14 @@ def test_probes_count_what_the_model_counts(steps: list[Any], splits: list[int])
     run_and_check(steps, splits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivered", [4, 1 << 20], ids=["delivering", "growing"])
 def test_maps_that_are_full_all_the_time(monkeypatch: Any, delivered: int) -> None:
     """Where a map is full within a record, nothing is lost and nothing counts twice."""
-    monkeypatch.setattr(cpu, "_SMALLEST", 2)
-    monkeypatch.setattr(cpu, "_DELIVERED", delivered)
+    monkeypatch.setattr(tables, "_MIN_SLOTS", 2)
+    monkeypatch.setattr(cpu, "_MAX_KEYS", delivered)
 
-    @settings(EXAMPLES, max_examples=60)
+    @examples(60, suppress_health_check=[HealthCheck.too_slow])
     @given(programs())
     def run(steps: list[Any]) -> None:
         run_and_check(steps, [])
@@ -374,7 +380,7 @@ def test_accesses_wait_for_the_event_of_their_launch() -> None:
         pipeline.feed(batch)
     pipeline.feed_accesses(events.accesses(3, 4))
     assert pipeline.finish()["sums"].summary == "3 4"
-    probes = pipeline.context._probes
+    probes = pipeline.probes
     assert probes is not None and probes.orphans == 0
 
 
@@ -389,8 +395,8 @@ def test_accesses_of_launches_that_never_come_are_told_of() -> None:
     pipeline.feed_accesses(events.accesses())
     left_out = "accesses of launches that were not seen are left out"
     assert pipeline.finish()["sums"].summary == f"1 0; {left_out}"
-    assert pipeline.context._probes is not None
-    assert pipeline.context._probes.orphans == 1
+    assert pipeline.probes is not None
+    assert pipeline.probes.orphans == 1
 
 
 def test_a_record_that_is_cut_off_is_an_error_and_the_others_count() -> None:
@@ -466,7 +472,7 @@ def test_bitmaps_of_complete_launches_keep_only_sums(monkeypatch: Any) -> None:
         def result(self) -> Result:
             return Result(summary=str(self.bytes.rows().tolist()))
 
-    monkeypatch.setattr("pasta.probes.runtime._WORDS", -1)
+    monkeypatch.setattr("pasta.probes.maps.bitmap._MAX_WORDS", -1)
     events = Events()
     events.alloc(0, 4096)
     tool = Launches()
@@ -477,10 +483,10 @@ def test_bitmaps_of_complete_launches_keep_only_sums(monkeypatch: Any) -> None:
     for batch, accesses in events.stretches():
         pipeline.feed(batch)
         pipeline.feed_accesses(accesses)
-    probes = pipeline.context._probes
+    probes = pipeline.probes
     assert probes is not None
     probes.close(2)
-    assert tool.bytes.words == 32  # those of launch 2
+    assert len(tool.bytes._sums) == 32  # words of launch 2
     assert pipeline.finish()["launches"].summary == str(
         [(launch, 128 * (launch + 1), 0) for launch in range(3)]
     )
@@ -522,6 +528,7 @@ def test_the_state_moves_to_another_pipeline_with_accesses_still_waiting() -> No
     assert again.finish()["sums"].summary == "3 12"
 
 
+@pytest.mark.slow
 def test_the_compiled_module_is_found_again_by_another_process(tmp_path: Path) -> None:
     code = """
 import time, sys
@@ -548,6 +555,7 @@ print(sum(module.run.stats.cache_hits.values()), sum(module.run.stats.cache_miss
     assert answers == [["1 0", "0 1"], ["1 0", "1 0"]]
 
 
+@pytest.mark.slow
 def test_without_a_cache_it_works_too(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "pasta").write_text("no directory")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -630,3 +638,21 @@ def test_records_are_those_of_the_header() -> None:
         getattr(lib, f"PASTA_FORM_{name}") for name in ("STRIDE", "DELTAS", "FULL", "ROWS")
     ] == [STRIDE, DELTAS, FULL, ROWS]
     assert np.dtype("u8").byteorder in ("=", "<")
+
+
+def test_the_executor_is_compiled_once_for_all_processes(monkeypatch: Any, tmp_path: Path) -> None:
+    class Once(Tool):
+        """A tool that no other test compiles."""
+
+        once = Counter()
+
+        @probe.barrier
+        def each(access: Any, maps: Any) -> None:
+            maps.once.add()
+
+        def result(self) -> Result:
+            return Result(summary="")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cpu.CpuExecutor([Once()]).compiled
+    assert len(list(tmp_path.rglob("*.run-*.nbc"))) == 1

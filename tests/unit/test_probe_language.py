@@ -15,7 +15,7 @@ import pytest
 
 from pasta.errors import ProbeError, ToolError
 from pasta.plugins import load_tools
-from pasta.probes import ProbeFunction
+from pasta.probes import ProbeFunction, maps_of, probes_of
 from pasta.probes.kinds import FIELDS
 from pasta.tool import Tool
 
@@ -68,7 +68,7 @@ def probe_of(path: Path, body: str, decorator: str = "@probe.memory") -> ProbeFu
     parameters = "access, maps, options" if "options" in body else "access, maps"
     text = f"{HEAD}    {decorator}\n    def seen({parameters}):\n"
     tool = load(path, text + textwrap.indent(body, " " * 8) + "\n")
-    (probe,) = tool.probes()
+    (probe,) = probes_of(tool)
     return probe
 
 
@@ -228,7 +228,8 @@ def test_loading_a_tool_with_probes_imports_nothing_slow(tmp_path: Path) -> None
     )
     code = (
         "import sys; from pasta.plugins import load_tools;"
-        f"(tool,) = load_tools([{str(file)!r}]); assert tool.needs_probes and tool.needs_compiled;"
+        f"(tool,) = load_tools([{str(file)!r}]);"
+        "assert 'probes' in tool.needed() and tool.needs_compiled;"
         "print([m for m in ('numpy', 'numba', 'pyarrow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -411,9 +412,9 @@ class Derived(Probed):
     file = tmp_path / "derived.py"
     file.write_text(text)
     base, derived = load_tools([str(file)])
-    assert [probe.name for probe in base.probes()] == ["first", "second"]
-    assert [probe.name for probe in derived.probes()] == ["first"]
-    assert derived.maps()["pcs"].fields == ("a", "b")
+    assert [probe.name for probe in probes_of(base)] == ["first", "second"]
+    assert [probe.name for probe in probes_of(derived)] == ["first"]
+    assert maps_of(derived)["pcs"].fields == ("a", "b")
 
 
 def test_a_trace_and_its_handler_belong_together(tmp_path: Path) -> None:

@@ -8,10 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pasta.backends.nvidia.layout import Layout
+from pasta.backends.nvidia.places import (
+    BinWords,
+    KeyWords,
+    LaunchWords,
+    ObjectWords,
+    PcWords,
+    Place,
+    PlaneBits,
+    Records,
+)
 from pasta.errors import ToolError
 from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace
-from pasta.probes.layout import Layout, Place
-from pasta.probes.maps import MapSpec
+from pasta.probes.placements import PerGranule, PerKey
+from pasta.probes.specs import MapSpec
 
 _FIELDS = st.integers(1, 4).map(lambda count: tuple(f"f{n}" for n in range(count)))
 _MAPS = st.one_of(
@@ -51,33 +62,36 @@ def size_of(spec: MapSpec) -> int:
     return size
 
 
-def words_of(spec: MapSpec, place: Place) -> list[tuple[tuple[object, ...], int]]:
+def words_of(place: Place[Any]) -> list[tuple[tuple[object, ...], int]]:
     """Every word of a map, each as the area it is in and its offset there."""
-    size = size_of(spec)
-    if place.where == "plane":
-        area = "object" if place.by_object else "slot"
+    size = size_of(place.spec)
+    if isinstance(place, PlaneBits):
+        area = "object" if place.request.by_object else "slot"
         counted = [((area,), place.offset)]
         unknown = [(("slot",), place.unknown + i) for i in range(2)]
         return [*counted, *unknown, (("plane",), place.index)]
-    if place.where == "bins":
+    if isinstance(place, BinWords):
         return [(("bins",), place.offset), *((("slot",), place.unknown + i) for i in range(2))]
-    if place.where == "hash":
-        words = 1 if spec.type == "top_k" else size
-        return [(("hash", place.index), place.offset + i) for i in range(words)]
-    return [((place.where,), place.offset + i) for i in range(size)]
+    if isinstance(place, (PcWords, KeyWords)):
+        return [(("hash", place.index), place.offset + i) for i in range(size)]
+    assert isinstance(place, (LaunchWords, ObjectWords))
+    area = "object"
+    if isinstance(place, LaunchWords):
+        area = "slot" if place.request.contended else "plain"
+    return [((area,), place.offset + i) for i in range(size)]
 
 
 @given(st.lists(_MAPS, max_size=12))
 def test_no_two_maps_share_a_word(maps: list[Any]) -> None:
     specs = [(f"tool{n % 3}", spec_of(each, f"m{n}")) for n, each in enumerate(maps)]
-    tables = sum(spec.type == "top_k" for _, spec in specs)
+    tables = sum(isinstance(spec.placement, PerKey) for _, spec in specs)
     tables += any("pc" in spec.keys for _, spec in specs)
-    planes = sum(spec.type == "bitmap" for _, spec in specs)
+    planes = sum(isinstance(spec.placement, PerGranule) for _, spec in specs)
     if tables > 4 or planes > 4:
         with pytest.raises(ToolError, match="too many"):
-            Layout.of(specs)
+            Layout(specs)
         return
-    layout = Layout.of(specs)
+    layout = Layout(specs)
     room: dict[tuple[object, ...], int] = {
         ("slot",): layout.slot_words,
         ("plain",): layout.plain_words,
@@ -86,11 +100,7 @@ def test_no_two_maps_share_a_word(maps: list[Any]) -> None:
         ("plane",): layout.planes,
         **{("hash", n): each.words for n, each in enumerate(layout.hashes)},
     }
-    used = [
-        word
-        for (_, spec), place in zip(specs, layout.places, strict=True)
-        for word in words_of(spec, place)
-    ]
+    used = [word for place in layout.places for word in words_of(place)]
     assert len(set(used)) == len(used)
     assert sorted(used, key=repr) == sorted(
         ((area, word) for area, size in room.items() for word in range(size)), key=repr
@@ -103,18 +113,17 @@ def test_no_two_maps_share_a_word(maps: list[Any]) -> None:
 def test_bins_and_granules_are_powers_of_two() -> None:
     for made in (Histogram(by="object", bin=100), Bitmap(granularity=24)):
         with pytest.raises(ToolError, match="power of two"):
-            Layout.of([("t", spec_of(made, "m"))])
+            Layout([("t", spec_of(made, "m"))])
 
 
 def test_what_the_gpu_does_not_count_is_refused() -> None:
     with pytest.raises(ToolError, match="does not run on the GPU"):
-        Layout.of([("t", spec_of(Counter(by=("launch", "pc")), "m"))])
+        Layout([("t", spec_of(Counter(by=("launch", "pc")), "m"))])
 
 
 def test_bins_by_launch_are_written_down_in_order_with_traces() -> None:
     made = [Trace(), Histogram(by=("object", "launch"), bin=100), Histogram(bin=64), Trace()]
-    layout = Layout.of([("t", spec_of(each, f"m{n}")) for n, each in enumerate(made)])
-    assert [(each.where, each.index) for each in layout.places] == [
-        ("trace", 1), ("trace", 2), ("bins", 0), ("trace", 3),
-    ]  # fmt: skip
+    layout = Layout([("t", spec_of(each, f"m{n}")) for n, each in enumerate(made)])
+    assert [type(each) for each in layout.places] == [Records, Records, BinWords, Records]
+    assert [each.index for each in layout.places if isinstance(each, Records)] == [1, 2, 3]
     assert (layout.traces, layout.bin_shift) == (3, 6)

@@ -6,21 +6,22 @@ import ctypes
 import random
 import re
 import struct
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from pasta._native import ffi, lib
-from pasta.probes import intrinsics
-from pasta.probes.intrinsics import _offsets
-from tests.c.session import compile_c
-from tests.unit.ptx import Lane, Machine, Memory, Program
+from pasta.backends.nvidia.intrinsics import bins, define, planes
+from pasta.backends.nvidia.intrinsics import objects as lookups
+from pasta.backends.nvidia.structs import constants
+from tests.support.examples import examples
+from tests.support.places import ROOT
+from tests.support.ptx import Lane, Machine, Memory, Program
+from tests.support.session import compile_c
 
-ROOT = Path(__file__).resolve().parents[2]
-OFFSETS = _offsets()
+OFFSETS = constants()
 USER, TABLE, SLOT, KEYS = 0x1000, 0x7F30_0000_0000, 0x20_0000, 0x30_0000
 SPILL, PLANE = 0x40_0000, 0x50_0000
 ABSENT = 0xFFFFFFFF
@@ -46,10 +47,10 @@ class Allocation(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """nvidia_table.c."""
+    """object_table.c."""
     path = compile_c(
         tmp_path_factory.mktemp("table") / "table.so",
-        [ROOT / "shim" / "sources" / "nvidia_table.c"],
+        [ROOT / "shim" / "backends" / "nvidia" / "object_table.c"],
         "-shared", "-fPIC", "-O2",
     )  # fmt: skip
     library = ctypes.CDLL(str(path))
@@ -98,7 +99,7 @@ class Launch:
 
     def run(self, text: str, wide: set[str], **given: int) -> dict[str, int]:
         """Registers that one lane has after `text`; `given` are `$N` as rN."""
-        program = Program(intrinsics._placed(text))
+        program = Program(define.with_offsets(text))
         names = re.findall(r"\$\d", text)
         program.widths |= {name: 64 if name in wide else 32 for name in names}
         registers = {f"${name[1:]}": value for name, value in given.items()}
@@ -108,15 +109,15 @@ class Launch:
 
     def find(self, address: int) -> tuple[int, int]:
         """The object's index from 1 and the offset, by both look-ups."""
-        text = intrinsics._filled(intrinsics._FIND, intrinsics._OFFSET)
+        text = define.fill_in(lookups._FIND, lookups._OFFSET)
         found = self.run(text, WIDE["find_offset"], r2=USER, r3=address)
-        text = intrinsics._filled(intrinsics._FIND, intrinsics._NO_OFFSET)
+        text = define.fill_in(lookups._FIND, lookups._NO_OFFSET)
         assert self.run(text, WIDE["find"], r1=USER, r2=address)["$0"] == found["$0"]
         return found["$0"], found["$1"]
 
     def whole(self, address: int) -> int:
         """The object of all of the address's unit, or 0."""
-        return self.run(intrinsics._WHOLE, {"$1", "$2"}, r1=USER, r2=address)["$0"]
+        return self.run(lookups._WHOLE, {"$1", "$2"}, r1=USER, r2=address)["$0"]
 
     def owner(self, address: int) -> tuple[int, int]:
         """What `find` must give: the last object that begins at or below the address."""
@@ -155,9 +156,7 @@ def objects(draw: st.DrawFn) -> list[tuple[int, int]]:
     return found
 
 
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(objects(), st.data())
 def test_an_address_is_of_the_object_that_holds_it(
     source: ctypes.CDLL, objects: list[tuple[int, int]], data: st.DataObject
@@ -218,7 +217,7 @@ def test_no_flag_while_there_are_rows(source: ctypes.CDLL) -> None:
 
 
 def at_row(launch: Launch, object: int) -> int:
-    text = intrinsics._filled(intrinsics._AT_ROW, {"BYTES": "24"})
+    text = define.fill_in(lookups._AT_ROW, {"BYTES": "24"})
     return launch.run(text, {"$0", "$1"}, r1=USER, r2=object)["$0"]
 
 
@@ -232,7 +231,7 @@ def test_bytes_of_granules_end_with_the_object(
     granule = data.draw(st.one_of(st.integers(0, last), st.just(last)))
     first = granule & ~31
     bits = data.draw(st.integers(1, (1 << (min(last, first + 31) - first + 1)) - 1))
-    text = intrinsics._BYTES
+    text = planes._BYTES
     found = launch.run(text, {"$0", "$1"}, r1=USER, r2=1, r3=bits, r4=granule)["$0"]
     granules = [first + bit for bit in range(32) if bits >> bit & 1]
     assert found == sum(min((each + 1) << shift, size) - (each << shift) for each in granules)
@@ -241,7 +240,7 @@ def test_bytes_of_granules_end_with_the_object(
 @given(st.integers(0, (1 << 34) - 1), st.integers(0, 30))
 def test_bins_are_parts_of_the_object(source: ctypes.CDLL, offset: int, shift: int) -> None:
     launch = Launch(source, [(0x7F4D_0000_0000, 1 << 34)])
-    text = intrinsics._BIN
+    text = bins._BIN
     wide = {"$1", "$3"}
     assert launch.run(text, wide, r1=USER, r2=1, r3=offset)["$0"] == ABSENT  # it has none
     launch.set(1, "R_BINS", 7)
@@ -265,7 +264,7 @@ def touch(launch: Launch, warps: list[tuple[int, dict[int, int]]], seed: int) ->
         user = bytearray(launch.user)
         struct.pack_into("<Q", user, OFFSETS["L_EPOCH"], epoch)
         launch.memory.add(by_epoch[epoch], user)
-    program = Program(intrinsics._marking(0, by_launch=True))
+    program = Program(planes._marking(0, by_launch=True))
     program.widths |= {"$0": 32, "$1": 32, "$2": 64, "$3": 32, "$4": 64}
     lanes = [
         [
@@ -296,7 +295,7 @@ def plane(source: ctypes.CDLL) -> Launch:
     return launch
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.lists(WARP, min_size=1, max_size=4), st.integers(0, 99))
 def test_each_granule_is_marked_first_once(
     source: ctypes.CDLL, warps: list[dict[int, int]], seed: int
@@ -308,7 +307,7 @@ def test_each_granule_is_marked_first_once(
         assert sorted(granule for _, granule in marked) == sorted(wanted)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.permutations(range(128)), st.permutations(range(128)), st.integers(0, 99))
 def test_launches_at_the_same_time_share_words(
     source: ctypes.CDLL, first: list[int], second: list[int], seed: int

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import re
 from collections import Counter as Tally
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pasta
+from pasta.backends.nvidia.places import PLACES
 from pasta.errors import ProbeError, ToolError
-from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, probe
+from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, maps_of, probe
 from pasta.probes.accumulators import Sums
+from pasta.probes.placements import Placement
 from pasta.tool import Result, Tool, option
 
 SIZES = {0: 1000, 1: 64, 2: 1}
@@ -84,8 +89,8 @@ def test_options_stand_for_numbers_and_are_checked_for_each_instance() -> None:
         bin = option("4KiB", kind="bytes", help="bytes per bin")
         heat = Histogram(bin=bin)
 
-    assert Sized().maps()["heat"].bin == 4096
-    assert Sized({"bin": "1MiB"}).maps()["heat"].bin == 1 << 20
+    assert maps_of(Sized())["heat"].bin == 4096
+    assert maps_of(Sized({"bin": "1MiB"}))["heat"].bin == 1 << 20
     with pytest.raises(ToolError, match="bin = 0 is not accepted by the map heat"):
         Sized({"bin": 0})
 
@@ -99,7 +104,7 @@ def test_maps_cannot_be_replaced_on_an_instance() -> None:
     with pytest.raises(AttributeError, match="filled by probes"):
         Counted().n = 3  # type: ignore[assignment]
     assert Counted.n.name == "n"
-    assert not Counted().needs_probes
+    assert "probes" not in Counted().needed()
 
 
 @pytest.mark.parametrize(
@@ -310,3 +315,22 @@ def test_probes_of_one_map_may_have_any_names_of_fields() -> None:
     events.launch("kernel")
     events.access(addresses=[0, 4, 8])
     assert run_tool(Odd, events).summary == "[(3, 6, 3, 12)]"
+
+
+def test_what_a_map_is_decided_by_the_map() -> None:
+    """Nothing outside its file asks for the type of a map."""
+    root = Path(pasta.__file__).parent
+    types = "Counter|Histogram|PerPC|Bitmap|TopK|Trace"
+    switch = re.compile(rf"isinstance\([^)]*\b({types})(Spec|Accumulator)?\b|map_type|spec\.type\b")
+    found = [
+        f"{path}: {line.strip()}"
+        for path in root.rglob("*.py")
+        if path.parent != root / "probes" / "maps"
+        for line in path.read_text().splitlines()
+        if switch.search(line)
+    ]
+    assert found == []
+
+
+def test_every_request_of_a_map_has_a_place_on_devices() -> None:
+    assert set(PLACES) == set(Placement.__subclasses__())

@@ -5,10 +5,13 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import pytest
+
+from pasta.backends.nvidia.places import LaunchWords
+from pasta.backends.nvidia.plan import layout_of
 from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, probe
-from pasta.probes.build import layout_of
 from pasta.processors.filter import Filter
-from pasta.processors.pipeline import Pipeline
+from pasta.runtime.pipeline import Pipeline
 from pasta.testing import Events
 from pasta.tool import Result, Tool
 
@@ -50,6 +53,7 @@ MAPS = ("total", "objects", "blocks", "heat", "pcs", "touched", "of_objects", "t
 def made() -> tuple[Events, Pipeline, Counted]:
     """Two objects, numbered 1 and 2 by the source, and two launches."""
     events = Events()
+    events.add("process_start", source="nvidia_sanitizer", version="13.5")
     for number, (address, size) in enumerate(((A, 0x5000), (B, 64)), 1):
         events.add(
             "memory_alloc", address=address, bytes=size, memory=1, correlation=number, device=0
@@ -80,13 +84,14 @@ class Launch:
         self.objects: dict[int, list[int]] = {}
 
     def put(self, map: str, value: int, at: int = 0, object: int | None = None) -> None:
-        place = self.layout.place_of(self.name, map)
+        place: Any = self.layout.place_of(self.name, map)
         if object is not None:
             row = self.objects.setdefault(object, [0] * self.layout.object_words)
             row[place.offset + at] = value
         else:
-            plain = 0 if place.where == "plain" else self.layout.plain_words
-            self.slot[plain + place.offset + at] = value
+            striped = not isinstance(place, LaunchWords) or place.request.contended
+            begin = self.layout.plain_words if striped else 0
+            self.slot[begin + place.offset + at] = value
 
     def encoded(self) -> bytes:
         rows = [word for number, row in self.objects.items() for word in (number, *row)]
@@ -95,6 +100,7 @@ class Launch:
         return entry(LAUNCH, [*self.slot, *rows], **header)
 
 
+@pytest.mark.slow
 def test_as_the_cpu_counts() -> None:
     events, pipeline, tool = made()
     events.access("global", [A, A + 4, A + 0x2000, B], pc=0x10, block=0, launch=0)
@@ -121,7 +127,8 @@ def test_as_the_cpu_counts() -> None:
     second.put("blocks", 2, 3)
     second.put("touched", 32)
     second.put("of_objects", 32, object=2)
-    index = {name: first.layout.place_of(tool.name, name).index for name in ("pcs", "top")}
+    tables: dict[str, Any] = {name: first.layout.place_of(tool.name, name) for name in MAPS}
+    index = {name: tables[name].index for name in ("pcs", "top")}
     early = entry(HASH, [0x11, 1], words=1, rows=1, index=index["pcs"])  # an older total
     pcs = [0x11, 4, 0x21, 2, OTHER_KEY, 0]
     top = [A // 4096 + 1, 2, A // 4096 + 3, 1, B // 4096 + 1, 3]
@@ -144,12 +151,12 @@ def test_what_belongs_to_no_object_is_counted_apart() -> None:
     launch.put("objects", 5, object=0)
     launch.put("objects", 7, object=OTHER_OBJECT)
     launch.put("objects", 2, object=99)  # no record told of it
-    heat = launch.layout.place_of(tool.name, "heat")
+    heat: Any = launch.layout.place_of(tool.name, "heat")
     launch.slot[launch.layout.plain_words + heat.unknown] = 6
     launch.slot[launch.layout.plain_words + heat.unknown + 1] = 9
     pipeline.feed_device(launch.encoded())
-    assert pipeline.context._probes is not None
-    device = pipeline.context._probes.device
+    assert pipeline.probes is not None
+    device = pipeline.probes.device
     pipeline.finish()
     counted = tool.objects.rows()
     assert counted["object"].tolist() == [-1] and counted["count"].tolist() == [14]

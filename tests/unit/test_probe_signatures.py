@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pasta.backends.nvidia.signatures import VERSIONS, signatures
 from pasta.errors import PastaError
 from pasta.probes.kinds import KIND
-from pasta.probes.signatures import VERSIONS, signatures
-from tests.unit.test_nvidia_abi import headers
+from tests.support.nvidia_headers import headers
 
 #: Kind -> its instructions and their callbacks; ours are in this order.
 CALLBACKS = {
@@ -104,6 +104,6 @@ def test_signatures_equal_the_vendors(directory: Path) -> None:
 
 
 def test_unknown_version_is_refused() -> None:
-    with pytest.raises(PastaError, match=r"do not know version 14\.0") as raised:
+    with pytest.raises(PastaError, match=r"do not support version 14\.0") as raised:
         signatures("global", "14.0")
     assert "nvidia-cuda-sanitizer-api" in str(raised.value)

@@ -10,29 +10,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from pasta._native import ffi
+from pasta.backends.nvidia import trace_records as trace
+from pasta.backends.nvidia.nvptx import compile_patches, find_ptxas
+from pasta.backends.nvidia.patches import write
+from pasta.backends.nvidia.plan import arguments_of, functions_of, instances_of, layout_of
+from pasta.backends.nvidia.structs import constants
 from pasta.errors import MissingDependency, ToolError
 from pasta.plugins import load_tools
-from pasta.probes import trace
-from pasta.probes.build import arguments_of, functions_of, instances_of, layout_of
 from pasta.probes.cpu import CpuExecutor
-from pasta.probes.intrinsics import _offsets
-from pasta.probes.kinds import DELTAS, FULL, ROWS, STRIDE
-from pasta.probes.nvptx import compile_patches, find_ptxas
-from pasta.probes.patches import write
-from pasta.probes.records import ACCESS, MAP_SHIFT, WORDS, Access, Accesses
+from pasta.probes.kinds import DELTAS, FULL, MAP_SHIFT, ROWS, STRIDE
+from pasta.probes.maps import accumulators_of
+from pasta.probes.records import ACCESS, WORDS, Access, Accesses
 from pasta.processors.filter import Filter
-from pasta.processors.pipeline import Pipeline
 from pasta.processors.snapshots import Layer, Snapshot
+from pasta.runtime.pipeline import Pipeline
 from pasta.testing import Events
-from tests.unit.ptx import Lane, Machine, Memory, Program, lanes_of
+from tests.support.examples import examples
+from tests.support.ptx import Lane, Machine, Memory, Program, lanes_of
 
 USER, RING, CONTROL, DATA = 0x1000, 0x10000, 0x40000, 0x100000
 SHIFT, WAYS = 12, 8
-OFFSETS = _offsets()
+OFFSETS = constants()
 EPOCH = 77
 EMPTY = Layer(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
 
@@ -221,6 +223,7 @@ def test_no_ring_no_record() -> None:
     assert device.records == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_warps_that_run_together_lose_and_repeat_nothing(seed: int) -> None:
     """More records than a stripe has room for, on two multiprocessors and one that stops early."""
@@ -244,6 +247,7 @@ def test_warps_that_run_together_lose_and_repeat_nothing(seed: int) -> None:
     assert all(by_first[addresses_of(*each)[0]] == addresses_of(*each) for each in device.records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("says", [False, True], ids=["silent", "closed"])
 def test_without_a_host_warps_end_and_count(says: bool) -> None:
     device = Device()
@@ -274,6 +278,7 @@ def patches() -> tuple[str, Any]:
     return write(layout_of(tools), instances_of(tools), "13.5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sm", [80, 90, 100])
 def test_patches_compile_without_a_large_stack(patches: tuple[str, Any], sm: int) -> None:
     try:
@@ -385,9 +390,7 @@ def test_a_histogram_by_window_counts_accesses(tmp_path: Path) -> None:
 # ---- on the host -----------------------------------------------------------------------------
 
 
-@settings(
-    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(
     st.tuples(
         st.integers(0, 3), st.booleans(),
@@ -417,9 +420,9 @@ def test_what_was_written_down_is_counted_as_probes_would(
         words = np.frombuffer(b"".join(records), np.int64)
         executor.run(words, 0, len(words), Snapshot(0, layers), sizes)
         executor.flush()
-        found.append(tool._maps["heat"].rows().tolist())
+        found.append(accumulators_of(tool)["heat"].rows().tolist())
         if number:
-            assert tool._maps["total"].total() == 0
+            assert accumulators_of(tool)["total"].total() == 0
     assert found[0] == found[1]
 
 
@@ -447,16 +450,14 @@ def test_probes_do_not_run_again_over_what_a_gpu_took(tmp_path: Path) -> None:
         "all": ([begins[1], begins[2], begins[3]], [15, 15, 15]),
     }
     executor.flush()
-    assert tool._maps["count"].total() == 1
+    assert accumulators_of(tool)["count"].total() == 1
     some = Accesses("odd", words, *written[0], lambda launches, addresses: launches)
     assert some.records["flags"].tolist() == [1, 1]
     assert some.columns["address"].tolist() == [0, 4]
     assert Accesses.joined([some, some]).lanes["address"].tolist() == [0, 4, 8, 100, 4, 100] * 2
 
 
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=30),
     st.sampled_from([None, 0, 2]),

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from pasta import progress
-from pasta.progress import Display, Written, doing, heard, shown
+from pasta.progress import Display, FileListener, doing, listening, shown
 
 
 def test_only_the_thread_that_is_listened_to_is_heard() -> None:
     import threading
 
     told: list[tuple[str, str]] = []
-    with heard(lambda what, how_far: told.append((what, how_far))):
+    with listening(lambda what, how_far: told.append((what, how_far))):
         doing("mine", "1 of 2")
         thread = threading.Thread(target=doing, args=("theirs",))
         thread.start()
@@ -31,13 +31,13 @@ def test_only_the_thread_that_is_listened_to_is_heard() -> None:
 def test_a_file_has_every_step_and_now_and_then_how_far_it_is(tmp_path: Path) -> None:
     path = tmp_path / "1-0.progress"
     assert progress.read(path) == ""
-    written = Written(path)
+    written = FileListener(path)
     for number in range(3):
         written("reading events", f"{number} of 3")
     assert progress.read(path) == "reading events, 0 of 3"
     written("writing the report", "")
     assert progress.read(path) == "writing the report"
-    gone = Written(tmp_path / "no" / "such")
+    gone = FileListener(tmp_path / "no" / "such")
     gone("a step", "")  # a session that was removed is no reason to fail
 
 

@@ -12,17 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import pasta
+from pasta.api.runs import Runs
 from pasta.cli.main import main
 from pasta.errors import RunError
 from pasta.report.ranks import text_report
-from pasta.report.run import Runs
+from pasta.report.text import write_text_report
 from pasta.run.directory import RunDirectory
-from pasta.run.merge import Told, merge, merged_findings
+from pasta.run.merge import RunFinding, merge, merged_findings
 from pasta.run.results import read_findings, write_result
 from pasta.run.root import Root
 from pasta.table import Table
 from pasta.tool import Finding, Result
-from tests.unit.runs import EPOCH, MS, made_up
+from tests.support.runs import EPOCH, MS, made_up
 
 
 def line(text: str, beginning: str) -> str:
@@ -84,8 +85,8 @@ def test_a_job_that_has_just_begun(tmp_path: Path) -> None:
     assert text_report(Root.open(tmp_path)).splitlines()[1:] == [
         ".pasta-1: unfinished: being written, or its PASTA was killed"
     ]
-    with pytest.raises(RunError, match="no finished run is in it"):
-        merge(Root.open(tmp_path), tmp_path / "all")
+    with pytest.raises(RunError, match="contains no finished run"):
+        merge(Root.open(tmp_path), tmp_path / "all", finish=write_text_report)
 
 
 def test_different_tools_and_programs(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_findings_of_ranks_are_told_once(tmp_path: Path) -> None:
     )
     made_up(tmp_path, 2, kernels={}, findings=(finding("\x1b[2Jc\n", 0.9),))
     assert line(text_report(Root.open(tmp_path)), "1. ") == r"1. slow: \x1b[2Jc\n (rank 2)"
-    told = [Told(str(rank), rank, "t", finding("x", rank / 4)) for rank in (1, 2)]
+    told = [RunFinding(str(rank), rank, "t", finding("x", rank / 4)) for rank in (1, 2)]
     ((tool, one),) = merged_findings(told)
     assert (tool, one.gain, one.evidence) == ("t", 0.5, "2: 50%")
 
@@ -141,7 +142,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def test_merged_tables(job: Path, tmp_path: Path) -> None:
-    merged = merge(Root.open(job), tmp_path / "all")
+    merged = merge(Root.open(job), tmp_path / "all", finish=write_text_report)
     kernels = pq.read_table(merged.results / "kernel_freq" / "kernels.parquet")
     assert kernels["rank"].to_pylist() == [0, 1, 2, 0, 1, 2]  # the first of each first
     assert kernels["kernel"].to_pylist() == ["k0", "k1", "k2", "all", "all", "all"]
@@ -195,7 +196,7 @@ def test_merging_leaves_out_what_is_damaged(job: Path, tmp_path: Path) -> None:
     (results / "own" / "result.json").write_text("{}")
     odd = job / "rank-0002-node1-102" / "results" / "own"
     pq.write_table(pa.table({"value": [["a"]]}), odd / "t.parquet")
-    merged = merge(Root.open(job), tmp_path / "all")
+    merged = merge(Root.open(job), tmp_path / "all", finish=write_text_report)
     ranks = pq.read_table(merged.results / "kernel_freq" / "kernels.parquet")["rank"].to_pylist()
     assert ranks == [0, 2, 0, 2]
     told = merged.manifest()["warnings"]
@@ -209,14 +210,18 @@ def test_merging_leaves_out_what_is_damaged(job: Path, tmp_path: Path) -> None:
 def test_tables_that_are_longer_than_what_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pasta.run import merge as module
+    from pasta.run import merge_tables as module
 
     monkeypatch.setattr(module, "_ROWS", 50)
     for rank in range(2):
         path = made_up(tmp_path / "job", rank)
         table = Table({"n": list(range(rank * 1000, rank * 1000 + 230 + rank))})
         write_result(RunDirectory(path).results, "own", Result("s", {"t": table}))
-    path = merge(Root.open(tmp_path / "job"), tmp_path / "all").results / "own" / "t.parquet"
+    path = (
+        merge(Root.open(tmp_path / "job"), tmp_path / "all", finish=write_text_report).results
+        / "own"
+        / "t.parquet"
+    )
     numbers = pq.read_table(path)["n"].to_pylist()
     assert numbers[:4] == [0, 1000, 1, 1001]
     assert sorted(numbers) == [*range(230), *range(1000, 1231)]
@@ -247,7 +252,7 @@ def test_merged_trace(tmp_path: Path) -> None:
         path = made_up(tmp_path / "job", rank, start=rank * MS)
         if rank:
             write_trace(path, 100 + rank, cut=60 if rank == 2 else 0)
-    merged = merge(Root.open(tmp_path / "job"), tmp_path / "all")
+    merged = merge(Root.open(tmp_path / "job"), tmp_path / "all", finish=write_text_report)
     trace = json.loads(gzip.open(merged.results / "event_trace" / "trace.json.gz").read())
     assert trace["baseTimeNanoseconds"] == EPOCH
     names = {e["pid"]: e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
@@ -263,7 +268,7 @@ def test_merged_trace(tmp_path: Path) -> None:
     assert [e["id"] for e in events if e["ph"] == "s"] == [5 * 3 + 1, 5 * 3 + 2]
     assert [e["id"] for e in events if e["ph"] == "b"] == [hex(5 * 3 + 1)]
     (told,) = (each for each in merged.manifest()["warnings"] if "trace" in each)
-    assert "rank-0002" in told and told.endswith("from where it is damaged (cut short)")
+    assert "rank-0002" in told and told.endswith("up to where it is damaged (truncated)")
 
 
 def test_loaded_root(job: Path) -> None:

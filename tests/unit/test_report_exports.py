@@ -15,15 +15,17 @@ import pytest
 from pyarrow import csv
 
 from pasta.cli.main import main
+from pasta.report.exports import exports
 from pasta.run.directory import RunDirectory
 from pasta.run.events import Recorder
 from pasta.run.results import write_result
 from pasta.table import Figure, Table, absent_where
 from pasta.testing import Events
 from pasta.tool import Finding, Result
-from tests.unit.test_report_pack import MANIFEST
+from tests.support.places import ROOT
+from tests.support.runs import MANIFEST
+from tests.support.streams import EVENT_STEP, training
 
-STEP = 1000
 NAME = 'void f<int, 2>(a;b)\n"quoted"'
 
 
@@ -36,31 +38,6 @@ def rows() -> dict[str, Any]:
         "share": [0.25, float("nan"), None],
         "nothing": [None, None, None],
     }
-
-
-def training() -> Events:
-    """Two operators of one line, one inside the other, with a kernel and memory; and a gradient."""
-    events = Events(step=STEP)
-    events.frames(
-        7,
-        ("/venv/site-packages/torch/nn/modules/linear.py", "forward", 3),
-        ("/my/model.py", "forward", 9),
-        ("/my/train.py", "<module>", 5),
-    )
-    events.operator("aten::linear", module="Net.fc (Linear)", stack=7, sequence=1)
-    events.operator("aten::mm", 2)
-    ordinal = events.launch("gemm")
-    events.tensor_alloc(0x1000, 512)
-    events.operator_end(2)
-    events.operator_end(1)
-    events.complete(ordinal, 5_000_000, 5_000_400)
-    events.operator("MmBackward0", scope=1, forward_thread=1, sequence=1)
-    ordinal = events.launch("gemm")
-    events.operator_end(1)
-    events.complete(ordinal, 6_000_000, 6_000_030)
-    outside = events.launch("init")
-    events.complete(outside, 7_000_000, 7_000_001)
-    return events
 
 
 @pytest.fixture
@@ -150,9 +127,9 @@ LINE = "train.py:5 <module>;model.py:9 forward;Net.fc (Linear)"
         (
             "host",
             {
-                f"{LINE};aten::linear {2 * STEP}",
-                f"{LINE};aten::linear;aten::mm {3 * STEP}",
-                f"{LINE};(backward);MmBackward0 {2 * STEP}",
+                f"{LINE};aten::linear {2 * EVENT_STEP}",
+                f"{LINE};aten::linear;aten::mm {3 * EVENT_STEP}",
+                f"{LINE};(backward);MmBackward0 {2 * EVENT_STEP}",
             },
         ),
         ("bytes", {f"{LINE};aten::linear;aten::mm 512"}),
@@ -179,7 +156,7 @@ def test_stacks(weight: str, lines: set[str], recorded: RunDirectory, tmp_path: 
 def test_names_are_one_frame_and_one_line(tmp_path: Path) -> None:
     from io import BytesIO
 
-    from pasta.report.exports import write_folded
+    from pasta.report.exports.flamegraph import write_folded
     from pasta.report.stacks import Call, CallTree
 
     tree = CallTree()
@@ -208,13 +185,13 @@ def test_the_trace_is_the_recorded_one_or_made(recorded: RunDirectory, tmp_path:
     [
         (
             ("--flamegraph", "x"),
-            "run: no operators were recorded, which stacks are of: record with",
+            "run: no operators were recorded, which stacks require: record with",
         ),
         (("--perfetto", "x"), "run: no events were recorded: record the run again"),
         (("--json", "run/run.json"), "run/run.json is part of the run: name another place"),
         (("--csv", "run/results"), "run/results is part of the run: name another place"),
         (("--html", "no/where.html"), "where.html: cannot be written (No such file or directory)"),
-        (("--weight", "host"), "--weight is of --speedscope and --flamegraph"),
+        (("--weight", "host"), "--weight applies to --speedscope and --flamegraph"),
     ],
 )
 def test_what_cannot_be_done(
@@ -277,7 +254,7 @@ def test_a_pipe_or_device_is_written_to_and_stays(run: RunDirectory, tmp_path: P
 
 
 def test_a_weight_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    events = Events(step=STEP)
+    events = Events(step=EVENT_STEP)
     events.operator("aten::mm")
     events.operator_end()
     directory = RunDirectory.create(tmp_path / "run")
@@ -303,3 +280,11 @@ def test_a_page_without_events_that_can_be_read(run: RunDirectory) -> None:
     page = (run.path / "report.html").read_text()
     assert "no flame graph: " in page and "operator_begin-00000.parquet: cannot be read" in page
     assert 'id="tool-first"' in page
+
+
+def test_every_format_is_documented() -> None:
+    documented = (ROOT / "docs" / "runs.md").read_text()
+    for each in exports():
+        place = f"`--{each.name} {each.metavar}`"
+        assert place in documented or f"report DIR --{each.name}" in documented, place
+        assert each.help and each.metavar

@@ -11,23 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta.report.cells import cell
 from pasta.report.pack import Packer
 from pasta.report.page import render_page
-from pasta.run.directory import SCHEMA, RunDirectory
+from pasta.run.directory import RunDirectory
 from pasta.run.results import write_result
 from pasta.table import Table, absent_where, visible
 from pasta.tool import Result
-
-MANIFEST = {
-    "schema": SCHEMA, "command": ["program"], "pid": 7, "host": "here",
-    "start": {"realtime_ns": 0, "monotonic_ns": 0}, "observed_ns": 1_500_000,
-    "ended": {"text": "exited with 0"}, "devices": {"0": "A GPU"}, "sources": {},
-    "failures": {}, "warnings": [],
-}  # fmt: skip
+from tests.support.examples import examples
+from tests.support.runs import MANIFEST
 
 
 def inflated(packed: str) -> bytes:
@@ -74,7 +69,7 @@ def round_trip(columns: dict[str, Any]) -> dict[str, list[Any]]:
     return unpacked(packer, packer.block(columns))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(
         st.tuples(
@@ -167,6 +162,7 @@ def kernels(count: int) -> Table:
     return Table({"kernel": names, **numbers, "demangled": names}, units={"total_time": "ns"})
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_kernels_are_at_most_five_mebibytes(tmp_path: Path) -> None:
     count = 100_000
     table = kernels(count)

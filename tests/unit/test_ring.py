@@ -13,26 +13,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from pasta import abi
 from pasta._native import ffi, lib
 from pasta.runtime.ring import Ring
 from pasta.runtime.session import Ended, mark_ended, marked_ended
-from tests.c.session import RING_SOURCES, C, Session, compile_c, decode
+from tests.support.examples import examples
+from tests.support.places import PROGRAMS
+from tests.support.session import RING_SOURCES, Session, compile_c, decode
 
 SLOTS = 16384
-EXAMPLES = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+EXAMPLES = examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 KINDS = [number for name, number in abi.KINDS.items() if name not in abi.UNRECORDED]
 
 
 @pytest.fixture(scope="module")
 def producer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("producer") / "ring_producer"
-    return compile_c(output, [*RING_SOURCES, C / "ring_producer.c"], "-O2")
+    return compile_c(output, [*RING_SOURCES, PROGRAMS / "ring_producer.c"], "-O2")
 
 
 # ---- the script and its model

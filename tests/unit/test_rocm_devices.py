@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pasta import paths
+from pasta.backends.amd import checks as amd_checks
+from pasta.backends.amd import devices as rocm_devices
+from pasta.backends.amd import rocprofiler as rocm
+from pasta.backends.amd.devices import Device, Offer, devices, offers
 from pasta.cli import doctor
-from pasta.cli.doctor import Check
 from pasta.errors import MissingDependency
-from pasta.runtime import rocm, rocm_devices
-from pasta.runtime.rocm_devices import Device, Offer, devices, offers
+from pasta.extensions import Check
+from tests.support.places import PROGRAMS
 
-SOURCE = Path(__file__).resolve().parents[1] / "fixtures" / "fake_rocprofiler.c"
+SOURCE = PROGRAMS / "amd" / "fake_rocprofiler.c"
 COUNTERS = ["SQ_WAVES", "SQ_INSTS_VALU", "GRBM_COUNT"]
 
 Sdk = Callable[..., Path]
@@ -75,7 +77,7 @@ def test_what_is_offered(sdk: Sdk, options: tuple[str, ...]) -> None:
 
 
 def test_an_sdk_that_offers_nothing(tmp_path: Path) -> None:
-    with pytest.raises(MissingDependency, match="does not say what it offers"):
+    with pytest.raises(MissingDependency, match="does not report its services"):
         offers(tmp_path / "none.so")
 
 
@@ -97,15 +99,17 @@ def checks(
         monkeypatch.setattr(rocm, "DEVICE", device)
         monkeypatch.setattr(rocm, "find_rocprofiler", lambda: library)
         monkeypatch.setattr(rocm_devices, "devices", lambda: devices(topology))
-        monkeypatch.setattr(paths, "LIBPASTA_AMD", library or tmp_path / "none")
-        return {check.name: check for check in doctor._amd()}
+        return {check.name: check for check in amd_checks.checks()}
 
     return found
 
 
 def test_a_machine_without_amd(checks) -> None:
     found = checks(None, driver=False)
-    assert {name: check.state for name, check in found.items()} == {"AMD driver": "note"}
+    assert {name: check.state for name, check in found.items()} == {
+        "libpasta_amd": "ok",
+        "AMD driver": "note",
+    }
 
 
 def test_a_machine_with_everything(checks, sdk: Sdk) -> None:
@@ -165,7 +169,7 @@ def test_a_device_of_a_group_that_one_is_not_in(
     monkeypatch.setattr(rocm_devices.os, "getgroups", list)
     monkeypatch.setattr(rocm_devices.os, "getegid", lambda: -1)
     check = checks(None)["AMD driver"]
-    assert (check.state, check.found) == ("missing", f"this user may not open {tmp_path / 'kfd'}")
+    assert (check.state, check.found) == ("missing", f"this user cannot open {tmp_path / 'kfd'}")
     group = rocm_devices._group((tmp_path / "kfd").stat().st_gid)
     assert check.remedy == f"sudo usermod -aG {group} USER, and log in again"
 
@@ -178,4 +182,4 @@ def test_the_list_of_counters(
     assert capsys.readouterr().out.splitlines() == [f"0 {name}" for name in COUNTERS]
     checks(None)
     assert doctor._list_counters() == 1
-    assert "no AMD device offers counters" in capsys.readouterr().err
+    assert "no device offers counters" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from pasta.errors import RunError
 from pasta.run.directory import RunDirectory
 from pasta.run.root import Root, is_root, numbers, program_of
-from tests.unit.runs import MS, made_up
+from tests.support.runs import MS, made_up
 
 
 def test_ranks_come_in_order_and_others_after_them(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_what_cannot_be_used_says_why(tmp_path: Path) -> None:
             3, "events: expected an object",
         ),
         "rank-0004-node1-104": (4, "the document: expected an object"),
-        "rank-0007-node1-107": (None, "made by pasta merge, no run of a process"),
+        "rank-0007-node1-107": (None, "made by pasta merge, not the run of a process"),
         "logs": (None, "not a run directory"),
         ".pasta-0-1-ab-9-0": (5, "unfinished: being written, or its PASTA was killed"),
     }  # fmt: skip
@@ -65,7 +65,7 @@ def test_what_cannot_be_used_says_why(tmp_path: Path) -> None:
 
 
 def test_no_root(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="not a run directory, and none is in it"):
+    with pytest.raises(RunError, match="not a run directory, and contains none"):
         Root.open(tmp_path)
     with pytest.raises(RunError, match="no such directory"):
         Root.open(tmp_path / "nowhere")
@@ -104,7 +104,7 @@ def test_doubts(tmp_path: Path) -> None:
     assert list(Root.open(tmp_path).doubts()) == []
     made_up(tmp_path, 0, pid=12, parent=1, of=8)
     first, second = Root.open(tmp_path).doubts()
-    assert first.startswith("runs are of jobs of 4 and 8 ranks")
+    assert first.startswith("runs of jobs with 4 and 8 ranks")
     assert second.startswith("rank 0: several processes that are not each other's children")
 
 

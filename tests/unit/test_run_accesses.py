@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta.errors import RunError
-from pasta.probes.records import MAP_SHIFT, WORDS, Access, Accesses, words_of
+from pasta.probes.kinds import MAP_SHIFT
+from pasta.probes.records import WORDS, Access, Accesses, words_of
 from pasta.run.accesses import AccessWriter, read_accesses
 
 ACCESS = st.builds(

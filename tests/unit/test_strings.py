@@ -40,7 +40,12 @@ def test_a_text_keeps_its_id_and_a_new_one_takes_nobody_elses() -> None:
     strings.add(new + 1, "late")
     assert strings.id_of("late") == new + 1
     assert strings.id_of("another") not in (0, 1, 3, new, new + 1)
-    assert [strings.told(id) for id in (0, 0xFFFF_FFFF, 3, new)] == [None, None, "", "other"]
+    assert [strings.text_or_none(id) for id in (0, 0xFFFF_FFFF, 3, new)] == [
+        None,
+        None,
+        "",
+        "other",
+    ]
 
 
 def test_an_id_that_the_resolver_may_know_is_not_given_out() -> None:

@@ -53,8 +53,8 @@ def test_whatever_is_given_is_a_threshold_or_an_error_that_says_why(text: str) -
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "there is no comparison"),
-        ("bytes+5%", "there is no comparison"),
+        ("", "the comparison, > or <, is missing"),
+        ("bytes+5%", "the comparison, > or <, is missing"),
         ("bytes>5%", "has no sign"),
         ("bytes>+5parsec", "unknown unit 'parsec'"),
         ("bytes>", "is not an amount"),
@@ -62,9 +62,9 @@ def test_whatever_is_given_is_a_threshold_or_an_error_that_says_why(text: str) -
         (">+5%", "a name is empty"),
         ("copies..bytes>+5%", "a name is empty"),
         ("a.b.c.d>+5%", "4 names"),
-        ("bytes[a>+5%", "a bracket has no partner"),
+        ("bytes[a>+5%", "a bracket is unmatched"),
         ("bytes[(]>+5%", "is not a regular expression"),
-        ("bytes>+5%>+6%", "it is not a column"),
+        ("bytes>+5%>+6%", "expected a column"),
     ],
 )
 def test_errors_say_what_is_wrong(text: str, why: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import json
 import pickle
+import re
 import subprocess
 import sys
 from typing import Any
@@ -14,9 +16,11 @@ import pytest
 
 from pasta import abi
 from pasta.errors import ToolError
+from pasta.members import Member
 from pasta.processors.batch import Batch
 from pasta.processors.filter import Filter
-from pasta.processors.pipeline import Pipeline
+from pasta.processors.needs import NEEDS
+from pasta.runtime.pipeline import Pipeline
 from pasta.table import Table, absent_where, formatted
 from pasta.testing import Events, run_tool
 from pasta.tool import HANDLERS, Result, Tool, option, snake_case
@@ -266,10 +270,91 @@ def test_a_tool_that_cannot_be_pickled_is_disabled_alone() -> None:
     assert again.failures["unpicklable"].where == "pickling"
 
 
+def test_the_docstring_lists_every_handler() -> None:
+    listed = re.findall(r"^    (on_\w+)  ", inspect.getdoc(Tool) or "", re.MULTILINE)
+    assert listed == [*HANDLERS, "on_accesses"]
+    assert not any(hasattr(Tool, name) for name in listed)
+
+
+def test_needs_include_those_of_bases_and_handlers_and_what_they_require() -> None:
+    base = type("Base", (Tool,), {"needs": ("history",), "on_completions": print})
+    derived = type("Derived", (base,), {"needs": {"tensors"}})
+    own = {"history", "objects", "launches"}
+    assert base.needed() == own
+    assert derived.needed() == own | {"tensors", "ranges", "operators", "stacks"}
+    assert Tool.needed() == frozenset()
+    assert not Counts().needs_compiled and base().needs_compiled
+
+
+@pytest.mark.parametrize(
+    ("needs", "message"),
+    [
+        (("object",), "'object' in needs is not known: did you mean objects?"),
+        (("probes",), "'probes' in needs is not known: did you mean objects?"),
+        (("x", 5), "'x' in needs is not known"),
+        ((5,), "5 in needs is not known"),
+        (
+            "objects",
+            "needs = 'objects' is not accepted: give a tuple of names, as needs = (\"objects\",)",
+        ),
+        (5, "needs = 5 is not accepted"),
+        (property(lambda self: ()), "is not accepted"),
+    ],
+)
+def test_wrong_needs_are_an_error_at_once(needs: object, message: str) -> None:
+    with pytest.raises(ToolError, match=re.escape(message)):
+        type("Wrong", (Tool,), {"needs": needs})
+
+
+def test_members_extend_classes_and_instances() -> None:
+    class Doubled(Member):
+        """Doubles an option."""
+
+        needs = ("objects",)
+        uses = ("registers",)
+
+        def of(self, owner: Any) -> Member:
+            assert "count" in owner.options()
+            return self
+
+        def attach(self, tool: Any) -> None:
+            tool.doubled = 2 * tool.count
+
+    base = type("Base", (Configured,), {"double": Doubled()})
+    derived = type("Derived", (base,), {"double": None})
+    assert base({"count": 4}).doubled == 8
+    assert (base.needed(), base.wants()) == ({"objects"}, {"registers"})
+    assert not hasattr(derived(), "doubled")
+    assert not derived.needed() and not derived.wants()
+
+
+def test_processors_are_declared_in_the_order_of_what_they_require() -> None:
+    names = list(NEEDS)
+    for name, need in NEEDS.items():
+        for required in need.requires:
+            assert name == "operators" or names.index(required) < names.index(name)
+
+
+def test_no_tool_can_change_the_processors() -> None:
+    class Vandal(Tool):
+        """Removes what it needs."""
+
+        needs = ("objects",)
+
+        def on_launches(self, launches: Any) -> None:
+            del self.context.processors["objects"]
+
+    events = three_launches()
+    pipeline = Pipeline(Filter(), [Vandal()], events.context())
+    pipeline.feed(events.batch())
+    assert "TypeError" in pipeline.failures["vandal"].reason
+    assert list(pipeline.processors) == ["objects"]
+
+
 def test_parts_nobody_asked_for_are_not_there() -> None:
     events = three_launches()
     pipeline = Pipeline(Filter(), [Counts()], events.context())
-    with pytest.raises(ToolError, match="needs_objects"):
+    with pytest.raises(ToolError, match='add "objects" to `needs`'):
         _ = pipeline.context.objects
 
 
@@ -302,8 +387,10 @@ def test_a_table_in_arrow_and_on_the_terminal() -> None:
     assert arrow.schema.field("share").metadata == {b"unit": b"share", b"label": b"of bytes"}
     from rich.console import Console
 
+    from pasta.report.layout import View
+
     console = Console(width=100, record=True, file=open("/dev/null", "w"))
-    console.print(table.to_rich())
+    console.print(View(table))
     text = console.export_text()
     for part in ("1.50 KiB", "1.50 us", "12.5 %", "0x7f00", "of bytes", "1 more row"):
         assert part in text

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import io
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta.plugins import load_tools
 from pasta.processors.filter import Filter
-from pasta.processors.pipeline import Pipeline
+from pasta.runtime.pipeline import Pipeline
 from pasta.testing import Events
 from pasta.tool import Result
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "golden"))
-from streams import training_run
+from tests.support.examples import examples
+from tests.support.streams import training_run
 
 TOOLS = ["kernel_freq", "copies", "memory_timeline", "event_trace", "operators", "tensors"]
 OPTIONS: dict[str, dict[str, object]] = {
@@ -103,7 +101,7 @@ def test_there_are_findings_to_compare() -> None:
 
 
 @pytest.mark.parametrize("which", range(len(FILTERS)))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     splits=st.lists(st.integers(0, len(EVENTS)), max_size=6),
     moves=st.lists(st.integers(0, 6), max_size=3),

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from pasta import abi
-from pasta.config import Config, parse_budget, parse_window
+from pasta.config import Config
 from pasta.errors import ConfigError
 from pasta.plugins import find_tools
-from pasta.probes.windows import Estimate, Sampling, StepRanges, shim_settings
+from pasta.probes.windows import StepRanges
+from pasta.processors.sampling import Estimate, Sampling
+from pasta.runtime.probe_plan import probe_settings
+from pasta.settings import parse_budget, parse_window
 from pasta.testing import Events, run_tool
 
 # ---- settings
@@ -57,8 +60,8 @@ def test_budgets() -> None:
 
 
 def test_what_c_is_told() -> None:
-    assert shim_settings(Config()) == {"probe_every": 1, "probe_skip": 0}
-    told = shim_settings(
+    assert probe_settings(Config()) == {"probe_every": 1, "probe_skip": 0}
+    told = probe_settings(
         config(
             "probes.window=seconds 0.5/60", "probes.every=4", "probes.step-range=^it.*",
             "filter.kernel=(?:gemm|\\d+)", "filter.exclude=x", "filter.launch-skip=2",
@@ -74,17 +77,17 @@ def test_what_c_is_told() -> None:
         "probe_skip": 2,
         "probe_count": 7,
     }
-    assert shim_settings(config("probes.overhead-budget=20%"))["probe_budget"] == 200_000
+    assert probe_settings(config("probes.overhead-budget=20%"))["probe_budget"] == 200_000
 
 
 def test_launches_in_ranges_are_counted_afterwards() -> None:
-    told = shim_settings(config("filter.range=epoch", "filter.launch-skip=2"))
+    told = probe_settings(config("filter.range=epoch", "filter.launch-skip=2"))
     assert told == {"probe_every": 1}
 
 
 def test_a_window_and_a_budget_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="both say when") as error:
-        shim_settings(config("probes.window=steps 1/2", "probes.overhead-budget=20%"))
+        probe_settings(config("probes.window=steps 1/2", "probes.overhead-budget=20%"))
     assert error.value.remedy == "give one of them"
 
 

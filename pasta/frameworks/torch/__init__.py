@@ -1,1 +1,92 @@
 """PyTorch.  `hooks.py` and `hooks.cpp` run in the profiled program and import nothing of PASTA."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from pasta import paths
+from pasta.capabilities import Source, names
+from pasta.frameworks.base import Framework, Wanted
+from pasta.settings import Section, Sections, parse_bool, parse_count, setting
+
+if TYPE_CHECKING:
+    from pasta.processors.conventions import Conventions
+
+
+class TorchSettings(Section):
+    """What of PyTorch is recorded, where a tool requires it."""
+
+    follow = setting(
+        "torch.follow", parse_bool, True, "follow PyTorch where a tool asks for it", of_block=True
+    )
+    stacks = setting(
+        "torch.stacks", parse_bool, True, "the Python stack of every operator", of_block=True
+    )
+    frames = setting(
+        "torch.frames",
+        parse_count,
+        64,
+        "innermost frames of a stack that count",
+        maximum=10_000,
+        of_block=True,
+    )
+    modules = setting("torch.modules", parse_bool, True, "which nn.Module runs", of_block=True)
+    kineto = setting(
+        "torch.kineto", parse_bool, True, "show PASTA's records in torch.profiler", of_block=True
+    )
+
+
+class Torch(Framework):
+    """PyTorch, followed by hooks that are built against the program's version."""
+
+    name = "torch"
+    title = "PyTorch"
+    module = "torch"
+    install = "pip install torch"
+    hooks = Path(__file__).with_name("hooks.py")
+    settings = TorchSettings
+    usual_tools = ("operators", "tensors")
+    sources = (
+        Source(
+            "torch",
+            "PyTorch",
+            names(
+                """graph_instantiate graph_node operator_begin operator_end operator_tensors
+                tensor_alloc tensor_free tensor_create allocator_state python_frame python_sample"""
+            ),
+            is_accelerator=False,
+        ),
+    )
+
+    def is_followed(self, config: Sections) -> bool:
+        """The setting `torch.follow`."""
+        return config.of(TorchSettings).follow
+
+    def hook_settings(self, config: Sections, wanted: Wanted) -> dict[str, object]:
+        """The events that tools require, the settings, and folders of headers and hooks."""
+        given = config.of(TorchSettings)
+        return {
+            **wanted.document(),
+            "stacks": given.stacks,
+            "frames": given.frames,
+            "modules": given.modules and wanted.operators,
+            "kineto": given.kineto,
+            "include": str(paths.NATIVE / "include"),
+            "cache": str(paths.cache("torch", make=True)),
+        }
+
+    @property
+    def conventions(self) -> Conventions:
+        """Names of PyTorch's own files, functions and operators."""
+        from pasta.frameworks.torch.conventions import CONVENTIONS
+
+        return CONVENTIONS
+
+    def uses_accelerator(self, module: ModuleType) -> bool:
+        """Whether torch.cuda is initialized, which HIP's build of PyTorch has too."""
+        return bool(module.cuda.is_initialized())
+
+
+FRAMEWORK = Torch()

@@ -1,8 +1,7 @@
-"""Builds an extension against an installed torch, once for each version; a file of the cache after
-that.
+"""Builds C++ extensions against an installed torch, once for each version, and caches them.
 
-hooks.py runs this in the profiled program's Python: only the standard library is there, and the
-syntax is that of Python 3.8.
+hooks.py runs this in the profiled program's Python: it uses the standard library only, and the
+syntax of Python 3.8.
 """
 
 import hashlib
@@ -17,32 +16,31 @@ import tempfile
 
 
 class CannotBuild(Exception):
-    """Says in a line what is missing."""
+    """The extension cannot be built; the message is one line that names what is missing."""
 
 
 def extension(torch, source, cache, include, say=lambda text: None, options=()):
-    """The extension module of a C++ file for this torch and Python, from the cache or built now.
+    """Returns the extension module for this torch and Python, from the cache or built now.
 
-    `hooks.cpp` gives the module `_pasta_torch_hooks`; of a list of files, the first names it.
-    `include` are directories of our headers, all of which count for the cache; `options` go to
-    the compiler. Raises CannotBuild, or ImportError where the library cannot be opened.
+    `source`: a C++ file, or a list of files, compiled side by side; the first one names the module:
+    `hooks.cpp` gives `_pasta_torch_hooks`. `include`: directories of its headers. The cache's key
+    covers the sources, all headers below these directories, the options, torch and Python.
+    `say`: called with a line before a build. `options`: for the compiler and the linker.
+    Raises CannotBuild, or ImportError if the library cannot be opened.
     """
     sources = [source] if isinstance(source, str) else list(source)
     name = "_pasta_torch_" + _stem(sources[0])
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     library = os.path.dirname(os.path.abspath(torch.__file__))
     digest = hashlib.sha256()
-    for path in sources + sorted(
-        os.path.join(each, file)
-        for each in include for file in os.listdir(each) if file.endswith(".h")
-    ):  # fmt: skip
+    for path in sources + _headers(include):
         with open(path, "rb") as file:
             digest.update(file.read())
-    told = (torch.__version__, str(torch.version.git_version), suffix, library) + tuple(options)
-    for text in told:
+    versions = (torch.__version__, str(torch.version.git_version), suffix, library)
+    for text in versions + tuple(options):
         digest.update(text.encode() + b"\0")
-    # A library of which a variable of each thread must lie where it is found without a call may
-    # find no room there; then it is built to do without.
+    # Thread-local variables of the initial-exec model may find no room when a library is opened
+    # late; then it is built with the slower dynamic model.
     for option in ("", "PASTA_DYNAMIC_TLS"):
         directory = os.path.join(cache, digest.hexdigest()[:24] + option[:1])
         path = os.path.join(directory, name + suffix)
@@ -62,6 +60,16 @@ def extension(torch, source, cache, include, say=lambda text: None, options=()):
     return None
 
 
+def _headers(directories):
+    """Paths of all headers below the directories, in a stable order."""
+    return [
+        os.path.join(place, file)
+        for each in directories
+        for place, _, files in sorted(os.walk(each)) for file in sorted(files)
+        if file.endswith(".h")
+    ]  # fmt: skip
+
+
 def _stem(path):
     return os.path.splitext(os.path.basename(path))[0]
 
@@ -75,12 +83,12 @@ def _compiler():
 
 
 def version(torch):
-    """Of a torch, 2.13.0+cpu: (2, 13)."""
+    """Major and minor version of a torch: (2, 13) of 2.13.0+cpu."""
     return tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
 
 
 def _build(torch, library, sources, include, directory, path, options, say):
-    """Compiles into the cache; of processes that do so at once the last one's file stays."""
+    """Compiles into the cache. Processes may do so at once: each replaces the file as a whole."""
     compiler = _compiler()
     python = sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(python, "Python.h")):
@@ -95,7 +103,7 @@ def _build(torch, library, sources, include, directory, path, options, say):
         raise CannotBuild("the cache %s cannot be written: %s" % why) from None
     standard = "c++20" if version(torch) >= (2, 12) else "c++17"
     compile = compiler + [
-        "-O2", "-fPIC", "-w", "-DNDEBUG", "-std=" + standard,
+        "-O2", "-fPIC", "-fvisibility=hidden", "-w", "-DNDEBUG", "-std=" + standard,
         "-D_GLIBCXX_USE_CXX11_ABI=%d" % torch.compiled_with_cxx11_abi(),
         "-I" + os.path.join(library, "include"),
         "-I" + os.path.join(library, "include", "torch", "csrc", "api", "include"),
@@ -111,7 +119,7 @@ def _build(torch, library, sources, include, directory, path, options, say):
             commands = [compile + ["-shared", sources[0], "-o", made] + links]
         else:
             objects = {each: os.path.join(work, _stem(each) + ".o") for each in sources}
-            # the linker's options are none of these commands', and compilers say so
+            # compilers warn of linker options where nothing is linked
             plain = [each for each in options if not each.startswith(("-l", "-L", "-Wl,"))]
             _run([compile + ["-c", each, "-o", objects[each]] + plain for each in sources], log)
             commands = [compiler + ["-shared"] + list(objects.values()) + ["-o", made] + links]
@@ -122,7 +130,10 @@ def _build(torch, library, sources, include, directory, path, options, say):
 
 
 def _run(commands, log):
-    """Runs compilers side by side; what one that failed said goes to the log."""
+    """Runs compilers side by side; writes the output of one that failed to the log.
+
+    Raises CannotBuild if one failed.
+    """
     environment = {
         name: value for name, value in os.environ.items()
         if name not in ("LD_PRELOAD", "PASTA_SHIM") and not name.endswith("_INJECTION64_PATH")
@@ -130,21 +141,21 @@ def _run(commands, log):
     running = []
     try:
         for command in commands:
-            said = tempfile.TemporaryFile()
+            output = tempfile.TemporaryFile()
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=said,
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT,
             )  # fmt: skip
-            running.append((command, process, said))
-        for command, process, said in running:
+            running.append((command, process, output))
+        for command, process, output in running:
             if process.wait(timeout=600):
-                said.seek(0)
+                output.seek(0)
                 with open(log, "wb") as file:
-                    file.write((" ".join(command) + "\n").encode() + said.read())
+                    file.write((" ".join(command) + "\n").encode() + output.read())
                 raise CannotBuild("the C++ compiler failed (see %s)" % log)
     finally:
-        for _, process, said in running:
+        for _, process, output in running:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-            said.close()
+            output.close()

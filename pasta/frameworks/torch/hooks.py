@@ -1,9 +1,9 @@
-"""Follows PyTorch from inside: libpasta runs this file in the profiled program's Python, whatever
-its version and environment, just before the program imports torch.
+"""Hooks in PyTorch. libpasta runs this file in the profiled program's Python, whatever its version
+and environment, just before the program imports torch.
 
-Only the standard library and torch are there. Nothing here may raise into the program, print to
-its output, or change what it computes. `settings`, a global that libpasta sets, is the launcher's
-JSON.
+It uses the standard library and torch only, and the syntax of Python 3.8. Nothing here may raise
+into the program, print to its output, or change what it computes. `settings`, a global that
+libpasta sets, is the launcher's JSON.
 
 pasta.profile runs the file too, in programs that have imported torch already: with "block" in the
 settings nothing happens before `prepare_block` is called.
@@ -16,7 +16,7 @@ import sys
 
 
 class _AfterImport:
-    """Has `then` called with a module once it has been imported; gone after that."""
+    """Finder that calls `then` with a module right after its import, and removes itself."""
 
     def __init__(self, name, then):
         self.name, self.then, self.busy = name, then, False
@@ -39,7 +39,7 @@ class _AfterImport:
 
 
 class _Loader:
-    """The module's own loader, and `then` afterwards; it leaves no trace on the module."""
+    """The module's own loader, followed by `then`; leaves no trace on the module."""
 
     def __init__(self, loader, then):
         self.loader, self.then = loader, then
@@ -63,9 +63,11 @@ def _say(text):
 
 # ---- the extension ---------------------------------------------------------------------------
 
+_SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cpp")
+
 
 def _sibling(name):
-    """A module of this directory, which no import of the program's finds."""
+    """Loads a module of this directory without making it importable."""
     import importlib.util
 
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
@@ -80,20 +82,20 @@ def _sibling(name):
 
 
 def _built(torch, build, name, options=()):
-    """The module of a C++ file beside this one. Raises what `build.extension` raises."""
-    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".cpp")
-    include = [_settings["include"]]
+    """The extension of this name. Raises what `build.extension` raises."""
+    source = os.path.join(_SOURCES, name, name + ".cpp")
+    include = [_SOURCES, _settings["include"]]
     return build.extension(torch, source, _settings["cache"], include, say=_say, options=options)
 
 
-def _extension(torch, name, lack, options=()):
-    """The same; None where it cannot be built, having said why: `lack` is what there is none of
-    then."""
+def _extension(torch, name, consequence, options=()):
+    """The extension of this name, or None if it cannot be built: a line then names the
+    `consequence` and the reason."""
     build = _sibling("build")
     try:
         return _built(torch, build, name, options)
     except build.CannotBuild as error:
-        _say("%s: %s" % (lack, error))
+        _say("%s: %s" % (consequence, error))
     return None
 
 
@@ -101,7 +103,7 @@ def _extension(torch, name, lack, options=()):
 
 
 def _storage_of(tensor):
-    """Address, bytes and device number of a tensor's storage; address 0 where there is none."""
+    """Address, bytes and device number of a tensor's storage; address 0 if it has none."""
     try:
         storage = tensor.untyped_storage()
         device = tensor.device
@@ -113,37 +115,37 @@ def _storage_of(tensor):
 _PARAMETER, _STATE, _BUFFER = 3, 5, 6  # PASTA_ROLE_*
 
 
-def _tell_role(extension, tensor, role, name):
+def _record_role(extension, tensor, role, name):
     address, bytes, device = _storage_of(tensor)
     if address:
         extension.role(address, bytes, device, role, name)
 
 
 def _follow_registrations(torch, extension):
-    """Tells parameters and buffers when modules register them, long before one of these runs."""
+    """Records parameters and buffers when modules register them, long before the modules run."""
     from torch.nn.modules import module
 
     is_compiling = torch.compiler.is_compiling
 
-    def teller(role):
+    def hook(role):
         def registered(owner, name, tensor):
             if tensor is None or is_compiling():
                 return
             try:
-                _tell_role(extension, tensor, role, name)
-            except Exception as error:  # a name that is no UTF-8
+                _record_role(extension, tensor, role, name)
+            except Exception as error:  # a name that is not UTF-8
                 _say("a tensor of a module is not followed: %r" % (error,))
 
         return registered
 
     return [
-        module.register_module_parameter_registration_hook(teller(_PARAMETER)),
-        module.register_module_buffer_registration_hook(teller(_BUFFER)),
+        module.register_module_parameter_registration_hook(hook(_PARAMETER)),
+        module.register_module_buffer_registration_hook(hook(_BUFFER)),
     ]
 
 
 class _Modules:
-    """Names modules by their paths, and tells what their parameters are."""
+    """Names modules by their paths, and records their parameters and buffers."""
 
     def __init__(self, extension):
         import weakref
@@ -151,19 +153,20 @@ class _Modules:
         self.extension = extension
         self.paths = weakref.WeakKeyDictionary()
         self.kinds = weakref.WeakKeyDictionary()
-        self.told = weakref.WeakKeyDictionary()  # outermost module: where its first parameter was
+        #: address of the first parameter when they were recorded, by outermost module
+        self.recorded = weakref.WeakKeyDictionary()
 
     def __call__(self, module, outermost):
-        """Called where `module` runs, inside `outermost`, and one of them is not known or was told
-        a second ago."""
+        """Called when `module` runs inside `outermost`, if one of them is unknown or was checked
+        more than a second ago."""
         if outermost not in self.paths:
             self.name(outermost, type(outermost).__name__)
-        if module not in self.paths:  # no other one has registered it
+        if module not in self.paths:  # it is no child of another module
             inside = self.paths[outermost]
             self.name(module, "%s/%s" % (inside, type(module).__name__))
-        for each in (outermost, module):  # a block of the program makes it forget
+        for each in (outermost, module):  # a block of the program forgets names
             self.register(each)
-        self.tell_parameters(outermost)
+        self.record_parameters(outermost)
 
     def name(self, root, name):
         for path, module in root.named_modules():
@@ -175,43 +178,42 @@ class _Modules:
     def register(self, module):
         self.extension.name_module(module, self.paths[module] + self.kinds[module])
 
-    def tell_parameters(self, root):
+    def record_parameters(self, root):
         first = next(root.parameters(), None)
-        where = 0 if first is None else _storage_of(first)[0]
-        if self.told.get(root) == where:
+        address = 0 if first is None else _storage_of(first)[0]
+        if self.recorded.get(root) == address:
             return
-        self.told[root] = where
+        self.recorded[root] = address
         for role, named in (
             (_PARAMETER, root.named_parameters()), (_BUFFER, root.named_buffers()),
         ):  # fmt: skip
             for name, tensor in named:
-                _tell_role(self.extension, tensor, role, name)
+                _record_role(self.extension, tensor, role, name)
 
 
 # ---- optimizers ------------------------------------------------------------------------------
 
 
 class _Optimizers:
-    """Tells which storages are parameters and optimizer state."""
+    """Records which storages are parameters and optimizer state."""
 
     def __init__(self, torch, extension):
         import weakref
 
         self.tensor, self.extension = torch.Tensor, extension
         self.is_compiling = torch.compiler.is_compiling
-        self.told = (
-            weakref.WeakKeyDictionary()
-        )  # optimizer: how many tensors, where some of them are
+        #: counts of tensors and addresses of some of them when they were recorded, by optimizer
+        self.recorded = weakref.WeakKeyDictionary()
 
     def after_step(self, optimizer, arguments, keywords):
         if self.is_compiling():
             return
         try:
             mark = self.mark(optimizer)
-            if self.told.get(optimizer) != mark:
-                self.tell(optimizer)
-                self.told[optimizer] = mark
-        except Exception as error:  # of an optimizer that is unlike torch's
+            if self.recorded.get(optimizer) != mark:
+                self.record(optimizer)
+                self.recorded[optimizer] = mark
+        except Exception as error:  # an optimizer that is unlike torch's
             _say("an optimizer is not followed: %r" % (error,))
 
     def mark(self, optimizer):
@@ -223,17 +225,17 @@ class _Optimizers:
         counts = [len(group["params"]) for group in optimizer.param_groups]
         return counts, len(optimizer.state), [_storage_of(each)[0] for each in tensors]
 
-    def tell(self, optimizer):
+    def record(self, optimizer):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                _tell_role(self.extension, parameter, _PARAMETER, None)
+                _record_role(self.extension, parameter, _PARAMETER, None)
                 for name, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, self.tensor):
-                        _tell_role(self.extension, value, _STATE, str(name))
+                        _record_role(self.extension, value, _STATE, str(name))
 
 
 def _follow_roles(torch, extension):
-    """Tells what modules hold and optimizers update; handles whose `remove` ends that."""
+    """Records what modules hold and optimizers update; returns handles whose `remove` ends that."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     after_step = _Optimizers(torch, extension).after_step
@@ -247,7 +249,7 @@ def _follow_roles(torch, extension):
 
 
 class _Library:
-    """What of the extension the preloaded library can do itself."""
+    """The part of the extension's functions that libpasta has itself."""
 
     def __init__(self):
         import ctypes
@@ -264,7 +266,7 @@ class _Library:
 
 
 def _follow_names(torch):
-    """Allocations; and operators by name, if one that runs here is seen as it should be."""
+    """Follows allocations, and operators by name if one that runs here is recorded correctly."""
     library = _Library()
     if not library.process.pasta_framework_use(b"torch", torch.__version__.encode()):
         return
@@ -282,12 +284,12 @@ def _follow_names(torch):
 
 
 def _join_profiler(torch):
-    """Puts the records of accelerators into torch.profiler's own traces (kineto.cpp), from the
-    first profiler on that the program prepares: before that nothing is built or differs."""
+    """Puts records of accelerators into torch.profiler's own traces (cpp/kineto), from the first
+    profiler on that the program prepares; until then nothing is built or changed."""
     from torch.autograd import profiler
 
     prepare = profiler._prepare_profiler
-    lack = "torch.profiler shows nothing of PASTA's"
+    consequence = "torch.profiler shows nothing of PASTA's"
 
     def prepare_first(*arguments, **keywords):
         if profiler._prepare_profiler is prepare_first:
@@ -297,13 +299,12 @@ def _join_profiler(torch):
             options = ["-DUSE_KINETO", "-DFMT_HEADER_ONLY", "-DKINETO_NAMESPACE=libkineto"]
             options.append("-I" + os.path.join(include, "kineto"))
             if not os.path.exists(os.path.join(include, "fmt", "format.h")):
-                here = os.path.dirname(os.path.abspath(__file__))
-                options.append("-I" + os.path.join(here, "without_fmt"))
-            extension = _extension(torch, "kineto", lack, options)
+                options.append("-I" + os.path.join(_SOURCES, "kineto", "fmt_fallback"))
+            extension = _extension(torch, "kineto", consequence, options)
             if extension is not None and not extension.start():
-                _say("%s: the preloaded library is of another version" % lack)
+                _say("%s: the preloaded library is of another version" % consequence)
         except Exception as error:
-            _say("%s: %r" % (lack, error))
+            _say("%s: %r" % (consequence, error))
         return prepare(*arguments, **keywords)
 
     if profiler.kineto_available():
@@ -333,11 +334,11 @@ def _follow(torch):
 
 
 def prepare_block(torch, library):
-    """A function that follows torch once a block of the program has begun in the ring.
+    """Returns a function that follows torch, to be called when a block has begun in the ring.
 
-    It gives one that ends that, and what is not followed, in words. `library`: address of the
-    function that gives the library's table, 0 where it was preloaded. Raises RuntimeError where
-    the extension cannot be built.
+    That function returns one that ends it, and what is not followed, in words. `library`: address
+    of the function that returns libpasta's table, 0 if it was preloaded. Raises RuntimeError if the
+    extension cannot be built.
     """
     build = _sibling("build")
     try:

@@ -29,9 +29,9 @@ static void reference(void) {
     convolve(input, weight1, bias1, hidden, CHANNELS, HIDDEN, TAP);
     convolve(hidden, weight2, bias2, expected, HIDDEN, CLASSES, 1);
     for (int row = 0; row < CLASSES * SIDE; row++) {
-        float *x = expected + row * SIDE, most = x[0], sum = 0;
-        for (int i = 1; i < SIDE; i++) most = fmaxf(most, x[i]);
-        for (int i = 0; i < SIDE; i++) sum += x[i] = expf(x[i] - most);
+        float *x = expected + row * SIDE, max = x[0], sum = 0;
+        for (int i = 1; i < SIDE; i++) max = fmaxf(max, x[i]);
+        for (int i = 0; i < SIDE; i++) sum += x[i] = expf(x[i] - max);
         for (int i = 0; i < SIDE; i++) x[i] /= sum;
     }
 }

@@ -56,13 +56,13 @@ static inline bool demo_flag(int argc, char **argv, const char *flag) {
 }
 
 /* The number-th argument that is no option. */
-static inline long demo_number(int argc, char **argv, int number, long otherwise, long most) {
+static inline long demo_number(int argc, char **argv, int number, long otherwise, long max) {
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] == '-' || number-- > 0) continue;
         char *end;
         long value = strtol(argv[i], &end, 10);
-        if (*end || value < 1 || value > most) {
-            fprintf(stderr, "%s: not a number from 1 to %ld\n", argv[i], most);
+        if (*end || value < 1 || value > max) {
+            fprintf(stderr, "%s: not a number from 1 to %ld\n", argv[i], max);
             exit(2);
         }
         return value;

@@ -65,7 +65,7 @@ static void golden_download(void *values, void *address, uint64_t bytes) {
     RA(ra_free(address));
 }
 
-/* Most cases: so many threads in blocks of 128, 16 warps. */
+/* Threads of most cases, in blocks of 128: 16 warps. */
 enum { BLOCKS = 4, THREADS = 128, N = BLOCKS * THREADS, W = N / 32 };
 #define P(...) (void *[]) { __VA_ARGS__ }
 

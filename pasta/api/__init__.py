@@ -1,0 +1,1 @@
+"""The Python API for programs and notebooks; `import pasta` imports it on first use."""

@@ -1,0 +1,70 @@
+"""Device memory that maps share, by area: patches, libpasta and readers use one layout.
+
+Words of a launch (in its slot, in stripes by multiprocessor, or plain), words of each object
+that a launch touches (in stripes too), and totals of the whole run (hash tables of program
+counters and other keys, bins of objects, planes of granules).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pasta.errors import ToolError
+
+#: Bytes of a word; words are unsigned.
+WORD = 8
+#: Copies of the bins of objects, a power of two.
+BIN_STRIPES = 16
+#: Rows of the table of program counters, a power of two.
+_PC_ROWS = 1 << 14
+_MAX_HASHES, _MAX_PLANES, _MAX_TRACES = 4, 4, 15
+
+
+@dataclass(frozen=True)
+class Hash:
+    """A table of keys: rows (a power of two), words of a row, stripes."""
+
+    rows: int
+    words: int
+    stripes: int = 16
+
+
+@dataclass
+class Areas:
+    """Size of each area that the maps of a run need. Shifts are log2 of bytes."""
+
+    slot_words: int = 0
+    plain_words: int = 0
+    object_words: int = 0
+    pc_words: int = 0
+    key_tables: list[Hash] = field(default_factory=list)
+    planes: int = 0
+    plane_shift: int = 5
+    traces: int = 0
+    bin_words: int = 0
+    bin_shift: int = 12
+
+    @property
+    def hashes(self) -> list[Hash]:
+        """All hash tables: that of program counters first, if there is one."""
+        words = self.pc_words
+        pcs = [Hash(_PC_ROWS, words, 4 if words > 16 else 16)] if words else []
+        return [*pcs, *self.key_tables]
+
+    def take(self, area: str, words: int) -> int:
+        """Reserve words of `slot`, `plain`, `object`, `pc` or `bin`. Returns the offset."""
+        name = f"{area}_words"
+        offset: int = getattr(self, name)
+        setattr(self, name, offset + words)
+        return offset
+
+    def check(self) -> None:
+        """Raises ToolError if an area exceeds the limits of devices."""
+        hashes = len(self.hashes)
+        if hashes > _MAX_HASHES or self.planes > _MAX_PLANES:
+            raise ToolError(
+                f"{hashes} key tables and {self.planes} bitmaps are too many",
+                remedy=f"run fewer tools at once: {_MAX_HASHES} and {_MAX_PLANES} are possible",
+            )
+        if self.traces > _MAX_TRACES:
+            raise ToolError(f"{self.traces} Trace maps are too many: {_MAX_TRACES} are possible")

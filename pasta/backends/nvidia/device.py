@@ -1,0 +1,61 @@
+"""Probes on NVIDIA GPUs, which run as patches of the Sanitizer library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pasta import paths
+from pasta.backends.nvidia import visibility
+from pasta.probes.device import DeviceProbes, DeviceReader, Numbers, ProbeSettings
+from pasta.sass.disassembly import find_nvdisasm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from pasta.members import Owner
+    from pasta.probes.coverage import Code, Visibility
+
+
+class NvidiaProbes(DeviceProbes):
+    """Probes in patches; kernels are read with nvdisasm."""
+
+    def visibility(self, source: str, version: str) -> Visibility:
+        """The access kinds that the Sanitizer library of this version reports."""
+        return visibility.sanitizer(version)
+
+    def compile(self, tools: Sequence[Owner], given: ProbeSettings) -> Sequence[str]:
+        """Lines of the plan, with the patches compiled for each architecture. Raises PastaError."""
+        from pasta.backends.nvidia.plan import device_architectures, plan_for
+        from pasta.backends.nvidia.sanitizer import find_sanitizer
+
+        sms = [given.architecture] if given.architecture else device_architectures()
+        return plan_for(tools, find_sanitizer(), sms, given.memory, given.trace_memory)
+
+    def reads_code(self) -> bool:
+        """Whether nvdisasm was found."""
+        return find_nvdisasm() is not None
+
+    def results(
+        self,
+        tools: Sequence[Owner],
+        numbers: Numbers,
+        selected: Callable[[NDArray[Any]], NDArray[Any]],
+    ) -> DeviceReader:
+        """A reader of what patches count for the maps of `tools`. Raises ToolError."""
+        from pasta.backends.nvidia.plan import layout_of
+        from pasta.backends.nvidia.readback import DeviceResults
+        from pasta.probes.maps import accumulators_of
+
+        maps = {
+            (type(tool).name, name): accumulator
+            for tool in tools
+            for name, accumulator in accumulators_of(tool).items()
+        }
+        return DeviceResults(layout_of(tools), maps, numbers, selected)
+
+    def read_code(self, image: Path, kernels: Collection[str], timeout: float) -> Code:
+        """SASS of kernels and of the functions that they call, from the cache or nvdisasm."""
+        return visibility.read_code(image, kernels, cache=paths.cache("sass"), timeout=timeout)

@@ -1,0 +1,153 @@
+"""Functions that patches call, in the lanes of a warp. Compiled with each patch by nvptx.py.
+
+All values are int64, addresses and masks with the bits of the unsigned number. `user` is the
+address of the launch's descriptor, a `pasta_probe_launch`.
+"""
+
+# mypy: disable-error-code="no-any-return"
+# (intrinsics have no types but Numba's)
+
+from pasta.backends.nvidia.intrinsics import (
+    activemask,
+    any_sync,
+    atomic_cas_u64,
+    ballot_sync,
+    bytes_of,
+    find,
+    find_whole,
+    is_first,
+    load_pair,
+    load_u64,
+    load_u64_volatile,
+    lshr,
+    match_any_sync,
+    match_any_sync_64,
+    popc,
+    smid,
+    times,
+)
+from pasta.backends.nvidia.nvptx import device_function
+from pasta.backends.nvidia.structs import constants
+
+__all__ = [
+    "bank_ways", "find_group", "group_max", "group_sum", "hash_row", "lane_groups", "stripe_of",
+    "touch_word",
+]  # fmt: skip
+
+_CONSTANTS = constants()
+_SLOT = _CONSTANTS["L_SLOT"]
+_UNIT_SHIFT = _CONSTANTS["BASE_SHIFT"]
+
+
+@device_function
+def stripe_of(user: int) -> int:
+    """The launch's words for this multiprocessor."""
+    slot, more = load_pair(user + _SLOT)
+    return slot + (smid() & lshr(more, 32)) * (more & 0xFFFFFFFF)
+
+
+@device_function
+def hash_row(table: int, key: int, rows: int) -> int:
+    """Row of a key in a table of the run, claimed if new; the last one, `rows`, if it is full."""
+    mask = rows - 1
+    row = lshr(times(key, -7046029254386353131), 40) & mask
+    for _ in range(rows):
+        at = table + 8 * row
+        there = load_u64(at)
+        if there == 0:
+            there = atomic_cas_u64(at, 0, key + 1)
+            if there == 0:
+                there = key + 1
+        if there == key + 1:
+            return row
+        row = (row + 1) & mask
+    return rows
+
+
+@device_function
+def find_group(user: int, address: int, together: int) -> tuple[int, int]:
+    """The object of each lane's address and the lanes that add together with it; if one object
+    contains the whole unit of an address, only the lowest of these lanes has the object."""
+    active = activemask()  # one mask for both: all lanes must see what one found
+    group = match_any_sync_64(active, lshr(address, _UNIT_SHIFT)) & together
+    found = 0
+    if is_first(group):
+        found = find_whole(user, address)
+    if ballot_sync(active, found) & group == 0:
+        found = find(user, address)
+        group = match_any_sync(activemask(), found) & together
+    return found, group
+
+
+@device_function
+def group_sum(group: int, amount: int) -> int:
+    """Sum over the lanes of `group`, which all call this with their own amount."""
+    total = 0
+    bit = 0
+    while any_sync(group, lshr(amount, bit)):
+        total += popc(ballot_sync(group, lshr(amount, bit) & 1)) << bit
+        bit += 1
+        if bit == 64:
+            break
+    return total
+
+
+@device_function
+def group_max(group: int, value: int) -> int:
+    """The largest value below 64 over the lanes of `group`."""
+    most = 0
+    for bit in (32, 16, 8, 4, 2, 1):
+        if any_sync(group, value >= most + bit):
+            most += bit
+    return most
+
+
+@device_function
+def touch_word(user: int, object: int, word: int, epoch: int, bits: int, granule: int) -> int:
+    """Mark granules in a word of a plane. Returns the bytes of those unmarked in this epoch."""
+    while True:
+        old = load_u64_volatile(word)
+        before = 0
+        if lshr(old, 32) == epoch:
+            before = old & 0xFFFFFFFF
+        if atomic_cas_u64(word, old, (epoch << 32) | before | bits) == old:
+            break
+    return bytes_of(user, object, bits & ~before, granule)
+
+
+@device_function
+def bank_ways(mask: int, lane: int, address: int, bytes: int) -> int:
+    """Wavefronts of an access to shared memory: the sum over groups of lanes that are served
+    together of the maximum number of distinct words in one bank."""
+    shift = 2
+    width = 32
+    if bytes == 8:
+        shift = 3
+        width = 16
+    if bytes == 16:
+        shift = 4
+        width = 8
+    served = ((1 << width) - 1) << (lane & ~(width - 1))
+    group = mask & served
+    unit = lshr(address, shift)
+    same = match_any_sync(mask, unit & 0xFFFFFFFF) & group
+    firsts = ballot_sync(mask, is_first(same))
+    bank = match_any_sync(mask, unit & (width - 1)) & group & firsts
+    most = group_max(group, popc(bank))
+    mine = 0
+    if is_first(group):
+        mine = most
+    return group_sum(mask, mine)
+
+
+@device_function
+def lane_groups(mask: int, bytes: int) -> int:
+    """Number of groups of lanes that are served one after another."""
+    if bytes == 8:
+        return ((mask & 0xFFFF) != 0) + ((mask >> 16) != 0)
+    if bytes == 16:
+        count = 0
+        for i in range(4):
+            count += ((mask >> (8 * i)) & 0xFF) != 0
+        return count
+    return 1

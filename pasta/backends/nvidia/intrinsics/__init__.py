@@ -1,0 +1,52 @@
+"""Intrinsics of patches: memory accesses, and communication between lanes of a warp.
+
+Arguments and results are int64; `lshr` and others interpret their bits as unsigned. There is no
+unsigned type, because Numba converts an int64 and a uint64 to float64: the mask of all ones is -1,
+and 0xFFFF_FFFF_FFFF_FFFF would be a uint64. Only for code that nvptx.py compiles.
+"""
+
+from pasta.backends.nvidia.intrinsics.bins import bin_address, bin_of
+from pasta.backends.nvidia.intrinsics.bits import again, lshr, minus, plus, popc, times
+from pasta.backends.nvidia.intrinsics.memory import (
+    atomic_add_u64,
+    atomic_cas_u64,
+    load_pair,
+    load_u8,
+    load_u32,
+    load_u64,
+    load_u64_volatile,
+)
+from pasta.backends.nvidia.intrinsics.objects import find, find_offset, find_whole, row_address
+from pasta.backends.nvidia.intrinsics.planes import bytes_of, touch_plane
+from pasta.backends.nvidia.intrinsics.records import trace_lanes, trace_single
+from pasta.backends.nvidia.intrinsics.tensor import tensor_box
+from pasta.backends.nvidia.intrinsics.warp import (
+    activemask,
+    any_sync,
+    ballot_sync,
+    ctaid_x,
+    ctaid_y,
+    ctaid_z,
+    is_first,
+    is_lowest,
+    lane_id,
+    match_any_sync,
+    match_any_sync_64,
+    nctaid_x,
+    nctaid_y,
+    ntid_x,
+    ntid_y,
+    smid,
+    tid_x,
+    tid_y,
+    tid_z,
+)
+
+__all__ = [
+    "activemask", "again", "any_sync", "atomic_add_u64", "atomic_cas_u64", "ballot_sync",
+    "bin_address", "bin_of", "bytes_of", "ctaid_x", "ctaid_y", "ctaid_z", "find", "find_offset",
+    "find_whole", "is_first", "is_lowest", "lane_id", "load_pair", "load_u8", "load_u32",
+    "load_u64", "load_u64_volatile", "lshr", "match_any_sync", "match_any_sync_64", "minus",
+    "nctaid_x", "nctaid_y", "ntid_x", "ntid_y", "plus", "popc", "row_address", "smid",
+    "tensor_box", "tid_x", "tid_y", "tid_z", "times", "touch_plane", "trace_lanes", "trace_single",
+]  # fmt: skip

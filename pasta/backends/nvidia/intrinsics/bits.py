@@ -1,0 +1,35 @@
+"""Arithmetic that wraps around, shifts and bits of 64-bit patterns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from pasta.backends.nvidia.intrinsics.define import I64, Values, call_llvm, define
+
+
+def _shift(builder: Any, arguments: Values) -> Any:
+    return builder.lshr(*arguments)
+
+
+def _count(builder: Any, arguments: Values) -> Any:
+    return call_llvm(builder, "llvm.ctpop.i64", I64, arguments)
+
+
+def _again(builder: Any, arguments: Values) -> Any:
+    kind = ir.FunctionType(I64, [I64])
+    return builder.call(ir.InlineAsm(kind, "mov.b64 $0, $1;", "=l,l"), arguments)
+
+
+#: The same value, opaque to the compiler: results are recomputed from it, which costs less than
+#: registers that keep them.
+again = define("again", 1, _again)
+#: Arithmetic that wraps around: Numba declares that + - * do not.
+plus = define("plus", 2, lambda builder, arguments: builder.add(*arguments))
+minus = define("minus", 2, lambda builder, arguments: builder.sub(*arguments))
+times = define("times", 2, lambda builder, arguments: builder.mul(*arguments))
+#: Logical shift right by less than 64.
+lshr = define("lshr", 2, _shift)
+#: Number of set bits.
+popc = define("popc", 1, _count)

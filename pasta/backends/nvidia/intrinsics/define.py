@@ -1,0 +1,107 @@
+"""Definition of intrinsics by LLVM IR, or by PTX as inline assembly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+
+from pasta.backends.nvidia.structs import constants
+
+I1, I32, I64 = (ir.IntType(bits) for bits in (1, 32, 64))
+INT = types.int64
+PAIR = types.UniTuple(INT, 2)
+
+Values = list[Any]
+#: Emits the code of an intrinsic: (IR builder, values of the arguments) to the value of the result.
+Generate = Callable[[Any, Values], Any]
+
+
+def define(name: str, arity: int, generate: Generate, result: Any = INT) -> Any:
+    """An intrinsic called `name` of `arity` integers, which Numba casts to int64.
+
+    `result` is the Numba type of what `generate` returns; `types.none`: nothing.
+    """
+
+    def lower(context: Any, builder: Any, signature: Any, arguments: Values) -> Any:
+        found = generate(builder, arguments)
+        if result is types.none:
+            return context.get_dummy_value()
+        return found
+
+    def typed(*arguments: Any) -> Any:
+        for argument in arguments:
+            if not isinstance(argument, (types.Integer, types.Boolean)):
+                raise TypingError(f"{name}() takes integers, not {argument}")
+        return result(*[INT] * arity), lower
+
+    parameters = ", ".join(f"a{i}" for i in range(arity))
+    comma = ", " if arity else ""
+    namespace: dict[str, Any] = {"typed": typed}
+    exec(f"def {name}(context{comma}{parameters}):\n    return typed({parameters})", namespace)
+    function = namespace[name]
+    function.__module__ = __name__
+    return intrinsic(function)
+
+
+def narrow(builder: Any, value: Any, kind: Any = I32) -> Any:
+    """The low bits of a value."""
+    return builder.trunc(value, kind)
+
+
+def wide(builder: Any, value: Any) -> Any:
+    """The value as 64 bits, without sign."""
+    return builder.zext(value, I64) if value.type.width < 64 else value
+
+
+def call_llvm(builder: Any, name: str, result: Any, arguments: Values) -> Any:
+    """Call an intrinsic of LLVM that lanes execute together: it must not move across branches."""
+    function = builder.module.globals.get(name)
+    if function is None:
+        kind = ir.FunctionType(result, [argument.type for argument in arguments])
+        function = ir.Function(builder.module, kind, name)
+        function.attributes.add("convergent")
+        function.attributes.add("nounwind")
+    return builder.call(function, arguments)
+
+
+def emit_ptx(
+    builder: Any, text: str, constraints: str, arguments: Values, result: Any = None
+) -> Any:
+    """Emit PTX as inline assembly; `result` is its LLVM type, None: no result."""
+    kind = ir.FunctionType(result or ir.VoidType(), [argument.type for argument in arguments])
+    return builder.call(ir.InlineAsm(kind, text, constraints, side_effect=True), arguments)
+
+
+def tuple_of(builder: Any, found: Any) -> Any:
+    """A struct that inline assembly returns, in Numba's representation of a tuple of int64."""
+    count = len(found.type.elements)
+    result = ir.Constant(ir.ArrayType(I64, count), ir.Undefined)
+    for i in range(count):
+        result = builder.insert_value(result, wide(builder, builder.extract_value(found, i)), i)
+    return result
+
+
+#: End of the range of an object, by its index from 1.
+_RANGE_OF = r"ld.global.b64 \1, [\2+L_RANGES];\nmad.wide.u32 \1, \3, RANGE, \1;"
+
+
+def with_offsets(text: str) -> str:
+    """PTX with names replaced by the numbers of `structs.constants`."""
+    text = re.sub(r"RANGE_OF (\S+), (\S+), (\S+);", _RANGE_OF, text)
+    values = constants()
+    for name in sorted(values, key=len, reverse=True):
+        text = re.sub(rf"\b{name}\b", str(values[name]), text)
+    return text
+
+
+def fill_in(text: str, names: Mapping[str, str]) -> str:
+    """PTX with `names` replaced by their values, then those of `with_offsets`."""
+    for name, value in names.items():
+        text = re.sub(rf"\b{name}\b", value, text)
+    return with_offsets(text)

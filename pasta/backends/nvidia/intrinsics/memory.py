@@ -1,0 +1,63 @@
+"""Global memory: loads, atomic additions and exchanges at an address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from pasta.backends.nvidia.intrinsics.define import (
+    I64,
+    PAIR,
+    Generate,
+    Values,
+    define,
+    emit_ptx,
+    tuple_of,
+    wide,
+)
+
+_GLOBAL = 1  # address space
+
+
+def _load(bits: int, volatile: bool = False) -> Generate:
+    kind = ir.IntType(bits)
+
+    def generate(builder: Any, arguments: Values) -> Any:
+        if volatile:
+            return emit_ptx(
+                builder, "ld.relaxed.gpu.global.u64 $0, [$1];", "=l,l,~{memory}", arguments, I64
+            )
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(kind, _GLOBAL))
+        return wide(builder, builder.load(pointer, align=bits // 8))
+
+    return generate
+
+
+def _load_pair(builder: Any, arguments: Values) -> Any:
+    kind = ir.LiteralStructType([I64, I64])
+    text = "ld.global.v2.u64 {$0, $1}, [$2];"
+    assembly = ir.InlineAsm(ir.FunctionType(kind, [I64]), text, "=l,=l,l")
+    return tuple_of(builder, builder.call(assembly, arguments))
+
+
+def _add(builder: Any, arguments: Values) -> Any:
+    emit_ptx(builder, "red.relaxed.gpu.global.add.u64 [$0], $1;", "l,l", arguments)
+
+
+def _swap(builder: Any, arguments: Values) -> Any:
+    text = "atom.relaxed.gpu.global.cas.b64 $0, [$1], $2, $3;"
+    return emit_ptx(builder, text, "=l,l,l,l,~{memory}", arguments, I64)
+
+
+load_u8 = define("load_u8", 1, _load(8))
+load_u32 = define("load_u32", 1, _load(32))
+load_u64 = define("load_u64", 1, _load(64))
+#: Two words at a multiple of 16, in memory that does not change during the launch.
+load_pair = define("load_pair", 1, _load_pair, PAIR)
+#: Sees writes of other multiprocessors.
+load_u64_volatile = define("load_u64_volatile", 1, _load(64, volatile=True))
+atomic_add_u64 = define("atomic_add_u64", 2, _add, types.none)
+#: Compare and swap: address, expected word, new word → the previous word.
+atomic_cas_u64 = define("atomic_cas_u64", 3, _swap)

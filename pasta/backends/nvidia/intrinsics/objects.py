@@ -1,0 +1,244 @@
+"""The object that contains an address, and the address of its words.
+
+Hand-written PTX: a patch has fourteen free registers, and 64-bit values take two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from pasta.backends.nvidia.intrinsics.define import (
+    I32,
+    I64,
+    PAIR,
+    Values,
+    define,
+    emit_ptx,
+    fill_in,
+    narrow,
+    tuple_of,
+    wide,
+    with_offsets,
+)
+
+#: The object of ADDRESS: OBJECT.  The bytes that all lanes read count, as they displace from L1 the
+#: registers that the library's trampoline saves there.
+_FIND = """{
+.reg .pred p;
+.reg .b64 base, at, last;
+.reg .b32 low, high, middle, left;
+ld.global.v4.b32 {left, middle, low, high}, [LAUNCH];
+mov.b64 at, {low, high};
+mul.wide.u32 base, left, BASE_UNIT;
+sub.u64 base, ADDRESS, base;
+shr.u32 left, middle, 8;
+and.b32 middle, middle, 255;
+shr.u64 base, base, middle;
+cvt.u64.u32 last, left;
+setp.gt.u64 p, base, last;
+@p bra other${:uid};
+bucket${:uid}:
+cvt.u32.u64 low, base;
+mad.wide.s32 at, low, -4, at;
+ld.global.b32 low, [at+-4];
+setp.ge.s32 p, low, 0;
+@p bra part${:uid};
+and.b32 OBJECT, low, 0x7fffffff;
+WHOLE
+bra done${:uid};
+other${:uid}:
+ld.global.b64 at, [LAUNCH+L_TABLE];
+setp.eq.u64 p, at, 0;
+@p bra miss${:uid};
+ld.global.b32 left, [at+T_CLUSTERS];
+next${:uid}:
+setp.eq.u32 p, left, 0;
+@p bra miss${:uid};
+ld.global.b64 base, [at+T_CLUSTER];
+ld.global.v2.b32 {low, high}, [at+T_CLUSTER+C_SHIFT];
+sub.u64 base, ADDRESS, base;
+shr.u64 base, base, low;
+cvt.u64.u32 last, high;
+sub.u32 left, left, 1;
+add.u64 at, at, CLUSTER;
+setp.gt.u64 p, base, last;
+@p bra next${:uid};
+ld.global.b64 at, [at+T_CLUSTER+C_BUCKETS-CLUSTER];
+bra bucket${:uid};
+part${:uid}:
+ld.global.b32 high, [at+-8];
+and.b32 high, high, 0x7fffffff;
+ld.global.b64 last, [LAUNCH+L_RANGES];
+search${:uid}:
+setp.ge.u32 p, low, high;
+@p bra found${:uid};
+add.u32 middle, low, high;
+add.u32 middle, middle, 1;
+shr.u32 middle, middle, 1;
+mad.wide.u32 at, middle, RANGE, last;
+ld.global.b64 at, [at+-RANGE];
+setp.lt.u64 p, ADDRESS, at;
+@p sub.u32 high, middle, 1;
+@!p mov.b32 low, middle;
+bra search${:uid};
+found${:uid}:
+mad.wide.u32 at, low, RANGE, last;
+ld.global.v2.b64 {base, at}, [at+-RANGE];
+sub.u64 base, ADDRESS, base;
+mov.b32 OBJECT, low;
+PART
+setp.lt.u64 p, base, at;
+@p bra done${:uid};
+miss${:uid}:
+mov.b32 OBJECT, 0;
+MISS
+done${:uid}:
+}"""
+#: The object that contains the whole unit of address $2, 1 << PASTA_PROBE_BASE_SHIFT bytes; 0: this
+#: takes more reads to find out.
+_WHOLE = """{
+.reg .pred p;
+.reg .b64 base, at, last;
+.reg .b32 low, shape, left;
+mov.b32 $0, 0;
+ld.global.v2.b32 {left, shape}, [$1];
+mul.wide.u32 base, left, BASE_UNIT;
+sub.u64 base, $2, base;
+shr.u32 left, shape, 8;
+and.b32 shape, shape, 255;
+shr.u64 base, base, shape;
+cvt.u64.u32 last, left;
+setp.gt.u64 p, base, last;
+setp.lt.or.u32 p, shape, BASE_SHIFT, p;
+@p bra done${:uid};
+cvt.u32.u64 low, base;
+ld.global.b64 at, [$1+L_RANGES];
+mad.wide.s32 at, low, -4, at;
+ld.global.b32 low, [at+-4];
+setp.lt.s32 p, low, 0;
+@p and.b32 $0, low, 0x7fffffff;
+done${:uid}:
+}"""
+#: The same as `_FIND` and the offset in the object.
+_OFFSET = {
+    "WHOLE": """RANGE_OF at, LAUNCH, OBJECT;
+ld.global.b64 at, [at+-RANGE];
+sub.u64 $1, ADDRESS, at;""",
+    "PART": "mov.b64 $1, base;",
+    "MISS": "mov.b64 $1, ADDRESS;",
+    "LAUNCH": "$2",
+    "ADDRESS": "$3",
+    "OBJECT": "$0",
+}
+_NO_OFFSET = {"WHOLE": "", "PART": "", "MISS": "", "LAUNCH": "$1", "ADDRESS": "$2", "OBJECT": "$0"}
+#: Address of the words of $2 in this multiprocessor's stripe of the launch's slot, less those
+#: before the objects.  The row is the index, or is found or claimed by the hash of the object's
+#: number; objects without a row are counted behind all slots, or in the row of all others.
+_AT_ROW = """{
+.reg .pred p;
+.reg .b64 words;
+.reg .b32 row, stripe, bytes, mask;
+mov.b32 row, $2;
+ld.global.v2.b64 {$0, words}, [$1+L_SLOT];
+mov.b64 {bytes, mask}, words;
+setp.lt.s32 p, mask, 0;
+@p bra place${:uid};
+{
+.reg .b64 at;
+.reg .b32 rows, key, there;
+ld.global.b32 rows, [$1+L_HASH_MASK];
+mov.b32 key, 0;
+setp.eq.u32 p, $2, 0;
+@p bra keyed${:uid};
+RANGE_OF at, $1, $2;
+ld.global.b32 key, [at+R_NUMBER-RANGE];
+keyed${:uid}:
+and.b32 row, key, rows;
+add.u32 key, key, 1;
+next${:uid}:
+ld.global.b64 at, [$1+L_KEYS];
+mad.wide.u32 at, row, 4, at;
+ld.global.b32 there, [at];
+setp.eq.u32 p, there, key;
+@p bra hashed${:uid};
+setp.ne.u32 p, there, 0;
+@p bra taken${:uid};
+atom.relaxed.gpu.global.cas.b32 there, [at], 0, key;
+setp.eq.u32 p, there, 0;
+@p bra hashed${:uid};
+setp.eq.u32 p, there, key;
+@p bra hashed${:uid};
+taken${:uid}:
+add.u32 row, row, 1;
+and.b32 row, row, rows;
+sub.u32 there, row, key;
+add.u32 there, there, 1;
+and.b32 there, there, rows;
+setp.ne.u32 p, there, 0;
+setp.lt.and.u32 p, there, TRIES, p;
+@p bra next${:uid};
+add.u32 row, rows, 1;
+ld.global.b32 there, [$1+L_SPILL_ROWS];
+setp.ge.u32 p, $2, there;
+@p bra hashed${:uid};
+ld.global.b64 at, [$1+L_KEYS];
+mad.wide.u32 at, row, 4, at;
+mov.b32 there, 1;
+st.global.b32 [at], there;
+ld.global.b64 $0, [$1+L_SPILL];
+mad.wide.u32 $0, $2, BYTES, $0;
+bra done${:uid};
+hashed${:uid}:
+}
+ld.global.b64 $0, [$1+L_SLOT];
+ld.global.b32 bytes, [$1+L_STRIPE_BYTES];
+ld.global.b32 mask, [$1+L_STRIPE_MASK];
+place${:uid}:
+mov.u32 stripe, %smid;
+and.b32 stripe, stripe, mask;
+mad.wide.u32 $0, stripe, bytes, $0;
+mad.wide.u32 $0, row, BYTES, $0;
+done${:uid}:
+}"""
+
+
+def _find(builder: Any, arguments: Values) -> Any:
+    text = fill_in(_FIND, _NO_OFFSET)
+    return wide(builder, emit_ptx(builder, text, "=&r,l,l", arguments, I32))
+
+
+def _find_whole(builder: Any, arguments: Values) -> Any:
+    return wide(builder, emit_ptx(builder, with_offsets(_WHOLE), "=&r,l,l", arguments, I32))
+
+
+def _find_offset(builder: Any, arguments: Values) -> Any:
+    kind = ir.FunctionType(ir.LiteralStructType([I32, I64]), [I64, I64])
+    text = fill_in(_FIND, _OFFSET)
+    assembly = ir.InlineAsm(kind, text, "=&r,=&l,l,l", side_effect=True)
+    return tuple_of(builder, builder.call(assembly, arguments))
+
+
+def row_address(words: int) -> Any:
+    """An intrinsic that returns the address of an object's row: descriptor, object → address.
+
+    Add the bytes of the slot's words before the rows, and of the row's before the one meant.
+    """
+    text = fill_in(_AT_ROW, {"BYTES": str(8 * words)})
+
+    def generate(builder: Any, arguments: Values) -> Any:
+        given = [arguments[0], narrow(builder, arguments[1])]
+        return emit_ptx(builder, text, "=&l,l,r,~{memory}", given, I64)
+
+    return define("at_row", 2, generate)
+
+
+#: The object of an address, by a launch's descriptor: its index in the table of objects from 1; 0:
+#: none.
+find = define("find", 2, _find)
+#: The object of all addresses in the unit of this one, the bits from BASE_SHIFT on; 0: look up
+#: each.
+find_whole = define("find_whole", 2, _find_whole)
+#: As `find`, and the offset in the object; without one, the address.
+find_offset = define("find_offset", 2, _find_offset, PAIR)

@@ -1,0 +1,92 @@
+"""Communication between lanes of a warp, and their position in the grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from pasta.backends.nvidia.intrinsics.define import (
+    I1,
+    I32,
+    Generate,
+    Values,
+    call_llvm,
+    define,
+    emit_ptx,
+    narrow,
+    wide,
+)
+
+
+def _active(builder: Any, arguments: Values) -> Any:
+    # Without "convergent" LLVM copies it into both sides of a branch, and each side sees half.
+    assembly = ir.InlineAsm(ir.FunctionType(I32, []), "activemask.b32 $0;", "=r", side_effect=True)
+    return wide(builder, builder.call(assembly, [], attrs=("convergent",)))
+
+
+def _match(bits: int) -> Generate:
+    def generate(builder: Any, arguments: Values) -> Any:
+        mask, value = arguments
+        if bits == 32:
+            value = narrow(builder, value)
+        name = f"llvm.nvvm.match.any.sync.i{bits}"
+        return wide(builder, call_llvm(builder, name, I32, [narrow(builder, mask), value]))
+
+    return generate
+
+
+def _truth(builder: Any, value: Any) -> Any:
+    return builder.icmp_unsigned("!=", value, ir.Constant(value.type, 0))
+
+
+def _vote(way: str, result: Any) -> Generate:
+    def generate(builder: Any, arguments: Values) -> Any:
+        given = [narrow(builder, arguments[0]), _truth(builder, arguments[1])]
+        return wide(builder, call_llvm(builder, f"llvm.nvvm.vote.{way}.sync", result, given))
+
+    return generate
+
+
+def _first(builder: Any, arguments: Values) -> Any:
+    # Read each time: LLVM would keep the special register in one of the few general ones.
+    below = "mov.u32 $0, %lanemask_lt;\nand.b32 $0, $0, $1;"
+    lower = emit_ptx(builder, below, "=&r,r", [narrow(builder, arguments[0])], I32)
+    return wide(builder, builder.icmp_unsigned("==", lower, ir.Constant(I32, 0)))
+
+
+def _lowest(builder: Any, arguments: Values) -> Any:
+    below = "mov.u32 $0, %lanemask_le;\nand.b32 $0, $0, $1;\npopc.b32 $0, $0;"
+    lower = emit_ptx(builder, below, "=&r,r", [narrow(builder, arguments[0])], I32)
+    return wide(builder, builder.icmp_unsigned("==", lower, ir.Constant(I32, 1)))
+
+
+def _register(name: str) -> Generate:
+    def generate(builder: Any, arguments: Values) -> Any:
+        return wide(builder, call_llvm(builder, f"llvm.nvvm.read.ptx.sreg.{name}", I32, []))
+
+    return generate
+
+
+activemask = define("activemask", 0, _active)
+#: Lanes of `mask` (first argument) with the same value; by its low 32 bits.
+match_any_sync = define("match_any_sync", 2, _match(32))
+match_any_sync_64 = define("match_any_sync_64", 2, _match(64))
+ballot_sync = define("ballot_sync", 2, _vote("ballot", I32))
+any_sync = define("any_sync", 2, _vote("any", I1))
+#: Whether this lane is the lowest of those in a mask that it belongs to.
+is_first = define("is_first", 1, _first)
+#: The same by another special register, so that ptxas keeps no value of one for the other.
+is_lowest = define("is_lowest", 1, _lowest)
+lane_id = define("lane_id", 0, _register("laneid"))
+smid = define("smid", 0, _register("smid"))
+tid_x = define("tid_x", 0, _register("tid.x"))
+tid_y = define("tid_y", 0, _register("tid.y"))
+tid_z = define("tid_z", 0, _register("tid.z"))
+ntid_x = define("ntid_x", 0, _register("ntid.x"))
+ntid_y = define("ntid_y", 0, _register("ntid.y"))
+ctaid_x = define("ctaid_x", 0, _register("ctaid.x"))
+ctaid_y = define("ctaid_y", 0, _register("ctaid.y"))
+ctaid_z = define("ctaid_z", 0, _register("ctaid.z"))
+nctaid_x = define("nctaid_x", 0, _register("nctaid.x"))
+nctaid_y = define("nctaid_y", 0, _register("nctaid.y"))

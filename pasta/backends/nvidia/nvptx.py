@@ -1,0 +1,263 @@
+"""Numba functions as patches: LLVM IR of Numba's typing and lowering, LLVM's NVPTX back end, ptxas.
+
+Numba's CPU target types and lowers a function to IR that depends on the host only by its calling
+convention; a wrapper replaces that, and the IR is retargeted.  llvmlite contains the NVPTX back
+end, so that ptxas is the only CUDA package needed; every ptxas since 12.0 reads the PTX.
+
+Patches compute with integers: code that can raise, that uses floating-point numbers or that calls
+functions of the host is rejected.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pasta.errors import MissingDependency, PastaError
+from pasta.sass.toolkit import find_cuda_file
+
+_LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+#: Architectures and PTX versions to compile for: ptxas translates PTX for later architectures.
+#: LLVM aborts the process on an architecture that it does not know.
+_BASES = ((90, "+ptx80"), (80, "+ptx70"), (75, "+ptx63"))
+_FLOATING = re.compile(r"= (?:[us]itofp|fpto[us]i|f(?:add|sub|mul|div|rem|neg|cmp)) ")
+_RAISED = "pasta_raised"
+
+
+class PatchError(PastaError):
+    """A patch does not compile."""
+
+
+@dataclass(frozen=True)
+class PatchFunction:
+    """A function, its symbol, and the C types of its parameters: "u64", "u32", "i32"."""
+
+    symbol: str
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Patches:
+    """Compiled patches; `usage` is the report of ptxas on each function."""
+
+    cubin: bytes
+    ptx: str
+    usage: str
+
+
+@cache
+def find_ptxas() -> Path:
+    """ptxas: PASTA_PTXAS, the wheel nvidia-cuda-nvcc, a CUDA toolkit, or PATH, in that order.
+
+    Raises MissingDependency.
+    """
+    named = os.environ.get("PASTA_PTXAS")
+    if named:
+        if os.access(named, os.X_OK):
+            return Path(named)
+        raise MissingDependency(f"PASTA_PTXAS names {named}, which cannot be run")
+    found = find_cuda_file(("cu[0-9]*/bin/ptxas", "cuda_nvcc/bin/ptxas"), "bin/ptxas", program=True)
+    if found:
+        return found
+    raise MissingDependency(
+        "probes on NVIDIA GPUs need ptxas, which was not found",
+        remedy="pip install nvidia-cuda-nvcc, or name it in PASTA_PTXAS",
+    )
+
+
+def compile_patches(functions: Sequence[PatchFunction], sm: int) -> Patches:
+    """Compile functions and their callees for an architecture, such as 90.
+
+    Raises PatchError if Numba, LLVM or ptxas rejects them, MissingDependency without ptxas.
+    """
+    ptxas = find_ptxas()
+    ptx = to_ptx(functions, sm)
+    with tempfile.TemporaryDirectory() as directory:
+        source, output = Path(directory, "patches.ptx"), Path(directory, "patches.cubin")
+        source.write_text(ptx)
+        done = subprocess.run(
+            [ptxas, "-v", f"-arch=sm_{sm}", "--compile-as-tools-patch", "-o", output, source],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        if done.returncode:
+            lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+            raise PatchError(f"{ptxas} rejects the patches: {lines[0] if lines else 'no message'}")
+        return Patches(output.read_bytes(), ptx, done.stderr)
+
+
+def to_ptx(functions: Sequence[PatchFunction], sm: int) -> str:
+    """PTX of the functions. Raises PatchError."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    base = next(((base, version) for base, version in _BASES if base <= sm), None)
+    if base is None:
+        raise PatchError(f"probes need sm_{_BASES[-1][0]} or later, not sm_{sm}")
+    target = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
+        cpu=f"sm_{base[0]}", features=base[1], opt=3
+    )
+    whole = None
+    for function in functions:
+        try:
+            module = llvm.parse_assembly(_retargeted(function))
+        except RuntimeError as error:  # undefined symbols: functions of Python
+            why = " ".join(str(error).split())
+            raise PatchError(f"{function.symbol} needs Python at run time: {why}") from None
+        if whole is None:
+            whole = module
+        else:
+            whole.link_in(module)
+    assert whole is not None, "no functions"
+    whole.verify()
+    for each in whole.functions:
+        if not each.is_declaration:  # so that no call moves across branches before it is inlined
+            each.add_function_attribute("convergent")
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
+    builder = llvm.create_pass_builder(target, options)
+    builder.getModulePassManager().run(whole, builder)
+    _check(str(whole))
+    return str(target.emit_assembly(whole))
+
+
+def _check(text: str) -> None:
+    """Raises PatchError for optimized IR that a patch must not contain."""
+    defined = set(re.findall(r"^define [^@\n]*@([\w.$]+)\(", text, re.M))
+    for body in re.findall(r"^define .*?^}", text, re.M | re.S):
+        symbol = re.search(r"@([\w.$]+)\(", body)
+        name = symbol[1] if symbol else "a patch"
+        if f"@{_RAISED}(" in body:
+            raise PatchError(f"{name} can raise an exception")
+        if _FLOATING.search(body):
+            raise PatchError(
+                f"{name} computes with floating-point numbers",
+                remedy="use // for /, and integers below 2**63: Numba converts others to float",
+            )
+        for called in re.findall(r"call [^@\n]*@(?!llvm\.)([\w.$]+)\(", body):
+            if called not in defined:
+                raise PatchError(f"{name} calls {called}, which GPUs do not have")
+
+
+def _retargeted(patch: PatchFunction) -> str:
+    """IR of a function and its callees, all internal, and a wrapper with C's calling convention."""
+    name, modules = _lowered(patch)
+    import llvmlite.binding as llvm
+
+    whole = llvm.parse_assembly(modules[0])
+    for each in modules[1:]:
+        whole.link_in(llvm.parse_assembly(each))
+    text = str(whole)
+    text = re.sub(
+        r"^target triple = .*$", 'target triple = "nvptx64-nvidia-cuda"', text, flags=re.M
+    )
+    text = re.sub(r"^target datalayout = .*$", f'target datalayout = "{_LAYOUT}"', text, flags=re.M)
+    text = re.sub(r"^@_ZN08NumbaEnv.*$", "", text, flags=re.M)
+    text = re.sub(r"^define (linkonce_odr |internal )?", "define internal ", text, flags=re.M)
+    text = re.sub(r'"(target-cpu|target-features|tune-cpu)"="[^"]*"', "", text)
+    types = {"u64": "i64", "u32": "i32", "i32": "i32"}
+    parameters = ", ".join(f"{types[kind]} %p{i}" for i, kind in enumerate(patch.arguments))
+    lines = ["%value = alloca i64", "%error = alloca ptr"]
+    given = ["ptr %value", "ptr %error"]
+    for i, kind in enumerate(patch.arguments):
+        if kind == "u64":
+            given.append(f"i64 %p{i}")
+        else:
+            lines.append(f"%w{i} = {'sext' if kind == 'i32' else 'zext'} i32 %p{i} to i64")
+            given.append(f"i64 %w{i}")
+    lines += [
+        f"%status = call i32 @{name}({', '.join(given)})",
+        "%failed = icmp ne i32 %status, 0",
+        "br i1 %failed, label %raised, label %returned",
+        "raised:",
+        f"call void @{_RAISED}()",  # removed if LLVM proves that nothing raises
+        "br label %returned",
+        "returned:",
+        "%result = load i64, ptr %value",
+        "%narrow = trunc i64 %result to i32",
+        "ret i32 %narrow",
+    ]
+    body = "\n".join(f"  {line}" for line in lines)
+    return (
+        f"{text}\ndeclare void @{_RAISED}()\n"
+        f"define i32 @{patch.symbol}({parameters}) noinline {{\n{body}\n}}\n"
+    )
+
+
+def _lowered(patch: PatchFunction) -> tuple[str, list[str]]:
+    """Symbol and IR modules of a function and its callees, as Numba lowers them."""
+    from numba.core import compiler, config, types
+    from numba.core.errors import NumbaError
+    from numba.core.registry import cpu_target
+
+    _compile_callees(patch.function, set())
+    typing = cpu_target.typing_context
+    target = cpu_target.target_context.with_aot_codegen("pasta_patches")
+    # Dispatchers need a C function, by which Numba identifies callees; nothing calls it.
+    target.get_executable = lambda library, description, environment: [].append
+    typing.refresh()
+    target.refresh()
+    numba_compiler: Any = compiler
+    flags = numba_compiler.Flags()
+    flags.error_model = "numpy"
+    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.nrt = flags.enable_pyobject = False
+    flags.forceinline = True
+    settings: Any = config
+    cached: dict[str, Any] = vars(cpu_target)
+    before = settings.LOOP_VECTORIZE, settings.SLP_VECTORIZE, cached["_toplevel_target_context"]
+    settings.LOOP_VECTORIZE = settings.SLP_VECTORIZE = 0
+    # Callees are compiled in this context too: it cannot generate machine code.
+    cached["_toplevel_target_context"] = target
+    try:
+        arguments = (types.int64,) * len(patch.arguments)
+        made = numba_compiler.compile_extra(
+            typing, target, patch.function, arguments, types.int64, flags, {}
+        )
+    except NumbaError as error:
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+        raise PatchError(f"{patch.symbol} does not compile: {plain}") from None
+    finally:
+        settings.LOOP_VECTORIZE, settings.SLP_VECTORIZE, cached["_toplevel_target_context"] = before
+    libraries: dict[int, Any] = {}
+
+    def collect(library: Any) -> None:
+        if id(library) not in libraries and library.name != "nrt":
+            libraries[id(library)] = library
+            for each in library._linking_libraries:
+                collect(each)
+
+    collect(made.library)
+    return made.fndesc.llvm_func_name, [each.get_llvm_str() for each in libraries.values()]
+
+
+def device_function(function: Callable[..., Any]) -> Any:
+    """A function that patches call: compiled with each of them, and inlined."""
+    from numba import njit
+
+    options: dict[str, Any] = {
+        "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
+        "_nrt": False, "forceinline": True,
+    }  # fmt: skip
+    return njit(**options)(function)
+
+
+def _compile_callees(function: Callable[..., Any], seen: set[int]) -> None:
+    """Replaces plain Python functions among the globals of `function` by device functions."""
+    from types import FunctionType
+
+    names: Any = function
+    for name in names.__code__.co_names:
+        called = names.__globals__.get(name)
+        if isinstance(called, FunctionType) and id(called) not in seen:
+            seen.add(id(called))
+            _compile_callees(called, seen)
+            names.__globals__[name] = device_function(called)

@@ -1,0 +1,614 @@
+"""Places of maps on a device: the memory of each, its operation in patches, and its results.
+
+A map requests a placement (pasta.probes.placements), and each placement has a class here. `body` is
+the text of the map's operation, which all lanes with such an access call together. It uses the
+parameters of the map's method, `env` (see patch.py), and two macros on separate lines: `SUMS` sets
+`sum_NAME` to the sum of each amount over `group`, `ADD` adds these sums to the words at `at`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from pasta.backends.nvidia.areas import WORD, Areas, Hash
+from pasta.errors import ToolError
+from pasta.lazy import np
+from pasta.probes.kinds import MAP_SHIFT
+from pasta.probes.placements import (
+    PerBin,
+    PerGranule,
+    PerKey,
+    PerLaunch,
+    PerObject,
+    PerPc,
+    Placement,
+    Recorded,
+)
+from pasta.probes.specs import MapSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.probes.device import Numbers
+
+P = TypeVar("P", bound=Placement)
+
+_OTHER_KEY = 0xFFFF_FFFF_FFFF_FFFF
+_WITHOUT_AREA = 1  # offset from `unknown`: accesses to objects without bins or granules
+_ADDS = "if env[ALONE] != 0 or is_first(group):"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Destination of a place's results: the map's accumulator, and a function for dropped counts.
+
+    `numbers`: objects by the numbers that devices use.
+    """
+
+    accumulator: Any
+    numbers: Numbers
+    drop: Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class ObjectRows:
+    """Rows of objects in some launches: `words` has a row for each, in the order of `ordinals`.
+
+    `known`: rows whose object has a `number`; the others belong to no object.
+    """
+
+    ordinals: NDArray[Any]
+    number: NDArray[Any]
+    known: NDArray[Any]
+    words: NDArray[Any]
+    numbers: Numbers
+
+    @cached_property
+    def ids(self) -> NDArray[Any]:
+        """Object ids (int64) at the time of the launches; -1: none, or unknown."""
+        found = np.full(len(self.number), -1, np.int64)
+        found[self.known] = self.numbers.ids(self.number[self.known], self.ordinals[self.known])
+        return found
+
+    @cached_property
+    def lasting_ids(self) -> NDArray[Any]:
+        """Object ids (int64) of numbers with one meaning in the whole run; -1: none, or unknown."""
+        distinct, at = np.unique(self.number[self.known], return_inverse=True)
+        ids = [self.numbers.place(number)[0] for number in distinct.tolist()]
+        found = np.full(len(self.number), -1, np.int64)
+        found[self.known] = np.asarray(ids, np.int64)[at.reshape(-1)]
+        return found
+
+
+class Place(Generic[P]):
+    """Base of places. Raises ToolError for a map that does not fit."""
+
+    #: Whether its operation uses the object of the access, and the offset in the object.
+    needs_object: ClassVar[bool] = False
+    needs_offset: ClassVar[bool] = False
+    #: Whether its operation can look up the object, once for lanes with close addresses.
+    finds_object: ClassVar[bool] = False
+    #: Whether the lanes of one transfer share its work; otherwise the first lane does all.
+    shares_transfers: ClassVar[bool] = False
+    #: Whether its operation writes access records.
+    writes_records: ClassVar[bool] = False
+
+    def __init__(self, tool: str, spec: MapSpec, request: P, areas: Areas) -> None:
+        self.tool, self.spec, self.request, self.areas = tool, spec, request, areas
+        self.allocate()
+
+    def allocate(self) -> None:
+        """Take words of the areas. Raises ToolError."""
+        raise NotImplementedError
+
+    # text of patches
+
+    def support(self) -> list[str]:
+        """Text that precedes the operation."""
+        return []
+
+    def body(self) -> list[str]:
+        """Lines of the operation."""
+        raise NotImplementedError
+
+    def operation(self, prefix: str) -> list[str]:
+        """Text of the map's method in two variants: for any amounts, and `_uniform` for equal ones
+        in all lanes. `prefix` precedes their names."""
+        method = self.spec.method
+        text = self.support()
+        for suffix in ("", "_uniform") if method.amounts else ("",):
+            name = f"{prefix}{self.spec.name}__{method.name}{suffix}"
+            arguments = ", ".join(("env", *(each.name for each in method.parameters)))
+            lines = "\n".join(f"    {line}" for line in self._lines(uniform=bool(suffix)))
+            text.append(f"def {name}({arguments}):\n{lines}")
+        return text
+
+    def _lines(self, *, uniform: bool) -> list[str]:
+        amounts = self.spec.method.amounts
+        sums = [f"sum_{name} = {name}" + (" * popc(group)" if uniform else "") for name in amounts]
+        if sums and not uniform:
+            sums.append("if env[ALONE] == 0:")
+            sums += [f"    sum_{name} = group_sum(group, {name})" for name in amounts]
+        added = []
+        for index, name in enumerate(amounts):
+            added += [f"if sum_{name} != 0:", f"    {self.add(WORD * index, f'sum_{name}')}"]
+        inserted = {"SUMS": sums, "ADD": added}
+        lines = [] if self.shares_transfers else ["if env[COUNTS] == 0:", "    return"]
+        for line in self.body():
+            indent = line[: len(line) - len(line.lstrip())]
+            lines += [indent + each for each in inserted.get(line.strip(), [line.strip()])]
+        return lines
+
+    def add(self, offset: int, amount: str) -> str:
+        """The statement that adds an amount to the word at `at` and an offset in bytes."""
+        return f"atomic_add_u64(at + {offset}, {amount})"
+
+    # results
+
+    def read_launches(self, target: Target, ordinals: NDArray[Any], words: NDArray[Any]) -> None:
+        """Deliver words of launches: a row of plain words and slot words for each ordinal."""
+
+    def read_objects(self, target: Target, rows: ObjectRows) -> None:
+        """Deliver words of the objects that launches touched."""
+
+    def read_table(
+        self, target: Target, index: int, keys: NDArray[Any], words: NDArray[Any]
+    ) -> None:
+        """Deliver totals of hash table `index`: a row of words for each key + 1."""
+
+    def read_bins(self, target: Target, number: int, shift: int, words: NDArray[Any]) -> None:
+        """Deliver totals of an object by its number: a row of words for each bin of 1 << shift
+        bytes."""
+
+
+def row_words(spec: MapSpec) -> int:
+    """Words of a map for one key, program counter or launch."""
+    rows = 1
+    for limit in spec.limits.values():
+        rows *= limit
+    return rows * len(spec.fields)
+
+
+def _index(spec: MapSpec, key: str) -> str:
+    return f"max(0, min({key}, {spec.limits[key] - 1}))"
+
+
+def _grouped(group: str) -> list[str]:
+    """Lines that set `group`: the lanes that add to the same words, of equal sizes."""
+    return ["group = 1", "if env[ALONE] == 0:", f"    group = {group} & env[TOGETHER]"]
+
+
+def _same(key: str, bits: str = "") -> list[str]:
+    """Lines that set `group` to the lanes with an equal `key`."""
+    return _grouped(f"match_any_sync{bits}(activemask(), {key})")
+
+
+def _by_index(spec: MapSpec, index: str | None) -> list[str]:
+    """Lines that set `key`, an index into the words of the map, and `group` accordingly."""
+    if index is None:
+        return _grouped("activemask()")
+    return [f"key = {_index(spec, index)}", *_same("key")]
+
+
+def _shift(tool: str, spec: MapSpec, size: int) -> int:
+    if size & (size - 1):
+        raise ToolError(
+            f"tool {tool}: {spec.name} has bins or granules of {size} bytes",
+            remedy="on the GPU they must be a power of two",
+        )
+    return size.bit_length() - 1
+
+
+class LaunchWords(Place[PerLaunch]):
+    """Words of the launch: in stripes, or plain if few lanes add at a time."""
+
+    def allocate(self) -> None:
+        """Take the words of a row: of the slot, or plain."""
+        self.offset = self.areas.take(self._area, row_words(self.spec))
+
+    @property
+    def _area(self) -> str:
+        return "slot" if self.request.contended else "plain"
+
+    def body(self) -> list[str]:
+        """Add the sums to the words of the launch, by the map's index if it has one."""
+        spec = self.spec
+        index = spec.keys[0] if spec.keys else None
+        words = (
+            "stripe_of(env[USER])" if self.request.contended else "load_u64(env[USER] + L_PLAIN)"
+        )
+        at = f"{words} + {WORD * self.offset}"
+        if index is not None:
+            at += f" + {WORD * len(spec.fields)} * key"
+        return [*_by_index(spec, index), "SUMS", _ADDS, f"    at = {at}", "    ADD"]
+
+    def read_launches(self, target: Target, ordinals: NDArray[Any], words: NDArray[Any]) -> None:
+        """Deliver counts by launch and index."""
+        spec = self.spec
+        first = self.offset + (self.areas.plain_words if self.request.contended else 0)
+        counts = words[:, first : first + row_words(spec)]
+        counts = counts.reshape(len(words), -1, len(spec.fields))
+        launch, key = np.nonzero(counts.any(axis=2))
+        if not len(launch):
+            return
+        columns = {"launch": ordinals[launch]} if spec.per_launch else {}
+        if spec.keys:
+            columns[spec.keys[0]] = key.astype(np.uint64)
+        for index, each in enumerate(spec.fields):
+            columns[each] = counts[launch, key, index]
+        target.accumulator.accumulate(columns)
+
+
+def _at_row(areas: Areas, offset: int) -> str:
+    """Address of a word of the access's object, in the launch's slot."""
+    return f"at_row(env[USER], found) + {WORD * (areas.slot_words + offset)}"
+
+
+class ObjectWords(Place[PerObject]):
+    """Words of each object that the launch touches."""
+
+    needs_object = finds_object = True
+
+    def allocate(self) -> None:
+        """Take a word of the object for each field."""
+        self.offset = self.areas.take("object", len(self.spec.fields))
+
+    def body(self) -> list[str]:
+        """Add the sums to the words of the access's object, looked up here if LATE."""
+        return [
+            "if env[LATE] != 0:",
+            "    found, group = find_group(env[USER], env[ADDRESS], env[TOGETHER])",
+            "else:",
+            "    found = env[OBJECT]",
+            *(f"    {line}" for line in _same("found")),
+            "SUMS",
+            _ADDS,
+            f"    at = {_at_row(self.areas, self.offset)}",
+            "    ADD",
+        ]
+
+    def read_objects(self, target: Target, rows: ObjectRows) -> None:
+        """Deliver counts by launch and object id."""
+        spec = self.spec
+        counts = rows.words[:, self.offset : self.offset + len(spec.fields)]
+        some = counts.any(axis=1)
+        if some.any():
+            columns = {"launch": rows.ordinals[some]} if spec.per_launch else {}
+            columns["object"] = rows.ids[some]
+            for index, each in enumerate(spec.fields):
+                columns[each] = counts[some, index]
+            target.accumulator.accumulate(columns)
+
+
+class _HashWords(Place[P]):
+    """Words of each key in a hash table of the run."""
+
+    offset = 0
+
+    @property
+    def index(self) -> int:
+        """Index of the table in `areas.hashes`."""
+        raise NotImplementedError
+
+    def _body(self, key: str, group: list[str], behind: str = "") -> list[str]:
+        table: Hash = self.areas.hashes[self.index]
+        stripe = (table.rows + 1) * table.words * WORD
+        at = (
+            f"table + {table.rows * WORD + self.offset * WORD} + {table.words * WORD} * row "
+            f"+ {stripe} * (smid() & {table.stripes - 1}){behind}"
+        )
+        return [
+            f"table = load_u64(env[USER] + L_HASH + {WORD * self.index})",
+            "if table == 0:",
+            "    return",
+            *group,
+            "SUMS",
+            _ADDS,
+            f"    row = hash_row(table, {key}, {table.rows})",
+            f"    at = {at}",
+            "    ADD",
+        ]
+
+    def _counted(
+        self, keys: NDArray[Any], words: NDArray[Any]
+    ) -> tuple[dict[str, NDArray[Any]], int]:
+        """Columns `key`, `inner` (index among the words of the key) and the fields; and the total
+        of keys without a row."""
+        counts = words[:, self.offset : self.offset + row_words(self.spec)]
+        counts = counts.reshape(len(words), -1, len(self.spec.fields))
+        row, inner = np.nonzero(counts.any(axis=2))
+        fields = {each: counts[row, inner, i] for i, each in enumerate(self.spec.fields)}
+        other = keys[row] == _OTHER_KEY
+        columns = {"key": keys[row] - np.uint64(1), "inner": inner.astype(np.uint64), **fields}
+        dropped = sum(int(each[other].sum()) for each in fields.values())
+        return {name: each[~other] for name, each in columns.items()}, dropped
+
+
+class PcWords(_HashWords[PerPc]):
+    """Words of each program counter, in one table for all maps."""
+
+    def allocate(self) -> None:
+        """Take words of the program counter's row. Raises ToolError for counts by launch."""
+        if self.spec.per_launch:
+            raise ToolError(
+                f"tool {self.tool}: the map {self.spec.name} counts program counters by launch or"
+                " kernel, which does not run on the GPU",
+                remedy="leave launch and kernel out of its declaration",
+            )
+        self.offset = self.areas.take("pc", row_words(self.spec))
+
+    @property
+    def index(self) -> int:
+        """Index of the shared table: 0."""
+        return 0
+
+    @property
+    def _inner(self) -> str | None:
+        """The map's index beside the program counter."""
+        return next((key for key in self.spec.keys if key != "pc"), None)
+
+    def body(self) -> list[str]:
+        """Add the sums to the row of the program counter."""
+        inner = self._inner
+        behind = "" if inner is None else f" + {WORD * len(self.spec.fields)} * key"
+        return self._body("pc", _by_index(self.spec, inner), behind)
+
+    def read_table(
+        self, target: Target, index: int, keys: NDArray[Any], words: NDArray[Any]
+    ) -> None:
+        """Deliver counts by program counter and the map's other index."""
+        if index == self.index:
+            columns, dropped = self._counted(keys, words)
+            columns["pc"], inner = columns.pop("key"), columns.pop("inner")
+            if self._inner is not None:
+                columns[self._inner] = inner
+            target.drop(dropped)
+            target.accumulator.accumulate(columns)
+
+
+class KeyWords(_HashWords[PerKey]):
+    """A word for each key, in the map's own table."""
+
+    def allocate(self) -> None:
+        """Take a table with at least twice as many rows as the map's capacity."""
+        rows = 1 << (2 * self.request.capacity - 1).bit_length()
+        self._number = len(self.areas.key_tables)
+        self.areas.key_tables.append(Hash(rows, 1))
+
+    @property
+    def index(self) -> int:
+        """Index of the map's table, after that of program counters."""
+        return self._number + bool(self.areas.pc_words)
+
+    def body(self) -> list[str]:
+        """Add the sums to the row of the key."""
+        return self._body("key", _same("key", "_64"))
+
+    def read_table(
+        self, target: Target, index: int, keys: NDArray[Any], words: NDArray[Any]
+    ) -> None:
+        """Deliver counts by key; keys without a row are summed as `other`."""
+        if index == self.index:
+            columns, dropped = self._counted(keys, words)
+            del columns["inner"]
+            target.accumulator.accumulate(columns, other=dropped)
+
+
+class BinWords(Place[PerBin]):
+    """A word for each bin of the objects; `unknown`: words of the slot, for other accesses."""
+
+    needs_object = needs_offset = True
+
+    def allocate(self) -> None:
+        """Take a word of each bin and the slot's `unknown` words. Raises ToolError."""
+        self._shift = _shift(self.tool, self.spec, self.request.bytes)
+        first = not self.areas.bin_words
+        self.areas.bin_shift = self._shift if first else min(self.areas.bin_shift, self._shift)
+        self.offset = self.areas.take("bin", 1)
+        self.unknown = self.areas.take("slot", 2)
+
+    def body(self) -> list[str]:
+        """Add the sums to the word of the bin that the access's offset is in."""
+        return [
+            "bin = bin_of(env[USER], env[OBJECT], offset)",
+            "if bin == 0xFFFFFFFF:",
+            *(f"    {line}" for line in self._without_bin()),
+            "    return",
+            *_same("bin"),
+            "SUMS",
+            _ADDS,
+            f"    at = bin_at(env[USER], bin) + {WORD * self.offset}",
+            "    ADD",
+        ]
+
+    def _without_bin(self) -> list[str]:
+        """Lines that add to the slot's words for accesses to no object, or to one without bins."""
+        return [
+            *_same("(env[OBJECT] != 0)"),
+            "SUMS",
+            _ADDS,
+            f"    at = stripe_of(env[USER]) + {WORD * self.unknown}",
+            "    if env[OBJECT] != 0:",
+            f"        at += {WORD * _WITHOUT_AREA}",
+            "    ADD",
+        ]
+
+    def read_launches(self, target: Target, ordinals: NDArray[Any], words: NDArray[Any]) -> None:
+        """Deliver accesses without an object as object -1; report those without bins as lost."""
+        first = self.areas.plain_words + self.unknown
+        count = np.array([words[:, first].sum()], np.uint64)
+        if count[0]:
+            none = {"object": np.array([-1]), "bin": np.zeros(1, np.uint64)}
+            target.accumulator.accumulate({**none, "count": count})
+        target.drop(int(words[:, first + _WITHOUT_AREA].sum()))
+
+    def read_bins(self, target: Target, number: int, shift: int, words: NDArray[Any]) -> None:
+        """Deliver counts by object id and bin of the map's size."""
+        id, offset = target.numbers.place(number)
+        counts = words[:, self.offset]
+        bins = np.flatnonzero(counts).astype(np.uint64)
+        if len(bins):
+            # bins may be larger on a device short of memory: they count at their begin
+            begins = (bins << np.uint64(shift)) + np.uint64(offset)
+            columns = {
+                "object": np.full(len(bins), id),
+                "bin": begins // np.uint64(self.request.bytes),
+            }
+            target.accumulator.accumulate({**columns, "count": counts[bins]})
+
+
+class PlaneBits(Place[PerGranule]):
+    """A bit for each granule of the objects, in the map's own plane, and the number of marked bytes
+    in a word of the slot or the object; `unknown`: words of the slot, for other accesses."""
+
+    needs_object = needs_offset = shares_transfers = True
+
+    def allocate(self) -> None:
+        """Take a plane, a word for the bytes and the slot's `unknown` words. Raises ToolError."""
+        self._shift = _shift(self.tool, self.spec, self.request.bytes)
+        first = not self.areas.planes
+        self.areas.plane_shift = self._shift if first else min(self.areas.plane_shift, self._shift)
+        self.index = self.areas.planes
+        self.areas.planes += 1
+        self.offset = self.areas.take("object" if self.request.by_object else "slot", 1)
+        self.unknown = self.areas.take("slot", 2)
+
+    def support(self) -> list[str]:
+        """The function that marks granules of this plane."""
+        return [f"touch_{self.index} = touch_plane({self.index}, {self.request.by_launch})"]
+
+    def body(self) -> list[str]:
+        """Mark the granules that the access touches, and add the bytes of new ones."""
+        epoch = "load_u64(env[USER] + L_EPOCH) & 0xFFFFFFFF" if self.request.by_launch else "1"
+        at = f"stripe_of(env[USER]) + {WORD * self.offset}"
+        if self.request.by_object:
+            at = _at_row(self.areas, self.offset)
+        unknown = WORD * self.unknown
+        return [
+            # at most 16 bytes, in one granule: objects begin at a multiple of 16
+            "if env[SHARING] == 0:",
+            f"    fresh, granule = touch_{self.index}(env[USER], env[OBJECT], offset)",
+            "    if granule == 0xFFFFFFFF:",
+            "        group = match_any_sync(activemask(), env[OBJECT] != 0)",
+            "        if is_lowest(group):",
+            f"            at = stripe_of(env[USER]) + {unknown}",
+            "            if env[OBJECT] != 0:",
+            f"                at += {WORD * _WITHOUT_AREA}",
+            "            atomic_add_u64(at, popc(group))",
+            "    elif fresh != 0:",
+            "        found = env[OBJECT]",
+            f"        at = {at}",
+            "        atomic_add_u64(at, bytes_of(env[USER], env[OBJECT], fresh, granule))",
+            "    return",
+            f"plane = load_u64(env[USER] + L_PLANES + {WORD * self.index})",
+            "word = 0xFFFFFFFF",
+            "range = load_u64(env[USER] + L_RANGES) + RANGE * (env[OBJECT] - 1)",
+            "if env[OBJECT] != 0 and plane != 0:",
+            "    word = load_u32(range + R_PLANE)",
+            "if word == 0xFFFFFFFF:",
+            "    if env[COUNTS] != 0:",
+            f"        at = stripe_of(env[USER]) + {unknown}",
+            "        if env[OBJECT] != 0:",
+            f"            at += {WORD * _WITHOUT_AREA}",
+            "        atomic_add_u64(at, 1)",
+            "    return",
+            f"epoch = {epoch}",
+            "shift = load_u8(range + R_PLANE_SHIFT)",
+            "size = load_u64(range + R_SIZE)",
+            "width = bytes",
+            "if rows > 1:",
+            "    width = bytes // rows",
+            "total = 0",
+            # the lanes of one transfer share it: by rows, or by the words of its only row
+            "row = 0",
+            "skip = env[NUMBER]",
+            "step = env[SHARING]",
+            "if rows > 1:",
+            "    row = env[NUMBER]",
+            "    skip = 0",
+            "    step = 1",
+            "while row < rows:",
+            "    begin = offset + row * stride",
+            "    first = lshr(begin, shift)",
+            "    last = lshr(min(begin + width, size) - 1, shift)",
+            "    index = (first >> 5) + skip",
+            "    while index <= last >> 5:",
+            "        low = max(first, index << 5)",
+            "        high = min(last, (index << 5) + 31)",
+            "        bits = ((1 << (high - low + 1)) - 1) << (low & 31)",
+            "        at = plane + 8 * (word + index)",
+            "        there = load_u64_volatile(at)",
+            "        if lshr(there, 32) != epoch or (bits & ~there) != 0:",
+            "            total += touch_word(env[USER], env[OBJECT], at, epoch, bits, low)",
+            "        index += step",
+            "    row += env[SHARING]",
+            "if total != 0:",
+            "    found = env[OBJECT]",
+            f"    atomic_add_u64({at}, total)",
+        ]
+
+    def read_launches(self, target: Target, ordinals: NDArray[Any], words: NDArray[Any]) -> None:
+        """Deliver bytes by launch, and accesses without an object as `unknown`."""
+        plain = self.areas.plain_words
+        unknown, without_granules = (words[:, plain + self.unknown + i] for i in range(2))
+        bytes = words[:, plain + self.offset]
+        if self.request.by_object:
+            bytes = np.zeros_like(unknown)
+        self._deliver(target, ordinals, np.full(len(words), -1), bytes, unknown)
+        target.drop(int(without_granules.sum()))
+
+    def read_objects(self, target: Target, rows: ObjectRows) -> None:
+        """Deliver bytes by launch and object id, for maps that count by object."""
+        if self.request.by_object:
+            bytes = rows.words[:, self.offset]
+            ids = rows.ids if self.spec.per_launch else rows.lasting_ids
+            self._deliver(target, rows.ordinals, ids, bytes, np.zeros_like(bytes))
+
+    def _deliver(
+        self, target: Target, ordinals: NDArray[Any], ids: NDArray[Any], bytes: NDArray[Any],
+        unknown: NDArray[Any],
+    ) -> None:  # fmt: skip
+        some = (bytes != 0) | (unknown != 0)
+        columns = {"object": ids[some], "bytes": bytes[some], "unknown": unknown[some]}
+        if self.spec.per_launch:
+            columns["launch"] = ordinals[some]
+        target.accumulator.accumulate_bytes(columns)
+
+
+class Records(Place[Recorded]):
+    """No words: the host reads access records, which have the map's `index`, from 1."""
+
+    writes_records = True
+
+    def allocate(self) -> None:
+        """Take an index. `Areas.check` limits their number."""
+        self.areas.traces += 1
+        self.index = self.areas.traces
+
+    def body(self) -> list[str]:
+        """Write the access record, with the map's index in its kind."""
+        return [
+            "user, pc, address, bytes, head, rows, stride, mask, who = env[RECORD]",
+            f"head |= {self.index << (8 + MAP_SHIFT)}",
+            "if who == SINGLE:",
+            "    trace_single(user, pc, address, mask, bytes, head, rows, stride)",
+            "else:",
+            "    if who == CALLERS:",
+            "        mask &= activemask()",
+            "    trace_lanes(user, pc, address, mask, bytes, head)",
+        ]
+
+
+#: The place for each request.
+PLACES: dict[type[Placement], type[Place[Any]]] = {
+    PerLaunch: LaunchWords,
+    PerObject: ObjectWords,
+    PerPc: PcWords,
+    PerKey: KeyWords,
+    PerBin: BinWords,
+    PerGranule: PlaneBits,
+    Recorded: Records,
+}

@@ -1,0 +1,270 @@
+"""Patches for the devices of this machine, compiled once, and the plan that libpasta reads.
+
+The launcher calls `plan_for` before the program starts: no target waits for a compiler.  The user's
+cache has cubins by the text of the patches, the versions of their compilers, and the device's
+architecture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pasta import paths
+from pasta.backends.nvidia.areas import BIN_STRIPES
+from pasta.backends.nvidia.layout import Layout
+from pasta.backends.nvidia.patch import Instance, need_object
+from pasta.backends.nvidia.patches import PatchText, symbols, write
+from pasta.backends.nvidia.signatures import VERSIONS, ApiError
+from pasta.errors import MissingDependency, PastaError, ToolError
+from pasta.probes.declare import maps_of, probes_of
+
+if TYPE_CHECKING:
+    from pasta.backends.nvidia.nvptx import PatchFunction
+    from pasta.members import Owner
+
+#: Files of this folder that determine the machine code of patches, besides the patches' text.
+_SOURCES = ("device_functions.py", "intrinsics/*.py", "nvptx.py", "structs.py", "trace_records.py")
+
+
+def instances_of(tools: Sequence[Owner]) -> list[Instance]:
+    """Probes of tools, each with its tool's options and a prefix for its names."""
+    return [
+        Instance(probe, tool._options, f"t{number}_")
+        for number, tool in enumerate(tools)
+        for probe in probes_of(tool)
+    ]
+
+
+def layout_of(tools: Sequence[Owner]) -> Layout:
+    """Layout of the maps of tools on a device: the same in the launcher and in a collector."""
+    return Layout(
+        (type(tool).name, spec)
+        for tool in tools
+        if probes_of(tool)
+        for spec in maps_of(tool).values()
+    )
+
+
+def plan_for(
+    tools: Sequence[Owner],
+    sanitizer: Path | None,
+    sms: Sequence[int],
+    memory: int,
+    trace_memory: int = 64 << 20,
+) -> tuple[str, ...]:
+    """Lines of the plan for tools with probes, with patches compiled for the architectures `sms`;
+    none without a device. `memory`, `trace_memory`: bytes of each context.
+
+    Raises PastaError: tools that the GPU cannot run, an unknown library, no compiler.
+    """
+    if not sms:
+        return ()
+    if sanitizer is None:
+        raise MissingDependency(
+            "probes need NVIDIA's Sanitizer library", remedy="pip install 'pasta-profiler[nvidia]'"
+        )
+    version = library_version(sanitizer)
+    instances, layout = instances_of(tools), layout_of(tools)
+    text, patches = write(layout, instances, version)
+    return (
+        f"api {version}",
+        *symbols(patches),
+        *(f"cubin {sm} {cubin}" for sm, cubin in compiled(text, patches, version, sms)),
+        f"plain_words {layout.plain_words}",
+        f"slot_words {layout.slot_words}",
+        f"object_words {layout.object_words}",
+        "stripes 128",
+        f"objects {int(layout.objects or need_object(instances, layout))}",
+        f"planes {layout.planes}",
+        f"plane_shift {layout.plane_shift}",
+        f"bin_words {layout.bin_words}",
+        f"bin_shift {layout.bin_shift}",
+        f"bin_stripes {BIN_STRIPES}",
+        f"memory {memory}",
+        f"trace {trace_memory if layout.traces else 0}",
+        *(f"hash {each.rows} {each.words} {each.stripes}" for each in layout.hashes),
+    )
+
+
+# ---- versions --------------------------------------------------------------------------------
+
+
+def library_version(library: Path) -> str:
+    """Major.minor version of a Sanitizer library, from its wheel or CUDA toolkit.
+
+    PASTA_SANITIZER_VERSION overrides both. Raises ApiError.
+    """
+    named = os.environ.get("PASTA_SANITIZER_VERSION")
+    if named:
+        return named
+    for parent in library.resolve().parents:
+        for info in sorted(parent.glob("nvidia_cuda_sanitizer_api*.dist-info")):
+            found = re.search(r"-(\d+\.\d+)\.", info.name)
+            if found:
+                return found[1]
+        document = parent / "version.json"
+        if document.exists():
+            parts = json.loads(document.read_text())
+            text = parts.get("cuda_sanitizer_api", parts.get("cuda", {})).get("version", "")
+            if re.match(r"\d+\.\d+", text):
+                return ".".join(text.split(".")[:2])
+    raise ApiError(
+        f"the version of {library} is not known",
+        remedy=f"set PASTA_SANITIZER_VERSION={VERSIONS[-1]}",
+    )
+
+
+def device_architectures() -> list[int]:
+    """Compute capabilities of the NVIDIA devices, as 90 for 9.0; empty without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        found = set()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            found.add(10 * major + minor)
+        return sorted(found)
+    except pynvml.NVMLError:
+        return []
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+# ---- compiling -------------------------------------------------------------------------------
+
+
+def _key(text: str, version: str, sm: int) -> str:
+    from pasta.backends.nvidia.nvptx import find_ptxas
+
+    here = Path(__file__).parent
+    ptxas = find_ptxas()
+    parts = [
+        text, version, str(sm), str(ptxas), str(ptxas.stat().st_mtime_ns),
+        metadata.version("numba"), metadata.version("llvmlite"), sys.version.split()[0],
+        *(path.read_text() for name in _SOURCES for path in sorted(here.glob(name))),
+    ]  # fmt: skip
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lock a file: one process compiles a cubin, the others wait and find it."""
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def compiled(
+    text: str, patches: Sequence[PatchText], version: str, sms: Sequence[int]
+) -> list[tuple[int, Path]]:
+    """Cubins of the patches for architectures, from the cache or a compiler process.
+
+    Raises MissingDependency without ptxas, PastaError for what does not compile.
+    """
+    directory = paths.cache("probes")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PastaError(
+            f"compiled probes cannot be stored in {directory} ({error.strerror})",
+            remedy="set XDG_CACHE_HOME to a directory that can be written",
+        ) from None
+    found = []
+    for sm in sms:
+        cubin = directory / f"{_key(text, version, sm)}.cubin"
+        if not cubin.exists():
+            with _locked(cubin.with_suffix(".lock")):
+                if not cubin.exists():
+                    _compile(text, patches, sm, cubin)
+        found.append((sm, cubin))
+    return found
+
+
+def _compile(text: str, patches: Sequence[PatchText], sm: int, cubin: Path) -> None:
+    """Compile in another process: the launcher never loads LLVM."""
+    from pasta.own_python import own_python
+
+    request = {
+        "text": text,
+        "source": str(cubin.with_suffix(".py")),
+        "sm": sm,
+        "output": str(cubin),
+        "patches": arguments_of(patches),
+    }
+    done = subprocess.run(
+        own_python("pasta.backends.nvidia.plan"), input=json.dumps(request), capture_output=True,
+        text=True, env={**os.environ, "NUMBA_COLOR_SCHEME": "no_color"},
+    )  # fmt: skip
+    if done.returncode:
+        log = cubin.with_suffix(".log")
+        log.write_text(done.stderr)
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        why = next((line for line in lines if line.startswith("pasta: ")), "pasta: no message")
+        raise ToolError(
+            f"probes do not compile for sm_{sm}: {why.removeprefix('pasta: ')}",
+            remedy=f"the compiler's messages are in {log}",
+        )
+
+
+def functions_of(
+    text: str, patches: Mapping[str, Sequence[str]], source: str = "patches"
+) -> list[PatchFunction]:
+    """Functions in the text of patches; `patches`: types of their arguments by name."""
+    import linecache
+
+    from pasta.backends.nvidia.nvptx import PatchFunction
+
+    linecache.cache[source] = (len(text), None, text.splitlines(True), source)
+    namespace: dict[str, Any] = {"__name__": "pasta_probes"}
+    exec(compile(text, source, "exec"), namespace)
+    return [
+        PatchFunction(name, namespace[name], ("u64", "u64", *arguments))
+        for name, arguments in patches.items()
+    ]
+
+
+def arguments_of(patches: Sequence[PatchText]) -> dict[str, list[str]]:
+    """Types of the arguments of patches by name, without the first two, which all have."""
+    return {each.name: [kind for _, kind in each.signature.arguments] for each in patches}
+
+
+def main() -> int:
+    """Compile the request on standard input (JSON); 1 if it does not compile."""
+    from pasta.backends.nvidia.nvptx import compile_patches
+
+    request: dict[str, Any] = json.load(sys.stdin)
+    text, source = request["text"], Path(request["source"])
+    source.write_text(text)
+    functions = functions_of(text, request["patches"], str(source))
+    try:
+        made = compile_patches(functions, sm=request["sm"])
+    except PastaError as error:
+        sys.stderr.write(f"pasta: {error}\n")
+        return 1
+    output = Path(request["output"])
+    temporary = output.with_name(f"{output.name}.{os.getpid()}")
+    temporary.write_bytes(made.cubin)
+    temporary.replace(output)
+    output.with_suffix(".ptx").write_text(made.ptx)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

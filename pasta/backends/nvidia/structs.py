@@ -1,0 +1,38 @@
+"""Offsets at which patches read the fields of structs in pasta_probes.h."""
+
+from __future__ import annotations
+
+#: Structs, each with the prefix of its offsets' names.
+_STRUCTS = (
+    ("pasta_probe_launch", "L"),
+    ("pasta_object_table", "T"),
+    ("pasta_object_cluster", "C"),
+    ("pasta_object_range", "R"),
+    ("pasta_probe_trace", "Q"),
+    ("pasta_probe_places", "P"),
+)
+
+
+def field_offsets() -> dict[str, int]:
+    """Offsets in bytes of all fields, by name: `L_SLOT` is `slot` of `pasta_probe_launch`."""
+    from pasta._native import ffi
+
+    return {
+        f"{letter}_{name.upper()}": field.offset
+        for struct, letter in _STRUCTS
+        for name, field in ffi.typeof(struct).fields
+    }
+
+
+def constants() -> dict[str, int]:
+    """Field offsets, sizes of structs in bytes, and the constants that patches share with C."""
+    from pasta._native import ffi, lib
+
+    return {
+        "TRIES": lib.PASTA_PROBE_TRIES,
+        "BASE_SHIFT": lib.PASTA_PROBE_BASE_SHIFT,
+        "BASE_UNIT": 1 << lib.PASTA_PROBE_BASE_SHIFT,
+        "RANGE": ffi.sizeof("pasta_object_range"),
+        "CLUSTER": ffi.sizeof("pasta_object_cluster"),
+        **field_offsets(),
+    }

@@ -1,0 +1,53 @@
+"""The reference accelerator: a device that runs on the CPU, for tests and demonstrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pasta import paths
+from pasta.backends.base import Backend
+from pasta.capabilities import Source, names
+from pasta.extensions import Check, built_check
+
+if TYPE_CHECKING:
+    from pasta.probes.device import DeviceProbes
+
+
+class ReferenceAccelerator(Backend):
+    """Kernels are C functions of the host: PASTA sees every access."""
+
+    name = "refacc"
+    title = "reference accelerator"
+    injections = ("REFACC_INJECTION_PATH",)
+    unused = "the reference accelerator was not used"
+    sources = (
+        Source(
+            "refacc",
+            "reference accelerator",
+            names(
+                """context_create context_destroy stream_create stream_destroy module_load
+                module_unload kernel_launch kernel_launch_end kernel_complete graph_launch
+                graph_launch_end memory_alloc memory_free memory_copy memory_set uvm_attach
+                uvm_prefetch uvm_advise sync event_create event_destroy event_record event_wait
+                accesses device_name stream_priority module_hash cluster registers shared_static
+                shared_dynamic local graph_node_of_launch graph_node_of_copy entry_pc
+                copy_addresses copy_devices wait_times"""
+            ),
+            notes={"accesses": "by probes that run on the CPU"},
+        ),
+    )
+
+    def checks(self) -> Iterator[Check]:
+        """Whether librefacc.so was built."""
+        yield built_check("reference accelerator", paths.NATIVE / "librefacc.so")
+
+    @property
+    def probes(self) -> DeviceProbes:
+        """Probes run by the CPU executor."""
+        from pasta.backends.refacc.device import ReferenceProbes
+
+        return ReferenceProbes()
+
+
+BACKEND = ReferenceAccelerator()

@@ -1,0 +1,16 @@
+"""Names of PyTorch's own code that have a known meaning."""
+
+from __future__ import annotations
+
+from pasta.processors.conventions import Conventions
+
+CONVENTIONS = Conventions(
+    own_files=(r"/(site|dist)-packages/torch/", r"/torch/(nn|_\w+|optim|autograd)/"),
+    loader_files=(r"/torch/utils/data/",),
+    loader_waits=("_try_get_data",),
+    backward_waits=("_engine_run_backward",),
+    optimizer_steps=("Optimizer.step#",),
+    gradient_sums=("torch::autograd::AccumulateGrad",),
+    allocators=("aten::empty",),
+    moves=(("aten::copy_", "aten::_to_copy"),),
+)

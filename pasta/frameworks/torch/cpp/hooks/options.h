@@ -1,0 +1,46 @@
+// What the hooks record.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+namespace pasta {
+
+constexpr uint32_t MAX_FRAMES = 128;
+
+// Requested by the launcher, or by a block of the program (pasta.profile).
+struct Request {
+    bool operators = false, tensors = false;
+    uint32_t frames = 0;             // of each stack; 0: neither stacks nor modules
+    PyObject *module_call = nullptr; // code of nn.Module.__call__; None: no modules
+    PyObject *namer = nullptr;       // Python function that names modules and records their parameters
+
+    // Takes references to the objects.
+    static Request of(bool operators, bool tensors, int frames, PyObject *module_call, PyObject *namer) {
+        Py_INCREF(module_call);
+        Py_INCREF(namer);
+        return {operators, tensors, std::min<uint32_t>(std::max(frames, 0), MAX_FRAMES), module_call, namer};
+    }
+};
+
+// The requests in force, which may be both, and what follows from them.
+struct Options {
+    Request launch, block;
+    bool tensors = false;
+    uint32_t frames = 0;
+    PyObject *module_call = nullptr, *namer = nullptr;
+    bool reads_frames = false;     // without the interpreter's lock
+    std::atomic<uint32_t> epoch{}; // incremented when ids are given anew and everything is recorded again
+};
+inline Options options;
+
+inline uint64_t mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 32;
+}
+
+} // namespace pasta

@@ -1,0 +1,153 @@
+"""Options of tools: named, typed settings, from TOML or `--set`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
+
+from pasta.quantities import BYTES, NANOSECONDS, scaled
+
+T = TypeVar("T")
+
+OptionKind = Literal["bool", "int", "float", "str", "bytes", "duration"]
+
+_ACCEPTED: dict[str, str] = {
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number",
+    "str": "a text",
+    "bytes": 'a size such as 4096, "4KiB" or "1MB"',
+    "duration": 'a duration such as "10ms", "2s" or a number of nanoseconds',
+}
+_BOOLS = {"true": True, "yes": True, "on": True, "1": True} | {
+    "false": False, "no": False, "off": False, "0": False,
+}  # fmt: skip
+#: Bytes of each suffix of a size, ns of each suffix of a duration; in lower case.
+SCALES: dict[str, dict[str, int]] = {"bytes": BYTES, "duration": {"": 1, **NANOSECONDS}}
+
+
+class Configured(Protocol):
+    """An object with values of options, by name."""
+
+    _options: dict[str, Any]
+
+
+class Option(Generic[T]):
+    """A named, typed, validated setting of a tool; on an instance it reads as its value."""
+
+    def __init__(
+        self,
+        default: T,
+        help: str,
+        choices: Sequence[T] | None,
+        kind: OptionKind,
+        minimum: int | float | None,
+    ) -> None:
+        self.help = help
+        self.kind = kind
+        self.choices = choices
+        self.minimum = minimum
+        self.name = ""
+        self.given = default
+        self.default: T = self.parse(default)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, tool: None, owner: type) -> Option[T]: ...
+    @overload
+    def __get__(self, tool: Configured, owner: type) -> T: ...
+    def __get__(self, tool: Configured | None, owner: type) -> Option[T] | T:
+        if tool is None:
+            return self
+        value: T = tool._options[self.name]
+        return value
+
+    def __set__(self, tool: Configured, value: object) -> None:
+        raise AttributeError(f"option {self.name} is set when the tool is created")
+
+    @property
+    def accepted(self) -> str:
+        """Accepted values, in words."""
+        if self.choices is not None:
+            return "one of " + ", ".join(map(str, self.choices))
+        least = f", at least {self.minimum}" if self.minimum is not None else ""
+        return _ACCEPTED[self.kind] + least
+
+    def parse(self, value: object) -> T:
+        """Parse a TOML value or the text of `--set`. Raises ValueError if not accepted."""
+        try:
+            parsed = self._parsed(value)
+        except OverflowError:
+            raise ValueError(value) from None
+        if self.kind in ("int", "bytes", "duration") and abs(parsed) >= 1 << 63:
+            raise ValueError(value)
+        if self.kind == "float" and not math.isfinite(parsed):
+            raise ValueError(value)
+        if self.choices is not None and parsed not in self.choices:
+            raise ValueError(value)
+        if self.minimum is not None and parsed < self.minimum:
+            raise ValueError(value)
+        return parsed  # type: ignore[no-any-return]
+
+    def _parsed(self, value: object) -> Any:
+        text = value.strip() if isinstance(value, str) else None
+        if self.kind == "str" and isinstance(value, str) and "\0" not in value:
+            return value
+        if self.kind == "bool":
+            if text is not None and text.lower() in _BOOLS:
+                return _BOOLS[text.lower()]
+            if isinstance(value, bool):
+                return value
+        elif isinstance(value, bool):
+            pass
+        elif self.kind in ("int", "bytes", "duration") and isinstance(value, int):
+            return value
+        elif self.kind == "int" and text is not None:
+            return int(text, 0)
+        elif self.kind == "float" and (text is not None or isinstance(value, (int, float))):
+            return float(text if text is not None else value)  # type: ignore[arg-type]
+        elif self.kind in SCALES and text is not None:
+            found = scaled(text, SCALES[self.kind])
+            if found is not None:
+                return found
+        raise ValueError(value)
+
+
+@overload
+def option(
+    default: str,
+    *,
+    kind: Literal["bytes", "duration"],
+    help: str,
+    choices: Sequence[int] | None = None,
+    minimum: int | None = None,
+) -> Option[int]: ...
+@overload
+def option(
+    default: T,
+    *,
+    kind: None = None,
+    help: str,
+    choices: Sequence[T] | None = None,
+    minimum: int | float | None = None,
+) -> Option[T]: ...
+def option(
+    default: Any,
+    *,
+    kind: Literal["bytes", "duration"] | None = None,
+    help: str,
+    choices: Sequence[Any] | None = None,
+    minimum: int | float | None = None,
+) -> Any:
+    """Declare an option of a tool, typed by its default: bool, int, float or str.
+
+    `kind` "bytes" takes sizes ("4KiB") and gives int bytes; "duration" takes durations ("10ms")
+    and gives int nanoseconds. Raises TypeError for a default of another type.
+    """
+    found = kind or type(default).__name__
+    if found not in _ACCEPTED:
+        raise TypeError(f"an option is bool, int, float or str, not {found}")
+    return Option(default, help, choices, found, minimum)  # type: ignore[arg-type]

@@ -1,0 +1,31 @@
+"""Names by which processors recognize the code of a framework; each framework declares them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Conventions(NamedTuple):
+    """Files, functions, operators and ranges of frameworks that have a known meaning."""
+
+    #: Regular expressions for files of the framework, which reports skip.
+    own_files: tuple[str, ...] = ()
+    #: Regular expressions of the files of data loaders.
+    loader_files: tuple[str, ...] = ()
+    #: Functions that wait for the worker processes of a data loader.
+    loader_waits: tuple[str, ...] = ()
+    #: Functions that wait for the thread that computes gradients.
+    backward_waits: tuple[str, ...] = ()
+    #: Name prefixes of ranges around the steps of optimizers.
+    optimizer_steps: tuple[str, ...] = ()
+    #: Operators that add a gradient to a parameter's.
+    gradient_sums: tuple[str, ...] = ()
+    #: Name prefixes of operators that only allocate, on behalf of their caller.
+    allocators: tuple[str, ...] = ()
+    #: Operators that copy a tensor within a change of its device or type, each with the operator
+    #: that it is called from.
+    moves: tuple[tuple[str, str], ...] = ()
+
+    def __or__(self, other: Conventions) -> Conventions:
+        """The conventions of both."""
+        return Conventions(*(getattr(self, each) + getattr(other, each) for each in self._fields))

@@ -1,0 +1,110 @@
+"""Needs of tools, by the names in `Tool.needs`: each processor is declared once, here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pasta.processors.context import Context
+    from pasta.processors.processor import Processor
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that tools may need from a run.
+
+    `create` makes the processor `context.NAME` from the context and all needs of the run; without
+    it the need is satisfied outside of the pipeline. `attach` gives an unpickled processor the
+    context of its new process.
+    """
+
+    create: Callable[[Context, Collection[str]], Processor] | None = None
+    attach: Callable[[Any, Context], None] | None = None
+    #: Needs that this one implies; processors that this one queries are fed first.
+    requires: tuple[str, ...] = ()
+    #: Whether the processor is compiled by Numba, whose import takes half a second.
+    is_compiled: bool = False
+    #: Kinds of events that the processor follows; None: any.
+    reads: frozenset[str] | None = None
+
+
+def _objects(context: Context, needs: Collection[str]) -> Processor:
+    from pasta.processors.objects import ObjectTable
+
+    return ObjectTable(history="history" in needs)
+
+
+def _launches(context: Context, needs: Collection[str]) -> Processor:
+    from pasta.processors.correlate import LaunchNames
+
+    return LaunchNames()
+
+
+def _ranges(context: Context, needs: Collection[str]) -> Processor:
+    from pasta.processors.correlate import OpenRanges
+
+    return OpenRanges()
+
+
+def _operators(context: Context, needs: Collection[str]) -> Processor:
+    from pasta.processors.operators import Operators
+
+    return Operators()
+
+
+def _stacks(context: Context, needs: Collection[str]) -> Processor:
+    from pasta.processors.stacks import Stacks
+
+    return Stacks(context.conventions)
+
+
+def _of_tensors(context: Context) -> tuple[Any, ...]:
+    return (
+        context.objects, context.operators, context.ranges, context.strings, context.conventions
+    )  # fmt: skip
+
+
+def _tensors(context: Context, needs: Collection[str]) -> Processor:
+    from pasta.processors.tensors import Tensors
+
+    return Tensors(*_of_tensors(context))
+
+
+def _attach_tensors(tensors: Any, context: Context) -> None:
+    tensors.attach(*_of_tensors(context))
+
+
+#: Needs by name, in the order in which their processors are fed.
+NEEDS: Final[dict[str, Need]] = {
+    "objects": Need(_objects, is_compiled=True),
+    #: The table of objects keeps a row of every object until the run ends.
+    "history": Need(requires=("objects",)),
+    "launches": Need(_launches, reads=frozenset({"kernel_launch"})),
+    "ranges": Need(_ranges),
+    "operators": Need(_operators, requires=("stacks",), is_compiled=True),
+    "stacks": Need(_stacks),
+    "tensors": Need(
+        _tensors,
+        _attach_tensors,
+        requires=("objects", "ranges", "operators"),
+        is_compiled=True,
+    ),
+    #: Frameworks report the events of their allocators, as for `on_tensors`.
+    "allocations": Need(),
+    #: All events are recorded: `context.recorded()`.
+    "recording": Need(),
+}
+
+
+def with_required(names: Iterable[str]) -> frozenset[str]:
+    """Needs with all needs that they require, directly or not."""
+    found: set[str] = set()
+    open_ = list(names)
+    while open_:
+        name = open_.pop()
+        if name not in found:
+            found.add(name)
+            open_ += NEEDS[name].requires if name in NEEDS else ()
+    return frozenset(found)

@@ -1,0 +1,40 @@
+"""Structured arrays by keys: rows with equal keys combined into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def group_starts(rows: NDArray[Any], keys: Iterable[str]) -> NDArray[Any]:
+    """Indices (int64) of rows whose `keys` differ from those of the row before; rows with equal
+    keys are adjacent."""
+    new = np.zeros(len(rows), bool)
+    new[:1] = True
+    for key in keys:
+        new[1:] |= rows[key][1:] != rows[key][:-1]
+    return np.flatnonzero(new)
+
+
+def combined(rows: NDArray[Any], keys: Iterable[str], combine: str = "add") -> NDArray[Any]:
+    """Rows with distinct `keys`, sorted by them; other fields are combined by a ufunc: "add",
+    "minimum", "maximum", "bitwise_or"."""
+    keys = tuple(keys)
+    if not len(rows):
+        return rows
+    if keys:
+        rows = rows[np.lexsort([rows[key] for key in reversed(keys)])]
+    starts = group_starts(rows, keys)
+    if len(starts) == len(rows):
+        return rows
+    result = rows[starts]
+    ufunc = getattr(np, combine)
+    for name in rows.dtype.names or ():
+        if name not in keys:
+            result[name] = ufunc.reduceat(rows[name], starts)
+    return np.asarray(result)

@@ -1,0 +1,1 @@
+"""A run in the Trace Event Format, as torch.profiler writes it: one line per event."""

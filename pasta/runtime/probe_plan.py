@@ -1,0 +1,82 @@
+"""Compiles probes and writes the plan by which sources run them, before the program starts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pasta.config import Config
+from pasta.errors import ConfigError
+from pasta.runtime.session import Session
+
+if TYPE_CHECKING:
+    from pasta.tool import Tool
+
+_SECOND = 10**9
+
+
+def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
+    """Write the plan for the tools that have probes, if any, into the session.
+
+    Raises PastaError if their probes cannot be compiled.
+    """
+    probing = [tool for tool in tools if "probes" in tool.needed()]
+    if not probing:
+        return
+    from pasta.probes.declare import probes_of
+    from pasta.probes.device import ProbeSettings
+    from pasta.probes.kinds import KIND
+
+    probes = [probe for tool in probing for probe in probes_of(tool)]
+    kinds = ",".join(
+        map(str, sorted({KIND[kind].number for each in probes for kind in each.kinds}))
+    )
+    lines, reads_code = [f"kinds {kinds}"], False
+    given = ProbeSettings(config.probes_memory, config.probes_trace_memory, config.probes_sm)
+    for device in (found for backend in config.backends() if (found := backend.probes)):
+        compiled = device.compile(probing, given)
+        lines += compiled
+        reads_code = reads_code or (bool(compiled) and device.reads_code())
+    session.probes.write_text("".join(f"{line}\n" for line in lines))
+    if reads_code:
+        # rings must not run out of memory because of it
+        free = shutil.disk_usage(session.directory).free
+        session.document["code_memory"] = min(config.probes_code_memory, free // 4)
+    session.document["probe_kinds"] = kinds
+
+
+def probe_settings(config: Config) -> dict[str, object]:
+    """What libpasta reads of when probes run, by key.
+
+    Raises ConfigError for settings that exclude each other and for regular expressions that only
+    Python understands.
+    """
+    if config.probes_window and config.probes_overhead_budget:
+        raise ConfigError(
+            "probes.window and probes.overhead-budget both say when probes run",
+            remedy="give one of them",
+        )
+    from pasta.probes.regex import posix
+
+    settings: dict[str, object] = {"probe_every": max(1, config.probes_every)}
+    for key, name, pattern in (
+        ("probe_kernel", "filter.kernel", config.kernel),
+        ("probe_exclude", "filter.exclude", config.exclude),
+    ):
+        if pattern:
+            settings[key] = posix(pattern, name)
+    if config.probes_step_range:  # a whole name
+        settings["probe_step_range"] = f"^({posix(config.probes_step_range, 'probes.step-range')})$"
+    if not config.range:  # libpasta does not follow ranges: launches are filtered later
+        settings["probe_skip"] = config.launch_skip
+        if config.launch_count is not None:
+            settings["probe_count"] = config.launch_count
+    if config.probes_window:
+        unit, _, numbers = config.probes_window.partition(" ")
+        length, period = (float(number) for number in numbers.split("/"))
+        scale = _SECOND if unit == "seconds" else 1
+        settings["probe_window"] = f"{unit} {round(length * scale)} {round(period * scale)}"
+    if config.probes_overhead_budget:
+        settings["probe_budget"] = round(config.probes_overhead_budget * 1e6)
+    return settings

@@ -1,0 +1,287 @@
+"""Runs the probes of tools over the accesses of launches, for the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasta.errors import ToolError
+from pasta.probes.coverage import Coverage, Visibility
+from pasta.probes.cpu import CpuExecutor, Runs
+from pasta.probes.device import DeviceProbes
+from pasta.probes.kernels import ProbedKernels
+from pasta.probes.maps import accumulators_of
+from pasta.probes.records import WORDS, Accesses, words_of
+from pasta.processors.object_numbers import ObjectNumbers
+from pasta.processors.sampling import Sampling
+from pasta.processors.snapshots import SELECTED, UNSEEN, Launches, Snapshots, sizes_of
+from pasta.sources import backend_of, find_source
+from pasta.table import counted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.members import Owner
+    from pasta.probes.device import DeviceReader
+    from pasta.processors.batch import Batch
+    from pasta.processors.context import Context
+    from pasta.tool import Tool
+
+#: Bytes of accesses that wait for the event of their launch; older ones are dropped.
+_MAX_WAITING = 256 << 20
+
+
+class ProbeRuntime:
+    """Runs all probes of `tools`; `flush` delivers the counts to their maps.
+
+    Accesses of launches that the filter dropped are skipped. An access that comes before the event
+    of its launch waits, as do all after it; without that event they are counted in `orphans`.
+    """
+
+    def __init__(self, tools: Sequence[Tool], context: Context) -> None:
+        self.launches = Launches()
+        self.snapshots = Snapshots(context.objects)
+        self.numbers = ObjectNumbers(context.objects, self.snapshots, self.launches)
+        self.kernels = ProbedKernels()
+        self.sampling = Sampling()
+        self.orphans = 0
+        self._sources: set[tuple[int, int]] = set()  # name and version: ids of strings
+        self._waiting: list[NDArray[Any]] = []
+        self.attach(tools, context)
+
+    def attach(self, tools: Sequence[Tool], context: Context) -> None:
+        """Use these tools with probes, and give their maps access to kernel names and sizes."""
+        self.tools = list(tools)
+        self._context = context
+        self.objects = context.objects
+        self._executor = CpuExecutor(self.tools)
+        self._device: DeviceReader | None = None
+        for tool in self.tools:
+            for accumulator in accumulators_of(tool).values():
+                accumulator.bind(self.launches.names, self._sizes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.flush()
+        return {**vars(self), "tools": [], "_executor": None, "_context": None, "_device": None}
+
+    def _sizes(self, ids: NDArray[Any]) -> NDArray[Any]:
+        return sizes_of(self.objects.rows[ids])
+
+    def feed(self, batch: Batch) -> None:
+        """Follow a batch as the filter left it."""
+        self.snapshots.feed(batch)
+        self.numbers.feed(batch)
+        self.kernels.feed(batch)
+        self.sampling.add(batch["kernel_launch"])
+        starts = batch["process_start"]
+        self._sources.update(
+            zip(starts["source"].tolist(), starts["version"].tolist(), strict=True)
+        )
+
+    def follow(self, selected: Batch, whole: Batch) -> None:
+        """Follow all launches: dropped ones have accesses too."""
+        launched = whole["kernel_launch"]["ordinal"]
+        self.launches.feed(selected, launched, self._context.operators)
+
+    def run(self, chunk: Any = b"", *, final: bool = False) -> list[tuple[Tool, Accesses]]:
+        """Run the probes over whole records; return the accesses of Trace maps, for `on_accesses`.
+
+        `final`: no more events follow. `chunk` may be freed afterwards. Raises ValueError if the
+        last record is truncated.
+        """
+        words = words_of(chunk)
+        waiting, self._waiting = self._waiting, []
+        pieces = [*waiting, words] if len(words) else waiting
+        taken: list[tuple[Tool, Accesses]] = []
+        for number, piece in enumerate(pieces):
+            held = 8 * sum(len(each) for each in pieces[number:])
+            end = self._run(piece, taken, give_up=final or held > _MAX_WAITING)
+            if end < len(piece):
+                self._waiting = [each.copy() for each in (piece[end:], *pieces[number + 1 :])]
+                break
+        return taken
+
+    def _run(
+        self, words: NDArray[Any], taken: list[tuple[Tool, Accesses]], *, give_up: bool
+    ) -> int:
+        """Run over records until one whose launch is unknown; return the word where it begins."""
+        traced = _Traced(self._executor)
+        begin, found = 0, True
+        while begin < len(words) and found:
+            runs, end = self._executor.launch_runs(words, begin)
+            if not len(runs.starts):
+                raise ValueError(f"the record at word {begin} goes beyond the end of its chunk")
+            states = self.launches.states(runs.launches)
+            unseen = states == UNSEEN
+            if give_up:
+                self.orphans += int(unseen.sum())
+            elif unseen.any():
+                found, end = False, int(runs.starts[unseen.argmax()])
+                known = runs.starts < end
+                runs, states = runs.where(known), states[known]
+            selected = states == SELECTED
+            self.kernels.fire(self.launches.names(runs.launches[selected]), runs.kinds[selected])
+            self._run_stretches(words, runs, end, selected, traced)
+            begin = end
+        taken.extend(traced.accesses(self.tools, words, self._find))
+        return begin
+
+    def _run_stretches(
+        self, words: NDArray[Any], runs: Runs, end: int, selected: NDArray[Any], traced: _Traced
+    ) -> None:
+        """Run compiled code once over consecutive records that share a snapshot; records that all
+        belong to one Trace map bypass it."""
+        if not len(runs.starts):
+            return
+        whole = selected & (runs.takers >= 0)
+        versions = self.snapshots.versions(self.launches.positions(runs.launches))
+        groups = np.where(whole, -2 - runs.takers, np.where(selected, versions, -1))
+        edges = np.flatnonzero(np.diff(groups, prepend=groups[0] + 1))
+        for edge, stop in zip(edges, np.append(runs.starts[edges[1:]], end), strict=True):
+            begin, group = int(runs.starts[edge]), int(groups[edge])
+            if group >= 0:
+                snapshot = self.snapshots.of(group)
+                sizes = self.objects.rows["bytes"]
+                traced.add(self._executor.run(words, begin, int(stop), snapshot, sizes))
+            elif group < -1:
+                traced.add_whole(-2 - group, words, begin, int(stop))
+
+    def _find(self, launches: NDArray[Any], addresses: NDArray[Any]) -> NDArray[Any]:
+        """Object ids of addresses at the time of launches; thread-safe."""
+        from pasta.probes.columns import lookup
+
+        edges = np.flatnonzero(launches[1:] != launches[:-1]) + 1
+        firsts = np.append(0, edges)[: len(launches)]
+        versions = self.snapshots.versions(self.launches.positions(launches[firsts]))
+        different = np.unique(versions).tolist()
+        if len(different) == 1:
+            return lookup(self.snapshots.of(different[0]), addresses)
+        versions = np.repeat(versions, np.diff(firsts, append=len(launches)))
+        found = np.empty(len(addresses), np.int64)
+        for version in different:
+            mine = versions == version
+            found[mine] = lookup(self.snapshots.of(version), addresses[mine])
+        return found
+
+    def _backend(self) -> tuple[DeviceProbes | None, Visibility]:
+        """The backend that ran the kernels: of several, the one whose code can be read, else the
+        one that reports least."""
+        text = self._context.strings
+        named = {text[source]: text[version] for source, version in self._sources if source}
+        found: list[tuple[DeviceProbes | None, Visibility]] = []
+        for source, version in sorted((named or self._context.sources).items()):
+            if (known := find_source(source)) is None or known.is_accelerator:
+                backend = backend_of(source)
+                probes = backend.probes if backend else None
+                unknown = Visibility(f"source {source}", is_known=False)
+                found.append((probes, probes.visibility(source, version) if probes else unknown))
+        if not found:
+            return None, Visibility("a source without a name", is_known=False)
+        return min(found, key=lambda each: _trust(each[1]))
+
+    @property
+    def device(self) -> DeviceReader:
+        """Reader of the counts of devices. Raises ToolError for maps that they do not support."""
+        if self._device is None:
+            probes, visibility = self._backend()
+            if probes is None:
+                raise ToolError(
+                    f"{visibility.name} reported results of probes, which PASTA cannot read"
+                )
+            self._device = probes.results(
+                self.tools,
+                self.numbers,
+                lambda ordinals: self.launches.states(ordinals) == SELECTED,
+            )
+        return self._device
+
+    def read_code(self) -> None:
+        """Read the code of the probed kernels, where the backend has it; may take a minute."""
+        probes, visibility = self._backend()
+        if probes is not None and visibility.has_code:
+            context = self._context
+            self.kernels.read_code(context.strings, context.images, probes.read_code)
+
+    def coverage(self, tool: Owner) -> list[Coverage]:
+        """Coverage of each kernel by the tool's probes."""
+        return self.kernels.coverage(tool, self._context.strings, self._backend()[1])
+
+    def close(self, launch: int) -> None:
+        """Reduce maps of launches below this ordinal, which have ended, to sums."""
+        closable = [
+            each
+            for tool in self.tools
+            for each in accumulators_of(tool).values()
+            if each.closable()
+        ]
+        if closable:
+            self.flush()
+        for each in closable:
+            each.close(launch)
+
+    def compile(self) -> None:
+        """Compile the code of `run` now, which may take seconds."""
+        _ = self._executor.compiled
+        if self._executor.traces:
+            import pasta.probes.columns  # noqa: F401
+
+    def device_losses(self) -> list[tuple[str, str]]:
+        """Accesses that devices could not count: tool ("": all), text."""
+        if self._device is None:
+            return []
+        losses = [
+            (tool, f"{counted(count, 'access')} left out of {name}: raise probes.memory")
+            for (tool, name), count in self._device.no_room.items()
+        ]
+        if self._device.other_objects:
+            text = (
+                f"{counted(self._device.other_objects, 'launch')} touched more"
+                " objects than fit apart"
+            )
+            losses.append(("", text))
+        return losses
+
+    def flush(self) -> None:
+        """Deliver all counts to the tools' maps."""
+        self._executor.flush()
+        if self._device is not None:
+            self._device.finish()
+
+
+class _Traced:
+    """Records of a chunk for Trace maps: where they begin, and the lanes that wrote them."""
+
+    def __init__(self, executor: CpuExecutor) -> None:
+        self.maps = executor.traces
+        self.parts: list[list[tuple[NDArray[Any], NDArray[Any]]]] = [[] for _ in self.maps]
+
+    def add(self, written: list[tuple[NDArray[Any], NDArray[Any]]]) -> None:
+        for parts, part in zip(self.parts, written, strict=True):
+            if len(part[0]):
+                parts.append(part)
+
+    def add_whole(self, index: int, words: NDArray[Any], begin: int, end: int) -> None:
+        """Add contiguous records of one map."""
+        masks = words[begin:end:WORDS] & 0xFFFF_FFFF
+        self.parts[index].append((np.arange(begin, end, WORDS), masks))
+
+    def accesses(
+        self, tools: Sequence[Tool], words: NDArray[Any], find: Any
+    ) -> Iterator[tuple[Tool, Accesses]]:
+        kept = words.copy() if any(self.parts) else words
+        for (index, name), parts in zip(self.maps, self.parts, strict=True):
+            if parts:
+                starts, masks = (_joined(each) for each in zip(*parts, strict=True))
+                accumulators_of(tools[index])[name].written += len(starts)
+                yield tools[index], Accesses(name, kept, starts, masks, find)
+
+
+def _trust(visibility: Visibility) -> tuple[bool, bool, int]:
+    """Sorts the backend that results depend on first."""
+    return not visibility.has_code, visibility.is_known, len(visibility.kinds)
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

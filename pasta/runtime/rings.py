@@ -1,0 +1,281 @@
+"""Event rings of a session: finds new ones, starts a collector for each, and keeps the outcomes.
+
+Everything that needs NumPy or a tool's dependencies runs in a collector process per ring: while a
+process runs that cannot run Python itself, otherwise at its end, to write its run directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pasta import private
+from pasta.errors import RunError
+from pasta.own_python import own_environment, own_python
+from pasta.runtime.processes import ProcessTable, alive
+from pasta.runtime.session import Ended, Session, beside, mark_ended, read_ended, write_ended
+
+_REMOVED = (
+    "the session directory {} was removed while the program ran (systemd does that at logout, "
+    "RemoveIPC=yes, and cleaners of /dev/shm): it was restored; to prevent this: "
+    "loginctl enable-linger, or --set ring.directory=DIR"
+)
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class WatchedRing:
+    """An event ring, and the state of its process and collector."""
+
+    path: Path
+    pid: int
+    ring: Any
+    ended: Ended | None = None
+    collector: Collecting | None = None
+    collector_exit: int | None = None
+    plain_name: bool = False
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the process has ended and its run is not written yet."""
+        return bool(self.ring.used) and self.ended is not None and self.collector_exit is None
+
+
+@dataclass
+class Outcome:
+    """Result of writing the run of a process."""
+
+    pid: int
+    directory: Path | None
+    report: Path | None
+    problem: str | None = None
+    #: The run's root, if it is in one.
+    root: Path | None = None
+
+
+class Collecting(Protocol):
+    """A collector process, started by this process or another."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Exit status; None while it runs."""
+
+    def kill(self) -> None:
+        """Kills the process."""
+
+
+class Adopted:
+    """A collector that another process started, so that waitpid does not apply."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        """0 once the process has ended, since its status is unknown; None while it runs."""
+        return None if alive(self.pid) else 0
+
+    def kill(self) -> None:
+        """Kills the process. Raises OSError."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
+@dataclass
+class Rings:
+    """The rings of a session; for `pasta recover`, only those in `taken`."""
+
+    session: Session
+    say: Say
+    environment: Mapping[str, str]
+    taken: list[Path] | None = None
+    #: Whether the directory name of -o is reserved for a run of another ring.
+    plain_name_given: bool = False
+    #: The target's pid, and its wait status once it has ended.
+    root: int = 0
+    wait_status: int | None = None
+    watched: dict[str, WatchedRing] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+    #: Whether a ring grows, so that its memory must be backed ahead of the producers.
+    growing: bool = False
+    _said: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.processes = ProcessTable(self.session.directory / "processes")
+
+    def say_once(self, text: str) -> None:
+        """Prints and logs a message unless it was printed before."""
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
+            self.session.log(text)
+
+    def look(self) -> None:
+        """Finds new rings, starts collectors as needed, and records which processes ended."""
+        if self.taken is None:
+            if not self.session.is_complete:
+                self._restore_session()
+            rings = self.session.rings()
+            # After the listing: a ring's process is registered before it opens the ring.
+            self.processes.update()
+        else:
+            rings = self.taken
+        for path in (path for path in rings if path.name not in self.watched):
+            self._watch(path)
+        live = [each.ring for each in self.watched.values() if each.ring.used and not each.ended]
+        self.growing = sum(ring.back_ahead() for ring in live) > 0
+        for watched in self.watched.values():
+            if watched.ended is None:
+                watched.ended = self._how_it_ended(watched)
+                if watched.ended is not None and watched.ring.used:
+                    self._report_end(watched, watched.ended)
+            self._attend(watched)
+
+    def _report_end(self, watched: WatchedRing, ended: Ended) -> None:
+        """Reports an end to the running collector, and to collectors of `pasta recover`."""
+        mark_ended(watched.ring, ended)
+        try:
+            write_ended(watched.path, ended)
+        except OSError as error:  # disk full: the running collector reads it from the ring
+            self.session.log(f"{watched.path}.ended was not written: {error}")
+
+    def _restore_session(self) -> None:
+        """Restores the removed directory: mapped rings are written to the new one when their
+        processes have ended."""
+        self.say_once(_REMOVED.format(self.session.directory))
+        self.session.restore(self.processes.replace_deleted())
+
+    def _watch(self, path: Path) -> None:
+        from pasta.runtime.ring import Ring
+
+        pid, _, _ = path.name.partition("-")
+        try:
+            ring = Ring(path)
+        except RunError:
+            return  # not complete yet; if its process died just then, it holds nothing
+        self.watched[path.name] = WatchedRing(path, int(pid), ring, read_ended(path))
+
+    def _how_it_ended(self, watched: WatchedRing) -> Ended | None:
+        # Before other checks: the program that replaced it may have ended since.
+        if self.processes.last_load.get(watched.pid, 0) > watched.ring.registration:
+            return Ended("exec")
+        if watched.pid != self.root:
+            return None if self.processes.lives(watched.pid) else Ended("gone")
+        if self.wait_status is None:
+            return None
+        if os.WIFSIGNALED(self.wait_status):
+            return Ended("signal", os.WTERMSIG(self.wait_status))
+        return Ended("exit", os.WEXITSTATUS(self.wait_status))
+
+    def _attend(self, watched: WatchedRing) -> None:
+        if watched.collector is None and watched.collector_exit is None and watched.ring.used:
+            live = watched.ring.consumer == 2 and watched.path.exists()
+            may_start = (watched.ended or live) and self._running() < _max_collectors()
+            if may_start and (watched.path.exists() or self._save(watched)):
+                self._start_collector(watched)
+        elif watched.collector is not None:
+            status = watched.collector.poll()
+            if status is not None:
+                watched.collector, watched.collector_exit = None, status
+                self._collected(watched)
+
+    def _save(self, watched: WatchedRing) -> bool:
+        """Writes a ring whose file was removed; False if that fails and its events are lost."""
+        try:
+            watched.ring.save(watched.path)
+            return True
+        except OSError as error:
+            watched.collector_exit = 1
+            self.outcomes.append(
+                Outcome(
+                    watched.pid, None, None,
+                    f"the events of process {watched.pid} are lost: its ring was removed, and "
+                    f"{watched.path} cannot be written ({error.strerror})",
+                )
+            )  # fmt: skip
+            return False
+
+    def _running(self) -> int:
+        return sum(watched.collector is not None for watched in self.watched.values())
+
+    def _start_collector(self, watched: WatchedRing) -> None:
+        import subprocess  # imported here: not needed for a program without accelerator
+
+        first = not (
+            self.plain_name_given or any(other.plain_name for other in self.watched.values())
+        )
+        watched.plain_name = first
+        reason = watched.ring.string(watched.ring.reason) if watched.ring.reason else None
+        known = self.session.config.collector or watched.ended or reason in self._said
+        if reason and not known:
+            self._said.add(reason)  # print once, not for every process
+            self.say(f"process {watched.pid} is analysed by a collector process: {reason}")
+        with open(private.create(self.session.directory / "log.txt", os.O_APPEND), "ab") as log:
+            watched.collector = subprocess.Popen(
+                [
+                    *own_python("pasta.runtime.collector_process"),
+                    str(watched.path), *(["--plain-name"] if first else []),
+                ],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=own_environment(self.environment), cwd="/", start_new_session=True,
+            )  # fmt: skip
+
+    def _collected(self, watched: WatchedRing) -> None:
+        pid, log = watched.pid, self.session.directory / "log.txt"
+        try:
+            self.outcomes.append(read_done(watched.path, pid))
+        except FileNotFoundError:
+            problem = beside(watched.path, ".problem")
+            why = problem.read_text() if problem.exists() else f"status {watched.collector_exit}"
+            self.outcomes.append(
+                Outcome(
+                    pid, None, None,
+                    f"the run of process {pid} could not be finished ({why}); its events are kept "
+                    f"in {watched.path}, the log is {log}; try again with: pasta recover",
+                )
+            )  # fmt: skip
+
+    def living(self) -> set[int]:
+        """Pids of this session's running processes other than the target."""
+        if self.session.is_complete:
+            self.processes.update()
+        return (self.processes.living() or self.processes.arriving(self.root)) - {self.root}
+
+    def unfinished(self) -> list[WatchedRing]:
+        """Rings of ended processes whose runs are not written yet."""
+        return [watched for watched in self.watched.values() if watched.unfinished]
+
+    def unsaved(self) -> bool:
+        """Whether a ring could not be written as a run and must be kept."""
+        return any(
+            watched.ring.used and not beside(watched.path, ".done").exists()
+            for watched in self.watched.values()
+        )
+
+    def adopt_collectors(self) -> None:
+        """Replaces handles of collectors by pids, in a child of the process that started them."""
+        for watched in self.watched.values():
+            if watched.collector is not None:
+                watched.collector = Adopted(watched.collector.pid)
+
+    def kill_collectors(self) -> None:
+        """Kills all running collectors."""
+        for watched in self.watched.values():
+            if watched.collector is not None:
+                watched.collector.kill()
+
+
+def read_done(ring: Path, pid: int) -> Outcome:
+    """The run that a collector wrote for a ring. Raises FileNotFoundError if it wrote none."""
+    done = json.loads(private.read(beside(ring, ".done")))
+    directory, report, root = (done[key] for key in ("directory", "report", "root"))
+    return Outcome(pid, Path(directory), Path(report), root=Path(root) if root else None)
+
+
+def _max_collectors() -> int:
+    return max(2, os.cpu_count() or 1)

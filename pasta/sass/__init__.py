@@ -1,0 +1,1 @@
+"""Reading GPU code: disassembly, kinds of instructions."""

@@ -1,0 +1,3 @@
+"""The version of PASTA."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,307 @@
+/* Callbacks of the Sanitizer API: each fills one record.  Here are launches, copies, graphs and waits. */
+#include "source.h"
+
+static bool recording, delivered;
+static uint32_t recorded_generation;
+
+void pasta_nv_record(bool on) {
+    recorded_generation = pasta_generation();
+    __atomic_store_n(&recording, on, __ATOMIC_RELEASE);
+}
+
+bool pasta_nv_delivered(void) { return __atomic_load_n(&delivered, __ATOMIC_RELAXED); }
+
+/* Numbers of a begin callback, for its end on the same thread.  Slots are reused in turn, so that a
+ * launch that fails, and never ends, costs nothing. */
+enum { MAX_OPEN = 4 };
+typedef struct open_launch {
+    uint64_t handle, ordinal, correlation;
+} open_launch;
+
+static _Thread_local struct {
+    open_launch launches[MAX_OPEN];
+    uint32_t next;
+    struct {
+        uint64_t handle, context, stream, correlation;
+        uint64_t launch_id;
+        uint64_t copy_node; /* memcpy node that this thread is launching */
+    } graph;
+} here;
+
+/* ---- launches ---- */
+
+static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint64_t node, uint8_t flags) {
+    open_launch *open = &here.launches[here.next++ % MAX_OPEN];
+    *open = (open_launch){key, pasta_next_launch(), pasta_next_correlation()};
+    pasta_nv_place at = pasta_nv_place_of(l->context, (int16_t)l->device);
+    pasta_nv_function f = pasta_nv_function_of(l); /* slow, so before the record is reserved */
+    bool selected = pasta_nv_probes_on() && pasta_probe_selects(f.name, l->name);
+    pasta_kernel_launch *e = PASTA_BEGIN(kernel_launch, l->device, at.context, stream);
+    if (!e) return;
+    pasta_header *h = pasta_header_of(e);
+    bool probed = selected && pasta_probe_takes(open->ordinal, f.name);
+    h->flags = (uint8_t)(flags | (probed ? PASTA_FLAG_PROBED : 0));
+    h->correlation = open->correlation;
+    e->name = f.name;
+    for (int axis = 0; axis < 3; axis++) {
+        e->grid[axis] = l->grid[axis];
+        e->block[axis] = l->block[axis];
+        if (l->cluster[axis]) e->cluster[axis] = (uint16_t)l->cluster[axis];
+    }
+    e->ordinal = open->ordinal;
+    e->graph_node = node;
+    e->entry_pc = f.entry_pc;
+    e->function = l->function;
+    e->module = l->module;
+    pasta_publish(e);
+    if (pasta_nv_probes_on()) pasta_nv_probes_launch(l, open->ordinal, flags & PASTA_FLAG_GRAPH, probed);
+}
+
+static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint8_t flags) {
+    open_launch *open = NULL;
+    for (uint32_t back = 1; back <= MAX_OPEN && !open; back++) {
+        open_launch *candidate = &here.launches[(here.next - back) % MAX_OPEN];
+        if (candidate->correlation && candidate->handle == key) open = candidate;
+    }
+    if (!open) return; /* its begin came before the subscription */
+    pasta_nv_place at = pasta_nv_place_of(l->context, (int16_t)l->device);
+    pasta_launch_end *e = PASTA_BEGIN_AS(kernel_launch_end, launch_end, l->device, at.context, stream);
+    uint64_t ordinal = open->ordinal, correlation = open->correlation;
+    *open = (open_launch){0};
+    if (!e) return;
+    pasta_header_of(e)->flags = flags;
+    pasta_header_of(e)->correlation = correlation;
+    e->ordinal = ordinal;
+    pasta_publish(e);
+}
+
+static void on_launch(uint32_t id, const pasta_nv_launch *l) {
+    if (id == PASTA_NV_LAUNCH_BEGIN) launch_begin(l, l->launch, l->stream, PASTA_ABSENT_U64, 0);
+    if (id == PASTA_NV_LAUNCH_END) {
+        pasta_nv_probes_launched(l->launch, false);
+        launch_end(l, l->launch, l->stream, 0);
+    }
+}
+
+/* ---- copies and sets ---- */
+
+/* A copy by address between devices has the caller's context on both sides: measured. */
+static void correct_device(pasta_nv_place *side, uint64_t address) {
+    int16_t owner = pasta_nv_owner_of(address);
+    if (owner != PASTA_NO_DEVICE) side->device = owner;
+}
+
+static uint32_t direction_of(const pasta_nv_memcpy *c, pasta_nv_place from, pasta_nv_place to) {
+    if (c->direction < PASTA_COPY_host_to_host || c->direction > PASTA_COPY_device_to_device) return PASTA_ABSENT_U32;
+    bool peers = c->direction == PASTA_NV_DEVICE_TO_DEVICE && from.device != PASTA_NO_DEVICE &&
+                 to.device != PASTA_NO_DEVICE && from.device != to.device;
+    return peers ? PASTA_COPY_peer_to_peer : (uint32_t)c->direction;
+}
+
+static void on_copy(const pasta_nv_memcpy *c, uint64_t node, uint8_t flags) {
+    pasta_nv_place from = pasta_nv_place_here(c->source_context), to = pasta_nv_place_here(c->destination_context);
+    bool reads_device = c->direction == PASTA_NV_DEVICE_TO_HOST || c->direction == PASTA_NV_DEVICE_TO_DEVICE;
+    bool writes_device = c->direction == PASTA_NV_HOST_TO_DEVICE || c->direction == PASTA_NV_DEVICE_TO_DEVICE;
+    if (c->direction == PASTA_NV_DEVICE_TO_DEVICE && pasta_nv_several_devices()) {
+        correct_device(&from, c->source);
+        correct_device(&to, c->destination);
+    }
+    uint64_t context = c->api_context, stream = c->api_stream;
+    if (!context) { /* a node has none: use the graph's; else that of the side on the device */
+        bool by_destination = !c->source_context || c->direction == PASTA_NV_HOST_TO_DEVICE;
+        context = by_destination ? c->destination_context : c->source_context;
+        stream = by_destination ? c->destination_stream : c->source_stream;
+        if (flags & PASTA_FLAG_GRAPH) stream = here.graph.stream;
+    }
+    pasta_nv_place at = pasta_nv_place_here(context);
+    pasta_memory_copy *e = PASTA_BEGIN(memory_copy, at.device, at.context, stream);
+    if (!e) return;
+    pasta_header_of(e)->flags = (uint8_t)(flags | (c->async ? PASTA_FLAG_ASYNC : 0));
+    e->source = c->source;
+    e->destination = c->destination;
+    e->bytes = c->bytes;
+    e->width = c->width;
+    e->height = c->height;
+    e->depth = c->depth;
+    e->source_pitch = c->source_pitch;
+    e->destination_pitch = c->destination_pitch;
+    e->graph_node = node;
+    e->direction = direction_of(c, from, to);
+    e->source_device = reads_device ? from.device : PASTA_NO_DEVICE;
+    e->destination_device = writes_device ? to.device : PASTA_NO_DEVICE;
+    if (c->destination_context && c->destination_stream != stream) e->destination_stream = c->destination_stream;
+    pasta_publish(e);
+}
+
+static void on_set(const pasta_nv_memset *s, uint64_t stream, uint64_t node, uint8_t flags) {
+    pasta_nv_place at = pasta_nv_place_here(s->context);
+    pasta_memory_set *e = PASTA_BEGIN(memory_set, at.device, at.context, stream);
+    if (!e) return;
+    pasta_header_of(e)->flags = (uint8_t)(flags | (s->async ? PASTA_FLAG_ASYNC : 0));
+    e->address = s->address;
+    e->bytes = s->width * s->height * s->element; /* width counts elements: measured */
+    e->width = s->width;
+    e->height = s->height;
+    e->pitch = s->pitch;
+    e->element = s->element;
+    e->value = s->value;
+    e->graph_node = node;
+    pasta_publish(e);
+}
+
+/* ---- graphs ---- */
+
+static void on_graph(bool begin, const pasta_nv_graph *g) {
+    if (!begin) pasta_nv_probes_launched(0, true);
+    if (begin) {
+        here.graph.handle = g->graph;
+        here.graph.context = g->context;
+        here.graph.stream = g->stream;
+        here.graph.correlation = pasta_next_correlation();
+        here.graph.launch_id = PASTA_ABSENT_U64;
+    } else if (here.graph.handle != g->graph) {
+        return; /* its begin came before the subscription */
+    }
+    pasta_nv_place at = pasta_nv_place_here(g->context);
+    pasta_graph_launch *e = begin ? PASTA_BEGIN(graph_launch, at.device, at.context, g->stream)
+                                  : PASTA_BEGIN_AS(graph_launch_end, graph_launch, at.device, at.context, g->stream);
+    uint64_t launch_id = here.graph.launch_id;
+    if (!begin) here.graph.handle = 0;
+    if (!e) return;
+    pasta_header_of(e)->correlation = here.graph.correlation;
+    e->graph = g->graph;
+    e->launch_id = launch_id; /* only nodes carry it: known at the end */
+    e->upload = g->upload != 0;
+    pasta_publish(e);
+}
+
+static void on_node_freed(const pasta_nv_node *n) {
+    pasta_nv_memory freed = {.address = n->freed, .context = here.graph.context, .stream = here.graph.stream};
+    freed.device = pasta_nv_place_here(freed.context).device;
+    pasta_nv_on_free(&freed, PASTA_MEMORY_pool, PASTA_FLAG_GRAPH | PASTA_FLAG_ASYNC);
+}
+
+/* The driver delivers a node's copy in the memcpy domain, between the node's begin and end, and leaves
+ * the node's own description empty (13.5 on 580.159: measured).  A copy that was not delivered so is
+ * recorded from the node. */
+static void on_plain_copy(const pasta_nv_memcpy *c) {
+    uint64_t node = here.graph.copy_node;
+    here.graph.copy_node = 0;
+    on_copy(c, node ? node : PASTA_ABSENT_U64, node ? PASTA_FLAG_GRAPH : 0);
+}
+
+static void on_copied_node(const pasta_nv_node *n) {
+    here.graph.copy_node = 0;
+    on_copy(&n->copy, n->node, PASTA_FLAG_GRAPH);
+}
+
+static void on_node(bool begin, const pasta_nv_node *n) {
+    if (n->upload) return; /* nothing runs */
+    here.graph.launch_id = n->launch_id;
+    if (n->type == PASTA_NV_NODE_KERNEL && begin)
+        launch_begin(&n->kernel, n->node, n->kernel.api_stream, n->node, PASTA_FLAG_GRAPH);
+    else if (n->type == PASTA_NV_NODE_KERNEL)
+        launch_end(&n->kernel, n->node, n->kernel.api_stream, PASTA_FLAG_GRAPH);
+    else if (n->type == PASTA_NV_NODE_MEMCPY && !begin && here.graph.copy_node)
+        on_copied_node(n);
+    if (!begin) return;
+    switch (n->type) {
+    case PASTA_NV_NODE_MEMCPY: here.graph.copy_node = n->node; return;
+    case PASTA_NV_NODE_MEMSET: on_set(&n->set, n->set.stream, n->node, PASTA_FLAG_GRAPH); return;
+    case PASTA_NV_NODE_ALLOC:
+        pasta_nv_on_alloc(&n->alloc, PASTA_MEMORY_pool, PASTA_FLAG_GRAPH | PASTA_FLAG_ASYNC);
+        return;
+    case PASTA_NV_NODE_FREE: on_node_freed(n); return;
+    default: return;
+    }
+}
+
+static void on_graphs(uint32_t id, const void *data) {
+    if (id == PASTA_NV_GRAPH_BEGIN || id == PASTA_NV_GRAPH_END) on_graph(id == PASTA_NV_GRAPH_BEGIN, data);
+    if (id == PASTA_NV_NODE_BEGIN || id == PASTA_NV_NODE_END) on_node(id == PASTA_NV_NODE_BEGIN, data);
+}
+
+/* ---- synchronization ---- */
+
+static void waited(uint64_t handle, uint32_t what, uint64_t context, uint64_t stream) {
+    pasta_nv_place at = pasta_nv_place_here(context);
+    pasta_sync *e = PASTA_BEGIN(sync, at.device, at.context, stream);
+    if (!e) return;
+    e->handle = handle;
+    e->what = what;
+    pasta_publish(e);
+}
+
+static void on_synchronize(uint32_t id, const pasta_nv_sync *s) {
+    pasta_nv_probes_synchronized(s->context);
+    if (id == PASTA_NV_STREAM_SYNCHRONIZED) waited(s->stream, PASTA_SYNC_stream, s->context, s->stream);
+    if (id == PASTA_NV_CONTEXT_SYNCHRONIZED || id == PASTA_NV_GREEN_SYNCHRONIZED)
+        waited(s->context, PASTA_SYNC_context, s->context, PASTA_NO_STREAM);
+}
+
+static void on_event(uint32_t id, const void *data) {
+    const pasta_nv_event *v = data;
+    uint64_t stream = PASTA_NO_STREAM;
+    if (id == PASTA_NV_EVENT_RECORD || id == PASTA_NV_EVENT_STREAM_WAIT)
+        stream = pasta_nv.layout_13_1 ? ((const pasta_nv_event_13_1 *)data)->stream : v->stream;
+    pasta_nv_place at = pasta_nv_place_here(v->context);
+    pasta_event *e;
+    switch (id) {
+    case PASTA_NV_EVENT_CREATED:
+        e = PASTA_BEGIN_AS(event_create, event, at.device, at.context, stream);
+        break;
+    case PASTA_NV_EVENT_DESTROYED:
+        e = PASTA_BEGIN_AS(event_destroy, event, at.device, at.context, stream);
+        break;
+    case PASTA_NV_EVENT_RECORD:
+    case PASTA_NV_CONTEXT_RECORD_EVENT:
+    case PASTA_NV_GREEN_RECORD_EVENT:
+        e = PASTA_BEGIN_AS(event_record, event, at.device, at.context, stream);
+        break;
+    case PASTA_NV_EVENT_STREAM_WAIT:
+    case PASTA_NV_CONTEXT_WAIT_EVENT:
+    case PASTA_NV_GREEN_WAIT_EVENT:
+        e = PASTA_BEGIN_AS(event_wait, event, at.device, at.context, stream);
+        break;
+    case PASTA_NV_EVENT_SYNCHRONIZE:
+    case PASTA_NV_CONTEXT_EVENT_SYNCHRONIZE:
+        waited(v->event, PASTA_SYNC_event, v->context, PASTA_NO_STREAM);
+        return;
+    default: return;
+    }
+    if (!e) return;
+    e->handle = v->event;
+    pasta_publish(e);
+}
+
+/* ---- dispatch ---- */
+
+static void on_memcpy(uint32_t id, const pasta_nv_memcpy *c) {
+    if (id == PASTA_NV_MEMCPY_STARTING && !c->async) pasta_nv_probes_copies(c->api_context);
+    if (id == PASTA_NV_MEMCPY_STARTING || id == PASTA_NV_MEMCPY_BATCH_ITEM) on_plain_copy(c);
+}
+
+static void on_memset(uint32_t id, const pasta_nv_memset *s) {
+    if (id == PASTA_NV_MEMSET_STARTING) on_set(s, s->stream, PASTA_ABSENT_U64, 0);
+}
+
+void pasta_nv_on_callback(void *user, int32_t domain, uint32_t id, const void *data) {
+    (void)user;
+    if (!__atomic_load_n(&recording, __ATOMIC_ACQUIRE) || pasta_generation() != recorded_generation) return;
+    if (PASTA_UNLIKELY(pasta_nv_probes_own_thread())) return;
+    if (PASTA_UNLIKELY(!pasta_nv_delivered())) __atomic_store_n(&delivered, true, __ATOMIC_RELAXED);
+    switch (domain) {
+    case PASTA_NV_DRIVER: pasta_nv_on_driver_call(id, data); return;
+    case PASTA_NV_RUNTIME: pasta_nv_on_runtime_call(id, data); return;
+    case PASTA_NV_RESOURCE: pasta_nv_on_resource(id, data); return;
+    case PASTA_NV_SYNCHRONIZE: on_synchronize(id, data); return;
+    case PASTA_NV_LAUNCH: on_launch(id, data); return;
+    case PASTA_NV_MEMCPY: on_memcpy(id, data); return;
+    case PASTA_NV_MEMSET: on_memset(id, data); return;
+    case PASTA_NV_UVM: pasta_nv_on_attach(id, data); return;
+    case PASTA_NV_GRAPHS: on_graphs(id, data); return;
+    case PASTA_NV_EVENTS: on_event(id, data); return;
+    case PASTA_NV_EXTERNAL: pasta_nv_on_external(id, data); return;
+    default: return;
+    }
+}

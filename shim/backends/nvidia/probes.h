@@ -1,0 +1,187 @@
+/* Between the files of the probes.  Lowest first: plan, prober · versions, trace · batches, patches · results ·
+ * readback · probes. */
+#ifndef PASTA_NVIDIA_PROBES_H
+#define PASTA_NVIDIA_PROBES_H
+
+#include <pthread.h>
+
+#include "../../include/pasta_probes.h"
+#include "source.h"
+
+enum {
+    PASTA_NV_PATCHES = 32,
+    PASTA_NV_CUBINS = 16,
+    PASTA_NV_SLOTS = 64, /* launches in a batch; a marker's byte counts them */
+    PASTA_NV_MARKERS = 1 << 16,
+    PASTA_NV_COPIED = 32,
+    PASTA_NV_SEEN = 1 << 13, /* functions of a context */
+    PASTA_NV_MAX_WORDS = 64, /* of an object's row */
+    PASTA_NV_WAYS = 64, /* of the table of streams */
+};
+
+typedef struct pasta_nv_patch {
+    int32_t instruction;
+    const char *function;
+} pasta_nv_patch;
+
+typedef struct pasta_nv_hash {
+    uint64_t rows, words, stripes;
+} pasta_nv_hash;
+
+/* The launcher's plan (pasta/backends/nvidia/plan.py writes it). */
+typedef struct pasta_nv_plan {
+    bool on;
+    const char *api; /* version of the Sanitizer library that the patches are for */
+    pasta_nv_patch patches[PASTA_NV_PATCHES];
+    const char *cubins[PASTA_NV_CUBINS];
+    pasta_nv_hash hashes[PASTA_PROBE_HASHES];
+    uint32_t patch_count, cubin_count, hash_count;
+    uint64_t plain_words;  /* of a launch, without stripes */
+    uint64_t slot_words;   /* of a launch */
+    uint64_t object_words; /* of an object that a launch touches */
+    uint64_t stripes;      /* copies of both, a power of two */
+    uint64_t objects;      /* 1: patches look addresses up */
+    uint64_t planes, plane_shift;
+    uint64_t bin_words, bin_shift, bin_stripes;
+    uint64_t memory; /* bytes on each device */
+    uint64_t trace;  /* bytes of page-locked memory for access records; 0: none are written */
+} pasta_nv_plan;
+extern pasta_nv_plan pasta_nv_the_plan;
+
+/* A table of objects as of one state of the allocations. */
+typedef struct pasta_nv_version {
+    struct pasta_nv_version *next;
+    uint64_t address, room, bytes, as_of;
+    uint32_t users; /* launches that may read it and may be incomplete */
+    void *image;
+    uint64_t streams[PASTA_NV_COPIED]; /* in which it was copied */
+    uint32_t stream_count;
+    bool retired;
+} pasta_nv_version;
+
+typedef struct pasta_nv_batch {
+    struct pasta_nv_batch *next, *next_current;
+    struct pasta_nv_prober *owner;
+    uint64_t stream, descriptors, slots;
+    const pasta_nv_version *table; /* in the descriptors of its unused slots; NULL: none */
+    uint64_t as_of;                /* state of that table */
+    volatile uint8_t *marker;
+    uint64_t keys_bytes, plain_bytes, slot_bytes, last_marker;
+    uint32_t rows, stripes, stripe_bytes;
+    uint32_t spill_rows; /* after all slots, for each: for objects without a row in the slot */
+    uint32_t used;         /* slots given out */
+    uint32_t begun, ended; /* launches by their callbacks */
+    uint32_t marked;       /* slots that a marker in the stream covers */
+    uint32_t done;         /* slots read */
+    bool closed; /* its stream is destroyed */
+    bool last;   /* launches that have not ended never will */
+    bool marking, mark_again;
+    uint64_t first_epoch; /* slots have consecutive ones */
+    uint64_t ordinals[PASTA_NV_SLOTS];
+    pasta_nv_version *versions[PASTA_NV_SLOTS]; /* NULL: without a table */
+} pasta_nv_batch;
+
+typedef struct pasta_nv_tracer pasta_nv_tracer;
+
+/* A context's side of the probes. */
+typedef struct pasta_nv_prober {
+    struct pasta_nv_prober *next;
+    uint64_t context;
+    pasta_nv_place at;
+    struct {
+        uint64_t handle;
+        bool patched;
+    } *modules; /* of the program, under the lock of patching */
+    uint32_t module_count, module_room;
+    uint64_t seen[PASTA_NV_SEEN]; /* functions that were launched, hashed */
+    uint32_t window_changes;
+    uint32_t under_way; /* probed launches between begin and end */
+    bool broken, ended, short_of_memory;
+    volatile uint8_t *markers;
+    uint32_t markers_used;
+    uint64_t memory; /* bytes in use on the device */
+    uint64_t epochs, missed;
+    uint64_t trace; /* pasta_probe_trace on the device; 0: none */
+    pasta_nv_tracer *tracer;
+    uint64_t hashes[PASTA_PROBE_HASHES], planes[PASTA_PROBE_PLANES], bins;
+    pasta_nv_version *version, *versions;
+    pasta_nv_batch *batches, *spare, *current[PASTA_NV_WAYS];
+    /* of the thread that reads back */
+    uint64_t own_stream; /* handle; 0: none yet */
+    uint32_t stream_tries;
+    void *staging;       /* page-locked */
+    uint64_t totals_of, totals_at;
+    pthread_mutex_t reading;
+    uint64_t since, waited; /* when the context began; how long its program was kept waiting for markers */
+} pasta_nv_prober;
+
+/* ---- plan.c ---- */
+bool pasta_nv_read_plan(const char *path);
+
+/* ---- prober.c ---- */
+extern pthread_mutex_t pasta_nv_probes_lock; /* of probers, batches and versions */
+pasta_nv_prober *pasta_nv_probers(void);
+pasta_nv_prober *pasta_nv_prober_of(uint64_t context); /* NULL: none */
+void pasta_nv_prober_add(pasta_nv_prober *p);
+bool pasta_nv_probed(pasta_nv_prober *p, int32_t result, const char *call);
+#define PROBED(p, function, ...) pasta_nv_probed(p, pasta_nv.function(__VA_ARGS__), #function)
+uint64_t pasta_nv_device_memory(pasta_nv_prober *p, uint64_t bytes); /* address; 0: the plan's memory or the device is full */
+uint64_t pasta_nv_hash_bytes(const pasta_nv_hash *h);
+
+/* How the thread that reads results is woken. */
+typedef struct pasta_nv_reader_state {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool woken;
+} pasta_nv_reader_state;
+extern pasta_nv_reader_state pasta_nv_reader;
+void pasta_nv_readback_wake(void);
+
+/* ---- versions.c ---- */
+/* The current table, with one more user; NULL: out of memory, and addresses belong to no object. */
+pasta_nv_version *pasta_nv_version_use(pasta_nv_prober *p);
+/* On the device when the stream gets there.  Other streams copy the same bytes again, in their own order. */
+bool pasta_nv_version_copy(pasta_nv_prober *p, pasta_nv_version *v, uint64_t stream);
+void pasta_nv_version_release(pasta_nv_version *v); /* NULL is none; the lock is held */
+uint64_t pasta_nv_oldest_version(void); /* oldest state of allocations that a launch may use; absent: none */
+
+/* ---- batches.c ---- */
+uint64_t pasta_nv_spill_bytes(const pasta_nv_batch *b); /* of a slot */
+uint64_t pasta_nv_spill_of(const pasta_nv_batch *b, uint32_t slot); /* address */
+/* A slot for a launch in a stream, in `batch`; -1: no memory. */
+int pasta_nv_batch_slot(pasta_nv_prober *p, uint64_t stream, uint64_t ordinal, pasta_nv_version *v, pasta_nv_batch **batch);
+/* Address of a slot's descriptor, for a launch that uses table `v`; 0: failed. */
+uint64_t pasta_nv_batch_descriptor(pasta_nv_batch *b, uint32_t slot, const pasta_nv_version *v);
+void pasta_nv_batch_ended(pasta_nv_batch *b, uint32_t launches); /* their calls returned */
+/* Marks every batch that holds complete but unmarked launches; those of a stream that is destroyed, or of
+ * all (PASTA_NO_STREAM), for the last time. */
+void pasta_nv_batches_mark(pasta_nv_prober *p, bool last, uint64_t stream);
+void pasta_nv_batches_close(pasta_nv_prober *p, uint64_t stream); /* the stream is destroyed */
+void pasta_nv_batch_recycle(pasta_nv_batch *b); /* everything in it was read */
+
+/* ---- patches.c ---- */
+bool pasta_nv_add_patches(pasta_nv_prober *p);
+void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launch *launch, uint64_t ordinal); /* the windows */
+
+/* ---- results.c ---- */
+/* Page-locked memory for results, or with `pinned` false memory to be freed. */
+char *pasta_nv_staging(pasta_nv_prober *p, uint64_t bytes, bool *pinned);
+/* True if some launch is marked and not complete yet.  `own_stream` 0: on the streams of the batches. */
+bool pasta_nv_read_batches(pasta_nv_prober *p, uint64_t own_stream);
+void pasta_nv_read_totals(pasta_nv_prober *p, uint64_t stream);
+
+/* ---- readback.c ---- */
+void pasta_nv_readback_start(void);
+void pasta_nv_readback_context(pasta_nv_prober *p); /* its last results, on the calling thread */
+void pasta_nv_readback_at_once(pasta_nv_prober *p); /* complete results, where they are small */
+void pasta_nv_readback_finish(void);
+
+/* ---- trace.c ---- */
+uint64_t pasta_nv_trace_open(pasta_nv_prober *p); /* address on the device; 0: not traced */
+void pasta_nv_trace_launch(pasta_nv_prober *p, uint64_t epoch, uint64_t ordinal); /* before the launch */
+/* Takes the complete part of open chunks, once a second or `now`; calls the driver. */
+void pasta_nv_trace_flush(pasta_nv_prober *p, uint64_t stream, bool now);
+void pasta_nv_trace_close(pasta_nv_prober *p); /* the context is destroyed: its memory is not accessed any more */
+void pasta_nv_trace_finish(void);
+
+#endif

@@ -1,0 +1,19 @@
+/* Between the files of the backend for the reference accelerator. */
+#ifndef PASTA_REFACC_SOURCE_H
+#define PASTA_REFACC_SOURCE_H
+
+#include "../../core/internal.h"
+#include "../../refacc/refacc.h"
+#include "../../refacc/refacc_tools.h"
+
+/* The reference accelerator loads the library that this variable names. */
+#define PASTA_REFACC_VARIABLE "REFACC_INJECTION_PATH"
+#define PASTA_REFACC_SOURCE "refacc"
+
+/* ---- accesses.c ---- */
+/* Kinds of accesses to record, bits 1 << RA_KIND_*; 0: none.  Opens the access trace. */
+uint32_t pasta_refacc_kinds(void);
+/* On worker threads of refacc.  `userdata`: the launch's ordinal. */
+void pasta_refacc_on_access(void *userdata, const ra_access *a);
+
+#endif

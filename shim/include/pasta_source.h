@@ -1,0 +1,196 @@
+/* What an event source may call.
+ *
+ * A source turns vendor callbacks into records:
+ *
+ *     static void on_memset(const vendor_memset *m) {
+ *         pasta_memory_set *e = PASTA_BEGIN(memory_set, device_of(m), context_of(m), m->stream);
+ *         if (!e) return;             // stopped, or the ring is full: counted
+ *         e->address = m->address;
+ *         …
+ *         pasta_publish(e);
+ *     }
+ *
+ * PASTA_BEGIN fills in the header and sets every payload byte to all ones (absent).  Only pasta_trace_*
+ * waits or makes system calls, and nothing calls Python.
+ *
+ * A source in a library of its own is named by the configuration's key `libraries`; the preloaded library
+ * loads it into each profiled process and calls its pasta_backend_load().  It links to nothing of PASTA:
+ * these functions are found in the preloaded library.
+ */
+#ifndef PASTA_SOURCE_H
+#define PASTA_SOURCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pasta_abi.h"
+#include "pasta_trace.h"
+
+#define PASTA_LIKELY(x) __builtin_expect(!!(x), 1)
+#define PASTA_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define PASTA_EXPORT __attribute__((visibility("default")))
+
+#define PASTA_NO_DEVICE PASTA_ABSENT_DEVICE
+#define PASTA_NO_CONTEXT PASTA_ABSENT_U16
+#define PASTA_NO_STREAM PASTA_ABSENT_U64
+
+#ifdef PASTA_INSIDE /* libpasta.so itself: calls stay direct, and nothing in the target interposes them */
+#pragma GCC visibility push(protected)
+#else
+/* Exported by a source in a library of its own: called once, when the library is loaded. */
+PASTA_EXPORT void pasta_backend_load(void);
+#endif
+
+/* ---- configuration (config.c): the launcher's, read once ---- */
+
+/* True in a process that is to be profiled (false: no session, --no-children, …). */
+bool pasta_wanted(void);
+/* Value of a key, or NULL.  Valid as long as the process. */
+const char *pasta_config(const char *key);
+uint64_t pasta_config_u64(const char *key, uint64_t otherwise);
+/* True where events of the backend of this name are wanted (--backend). */
+bool pasta_listens_to(const char *backend);
+
+/* ---- messages (say.c) ---- */
+
+/* One line "pasta: …" on the target's original stderr; equal lines of a process only once. */
+void pasta_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* One line in the session's log only. */
+void pasta_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- process life (life.c) ---- */
+
+/* A source calls this when the target begins to use its accelerator or framework: opens this
+ * process's ring, publishes process_start, and starts a consumer.  Cheap to repeat.  False where
+ * nothing is to be recorded: do not subscribe, or ignore the callbacks.  Never waits for Python. */
+bool pasta_use(const char *source, const char *version);
+/* Opens the ring for annotations only: no consumer, no run directory, unless pasta_use follows. */
+bool pasta_open(void);
+/* Starts or stops the publication of kinds whose `keep` is 0. */
+void pasta_profiling_set(bool on, uint32_t origin);
+bool pasta_profiling_is_on(void);
+/* Calls `changed` when profiling starts or stops, on the thread that does it; replaces an earlier one. */
+void pasta_on_profiling(void (*changed)(bool on));
+/* Libraries whose file names begin with `prefix` are an accelerator's: a process that has loaded one
+ * and then restricts its system calls gets its ring before it does.  The text is not copied. */
+void pasta_accelerator_library(const char *prefix);
+/* Programs that the target starts with another environment get this variable too, with the value that it
+ * has now (exec.c).  `file`: the variable is a list of paths, of which only the one to this file is
+ * passed on; NULL: any value.  The texts are not copied. */
+void pasta_exec_variable(const char *name, const char *file);
+/* Calls `observe` when a framework's allocator hands out device memory, on the thread that does it. */
+void pasta_on_tensor(void (*observe)(uint64_t address, uint64_t bytes));
+
+/* ---- publishing (ring.c, strings.c) ---- */
+
+/* Payload of a new record, or NULL: no ring, stopped, or the ring is full (counted per kind). */
+void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context, uint64_t stream);
+/* The same for a caller that knows the thread's id. */
+void *pasta_begin_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
+                     uint64_t stream);
+/* Makes a record visible to the consumer. */
+static inline void pasta_publish(void *payload);
+
+#define PASTA_SLOTS(type) ((uint8_t)((sizeof(pasta_header) + sizeof(type)) / PASTA_SLOT))
+/* PASTA_BEGIN(memory_set, …): a record whose kind and payload have the same name. */
+#define PASTA_BEGIN(name, device, context, stream) PASTA_BEGIN_AS(name, name, device, context, stream)
+/* PASTA_BEGIN_AS(memory_free, memory, …): kind, payload. */
+#define PASTA_BEGIN_AS(kind, payload, device, context, stream)                             \
+    ((pasta_##payload *)pasta_begin(PASTA_EVENT_##kind, PASTA_SLOTS(pasta_##payload), (int16_t)(device), \
+                                    (uint16_t)(context), (uint64_t)(stream)))
+
+static inline pasta_header *pasta_header_of(void *payload) { return (pasta_header *)payload - 1; }
+
+/* Id of a string: equal strings of one process have equal ids; 0 when the arena is full.
+ * Lock-free; costs a hash of the string, so cache the id where the string is known. */
+uint32_t pasta_intern(const char *text, size_t length);
+uint32_t pasta_intern_z(const char *text); /* NUL-terminated; NULL gives 0 */
+/* 64-bit FNV-1a over 8-byte words (tail bytes zero-extended): the content hash of modules. */
+uint64_t pasta_hash(const void *bytes, size_t length);
+
+/* Keeps a module's image in the run, once per content, if that is configured. */
+void pasta_keep_image(uint64_t hash, const void *image, size_t bytes);
+
+/* ---- which launches are probed (windows.c): lock-free, no system call but the clock ----
+ *
+ * For each launch, while profiling is on, a source calls
+ *
+ *     bool selected = pasta_probe_selects(name, symbol);     // before PASTA_BEGIN: slow at first
+ *     pasta_kernel_launch *e = PASTA_BEGIN(kernel_launch, …);
+ *     …
+ *     bool probed = selected && pasta_probe_takes(ordinal, name); // once: it counts
+ *     if (probed) pasta_header_of(e)->flags |= PASTA_FLAG_PROBED;
+ */
+
+/* Whether -k and --exclude select a kernel: by its symbol, and demangled. `name`: its id. */
+bool pasta_probe_selects(uint32_t name, const char *symbol);
+/* Whether a selected launch is probed: skip and count, windows, every N-th of its kernel. */
+bool pasta_probe_takes(uint64_t ordinal, uint32_t name);
+/* Whether a window is open at this launch; asking again changes nothing. */
+bool pasta_probe_wanted(uint64_t ordinal);
+bool pasta_probe_always(void); /* there are no windows: it is open for ever */
+/* Number of times that a launch found a window opened or closed: patches are then added or removed. */
+uint32_t pasta_probe_window_changes(void);
+/* A step of the program begins (pasta.step()); so it does with ranges of some names. */
+void pasta_probe_step(void);
+void pasta_probe_range(uint32_t name); /* a range that may overlap others */
+/* Ranges that nest on a stack of this thread: the outermost one whose name matches is a step. */
+void pasta_probe_range_push(uint64_t stack, uint32_t name);
+void pasta_probe_range_pop(uint64_t stack);
+#define PASTA_RANGE_STACK(origin, domain) ((uint64_t)(origin) << 32 | (domain))
+
+/* Opens a file for appending beside this process's ring, named as the ring with `suffix`. -1: see errno. */
+int pasta_open_beside(const char *suffix);
+bool pasta_write_all(int fd, const void *bytes, size_t length); /* retries after signals */
+
+/* A fresh correlation id (from 1) and launch ordinal (from 0) of this process. */
+uint64_t pasta_next_correlation(void);
+uint64_t pasta_next_launch(void);
+uint64_t pasta_now(void); /* CLOCK_MONOTONIC, ns */
+
+/* Incremented in the child of a fork, which invalidates per-thread and per-process caches. */
+uint32_t pasta_generation(void);
+
+/* The tap of a framework's hooks, or NULL (pasta_framework.h). */
+extern void (*pasta_tapped)(const pasta_header *record);
+
+static inline void pasta_publish(void *payload) {
+    pasta_header *h = pasta_header_of(payload);
+    void (*tapped)(const pasta_header *) = __atomic_load_n(&pasta_tapped, __ATOMIC_RELAXED);
+    if (PASTA_UNLIKELY(tapped != NULL)) tapped(h); /* first: the consumer may release published memory */
+    /* pasta_begin stored the busy mark, the complement of the commit value. */
+    uint32_t busy = __atomic_load_n(&h->commit, __ATOMIC_RELAXED);
+    __atomic_store_n(&h->commit, ~busy, __ATOMIC_RELEASE);
+}
+
+/* ---- memory accesses (trace.c) ---- */
+
+/* Opens this process's trace, PID-SEQUENCE.trace beside its ring; cheap to repeat.  False, with one line
+ * for the user, where that fails. */
+bool pasta_trace_open(void);
+pasta_trace *pasta_trace_mine(void); /* or NULL */
+
+/* State of a thread that writes accesses; initially zero, and needs no cleanup. */
+typedef struct pasta_trace_writer {
+    pasta_chunk *chunk; /* being filled; NULL: none */
+    uint8_t *data;      /* of the chunk */
+    uint64_t number;    /* of the chunk; kept while its place is not free */
+    uint64_t state;     /* of the chunk after this writer's last change */
+    uint32_t generation;
+    bool numbered;
+} pasta_trace_writer;
+
+/* Reserve `bytes` (rounded up to a multiple of 8) for a record; NULL without a trace, or when it is full
+ * and its consumer is gone (counted).  Waits while the trace is full: not for threads of the target. */
+void *pasta_trace_begin(pasta_trace_writer *w, size_t bytes);
+/* Makes the record visible to the consumer. */
+static inline void pasta_trace_commit(pasta_trace_writer *w) {
+    __atomic_store_n(&w->chunk->committed, (uint32_t)w->state, __ATOMIC_RELEASE);
+}
+
+#ifdef PASTA_INSIDE
+#pragma GCC visibility pop
+#endif
+
+#endif

@@ -1,0 +1,325 @@
+/* A program whose kernels are patched, a driver and a GPU in one: plays the lines of its standard
+ * input.  A kernel does to the memory of its launch what a patch compiled from the tool's probe
+ * does.  Numbers are hexadecimal.
+ *
+ *     alloc ADDRESS BYTES          free ADDRESS
+ *     launch STREAM ACCESS...      ACCESS: ADDRESS:COUNT:PC, of 4 bytes each
+ *     fail STREAM                  a launch that begins and never ends
+ *     graph STREAM NODES ACCESS... each node makes the accesses
+ *     sync                         hold STREAM      release STREAM
+ *     end STREAM                   the stream is destroyed; so is the context by `destroy`
+ *     unload MODULE                load MODULE      (launches are of module 4000)
+ *     threads COUNT LAUNCHES ADDRESS   each on a stream of its own, and one shared by all
+ *     cost LAUNCHES CHANGES        prints ns in the callbacks of a launch, the median of batches; with
+ *                                  CHANGES an object comes and goes before each
+ *     pause                        so that results are read
+ *     kill                         by SIGKILL
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../../shim/backends/nvidia/sanitizer_abi.h"
+#include "pasta_probes.h"
+
+enum { CONTEXT = 0xc0, MODULE = 0x4000, FUNCTION = 0xf0, DEVICE = 3, MULTIPROCESSORS = 132 };
+
+static bool (*deliver)(int32_t, uint32_t, const void *);
+static uint64_t (*launch_data)(uint64_t, uint64_t);
+static void (*hold)(uint64_t, bool);
+static void (*destroy_stream)(uint64_t);
+static void (*submit)(uint64_t, void (*)(void *), void *);
+static uint64_t slot_words, object_words, bin_words, hash_rows, hash_words, hash_stripes;
+
+static void *required(void *found, const char *what) {
+    if (!found) {
+        fprintf(stderr, "fake program: %s: %s\n", what, dlerror());
+        exit(90);
+    }
+    return found;
+}
+
+static void read_plan(void) {
+    char *path = strstr(required(getenv("PASTA_SHIM"), "PASTA_SHIM"), "\nprobes="), line[4096];
+    if (path[8] == '\n') return; /* no tool with probes */
+    path = strndup(path + 8, strcspn(path + 8, "\n"));
+    FILE *file = required(fopen(path, "r"), "plan");
+    while (fgets(line, sizeof line, file)) {
+        sscanf(line, "slot_words %lu", &slot_words);
+        sscanf(line, "object_words %lu", &object_words);
+        sscanf(line, "bin_words %lu", &bin_words);
+        sscanf(line, "hash %lu %lu %lu", &hash_rows, &hash_words, &hash_stripes);
+    }
+    fclose(file);
+    free(path);
+}
+
+static void initialize(void) {
+    void *library = required(dlopen(getenv("CUDA_INJECTION64_PATH"), RTLD_NOW), "injection");
+    int (*entry)(void);
+    *(void **)&entry = required(dlsym(library, "InitializeInjection"), "InitializeInjection");
+    void *fake = required(dlopen(getenv("PASTA_SANITIZER_LIB"), RTLD_NOW), "fake library");
+    *(void **)&deliver = required(dlsym(fake, "fake_deliver"), "fake_deliver");
+    *(void **)&launch_data = required(dlsym(fake, "fake_launch_data"), "fake_launch_data");
+    *(void **)&hold = required(dlsym(fake, "fake_hold"), "fake_hold");
+    *(void **)&destroy_stream = required(dlsym(fake, "fake_destroy_stream"), "fake_destroy_stream");
+    *(void **)&submit = required(dlsym(fake, "fake_submit"), "fake_submit");
+    read_plan();
+    if (entry() != 1) exit(91);
+}
+
+/* ---- a patch ---- */
+
+static uint64_t *at(uint64_t address) { return (uint64_t *)(uintptr_t)address; }
+
+static const pasta_object_range *find(const pasta_probe_launch *l, uint64_t address) {
+    uint64_t bucket = (address - ((uint64_t)l->base << PASTA_PROBE_BASE_SHIFT)) >> (l->shape & 255);
+    uint64_t last = l->shape >> 8, buckets = l->ranges;
+    const pasta_object_table *table = (const void *)at(l->table);
+    for (uint32_t i = 0; bucket > last; i++) {
+        if (!table || i == table->clusters) return NULL;
+        bucket = (address - table->cluster[i].base) >> table->cluster[i].shift;
+        last = table->cluster[i].last_bucket;
+        buckets = table->cluster[i].buckets;
+    }
+    const uint32_t *b = (const uint32_t *)at(buckets) - bucket;
+    const pasta_object_range *ranges = (const void *)at(l->ranges);
+    uint32_t low = b[-1], high = b[-2] & ~PASTA_PROBE_WHOLE;
+    if (low & PASTA_PROBE_WHOLE) return &ranges[(low & ~PASTA_PROBE_WHOLE) - 1];
+    while (low < high) {
+        uint32_t middle = (low + high + 1) / 2;
+        if (address < ranges[middle - 1].start) high = middle - 1;
+        else low = middle;
+    }
+    return address - ranges[low - 1].start < ranges[low - 1].size ? &ranges[low - 1] : NULL;
+}
+
+/* The words of an object in a launch, as `at_row` of a patch finds them. */
+static uint64_t *row_of(const pasta_probe_launch *l, const pasta_object_range *found, uint64_t *stripe) {
+    uint64_t object = found ? (uint64_t)(found - (const pasta_object_range *)at(l->ranges)) + 1 : 0;
+    if (l->stripe_mask & PASTA_PROBE_DIRECT) return stripe + slot_words + object_words * object;
+    uint32_t number = found ? found->number : 0, *keys = (uint32_t *)at(l->keys);
+    for (uint32_t tries = 0; tries <= l->hash_mask && tries < PASTA_PROBE_TRIES; tries++) {
+        uint32_t row = (number + tries) & l->hash_mask;
+        if (!keys[row]) keys[row] = number + 1;
+        if (keys[row] == number + 1) return stripe + slot_words + object_words * row;
+    }
+    if (object >= l->spill_rows) return stripe + slot_words + object_words * (l->hash_mask + 1);
+    keys[l->hash_mask + 1] = 1;
+    return at(l->spill) + slot_words + object_words * object;
+}
+
+static void count_pc(uint64_t table, uint64_t pc, uint64_t count, uint32_t sm) {
+    uint64_t *keys = at(table), row = pc * 7 & (hash_rows - 1);
+    while (keys[row] && keys[row] != pc + 1) row = (row + 1) & (hash_rows - 1);
+    keys[row] = pc + 1;
+    uint64_t *words = keys + hash_rows + (sm & (hash_stripes - 1)) * (hash_rows + 1) * hash_words;
+    words[row * hash_words] += count;
+}
+
+/* Places of the tool's maps: words 0 and 1 of the slot, 2 and 3 for what has no bin, word 0 of an
+ * object's row, of a bin, and of a program counter's row. */
+static void access_memory(const pasta_probe_launch *l, uint64_t address, uint64_t count, uint64_t pc) {
+    uint32_t sm = (uint32_t)(address * UINT64_C(0x9e3779b97f4a7c15) >> 32) % MULTIPROCESSORS;
+    const pasta_object_range *found = find(l, address);
+    uint64_t *stripe = at(l->slot + (sm & l->stripe_mask) * (uint64_t)l->stripe_bytes);
+    stripe[0] += count;
+    stripe[1] += 4 * count;
+    *row_of(l, found, stripe) += count;
+    if (found && found->bins != UINT32_MAX)
+        at(l->bins + (sm & 15) * l->bin_stripe)[bin_words * (found->bins + ((address - found->start) >> found->bin_shift))] += count;
+    else
+        stripe[found ? 3 : 2] += count;
+    if (l->hash[0]) count_pc(l->hash[0], pc, count, sm);
+}
+
+typedef struct kernel {
+    uint64_t data;
+    char accesses[];
+} kernel;
+
+static void run_kernel(void *argument) {
+    kernel *k = argument;
+    unsigned long address, count, pc;
+    int used;
+    for (const char *text = k->accesses; k->data && sscanf(text, " %lx:%lx:%lx%n", &address, &count, &pc, &used) == 3; text += used)
+        access_memory((const pasta_probe_launch *)at(k->data), address, count, pc);
+    free(k);
+}
+
+/* ---- a driver ---- */
+
+static uint64_t launches;
+
+static pasta_nv_launch launch_of(uint64_t stream) {
+    return (pasta_nv_launch){.context = CONTEXT, .stream = stream, .unique_stream = stream, .module = MODULE,
+                             .function = FUNCTION, .name = "_Z6playedv", .grid = {1, 1, 1}, .block = {32, 1, 1},
+                             .launch = __atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED), .device = DEVICE,
+                             .api_context = CONTEXT, .api_stream = stream, .api_unique_stream = stream};
+}
+
+static void start_kernel(const pasta_nv_launch *l, const char *accesses) {
+    kernel *k = required(malloc(sizeof *k + strlen(accesses) + 1), "memory");
+    strcpy(k->accesses, accesses);
+    k->data = launch_data(l->launch, l->module);
+    submit(l->unique_stream, run_kernel, k);
+}
+
+static void launch(uint64_t stream, const char *accesses, bool fails) {
+    pasta_nv_launch l = launch_of(stream);
+    deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_BEGIN, &l);
+    if (fails) {
+        launch_data(l.launch, l.module);
+        return;
+    }
+    start_kernel(&l, accesses);
+    deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_END, &l);
+}
+
+static void launch_graph(uint64_t stream, unsigned long nodes, const char *accesses) {
+    pasta_nv_graph g = {CONTEXT, stream, stream, 0x99, 0};
+    deliver(PASTA_NV_GRAPHS, PASTA_NV_GRAPH_BEGIN, &g);
+    pasta_nv_launch *made = required(calloc(nodes, sizeof *made), "memory");
+    for (unsigned long i = 0; i < nodes; i++) {
+        made[i] = launch_of(stream);
+        pasta_nv_node n = {.graph = 0x99, .launch_id = 1, .node = 0x1000 + i, .type = PASTA_NV_NODE_KERNEL};
+        n.kernel = made[i];
+        deliver(PASTA_NV_GRAPHS, PASTA_NV_NODE_BEGIN, &n);
+        deliver(PASTA_NV_GRAPHS, PASTA_NV_NODE_END, &n);
+    }
+    for (unsigned long i = 0; i < nodes; i++) start_kernel(&made[i], accesses); /* once all are known */
+    free(made);
+    deliver(PASTA_NV_GRAPHS, PASTA_NV_GRAPH_END, &g);
+}
+
+static void memory(uint32_t id, uint64_t context, uint64_t address, uint64_t bytes) {
+    pasta_nv_memory m = {.address = address, .bytes = bytes, .context = context, .device = DEVICE, .source_device = DEVICE};
+    deliver(PASTA_NV_RESOURCE, id, &m);
+}
+
+static void context(uint32_t id, uint64_t handle) {
+    pasta_nv_context_13_1 c = {handle, 0, DEVICE};
+    deliver(PASTA_NV_RESOURCE, id, &c);
+}
+
+static void stream(uint32_t id, uint64_t handle) {
+    pasta_nv_stream_13_1 s = {CONTEXT, 0, handle, handle};
+    deliver(PASTA_NV_RESOURCE, id, &s);
+}
+
+static void module(uint32_t id, uint64_t handle) {
+    static char cubin[1 << 16] = "\177ELF of a cubin";
+    static size_t bytes = 24;
+    const char *real = getenv("FAKE_PROGRAM_CUBIN");
+    FILE *file = real && bytes == 24 ? required(fopen(real, "rb"), real) : NULL;
+    if (file) bytes = fread(cubin, 1, sizeof cubin, file), fclose(file);
+    pasta_nv_module m = {CONTEXT, handle, bytes, cubin};
+    deliver(PASTA_NV_RESOURCE, id, &m);
+}
+
+static void synchronize(void) {
+    pasta_nv_sync s = {CONTEXT, 0};
+    deliver(PASTA_NV_SYNCHRONIZE, PASTA_NV_CONTEXT_SYNCHRONIZED, &s);
+}
+
+static struct {
+    unsigned long count, launches, address;
+} team;
+
+static void *play_thread(void *number) {
+    char accesses[64];
+    uint64_t own = 0x100 + (uint64_t)(uintptr_t)number;
+    for (unsigned long i = 0; i < team.launches; i++) {
+        snprintf(accesses, sizeof accesses, "%lx:%lx:10", team.address, i + 1);
+        launch(i % 2 ? 0x99 : own, accesses, false);
+        if (i % 50 == 49) { /* the table changes under all */
+            memory(PASTA_NV_DEVICE_ALLOC, CONTEXT, 0x900000000 + (own << 20), 4096);
+            memory(PASTA_NV_DEVICE_FREE, CONTEXT, 0x900000000 + (own << 20), 4096);
+        }
+    }
+    return NULL;
+}
+
+static void play_threads(void) {
+    pthread_t threads[64];
+    for (uintptr_t i = 0; i < team.count; i++)
+        if (pthread_create(&threads[i], NULL, play_thread, (void *)i)) exit(92);
+    for (unsigned long i = 0; i < team.count; i++) pthread_join(threads[i], NULL);
+}
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void measure(unsigned long count, bool changes) {
+    enum { BATCH = 100, STREAM = 0x51 };
+    uint64_t *batches = required(calloc(count / BATCH, sizeof *batches), "memory");
+    for (unsigned long i = 0; i < count; i++) {
+        if (i % BATCH == 0) hold(STREAM, true); /* what the GPU does takes no time of the host */
+        if (changes) memory(PASTA_NV_DEVICE_ALLOC, CONTEXT, 0x900000000, 4096);
+        pasta_nv_launch l = launch_of(STREAM);
+        uint64_t begin = now();
+        deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_BEGIN, &l);
+        uint64_t middle = now();
+        start_kernel(&l, "");
+        uint64_t after = now();
+        deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_END, &l);
+        batches[i / BATCH] += now() - after + middle - begin;
+        if (changes) memory(PASTA_NV_DEVICE_FREE, CONTEXT, 0x900000000, 0);
+        if (i % BATCH == BATCH - 1) hold(STREAM, false);
+    }
+    qsort(batches, count / BATCH, sizeof *batches, by_size);
+    printf("cost %lu\n", batches[count / BATCH / 2] / BATCH);
+}
+
+static void play(char *line) {
+    char word[16] = "";
+    unsigned long a = 0, b = 0;
+    int rest = 0, more = 0;
+    if (sscanf(line, "%15s %lx%n", word, &a, &rest) < 2) sscanf(line, "%15s", word);
+    if (!strcmp(word, "alloc") && sscanf(line + rest, "%lx", &b)) memory(PASTA_NV_DEVICE_ALLOC, CONTEXT, a, b);
+    else if (!strcmp(word, "nobody") && sscanf(line + rest, "%lx", &b)) memory(PASTA_NV_ASYNC_ALLOC, 0, a, b);
+    else if (!strcmp(word, "free")) memory(PASTA_NV_DEVICE_FREE, CONTEXT, a, 0);
+    else if (!strcmp(word, "launch")) launch(a, line + rest, false);
+    else if (!strcmp(word, "fail")) launch(a, "", true);
+    else if (!strcmp(word, "graph") && sscanf(line + rest, "%lx%n", &b, &more)) launch_graph(a, b, line + rest + more);
+    else if (!strcmp(word, "sync")) synchronize();
+    else if (!strcmp(word, "hold")) hold(a, true);
+    else if (!strcmp(word, "release")) hold(a, false);
+    else if (!strcmp(word, "end")) stream(PASTA_NV_STREAM_DESTROYING, a), destroy_stream(a);
+    else if (!strcmp(word, "destroy")) context(PASTA_NV_CONTEXT_DESTROYING, CONTEXT), context(PASTA_NV_CONTEXT_DESTROYED, CONTEXT);
+    else if (!strcmp(word, "unload")) module(PASTA_NV_MODULE_UNLOADING, a);
+    else if (!strcmp(word, "load")) module(PASTA_NV_MODULE_LOADED, a);
+    else if (!strcmp(word, "threads") && sscanf(line + rest, "%lx %lx", &team.launches, &team.address) == 2) team.count = a, play_threads();
+    else if (!strcmp(word, "cost") && sscanf(line + rest, "%lx", &b) == 1) measure(a, b);
+    else if (!strcmp(word, "pause")) nanosleep(&(struct timespec){0, 300 * 1000 * 1000}, NULL);
+    else if (!strcmp(word, "kill")) kill(getpid(), SIGKILL);
+    else exit(93);
+}
+
+int main(void) {
+    char *line = NULL;
+    size_t room = 0;
+    initialize();
+    context(PASTA_NV_CONTEXT_STARTING, 0);
+    context(PASTA_NV_CONTEXT_CREATED, CONTEXT);
+    module(PASTA_NV_MODULE_LOADED, MODULE);
+    while (getline(&line, &room, stdin) > 0) play(line);
+    free(line);
+    puts("done");
+    return 7;
+}

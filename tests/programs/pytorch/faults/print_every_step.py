@@ -1,0 +1,18 @@
+"""The loss is printed in every step, which waits for the device."""
+
+import io
+
+import torch
+import torch_refacc  # noqa: F401  the device "refacc"
+from torch import nn
+
+net = nn.Sequential(*(nn.Linear(32, 32) for _ in range(12))).to("refacc")
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+x = torch.randn(32, 32).to("refacc")
+log = io.StringIO()
+for step in range(25):
+    optimizer.zero_grad()
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    print(step, float(loss), file=log)  # FAULT: waits for the whole step

@@ -1,0 +1,48 @@
+"""A GPU, driver and Sanitizer library in C, and a program that plays kernels on them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+from tests.support.places import PROGRAMS, ROOT
+
+_SOURCES = PROGRAMS / "nvidia"
+_PTXAS = """#!/bin/sh
+while [ $# -gt 0 ]; do
+    [ "$1" = -o ] && echo cubin >"$2"
+    shift
+done
+"""
+
+
+def build(directory: Path, optimization: str = "-O1") -> Path:
+    """Compiles all into a directory; returns the program."""
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    compiler += ["-std=gnu11", "-Wall", "-Wextra", "-Werror", optimization]
+    # the source looks for the driver under this name among what is loaded
+    shared = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
+    library = directory / "libsanitizer-public.so"
+    subprocess.run([*compiler, *shared, _SOURCES / "fake_sanitizer.c", "-o", library], check=True)
+    headers = [f"-I{ROOT / 'shim' / 'include'}"]
+    program = directory / "program"
+    subprocess.run(
+        [*compiler, *headers, _SOURCES / "fake_probe_program.c", "-o", program, "-ldl",
+         "-lpthread"],
+        check=True,
+    )  # fmt: skip
+    (directory / "ptxas").write_text(_PTXAS)
+    (directory / "ptxas").chmod(0o755)
+    return program
+
+
+def environment(directory: Path, version: str = "13.5") -> dict[str, str]:
+    """Variables by which pasta-preload finds them; probes.sm=90 must be set besides."""
+    return {
+        "PASTA_SANITIZER_LIB": str(directory / "libsanitizer-public.so"),
+        "PASTA_SANITIZER_VERSION": version,
+        "PASTA_PTXAS": str(directory / "ptxas"),
+        "XDG_CACHE_HOME": str(directory / "cache"),
+    }

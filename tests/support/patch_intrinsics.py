@@ -1,0 +1,26 @@
+"""Intrinsics that only tests need: by a store and a comparison they see what patches compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from pasta.backends.nvidia.intrinsics.define import define
+
+_I64 = ir.IntType(64)
+
+
+def _store(builder: Any, arguments: list[Any]) -> None:
+    pointer = builder.inttoptr(arguments[0], ir.PointerType(_I64, 1))
+    builder.store(arguments[1], pointer, align=8)
+
+
+def _less(builder: Any, arguments: list[Any]) -> Any:
+    return builder.zext(builder.icmp_unsigned("<", *arguments), _I64)
+
+
+#: To global memory.
+store_u64 = define("store_u64", 2, _store, types.none)
+ult = define("ult", 2, _less)

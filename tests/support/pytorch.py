@@ -1,0 +1,41 @@
+"""Programs with PyTorch, and tables and events of their runs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tests.support.preload import RunDirectory, base_environment
+
+#: Options of pasta-preload.
+TORCH = ("-c", "torch")
+#: The end of a program whose last step was `backward()`: PyTorch 2.13 may abort where Python
+#: finalizes, as a thread of autograd drops a graph then.
+LEAVE = """
+import os, sys
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(0)
+"""
+
+
+def table(run: RunDirectory, tool: str, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(
+        run.path / "results" / tool / f"{name}.parquet"
+    ).to_pylist()
+    return found
+
+
+def events(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
+    parts = sorted((run.path / "events").glob(f"{kind}-*.parquet"))
+    return [row for part in parts for row in pq.read_table(part).to_pylist()]
+
+
+def native(*command: str | Path, **how: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*map(str, command)], env=base_environment(), capture_output=True, text=True, timeout=100,
+        check=True, **how,
+    )  # fmt: skip

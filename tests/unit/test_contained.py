@@ -1,0 +1,26 @@
+"""State of the process that a tool's call leaves as it was."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from pasta.contained import contained
+
+
+def test_error_modes_of_numpy_are_restored() -> None:
+    before = np.geterr()
+    with contained():
+        np.seterr(all="ignore")
+    assert np.geterr() == before
+
+
+def test_numpy_that_another_thread_is_importing_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", ModuleType("numpy"))
+    with contained():
+        pass
