@@ -10,6 +10,9 @@ class Conventions(NamedTuple):
 
     #: Regular expressions for files of the framework, which reports skip.
     own_files: tuple[str, ...] = ()
+    #: Regular expressions for files of libraries around the framework that may lie outside of
+    #: site-packages. No finding names a line in them.
+    library_files: tuple[str, ...] = ()
     #: Regular expressions of the files of data loaders.
     loader_files: tuple[str, ...] = ()
     #: Functions that wait for the worker processes of a data loader.

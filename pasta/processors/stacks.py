@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Files of the import system.
 _MACHINERY = "^<frozen "
 #: Files of any library, including the standard library.
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d|/pasta/frameworks/|^<")
+_LIBRARIES = (r"/(site|dist)-packages/", r"/lib/python\d", r"/pasta/frameworks/", "^<")
 #: Matches no file.
 _NOTHING = "(?!)"
 
@@ -41,6 +41,7 @@ class Stacks:
 
     def __init__(self, conventions: Conventions) -> None:
         self._own_files = re.compile("|".join((*conventions.own_files, _MACHINERY)))
+        self._libraries = re.compile("|".join((*conventions.library_files, *_LIBRARIES)))
         self._loader_files = re.compile("|".join(conventions.loader_files) or _NOTHING)
         self._frames: dict[int, list[tuple[int, int, int, int]]] = {}  # depth, file, function, line
 
@@ -75,7 +76,7 @@ class Stacks:
     def user_line(self, stack: int, strings: Strings) -> Frame | None:
         """The innermost frame outside of libraries; without one, `line`."""
         for frame in self.frames(stack, strings):
-            if not _LIBRARY.search(frame.file):
+            if not self._libraries.search(frame.file):
                 return frame
         return self.line(stack, strings)
 
@@ -85,7 +86,7 @@ class Stacks:
         for frame in self.frames(stack, strings):
             if self._loader_files.search(frame.file):
                 inside = True
-            elif inside and not _LIBRARY.search(frame.file):
+            elif inside and not self._libraries.search(frame.file):
                 return frame
         return None
 

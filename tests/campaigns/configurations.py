@@ -98,8 +98,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> list[Row]:
     chosen = random.Random(arguments.seed)
-    with TemporaryDirectory() as directory, _working_in(directory):
-        place = Path(directory)
+    # two directories deep: `--tool-path ..` imports what lies in the parent
+    with (
+        TemporaryDirectory() as directory,
+        _working_in(Path(directory) / "parent" / "place") as place,
+    ):
         for name, text in _FILES.items():
             (place / name).write_text(text)
         ways = _ways(chosen, place)
@@ -122,11 +125,12 @@ def run(arguments: argparse.Namespace) -> list[Row]:
 
 
 @contextlib.contextmanager
-def _working_in(directory: str) -> Iterator[None]:
+def _working_in(directory: Path) -> Iterator[Path]:
     before = os.getcwd()
+    directory.mkdir(parents=True)
     os.chdir(directory)
     try:
-        yield
+        yield directory
     finally:
         os.chdir(before)
 

@@ -6,6 +6,7 @@ from pasta.processors.conventions import Conventions
 
 CONVENTIONS = Conventions(
     own_files=(r"/(site|dist)-packages/torch/", r"/torch/(nn|_\w+|optim|autograd)/"),
+    library_files=(r"/torch_\w+/__init__\.py$",),  # packages of device backends: torch_DEVICE
     loader_files=(r"/torch/utils/data/",),
     loader_waits=("_try_get_data",),
     backward_waits=("_engine_run_backward",),
