@@ -120,15 +120,13 @@ def enum_fields(kind: str) -> dict[str, dict[int, str]]:
     return {name: names for name, names in fields if names}
 
 
-def _enums() -> dict[str, dict[int, str]]:
+@cache
+def enums() -> dict[str, dict[int, str]]:
+    """Names of the numbers in fields such as `memory`, `direction`, `what`, `origin`, by the GROUP
+    of their enumerators PASTA_GROUP_name, in lower case."""
     types = {field.type for kind in KINDS for _, field in _fields(payload_of(kind))}
     named = sorted((type for type in types if _names(type)), key=lambda type: type.cname)
     return {type.elements[min(type.elements)].split("_")[1].lower(): _names(type) for type in named}
-
-
-#: Names of the numbers in fields such as `memory`, `direction`, `what`, `origin`, by the GROUP of
-#: their enumerators PASTA_GROUP_name, in lower case.
-ENUMS: dict[str, dict[int, str]] = _enums()
 
 
 @cache

@@ -8,7 +8,7 @@ capabilities in the folder of its backend or framework; pasta/sources.py combine
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pasta import abi
@@ -78,7 +78,6 @@ CAPABILITIES: dict[str, Capability] = {
 }
 
 
-@dataclass(frozen=True)
 class Source:
     """A source of events by its name in process_start, and its capabilities.
 
@@ -86,16 +85,22 @@ class Source:
     not, for docs/backends.md. Raises ValueError for an unknown capability.
     """
 
-    name: str
-    title: str
-    gives: frozenset[str]
-    is_accelerator: bool = True
-    notes: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        unknown = sorted((self.gives | self.notes.keys()) - CAPABILITIES.keys())
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        gives: frozenset[str],
+        is_accelerator: bool = True,
+        notes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.name = name
+        self.title = title
+        self.gives = gives
+        self.is_accelerator = is_accelerator
+        self.notes = notes
+        unknown = sorted((gives | notes.keys()) - CAPABILITIES.keys())
         if unknown:
-            raise ValueError(f"source {self.name}: {unknown[0]!r} is no capability")
+            raise ValueError(f"source {name}: {unknown[0]!r} is no capability")
 
 
 def names(text: str) -> frozenset[str]:

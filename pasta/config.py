@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pasta import paths
 from pasta.backends import BACKENDS
@@ -444,8 +443,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """The statement in a file that sets a (dotted) key; `FILE:LINE` as text."""
 
     path: Path

@@ -7,10 +7,9 @@ that are not built in, and for lists.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from pasta.capabilities import Source
 from pasta.errors import PastaError
@@ -20,8 +19,7 @@ from pasta.settings import Section
 GOOD, NOTE, BAD = "ok", "note", "missing"
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """Outcome of one check of `pasta doctor`."""
 
     name: str

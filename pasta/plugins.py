@@ -14,10 +14,9 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pasta.tools
 from pasta import private
@@ -31,14 +30,13 @@ if TYPE_CHECKING:
 GROUP = "pasta.tools"
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(NamedTuple):
     """A tool as shown by `pasta tools`; `error`: why it cannot be loaded."""
 
     name: str
     source: str  # "built-in", a path, or "package NAME"
     summary: str = ""
-    options: Mapping[str, Option[Any]] = field(default_factory=dict)
+    options: Mapping[str, Option[Any]] = MappingProxyType({})
     error: str = ""
 
 

@@ -24,9 +24,9 @@ from pasta.tool import Context, Process, Result, Tool
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MEMORY = {name: number for number, name in abi.ENUMS["memory"].items()}
-_DIRECTION = {name: number for number, name in abi.ENUMS["copy"].items()}
-_ROLE = {name: number for number, name in abi.ENUMS["role"].items()}
+_MEMORY = {name: number for number, name in abi.enums()["memory"].items()}
+_DIRECTION = {name: number for number, name in abi.enums()["copy"].items()}
+_ROLE = {name: number for number, name in abi.enums()["role"].items()}
 
 
 def _padded(tensors: Sequence[int], length: int) -> tuple[int, ...]:
@@ -103,7 +103,7 @@ class Events:
         self.add("kernel_complete", **{"device": 0, **times, **fields})
 
     def alloc(self, address: int, bytes: int, memory: str = "device", **fields: Any) -> None:
-        """Adds a memory allocation; `memory` is a name in `abi.ENUMS["memory"]`."""
+        """Adds a memory allocation; `memory` is a name in `abi.enums()["memory"]`."""
         self._memory("memory_alloc", address, memory, {"bytes": bytes, **fields})
 
     def free(self, address: int, memory: str = "device", **fields: Any) -> None:
@@ -169,7 +169,7 @@ class Events:
     def copy(
         self, direction: str, source: int, destination: int, bytes: int, **fields: Any
     ) -> None:
-        """Adds a memory copy; `direction` is a name in `abi.ENUMS["copy"]`."""
+        """Adds a memory copy; `direction` is a name in `abi.enums()["copy"]`."""
         what = {"source": source, "destination": destination, "bytes": bytes}
         self.add("memory_copy", **{**what, "direction": _DIRECTION[direction], **fields})
 

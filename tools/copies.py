@@ -507,7 +507,7 @@ def _described(row: tuple[int, ...]) -> tuple[str, str, str, bool]:
 
     direction = _direction(row[0])
     memories = (
-        abi.ENUMS["memory"].get(memory) or ("pageable" if on_host else "unknown")
+        abi.enums()["memory"].get(memory) or ("pageable" if on_host else "unknown")
         for memory, on_host in zip(row[1:3], _ON_HOST.get(direction, (False, False)), strict=True)
     )
     return (direction, *memories, bool(row[3]))  # type: ignore[return-value]
@@ -516,13 +516,13 @@ def _described(row: tuple[int, ...]) -> tuple[str, str, str, bool]:
 def _direction(number: int) -> str:
     from pasta import abi
 
-    return abi.ENUMS["copy"].get(number, "unknown")
+    return abi.enums()["copy"].get(number, "unknown")
 
 
 def _number(direction: str) -> int:
     from pasta import abi
 
-    return next(number for number, name in abi.ENUMS["copy"].items() if name == direction)
+    return next(number for number, name in abi.enums()["copy"].items() if name == direction)
 
 
 def _bit_length(bytes: NDArray[Any]) -> NDArray[Any]:

@@ -534,7 +534,7 @@ _OBJECT_HIDDEN = frozenset({"free_missed", "thread", "stack", "internal", "layer
 def _memory_names() -> dict[int, str]:
     from pasta import abi
 
-    return abi.ENUMS["memory"]
+    return abi.enums()["memory"]
 
 
 def _internal() -> int:

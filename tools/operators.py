@@ -134,7 +134,7 @@ class Operators(Tool):
         """Count copies between host and device, and synchronous reads, by operator."""
         from pasta import abi
 
-        names = abi.ENUMS["copy"].items()
+        names = abi.enums()["copy"].items()
         crossing = np.isin(copies["direction"], [at for at, name in names if name in _HOST_DEVICE])
         reading = np.isin(copies["direction"], [at for at, name in names if name in _TO_HOST])
         waiting = (copies["flags"] & abi.FLAG_ASYNC) == 0

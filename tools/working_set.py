@@ -452,7 +452,7 @@ def _devices(rows: NDArray[Any]) -> NDArray[Any]:
     """Devices of objects; -1 for memory that all devices can access."""
     from pasta import abi
 
-    shared = [number for number, name in abi.ENUMS["memory"].items() if name in _SHARED_MEMORY]
+    shared = [number for number, name in abi.enums()["memory"].items() if name in _SHARED_MEMORY]
     return np.where(np.isin(rows["memory"], shared), -1, rows["device"].astype(np.int64))
 
 

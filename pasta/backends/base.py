@@ -12,9 +12,8 @@ event came of it. What `prepare` returns is passed to the others, through JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pasta.extensions import Extension
 from pasta.settings import Sections
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 Prepared = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """A program that is about to start, as a backend sees it."""
 
     program: str  # path of the executable

@@ -18,10 +18,9 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pasta.errors import MissingDependency, RunError
 from pasta.extensions import Extension
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 BeginBlock = Callable[[], tuple[Callable[[], None], str]]
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """Events of frameworks that tools require."""
 
     operators: bool = False
@@ -61,7 +59,7 @@ class Wanted:
 
     def document(self) -> dict[str, bool]:
         """Its form in session.json and in the settings of hooks."""
-        return asdict(self)
+        return self._asdict()
 
 
 class Framework(Extension):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from pasta.errors import ToolError
 from pasta.processors.conventions import Conventions
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pasta.processors.tensors import Tensors
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """The profiled process."""
 
     pid: int = 0
@@ -73,7 +72,7 @@ class Context:
 
     #: Texts of ids: `strings[id]`, `strings.many(ids)`.
     strings: Strings
-    process: Process = Process()
+    process: Process = field(default_factory=Process)
     #: Versions of the run's sources by name, where no process_start names any.
     sources: Mapping[str, str] = field(default_factory=dict)
     #: All recorded batches from the beginning: for tools that need "recording", in `result`.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from pasta.processors.context import Context
     from pasta.processors.processor import Processor
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(NamedTuple):
     """Something that tools may need from a run.
 
     `create` makes the processor `context.NAME` from the context and all needs of the run; without

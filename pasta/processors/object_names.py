@@ -62,7 +62,7 @@ def object_columns(context: Context, ids: NDArray[Any]) -> dict[str, Column]:
     from pasta import abi
     from pasta.processors.objects import TENSOR
 
-    memories, unknown = abi.ENUMS["memory"], ids < 0
+    memories, unknown = abi.enums()["memory"], ids < 0
     rows = context.objects.rows
     if not len(rows):
         rows, ids = np.zeros(1, rows.dtype), np.full(len(ids), -1)

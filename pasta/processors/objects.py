@@ -474,7 +474,7 @@ def _events(batch: Batch) -> tuple[NDArray[Any], NDArray[Any]] | None:
 def _layers(memory: NDArray[Any]) -> NDArray[Any]:
     from pasta import abi
 
-    of_name = {name: number for number, name in abi.ENUMS["memory"].items()}
+    of_name = {name: number for number, name in abi.enums()["memory"].items()}
     layers = np.full(len(memory), MEMORY, np.uint8)
     layers[memory == of_name["virtual"]] = VIRTUAL
     for handles in ("array", "scratch"):

@@ -49,7 +49,7 @@ _READ_TO_ACCUMULATE = _ROLE_FLAGS["gradient"]
 #: Flags shared by a tensor and those that it was moved from or to.
 _MOVES_ALONG = _ROLE_FLAGS["parameter"] | _ROLE_FLAGS["buffer"] | _READ_IN_MODULE
 _HELD = _ROLE_FLAGS["parameter"] | _ROLE_FLAGS["buffer"]
-_ROLE_INPUT = next(number for number, name in abi.ENUMS["role"].items() if name == "input")
+_ROLE_INPUT = next(number for number, name in abi.enums()["role"].items() if name == "input")
 
 #: A tensor by object id. `node`: operator that allocated it; `shape`, `dtype`, `name`: string ids;
 #: `storage`: requested bytes, 0 if no tensor was seen; `reads`: operators that read it; `group`:
@@ -361,7 +361,7 @@ class Tensors:
     def _assign_roles(self, roles: NDArray[Any]) -> None:
         found = self.objects.lookup(roles["storage"], roles["index"], "tensor")
         known = found >= 0
-        bits = {number: _ROLE_FLAGS.get(name, 0) for number, name in abi.ENUMS["role"].items()}
+        bits = {number: _ROLE_FLAGS.get(name, 0) for number, name in abi.enums()["role"].items()}
         flags = np.asarray([bits.get(role, 0) for role in roles["role"][known].tolist()], np.uint32)
         np.bitwise_or.at(self.rows["flags"], found[known], flags)
         group, held = self.rows["group"][found[known]], flags & np.uint32(_HELD)

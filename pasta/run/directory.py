@@ -19,10 +19,9 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pasta import private
 from pasta.errors import RunError
@@ -38,8 +37,7 @@ _VERSION = record({}, {"schema": whole()})
 _FILTERS = ("kernel", "exclude", "launch_skip", "launch_count", "range")
 
 
-@dataclass(frozen=True)
-class RunDirectory:
+class RunDirectory(NamedTuple):
     """A run directory, being written or read."""
 
     path: Path
@@ -128,7 +126,7 @@ class RunDirectory:
         if not wanted.parent.exists():
             private.make_or_check_directory(wanted.parent)
         for place in places(wanted, suffix):
-            if self._rename(place) or (force and place == wanted and self._replace(wanted)):
+            if self._rename(place) or (force and place == wanted and self._overwrite(wanted)):
                 return RunDirectory(place)
         raise AssertionError("unreachable: names are unlimited")
 
@@ -142,7 +140,7 @@ class RunDirectory:
             return False
         return True
 
-    def _replace(self, wanted: Path) -> bool:
+    def _overwrite(self, wanted: Path) -> bool:
         """Replaces the run at `wanted`; False if something other than a run is there.
 
         A process killed meanwhile leaves both runs. Of several concurrent ones, the last wins.

@@ -7,14 +7,13 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pasta.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(NamedTuple):
     """Place of a process in its job; None if the launcher does not set it."""
 
     rank: int

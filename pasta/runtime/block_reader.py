@@ -22,7 +22,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +56,7 @@ class BlockCollector(Collector):
         self.request = request
         self.dropped_before = ring.dropped()
         self.position = request.position
-        self.context.process = replace(
-            self.context.process,
+        self.context.process = self.context.process._replace(
             start_time=request.time,
             start_realtime=ring.start_realtime + request.time - ring.start_time,
         )

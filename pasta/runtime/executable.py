@@ -7,10 +7,9 @@ import shutil
 import stat
 import struct
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from pasta.errors import PastaError
 
@@ -37,8 +36,7 @@ class CannotRun(PastaError):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Executable:
+class Executable(NamedTuple):
     """A program that can be started.
 
     `obstacle`: why it cannot be profiled fully, if so; `consequence`: how much is profiled.

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pasta import private
 from pasta.errors import RunError
@@ -47,8 +47,7 @@ class WatchedRing:
         return bool(self.ring.used) and self.ended is not None and self.collector_exit is None
 
 
-@dataclass
-class Outcome:
+class Outcome(NamedTuple):
     """Result of writing the run of a process."""
 
     pid: int

@@ -8,7 +8,7 @@ import shutil
 import socket
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ class RunWriter:
         """Stores the results of all tools."""
         program = self.inventory.process.get("executable", "")
         context, sources = self.pipeline.context, self.inventory.sources
-        context.process = replace(context.process, program=program)
+        context.process = context.process._replace(program=program)
         timeout = self.config.tool_timeout
         store_results(self.run, self.pipeline, sources, timeout, self.session.log)
 
@@ -92,7 +92,7 @@ class RunWriter:
             "start": {"realtime_ns": run.start_realtime, "monotonic_ns": run.start_time},
             "clock": host_clock(),
             "observed_ns": max(0, inventory.last_time - run.start_time),
-            "ended": {"text": str(ended), **asdict(ended)},
+            "ended": {"text": str(ended), **ended._asdict()},
             "consumer": {0: "afterwards", 1: "embedded", 2: "collector"}.get(ring.consumer),
             "sources": inventory.sources,
             "devices": {str(device): name for device, name in sorted(inventory.devices.items())},

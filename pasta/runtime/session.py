@@ -23,9 +23,8 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pasta import private
 from pasta.config import Config
@@ -43,8 +42,7 @@ _DOCUMENT = "session.json"
 _TABLE = "processes"
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """How a process ended, as its launcher saw it."""
 
     #: "exit", "signal", "exec", "gone" (not a child of the launcher: status unknown), or "block":
@@ -64,8 +62,7 @@ class Ended:
         return "replaced itself (exec)" if self.how == "exec" else "ended"
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(NamedTuple):
     """An open session directory."""
 
     directory: Path
@@ -90,7 +87,7 @@ class Session:
             "command": command,
             "cwd": os.getcwd(),
             "started": time.time_ns(),
-            "launcher": asdict(ProcessIdentity.of(os.getpid())),
+            "launcher": ProcessIdentity.of(os.getpid())._asdict(),
             "pid_namespace": pid_namespace(),
             "boot": boot_id(),
             "verbosity": verbosity,
@@ -105,7 +102,7 @@ class Session:
         try:
             if not place.exists():
                 private.make_directory(place)
-            session = replace(session, lock=_made_and_locked(directory))
+            session = session._replace(lock=_made_and_locked(directory))
             session.complete(bytes(TABLE_BYTES))
         except OSError as error:
             session.remove()
@@ -172,7 +169,7 @@ class Session:
         """Releases the lock; the session without it."""
         if self.lock is not None:
             os.close(self.lock)
-        return replace(self, lock=None)
+        return self._replace(lock=None)
 
     @property
     def config(self) -> Config:
@@ -283,7 +280,7 @@ def read_ended(ring: Path) -> Ended | None:
 
 def write_ended(ring: Path, ended: Ended) -> None:
     """Records beside a ring how its process ended. Raises OSError."""
-    private.write_atomically(beside(ring, ".ended"), json.dumps(asdict(ended)).encode())
+    private.write_atomically(beside(ring, ".ended"), json.dumps(ended._asdict()).encode())
 
 
 #: Values of `Ended.how`; a ring stores the index plus 1.

@@ -92,7 +92,7 @@ def test_context_stream_module(play: Play, layout: str) -> None:
 def test_memory_as_recorded_on_an_h200(play: Play, layout: str) -> None:
     played = play("context", "memory", FAKE_SANITIZER_API=layout)
     allocs = played["memory_alloc"]
-    memory = abi.ENUMS["memory"]
+    memory = abi.enums()["memory"]
     assert [
         (memory[int(a["memory"])], int(a["address"]), int(a["bytes"])) for a in allocs[:-2]
     ] == [
@@ -138,7 +138,7 @@ def test_sets_count_bytes_of_elements(play: Play) -> None:
 
 def test_copies(play: Play) -> None:
     copies = play("context", "memory")["memory_copy"]
-    direction = abi.ENUMS["copy"]
+    direction = abi.enums()["copy"]
     assert [direction[int(d)] for d in copies["direction"]] == [
         "host_to_device",
         "device_to_host",
@@ -154,7 +154,7 @@ def test_copies(play: Play) -> None:
 def test_peer_copies_and_a_context_handle_used_again(play: Play, layout: str) -> None:
     played = play("context", "peer", FAKE_SANITIZER_API=layout)
     peer, unknown = played["memory_copy"]
-    assert abi.ENUMS["copy"][int(peer["direction"])] == "peer_to_peer"
+    assert abi.enums()["copy"][int(peer["direction"])] == "peer_to_peer"
     assert (peer["source_device"], peer["destination_device"]) == (DEVICE, DEVICE + 1)
     assert peer["destination_stream"] == STREAM + 1
     assert unknown["direction"] == ABSENT32
@@ -229,7 +229,7 @@ def test_peers_see_memory_and_copy_by_address(play: Play, layout: str) -> None:
     assert played["context_destroy"]["context"].tolist() == [0, 1]
     copies = [
         (
-            abi.ENUMS["copy"][int(copy["direction"])],
+            abi.enums()["copy"][int(copy["direction"])],
             int(copy["device"]),
             int(copy["source_device"]),
             int(copy["destination_device"]),
@@ -330,7 +330,7 @@ def test_graph_nodes_are_launches_and_uploads_are_not(play: Play) -> None:
 
 def test_synchronisation_and_events(play: Play, layout: str) -> None:
     played = play("context", "events", FAKE_SANITIZER_API=layout)
-    what = abi.ENUMS["sync"]
+    what = abi.enums()["sync"]
     assert [(what[int(s["what"])], int(s["handle"])) for s in played["sync"]] == [
         ("stream", STREAM),
         ("context", 0xC0),
@@ -360,7 +360,7 @@ def test_profiler_start_and_stop(play: Play) -> None:
     assert played["kernel_launch"]["ordinal"].tolist() == [1]
     for kind in ("profiling_start", "profiling_stop"):
         (change,) = played[kind]
-        assert abi.ENUMS["origin"][int(change["origin"])] == "profiler"
+        assert abi.enums()["origin"][int(change["origin"])] == "profiler"
     assert 0x8000 in played["memory_alloc"]["address"]
 
 

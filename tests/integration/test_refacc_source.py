@@ -146,7 +146,7 @@ def test_graph_nodes_are_marked(record: Record) -> None:
 
 def test_memory_fields(record: Record) -> None:
     recorded = record("memory")
-    kinds, directions = abi.ENUMS["memory"], abi.ENUMS["copy"]
+    kinds, directions = abi.enums()["memory"], abi.enums()["copy"]
     assert [kinds[int(kind)] for kind in recorded["memory_alloc"]["memory"]] == [
         "device", "device", "device", "managed", "pinned", "pool",
     ]  # fmt: skip
@@ -261,7 +261,7 @@ def test_profiler_calls_and_a_forked_child(
     # allocations are kept while stopped, and the launch's number is taken
     assert len(parent["memory_alloc"]) == 3
     assert parent["kernel_launch"]["ordinal"].tolist() == [0, 2]
-    origins = {name: number for number, name in abi.ENUMS["origin"].items()}
+    origins = {name: number for number, name in abi.enums()["origin"].items()}
     for kind in ("profiling_stop", "profiling_start"):
         assert parent[kind]["origin"].tolist() == [origins["profiler"]]
 

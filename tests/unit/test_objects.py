@@ -17,7 +17,7 @@ from pasta.processors.objects import LEVELS, ObjectTable
 from pasta.testing import Events
 from tests.support.examples import examples
 
-MEMORY = {name: number for number, name in abi.ENUMS["memory"].items()}
+MEMORY = {name: number for number, name in abi.enums()["memory"].items()}
 SPACE = 48  # addresses of the generated programs
 
 

@@ -223,7 +223,7 @@ def test_launches_without_a_change_between_them_share_a_snapshot(
     records["index"] = np.arange(count)
     records["address"] = np.arange(count) * 512
     records["bytes"] = 512
-    records["memory"] = next(n for n, name in abi.ENUMS["memory"].items() if name == "device")
+    records["memory"] = next(n for n, name in abi.enums()["memory"].items() if name == "device")
     from pasta.processors.batch import Batch
 
     batch = Batch(0, {"memory_alloc": records})

@@ -11,8 +11,8 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pasta import paths
 from pasta.errors import MissingDependency
@@ -52,8 +52,7 @@ answer(".".join(str(part.value) for part in version))
 """
 
 
-@dataclass(frozen=True)
-class Rocprofiler:
+class Rocprofiler(NamedTuple):
     """A rocprofiler-sdk that can be loaded."""
 
     library: Path

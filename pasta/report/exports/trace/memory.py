@@ -62,7 +62,7 @@ class Memory:
             internal.tolist(),
             strict=True,
         ):
-            what = abi.ENUMS["memory"].get(memory, "unknown") + (" tensors" if layer == 1 else "")
+            what = abi.enums()["memory"].get(memory, "unknown") + (" tensors" if layer == 1 else "")
             where = f"device {device}" if device >= 0 else "host"
             name = f"{where}: {what}" + (" (runtime's own)" if own else "")
             yield index, self.level, (time, name, size)

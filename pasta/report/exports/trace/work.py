@@ -44,7 +44,7 @@ class Work:
         direction: int, source: int, destination: int, bytes: int,
     ) -> None:  # fmt: skip
         """Draws a memory copy on its stream."""
-        name = abi.ENUMS["copy"].get(direction, "")
+        name = abi.enums()["copy"].get(direction, "")
         on = self.out.stream(device, stream)
         args = [f'"device":{device},"stream":{on.tid}', *self._by_operator(thread)]
         args.append(f'"source":"{source:#x}","destination":"{destination:#x}"')
@@ -71,7 +71,7 @@ class Work:
     ) -> None:
         """Draws a synchronization call on its thread."""
         track = self.out.thread(thread)
-        name = json.dumps(_SYNCS[abi.ENUMS["sync"].get(what, "device")])
+        name = json.dumps(_SYNCS[abi.enums()["sync"].get(what, "device")])
         if duration == ABSENT_U64:
             self.out.instant(track, time, name, track.external, category="cuda_runtime")
         else:
