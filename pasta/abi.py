@@ -29,6 +29,7 @@ class Kind(NamedTuple):
     handler: str | None
     category: str
     retain: bool
+    own: bool
     label: str
 
 
@@ -55,6 +56,7 @@ def _declared() -> list[Kind]:
             handler=handler if (handler := _text(row.handler)) != "none" else None,
             category=categories[row.category],
             retain=bool(row.retain),
+            own=bool(row.own),
             label=_text(row.label),
         )
         for row in (lib.pasta_kinds[at] for at in range(lib.PASTA_EVENT_count))
@@ -79,6 +81,8 @@ NAMES: dict[int, str] = {number: name for name, number in KINDS.items()}
 HANDLERS: dict[str, tuple[str, ...]] = _handlers()
 #: Kinds that later events refer to: their recorded parts are never dropped for newer ones.
 RETAINED = frozenset(name for name, kind in _BY_NAME.items() if kind.retain)
+#: Kinds that PASTA itself records, whatever the source.
+OWN = frozenset(name for name, kind in _BY_NAME.items() if kind.own)
 
 
 def kinds_of(*categories: str) -> tuple[str, ...]:

@@ -35,14 +35,6 @@ class Capability(NamedTuple):
         return self.name == self.kind
 
 
-#: Kinds that any process may have.
-_OWN_KINDS = frozenset(
-    (
-        "process_start", "process_end", "profiling_start", "profiling_stop", "dropped", "pad",
-        "range_push", "range_pop", "range_start", "range_end", "mark", "probe_data",
-    )
-)  # fmt: skip
-
 _OTHERS = (
     Capability(ACCESSES, "kernel_launch", None, "memory accesses inside kernels"),
     Capability("device_name", "context_create", "name", "names of devices"),
@@ -74,7 +66,7 @@ CAPABILITIES: dict[str, Capability] = {
         *(Capability(kind, kind, None, abi.label(kind)) for kind in abi.KINDS),
         *_OTHERS,
     )
-    if each.name not in _OWN_KINDS
+    if each.name not in abi.OWN
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 HEADER = Path(__file__).resolve().parent / "include" / "pasta_abi.h"
 
-_EVENT = re.compile(r"X\(\s*(\d+)," + r"\s*(\w+)," * 6 + r'\s*"([^"]*)",\s*"([^"]*)"\)')
+_EVENT = re.compile(r"X\(\s*(\d+)," + r"\s*(\w+)," * 7 + r'\s*"([^"]*)",\s*"([^"]*)"\)')
 _STRUCT = re.compile(r"typedef struct pasta_(\w+) \{\n(.*?)\n\} pasta_\1;", re.S)
 _FIELD = re.compile(r"^\s+(\w+) (\w+)(?:\[(\d+)\])?;\s*(?:/\*\s*(.*?)\s*\*/)?$", re.M)
 _INTEGER = re.compile(r"^PASTA_INTEGER\(pasta_(\w+), \w+,\n(.*?)\n\)", re.S | re.M)
@@ -74,7 +74,7 @@ def events(header: str) -> list[Event]:
     """Event kinds in order of their numbers."""
     found = (
         Event(int(number), kind, payload, None if handler == "none" else handler, keep == "1", text)
-        for number, kind, payload, handler, _, keep, _, _, text in _EVENT.findall(header)
+        for number, kind, payload, handler, _, keep, _, _, _, text in _EVENT.findall(header)
     )
     return sorted(found, key=lambda event: event.number)
 

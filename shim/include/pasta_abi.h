@@ -40,7 +40,7 @@ PASTA_INTEGER(pasta_correlation, uint64_t, PASTA_CORRELATION_absent = 0)
 /* Priority of a stream; the lower, the more urgent.  -1 is a valid priority. */
 PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
 
-/* Every event kind: X(number, name, payload, handler, category, keep, retain, label, text).
+/* Every event kind: X(number, name, payload, handler, category, keep, retain, own, label, text).
  * Rows are in the order in which the handlers of a batch are called.
  * number   1, 2, ..., never reused
  * name     enumerator PASTA_EVENT_<name>, Parquet table, NumPy type
@@ -49,60 +49,61 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
  * category PASTA_CATEGORY_<category>
  * keep     1: published while profiling is stopped too, because later events refer to it
  * retain   1: its recorded parts are never dropped for newer ones, because later events refer to it
+ * own      1: PASTA itself records it, whatever the source: no capability of one
  * label    plural noun, for "not given by SOURCE: ..."
  * text     when it is published */
 /* clang-format off */
 #define PASTA_EVENTS(X) \
-    X( 1, process_start,     process,           none,              other,         1, 1, "process starts", "the process first used an accelerator or a framework") \
-    X( 2, process_end,       process_end,       none,              other,         1, 1, "process ends", "exit handlers began; later ones may still do work") \
-    X(33, profiling_start,   profiling,         none,              other,         1, 1, "profiling starts", "profiling was started") \
-    X(34, profiling_stop,    profiling,         none,              other,         1, 1, "profiling stops", "profiling was stopped") \
-    X(43, dropped,           dropped,           none,              other,         1, 0, "dropped events", "events were dropped because the ring was at its cap") \
-    X( 3, context_create,    context,           on_contexts,       other,         1, 1, "contexts", "a device context was created") \
-    X( 4, context_destroy,   context,           on_contexts,       other,         1, 1, "context destroys", "a device context was destroyed") \
-    X( 5, stream_create,     stream,            on_streams,        other,         1, 1, "streams", "a stream was created") \
-    X( 6, stream_destroy,    stream,            on_streams,        other,         1, 1, "stream destroys", "a stream was destroyed") \
-    X( 7, module_load,       module,            on_modules,        other,         1, 1, "modules", "a module with device code was loaded") \
-    X( 8, module_unload,     module,            on_modules,        other,         1, 1, "module unloads", "a module was unloaded") \
-    X(14, memory_alloc,      memory,            on_memory,         other,         1, 1, "allocations", "memory was allocated, reserved or mapped") \
-    X(15, memory_free,       memory,            on_memory,         other,         1, 1, "frees", "memory was freed, released or unmapped") \
-    X(37, tensor_alloc,      tensor_memory,     on_tensors,        other,         1, 0, "framework allocations", "a framework allocator handed out memory") \
-    X(38, tensor_free,       tensor_memory,     on_tensors,        other,         1, 0, "framework frees", "a framework allocator took memory back") \
-    X(39, tensor_create,     tensor,            on_tensors,        other,         1, 0, "tensors", "a tensor id was bound to a shape and a storage") \
-    X(46, allocator_state,   allocator_state,   on_tensors,        other,         1, 0, "framework allocator states", "totals of a framework's caching allocator, before its tensor_alloc or tensor_free") \
-    X(28, range_push,        range,             on_ranges,         other,         1, 0, "nested ranges", "a nested range was opened on this thread") \
-    X(29, range_pop,         range,             on_ranges,         other,         1, 0, "nested range ends", "the innermost range of this thread and domain was closed") \
-    X(30, range_start,       range,             on_ranges,         other,         1, 0, "process-wide ranges", "a process-wide range was opened") \
-    X(31, range_end,         range,             on_ranges,         other,         1, 0, "process-wide range ends", "a process-wide range was closed") \
-    X(32, mark,              range,             on_ranges,         activity,      0, 0, "marks", "an instant was marked") \
-    X(35, operator_begin,    operator_begin,    on_operators,      other,         1, 0, "operators", "a framework operator began") \
-    X(45, operator_tensors,  operator_tensors,  on_operators,      other,         0, 0, "further operator tensors", "tensors of an operator beyond those in its begin and end") \
-    X(36, operator_end,      operator_end,      on_operators,      other,         1, 0, "operator ends", "a framework operator ended") \
-    X(40, python_frame,      python_frame,      on_frames,         other,         1, 1, "Python stacks", "one frame of an interned Python stack") \
-    X( 9, kernel_launch,     kernel_launch,     on_launches,       launch,        0, 0, "kernel launches", "a kernel launch was submitted") \
-    X(10, kernel_launch_end, launch_end,        on_launch_ends,    launch_return, 0, 0, "launch returns", "the launch call returned; the kernel may still run") \
-    X(11, kernel_complete,   kernel_complete,   on_completions,    launch_result, 0, 0, "device times of kernels", "a kernel ran, with its device times") \
-    X(41, pc_sample,         pc_sample,         on_samples,        launch_result, 0, 0, "program counter samples", "stall samples of one program counter") \
-    X(49, counter,           counter,           on_counters,       launch_result, 0, 0, "hardware counters", "a hardware counter of one launch, or one instance of it") \
-    X(12, graph_launch,      graph_launch,      on_graph_launches, activity,      0, 0, "graph launches", "a graph launch was submitted") \
-    X(13, graph_launch_end,  graph_launch,      on_graph_launches, activity,      0, 0, "graph launch returns", "the graph launch call returned") \
-    X(47, graph_node,        graph_node,        on_graphs,         other,         1, 1, "graph nodes", "a graph node was captured by the operator open on the thread") \
-    X(48, graph_instantiate, graph_instantiate, on_graphs,         other,         1, 1, "graph instantiations", "an executable graph was made from a captured graph") \
-    X(16, memory_copy,       memory_copy,       on_copies,         activity,      0, 0, "copies", "a copy was submitted") \
-    X(17, memory_set,        memory_set,        on_sets,           activity,      0, 0, "memory sets", "a memory set was submitted") \
-    X(18, uvm_attach,        uvm,               on_uvm,            activity,      0, 1, "managed memory attachments", "managed memory was attached to a stream") \
-    X(19, uvm_prefetch,      uvm,               on_uvm,            activity,      0, 0, "managed memory prefetches", "managed memory was prefetched") \
-    X(20, uvm_advise,        uvm,               on_uvm,            activity,      0, 0, "managed memory advice", "advice was given for managed memory") \
-    X(21, uvm_fault,         uvm,               on_uvm,            activity,      0, 0, "managed memory page faults", "page faults on managed memory") \
-    X(22, uvm_migration,     uvm,               on_uvm,            activity,      0, 0, "managed memory migrations", "managed memory migrated") \
-    X(23, sync,              sync,              on_syncs,          activity,      0, 0, "synchronizations", "the host waited for a stream, context, device or event") \
-    X(24, event_create,      event,             on_events,         other,         1, 0, "events", "an accelerator event was created") \
-    X(25, event_destroy,     event,             on_events,         other,         1, 0, "event destroys", "an accelerator event was destroyed") \
-    X(26, event_record,      event,             on_events,         activity,      0, 0, "event records", "an accelerator event was recorded in a stream") \
-    X(27, event_wait,        event,             on_events,         activity,      0, 0, "event waits", "a stream was made to wait for an accelerator event") \
-    X(50, python_sample,     python_sample,     none,              other,         0, 0, "Python stack samples", "the Python stack of a thread that ran no operator for milliseconds") \
-    X(42, probe_data,        probe_data,        none,              other,         1, 0, "probe buffers", "a buffer of a probe map is ready") \
-    X(44, pad,               pad,               none,              ring,          1, 0, "padding", "unused slots at the end of a segment; never recorded")
+    X( 1, process_start,     process,           none,              other,         1, 1, 1, "process starts", "the process first used an accelerator or a framework") \
+    X( 2, process_end,       process_end,       none,              other,         1, 1, 1, "process ends", "exit handlers began; later ones may still do work") \
+    X(33, profiling_start,   profiling,         none,              other,         1, 1, 1, "profiling starts", "profiling was started") \
+    X(34, profiling_stop,    profiling,         none,              other,         1, 1, 1, "profiling stops", "profiling was stopped") \
+    X(43, dropped,           dropped,           none,              other,         1, 0, 1, "dropped events", "events were dropped because the ring was at its cap") \
+    X( 3, context_create,    context,           on_contexts,       other,         1, 1, 0, "contexts", "a device context was created") \
+    X( 4, context_destroy,   context,           on_contexts,       other,         1, 1, 0, "context destroys", "a device context was destroyed") \
+    X( 5, stream_create,     stream,            on_streams,        other,         1, 1, 0, "streams", "a stream was created") \
+    X( 6, stream_destroy,    stream,            on_streams,        other,         1, 1, 0, "stream destroys", "a stream was destroyed") \
+    X( 7, module_load,       module,            on_modules,        other,         1, 1, 0, "modules", "a module with device code was loaded") \
+    X( 8, module_unload,     module,            on_modules,        other,         1, 1, 0, "module unloads", "a module was unloaded") \
+    X(14, memory_alloc,      memory,            on_memory,         other,         1, 1, 0, "allocations", "memory was allocated, reserved or mapped") \
+    X(15, memory_free,       memory,            on_memory,         other,         1, 1, 0, "frees", "memory was freed, released or unmapped") \
+    X(37, tensor_alloc,      tensor_memory,     on_tensors,        other,         1, 0, 0, "framework allocations", "a framework allocator handed out memory") \
+    X(38, tensor_free,       tensor_memory,     on_tensors,        other,         1, 0, 0, "framework frees", "a framework allocator took memory back") \
+    X(39, tensor_create,     tensor,            on_tensors,        other,         1, 0, 0, "tensors", "a tensor id was bound to a shape and a storage") \
+    X(46, allocator_state,   allocator_state,   on_tensors,        other,         1, 0, 0, "framework allocator states", "totals of a framework's caching allocator, before its tensor_alloc or tensor_free") \
+    X(28, range_push,        range,             on_ranges,         other,         1, 0, 1, "nested ranges", "a nested range was opened on this thread") \
+    X(29, range_pop,         range,             on_ranges,         other,         1, 0, 1, "nested range ends", "the innermost range of this thread and domain was closed") \
+    X(30, range_start,       range,             on_ranges,         other,         1, 0, 1, "process-wide ranges", "a process-wide range was opened") \
+    X(31, range_end,         range,             on_ranges,         other,         1, 0, 1, "process-wide range ends", "a process-wide range was closed") \
+    X(32, mark,              range,             on_ranges,         activity,      0, 0, 1, "marks", "an instant was marked") \
+    X(35, operator_begin,    operator_begin,    on_operators,      other,         1, 0, 0, "operators", "a framework operator began") \
+    X(45, operator_tensors,  operator_tensors,  on_operators,      other,         0, 0, 0, "further operator tensors", "tensors of an operator beyond those in its begin and end") \
+    X(36, operator_end,      operator_end,      on_operators,      other,         1, 0, 0, "operator ends", "a framework operator ended") \
+    X(40, python_frame,      python_frame,      on_frames,         other,         1, 1, 0, "Python stacks", "one frame of an interned Python stack") \
+    X( 9, kernel_launch,     kernel_launch,     on_launches,       launch,        0, 0, 0, "kernel launches", "a kernel launch was submitted") \
+    X(10, kernel_launch_end, launch_end,        on_launch_ends,    launch_return, 0, 0, 0, "launch returns", "the launch call returned; the kernel may still run") \
+    X(11, kernel_complete,   kernel_complete,   on_completions,    launch_result, 0, 0, 0, "device times of kernels", "a kernel ran, with its device times") \
+    X(41, pc_sample,         pc_sample,         on_samples,        launch_result, 0, 0, 0, "program counter samples", "stall samples of one program counter") \
+    X(49, counter,           counter,           on_counters,       launch_result, 0, 0, 0, "hardware counters", "a hardware counter of one launch, or one instance of it") \
+    X(12, graph_launch,      graph_launch,      on_graph_launches, activity,      0, 0, 0, "graph launches", "a graph launch was submitted") \
+    X(13, graph_launch_end,  graph_launch,      on_graph_launches, activity,      0, 0, 0, "graph launch returns", "the graph launch call returned") \
+    X(47, graph_node,        graph_node,        on_graphs,         other,         1, 1, 0, "graph nodes", "a graph node was captured by the operator open on the thread") \
+    X(48, graph_instantiate, graph_instantiate, on_graphs,         other,         1, 1, 0, "graph instantiations", "an executable graph was made from a captured graph") \
+    X(16, memory_copy,       memory_copy,       on_copies,         activity,      0, 0, 0, "copies", "a copy was submitted") \
+    X(17, memory_set,        memory_set,        on_sets,           activity,      0, 0, 0, "memory sets", "a memory set was submitted") \
+    X(18, uvm_attach,        uvm,               on_uvm,            activity,      0, 1, 0, "managed memory attachments", "managed memory was attached to a stream") \
+    X(19, uvm_prefetch,      uvm,               on_uvm,            activity,      0, 0, 0, "managed memory prefetches", "managed memory was prefetched") \
+    X(20, uvm_advise,        uvm,               on_uvm,            activity,      0, 0, 0, "managed memory advice", "advice was given for managed memory") \
+    X(21, uvm_fault,         uvm,               on_uvm,            activity,      0, 0, 0, "managed memory page faults", "page faults on managed memory") \
+    X(22, uvm_migration,     uvm,               on_uvm,            activity,      0, 0, 0, "managed memory migrations", "managed memory migrated") \
+    X(23, sync,              sync,              on_syncs,          activity,      0, 0, 0, "synchronizations", "the host waited for a stream, context, device or event") \
+    X(24, event_create,      event,             on_events,         other,         1, 0, 0, "events", "an accelerator event was created") \
+    X(25, event_destroy,     event,             on_events,         other,         1, 0, 0, "event destroys", "an accelerator event was destroyed") \
+    X(26, event_record,      event,             on_events,         activity,      0, 0, 0, "event records", "an accelerator event was recorded in a stream") \
+    X(27, event_wait,        event,             on_events,         activity,      0, 0, 0, "event waits", "a stream was made to wait for an accelerator event") \
+    X(50, python_sample,     python_sample,     none,              other,         0, 0, 0, "Python stack samples", "the Python stack of a thread that ran no operator for milliseconds") \
+    X(42, probe_data,        probe_data,        none,              other,         1, 0, 1, "probe buffers", "a buffer of a probe map is ready") \
+    X(44, pad,               pad,               none,              ring,          1, 0, 1, "padding", "unused slots at the end of a segment; never recorded")
 /* clang-format on */
 
 #define PASTA_ENUMERATOR(number, name, ...) PASTA_EVENT_##name = number,

@@ -14,8 +14,8 @@
 
 #include "../core/segments.h"
 
-#define KIND(number, name, payload, handler, category, keep, retain, label, text) \
-    {#name, #payload, #handler, label, number, PASTA_CATEGORY_##category, retain},
+#define KIND(number, name, payload, handler, category, keep, retain, own, label, text) \
+    {#name, #payload, #handler, label, number, PASTA_CATEGORY_##category, retain, own},
 const pasta_kind pasta_kinds[] = {PASTA_EVENTS(KIND)};
 #define KIND_SLOTS(number, name, payload, ...) \
     [number] = (sizeof(pasta_header) + sizeof(pasta_##payload)) / PASTA_SLOT,

@@ -28,7 +28,7 @@ typedef struct pasta_kind {
     const char *name, *payload, *handler, *label;
     uint32_t number;
     pasta_category category;
-    uint32_t retain;
+    uint32_t retain, own;
 } pasta_kind;
 extern const pasta_kind pasta_kinds[];
 int pasta_kind_slots(int kind);
