@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from pasta.errors import RunError
@@ -83,9 +84,14 @@ def append(path: Path, content: bytes) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that readers see all or nothing of it. Raises OSError."""
     temporary = path.with_name(f"{path.name}.writing")
-    with open(create(temporary, os.O_TRUNC), "wb") as file:
-        file.write(content)
-    temporary.replace(path)
+    try:
+        with open(create(temporary, os.O_TRUNC), "wb") as file:
+            file.write(content)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()  # on a full disk others need the room
+        raise
 
 
 def tighten(directory: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import socket
 import stat
 import tempfile
@@ -175,6 +176,21 @@ def test_a_file_that_others_may_write(tmp_path: Path, bits: int) -> None:
             private.read(path)
     with pytest.raises(private.NotPrivate):
         read_ended(ring)
+
+
+def test_a_document_without_room(tmp_path: Path) -> None:
+    """What was written of it is removed: others need the room. The former one stays."""
+    path = tmp_path / "document"
+    private.write_atomically(path, b"former")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(OSError):
+            private.write_atomically(path, bytes(1 << 17))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [each.name for each in tmp_path.iterdir()] == ["document"]
+    assert private.read(path) == b"former"
 
 
 def test_damaged_companions_of_a_ring(tmp_path: Path) -> None:
