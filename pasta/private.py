@@ -222,11 +222,11 @@ def _objection_to_code(path: Path, status: os.stat_result, owners: frozenset[int
 # ---- ownership
 
 
-def lock(descriptor: int) -> bool:
+def lock(descriptor: int, *, wait: bool = False) -> bool:
     """Lock an open file or directory until it is closed here and in children. False if another
-    process has the lock, True also if the file system has no locks."""
+    process has the lock and `wait` is not set, True also if the file system has no locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:
