@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from pasta.errors import RunError
@@ -83,9 +84,14 @@ def append(path: Path, content: bytes) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that readers see all or nothing of it. Raises OSError."""
     temporary = path.with_name(f"{path.name}.writing")
-    with open(create(temporary, os.O_TRUNC), "wb") as file:
-        file.write(content)
-    temporary.replace(path)
+    try:
+        with open(create(temporary, os.O_TRUNC), "wb") as file:
+            file.write(content)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()  # on a full disk others need the room
+        raise
 
 
 def tighten(directory: Path) -> None:
@@ -216,11 +222,11 @@ def _objection_to_code(path: Path, status: os.stat_result, owners: frozenset[int
 # ---- ownership
 
 
-def lock(descriptor: int) -> bool:
+def lock(descriptor: int, *, wait: bool = False) -> bool:
     """Lock an open file or directory until it is closed here and in children. False if another
-    process has the lock, True also if the file system has no locks."""
+    process has the lock and `wait` is not set, True also if the file system has no locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:

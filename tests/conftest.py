@@ -43,7 +43,8 @@ def pasta_preload(tmp_path: Path) -> Iterator[Preload]:
         for path in preload.sessions():
             shutil.rmtree(path, ignore_errors=True)
         return
-    wait_until(lambda: not preload.sessions(), "the session directory is removed")
+    gone = "the session directory is removed"
+    wait_until(lambda: not preload.sessions(), gone, explain=preload.explained)
     assert not list(directory.glob("**/.pasta-*")), "half-written runs are left"
 
 

@@ -138,11 +138,21 @@ def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None
         return
     from pasta.runtime.probe_plan import write_plan
 
+    write_plan(session, config, tools)
+
+
+def _prepared(
+    config: Config, tools: list[Tool], command: list[str], verbosity: int, program: str
+) -> Session:
+    """A session with what the target needs before it starts. Raises PastaError."""
+    session = Session.create(config, command, verbosity, Wanted.by(tools))
     try:
-        write_plan(session, config, tools)
-    except BaseException:
+        _prepare_probes(session, config, tools)
+        _prepare_backends(session, program)
+    except BaseException:  # also an interrupt
         session.remove()
         raise
+    return session
 
 
 def _prepare_backends(session: Session, program: str) -> None:
@@ -242,9 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
         executable = find_executable(command[0])
         if executable.obstacle:
             say(f"{executable.obstacle}: {executable.consequence}")
-        session = Session.create(config, command, verbosity, Wanted.by(tools))
-        _prepare_probes(session, config, tools)
-        _prepare_backends(session, executable.path)
+        session = _prepared(config, tools, command, verbosity, executable.path)
     except CannotRun as error:
         say(str(error))
         return error.status

@@ -179,6 +179,10 @@ class Ring:
         self._ring.ended_status = status
         self._ring.ended = how
 
+    def release_reserve(self) -> None:
+        """Makes room for files beside the ring, if its process ended on a full file system."""
+        lib.pasta_release_reserve(self._ring)
+
     def set_critical(self, critical: bool) -> None:
         """Sets whether an exit of the process must wait for the consumer."""
         self._ring.critical = critical

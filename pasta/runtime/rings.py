@@ -138,6 +138,7 @@ class Rings:
     def _report_end(self, watched: WatchedRing, ended: Ended) -> None:
         """Reports an end to the running collector, and to collectors of `pasta recover`."""
         mark_ended(watched.ring, ended)
+        watched.ring.release_reserve()
         try:
             write_ended(watched.path, ended)
         except OSError as error:  # disk full: the running collector reads it from the ring

@@ -213,11 +213,15 @@ class Session(NamedTuple):
 
 def _made_and_locked(directory: Path) -> int:
     private.make_directory(directory)
-    descriptor = private.open_directory(directory)
-    if not private.lock(descriptor) or not private.is_named(descriptor, directory):
-        os.close(descriptor)  # a concurrent `pasta recover` took it as abandoned
-        return _made_and_locked(directory)
-    return descriptor
+    try:
+        descriptor = private.open_directory(directory)
+        private.lock(descriptor, wait=True)  # a concurrent `pasta doctor` or `recover` looks at it
+        if private.is_named(descriptor, directory):
+            return descriptor
+        os.close(descriptor)
+    except FileNotFoundError:
+        pass
+    return _made_and_locked(directory)  # `pasta recover` removed it as abandoned
 
 
 def _document(directory: Path) -> dict[str, Any]:

@@ -42,6 +42,7 @@ enum {
 
 static pasta_ring *ring; /* NULL until opened; never unmapped while threads may hold records */
 static bool stopped;
+static uint32_t backing; /* calls of back_with_memory at work */
 void (*pasta_tapped)(const pasta_header *);
 static char ring_path[PATH_MAX];
 
@@ -79,29 +80,41 @@ static int allocate_by_name(uint64_t offset, uint64_t bytes) {
     return error;
 }
 
+static bool is_full(pasta_ring *r) { return __atomic_load_n(&r->limited, __ATOMIC_SEQ_CST) == PASTA_LIMIT_memory; }
+
+/* The file system is full.  Launcher and consumer have to write there too: release the reserve for them, but not
+ * before the last producer has given up.  One that still populates would take it, and keep it although it fails. */
+static void release_reserve(pasta_ring *r) {
+    if (!is_full(r) || __atomic_load_n(&backing, __ATOMIC_SEQ_CST)) return;
+    madvise((uint8_t *)r + r->arena_offset + r->arena_bytes, RESERVE, MADV_REMOVE);
+}
+
+static void set_limited(pasta_ring *r, uint32_t why) {
+    __atomic_store_n(&r->limited, why, __ATOMIC_SEQ_CST);
+    release_reserve(r);
+}
+
+static int populate(pasta_ring *r, uint64_t offset, uint64_t bytes) {
+    int error;
+    do
+        error = madvise((uint8_t *)r + offset, bytes, MADV_POPULATE_WRITE) ? errno : 0;
+    while (error == EINTR);
+    if (error == EFAULT) return ENOSPC; /* what would have been SIGBUS */
+    return error && error != ENOMEM ? allocate_by_name(offset, bytes) : error;
+}
+
 /* Backs [offset, offset + bytes) of the ring with memory, so that touching it cannot raise
  * SIGBUS on a full file system; 0 or an errno value.  One system call, through the mapping: the
  * target may have left itself no way to open a file, or no descriptor. */
 static int back_with_memory(pasta_ring *r, uint64_t offset, uint64_t bytes) {
     if (pasta_is_sandboxed()) return EPERM;
-    int saved = errno, error;
-    do
-        error = madvise((uint8_t *)r + offset, bytes, MADV_POPULATE_WRITE) ? errno : 0;
-    while (error == EINTR);
-    if (error == EFAULT) error = ENOSPC; /* what would have been SIGBUS */
-    else if (error && error != ENOMEM) error = allocate_by_name(offset, bytes);
+    int saved = errno;
+    __atomic_add_fetch(&backing, 1, __ATOMIC_SEQ_CST);
+    int error = is_full(r) ? ENOSPC : populate(r, offset, bytes);
+    if (!__atomic_sub_fetch(&backing, 1, __ATOMIC_SEQ_CST)) release_reserve(r);
     errno = saved;
     return error;
 }
-
-/* The file system is full.  Launcher and consumer have to write there too: release the reserve for them. */
-static void set_limited(pasta_ring *r, uint32_t why) {
-    uint32_t before = __atomic_exchange_n(&r->limited, why, __ATOMIC_ACQ_REL);
-    if (why == PASTA_LIMIT_memory && before != why)
-        madvise((uint8_t *)r + r->arena_offset + r->arena_bytes, RESERVE, MADV_REMOVE);
-}
-
-static bool is_full(pasta_ring *r) { return __atomic_load_n(&r->limited, __ATOMIC_ACQUIRE) == PASTA_LIMIT_memory; }
 
 static pasta_ring *create_file(int fd, char *why, size_t why_size) {
     uint64_t strings = align(sizeof(pasta_ring), 4096);
@@ -191,6 +204,7 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
 void pasta_ring_forget(void) {
     __atomic_store_n(&pasta_tapped, NULL, __ATOMIC_RELAXED);
     pasta_ring *parents = __atomic_exchange_n(&ring, NULL, __ATOMIC_ACQ_REL);
+    __atomic_store_n(&backing, 0, __ATOMIC_RELAXED); /* by threads of the parent */
     if (!parents) return;
     if (!pasta_is_sandboxed()) munmap(parents, parents->file_bytes);
 }
@@ -234,7 +248,10 @@ static bool back_more(pasta_ring *r, uint32_t backed) {
         set_limited(r, PASTA_LIMIT_sandbox);
         return false;
     }
-    __atomic_store_n(&r->max_segments, backed, __ATOMIC_RELEASE); /* what there is stays the cap */
+    /* what there is stays the cap; another producer may just have added to it */
+    __atomic_store_n(&r->max_segments, backed, __ATOMIC_SEQ_CST);
+    uint32_t now = __atomic_load_n(&r->backed, __ATOMIC_SEQ_CST);
+    if (now > backed) __atomic_store_n(&r->max_segments, now, __ATOMIC_SEQ_CST);
     set_limited(r, PASTA_LIMIT_memory);
     pasta_say("the event ring cannot grow beyond %u KiB: %s %s", backed * (SEGMENT_BYTES >> 10), pasta_session(),
               error == ENOSPC ? "is full; make room there or lower ring.max" : strerror(error));
@@ -246,6 +263,7 @@ static uint32_t grow(pasta_ring *r) {
     uint32_t have = __atomic_load_n(&r->segments, __ATOMIC_ACQUIRE);
     for (;;) {
         uint32_t backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
+        if (have >= __atomic_load_n(&r->max_segments, __ATOMIC_SEQ_CST)) return 0; /* the consumer looks no further */
         if (have >= backed) {
             if (!back_more(r, backed)) return 0;
             have = __atomic_load_n(&r->segments, __ATOMIC_ACQUIRE);

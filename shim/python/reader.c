@@ -196,6 +196,12 @@ int pasta_back_ahead(pasta_ring *r, const char *path, uint32_t count) {
     return error;
 }
 
+void pasta_release_reserve(pasta_ring *r) {
+    uint64_t from = r->arena_offset + r->arena_bytes;
+    if (from < r->data_offset && r->data_offset <= r->file_bytes)
+        madvise((uint8_t *)r + from, r->data_offset - from, MADV_REMOVE);
+}
+
 uint8_t *pasta_segment_memory(pasta_ring *r, uint64_t logical) { return held_segment(r, logical); }
 uint64_t pasta_tail(pasta_ring *r) { return __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE); }
 

@@ -49,6 +49,8 @@ void pasta_release(pasta_ring *ring, uint64_t position);
 /* Backs `count` segments beyond those that the producers use with memory, for producers under a filter of
  * system calls.  0 or an errno value. */
 int pasta_back_ahead(pasta_ring *ring, const char *path, uint32_t count);
+/* Releases the reserve of the file, which is kept for those who write beside the ring when its process has ended. */
+void pasta_release_reserve(pasta_ring *ring);
 /* Memory of a logical segment or NULL. */
 uint8_t *pasta_segment_memory(pasta_ring *ring, uint64_t logical);
 uint64_t pasta_tail(pasta_ring *ring);

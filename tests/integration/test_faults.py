@@ -356,6 +356,24 @@ def test_full_shared_memory(pasta_preload, compile_c, small_disk: Path, way: str
         assert lost_text in re.sub(r"\s+", " ", run.report)
 
 
+def test_the_program_fills_shared_memory(pasta_preload, compile_c, small_disk: Path) -> None:
+    """Not the ring: what was kept for the files of launcher and collector is theirs at the end."""
+    program = compile_c(
+        r"""int main(int n, char **a) {
+            static char piece[1 << 16];
+            if (n < 2) return 1;
+            launch(40);
+            int file = open(a[1], O_WRONLY | O_CREAT, 0600);
+            while (write(file, piece, sizeof piece) > 0) {
+            }
+            return 3;
+        }"""
+    )
+    given = ("--set", f"ring.directory={small_disk}")
+    done = pasta_preload(program, small_disk / "ballast", options=given)
+    assert (done.exit_status, done.run.launches, done.run.ended) == (3, 40, "exited with 3")
+
+
 def test_no_room_for_a_session(pasta_preload, small_disk: Path) -> None:
     fill(small_disk)
     done = pasta_preload("echo", "never", options=("--set", f"ring.directory={small_disk}"))

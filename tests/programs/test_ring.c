@@ -547,7 +547,7 @@ static void case_file_limit_small(void) {
     CHECK(!pasta_open() && !pasta_open() && !PASTA_BEGIN_AS(mark, range, 0, 0, 0));
 }
 
-static bool interrupting, forbidden;
+static bool interrupting, forbidden, filling;
 static int populates; /* errno value of what populates a mapping; 0: it works */
 
 /* Stand in for libc's: a signal may interrupt them, and Linux before 5.14 cannot populate. */
@@ -558,9 +558,25 @@ int posix_fallocate(int fd, off_t offset, off_t bytes) {
     return fallocate(fd, 0, offset, bytes) ? errno : 0;
 }
 
+static unsigned populating; /* calls so far, on a full file system */
+static bool given_up;       /* the thread of the second call */
+static size_t room;
+
+/* A full file system: the first call fails after the second, and takes what became free meanwhile. */
+static int populate_full(void) {
+    if (__atomic_add_fetch(&populating, 1, __ATOMIC_ACQ_REL) == 1) {
+        while (!__atomic_load_n(&given_up, __ATOMIC_ACQUIRE)) sched_yield();
+        room = 0;
+    }
+    errno = EFAULT;
+    return -1;
+}
+
 int madvise(void *address, size_t bytes, int advice) {
     static unsigned calls;
     CHECK(!forbidden);
+    if (filling && advice == 23) return populate_full();
+    if (filling && advice == MADV_REMOVE) room = bytes;
     errno = interrupting && calls++ % 3 < 2 ? EINTR : populates;
     if (errno && advice == 23) return -1;
     return (int)syscall(SYS_madvise, address, bytes, advice);
@@ -612,6 +628,27 @@ static void case_ahead_many(void) {
     for (unsigned t = 0; t < THREADS; t++) CHECK(c.next[t] == events);
 }
 
+static void *publish_one(void *taken) {
+    *(bool *)taken = publish(1, 1);
+    return NULL;
+}
+
+/* Two producers fill the file system at once: there is room for the launcher when both have given up. */
+static void case_full_many(void) {
+    consumer c = open_ring();
+    pthread_t first;
+    bool taken = true;
+    while (pasta_tail(c.ring) < SLOTS) CHECK(publish(0, 1));
+    filling = true;
+    CHECK(!pthread_create(&first, NULL, publish_one, &taken));
+    while (!__atomic_load_n(&populating, __ATOMIC_ACQUIRE)) sched_yield();
+    CHECK(!publish(0, 1));
+    __atomic_store_n(&given_up, true, __ATOMIC_RELEASE);
+    CHECK(!pthread_join(first, NULL) && !taken);
+    CHECK(c.ring->limited == PASTA_LIMIT_memory && c.ring->max_segments == 1);
+    CHECK(room >= 256 << 10);
+}
+
 /* A process that restricted itself keeps what it has, makes no call, and says why it got no more. */
 static void case_restricted(void) {
     consumer c = open_ring();
@@ -654,6 +691,7 @@ static const test_case cases[] = {
     {"old_kernel", case_old_kernel},
     {"ahead", case_ahead},
     {"ahead_many", case_ahead_many},
+    {"full_many", case_full_many},
     {"restricted", case_restricted},
 };
 

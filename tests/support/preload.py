@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -155,6 +156,7 @@ class Preload:
         self.directory = directory
         self.launchers: list[int] = []
         self.may_leave_sessions = False
+        self._former = frozenset(_sessions("*"))
 
     def popen(
         self, *command: str | Path, options: tuple[str, ...] = (), **how: Any
@@ -211,21 +213,46 @@ class Preload:
             shutil.rmtree(session, ignore_errors=True)
 
     def sessions(self) -> list[Path]:
-        """Session directories in shared memory that these launchers made and that still exist."""
-        places = [Path("/dev/shm"), Path(os.environ.get("TMPDIR", "/tmp"))]
-        return [
-            path
-            for place in places
-            for pid in self.launchers
-            for path in place.glob(f"pasta-{os.getuid()}-{pid}-*")
-        ]
+        """Session directories in shared memory that these launchers made and that still exist.
+
+        Not those of former processes with the same pids: tests that were killed leave sessions.
+        """
+        found = [path for pid in self.launchers for path in _sessions(pid)]
+        return [path for path in found if path not in self._former]
+
+    def explained(self) -> str:
+        """What is in these sessions, and which processes have to do with them."""
+        text = ""
+        for session in self.sessions():
+            files = sorted(str(path.relative_to(session)) for path in session.rglob("*"))
+            log = session / "log.txt"
+            text += f"\n{session}: {', '.join(files)}\n"
+            text += log.read_text(errors="replace") if log.exists() else ""
+            for entry in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):
+                    about = (entry / "cmdline").read_bytes() + (entry / "maps").read_bytes()
+                    if os.fsencode(session) in about:
+                        text += f"process {entry.name}: {(entry / 'wchan').read_text()}, "
+                        text += (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
+                        text += "\n"
+        return text
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
-    """Fails unless the condition turns true in time."""
+def _sessions(pid: int | str) -> list[Path]:
+    places = [Path("/dev/shm"), Path(os.environ.get("TMPDIR", "/tmp"))]
+    return [path for place in places for path in place.glob(f"pasta-{os.getuid()}-{pid}-*")]
+
+
+def wait_until(
+    condition: Callable[[], object],
+    what: str,
+    seconds: float = 30,
+    explain: Callable[[], str] = str,
+) -> None:
+    """Fails unless the condition turns true in time; `explain` adds to the message."""
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s: {what}"
+        assert time.monotonic() < until, f"not within {seconds} s: {what}{explain()}"
         time.sleep(0.02)
 
 

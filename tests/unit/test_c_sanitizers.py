@@ -33,6 +33,10 @@ SMALL_LIMIT = (
     "pasta: the limit on file sizes (ulimit -f) is too small for the event ring: "
     "this process is not profiled\n"
 )
+FULL = (
+    "pasta: the event ring cannot grow beyond 1024 KiB: {} is full; make room there or lower "
+    "ring.max\n"
+)
 CASES = (
     Case("order"),
     Case("wrap", 2 * MIB),
@@ -61,6 +65,7 @@ CASES = (
     Case("old_kernel", 8 * MIB),
     Case("ahead"),
     Case("ahead_many"),
+    Case("full_many", says=FULL),
     Case("restricted"),
 )
 
@@ -82,7 +87,7 @@ def test_ring(build: Build, ring_test: Path, session: Session, case: Case) -> No
     done = build.run(
         ring_test, case.name, build.events, PASTA_SHIM=configuration, **case.environment
     )
-    assert (done.returncode, done.stderr) == (0, case.says)
+    assert (done.returncode, done.stderr) == (0, case.says.format(session.directory))
 
 
 def test_full_file_system(build: Build, ring_test: Path, tmp_path: Path) -> None:

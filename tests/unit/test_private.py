@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import socket
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -177,6 +179,21 @@ def test_a_file_that_others_may_write(tmp_path: Path, bits: int) -> None:
         read_ended(ring)
 
 
+def test_a_document_without_room(tmp_path: Path) -> None:
+    """What was written of it is removed: others need the room. The former one stays."""
+    path = tmp_path / "document"
+    private.write_atomically(path, b"former")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(OSError):
+            private.write_atomically(path, bytes(1 << 17))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [each.name for each in tmp_path.iterdir()] == ["document"]
+    assert private.read(path) == b"former"
+
+
 def test_damaged_companions_of_a_ring(tmp_path: Path) -> None:
     ring = tmp_path / "1-0"
     assert read_ended(ring) is None
@@ -272,6 +289,36 @@ def test_a_session_in_the_making_is_owned(tmp_path: Path) -> None:
     taken = Session.take(session.directory)
     assert taken is not None and Session.take(session.directory) is None
     taken.disown()
+
+
+@pytest.mark.parametrize("removes", [False, True], ids=["doctor", "recover"])
+def test_a_new_session_that_another_process_looks_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removes: bool
+) -> None:
+    """Between its making and its lock: `pasta doctor` lets go of it, `pasta recover` removes it."""
+    make = private.make_directory
+    looking: list[threading.Timer] = []
+
+    def made_and_taken(path: Path) -> None:
+        make(path)
+        if looking or not path.name.startswith("pasta-"):
+            return
+        taken = Session.take(path)
+        assert taken is not None
+
+        def let_go() -> None:
+            if removes:
+                taken.remove()
+            taken.disown()
+
+        looking.append(threading.Timer(0.1, let_go))
+        looking[0].start()
+
+    monkeypatch.setattr(private, "make_directory", made_and_taken)
+    session = Session.create(Config(ring_directory=str(tmp_path)), ["x"], 0)
+    looking[0].join()
+    assert session.is_complete and Session.take(session.directory) is None
+    session.disown()
 
 
 def test_open_elsewhere(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def plain(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[
     temporary.mkdir()
 
     pids: list[int] = []
+    former = set(Path("/dev/shm").glob("pasta-*"))  # of killed processes, whose pids come again
 
     def run(path: Path) -> subprocess.CompletedProcess[str]:
         process = subprocess.Popen(
@@ -58,9 +59,8 @@ def plain(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[
         return subprocess.CompletedProcess(process.args, process.returncode, *output)
 
     def sessions() -> list[Path]:
-        return [
-            found for pid in pids for found in Path("/dev/shm").glob(f"pasta-{os.getuid()}-{pid}-*")
-        ]
+        own = (Path("/dev/shm").glob(f"pasta-{os.getuid()}-{pid}-*") for pid in pids)
+        return [found for each in own for found in each if found not in former]
 
     yield run
     wait_until(lambda: not list(temporary.glob("pasta-*")), "temporary directories are removed")
