@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pasta import progress
-from pasta.progress import Display, FileListener, doing, listening, shown
+from pasta.progress import Display, FileListener, display_progress, listening, report_progress
 
 
 def test_only_the_thread_that_is_listened_to_is_heard() -> None:
@@ -20,11 +20,11 @@ def test_only_the_thread_that_is_listened_to_is_heard() -> None:
 
     told: list[tuple[str, str]] = []
     with listening(lambda what, how_far: told.append((what, how_far))):
-        doing("mine", "1 of 2")
-        thread = threading.Thread(target=doing, args=("theirs",))
+        report_progress("mine", "1 of 2")
+        thread = threading.Thread(target=report_progress, args=("theirs",))
         thread.start()
         thread.join()
-    doing("late")
+    report_progress("late")
     assert told == [("mine", "1 of 2")]
 
 
@@ -57,8 +57,8 @@ def test_work_in_this_process(
     quiet: bool, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0)
-    with shown("replaying", quiet=quiet):
-        doing("step")
+    with display_progress("replaying", quiet=quiet):
+        report_progress("step")
         time.sleep(3 * progress._TICK_SECONDS)
     assert capsys.readouterr() == ("", told)
 
