@@ -41,7 +41,7 @@ def total(run: Run, tool: str, table: str, column: str) -> int:
     return int(pc.sum(run.arrow(tool, table)[column]).as_py())
 
 
-def test_it_is_small_and_tells_of_no_machine() -> None:
+def test_run_is_small_and_names_no_machine() -> None:
     files = [path for path in RUN.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 3 << 20
     run = pasta.load(RUN)
@@ -59,7 +59,7 @@ def test_operators_and_launches(again: Run) -> None:
     assert calls["aten::gelu", "forward"] == STEPS * LAYERS
 
 
-def test_parameters_at_the_peak(again: Run) -> None:
+def test_parameters_are_live_at_the_peak(again: Run) -> None:
     rows = again.arrow("tensors", "peak").to_pylist()
     stored = sum(
         row["storage"] for row in rows if row["device"] == 0 and row["category"] == "parameter"
@@ -67,7 +67,7 @@ def test_parameters_at_the_peak(again: Run) -> None:
     assert stored == 4 * PARAMETERS
 
 
-def test_every_category_is_right(again: Run) -> None:
+def test_tensor_categories_match(again: Run) -> None:
     """The model as it was built on the CPU is parameters; cuBLAS took three workspaces."""
     rows = again.arrow("tensors", "peak").to_pylist()
     on_host = [row for row in rows if row["device"] is None and row["category"] == "parameter"]
@@ -77,7 +77,7 @@ def test_every_category_is_right(again: Run) -> None:
     assert not [each for each in again.findings() if each.of == "peak memory"]
 
 
-def test_a_replay_has_the_stacks_of_its_run(again: Run) -> None:
+def test_replay_keeps_python_stacks(again: Run) -> None:
     """…which are in the run's events; but not one that leaves launches out."""
     replayed, recorded = RunDirectory.open(again.path), RunDirectory.open(RUN)
     assert has_operators(replayed)
@@ -100,7 +100,7 @@ def test_accesses(again: Run) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_table_can_be_read_at_any_width(again: Run, width: int) -> None:
+def test_tables_are_readable_at_any_width(again: Run, width: int) -> None:
     results = list(read_results(RunDirectory.open(again.path).results, rows="shown"))
     tables = [table for result in results for table in result.tables.values()]
     shown = [table for table in tables if table.shown and len(table)]
@@ -109,7 +109,7 @@ def test_every_table_can_be_read_at_any_width(again: Run, width: int) -> None:
         check(table, width)
 
 
-def test_a_report_of_a_pipe_has_names_and_columns_in_full(again: Run) -> None:
+def test_piped_report_is_not_truncated(again: Run) -> None:
     report = (again.path / "report.txt").read_text(encoding="utf-8")
     assert "left out for width" not in report and "total_sectors" not in report
     for name in again.arrow("kernel_freq")["kernel"].to_pylist()[:10]:

@@ -42,7 +42,7 @@ def test_counts(example: Build, native: Run, profiled: Run, name: str, cudart: s
     run.counts.check(run.expected)
 
 
-def test_where_each_launch_happened(example: Build, profiled: Run) -> None:
+def test_device_and_stream_of_each_launch(example: Build, profiled: Run) -> None:
     run = profiled(example("devices"), "--launches", "2000", "--expect")
     devices = devices_of(run)
     context_of = {row["device"]: row["context"] for row in rows(run, "context_create")}
@@ -96,7 +96,7 @@ def test_copies_between_devices(
         assert (row["device"], row["stream"]) == (source, streams[source])
 
 
-def test_devices_are_numbered_as_the_program_sees_them(example: Build, profiled: Run) -> None:
+def test_device_ordinals_follow_visible_devices(example: Build, profiled: Run) -> None:
     program = example("devices")
     last = len(devices_of(profiled(program, "--expect"))) - 1
     if not last:
@@ -106,7 +106,7 @@ def test_devices_are_numbered_as_the_program_sees_them(example: Build, profiled:
     run.counts.check(run.expected)
 
 
-def test_tables_for_each_device(example: Build, profiled: Run) -> None:
+def test_tables_per_device(example: Build, profiled: Run) -> None:
     options = ("-t", "memory_timeline", "-t", "copies")
     run = profiled(example("devices"), "--expect", options=options)
     devices, expected = devices_of(run), run.expected
@@ -136,7 +136,7 @@ def test_tables_for_each_device(example: Build, profiled: Run) -> None:
     assert copied == wanted
 
 
-def test_contexts_of_one_device(example: Build, profiled: Run) -> None:
+def test_several_contexts_of_one_device(example: Build, profiled: Run) -> None:
     run = profiled(example("contexts"), "--launches", "50")
     assert run.status == 0, run.stderr
     created, destroyed = rows(run, "context_create"), rows(run, "context_destroy")

@@ -46,7 +46,7 @@ def announced(stdout: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_results_are_right(kernels: str, native: Run, name: str) -> None:
+def test_programs_compute_correct_results(kernels: str, native: Run, name: str) -> None:
     run = native(kernels, name)
     if run.status == CANNOT:
         pytest.skip(run.stderr.strip())
@@ -210,7 +210,7 @@ def wrong_opcodes(scenario: Expected, launch: int, kernel: ncu.Kernel) -> dict[s
     "names", [TOGETHER, *((name,) for name in sorted(ALONE))], ids=lambda names: names[0]
 )
 @pytest.mark.counters
-def test_hardware_counts_what_is_expected(kernels: str, names: tuple[str, ...]) -> None:
+def test_hardware_counters_match_arithmetic(kernels: str, names: tuple[str, ...]) -> None:
     counters = chosen_counters()
     metrics = [*counters, ncu.OPCODES, ncu.OPCODES_THREADS]
     profiled = iter(ncu.profile([kernels, *names], metrics, cannot=CANNOT))
@@ -283,7 +283,7 @@ GLOBAL_KINDS = GROUPS["global_memory"]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_pasta_counts_what_is_expected(kernels: str, profiled: Run, name: str) -> None:
+def test_pasta_counts_match_arithmetic(kernels: str, profiled: Run, name: str) -> None:
     scenario = expected(name)
     found = pasta_counts(profiled, [kernels, name], ["access_count"])
     wrong: dict[str, Any] = {}
@@ -353,9 +353,7 @@ def test_memory_of_every_kind_is_an_object(kernels: str, profiled: Run) -> None:
 @pytest.mark.parametrize(
     "name", ["stride1", "shared_8way", "local", "async_copy", "bulk", "tensor"]
 )
-def test_coverage_counts_the_instructions_of_the_code(
-    kernels: str, profiled: Run, name: str
-) -> None:
+def test_coverage_counts_the_instructions(kernels: str, profiled: Run, name: str) -> None:
     """Of each kind as many as the kernel has; a tensor store is told of, and all else is seen."""
     if find_nvdisasm() is None:
         pytest.skip("nvdisasm was not found")

@@ -30,9 +30,7 @@ def objects(run: Ran) -> dict[int, int]:
 
 @pytest.mark.parametrize("launches", [1, 200])
 @pytest.mark.parametrize("memory", ["64MiB", "4MiB"])
-def test_vadd_is_what_arithmetic_says(
-    example: Build, profiled: Run, launches: int, memory: str
-) -> None:
+def test_vadd_matches_arithmetic(example: Build, profiled: Run, launches: int, memory: str) -> None:
     floats = FLOATS if launches == 1 else FLOATS // 16
     run = profiled(
         example("vadd"), "--n", str(floats), "--launches", str(launches),
@@ -66,7 +64,7 @@ def test_vadd_is_what_arithmetic_says(
     ]  # fmt: skip
 
 
-def test_hotness_over_windows_is_what_arithmetic_says(example: Build, profiled: Run) -> None:
+def test_hotness_by_window_matches_arithmetic(example: Build, profiled: Run) -> None:
     """Two launches add up to a window; kernels write their accesses down, and the host counts."""
     floats, launches = FLOATS // 16, 6
     run = profiled(

@@ -222,7 +222,7 @@ def test_musl(pasta_preload, tmp_path: Path) -> None:
     )
 
 
-def test_a_sanitizers_runtime_comes_first(pasta_preload, tmp_path: Path) -> None:
+def test_sanitizer_runtime_must_come_first(pasta_preload, tmp_path: Path) -> None:
     program = compiled(tmp_path, "-fsanitize=address")
     done = pasta_preload(program)
     assert (done.exit_status, done.stdout) == (7, "hello\n")
@@ -324,7 +324,7 @@ def test_overwrite(pasta_preload, compile_c) -> None:
         assert (done.exit_status, done.run.launches) == (0, count)
 
 
-def test_place_taken_meanwhile(pasta_preload, compile_c) -> None:
+def test_output_directory_created_meanwhile(pasta_preload, compile_c) -> None:
     """A run is never lost, and nothing that came in between is replaced."""
     program = compile_c(
         """int main(void) {
@@ -370,7 +370,7 @@ def test_no_permission_to_write(pasta_preload) -> None:
     )
 
 
-def test_verbs_say_what_is_wrong(pasta, tmp_path: Path) -> None:
+def test_verbs_report_errors(pasta, tmp_path: Path) -> None:
     for arguments, line in (
         (["report", tmp_path / "none"], f"pasta: {tmp_path / 'none'}: no such run directory\n"),
         (["report", tmp_path], f"pasta: {tmp_path}: not a run directory (it has no run.json)\n"),
@@ -406,7 +406,7 @@ def test_stderr_is_closed(pasta_preload, compile_c) -> None:
     assert done.run.launches == 3
 
 
-def test_reader_of_stderr_is_gone(pasta_preload, compile_c) -> None:
+def test_stderr_without_reader(pasta_preload, compile_c) -> None:
     program = compile_c(LAUNCH)
     process = pasta_preload.popen(program)
     process.stderr.close()

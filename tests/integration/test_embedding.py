@@ -47,7 +47,7 @@ def reasons(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.main
-def test_embedded(pasta_preload, compile_c) -> None:
+def test_consumer_is_embedded(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(LIVES % ""), options=EMBED_NOW)
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
     assert (done.run.consumer, done.run.launches, done.notes) == ("embedded", 340, [])
@@ -61,7 +61,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("library", FOREIGN)
-def test_no_python_beside_what_it_would_mix_with(
+def test_no_embedded_python_beside_conflicting_libraries(
     pasta_preload, compile_c, tmp_path: Path, library: str
 ) -> None:
     """Symbols of another Python, or of a sanitizer, would come before those of ours."""
@@ -89,7 +89,7 @@ def test_pypy(pasta_preload, python_program) -> None:
 
 
 @pytest.mark.main
-def test_collector_asked_for(pasta_preload, compile_c) -> None:
+def test_collector_option(pasta_preload, compile_c) -> None:
     program = compile_c(LIVES % 'printf("%d %d", is_mapped("libpython"), is_mapped("_embed"));')
     done = pasta_preload(program, options=("--collector",))
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "0 0", "")
@@ -97,7 +97,7 @@ def test_collector_asked_for(pasta_preload, compile_c) -> None:
 
 
 @pytest.mark.main
-def test_results_do_not_depend_on_the_consumer(pasta_preload, compile_c) -> None:
+def test_results_are_independent_of_the_consumer(pasta_preload, compile_c) -> None:
     """Counts and names of the report, however they were computed."""
     program = compile_c(LIVES % "")
     reports = []
@@ -128,7 +128,7 @@ WAYS = (
     ],
     ids=["home", "switches", "path"],
 )
-def test_pythons_environment_variables_of_the_program(
+def test_program_with_python_environment_variables(
     pasta_preload, compile_c, broken: dict[str, str]
 ) -> None:
     """They are the program's: the embedded interpreter is the one PASTA is installed with."""
@@ -138,7 +138,9 @@ def test_pythons_environment_variables_of_the_program(
     assert (done.run.consumer, done.run.launches, done.notes) == ("embedded", 340, [])
 
 
-def test_output_of_tools_is_not_the_programs(pasta_preload, compile_c, tmp_path: Path) -> None:
+def test_tool_output_is_separate_from_the_programs(
+    pasta_preload, compile_c, tmp_path: Path
+) -> None:
     """What a tool prints, also below Python's level, goes to the log."""
     tool = tmp_path / "talker.py"
     tool.write_text(
@@ -171,7 +173,7 @@ def expect_host(done, status: int, launches: int) -> None:
 
 
 @pytest.mark.parametrize("threading", ["", "import threading\n"], ids=["plain", "threading"])
-def test_joins_the_program(pasta_preload, python_program, threading: str) -> None:
+def test_consumer_joins_a_python_program(pasta_preload, python_program, threading: str) -> None:
     """The interpreter of the program runs the tools; its output is what it would be."""
     program = python_program(threading + HOST.format(seconds=2))
     done = pasta_preload(sys.executable, program, options=EMBED_NOW)
@@ -180,7 +182,7 @@ def test_joins_the_program(pasta_preload, python_program, threading: str) -> Non
     assert done.run.consumer == "embedded"
 
 
-def test_program_sees_little_of_it(pasta_preload, python_program) -> None:
+def test_program_sees_few_traces_of_the_consumer(pasta_preload, python_program) -> None:
     """No thread in `threading`, none more to wait for, main thread and modules of its own."""
     program = python_program(
         HOST.format(seconds=2)
@@ -225,7 +227,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("way", ENDS)
-def test_python_program_ends(pasta_preload, python_program, way: str) -> None:
+def test_python_program_exits(pasta_preload, python_program, way: str) -> None:
     end, status = ENDS[way]
     program = python_program(HOST.format(seconds=1.5) + end + "\n")
     done = pasta_preload(sys.executable, program, options=EMBED_NOW)
@@ -239,7 +241,7 @@ def test_python_program_ends(pasta_preload, python_program, way: str) -> None:
     assert done.run.consumer == "embedded"
 
 
-def test_interrupted_while_tools_evaluate_text(pasta_preload, python_program, tmp_path) -> None:
+def test_interrupt_while_tools_evaluate_text(pasta_preload, python_program, tmp_path) -> None:
     """`eval` on any thread makes CPython forget that the program ends by an interrupt."""
     tool = tmp_path / "evaluates.py"
     tool.write_text(
@@ -294,7 +296,7 @@ def test_multiprocessing(pasta_preload, python_program, method: str) -> None:
     )
 
 
-def test_a_program_that_changed_what_cffi_takes_for_its_lock(pasta_preload, python_program) -> None:
+def test_program_that_changed_cffis_lock(pasta_preload, python_program) -> None:
     """Before Python 3.12: a field of the type of capsules, which looking up an attribute sets."""
     program = python_program(
         "import datetime\ntype(datetime.datetime_CAPI).mro()\n" + HOST.format(seconds=2)
@@ -304,7 +306,7 @@ def test_a_program_that_changed_what_cffi_takes_for_its_lock(pasta_preload, pyth
     assert (done.run.consumer, done.run.launches) == ("embedded", 12)
 
 
-def test_programs_that_end_while_they_are_joined(pasta_preload, python_program) -> None:
+def test_program_exits_while_it_is_joined(pasta_preload, python_program) -> None:
     """At any moment of it: the interpreter is never entered, nor started anew, at its end."""
     program = python_program(
         "import multiprocessing, time\n"
@@ -355,7 +357,7 @@ def other_pythons() -> list[str]:
     return [found[version] for version in sorted(found)]
 
 
-def test_other_version(pasta_preload, python_program) -> None:
+def test_program_with_another_python_version(pasta_preload, python_program) -> None:
     """Never embedded: both runtimes' symbols would mix."""
     pythons = other_pythons()
     if not pythons:
@@ -400,7 +402,7 @@ def test_virtual_environment_without_pasta(pasta_preload, python_program, tmp_pa
     ]
 
 
-def test_program_that_embeds_python_later(pasta_preload, compile_c, native: Path) -> None:
+def test_program_embeds_python_later(pasta_preload, compile_c, native: Path) -> None:
     """A C program that starts a Python of its own after PASTA's was embedded, or before."""
     library = subprocess.run(
         [sys.executable, "-c", "from pasta import paths; print(paths.libpython() or '')"],
@@ -446,7 +448,7 @@ def test_python_without_shared_library(pasta_preload, compile_c) -> None:
     assert reasons(done.notes) == ["the Python that PASTA is installed with has no shared library"]
 
 
-def test_python_library_that_cannot_be_loaded(pasta_preload, compile_c, tmp_path: Path) -> None:
+def test_unloadable_python_library(pasta_preload, compile_c, tmp_path: Path) -> None:
     broken = tmp_path / "libpython.so"
     broken.write_text("not a library")
     done = pasta_preload(
@@ -467,7 +469,7 @@ def test_broken_site(pasta_preload, compile_c, tmp_path: Path) -> None:
     assert done.run.launches == 340
 
 
-def test_site_that_fails_in_the_program_only(pasta_preload, compile_c, tmp_path: Path) -> None:
+def test_site_fails_in_the_program_only(pasta_preload, compile_c, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
         "if 'PASTA_SHIM' in os.environ:\n"

@@ -231,7 +231,7 @@ def test_tool_that_ends_its_process(pasta_preload, compile_c, tmp_path: Path) ->
     assert (session / "log.txt").exists()
 
 
-def test_recover_with_a_mended_tool(pasta_preload, pasta, compile_c, tmp_path: Path) -> None:
+def test_recover_with_a_fixed_tool(pasta_preload, pasta, compile_c, tmp_path: Path) -> None:
     path = Path(tool(tmp_path, "def result(self): os._exit(66)"))
     done = pasta_preload(
         compile_c(PROGRAM), "brief", options=("-t", str(path), "-t", "kernel_freq")
@@ -260,7 +260,7 @@ def test_tool_that_writes_to_descriptors(pasta_preload, compile_c, tmp_path: Pat
 # ---- filters
 
 
-def test_regex_that_matched_nothing(pasta_preload, compile_c) -> None:
+def test_regex_without_matches(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(PROGRAM), "brief", options=("-k", "gemm"))
     assert done.exit_status == 3
     note = "the filter selected none of 40 launches; launched were: scale"
@@ -356,7 +356,7 @@ def test_full_shared_memory(pasta_preload, compile_c, small_disk: Path, way: str
         assert lost_text in re.sub(r"\s+", " ", run.report)
 
 
-def test_no_room_for_a_session(pasta_preload, small_disk: Path) -> None:
+def test_no_space_for_a_session(pasta_preload, small_disk: Path) -> None:
     fill(small_disk)
     done = pasta_preload("echo", "never", options=("--set", f"ring.directory={small_disk}"))
     assert (done.exit_status, done.stdout) == (2, "")
@@ -366,7 +366,7 @@ def test_no_room_for_a_session(pasta_preload, small_disk: Path) -> None:
     assert [path.name for path in small_disk.iterdir()] == ["ballast"]
 
 
-def test_no_room_for_a_ring(pasta_preload, compile_c, small_disk: Path) -> None:
+def test_no_space_for_a_ring(pasta_preload, compile_c, small_disk: Path) -> None:
     fill(small_disk, leave=1 << 20)
     program = compile_c(PROGRAM)
     done = pasta_preload(program, "brief", options=("--set", f"ring.directory={small_disk}"))

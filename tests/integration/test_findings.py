@@ -49,7 +49,7 @@ PROGRAMS = {
 
 @pytest.mark.main
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_fault_is_found_first(pasta_preload, compile_c, name: str) -> None:
+def test_fault_is_the_first_finding(pasta_preload, compile_c, name: str) -> None:
     body, expected = PROGRAMS[name]
     program = compile_c(f"{_BEGIN}{body}{_END}")
     found: list[dict[str, str]] = []

@@ -143,7 +143,7 @@ def find(browser: Any, selector: str) -> Any:
     return browser.find_element("css selector", f"#tool-first [data-table] {selector}")
 
 
-def test_names_are_text(script: Script) -> None:
+def test_names_are_escaped(script: Script) -> None:
     assert script("return document.images.length") == 0
     assert script("return document.querySelector('h1').textContent") == f"python {EVIL}"
     assert script("return document.querySelector('.findings h3').textContent") == f"{EVIL}: {EVIL}"
@@ -153,14 +153,14 @@ def test_names_are_text(script: Script) -> None:
     assert third.startswith("void f<int, ") and third.endswith("last>()") and len(third) < 100
 
 
-def test_a_long_name_is_shown_whole(script: Script, browser: Any) -> None:
+def test_long_name_is_shown_in_full(script: Script, browser: Any) -> None:
     find(browser, "td .more").click()
     assert script("return document.querySelector('dialog[open] pre').textContent") == LONG
     browser.find_element("css selector", "dialog button").click()
     assert script("return document.querySelector('dialog[open]')") is None
 
 
-def test_only_some_rows_are_in_the_page(script: Script, browser: Any) -> None:
+def test_page_contains_a_limited_number_of_rows(script: Script, browser: Any) -> None:
     assert len(script(CELLS, 0)) == 15
     assert find(browser, ".count").text == "1\u201315 of 3,000"
     find(browser, "[aria-label='Last page']").click()
@@ -169,7 +169,7 @@ def test_only_some_rows_are_in_the_page(script: Script, browser: Any) -> None:
     assert script("return document.querySelectorAll('#tool-first td').length") < 300
 
 
-def test_sorted_by_a_click(script: Script, browser: Any) -> None:
+def test_click_sorts_the_table(script: Script, browser: Any) -> None:
     heading = "th:nth-child({})"
     state = "return document.querySelector('#tool-first th:nth-child(3)').ariaSort"
     assert script(state) == "none"
@@ -188,7 +188,7 @@ def test_sorted_by_a_click(script: Script, browser: Any) -> None:
     assert script("return document.activeElement.dataset.column") == "kernel"
 
 
-def test_searched(script: Script, browser: Any) -> None:
+def test_search_filters_rows(script: Script, browser: Any) -> None:
     box = find(browser, "input[type=search]")
 
     def search(text: str, count: str) -> list[str]:
@@ -206,7 +206,7 @@ def test_searched(script: Script, browser: Any) -> None:
     assert search("onerror", "1\u20131 of 1 (of 3,000)") == [EVIL]
 
 
-def test_numbers_are_those_of_the_text_report(script: Script) -> None:
+def test_numbers_match_the_text_report(script: Script) -> None:
     cells = script(
         "const table = document.querySelectorAll('#tool-first [data-table]')[1];"
         "return [...table.querySelectorAll('td')].map((cell) => [cell.textContent, cell.title]);"
@@ -218,20 +218,20 @@ def test_numbers_are_those_of_the_text_report(script: Script) -> None:
     assert cells[20][1] == str(2**64 - 1)
 
 
-def test_columns_that_the_text_leaves_out(script: Script, browser: Any) -> None:
+def test_columns_omitted_in_the_text_report(script: Script, browser: Any) -> None:
     count = "return document.querySelector('#tool-first [data-table] tr').cells.length"
     assert script(count) == 5
     find(browser, "button[aria-pressed]").click()
     assert script(CELLS, 5)[0] == "here"
 
 
-def test_closed_tables_open(script: Script, browser: Any) -> None:
+def test_collapsed_tables_open(script: Script, browser: Any) -> None:
     assert script("return document.querySelector('#tool-second td')") is None
     browser.find_element("css selector", "#tool-second summary").click()
     _until(browser, "return document.querySelector('#tool-second td')?.textContent === '41'")
 
 
-def test_figures_are_drawn(script: Script, browser: Any) -> None:
+def test_figures_are_rendered(script: Script, browser: Any) -> None:
     assert script("return document.querySelectorAll('#tool-first .uplot canvas').length") == 2
     bars = script("return [...document.querySelectorAll('.bars .label')].map((e) => e.textContent)")
     assert bars == [EVIL, "b"]
@@ -267,7 +267,7 @@ def test_flame_graph(script: Script, browser: Any) -> None:
     assert root.get_attribute("aria-label") == "all: 512 B, 100.0 %"
 
 
-def test_on_a_phone(script: Script, browser: Any) -> None:
+def test_narrow_screen(script: Script, browser: Any) -> None:
     size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.refresh()
@@ -277,7 +277,7 @@ def test_on_a_phone(script: Script, browser: Any) -> None:
     assert script(scroll)
 
 
-def test_nothing_is_loaded(script: Script, browser: Any) -> None:
+def test_page_loads_no_external_resources(script: Script, browser: Any) -> None:
     assert script("return performance.getEntriesByType('resource').length") == 0
     refused = script("return fetch('http://127.0.0.1:9/').then(() => 'loaded', (e) => e.name)")
     assert refused == "TypeError"

@@ -42,7 +42,7 @@ def test_exit_status(pasta_preload, compile_c, status: int) -> None:
 @pytest.mark.parametrize(
     "name", ["SIGTERM", "SIGKILL", "SIGSEGV", "SIGABRT", "SIGINT", "SIGPIPE", "SIGRTMIN"]
 )
-def test_ends_by_the_same_signal(pasta_preload, compile_c, name: str) -> None:
+def test_target_signal_is_propagated(pasta_preload, compile_c, name: str) -> None:
     number = getattr(signal, name)
     program = compile_c(
         "int main(int n, char **a) { launch(3); return n > 1 ? raise(atoi(a[1])) : 0; }"
@@ -87,14 +87,14 @@ def test_quiet(pasta_preload, compile_c) -> None:
 
 
 @pytest.mark.main
-def test_says_where_the_run_is(pasta_preload, compile_c) -> None:
+def test_prints_the_run_directory(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(LAUNCH))
     pid = done.run.manifest["pid"]
     assert done.lines[-1] == f"process {pid}: pasta-out/{done.run.path.name}"
     assert done.notes == []
 
 
-def test_nothing_without_an_accelerator(pasta_preload, compile_c) -> None:
+def test_no_run_without_an_accelerator(pasta_preload, compile_c) -> None:
     """No line, no directory, and no Python in the process."""
     program = compile_c(
         """int main(void) {
@@ -107,7 +107,7 @@ def test_nothing_without_an_accelerator(pasta_preload, compile_c) -> None:
     assert list(done.directory.iterdir()) == []
 
 
-def test_a_short_program_starts_no_python(pasta_preload, compile_c) -> None:
+def test_short_program_starts_no_python(pasta_preload, compile_c) -> None:
     program = compile_c(
         """int main(void) {
             launch(3);
@@ -305,7 +305,7 @@ def test_under_timeout(pasta_preload, compile_c) -> None:
     assert done.run.launches == 4
 
 
-def test_reader_gone(pasta_preload, compile_c) -> None:
+def test_stdout_without_reader(pasta_preload, compile_c) -> None:
     """`pasta-preload program | head -1`: the program dies of SIGPIPE, as it would without us."""
     program = compile_c(
         'int main(void) { launch(2); for (int i = 0; i < 100000; i++) puts("line"); return 0; }'
@@ -351,7 +351,7 @@ def test_wrappers(pasta_preload, compile_c, wrapper: tuple[str, ...]) -> None:
     assert done.run.path.name.startswith("inner-")
 
 
-def test_scripts_like_a_version_managers_shim(pasta_preload, compile_c, tmp_path: Path) -> None:
+def test_version_manager_shims(pasta_preload, compile_c, tmp_path: Path) -> None:
     """A script named like the program finds the real one on PATH and execs it."""
     real = compile_c(LAUNCH, name="tool")
     shim = tmp_path / "shims" / "tool"
@@ -369,7 +369,7 @@ def test_scripts_like_a_version_managers_shim(pasta_preload, compile_c, tmp_path
 
 
 @pytest.mark.main
-def test_children_have_runs_of_their_own(pasta_preload, compile_c) -> None:
+def test_children_have_separate_runs(pasta_preload, compile_c) -> None:
     program = compile_c(
         """int main(void) {
             for (int i = 1; i <= 3; i++) if (!fork()) { launch(i); return i; }
@@ -398,7 +398,7 @@ def test_no_children(pasta_preload, compile_c) -> None:
     assert '"exited with 0"' in (runs[0] / "run.json").read_text()
 
 
-def test_a_program_that_used_it_execs_another(pasta_preload, compile_c) -> None:
+def test_exec_after_use_of_the_accelerator(pasta_preload, compile_c) -> None:
     """One pid, two programs, two runs."""
     second = compile_c(LAUNCH, name="second")
     first = compile_c(
@@ -452,7 +452,7 @@ def test_daemon(pasta_preload, compile_c, before: str) -> None:
     assert done.notes == []
 
 
-def test_a_child_that_goes_on_is_announced(pasta_preload, compile_c) -> None:
+def test_running_child_is_announced(pasta_preload, compile_c) -> None:
     program = compile_c(
         r"""int main(void) {
             int ready[2];
@@ -498,7 +498,7 @@ def test_fork_after_use(pasta_preload, compile_c) -> None:
 # ---- the launcher itself
 
 
-def test_killed_launcher_does_not_harm_the_program(
+def test_program_survives_a_killed_launcher(
     pasta_preload, pasta, compile_c, tmp_path: Path
 ) -> None:
     """What it published is kept in shared memory, and `pasta recover` writes the run."""
@@ -543,7 +543,7 @@ def test_nothing_to_recover(pasta, tmp_path: Path) -> None:
     assert done.stderr == f"pasta: {tmp_path} is not a session directory\n"
 
 
-def test_a_collector_whose_launcher_was_killed_ends_with_its_program(
+def test_collector_ends_with_the_program_after_the_launcher_is_killed(
     pasta_preload, pasta, compile_c, tmp_path: Path
 ) -> None:
     program = compile_c(

@@ -51,7 +51,7 @@ def expected_consumer(mode: str) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS_TO_END)
-def test_ends(pasta_preload, compile_c, mode: str, way: str) -> None:
+def test_ways_to_exit(pasta_preload, compile_c, mode: str, way: str) -> None:
     end, text = WAYS_TO_END[way]
     done = pasta_preload(compile_c(source(mode, end)), options=options(mode))
     assert done.stdout == done.target_stderr == ""
@@ -74,7 +74,7 @@ static void *publish(void *p) { ready++; for (;;) launch(1); return p; }
 
 
 @pytest.mark.parametrize("end", ["exit(3);", "_exit(3);", "raise(SIGKILL);"])
-def test_ends_while_threads_publish(pasta_preload, compile_c, mode: str, end: str) -> None:
+def test_exit_while_threads_publish(pasta_preload, compile_c, mode: str, end: str) -> None:
     """The launches that were recorded are numbered without a gap, whoever made them."""
     body = f"""
         pthread_t thread;
@@ -155,7 +155,7 @@ HEADERS = "#include <sys/prctl.h>\n#include <sys/resource.h>\n"
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_deeds(pasta_preload, compile_c, mode: str, deed: str) -> None:
+def test_system_calls_of_the_program(pasta_preload, compile_c, mode: str, deed: str) -> None:
     """Done after the first use: everything goes on being recorded."""
     body = f"{DEEDS[deed]} launch(2); return 3;"
     done = pasta_preload(compile_c(source(mode, body, HEADERS)), options=options(mode))
@@ -174,7 +174,7 @@ UNPROFILED = {
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_deeds_before_the_first_use(pasta_preload, compile_c, deed: str) -> None:
+def test_system_calls_before_the_first_use(pasta_preload, compile_c, deed: str) -> None:
     program = compile_c(f"{HEADERS} int main(void) {{ {DEEDS[deed]} launch(5); return 3; }}")
     done = pasta_preload(program)
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
@@ -250,7 +250,7 @@ def test_signals_reach_the_programs_threads(pasta_preload, compile_c) -> None:
     assert (done.run.consumer, done.run.launches) == ("embedded", 10)
 
 
-def test_process_local_state_is_the_programs(pasta_preload, compile_c) -> None:
+def test_process_state_is_unchanged(pasta_preload, compile_c) -> None:
     """Locale, floating point, umask and signal handlers, while Python runs in the process."""
     program = compile_c(
         r"""
@@ -307,9 +307,7 @@ def test_stopped_and_continued(pasta_preload, compile_c) -> None:
     assert done.run.launches == 7
 
 
-def test_a_hanging_consumer_does_not_hold_the_exit(
-    pasta_preload, compile_c, tmp_path: Path
-) -> None:
+def test_hanging_consumer_does_not_block_exit(pasta_preload, compile_c, tmp_path: Path) -> None:
     """The program leaves after python.exit-timeout, before a minute of sleep that would exceed the
     test's limit; the run is computed anew beside it."""
     tool = tmp_path / "slow.py"

@@ -47,7 +47,7 @@ def test_profiling_ends_after_its_duration(pasta_preload: Any, compile_c: Any) -
 
 
 @pytest.mark.main
-def test_a_recording_stays_below_its_size(pasta_preload: Any, compile_c: Any) -> None:
+def test_recording_stays_below_max_size(pasta_preload: Any, compile_c: Any) -> None:
     program = compile_c(LOOP, "-DACCELERATED", name="loop")
     done = pasta_preload(program, options=("--max-size", "1KiB"))
     manifest = done.run.manifest
@@ -58,7 +58,7 @@ def test_a_recording_stays_below_its_size(pasta_preload: Any, compile_c: Any) ->
     assert any("events were not kept (run.max-size)" in line for line in manifest["warnings"])
 
 
-def test_what_happens_is_seen_and_the_output_is_the_programs(
+def test_live_view_keeps_the_programs_output(
     pasta_preload: Any, compile_c: Any, tmp_path: Path
 ) -> None:
     program = compile_c(LOOP, "-DACCELERATED", name="loop")

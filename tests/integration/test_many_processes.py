@@ -32,7 +32,7 @@ def manifests(root: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.main
-def test_ranks_that_are_forked(pasta_preload, pasta, compile_c) -> None:
+def test_forked_ranks(pasta_preload, pasta, compile_c) -> None:
     """The launcher is no rank and its children are, who are told so when they run already."""
     done = pasta_preload(compile_c(RANKS), options=("-o", "job"))
     root = done.directory / "job"
@@ -72,7 +72,7 @@ int main(int count, char **words) {
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_process_without_a_rank_beside_one(pasta_preload, compile_c, first: bool) -> None:
+def test_process_without_a_rank_beside_one_with(pasta_preload, compile_c, first: bool) -> None:
     """Ranks are in one root, whoever finishes first."""
     program = compile_c(RANK_AND_PARENT)
     done = pasta_preload(program, "first" if first else "last", options=("-o", "job"))
@@ -87,7 +87,7 @@ def test_a_process_without_a_rank_beside_one(pasta_preload, compile_c, first: bo
     assert [run["launches"]["seen"] for run in found] == [5, 3]
 
 
-def test_launchers_that_write_at_once(pasta_preload, pasta, compile_c) -> None:
+def test_concurrent_launchers(pasta_preload, pasta, compile_c) -> None:
     """As srun starts them: each task has a pasta-preload of its own, and nothing is replaced,
     also not by a program that is run by exec in the same process."""
     program = compile_c(
@@ -114,7 +114,7 @@ def test_launchers_that_write_at_once(pasta_preload, pasta, compile_c) -> None:
 
 
 @pytest.mark.main
-def test_wrong_roots(pasta_preload) -> None:
+def test_invalid_roots(pasta_preload) -> None:
     for options, text in {
         ("--root", "out", "-o", "out"): "--root and -o both name the output: give one of them",
         ("--root", "out", "-f"): "out: runs in a root are not replaced, others may be writing",

@@ -193,7 +193,7 @@ def test_launches_and_objects(play: Play) -> None:
     assert done.notes == []
 
 
-def test_addresses_are_used_again_between_launches(play: Play) -> None:
+def test_addresses_are_reused_between_launches(play: Play) -> None:
     script, random_ = Script(), random.Random(1)
     script.say("hold", S)  # nothing is complete until the end: every table is in use
     for n in range(200):
@@ -208,7 +208,7 @@ def test_addresses_are_used_again_between_launches(play: Play) -> None:
     expect(play(script), script)
 
 
-def test_tables_are_used_again_while_streams_lag(play: Play) -> None:
+def test_tables_are_reused_while_streams_lag(play: Play) -> None:
     script = Script()
     for n in range(400):
         if n % 40 == 0:
@@ -234,7 +234,7 @@ def test_many_objects_share_hashed_rows(play: Play) -> None:
     expect(play(script), script)
 
 
-def test_a_launch_may_touch_more_objects_than_it_has_rows(play: Play) -> None:
+def test_launch_touches_more_objects_than_rows(play: Play) -> None:
     script = Script()
     for n in range(700):
         script.alloc(0x200000000 + n * 8192, 4096 + n)
@@ -249,7 +249,7 @@ def test_a_launch_may_touch_more_objects_than_it_has_rows(play: Play) -> None:
     expect(play(script), script)
 
 
-def test_more_objects_than_there_is_memory_for_are_of_none(play: Play) -> None:
+def test_accesses_to_objects_beyond_memory_are_unattributed(play: Play) -> None:
     script, objects, room = Script(), 5000, 4096
     for n in range(objects):
         script.alloc(0x200000000 + n * 8192, 4096 + n)
@@ -262,7 +262,7 @@ def test_more_objects_than_there_is_memory_for_are_of_none(play: Play) -> None:
     assert len(counted) == objects - others + 1
 
 
-def test_launches_in_flight_come_before_room_for_many_objects(play: Play) -> None:
+def test_launches_in_flight_take_precedence_over_object_rows(play: Play) -> None:
     script, objects = Script(), 5000
     for n in range(objects):
         script.alloc(0x200000000 + n * 8192, 4096 + n)
@@ -273,7 +273,7 @@ def test_launches_in_flight_come_before_room_for_many_objects(play: Play) -> Non
     expect(play(script, "--set", "probes.memory=40MiB"), script)
 
 
-def test_memory_that_is_of_no_context(play: Play) -> None:
+def test_memory_without_a_context(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 5000)
     script.say("nobody", 0x302000000, 7000)
@@ -371,7 +371,7 @@ def test_kernels_that_run_at_exit(play: Play) -> None:
     ]
 
 
-def test_an_error_ends_probes_and_keeps_what_was_read(play: Play) -> None:
+def test_error_disables_probes_and_keeps_results(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     for n in range(3):
@@ -396,7 +396,7 @@ def test_an_error_ends_probes_and_keeps_what_was_read(play: Play) -> None:
 @pytest.mark.parametrize(
     "call", ["add_patches", "patch_instructions", "set_launch_data", "set", "copy_in"]
 )
-def test_what_fails_before_a_launch_is_one_line(play: Play, call: str) -> None:
+def test_error_before_a_launch_is_one_line(play: Play, call: str) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     script.launch(S, (0x200000000, 1, 0x10), counts=False)
@@ -408,7 +408,7 @@ def test_what_fails_before_a_launch_is_one_line(play: Play, call: str) -> None:
     assert rows(done, "total") == []
 
 
-def test_too_little_memory_is_said_once(play: Play) -> None:
+def test_insufficient_memory_is_reported_once(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     for _ in range(200):
@@ -420,7 +420,7 @@ def test_too_little_memory_is_said_once(play: Play) -> None:
     assert rows(done, "total") == []
 
 
-def test_storage_of_freed_objects_is_used_again(play: Play) -> None:
+def test_storage_of_freed_objects_is_reused(play: Play) -> None:
     """All have bins of 4 KiB, of which there are for four at a time; each stands for itself."""
     script = Script()
     for n in range(9):
@@ -434,7 +434,7 @@ def test_storage_of_freed_objects_is_used_again(play: Play) -> None:
     assert done.notes == []
 
 
-def test_storage_in_use_is_not_used_again(play: Play) -> None:
+def test_storage_in_use_is_not_reused(play: Play) -> None:
     """Of an object that was freed before the kernels that access it ran."""
     script = Script()
     script.say("hold", S)
@@ -454,7 +454,7 @@ def test_storage_in_use_is_not_used_again(play: Play) -> None:
     expect(play(script), script)
 
 
-def test_modules_come_and_go(play: Play) -> None:
+def test_modules_are_loaded_and_unloaded(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     script.say("load", 0x5000)
@@ -466,7 +466,7 @@ def test_modules_come_and_go(play: Play) -> None:
     expect(play(script), script)
 
 
-def test_what_was_read_outlives_a_kill(play: Play) -> None:
+def test_results_survive_a_kill(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     for n in range(100):
@@ -552,7 +552,7 @@ def summary(done: Done) -> str:
     )
 
 
-def test_what_the_library_cannot_see_is_told(play: Play, cubin: Callable[[str], Path]) -> None:
+def test_missed_accesses_are_reported(play: Play, cubin: Callable[[str], Path]) -> None:
     module = cubin(TENSOR_STORE)
     at, script = offsets(module), Script()
     script.launch(S, (0x200000000, 3, ENTRY + at["LDG"]))
@@ -567,7 +567,7 @@ def test_what_the_library_cannot_see_is_told(play: Play, cubin: Callable[[str], 
     assert not (done.run.path / "modules").exists()
 
 
-def test_all_of_the_code_is_seen(play: Play, cubin: Callable[[str], Path]) -> None:
+def test_all_accesses_are_covered(play: Play, cubin: Callable[[str], Path]) -> None:
     module, script = cubin(""), Script()
     at = offsets(module)
     script.launch(S, (0x200000000, 3, ENTRY + at["LDG"]), (0x200000004, 3, ENTRY + at["STG"]))
@@ -585,7 +585,7 @@ def test_all_of_the_code_is_seen(play: Play, cubin: Callable[[str], Path]) -> No
     ],
     ids=["not_kept", "broken"],
 )
-def test_code_that_is_not_known_is_told(
+def test_unknown_code_is_reported(
     play: Play, cubin: Callable[[str], Path], tmp_path: Path, options, environment, why: str
 ) -> None:
     module, script = cubin(""), Script()
@@ -602,7 +602,7 @@ def test_code_that_is_not_known_is_told(
 
 
 @pytest.mark.main
-def test_lines_of_the_source(play: Play, cubin: Callable[[str], Path]) -> None:
+def test_source_lines(play: Play, cubin: Callable[[str], Path]) -> None:
     module, script = cubin(""), Script()
     at = offsets(module)
     script.launch(S, *((0x200000000, 1, ENTRY + at[each]) for each in ("LDG", "STG")))

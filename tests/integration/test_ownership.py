@@ -128,7 +128,7 @@ def many(compile_c) -> Path:
     return Path(compile_c(f"int main(void) {{ launch({LAUNCHES}); sleep_ms(1000); return 0; }}"))
 
 
-def test_recover_leaves_what_a_collector_writes(pasta_preload, many: Path, slow: Path) -> None:
+def test_recover_skips_a_run_in_progress(pasta_preload, many: Path, slow: Path) -> None:
     process, session = killed_while_collecting(pasta_preload, many, slow)
     (ring,) = rings(session)
     for option in ((), ("--discard",)):
@@ -141,7 +141,7 @@ def test_recover_leaves_what_a_collector_writes(pasta_preload, many: Path, slow:
     assert done.run.launches == LAUNCHES
 
 
-def test_a_killed_collector_s_work_is_recovered(pasta_preload, many: Path, slow: Path) -> None:
+def test_killed_collector_is_recovered(pasta_preload, many: Path, slow: Path) -> None:
     """The ring has only the end of the run; the rest is in the events that it had recorded."""
     process, session = killed_while_collecting(pasta_preload, many, slow)
     pasta_preload.finish(process)
@@ -166,7 +166,9 @@ def test_a_killed_collector_s_work_is_recovered(pasta_preload, many: Path, slow:
 
 
 @pytest.mark.parametrize("when", ["before the rename", "after the rename"])
-def test_a_collector_killed_at_its_end(pasta_preload, compile_c, slow: Path, when: str) -> None:
+def test_collector_killed_around_the_rename(
+    pasta_preload, compile_c, slow: Path, when: str
+) -> None:
     """The complete run is found, and moved or not, but made only once."""
     code = (
         "import os, signal, sys\n"
@@ -203,7 +205,7 @@ def test_a_collector_killed_at_its_end(pasta_preload, compile_c, slow: Path, whe
 
 
 @pytest.mark.main
-def test_two_recovers_at_once(pasta_preload, many: Path, slow: Path) -> None:
+def test_concurrent_recovers(pasta_preload, many: Path, slow: Path) -> None:
     process, session = killed_while_collecting(pasta_preload, many, slow)
     kill_collectors(session)
     (slow.parent / "begun").unlink()
@@ -220,7 +222,7 @@ def test_two_recovers_at_once(pasta_preload, many: Path, slow: Path) -> None:
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["same namespace", "other PID namespace"])
-def test_recover_leaves_a_daemon(pasta_preload, compile_c, tmp_path: Path, apart: bool) -> None:
+def test_recover_skips_a_daemon(pasta_preload, compile_c, tmp_path: Path, apart: bool) -> None:
     """Which outlives launchers that were killed; its parent's run is had at once."""
     before = ("unshare", "--pid", "--fork", "--mount-proc") if apart else ()
     if apart and subprocess.run([*before, "true"], capture_output=True).returncode:
@@ -269,7 +271,7 @@ def test_session_directory_removed(pasta_preload, compile_c, tmp_path: Path, way
 
 
 @pytest.mark.parametrize("times", [3, 10**9], ids=["for a while", "for ever"])
-def test_a_failing_launcher_keeps_the_status(compile_c, tmp_path: Path, times: int) -> None:
+def test_failing_launcher_keeps_the_exit_status(compile_c, tmp_path: Path, times: int) -> None:
     """Whatever goes wrong while it watches the program; what it can do at the end, it does."""
     code = (
         "import errno, os, sys\n"
@@ -299,7 +301,7 @@ def test_a_failing_launcher_keeps_the_status(compile_c, tmp_path: Path, times: i
 
 
 @pytest.mark.main
-def test_status_where_SIGCHLD_is_ignored(pasta_preload, compile_c) -> None:
+def test_exit_status_with_SIGCHLD_ignored(pasta_preload, compile_c) -> None:
     """The kernel forgets children then; the program finds it ignored as without PASTA."""
     program = compile_c(
         """int main(void) {
@@ -329,7 +331,7 @@ PRIVATE = {("d", 0o700), ("f", 0o600)}
 
 @pytest.mark.parametrize("way", ["afterwards", "embedded", "collector"])
 @pytest.mark.parametrize("mask", [0o000, 0o777])
-def test_nothing_is_for_others(
+def test_run_files_are_private(
     pasta_preload, compile_c, tmp_path: Path, way: str, mask: int
 ) -> None:
     """Whatever the umask, which the program has as without PASTA."""
@@ -363,7 +365,7 @@ def test_nothing_is_for_others(
 
 
 @pytest.mark.parametrize("verb", ["replay", "analyze", "merge"])
-def test_runs_made_of_runs_are_for_nobody_else(
+def test_derived_runs_are_private(
     pasta_preload, pasta, compile_c, tmp_path: Path, verb: str
 ) -> None:
     pasta_preload(compile_c("int main(void) { launch(30); return 0; }"), options=("--root", "all"))
@@ -375,7 +377,7 @@ def test_runs_made_of_runs_are_for_nobody_else(
     assert modes(tmp_path / "out") == PRIVATE
 
 
-def test_modules_of_the_programs_python_are_not_pasta_s(
+def test_modules_of_the_programs_python_are_not_used(
     pasta_preload, compile_c, tmp_path: Path
 ) -> None:
     """A package that shadows one which a collector needs."""
@@ -392,7 +394,7 @@ def test_modules_of_the_programs_python_are_not_pasta_s(
         assert done.run.launches == 30
 
 
-def test_a_block_s_reader_takes_no_module_of_the_program(tmp_path: Path) -> None:
+def test_block_reader_uses_no_module_of_the_program(tmp_path: Path) -> None:
     (tmp_path / "pyarrow.py").write_text("raise SystemExit('shadowed')\n")
     program = tmp_path / "program.py"
     program.write_text(

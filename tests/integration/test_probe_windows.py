@@ -87,13 +87,13 @@ def test_all_launches_without_windows(pasta_preload, compile_c) -> None:
     assert "estimated" not in run.report
 
 
-def test_no_launch_without_probes(pasta_preload, compile_c) -> None:
+def test_no_launch_is_probed_without_probes(pasta_preload, compile_c) -> None:
     run = pasta_preload(compile_c(MANY), options=("-t", "kernel_freq")).run
     assert probed(run) == []
 
 
 @pytest.mark.main
-def test_windows_of_launches(pasta_preload, compile_c) -> None:
+def test_windows_by_launches(pasta_preload, compile_c) -> None:
     run = pasta_preload(compile_c(MANY), options=options("probes.window=launches 10/100")).run
     assert probed(run) == [first + i for first in (0, 100, 200) for i in range(10)]
     (row,) = kernels(run)
@@ -103,7 +103,7 @@ def test_windows_of_launches(pasta_preload, compile_c) -> None:
     assert text in " ".join(run.report.split())
 
 
-def test_a_total_leaves_out_what_windows_never_met(pasta_preload, compile_c) -> None:
+def test_totals_exclude_kernels_outside_windows(pasta_preload, compile_c) -> None:
     """Of two kernels one: what a run that probes every launch counts of it, and no more."""
     given = options("probes.window=launches 2/1000")
     run = pasta_preload(compile_c(TWO_KERNELS), options=given).run
@@ -131,7 +131,7 @@ def test_every_nth_launch(pasta_preload, compile_c) -> None:
     assert probed(run) == [0, 20, 40, 110, 130, 200, 220, 240]
 
 
-def test_windows_of_steps(pasta_preload, compile_c) -> None:
+def test_windows_by_steps(pasta_preload, compile_c) -> None:
     run = pasta_preload(compile_c(STEPS), options=options("probes.window=steps 1/4")).run
     assert probed(run) == [5 * step + i for step in (0, 4, 8) for i in range(5)]
 
@@ -163,12 +163,12 @@ def test_ranges_begin_steps(pasta_preload, compile_c, regex: str, ordinals: list
         assert "6 of them inside others: the 6 outermost are the steps" in said[0]
 
 
-def test_windows_of_seconds(pasta_preload, compile_c) -> None:
+def test_windows_by_time(pasta_preload, compile_c) -> None:
     given = options("probes.window=seconds 100/200")
     assert len(probed(pasta_preload(compile_c(MANY), options=given).run)) == 300
 
 
-def test_a_budget(pasta_preload, compile_c) -> None:
+def test_overhead_budget(pasta_preload, compile_c) -> None:
     program = compile_c("int main(void) { launch(20000); return 0; }")
     given = ("--overhead-budget", "20%", *options())
     run = pasta_preload(program, options=given).run
@@ -214,15 +214,13 @@ def test_filters(
         ),
     ],
 )
-def test_what_cannot_be(pasta_preload, compile_c, given: tuple[str, ...], says: str) -> None:
+def test_invalid_combinations(pasta_preload, compile_c, given: tuple[str, ...], says: str) -> None:
     done = pasta_preload(compile_c(MANY), options=(*options(), *given))
     assert done.exit_status == 2
     assert says in " ".join(done.lines)
     assert not done.runs
 
 
-def test_an_expression_that_only_python_understands_without_probes(
-    pasta_preload, compile_c
-) -> None:
+def test_python_only_expression_without_probes(pasta_preload, compile_c) -> None:
     run = pasta_preload(compile_c(MANY), options=("-t", "kernel_freq", "-k", r"\bscale")).run
     assert run.launches == 300

@@ -81,7 +81,7 @@ def test_more_events_than_the_ring_holds(pasta_preload, python_program, consumer
 
 
 @pytest.mark.main
-def test_a_process_that_is_not_followed(pasta_preload, python_program) -> None:
+def test_unfollowed_process(pasta_preload, python_program) -> None:
     path = python_program("""
 import subprocess, sys
 if sys.argv[1:]:
@@ -171,7 +171,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_rejected_settings(tmp_path: Path) -> None:
     """In one line, and the next block works."""
     attempts = "\n".join(
         f"try:\n    {code}\nexcept pasta.errors.PastaError as error:\n    print(error)"
@@ -209,7 +209,7 @@ def test_programs_without_standard_streams(tmp_path: Path) -> None:
     assert pq.read_schema(next((tmp_path / "run" / "results").glob("*/*.parquet"))) is not None
 
 
-def test_nothing_is_imported_before_it_is_used() -> None:
+def test_lazy_imports() -> None:
     code = "import pasta, sys; print(sorted({'numpy', 'pyarrow', 'ctypes'} & set(sys.modules)))"
     done: Any = subprocess.run(
         [sys.executable, "-c", code], env=base_environment(), capture_output=True, text=True

@@ -82,7 +82,7 @@ def expected(demo: str, *arguments: str) -> dict[str, int]:
     ["vadd", "vadd 1000", "gemm", "convolution 3", "streams", "streams 8 2 50", "graph 7", "memory",
      "memory --leak"],
 )  # fmt: skip
-def test_counts_are_the_program_s_own(record: Record, command: str) -> None:
+def test_counts_match_the_program(record: Record, command: str) -> None:
     recorded, expect = record(*command.split()), expected(*command.split())
     assert {
         "launches": len(recorded["kernel_launch"]),
@@ -102,7 +102,7 @@ def test_counts_are_the_program_s_own(record: Record, command: str) -> None:
         assert np.array_equal(np.sort(recorded[kind]["ordinal"]), ordinals)
 
 
-def test_a_launch_s_records_share_its_correlation(record: Record) -> None:
+def test_records_of_a_launch_share_its_correlation(record: Record) -> None:
     recorded = record("streams")
     launches = np.sort(recorded["kernel_launch"], order="ordinal")
     assert len(np.unique(launches["correlation"])) == len(launches)
@@ -266,7 +266,7 @@ def test_profiler_calls_and_a_forked_child(
         assert parent[kind]["origin"].tolist() == [origins["profiler"]]
 
 
-def test_nothing_is_recorded_by_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
+def test_unloadable_library_records_nothing(tmp_path: Path) -> None:
     silent = run("vadd", REFACC_INJECTION_PATH="/nonexistent/tool.so")
     assert silent.stderr == ""
     told = run("vadd", REFACC_INJECTION_PATH="/nonexistent/tool.so", REFACC_VERBOSE="1")

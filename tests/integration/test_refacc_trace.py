@@ -154,7 +154,7 @@ def tallied(found: list[Access], name: str) -> Counter[str]:
     return tally
 
 
-def test_every_case_has_its_accesses(record: Record, session: Session) -> None:
+def test_every_case_has_the_expected_accesses(record: Record, session: Session) -> None:
     expect = expected()
     found = record(probes=1)
     names = [key.split(".")[0] for key in expect if key.endswith(".launches")]
@@ -178,13 +178,13 @@ def test_every_case_has_its_accesses(record: Record, session: Session) -> None:
     assert clusters["_Z7stridedPKfPfii"] == [0xFFFF] * 3
 
 
-def test_kinds_can_be_chosen(record: Record) -> None:
+def test_kinds_can_be_selected(record: Record) -> None:
     some = (lib.PASTA_ACCESS_bulk_load, lib.PASTA_ACCESS_barrier)
     found = record("bulk", "stride_1", probes=1, probe_kinds=",".join(map(str, some)))
     assert Counter(access.kind for access in found) == {"bulk_load": 4, "barrier": 32}
 
 
-def test_a_warp_s_accesses_are_in_its_order(record: Record) -> None:
+def test_accesses_of_a_warp_are_in_program_order(record: Record) -> None:
     found = record("async_copy", probes=1)
     order = ["block_enter", "async_copy", "barrier", "shared", "global", "block_exit"]
     for block in range(4):
@@ -194,5 +194,5 @@ def test_a_warp_s_accesses_are_in_its_order(record: Record) -> None:
 
 
 @pytest.mark.parametrize("config", [{"probes": 1, "start": 0}, {}, {"probes": ""}], ids=str)
-def test_nothing_is_recorded_unasked(record: Record, config: dict[str, object]) -> None:
+def test_accesses_are_not_recorded_by_default(record: Record, config: dict[str, object]) -> None:
     assert record("stride_1", **config) == []

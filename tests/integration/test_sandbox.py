@@ -43,14 +43,14 @@ def check(done, status: int) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_event_of_a_program_that_restricts_itself(pasta_preload, compile_c, way: str) -> None:
+def test_sandboxed_program_loses_no_event(pasta_preload, compile_c, way: str) -> None:
     done = pasta_preload(compile_c(PROGRAM % ("" if "every" not in way else THREADS, way)))
     check(done, 5)
     assert done.run.launches == LAUNCHES + 300
 
 
 @pytest.mark.parametrize("way", ["restrict_by_prctl", "restrict_every_thread", "to_empty_root"])
-def test_an_embedded_consumer_hands_over(pasta_preload, compile_c, way: str) -> None:
+def test_embedded_consumer_hands_over(pasta_preload, compile_c, way: str) -> None:
     """Python was at work in the process; what came with it makes no system call at the exit."""
     program = compile_c(PROGRAM % ("" if "every" not in way else THREADS, way))
     done = pasta_preload(program, "wait", options=EMBED_NOW)
@@ -82,7 +82,7 @@ def test_annotations_in_strict_mode(pasta_preload, compile_c) -> None:
 
 
 @pytest.mark.main
-def test_a_filter_that_cannot_be_installed_changes_nothing(pasta_preload, compile_c) -> None:
+def test_failed_filter_installation_changes_nothing(pasta_preload, compile_c) -> None:
     """Libraries ask in that way whether there could be one."""
     done = pasta_preload(
         compile_c(
@@ -124,7 +124,7 @@ print("done")
 """
 
 
-def test_python_that_restricts_itself(pasta_preload, python_program) -> None:
+def test_sandboxed_python_program(pasta_preload, python_program) -> None:
     program = python_program(FILTER)
     done = pasta_preload(sys.executable, program, options=EMBED_NOW)
     assert (done.exit_status, done.stdout, done.target_stderr) == (0, "done\n", "")

@@ -44,7 +44,7 @@ def on_a_terminal(directory: Path, *command: str | Path) -> tuple[str, str]:
     return stdout, told.decode()
 
 
-def test_a_terminal_shows_what_is_waited_for(pasta_preload, demo) -> None:
+def test_terminal_shows_progress(pasta_preload, demo) -> None:
     """…by the launcher what the collector does, by replay what it does; stdout has none of it."""
     tool = pasta_preload.directory / "slow.py"
     tool.write_text(SLOW)
@@ -63,7 +63,7 @@ def test_a_terminal_shows_what_is_waited_for(pasta_preload, demo) -> None:
 
 
 @pytest.mark.main
-def test_a_pipe_gets_nothing_from_what_is_fast(pasta_preload, demo, pasta) -> None:
+def test_pipe_shows_no_progress_of_short_work(pasta_preload, demo, pasta) -> None:
     done = pasta_preload(demo("vadd"))
     assert "writing the run" not in done.stderr
     for verb in (("report",), ("replay", "-t", "copies")):

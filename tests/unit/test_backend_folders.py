@@ -60,7 +60,9 @@ def lines(*folders: str) -> list[tuple[str, int, str]]:
     [(VENDORS, VENDORS_IN), (FRAMEWORKS, FRAMEWORKS_IN)],
     ids=["vendors", "frameworks"],
 )
-def test_nothing_else_names_them(names: re.Pattern[str], allowed: dict[str, str]) -> None:
+def test_vendor_names_occur_only_in_their_folders(
+    names: re.Pattern[str], allowed: dict[str, str]
+) -> None:
     found = [line for line in lines("pasta", "tools") if names.search(line[2])]
     places = tuple(allowed)
     assert [line for line in found if not line[0].startswith(places)] == []

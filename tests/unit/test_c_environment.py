@@ -67,7 +67,7 @@ int main(int count, char **arguments) {
 """
 
 
-def test_a_leak_check_says_of_a_program_what_it_says_without_us(tmp_path: Path) -> None:
+def test_leak_check_results_are_unchanged(tmp_path: Path) -> None:
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         pytest.skip("no valgrind")

@@ -117,11 +117,11 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     }
 
 
-def test_every_folder_has_its_place() -> None:
+def test_every_folder_has_a_layer() -> None:
     assert {folder(file) for file in sources()} <= set(ALLOWED)
 
 
-def test_files_include_what_lies_below() -> None:
+def test_files_include_only_lower_layers() -> None:
     wrong = [
         f"{file} includes {used}"
         for file in sources()
@@ -131,11 +131,11 @@ def test_files_include_what_lies_below() -> None:
     assert wrong == []
 
 
-def test_headers_form_no_circle() -> None:
+def test_headers_have_no_cycles() -> None:
     assert circles({file: set(included(file)) for file in sources()}) == []
 
 
-def test_files_call_what_lies_below(calls: dict[str, set[str]]) -> None:
+def test_files_call_only_lower_layers(calls: dict[str, set[str]]) -> None:
     wrong = [
         f"{file} uses {used}"
         for file, others in calls.items()
@@ -145,5 +145,5 @@ def test_files_call_what_lies_below(calls: dict[str, set[str]]) -> None:
     assert wrong == []
 
 
-def test_files_form_no_circle(calls: dict[str, set[str]]) -> None:
+def test_files_have_no_cycles(calls: dict[str, set[str]]) -> None:
     assert circles(calls) == [CIRCLE]

@@ -14,7 +14,7 @@ WAIT = Finding(
 )
 
 
-def test_equal_findings_are_one_with_their_places_and_the_gain_of_all() -> None:
+def test_equal_findings_are_merged_and_their_gains_summed() -> None:
     found = [
         ("operators", replace(WAIT, where=line, remedy=f"{line}: remove the wait"))
         for line in (f"train.py:{number} f" for number in range(5))
@@ -29,7 +29,7 @@ def test_equal_findings_are_one_with_their_places_and_the_gain_of_all() -> None:
     assert one.gain == 1.0
 
 
-def test_findings_that_differ_stay_apart_and_the_merged_ones_may_come_first() -> None:
+def test_different_findings_are_not_merged() -> None:
     found = [
         ("copies", replace(WAIT, what="other", gain=0.3)),
         ("operators", WAIT),

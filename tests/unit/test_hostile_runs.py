@@ -67,7 +67,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 @pytest.mark.parametrize(
     "name", ["{secret}", "../../../../secret", "..", ".x", "a\x1b[2J", "x" * 101]
 )
-def test_names_lead_nowhere(
+def test_names_cannot_escape_the_run_directory(
     name: str, run: RunDirectory, secret: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = secret.read_bytes()
@@ -82,12 +82,12 @@ def test_names_lead_nowhere(
     assert not any("canary" in path.read_text(errors="replace") for path in tmp_path.glob("out/*"))
 
 
-def test_tools_cannot_use_such_names(run: RunDirectory) -> None:
+def test_tools_cannot_use_unsafe_names(run: RunDirectory) -> None:
     with pytest.raises(ValueError, match="the table name 'a/b' is not made of"):
         write_result(run.results, "other", Result("", {"a/b": Table({"n": [1]})}))
 
 
-def test_links_that_lead_out(
+def test_links_out_of_the_run_are_not_followed(
     run: RunDirectory, secret: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = run.results / "first" / "main.parquet"
@@ -125,7 +125,7 @@ def test_links_that_lead_out(
          "figures.f.series.a: expected 1 values, as x has"),
     ],
 )  # fmt: skip
-def test_documents_name_the_place(
+def test_document_errors_name_the_location(
     document: str, values: dict[str, Any], line: str, run: RunDirectory,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -144,7 +144,7 @@ def test_documents_name_the_place(
         ("[]", "the document: expected an object"),
     ],
 )
-def test_what_is_no_document(
+def test_invalid_documents(
     text: str | bytes, why: str, run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = text if isinstance(text, bytes) else text.encode()
@@ -152,7 +152,7 @@ def test_what_is_no_document(
     assert why in refused(capsys, "report", run.path)
 
 
-def test_nothing_of_a_run_reaches_the_terminal_as_it_is(
+def test_texts_of_a_run_are_escaped_on_the_terminal(
     run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = {"host": ESCAPE, "ended": {"text": ESCAPE}, "command": [ESCAPE], "warnings": [ESCAPE],
@@ -178,7 +178,7 @@ def test_nothing_of_a_run_reaches_the_terminal_as_it_is(
 
 
 @pytest.mark.parametrize("option", ["--html", "--json", "--csv", None])
-def test_a_small_table_of_many_rows(
+def test_small_file_with_many_rows(
     option: str | None, run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It would be gigabytes of numbers: what shows the first rows reads these only."""
@@ -196,7 +196,7 @@ def test_a_small_table_of_many_rows(
     assert "read it with pyarrow.parquet" in line
 
 
-def test_repeated_texts_are_held_once(run: RunDirectory) -> None:
+def test_repeated_texts_are_stored_once(run: RunDirectory) -> None:
     """A gigabyte of text in a few kilobytes."""
     path = run.results / "first" / "main.parquet"
     texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1000, np.int8)), ["x" * (1 << 20)])
@@ -208,7 +208,7 @@ def test_repeated_texts_are_held_once(run: RunDirectory) -> None:
         pasta.load(run.path).arrow("first")
 
 
-def test_a_layout_that_is_none(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_layout(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     path = run.results / "first" / "main.parquet"
     for layout, why in (
         (b'{"shown": -1}', "pasta.layout.shown: expected"),
@@ -258,7 +258,7 @@ def rewrite(path: Path, **columns: Any) -> None:
         ({"grid_x": [1.5] * 5}, "grid: Float value 1.5"),
     ],
 )
-def test_events_that_no_source_gave(
+def test_invalid_events_are_omitted(
     columns: dict[str, Any], why: str, recorded: RunDirectory, tmp_path: Path
 ) -> None:
     """They are left out, with a line that says so; the rest is there."""
@@ -270,7 +270,7 @@ def test_events_that_no_source_gave(
     assert why in warning and warning.endswith("its events are missing")
 
 
-def test_a_position_far_away(recorded: RunDirectory) -> None:
+def test_extreme_position(recorded: RunDirectory) -> None:
     """A batch ends where a record's index in it would not fit."""
     path = recorded.events / "kernel_launch-00000.parquet"
     rewrite(path, position=pa.array([1, 2, 2**40, 2**41, 2**63], pa.uint64()))
@@ -281,7 +281,7 @@ def test_a_position_far_away(recorded: RunDirectory) -> None:
     assert positions == [1, 2, 2**40, 2**41, 2**63]
 
 
-def test_numbers_that_would_index_far_away() -> None:
+def test_extreme_indices() -> None:
     from pasta.processors.snapshots import SELECTED, Launches
 
     events = Events()
@@ -293,7 +293,7 @@ def test_numbers_that_would_index_far_away() -> None:
     assert len(launches._state) < 1 << 20
 
 
-def test_ids_of_tensors_index_nothing_else(recorded: RunDirectory, tmp_path: Path) -> None:
+def test_tensor_ids_are_not_used_as_other_indices(recorded: RunDirectory, tmp_path: Path) -> None:
     events = Events()
     events.operator("aten::add")
     events.add("operator_begin", name="aten::mm", depth=2, inputs=9, tensor=[2**32 - 2] * 16)
@@ -306,7 +306,7 @@ def test_ids_of_tensors_index_nothing_else(recorded: RunDirectory, tmp_path: Pat
     assert done.manifest()["failures"] == {}
 
 
-def test_a_trace_that_unpacks_to_much_more(
+def test_trace_decompression_bomb(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -320,9 +320,7 @@ def test_a_trace_that_unpacks_to_much_more(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_chunk_of_accesses_that_unpacks_to_gigabytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_access_chunk_decompression_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pasta.run import accesses
 
     place = tmp_path / "run" / "results" / accesses.TOOL
@@ -340,7 +338,7 @@ def test_a_chunk_of_accesses_that_unpacks_to_gigabytes(
     assert told == ["accesses-000.arrows was cut short: accesses after its chunk 1 are missing"]
 
 
-def test_an_export_whose_name_is_too_long(
+def test_export_name_too_long(
     run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "é" * 90

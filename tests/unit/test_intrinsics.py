@@ -44,12 +44,12 @@ def read(source):
 
 
 @given(a=I64, count=st.integers(0, 63))
-def test_arithmetic_is_that_of_unsigned_numbers(a: int, count: int) -> None:
+def test_arithmetic_is_unsigned(a: int, count: int) -> None:
     assert arithmetic(a, count) == (signed(unsigned(a) >> count), bin(unsigned(a)).count("1"))
 
 
 @given(value=I64)
-def test_memory_is_read_without_sign(value: int) -> None:
+def test_loads_are_zero_extended(value: int) -> None:
     source = np.array([value], np.int64)
     bits = unsigned(value)
     assert read(source.ctypes.data) == (bits & 0xFF, bits & 0xFFFFFFFF, value)
@@ -98,6 +98,6 @@ def calling(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("name", INSTRUCTIONS)
-def test_an_intrinsic_is_its_instruction(name: str) -> None:
+def test_intrinsics_compile_to_their_instruction(name: str) -> None:
     ptx = to_ptx([PatchFunction("patch", calling(name), ("u64", "u64", "u64", "u64"))], 90)
     assert INSTRUCTIONS[name] in ptx.replace("\t", " ").replace(" ;", ";")

@@ -272,7 +272,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_tool_fails_alone(case: str, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
+def test_failing_tool_does_not_affect_others(
+    case: str, tmp_path: Path, expected: list[dict[str, Any]]
+) -> None:
     attributes, where = CASES[case]
     directory, streams = os.getcwd(), (sys.stdout, sys.stderr)
     done = run_beside(bad(**attributes), place=tmp_path, hand_over=where in MOVED)
@@ -295,7 +297,7 @@ def test_a_tool_fails_alone(case: str, tmp_path: Path, expected: list[dict[str, 
 
 @examples(15)
 @given(cases=st.lists(st.sampled_from(sorted(CASES)), min_size=2, max_size=5, unique=True))
-def test_tools_fail_together(cases: list[str], expected: list[dict[str, Any]]) -> None:
+def test_several_tools_fail(cases: list[str], expected: list[dict[str, Any]]) -> None:
     kinds = []
     for number, case in enumerate(cases):
         attributes, _ = CASES[case]
@@ -307,7 +309,7 @@ def test_tools_fail_together(cases: list[str], expected: list[dict[str, Any]]) -
         assert failing == set(done.failures)
 
 
-def test_a_part_that_fails_disables_the_tools_that_need_it(
+def test_failing_processor_disables_dependent_tools(
     tmp_path: Path, expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: Any, batch: Any) -> None:
@@ -323,7 +325,7 @@ def test_a_part_that_fails_disables_the_tools_that_need_it(
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", 5, {}, "x" * 101, "a\nb", ".hidden"])
-def test_a_tool_has_a_plain_name(name: Any) -> None:
+def test_tool_names_are_plain(name: Any) -> None:
     from pasta.errors import ToolError
 
     with pytest.raises(ToolError, match="the tool name"):

@@ -360,7 +360,7 @@ def assertions(sanitizer: Path) -> str:
 @pytest.mark.skipif(not SANITIZERS, reason="no sanitizer_callbacks.h: pip install the dev extra")
 @pytest.mark.skipif(not CUDAS, reason="no cuda.h: pip install the dev extra")
 @pytest.mark.parametrize("sanitizer", SANITIZERS, ids=str)
-def test_declarations_equal_the_vendors(sanitizer: Path, tmp_path: Path) -> None:
+def test_declarations_match_the_vendors_headers(sanitizer: Path, tmp_path: Path) -> None:
     compiler = os.environ.get("CC") or shutil.which("cc") or "gcc"
     source = tmp_path / "equal.c"
     source.write_text(assertions(sanitizer))
@@ -404,7 +404,7 @@ def libraries() -> list[Path]:
 
 @pytest.mark.skipif(not libraries(), reason="no libsanitizer-public.so: pip install the dev extra")
 @pytest.mark.parametrize("path", libraries(), ids=str)
-def test_versions_are_told_by_the_ids_a_library_accepts(path: Path) -> None:
+def test_version_is_detected_by_accepted_callback_ids(path: Path) -> None:
     source = (SOURCES / "sanitizer.c").read_text()
     rows = re.findall(r'\{"([\d.]+)", (\d+), (\d+)\}', source)
     assert len(rows) >= 7
@@ -420,7 +420,7 @@ def test_versions_are_told_by_the_ids_a_library_accepts(path: Path) -> None:
 
 @pytest.mark.skipif(not libraries(), reason="no libsanitizer-public.so: pip install the dev extra")
 @pytest.mark.parametrize("path", libraries(), ids=str)
-def test_libraries_have_every_function(path: Path) -> None:
+def test_libraries_export_every_function(path: Path) -> None:
     symbols = re.findall(r'X\(\w+, "(\w+)"', (SOURCES / "sanitizer_abi.h").read_text())
     assert len(symbols) >= 20
     library = ctypes.CDLL(str(path))

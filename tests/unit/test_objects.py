@@ -129,9 +129,7 @@ def found(table: ObjectTable, addresses: Any, indices: Any, level: str) -> list[
     splits=st.lists(st.integers(0, 60), max_size=4),
     data=st.data(),
 )
-def test_agrees_with_a_linear_search_at_every_event(
-    history: bool, program: Any, splits: Any, data: Any
-) -> None:
+def test_lookups_match_a_linear_search(history: bool, program: Any, splits: Any, data: Any) -> None:
     events, model = play(program)
     table = ObjectTable(history=history)
     for batch in events.batches(each for each in splits if each <= len(events)):
@@ -155,7 +153,7 @@ def test_agrees_with_a_linear_search_at_every_event(
         assert told == [(each.address, each.born) for each in model.things]
 
 
-def test_the_end_of_a_range_is_exact() -> None:
+def test_range_end_is_exact() -> None:
     events = Events()
     events.alloc(0x1000, 256)
     events.alloc(0x1100, 16)

@@ -84,13 +84,13 @@ def test_a_plan_is_compiled_once(ptxas: Path) -> None:
     assert "api 13.5" in first and "patch 3 pasta_global" in first
 
 
-def test_without_a_device_there_is_nothing_to_compile(ptxas: Path) -> None:
+def test_nothing_is_compiled_without_a_device(ptxas: Path) -> None:
     assert plan(()) == ()
     assert calls(ptxas) == 0
 
 
 @pytest.mark.slow
-def test_two_processes_compile_once(ptxas: Path) -> None:
+def test_concurrent_processes_compile_once(ptxas: Path) -> None:
     code = "from tests.unit.test_probe_build import plan; print(plan())"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     both = [
@@ -132,7 +132,7 @@ class Objects(Tool):
         return Result(summary="")
 
 
-def test_an_object_is_looked_up_where_a_probe_compares_it() -> None:
+def test_object_is_looked_up_where_a_probe_compares_it() -> None:
     def patch(tool: Tool) -> str:
         text, _ = write(layout_of([tool]), instances_of([tool]), "13.5")
         return text[text.index("def pasta_global(") :].split("\n\n")[0]
@@ -144,7 +144,7 @@ def test_an_object_is_looked_up_where_a_probe_compares_it() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sm", [90, 100])  # before, patches have fewer registers for nothing
 @pytest.mark.parametrize("names", ["access_count", "working_set", "hotness", "memory"])
-def test_most_accesses_save_no_register(names: str, sm: int) -> None:
+def test_common_path_saves_no_registers(names: str, sm: int) -> None:
     """Each that a patch saves costs as much as one that the library's trampoline saves."""
     try:
         find_ptxas()
@@ -160,7 +160,7 @@ def test_most_accesses_save_no_register(names: str, sm: int) -> None:
     assert {frames[each] for each in most} == {"0"}
 
 
-def test_no_ptxas_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_ptxas_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("PASTA_PTXAS", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -212,7 +212,7 @@ def test_version_of_a_library(
     assert library_version(path) == version
 
 
-def test_library_of_no_known_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_of_unknown_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PASTA_SANITIZER_VERSION", raising=False)
     with pytest.raises(PastaError, match="PASTA_SANITIZER_VERSION="):
         library_version(tmp_path / "libsanitizer-public.so")

@@ -158,7 +158,7 @@ def objects(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(objects(), st.data())
-def test_an_address_is_of_the_object_that_holds_it(
+def test_address_maps_to_the_containing_object(
     source: ctypes.CDLL, objects: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     launch = Launch(source, objects)
@@ -173,7 +173,7 @@ def test_an_address_is_of_the_object_that_holds_it(
             assert whole == launch.owner(first)[0] == launch.owner(first + UNIT - 1)[0]
 
 
-def test_most_of_a_large_object_is_known_by_its_bucket(source: ctypes.CDLL) -> None:
+def test_large_objects_are_found_by_the_bucket_alone(source: ctypes.CDLL) -> None:
     start = 0x7F4D_0000_0000
     launch = Launch(source, [(start - 4096, 512), (start, 1 << 30)])
     inside = [start + at for at in range(1 << 25, (1 << 30) - (1 << 25), 1 << 25)]
@@ -185,7 +185,7 @@ def small(count: int) -> list[tuple[int, int]]:
     return [(0x7F4D_0000_0000 + 512 * number, 400) for number in range(count)]
 
 
-def test_rows_are_indexes_where_there_are_enough(source: ctypes.CDLL) -> None:
+def test_rows_are_object_indices_if_they_suffice(source: ctypes.CDLL) -> None:
     launch = Launch(source, small(10))
     for object in range(11):
         assert at_row(launch, object) == SLOT + 24 * object
@@ -209,7 +209,7 @@ def test_objects_without_a_row_are_counted_behind_the_slots(source: ctypes.CDLL)
         assert found[key - 1] == SLOT + 24 * row
 
 
-def test_no_flag_while_there_are_rows(source: ctypes.CDLL) -> None:
+def test_spill_flag_is_unset_while_rows_suffice(source: ctypes.CDLL) -> None:
     launch = Launch(source, small(60), hashed=True)
     for object in (3, 19, 35, 51, 0):  # all but one want the same row
         at_row(launch, object)
@@ -222,7 +222,7 @@ def at_row(launch: Launch, object: int) -> int:
 
 
 @given(st.integers(1, 1 << 34), st.integers(5, 26), st.data())
-def test_bytes_of_granules_end_with_the_object(
+def test_granule_bytes_end_with_the_object(
     source: ctypes.CDLL, size: int, shift: int, data: st.DataObject
 ) -> None:
     launch = Launch(source, [(0x7F4D_0000_0000, size)])
@@ -297,7 +297,7 @@ def plane(source: ctypes.CDLL) -> Launch:
 
 @examples(40)
 @given(st.lists(WARP, min_size=1, max_size=4), st.integers(0, 99))
-def test_each_granule_is_marked_first_once(
+def test_each_granule_is_first_marked_once(
     source: ctypes.CDLL, warps: list[dict[int, int]], seed: int
 ) -> None:
     launch = plane(source)
@@ -309,7 +309,7 @@ def test_each_granule_is_marked_first_once(
 
 @examples(40)
 @given(st.permutations(range(128)), st.permutations(range(128)), st.integers(0, 99))
-def test_launches_at_the_same_time_share_words(
+def test_concurrent_launches_share_words(
     source: ctypes.CDLL, first: list[int], second: list[int], seed: int
 ) -> None:
     """Exact where no launch touches a granule twice."""

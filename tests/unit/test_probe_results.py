@@ -101,7 +101,7 @@ class Launch:
 
 
 @pytest.mark.slow
-def test_as_the_cpu_counts() -> None:
+def test_results_match_the_cpu_executor() -> None:
     events, pipeline, tool = made()
     events.access("global", [A, A + 4, A + 0x2000, B], pc=0x10, block=0, launch=0)
     events.access("global", [B + 32, B + 36], pc=0x20, block=3, launch=1)
@@ -144,7 +144,7 @@ def test_as_the_cpu_counts() -> None:
     assert rows(tool) == expected
 
 
-def test_what_belongs_to_no_object_is_counted_apart() -> None:
+def test_unattributed_accesses_are_counted_separately() -> None:
     events, pipeline, tool = made()
     pipeline.feed(events.batch())
     launch = Launch(tool, 0)
@@ -165,7 +165,7 @@ def test_what_belongs_to_no_object_is_counted_apart() -> None:
     assert device.no_room == {(tool.name, "heat"): 9}
 
 
-def test_pieces_are_the_tensors_that_hold_them() -> None:
+def test_pieces_map_to_tensors() -> None:
     """Of one allocation, parts of which are handed out again."""
     events, _, tool = made()
     pipeline = Pipeline(Filter(), [tool], events.context())
@@ -198,7 +198,7 @@ def test_pieces_are_the_tensors_that_hold_them() -> None:
     assert heat == [(0, 0, 7), (0, 2, 9), (3, 0, 8)]
 
 
-def test_a_launch_that_the_filter_dropped_is_left_out() -> None:
+def test_filtered_launch_is_omitted() -> None:
     events, _, tool = made()
     pipeline = Pipeline(Filter(launch_skip=1), [tool], events.context())
     pipeline.feed(events.batch())
@@ -210,7 +210,7 @@ def test_a_launch_that_the_filter_dropped_is_left_out() -> None:
     assert tool.total.rows()["seen"].tolist() == [2]
 
 
-def test_what_is_no_entry_disables_the_tools_with_probes() -> None:
+def test_invalid_entry_disables_tools_with_probes() -> None:
     events, pipeline, tool = made()
     pipeline.feed(events.batch())
     pipeline.feed_device(entry(77, []))

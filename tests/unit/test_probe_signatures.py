@@ -89,7 +89,7 @@ def test_every_kind_is_checked() -> None:
 
 @pytest.mark.skipif(not HEADERS, reason="no sanitizer_patching.h: pip install the dev extra")
 @pytest.mark.parametrize("directory", HEADERS, ids=str)
-def test_signatures_equal_the_vendors(directory: Path) -> None:
+def test_signatures_match_the_vendors_headers(directory: Path) -> None:
     """A header does not say its version: it must be one of those known, in all kinds."""
     header = Header(directory / "sanitizer_patching.h")
     if "BULK_COPY_SHARED_TO_GLOBAL" not in header.ids:
@@ -103,7 +103,7 @@ def test_signatures_equal_the_vendors(directory: Path) -> None:
     ]
 
 
-def test_unknown_version_is_refused() -> None:
+def test_unknown_version_is_rejected() -> None:
     with pytest.raises(PastaError, match=r"do not support version 14\.0") as raised:
         signatures("global", "14.0")
     assert "nvidia-cuda-sanitizer-api" in str(raised.value)

@@ -173,7 +173,7 @@ ACCESSES = {
 
 
 @pytest.mark.parametrize("name", ACCESSES)
-def test_a_record_has_the_addresses_in_the_shortest_form(name: str) -> None:
+def test_addresses_use_the_shortest_encoding(name: str) -> None:
     addresses, form = ACCESSES[name]
     device = Device()
     lanes = warp_of(addresses, pc=0x123456789A, size=16, head=0x1301, sm=131, block=38, warp=5)
@@ -194,7 +194,7 @@ def test_a_record_has_the_addresses_in_the_shortest_form(name: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 9])
-def test_one_lane_writes_for_all(rows: int) -> None:
+def test_one_lane_writes_for_the_warp(rows: int) -> None:
     device = Device(single=True)
     registers = {
         "$0": USER, "$1": 8, "$2": BASE, "$3": 0xFF00, "$4": 128 * rows, "$5": 0x109,
@@ -215,7 +215,7 @@ def test_one_lane_writes_for_all(rows: int) -> None:
     assert int(record["block"]) == (1 << 32) - 1
 
 
-def test_no_ring_no_record() -> None:
+def test_no_record_without_a_ring() -> None:
     device = Device()
     device.memory.store(USER + OFFSETS["L_TRACE"], 8, 0)
     device.machine.run([warp_of({0: BASE})], random.Random(1))
@@ -225,7 +225,7 @@ def test_no_ring_no_record() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_warps_that_run_together_lose_and_repeat_nothing(seed: int) -> None:
+def test_concurrent_warps_neither_lose_nor_duplicate_records(seed: int) -> None:
     """More records than a stripe has room for, on two multiprocessors and one that stops early."""
     choose = random.Random(seed)
     device = Device()
@@ -249,7 +249,7 @@ def test_warps_that_run_together_lose_and_repeat_nothing(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("says", [False, True], ids=["silent", "closed"])
-def test_without_a_host_warps_end_and_count(says: bool) -> None:
+def test_warps_terminate_and_count_drops_without_a_host(says: bool) -> None:
     device = Device()
     device.works = False
     if says:
@@ -372,7 +372,7 @@ def heat(tmp_path: Path, amount: str = "") -> Any:
     return tool
 
 
-def test_a_histogram_by_window_is_written_down(tmp_path: Path) -> None:
+def test_histogram_by_window_is_recorded(tmp_path: Path) -> None:
     tool = heat(tmp_path)
     text, found = write(layout_of([tool]), instances_of([tool]), "13.5")
     (op,) = re.findall(r"def t0_heat__add_uniform\(.*?\n\n", text, re.DOTALL)
@@ -398,7 +398,7 @@ def test_a_histogram_by_window_counts_accesses(tmp_path: Path) -> None:
     ),
     max_size=20,
 ))  # fmt: skip
-def test_what_was_written_down_is_counted_as_probes_would(
+def test_recorded_accesses_count_like_probes(
     tmp_path: Path, given: list[tuple[int, bool, list[int]]]
 ) -> None:
     """By the probes themselves, over records of no map, and over what patches wrote for them."""
@@ -426,7 +426,7 @@ def test_what_was_written_down_is_counted_as_probes_would(
     assert found[0] == found[1]
 
 
-def test_probes_do_not_run_again_over_what_a_gpu_took(tmp_path: Path) -> None:
+def test_probes_do_not_rerun_on_gpu_records(tmp_path: Path) -> None:
     path = tmp_path / "lanes.py"
     path.write_text(LANES)
     (tool,) = load_tools([str(path)])
@@ -462,7 +462,7 @@ def test_probes_do_not_run_again_over_what_a_gpu_took(tmp_path: Path) -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=30),
     st.sampled_from([None, 0, 2]),
 )
-def test_trace_maps_take_what_a_gpu_took_for_them(
+def test_trace_maps_accept_gpu_records(
     tmp_path: Path, given: list[tuple[int, int, bool]], dropped: int | None
 ) -> None:
     """In stretches of one map, and mixed; with lanes' addresses behind a record, and without."""

@@ -15,7 +15,7 @@ from pasta import progress
 from pasta.progress import Display, FileListener, display_progress, listening, report_progress
 
 
-def test_only_the_thread_that_is_listened_to_is_heard() -> None:
+def test_only_the_listening_thread_reports_progress() -> None:
     import threading
 
     told: list[tuple[str, str]] = []
@@ -28,7 +28,7 @@ def test_only_the_thread_that_is_listened_to_is_heard() -> None:
     assert told == [("mine", "1 of 2")]
 
 
-def test_a_file_has_every_step_and_now_and_then_how_far_it_is(tmp_path: Path) -> None:
+def test_file_listener_writes_every_step_and_throttles_progress(tmp_path: Path) -> None:
     path = tmp_path / "1-0.progress"
     assert progress.read(path) == ""
     written = FileListener(path)
@@ -41,7 +41,7 @@ def test_a_file_has_every_step_and_now_and_then_how_far_it_is(tmp_path: Path) ->
     gone("a step", "")  # a session that was removed is no reason to fail
 
 
-def test_a_log_has_one_line_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_line_after_a_delay_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     display = Display("writing the run", lines.append)
     display.show(lambda: "too early")
@@ -53,7 +53,7 @@ def test_a_log_has_one_line_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("quiet", "told"), [(False, "pasta: replaying: step\n"), (True, "")])
-def test_work_in_this_process(
+def test_progress_of_work_in_this_process(
     quiet: bool, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0)
@@ -63,7 +63,7 @@ def test_work_in_this_process(
     assert capsys.readouterr() == ("", told)
 
 
-def test_a_terminal_that_is_closed_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_terminal_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run must be written when the terminal of its launcher is gone."""
     primary, terminal = pty.openpty()
     stderr = os.fdopen(terminal, "w")

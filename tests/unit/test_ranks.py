@@ -62,7 +62,7 @@ def test_ranks_side_by_side(tmp_path: Path) -> None:
     assert "no run" not in report and "\x1b" not in report
 
 
-def test_runs_that_are_not_whole(tmp_path: Path) -> None:
+def test_incomplete_runs(tmp_path: Path) -> None:
     """Missing, unfinished, unreadable and damaged ones take a line each; the rest is compared."""
     for rank in (0, 1, 3):
         made_up(tmp_path, rank, of=7, kernels={"k": (1, 10)})
@@ -80,7 +80,7 @@ def test_runs_that_are_not_whole(tmp_path: Path) -> None:
     assert "1 run is without kernel_freq" in report
 
 
-def test_a_job_that_has_just_begun(tmp_path: Path) -> None:
+def test_job_that_has_just_started(tmp_path: Path) -> None:
     (tmp_path / ".pasta-1").mkdir()
     assert text_report(Root.open(tmp_path)).splitlines()[1:] == [
         ".pasta-1: unfinished: being written, or its PASTA was killed"
@@ -106,7 +106,7 @@ def test_different_tools_and_programs(tmp_path: Path) -> None:
     assert "Kernels (launches of each rank)" in report  # no clocks there
 
 
-def test_findings_of_ranks_are_told_once(tmp_path: Path) -> None:
+def test_findings_of_ranks_are_merged(tmp_path: Path) -> None:
     def finding(where: str, gain: float) -> Finding:
         return Finding("slow", where, f"{gain:.0%}", "hurry", gain)
 
@@ -165,7 +165,7 @@ def test_merged_tables(job: Path, tmp_path: Path) -> None:
     assert run.arrow("kernel_freq").equals(kernels)
 
 
-def test_the_status_tells_of_tools_that_failed_in_a_rank(
+def test_exit_status_reports_tools_that_failed_in_a_rank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = tmp_path / "job"
@@ -189,7 +189,7 @@ def test_the_status_tells_of_tools_that_failed_in_a_rank(
     assert main(merging) == 1, "a table is missing in it"
 
 
-def test_merging_leaves_out_what_is_damaged(job: Path, tmp_path: Path) -> None:
+def test_merging_omits_damaged_results(job: Path, tmp_path: Path) -> None:
     results = job / "rank-0001-node1-101" / "results"
     table = results / "kernel_freq" / "kernels.parquet"
     table.write_bytes(table.read_bytes()[:40])
@@ -207,9 +207,7 @@ def test_merging_leaves_out_what_is_damaged(job: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".all*"))
 
 
-def test_tables_that_are_longer_than_what_is_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_exceeding_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pasta.run import merge_tables as module
 
     monkeypatch.setattr(module, "_ROWS", 50)

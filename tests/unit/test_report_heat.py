@@ -53,7 +53,7 @@ def test_words_of_sectors() -> None:
     assert strip.cells.tolist() == [[3 * at] * 400 for at in range(8)]
 
 
-def test_only_the_ten_that_are_accessed_most() -> None:
+def test_only_the_ten_most_accessed_objects() -> None:
     count = 30
     words = {f"word_{at}": np.arange(count) for at in range(8)}
     names = [f"k{number}" for number in range(count)]
@@ -62,5 +62,5 @@ def test_only_the_ten_that_are_accessed_most() -> None:
     assert [strip.label for strip in map.strips] == [f"k{n}: k{n}" for n in range(29, 19, -1)]
 
 
-def test_none_of_other_results() -> None:
+def test_no_heat_map_of_other_results() -> None:
     assert of({"sectors": Table({"sectors": [1]}), "bins": Table({"count": [1]})}) == []

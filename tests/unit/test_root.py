@@ -15,7 +15,7 @@ from pasta.run.root import Root, is_root, numbers, program_of
 from tests.support.runs import MS, made_up
 
 
-def test_ranks_come_in_order_and_others_after_them(tmp_path: Path) -> None:
+def test_ranks_precede_other_processes(tmp_path: Path) -> None:
     made_up(tmp_path, None, pid=7)
     for rank in (10, 2, 0):
         made_up(tmp_path, rank, of=12)
@@ -27,7 +27,7 @@ def test_ranks_come_in_order_and_others_after_them(tmp_path: Path) -> None:
     assert is_root(tmp_path) and not is_root(root.runs[0].directory.path)
 
 
-def test_what_cannot_be_used_says_why(tmp_path: Path) -> None:
+def test_unusable_runs_have_a_reason(tmp_path: Path) -> None:
     made_up(tmp_path, 0, of=6)
     made_up(tmp_path, 1, schema=99)
     (made_up(tmp_path, 2) / "run.json").write_text("{")
@@ -73,7 +73,7 @@ def test_no_root(tmp_path: Path) -> None:
         Root.open(made_up(tmp_path, 0))
 
 
-def test_one_time_line(tmp_path: Path) -> None:
+def test_runs_share_one_timeline(tmp_path: Path) -> None:
     """Exact on a host, though its real time was set meanwhile; stated between hosts."""
     made_up(tmp_path, 0, start=5 * MS)
     late = made_up(tmp_path, 1, start=9 * MS)
@@ -90,7 +90,7 @@ def test_one_time_line(tmp_path: Path) -> None:
     assert root.worst_error == 7 * MS
 
 
-def test_clocks_of_which_nothing_is_known(tmp_path: Path) -> None:
+def test_unknown_clocks(tmp_path: Path) -> None:
     made_up(tmp_path, 0, clock={})
     made_up(tmp_path, 1, host="node2", clock={"boot": None, "error_ns": None})
     root = Root.open(tmp_path)
@@ -98,7 +98,7 @@ def test_clocks_of_which_nothing_is_known(tmp_path: Path) -> None:
     assert root.error(*root.runs) is root.worst_error is None
 
 
-def test_doubts(tmp_path: Path) -> None:
+def test_inconsistent_ranks_are_reported(tmp_path: Path) -> None:
     made_up(tmp_path, 0, pid=10)
     made_up(tmp_path, 0, pid=11, parent=10)
     assert list(Root.open(tmp_path).doubts()) == []
@@ -126,7 +126,7 @@ def test_programs(tmp_path: Path) -> None:
     assert programs == {"python3.11 train.py": 2, "python3.11": 1}
 
 
-def test_runs_that_arrive_at_once_replace_nothing(tmp_path: Path) -> None:
+def test_concurrent_runs_do_not_replace_each_other(tmp_path: Path) -> None:
     """As where two hosts share a name: what is in the way is seen when renaming, not before."""
     places = []
     for text in ("one", "two", "three"):

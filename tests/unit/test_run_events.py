@@ -93,7 +93,7 @@ def rows(all_batches: list[Batch], texts: Strings) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("kind", [k for k in abi.KINDS if k not in abi.UNRECORDED])
-def test_every_kind_comes_back_as_it_was(kind: str, tmp_path: Path) -> None:
+def test_every_kind_round_trips(kind: str, tmp_path: Path) -> None:
     texts = strings()
     given_batches = list(batches([kind], [40], 7))
     recorder = Recorder(tmp_path, texts)
@@ -191,7 +191,7 @@ def filled(directory: Path, most: int, *, rotate: bool) -> tuple[Recorder, list[
 
 
 @pytest.mark.parametrize("rotate", [False, True])
-def test_a_limit_keeps_the_oldest_or_the_newest(rotate: bool, tmp_path: Path) -> None:
+def test_size_limit_keeps_the_oldest_or_the_newest(rotate: bool, tmp_path: Path) -> None:
     whole, positions = filled(tmp_path / "whole", 0, rotate=False)
     assert (whole.counts["kernel_launch"], whole.left_out) == (5000, {})
     size = sum(path.stat().st_size for path in (tmp_path / "whole").iterdir())

@@ -17,14 +17,14 @@ from tests.support.places import DATA
 RUNS = DATA / "runs"
 
 
-def test_there_is_a_run_of_every_schema() -> None:
+def test_every_schema_has_a_recorded_run() -> None:
     assert {path.name for path in RUNS.iterdir()} == {
         f"schema-{number}" for number in range(1, SCHEMA + 1)
     }
 
 
 @pytest.mark.parametrize("path", sorted(RUNS.iterdir()), ids=lambda path: path.name)
-def test_results_events_and_report_are_as_ever(path: Path) -> None:
+def test_old_runs_read_unchanged(path: Path) -> None:
     run = pasta.load(path)
     assert run.tables()["kernel_freq"][0] == "kernels"
     kernels = run.arrow("kernel_freq").to_pydict()
@@ -52,7 +52,7 @@ def operators(run: pasta.Run) -> list[dict[str, Any]]:
     return sorted(told, key=lambda row: (row["operator"], row["phase"]))
 
 
-def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+def test_newer_schema_is_rejected(tmp_path: Path) -> None:
     place = tmp_path / "run"
     shutil.copytree(RUNS / "schema-1", place)
     manifest = json.loads((place / "run.json").read_text())

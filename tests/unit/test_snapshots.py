@@ -103,7 +103,7 @@ def check(snapshots: Snapshots, launches: Launches, expected: Any, number: int) 
 
 @examples(200)
 @given(programs, st.lists(st.integers(1, 60), max_size=4, unique=True), st.randoms())
-def test_the_past_is_as_snapshots_have_it(program: Any, splits: list[int], random: Any) -> None:
+def test_history_matches_snapshots(program: Any, splits: list[int], random: Any) -> None:
     """Whatever the order of questions, also while the run goes on."""
     events = play(program)
     table = ObjectTable(history=True)
@@ -125,7 +125,7 @@ def test_the_past_is_as_snapshots_have_it(program: Any, splits: list[int], rando
                 assert id == (live.ids[at] if at >= 0 and live.lasts[at] >= address else -1)
 
 
-def test_snapshots_are_shared_while_nothing_changes() -> None:
+def test_snapshots_are_shared_without_changes() -> None:
     events = Events()
     events.alloc(0, 8)
     for _ in range(3):
@@ -157,7 +157,7 @@ def test_an_unchanged_layer_is_not_copied() -> None:
     assert first.layers[0] is not second.layers[0]
 
 
-def test_a_table_without_history_is_refused() -> None:
+def test_table_without_history_is_rejected() -> None:
     with pytest.raises(ValueError, match="history"):
         Snapshots(ObjectTable())
 

@@ -46,7 +46,7 @@ def everything() -> Stream:
     return s
 
 
-def test_claims(replay: Replay, version: str) -> None:
+def test_capabilities_match_records(replay: Replay, version: str) -> None:
     played = replay(everything(), version, settings="amd.counters=SQ_WAVES\n")
     unplayed = UNPLAYED[version]
     assert disagreements("amd_rocprofiler", [played.tables], unplayed=unplayed) == {}
@@ -65,7 +65,7 @@ def rocm_environment(replayer: Replayer, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.main
-def test_a_program_is_recorded(
+def test_program_is_recorded(
     pasta_preload, replayer: Replayer, rocm_environment: dict[str, str]
 ) -> None:
     done = pasta_preload(
@@ -89,7 +89,9 @@ def test_a_program_is_recorded(
 
 
 @pytest.mark.main
-def test_asked_for(pasta_preload, replayer: Replayer, rocm_environment: dict[str, str]) -> None:
+def test_backend_named_on_the_command_line(
+    pasta_preload, replayer: Replayer, rocm_environment: dict[str, str]
+) -> None:
     """It says so where there is no device, and goes on."""
     done = pasta_preload(
         replayer.program, rocm_environment["STREAM"], environment=rocm_environment,
@@ -101,7 +103,7 @@ def test_asked_for(pasta_preload, replayer: Replayer, rocm_environment: dict[str
 
 
 @pytest.mark.parametrize("backend", ["nvidia", "none"])
-def test_a_program_is_let_alone(
+def test_program_is_not_recorded_with_another_backend(
     pasta_preload, replayer: Replayer, rocm_environment: dict[str, str], backend: str
 ) -> None:
     """Also where the library is loaded nevertheless, say by a pasta-preload around this one."""
@@ -122,7 +124,7 @@ def tools_of(printed: str) -> list[str]:
     return list(filter(None, lines[0].partition("=")[2].split(":"))) if lines else []
 
 
-def test_the_tool_comes_after_the_user_s(
+def test_pastas_tool_follows_the_users(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
     ours = str(rocm.LIBPASTA_AMD)
@@ -133,7 +135,7 @@ def test_the_tool_comes_after_the_user_s(
     ]  # fmt: skip
 
 
-def test_the_user_s_tool_and_ours_are_both_loaded(
+def test_both_tools_are_loaded(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
     """The SDK loads no tool that follows the last colon of a list."""
@@ -143,7 +145,7 @@ def test_the_user_s_tool_and_ours_are_both_loaded(
     assert done.run.launches == 4
 
 
-def test_a_program_in_an_empty_environment(
+def test_program_with_an_empty_environment(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
     """It gets PASTA's tool again, and not the user's, which it took away."""
@@ -152,9 +154,7 @@ def test_a_program_in_an_empty_environment(
     assert tools_of(done.stdout) == [str(rocm.LIBPASTA_AMD)]
 
 
-def test_an_sdk_that_cannot_be_loaded(
-    pasta_preload, rocm_environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_unloadable_sdk(pasta_preload, rocm_environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "broken.so").write_text("no library")
     environment = {**rocm_environment, rocm.NAMED: str(tmp_path / "broken.so")}
     silent = pasta_preload("env", environment=environment)
@@ -166,7 +166,7 @@ def test_an_sdk_that_cannot_be_loaded(
     assert line.endswith(f"check it with pasta doctor, or name another with {rocm.NAMED}")
 
 
-def test_the_program_finds_the_sdk_that_was_found(
+def test_program_uses_the_detected_sdk(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
     """rocprofiler-register aborts a program for which a tool is named where it finds no SDK."""
@@ -180,7 +180,7 @@ def test_the_program_finds_the_sdk_that_was_found(
     assert f"{rocm.REGISTERED}={theirs[rocm.REGISTERED]}\n" in seen
 
 
-def test_an_unknown_version_is_refused_before_the_program_starts(
+def test_unknown_version_is_rejected_before_the_program_starts(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
     environment = {**rocm_environment, "REPLAY_VERSION": "0.7.1"}
@@ -194,9 +194,7 @@ def test_an_unknown_version_is_refused_before_the_program_starts(
     assert tools_of(pasta_preload("env", environment=environment).stdout) == []
 
 
-def test_a_hip_that_never_registers_is_explained(
-    pasta_preload, rocm_environment: dict[str, str]
-) -> None:
+def test_unregistered_hip_is_explained(pasta_preload, rocm_environment: dict[str, str]) -> None:
     done = pasta_preload("true", environment=rocm_environment, options=("--backend", "amd"))
     assert (done.exit_status, done.runs) == (0, [])
     (line,) = [line for line in done.lines if "nothing was recorded" in line]

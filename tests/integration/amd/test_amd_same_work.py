@@ -224,7 +224,7 @@ def kinds_of(told: Told) -> list[str]:
     return sorted({kind for tables in told.values() for kind in tables})
 
 
-def test_each_source_tells_as_many(told: Told) -> None:
+def test_sources_record_equal_counts(told: Told) -> None:
     for kind in kinds_of(told):
         given = {source: len(told[source].get(kind, ())) for source in SOURCES}
         assert all(given.pop(source) == 0 for source in without(kind)), kind
@@ -238,7 +238,7 @@ def as_told(source: str, kind: str, field: str, value: Any) -> Any:
     return value
 
 
-def test_fields_are_equal(told: Told) -> None:
+def test_sources_record_equal_fields(told: Told) -> None:
     wrong = []
     for kind in kinds_of(told):
         tables = {source: told[source][kind] for source in SOURCES if source not in without(kind)}
@@ -255,7 +255,7 @@ def test_fields_are_equal(told: Told) -> None:
 
 
 @pytest.mark.parametrize("gap", [gap for gap in GAPS if gap.field != "*"], ids=str)
-def test_what_a_source_cannot_give_is_absent(told: Told, gap: Gap) -> None:
+def test_unsupported_fields_are_absent(told: Told, gap: Gap) -> None:
     """The table has no entry too many, and hides no value."""
     for source in gap.sources:
         rows = [row for row in told[source][gap.kind] if gap.covers(source, row)]
@@ -274,7 +274,7 @@ def test_what_a_source_cannot_give_is_absent(told: Told, gap: Gap) -> None:
 MAY_LACK = {"vendor_flags", "duration", "name"}
 
 
-def test_gaps_are_not_claimed() -> None:
+def test_gaps_are_not_claimed_as_capabilities() -> None:
     """What a source cannot give here, it is not said to give in the matrix of backends."""
     by_field = {(each.kind, each.field or "*"): each for each in CAPABILITIES.values()}
     compared = 0
@@ -288,7 +288,7 @@ def test_gaps_are_not_claimed() -> None:
     assert compared > 8
 
 
-def test_what_is_a_source_s_own_is_there(told: Told) -> None:
+def test_source_specific_records_exist(told: Told) -> None:
     for kind, fields in OWN.items():
         for source in SOURCES:
             for row in told[source].get(kind, ()):
@@ -311,7 +311,7 @@ def test_records_of_one_operation_share_a_correlation(told: Told) -> None:
                     assert [row["correlation"] for row in tables[end]] == begun, (source, end)
 
 
-def test_the_work_is_there(told: Told) -> None:
+def test_work_is_recorded(told: Told) -> None:
     """What the others are compared with is what the work says."""
     tables = told[AMD]
     launches = [line.split()[1:] for line in WORK.splitlines() if line.startswith("launch")]

@@ -95,6 +95,6 @@ def loading(thread: int) -> list[str]:
     return [f"{line} @thread={thread}" for line in own.lines[begin:]]
 
 
-def test_records_cut_short(sanitized: Sanitized) -> None:
+def test_truncated_records(sanitized: Sanitized) -> None:
     for size in (0, 16, 32, 72):
         clean(sanitized(cut_short(everything(), size)))

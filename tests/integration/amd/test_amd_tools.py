@@ -36,7 +36,9 @@ def columns(run: Run, tool: str, table: str, *names: str) -> list[tuple[Any, ...
 
 
 @pytest.mark.main
-def test_tools_say_the_same(pasta_preload: Any, hip: Any, programs: Path, tmp_path: Path) -> None:
+def test_tools_agree_across_sources(
+    pasta_preload: Any, hip: Any, programs: Path, tmp_path: Path
+) -> None:
     work = tmp_path / "work.txt"
     work.write_text(WORK)
     command, environment = hip
@@ -85,7 +87,7 @@ int main(int count, char **words) {
 """
 
 
-def test_a_program_that_uses_both(pasta_preload: Any, hip: Any, tmp_path: Path) -> None:
+def test_program_using_both_backends(pasta_preload: Any, hip: Any, tmp_path: Path) -> None:
     (tmp_path / "both.c").write_text(BOTH)
     native = LIBRARY.parent
     cc = ["cc", "-std=gnu11", "-O1"]

@@ -89,7 +89,7 @@ def played() -> dict[str, Any]:
     return {"agents": agents, "events": {"begin": begin, "scale": scale, "end": s.lines}}
 
 
-def test_operators_have_the_launches_of_amd(
+def test_operators_have_amd_launches(
     pasta_preload: Any, replayer: Replayer, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines.json"

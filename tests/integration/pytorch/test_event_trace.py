@@ -87,7 +87,7 @@ UNKNOWN = {"args.Concrete Inputs", "args.Record function id", "args.Ev Idx", "ar
 MORE = {"args.Call stack", "args.Module Hierarchy"}
 
 
-def test_events_have_the_same_form(traces: tuple[Event, Event]) -> None:
+def test_events_have_the_format_of_torch(traces: tuple[Event, Event]) -> None:
     theirs, ours = map(shapes, traces)
     sorts = {
         ("X", "cpu_op"), ("X", "user_annotation"), ("i", "cpu_instant_event"), ("s", "fwdbwd"),
@@ -111,7 +111,7 @@ def test_events_have_the_same_form(traces: tuple[Event, Event]) -> None:
     assert traces[0]["displayTimeUnit"] == traces[1]["displayTimeUnit"]
 
 
-def test_operators_are_the_same(traces: tuple[Event, Event]) -> None:
+def test_operators_match_torch(traces: tuple[Event, Event]) -> None:
     def told(trace: Event) -> Counter[tuple[Any, ...]]:
         """Names, numbers (from 0 on) and tensors: torch has a place for other arguments too."""
         operators = of(trace, "cpu_op")
@@ -142,7 +142,7 @@ def test_operators_are_the_same(traces: tuple[Event, Event]) -> None:
     assert cat["Input Dims"] == [[4, 16], [4, 16]]
 
 
-def test_slices_nest_as_they_do_in_torch(traces: tuple[Event, Event]) -> None:
+def test_slices_nest_as_in_torch(traces: tuple[Event, Event]) -> None:
     def paths(trace: Event) -> Counter[tuple[str, ...]]:
         found: Counter[tuple[str, ...]] = Counter()
         open_: list[tuple[float, str]] = []
@@ -175,7 +175,7 @@ def test_gradients_are_linked_as_in_torch(traces: tuple[Event, Event]) -> None:
     assert ("aten::addmm", "AddmmBackward0") in ours
 
 
-def test_memory_is_that_of_torch(traces: tuple[Event, Event]) -> None:
+def test_memory_matches_torch(traces: tuple[Event, Event]) -> None:
     def sizes(trace: Event) -> Counter[int]:
         told = (each["args"] for each in of(trace, "cpu_instant_event") if "Addr" in each["args"])
         return Counter(each["Bytes"] for each in told if each["Bytes"] > 0)

@@ -87,7 +87,7 @@ def fault_line(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_fault_is_found_first_with_its_line(
+def test_planted_fault_is_the_first_finding_with_its_line(
     findings: dict[str, list[Finding]], name: str
 ) -> None:
     tools, what = FAULTS[name]
@@ -102,7 +102,7 @@ def test_the_fault_is_found_first_with_its_line(
     assert re.search(rf"{name}\.py:\d+", first["remedy"]), first
 
 
-def test_a_whole_program_is_told_the_same(pasta_preload) -> None:
+def test_findings_of_a_complete_program_are_the_same(pasta_preload) -> None:
     """Its start, with the import of PyTorch, is no finding."""
     alone = subprocess.run([sys.executable, program("slow_loading")], capture_output=True)
     done = pasta_preload(sys.executable, program("slow_loading"), options=("-c", "torch"))
@@ -127,7 +127,7 @@ print(threading.active_count())
 """
 
 
-def test_nothing_is_sampled_while_profiling_is_stopped(pasta_preload, tmp_path: Path) -> None:
+def test_no_samples_while_profiling_is_stopped(pasta_preload, tmp_path: Path) -> None:
     path = tmp_path / "stopped.py"
     path.write_text(STOPPED)
     done = pasta_preload(sys.executable, path, options=("-c", "operators"))
@@ -136,7 +136,7 @@ def test_nothing_is_sampled_while_profiling_is_stopped(pasta_preload, tmp_path: 
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_clean_programs_have_no_finding_above_low_confidence(
+def test_clean_programs_have_only_low_confidence_findings(
     findings: dict[str, list[Finding]], name: str
 ) -> None:
     assert [each for each in findings[name] if each["confidence"] != "low"] == []

@@ -218,7 +218,7 @@ held = torch.empty(1 << 20, dtype=torch.uint8)
 """
 
 
-def test_a_block_leaves_the_run_around_it_as_it_is(pasta_preload: Any, program: Any) -> None:
+def test_block_does_not_change_the_enclosing_run(pasta_preload: Any, program: Any) -> None:
     done = pasta_preload(sys.executable, program(RUN_AND_BLOCK), options=("-c", "torch"))
     assert said(done) == [[2, ["Linear"]]]  # the run's own settings go on
     modules = {row["module"]: row["calls"] for row in table(done.run, "operators", "modules")}
@@ -258,7 +258,7 @@ say(calls(run, "aten::relu"), os.path.isdir(run.path))
 """
 
 
-def test_a_fork_in_a_block(plain: Any, program: Any) -> None:
+def test_fork_in_a_block(plain: Any, program: Any) -> None:
     done = plain(program(FORK))
     assert said(done) == [
         ["the block was profiled in process PARENT"],
@@ -269,7 +269,7 @@ def test_a_fork_in_a_block(plain: Any, program: Any) -> None:
     assert done.returncode == 0
 
 
-def test_a_fork_under_pasta_preload(pasta_preload: Any, program: Any) -> None:
+def test_fork_under_pasta_preload(pasta_preload: Any, program: Any) -> None:
     """The child has a ring of its own, and may profile blocks."""
     path = program("""
 x = torch.ones(4)
@@ -341,7 +341,7 @@ for expected in (1, 0):
 """
 
 
-def test_beside_torchs_profiler_and_devices(plain: Any, program: Any) -> None:
+def test_together_with_torchs_profiler_and_devices(plain: Any, program: Any) -> None:
     found = said(plain(program(BESIDE_TORCH)))
     assert found[0] == [1, 360_000, 1]
     assert found[1] == [1, 360_000]
@@ -381,7 +381,7 @@ say(error, "aten::relu" in data["text/html"], data["text/plain"].startswith("<pa
 """
 
 
-def test_cells_of_a_notebook(plain: Any, program: Any) -> None:
+def test_notebook_cells(plain: Any, program: Any) -> None:
     pytest.importorskip("IPython")
     pytest.importorskip("pandas")
     done = plain(program(NOTEBOOK))
@@ -455,7 +455,7 @@ sys.exit(7)
 """
 
 
-def test_failures_are_told(plain: Any, program: Any) -> None:
+def test_failures_are_reported(plain: Any, program: Any) -> None:
     done = plain(program(FAILING))
     mine = "pasta.profile: tool mine was disabled: ValueError: no (in on_operators)"
     assert said(done) == [
@@ -474,7 +474,7 @@ def test_failures_are_told(plain: Any, program: Any) -> None:
      ("threading.Thread(target=time.sleep, args=[9], daemon=True).start(); raise KeyError(1)", 1)],
     ids=["exit", "_exit", "kill", "exception"],
 )  # fmt: skip
-def test_programs_that_end_in_a_block(plain: Any, program: Any, end: str, status: int) -> None:
+def test_program_ends_in_a_block(plain: Any, program: Any, end: str, status: int) -> None:
     done = plain(
         program(f"""
 with pasta.profile() as run:

@@ -23,7 +23,7 @@ SMALL = ("--device=cpu", "--steps=3", "--batch=2", "--length=16", "--layers=2", 
     [(), ("--amp",), ("--checkpoint",), ("--workers=2",), ("--compile",)],
     ids=lambda options: options[0].strip("-") if options else "plain",
 )
-def test_a_transformer_prints_the_same(pasta_preload, options: tuple[str, ...]) -> None:
+def test_transformer_output_is_unchanged(pasta_preload, options: tuple[str, ...]) -> None:
     alone = native(sys.executable, GPT, *SMALL, *options)
     done = pasta_preload(sys.executable, GPT, *SMALL, *options, options=TORCH)
     assert (done.exit_status, done.stdout, done.target_stderr) == (0, alone.stdout, alone.stderr)
@@ -32,7 +32,7 @@ def test_a_transformer_prints_the_same(pasta_preload, options: tuple[str, ...]) 
     assert done.run.manifest["dropped"] == {}
 
 
-def test_resnet18_prints_the_same(pasta_preload) -> None:
+def test_resnet18_output_is_unchanged(pasta_preload) -> None:
     options = ("--device=cpu", "--steps=2", "--batch=2", "--size=32")
     alone = native(sys.executable, RESNET, *options)
     done = pasta_preload(sys.executable, RESNET, *options, options=TORCH)
@@ -69,7 +69,7 @@ else:
 """
 
 
-def test_operators_are_those_that_torchs_profiler_counts(pasta_preload, tmp_path: Path) -> None:
+def test_operators_match_torchs_profiler(pasta_preload, tmp_path: Path) -> None:
     program = tmp_path / "counted.py"
     program.write_text(COUNTED + LEAVE)
     expected = Counter(json.loads(native(sys.executable, program, "torch").stdout))
@@ -127,7 +127,7 @@ print(len(seen) < 40)
 """
 
 
-def test_modules_that_die_leave_their_places_to_others(pasta_preload, tmp_path: Path) -> None:
+def test_destroyed_modules_free_their_slots(pasta_preload, tmp_path: Path) -> None:
     program = tmp_path / "dying.py"
     program.write_text(DYING_MODULES)
     done = pasta_preload(sys.executable, program, options=TORCH)
@@ -186,6 +186,6 @@ def test_two_processes_of_distributed_data_parallel(pasta_preload, tmp_path: Pat
         assert "DistributedDataParallel.module (Linear)" in modules
 
 
-def test_workers_of_a_data_loader_leave_no_runs(pasta_preload) -> None:
+def test_data_loader_workers_leave_no_runs(pasta_preload) -> None:
     done = pasta_preload(sys.executable, GPT, *SMALL, "--workers=2", options=TORCH)
     assert len(done.runs) == 1

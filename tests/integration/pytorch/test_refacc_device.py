@@ -197,7 +197,7 @@ FALLBACKS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("name", FALLBACKS)
-def test_operators_on_the_cpu(name: str) -> None:
+def test_operators_with_cpu_fallback(name: str) -> None:
     compute, given = FALLBACKS[name]
     assert_same(compute, *given, tolerance=1e-4)
 
@@ -207,7 +207,7 @@ TYPES = ["float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool", "c
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_copies_and_fills_of_every_type(name: str) -> None:
+def test_copies_and_fills_of_every_dtype(name: str) -> None:
     dtype = getattr(torch, name)
     values = (random(4, 6, grad=False) * 3).to(dtype)
     there = values.to("refacc")
@@ -245,7 +245,7 @@ WRONG: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_errors_are_those_of_the_cpu(name: str) -> None:
+def test_errors_match_the_cpu(name: str) -> None:
     said = []
     for device in ("cpu", "refacc"):
         with pytest.raises(Exception) as error:
@@ -277,7 +277,7 @@ def trained(device: str, optimizer: str) -> tuple[list[float], list[Any]]:
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
-def test_training_is_that_of_the_cpu(optimizer: str) -> None:
+def test_training_matches_the_cpu(optimizer: str) -> None:
     losses, parameters = trained("refacc", optimizer)
     expected_losses, expected = trained("cpu", optimizer)
     assert losses[-1] < losses[0]
@@ -305,7 +305,7 @@ def test_backward_on_several_threads() -> None:
 # ---- memory ----------------------------------------------------------------------------------
 
 
-def test_memory_is_freed_and_used_again(refacc: Any) -> None:
+def test_memory_is_freed_and_reused(refacc: Any) -> None:
     gc.collect()
     before = refacc.memory_allocated()
     held = [torch.empty(1000, device="refacc") for _ in range(8)]
@@ -323,7 +323,7 @@ def test_memory_is_freed_and_used_again(refacc: Any) -> None:
     assert refacc.memory_reserved() >= refacc.memory_allocated() == before
 
 
-def test_freed_blocks_are_joined(refacc: Any) -> None:
+def test_freed_blocks_are_merged(refacc: Any) -> None:
     """Blocks of all sizes, freed in any order, hold what was put there and leave nothing."""
     gc.collect()
     before = refacc.memory_allocated()
@@ -341,7 +341,7 @@ def test_freed_blocks_are_joined(refacc: Any) -> None:
     assert before or refacc.memory_reserved() == 0
 
 
-def test_memory_that_another_stream_uses_waits(refacc: Any) -> None:
+def test_memory_used_by_another_stream_is_not_reused(refacc: Any) -> None:
     other = refacc.Stream()
     matrix = random(200, 200, grad=False).to("refacc")
     refacc.synchronize()
@@ -462,7 +462,7 @@ print(*ended, x.sum().item())
 """
 
 
-def test_children_of_a_fork() -> None:
+def test_forked_children() -> None:
     done = run(FORK)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
@@ -473,7 +473,7 @@ def test_children_of_a_fork() -> None:
     ]
 
 
-def test_a_target_that_is_no_class_ends_the_launch() -> None:
+def test_target_out_of_range_fails_the_launch() -> None:
     done = run("""
 import torch, torch_refacc as refacc
 targets = torch.tensor([0, 3], device="refacc")
@@ -487,7 +487,7 @@ except RuntimeError as error:
     assert done.stdout.startswith("refacc: ra_device_synchronize: a kernel accessed memory")
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_unusable_environments_are_reported(tmp_path: Path) -> None:
     without = run("import sys; sys.modules['torch'] = None; import torch_refacc")
     assert "ImportError: torch_refacc needs PyTorch" in without.stderr
     environment = {"XDG_CACHE_HOME": str(tmp_path), "CXX": "/nonexistent/c++"}
@@ -527,7 +527,7 @@ print(keys.table(sort_by="self_device_time_total"), file=sys.stderr)
 """
 
 
-def test_device_time_of_operators_is_that_of_their_kernels(pasta_preload, tmp_path: Path) -> None:
+def test_operator_device_time_matches_kernels(pasta_preload, tmp_path: Path) -> None:
     """torch's profiler measures between events in the stream, PASTA each kernel, in one run."""
     trace = tmp_path / "trace.json"
     program = tmp_path / "profiled.py"
@@ -552,7 +552,7 @@ def test_device_time_of_operators_is_that_of_their_kernels(pasta_preload, tmp_pa
 # ---- under PASTA -------------------------------------------------------------------------------
 
 
-def test_launches_are_of_operators_and_the_peak_of_tensors(pasta_preload) -> None:
+def test_launches_have_operators_and_peak_has_tensors(pasta_preload) -> None:
     arguments = (MLP, "--steps=2", "--batch=32")
     alone = native(sys.executable, *arguments)
     done = pasta_preload(sys.executable, *arguments, options=TORCH)
