@@ -1,4 +1,4 @@
-"""Campaigns for seconds, and their table."""
+"""Short campaigns, and their table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuzz targets for seconds: their corpora, and new inputs of a fixed seed."""
+"""Short runs of the fuzz targets: their corpora, and new inputs of a fixed seed."""
 
 from __future__ import annotations
 

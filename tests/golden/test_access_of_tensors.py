@@ -18,7 +18,8 @@ SEGMENT, W, X, H = 0x100_0000, 0x100_0000, 0x101_0000, 0x102_0000
 
 
 def training(steps: int = 3) -> Events:
-    """In a segment: a weight, and for each step an input and a hidden value at the same places."""
+    """In a segment: a weight, and for each step an input and a hidden value at the same
+    addresses."""
     events = Events()
     events.frames(1, ("/my/train.py", "train", 7))
     events.alloc(SEGMENT, 0x10_0000)

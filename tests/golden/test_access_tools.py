@@ -1,4 +1,4 @@
-"""Accesses whose counts follow from arithmetic, through each tool that looks inside kernels."""
+"""Accesses with counts known from arithmetic, through each tool with probes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def scenarios(*left_out: str) -> list[Any]:
 
 @cache
 def scenario(name: str) -> tuple[Expected, Events]:
-    """What a scenario must count, and its accesses as records: each instruction has its own pc."""
+    """Expected counts of a scenario, and its accesses as records; each instruction has its own
+    pc."""
     wanted, events = expected(name), Events()
     for role, size in wanted.memory.objects.items():
         events.alloc(wanted.memory[role], size)
@@ -96,14 +97,14 @@ def add(events: Events, access: Access, pc: int) -> None:
             )
 
 
-def told(name: str, tool: str, **options: object) -> tuple[Expected, Result]:
+def scenario_result(name: str, tool: str, **options: object) -> tuple[Expected, Result]:
     wanted, events = scenario(name)
     return wanted, run_tool(TOOL[tool], events, options=options)
 
 
 @pytest.mark.parametrize("name", scenarios())
 def test_access_count_counts_every_kind(name: str) -> None:
-    wanted, result = told(name, "access_count")
+    wanted, result = scenario_result(name, "access_count")
     fields = ("instructions", "accesses", "reads", "writes", "atomics", "bytes")
     for kernel, launches in wanted.kernels.items():
         found = row(result.tables["kernels"], kernel=kernel)
@@ -142,7 +143,7 @@ def unknown(found: dict[str, Any]) -> list[str]:
     return ["unknown"] if found["object_id"] is None else []
 
 
-#: What is not known has no bytes.
+#: Rows of unknown objects have no bytes.
 CHECKED = [
     pytest.param(name, tool, marks=SLOW.get(name, ()))
     for name in SCENARIOS
@@ -153,7 +154,9 @@ CHECKED = [
 
 @pytest.mark.parametrize(("name", "tool"), CHECKED)
 def test_tools_agree_with_arithmetic(name: str, tool: str) -> None:
-    wanted, result = told(name, tool, **({"blocks": 1 << 20} if tool == "heatmap" else {}))
+    wanted, result = scenario_result(
+        name, tool, **({"blocks": 1 << 20} if tool == "heatmap" else {})
+    )
     assert not CHECKS[tool](lambda table: list(result.tables[table].rows()), wanted)
     for table in result.tables.values():  # and of nothing else
         assert {each["kernel"] for each in table.rows() if "kernel" in each} <= set(wanted.kernels)
@@ -161,7 +164,7 @@ def test_tools_agree_with_arithmetic(name: str, tool: str) -> None:
 
 @pytest.mark.parametrize("name", scenarios("unknown"))
 def test_working_set_sums_touched_bytes(name: str) -> None:
-    wanted, result = told(name, "working_set")
+    wanted, result = scenario_result(name, "working_set")
     launches = list(result.tables["launches"].rows())
     assert {each["footprint"] for each in launches} == {sum(wanted.memory.objects.values())}
     for number, each in enumerate(launches):
@@ -171,7 +174,7 @@ def test_working_set_sums_touched_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", scenarios())
 def test_hotness_attributes_every_access(name: str) -> None:
-    wanted, result = told(name, "hotness")
+    wanted, result = scenario_result(name, "hotness")
     found = {
         role: each["accesses"]
         for each in result.tables["objects"].rows()
@@ -182,14 +185,14 @@ def test_hotness_attributes_every_access(name: str) -> None:
 
 @pytest.mark.parametrize("name", scenarios())
 def test_coalescing_counts_waste(name: str) -> None:
-    wanted, result = told(name, "coalescing")
+    wanted, result = scenario_result(name, "coalescing")
     table, total = result.tables["instructions"], wanted.count(GLOBAL)
     assert int(table.columns["wasted_bytes"].sum()) == 32 * (total.sectors - total.ideal_sectors)
 
 
 @pytest.mark.parametrize("name", scenarios("bulk", "matrix"))
 def test_divergence_is_the_histogram_of_active_lanes(name: str) -> None:
-    wanted, result = told(name, "divergence")
+    wanted, result = scenario_result(name, "divergence")
     lanes = wanted.count(GLOBAL | SHARED - {"async_store"} | {"local"}).lanes
     (series,) = result.figures["lanes"].series.values()
     assert {n: int(count) for n, count in enumerate(series) if count} == lanes
@@ -200,7 +203,7 @@ def test_divergence_is_the_histogram_of_active_lanes(name: str) -> None:
 @pytest.mark.parametrize("name", scenarios())
 def test_mem_trace_records_every_instruction(name: str) -> None:
     spaces = {"shared_memory": True, "local_memory": True}
-    wanted, result = told(name, "mem_trace", **spaces)
+    wanted, result = scenario_result(name, "mem_trace", **spaces)
     total, rows = wanted.count(), taken(result)
     assert len(rows) == total.instructions
     masks = [each["lanes"].bit_count() for each in rows]
@@ -212,7 +215,7 @@ def test_mem_trace_records_every_instruction(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_independent_of_batches_and_handover(name: str) -> None:
-    """Another process goes on after each of some batches."""
+    """The state moves to another process after some of the batches."""
     _, events = scenario("reuse")
     whole = run_tool(TOOL[name], events)
     pipeline = Pipeline(Filter(), load_tools([name]), events.context())
@@ -387,7 +390,7 @@ def test_windows_of_time() -> None:
     ]  # fmt: skip
     a, b = result.figures["windows"].series.values()
     assert (a.tolist(), b.tolist()) == ([3, 5, 0, 1], [1, 1, 0, 0])
-    # all in all they are what there is without windows
+    # their sum equals the counts without windows
     whole = run_tool(TOOL["hotness"], events)
     for name in ("objects", "bins"):
         assert list(result.tables[name].rows()) == list(whole.tables[name].rows())
@@ -685,5 +688,5 @@ def test_untouched_memory_is_a_finding() -> None:
     ((where, gain),) = findings("working_set", events, untouched=3000)
     assert (where, gain) == ("device 2.93 KiB at 0x200000", 3000 / 4500)
     assert not findings("working_set", events, untouched=3001)
-    events.launch("kernel", flags=0)  # it may have touched it
+    events.launch("kernel", flags=0)  # it may have been touched
     assert not findings("working_set", events, untouched=3000)

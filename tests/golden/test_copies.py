@@ -137,7 +137,7 @@ def test_repeated_transfers_are_a_finding(events: Events) -> None:
     (found,) = run_tool(Copies, events, options=options).findings
     assert found.gain == pytest.approx(2200 / 7000)  # a byte takes 1 ns; copies are 1 us apart
     assert found.where == "host_to_device: 1,000 B from 0x20000000 to 0x10000000, 3 times"
-    assert found.confidence == "low"  # whether the bytes were the same is not looked at
+    assert found.confidence == "low"  # whether the bytes were equal is not checked
     assert not run_tool(Copies, events, options={"repeated": "2201B"}).findings
 
 
@@ -147,13 +147,13 @@ def test_pageable_memory_is_a_finding(events: Events) -> None:
     events.copy("host_to_device", PINNED, DEVICE, 500)
     options = {"pageable": 500, "bandwidth": 1_000_000_000}
     (found,) = run_tool(Copies, events, options=options).findings
-    assert found.gain == pytest.approx(500 / 2000)  # each of them is moved twice
+    assert found.gain == pytest.approx(500 / 2000)  # each is moved twice
     assert "2 copies of 500 B are staged" in found.evidence
     assert not run_tool(Copies, events, options={"pageable": 501}).findings
 
 
 def test_pageable_copies_at_startup_are_not_a_finding(events: Events) -> None:
-    """Those of `model.cuda()`: nothing would be won by pinning what is copied once."""
+    """Copies of `model.cuda()`: pinning memory that is copied once gains nothing."""
     for _ in range(10):
         events.copy("host_to_device", HOST, DEVICE, 500)
     for _ in range(20):
@@ -175,7 +175,7 @@ def test_many_small_copies_are_a_finding(events: Events) -> None:
 
 
 class Lines(Tool):
-    """Keeps what copies looks lines up in."""
+    """Stands for the line lookup of copies."""
 
     needs = ("operators",)
 
@@ -188,7 +188,7 @@ def findings(events: Events, **options: object) -> list[Finding]:
 
 
 def test_repeated_tensor_copies_are_a_finding_with_their_line(events: Events) -> None:
-    """Of objects, not of addresses: a new tensor may lie where one was freed."""
+    """Repeats are of objects, not of addresses: a new tensor may reuse a freed one's address."""
     events.frames(1, ("/my/train.py", "step", 7))
     for number in range(4):
         if number == 2:

@@ -1,4 +1,4 @@
-"""Counters whose sums are known."""
+"""Counters with known sums."""
 
 from __future__ import annotations
 

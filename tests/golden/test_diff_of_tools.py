@@ -1,4 +1,4 @@
-"""Results of tools on streams whose differences are known, compared."""
+"""Comparison of tools' results on streams with known differences."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def nanoseconds(event: dict[str, Any], field: str = "ts") -> int:
 
 
 def validated(text: bytes) -> list[dict[str, Any]]:
-    """Events of a trace. Raises AssertionError where it breaks a rule of the format."""
+    """Events of a trace. Raises AssertionError if it violates the format."""
     document = json.loads(text)
     assert document["schemaVersion"] == 1
     events: list[dict[str, Any]] = document["traceEvents"]
@@ -199,8 +199,8 @@ def test_memory_counters_follow_live_bytes() -> None:
     events.alloc(0x3000, 5, device=1)
     events.free(0x1000)
     counters = [event for event in trace(events) if event["ph"] == "C"]
-    told = [(event["name"], event["args"]["bytes"]) for event in counters]
-    assert told == [
+    reported = [(event["name"], event["args"]["bytes"]) for event in counters]
+    assert reported == [
         ("device 0: device", 100), ("device 0: device", 0), ("device 0: device", 60),
         ("device 1: device", 5), ("device 0: device", 0),
     ]  # fmt: skip
@@ -218,7 +218,7 @@ def test_operators_have_inputs_and_call_stacks() -> None:
         events.tensor(id, 0x1000 * id, 64, str(id), strides="1", dtype="BFloat16")
     events.add("operator_tensors", role=1, count=3, tensor=(17, 18, 19, 0))
     events.operator("aten::cat", inputs=range(1, 17), stack=5, module="Net.cat (Cat)", sequence=77)
-    events.add("operator_tensors", role=2, count=1, tensor=(1, 0, 0, 0))  # what it gives
+    events.add("operator_tensors", role=2, count=1, tensor=(1, 0, 0, 0))  # its output
     events.operator_end()
     events.tensor(1, 0x1000, 64, "8", strides="1")
     events.operator("aten::relu", inputs=(1,))
@@ -258,7 +258,7 @@ def test_kernels_launches_and_operators_are_linked() -> None:
     assert kernel["args"]["stream"] == kernel["tid"]
     assert kernel["args"]["device"] == kernel["pid"] == 1
     assert kernel["args"]["registers per thread"] == 20
-    assert "shared memory" not in kernel["args"]  # that of the launch is not known
+    assert "shared memory" not in kernel["args"]  # the launch's stream is unknown
     (sync,) = (event for event in found if event["name"] == "cudaDeviceSynchronize")
     assert sync["args"] == {}  # outside of operators
     begin, end = (event for event in found if event.get("cat") == "ac2g")
@@ -272,7 +272,7 @@ def test_gradients_are_linked_by_sequence_number() -> None:
     events.operator("aten::addmm", 2, sequence=3, module="Net.fc (Linear)", framework_thread=1)
     events.operator_end(2)
     events.operator_end(1)
-    for _ in range(2):  # of a graph that was kept
+    for _ in range(2):  # of a retained graph
         of_forward = {"thread": 2, "framework_thread": 2, "forward_thread": 1, "sequence": 3}
         events.operator("evaluate_function: AddmmBackward0", **of_forward)
         events.operator("AddmmBackward0", 2, scope=1, **of_forward)
@@ -295,9 +295,9 @@ def test_tensor_memory_is_a_counter() -> None:
     events.tensor_alloc(0x1000, 100, "host", device=-1)
     events.tensor_alloc(0x2000, 512, thread=3, allocated=512, reserved=2048)
     events.tensor_free(0x1000, "host", device=-1)
-    told = [event["args"] for event in trace(events) if event["name"] == "[memory]"]
+    reported = [event["args"] for event in trace(events) if event["name"] == "[memory]"]
     host = {"Total Reserved": 0, "Device Id": -1, "Device Type": 0, "Addr": 0x1000}
-    assert told == [
+    assert reported == [
         {**host, "Total Allocated": 100, "Bytes": 100},
         {"Total Reserved": 2048, "Total Allocated": 512, "Bytes": 512, "Device Id": 0,
          "Device Type": 1, "Addr": 0x2000},

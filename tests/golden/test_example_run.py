@@ -1,4 +1,4 @@
-"""The run of an H200 that comes with PASTA: what tools say of it is known from arithmetic."""
+"""The run recorded on an H200 that PASTA ships: results of tools are known from arithmetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN = ROOT / "examples" / "runs" / "gpt-h200"
 STEPS, BATCH, LENGTH, VOCABULARY, LAYERS, WIDTH = 3, 2, 32, 128, 2, 64
 #: The fixture `again` runs every tool on the run.
 pytestmark = pytest.mark.slow
-#: All that need nothing that an H200 does not give.
+#: All tools whose required events an H200 provides.
 TOOLS = (
     "operators", "tensors", "kernel_freq", "copies", "memory_timeline", "event_trace",
     "access_count", "coalescing", "bank_conflicts", "divergence", "heatmap", "hotness",
@@ -68,7 +68,7 @@ def test_parameters_are_live_at_the_peak(again: Run) -> None:
 
 
 def test_tensor_categories_match(again: Run) -> None:
-    """The model as it was built on the CPU is parameters; cuBLAS took three workspaces."""
+    """The model built on the CPU has parameters; cuBLAS allocated three workspaces."""
     rows = again.arrow("tensors", "peak").to_pylist()
     on_host = [row for row in rows if row["device"] is None and row["category"] == "parameter"]
     assert sum(row["storage"] for row in on_host) == 4 * PARAMETERS
@@ -78,7 +78,7 @@ def test_tensor_categories_match(again: Run) -> None:
 
 
 def test_replay_keeps_python_stacks(again: Run) -> None:
-    """…which are in the run's events; but not one that leaves launches out."""
+    """Stacks are in the run's events; a replay that filters launches has none."""
     replayed, recorded = RunDirectory.open(again.path), RunDirectory.open(RUN)
     assert has_operators(replayed)
     assert read_call_tree(replayed).total("host") == read_call_tree(recorded).total("host") > 0
@@ -87,7 +87,7 @@ def test_replay_keeps_python_stacks(again: Run) -> None:
 
 
 def test_accesses(again: Run) -> None:
-    """Adam's update takes and gives each parameter, in the one step of which accesses are there."""
+    """Adam's update reads and writes each parameter, in the only step with recorded accesses."""
     rows = again.arrow("access_count", "operators").to_pylist()
     bytes = {row["operator"]: row["bytes"] for row in rows if row["line"] == "train.py:110 main"}
     assert bytes["aten::_foreach_lerp_"] == (2 + 1) * 4 * PARAMETERS

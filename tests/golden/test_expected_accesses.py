@@ -183,7 +183,7 @@ def test_kernel_code_matches_expected_instructions(cubin: Path) -> None:
 
 
 def test_coverage_lists_the_instructions(cubin: Path) -> None:
-    """Of each kind as many as are counted, and what no library sees is told of."""
+    """As many of each kind as are counted; kinds that no library sees are reported."""
     library = sanitizer("13.5")
     wanted = set(GROUPS["memory"])
     code = read_code(cubin)

@@ -1,4 +1,4 @@
-"""Launch counts and device times that arithmetic gives."""
+"""Launch counts and device times known from arithmetic."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_random_launches_match_a_reference_count() -> None:
 
 
 def timed(*durations: tuple[str, int], **fields: Any) -> Events:
-    """Launches 10 us apart whose kernels take so long, ns."""
+    """Launches 10 us apart with these kernel durations in ns."""
     events = Events(start_time=0, step=0)
     for number, (name, duration) in enumerate(durations):
         now = 10_000 * number
@@ -166,7 +166,7 @@ def timed(*durations: tuple[str, int], **fields: Any) -> Events:
 def test_dominant_kernel_is_a_finding() -> None:
     events = timed(("gemm", 30_000_000), ("gemm", 30_000_000), ("scale", 20_000_000))
     (found,) = run_tool(KernelFreq, events).findings
-    # how much faster it can be is not known
+    # the possible speedup is unknown
     assert (found.where, found.gain, found.confidence) == ("gemm", None, "low")
     assert found.remedy.endswith("pasta-preload -t coalescing -k gemm -- PROGRAM")
     assert found.evidence == "75.0 % of 80.00 ms, in 2 launches of 30.00 ms on average"

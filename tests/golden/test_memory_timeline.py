@@ -1,4 +1,4 @@
-"""Live bytes, peaks and lifetimes that arithmetic gives."""
+"""Live bytes, peaks and lifetimes known from arithmetic."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_steadily_growing_memory_is_a_finding() -> None:
         events.alloc(0x10_0000, 1200)
         events.free(0x10_0000)
     for number in range(16):
-        events.free(0x1000 * number)  # as a program does when it ends
+        events.free(0x1000 * number)  # as a program does at exit
     (found,) = run_tool(MemoryTimeline, events, options={"leaked": 4800}).findings
     assert found.where == "device 0, device memory"
     assert (found.gain, found.of) == (4800 / 6000, "the peak of device memory")
@@ -220,7 +220,7 @@ def test_fragmentation_finding_names_the_line() -> None:
 
 
 def test_memory_reserved_before_the_run_is_not_a_finding() -> None:
-    """As of a block of the program, which begins when there is a cache."""
+    """As in a block of the program that begins with a filled cache."""
     events = Events()
     events.alloc(0x9000, 100, "pinned")
     events.tensor_alloc(0x1000, 300, allocated=300, reserved=5000)

@@ -1,4 +1,4 @@
-"""Operators: nesting, links from gradients, times, launches and memory that arithmetic gives."""
+"""Operators: nesting, links from gradients, times, launches and memory known from arithmetic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_inclusive_and_own_time() -> None:
     assert (outer["calls"], outer["host_time"], outer["own_time"]) == (3, 18 * STEP, 9 * STEP)
     assert (inner["calls"], inner["host_time"], inner["own_time"]) == (6, 9 * STEP, 9 * STEP)
     assert (outer["launches"], inner["launches"]) == (0, 3)
-    # of each, the first call is told apart: 3 steps of the outer one, 1 of the inner one
+    # first calls are counted separately: 3 steps of the outer one, 1 of the inner one
     assert (outer["first_time"], inner["first_time"]) == (3 * STEP, STEP)
     assert (outer["share"], inner["share"]) == (6 / 15, 8 / 15)  # and one step is outside of both
     assert "9 operators, 3 of them outermost, 18.00 us of host time" in result.summary
@@ -72,7 +72,7 @@ def test_gradients_inherit_module_and_line_of_the_forward_operator() -> None:
         events.operator("aten::mm", 2, module="Net.fc (Linear)", sequence=step)
         events.operator_end(2)
         events.operator_end()
-        # the thread of gradients: the engine's own operator around it has no link
+        # the autograd thread: the engine's enclosing operator has no link
         events.operator("engine", thread=2, framework_thread=2, stack=9)
         events.operator(
             "MmBackward0", 2, thread=2, framework_thread=2, forward_thread=1, scope=1, sequence=step
@@ -225,7 +225,7 @@ def test_masks_of_descendants_and_outermost_calls(chosen: int) -> None:
 @pytest.mark.parametrize("there", [True, False], ids=["graph is there", "graph is gone"])
 @pytest.mark.parametrize("splits", [[], [4], [6, 9], range(1, 24)], ids=str)
 def test_graph_launches_belong_to_the_capturing_operators(splits: Any, there: bool) -> None:
-    """Also where the handles of a graph and its nodes are given again."""
+    """Also if the handles of a graph and its nodes are reused."""
     events = Events()
     expected = []
     new = 0 if there else 0x1000  # handles in an executable whose graph was destroyed
@@ -271,7 +271,7 @@ def test_graph_launches_belong_to_the_capturing_operators(splits: Any, there: bo
     run_tool(Seen, events, splits=[each for each in splits if each < len(events)])
     assert [seen[number] for number in range(len(expected))] == expected
     seen.clear()
-    # also where launches before it are not among those asked about
+    # also if launches before it are not among those queried
     run_tool(Seen, events, filter=Filter(launch_skip=2))
     assert [seen[number] for number in range(2, len(expected))] == expected[2:]
 
@@ -312,8 +312,8 @@ def test_device_waits_are_counted_and_a_finding() -> None:
 
 
 def test_synchronous_copy_of_a_value_includes_a_wait() -> None:
-    """A copy of 4 bytes that takes 1 ms waits for most of it; what is waited for then runs beside
-    the host: more than half of the time cannot be saved."""
+    """A 4-byte copy that takes 1 ms waits most of that time; as the device then works concurrently
+    with the host, at most half of the time can be saved."""
     events = Events(start_time=0, step=0)
     events.frames(3, ("/my/train.py", "step", 12))
     for number in range(13):
@@ -379,7 +379,7 @@ def test_time_outside_operators_is_listed_by_line() -> None:
 
 
 def test_time_with_operators_on_another_thread_is_not_a_gap() -> None:
-    """As while the thread of gradients works, and the one that called backward() waits for it."""
+    """The autograd thread works while the thread that called backward() waits."""
     events = Events(start_time=0, step=0)
     events.frames(1, ("/my/train.py", "<module>", 5))
     now = 1_000_000
@@ -444,7 +444,7 @@ def test_data_loader_waits_name_the_iterating_line() -> None:
 @pytest.mark.parametrize("function", ["_try_get_data", "fetch"])
 @pytest.mark.parametrize("splits", [[], range(1, 60)], ids=["one batch", "many"])
 def test_samples_name_the_line_running_in_a_gap(function: str, splits: Any) -> None:
-    """Here a data loader, with workers or without, which runs no operators itself."""
+    """Here a data loader, with or without workers, that runs no operators itself."""
     events = Events(start_time=0, step=0)
     loader = ("/site-packages/torch/utils/data/dataloader.py", function, 9)
     events.frames(1, ("/my/train.py", "<module>", 8))
@@ -476,7 +476,7 @@ def test_many_short_operators_at_a_line_are_a_finding() -> None:
     assert "1,100 operators of 19.99 us each" in found.evidence
     for options in ({"short": "19us"}, {"short_calls": 1101}):
         assert not run_tool(Operators, events, options=options).findings
-    events.complete(events.launch("kernel"), 0, 22_000_000)  # the device is what is waited for
+    events.complete(events.launch("kernel"), 0, 22_000_000)  # the host waits for the device
     assert not run_tool(Operators, events).findings
 
 
@@ -495,7 +495,7 @@ def test_repeated_conversions_at_a_line_are_a_finding() -> None:
 
 @pytest.mark.parametrize("again", [True, False])
 def test_rebuilt_module_is_a_finding(again: bool) -> None:
-    """Not one that is built of many parts, before it is used."""
+    """Building one module of many parts before its first use is not."""
     events = Events(start_time=0, step=0)
     initialise = ("/site-packages/torch/nn/modules/linear.py", "reset_parameters", 9)
     events.frames(1, initialise, ("/my/train.py", "<module>", 5))

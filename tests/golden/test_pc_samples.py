@@ -1,4 +1,4 @@
-"""Samples whose kernels, places and reasons are known."""
+"""Samples with known kernels, offsets and stall reasons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def events() -> Events:
     sample(events, 0x10, 5, ordinal=first, function=1, reason=3, not_issued=4)
     sample(events, 0x10, 2, ordinal=first, function=1, reason=7, not_issued=0)
     sample(events, 0x20, 1, ordinal=first, function=1, reason=3, not_issued=1)
-    sample(events, 0x40, 12, function=2)  # of no launch that is told, by an older way of sampling
+    sample(events, 0x40, 12, function=2)  # without a launch
     sample(events, 0x10, 1, ordinal=999, function=77)  # of a kernel that was never launched
     return events
 

@@ -1,4 +1,4 @@
-"""Tools on recorded events say what they said when these came."""
+"""Tools on recorded events give the same results as live."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.streams import training_run
 
 
 def live(events: Events, directory: Path, filter: Filter) -> None:
-    """Results of the same events as they came."""
+    """Live results of the same events."""
     tools = load_tools(TOOLS, {}, [])
     results = run_tools(tools, events, splits=range(11, len(events), 37), filter=filter)
     for name, result in results.items():
@@ -150,4 +150,4 @@ def test_names_are_escaped_and_truncated(tmp_path: Path) -> None:
     assert "[bold]" in report
     assert len(report) < 20_000
     names = pasta.load(done.path).arrow("kernel_freq").column("kernel").to_pylist()
-    assert "x" * 100_000 in names  # results have them whole
+    assert "x" * 100_000 in names  # results contain them in full

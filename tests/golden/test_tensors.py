@@ -1,4 +1,4 @@
-"""Tensors: categories by use, what is live at the peak, lifetimes."""
+"""Tensors: categories by use, live tensors at the peak, lifetimes."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_labels_read_only_by_the_loss_are_inputs(splits: Any) -> None:
 def test_live_tensors_at_the_peak() -> None:
     events = training_step()
     result = run_tool(Tensors, events)
-    # weight, input, gradient and state: the hidden value has gone before the state came
+    # weight, input, gradient and state: the hidden value is freed before the state is allocated
     assert "device 0: peak of 12.50 KiB in 4 tensors" in result.summary
     peak = by(result, "peak", "category")
     assert {name: row["bytes"] for name, row in peak.items()} == {
@@ -258,8 +258,8 @@ def test_moved_parameters_stay_parameters(held: str, splits: Any) -> None:
     if held == "the last":
         events.role(H, "parameter", "fc.weight")
     categories = run_tool(Tensors, events, splits=splits).tables["categories"].rows()
-    told = [(row["device"], row["category"], row["allocations"]) for row in categories]
-    assert told == [(None, "parameter", 1), (0, "parameter", 2)]
+    reported = [(row["device"], row["category"], row["allocations"]) for row in categories]
+    assert reported == [(None, "parameter", 1), (0, "parameter", 2)]
 
 
 def test_cast_buffers_of_modules_are_not_parameters() -> None:
@@ -403,7 +403,7 @@ def cache_that_fills(events: Events, step: int) -> None:
 
 
 def cache_of_one_tensor(events: Events, step: int) -> None:
-    """As the keys and values of generated tokens: a larger tensor takes the place of the last."""
+    """Like the keys and values of generated tokens: a larger tensor replaces the previous one."""
     events.tensor_alloc(W + (step % 2 << 30), SIZE * (step + 1))
     if step:
         events.tensor_free(W + ((step + 1) % 2 << 30))

@@ -123,16 +123,16 @@ def test_tables_per_device(example: Build, profiled: Run) -> None:
         for row in result(run, "copies", "devices")
     }
 
-    def told(direction: str, device: int) -> tuple[int, int]:
+    def reported(direction: str, device: int) -> tuple[int, int]:
         key = f"memory_copy.{direction}"
         return expected[f"{key}@{device}"], expected[f"{key}.bytes@{device}"]
 
     wanted: dict[tuple[int | None, int | None], tuple[int, int]] = {}
     for device in devices:
-        wanted[None, device] = told("host_to_device", device)
-        wanted[device, None] = told("device_to_host", device)
+        wanted[None, device] = reported("host_to_device", device)
+        wanted[device, None] = reported("device_to_host", device)
         if len(devices) > 1:
-            wanted[device, (device + 1) % len(devices)] = told("peer_to_peer", device)
+            wanted[device, (device + 1) % len(devices)] = reported("peer_to_peer", device)
     assert copied == wanted
 
 
@@ -166,7 +166,7 @@ def test_several_contexts_of_one_device(example: Build, profiled: Run) -> None:
         )
         assert alloc["address"] == free["address"]
         # The first context of a pair allocates before and the second frees after the other lives;
-        # in between the driver does not say which one it is.
+        # in between the driver does not report which one it is.
         second = context % 2
         assert (alloc["device"], alloc["context"]) == (0, None if second else context)
         assert (free["device"], free["context"]) == (0, context if second else None)

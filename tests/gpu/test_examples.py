@@ -1,4 +1,4 @@
-"""Every example, natively and profiled: the same behaviour, and every record that it causes."""
+"""Every example, natively and profiled: the same behaviour, and all expected records."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ print(int(x.sum()))
 
 @pytest.mark.torch
 def test_torch_profiler_keeps_working(profiled: Run, python: str) -> None:
-    """Kineto uses CUPTI, which the driver does not let work beside the Sanitizer."""
+    """Kineto uses CUPTI, which the driver does not allow together with the Sanitizer."""
     run = profiled(python, "-c", PROFILER)
     assert (run.status, run.stdout) == (0, "704\n"), run.stderr
     assert run.counts["kernel_launch"] >= 10

@@ -1,4 +1,4 @@
-"""The HIP examples on an AMD device: every record that they cause, by arithmetic.
+"""The HIP examples on an AMD device: all expected records, by arithmetic.
 
 No such device has been available: these tests have never run.
 """
@@ -54,7 +54,8 @@ def test_launch_fields(hip_example: Build, profiled: Run) -> None:
 
 
 def test_device_times(hip_example: Build, profiled: Run) -> None:
-    """On the clock of events: a kernel runs after its launch, and before the program waited."""
+    """In the clock domain of events: a kernel runs after its launch and before the program's
+    synchronization returns."""
     run = profiled(hip_example("vadd"), "--launches", "200", "--n", "10000000")
     launches = {row["ordinal"]: row for row in rows(run, "kernel_launch")}
     completions = rows(run, "kernel_complete")

@@ -1,4 +1,4 @@
-"""Every way into a process, and what is said where nothing can be recorded."""
+"""Every injection method, and the message if nothing can be recorded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Access records on the device: every access of a kernel is in the files, at the address that
-arithmetic gives."""
+"""Access records on the device: every access of a kernel is in the files, at the expected
+address."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_vadd_matches_arithmetic(example: Build, profiled: Run, launches: int, m
     ordinals, counts = np.unique(table["launch"].to_numpy(), return_counts=True)
     assert len(ordinals) == launches and (counts == 3 * warps).all()
 
-    # Each warp reads two vectors and writes the third, at its own place in all of them.
+    # Each warp reads two vectors and writes the third, at its own offset in all of them.
     address, ids = table["address"].to_numpy(), table["object"].to_numpy()
     linear = table["block"].to_numpy() * np.uint64(8) + table["warp"].to_numpy()
     places = objects(run)
@@ -65,7 +65,7 @@ def test_vadd_matches_arithmetic(example: Build, profiled: Run, launches: int, m
 
 
 def test_hotness_by_window_matches_arithmetic(example: Build, profiled: Run) -> None:
-    """Two launches add up to a window; kernels write their accesses down, and the host counts."""
+    """Two launches form a window; kernels record their accesses, and the host counts them."""
     floats, launches = FLOATS // 16, 6
     run = profiled(
         example("vadd"), "--n", str(floats), "--launches", str(launches),

@@ -1,4 +1,4 @@
-"""kernel_freq against Nsight Compute's list of launches: an independent witness."""
+"""kernel_freq against Nsight Compute's list of launches, as an independent reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a GPU: replayed, shown while they last, ended after a time, of several processes."""
+"""Runs on a GPU: replay, live view, limited duration, several processes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def replayed(run: Ran, tools: tuple[str, ...], *settings: str) -> Path:
 
 
 def same(run: Ran, again: Path, tools: tuple[str, ...]) -> None:
-    """Every table and finding of the tools is that of the run."""
+    """Every table and finding of the tools equals that of the run."""
     ours = {
         name: rows for name, rows in tables(run.directory).items() if name.split("/")[0] in tools
     }
@@ -103,7 +103,7 @@ def test_replay_of_training_reproduces_results(native: Run, profiled: Run, pytho
 
 @pytest.mark.torch
 def test_live_view_names_kernels(native: Run, profiled: Run, python: str, tmp_path: Path) -> None:
-    """In a terminal, whose last lines it takes; what the program prints stays."""
+    """In a terminal, whose last lines it uses; the program's output stays visible."""
     command = [python, *GPT, "--steps", "600"]
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))

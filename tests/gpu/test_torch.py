@@ -59,15 +59,15 @@ def test_losses_do_not_change_and_launches_have_operators(
 
 def test_peak_matches_torch(native: Run, profiled: Run, python: str) -> None:
     run = profiled(python, *GPT, options=("-c", "torch"))
-    (told,) = re.findall(r"peak_bytes=(\d+)", run.stderr)
+    (peak_bytes,) = re.findall(r"peak_bytes=(\d+)", run.stderr)
     peak = [row for row in rows(run, "tensors", "peak") if row["device"] == 0]
-    assert sum(int(row["bytes"]) for row in peak) == int(told)
+    assert sum(int(row["bytes"]) for row in peak) == int(peak_bytes)
     categories = {
         row["category"]: row for row in rows(run, "tensors", "categories") if row["device"] == 0
     }
     assert {"parameter", "gradient", "optimizer state", "activation"} <= set(categories)
     known = [row for row in peak if row["operator"]]
-    assert sum(int(row["bytes"]) for row in known) >= 0.995 * int(told)
+    assert sum(int(row["bytes"]) for row in known) >= 0.995 * int(peak_bytes)
     # GPT-2's width and vocabulary, three layers: embeddings, blocks, norm and head, of four bytes
     width, vocabulary, length, layers = 768, 50_304, 128, 3
     block = 12 * width * width + 13 * width

@@ -1,4 +1,5 @@
-"""Tools on many runs at once: by threads, and by a real scheduler whose workers are processes."""
+"""Tools on many runs in parallel: with threads, and with a real scheduler whose workers are
+processes."""
 
 from __future__ import annotations
 
@@ -45,10 +46,10 @@ def check(runs: dict[str, Path], problems: dict[str, str | None], out: Path, alo
 
 
 def test_analysis_with_threads(runs: dict[str, Path], tmp_path: Path) -> None:
-    told: list[int] = []
-    problems = analyze(runs, CONFIG, tmp_path / "out", workers=2, on_done=told.append)
+    reported: list[int] = []
+    problems = analyze(runs, CONFIG, tmp_path / "out", workers=2, on_done=reported.append)
     check(runs, problems, tmp_path / "out", tmp_path / "alone")
-    assert told == [1, 2, 3, 4]
+    assert reported == [1, 2, 3, 4]
 
 
 def test_failing_tool_is_reported_even_if_quiet(
@@ -110,10 +111,10 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
 def test_dask_scheduler_with_two_workers(
     runs: dict[str, Path], scheduler: str, tmp_path: Path
 ) -> None:
-    told: list[int] = []
-    problems = analyze(runs, CONFIG, tmp_path / "out", scheduler=scheduler, on_done=told.append)
+    reported: list[int] = []
+    problems = analyze(runs, CONFIG, tmp_path / "out", scheduler=scheduler, on_done=reported.append)
     check(runs, problems, tmp_path / "out", tmp_path / "alone")
-    assert told == [1, 2, 3, 4]
+    assert reported == [1, 2, 3, 4]
     from distributed import Client
 
     with Client(scheduler, timeout=20) as client:  # one thread each, Arrow's included

@@ -1,4 +1,4 @@
-"""Annotations of C, C++, Python and NVTX programs: what becomes of them in the ring."""
+"""Annotations of C, C++, Python and NVTX programs: their records in the ring."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_start_and_stop(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(SWITCHED), options=options)
     run = next(run for run in done.runs if run.path.name == "r")
     assert run.launches == 3 + 5
-    # What was allocated before must be known all the same.
+    # Earlier allocations must be known nevertheless.
     assert run.count("memory_alloc") == 4
 
 
@@ -90,7 +90,7 @@ def test_profiler_control_of_the_accelerator(pasta_preload, compile_c) -> None:
 
 
 def test_in_a_child_process(pasta_preload, compile_c) -> None:
-    """Ranges are of their process: a child's run has none of its parent's."""
+    """Ranges belong to their process: a child's run has none of its parent's."""
     program = compile_c(
         """
         #include "pasta.h"

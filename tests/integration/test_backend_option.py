@@ -1,4 +1,4 @@
-"""`--backend`: which accelerators a program is listened to on."""
+"""`--backend` selects the accelerators that are profiled."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_backend_not_used_by_the_program(pasta_preload, demo, backend: str) -> N
     done = pasta_preload(demo("vadd"), options=("--backend", backend))
     assert (done.exit_status, done.target_stderr, done.runs) == (0, "", [])
     assert "correct" in done.stdout
-    told = ["nothing was recorded: --backend nvidia"] if backend == "nvidia" else []
-    assert [line.partition(",")[0] for line in done.lines] == told
+    expected = ["nothing was recorded: --backend nvidia"] if backend == "nvidia" else []
+    assert [line.partition(",")[0] for line in done.lines] == expected
 
 
 @pytest.mark.parametrize("backend", ["auto", "nvidia", "refacc", "none"])
@@ -32,7 +32,8 @@ def test_only_environment_variables_of_the_backend(pasta_preload, backend: str) 
 
 
 def test_nested_preload_with_another_backend(pasta_preload, demo) -> None:
-    """A pasta-preload inside of another takes the outer one's library off what it leaves alone."""
+    """A nested pasta-preload removes the outer one's library from variables of unselected
+    backends."""
     from tests.support.preload import cli
 
     inner = (*cli("pasta-preload"), "--backend", "nvidia", "--", "env")

@@ -1,4 +1,4 @@
-"""What is claimed of sources, against the records they make."""
+"""Claimed capabilities of sources against their records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["built", "play"]  # fixtures
 
 DEMOS = ("vadd", "gemm", "streams", "graph 2", "memory", "accesses cluster contexts")
 SCRIPTS = ("context", "memory", "peer", "launches", "graph", "events", "managed")
-#: Where it has the names of devices from; the API has none.
+#: Source of device names, which the API does not provide.
 DRIVER = Path("/proc/driver/nvidia")
 
 
@@ -47,7 +47,7 @@ def test_nvidia(play: Play) -> None:
 
 
 def test_false_claim_is_detected(of_refacc: list[Tables]) -> None:
-    """In both directions: a field that is gone, a kind that nobody promised."""
+    """In both directions: a missing field, an unclaimed kind."""
     without = [{kind: records.copy() for kind, records in tables.items()} for tables in of_refacc]
     for tables in without:
         if "kernel_launch" in tables:

@@ -1,4 +1,4 @@
-"""The commands as a new user meets them: lists, suggestions, errors of one line."""
+"""The commands for a new user: lists, suggestions, one-line errors."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_no_space_for_the_output(tmp_path: Path) -> None:
 
 
 def test_interrupted(tmp_path: Path) -> None:
-    """By Ctrl-C while it works, here reading a tool."""
+    """By Ctrl-C during work, here while reading a tool."""
     (tmp_path / "slow.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
     for command in (
         [*cli("pasta"), "tools", "./slow.py"],

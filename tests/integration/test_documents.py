@@ -1,4 +1,4 @@
-"""What README and docs show works as shown: commands, output, tools, programs, TOML, links."""
+"""README and docs are correct: commands, output, tools, programs, TOML, links."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def block_with(words: str, language: str = "") -> str:
 
 
 def words(text: str) -> set[str]:
-    """Words without figures and units, host and paths: what is the same in every run."""
+    """Words except figures, units, host and paths: the text that is equal in every run."""
     lines = [
         line for line in text.splitlines() if not re.search("/|^pasta: process|observed", line)
     ]
@@ -41,7 +41,7 @@ def words(text: str) -> set[str]:
 
 
 def findings(text: str) -> tuple[str, str]:
-    """The findings, and the rest; which there are depends on how fast the machine is."""
+    """The findings, and the rest; findings depend on the speed of the machine."""
     found = re.search(r"^pasta: Findings\n.*?^pasta:\n", text, re.MULTILINE | re.DOTALL)
     return (found[0], text.replace(found[0], "")) if found else ("", text)
 

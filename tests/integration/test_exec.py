@@ -1,4 +1,4 @@
-"""Programs that a profiled program starts keep the preload, whatever environment they get."""
+"""Programs started by a profiled program keep the preload, whatever environment they get."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def session(tmp_path: Path) -> Session:
 
 @dataclass(frozen=True)
 class Started:
-    """What a started program saw."""
+    """Environment and output of a started program."""
 
     loaded: bool
     environment: list[str]
@@ -57,7 +57,7 @@ def additions(session: Session, **config: object) -> list[str]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_exec_with_an_explicit_environment(session: Session, program: Path, way: str) -> None:
-    """Everything is added after what the program gave, which is untouched."""
+    """Variables are added after the program's own, which are unchanged."""
     given = ["A=1", "EMPTY=", "LD_PRELOADED=no", "A=2", "odd"]
     started = start([program, way, *given], preload_environment(session))
     assert started.loaded
@@ -91,7 +91,7 @@ def test_exec_with_a_complete_environment(session: Session, program: Path, way: 
 def test_only_pastas_amd_tool_is_added(
     session: Session, program: Path, way: str, tools: str, ours: list[str]
 ) -> None:
-    """What else the user listed stays away with the variable that the target left out."""
+    """Other tools that the user listed are not added if the target removed the variable."""
     variable = "ROCP_TOOL_LIBRARIES"
     environment = {**preload_environment(session), variable: tools}
     added = [*additions(session), *(f"{variable}={tool}" for tool in ours)]
@@ -111,7 +111,7 @@ def test_another_session_keeps_its_settings(session: Session, program: Path) -> 
 
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same program, with a runtime that must be the first library of its process."""
+    """The same program, with a runtime that must be the first loaded library."""
     directory = tmp_path_factory.mktemp("refusing")
     try:
         return compile_c(directory / "program", [PROGRAMS / "exec_program.c"], "-fsanitize=address")
@@ -176,7 +176,7 @@ def test_inert_without_a_session(program: Path) -> None:
 
 
 def test_environment_too_large_for_the_stack(session: Session, program: Path) -> None:
-    """Passed as it is, rather than overflowing the stack of a small thread."""
+    """Passed unchanged, instead of overflowing the stack of a small thread."""
     given = [f"N{number}=" for number in range(5000)]
     started = start([program, "execve", *given], preload_environment(session))
     assert started == Started(False, given)
@@ -221,7 +221,7 @@ def test_forked_children_leave_nothing(session: Session, program: Path) -> None:
 
 
 def test_static_program(session: Session, program: Path, tmp_path: Path) -> None:
-    """No loader, no preload; its own children are not followed, and nothing is harmed."""
+    """No loader, no preload; its children are not followed, and it runs normally."""
     source = tmp_path / "static.c"
     source.write_text(
         "#include <unistd.h>\n"
@@ -233,11 +233,11 @@ def test_static_program(session: Session, program: Path, tmp_path: Path) -> None
         pytest.skip("no static libc")
     environment = preload_environment(session)
     assert subprocess.run([static], env=environment, timeout=60).returncode == 7
-    assert start([static, program, "show"], environment).loaded  # the environment went through
+    assert start([static, program, "show"], environment).loaded  # environment was kept
 
 
 def test_python_subprocess(session: Session, program: Path) -> None:
-    """CPython's own fork and exec, with an environment of the program's."""
+    """CPython's own fork and exec, with an environment set by the program."""
     python = shutil.which("python3") or "python3"
     code = (
         "import subprocess, sys; sys.exit(subprocess.call([sys.argv[1], 'show'], env={'A': '1'}))"

@@ -29,9 +29,9 @@ _END = """
 """
 _LAUNCH = "RA(ra_launch(scale, grid, block, 0, NULL, (void *[]){&x, &half, &one, &n}));"
 _COPY = "RA(ra_memcpy(x, host, bytes));"
-#: Kernels of the reference accelerator take processor time, which other programs may have.
+#: Kernels of the reference accelerator take CPU time, which other programs may use.
 _ATTEMPTS = 3
-#: Bodies with what is found first; None: nothing above low confidence.
+#: Program bodies with their expected first finding; None: none above low confidence.
 PROGRAMS = {
     "tiny kernels": (f"for (int i = 0; i < 20000; i++) {_LAUNCH}", "shorter than their launch"),
     "a wait after every launch": (

@@ -1,4 +1,4 @@
-"""The HTML report in a browser: what a reader sees, clicks and types."""
+"""The HTML report in a browser: display, clicks and typed input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVIL = "</script><img src=x onerror=\"document.title='broken'\">"
 ANSI = "\x1b[31mred\x1b[0m\nsecond line"
 LONG = "void f<" + "int, " * 20_000 + "last>()"
 COUNT = 3000
-#: Values whose texts must be those of the text report.
+#: Values that must be formatted as in the text report.
 NUMBERS: list[tuple[Any, Unit | None]] = [
     *((value, "bytes") for value in (0, 1, 1023, 1024, 1152, 1536, -1536, 2**20 - 1, 2**63, 2**50)),
     *((value, "ns") for value in (0, 999, 1000, 1005, 1_234_567, 999_995, 10**12, -2500)),
@@ -39,7 +39,7 @@ NUMBERS: list[tuple[Any, Unit | None]] = [
 
 
 def numbers() -> Table:
-    """A column for each value, as units are of columns."""
+    """A column per value, because units belong to columns."""
     columns = {}
     for at, (value, _) in enumerate(NUMBERS):
         kind: Any = (
@@ -117,7 +117,7 @@ Script = Callable[..., Any]
 
 @pytest.fixture
 def script(browser: Any, page: Path) -> Iterator[Script]:
-    """Runs JavaScript in the opened page; afterwards it must have said nothing on its console."""
+    """Runs JavaScript in the opened page; afterwards its console must be empty."""
     size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get(page.as_uri())
@@ -175,14 +175,14 @@ def test_click_sorts_the_table(script: Script, browser: Any) -> None:
     assert script(state) == "none"
     find(browser, f"{heading.format(3)} button").click()
     assert script(state) == "descending"
-    first = script(CELLS, 2)  # one unit for what is shown together, as in the text report
+    first = script(CELLS, 2)  # one unit for values shown together, as in the text report
     largest = [(COUNT - 1 - row) * 1024 for row in range(len(first))]
     assert first == column_texts(largest, "bytes")
     find(browser, f"{heading.format(3)} button").click()
     assert script(state) == "ascending"
     assert script(CELLS, 2)[:3] == ["0 KiB", "1 KiB", "2 KiB"]
     find(browser, "[aria-label='Last page']").click()
-    assert script(CELLS, 2)[-1] == "-"  # what is absent comes last
+    assert script(CELLS, 2)[-1] == "-"  # absent values come last
     find(browser, f"{heading.format(1)} button").click()
     assert script(CELLS, 0)[3:6] == ["kernel_4", "kernel_5", "kernel_6"]  # not kernel_10
     assert script("return document.activeElement.dataset.column") == "kernel"
@@ -194,8 +194,8 @@ def test_search_filters_rows(script: Script, browser: Any) -> None:
     def search(text: str, count: str) -> list[str]:
         box.clear()
         box.send_keys(text)
-        told = "document.querySelector('#tool-first [data-table] .count').textContent"
-        _until(browser, f"return {told} === '{count}'")
+        count_text = "document.querySelector('#tool-first [data-table] .count').textContent"
+        _until(browser, f"return {count_text} === '{count}'")
         found: list[str] = script(CELLS, 0)
         return found
 
@@ -243,8 +243,8 @@ def test_figures_are_rendered(script: Script, browser: Any) -> None:
 
     strip = browser.find_element("css selector", ".heat canvas")
     strip.send_keys(Keys.ARROW_RIGHT * 7)
-    told = browser.find_element("css selector", "[data-heat] .told").text
-    assert told == "weights, offset 0x7000\u20130x7fff: 343 accesses"
+    readout = browser.find_element("css selector", "[data-heat] .readout").text
+    assert readout == "weights, offset 0x7000\u20130x7fff: 343 accesses"
 
 
 def test_flame_graph(script: Script, browser: Any) -> None:

@@ -1,4 +1,4 @@
-"""Long runs: what is seen meanwhile, profiling that ends by itself, recordings below a size."""
+"""Long runs: live view, limited duration, limited recording size."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_recording_stays_below_max_size(pasta_preload: Any, compile_c: Any) -> N
     recorded, left_out = manifest["recorded"], manifest["left_out"]
     assert recorded["kernel_launch"] + left_out["kernel_launch"] == 66
     assert 0 < recorded["kernel_launch"] < 66
-    assert manifest["launches"]["seen"] == 66  # results have all
+    assert manifest["launches"]["seen"] == 66  # results include all events
     assert any("events were not kept (run.max-size)" in line for line in manifest["warnings"])
 
 
@@ -71,7 +71,7 @@ def test_live_view_keeps_the_programs_output(
 
 
 def on_terminal(command: list[str], directory: Path) -> tuple[int, bytes]:
-    """Exit status of a command on a terminal of 24 lines, and all that it wrote there."""
+    """Exit status of a command on a terminal of 24 lines, and its output there."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = subprocess.Popen(
@@ -82,7 +82,7 @@ def on_terminal(command: list[str], directory: Path) -> tuple[int, bytes]:
     try:
         while piece := os.read(ours, 1 << 16):
             shown += piece
-    except OSError:  # nobody has the other end any more
+    except OSError:  # the other end is closed
         pass
     os.close(ours)
     return process.wait(30), shown

@@ -1,4 +1,4 @@
-"""A backend of another package: nothing of PASTA knows it, and all of PASTA works with it."""
+"""A backend in another package, unknown to PASTA's own code, works with all of PASTA."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_tools_with_probes_are_not_available_without_accesses(
 def test_coverage_is_unknown_without_probes(
     pasta_preload: Preload, site: Path, program: Path
 ) -> None:
-    """It claims accesses, but has no `probes` that tell which of them it sees."""
+    """It claims accesses, but has no `probes` that report their coverage."""
     package = site / "made_up_backend" / "__init__.py"
     package.write_text(package.read_text().replace('names("context', 'names("accesses context'))
     done = profiled(pasta_preload, site, program, "--backend", "made_up", "-t", "access_count")

@@ -1,4 +1,4 @@
-"""Images of loaded modules, kept once per content when they are asked for."""
+"""Images of loaded modules, stored once per content if enabled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NVIDIA side of probes without a GPU: what played kernels count comes out in results."""
+"""The NVIDIA side of probes without a GPU: counts of replayed kernels appear in results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Access = tuple[int, int, int]  # address, how often, program counter
 
 @dataclass
 class Script:
-    """Lines for the program, and what its kernels count. Objects differ in their sizes."""
+    """Lines for the program, and the expected counts of its kernels. Objects differ in size."""
 
     lines: list[str] = field(default_factory=list)
     live: dict[int, int] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def rows(done: Done, table: str) -> list[tuple[int, ...]]:
 
 
 def expect(done: Done, script: Script) -> None:
-    """The program's own output and status, and all that it played, exactly."""
+    """Checks the program's output and status, and exactly the counts that it played."""
     assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
     assert_counted(done, script)
     assert sorted(rows(done, "pcs")) == sorted(script.pcs.items())
@@ -180,7 +180,7 @@ def test_launches_and_objects(play: Play) -> None:
     script.alloc(0x200000000, 100_000)
     script.alloc(0x7F0000000000, (5 << 30) + 1)
     script.alloc(0x7F0000000000 + (5 << 30) + 512, 5000)
-    for n in range(1, 150):  # more than two batches, and not only whole ones
+    for n in range(1, 150):  # more than two batches, the last one partial
         script.launch(
             S,
             (0x200000000 + n * 600, n, 0x10),
@@ -195,7 +195,7 @@ def test_launches_and_objects(play: Play) -> None:
 
 def test_addresses_are_reused_between_launches(play: Play) -> None:
     script, random_ = Script(), random.Random(1)
-    script.say("hold", S)  # nothing is complete until the end: every table is in use
+    script.say("hold", S)  # nothing completes before the end: every table is in use
     for n in range(200):
         if len(script.live) > 5:
             script.free(random_.choice(list(script.live)))
@@ -225,7 +225,7 @@ def test_tables_are_reused_while_streams_lag(play: Play) -> None:
 
 def test_many_objects_share_hashed_rows(play: Play) -> None:
     script = Script()
-    script.launch(S, (0x200000000, 1, 0x10))  # the batch is opened with rows for none
+    script.launch(S, (0x200000000, 1, 0x10))  # the batch is opened without rows
     for n in range(1500):
         script.alloc(0x200000000 + n * 8192, 4096 + n)
     for n in range(70):
@@ -242,7 +242,7 @@ def test_launch_touches_more_objects_than_rows(play: Play) -> None:
         S, *((0x200000000 + n * 8192, n + 1, 0x10) for n in range(700)), (0x1000, 3, 0x10)
     )
     script.launch(S, (0x200000000, 5, 0x10))
-    for n in range(700, 2000):  # another batch, with room for more
+    for n in range(700, 2000):  # another batch, with more rows
         script.alloc(0x200000000 + n * 8192, 4096 + n)
     for _ in range(70):
         script.launch(S, *((0x200000000 + n * 8192, n + 1, 0x10) for n in range(0, 2000, 3)))
@@ -258,7 +258,7 @@ def test_accesses_to_objects_beyond_memory_are_unattributed(play: Play) -> None:
     counted = rows(done, "objects")
     assert sum(hits for _, _, hits in counted) == objects
     (others,) = (hits for _, size, hits in counted if not size)
-    assert others == objects + 1 - room  # one row is for what is of none
+    assert others == objects + 1 - room  # one row is for unattributed accesses
     assert len(counted) == objects - others + 1
 
 
@@ -267,7 +267,7 @@ def test_launches_in_flight_take_precedence_over_object_rows(play: Play) -> None
     for n in range(objects):
         script.alloc(0x200000000 + n * 8192, 4096 + n)
     script.say("hold", S)
-    for n in range(370):  # more than there is memory for with room for all objects
+    for n in range(370):  # more than fit in memory with rows for all objects
         script.launch(S, (0x200000000 + n * 8192, n + 1, 0x10))
     script.say("release", S)
     expect(play(script, "--set", "probes.memory=40MiB"), script)
@@ -285,7 +285,7 @@ def test_memory_without_a_context(play: Play) -> None:
 
 
 def test_streams(play: Play) -> None:
-    """More than are looked at together, all with launches that no marker covers at exit."""
+    """More than are polled at once, all with launches that no marker covers at exit."""
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     for n in range(300):
@@ -421,7 +421,8 @@ def test_insufficient_memory_is_reported_once(play: Play) -> None:
 
 
 def test_storage_of_freed_objects_is_reused(play: Play) -> None:
-    """All have bins of 4 KiB, of which there are for four at a time; each stands for itself."""
+    """All have bins of 4 KiB, and memory suffices for four objects at a time; results are
+    separate."""
     script = Script()
     for n in range(9):
         script.alloc(0x200000000, (512 << 20) - n)
@@ -435,7 +436,7 @@ def test_storage_of_freed_objects_is_reused(play: Play) -> None:
 
 
 def test_storage_in_use_is_not_reused(play: Play) -> None:
-    """Of an object that was freed before the kernels that access it ran."""
+    """Storage of an object that is freed before the kernels that access it run."""
     script = Script()
     script.say("hold", S)
     for n in range(2):
@@ -479,9 +480,9 @@ def test_results_survive_a_kill(play: Play) -> None:
     assert_counted(done, script)
 
 
-# ---- what the code contains --------------------------------------------------------------------
+# ---- coverage of the code ------------------------------------------------------------------------
 
-ENTRY = 0x400A  # where the fake library says that the kernel begins
+ENTRY = 0x400A  # kernel address reported by the fake library
 CODE = """
 .version 8.0
 .target sm_90
@@ -510,7 +511,7 @@ TENSOR_STORE = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [m, {0, 0}
 
 @pytest.fixture(scope="session")
 def cubin(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The module of the played kernel, with this instruction at its end."""
+    """The module of the replayed kernel, with this instruction at its end."""
     try:
         ptxas = find_ptxas()
     except MissingDependency as error:
@@ -531,7 +532,7 @@ def cubin(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def offsets(cubin: Path) -> dict[str, int]:
-    """Where the kernel's instructions are, by their opcodes' first letters."""
+    """Offsets of the kernel's instructions, by prefix of their opcodes."""
     (function,) = disassemble(cubin, ["_Z6playedv"])
     return {each.opcode.text.partition(".")[0]: each.offset for each in function.instructions}
 

@@ -1,4 +1,4 @@
-"""The NVIDIA source driven by a stand-in library: what each callback becomes in the ring."""
+"""The NVIDIA source driven by a fake library: the records of each callback."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_contexts_of_one_device_see_each_others_memory(play: Play, layout: str) 
     assert played["stream_destroy"]["context"].tolist() == [0, 1]
     allocs = played["memory_alloc"]
     allocs, frees = allocs[allocs["memory"] == 1], played["memory_free"]
-    # with two contexts the driver does not say which one allocated
+    # with two contexts the driver does not report which one allocated
     assert memory(allocs) == [
         (0x1E800000, 4096, DEVICE, 0),
         (0xF4800000, 8192, DEVICE, None),

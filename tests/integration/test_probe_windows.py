@@ -1,4 +1,5 @@
-"""Probes in part of a run on the reference accelerator: which launches, and what is said of all."""
+"""Probes in part of a run on the reference accelerator: the probed launches, and estimates for
+all."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ def test_windows_by_launches(pasta_preload, compile_c) -> None:
 
 
 def test_totals_exclude_kernels_outside_windows(pasta_preload, compile_c) -> None:
-    """Of two kernels one: what a run that probes every launch counts of it, and no more."""
+    """One of two kernels is probed: its total equals that of a run without windows."""
     given = options("probes.window=launches 2/1000")
     run = pasta_preload(compile_c(TWO_KERNELS), options=given).run
     by_name = {row["kernel"]: row for row in kernels(run)}
@@ -148,7 +149,7 @@ def test_steps_of_a_python_program(pasta_preload, python_program) -> None:
     [
         ("step.*", [0, 3, 4, 7, 8, 11, 12]),  # of ranges that nest the outermost
         ("step", [0, 1, 2, 7, 8, 9, 10]),  # steps begin at launches 0, 3, 7 and 11
-        ("ste", [*range(13)]),  # no whole name
+        ("ste", [*range(13)]),  # not the full name
     ],
 )
 def test_ranges_begin_steps(pasta_preload, compile_c, regex: str, ordinals: list[int]) -> None:
@@ -175,7 +176,7 @@ def test_overhead_budget(pasta_preload, compile_c) -> None:
     found = probed(run)
     assert found[:1000] == list(range(1000)) and found[-1] < 20000
     assert 1000 <= len(found) < 20000
-    # windows are whole, but for one in which the program ends
+    # windows are complete, except one in which the program exits
     assert len(found) % 1000 == 0 or found[-1] == 19999
     assert re.search(rf"counted in {len(found):,} of 20,000\s+launches", run.report)
 
@@ -194,7 +195,7 @@ def test_overhead_budget(pasta_preload, compile_c) -> None:
 def test_filters(
     pasta_preload, compile_c, filter: tuple[str, ...], count: int, names: set[str]
 ) -> None:
-    """C probes what Python selects: each launch that is recorded, and each is."""
+    """C probes exactly the launches that Python selects."""
     run = pasta_preload(compile_c(TWO_KERNELS), options=(*options(), *filter)).run
     recorded = launches(run)
     assert len(recorded) == len(probed(run)) == count

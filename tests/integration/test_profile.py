@@ -71,7 +71,8 @@ class Marks(Tool):
 
 @pytest.mark.parametrize("consumer", ["embedded", "collector"])
 def test_more_events_than_the_ring_holds(pasta_preload, python_program, consumer: str) -> None:
-    """What the run's own consumer has done with stays in the ring until the block's reader has."""
+    """Events that the run's own consumer has processed stay in the ring until the block's reader
+    has read them."""
     (pasta_preload.directory / "marks.py").write_text(COUNTING)
     options = (*CONSUMERS[consumer], "--set=ring.max=40MiB")
     done = pasta_preload(sys.executable, python_program(MARKS), options=options)
@@ -103,7 +104,7 @@ print(done.stderr.splitlines()[-1])
 
 
 def plain(text: str, directory: Path) -> list[str]:
-    """Lines that a program prints which imports pasta."""
+    """Output lines of a program that imports pasta."""
     temporary = directory / "temporary"
     temporary.mkdir(exist_ok=True)
     done = subprocess.run(
@@ -172,7 +173,7 @@ REFUSED = {
 
 
 def test_rejected_settings(tmp_path: Path) -> None:
-    """In one line, and the next block works."""
+    """The error is one line, and the next block works."""
     attempts = "\n".join(
         f"try:\n    {code}\nexcept pasta.errors.PastaError as error:\n    print(error)"
         for code in REFUSED

@@ -1,4 +1,4 @@
-"""The access trace of the demo `accesses`, against the numbers that it says of itself."""
+"""The access trace of the demo `accesses`, against the demo's own counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from pasta._native import DIRECTORY, ffi, lib
 from tests.support.session import Session, records
 
-#: Another build of the native parts, say one with a sanitizer, may be named.
+#: Path of another build of the native parts, such as one with a sanitizer.
 NATIVE = Path(os.environ.get("PASTA_TEST_NATIVE", DIRECTORY))
 KINDS = {
     getattr(lib, name): name.removeprefix("PASTA_ACCESS_")
@@ -58,7 +58,7 @@ class Access:
 
 
 def accesses(path: Path) -> list[Access]:
-    """All accesses of a trace that nobody writes any more."""
+    """All accesses of a trace without producers."""
     error = ffi.new("int *")
     trace = lib.pasta_trace_map(os.fsencode(path), error)
     assert trace != ffi.NULL, error[0]
@@ -140,7 +140,7 @@ def record(session: Session) -> Record:
 
 
 def tallied(found: list[Access], name: str) -> Counter[str]:
-    """The demo's numbers, from records."""
+    """The demo's counts, computed from records."""
     tally: Counter[str] = Counter()
     for access in found:
         key = f"{name}.{access.kind}"

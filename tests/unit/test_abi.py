@@ -1,4 +1,4 @@
-"""The header is the one description: what Python and the docs say of it must agree."""
+"""The header is the single definition: Python and the docs must agree with it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_python_declares_every_event_kind() -> None:
 
 
 def test_handlers_are_called_in_the_order_of_the_header() -> None:
-    """The order is part of the tools' API: an allocation is known before a launch that uses it."""
+    """The order is part of the tools' API: an allocation precedes a launch that uses it."""
     order = [
         "on_contexts", "on_streams", "on_modules", "on_memory", "on_tensors", "on_ranges",
         "on_operators", "on_frames", "on_launches", "on_launch_ends", "on_completions",

@@ -1,4 +1,4 @@
-"""Arrays of Arrow are those that pyarrow would make, without what it imports for that."""
+"""Arrow arrays equal those of pyarrow, without its imports."""
 
 from __future__ import annotations
 

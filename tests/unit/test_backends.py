@@ -1,4 +1,4 @@
-"""What results say of the backend of their run, and docs/backends.md."""
+"""Notes in results about the run's backend, and docs/backends.md."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Reads(Tool):
 
 
 class Wrong(Tool):
-    """A tool that asks for what there is not."""
+    """A tool that requires an unknown capability."""
 
     uses = ("register",)
 
@@ -104,7 +104,7 @@ def test_missing_capabilities_are_noted() -> None:
 
 @pytest.mark.parametrize("sources", [["refacc"], ["refacc", "torch"], ["torch"], []])
 def test_no_note_without_missing_capabilities(sources: list[str]) -> None:
-    """Of what every accelerator can have; the others have neither counters nor samples."""
+    """For capabilities of every accelerator; other sources have neither counters nor samples."""
     for listed in list_tools([]):
         if listed.name in ("counters", "pc_samples"):
             continue
@@ -113,11 +113,11 @@ def test_no_note_without_missing_capabilities(sources: list[str]) -> None:
 
 
 def test_probes_without_accesses() -> None:
-    told = with_gaps(Reads(), RESULT, ["amd_rocprofiler"])
-    assert told.summary == (
+    noted = with_gaps(Reads(), RESULT, ["amd_rocprofiler"])
+    assert noted.summary == (
         "not available on this backend: amd_rocprofiler cannot give memory accesses inside kernels"
     )
-    assert (dict(told.tables), list(told.notes)) == ({}, [])
+    assert (dict(noted.tables), list(noted.notes)) == ({}, [])
     mixed = with_gaps(Reads(), RESULT, ["refacc", "amd_rocprofiler"])
     assert mixed.tables is RESULT.tables
     assert mixed.notes == ("not given by amd_rocprofiler: memory accesses inside kernels",)

@@ -1,4 +1,4 @@
-"""Backends in libraries of their own: built with installed headers, named by `libraries`."""
+"""Backends in separate libraries: built with installed headers, named by `libraries`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled as outside of the checkout: against the headers that are installed."""
+    """Compiled as outside the checkout: against the installed headers."""
     output = tmp_path_factory.mktemp("made_up") / "libmade_up.so"
     command = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
     headers = f"-I{DIRECTORY / 'include'}"

@@ -1,4 +1,5 @@
-"""setenv and its kin: programs/test_environment.c, and what libc itself does in the same cases."""
+"""setenv and related functions: programs/test_environment.c, and libc's own behaviour in the same
+cases."""
 
 from __future__ import annotations
 

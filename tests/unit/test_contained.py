@@ -1,4 +1,4 @@
-"""State of the process that a tool's call leaves as it was."""
+"""Process state that a tool's call must not change."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def test_durations_of_launch_calls() -> None:
     events.launch_end(a, time=190)
     events.launch_end(77, time=200)
     calls = LaunchCalls()
-    told = [calls.feed(batch) for batch in events.batches([1, 3])]
-    pairs = [tuple(map(int, pair)) for o, d in told for pair in zip(o, d, strict=True)]
+    results = [calls.feed(batch) for batch in events.batches([1, 3])]
+    pairs = [tuple(map(int, pair)) for o, d in results for pair in zip(o, d, strict=True)]
     assert pairs == [(b, 10), (a, 90)]
 
 

@@ -1,4 +1,4 @@
-"""How much of a kernel probes could see: every way of missing something has its words."""
+"""Coverage of a kernel by probes: every reason for missed accesses has its text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pasta.sass.disassembly import Function, Instruction, Opcode
 
 
 def describe(coverage: Coverage, name: str | None = None) -> str:
-    """A few lines about a kernel: verdict, kinds that the code has or probes ask for, reasons.
+    """Summary of a kernel: verdict, kinds in the code or requested by probes, reasons.
 
     `name` is written instead of the mangled one.
     """
@@ -28,9 +28,9 @@ def describe(coverage: Coverage, name: str | None = None) -> str:
     shown = [row for row in coverage.kinds if row.wanted and row.instructions != 0]
     if not shown and coverage.verdict == "seen":
         lines.append("  the code has no instruction of a kind that probes ask for")
-    told = [row for row in shown if not row.missed]
-    width = max((len(row.kind) for row in told), default=0)
-    lines += [f"  {row.kind:<{width}}  {row.state}" for row in told]
+    unmissed = [row for row in shown if not row.missed]
+    width = max((len(row.kind) for row in unmissed), default=0)
+    lines += [f"  {row.kind:<{width}}  {row.state}" for row in unmissed]
     lines += [f"  {reason}" for reason in coverage.reasons]
     lines += [f"  note: {note}" for note in coverage.notes]
     return "\n".join(lines)
@@ -124,7 +124,7 @@ def test_no_accesses_are_seen() -> None:
 
 
 def test_zero_counts_are_explained() -> None:
-    """Not executed, not patched, not in the code: three zeros, three words."""
+    """Not executed, not patched, not in the code: three zeros, three texts."""
     patched = covered("LDG.E", "LDGSTS.E", fired={"global": [0]})
     assert row(patched, "async_copy").state == "0 of 1 executed (in the code, patched)"
     assert patched.verdict == "seen"
@@ -161,7 +161,7 @@ def test_texture_accesses_are_reported_as_missed() -> None:
         "2 texture instructions were not seen: the Sanitizer library 13.5 has no callback for"
         " texture and surface instructions",
     )
-    # shared memory is asked for: texture does not matter, what the tensor core reads does
+    # shared memory is requested: texture is irrelevant, reads by the tensor core are not
     shared = covered("TEX.LL", "HGMMA.64x8x16.F32", "LDS", wanted={"shared"})
     assert shared.verdict == "partly"
     assert [one.split(":")[0] for one in shared.reasons] == [
@@ -314,10 +314,10 @@ def test_missed_instructions_are_listed_first() -> None:
     unseen = covered("UTMALDG.2D", wanted={"tensor_load"}, visibility=OLD)
     unknown = cover("f", Code(None), {}, wanted={"global"}, patched={"global"}, visibility=NEW)
     rows = list(table([seen, unknown, unseen], {"k": "kernel(int)"}).rows())
-    told = [(one["kernel"], one["kind"], one["instructions"], one["executed"]) for one in rows]
-    assert told[0] == ("kernel(int)", "tensor_load", 1, 0)
-    assert ("f", "global", None, 0) in told
-    assert ("kernel(int)", "global", 1, 1) in told
+    entries = [(one["kernel"], one["kind"], one["instructions"], one["executed"]) for one in rows]
+    assert entries[0] == ("kernel(int)", "tensor_load", 1, 0)
+    assert ("f", "global", None, 0) in entries
+    assert ("kernel(int)", "global", 1, 1) in entries
     assert rows[0]["coverage"] == "unseen"
     assert rows[0]["state"] == "not seen: the Sanitizer library 13.0 has no callback for them"
     assert table([]).columns.keys() == table([seen]).columns.keys()

@@ -67,7 +67,7 @@ def test_rows_are_matched_by_their_keys(tmp_path: Path) -> None:
         "new": ("after", None, 5, 5, None),
         "gone": ("before", 3, None, -3, None),
     }
-    assert rows(table, "share")["new"] == ("after", None, 0.05, None, None)  # no share of nothing
+    assert rows(table, "share")["new"] == ("after", None, 0.05, None, None)  # zero total
     total = table.columns["time"].total
     assert (total.before, total.after, total.difference) == (11_000, 15_000, 4_000)
     assert table.columns["share"].total is None
@@ -116,12 +116,12 @@ def test_nan_values_are_absent(tmp_path: Path) -> None:
 
 
 def test_tables_keep_their_comparison_layout(tmp_path: Path) -> None:
-    told = Table({"a": [1], "b": [2], "c": [3]}, keys=("a",), sums=(), levels=("c",))
-    run = run_of(tmp_path / "a", {"told": told, "untold": Table({"a": [1]})})
+    declared = Table({"a": [1], "b": [2], "c": [3]}, keys=("a",), sums=(), levels=("c",))
+    run = run_of(tmp_path / "a", {"declared": declared, "undeclared": Table({"a": [1]})})
     (result,) = read_results(run.results)
-    table = result.tables["told"]
+    table = result.tables["declared"]
     assert (table.keys, table.sums, table.levels) == (["a"], [], ["c"])
-    assert result.tables["untold"].keys is None
+    assert result.tables["undeclared"].keys is None
     with pytest.raises(ValueError, match="'d' is not a column"):
         Table({"a": [1]}, keys=("d",))
 

@@ -1,4 +1,4 @@
-"""What `pasta doctor` says of the parts that probes on NVIDIA GPUs need."""
+"""`pasta doctor` on the requirements of probes on NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Checks = Callable[[], dict[str, Check]]
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Checks:
-    """Checks by name, of an environment that has nothing of NVIDIA's; tests add to it."""
+    """Checks by name, in an environment without NVIDIA software; tests add to it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PASTA_SANITIZER_LIB", str(tmp_path / "none.so"))
     monkeypatch.setenv("PASTA_PTXAS", str(program(tmp_path / "ptxas", "release 13.0, V13.0.88")))

@@ -1,4 +1,4 @@
-"""What can be known of a program before it runs."""
+"""Checks of a program before it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GLIBC = "/lib64/ld-linux-x86-64.so.2"
 def elf(
     bits: int = 64, loader: str | None = GLIBC, needed: str = "libc.so.6", machine: int = OWN
 ) -> bytes:
-    """An ELF file with a loader and one needed library: its headers, then what they are about."""
+    """An ELF file with a loader and one needed library: headers, then contents."""
     names, path = b"\0" + needed.encode() + b"\0", (loader or "").encode() + b"\0"
     dynamic = struct.pack("<qQqQqQ", 5, 0x1000 + 512, 1, 1, 0, 0)
     kinds = [(3, 400, len(path)), (1, 0, 1024), (2, 700, len(dynamic))][loader is None :]

@@ -1,4 +1,4 @@
-"""The filter against one that looks at a single event at a time."""
+"""The filter against a reference that processes one event at a time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ filters = st.builds(
 
 
 def play(program: list[Any]) -> tuple[Events, list[dict[str, Any]]]:
-    """Events, and the same as dictionaries with what a filter needs."""
+    """Events, and the same as dictionaries with the fields that a filter needs."""
     events, plain = Events(), []
     for what, *rest in program:
         event: dict[str, Any] = {"what": what, "position": events._position, "thread": 1}
@@ -132,7 +132,7 @@ def kept_one_by_one(filter: Filter, plain: list[dict[str, Any]]) -> list[int]:
 @given(program=steps, filter=filters, splits=st.lists(st.integers(0, 50), max_size=4))
 def test_filter_matches_a_per_event_reference(program: Any, filter: Filter, splits: Any) -> None:
     events, plain = play(program)
-    # An end or completion comes after its launch: later ones than that are no program's.
+    # An end or completion follows its launch; a later one does not occur in programs.
     launched = -1
     for event in plain:
         if event["what"] == "launch":

@@ -1,4 +1,4 @@
-"""Equal findings are one, with a list of places."""
+"""Equal findings are merged, with a list of places."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_equal_findings_are_merged_and_their_gains_summed() -> None:
     assert one.where == "train.py:0 f; train.py:1 f; train.py:2 f; and 2 more"
     assert one.gain == pytest.approx(1.0)
     assert one.evidence == "10 waits (the first of 5)"
-    ((_, one),) = without_repeats(found * 2)  # what is said twice of a place, and no more than all
+    ((_, one),) = without_repeats(found * 2)  # duplicates of a place, limited to the total
     assert one.where == "train.py:0 f; train.py:1 f; train.py:2 f; and 2 more"
     assert one.gain == 1.0
 

@@ -1,4 +1,4 @@
-"""A run that somebody else changed is refused in one line, and does nothing but be read."""
+"""A manipulated run is rejected in one line, without side effects."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def change(path: Path, **values: Any) -> None:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The line of a command that fails: with 1 for an export that cannot be made, else with 2."""
+    """The line of a failing command, which exits with 1 for an impossible export, otherwise with
+    2."""
     capsys.readouterr()
     exports = any(str(each).startswith("--") for each in arguments)
     assert main([str(each) for each in arguments]) == (1 if exports else 2)
@@ -96,7 +97,7 @@ def test_links_out_of_the_run_are_not_followed(
     line = refused(capsys, "report", run.path, "--parquet", tmp_path / "out")
     assert line.endswith("results/first/main.parquet: a link that leads out of the run")
     table.unlink()
-    os.mkfifo(table)  # to open it would wait for ever
+    os.mkfifo(table)  # opening it would block forever
     assert refused(capsys, "report", run.path).endswith("main.parquet: not a regular file")
     table.unlink()
     inside = run.results / "first" / "kept.parquet"
@@ -155,10 +156,10 @@ def test_invalid_documents(
 def test_texts_of_a_run_are_escaped_on_the_terminal(
     run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = {"host": ESCAPE, "ended": {"text": ESCAPE}, "command": [ESCAPE], "warnings": [ESCAPE],
+    fields = {"host": ESCAPE, "ended": {"text": ESCAPE}, "command": [ESCAPE], "warnings": [ESCAPE],
             "devices": {ESCAPE: ESCAPE}, "sources": {ESCAPE: ESCAPE}, "rank": 0, "world_size": 2,
             "failures": {ESCAPE: {"reason": ESCAPE, "where": ESCAPE}}}  # fmt: skip
-    change(run.path / "run.json", **told)
+    change(run.path / "run.json", **fields)
     path = run.results / "first" / "main.parquet"
     field = pa.field(ESCAPE, pa.string(), metadata={"label": ESCAPE})
     schema = pa.schema([field], metadata={"title": ESCAPE})
@@ -181,7 +182,7 @@ def test_texts_of_a_run_are_escaped_on_the_terminal(
 def test_small_file_with_many_rows(
     option: str | None, run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would be gigabytes of numbers: what shows the first rows reads these only."""
+    """It would expand to gigabytes: readers of the first rows read only these."""
     path = run.results / "first" / "main.parquet"
     many = pa.table({"n": pa.array(np.zeros(140_000_000, np.int8))})
     pq.write_table(many, path, compression="zstd")
@@ -261,7 +262,7 @@ def rewrite(path: Path, **columns: Any) -> None:
 def test_invalid_events_are_omitted(
     columns: dict[str, Any], why: str, recorded: RunDirectory, tmp_path: Path
 ) -> None:
-    """They are left out, with a line that says so; the rest is there."""
+    """They are omitted, with a warning; the rest is read."""
     path = recorded.events / "kernel_launch-00000.parquet"
     rewrite(path, **columns)
     done = Replay(recorded, Config(tools=["kernel_freq"])).write(tmp_path / "replay")
@@ -271,7 +272,7 @@ def test_invalid_events_are_omitted(
 
 
 def test_extreme_position(recorded: RunDirectory) -> None:
-    """A batch ends where a record's index in it would not fit."""
+    """A batch ends before a record whose index would not fit."""
     path = recorded.events / "kernel_launch-00000.parquet"
     rewrite(path, position=pa.array([1, 2, 2**40, 2**41, 2**63], pa.uint64()))
     from pasta.processors.strings import Strings
@@ -331,11 +332,14 @@ def test_access_chunk_decompression_bomb(tmp_path: Path, monkeypatch: pytest.Mon
     writer.close()
     path = place / accesses.part_name(0)
     Path(writer.path).rename(path)
-    told: list[str] = []
-    assert [len(words) for _, words in accesses.read_accesses([path], told.append)] == [16, 1 << 20]
+    warnings: list[str] = []
+    assert [len(words) for _, words in accesses.read_accesses([path], warnings.append)] == [
+        16,
+        1 << 20,
+    ]
     monkeypatch.setattr(accesses, "_MAX_CHUNK", 4 << 20)
-    assert [len(words) for _, words in accesses.read_accesses([path], told.append)] == [16]
-    assert told == ["accesses-000.arrows was cut short: accesses after its chunk 1 are missing"]
+    assert [len(words) for _, words in accesses.read_accesses([path], warnings.append)] == [16]
+    assert warnings == ["accesses-000.arrows was cut short: accesses after its chunk 1 are missing"]
 
 
 def test_export_name_too_long(

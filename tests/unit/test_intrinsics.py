@@ -30,7 +30,7 @@ def signed(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-# What these make is the same IR for every target, so the processor can run it.
+# Their IR is the same for every target, so the CPU can run it.
 
 
 @njit
@@ -87,7 +87,7 @@ INSTRUCTIONS = {
 
 
 def calling(name: str) -> Callable[..., Any]:
-    """A patch that passes its parameters to an intrinsic and stores what that gives."""
+    """A patch that passes its parameters to an intrinsic and stores the result."""
     function = getattr(intrinsics, name)
     arity = len(inspect.signature(function._defn).parameters) - 1
     call = f"{name}({', '.join('abc'[:arity])})"

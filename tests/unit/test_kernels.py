@@ -1,4 +1,4 @@
-"""Which kernels were probed, and what their code is compared with."""
+"""Probed kernels, and the comparison of results with their code."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[int, Code]:
 
 
 def finished(tool: Tool, events: Events, modules: dict[int, Code], pcs: list[int]) -> Pipeline:
-    """A pipeline that a GPU's counts came to."""
+    """A pipeline that has received a GPU's counts."""
     context = events.context()
     context.images = lambda hash: Path(str(hash)) if hash in modules else None
     pipeline = Pipeline(Filter(), [tool], context)
@@ -115,7 +115,7 @@ def rows(result: Result, kind: str = "global") -> list[tuple[str, str, Any, Any]
 
 
 def test_kernels_of_modules(modules: dict[int, Code]) -> None:
-    """Of two modules, with one name; the code that was read says what there is."""
+    """Kernels of two modules with the same name; coverage comes from the code that was read."""
     modules[1] = Code({"k": function("k", "LDG.E", "STG.E"), "f": function("f", "LDS")})
     modules[2] = Code({"k": function("k", "LDG.E", "TEX.LL")})
     events = Gpu()
@@ -184,7 +184,7 @@ def test_unknown_code(modules: dict[int, Code], loaded: bool, kept: bool, why: s
 
 
 def test_gpu_records_do_not_identify_executed_code(modules: dict[int, Code]) -> None:
-    """They are those that some tool's probe chose to write."""
+    """A tool's probe selects which records are written."""
     modules[1] = Code({"k": function("k", "LDG.E", "LDGSTS.E")})
     events = Gpu()
     events.add("module_load", handle=11, hash=1)
@@ -251,7 +251,7 @@ def test_unexpected_module_does_not_lose_the_result(
 def test_kinds_covered_by_a_source(
     sources: tuple[str, ...], verdict: str, state: str, says: str
 ) -> None:
-    """Nothing is taken for covered because its source is no other."""
+    """Nothing is assumed to be covered because its source is unknown."""
     events = Events()
     for source in sources:
         events.add("process_start", source=source, version="1")
@@ -308,7 +308,7 @@ def test_source_lines_of_instructions(modules: dict[int, Code]) -> None:
 
 def test_coverage_table_name_is_reserved() -> None:
     class Covers(Total):
-        """Has such a table too."""
+        """Also has a table `coverage`."""
 
         def result(self) -> Result:
             return Result("", {"coverage": Table({})})

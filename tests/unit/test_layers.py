@@ -1,4 +1,4 @@
-"""Folders and files import one way: down the layers of pyproject.toml, and in no circle."""
+"""Folders and files import only lower layers of pyproject.toml, without cycles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from importlinter.configuration import configure
 
 from tests.support.places import ROOT
 
-#: What tools may import of PASTA, and what single ones may beside it.
+#: What tools may import from PASTA, and exceptions for single tools.
 OF_TOOLS = (
     "pasta.abi", "pasta.arrow", "pasta.findings", "pasta.lazy", "pasta.options", "pasta.probes",
     "pasta.processors", "pasta.table", "pasta.tool",

@@ -1,4 +1,4 @@
-"""Tables as text: what fits a width, and what never changes with it."""
+"""Tables as text: fitting to a width, and properties independent of it."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_plurals(count: int, words: tuple[str, ...], text: str) -> None:
 
 
 def test_tables_of_tools_with_device_times_counters_and_samples() -> None:
-    """What the recorded run of an H200 does not have."""
+    """Columns that the recorded run of an H200 does not have."""
     events = training_run()
     for launch in range(4):
         for name in ("SQ_WAVES", "GRBM_GUI_ACTIVE_and_a_long_name_of_a_counter"):

@@ -1,4 +1,4 @@
-"""The view of a program that runs: what it says, and that it leaves the program's lines alone."""
+"""The live view of a program: its contents, and that it leaves the program's lines unchanged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FakeRing:
 
 @pytest.fixture
 def counted(tmp_path: Path) -> Path:
-    """What a collector writes: 6 launches, of which 4 complete, and 3 allocations."""
+    """Counts written by a collector: 6 launches, 4 of them complete, and 3 allocations."""
     events = Events()
     for kernel, nanoseconds in (("fast", 10), ("slow", 1000)):
         for _ in range(3):
@@ -82,7 +82,7 @@ def test_names_are_escaped() -> None:
 
 @pytest.fixture
 def terminal() -> Any:
-    """A terminal of 60 x 24: the end that is written to, and what shows what is on it."""
+    """A terminal of 60 x 24: the end to write to, and a function that returns its contents."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     screen = pyte.Screen(60, 24)

@@ -100,7 +100,7 @@ def test_place_in_a_job(environment: dict[str, str], place: Rank | None) -> None
 
 
 def test_rank_variables_are_not_mixed() -> None:
-    """The process's own, else its pasta-preload's; never the one's rank of the other's job."""
+    """The process's own variables, otherwise its pasta-preload's; never a mixture."""
     launcher = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "JOB": "a"}
     own = {"RANK": "6", "JOB": "b"}
     assert joined(own, launcher) == {"RANK": "6", "JOB": "b"}

@@ -190,7 +190,7 @@ STRUCTS: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 GREEN = {"context": "greenContext", "stream": "greenContext", "event": "greenCtx"}
-#: Structs that are wholly ours, so that their sizes must be equal too.
+#: Structs that we declare completely, so that their sizes must be equal too.
 WHOLE = {"api", "memory", "range", "memcpy", "memset", "attach", "node", "graph", "external"}
 PARAMETERS = ("prefetch", "prefetch_v2", "advise", "advise_v2")
 
@@ -288,7 +288,7 @@ SINCE_13_1 = {
     "CONTEXT_EVENT_SYNCHRONIZE": "SANITIZER_CBID_CTX_EVENT_SYNCHRONIZE",
 }
 SINCE_13_4 = {"MEMCPY_BATCH_ITEM": "SANITIZER_CBID_MEMCPY_BATCH_ITEM_STARTING"}
-#: The first id of each domain that the source takes as a sign of an unknown, newer library.
+#: The first id of each domain that the source interprets as an unknown, newer library.
 LIMITS = {
     "SANITIZER_CBID_RESOURCE_SIZE": 34,
     "SANITIZER_CBID_SYNCHRONIZE_SIZE": 4,
@@ -309,7 +309,7 @@ CUDAS = [
 
 
 def struct_text(header: str, name: str) -> str:
-    """The definition of one struct, out of a header too new for the cuda.h at hand."""
+    """The definition of one struct, from a header too new for the installed cuda.h."""
     found = re.search(rf"typedef struct \w+ \{{[^}}]*\}} {name};", header)
     assert found, f"{name} is not in generated_cuda_meta.h"
     return found.group()
@@ -379,7 +379,7 @@ def test_every_declaration_is_checked() -> None:
 
 
 class Library:
-    """A real libsanitizer-public.so: subscribing and asking for ids need no GPU."""
+    """A real libsanitizer-public.so: subscribing and querying ids require no GPU."""
 
     def __init__(self, path: Path) -> None:
         self.library = ctypes.CDLL(str(path))

@@ -127,7 +127,7 @@ def test_architecture_without_warp_matching_is_rejected() -> None:
         ptx_of(count_ranges, MEMORY_ACCESS, 61)
 
 
-# ---- what lanes do together stays where it is ------------------------------------------------
+# ---- warp operations are not moved -------------------------------------------------------------
 
 
 def active_after_a_branch(place, address):
@@ -162,7 +162,7 @@ def active_in_a_callee(place, address):
 def test_activemask_is_read_once_after_convergence(
     function: Callable[..., Any],
 ) -> None:
-    # LLVM would copy it to both sides of the first branch, to spare testing `kind`.
+    # LLVM would copy it to both sides of the first branch, to save the test of `kind`.
     opcodes = instructions(ptx_of(function))
     asked = [i for i, opcode in enumerate(opcodes) if opcode == "activemask.b32"]
     first_store = opcodes.index("st.global.b64")
@@ -232,7 +232,7 @@ def test_32_bit_parameters_are_sign_extended() -> None:
     assert re.search(r"st\.param\.b32\s+\[func_retval0\], -1", ptx)
 
 
-# ---- what is refused -------------------------------------------------------------------------
+# ---- rejected code ---------------------------------------------------------------------------
 
 
 def raises(place, value):
@@ -341,7 +341,7 @@ def test_cubin_contains_each_patch_as_a_function(ptxas: Path, sm: int) -> None:
         sm,
     )
     functions = {name: extent for name, (kind, extent) in symbols(made.cubin).items() if kind == 2}
-    # Before Hopper, ptxas adds a function of its own for what has no instruction.
+    # Before Hopper, ptxas adds its own function for operations without an instruction.
     added = {name for name in functions if name.startswith("__cuda_")}
     assert set(functions) - added == {"on_access", "on_other"}
     assert all(functions.values())

@@ -36,7 +36,7 @@ class Thing:
 
 @dataclass
 class Model:
-    """What the table must do, without any index."""
+    """Reference model of the table, without an index."""
 
     things: list[Thing] = field(default_factory=list)
     stale: int = 0
@@ -149,8 +149,8 @@ def test_lookups_match_a_linear_search(history: bool, program: Any, splits: Any,
         sorted((t.address, t.born) for t in model.things if t.died == 1 << 62)
     )
     if history:
-        told = [(int(r["address"]), int(r["alloc_position"])) for r in table.rows]
-        assert told == [(each.address, each.born) for each in model.things]
+        reported = [(int(r["address"]), int(r["alloc_position"])) for r in table.rows]
+        assert reported == [(each.address, each.born) for each in model.things]
 
 
 def test_range_end_is_exact() -> None:

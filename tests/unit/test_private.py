@@ -1,4 +1,4 @@
-"""Files that only this user can touch: however they are made, and before they are believed."""
+"""Private files: how they are created, and checks before they are trusted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-# ---- making
+# ---- creation
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o777])
@@ -78,7 +78,7 @@ def test_a_session_is_private(tmp_path: Path, mask: int) -> None:
 @as_root
 @pytest.mark.parametrize("mask", [0o000, 0o777])
 def test_unprivileged_user_can_use_its_files(mask: int) -> None:
-    """Also where its umask forbids everything, which root would not notice."""
+    """Even with a umask that forbids everything, which root would not notice."""
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o1777)
         pid = os.fork()
@@ -104,7 +104,7 @@ def test_unprivileged_user_can_use_its_files(mask: int) -> None:
 
 @pytest.mark.parametrize("mask", [0o000, 0o077])
 def test_a_run_is_private(tmp_path: Path, mask: int) -> None:
-    """Whatever made its files, also a tool."""
+    """Including files written by tools."""
     with umask(mask):
         run = RunDirectory.create(tmp_path / ".staging")
         run.write_manifest({"schema": 1})
@@ -116,7 +116,7 @@ def test_a_run_is_private(tmp_path: Path, mask: int) -> None:
         assert mode(path) == (0o700 if path.is_dir() else 0o600), path
 
 
-# ---- believing
+# ---- trust
 
 
 @as_root
@@ -311,7 +311,7 @@ def test_file_system_without_leases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     change: dict[str, Any], said: str,
 ) -> None:  # fmt: skip
-    """The table of processes decides, where its pids mean something."""
+    """The table of processes decides, if its pids are of this namespace."""
     session = planted(tmp_path, 1, tmp_path / "none.py")
     document = json.loads((session / "session.json").read_text())
     (session / "session.json").write_text(json.dumps({**document, **change}))
@@ -346,7 +346,7 @@ def test_world_writable_tool_is_rejected(tmp_path: Path, what: str) -> None:
 
 @as_root
 def test_tool_that_became_untrusted_is_rejected(tmp_path: Path) -> None:
-    """Since the run was started: `pasta recover` may be days later."""
+    """A tool may change after the start of the run: `pasta recover` may run days later."""
     file = tmp_path / "mine.py"
     file.write_text(TOOL)
     config = Config(ring_directory=str(tmp_path / "s"), tools=[str(file)])
@@ -386,7 +386,7 @@ def run_in(path: Path, number: int) -> RunDirectory:
 
 
 def test_concurrent_runs_replace_each_other(tmp_path: Path) -> None:
-    """-f -o same: there is always one, none fails, and none goes elsewhere."""
+    """-f -o same: there is always one run, no move fails, and none goes elsewhere."""
     place = tmp_path / "run"
 
     def replace(number: int) -> Path:

@@ -1,4 +1,4 @@
-"""Patches compiled once, and the plan: versions, the cache, what is said where something lacks."""
+"""Patches compiled once, and the plan: versions, the cache, errors for missing parts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Counted(Tool):
 
 @pytest.fixture
 def ptxas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with a line for each call of a compiler that makes nothing."""
+    """A file with a line for each call of a compiler that does nothing."""
     log = tmp_path / "calls"
     log.write_text("")
     script = tmp_path / "ptxas"
@@ -103,7 +103,7 @@ def test_concurrent_processes_compile_once(ptxas: Path) -> None:
 
 
 class Known(Tool):
-    """Counts by object, and what is of none."""
+    """Counts by object, and unattributed accesses."""
 
     objects = Counter(by="object")
     others = Counter()
@@ -142,10 +142,10 @@ def test_object_is_looked_up_where_a_probe_compares_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sm", [90, 100])  # before, patches have fewer registers for nothing
+@pytest.mark.parametrize("sm", [90, 100])  # on older devices patches have fewer free registers
 @pytest.mark.parametrize("names", ["access_count", "working_set", "hotness", "memory"])
 def test_common_path_saves_no_registers(names: str, sm: int) -> None:
-    """Each that a patch saves costs as much as one that the library's trampoline saves."""
+    """Each register that a patch saves costs as much as one that the library's trampoline saves."""
     try:
         find_ptxas()
     except MissingDependency as error:
@@ -229,7 +229,7 @@ def _probing() -> list[str]:
     return [name for name in built_in_names() if "probes" in load_tools([name])[0].needed()]
 
 
-#: Every tool for one device and version; the one with all kinds of accesses for each other pair.
+#: Every tool for one device and version; the one with all access kinds for every other pair.
 COMBINATIONS = [
     *((name, 90, "13.5") for name in _probing()),
     *(

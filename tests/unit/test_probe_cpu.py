@@ -1,4 +1,4 @@
-"""Probes on the CPU against a model that has no tables: every field and every sort of map."""
+"""Probes on the CPU against a model without tables: every field and every kind of map."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def clamped(value: int, most: int) -> int:
 
 
 class Everything(Tool):
-    """Uses every field and every sort of map."""
+    """Uses every field and every kind of map."""
 
     bin = option(16, help="bytes per bin")
     step = option(3, help="of a loop")
@@ -309,7 +309,7 @@ def test_probes_match_the_model(steps: list[Any], splits: list[int]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("delivered", [4, 1 << 20], ids=["delivering", "growing"])
 def test_full_maps(monkeypatch: Any, delivered: int) -> None:
-    """Where a map is full within a record, nothing is lost and nothing counts twice."""
+    """If a map becomes full within a record, nothing is lost or counted twice."""
     monkeypatch.setattr(tables, "_MIN_SLOTS", 2)
     monkeypatch.setattr(cpu, "_MAX_KEYS", delivered)
 
@@ -323,7 +323,7 @@ def test_full_maps(monkeypatch: Any, delivered: int) -> None:
 
 @pytest.mark.parametrize("objects", [1, 2, 7, 8, 9, 100])
 def test_lanes_scattered_over_many_objects(objects: int) -> None:
-    """In every layer, and in gaps; a few active lanes, and all."""
+    """In every layer, and in gaps; with a few active lanes, and with all."""
     random = np.random.default_rng(objects)
     steps: list[Any] = []
     for layer, size in (("virtual", 300), ("memory", 100), ("tensor", 20)):
@@ -564,7 +564,7 @@ def test_works_without_a_cache(tmp_path: Path, monkeypatch: Any) -> None:
     events.access(addresses=[0])
 
     class Alone(Sums):
-        """Of this test only."""
+        """Used by this test only."""
 
         first = Counter(by="block", blocks=77)
 
@@ -642,7 +642,7 @@ def test_record_layouts_match_the_header() -> None:
 
 def test_the_executor_is_compiled_once_for_all_processes(monkeypatch: Any, tmp_path: Path) -> None:
     class Once(Tool):
-        """A tool that no other test compiles."""
+        """A tool compiled by no other test."""
 
         once = Counter()
 

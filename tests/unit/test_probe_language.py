@@ -1,4 +1,4 @@
-"""The language of probes: what is refused, with which words, and what a probe means."""
+"""The probe language: rejected code with its errors, and semantics."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ FIRST = HEAD.count("\n") + 3  # line of the body's first line
         ("x = options", 0, "options alone is no integer", "an option"),
         ("x = access.ways", 0, "global, local", "@probe.shared_memory"),
         ("maps.bits.touch(access.object)", 0, "not get access alone", "maps.bits.touch(access)"),
-        # a GPU indexes memory of the run by these
+        # a GPU uses these as indices into memory of the run
         ("maps.heat.add(access.object, 5)", 0, "offset is 5", "give access.offset"),
         (
             "maps.heat.add(access.object, access.offset + 1)",
@@ -242,7 +242,7 @@ def test_loading_a_tool_with_probes_imports_no_slow_module(tmp_path: Path) -> No
 
 
 def recorded(probe: ProbeFunction, fields: dict[str, int], options: dict[str, Any]) -> list[Any]:
-    """Calls of ops that the translated function makes."""
+    """Calls of ops made by the translated function."""
     calls: list[Any] = []
 
     def op(name: str) -> Any:
@@ -451,7 +451,7 @@ FIELDS_USED = ("address", "offset", "bytes", "lane")
 
 
 def expression(draw: random.Random, depth: int) -> tuple[str, Any]:
-    """Text, and a function of the fields that computes it."""
+    """Text of an expression, and a function of the fields that computes it."""
     if depth == 0 or draw.random() < 0.1:
         if draw.random() < 0.3:
             literal = draw.choice([0, 1, 2, 7, 63, 64, 1 << 40, (1 << 63) - 1])

@@ -1,4 +1,4 @@
-"""Where maps keep their words on a device: no two share one, whatever maps a run has."""
+"""Placement of maps on a device: no two maps share a word, for any combination of maps."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def size_of(spec: MapSpec) -> int:
 
 
 def words_of(place: Place[Any]) -> list[tuple[tuple[object, ...], int]]:
-    """Every word of a map, each as the area it is in and its offset there."""
+    """Every word of a map, as an area and an offset in it."""
     size = size_of(place.spec)
     if isinstance(place, PlaneBits):
         area = "object" if place.request.by_object else "slot"

@@ -1,4 +1,4 @@
-"""Declarations of maps, and what accumulates in them whatever the pieces it comes in."""
+"""Declarations of maps, and accumulation independent of how results are split."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rejected_declarations(make: Callable[[], Any], what: str, remedy: str) 
 
 def test_options_are_checked_per_instance() -> None:
     class Sized(Tool):
-        """A map of the size of an option."""
+        """A map whose size is an option."""
 
         bin = option("4KiB", kind="bytes", help="bytes per bin")
         heat = Histogram(bin=bin)
@@ -242,7 +242,7 @@ def test_bitmaps_count_every_byte_once(
                     touched.update((object, byte) for byte in every)
         signed = mask - (1 << 64) if mask >> 63 else mask
         rows.append((launch, object, word, signed)[0 if per_launch else 1 :])
-    if per_launch:  # launches are closed while others go on
+    if per_launch:  # launches complete while others continue
         early = [row for row in rows if row[0] < close]
         deliver(accumulator, early, cuts)
         accumulator.close(close)
@@ -318,7 +318,7 @@ def test_fields_may_have_names_of_generated_code() -> None:
 
 
 def test_behaviour_is_defined_by_the_map_type() -> None:
-    """Nothing outside its file asks for the type of a map."""
+    """No code outside its file tests the type of a map."""
     root = Path(pasta.__file__).parent
     types = "Counter|Histogram|PerPC|Bitmap|TopK|Trace"
     switch = re.compile(rf"isinstance\([^)]*\b({types})(Spec|Accumulator)?\b|map_type|spec\.type\b")

@@ -1,4 +1,4 @@
-"""Regular expressions for C: the same names match as in Python, by the C library itself."""
+"""Regular expressions for C: the C library matches the same names as Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBC = ctypes.CDLL(None)
 
 def found(pattern: str, text: str) -> bool:
     """Whether the C library finds a POSIX extended expression in a text."""
-    compiled = ctypes.create_string_buffer(256)  # more than a regex_t takes
+    compiled = ctypes.create_string_buffer(256)  # more than a regex_t supports
     assert LIBC.regcomp(compiled, pattern.encode(), REG_EXTENDED | REG_NOSUB) == 0, pattern
     try:
         return bool(LIBC.regexec(compiled, text.encode(), 0, None, 0) == 0)

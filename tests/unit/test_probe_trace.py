@@ -1,4 +1,4 @@
-"""Trace maps on a GPU: what patches write, run by an interpreter of PTX, and whole patches."""
+"""Trace maps on a GPU: records written by patches in a PTX interpreter, and complete patches."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Device:
         self.data[begin : begin + (1 << SHIFT)] = bytes(1 << SHIFT)
 
     def finish(self) -> None:
-        """Takes all chunks, also those that are still open; all in them must be complete."""
+        """Takes all chunks, including open ones; all their records must be complete."""
         for _ in range(2 * WAYS):
             self.host()
         for stripe in range(128):
@@ -130,7 +130,7 @@ def special(lane: int, *, sm: int = 0, block: int = 0, warp: int = 0) -> dict[st
 def warp_of(
     addresses: dict[int, int], *, pc: int = 0x4000, size: int = 4, head: int = 0x101, **where: int
 ) -> list[Lane]:
-    """Lanes that write together, each with its address."""
+    """A warp of lanes that write together, each with its address."""
     mask = sum(1 << lane for lane in addresses)
     return [
         Lane(
@@ -226,7 +226,7 @@ def test_no_record_without_a_ring() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_concurrent_warps_neither_lose_nor_duplicate_records(seed: int) -> None:
-    """More records than a stripe has room for, on two multiprocessors and one that stops early."""
+    """More records than fit in a stripe, on two multiprocessors and one that stops early."""
     choose = random.Random(seed)
     device = Device()
     expected = []
@@ -401,7 +401,8 @@ def test_a_histogram_by_window_counts_accesses(tmp_path: Path) -> None:
 def test_recorded_accesses_count_like_probes(
     tmp_path: Path, given: list[tuple[int, bool, list[int]]]
 ) -> None:
-    """By the probes themselves, over records of no map, and over what patches wrote for them."""
+    """Through the probes, on records without a map, and on records that patches wrote for their
+    maps."""
     starts, lasts = np.array([100, 3000], np.uint64), np.array([2099, 4000], np.uint64)
     layers = (Layer(starts, lasts, np.array([0, 1], np.int64)), *(EMPTY,) * 2)
     sizes = np.array([2000, 1001], np.uint64)
@@ -444,7 +445,7 @@ def test_probes_do_not_rerun_on_gpu_records(tmp_path: Path) -> None:
         name: (starts.tolist(), masks.tolist())
         for (_, name), (starts, masks) in zip(executor.traces, written, strict=True)
     }
-    # The last one is of no map: probes run over it, and its odd lanes are lanes 1 and 3.
+    # The last one has no map: probes process it, and its odd lanes are lanes 1 and 3.
     assert taken == {
         "odd": ([begins[0], begins[3]], [15, 10]),
         "all": ([begins[1], begins[2], begins[3]], [15, 15, 15]),
@@ -465,7 +466,7 @@ def test_probes_do_not_rerun_on_gpu_records(tmp_path: Path) -> None:
 def test_trace_maps_accept_gpu_records(
     tmp_path: Path, given: list[tuple[int, int, bool]], dropped: int | None
 ) -> None:
-    """In stretches of one map, and mixed; with lanes' addresses behind a record, and without."""
+    """In sequences of one map, and mixed; with and without lanes' addresses after a record."""
     path = tmp_path / "lanes.py"
     path.write_text(LANES)
     (tool,) = load_tools([str(path)])

@@ -210,7 +210,7 @@ def test_failing_exports_do_not_affect_others(
     run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Each has its line, whatever it raises; the status tells."""
+    """Each has its line, whatever it raises; the exit status is nonzero."""
 
     def fail(run: RunDirectory) -> str:
         raise RuntimeError("a fault of PASTA's\nin two lines")
@@ -244,7 +244,7 @@ def test_exit_status_reports_failed_tools(
 def test_pipes_and_devices_are_not_replaced(run: RunDirectory, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # else opening it to write would wait
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # lets a writer open it
     try:
         assert report(run, "--json", str(pipe)) == 0
         assert json.loads(os.read(reader, 1 << 16))["run"] == MANIFEST

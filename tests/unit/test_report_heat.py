@@ -1,4 +1,4 @@
-"""Heat maps: every access of a table is in the cell of its place."""
+"""Heat maps: every access of a table is in the cell of its offset."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_objects_over_windows() -> None:
         }
     )
     (map,) = of({"window_bins": table})
-    (strip,) = map.strips  # of what is no known object there is none
+    (strip,) = map.strips  # no heat map for unknown objects
     assert (strip.label, strip.step, strip.lines_step, map.lines) == ("a", 64, 3, "window")
     assert strip.cells.shape == (44, 3)  # three windows in a line, so that there are at most 64
     assert np.nansum(strip.cells) == 10

@@ -1,4 +1,4 @@
-"""Columns as reports pack them: what is unpacked is what was packed, and it is small."""
+"""Packed columns of reports: packing round-trips and is compact."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_invisible_characters_are_escaped() -> None:
 
 
 def kernels(count: int) -> Table:
-    """As kernel_freq has it, with as many different kernels, launched up to four times."""
+    """A table as of kernel_freq, with this many different kernels, launched up to four times."""
     random = np.random.default_rng(1)
     launches = random.integers(1, 5, count)
     first = np.cumsum(random.integers(1, 4, count))
@@ -192,4 +192,4 @@ def test_names_remain_text(name: str, tmp_path: Path) -> None:
     page = render_page(run)
     assert name not in page
     assert "<img" not in page
-    assert page.count("<script") == page.count("</script>") == 2 + 1 + 1  # two of ours, data
+    assert page.count("<script") == page.count("</script>") == 2 + 1 + 1

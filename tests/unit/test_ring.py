@@ -1,4 +1,4 @@
-"""The consumer's side of the ring as Python sees it, against a model of what was published."""
+"""The consumer's side of the ring in Python, against a model of the published records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def producer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Publish:
-    """`repeat` records of a kind, whose contents follow from seed, seed + 1, …"""
+    """`repeat` records of a kind, whose contents are derived from seed, seed + 1, …"""
 
     kind: int
     seed: int
@@ -62,7 +62,7 @@ class Abandon:
 
 @dataclass(frozen=True)
 class Skip:
-    """Slots handed out to a producer that never wrote them."""
+    """Slots reserved by a producer that never wrote them."""
 
     slots: int
 
@@ -75,7 +75,7 @@ Step = Publish | Abandon | Skip
 
 @dataclass
 class Model:
-    """Where every record of a script must be."""
+    """Expected position of every record of a script."""
 
     tail: int = 0
     torn: int = 0
@@ -121,7 +121,7 @@ broken = st.lists(
 
 @contextmanager
 def published(producer: Path, script: list[Step] | list[str]) -> Iterator[tuple[Any, str]]:
-    """The mapped ring of a process that ran a script, and what the process printed."""
+    """The mapped ring of a process that ran a script, and the process's output."""
     with tempfile.TemporaryDirectory() as directory:
         session = Session.create(Path(directory, "session"))
         done = subprocess.run(
@@ -156,7 +156,7 @@ def expected_payload(kind: int, seeds: np.ndarray[Any, Any]) -> np.ndarray[Any, 
 
 
 def check(tables: dict[str, np.ndarray[Any, Any]], model: Model, before: int) -> None:
-    """`tables` are the model's records at positions less than `before`."""
+    """Checks that `tables` are the model's records at positions less than `before`."""
     expected = {
         kind: [item for item in items if item[0] < before] for kind, items in model.records.items()
     }
@@ -292,7 +292,7 @@ def test_strings(producer: Path, texts: list[bytes]) -> None:
 @EXAMPLES
 @given(number=st.integers(0, 2**32 - 1))
 def test_any_string_id_is_safe(producer: Path, number: int) -> None:
-    """A damaged id gives no text, or bytes of the arena; it never reads elsewhere."""
+    """A damaged id gives no text, or bytes of the arena; nothing outside is read."""
     with published(producer, [f"intern {b'text'.hex()}"]) as (ring, _):
         length = ffi.new("uint32_t *")
         text = lib.pasta_string_text(ring, number, length)
@@ -323,7 +323,7 @@ def test_invalid_ring_files(producer: Path, tmp_path: Path, damage: str) -> None
 
 
 def test_process_end_is_reported_if_no_file_can_be_written(producer: Path, tmp_path: Path) -> None:
-    """On a full file system a collector must not wait for ever."""
+    """On a full file system a collector must not wait forever."""
     session = Session.create(tmp_path / "session")
     environment = {**os.environ, "PASTA_SHIM": session.configuration()}
     subprocess.run([producer], input="", text=True, env=environment, check=True)

@@ -1,4 +1,4 @@
-"""How rocprofiler-sdk is found and tried, and how its list of tools is changed."""
+"""Finding and testing rocprofiler-sdk, and changing its list of tools."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Sdk = Callable[..., Path]
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An environment without an SDK, whatever this machine has; tests add to it."""
+    """An environment without an SDK, even if this machine has one; tests add to it."""
     for name in (rocm.NAMED, "ROCPROFILER_REGISTER_LIBRARY", "LD_LIBRARY_PATH", *rocm._ROOTS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(paths, "module_path", lambda: [str(tmp_path / "site")])
@@ -47,7 +47,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def sdk(tmp_path_factory: pytest.TempPathFactory) -> Sdk:
-    """Compiles a library in place of the SDK."""
+    """Compiles a library that replaces the SDK."""
 
     def build(source: str = SDK, *options: str) -> Path:
         directory = tmp_path_factory.mktemp("sdk")
@@ -72,7 +72,7 @@ def test_no_installation(nowhere: Path) -> None:
 
 
 def test_search_order(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each place goes before those that were filled earlier."""
+    """Each place precedes those that were filled earlier."""
     linked = put(nowhere / "linked")
     (nowhere / "ld.so.cache").write_bytes(
         b"glibc-ld.so.cache1.1\0" + b"\0".join([b"libc.so.6", b"/nonexistent/" + LIBRARY.encode()])
@@ -107,7 +107,7 @@ def test_library_names_in_a_directory(nowhere: Path) -> None:
 def test_versioned_library_name_only(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """As ROCm's wheels and runtime packages have it."""
+    """As in ROCm's wheels and runtime packages."""
     directory = {
         "environment": nowhere / "named",
         "root": nowhere / "root" / "lib",

@@ -1,4 +1,4 @@
-"""What `pasta doctor` says of AMD: of the driver's files, and of a library in place of the SDK."""
+"""`pasta doctor` on AMD: with the driver's files, and a library that replaces the SDK."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def topology(tmp_path: Path) -> Path:
     node(0, "", "cpu_cores_count 96\nsimd_count 0\ngfx_target_version 0\n", 1 << 40)
     node(2, "aqua", "simd_count 1216\ngfx_target_version 90402\nlocal_mem_size 0\n", 192 << 30)
     node(10, "aldebaran", "simd_count 440\ngfx_target_version 90010\n", 32 << 30, 32 << 30)
-    (nodes / "11").mkdir()  # one that another container has
+    (nodes / "11").mkdir()  # one that is assigned to another container
     return nodes
 
 

@@ -1,4 +1,4 @@
-"""Recorded accesses come back as they were, as far as the file goes."""
+"""Recorded accesses round-trip, up to the end of a truncated file."""
 
 from __future__ import annotations
 
@@ -63,20 +63,22 @@ def written(directory: Path, count: int) -> tuple[Path, list[tuple[int, list[int
 def test_chunks_keep_their_positions(tmp_path: Path) -> None:
     first, wanted = written(tmp_path, 5)
     second, more = written(tmp_path, 1)
-    told: list[str] = []
-    found = read_accesses([first, second], told.append)
+    warnings: list[str] = []
+    found = read_accesses([first, second], warnings.append)
     assert [(at, words.tolist()) for at, words in found] == wanted + more
-    assert told == []
+    assert warnings == []
 
 
 def test_truncated_file_is_read_up_to_the_damage(tmp_path: Path) -> None:
     path, wanted = written(tmp_path, 5)
     path.write_bytes(path.read_bytes()[:-3000])
-    told: list[str] = []
-    found = [(at, words.tolist()) for at, words in read_accesses([path], told.append)]
+    warnings: list[str] = []
+    found = [(at, words.tolist()) for at, words in read_accesses([path], warnings.append)]
     assert 0 < len(found) < 5
     assert found == wanted[: len(found)]
-    assert told == [f"{path.name} was cut short: accesses after its chunk {len(found)} are missing"]
+    assert warnings == [
+        f"{path.name} was cut short: accesses after its chunk {len(found)} are missing"
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"no accesses", b"\xff" * 400])

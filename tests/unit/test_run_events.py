@@ -1,4 +1,4 @@
-"""Events as Parquet: what is written comes back, in order, with absent values as nulls."""
+"""Events as Parquet round-trip, in order, with absent values as nulls."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def rows(all_batches: list[Batch], texts: Strings) -> list[tuple[Any, ...]]:
                         continue
                     value = record[name]
                     if value.dtype.kind == "f" and np.isnan(value):
-                        value = "absent"  # which is equal to itself
+                        value = "absent"  # which compares equal to itself
                     fields.append(
                         texts[int(value)]
                         if name in abi.string_fields(kind)

@@ -1,4 +1,4 @@
-"""Runs of every schema that was written are read: `tests/data/runs/schema-N` is one."""
+"""Runs of every schema version can be read: `tests/data/runs/schema-N` has one each."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def test_old_runs_read_unchanged(path: Path) -> None:
     assert "process 4242 on node1" in report
     assert "note: a note" in report
     again = run.replay("kernel_freq", "operators")
-    then, now = run.arrow("kernel_freq"), again.arrow("kernel_freq")  # which may know more by now
+    then, now = run.arrow("kernel_freq"), again.arrow("kernel_freq")  # which may have more by now
     assert now.select(then.column_names).to_pylist() == then.to_pylist()
     assert operators(again) == operators(run)
 
 
 def operators(run: pasta.Run) -> list[dict[str, Any]]:
-    """What the schema's first runs say of operators; time outside of them was not told then, and
-    is in the shares now."""
+    """Operators in the schema's first runs, which had no time outside operators; shares now include
+    it."""
     columns = ["operator", "phase", "calls", "own_time", "host_time", "launches", "allocated"]
     rows = run.arrow("operators").select(columns).to_pylist()
-    told = [row for row in rows if not row["operator"].startswith("(")]
-    return sorted(told, key=lambda row: (row["operator"], row["phase"]))
+    inside = [row for row in rows if not row["operator"].startswith("(")]
+    return sorted(inside, key=lambda row: (row["operator"], row["phase"]))
 
 
 def test_newer_schema_is_rejected(tmp_path: Path) -> None:

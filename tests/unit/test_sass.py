@@ -1,4 +1,4 @@
-"""What a module's functions contain: listings of our own kernels, and the real nvdisasm.
+"""Contents of a module's functions: listings of our own kernels, and the real nvdisasm.
 
 The listings in tests/data/sass come from the .cu files beside them, so what a kernel must
 contain can be read there.
@@ -133,15 +133,15 @@ def test_bytes_per_lane(opcode: str, width: int | None) -> None:
         ("HGMMA.64x8x16.F32", "tensor_core", "r"), ("UTCOMMA", "tensor_core", "r"),
         ("CCTL.E.PF2", "prefetch", ""), ("UTMAPF.L2.2D", "prefetch", ""),
         ("BAR.ARV", "barrier", ""), ("CALL.REL.NOINC", "call", ""), ("EXIT", "block_exit", ""),
-        # a direction that PASTA has not met
+        # a direction unknown to PASTA
         ("UBLKCP.G.G", "unknown", ""),
     ],
 )  # fmt: skip
 def test_classification_of_opcodes(opcode: str, kind: str, flags: str) -> None:
     found = classify(opcode)
     assert found is not None
-    told = ("r" * found.reads) + ("w" * found.writes) + ("a" * found.atomic)
-    assert (found.kind, told) == (kind, flags)
+    found_flags = ("r" * found.reads) + ("w" * found.writes) + ("a" * found.atomic)
+    assert (found.kind, found_flags) == (kind, flags)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_predicates() -> None:
         section("@P0 LDG.E R0, [R2]", "@!UP1 UBLKCP.S.G [UR8], [UR4], UR10", "LDS R1, [R2]",
                 "@!PT LDS RZ, [RZ]")
     )  # fmt: skip
-    # @!PT never runs: counting it would tell of instructions that no probe could see
+    # @!PT never executes: counting it would report instructions that no probe could see
     assert [(i.offset, i.predicated) for i in function.instructions] == [
         (0, True),
         (16, True),
@@ -254,7 +254,7 @@ def test_million_lines_are_read() -> None:
 
 
 def cubin(*functions: str) -> bytes:
-    """An ELF file with a symbol table: what says which index a function has."""
+    """An ELF file with a symbol table, which gives each function's index."""
     names = b"\0" + b"".join(name.encode() + b"\0" for name in functions)
     symbols = struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)
     at = 1
@@ -275,7 +275,7 @@ def cubin(*functions: str) -> bytes:
 
 @pytest.fixture
 def fake_nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program that prints a listing and notes how it was called; the test may replace it."""
+    """A program that prints a listing and logs its arguments; the test may replace it."""
     program = tmp_path / "nvdisasm"
     calls = tmp_path / "calls"
     program.write_text(
@@ -337,7 +337,7 @@ def test_missing_named_program(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No nvdisasm anywhere but where the test puts it."""
+    """No nvdisasm except where the test puts one."""
     for name in ("PASTA_NVDISASM", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
@@ -389,7 +389,7 @@ def test_cached_listing_is_reused(fake_nvdisasm: Path, tmp_path: Path) -> None:
     assert disassemble(module, ["matrix"], cache=cache) == first
     assert disassemble(module, ["absent"], cache=cache) == []
     assert runs(fake_nvdisasm) == 1
-    # another function joins those kept
+    # another function is added to the cache
     more = disassemble(module, ["widths"], cache=cache)
     assert runs(fake_nvdisasm) == 2
     assert disassemble(module, ["matrix", "widths"], cache=cache) == [*more, *first]

@@ -1,4 +1,4 @@
-"""Objects that were live at a launch, against the object table asked at that launch."""
+"""Objects live at a launch, against the object table queried at that launch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ADDRESSES = np.arange(SPACE + 30, dtype=np.uint64)
 def test_every_address_at_every_launch(
     program: Any, splits: list[int], order: list[int], kept: int
 ) -> None:
-    """In any order of launches, also while only few snapshots are kept."""
+    """In any order of launches, even if only few snapshots are kept."""
     events = play(program)
     table = ObjectTable(history=True)
     snapshots, launches = Snapshots(table), Launches()
@@ -86,7 +86,7 @@ def test_every_address_at_every_launch(
             found = table.lookup(ADDRESSES, indices)
             reserved = table.lookup(ADDRESSES, indices, "virtual")
             expected.append(np.where(found >= 0, found, reserved).tolist())
-        if len(expected):  # asked while the run goes on
+        if len(expected):  # queried during the run
             check(snapshots, launches, expected, len(expected) - 1)
     for number in order:
         if expected:
@@ -104,7 +104,7 @@ def check(snapshots: Snapshots, launches: Launches, expected: Any, number: int) 
 @examples(200)
 @given(programs, st.lists(st.integers(1, 60), max_size=4, unique=True), st.randoms())
 def test_history_matches_snapshots(program: Any, splits: list[int], random: Any) -> None:
-    """Whatever the order of questions, also while the run goes on."""
+    """In any order of queries, also during the run."""
     events = play(program)
     table = ObjectTable(history=True)
     snapshots = Snapshots(table)

@@ -1,4 +1,4 @@
-"""Thresholds of `pasta diff`: their grammar, and what exceeds them."""
+"""Thresholds of `pasta diff`: grammar and evaluation."""
 
 from __future__ import annotations
 

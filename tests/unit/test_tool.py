@@ -111,7 +111,7 @@ def test_names_and_descriptions() -> None:
 
 
 class Everything(Tool):
-    """Notes which handler got what."""
+    """Records the handlers' arguments."""
 
     def start(self) -> None:
         self.calls: list[tuple[str, list[int]]] = []
@@ -252,7 +252,7 @@ def test_state_moves_to_another_pipeline() -> None:
 
 
 class Unpicklable(Tool):
-    """Keeps what cannot be moved."""
+    """Has state that cannot be pickled."""
 
     def start(self) -> None:
         self.kept = lambda: None
@@ -337,7 +337,7 @@ def test_processors_are_declared_in_dependency_order() -> None:
 
 def test_tools_cannot_change_the_processors() -> None:
     class Vandal(Tool):
-        """Removes what it needs."""
+        """Tries to remove a processor that it needs."""
 
         needs = ("objects",)
 

@@ -1,4 +1,4 @@
-"""What `pasta new-tool` writes works as it is."""
+"""Files written by `pasta new-tool` work unchanged."""
 
 from __future__ import annotations
 

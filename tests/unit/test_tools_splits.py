@@ -1,4 +1,4 @@
-"""However a stream is cut into batches, and moved between processes, results are the same."""
+"""Results are independent of how a stream is split into batches and moved between processes."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def growing_run() -> Events:
 EVENTS = growing_run()
 
 
-def told(results: dict[str, Result]) -> dict[str, Any]:
-    """Everything of results that can be compared."""
+def comparable(results: dict[str, Result]) -> dict[str, Any]:
+    """All comparable parts of results."""
     out: dict[str, Any] = {}
     for name, result in results.items():
         out[name] = result.summary
@@ -89,7 +89,7 @@ def run(events: Events, filter: Filter, splits: list[int], moves: list[int]) -> 
     pipeline.context.recorded = lambda: iter(recorded)
     results = pipeline.finish()
     assert not pipeline.failures, pipeline.failures
-    return told(results)
+    return comparable(results)
 
 
 WHOLE = [run(EVENTS, filter, [], []) for filter in FILTERS]

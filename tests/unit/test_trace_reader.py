@@ -1,4 +1,4 @@
-"""The consumer's view of an access trace, and its way through a collector's pipeline."""
+"""The consumer's view of an access trace, and its processing in a collector's pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = 4096
 
 
 def write(path: Path, chunks: list[bytes], places: int = 4) -> None:
-    """A trace as producers leave it: each chunk with some bytes in it, none sealed."""
+    """A trace as left by producers: each chunk has some bytes, none is sealed."""
     trace = ffi.new("pasta_trace *")
     trace.magic = 0x4543415254534150
     trace.schema, trace.pid = 1, os.getpid()

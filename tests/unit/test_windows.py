@@ -1,4 +1,4 @@
-"""Windows: settings, what C is told, and estimates from the launches that were probed."""
+"""Windows: settings, their form for C, and estimates from probed launches."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_budgets() -> None:
 
 def test_settings_passed_to_c() -> None:
     assert probe_settings(Config()) == {"probe_every": 1, "probe_skip": 0}
-    told = probe_settings(
+    passed = probe_settings(
         config(
             "probes.window=seconds 0.5/60", "probes.every=4", "probes.step-range=^it.*",
             "filter.kernel=(?:gemm|\\d+)", "filter.exclude=x", "filter.launch-skip=2",
             "filter.launch-count=7",
         )
     )  # fmt: skip
-    assert told == {
+    assert passed == {
         "probe_window": "seconds 500000000 60000000000",
         "probe_every": 4,
         "probe_step_range": "^(^it.*)$",
@@ -81,8 +81,8 @@ def test_settings_passed_to_c() -> None:
 
 
 def test_launches_in_ranges_are_counted_afterwards() -> None:
-    told = probe_settings(config("filter.range=epoch", "filter.launch-skip=2"))
-    assert told == {"probe_every": 1}
+    passed = probe_settings(config("filter.range=epoch", "filter.launch-skip=2"))
+    assert passed == {"probe_every": 1}
 
 
 def test_a_window_and_a_budget_exclude_each_other() -> None:
@@ -102,7 +102,8 @@ def steps(pattern: str, events: Events, splits: Iterable[int] = ()) -> StepRange
 
 
 def trained() -> Events:
-    """Three steps of two names, with parts inside, on a thread; one on another thread meanwhile."""
+    """Three steps with two names, with nested ranges, on a thread; one concurrently on another
+    thread."""
     events = Events()
     for number in range(3):
         events.push("step b" if number == 1 else "step a")
@@ -163,7 +164,7 @@ def test_probing_all_launches_is_exact() -> None:
 
 def test_estimates_scale_the_mean() -> None:
     counts = sampling({1: 100}, {1: 4})
-    found = counts.estimate(1, np.asarray([10, 20, 30]))  # and one that counted nothing
+    found = counts.estimate(1, np.asarray([10, 20, 30]))  # and one without counts
     assert found.total == 1500
     variance = np.var([10, 20, 30, 0], ddof=1)
     assert found.error == pytest.approx(100 * math.sqrt((1 - 4 / 100) * variance / 4))
@@ -195,7 +196,7 @@ def test_error_matches_the_sampling_formula() -> None:
 
 
 def test_kernels_are_estimated_separately() -> None:
-    """A kernel in few windows does not take the mean of the others."""
+    """A kernel in few windows does not use the mean of the others."""
     counts = sampling({1: 100, 2: 10}, {1: 10, 2: 10})
     kernels = np.asarray([1] * 10 + [2] * 10, np.uint32)
     found = counts.estimates(kernels, np.asarray([1] * 10 + [1000] * 10, np.uint64))
@@ -214,7 +215,7 @@ def test_texts() -> None:
 
 
 def test_totals_cover_probed_kernels() -> None:
-    """What it does not cover stands beside it, with what to do."""
+    """The uncovered part is reported with it, with a remedy."""
     counts = sampling({1: 20_000, 2: 4_000, 3: 600, **dict.fromkeys(range(4, 59), 3_196)},
                       {1: 20, 2: 15, 3: 2})  # fmt: skip
     estimates = {name: counts.estimate(name, np.asarray([])) for name in counts.seen}
@@ -260,8 +261,8 @@ def test_access_count_estimates() -> None:
 
 
 def windows() -> Events:
-    """10 launches of `often`, of which 4 are probed and access 32 and 64 times 4 bytes in turn, and
-    30 of `never`, which is not."""
+    """10 launches of `often`, 4 of them probed, with 32 and 64 accesses of 4 bytes in turn, and 30
+    unprobed launches of `never`."""
     events = Events()
     events.alloc(0x1000, 4096)
     for number in range(10):
@@ -274,7 +275,7 @@ def windows() -> Events:
 
 
 def test_unprobed_kernels_are_in_no_total() -> None:
-    """Exact: 4 * 48 accesses are seen, and 10 * 48 estimated; nothing is said of `never`."""
+    """Exact: 4 * 48 accesses are observed, and 10 * 48 estimated; `never` is not included."""
     result = run_tool(find_tools("access_count")[0], windows())
     often, never = result.tables["kernels"].rows()
     assert (often["launches"], often["probed"], often["accesses"]) == (10, 4, 192)
@@ -309,7 +310,7 @@ def test_findings_name_their_launches() -> None:
 
 
 def test_working_sets_are_of_probed_launches() -> None:
-    """Not 0 for the others: nothing is known of them."""
+    """Other launches are absent, not 0."""
     result = run_tool(find_tools("working_set")[0], windows())
     often, never = result.tables["kernels"].rows()
     assert (often["launches"], often["min"], often["mean"], often["max"]) == (10, 128, 192, 256)

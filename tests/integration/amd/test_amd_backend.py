@@ -1,4 +1,4 @@
-"""AMD through the launcher, and what is claimed of its source, with the replayer for an SDK."""
+"""AMD through the launcher, and capabilities of its source, with the replayer as the SDK."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.capabilities import disagreements
 from tests.support.places import DATA
 
 RECORDED = DATA / "amd" / "hip63_sdk100.events.txt"
-#: Claimed, and not in what is played by each version. Samples and counters exclude each other;
-#: test_amd_counters.py has them.
+#: Claimed capabilities that are missing in the replayed streams, by version. Samples and counters
+#: exclude each other; test_amd_counters.py has them.
 UNPLAYED = {
     "0.5.0": {"pc_sample", "counter", "entry_pc"},
     "0.6.0": {"pc_sample", "counter"},
@@ -25,7 +25,7 @@ UNPLAYED = {
 
 
 def everything() -> Stream:
-    """The recorded program, and what it does not do."""
+    """The recorded program, and operations missing in it."""
     s = recorded(RECORDED)
     s.correlation = 1000
     s.hip("hipStreamCreateWithPriority", stream=0x51, flags=1, priority=1)
@@ -92,21 +92,21 @@ def test_program_is_recorded(
 def test_backend_named_on_the_command_line(
     pasta_preload, replayer: Replayer, rocm_environment: dict[str, str]
 ) -> None:
-    """It says so where there is no device, and goes on."""
+    """A missing device is reported; the program continues."""
     done = pasta_preload(
         replayer.program, rocm_environment["STREAM"], environment=rocm_environment,
         options=("--backend", "amd"),
     )  # fmt: skip
     assert done.run.launches > 0
-    told = [line for line in done.notes if "no AMD device can be used" in line]
-    assert len(told) == (not os.access(rocm.DEVICE, os.R_OK | os.W_OK))
+    messages = [line for line in done.notes if "no AMD device can be used" in line]
+    assert len(messages) == (not os.access(rocm.DEVICE, os.R_OK | os.W_OK))
 
 
 @pytest.mark.parametrize("backend", ["nvidia", "none"])
 def test_program_is_not_recorded_with_another_backend(
     pasta_preload, replayer: Replayer, rocm_environment: dict[str, str], backend: str
 ) -> None:
-    """Also where the library is loaded nevertheless, say by a pasta-preload around this one."""
+    """Even if the library is loaded anyway, for example by an outer pasta-preload."""
     for tools in ("", str(rocm.LIBPASTA_AMD)):
         environment = {**rocm_environment, rocm.TOOLS: tools}
         done = pasta_preload(
@@ -148,7 +148,7 @@ def test_both_tools_are_loaded(
 def test_program_with_an_empty_environment(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
-    """It gets PASTA's tool again, and not the user's, which it took away."""
+    """PASTA's tool is added again, but not the user's, which the program removed."""
     environment = {**rocm_environment, rocm.TOOLS: str(replayer.tool)}
     done = pasta_preload("env", "-i", "/usr/bin/env", environment=environment)
     assert tools_of(done.stdout) == [str(rocm.LIBPASTA_AMD)]
@@ -159,9 +159,9 @@ def test_unloadable_sdk(pasta_preload, rocm_environment: dict[str, str], tmp_pat
     environment = {**rocm_environment, rocm.NAMED: str(tmp_path / "broken.so")}
     silent = pasta_preload("env", environment=environment)
     assert (tools_of(silent.stdout), silent.lines) == ([], [])
-    told = pasta_preload("env", environment=environment, options=("--backend", "amd"))
-    assert tools_of(told.stdout) == []
-    (line,) = told.lines
+    named_backend = pasta_preload("env", environment=environment, options=("--backend", "amd"))
+    assert tools_of(named_backend.stdout) == []
+    (line,) = named_backend.lines
     assert line.startswith(f"ROCm is not recorded: {tmp_path / 'broken.so'} cannot be loaded (")
     assert line.endswith(f"check it with pasta doctor, or name another with {rocm.NAMED}")
 
@@ -169,7 +169,7 @@ def test_unloadable_sdk(pasta_preload, rocm_environment: dict[str, str], tmp_pat
 def test_program_uses_the_detected_sdk(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
-    """rocprofiler-register aborts a program for which a tool is named where it finds no SDK."""
+    """rocprofiler-register aborts a program if a tool is named and it finds no SDK."""
     environment = {name: text for name, text in rocm_environment.items() if name != rocm.REGISTERED}
     done = pasta_preload(replayer.program, environment["STREAM"], environment=environment)
     assert (done.exit_status, done.run.launches) == (7, 4)

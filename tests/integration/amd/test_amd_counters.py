@@ -1,6 +1,6 @@
-"""Hardware counters of launches, and samples of program counters, as the SDK's services give them.
+"""Hardware counters of launches, and PC samples, as delivered by the SDK's services.
 
-The replayer has both as the headers of rocprofiler-sdk describe them: neither ever ran on hardware.
+The replayer implements both after the headers of rocprofiler-sdk; neither ever ran on hardware.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_counters_by_launch(replay: Replay) -> None:
         for i, place in enumerate(waves)
     } | {(ordinal, "GRBM_COUNT", None, 0): 100 * (ordinal + 1) for ordinal in range(4)}
     assert dict(zip(rows, values, strict=True)) == expected
-    assert len(rows) == len(expected)  # what a set does is no launch
+    assert len(rows) == len(expected)  # the kernel of a memory set is not a launch
     assert len(played["kernel_complete"]) == 4
 
 
@@ -125,7 +125,7 @@ def test_unavailable_counters(replay: Replay, function: str) -> None:
 
 
 def without(replayer: Replayer, function: str, tmp_path: Path) -> str:
-    """A copy of the library in which a function has another name."""
+    """A copy of the library in which a function is renamed."""
     library = tmp_path / "librocprofiler-sdk.so"
     image, name = replayer.library.read_bytes(), function.encode()
     assert name in image
@@ -135,7 +135,7 @@ def without(replayer: Replayer, function: str, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("version", ["0.5.0", "0.6.0"])
 def test_counters_require_sdk_1_0(replay: Replay, version: str) -> None:
-    """A counter's value has another size in the headers of 0.5."""
+    """A counter's value has a different size in the headers of 0.5."""
     s = loaded()
     s.complete(launching(s))
     played = unharmed(replay(s, version, settings=COUNTERS), "counters are not recorded: .*1.0")
@@ -201,7 +201,7 @@ def test_samples_by_kernel(replay: Replay) -> None:
     s.complete(first)
     s.complete(second)
     sample(s, count=2, offset=2 * CODE + 8, dispatch=2)  # after its completion
-    sample(s, count=4, object=0, offset=0x7F00, dispatch=77)  # code that nobody loaded
+    sample(s, count=4, object=0, offset=0x7F00, dispatch=77)  # code of an unknown object
     sample(s, count=9, agent=SECOND_GPU)  # not ours
     played = unharmed(replay(s, settings="amd.pc_sampling=100us\n"))
     assert counted(played) == {
@@ -210,7 +210,7 @@ def test_samples_by_kernel(replay: Replay) -> None:
         (None, 0x7F00, None, None, None, None): 4,
     }
     assert set(played["pc_sample"]["device"].tolist()) == {0}
-    assert len(played["pc_sample"]) < 20  # samples of one place are one record
+    assert len(played["pc_sample"]) < 20  # samples at the same offset are one record
 
 
 def test_stochastic_samples_have_stall_reasons(replay: Replay) -> None:
@@ -235,7 +235,7 @@ def test_stochastic_samples_have_stall_reasons(replay: Replay) -> None:
         ("-1us", "is no interval"),
         ("100instructions", "does not offer amd.pc_sampling=100instructions"),
         ("2000ms", "does not offer amd.pc_sampling=2000ms"),
-        ("1000cycles", "PC samples are not recorded: .*failed with 19"),  # no power of two
+        ("1000cycles", "PC samples are not recorded: .*failed with 19"),  # not a power of two
     ],
 )
 def test_unsupported_intervals(replay: Replay, setting: str, line: str) -> None:
@@ -256,7 +256,7 @@ def test_samples_require_sdk_0_6(replay: Replay) -> None:
 
 @pytest.mark.parametrize("version", ["0.6.0", "1.0.0"])
 def test_host_trap_samples(replay: Replay, version: str) -> None:
-    """Their record has another kind in 0.6."""
+    """Their record has a different kind in 0.6."""
     s = loaded()
     s.complete(launching(s))
     sample(s, count=3)

@@ -1,4 +1,4 @@
-"""What can go wrong with rocprofiler-sdk: one clear line at most, and the target as ever."""
+"""Failures of rocprofiler-sdk: at most one clear line, and the target is unaffected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def unharmed(played: Played, *lines: str) -> Played:
     return played
 
 
-# ---- an SDK that is not what we know, or fails ----
+# ---- unknown or failing SDKs ----
 
 
 @pytest.mark.parametrize("version", ["0.4.0", "0.9.0", "2.0.0", "3.14.15"])
@@ -142,14 +142,15 @@ def test_unprofiled_process(replayer: Replayer, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preload", ["", f"{LIBRARY}:{SOURCE}"])
 def test_other_ways_to_load_the_source(replay: Replay, preload: str) -> None:
-    """By the library alone, which brings ours; and preloaded, where it is found by its symbol."""
+    """Through the library alone, which loads libpasta; and preloaded, where it is found by its
+    symbol."""
     s = loaded()
     s.complete(launching(s))
     played = unharmed(replay(s, preload=preload, tools="" if preload else str(SOURCE)))
     assert len(played["kernel_complete"]) == 1
 
 
-# ---- configured never, twice, by two copies, beside others ----
+# ---- configured never, twice, by two copies, together with others ----
 
 
 def test_never_configured(replay: Replay) -> None:
@@ -174,7 +175,7 @@ def test_configured_twice(replay: Replay, version: str) -> None:
 def test_second_copy_of_the_library(
     replay: Replay, replayer: Replayer, tmp_path: Path, version: str, other: str
 ) -> None:
-    """As PyTorch's wheels bring one: who configures first is recorded, and only through its own
+    """As in PyTorch's wheels: only the copy that configures first is recorded, through its own
     functions."""
     (tmp_path / "wheel").mkdir()
     copy = tmp_path / "wheel" / "librocprofiler-sdk.so"
@@ -195,7 +196,7 @@ def test_second_copy_of_the_library(
 def test_earlier_local_copy_of_the_library(
     replay: Replay, replayer: Replayer, tmp_path: Path
 ) -> None:
-    """Functions are those of the copy that calls, whatever the process has otherwise."""
+    """Functions are looked up in the calling copy, whatever else the process has loaded."""
     (tmp_path / "wheel").mkdir()
     copy = tmp_path / "wheel" / "librocprofiler-sdk.so"
     shutil.copy(replayer.library, copy)
@@ -256,7 +257,7 @@ def test_fork_after_configuration(replay: Replay, version: str) -> None:
 
 
 def test_fork_before_configuration(replay: Replay, tmp_path: Path) -> None:
-    """As processes of a pool do: each has its own library, and its own ring."""
+    """As in process pools: each process has its own library and ring."""
     s = loaded()
     s.complete(launching(s))
     unharmed(replay(s, HIP_APP_FORK="1", read=False))
@@ -333,7 +334,7 @@ def test_kernel_of_an_unknown_code_object(replay: Replay, version: str) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_invalid_values(replay: Replay, seed: int, version: str) -> None:
-    """Any events in any order, on any thread, some of them cut short."""
+    """Arbitrary events in arbitrary order, on any thread, some truncated."""
     draw = random.Random(seed)
     s = everything() if seed % 2 else recorded(DATA / "amd" / "hip63_sdk100.events.txt")
     if seed % 4 > 1:
@@ -353,13 +354,13 @@ def test_invalid_values(replay: Replay, seed: int, version: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 4, 8, 24, 28, 32, 48, 72, 100, 150])
 def test_truncated_records(replay: Replay, size: int, version: str) -> None:
-    """The replayer's payloads end where memory ends: reading further is a fault."""
+    """The replayer's payloads end at the end of mapped memory: reading further faults."""
     played = replay(cut_short(everything(), size), version)
     assert (played.status, played.stderr) == (7, "")
 
 
 def test_larger_records(replay: Replay) -> None:
-    """A later version has more in its records, which nobody knows."""
+    """Records of a later version have additional, unknown fields."""
     s = loaded()
     s.complete(launching(s))
     s.hip("hipMalloc", size=64, ptr=D1)
@@ -376,7 +377,7 @@ def test_dispatch_without_its_last_fields(replay: Replay, version: str) -> None:
     s = loaded()
     d = launching(s)
     s.complete(d)
-    # grid and workgroup are behind
+    # grid and workgroup come later
     s.lines = [f"{line} @size=72" if line.startswith("KERNEL_DISP") else line for line in s.lines]
     played = unharmed(replay(s, version))
     columns = ("name", "ordinal", "device", "stream", "module")
@@ -395,7 +396,7 @@ def test_code_object_record_without_an_image(replay: Replay, version: str) -> No
     assert played.rows("kernel_launch", "name", "module") == [("_Z2k1Pfi", 2)]
 
 
-# ---- memory, and many ----
+# ---- memory and scale ----
 
 
 def many(rounds: int, *, body: Callable[[Stream], None]) -> Stream:
@@ -411,7 +412,7 @@ def many(rounds: int, *, body: Callable[[Stream], None]) -> Stream:
 
 
 def busy(s: Stream) -> None:
-    """Four launches that complete in another order, memory that comes and goes, and a copy."""
+    """Four launches that complete out of order, allocations and frees, and a copy."""
     launches = [launching(s) for _ in range(4)]
     for i in (2, 3, 0, 1):
         s.complete(launches[i], by=1)
@@ -428,7 +429,7 @@ def reloading(s: Stream) -> None:
 
 @pytest.mark.parametrize(("body", "rounds"), [(busy, 250_000), (reloading, 50_000)])
 def test_memory_use_is_bounded(replay: Replay, body: Callable[[Stream], None], rounds: int) -> None:
-    """A million dispatches; nobody consumes the ring, which stays at its cap."""
+    """A million dispatches without a consumer; the ring stays at its cap."""
     played = unharmed(replay(many(rounds, body=body), ring_max=1 << 20, read=False))
     before, after = map(int, re.findall(r"^rss (\d+)", played.stdout, re.MULTILINE))
     assert after - before < 128  # KiB
@@ -440,5 +441,5 @@ def test_incomplete_dispatches_are_bounded(replay: Replay) -> None:
 
     played = unharmed(replay(many(200_000, body=body), ring_max=1 << 20, read=False))
     before, after = map(int, re.findall(r"^rss (\d+)", played.stdout, re.MULTILINE))
-    assert after - before < 8192  # KiB: the table of those that are open, which is bounded
+    assert after - before < 8192  # KiB: the table of incomplete dispatches, which is bounded
     assert "dispatches dropped" in played.log

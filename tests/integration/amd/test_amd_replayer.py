@@ -1,4 +1,5 @@
-"""The replayer itself, by a tool that prints what it gets: what the other tests stand on."""
+"""Tests of the replayer, on which the other tests rely, with a tool that prints what it
+receives."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def test_seed_changes_the_numbering(printed: Print) -> None:
 def test_payload_ends_at_its_size(printed: Print) -> None:
     s = allocating()
     s.lines[2] += " @size=12"
-    printed(s, status=-11)  # the tool reads behind it
+    printed(s, status=-11)  # the tool reads past it
 
 
 def test_tool_that_changes_errno_is_detected(printed: Print) -> None:

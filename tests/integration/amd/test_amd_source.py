@@ -1,4 +1,4 @@
-"""The AMD source driven by the replayer: what each thing that the library tells becomes."""
+"""The AMD source driven by the replayer: the records of each callback."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HELPERS = {6: f"{COPY}.kd", 9: f"{FILL}.kd", 11: "__amd_rocclr_initHeap.kd"}
 
 
 def loaded(*gpus: int) -> Stream:
-    """A stream whose kernels are there: a program's, and the runtime's own."""
+    """A stream with loaded kernels: a program's, and the runtime's own."""
     s = Stream(gpus or (GPU,))
     s.load(1, HELPERS)
     s.load(2, KERNELS)
@@ -48,7 +48,7 @@ def loaded(*gpus: int) -> Stream:
 
 
 def alive(*memory: str) -> Stream:
-    """A stream with two blocks of device memory, 4 MiB each, and one that is page-locked."""
+    """A stream with two blocks of device memory, 4 MiB each, and a page-locked one."""
     s = loaded()
     s.hip("hipMalloc", size=4 << 20, ptr=D1)
     s.hip("hipMalloc", size=4 << 20, ptr=D2)
@@ -231,7 +231,7 @@ def test_dispatch_on_another_thread(replay: Replay, version: str) -> None:
 def test_dispatch_of_an_unknown_nested_call(replay: Replay) -> None:
     s = loaded()
     with s.call("hipLaunchKernel", stream=S, thread=2) as outer:
-        s.open[3] = [999]  # a call that nobody heard of
+        s.open[3] = [999]  # an unknown call
         s.dispatch(1, thread=3, ancestor=outer)
     assert replay(s).rows("kernel_launch", "name", "stream") == [(K1, S)]
 
@@ -531,7 +531,7 @@ def test_allocations(
     s = Stream()
     s.hip(operation, **arguments)
     s.hip(free, ptr=D1)
-    s.hip(free, ptr=D1)  # nothing is there any more
+    s.hip(free, ptr=D1)  # nothing is allocated there any more
     s.hip(free, ptr=0)
     played = replay(s)
     expected = [(D1, 4096, memory, "", None)]
@@ -600,7 +600,7 @@ def test_memory_of_a_reset_device(replay: Replay, version: str) -> None:
 
 
 def test_reused_address(replay: Replay, version: str) -> None:
-    """A free was missed: what is there now is the second one."""
+    """A free was missed: the second allocation is the live one."""
     s = Stream()
     s.hip("hipMalloc", size=64, ptr=D1)
     s.hip("hipMalloc", size=128, ptr=D1)
@@ -646,7 +646,7 @@ def test_memory_of_the_runtime_and_of_hsa_programs(replay: Replay) -> None:
         s.runtime_allocation(D1, 4096)
     with s.call("hipStreamCreate", stream=S):
         s.runtime_allocation(D2, 1 << 20)
-    s.runtime_allocation(0x7000, 512)  # by nobody's call: the program's own, through HSA
+    s.runtime_allocation(0x7000, 512)  # outside any call: the program's own, through HSA
     s.runtime_allocation(0x8000, 256, agent=CPU)
     s.runtime_free(0x7000)
     s.runtime_free(0x6000)  # never seen
@@ -720,7 +720,7 @@ def test_streams_have_unique_ids(replay: Replay, version: str) -> None:
     s.hip("hipStreamCreateWithFlags", stream=0x1002, flags=1)
     s.hip("hipStreamCreateWithPriority", stream=0x1003, flags=1, priority=-1)
     s.hip("hipStreamDestroy", stream=0x1002)
-    s.hip("hipStreamCreate", stream=0x1002)  # the handle is given again
+    s.hip("hipStreamCreate", stream=0x1002)  # the handle is reused
     s.hip("hipStreamDestroy", stream=0x1002)
     s.hip("hipStreamDestroy", stream=0x1009)  # created before recording
     played = replay(s, version)
@@ -735,8 +735,8 @@ def test_streams_have_unique_ids(replay: Replay, version: str) -> None:
 
 @pytest.mark.parametrize(("handle", "stream"), [(1, 0), (2, 2)])
 def test_default_streams_by_handle(replay: Replay, handle: int, stream: int, version: str) -> None:
-    """SDK 1.0.0 ends a program that uses hipStreamLegacy (1) or hipStreamPerThread (2) under a tool
-    that subscribes HIP_STREAM."""
+    """SDK 1.0.0 aborts a program that uses hipStreamLegacy (1) or hipStreamPerThread (2) if a tool
+    subscribes to HIP_STREAM."""
     s = loaded()
     launching(s, stream=handle)
     played = replay(s, version)
@@ -815,7 +815,7 @@ def test_symbols_are_copied(replay: Replay, version: str) -> None:
         stream=S,
     )  # fmt: skip
     played = replay(s, version)
-    # the program names the symbol by an address of its own, which is not the device's
+    # the program refers to the symbol by a host address, not the device's
     columns = ("direction", "bytes", "source", "destination", "flags")
     assert played.rows("memory_copy", *columns) == [
         (H2D, 64, HOST, None, ""),
@@ -886,7 +886,7 @@ def test_profiling_stop_and_start(
     assert played.names("kernel_launch") == [K2]
     assert len(played["kernel_complete"]) == 1
     assert played.rows("kernel_launch", "ordinal") == played.rows("kernel_complete", "ordinal")
-    # what is allocated, loaded and created must be known after a start
+    # objects allocated, loaded and created before must be known after a start
     assert played.rows("memory_alloc", "address", "bytes") == [(D1, 64)]
     assert played.rows("memory_free", "address", "bytes") == [(D1, 64)]
     assert len(played["stream_create"]) == 1
@@ -921,12 +921,12 @@ def test_hsa_program(replay: Replay, version: str) -> None:
     assert played.rows("context_create", "device") == [(0,)]
     assert played.rows("kernel_launch", "name", "stream", "device") == [(K1, None, 0)]
     assert len(played["kernel_complete"]) == len(played["memory_copy"]) == 1
-    told = int(version != "0.5.0")  # of allocations
-    assert len(played["memory_alloc"]) == len(played["memory_free"]) == told
+    expected = int(version != "0.5.0")  # of allocations
+    assert len(played["memory_alloc"]) == len(played["memory_free"]) == expected
 
 
 def test_recorded_hsa_program(replay: Replay) -> None:
-    """Its memory is known only where the whole kind is subscribed."""
+    """Its memory is known only if the whole kind is subscribed."""
     played = replay(recorded_hsa(DATA / "amd" / "hsa_sdk100.events.txt"))
     assert (played.status, played.stderr) == (7, "")
     assert played.rows("memory_alloc", "address", "bytes", "memory", "device", "flags") == [
@@ -1038,7 +1038,7 @@ def test_another_tool_also_receives_its_events(replay: Replay, replayer: Replaye
 
 
 def test_unloads_at_exit_follow_process_end(replay: Replay) -> None:
-    """process_end says that exit handlers begin; HIP unloads its code objects in a later one."""
+    """process_end marks the begin of exit handlers; HIP unloads its code objects in a later one."""
     s = loaded()
     s.complete(launching(s))
     with s.block("exit"):

@@ -1,4 +1,4 @@
-"""The hooks in a program: how they get in, and that nothing that goes wrong reaches it."""
+"""The hooks in a program: how they are installed, and that their failures do not affect it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def program(tmp_path: Path):
 
 
 def test_hooks_are_invisible_to_the_program(pasta_preload, program) -> None:
-    """Finders, module attributes, environment, threads and modules are the program's."""
+    """Finders, module attributes, environment, threads and modules are unchanged."""
     path = program("""
 import sys, os, threading
 before = list(map(repr, sys.meta_path))
@@ -131,7 +131,7 @@ def test_operators_have_names_without_a_compiler(pasta_preload, program, tmp_pat
         return sum((Counter({row["operator"]: row["calls"]}) for row in rows), Counter())
 
     found, expected = calls(without), calls(with_it)
-    # `torch.empty`, with which it is tried out, is not among them
+    # `torch.empty`, the test operator, is not among them
     assert found == expected
     assert found["aten::sin"] == 0 < found["aten::cos"]
     depths = {row["depth"] for row in events(without, "operator_begin")}

@@ -114,9 +114,9 @@ class Traced:
     def __init__(self, directory: Path, done: Done) -> None:
         self.done = done
         self.events: list[Event] = json.loads((directory / "trace.json").read_text())["traceEvents"]
-        told = json.loads((directory / "trace.json.rows").read_text())
-        self.rows: dict[str, int] = told["rows"]
-        self.table: str = told["table"]
+        written = json.loads((directory / "trace.json.rows").read_text())
+        self.rows: dict[str, int] = written["rows"]
+        self.table: str = written["table"]
 
     def of(self, *categories: str, name: str = "") -> list[Event]:
         found = [each for each in self.events if each.get("cat") in categories]
@@ -307,7 +307,7 @@ def test_many_profilers_schedules_threads_and_forks(tmp_path: Path, accelerator)
 
 
 def test_device_columns_on_request(tmp_path: Path, accelerator) -> None:
-    """torch has columns of a device where the profiler was told of one."""
+    """torch has columns of a device if the profiler's activities include it."""
     done = run(tmp_path, accelerator, ACCELERATED + """
 import types
 torch.utils.rename_privateuse1_backend("reference")
@@ -370,7 +370,7 @@ def test_only_calls_without_device_times(tmp_path: Path) -> None:
     assert {each["args"]["External id"] for each in launches} == {operator["args"]["External id"]}
     names = Counter(each["args"]["kernel"] for each in launches)
     assert names == {"vadd(float*)": 10, "fail(float*)": 2, "other(float*)": 1}
-    # one did not return: how long it took is not known
+    # one did not return: its duration is unknown
     assert next(each["dur"] for each in launches if "fail" in each["args"]["kernel"]) == 0
     assert sum(each["dur"] > 0 for each in launches) == 12
 
@@ -404,5 +404,5 @@ def test_profiler_is_unchanged_without_records(
         environment = {**environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = run(tmp_path, accelerator, COUNTED, options=(*TORCH, *options), **environment)
     assert done.stdout == "0 1\n"
-    told = [each for each in done.lines if each.startswith("torch.profiler")]
-    assert [each[: len(line or "")] for each in told] == ([line] if line else [])
+    written = [each for each in done.lines if each.startswith("torch.profiler")]
+    assert [each[: len(line or "")] for each in written] == ([line] if line else [])

@@ -25,7 +25,7 @@ FAULTLESS = PROGRAMS / "pytorch" / "clean"
 #: Runs programs one after the other in one process.
 DRIVER = PROGRAMS / "pytorch" / "profile_each.py"
 CLEAN = sorted(path.stem for path in FAULTLESS.glob("*.py"))
-#: Programs with what is found first: the tool, and words of `what`.
+#: Programs with their expected first finding: the tool, and words of `what`.
 FAULTS = {
     "batches_of_one": ("operators", "many short operators"),
     "checkpoint_every_step": ("operators", "time passes outside operators"),
@@ -76,8 +76,8 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Finding
         cwd=directory, env=base_environment(), capture_output=True, text=True, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    return {Path(each["program"]).stem: each["findings"] for each in told}
+    reported = [json.loads(line) for line in done.stdout.splitlines()]
+    return {Path(each["program"]).stem: each["findings"] for each in reported}
 
 
 def fault_line(name: str) -> int:
@@ -97,13 +97,13 @@ def test_planted_fault_is_the_first_finding_with_its_line(
     assert what in first["what"], first
     lines = [int(each) for each in re.findall(rf"{name}\.py:(\d+)", first["where"])]
     assert lines, first
-    # the line itself, or what is between the operators before and after it
+    # the line itself, or the gap between the operators before and after it
     assert fault_line(name) in lines or min(lines) <= fault_line(name) <= max(lines), first
     assert re.search(rf"{name}\.py:\d+", first["remedy"]), first
 
 
 def test_findings_of_a_complete_program_are_the_same(pasta_preload) -> None:
-    """Its start, with the import of PyTorch, is no finding."""
+    """Its startup, with the import of PyTorch, is not a finding."""
     alone = subprocess.run([sys.executable, program("slow_loading")], capture_output=True)
     done = pasta_preload(sys.executable, program("slow_loading"), options=("-c", "torch"))
     assert (done.exit_status, done.stdout) == (alone.returncode, alone.stdout.decode())

@@ -1,4 +1,4 @@
-"""Real programs: what they print is the same with PASTA, and their operators are all seen."""
+"""Real programs: their output is the same with PASTA, and all their operators are recorded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_resnet18_output_is_unchanged(pasta_preload) -> None:
     assert {"(Conv2d)", "(BatchNorm2d)", "(Linear)", "(ReLU)", "(MaxPool2d)"} <= kinds
 
 
-#: Counts operators by name with torch's own profiler, or lets PASTA do it.
+#: Counts operators by name with torch's own profiler, or with PASTA.
 COUNTED = """
 import json, sys, torch
 from torch import nn
@@ -131,7 +131,7 @@ def test_destroyed_modules_free_their_slots(pasta_preload, tmp_path: Path) -> No
     program = tmp_path / "dying.py"
     program.write_text(DYING_MODULES)
     done = pasta_preload(sys.executable, program, options=TORCH)
-    assert done.stdout == "True\n"  # some came to lie where others were
+    assert done.stdout == "True\n"  # some reuse the addresses of others
     begins = [row for row in events(done.run, "operator_begin") if row["depth"] == 1]
     wanted = {"aten::sigmoid", "aten::tanh", "aten::neg", "aten::abs"}
     calls = Counter((row["name"], row["module"]) for row in begins if row["name"] in wanted)

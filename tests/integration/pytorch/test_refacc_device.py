@@ -32,7 +32,7 @@ MLP = EXAMPLES / "refacc_mlp.py"
 
 @pytest.fixture(scope="session")
 def refacc(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The device's module; of several workers one builds it."""
+    """The device's module; one of several workers builds it."""
     with open(tmp_path_factory.getbasetemp().parent / "refacc.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         sys.path.append(str(EXAMPLES))
@@ -45,7 +45,7 @@ def _built(refacc: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     others = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", f"{EXAMPLES}:{others}" if others else str(EXAMPLES))
     yield
-    refacc.synchronize()  # a kernel at fault would be seen here
+    refacc.synchronize()  # a faulting kernel would be detected here
 
 
 def run(program: str, *arguments: str | Path, environment: Any = None) -> Any:
@@ -56,7 +56,7 @@ def run(program: str, *arguments: str | Path, environment: Any = None) -> Any:
 
 
 def assert_same(compute: Callable[..., Any], *given: Any, tolerance: float = 1e-5) -> None:
-    """Results of `compute`, and gradients of the inputs, are those of the CPU."""
+    """Results of `compute`, and gradients of the inputs, equal those of the CPU."""
 
     def on(device: str) -> list[Any]:
         inputs = [
@@ -81,7 +81,7 @@ def random(*size: int, seed: int = 0, grad: bool = True) -> Any:
 
 # ---- operators -------------------------------------------------------------------------------
 
-#: Named by what they compute: elements, broadcasts, views, sums, products, losses.
+#: Computations by name: elements, broadcasts, views, sums, products, losses.
 OPERATORS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "exp": (torch.exp, (random(4, 5),)),
     "log": (lambda x: (x.abs() + 1).log(), (random(4, 5),)),
@@ -168,7 +168,7 @@ def test_convolutions(how: dict[str, Any]) -> None:
     )
 
 
-#: Without kernels of their own, or of other types: computed on the CPU.
+#: Operators without kernels, or of other types: computed on the CPU.
 FALLBACKS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "cumsum": (lambda x: x.cumsum(0), (random(4, 5),)),
     "layer norm": (lambda x: functional.layer_norm(x, (5,)), (random(4, 5),)),
@@ -221,7 +221,7 @@ def test_copies_and_fills_of_every_dtype(name: str) -> None:
     assert not there.zero_().cpu().any()
 
 
-#: What is wrong with the operands.
+#: Invalid operands.
 WRONG: dict[str, Callable[[Any], Any]] = {
     "shapes of mm": lambda ones: ones(2, 3) @ ones(4, 3),
     "dimensions of mm": lambda ones: torch.mm(ones(2, 3, 1), ones(4, 3)),
@@ -324,7 +324,7 @@ def test_memory_is_freed_and_reused(refacc: Any) -> None:
 
 
 def test_freed_blocks_are_merged(refacc: Any) -> None:
-    """Blocks of all sizes, freed in any order, hold what was put there and leave nothing."""
+    """Blocks of all sizes, freed in any order, keep their contents and leave no memory behind."""
     gc.collect()
     before = refacc.memory_allocated()
     held = {}
@@ -539,9 +539,9 @@ def test_operator_device_time_matches_kernels(pasta_preload, tmp_path: Path) -> 
     kernels = sum(row["end"] - row["start"] for row in complete) / 1e3
     total = sum(own for _, own, _ in times.values())
     assert kernels <= 1.02 * total
-    assert total <= 1.5 * kernels  # the stream was hardly ever idle
+    assert total <= 1.5 * kernels  # the stream was rarely idle
     assert times["aten::mm"][0] == 2
-    assert times["aten::mm"][1] > 0.8 * total  # that is where the time is
+    assert times["aten::mm"][1] > 0.8 * total  # that takes most of the time
     assert times["forward"][2] >= times["aten::relu"][2] > 0
     assert times["forward"][1] < 0.2 * times["forward"][2]
     assert "Self REFACC" in done.stderr and "REFACC total" in done.stderr
