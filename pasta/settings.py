@@ -1,7 +1,7 @@
 """Settings: each is declared once, with its key, parser, default, bounds and help.
 
     class RingSettings(Section):
-        ring_max = setting("ring.max", parse_bytes, 256 << 20, "cap of the event ring",
+        ring_max = setting("ring.max", parse_bytes, 256 << 20, "maximum size of the event ring",
                            minimum=1 << 20, shim="ring_max")
 
 A `Section` holds the values of the settings that its class declares; a value reads as an attribute

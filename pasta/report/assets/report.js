@@ -838,7 +838,7 @@
     try {
       await DRAW[kind](host);
     } catch (error) {
-      console.error(error); // the rest of the report is drawn all the same
+      console.error(error); // the rest of the report is still drawn
       host.textContent = `This cannot be shown: ${error.message}`;
     }
   }

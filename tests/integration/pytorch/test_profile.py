@@ -306,19 +306,19 @@ say(calls(run, "aten::mm"), rows(run, "tensors", "peak")[0]["bytes"])
 torch.version.cuda = "13.0"
 c10 = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
 report = c10._ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
-def report(address, bytes, allocated, reserved):
+def allocate(address, bytes, allocated, reserved):
     CUDA, index = 1, 2
     report(ctypes.c_void_p(address), ctypes.c_int64(bytes), ctypes.c_size_t(allocated),
            ctypes.c_size_t(reserved), ctypes.c_uint16(CUDA | index << 8))
-report(4096, 1 << 30, 1 << 30, 1 << 30)
+allocate(4096, 1 << 30, 1 << 30, 1 << 30)
 for _ in range(2):
     with pasta.profile("tensors") as run:
-        report(8192, 512, 512, 2048)
-        report(16384, 1024, 1536, 2048)
-        report(16384, -1024, 512, 2048)
+        allocate(8192, 512, 512, 2048)
+        allocate(16384, 1024, 1536, 2048)
+        allocate(16384, -1024, 512, 2048)
         torch.autograd._profiler_enabled()
         held = x + 1
-    report(32768, 1 << 30, 1 << 30, 1 << 30)
+    allocate(32768, 1 << 30, 1 << 30, 1 << 30)
     say(sorted((row["device"] or -1, row["bytes"]) for row in rows(run, "tensors", "peak")
                if row["bytes"] > 100),
         "2.00 KiB reserved by the allocator" in run.summary("tensors"))
