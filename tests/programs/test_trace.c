@@ -238,7 +238,7 @@ static void case_dead_consumer(void) {
     CHECK(put(&w, 0, taken + 1000));
     drain(t, &c, PASTA_TAKE_seal);
     CHECK(c.taken == taken + 1 && t->dropped == 1000);
-    /* and exits again, with a full trace */
+    /* and disappears again, with a full trace */
     start = milliseconds();
     while (put(&w, 0, ++taken + 1000)) {
     }
