@@ -15,52 +15,52 @@ from pasta.sources import known_sources
 _BACKENDS = """\
 # Backends
 
-Generated from what each backend lists (`pasta/backends`, `pasta/frameworks`) by
+Generated from each backend's declarations (`pasta/backends`, `pasta/frameworks`) by
 `python -m docs.reference backends`: do not edit.
 
-A backend is what PASTA listens to an accelerator through. Which one is used the program decides, by
-what it loads; one that loads several is recorded through all of them, and every run says which it
-was (`sources`). `--backend nvidia`, `amd` or `refacc` listens to that one only, `--backend none` to
-none: annotations and what frameworks tell are recorded nevertheless.
+A backend records the events of one vendor's accelerators. The libraries that the program loads
+decide which backend is used; a program that loads several is recorded through all of them, and each
+run lists them (`sources`). `--backend nvidia`, `amd` or `refacc` restricts recording to one,
+`--backend none` to none: annotations and events of frameworks are still recorded.
 
 **The [AMD](amd.md) backend has never run on AMD hardware.** It has run inside the genuine
-rocprofiler-sdk 1.0.0 on a model of a device that executes no shaders, and CI replays what was
-recorded there. No time, count or name that it gives has been compared with a device's:
-`ci/gpu-suite --amd` is for whoever has one.
+rocprofiler-sdk 1.0.0 on a model of a device that executes no shaders, and CI replays the streams
+recorded there. Its times, counts and names have not been compared with a device's;
+`ci/gpu-suite --amd` does this on a machine with an AMD GPU.
 
-Events, tools and reports are the same for all; what a backend cannot give is absent. Results of
-tools say so:
+Events, tools and reports are the same for all backends; data that a backend cannot provide is
+absent. Results of tools note it:
 
 ```
 kernel_freq: 1,204 launches of 17 kernels
 note: not given by nvidia_sanitizer: device times of kernels, registers, …
 ```
 
-and tools with [probes](probes.md), where memory accesses cannot be seen, are
+If a backend cannot observe memory accesses, tools with [probes](probes.md) are
 `not available on this backend`. In Python, `"registers" in pasta.load(DIR).capabilities`.
 
 ## Where rocprofiler-sdk is looked for
 
-HIP's rocprofiler-register loads the SDK into a program for which `ROCP_TOOL_LIBRARIES` names a
-tool, and aborts the program where it cannot. So `pasta-preload` names its own, `libpasta_amd.so`,
-behind the user's, only after it has found the SDK and loaded it in a process of its own. Machines
-without an SDK start none: looking takes a fraction of a millisecond. It looks at, in this order:
+HIP's rocprofiler-register loads the SDK into a program if `ROCP_TOOL_LIBRARIES` names a tool, and
+aborts the program if it cannot. Therefore `pasta-preload` adds its own tool, `libpasta_amd.so`,
+after the user's, only if it has found the SDK and loaded it in a test process. On machines without
+an SDK no process is started: the search takes a fraction of a millisecond. Search order:
 
-1. `PASTA_ROCPROFILER_LIB`, then `ROCPROFILER_REGISTER_LIBRARY`, which HIP obeys too
+1. `PASTA_ROCPROFILER_LIB`, then `ROCPROFILER_REGISTER_LIBRARY`, which HIP also uses
 2. `LD_LIBRARY_PATH`
 3. wheels (`_rocm_sdk_core`, PyTorch's) in the environment of the program, then in PASTA's
 4. `ROCM_PATH`, `ROCM_HOME`, `HIP_PATH`, `/opt/rocm`, `/opt/rocm-*`
-5. what ldconfig knows
+5. the cache of ldconfig
 
-What was found is named to the program in `ROCPROFILER_REGISTER_LIBRARY`, unless that is set:
-rocprofiler-register looks in fewer places. With `--backend amd` a line says why nothing can be
-recorded; with `auto` only the log does, as most programs use no AMD device. `PASTA_INJECT=preload`
-leaves AMD out, as there is no other way in.
+The program gets the result in `ROCPROFILER_REGISTER_LIBRARY`, unless that is set:
+rocprofiler-register searches fewer places. If nothing can be recorded, `--backend amd` prints the
+reason; `auto` only logs it, because most programs use no AMD device. `PASTA_INJECT=preload`
+disables AMD, because there is no other way to load the tool.
 
-## What they give
+## Capabilities
 
-Tests hold this table against the records that each backend's tests make: what it claims is in some
-record, what it does not claim is in none.
+Tests check this table against the records that each backend's tests make: every claimed capability
+occurs in some record, every other one in none.
 """
 
 
@@ -70,8 +70,8 @@ _SETTINGS = """\
 Generated from the declarations of settings (`pasta/config.py`, `pasta/backends`,
 `pasta/frameworks`) by `python -m docs.reference settings`: do not edit.
 
-In a [TOML file](command-line.md) or after `--set`. Sizes are numbers or such as `4KiB`, durations
-seconds or such as `500ms`.
+Set in a [TOML file](command-line.md) or with `--set`. Sizes are bytes or have a unit, such as
+`4KiB`; durations are seconds or have a unit, such as `500ms`.
 
 | setting | default | option | meaning |
 |---|---|---|---|
@@ -97,9 +97,9 @@ def _backend_lines() -> Iterator[str]:
     for number, note in enumerate(notes, 1):
         yield f"{number}. {note}"
     given = {name for each in (*sources, *frameworks) for name in each.gives}
-    yield f"\nGiven by no backend: {_names(CAPABILITIES.keys() - given)}."
+    yield f"\nProvided by no backend: {_names(CAPABILITIES.keys() - given)}."
     for framework in frameworks:
-        yield f"\nGiven by {framework.title} beside any of them: {_names(framework.gives)}."
+        yield f"\nProvided by {framework.title} with any backend: {_names(framework.gives)}."
 
 
 def _names(names: frozenset[str] | set[str]) -> str:

@@ -67,7 +67,7 @@ class Config(Section):
         parse_regex,
         None,
         "only kernels whose name matches",
-        of_block=True,
+        per_block=True,
         option=CommandOption("-k", "--kernel-regex", metavar="REGEX"),
     )
     exclude = setting(
@@ -75,7 +75,7 @@ class Config(Section):
         parse_regex,
         None,
         "no kernels whose name matches",
-        of_block=True,
+        per_block=True,
         option=CommandOption("--exclude", metavar="REGEX"),
     )
     launch_skip = setting(
@@ -83,7 +83,7 @@ class Config(Section):
         parse_count,
         0,
         "skip the first N selected launches",
-        of_block=True,
+        per_block=True,
         option=CommandOption("--launch-skip", "-s", metavar="N"),
     )
     launch_count: Setting[int | None] = setting(
@@ -91,7 +91,7 @@ class Config(Section):
         parse_count,
         None,
         "stop after N selected launches",
-        of_block=True,
+        per_block=True,
         option=CommandOption("--launch-count", metavar="N"),
     )
     range = setting(
@@ -99,7 +99,7 @@ class Config(Section):
         parse_regex,
         None,
         "only activity inside ranges that match",
-        of_block=True,
+        per_block=True,
         option=CommandOption("--range", metavar="REGEX"),
     )
     backend = setting(
@@ -115,7 +115,7 @@ class Config(Section):
         parse_path,
         "pasta-out/%n-%p",
         "run directory; %n program, %p pid, %h host, %r rank, %t time, %q{ENV}",
-        of_block=True,
+        per_block=True,
         option=CommandOption("-o", "--output", metavar="DIR"),
     )
     root = setting(
@@ -130,32 +130,32 @@ class Config(Section):
         parse_bool,
         False,
         "replace an existing run directory",
-        of_block=True,
+        per_block=True,
         option=CommandOption("--force-overwrite", "-f"),
     )
-    events = setting("run.events", parse_bool, True, "record events as Parquet", of_block=True)
+    events = setting("run.events", parse_bool, True, "record events as Parquet", per_block=True)
     modules = setting(
-        "run.modules", parse_bool, False, "keep the images of loaded modules", of_block=True
+        "run.modules", parse_bool, False, "keep the images of loaded modules", per_block=True
     )
     max_size = setting(
         "run.max-size",
         parse_bytes,
         0,
-        "most bytes of recorded events: 2GiB; 0: any",
+        "maximum size of recorded events: 2GiB; 0: unlimited",
         option=CommandOption("--max-size", metavar="SIZE"),
     )
     rotate = setting(
         "run.rotate",
         parse_bool,
         False,
-        "at run.max-size drop the oldest, not the newest",
+        "at run.max-size drop the oldest events, not the newest",
         option=CommandOption("--rotate"),
     )
     duration = setting(
         "run.duration",
         parse_milliseconds,
         0,
-        "stop profiling after so long: 30s, 10min; 0: never",
+        "stop profiling after this time: 30s, 10min; 0: never",
         shim="duration_ms",
         option=CommandOption("--duration", metavar="TIME"),
     )
@@ -163,14 +163,14 @@ class Config(Section):
         "run.live",
         parse_bool,
         False,
-        "show what happens while the program runs",
+        "show current activity while the program runs",
         option=CommandOption("--live"),
     )
     start = setting(
         "run.start",
         parse_bool,
         True,
-        "off: record nothing before pasta.start() or a profiler start of the program's",
+        "off: record nothing before pasta.start() or the program's own profiler start",
         shim="start",
         option=CommandOption("--profile-from-start", metavar="on|off"),
     )
@@ -185,24 +185,28 @@ class Config(Section):
         ),
     )
     tool_timeout = setting(
-        "run.tool-timeout", parse_milliseconds, 60_000, "longest call of a tool", of_block=True
+        "run.tool-timeout",
+        parse_milliseconds,
+        60_000,
+        "time limit for each call of a tool",
+        per_block=True,
     )
     ring_max = setting(
         "ring.max",
         parse_bytes,
         256 << 20,
-        "cap of the event ring of one process",
+        "maximum size of a process's event ring",
         minimum=1 << 20,
         shim="ring_max",
     )
     ring_directory = setting(
-        "ring.directory", parse_path, "", "where rings live; default: /dev/shm"
+        "ring.directory", parse_path, "", "directory of rings; default: /dev/shm"
     )
     collector = setting(
         "python.collector",
         parse_bool,
         False,
-        "always consume in a process of its own, never in the program",
+        "run tools in a separate process, never in the program",
         shim="collector",
         option=CommandOption("--collector"),
     )
@@ -210,44 +214,46 @@ class Config(Section):
         "python.embed-delay",
         parse_milliseconds,
         5_000,
-        "time before Python starts",
+        "delay before Python starts in the program",
         shim="embed_delay_ms",
     )
     exit_timeout = setting(
         "python.exit-timeout",
         parse_milliseconds,
         5_000,
-        "longest wait at its exit",
+        "longest wait for Python at the program's exit",
         shim="exit_timeout_ms",
     )
     probes_memory = setting(
-        "probes.memory", parse_bytes, 256 << 20, "device memory that probes may take"
+        "probes.memory", parse_bytes, 256 << 20, "maximum device memory for probes"
     )
     probes_trace_memory = setting(
         "probes.trace-memory",
         parse_bytes,
         64 << 20,
-        "page-locked memory of each context for access records on their way",
+        "page-locked memory per context for access records in transfer",
     )
     probes_code_memory = setting(
         "probes.code-memory",
         parse_bytes,
         256 << 20,
-        "shared memory for modules' code, which tells what probes cannot see; 0: none",
+        "shared memory for modules' code, to detect accesses that probes miss; 0: none",
     )
     probes_sm = setting(
         "probes.sm", parse_count, 0, "architecture to compile for: 90; default: all", maximum=999
     )
-    probes_window = setting("probes.window", parse_window, "", 'when they run: "launches 100/1000"')
+    probes_window = setting(
+        "probes.window", parse_window, "", 'when probes run: "launches 100/1000"'
+    )
     probes_every = setting(
         "probes.every", parse_count, 1, "probe every N-th launch of each kernel", minimum=1
     )
     probes_step_range = setting(
-        "probes.step-range", parse_regex, None, "whole names of steps' ranges"
+        "probes.step-range", parse_regex, None, "ranges whose full name matches are steps"
     )
     probes_overhead_budget = setting(
         "probes.overhead-budget", parse_budget, 0.0,
-        "probe in windows, so that the program takes at most so much longer: 20%",
+        "probe in windows that limit the overhead: 20%",
         option=CommandOption("--overhead-budget", metavar="SHARE"),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Progress of long work: reported by `doing`, displayed by `shown` or a launcher.
+"""Progress of long work: `report_progress` reports it, `display_progress` or a launcher shows it.
 
 A collector reports through a file beside its ring, which the launcher reads.
 """
@@ -29,9 +29,9 @@ _listener: Listener | None = None
 _thread = 0  # whose progress is reported
 
 
-def doing(what: str, how_far: str = "") -> None:
-    """Reports current work: `doing("reading events", "3 of 7")`. Does nothing without a listener,
-    and in other threads than that of the listener."""
+def report_progress(what: str, how_far: str = "") -> None:
+    """Reports current work: `report_progress("reading events", "3 of 7")`. Does nothing without a
+    listener, and in other threads than that of the listener."""
     if _listener is not None and threading.get_ident() == _thread:
         _listener(what, how_far)
 
@@ -141,7 +141,7 @@ class Display:
 
 
 @contextmanager
-def shown(title: str, *, quiet: bool = False) -> Iterator[None]:
+def display_progress(title: str, *, quiet: bool = False) -> Iterator[None]:
     """Shows progress of the block on stderr if it takes long and `quiet` is not set."""
     if quiet or sys.stderr is None:
         yield

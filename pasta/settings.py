@@ -1,7 +1,7 @@
 """Settings: each is declared once, with its key, parser, default, bounds and help.
 
     class RingSettings(Section):
-        ring_max = setting("ring.max", parse_bytes, 256 << 20, "cap of the event ring",
+        ring_max = setting("ring.max", parse_bytes, 256 << 20, "maximum size of the event ring",
                            minimum=1 << 20, shim="ring_max")
 
 A `Section` holds the values of the settings that its class declares; a value reads as an attribute
@@ -177,7 +177,7 @@ class Setting(Generic[T]):
     """One declared setting; reads as its value on an instance of its section.
 
     `key`: its place in TOML. `minimum`, `maximum`: bounds. `shim`: the key by which libpasta reads
-    it. `option`: its option of `pasta-preload`. `of_block`: `pasta.profile` may set it for a block.
+    it. `option`: its option of `pasta-preload`. `per_block`: `pasta.profile` may change it.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Setting(Generic[T]):
         maximum: int | None,
         shim: str,
         option: CommandOption | None,
-        of_block: bool,
+        per_block: bool,
     ) -> None:
         self.key, self.parse, self.default, self.help = key, parse, default, help
         first, dot, _ = key.partition(".")
@@ -200,7 +200,7 @@ class Setting(Generic[T]):
         self.name = key.replace(".", "_").replace("-", "_")
         self.minimum = minimum
         self.maximum = maximum if maximum is not None else _UPPER_BOUNDS.get(parse)
-        self.shim, self.option, self.of_block = shim, option, of_block
+        self.shim, self.option, self.per_block = shim, option, per_block
         self.attribute = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -252,10 +252,10 @@ def setting(
     maximum: int | None = None,
     shim: str = "",
     option: CommandOption | None = None,
-    of_block: bool = False,
+    per_block: bool = False,
 ) -> Setting[T]:
     """Declares a setting in the body of a `Section`."""
-    return Setting(key, parse, default, help, minimum, maximum, shim, option, of_block)
+    return Setting(key, parse, default, help, minimum, maximum, shim, option, per_block)
 
 
 class Section:

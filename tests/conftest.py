@@ -33,8 +33,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started by a shell's `&
 
 @pytest.fixture
 def pasta_preload(tmp_path: Path) -> Iterator[Preload]:
-    """Runs commands under pasta-preload; afterwards nothing may be left in shared memory, nor a
-    half-written run."""
+    """Runs commands under pasta-preload; afterwards no files in shared memory and no unfinished run
+    may remain."""
     directory = tmp_path / "work"
     directory.mkdir()
     preload = Preload(directory)

@@ -366,7 +366,9 @@ class _Tree:
 
     def by_module(self) -> Table:
         texts = self.context.strings
-        modules = [texts[id] if id else "" for id in self.operators.of_forward("module").tolist()]
+        modules = [
+            texts[id] if id else "" for id in self.operators.forward_values("module").tolist()
+        ]
         return self.grouped(
             list(zip(modules, self.phases, strict=True)),
             lambda rows: {
@@ -377,7 +379,7 @@ class _Tree:
         )
 
     def by_line(self) -> Table:
-        stacks = self.operators.of_forward("stack")
+        stacks = self.operators.forward_values("stack")
         return self.grouped(
             list(self.context.stacks.lines(stacks, self.context.strings)),
             lambda rows: {
@@ -420,7 +422,7 @@ class _Findings:
         self.nodes, self.steady = tree.nodes, tree.steady
         self.device = int(tree.counts["device_time"].sum())
         context = tool.context
-        stacks = context.operators.of_forward("stack").tolist()
+        stacks = context.operators.forward_values("stack").tolist()
         users = {each: context.stacks.user_line(each, context.strings) for each in set(stacks)}
         self.frames = [users[each] if each else None for each in stacks]
         self.stacks = stacks

@@ -1,7 +1,7 @@
 // Contexts of the driver API: two at a time on device 0, twice, each with its own module.
 //   contexts [--launches COUNT] [--expect]
 // The module is read from the file PROGRAM.fatbin.  The second context of each pair is destroyed
-// with all that it holds.
+// with all its objects.
 #include <cuda.h>
 
 #include <filesystem>

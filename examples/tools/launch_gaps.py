@@ -13,7 +13,7 @@ from pasta.tool import Result, Table, Tool, option
 class LaunchGaps(Tool):
     """Longest times between two launches on the same stream, and which kernels they are between."""
 
-    least = option("100us", kind="duration", help="shortest gap that counts")
+    least = option("100us", kind="duration", help="shortest gap to report")
     top = option(10, help="gaps to keep", minimum=1)
 
     def start(self) -> None:

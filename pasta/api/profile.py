@@ -199,7 +199,7 @@ def _configured(
         config.out = os.fspath(out)
     usual = Config(out=_TEMPORARY, events=False)
     for setting in config.unlike(usual):
-        if not setting.of_block:
+        if not setting.per_block:
             raise ConfigError(
                 f"pasta.profile: {setting.key} applies to the whole program, not to a block",
                 remedy=f"pasta-preload --set {setting.key}=…",

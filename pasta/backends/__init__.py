@@ -1,7 +1,7 @@
-"""The backends there are: the built-in ones, and those of installed packages.
+"""Registry of backends: built-in ones and those of installed packages.
 
-A package gives one through an entry point of the group `pasta.backends` that has its name. It runs
-where `--backend` names it; with `--backend auto` the built-in ones do.
+A package provides a backend through an entry point in the group `pasta.backends` with the
+backend's name. It runs only if `--backend` names it; `--backend auto` selects built-in ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pasta.extensions import Registry
 if TYPE_CHECKING:
     from pasta.backends.base import Backend
 
-#: A built-in backend is a folder here, and its line.
+#: Modules of built-in backends. A new one needs a folder here and its line.
 BACKENDS: Registry[Backend] = Registry(
     [
         "pasta.backends.nvidia",

@@ -1,12 +1,12 @@
-"""A backend: what Python knows of one vendor's accelerators, as one object.
+"""A backend: the Python side of one vendor's accelerators, as one object.
 
-A backend is a subclass of `Backend` in a folder of its own, exported there as `BACKEND`; every part
-but its name is optional. Its event source is in C (shim/include/pasta_source.h), in libpasta or in
-a library that `libraries` names. docs/new-backend.md walks through a whole one.
+A backend is a subclass of `Backend` in a separate folder, exported there as `BACKEND`; every part
+except its name is optional. Its event source is in C (shim/include/pasta_source.h), in libpasta or
+in a library that `libraries` names. docs/new-backend.md walks through a complete backend.
 
 The methods are called in this order: `prepare` before the program starts, then `environment` and
-`shim_settings` for each process that is started with libpasta, and `nothing_recorded` where no
-event came of it. What `prepare` returns is passed to the others, through JSON.
+`shim_settings` for each process that is started with libpasta, and `nothing_recorded` if it
+recorded no event. The result of `prepare` is passed to the others as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pasta.settings import Sections
 if TYPE_CHECKING:
     from pasta.probes.device import DeviceProbes
 
-#: What `prepare` of a backend found, in JSON's types.
+#: Result of a backend's `prepare`, in JSON's types.
 Prepared = Mapping[str, Any]
 
 
@@ -31,51 +31,51 @@ class Launch(NamedTuple):
     program: str  # path of the executable
     is_named: bool  # by --backend; else the program's libraries decide
     config: Sections
-    say: Callable[[str], None]  # a line to the user
-    log: Callable[[str], None]  # a line in the session's log
+    say: Callable[[str], None]  # prints a line for the user
+    log: Callable[[str], None]  # writes a line to the session's log
 
     def explain(self, text: str) -> None:
-        """A line to the user who named the backend, else to the log."""
+        """Prints a line if the user named the backend, otherwise logs it."""
         (self.say if self.is_named else self.log)(text)
 
 
 class Backend(Extension):
-    """One vendor's accelerators. The defaults are those of a backend that has nothing special.
+    """One vendor's accelerators. The defaults suit a backend without special requirements.
 
-    `name` is that of `--backend NAME`, as `pasta_listens_to` of its source in C has it.
+    `name` is the name in `--backend NAME` and in the C source's call of `pasta_listens_to`.
     """
 
-    #: Shared libraries with a source that libpasta loads in the program.
+    #: Shared libraries that contain an event source, which libpasta loads into the program.
     libraries: tuple[Path, ...] = ()
-    #: Environment variables by which the vendor's runtime loads one library: libpasta is named.
+    #: Environment variables that name a library for the vendor's runtime to load: set to libpasta.
     injections: tuple[str, ...] = ()
-    #: What did not happen where `--backend NAME` recorded nothing; ends "… --backend NAME, and ".
+    #: Why `--backend NAME` recorded nothing; completes the message "… --backend NAME, and ".
     unused = "the program did not use it"
 
     def prepare(self, launch: Launch) -> Prepared:
-        """Finds what is needed before the program starts. Raises PastaError.
+        """Finds the requirements of the backend before the program starts. Raises PastaError.
 
-        A backend that cannot be used says so by `launch.explain`; the program runs regardless.
+        An unusable backend calls `launch.explain`; the program runs regardless.
         """
         return {}
 
     def environment(
         self, target: Mapping[str, str], prepared: Prepared, config: Sections
     ) -> dict[str, str]:
-        """The program's environment, `injections` among it, with what the vendor's runtime needs
-        to load PASTA."""
+        """The program's environment, which contains `injections`, with the variables that make the
+        vendor's runtime load PASTA."""
         return dict(target)
 
     def withdrawn(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """An environment without what `environment` adds."""
+        """An environment without the additions of `environment`."""
         return dict(environment)
 
     def shim_settings(self, prepared: Prepared, config: Sections) -> dict[str, object]:
-        """Further keys that libpasta reads; those of `settings` are passed by themselves."""
+        """Further keys for libpasta; those in `settings` are passed automatically."""
         return {}
 
     def nothing_recorded(self, prepared: Prepared) -> str | None:
-        """Why there are no events; None where `prepare` has said it."""
+        """Why there are no events; None if `prepare` has reported it."""
         return self.unused
 
     def counters(self) -> list[list[str]]:
@@ -84,5 +84,5 @@ class Backend(Extension):
 
     @property
     def probes(self) -> DeviceProbes | None:
-        """How probes run on these devices; None: not at all, and nothing is known of accesses."""
+        """How probes run on these devices; None: not supported, and coverage is unknown."""
         return None

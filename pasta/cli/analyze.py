@@ -12,7 +12,7 @@ from pasta.cli.output import print_failures, print_root
 from pasta.cli.parser import count
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
-from pasta.progress import doing, shown
+from pasta.progress import display_progress, report_progress
 from pasta.run.root import Root
 from pasta.table import counted, visible
 
@@ -44,11 +44,11 @@ def run(options: argparse.Namespace) -> int:
     if out.resolve() == root.path.resolve():
         raise ConfigError(f"{out} is the root to analyse", remedy="name another one with -o DIR")
     runs = len(root.runs)
-    with shown(f"analysing {counted(runs, 'run')}", quiet=options.quiet):
+    with display_progress(f"analysing {counted(runs, 'run')}", quiet=options.quiet):
         problems = analyze(
             {each.name: each.directory.path for each in root.runs}, selected(options), out,
             scheduler=options.scheduler, workers=options.workers, force=options.force_overwrite,
-            on_done=lambda done: doing(f"{done:,} of {runs:,} done"),
+            on_done=lambda done: report_progress(f"{done:,} of {runs:,} done"),
         )  # fmt: skip
     for problem in problems.values():
         if problem:

@@ -12,7 +12,7 @@ from pasta.cli.output import add_width, console_for
 from pasta.cli.parser import count
 from pasta.cli.selection import names
 from pasta.errors import ConfigError, RunError
-from pasta.progress import shown
+from pasta.progress import display_progress
 from pasta.run.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _print(
     from pasta.report.diff import ROWS, note, render
 
     console = console_for(options.width)
-    with shown("comparing runs"):
+    with display_progress("comparing runs"):
         parts = list(render(comparison, chosen, options.column, options.rows or ROWS))
     for part in parts:
         console.print(part)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pasta import private
 from pasta.cli.output import print_failures
 from pasta.errors import ConfigError
-from pasta.progress import shown
+from pasta.progress import display_progress
 from pasta.run.naming import check_place
 from pasta.run.root import Root
 from pasta.table import counted, plain
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if root.path.resolve() in (out.resolve(), out.resolve().parent):
         raise ConfigError(f"{out} is in the root to merge", remedy="name another place with -o DIR")
     check_place(out, force=options.force_overwrite)
-    with shown(f"merging {counted(len(root.runs), 'run')}"):
+    with display_progress(f"merging {counted(len(root.runs), 'run')}"):
         done = merge(root, out, finish=write_text_report, force=options.force_overwrite)
     manifest = done.manifest()
     for warning in manifest["warnings"]:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from pasta.progress import shown
+from pasta.progress import display_progress
 from pasta.run.directory import RunDirectory
 from pasta.run.failures import failure_lines
 from pasta.run.root import Root
@@ -48,7 +48,7 @@ def print_run(run: RunDirectory, rows: int | None = None, width: int | None = No
     """Prints the text report of a run. Raises RunError."""
     from pasta.report.text import print_parts, render
 
-    with shown(f"reading {run.path}"):
+    with display_progress(f"reading {run.path}"):
         parts = list(render(run, rows))
     print_parts(parts, console_for(width))
 
@@ -58,7 +58,7 @@ def print_root(root: Root, rows: int | None = None, width: int | None = None) ->
     from pasta.report.ranks import render
     from pasta.report.text import print_parts
 
-    with shown(f"reading {counted(len(root.runs), 'run')}"):
+    with display_progress(f"reading {counted(len(root.runs), 'run')}"):
         parts = list(render(root, rows))
     print_parts(parts, console_for(width))
 

@@ -10,7 +10,7 @@ from pasta import private
 from pasta.cli.output import print_failures, print_run
 from pasta.cli.selection import add_selection, selected
 from pasta.errors import ConfigError
-from pasta.progress import shown
+from pasta.progress import display_progress
 from pasta.run.directory import RunDirectory
 
 
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     out = options.output or Path(f"{recorded.path.resolve().name}-replay")
     if out.resolve() == recorded.path.resolve():
         raise ConfigError(f"{out} is the run to replay", remedy="name another one with -o DIR")
-    with shown(f"replaying {recorded.path}", quiet=options.quiet):
+    with display_progress(f"replaying {recorded.path}", quiet=options.quiet):
         done = Replay(recorded, selected(options)).write(out, force=options.force_overwrite)
     if options.quiet:
         return int(print_failures(done))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pasta.cli.output import add_width, print_failure, print_root, print_run
 from pasta.cli.parser import count
 from pasta.errors import ConfigError, PastaError, RunError
-from pasta.progress import shown
+from pasta.progress import display_progress
 from pasta.report.exports import exports
 from pasta.report.exports.base import Request
 from pasta.report.weights import WEIGHTS
@@ -121,7 +121,7 @@ def _export(export: Export, request: Request) -> bool:
     """Writes one export; False if it fails, which is printed and does not stop the others."""
     name, target = export.name, request.target
     try:
-        with shown(f"writing {name}", quiet=target == "-"):
+        with display_progress(f"writing {name}", quiet=target == "-"):
             written = export.write(request)
     except BrokenPipeError:
         raise

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pasta.frameworks.base import Framework
     from pasta.processors.conventions import Conventions
 
-#: A framework is a folder here, and its line.
+#: Modules of frameworks. A new one needs a folder here and its line.
 FRAMEWORKS: Registry[Framework] = Registry(
     [
         "pasta.frameworks.torch",

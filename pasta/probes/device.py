@@ -54,7 +54,7 @@ class ProbeSettings:
     """Settings of probes that concern devices; sizes in bytes."""
 
     memory: int  # of each context, for maps
-    trace_memory: int  # page-locked, of each context, for access records on their way
+    trace_memory: int  # page-locked, per context, for access records in transfer
     architecture: int  # to compile for; 0: those of the devices
 
 

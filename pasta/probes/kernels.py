@@ -15,7 +15,7 @@ from pasta.probes.declare import probes_of
 from pasta.probes.kinds import KINDS
 from pasta.probes.maps import accumulators_of
 from pasta.processors.batch import ABSENT_U64
-from pasta.progress import doing
+from pasta.progress import report_progress
 from pasta.sass import disassembly as sass
 from pasta.table import counted
 
@@ -92,7 +92,9 @@ class ProbedKernels:
         kernels = sum(map(len, wanted.values()))
         done = 0
         for hash, names in wanted.items():
-            doing(f"reading code of {counted(kernels, 'kernel')}", f"{done:,} of {kernels:,}")
+            report_progress(
+                f"reading code of {counted(kernels, 'kernel')}", f"{done:,} of {kernels:,}"
+            )
             done += len(names)
             if hash not in self._code:
                 mangled = strings.many(sorted(names))

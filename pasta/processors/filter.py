@@ -147,7 +147,7 @@ class Selection:
                 records[kind] = records[kind][(known == _SELECTED) | unlaunched]
         return Batch(batch.base, records)
 
-    def go_on(self) -> None:
+    def end_skip(self) -> None:
         """Treat later launches as already past `launch_skip`, as a previous process filtered
         them."""
         self._candidates = max(self._candidates, self.filter.launch_skip)

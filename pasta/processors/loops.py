@@ -18,7 +18,7 @@ class Loop:
 
     def __init__(self, context: Context, calls: int) -> None:
         self._context = context
-        self._stacks: NDArray[Any] = context.operators.of_forward("stack")
+        self._stacks: NDArray[Any] = context.operators.forward_values("stack")
         self._known: dict[int, tuple[Frame, ...]] = {}
         often = context.operators.nodes["calls"] >= calls
         frames = {self._frames(stack) for stack in set(self._stacks[often].tolist())} - {()}

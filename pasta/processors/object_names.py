@@ -141,7 +141,10 @@ class TensorNames:
         self.context = context
         operators = context.operators
         self.names = _makers(context)
-        self.modules, self.stacks = operators.of_forward("module"), operators.of_forward("stack")
+        self.modules, self.stacks = (
+            operators.forward_values("module"),
+            operators.forward_values("stack"),
+        )
 
     def texts(self, ids: NDArray[Any]) -> list[str | None]:
         """Texts of string ids; None for 0."""
@@ -254,7 +257,7 @@ class AllocatingOperators:
         if (device, memory) not in self._bytes:
             return None
         node = int(self._bytes[device, memory].argmax())
-        return python_line(context, int(context.operators.of_forward("stack")[node]))
+        return python_line(context, int(context.operators.forward_values("stack")[node]))
 
 
 class TensorOwners:

@@ -32,7 +32,7 @@ def user_lines(context: Context) -> list[Frame | None]:
     """The program's line that called the operator, by node; empty in a run without operators."""
     if not context.has("operators"):
         return []
-    stacks = context.operators.of_forward("stack").tolist()
+    stacks = context.operators.forward_values("stack").tolist()
     found = {each: context.stacks.user_line(each, context.strings) for each in set(stacks)}
     return [found[each] if each else None for each in stacks]
 
@@ -49,8 +49,8 @@ class OperatorGroups:
         nodes = operators.nodes
         names = strings.many(nodes["name"])
         names[0] = NO_OPERATOR
-        modules = operators.of_forward("module").tolist()
-        lines = context.stacks.lines(operators.of_forward("stack"), strings)
+        modules = operators.forward_values("module").tolist()
+        lines = context.stacks.lines(operators.forward_values("stack"), strings)
         groups: dict[Any, int] = {}
         self.codes = np.asarray(
             [

@@ -545,9 +545,8 @@ class Operators:
             values[number] = values[nodes["parent"][number]]
         return values
 
-    def of_forward(self, field: str) -> NDArray[Any]:
-        """`inherited` values; for operators of gradients that of the forward operator, unless it is
-        0."""
+    def forward_values(self, field: str) -> NDArray[Any]:
+        """`inherited` values; for gradients that of the forward operator unless it is 0."""
         own, forward = self.inherited(field), self.inherited("forward")
         there = own[forward]
         return np.asarray(np.where((forward != 0) & (there != 0), there, own))

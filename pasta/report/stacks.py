@@ -166,8 +166,8 @@ class _CallWeights:
         """Nodes of the tree by operator node: Python frames, the module, then operators around."""
         operators = self.operators
         parents = operators.nodes["parent"].tolist()
-        modules = operators.of_forward("module").tolist()
-        stacks = operators.of_forward("stack").tolist()
+        modules = operators.forward_values("module").tolist()
+        stacks = operators.forward_values("stack").tolist()
         backward = operators.backward.tolist()
         names = self.strings.many(operators.nodes["name"])
         above = {

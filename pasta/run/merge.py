@@ -13,7 +13,7 @@ from typing import Any
 
 from pasta.errors import RunError
 from pasta.findings import Finding
-from pasta.progress import doing
+from pasta.progress import report_progress
 from pasta.run.directory import SCHEMA, RunDirectory, staging_beside
 from pasta.run.merge_tables import Part, merge_table
 from pasta.run.merge_traces import merge_traces
@@ -79,7 +79,7 @@ def merge(
         problems: list[str] = []
         tools = _tools(root, problems)
         for number, (tool, results) in enumerate(tools.items(), 1):
-            doing(f"results of {tool}", f"tool {number} of {len(tools)}")
+            report_progress(f"results of {tool}", f"tool {number} of {len(tools)}")
             _merge_tool(root, tool, results, staging.results / tool, problems)
         staging.write_manifest(_manifest(root, list(tools), problems))
         finish(staging)

@@ -97,8 +97,8 @@ def host_name() -> str:
 def name_in_root(program: str, pid: int, rank: int | None) -> str:
     """Name of a run in a root: "rank-0003-node1-4711", "app-node1-4711".
 
-    Pids tell processes of a host apart, and names the hosts; if both are equal, as in containers or
-    after an exec, `RunDirectory.move_to` adds a suffix.
+    Pids distinguish processes of a host, and names the hosts; if both are equal, as in containers
+    or after an exec, `RunDirectory.move_to` adds a suffix.
     """
     what = os.path.basename(program).lstrip(".")[:_MAX_PROGRAM] or "program"
     return f"{what if rank is None else f'rank-{rank:04}'}-{host_name()}-{pid}"

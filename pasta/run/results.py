@@ -48,7 +48,7 @@ _PLACES = 3
 #: Column lists in a table's layout, for comparisons and for narrow terminals.
 _COMPARED = ("keys", "sums", "levels", "important")
 _UNITS = frozenset(get_args(Unit))
-#: Rows of tables to read: the first so many, those that reports show, or all (None).
+#: Rows of tables to read: the first N, those that reports show, or all (None).
 Rows = int | Literal["shown"] | None
 
 

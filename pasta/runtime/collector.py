@@ -20,7 +20,7 @@ from pasta import private
 from pasta.errors import RunError
 from pasta.probes.windows import StepRanges
 from pasta.processors.strings import Strings
-from pasta.progress import doing
+from pasta.progress import report_progress
 from pasta.run.directory import RunDirectory
 from pasta.run.events import Recorder, read_batches
 from pasta.run.inventory import Inventory
@@ -150,7 +150,7 @@ class Collector:
             if batch.base >= released:
                 break  # the ring still has these
             if len(batch["kernel_launch"]):
-                pipeline.selection.go_on()
+                pipeline.selection.end_skip()
             self._feed(pipeline, batch.before(released))
 
     def _pipeline(self, state: bytes | None = None) -> Pipeline:
@@ -194,7 +194,7 @@ class Collector:
         for batch, after in self.ring.batches(position, final=final):
             self._feed(pipeline, batch)
             position = after
-            doing("reading events", f"{position / max(self.ring.tail, 1):.0%}")
+            report_progress("reading events", f"{position / max(self.ring.tail, 1):.0%}")
             self.ring.set_processed(position)
         return position
 
@@ -234,7 +234,7 @@ class Collector:
             if final:
                 self.warnings.append(f"accesses were not read: {error}")
             return None
-        doing("compiling probes")
+        report_progress("compiling probes")
         with trace.beating():
             probes.compile()
         return trace

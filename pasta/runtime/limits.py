@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pasta.contained import contained
-from pasta.progress import doing
+from pasta.progress import report_progress
 from pasta.run.directory import RunDirectory
 from pasta.run.results import write_result
 from pasta.runtime.parity import with_gaps
@@ -71,7 +71,7 @@ def store_results(
     sources = list(sources)
     results = pipeline.finish()
     for loaded in pipeline.working():
-        doing(f"writing results of {loaded.name}")
+        report_progress(f"writing results of {loaded.name}")
         try:
             # Writing files takes longer, in proportion to the number of events.
             with tool_call(_WRITING_FACTOR * timeout):

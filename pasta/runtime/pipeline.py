@@ -13,7 +13,7 @@ from pasta.processors.batch import Batch
 from pasta.processors.filter import Filter, Selection
 from pasta.processors.needs import NEEDS
 from pasta.processors.processor import Follower
-from pasta.progress import doing
+from pasta.progress import report_progress
 from pasta.runtime.loaded_tool import ContextView, LoadedTool, ToolFailure, name_of
 from pasta.tool import HANDLERS, ON_ACCESSES, Context, Result, Tool
 
@@ -187,7 +187,7 @@ class Pipeline:
         results = {}
         working = self.working()
         for number, each in enumerate(working, 1):
-            doing(f"computing results of {each.name}", f"tool {number} of {len(working)}")
+            report_progress(f"computing results of {each.name}", f"tool {number} of {len(working)}")
             result = self._guarded(each.name, "result", self._result, each)
             if result is not None:
                 results[each.name] = result

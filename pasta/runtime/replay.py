@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.errors import RunError
 from pasta.processors.strings import Strings
-from pasta.progress import doing
+from pasta.progress import report_progress
 from pasta.run.accesses import read_accesses, recorded_accesses
 from pasta.run.directory import SCHEMA, RunDirectory, staging_beside
 from pasta.run.events import counts, parts, read_batches, span
@@ -112,7 +112,7 @@ class Replay:
             staging.write_manifest(self._manifest())
             from pasta.report.text import write_text_report
 
-            doing("writing the report")
+            report_progress("writing the report")
             write_text_report(staging)
             return staging.move_to(out, force=force, suffix=str(os.getpid()))
         except OSError as error:
@@ -136,7 +136,7 @@ class Replay:
             self.recorded.events, self._strings, kinds=kinds, on_warning=self._warnings.append
         ):
             read += len(batch)
-            doing("reading events", f"{read:,} of {total:,}")
+            report_progress("reading events", f"{read:,} of {total:,}")
             self._inventory.learn(batch)
             self._pipeline.feed(batch)
             while position < batch.end:

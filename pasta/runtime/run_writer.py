@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasta import abi
-from pasta.progress import doing
+from pasta.progress import report_progress
 from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.naming import joined, place_in_job
 from pasta.runtime.clock import host_clock
@@ -145,7 +145,7 @@ class RunWriter:
     def _write_report(self) -> None:
         from pasta.report.text import write_text_report
 
-        doing("writing the report")
+        report_progress("writing the report")
         write_text_report(self.run)
 
     def _copy_modules(self) -> None:

@@ -1,5 +1,5 @@
-/* Blocks of the program that are profiled by themselves (pasta.profile): a reader beside the ring's
- * consumer reads the events of a block, and the ring keeps what it has not read. */
+/* Profiled blocks of the program (pasta.profile): a second reader next to the ring's consumer reads the
+ * events of a block, and the ring keeps the events that it has not read. */
 #define _GNU_SOURCE
 #include "internal.h"
 

@@ -17,7 +17,7 @@ static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static bool used, refused, consumer_ran;
 enum { MAX_SOURCES = 16, MAX_LIBRARIES = 32 };
 static uint32_t sources[MAX_SOURCES];         /* used ones: ids of their names */
-static const char *libraries[MAX_LIBRARIES]; /* of accelerators and frameworks: how their names begin */
+static const char *libraries[MAX_LIBRARIES]; /* prefixes of the names of accelerators' and frameworks' libraries */
 static const pasta_consumer *consumer;
 
 static struct identity {

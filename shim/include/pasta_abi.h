@@ -87,7 +87,7 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X(49, counter,           counter,           on_counters,       launch_result, 0, 0, 0, "hardware counters", "a hardware counter of one launch, or one instance of it") \
     X(12, graph_launch,      graph_launch,      on_graph_launches, activity,      0, 0, 0, "graph launches", "a graph launch was submitted") \
     X(13, graph_launch_end,  graph_launch,      on_graph_launches, activity,      0, 0, 0, "graph launch returns", "the graph launch call returned") \
-    X(47, graph_node,        graph_node,        on_graphs,         other,         1, 1, 0, "graph nodes", "a graph node was captured by the operator open on the thread") \
+    X(47, graph_node,        graph_node,        on_graphs,         other,         1, 1, 0, "graph nodes", "a stream capture added a graph node; the record names the thread's open operator") \
     X(48, graph_instantiate, graph_instantiate, on_graphs,         other,         1, 1, 0, "graph instantiations", "an executable graph was made from a captured graph") \
     X(16, memory_copy,       memory_copy,       on_copies,         activity,      0, 0, 0, "copies", "a copy was submitted") \
     X(17, memory_set,        memory_set,        on_sets,           activity,      0, 0, 0, "memory sets", "a memory set was submitted") \

@@ -78,8 +78,8 @@ typedef struct pasta_object_table {
     pasta_object_cluster cluster[4]; /* PASTA_PROBE_CLUSTERS */
 } pasta_object_table;
 
-/* Access records on their way out of a kernel (shim/backends/nvidia/trace.c says how).  Chunk n of a
- * stripe, from 1, lies in the stripe's place n % PASTA_TRACE_WAYS. */
+/* Access records in transfer from a kernel to the host (see shim/backends/nvidia/trace.c).  Chunk n of a
+ * stripe, from 1, is in the stripe's place n % PASTA_TRACE_WAYS. */
 enum {
     PASTA_TRACE_STRIPES = 128,
     PASTA_TRACE_WAYS = 8,
@@ -87,7 +87,7 @@ enum {
     PASTA_TRACE_SLOT = 32,     /* records take a multiple of this many bytes */
     PASTA_TRACE_HEAD = 64,     /* of a slot: pasta_access; its addresses begin here */
 };
-#define PASTA_TRACE_OVER 0x80000000 /* in a cursor: nobody takes chunks, records are dropped */
+#define PASTA_TRACE_OVER 0x80000000 /* in a cursor: chunks are not consumed, records are dropped */
 
 /* In page-locked memory, before the places. */
 typedef struct pasta_probe_places {

@@ -85,7 +85,7 @@ static inline uint32_t pasta_access_bytes(uint8_t form, int lanes) {
 
 /* ---- the ring: PID-SEQUENCE.trace beside the event ring -----------------------------------
  *
- * Chunk n (from 0, for ever) lies in the place n % chunks and may be filled once `lap` of the place
+ * Chunk n (from 0, unbounded) is in the place n % chunks and may be filled once `lap` of the place
  * is n / chunks.  A producer takes a number from `next` and is the only one to write that chunk:
  * it adds the bytes of a record to `state` (comparing: that fails in a sealed chunk and in one of a
  * later lap), writes the record, then stores `committed`.  Whoever sets PASTA_CHUNK_SEALED closes
@@ -116,7 +116,7 @@ typedef struct pasta_trace {
     uint64_t data_offset;   /* chunk_bytes each */
     uint64_t unused[3];
     uint64_t next;        /* number of the next chunk to fill; written by producers */
-    uint64_t dropped;     /* accesses lost because nobody consumed */
+    uint64_t dropped;     /* accesses lost without a consumer */
     uint64_t waited;      /* ns that producers waited for room */
     uint64_t unused2[5];
     uint64_t consumed;    /* chunks the consumer is done with */

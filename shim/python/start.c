@@ -128,8 +128,8 @@ static const char importing[] =
     "    return 1\n"
     "answer = go()\n";
 
-/* Run by the host's main thread.  The thread that first imports `threading` is taken for the main
- * thread, which the interpreter waits for when it ends: that must never be PASTA's. */
+/* Run by the host's main thread.  Python treats the thread that first imports `threading` as the main
+ * thread, and waits for it at finalization: that must never be PASTA's. */
 static int import_threading(void *host) {
     long answer = FAILED;
     pasta_cpython_run(host, importing, NULL, 0, &answer);
@@ -327,7 +327,7 @@ static void start(bool after_fork) {
 
 static void forget(void) { started = done = joined = leaving = thread_number = 0; }
 
-/* Waits for the consumer's thread; a process that restricted itself may not even wait in the kernel. */
+/* Waits for the consumer's thread; a sandboxed process may not even wait in the kernel. */
 static void wait_for_done(pasta_ring *r) {
     /* A tool that hangs may be left behind; a thread that loads libraries or compiles may not:
      * their destructors run next. */
@@ -355,14 +355,14 @@ static void finish(void) {
      * it, so what is in the ring is left to the launcher. */
     bool python = pasta_cpython_find(&host);
     if (python && host.is_initialized() && host.check()) return;
-    /* A host's interpreter that is no more has ended the thread, or holds it for ever. */
+    /* A host's finalized interpreter has ended the thread, or blocks it forever. */
     if (python && !host.is_initialized() && __atomic_load_n(&joined, __ATOMIC_ACQUIRE)) return;
     wait_for_done(r);
     if (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))
         pasta_log("the embedded consumer did not finish in time; the launcher takes over");
 }
 
-/* Until the kernel knows the thread no more: what it does last are system calls, too. */
+/* Waits until the thread no longer exists in the kernel: it makes system calls until its end. */
 static void wait_for_thread(void) {
     uint32_t id = __atomic_load_n(&thread_number, __ATOMIC_ACQUIRE);
     static const struct timespec shortly = {0, 1000000};

@@ -138,7 +138,7 @@ static bool prepare(struct ra_executor *x, const struct ra_launch *launch) {
            grow(&x->local, &x->local_bytes, (size_t)launch->kernel->local * RA_LANES * warps);
 }
 
-/* One phase of a block: what is left of `running`, its warps. */
+/* Runs one phase of a block; returns the warps of `running` that remain. */
 static uint32_t run_phase(ra_warp *w, struct ra_executor *x, const ra_kernel *kernel, uint32_t running) {
     uint32_t *left = x->left[w->cluster_rank];
     for (w->warp = 0; w->warp < x->warps; w->warp++) {
@@ -150,13 +150,13 @@ static uint32_t run_phase(ra_warp *w, struct ra_executor *x, const ra_kernel *ke
         w->local = x->local + (size_t)kernel->local * RA_LANES * slot;
         if (__builtin_expect(w->hook != NULL, 0) && w->phase == 0)
             ra_warp_report(w, 0, RA_KIND_BLOCK_ENTER, 0, 0, w->live, NULL, NULL);
-        bool goes_on = kernel->run(w);
+        bool continues = kernel->run(w);
         left[w->warp] = w->live;
         if (__builtin_expect(!w->live, 0)) { /* all ended, or faulted: then the launch is over */
             if (__atomic_load_n(w->fault, __ATOMIC_RELAXED) != RA_OK) return 0;
-            goes_on = false;
+            continues = false;
         }
-        if (goes_on) continue;
+        if (continues) continue;
         running &= ~(1u << w->warp);
         if (__builtin_expect(w->hook != NULL, 0) && w->live)
             ra_warp_report(w, 0, RA_KIND_BLOCK_EXIT, 0, 0, w->live, NULL, NULL);

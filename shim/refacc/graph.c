@@ -172,7 +172,7 @@ int ra_graph_exec_destroy(ra_graph_exec exec) {
     return RA_OK;
 }
 
-static void tell(ra_graph_data data, ra_callback_id id) {
+static void report(ra_graph_data data, ra_callback_id id) {
     if (ra_tools_want(RA_DOMAIN_GRAPH)) ra_tools_call(RA_DOMAIN_GRAPH, id, &data);
 }
 
@@ -190,7 +190,7 @@ int ra_graph_launch(ra_graph_exec exec, ra_stream handle) {
                           .graph = (uintptr_t)exec,
                           .launch = 1 + atomic_fetch_add(&launches, 1),
                           .user = &user};
-    tell(data, RA_CALLBACK_GRAPH_LAUNCH_BEGIN);
+    report(data, RA_CALLBACK_GRAPH_LAUNCH_BEGIN);
     int error = RA_OK;
     for (size_t i = 0; i < exec->count && error == RA_OK; i++) {
         struct ra_op *op = op_copy(exec->nodes[i].op);
@@ -199,10 +199,10 @@ int ra_graph_launch(ra_graph_exec exec, ra_stream handle) {
             break;
         }
         data.node = exec->nodes[i].node;
-        tell(data, RA_CALLBACK_GRAPH_NODE_LAUNCH);
+        report(data, RA_CALLBACK_GRAPH_NODE_LAUNCH);
         error = op->submit(op, stream, true, data.graph, data.node);
     }
     data.node = 0;
-    tell(data, RA_CALLBACK_GRAPH_LAUNCH_END);
+    report(data, RA_CALLBACK_GRAPH_LAUNCH_END);
     return error;
 }

@@ -1,7 +1,7 @@
 /* refacc: the reference accelerator, a software accelerator for development and CI.
  *
- * It executes kernels on the host, warp by warp, behind a driver-like API.  It is no emulator of
- * any product and its times say nothing about one.  docs/reference-accelerator.md is the guide.
+ * It executes kernels on the host, warp by warp, behind a driver-like API.  It does not emulate
+ * any product, and its times are not representative of one.  docs/reference-accelerator.md is the guide.
  *
  * Every function returns an ra_error and may be called by any thread.  The first call
  * initialises.  A thread that never chose a context uses the primary context of device 0.
@@ -97,7 +97,7 @@ typedef struct ra_function_properties {
 RA_API const char *ra_error_string(int error);
 RA_API int ra_version(void);
 RA_API int ra_init(void);
-/* Finishes queued work, ends the worker threads and forgets every handle; ra_init starts anew. */
+/* Finishes queued work, ends the worker threads and invalidates every handle; ra_init starts again. */
 RA_API int ra_shutdown(void);
 RA_API int ra_device_count(int *count);
 RA_API int ra_device_properties(int device, ra_properties *properties);

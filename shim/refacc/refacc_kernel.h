@@ -56,10 +56,10 @@ typedef struct ra_warp {
     int *fault; /* of the launch */
     uint64_t block_index;    /* linear, in the grid */
     uint32_t hook_kinds;     /* bits 1 << ra_kind */
-    uint32_t cluster_rank;   /* of the block in its cluster, */
-    uint32_t cluster_blocks; /* which has so many, */
-    unsigned char *cluster;  /* the first one's shared memory here */
-    size_t cluster_step;     /* and each next one's so many bytes on */
+    uint32_t cluster_rank;   /* of the block in its cluster */
+    uint32_t cluster_blocks; /* blocks of the cluster */
+    unsigned char *cluster;  /* shared memory of the cluster's first block */
+    size_t cluster_step;     /* bytes between the shared memories of consecutive blocks */
 } ra_warp;
 
 typedef bool (*ra_kernel_function)(ra_warp *w);
@@ -137,7 +137,7 @@ static inline bool ra_window_valid(uint32_t window, uint32_t mask, const uint64_
     return !(bad & mask);
 }
 
-/* The lanes that may go on with the access: none after a fault.  kind: GLOBAL, SHARED or LOCAL. */
+/* The lanes that continue with the access: none after a fault.  kind: GLOBAL, SHARED or LOCAL. */
 static inline uint32_t ra_access_begin(ra_warp *w, uint32_t at, ra_kind kind, uint32_t flags, uint32_t bytes,
                                        uint32_t mask, const uint64_t address[RA_LANES], const void *value) {
     mask &= w->live;
@@ -226,7 +226,7 @@ static inline bool ra_barrier(ra_warp *w, uint32_t at) {
 
 /* ---- other instructions (transfer.c).  What is asynchronous on hardware is complete at once. ---- */
 
-/* The lanes end; the kernel goes on with the others. */
+/* The lanes end; the kernel continues with the others. */
 RA_API void ra_exit(ra_warp *w, uint32_t at, uint32_t mask);
 /* To be written before the call: a device function of the kernel, whose instructions are numbered
  * from `target` on. */

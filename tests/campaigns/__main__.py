@@ -1,4 +1,4 @@
-"""Campaigns: python -m tests.campaigns NAME [options]; exits with 1 where anything failed."""
+"""Campaigns: python -m tests.campaigns NAME [options]; exits with 1 if anything failed."""
 
 from __future__ import annotations
 

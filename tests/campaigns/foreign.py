@@ -1,4 +1,4 @@
-"""Programs that are not ours run with and without PASTA: output, errors and status must be equal.
+"""Third-party programs run with and without PASTA: stdout, stderr and exit status must be equal.
 
 Each is a line of shell in an empty directory with a few files.  Programs that are not installed are
 counted as absent.
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> list[Row]:
 
 
 def _compare(each: tuple[str, str]) -> str | None:
-    """How a line differs under PASTA from what it does alone."""
+    """Difference between a line's behaviour under PASTA and alone."""
     _, line = each
     try:
         alone, with_pasta = _see(line, ()), _see(line, cli("pasta-preload"))
@@ -93,7 +93,7 @@ def _compare(each: tuple[str, str]) -> str | None:
     for name in ("status", "stdout", "stderr"):
         before, after = getattr(alone, name), getattr(with_pasta, name)
         if before != after:
-            again = _see(line, ())  # is it the same every time?
+            again = _see(line, ())  # is it deterministic?
             if getattr(again, name) == before:
                 return f"{name} {before!r} became {after!r}"[:400]
     return None

@@ -30,14 +30,14 @@ from tests.campaigns.result import Row
 
 NAME = "kills"
 THREADS = 3
-#: How the run is consumed, and the options that lead to it.
+#: Kinds of consumers, and the options that select them.
 WAYS = {
     "afterwards": (),
     "embedded": ("--set", "python.embed-delay=0"),
     "collector": ("--collector",),
     "small ring": ("--collector", "--set", "ring.max=2MiB"),
 }
-#: What is killed, one after the other.
+#: Processes to kill, one after the other.
 VICTIMS = {
     "program": ("program",),
     "launcher": ("launcher",),
@@ -106,7 +106,7 @@ def _attempt(
             for each in here.collectors():
                 kill(each, signal.SIGKILL)
         time.sleep(random_.random() * 0.05)
-    if "recover" in victims:  # while collectors may still work
+    if "recover" in victims:  # while collectors may still run
         here.pasta("recover", *here.left())
     _, stderr = launcher.communicate(timeout=LIMIT)
     problems = []

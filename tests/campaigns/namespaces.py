@@ -17,7 +17,7 @@ from tests.support.preload import base_environment, cli
 NAME = "namespaces"
 _PROGRAM = 'int main(void) { launch(5000); puts("output"); return 7; }'
 _SMALL = "mount -t tmpfs -o size=8m tmpfs /dev/shm"
-#: `unshare` options, and what is done in the namespaces before pasta-preload starts.
+#: `unshare` options, and the commands run in the namespaces before pasta-preload starts.
 WAYS = {
     "pid": ("--pid --fork --mount-proc", ":"),
     "pid, the old /proc": ("--pid --fork", ":"),
@@ -65,7 +65,7 @@ def _one(program: Path, options: str, before: str) -> str | None:
         alone = _see([*command, str(program)])
         seen = _see([*command, *cli("pasta-preload"), str(program)])
         if alone.returncode != 7:
-            return None  # this machine does not give that namespace
+            return None  # this machine does not support that namespace
         errors = [line for line in seen.stderr.splitlines() if not line.startswith("pasta:")]
         if (seen.returncode, seen.stdout, errors) != (7, alone.stdout, alone.stderr.splitlines()):
             return f"status {seen.returncode}, {seen.stdout!r}, {errors}"

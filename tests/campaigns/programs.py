@@ -1,4 +1,4 @@
-"""Programs of the campaigns, and a scratch place in which pasta-preload runs them."""
+"""Programs of the campaigns, and a scratch directory in which pasta-preload runs them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ int main(int n, char **a) {
 
 
 class Counter:
-    """The shared page in which a COUNTING program says how far it came."""
+    """The shared page with the progress of a COUNTING program."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -92,7 +92,7 @@ class Counter:
 
 @dataclass
 class Place:
-    """A directory with sessions of its own, in which pasta-preload is run."""
+    """A directory with separate sessions, in which pasta-preload runs."""
 
     directory: Path
     sessions: Path
@@ -131,7 +131,7 @@ class Place:
         return [json.loads(path.read_text()) for path in sorted(found)]
 
     def processes(self) -> dict[int, bytes]:
-        """Living processes that name this place's sessions: launchers, collectors."""
+        """Live processes that refer to this place's sessions: launchers, collectors."""
         found = {}
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -148,7 +148,7 @@ class Place:
 
 @contextmanager
 def place(where: str | None = None) -> Iterator[Place]:
-    """A fresh place, below `where` or the temporary directory; sessions are in shared memory."""
+    """A new place, below `where` or the temporary directory; sessions are in shared memory."""
     directory = Path(tempfile.mkdtemp(prefix="campaign-", dir=where))
     sessions = Path(tempfile.mkdtemp(prefix="campaign-", dir="/dev/shm"))
     made = Place(directory, sessions)
@@ -169,7 +169,7 @@ def kill(pid: int, number: int) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process still runs; one that has ended and was not waited for does not."""
+    """Whether a process still runs; zombies do not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -178,7 +178,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_for(condition: object, seconds: float = LIMIT) -> bool:
-    """Whether a condition (a function) turned true in time."""
+    """Whether a condition (a function) became true in time."""
     until = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         if time.monotonic() > until:

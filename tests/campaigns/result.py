@@ -1,4 +1,4 @@
-"""What a campaign tells: how often something was tried, and what failed."""
+"""Results of a campaign: numbers of trials and failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Row:
-    """Tries of one kind: how many, how many failed by kind of failure, and the slowest."""
+    """Trials of one kind: their number, failures by kind, and the slowest trial."""
 
     what: str
     tried: int = 0
@@ -18,20 +18,20 @@ class Row:
     slowest: float = 0.0  # s
 
     def add(self, failure: str | None) -> None:
-        """Counts one try; `failure` says what went wrong, None that nothing did."""
+        """Counts one trial; `failure` describes what went wrong, None if nothing did."""
         self.count(0.0, ["failed"] if failure else [])
         if failure:
             print(f"{self.what}: {failure}", file=sys.stderr, flush=True)
 
     def count(self, seconds: float, kinds: Iterable[str] = ()) -> None:
-        """Counts one try that took so long, and failed in these ways."""
+        """Counts one trial with its duration and failures."""
         self.tried += 1
         self.slowest = max(self.slowest, seconds)
         self.failed.update(set(kinds))
 
 
 def print_table(rows: Iterable[Row]) -> bool:
-    """Prints rows and their sum; whether nothing failed."""
+    """Prints rows and their sum; returns whether nothing failed."""
     rows = list(rows)
     total = Row("all", sum(row.tried for row in rows))
     for row in rows:

@@ -29,13 +29,13 @@ from tests.fuzz.hostile import mutate
 from tests.fuzz.readers import Failure, Scene
 
 NAME = "runs"
-#: Resident bytes that a reader may add.
+#: Maximum growth of a reader's resident memory, in bytes.
 MEMORY = 1 << 30
 _ADDRESS_SPACE = 8 << 30
-#: Seconds of the clock after which a process that says nothing is ended.
+#: Seconds of wall-clock time after which a silent process is killed.
 _SILENCE = 60
-_OTHER = 0x5EED  # so that readers are not chosen by what chose the changes
-#: One of so many calls goes through the command, in a process of its own.
+_OTHER = 0x5EED  # so that the choice of readers is independent of the mutations
+#: One call in this many runs the command, in a separate process.
 _SAMPLE = 400
 
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Maker:
-    """Makes the mutated run of a number, the same one each time."""
+    """Makes the mutated run with a number, deterministically."""
 
     def __init__(self, place: Path, chosen: Sequence[str]) -> None:
         self.place, self.chosen = place, list(chosen)
@@ -84,7 +84,7 @@ def _work(
     maker: _Maker, numbers: Iterable[int], of: Sequence[str], count: int, keep: Path | None,
     pipe: Connection,
 ) -> None:  # fmt: skip
-    """A process: reads runs, and tells of each reader before and after."""
+    """A worker process: reads runs, and reports before and after each reader."""
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
     sys.stdout = open(os.devnull, "w")
     for number in numbers:
@@ -101,8 +101,8 @@ def _work(
                     failures.append(Failure("memory", f"{grown >> 20} MiB"))
                 if number % _SAMPLE == 0 and reader in readers.VERBS:
                     failures += _through_command(reader, scene)
-                told = [Failure(each.kind, f"{done}\n{each.detail}") for each in failures]
-                pipe.send((number, reader, seconds, told))
+                reported = [Failure(each.kind, f"{done}\n{each.detail}") for each in failures]
+                pipe.send((number, reader, seconds, reported))
                 if failures and keep:
                     shutil.copytree(directory, keep / f"{number}-{reader.replace(' ', '_')}",
                                     symlinks=True, dirs_exist_ok=True)  # fmt: skip
@@ -115,7 +115,7 @@ def _resident() -> int:
 
 
 def _through_command(reader: str, scene: Scene) -> list[Failure]:
-    """The same through the installed command."""
+    """The same with the installed command."""
     shutil.rmtree(scene.out)
     scene.out.mkdir()
     done = subprocess.run(
@@ -127,7 +127,7 @@ def _through_command(reader: str, scene: Scene) -> list[Failure]:
 
 
 class _Worker:
-    """A process that reads a share of the runs, and is started again where it crashes."""
+    """A process that reads a share of the runs, and is restarted if it crashes."""
 
     def __init__(self, start: Any, numbers: list[int]) -> None:
         self._start, self.numbers = start, numbers
@@ -146,7 +146,7 @@ class _Worker:
         self.pipe.close()
 
     def skip(self) -> None:
-        """Goes on behind the run at which the process ended."""
+        """Continues after the run at which the process ended."""
         assert self.at is not None
         self.numbers = self.numbers[self.numbers.index(self.at[0]) + 1 :]
 
@@ -186,16 +186,16 @@ def _follow(workers: list[_Worker], rows: dict[str, Row]) -> None:
 
 
 def _hear(worker: _Worker, rows: dict[str, Row]) -> bool:
-    """Takes what a process says; whether that was its last."""
+    """Receives a message of a process; returns whether it was the last."""
     worker.heard = time.monotonic()
     try:
-        told = worker.pipe.recv()
+        message = worker.pipe.recv()
     except EOFError:
         _failed(worker, rows, "crash")
         return not worker.numbers
-    if told is None:
+    if message is None:
         return True
-    number, reader, seconds, failures = told
+    number, reader, seconds, failures = message
     worker.at = (number, reader)
     if seconds is not None:
         rows[reader].count(seconds, [each.kind for each in failures])

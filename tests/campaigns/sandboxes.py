@@ -1,4 +1,5 @@
-"""Programs restrict themselves while they launch: they end as alone, and nothing is lost."""
+"""Programs sandbox themselves between launches: they exit as without PASTA, and no event is
+lost."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.campaigns.result import Row
 
 NAME = "sandboxes"
 _LAUNCHES = 30_000
-#: Functions of programs/restrict.h, and what more a filter for all threads must allow.
+#: Functions of programs/restrict.h, and system calls that a filter for all threads must also allow.
 _THREADS = "ALLOW(SYS_rt_sigprocmask), ALLOW(SYS_madvise), ALLOW(SYS_munmap),"
 _RESTRICTIONS = {
     "restrict_by_prctl": "", "restrict_by_syscall": "", "restrict_every_thread": _THREADS,
@@ -60,7 +61,8 @@ def run(arguments: argparse.Namespace) -> list[Row]:
 
 
 def _one(work: tuple[str, Path, str, int]) -> str | None:
-    """What is wrong with one run of a program that launches so often before it is restricted."""
+    """Failure of one run of a program that launches this many kernels before it is restricted; None
+    if correct."""
     _, program, way, before = work
     options, arguments = _WAYS[way]
     with place() as here:

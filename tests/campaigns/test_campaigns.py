@@ -1,4 +1,4 @@
-"""Campaigns for seconds, and their table."""
+"""Short campaigns, and their table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.campaigns.result import Row, print_table
 
 
 @pytest.mark.slow
-def test_mutated_runs_harm_no_reader(capsys: pytest.CaptureFixture[str]) -> None:
+def test_readers_reject_mutated_runs_cleanly(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--count", "40", "--jobs", "2", "--base", "schema-1", "--readers", "2"]
     assert main(["runs", *options]) == 0
     assert " a second" in capsys.readouterr().out
 
 
-def test_table_of_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:
+def test_campaign_result_is_printed_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [Row("report"), Row("merge")]
     for seconds in (0.5, 1.0):
         rows[0].count(seconds)

@@ -1,4 +1,4 @@
-"""Whatever the umask, sessions and runs are private, and the program keeps its umask."""
+"""With any umask, sessions and runs are private, and the program keeps its umask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.campaigns.programs import LIMIT, Place, compile_program, place
 from tests.campaigns.result import Row
 
 NAME = "umasks"
-#: Writes the umask that it has, and what `find` sees of the sessions, once it has launched.
+#: Writes its umask, and the output of `find` for the sessions, after a launch.
 _PROGRAM = """
 int main(int n, char **a) {
     mode_t mask = umask(0);

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz [--minutes N] [TARGET…]`: exits with 1 where an input crashed."""
+"""`python -m tests.fuzz [--minutes N] [TARGET…]`: exits with 1 if an input crashed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are mutated: recorded ones, and made-up ones with every kind of file."""
+"""Base runs for mutation: recorded ones, and synthetic ones with every kind of file."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def example(place: Path) -> None:
 
 
 def command(entry: str) -> list[str]:
-    """How `pasta` or `pasta_preload` of this checkout is started."""
+    """The command line of `pasta` or `pasta_preload` of this checkout."""
     return [sys.executable, "-c", f"from pasta_entry import {entry}; {entry}()"]
 
 
 def demo(place: Path) -> None:
-    """A fresh run of a program of the reference accelerator, with a trace."""
+    """A new run of a program of the reference accelerator, with a trace."""
     tools = ["kernel_freq", "copies", "memory_timeline", "event_trace", "hotness"]
     program = REPOSITORY / "pasta" / "_native" / "bin" / "gemm"
     chosen = [word for tool in tools for word in ("-t", tool)]
@@ -78,7 +78,7 @@ def demo(place: Path) -> None:
 
 
 def ranked(run: Path, rank: int, size: int) -> None:
-    """Makes a run that of a rank."""
+    """Turns a run into that of a rank."""
     directory = RunDirectory(run)
     manifest = json.loads((run / "run.json").read_text())
     manifest.update(rank=rank, local_rank=rank, world_size=size)

@@ -1,4 +1,4 @@
-"""Runs that somebody else changed: structure-aware and raw changes of a run directory."""
+"""Hostile runs: structure-aware and raw mutations of a run directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202eevil"
-#: Where hostile names lead, relative to a directory beside the run's.
+#: Targets of hostile names, relative to a sibling of the run's directory.
 OUTSIDE = "canary"
 
 Mutation = Callable[[random.Random, Path], str | None]
@@ -33,7 +33,7 @@ def hostile_names(run: Path) -> list[str]:
 
 
 def values(rng: random.Random, run: Path) -> Any:
-    """A value that no reader should trip over."""
+    """A value that every reader must handle."""
     deep: Any = []
     for _ in range(rng.choice([2, 50, 600])):
         deep = [deep]
@@ -66,7 +66,7 @@ def _json_files(run: Path) -> list[Path]:
 
 
 def change_json(rng: random.Random, run: Path) -> str | None:
-    """Values, keys and lists of a document."""
+    """Mutates values, keys and lists of a document."""
     path = rng.choice(_json_files(run))
     document = json.loads(path.read_text())
     done = []
@@ -96,7 +96,7 @@ def change_json(rng: random.Random, run: Path) -> str | None:
 
 
 def change_json_text(rng: random.Random, run: Path) -> str | None:
-    """What no JSON library would write."""
+    """Mutates the text in ways that no JSON library would write."""
     path = rng.choice(_json_files(run))
     text = path.read_text()
     at = rng.randrange(len(text) + 1)
@@ -109,7 +109,7 @@ def change_json_text(rng: random.Random, run: Path) -> str | None:
 
 
 def name_things(rng: random.Random, run: Path) -> str | None:
-    """Names of tables, files, tools and runs that are no plain names."""
+    """Gives tables, files, tools and runs unsafe names."""
     documents = sorted(run.glob("results/*/result.json"))
     if not documents:
         return None
@@ -193,7 +193,7 @@ def _metadata(rng: random.Random, table: pa.Table) -> pa.Table:
 
 
 def change_parquet(rng: random.Random, run: Path) -> str | None:
-    """Columns, rows, types and metadata of a table or of events."""
+    """Mutates columns, rows, types and metadata of a table or of events."""
     paths = sorted(run.rglob("*.parquet"))
     if not paths:
         return None
@@ -272,7 +272,7 @@ def expand_parquet(rng: random.Random, run: Path) -> str | None:
 
 
 def change_accesses(rng: random.Random, run: Path) -> str | None:
-    """Words of access records, positions of chunks, and columns of their stream."""
+    """Mutates words of access records, positions of chunks, and columns of their stream."""
     paths = sorted(run.rglob("*.arrows"))
     if not paths:
         return None
@@ -309,7 +309,7 @@ def change_accesses(rng: random.Random, run: Path) -> str | None:
 
 
 def change_bytes(rng: random.Random, run: Path) -> str | None:
-    """Flipped, missing, repeated and foreign bytes of any file."""
+    """Flips, removes, repeats and replaces bytes of any file."""
     path = rng.choice(sorted(each for each in run.rglob("*") if each.is_file()))
     data = bytearray(path.read_bytes())
     what = rng.choice(["flip", "flip", "flip", "cut", "grow", "zero", "garbage", "empty", "tail"])
@@ -343,7 +343,7 @@ def swap_files(rng: random.Random, run: Path) -> str | None:
 
 
 def change_files(rng: random.Random, run: Path) -> str | None:
-    """Missing files, and links, pipes and directories in their place."""
+    """Removes files, or replaces them by links, pipes and directories."""
     path = rng.choice(sorted(run.rglob("*")))
     what = rng.choice(["gone", "link", "link", "loop", "pipe", "directory", "dangling", "name"])
     outside = run.parent / OUTSIDE
@@ -381,7 +381,7 @@ MUTATIONS: dict[Mutation, int] = {
 
 
 def mutate(rng: random.Random, run: Path) -> list[str]:
-    """Changes a run in place; returns what was done."""
+    """Mutates a run in place; returns a description."""
     done = []
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         (change,) = rng.choices(list(MUTATIONS), list(MUTATIONS.values()))

@@ -1,4 +1,4 @@
-"""Everything that reads a run, and what a call of it must not do."""
+"""All readers of runs, and checks of what they must not do."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from typing import Any
 
 from tests.fuzz.hostile import OUTSIDE
 
-#: Seconds after which a reader hangs.
+#: Seconds after which a reader is considered hanging.
 LIMIT = 20
-#: What a terminal obeys, or what turns text: never from a run.
+#: Terminal control characters and bidirectional overrides: never printed from a run.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a reader did that it must not: `kind` is a column of the campaign's table."""
+    """A reader's forbidden behaviour; `kind` is a column of the campaign's table."""
 
     kind: str
     detail: str
@@ -93,7 +93,7 @@ VERBS: dict[str, Callable[[Scene], list[str]]] = {
 
 
 def _load(scene: Scene) -> None:
-    """What a notebook reads."""
+    """Attributes that a notebook reads."""
     import pasta
     from pasta.errors import PastaError
 
@@ -129,7 +129,7 @@ def _limited() -> Iterator[None]:
     def expired(*_: object) -> None:
         raise Hang
 
-    # not the alarm of time_limit, which replay uses
+    # not SIGALRM of time_limit, which replay uses
     before = signal.signal(signal.SIGVTALRM, expired)
     signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT)
     try:
@@ -140,7 +140,7 @@ def _limited() -> Iterator[None]:
 
 
 def read(reader: str, scene: Scene) -> list[Failure]:
-    """Calls a reader as a user would; returns what it must not have done."""
+    """Calls a reader as a user would; returns its failures."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     before = contents(scene)
     failures: list[Failure] = []
@@ -186,13 +186,13 @@ def check_output(reader: str, status: object, out: str, err: str) -> list[Failur
     lines = err.strip().splitlines()
     if status == 2 and (not lines or not all(line.startswith("pasta: ") for line in lines)):
         failures.append(Failure("message", repr(err[:500])))
-    if status == 2 and len(lines) > 1 and reader != "analyze":  # a line for each run there
+    if status == 2 and len(lines) > 1 and reader != "analyze":  # one line per run
         failures.append(Failure("message", repr(err[:500])))
     return failures
 
 
 def contents(scene: Scene) -> dict[str, tuple[int, int]]:
-    """All files of a scene but those of its output, with size and time of change."""
+    """All files of a scene except its output, with size and modification time."""
     found = {}
     for place, directories, files in os.walk(scene.directory):
         if place == str(scene.directory):
@@ -209,7 +209,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def make_canary(directory: Path) -> None:
-    """What nobody may read or change: a foreign table and run beside the run."""
+    """Files that must not be read or changed: a foreign table and run beside the run."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

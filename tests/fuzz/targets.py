@@ -1,6 +1,6 @@
-"""Fuzz targets: what they read, how inputs are made, and what must not come out.
+"""Fuzz targets: their inputs, mutations and forbidden outcomes.
 
-Each has a corpus of files in `corpus/NAME`, to which what crashes is added.
+Each has a corpus of files in `corpus/NAME`, to which crashing inputs are added.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.fuzz import bases, readers
 from tests.fuzz.hostile import mutate
 
 HERE = Path(__file__).resolve().parent
-#: Seconds that an input of Python's targets may take.
+#: Time limit for an input of Python targets, in seconds.
 SLOW = 10
 
 
 @dataclass
 class Outcome:
-    """What a target's inputs did; `crashes` are texts."""
+    """Outcome of a target's inputs; `crashes` are texts."""
 
     executions: int = 0
     slowest: float = 0.0
@@ -38,7 +38,7 @@ class Outcome:
 
 
 class Target(ABC):
-    """Something that reads input of others."""
+    """A reader of untrusted input."""
 
     name: str
 
@@ -52,7 +52,7 @@ class Target(ABC):
 
     @abstractmethod
     def fuzz(self, seconds: float, seed: int) -> Outcome:
-        """Reads inputs for so long; adds to the corpus what crashes."""
+        """Reads inputs for this many seconds; adds crashing inputs to the corpus."""
 
     def keep(self, data: bytes) -> Path:
         path = HERE / "corpus" / self.name / f"crash-{sha256(data).hexdigest()[:12]}"
@@ -61,7 +61,7 @@ class Target(ABC):
 
 
 class PythonTarget(Target):
-    """A target in this process: `execute` raises what must not be raised."""
+    """A target in this process: `execute` raises for a forbidden outcome."""
 
     @abstractmethod
     def execute(self, data: bytes) -> None: ...
@@ -111,7 +111,7 @@ _TOKENS = (
 
 
 def havoc(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
-    """Bytes changed, removed, repeated and taken from other inputs."""
+    """Changes, removes and repeats bytes, and splices other inputs."""
     found = bytearray(data)
     for _ in range(rng.choice([1, 1, 2, 4, 16])):
         at, other = rng.randrange(len(found) + 1), rng.choice(others)
@@ -163,7 +163,7 @@ class Toml(PythonTarget):
 
 
 class Sass(PythonTarget):
-    """What nvdisasm prints."""
+    """Output of nvdisasm."""
 
     name = "sass"
 
@@ -216,7 +216,7 @@ class Runs(PythonTarget):
 
 
 class Decoder(Target):
-    """The event decoder, in C, under ASan and UBSan; mutates by itself, or with libFuzzer."""
+    """The event decoder, in C, under ASan and UBSan; has its own mutator, or uses libFuzzer."""
 
     name = "decoder"
     _SOURCES = (HERE / "decoder.c", bases.REPOSITORY / "shim" / "python" / "reader.c")

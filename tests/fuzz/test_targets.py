@@ -1,4 +1,4 @@
-"""Fuzz targets for seconds: their corpora, and new inputs of a fixed seed."""
+"""Short runs of the fuzz targets: their corpora, and new inputs of a fixed seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECONDS = max(0.5, 2 * SHARE)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_no_input_crashes(name: str) -> None:
+def test_corpus_inputs_do_not_crash(name: str) -> None:
     target = TARGETS[name]
     for outcome in (target.replay(), target.fuzz(SECONDS, seed=7)):
         assert outcome.crashes == []

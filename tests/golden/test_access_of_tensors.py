@@ -18,7 +18,8 @@ SEGMENT, W, X, H = 0x100_0000, 0x100_0000, 0x101_0000, 0x102_0000
 
 
 def training(steps: int = 3) -> Events:
-    """In a segment: a weight, and for each step an input and a hidden value at the same places."""
+    """In a segment: a weight, and for each step an input and a hidden value at the same
+    addresses."""
     events = Events()
     events.frames(1, ("/my/train.py", "train", 7))
     events.alloc(SEGMENT, 0x10_0000)
@@ -71,7 +72,7 @@ def test_accesses_by_operator_and_tensor(splits: Any) -> None:
     assert kernels == {"gemm": "aten::mm", "fill": "aten::randn", "own": "(no operator)"}
 
 
-def test_objects_are_called_what_they_are() -> None:
+def test_objects_are_named_by_tensor_and_operator() -> None:
     result = run_tool(TOOLS["access_count"], training(steps=1))
     names = {row["object"]: row for row in result.tables["objects"].rows()}
     assert set(names) == {
@@ -87,7 +88,7 @@ def test_objects_are_called_what_they_are() -> None:
     assert names[f"device 1.00 MiB at {SEGMENT:#x}"]["object_category"] is None
 
 
-def test_tensors_are_of_the_operator_that_had_them_allocated() -> None:
+def test_tensors_belong_to_the_allocating_operator() -> None:
     events = Events()
     events.alloc(SEGMENT, 0x10_0000)
     events.operator("aten::relu", module="Net.relu (ReLU)")
@@ -135,7 +136,7 @@ def test_traces_name_tensors(tool: str) -> None:
     assert "parameter" in {row["object_category"] for row in table.rows()}
 
 
-def test_instructions_say_whose_kernel_they_are_in() -> None:
+def test_instructions_name_their_kernel() -> None:
     events = training()
     events.operator("aten::other")
     events.launch("gemm", entry_pc=0x100)
@@ -146,7 +147,7 @@ def test_instructions_say_whose_kernel_they_are_in() -> None:
     assert found["gemm"] == "aten::mm, aten::other"
 
 
-def test_without_a_framework_nothing_is_said_of_one() -> None:
+def test_no_framework_columns_without_a_framework() -> None:
     events = Events()
     events.alloc(SEGMENT, 64)
     events.launch("k")

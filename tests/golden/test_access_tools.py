@@ -1,4 +1,4 @@
-"""Accesses whose counts follow from arithmetic, through each tool that looks inside kernels."""
+"""Accesses with counts known from arithmetic, through each tool with probes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def scenarios(*left_out: str) -> list[Any]:
 
 @cache
 def scenario(name: str) -> tuple[Expected, Events]:
-    """What a scenario must count, and its accesses as records: each instruction has its own pc."""
+    """Expected counts of a scenario, and its accesses as records; each instruction has its own
+    pc."""
     wanted, events = expected(name), Events()
     for role, size in wanted.memory.objects.items():
         events.alloc(wanted.memory[role], size)
@@ -96,14 +97,14 @@ def add(events: Events, access: Access, pc: int) -> None:
             )
 
 
-def told(name: str, tool: str, **options: object) -> tuple[Expected, Result]:
+def scenario_result(name: str, tool: str, **options: object) -> tuple[Expected, Result]:
     wanted, events = scenario(name)
     return wanted, run_tool(TOOL[tool], events, options=options)
 
 
 @pytest.mark.parametrize("name", scenarios())
 def test_access_count_counts_every_kind(name: str) -> None:
-    wanted, result = told(name, "access_count")
+    wanted, result = scenario_result(name, "access_count")
     fields = ("instructions", "accesses", "reads", "writes", "atomics", "bytes")
     for kernel, launches in wanted.kernels.items():
         found = row(result.tables["kernels"], kernel=kernel)
@@ -142,7 +143,7 @@ def unknown(found: dict[str, Any]) -> list[str]:
     return ["unknown"] if found["object_id"] is None else []
 
 
-#: What is not known has no bytes.
+#: Rows of unknown objects have no bytes.
 CHECKED = [
     pytest.param(name, tool, marks=SLOW.get(name, ()))
     for name in SCENARIOS
@@ -153,15 +154,17 @@ CHECKED = [
 
 @pytest.mark.parametrize(("name", "tool"), CHECKED)
 def test_tools_agree_with_arithmetic(name: str, tool: str) -> None:
-    wanted, result = told(name, tool, **({"blocks": 1 << 20} if tool == "heatmap" else {}))
+    wanted, result = scenario_result(
+        name, tool, **({"blocks": 1 << 20} if tool == "heatmap" else {})
+    )
     assert not CHECKS[tool](lambda table: list(result.tables[table].rows()), wanted)
     for table in result.tables.values():  # and of nothing else
         assert {each["kernel"] for each in table.rows() if "kernel" in each} <= set(wanted.kernels)
 
 
 @pytest.mark.parametrize("name", scenarios("unknown"))
-def test_working_set_sums_what_is_touched(name: str) -> None:
-    wanted, result = told(name, "working_set")
+def test_working_set_sums_touched_bytes(name: str) -> None:
+    wanted, result = scenario_result(name, "working_set")
     launches = list(result.tables["launches"].rows())
     assert {each["footprint"] for each in launches} == {sum(wanted.memory.objects.values())}
     for number, each in enumerate(launches):
@@ -171,7 +174,7 @@ def test_working_set_sums_what_is_touched(name: str) -> None:
 
 @pytest.mark.parametrize("name", scenarios())
 def test_hotness_attributes_every_access(name: str) -> None:
-    wanted, result = told(name, "hotness")
+    wanted, result = scenario_result(name, "hotness")
     found = {
         role: each["accesses"]
         for each in result.tables["objects"].rows()
@@ -182,14 +185,14 @@ def test_hotness_attributes_every_access(name: str) -> None:
 
 @pytest.mark.parametrize("name", scenarios())
 def test_coalescing_counts_waste(name: str) -> None:
-    wanted, result = told(name, "coalescing")
+    wanted, result = scenario_result(name, "coalescing")
     table, total = result.tables["instructions"], wanted.count(GLOBAL)
     assert int(table.columns["wasted_bytes"].sum()) == 32 * (total.sectors - total.ideal_sectors)
 
 
 @pytest.mark.parametrize("name", scenarios("bulk", "matrix"))
-def test_divergence_is_the_histogram_of_lanes(name: str) -> None:
-    wanted, result = told(name, "divergence")
+def test_divergence_is_the_histogram_of_active_lanes(name: str) -> None:
+    wanted, result = scenario_result(name, "divergence")
     lanes = wanted.count(GLOBAL | SHARED - {"async_store"} | {"local"}).lanes
     (series,) = result.figures["lanes"].series.values()
     assert {n: int(count) for n, count in enumerate(series) if count} == lanes
@@ -198,9 +201,9 @@ def test_divergence_is_the_histogram_of_lanes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", scenarios())
-def test_mem_trace_has_every_instruction(name: str) -> None:
+def test_mem_trace_records_every_instruction(name: str) -> None:
     spaces = {"shared_memory": True, "local_memory": True}
-    wanted, result = told(name, "mem_trace", **spaces)
+    wanted, result = scenario_result(name, "mem_trace", **spaces)
     total, rows = wanted.count(), taken(result)
     assert len(rows) == total.instructions
     masks = [each["lanes"].bit_count() for each in rows]
@@ -211,8 +214,8 @@ def test_mem_trace_has_every_instruction(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_results_do_not_depend_on_batches_or_moves(name: str) -> None:
-    """Another process goes on after each of some batches."""
+def test_results_are_independent_of_batches_and_handover(name: str) -> None:
+    """The state moves to another process after some of the batches."""
     _, events = scenario("reuse")
     whole = run_tool(TOOL[name], events)
     pipeline = Pipeline(Filter(), load_tools([name]), events.context())
@@ -232,7 +235,7 @@ def test_results_do_not_depend_on_batches_or_moves(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_happened(name: str) -> None:
+def test_no_events(name: str) -> None:
     result = run_tool(TOOL[name], Events())
     assert result.summary.startswith("no ")
     for table in result.tables.values():
@@ -241,7 +244,7 @@ def test_nothing_happened(name: str) -> None:
 
 
 @pytest.mark.parametrize("preset", [*NAMES, "memory"])
-def test_presets_say_the_defaults(preset: str) -> None:
+def test_presets_contain_the_defaults(preset: str) -> None:
     config = Config()
     config.load(preset)
     tools = {tool.name: tool for tool in load_tools(config.tools, config.tool_options)}
@@ -267,7 +270,7 @@ def test_bytes_of_every_size(bytes: int, lanes: int) -> None:
     assert row(result.tables["objects"])["bytes"] == lanes * bytes
 
 
-def test_accesses_per_page_of_what_is_touched() -> None:
+def test_accesses_per_touched_page() -> None:
     events = Events()
     events.alloc(A, 4096 + 1)  # two pages
     events.alloc(B, 4096)
@@ -289,7 +292,7 @@ def test_accesses_per_page_of_what_is_touched() -> None:
 # ---- working_set ----------------------------------------------------------------------------
 
 
-def test_footprint_is_what_is_live_at_each_launch() -> None:
+def test_footprint_is_live_memory_at_each_launch() -> None:
     events = Events()
     events.alloc(A, 1000)
     events.alloc(0x900_0000, 1 << 30, "virtual")
@@ -306,7 +309,7 @@ def test_footprint_is_what_is_live_at_each_launch() -> None:
         assert result.tables["launches"].columns["footprint"].tolist() == [1000, 1500, 570, 500]
 
 
-def test_tensors_and_the_allocations_they_lie_in() -> None:
+def test_tensors_and_their_allocations() -> None:
     events = Events()
     events.alloc(A, 4096)
     for at in range(4):
@@ -387,14 +390,14 @@ def test_windows_of_time() -> None:
     ]  # fmt: skip
     a, b = result.figures["windows"].series.values()
     assert (a.tolist(), b.tolist()) == ([3, 5, 0, 1], [1, 1, 0, 0])
-    # all in all they are what there is without windows
+    # their sum equals the counts without windows
     whole = run_tool(TOOL["hotness"], events)
     for name in ("objects", "bins"):
         assert list(result.tables[name].rows()) == list(whole.tables[name].rows())
     assert set(whole.tables) == {"objects", "bins", "coverage"}
 
 
-def test_a_heat_map_has_a_bounded_number_of_points() -> None:
+def test_heat_map_points_are_bounded() -> None:
     events = Events()
     events.alloc(A, 1 << 20)
     events.launch("kernel")
@@ -407,7 +410,7 @@ def test_a_heat_map_has_a_bounded_number_of_points() -> None:
 # ---- by instruction -------------------------------------------------------------------------
 
 
-def test_coalescing_has_the_worst_instruction_first() -> None:
+def test_coalescing_lists_the_worst_instruction_first() -> None:
     events = Events()
     events.alloc(A, 1 << 20)
     events.launch("good", entry_pc=0x5000)
@@ -424,7 +427,7 @@ def test_coalescing_has_the_worst_instruction_first() -> None:
     assert (early["kernel"], early["offset"], early["line"]) == (None, None, None)
 
 
-def test_kernels_that_began_at_one_address_are_all_named() -> None:
+def test_kernels_loaded_at_the_same_address_are_all_named() -> None:
     events = Events()
     events.alloc(A, 64)
     for name in ("first", "second"):
@@ -434,7 +437,7 @@ def test_kernels_that_began_at_one_address_are_all_named() -> None:
     assert (found["kernel"], found["instructions"]) == ("first or second", 2)
 
 
-def test_bank_conflicts_have_the_worst_instruction_first() -> None:
+def test_bank_conflicts_list_the_worst_instruction_first() -> None:
     events = Events()
     events.launch("kernel", entry_pc=0x4000)
     events.access("shared", [4 * i for i in range(32)], pc=0x4010)
@@ -449,7 +452,7 @@ def test_bank_conflicts_have_the_worst_instruction_first() -> None:
 # ---- divergence -----------------------------------------------------------------------------
 
 
-def test_blocks_that_behave_alike() -> None:
+def test_equal_blocks_are_grouped() -> None:
     events = Events()
     events.alloc(A, 4096)
     events.launch("kernel", grid=(3, 2, 1))
@@ -468,7 +471,7 @@ def test_blocks_that_behave_alike() -> None:
 
 
 @pytest.mark.parametrize(("grid", "apart"), [(8, 8), (9, 7)])
-def test_blocks_beyond_the_limit_are_not_told_apart(grid: int, apart: int) -> None:
+def test_blocks_beyond_the_limit_are_merged(grid: int, apart: int) -> None:
     events = Events()
     events.alloc(A, 64)
     events.launch("kernel", grid=(grid, 1, 1))
@@ -498,7 +501,7 @@ def launched() -> Events:
     return events
 
 
-def test_words_of_one_warp_each_in_a_sector_are_falsely_shared(launched: Events) -> None:
+def test_words_of_different_warps_in_a_sector_are_falsely_shared(launched: Events) -> None:
     for warp in range(8):
         launched.access("global", [A + 4 * warp], warp=warp)
     assert patterns(launched) == {"false sharing": 1}
@@ -508,7 +511,7 @@ def test_words_of_one_warp_each_in_a_sector_are_falsely_shared(launched: Events)
     assert [found[f"word_{at}"] for at in range(8)] == [1] * 8
 
 
-def test_words_of_all_warps_are_broadcast(launched: Events) -> None:
+def test_words_read_by_all_warps_are_broadcast(launched: Events) -> None:
     for block in range(2):
         for _ in range(3):
             launched.access("global", [A + 4 * i for i in range(16)], block=block)
@@ -517,7 +520,7 @@ def test_words_of_all_warps_are_broadcast(launched: Events) -> None:
     assert (set(words["accesses"].tolist()), set(words["warps"].tolist())) == ({6}, {2})
 
 
-def test_some_words_of_several_warps_are_shared(launched: Events) -> None:
+def test_words_of_several_warps_are_shared(launched: Events) -> None:
     launched.access("global", [A, A + 4], warp=0)
     launched.access("global", [A + 4], warp=1)
     assert patterns(launched) == {"shared": 1}
@@ -539,7 +542,7 @@ def test_strides_and_scatter(launched: Events) -> None:
     assert patterns(events)["scattered"] >= 5
 
 
-def test_only_chosen_blocks_are_looked_at(launched: Events) -> None:
+def test_only_selected_blocks_are_analysed(launched: Events) -> None:
     for block in range(8):
         launched.access("global", [A + 32 * block], block=block)
     result = run_tool(TOOL["heatmap"], launched, options={"first_block": 2, "blocks": 3})
@@ -559,7 +562,7 @@ def test_wide_accesses_and_transfers_touch_all_their_words(launched: Events) -> 
     ]  # fmt: skip
 
 
-def test_pairs_beyond_the_limit_are_told() -> None:
+def test_pairs_beyond_the_limit_are_reported() -> None:
     events = Events()
     events.alloc(A, 4096)
     events.launch("kernel")
@@ -573,7 +576,7 @@ def test_pairs_beyond_the_limit_are_told() -> None:
 # ---- mem_trace ------------------------------------------------------------------------------
 
 
-def test_a_row_is_an_instruction_of_a_warp() -> None:
+def test_one_row_per_warp_instruction() -> None:
     events = Events()
     events.alloc(A, 4096)
     events.launch("kernel")
@@ -594,7 +597,7 @@ def test_a_row_is_an_instruction_of_a_warp() -> None:
     assert (box["rows"], box["stride"], box["bytes"], box["kind"]) == (4, 128, 64, "tensor_load")
 
 
-def test_spaces_are_chosen(launched: Events) -> None:
+def test_memory_spaces_can_be_selected(launched: Events) -> None:
     launched.access("global", [A])
     launched.access("shared", [0])
     launched.access("local", [0])
@@ -603,7 +606,7 @@ def test_spaces_are_chosen(launched: Events) -> None:
     assert [each["kind"] for each in rows] == ["shared", "local"]
 
 
-def test_nothing_is_left_behind(launched: Events, tmp_path: Any) -> None:
+def test_files_are_removed_after_reading(launched: Events, tmp_path: Any) -> None:
     launched.access("global", [A])
     result = run_tool(TOOL["mem_trace"], launched, options={"directory": str(tmp_path)})
     assert len(list(tmp_path.iterdir())) == 1
@@ -658,7 +661,7 @@ def test_idle_lanes_and_unequal_blocks_are_findings() -> None:
     assert not findings("divergence", events, idle=96, idle_share=0.76)
 
 
-def test_small_objects_that_are_hot_are_a_finding() -> None:
+def test_hot_small_objects_are_a_finding() -> None:
     events = Events()
     events.alloc(A, 64)
     events.alloc(B, 1 << 20)
@@ -673,7 +676,7 @@ def test_small_objects_that_are_hot_are_a_finding() -> None:
     assert not findings("hotness", events, hot_accesses=80, hot=0.61)
 
 
-def test_memory_that_no_launch_touches_is_a_finding() -> None:
+def test_untouched_memory_is_a_finding() -> None:
     events = Events()
     events.alloc(A, 1000)
     events.alloc(B, 3000)
@@ -685,5 +688,5 @@ def test_memory_that_no_launch_touches_is_a_finding() -> None:
     ((where, gain),) = findings("working_set", events, untouched=3000)
     assert (where, gain) == ("device 2.93 KiB at 0x200000", 3000 / 4500)
     assert not findings("working_set", events, untouched=3001)
-    events.launch("kernel", flags=0)  # it may have touched it
+    events.launch("kernel", flags=0)  # it may have been touched
     assert not findings("working_set", events, untouched=3000)

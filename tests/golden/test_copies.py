@@ -35,7 +35,7 @@ def directions(events: Events) -> dict[tuple[str, str, str, bool], tuple[int, in
     }
 
 
-def test_the_kind_of_memory_on_both_sides(events: Events) -> None:
+def test_memory_kinds_of_source_and_destination(events: Events) -> None:
     events.copy("host_to_device", PINNED, DEVICE, 100, flags=2)
     events.copy("host_to_device", PINNED + 8, DEVICE, 50, flags=2)
     events.copy("host_to_device", HOST, DEVICE, 7)
@@ -51,7 +51,7 @@ def test_the_kind_of_memory_on_both_sides(events: Events) -> None:
     }
 
 
-def test_memory_is_looked_up_as_of_the_copy(events: Events) -> None:
+def test_memory_is_looked_up_at_copy_time(events: Events) -> None:
     events.copy("host_to_device", PINNED, DEVICE, 1)
     events.free(PINNED, "pinned")
     events.copy("host_to_device", PINNED, DEVICE, 1)
@@ -60,7 +60,7 @@ def test_memory_is_looked_up_as_of_the_copy(events: Events) -> None:
     assert {source for _, source, _, _ in directions(events)} == {"pinned", "pageable", "managed"}
 
 
-def test_sizes_by_powers_of_two(events: Events) -> None:
+def test_sizes_are_grouped_by_powers_of_two(events: Events) -> None:
     sizes = [0, 1, 2, 3, 4, 1023, 1024, (1 << 32) - 1, 1 << 32, (1 << 53) + 1]
     for size in sizes:
         events.copy("host_to_device", HOST, DEVICE, size)
@@ -75,7 +75,7 @@ def test_sizes_by_powers_of_two(events: Events) -> None:
     assert next(result.tables["directions"].rows())["bytes"] == sum(sizes)
 
 
-def test_repeats_are_of_the_same_addresses_and_size(events: Events) -> None:
+def test_repeats_have_the_same_addresses_and_size(events: Events) -> None:
     for _ in range(3):
         events.copy("host_to_device", HOST, DEVICE, 100)
     events.copy("host_to_device", HOST, DEVICE, 101)
@@ -88,7 +88,7 @@ def test_repeats_are_of_the_same_addresses_and_size(events: Events) -> None:
     assert "200 B copied again between the same addresses" in result.summary
 
 
-def test_repeats_past_the_limit_are_told(events: Events) -> None:
+def test_repeats_beyond_the_limit_are_reported(events: Events) -> None:
     for at in range(5):
         events.copy("host_to_device", HOST + at, DEVICE, 100)
     assert (
@@ -105,7 +105,7 @@ def test_pairs_of_devices(events: Events) -> None:
     assert found == [(0, 1, 2, 30), (None, 1, 1, 5)]
 
 
-def test_copies_of_unknown_size_are_left_out_and_told(events: Events) -> None:
+def test_copies_of_unknown_size_are_omitted_and_reported(events: Events) -> None:
     events.copy("host_to_device", HOST, DEVICE, ABSENT_U64)
     events.copy("host_to_device", HOST, DEVICE, 3)
     result = run_tool(Copies, events)
@@ -127,7 +127,7 @@ def test_a_training_run() -> None:
 # ---- findings -------------------------------------------------------------------------------
 
 
-def test_transfers_made_again_are_a_finding(events: Events) -> None:
+def test_repeated_transfers_are_a_finding(events: Events) -> None:
     for _ in range(3):
         events.copy("host_to_device", PINNED, DEVICE, 1000)
         events.copy("host_to_device", PINNED, DEVICE, 100)
@@ -137,7 +137,7 @@ def test_transfers_made_again_are_a_finding(events: Events) -> None:
     (found,) = run_tool(Copies, events, options=options).findings
     assert found.gain == pytest.approx(2200 / 7000)  # a byte takes 1 ns; copies are 1 us apart
     assert found.where == "host_to_device: 1,000 B from 0x20000000 to 0x10000000, 3 times"
-    assert found.confidence == "low"  # whether the bytes were the same is not looked at
+    assert found.confidence == "low"  # whether the bytes were equal is not checked
     assert not run_tool(Copies, events, options={"repeated": "2201B"}).findings
 
 
@@ -147,13 +147,13 @@ def test_pageable_memory_is_a_finding(events: Events) -> None:
     events.copy("host_to_device", PINNED, DEVICE, 500)
     options = {"pageable": 500, "bandwidth": 1_000_000_000}
     (found,) = run_tool(Copies, events, options=options).findings
-    assert found.gain == pytest.approx(500 / 2000)  # each of them is moved twice
+    assert found.gain == pytest.approx(500 / 2000)  # each is moved twice
     assert "2 copies of 500 B are staged" in found.evidence
     assert not run_tool(Copies, events, options={"pageable": 501}).findings
 
 
-def test_pageable_copies_of_the_beginning_are_no_finding(events: Events) -> None:
-    """Those of `model.cuda()`: nothing would be won by pinning what is copied once."""
+def test_pageable_copies_at_startup_are_not_a_finding(events: Events) -> None:
+    """Copies of `model.cuda()`: pinning memory that is copied once gains nothing."""
     for _ in range(10):
         events.copy("host_to_device", HOST, DEVICE, 500)
     for _ in range(20):
@@ -175,7 +175,7 @@ def test_many_small_copies_are_a_finding(events: Events) -> None:
 
 
 class Lines(Tool):
-    """Keeps what copies looks lines up in."""
+    """Stands for the line lookup of copies."""
 
     needs = ("operators",)
 
@@ -187,8 +187,8 @@ def findings(events: Events, **options: object) -> list[Finding]:
     return list(run_tools([Copies(options), Lines()], events)["copies"].findings)
 
 
-def test_the_same_tensors_sent_again_are_a_finding_with_their_line(events: Events) -> None:
-    """Of objects, not of addresses: a new tensor may lie where one was freed."""
+def test_repeated_tensor_copies_are_a_finding_with_their_line(events: Events) -> None:
+    """Repeats are of objects, not of addresses: a new tensor may reuse a freed one's address."""
     events.frames(1, ("/my/train.py", "step", 7))
     for number in range(4):
         if number == 2:

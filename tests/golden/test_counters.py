@@ -1,4 +1,4 @@
-"""Counters whose sums are known."""
+"""Counters with known sums."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_sums_and_means_of_a_launch(events: Events) -> None:
     assert result.summary == "2 counters of 2 kernels; 1 value of unknown launches dropped"
 
 
-def test_instances(events: Events) -> None:
+def test_instances_are_listed(events: Events) -> None:
     result = run_tool(Counters, events)
     columns = ("counter", "instance", "launches", "sum", "mean", "min", "max")
     assert rows(result, "instances", *columns)[:3] == [
@@ -55,7 +55,7 @@ def test_instances(events: Events) -> None:
     ]
 
 
-def test_whole_numbers_are_whole() -> None:
+def test_integer_values_are_printed_as_integers() -> None:
     events = Events()
     ordinal = events.launch("_Z1kv")
     for _ in range(3):
@@ -64,18 +64,18 @@ def test_whole_numbers_are_whole() -> None:
     assert (row["sum"], type(row["sum"])) == (3 * 2**40, int)
 
 
-def test_instances_past_the_limit(events: Events) -> None:
+def test_instances_beyond_the_limit(events: Events) -> None:
     result = run_tool(Counters, events, options={"instances": 3})
     assert len(result.tables["instances"]) == 3
     assert "6 values of instances beyond the limit dropped" in result.summary
 
 
-def test_nothing_was_counted() -> None:
+def test_no_counter_records() -> None:
     assert run_tool(Counters, Events()).summary.startswith("no counters were collected")
 
 
 @pytest.mark.parametrize("split", range(0, 16, 3))
-def test_batches_do_not_matter(events: Events, split: int) -> None:
+def test_results_are_independent_of_batches(events: Events, split: int) -> None:
     columns = ("kernel", "counter", "instance", "launches", "sum", "min", "max")
     whole, cut = run_tool(Counters, events), run_tool(Counters, events, splits=[split])
     assert rows(whole, "instances", *columns) == rows(cut, "instances", *columns)

@@ -1,4 +1,4 @@
-"""Results of tools on streams whose differences are known, compared."""
+"""Comparison of tools' results on streams with known differences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def before(tmp_path: Path) -> RunDirectory:
     return run_of(tmp_path / "before", training_run())
 
 
-def test_nothing_changes_from_a_run_to_its_like(before: RunDirectory, tmp_path: Path) -> None:
+def test_equal_runs_have_no_differences(before: RunDirectory, tmp_path: Path) -> None:
     runs = Comparison(before, run_of(tmp_path / "after", training_run()))
     compared = 0
     for tool, names in runs.tables.items():
@@ -48,7 +48,7 @@ def test_nothing_changes_from_a_run_to_its_like(before: RunDirectory, tmp_path: 
     assert compared > 200
 
 
-def test_launches_that_are_gone(before: RunDirectory, tmp_path: Path) -> None:
+def test_missing_launches_are_reported(before: RunDirectory, tmp_path: Path) -> None:
     runs = Comparison(before, run_of(tmp_path / "after", training_run(), kernel="vadd"))
     table = runs.table("kernel_freq", "kernels")
     launches = table.columns["launches"]

@@ -40,7 +40,7 @@ def nanoseconds(event: dict[str, Any], field: str = "ts") -> int:
 
 
 def validated(text: bytes) -> list[dict[str, Any]]:
-    """Events of a trace. Raises AssertionError where it breaks a rule of the format."""
+    """Events of a trace. Raises AssertionError if it violates the format."""
     document = json.loads(text)
     assert document["schemaVersion"] == 1
     events: list[dict[str, Any]] = document["traceEvents"]
@@ -97,7 +97,7 @@ def trace(events: Events, **arguments: Any) -> list[dict[str, Any]]:
     return validated(file.getvalue())
 
 
-def test_a_training_run_is_a_valid_trace_with_all_its_events() -> None:
+def test_training_run_gives_a_valid_and_complete_trace() -> None:
     events = trace(training_run())
     count = Counter((event["ph"], event.get("name")) for event in events)
     launches = 4 * STEPS
@@ -120,14 +120,14 @@ def test_a_training_run_is_a_valid_trace_with_all_its_events() -> None:
     }  # fmt: skip
 
 
-def test_the_same_when_compressed() -> None:
+def test_compressed_trace_has_the_same_events() -> None:
     result = run_tool(EventTrace, training_run())
     file = io.BytesIO()
     result.files["trace.json.gz"](file)
     assert len(validated(gzip.decompress(file.getvalue()))) > 100
 
 
-def test_times_keep_their_nanoseconds() -> None:
+def test_timestamps_keep_nanoseconds() -> None:
     events = Events(start_time=5_000_000_000_000_000_000)
     events.add("mark", name="late", time=5_000_000_000_000_000_000 + 86_400_000_000_123)
     events.add("mark", name="early", time=5_000_000_000_000_000_000 - 1)
@@ -137,7 +137,7 @@ def test_times_keep_their_nanoseconds() -> None:
     assert b'"ts":-0.001' in file.getvalue()
 
 
-def test_kernels_that_overlap_on_a_stream_are_all_shown() -> None:
+def test_overlapping_kernels_of_a_stream_are_all_drawn() -> None:
     events = Events()
     for start, end in ((0, 100), (50, 80), (60, 200), (210, 220)):
         ordinal = events.launch("k")
@@ -149,7 +149,7 @@ def test_kernels_that_overlap_on_a_stream_are_all_shown() -> None:
     assert lanes[0] == lanes[3]
 
 
-def test_without_clocks_launches_are_instants_on_their_stream() -> None:
+def test_launches_without_device_times_are_instants() -> None:
     events = Events()
     events.launch("k", stream=5)
     found = trace(events)
@@ -178,13 +178,13 @@ def test_without_clocks_launches_are_instants_on_their_stream() -> None:
         lambda e: (e.operator("a"), e.add("operator_tensors", role=1, count=9, tensor=(7,) * 4)),
     ],
 )
-def test_crooked_streams_give_valid_traces(build: Any) -> None:
+def test_irregular_event_streams_give_valid_traces(build: Any) -> None:
     events = Events()
     build(events)
     assert trace(events)
 
 
-def test_every_kind_of_event_can_be_drawn() -> None:
+def test_every_event_kind_is_drawn() -> None:
     events = Events()
     for kind in abi.KINDS:
         if kind != "pad":
@@ -192,21 +192,21 @@ def test_every_kind_of_event_can_be_drawn() -> None:
     assert trace(events)
 
 
-def test_memory_counters_follow_the_live_bytes() -> None:
+def test_memory_counters_follow_live_bytes() -> None:
     events = Events()
     events.alloc(0x1000, 100)
     events.alloc(0x1000, 60)  # the first one's free was missed
     events.alloc(0x3000, 5, device=1)
     events.free(0x1000)
     counters = [event for event in trace(events) if event["ph"] == "C"]
-    told = [(event["name"], event["args"]["bytes"]) for event in counters]
-    assert told == [
+    reported = [(event["name"], event["args"]["bytes"]) for event in counters]
+    assert reported == [
         ("device 0: device", 100), ("device 0: device", 0), ("device 0: device", 60),
         ("device 1: device", 5), ("device 0: device", 0),
     ]  # fmt: skip
 
 
-def test_an_operator_says_what_it_takes_and_where_it_was_called() -> None:
+def test_operators_have_inputs_and_call_stacks() -> None:
     events = Events()
     events.frames(
         5, ("/site-packages/torch/nn/functional.py", "linear", 3), ("/my/model.py", "forward", 9),
@@ -218,7 +218,7 @@ def test_an_operator_says_what_it_takes_and_where_it_was_called() -> None:
         events.tensor(id, 0x1000 * id, 64, str(id), strides="1", dtype="BFloat16")
     events.add("operator_tensors", role=1, count=3, tensor=(17, 18, 19, 0))
     events.operator("aten::cat", inputs=range(1, 17), stack=5, module="Net.cat (Cat)", sequence=77)
-    events.add("operator_tensors", role=2, count=1, tensor=(1, 0, 0, 0))  # what it gives
+    events.add("operator_tensors", role=2, count=1, tensor=(1, 0, 0, 0))  # its output
     events.operator_end()
     events.tensor(1, 0x1000, 64, "8", strides="1")
     events.operator("aten::relu", inputs=(1,))
@@ -258,7 +258,7 @@ def test_kernels_launches_and_operators_are_linked() -> None:
     assert kernel["args"]["stream"] == kernel["tid"]
     assert kernel["args"]["device"] == kernel["pid"] == 1
     assert kernel["args"]["registers per thread"] == 20
-    assert "shared memory" not in kernel["args"]  # that of the launch is not known
+    assert "shared memory" not in kernel["args"]  # the launch's stream is unknown
     (sync,) = (event for event in found if event["name"] == "cudaDeviceSynchronize")
     assert sync["args"] == {}  # outside of operators
     begin, end = (event for event in found if event.get("cat") == "ac2g")
@@ -266,13 +266,13 @@ def test_kernels_launches_and_operators_are_linked() -> None:
     assert (end["pid"], end["ts"]) == (kernel["pid"], kernel["ts"])
 
 
-def test_gradients_are_linked_to_the_innermost_operator_of_their_number() -> None:
+def test_gradients_are_linked_by_sequence_number() -> None:
     events = Events()
     events.operator("aten::linear", sequence=3, module="Net.fc (Linear)", framework_thread=1)
     events.operator("aten::addmm", 2, sequence=3, module="Net.fc (Linear)", framework_thread=1)
     events.operator_end(2)
     events.operator_end(1)
-    for _ in range(2):  # of a graph that was kept
+    for _ in range(2):  # of a retained graph
         of_forward = {"thread": 2, "framework_thread": 2, "forward_thread": 1, "sequence": 3}
         events.operator("evaluate_function: AddmmBackward0", **of_forward)
         events.operator("AddmmBackward0", 2, scope=1, **of_forward)
@@ -290,14 +290,14 @@ def test_gradients_are_linked_to_the_innermost_operator_of_their_number() -> Non
         assert event["args"]["Module Hierarchy"] == "Net.fc (Linear)"
 
 
-def test_memory_of_tensors() -> None:
+def test_tensor_memory_is_a_counter() -> None:
     events = Events()
     events.tensor_alloc(0x1000, 100, "host", device=-1)
     events.tensor_alloc(0x2000, 512, thread=3, allocated=512, reserved=2048)
     events.tensor_free(0x1000, "host", device=-1)
-    told = [event["args"] for event in trace(events) if event["name"] == "[memory]"]
+    reported = [event["args"] for event in trace(events) if event["name"] == "[memory]"]
     host = {"Total Reserved": 0, "Device Id": -1, "Device Type": 0, "Addr": 0x1000}
-    assert told == [
+    assert reported == [
         {**host, "Total Allocated": 100, "Bytes": 100},
         {"Total Reserved": 2048, "Total Allocated": 512, "Bytes": 512, "Device Id": 0,
          "Device Type": 1, "Addr": 0x2000},
@@ -305,7 +305,7 @@ def test_memory_of_tensors() -> None:
     ]  # fmt: skip
 
 
-def test_the_document_names_devices_and_rank() -> None:
+def test_trace_metadata_names_devices_and_rank() -> None:
     events = Events()
     events.add("process_start", environment="RANK=3\x1fA=b=c")
     events.add("context_create", device=1, name="Device X")
@@ -317,13 +317,13 @@ def test_the_document_names_devices_and_rank() -> None:
     assert document["displayTimeUnit"] == "ms"
 
 
-def test_frameworks_are_followed_where_the_option_says_so() -> None:
+def test_framework_events_follow_the_option() -> None:
     assert EventTrace().asks_for_tensors
     assert not EventTrace({"operators": False}).asks_for_tensors
     assert not EventTrace().needs_compiled
 
 
-def test_a_process_with_the_number_of_a_device() -> None:
+def test_process_id_equal_to_a_device_ordinal() -> None:
     events = Events()
     events.process = replace(events.process, pid=1)
     for device in (0, 1):
@@ -334,7 +334,7 @@ def test_a_process_with_the_number_of_a_device() -> None:
     assert pids[1] not in (0, 1)
 
 
-def test_a_launch_that_did_not_return_has_no_duration() -> None:
+def test_launch_without_return_has_no_duration() -> None:
     events = Events(step=1000)
     events.operator("a")
     for _ in range(3):
@@ -349,7 +349,7 @@ def test_a_launch_that_did_not_return_has_no_duration() -> None:
     assert sum("External id" in event["args"] for event in found) == 5
 
 
-def test_kernels_of_a_graph_have_its_call() -> None:
+def test_graph_kernels_are_linked_to_the_graph_launch() -> None:
     events = Events()
     events.add("graph_launch", correlation=5)
     ordinals = [events.launch("k", flags=abi.FLAG_GRAPH) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""The run of an H200 that comes with PASTA: what tools say of it is known from arithmetic."""
+"""The run recorded on an H200 that PASTA ships: results of tools are known from arithmetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN = ROOT / "examples" / "runs" / "gpt-h200"
 STEPS, BATCH, LENGTH, VOCABULARY, LAYERS, WIDTH = 3, 2, 32, 128, 2, 64
 #: The fixture `again` runs every tool on the run.
 pytestmark = pytest.mark.slow
-#: All that need nothing that an H200 does not give.
+#: All tools whose required events an H200 provides.
 TOOLS = (
     "operators", "tensors", "kernel_freq", "copies", "memory_timeline", "event_trace",
     "access_count", "coalescing", "bank_conflicts", "divergence", "heatmap", "hotness",
@@ -41,7 +41,7 @@ def total(run: Run, tool: str, table: str, column: str) -> int:
     return int(pc.sum(run.arrow(tool, table)[column]).as_py())
 
 
-def test_it_is_small_and_tells_of_no_machine() -> None:
+def test_run_is_small_and_names_no_machine() -> None:
     files = [path for path in RUN.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 3 << 20
     run = pasta.load(RUN)
@@ -59,7 +59,7 @@ def test_operators_and_launches(again: Run) -> None:
     assert calls["aten::gelu", "forward"] == STEPS * LAYERS
 
 
-def test_parameters_at_the_peak(again: Run) -> None:
+def test_parameters_are_live_at_the_peak(again: Run) -> None:
     rows = again.arrow("tensors", "peak").to_pylist()
     stored = sum(
         row["storage"] for row in rows if row["device"] == 0 and row["category"] == "parameter"
@@ -67,8 +67,8 @@ def test_parameters_at_the_peak(again: Run) -> None:
     assert stored == 4 * PARAMETERS
 
 
-def test_every_category_is_right(again: Run) -> None:
-    """The model as it was built on the CPU is parameters; cuBLAS took three workspaces."""
+def test_tensor_categories_match(again: Run) -> None:
+    """The model built on the CPU has parameters; cuBLAS allocated three workspaces."""
     rows = again.arrow("tensors", "peak").to_pylist()
     on_host = [row for row in rows if row["device"] is None and row["category"] == "parameter"]
     assert sum(row["storage"] for row in on_host) == 4 * PARAMETERS
@@ -77,8 +77,8 @@ def test_every_category_is_right(again: Run) -> None:
     assert not [each for each in again.findings() if each.of == "peak memory"]
 
 
-def test_a_replay_has_the_stacks_of_its_run(again: Run) -> None:
-    """…which are in the run's events; but not one that leaves launches out."""
+def test_replay_keeps_python_stacks(again: Run) -> None:
+    """Stacks are in the run's events; a replay that filters launches has none."""
     replayed, recorded = RunDirectory.open(again.path), RunDirectory.open(RUN)
     assert has_operators(replayed)
     assert read_call_tree(replayed).total("host") == read_call_tree(recorded).total("host") > 0
@@ -87,7 +87,7 @@ def test_a_replay_has_the_stacks_of_its_run(again: Run) -> None:
 
 
 def test_accesses(again: Run) -> None:
-    """Adam's update takes and gives each parameter, in the one step of which accesses are there."""
+    """Adam's update reads and writes each parameter, in the only step with recorded accesses."""
     rows = again.arrow("access_count", "operators").to_pylist()
     bytes = {row["operator"]: row["bytes"] for row in rows if row["line"] == "train.py:110 main"}
     assert bytes["aten::_foreach_lerp_"] == (2 + 1) * 4 * PARAMETERS
@@ -100,7 +100,7 @@ def test_accesses(again: Run) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_table_can_be_read_at_any_width(again: Run, width: int) -> None:
+def test_tables_are_readable_at_any_width(again: Run, width: int) -> None:
     results = list(read_results(RunDirectory.open(again.path).results, rows="shown"))
     tables = [table for result in results for table in result.tables.values()]
     shown = [table for table in tables if table.shown and len(table)]
@@ -109,7 +109,7 @@ def test_every_table_can_be_read_at_any_width(again: Run, width: int) -> None:
         check(table, width)
 
 
-def test_a_report_of_a_pipe_has_names_and_columns_in_full(again: Run) -> None:
+def test_piped_report_is_not_truncated(again: Run) -> None:
     report = (again.path / "report.txt").read_text(encoding="utf-8")
     assert "left out for width" not in report and "total_sectors" not in report
     for name in again.arrow("kernel_freq")["kernel"].to_pylist()[:10]:

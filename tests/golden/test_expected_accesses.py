@@ -84,7 +84,7 @@ def test_counts(line: str) -> None:
         assert value == int(number), one
 
 
-def test_objects_end_where_they_end() -> None:
+def test_object_ends_are_exact() -> None:
     assert "neighbour" not in expected("unknown").count().objects
 
 
@@ -104,7 +104,7 @@ def test_unique_bytes_of_the_first_launch(name: str, wanted: int) -> None:
     assert expected(name).launches[0].unique_bytes() == wanted
 
 
-def test_the_program_has_the_same_scenarios() -> None:
+def test_scenarios_match_the_program() -> None:
     table = re.findall(r'^    \{"(\w+)", \1, ', KERNELS.read_text(), re.MULTILINE)
     assert sorted(table) == sorted(SCENARIOS)
 
@@ -159,7 +159,7 @@ def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_kernels_have_exactly_the_instructions_that_are_counted(cubin: Path) -> None:
+def test_kernel_code_matches_expected_instructions(cubin: Path) -> None:
     cuobjdump = program("cuobjdump")
     if not cuobjdump:
         pytest.skip("cuobjdump was not found")
@@ -182,8 +182,8 @@ def test_kernels_have_exactly_the_instructions_that_are_counted(cubin: Path) -> 
     assert not wrong
 
 
-def test_coverage_knows_the_instructions(cubin: Path) -> None:
-    """Of each kind as many as are counted, and what no library sees is told of."""
+def test_coverage_lists_the_instructions(cubin: Path) -> None:
+    """As many of each kind as are counted; kinds that no library sees are reported."""
     library = sanitizer("13.5")
     wanted = set(GROUPS["memory"])
     code = read_code(cubin)

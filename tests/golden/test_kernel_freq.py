@@ -1,4 +1,4 @@
-"""Launch counts and device times that arithmetic gives."""
+"""Launch counts and device times known from arithmetic."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_shapes_registers_and_shared_memory() -> None:
     assert configurations[2]["cluster"] == [2, 1, 1]
 
 
-def test_without_clocks_times_are_absent_and_not_zero() -> None:
+def test_times_are_absent_without_device_timestamps() -> None:
     events = Events()
     events.launch("k")
     result = run_tool(KernelFreq, events)
@@ -72,7 +72,7 @@ def test_without_clocks_times_are_absent_and_not_zero() -> None:
     assert "kernel time" not in result.summary
 
 
-def test_completions_without_a_launch_are_counted_and_left_out() -> None:
+def test_completions_without_a_launch_are_counted_and_omitted() -> None:
     events = Events()
     ordinal = events.launch("k")
     events.complete(ordinal, 100, 300)
@@ -90,7 +90,7 @@ def test_completions_follow_the_filter() -> None:
     assert (kernel["launches"], kernel["completions"]) == (STEPS - 2, STEPS - 3)
 
 
-def test_more_than_32_bits() -> None:
+def test_sums_exceed_32_bits() -> None:
     events = Events()
     ordinal = events.launch("k", ordinal=(1 << 40) + 1, grid=(2**31 - 1, 65535, 65535))
     events.complete(ordinal, 0, 1 << 41)
@@ -100,7 +100,7 @@ def test_more_than_32_bits() -> None:
     assert kernel["total_time"] == 1 << 42
 
 
-def test_configurations_past_the_limit_are_told() -> None:
+def test_configurations_beyond_the_limit_are_reported() -> None:
     events = Events()
     for size in range(1, 6):
         events.launch("k", grid=(size, 1, 1))
@@ -110,7 +110,7 @@ def test_configurations_past_the_limit_are_told() -> None:
     assert "2 launches had configurations beyond the first 3" in result.summary
 
 
-def test_quantiles_are_within_their_stated_error() -> None:
+def test_quantiles_are_within_the_documented_error() -> None:
     rng = np.random.default_rng(3)
     durations = np.exp(rng.uniform(0, 30, 20_000)).astype(np.int64)
     codes = rng.integers(0, 3, len(durations))
@@ -125,7 +125,7 @@ def test_quantiles_are_within_their_stated_error() -> None:
     assert summary.total[1] == durations[codes == 1].sum()
 
 
-def test_a_stream_of_random_launches_against_a_count() -> None:
+def test_random_launches_match_a_reference_count() -> None:
     rng = np.random.default_rng(11)
     events = Events()
     ids = np.asarray([events.string(f"kernel_{i}") for i in range(40)], np.uint32)
@@ -154,7 +154,7 @@ def test_a_stream_of_random_launches_against_a_count() -> None:
 
 
 def timed(*durations: tuple[str, int], **fields: Any) -> Events:
-    """Launches 10 us apart whose kernels take so long, ns."""
+    """Launches 10 us apart with these kernel durations in ns."""
     events = Events(start_time=0, step=0)
     for number, (name, duration) in enumerate(durations):
         now = 10_000 * number
@@ -163,10 +163,10 @@ def timed(*durations: tuple[str, int], **fields: Any) -> Events:
     return events
 
 
-def test_a_kernel_that_dominates_is_a_finding() -> None:
+def test_dominant_kernel_is_a_finding() -> None:
     events = timed(("gemm", 30_000_000), ("gemm", 30_000_000), ("scale", 20_000_000))
     (found,) = run_tool(KernelFreq, events).findings
-    # how much faster it can be is not known
+    # the possible speedup is unknown
     assert (found.where, found.gain, found.confidence) == ("gemm", None, "low")
     assert found.remedy.endswith("pasta-preload -t coalescing -k gemm -- PROGRAM")
     assert found.evidence == "75.0 % of 80.00 ms, in 2 launches of 30.00 ms on average"
@@ -174,7 +174,7 @@ def test_a_kernel_that_dominates_is_a_finding() -> None:
     assert not run_tool(KernelFreq, events, options={"least_time": "81ms"}).findings
 
 
-def test_kernels_shorter_than_their_launch_are_a_finding() -> None:
+def test_kernels_shorter_than_the_launch_call_are_a_finding() -> None:
     durations = [("tiny", 2000), ("small", 4000), ("tiny", 2000), ("long", 5000)]
     options = {"tiny_launches": 3}
     (found,) = run_tool(
@@ -197,7 +197,7 @@ def test_kernels_shorter_than_their_launch_are_a_finding() -> None:
     assert not run_tool(KernelFreq, graph, options=options).findings
 
 
-def test_first_launches_are_told_apart() -> None:
+def test_first_launches_are_separated() -> None:
     """The first launch of a kernel may load its code, for milliseconds."""
     events = timed(("scale", 5_000_000), ("once", 300), *[("scale", 2000)] * 4)
     for splits in ([], range(1, len(events))):
@@ -207,7 +207,7 @@ def test_first_launches_are_told_apart() -> None:
         assert (once["first_time"], once["steady_time"]) == (300, 300)
 
 
-def test_waits_after_every_launch_are_a_finding() -> None:
+def test_synchronizing_after_every_launch_is_a_finding() -> None:
     events = Events(start_time=0, step=0)
     for number in range(101):
         events.launch("step", time=10_000 * number)

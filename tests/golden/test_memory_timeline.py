@@ -1,4 +1,4 @@
-"""Live bytes, peaks and lifetimes that arithmetic gives."""
+"""Live bytes, peaks and lifetimes known from arithmetic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def peaks(result: Any) -> dict[tuple[str, int | None, str, bool], dict[str, Any]
     }
 
 
-def test_the_peak_and_what_was_live_then() -> None:
+def test_peak_and_live_objects_at_the_peak() -> None:
     events = Events(start_time=0, step=10)
     events.alloc(0x1000, 100)  # at 10
     events.alloc(0x2000, 200)  # at 20
@@ -47,7 +47,7 @@ def test_the_peak_and_what_was_live_then() -> None:
     assert "3 allocations of 5.22 KiB never freed" in result.summary
 
 
-def test_reserved_ranges_and_the_runtimes_own_memory_are_apart() -> None:
+def test_reserved_ranges_and_internal_memory_are_separate() -> None:
     events = Events()
     events.alloc(0x10_0000, 1 << 40, "virtual")
     events.alloc(0x10_0000, 64, "pool")
@@ -63,7 +63,7 @@ def test_reserved_ranges_and_the_runtimes_own_memory_are_apart() -> None:
     assert [row["bytes"] for row in result.tables["never_freed"].rows()] == [64]
 
 
-def test_devices_and_tensors_have_lines_of_their_own() -> None:
+def test_devices_and_tensors_have_separate_timelines() -> None:
     events = Events()
     events.alloc(0x1000, 1000, device=0)
     events.alloc(0x9000, 500, device=1)
@@ -77,7 +77,7 @@ def test_devices_and_tensors_have_lines_of_their_own() -> None:
     assert (tensors["peak"], tensors["live_at_end"], tensors["allocations"]) == (200, 100, 2)
 
 
-def test_missed_frees_and_unknown_ones_are_told() -> None:
+def test_missed_and_unknown_frees_are_reported() -> None:
     events = Events()
     events.alloc(0x1000, 100)
     events.alloc(0x1010, 100)
@@ -102,7 +102,7 @@ def test_fragmentation_of_the_caching_allocator() -> None:
     assert (row["allocated_at_end"], row["reserved_at_end"]) == (700, 2000)
 
 
-def test_only_the_largest_freed_allocations_are_kept_but_all_of_the_peak() -> None:
+def test_freed_allocations_are_bounded_except_at_the_peak() -> None:
     events = Events()
     for number in range(20):
         events.alloc(0x1000, 10 + number)
@@ -118,14 +118,14 @@ def test_only_the_largest_freed_allocations_are_kept_but_all_of_the_peak() -> No
     assert len(result.tables["at_peak"]) == 5
 
 
-def test_objects_over_four_gibibytes_add_up() -> None:
+def test_sizes_over_four_gibibytes_add_up() -> None:
     events = Events()
     for number in range(3):
         events.alloc(number << 40, 3 << 32)
     assert peaks(run_tool(MemoryTimeline, events))[("memory", 0, "total", False)]["peak"] == 9 << 32
 
 
-def test_a_thinned_timeline_keeps_maxima_and_last_levels() -> None:
+def test_downsampled_timeline_keeps_maxima_and_last_levels() -> None:
     rng = np.random.default_rng(5)
     times = np.cumsum(rng.integers(1, 1 << 16, 5000)).astype(np.uint64)
     levels = rng.integers(0, 1000, 5000)
@@ -145,7 +145,7 @@ def test_a_thinned_timeline_keeps_maxima_and_last_levels() -> None:
 # ---- findings -------------------------------------------------------------------------------
 
 
-def test_memory_that_grows_to_the_end_of_the_work_is_a_finding() -> None:
+def test_steadily_growing_memory_is_a_finding() -> None:
     events = Events(start_time=0, step=1000)
     events.alloc(0x20_0000, 4800, "pinned")  # once
     for number in range(16):
@@ -153,7 +153,7 @@ def test_memory_that_grows_to_the_end_of_the_work_is_a_finding() -> None:
         events.alloc(0x10_0000, 1200)
         events.free(0x10_0000)
     for number in range(16):
-        events.free(0x1000 * number)  # as a program does when it ends
+        events.free(0x1000 * number)  # as a program does at exit
     (found,) = run_tool(MemoryTimeline, events, options={"leaked": 4800}).findings
     assert found.where == "device 0, device memory"
     assert (found.gain, found.of) == (4800 / 6000, "the peak of device memory")
@@ -162,7 +162,7 @@ def test_memory_that_grows_to_the_end_of_the_work_is_a_finding() -> None:
     assert not run_tool(MemoryTimeline, events, options={"leaked": 4801}).findings
 
 
-def test_the_line_of_memory_that_is_never_freed() -> None:
+def test_leaked_memory_has_its_python_line() -> None:
     events = Events()
     events.frames(1, ("/my/load.py", "stage", 4))
     for number in range(16):
@@ -176,7 +176,7 @@ def test_the_line_of_memory_that_is_never_freed() -> None:
     assert found.remedy.startswith("load.py:4 stage: free each one after its use")
 
 
-def test_what_was_allocated_at_the_start_may_stay() -> None:
+def test_allocations_at_startup_are_not_leaks() -> None:
     events = Events()
     for number in range(16):
         events.alloc(0x1000 * number, 300)
@@ -186,7 +186,7 @@ def test_what_was_allocated_at_the_start_may_stay() -> None:
     assert not run_tool(MemoryTimeline, events, options={"leaked": 1}).findings
 
 
-def test_reserved_memory_that_is_never_used_is_a_finding() -> None:
+def test_unused_reserved_memory_is_a_finding() -> None:
     events = Events()
     events.alloc(0x1000, 2000)  # the caching allocator's own: no leak
     events.tensor_alloc(0x1000, 300, allocated=300, reserved=1000)
@@ -199,7 +199,7 @@ def test_reserved_memory_that_is_never_used_is_a_finding() -> None:
     assert not run_tool(MemoryTimeline, events, options={**options, "gap_share": 0.56}).findings
 
 
-def test_the_line_that_asks_for_many_sizes() -> None:
+def test_fragmentation_finding_names_the_line() -> None:
     events = Events()
     events.alloc(0x1000, 2000)
     events.frames(1, ("/my/train.py", "main", 8))
@@ -219,8 +219,8 @@ def test_the_line_that_asks_for_many_sizes() -> None:
     )
 
 
-def test_what_was_reserved_before_the_run_is_no_finding() -> None:
-    """As of a block of the program, which begins when there is a cache."""
+def test_memory_reserved_before_the_run_is_not_a_finding() -> None:
+    """As in a block of the program that begins with a filled cache."""
     events = Events()
     events.alloc(0x9000, 100, "pinned")
     events.tensor_alloc(0x1000, 300, allocated=300, reserved=5000)

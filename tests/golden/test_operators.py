@@ -1,4 +1,4 @@
-"""Operators: nesting, links from gradients, times, launches and memory that arithmetic gives."""
+"""Operators: nesting, links from gradients, times, launches and memory known from arithmetic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def row(result: Result, table: str, **wanted: Any) -> dict[str, Any]:
     return found
 
 
-def test_time_inside_and_of_its_own() -> None:
+def test_inclusive_and_own_time() -> None:
     events = Events(step=STEP)
     for _ in range(3):
         events.operator("outer")  # 5 steps to its end, 3 of them in the inner ones
@@ -43,14 +43,14 @@ def test_time_inside_and_of_its_own() -> None:
     assert (outer["calls"], outer["host_time"], outer["own_time"]) == (3, 18 * STEP, 9 * STEP)
     assert (inner["calls"], inner["host_time"], inner["own_time"]) == (6, 9 * STEP, 9 * STEP)
     assert (outer["launches"], inner["launches"]) == (0, 3)
-    # of each, the first call is told apart: 3 steps of the outer one, 1 of the inner one
+    # first calls are counted separately: 3 steps of the outer one, 1 of the inner one
     assert (outer["first_time"], inner["first_time"]) == (3 * STEP, STEP)
     assert (outer["share"], inner["share"]) == (6 / 15, 8 / 15)  # and one step is outside of both
     assert "9 operators, 3 of them outermost, 18.00 us of host time" in result.summary
     assert "3 launches, 100.00% of them by operators" in result.summary
 
 
-def test_an_operator_inside_itself_counts_once() -> None:
+def test_recursive_operator_counts_once() -> None:
     events = Events(step=STEP)
     for depth in (1, 2, 3):
         events.operator("again", depth)
@@ -60,7 +60,7 @@ def test_an_operator_inside_itself_counts_once() -> None:
     assert (again["calls"], again["host_time"], again["own_time"]) == (1, 5 * STEP, 5 * STEP)
 
 
-def test_gradients_belong_to_the_module_and_line_of_the_forward_operator() -> None:
+def test_gradients_inherit_module_and_line_of_the_forward_operator() -> None:
     events = Events(step=STEP)
     events.frames(7, ("/venv/site-packages/torch/nn/modules/linear.py", "forward", 3))
     events.frames(
@@ -72,7 +72,7 @@ def test_gradients_belong_to_the_module_and_line_of_the_forward_operator() -> No
         events.operator("aten::mm", 2, module="Net.fc (Linear)", sequence=step)
         events.operator_end(2)
         events.operator_end()
-        # the thread of gradients: the engine's own operator around it has no link
+        # the autograd thread: the engine's enclosing operator has no link
         events.operator("engine", thread=2, framework_thread=2, stack=9)
         events.operator(
             "MmBackward0", 2, thread=2, framework_thread=2, forward_thread=1, scope=1, sequence=step
@@ -93,7 +93,7 @@ def test_gradients_belong_to_the_module_and_line_of_the_forward_operator() -> No
     assert row(result, "operators", operator="aten::mm", phase="backward")["device_time"] == 800
 
 
-def test_a_line_is_the_frameworks_own_where_there_is_no_other() -> None:
+def test_framework_line_is_the_fallback() -> None:
     events = Events()
     events.frames(1, ("/venv/lib/python3/dist-packages/torch/nn/init.py", "ones_", 2))
     events.operator("aten::fill_", stack=1)
@@ -101,7 +101,7 @@ def test_a_line_is_the_frameworks_own_where_there_is_no_other() -> None:
     assert row(run_tool(Operators, events), "lines", line="init.py:2 ones_")["calls"] == 1
 
 
-def test_steps_of_optimizers() -> None:
+def test_optimizer_steps() -> None:
     events = Events()
     for name in ("aten::mul", "aten::add"):
         if name == "aten::add":
@@ -114,7 +114,7 @@ def test_steps_of_optimizers() -> None:
     assert (phases["aten::mul"], phases["aten::add"]) == ("forward", "optimizer")
 
 
-def test_memory_and_launches_outside_of_operators() -> None:
+def test_memory_and_launches_outside_operators() -> None:
     events = Events()
     events.operator("aten::empty", thread=5)
     events.tensor_alloc(0x1000, 512, thread=5)
@@ -129,7 +129,7 @@ def test_memory_and_launches_outside_of_operators() -> None:
     assert "0.00% of them by operators" in result.summary
 
 
-def test_lost_begins_and_ends() -> None:
+def test_missing_begins_and_ends() -> None:
     events = Events(step=STEP)
     events.operator_end(4)  # never begun
     events.operator("deep", 3)  # two begins around it were lost
@@ -143,7 +143,7 @@ def test_lost_begins_and_ends() -> None:
         assert row(result, "operators", operator=name)["host_time"] == time
 
 
-def test_nothing_was_seen() -> None:
+def test_no_events() -> None:
     assert run_tool(Operators, Events()).summary.startswith(
         "no operator of a framework was recorded"
     )
@@ -177,7 +177,7 @@ def model(
     st.lists(st.tuples(st.integers(1, 3), st.sampled_from("abc"), st.integers(0, 3)), max_size=60),
     st.lists(st.integers(1, 200), max_size=5),
 )
-def test_the_tree_is_that_of_the_calls(calls: list[Any], splits: list[int]) -> None:
+def test_tree_matches_the_calls(calls: list[Any], splits: list[int]) -> None:
     events, counts, paths = model(calls)
     follower = Follower()
     found: list[int] = []
@@ -209,7 +209,7 @@ def test_ten_thousand_contexts() -> None:
 
 
 @pytest.mark.parametrize("chosen", [0, 1])
-def test_within_and_first_of(chosen: int) -> None:
+def test_masks_of_descendants_and_outermost_calls(chosen: int) -> None:
     events = Events()
     for depth, name in ((1, "a"), (2, "b"), (3, "a"), (4, "c")):
         events.operator(name, depth)
@@ -224,8 +224,8 @@ def test_within_and_first_of(chosen: int) -> None:
 
 @pytest.mark.parametrize("there", [True, False], ids=["graph is there", "graph is gone"])
 @pytest.mark.parametrize("splits", [[], [4], [6, 9], range(1, 24)], ids=str)
-def test_what_graphs_launch_is_of_the_operators_that_captured_it(splits: Any, there: bool) -> None:
-    """Also where the handles of a graph and its nodes are given again."""
+def test_graph_launches_belong_to_the_capturing_operators(splits: Any, there: bool) -> None:
+    """Also if the handles of a graph and its nodes are reused."""
     events = Events()
     expected = []
     new = 0 if there else 0x1000  # handles in an executable whose graph was destroyed
@@ -271,7 +271,7 @@ def test_what_graphs_launch_is_of_the_operators_that_captured_it(splits: Any, th
     run_tool(Seen, events, splits=[each for each in splits if each < len(events)])
     assert [seen[number] for number in range(len(expected))] == expected
     seen.clear()
-    # also where launches before it are not among those asked about
+    # also if launches before it are not among those queried
     run_tool(Seen, events, filter=Filter(launch_skip=2))
     assert [seen[number] for number in range(2, len(expected))] == expected[2:]
 
@@ -298,7 +298,7 @@ def waiting(*, flags: int = abi.FLAG_ASYNC) -> Events:
     return events
 
 
-def test_waits_for_devices_are_counted_and_a_finding() -> None:
+def test_device_waits_are_counted_and_a_finding() -> None:
     events = waiting()
     result = run_tool(Operators, events)
     item = row(result, "operators", operator="aten::item")
@@ -311,9 +311,9 @@ def test_waits_for_devices_are_counted_and_a_finding() -> None:
         assert not run_tool(Operators, events, options=options).findings
 
 
-def test_a_synchronous_copy_of_a_value_waits_for_what_is_not_copying() -> None:
-    """A copy of 4 bytes that takes 1 ms waits for most of it; what is waited for then runs beside
-    the host: more than half of the time cannot be saved."""
+def test_synchronous_copy_of_a_value_includes_a_wait() -> None:
+    """A 4-byte copy that takes 1 ms waits most of that time; as the device then works concurrently
+    with the host, at most half of the time can be saved."""
     events = Events(start_time=0, step=0)
     events.frames(3, ("/my/train.py", "step", 12))
     for number in range(13):
@@ -327,7 +327,7 @@ def test_a_synchronous_copy_of_a_value_waits_for_what_is_not_copying() -> None:
     assert found.gain == pytest.approx((11.75 - 8.76) / 11.75, rel=1e-3)
 
 
-def test_first_calls_are_in_no_share_and_no_finding() -> None:
+def test_first_calls_are_excluded_from_shares_and_findings() -> None:
     """The first call of an operator may initialise libraries for seconds."""
     events = Events(start_time=0, step=0)
     events.frames(3, ("/my/train.py", "step", 12))
@@ -362,7 +362,7 @@ def loading(sleep: int = 30_000_000, steps: int = 11) -> Events:
     return events
 
 
-def test_time_outside_of_operators_is_told_by_line() -> None:
+def test_time_outside_operators_is_listed_by_line() -> None:
     result = run_tool(Operators, loading())
     outside = row(result, "operators", operator="(outside operators)")
     assert (outside["calls"], outside["own_time"]) == (21, 300_000_000)
@@ -378,8 +378,8 @@ def test_time_outside_of_operators_is_told_by_line() -> None:
     assert not any(run_tool(Operators, loading(), options=each).findings for each in less)
 
 
-def test_a_gap_in_which_another_thread_runs_operators_is_none() -> None:
-    """As while the thread of gradients works, and the one that called backward() waits for it."""
+def test_time_with_operators_on_another_thread_is_not_a_gap() -> None:
+    """The autograd thread works while the thread that called backward() waits."""
     events = Events(start_time=0, step=0)
     events.frames(1, ("/my/train.py", "<module>", 5))
     now = 1_000_000
@@ -395,7 +395,7 @@ def test_a_gap_in_which_another_thread_runs_operators_is_none() -> None:
     assert not result.findings
 
 
-def test_no_gap_goes_on_while_profiling_is_stopped() -> None:
+def test_gaps_exclude_stopped_profiling() -> None:
     events = Events(start_time=0, step=0)
     events.frames(1, ("/my/train.py", "<module>", 5))
     for number in range(12):
@@ -412,7 +412,7 @@ def test_no_gap_goes_on_while_profiling_is_stopped() -> None:
 
 
 @pytest.mark.parametrize("splits", [[], range(1, 60)], ids=["one batch", "many"])
-def test_waits_outside_of_operators_are_told_apart(splits: Any) -> None:
+def test_waits_outside_operators_are_separate(splits: Any) -> None:
     events = Events(start_time=0, step=0)
     events.frames(1, ("/my/train.py", "<module>", 5))
     for number in range(13):
@@ -428,7 +428,7 @@ def test_waits_outside_of_operators_are_told_apart(splits: Any) -> None:
     assert found.where == "outside operators, train.py:5 <module>"
 
 
-def test_data_loaders_are_named_with_the_line_that_asks_them() -> None:
+def test_data_loader_waits_name_the_iterating_line() -> None:
     events = Events(start_time=0, step=0)
     loader = ("/site-packages/torch/utils/data/dataloader.py", "__next__", 9)
     events.frames(1, ("/my/data.py", "__getitem__", 7), loader, ("/my/train.py", "<module>", 5))
@@ -443,8 +443,8 @@ def test_data_loaders_are_named_with_the_line_that_asks_them() -> None:
 
 @pytest.mark.parametrize("function", ["_try_get_data", "fetch"])
 @pytest.mark.parametrize("splits", [[], range(1, 60)], ids=["one batch", "many"])
-def test_samples_say_what_runs_in_a_gap(function: str, splits: Any) -> None:
-    """Here a data loader, with workers or without, which runs no operators itself."""
+def test_samples_name_the_line_running_in_a_gap(function: str, splits: Any) -> None:
+    """Here a data loader, with or without workers, that runs no operators itself."""
     events = Events(start_time=0, step=0)
     loader = ("/site-packages/torch/utils/data/dataloader.py", function, 9)
     events.frames(1, ("/my/train.py", "<module>", 8))
@@ -465,7 +465,7 @@ def test_samples_say_what_runs_in_a_gap(function: str, splits: Any) -> None:
     assert ("num_workers=4" in found.remedy) == (function == "fetch")
 
 
-def test_many_short_operators_of_a_line_are_a_finding() -> None:
+def test_many_short_operators_at_a_line_are_a_finding() -> None:
     events = Events(start_time=0, step=0)
     events.frames(1, ("/my/rows.py", "scaled", 5))
     for number in range(1101):
@@ -476,11 +476,11 @@ def test_many_short_operators_of_a_line_are_a_finding() -> None:
     assert "1,100 operators of 19.99 us each" in found.evidence
     for options in ({"short": "19us"}, {"short_calls": 1101}):
         assert not run_tool(Operators, events, options=options).findings
-    events.complete(events.launch("kernel"), 0, 22_000_000)  # the device is what is waited for
+    events.complete(events.launch("kernel"), 0, 22_000_000)  # the host waits for the device
     assert not run_tool(Operators, events).findings
 
 
-def test_conversions_of_a_line_are_a_finding() -> None:
+def test_repeated_conversions_at_a_line_are_a_finding() -> None:
     events = Events(start_time=0, step=0)
     events.frames(1, ("/my/train.py", "step", 5))
     for number in range(12):
@@ -494,8 +494,8 @@ def test_conversions_of_a_line_are_a_finding() -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_module_that_is_built_again_is_a_finding(again: bool) -> None:
-    """Not one that is built of many parts, before it is used."""
+def test_rebuilt_module_is_a_finding(again: bool) -> None:
+    """Building one module of many parts before its first use is not."""
     events = Events(start_time=0, step=0)
     initialise = ("/site-packages/torch/nn/modules/linear.py", "reset_parameters", 9)
     events.frames(1, initialise, ("/my/train.py", "<module>", 5))

@@ -1,4 +1,4 @@
-"""Samples whose kernels, places and reasons are known."""
+"""Samples with known kernels, offsets and stall reasons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def events() -> Events:
     sample(events, 0x10, 5, ordinal=first, function=1, reason=3, not_issued=4)
     sample(events, 0x10, 2, ordinal=first, function=1, reason=7, not_issued=0)
     sample(events, 0x20, 1, ordinal=first, function=1, reason=3, not_issued=1)
-    sample(events, 0x40, 12, function=2)  # of no launch that is told, by an older way of sampling
+    sample(events, 0x40, 12, function=2)  # without a launch
     sample(events, 0x10, 1, ordinal=999, function=77)  # of a kernel that was never launched
     return events
 
@@ -34,7 +34,7 @@ def rows(result: Result, table: str, *columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in columns) for row in result.tables[table].rows()]
 
 
-def test_kernels(events: Events) -> None:
+def test_samples_by_kernel(events: Events) -> None:
     result = run_tool(PcSamples, events)
     assert rows(result, "kernels", "kernel", "samples", "not_issued") == [
         ("gemm", 12, None), ("vadd", 8, 5), ("(unknown)", 1, None),
@@ -42,7 +42,7 @@ def test_kernels(events: Events) -> None:
     assert result.summary == "21 samples in 3 kernels; most: gemm, 57.1 %"
 
 
-def test_places_and_reasons(events: Events) -> None:
+def test_samples_by_offset_and_stall_reason(events: Events) -> None:
     result = run_tool(PcSamples, events)
     assert rows(result, "places", "kernel", "offset", "samples") == [
         ("gemm", 0x40, 12), ("vadd", 0x10, 7), ("(unknown)", 0x10, 1), ("vadd", 0x20, 1),
@@ -54,7 +54,7 @@ def test_places_and_reasons(events: Events) -> None:
     assert sum(row["samples"] for row in result.tables["all"].rows()) == 21
 
 
-def test_offsets_in_a_module() -> None:
+def test_offsets_within_a_module() -> None:
     events = Events()
     ordinal = events.launch("_Z4vaddPf", function=1)
     sample(events, 0x1010, 3, ordinal=ordinal)
@@ -66,18 +66,18 @@ def test_offsets_in_a_module() -> None:
     assert "within" not in table.hidden
 
 
-def test_places_past_the_limit(events: Events) -> None:
+def test_offsets_beyond_the_limit(events: Events) -> None:
     result = run_tool(PcSamples, events, options={"places": 2})
     assert sum(row["samples"] for row in result.tables["kernels"].rows()) == 7
     assert "3 records of locations beyond the limit dropped" in result.summary
 
 
-def test_nothing_was_sampled() -> None:
+def test_no_samples() -> None:
     assert run_tool(PcSamples, Events()).summary.startswith("no samples were taken")
 
 
 @pytest.mark.parametrize("split", range(8))
-def test_batches_do_not_matter(events: Events, split: int) -> None:
+def test_results_are_independent_of_batches(events: Events, split: int) -> None:
     whole, cut = run_tool(PcSamples, events), run_tool(PcSamples, events, splits=[split])
     assert rows(whole, "all", "kernel", "offset", "samples") == rows(
         cut, "all", "kernel", "offset", "samples"

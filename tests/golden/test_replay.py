@@ -1,4 +1,4 @@
-"""Tools on recorded events say what they said when these came."""
+"""Tools on recorded events give the same results as live."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.streams import training_run
 
 
 def live(events: Events, directory: Path, filter: Filter) -> None:
-    """Results of the same events as they came."""
+    """Live results of the same events."""
     tools = load_tools(TOOLS, {}, [])
     results = run_tools(tools, events, splits=range(11, len(events), 37), filter=filter)
     for name, result in results.items():
@@ -30,7 +30,7 @@ def live(events: Events, directory: Path, filter: Filter) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["", "vadd|kernel"])
-def test_results_are_those_of_the_run(kernel: str, tmp_path: Path) -> None:
+def test_replay_reproduces_the_results(kernel: str, tmp_path: Path) -> None:
     events = training_run()
     run = recorded(events, tmp_path / "run")
     config = Config(tools=TOOLS, kernel=kernel or None)
@@ -45,14 +45,14 @@ def test_results_are_those_of_the_run(kernel: str, tmp_path: Path) -> None:
     assert manifest["launches"]["seen"] == 48
 
 
-def test_a_run_that_was_cut_short_is_replayed(tmp_path: Path) -> None:
+def test_truncated_run_is_replayed(tmp_path: Path) -> None:
     run = recorded(training_run(), tmp_path / "run", unfinished=True)
     done = Replay(run, Config(tools=["kernel_freq"])).write(tmp_path / "again")
     assert "48 launches" in done.report.read_text()
     assert done.manifest()["ended"]["text"] == "cut short"
 
 
-def test_without_events_or_accesses_one_line_says_so(tmp_path: Path) -> None:
+def test_missing_events_or_accesses_are_an_error(tmp_path: Path) -> None:
     run = recorded(training_run(), tmp_path / "run")
     with pytest.raises(RunError, match="no accesses were recorded, which hotness needs"):
         Replay(run, Config(tools=["hotness", "kernel_freq"]))
@@ -61,7 +61,7 @@ def test_without_events_or_accesses_one_line_says_so(tmp_path: Path) -> None:
         Replay(run, Config(tools=["kernel_freq"]))
 
 
-def test_a_tool_that_fails_leaves_the_others(tmp_path: Path) -> None:
+def test_failing_tool_does_not_affect_others(tmp_path: Path) -> None:
     run = recorded(training_run(), tmp_path / "run")
     (tmp_path / "bad.py").write_text(
         "from pasta.tool import Tool\n\n\nclass Bad(Tool):\n    '''Fails.'''\n\n"
@@ -75,7 +75,7 @@ def test_a_tool_that_fails_leaves_the_others(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".again*"))
 
 
-def test_what_can_be_read_is_read(tmp_path: Path) -> None:
+def test_readable_parts_of_damaged_runs_are_used(tmp_path: Path) -> None:
     run = recorded(training_run(), tmp_path / "run")
     parts = sorted(run.events.glob("kernel_launch-*"))
     rows = [pq.ParquetFile(path).metadata.num_rows for path in parts]
@@ -90,7 +90,7 @@ def test_what_can_be_read_is_read(tmp_path: Path) -> None:
     assert warning in " ".join(done.report.read_text().split())
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = recorded(training_run(), tmp_path / "run")
 
     def full(*_: object) -> None:
@@ -128,7 +128,7 @@ def test_events_and_replay_from_python(tmp_path: Path) -> None:
             call()
 
 
-def test_names_do_not_steer_a_terminal_nor_fill_it(tmp_path: Path) -> None:
+def test_names_are_escaped_and_truncated(tmp_path: Path) -> None:
     events = Events()
     events.add("process_start", executable="/bin/program", command="program")
     for name in (
@@ -150,4 +150,4 @@ def test_names_do_not_steer_a_terminal_nor_fill_it(tmp_path: Path) -> None:
     assert "[bold]" in report
     assert len(report) < 20_000
     names = pasta.load(done.path).arrow("kernel_freq").column("kernel").to_pylist()
-    assert "x" * 100_000 in names  # results have them whole
+    assert "x" * 100_000 in names  # results contain them in full

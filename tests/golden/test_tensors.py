@@ -1,4 +1,4 @@
-"""Tensors: categories by use, what is live at the peak, lifetimes."""
+"""Tensors: categories by use, live tensors at the peak, lifetimes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def by(result: Result, table: str, column: str) -> dict[Any, dict[str, Any]]:
     return {row[column]: row for row in result.tables[table].rows()}
 
 
-def test_categories_by_use() -> None:
+def test_categories_follow_use() -> None:
     result = run_tool(Tensors, training_step())
     categories = by(result, "categories", "category")
     allocated = {name: row["allocated"] for name, row in categories.items()}
@@ -88,7 +88,7 @@ def test_inputs_that_gradients_need_stay_inputs_and_losses_are_activations() -> 
 
 
 @pytest.mark.parametrize("splits", [(), range(1, 14)])
-def test_labels_that_only_a_loss_and_its_gradient_read_are_inputs(splits: Any) -> None:
+def test_labels_read_only_by_the_loss_are_inputs(splits: Any) -> None:
     events = Events()
     for step in range(2):
         events.operator("aten::randint")
@@ -116,10 +116,10 @@ def test_labels_that_only_a_loss_and_its_gradient_read_are_inputs(splits: Any) -
     assert found == {"64": ("input", 2), "16": ("activation", 2), "32": ("temporary", 2)}
 
 
-def test_what_is_live_at_the_peak() -> None:
+def test_live_tensors_at_the_peak() -> None:
     events = training_step()
     result = run_tool(Tensors, events)
-    # weight, input, gradient and state: the hidden value has gone before the state came
+    # weight, input, gradient and state: the hidden value is freed before the state is allocated
     assert "device 0: peak of 12.50 KiB in 4 tensors" in result.summary
     peak = by(result, "peak", "category")
     assert {name: row["bytes"] for name, row in peak.items()} == {
@@ -145,7 +145,7 @@ def test_a_later_higher_peak_replaces_the_first() -> None:
     assert "gradient" not in by(result, "peak", "category")
 
 
-def test_lifetimes_and_reads() -> None:
+def test_lifetimes_and_read_counts() -> None:
     events = Events(step=1000)
     for _ in range(3):
         events.operator("aten::relu")
@@ -161,7 +161,7 @@ def test_lifetimes_and_reads() -> None:
     assert (pattern["lifetime"], pattern["reads"]) == (7000, 2)
 
 
-def test_an_id_may_be_given_to_another_tensor() -> None:
+def test_tensor_ids_are_reused() -> None:
     events = Events()
     events.tensor_alloc(T, 64)
     events.tensor_alloc(H, 128)
@@ -177,7 +177,7 @@ def test_an_id_may_be_given_to_another_tensor() -> None:
     assert (rows["16"]["reads"], rows["32"]["reads"]) == (1, 2)
 
 
-def test_more_tensors_than_fit_an_operator() -> None:
+def test_operator_with_more_tensors_than_a_record_holds() -> None:
     events = Events()
     for number in range(24):
         events.tensor_alloc(0x1000 * (number + 1), 64)
@@ -190,7 +190,7 @@ def test_more_tensors_than_fit_an_operator() -> None:
     assert [row["reads"] for row in rows] == [1] * 24
 
 
-def test_memory_of_the_host_and_of_devices_is_apart() -> None:
+def test_host_and_device_memory_are_separate() -> None:
     events = Events()
     events.tensor_alloc(0x1000, 100, "host", device=-1)
     events.tensor_alloc(0x1000_0000, 200, device=0, allocated=200, reserved=1 << 21)
@@ -201,11 +201,11 @@ def test_memory_of_the_host_and_of_devices_is_apart() -> None:
     assert "2.00 MiB reserved by the allocator; device 1: peak of 300 B" in summary
 
 
-def test_nothing_was_seen() -> None:
+def test_no_events() -> None:
     assert run_tool(Tensors, Events()).summary.startswith("no tensor of a framework was recorded")
 
 
-def test_memory_that_no_tensor_was_seen_in_is_a_workspace() -> None:
+def test_memory_without_tensors_is_a_workspace() -> None:
     events = training_step()
     events.operator("aten::mm", module="Net.fc (Linear)", inputs=[1, 2])
     events.tensor_alloc(T, 1 << 20)
@@ -215,7 +215,7 @@ def test_memory_that_no_tensor_was_seen_in_is_a_workspace() -> None:
     assert (workspace["operator"], workspace["module"]) == ("aten::mm", "Net.fc (Linear)")
 
 
-def test_without_tensors_of_operators_a_category_is_unknown() -> None:
+def test_category_is_unknown_without_operator_tensors() -> None:
     events = Events()
     events.operator("aten::mm")
     events.tensor_alloc(T, 1024)
@@ -243,9 +243,7 @@ def moved(
 
 @pytest.mark.parametrize("held", ["the first", "the last"])
 @pytest.mark.parametrize("splits", [(), range(1, 19)])
-def test_parameters_were_parameters_before_they_were_moved_and_are_after(
-    held: str, splits: Any
-) -> None:
+def test_moved_parameters_stay_parameters(held: str, splits: Any) -> None:
     events = Events()
     events.operator("aten::empty")
     events.tensor_alloc(W, 4096, "host", device=-1)
@@ -260,11 +258,11 @@ def test_parameters_were_parameters_before_they_were_moved_and_are_after(
     if held == "the last":
         events.role(H, "parameter", "fc.weight")
     categories = run_tool(Tensors, events, splits=splits).tables["categories"].rows()
-    told = [(row["device"], row["category"], row["allocations"]) for row in categories]
-    assert told == [(None, "parameter", 1), (0, "parameter", 2)]
+    reported = [(row["device"], row["category"], row["allocations"]) for row in categories]
+    assert reported == [(None, "parameter", 1), (0, "parameter", 2)]
 
 
-def test_what_a_module_made_and_casts_is_no_parameter() -> None:
+def test_cast_buffers_of_modules_are_not_parameters() -> None:
     events = training_step()
     moved(events, (3, H), (7, T), "512", module="Net.fc (Linear)")
     moved(events, (1, W), (8, X + 4096), "10,100", module="Net.fc (Linear)")  # autocast
@@ -274,7 +272,7 @@ def test_what_a_module_made_and_casts_is_no_parameter() -> None:
     ]  # fmt: skip
 
 
-def test_batches_that_are_moved_are_inputs() -> None:
+def test_moved_batches_are_inputs() -> None:
     events = Events()
     for number in range(3):
         events.operator("aten::randn")
@@ -291,7 +289,7 @@ def test_batches_that_are_moved_are_inputs() -> None:
     assert [(row["category"], row["allocations"]) for row in rows] == [("input", 3)] * 2
 
 
-def test_categories_sum_up_to_the_peak() -> None:
+def test_categories_add_up_to_the_peak() -> None:
     events = training_run()
     result = run_tool(Tensors, events)
     (timeline,) = find_tools("memory_timeline")
@@ -310,7 +308,7 @@ def test_categories_sum_up_to_the_peak() -> None:
 # ---- findings -------------------------------------------------------------------------------
 
 
-def test_what_holds_the_peak_is_a_finding_of_low_confidence() -> None:
+def test_dominant_category_at_the_peak_is_a_low_confidence_finding() -> None:
     events = training_step()
     options = {"least_peak": 12_800, "state_share": 0.32}
     (state,) = run_tool(Tensors, events, options=options).findings
@@ -321,7 +319,7 @@ def test_what_holds_the_peak_is_a_finding_of_low_confidence() -> None:
     assert not run_tool(Tensors, events, options={**options, "least_peak": 12_801}).findings
 
 
-def test_activations_are_advised_at_the_line_that_calls_their_modules() -> None:
+def test_activation_finding_names_the_line_calling_the_modules() -> None:
     events = Events()
     main = ("/my/train.py", "main", 7)
     for number, line in enumerate((10, 20, 20, 21)):
@@ -366,7 +364,7 @@ def growth_of(events: Events) -> list[Any]:
 
 
 @pytest.mark.parametrize("train", [False, True])
-def test_what_every_step_keeps_is_found_with_its_line(train: bool) -> None:
+def test_tensors_kept_by_every_step_are_a_finding_with_their_line(train: bool) -> None:
     events = Events()
     loop(events, 40, lambda step: events.tensor_alloc(W + step * SIZE, SIZE), train=train)
     (found,) = growth_of(events)
@@ -377,14 +375,14 @@ def test_what_every_step_keeps_is_found_with_its_line(train: bool) -> None:
     assert (found.gain, found.confidence) == (pytest.approx(1, abs=0.05), "high")
 
 
-def test_more_steps_than_are_kept() -> None:
+def test_step_history_is_bounded() -> None:
     events = Events()
     loop(events, 300, lambda step: events.tensor_alloc(W + step * SIZE, SIZE))
     (found,) = growth_of(events)
     assert found.evidence.startswith("64.00 KiB more in each of 300 steps, in 1 tensors a step")
 
 
-def test_what_is_kept_with_a_graph_is_found_at_the_line_of_its_last_operator() -> None:
+def test_kept_autograd_graph_names_the_line_of_its_last_operator() -> None:
     events = Events()
     events.frames(1, ("/my/train.py", "<module>", 11))
     events.frames(2, ("/my/train.py", "<module>", 12))
@@ -405,7 +403,7 @@ def cache_that_fills(events: Events, step: int) -> None:
 
 
 def cache_of_one_tensor(events: Events, step: int) -> None:
-    """As the keys and values of generated tokens: a larger tensor takes the place of the last."""
+    """Like the keys and values of generated tokens: a larger tensor replaces the previous one."""
     events.tensor_alloc(W + (step % 2 << 30), SIZE * (step + 1))
     if step:
         events.tensor_free(W + ((step + 1) % 2 << 30))
@@ -426,7 +424,7 @@ def what_is_freed(events: Events, step: int) -> None:
 @pytest.mark.parametrize(
     "body", [cache_that_fills, cache_of_one_tensor, state_of_the_first_step, what_is_freed]
 )
-def test_what_stops_growing_is_no_finding(body: Any) -> None:
+def test_bounded_growth_is_not_a_finding(body: Any) -> None:
     events = Events()
     events.frames(3, ("/my/train.py", "<module>", 3))
     for number in range(50):  # a data set, before the loop
@@ -438,7 +436,7 @@ def test_what_stops_growing_is_no_finding(body: Any) -> None:
 
 
 @pytest.mark.parametrize(("recorded", "computed"), [(True, False), (True, True), (False, False)])
-def test_gradients_that_are_never_computed_are_found(recorded: bool, computed: bool) -> None:
+def test_parameters_without_gradients_are_a_finding(recorded: bool, computed: bool) -> None:
     events = Events()
     events.frames(1, ("/my/evaluate.py", "main", 11))
     events.frames(2, ("/my/evaluate.py", "main", 12))

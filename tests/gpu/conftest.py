@@ -1,4 +1,4 @@
-"""What the tests on a GPU share: the example programs, natively and under pasta-preload.
+"""Shared code of GPU tests: the example programs, natively and under pasta-preload.
 
 An example prints lines KEY=COUNT with --expect; `counts` computes the same keys from a run.
 """
@@ -26,7 +26,7 @@ from tests.support.places import PROGRAMS, ROOT
 EXAMPLES = ROOT / "examples" / "cuda"
 HIP_EXAMPLES = EXAMPLES.with_name("hip")
 ROCM = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
-#: Tests of AMD devices; the others are of NVIDIA's.
+#: Test files for AMD devices; all others require NVIDIA's.
 AMD = ("test_hip.py",)
 KERNELS = PROGRAMS / "nvidia" / "accesses.cu"
 CUDA = Path(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda")
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def no_gpu() -> str:
-    """Why the tests cannot run here; empty where they can."""
+    """Why the tests cannot run here; empty if they can."""
     if not shutil.which("nvidia-smi"):
         return "no NVIDIA GPU: nvidia-smi was not found"
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
@@ -60,9 +60,9 @@ def no_gpu() -> str:
 
 
 def no_amd_gpu() -> str:
-    """Why the tests of AMD cannot run here; empty where they can."""
+    """Why the tests of AMD cannot run here; empty if they can."""
     if not os.access("/dev/kfd", os.R_OK | os.W_OK):
-        return "no AMD GPU: /dev/kfd is not there, or this user may not open it"
+        return "no AMD GPU: /dev/kfd does not exist or cannot be opened by this user"
     if not hipcc():
         return "no ROCm: hipcc was not found; set ROCM_PATH"
     return ""
@@ -74,7 +74,7 @@ def hipcc() -> str | None:
 
 @dataclass(frozen=True)
 class Ran:
-    """A finished program; `directory` is its run directory, which a native one does not have."""
+    """A finished program; `directory` is its run directory (none for a native run)."""
 
     status: int
     stdout: str
@@ -82,7 +82,7 @@ class Ran:
     directory: Path
 
     def table(self, kind: str, columns: list[str] | None = None) -> Any:
-        """All records of a kind as a pyarrow table, or None where there are none."""
+        """All records of a kind as a pyarrow table; None if there are none."""
         parts = sorted((self.directory / "events").glob(f"{kind}-[0-9]*.parquet"))
         return ds.dataset([str(part) for part in parts]).to_table(columns) if parts else None
 
@@ -140,7 +140,7 @@ class Counts:
         return int(pc.sum(table[column]).as_py() or 0) if column else table.num_rows
 
     def check(self, expected: dict[str, int]) -> None:
-        """Fails where a count is not the expected one; shows all that differ."""
+        """Fails if a count differs from the expected one; shows all differences."""
         assert expected, "the program printed no expectation"
         found = {key: self[key] for key in expected}
         wrong = {

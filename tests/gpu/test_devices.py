@@ -42,7 +42,7 @@ def test_counts(example: Build, native: Run, profiled: Run, name: str, cudart: s
     run.counts.check(run.expected)
 
 
-def test_where_each_launch_happened(example: Build, profiled: Run) -> None:
+def test_device_and_stream_of_each_launch(example: Build, profiled: Run) -> None:
     run = profiled(example("devices"), "--launches", "2000", "--expect")
     devices = devices_of(run)
     context_of = {row["device"]: row["context"] for row in rows(run, "context_create")}
@@ -96,7 +96,7 @@ def test_copies_between_devices(
         assert (row["device"], row["stream"]) == (source, streams[source])
 
 
-def test_devices_are_numbered_as_the_program_sees_them(example: Build, profiled: Run) -> None:
+def test_device_ordinals_follow_visible_devices(example: Build, profiled: Run) -> None:
     program = example("devices")
     last = len(devices_of(profiled(program, "--expect"))) - 1
     if not last:
@@ -106,7 +106,7 @@ def test_devices_are_numbered_as_the_program_sees_them(example: Build, profiled:
     run.counts.check(run.expected)
 
 
-def test_tables_for_each_device(example: Build, profiled: Run) -> None:
+def test_tables_per_device(example: Build, profiled: Run) -> None:
     options = ("-t", "memory_timeline", "-t", "copies")
     run = profiled(example("devices"), "--expect", options=options)
     devices, expected = devices_of(run), run.expected
@@ -123,20 +123,20 @@ def test_tables_for_each_device(example: Build, profiled: Run) -> None:
         for row in result(run, "copies", "devices")
     }
 
-    def told(direction: str, device: int) -> tuple[int, int]:
+    def reported(direction: str, device: int) -> tuple[int, int]:
         key = f"memory_copy.{direction}"
         return expected[f"{key}@{device}"], expected[f"{key}.bytes@{device}"]
 
     wanted: dict[tuple[int | None, int | None], tuple[int, int]] = {}
     for device in devices:
-        wanted[None, device] = told("host_to_device", device)
-        wanted[device, None] = told("device_to_host", device)
+        wanted[None, device] = reported("host_to_device", device)
+        wanted[device, None] = reported("device_to_host", device)
         if len(devices) > 1:
-            wanted[device, (device + 1) % len(devices)] = told("peer_to_peer", device)
+            wanted[device, (device + 1) % len(devices)] = reported("peer_to_peer", device)
     assert copied == wanted
 
 
-def test_contexts_of_one_device(example: Build, profiled: Run) -> None:
+def test_several_contexts_of_one_device(example: Build, profiled: Run) -> None:
     run = profiled(example("contexts"), "--launches", "50")
     assert run.status == 0, run.stderr
     created, destroyed = rows(run, "context_create"), rows(run, "context_destroy")
@@ -166,7 +166,7 @@ def test_contexts_of_one_device(example: Build, profiled: Run) -> None:
         )
         assert alloc["address"] == free["address"]
         # The first context of a pair allocates before and the second frees after the other lives;
-        # in between the driver does not say which one it is.
+        # in between the driver does not report which one it is.
         second = context % 2
         assert (alloc["device"], alloc["context"]) == (0, None if second else context)
         assert (free["device"], free["context"]) == (0, context if second else None)

@@ -1,4 +1,4 @@
-"""Every example, natively and profiled: the same behaviour, and every record that it causes."""
+"""Every example, natively and profiled: the same behaviour, and all expected records."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_launches_are_complete_and_in_order(example: Build, profiled: Run) -> No
     )
 
 
-def test_where_a_launch_happened(example: Build, profiled: Run) -> None:
+def test_device_and_stream_of_a_launch(example: Build, profiled: Run) -> None:
     run = profiled(example("vadd"))
     launch = run.table("kernel_launch").to_pylist()[0]
     (context,) = run.table("context_create").to_pylist()
@@ -72,7 +72,7 @@ def test_where_a_launch_happened(example: Build, profiled: Run) -> None:
     assert all(module["bytes"] and module["hash"] for module in modules)
 
 
-def test_run_says_how_it_ended(example: Build, profiled: Run) -> None:
+def test_run_records_how_the_process_ended(example: Build, profiled: Run) -> None:
     run = profiled(example("vadd"))
     manifest = json.loads((run.directory / "run.json").read_text())
     assert manifest
@@ -117,8 +117,8 @@ print(int(x.sum()))
 
 
 @pytest.mark.torch
-def test_torch_profiler_keeps_running(profiled: Run, python: str) -> None:
-    """Kineto uses CUPTI, which the driver does not let work beside the Sanitizer."""
+def test_torch_profiler_keeps_working(profiled: Run, python: str) -> None:
+    """Kineto uses CUPTI, which the driver does not allow together with the Sanitizer."""
     run = profiled(python, "-c", PROFILER)
     assert (run.status, run.stdout) == (0, "704\n"), run.stderr
     assert run.counts["kernel_launch"] >= 10

@@ -1,5 +1,5 @@
-"""Memory accesses of kernels on the device: what arithmetic expects, what the hardware counts, and
-what PASTA's tools say."""
+"""Memory accesses of kernels on the device: arithmetic, hardware counters and PASTA's tools
+compared."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.support.expected_accesses import SCENARIOS, Counts, Expected, Launch,
 
 from .conftest import Run
 
-CANNOT = 77  # exit status of a scenario that this device or driver cannot do
+CANNOT = 77  # exit status of a scenario that this device or driver does not support
 
-#: ncu runs kernels one by one, so these wait for ever or fail.
+#: ncu serializes kernels, so these deadlock or fail.
 NOT_UNDER_NCU = {"pair", "fault", "trap", "no_sync"}
-#: In processes of their own; the others share one.
+#: Run in separate processes; the others share one.
 ALONE = {
     "two_contexts",
     "reset",
@@ -46,7 +46,7 @@ def announced(stdout: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_results_are_right(kernels: str, native: Run, name: str) -> None:
+def test_programs_compute_correct_results(kernels: str, native: Run, name: str) -> None:
     run = native(kernels, name)
     if run.status == CANNOT:
         pytest.skip(run.stderr.strip())
@@ -81,7 +81,7 @@ def counted(field: str, kind: str, op: str) -> Callable[[Expected, int], int]:
 
 
 def instructions(kind: str, op: str, *names: str) -> Counter:
-    """Executions; a counter may take those with no active lane too."""
+    """Executions; a counter may include those without active lanes."""
     return Counter(names, counted("instructions", kind, op), counted("issued_off", kind, op))
 
 
@@ -160,7 +160,7 @@ OPCODES: dict[tuple[str, ...], tuple[tuple[str, str], ...]] = {
 
 
 def chosen_counters() -> dict[str, Counter]:
-    """The counters that this device has, by metric; says which it lacks."""
+    """The counters available on this device, by metric; prints the missing ones."""
     chosen = {}
     for counter in COUNTERS:
         names = ncu.known(counter.names)
@@ -210,7 +210,7 @@ def wrong_opcodes(scenario: Expected, launch: int, kernel: ncu.Kernel) -> dict[s
     "names", [TOGETHER, *((name,) for name in sorted(ALONE))], ids=lambda names: names[0]
 )
 @pytest.mark.counters
-def test_hardware_counts_what_is_expected(kernels: str, names: tuple[str, ...]) -> None:
+def test_hardware_counters_match_arithmetic(kernels: str, names: tuple[str, ...]) -> None:
     counters = chosen_counters()
     metrics = [*counters, ncu.OPCODES, ncu.OPCODES_THREADS]
     profiled = iter(ncu.profile([kernels, *names], metrics, cannot=CANNOT))
@@ -283,7 +283,7 @@ GLOBAL_KINDS = GROUPS["global_memory"]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_pasta_counts_what_is_expected(kernels: str, profiled: Run, name: str) -> None:
+def test_pasta_counts_match_arithmetic(kernels: str, profiled: Run, name: str) -> None:
     scenario = expected(name)
     found = pasta_counts(profiled, [kernels, name], ["access_count"])
     wrong: dict[str, Any] = {}
@@ -317,7 +317,7 @@ EXACT = [
 
 @pytest.mark.parametrize("name", EXACT)
 def test_all_tools_in_one_run_agree_with_arithmetic(kernels: str, profiled: Run, name: str) -> None:
-    """The patches of six tools, merged: what one does changes nothing of another."""
+    """The merged patches of six tools do not affect each other."""
     options = [word for tool in CHECKS for word in ("-t", tool)]
     options += ["--set", "heatmap.blocks=1048576", "--set", "heatmap.limit=100000000"]
     run = profiled(kernels, name, options=tuple(options))
@@ -335,8 +335,8 @@ def test_all_tools_in_one_run_agree_with_arithmetic(kernels: str, profiled: Run,
 
 
 def test_memory_of_every_kind_is_an_object(kernels: str, profiled: Run) -> None:
-    """Also what no context is named for: pools and mapped memory. The driver does not say where
-    variables of modules are."""
+    """Includes memory without a context: pools and mapped memory. The driver does not report the
+    addresses of module variables."""
     run = profiled(kernels, "memory_kinds", options=("-t", "access_count"))
     if run.status == CANNOT:
         pytest.skip(run.stderr.strip())
@@ -353,10 +353,9 @@ def test_memory_of_every_kind_is_an_object(kernels: str, profiled: Run) -> None:
 @pytest.mark.parametrize(
     "name", ["stride1", "shared_8way", "local", "async_copy", "bulk", "tensor"]
 )
-def test_coverage_counts_the_instructions_of_the_code(
-    kernels: str, profiled: Run, name: str
-) -> None:
-    """Of each kind as many as the kernel has; a tensor store is told of, and all else is seen."""
+def test_coverage_counts_the_instructions(kernels: str, profiled: Run, name: str) -> None:
+    """As many of each kind as the kernel has; a tensor store is reported as missed, all others are
+    seen."""
     if find_nvdisasm() is None:
         pytest.skip("nvdisasm was not found")
     scenario = expected(name)

@@ -1,4 +1,4 @@
-"""The HIP examples on an AMD device: every record that they cause, by arithmetic.
+"""The HIP examples on an AMD device: all expected records, by arithmetic.
 
 No such device has been available: these tests have never run.
 """
@@ -31,7 +31,7 @@ def test_counts(hip_example: Build, native: Run, profiled: Run, name: str) -> No
     run.counts.check(run.expected)
 
 
-def test_the_source_and_its_device(hip_example: Build, profiled: Run) -> None:
+def test_source_and_device_are_recorded(hip_example: Build, profiled: Run) -> None:
     run = profiled(hip_example("vadd"))
     manifest = json.loads((run.directory / "run.json").read_text())
     assert set(manifest["sources"]) == {"amd_rocprofiler"}
@@ -41,7 +41,7 @@ def test_the_source_and_its_device(hip_example: Build, profiled: Run) -> None:
     assert manifest["devices"] == {"0": context["name"]}
 
 
-def test_a_launch(hip_example: Build, profiled: Run) -> None:
+def test_launch_fields(hip_example: Build, profiled: Run) -> None:
     run = profiled(hip_example("vadd"), "--n", "1000")
     (launch,) = rows(run, "kernel_launch")
     assert launch["name"] == "_Z4vaddPKfS0_Pfm"
@@ -54,7 +54,8 @@ def test_a_launch(hip_example: Build, profiled: Run) -> None:
 
 
 def test_device_times(hip_example: Build, profiled: Run) -> None:
-    """On the clock of events: a kernel runs after its launch, and before the program waited."""
+    """In the clock domain of events: a kernel runs after its launch and before the program's
+    synchronization returns."""
     run = profiled(hip_example("vadd"), "--launches", "200", "--n", "10000000")
     launches = {row["ordinal"]: row for row in rows(run, "kernel_launch")}
     completions = rows(run, "kernel_complete")
@@ -67,7 +68,7 @@ def test_device_times(hip_example: Build, profiled: Run) -> None:
         last = row["end"]
 
 
-def test_launches_of_threads(hip_example: Build, profiled: Run) -> None:
+def test_launches_on_threads(hip_example: Build, profiled: Run) -> None:
     run = profiled(hip_example("streams"), "--launches", "20000")
     launches = rows(run, "kernel_launch")
     assert sorted(row["ordinal"] for row in launches) == list(range(40000))
@@ -79,7 +80,7 @@ def test_launches_of_threads(hip_example: Build, profiled: Run) -> None:
         assert grids == [i % 64 + 1 for i in range(20000)]
 
 
-def test_launches_of_a_graph(hip_example: Build, profiled: Run) -> None:
+def test_graph_launches(hip_example: Build, profiled: Run) -> None:
     run = profiled(hip_example("graph"), "--replays", "50")
     in_graphs = [row for row in rows(run, "kernel_launch") if row["flags"] & GRAPH]
     assert len(in_graphs) == 100
@@ -87,7 +88,7 @@ def test_launches_of_a_graph(hip_example: Build, profiled: Run) -> None:
     assert {row["graph"] for row in rows(run, "graph_launch")} == {instance["executable"]}
 
 
-def test_a_tool_with_probes_says_why_not(hip_example: Build, profiled: Run) -> None:
+def test_tool_with_probes_reports_that_it_is_unavailable(hip_example: Build, profiled: Run) -> None:
     run = profiled(hip_example("vadd"), options=("-t", "access_count"))
     assert run.status == 0
     assert "not available on this backend" in (run.directory / "report.txt").read_text()

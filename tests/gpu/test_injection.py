@@ -1,4 +1,4 @@
-"""Every way into a process, and what is said where nothing can be recorded."""
+"""Every injection method, and the message if nothing can be recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .conftest import CUDA, Build, Run
 
 @pytest.mark.parametrize("way", ["preload", "vendor", "both"])
 @pytest.mark.parametrize("cudart", ["shared", "static"])
-def test_each_way_alone(example: Build, profiled: Run, way: str, cudart: str) -> None:
+def test_each_injection_method_alone(example: Build, profiled: Run, way: str, cudart: str) -> None:
     run = profiled(example("vadd", cudart), "--expect", PASTA_INJECT=way)
     assert run.status == 0, run.stderr
     run.counts.check(run.expected)
@@ -57,7 +57,9 @@ def test_program_linked_to_the_driver(tmp_path: Path, profiled: Run, way: str) -
     run.counts.check(run.expected)
 
 
-def test_missing_library_is_one_line(example: Build, native: Run, profiled: Run) -> None:
+def test_missing_library_is_reported_in_one_line(
+    example: Build, native: Run, profiled: Run
+) -> None:
     program = example("vadd")
     run = profiled(program, PASTA_SANITIZER_LIB="/no/such/libsanitizer-public.so")
     assert (run.status, run.stdout) == (0, native(program).stdout)
@@ -66,9 +68,7 @@ def test_missing_library_is_one_line(example: Build, native: Run, profiled: Run)
     assert "pip install 'pasta-profiler[nvidia]'" in lines[0]
 
 
-def test_empty_subscription_leaves_the_program_alone(
-    example: Build, native: Run, profiled: Run
-) -> None:
+def test_empty_subscription_records_nothing(example: Build, native: Run, profiled: Run) -> None:
     program = example("vadd")
     run = profiled(program, options=("--set", "nvidia.empty=true"))
     assert (run.status, run.stdout) == (0, native(program).stdout)

@@ -1,5 +1,5 @@
-"""Access records on the device: every access of a kernel is in the files, at the address that
-arithmetic gives."""
+"""Access records on the device: every access of a kernel is in the files, at the expected
+address."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def objects(run: Ran) -> dict[int, int]:
 
 @pytest.mark.parametrize("launches", [1, 200])
 @pytest.mark.parametrize("memory", ["64MiB", "4MiB"])
-def test_vadd_is_what_arithmetic_says(
-    example: Build, profiled: Run, launches: int, memory: str
-) -> None:
+def test_vadd_matches_arithmetic(example: Build, profiled: Run, launches: int, memory: str) -> None:
     floats = FLOATS if launches == 1 else FLOATS // 16
     run = profiled(
         example("vadd"), "--n", str(floats), "--launches", str(launches),
@@ -50,7 +48,7 @@ def test_vadd_is_what_arithmetic_says(
     ordinals, counts = np.unique(table["launch"].to_numpy(), return_counts=True)
     assert len(ordinals) == launches and (counts == 3 * warps).all()
 
-    # Each warp reads two vectors and writes the third, at its own place in all of them.
+    # Each warp reads two vectors and writes the third, at its own offset in all of them.
     address, ids = table["address"].to_numpy(), table["object"].to_numpy()
     linear = table["block"].to_numpy() * np.uint64(8) + table["warp"].to_numpy()
     places = objects(run)
@@ -66,8 +64,8 @@ def test_vadd_is_what_arithmetic_says(
     ]  # fmt: skip
 
 
-def test_hotness_over_windows_is_what_arithmetic_says(example: Build, profiled: Run) -> None:
-    """Two launches add up to a window; kernels write their accesses down, and the host counts."""
+def test_hotness_by_window_matches_arithmetic(example: Build, profiled: Run) -> None:
+    """Two launches form a window; kernels record their accesses, and the host counts them."""
     floats, launches = FLOATS // 16, 6
     run = profiled(
         example("vadd"), "--n", str(floats), "--launches", str(launches),

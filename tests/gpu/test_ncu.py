@@ -1,4 +1,4 @@
-"""kernel_freq against Nsight Compute's list of launches: an independent witness."""
+"""kernel_freq against Nsight Compute's list of launches, as an independent reference."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def launches_by_ncu(command: list[str]) -> Counter[str]:
         ("cudnn_app", []),
     ],
 )
-def test_launches_agree(example: Build, profiled: Run, name: str, arguments: list[str]) -> None:
+def test_launches_match_ncu(example: Build, profiled: Run, name: str, arguments: list[str]) -> None:
     command = [example(name), *arguments]
     theirs = launches_by_ncu(command)
     run = profiled(*command)

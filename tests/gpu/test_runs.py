@@ -1,4 +1,4 @@
-"""Runs of a GPU: replayed, shown while they last, ended after a time, of several processes."""
+"""Runs on a GPU: replay, live view, limited duration, several processes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def replayed(run: Ran, tools: tuple[str, ...], *settings: str) -> Path:
 
 
 def same(run: Ran, again: Path, tools: tuple[str, ...]) -> None:
-    """Every table and finding of the tools is that of the run."""
+    """Every table and finding of the tools equals that of the run."""
     ours = {
         name: rows for name, rows in tables(run.directory).items() if name.split("/")[0] in tools
     }
@@ -79,7 +79,7 @@ SCENARIOS = ("stride1", "stride32", "divergent", "shared_8way")
 PROBING = ("access_count", "coalescing", "bank_conflicts", "divergence", "hotness", "working_set")
 
 
-def test_a_replay_says_what_the_gpu_said(kernels: str, profiled: Run) -> None:
+def test_replay_reproduces_gpu_results(kernels: str, profiled: Run) -> None:
     tools = ("kernel_freq", "copies", "memory_timeline", *PROBING)
     options = [word for tool in tools for word in ("-t", tool)]
     settings = ("--set", "coalescing.wasted=1", "--set", "bank_conflicts.conflicts=1")
@@ -92,7 +92,7 @@ def test_a_replay_says_what_the_gpu_said(kernels: str, profiled: Run) -> None:
 
 
 @pytest.mark.torch
-def test_a_replay_of_training_says_the_same(native: Run, profiled: Run, python: str) -> None:
+def test_replay_of_training_reproduces_results(native: Run, profiled: Run, python: str) -> None:
     tools = ("operators", "tensors", "kernel_freq", "coalescing", "access_count")
     options = [word for tool in tools for word in ("-t", tool)]
     command = (python, *GPT, "--steps", "2")
@@ -102,10 +102,8 @@ def test_a_replay_of_training_says_the_same(native: Run, profiled: Run, python: 
 
 
 @pytest.mark.torch
-def test_the_live_view_names_kernels(
-    native: Run, profiled: Run, python: str, tmp_path: Path
-) -> None:
-    """In a terminal, whose last lines it takes; what the program prints stays."""
+def test_live_view_names_kernels(native: Run, profiled: Run, python: str, tmp_path: Path) -> None:
+    """In a terminal, whose last lines it uses; the program's output stays visible."""
     command = [python, *GPT, "--steps", "600"]
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))

@@ -57,17 +57,17 @@ def test_losses_do_not_change_and_launches_have_operators(
     assert placed > 0.3 * launches
 
 
-def test_the_peak_is_torchs(native: Run, profiled: Run, python: str) -> None:
+def test_peak_matches_torch(native: Run, profiled: Run, python: str) -> None:
     run = profiled(python, *GPT, options=("-c", "torch"))
-    (told,) = re.findall(r"peak_bytes=(\d+)", run.stderr)
+    (peak_bytes,) = re.findall(r"peak_bytes=(\d+)", run.stderr)
     peak = [row for row in rows(run, "tensors", "peak") if row["device"] == 0]
-    assert sum(int(row["bytes"]) for row in peak) == int(told)
+    assert sum(int(row["bytes"]) for row in peak) == int(peak_bytes)
     categories = {
         row["category"]: row for row in rows(run, "tensors", "categories") if row["device"] == 0
     }
     assert {"parameter", "gradient", "optimizer state", "activation"} <= set(categories)
     known = [row for row in peak if row["operator"]]
-    assert sum(int(row["bytes"]) for row in known) >= 0.995 * int(told)
+    assert sum(int(row["bytes"]) for row in known) >= 0.995 * int(peak_bytes)
     # GPT-2's width and vocabulary, three layers: embeddings, blocks, norm and head, of four bytes
     width, vocabulary, length, layers = 768, 50_304, 128, 3
     block = 12 * width * width + 13 * width
@@ -98,7 +98,7 @@ EVERY_ACCESS = 4 * (1 << 22)  # bytes of x
 
 
 @pytest.mark.parametrize("segments", ["", "expandable_segments:True"])
-def test_accesses_by_tensor_where_tensors_share_places(
+def test_accesses_by_tensor_with_reused_addresses(
     native: Run, profiled: Run, python: str, tmp_path: Path, segments: str
 ) -> None:
     program = tmp_path / "places.py"
@@ -135,7 +135,9 @@ def test_accesses_by_tensor_where_tensors_share_places(
     assert max(hot, key=lambda row: int(row["accesses"]))["memory"] in ("tensor", "device")
 
 
-def test_accesses_of_a_transformer_are_to_tensors(native: Run, profiled: Run, python: str) -> None:
+def test_transformer_accesses_are_attributed_to_tensors(
+    native: Run, profiled: Run, python: str
+) -> None:
     small = (*GPT[:1], "--steps", "3", "--batch", "2", "--length", "64", "--layers", "2",
              "--width", "256", "--vocabulary", "2000")  # fmt: skip
     alone = native(python, *small)
@@ -184,7 +186,7 @@ print(*(float(each.sum()) for each in outputs), 1)
 """
 
 
-def test_launches_of_graphs_have_the_operators_that_captured_them(
+def test_graph_launches_have_the_capturing_operators(
     native: Run, profiled: Run, python: str, tmp_path: Path
 ) -> None:
     program = tmp_path / "graphs.py"

@@ -1,4 +1,5 @@
-"""Tools on many runs at once: by threads, and by a real scheduler whose workers are processes."""
+"""Tools on many runs in parallel: with threads, and with a real scheduler whose workers are
+processes."""
 
 from __future__ import annotations
 
@@ -44,14 +45,14 @@ def check(runs: dict[str, Path], problems: dict[str, str | None], out: Path, alo
     assert sorted(path.name for path in out.iterdir()) == ["rank-0", "rank-1", "rank-3"]
 
 
-def test_threads(runs: dict[str, Path], tmp_path: Path) -> None:
-    told: list[int] = []
-    problems = analyze(runs, CONFIG, tmp_path / "out", workers=2, on_done=told.append)
+def test_analysis_with_threads(runs: dict[str, Path], tmp_path: Path) -> None:
+    reported: list[int] = []
+    problems = analyze(runs, CONFIG, tmp_path / "out", workers=2, on_done=reported.append)
     check(runs, problems, tmp_path / "out", tmp_path / "alone")
-    assert told == [1, 2, 3, 4]
+    assert reported == [1, 2, 3, 4]
 
 
-def test_a_tool_that_fails_is_told_also_when_quiet(
+def test_failing_tool_is_reported_even_if_quiet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, tool = tmp_path / "job", tmp_path / "faulty.py"
@@ -107,20 +108,20 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_scheduler_with_two_workers(
+def test_dask_scheduler_with_two_workers(
     runs: dict[str, Path], scheduler: str, tmp_path: Path
 ) -> None:
-    told: list[int] = []
-    problems = analyze(runs, CONFIG, tmp_path / "out", scheduler=scheduler, on_done=told.append)
+    reported: list[int] = []
+    problems = analyze(runs, CONFIG, tmp_path / "out", scheduler=scheduler, on_done=reported.append)
     check(runs, problems, tmp_path / "out", tmp_path / "alone")
-    assert told == [1, 2, 3, 4]
+    assert reported == [1, 2, 3, 4]
     from distributed import Client
 
     with Client(scheduler, timeout=20) as client:  # one thread each, Arrow's included
         assert 1 in client.run(pyarrow.cpu_count).values()
 
 
-def test_without_a_scheduler_one_line_says_so(
+def test_unreachable_scheduler_is_one_line(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pasta.runtime.analyze._CONNECT_SECONDS", 1)

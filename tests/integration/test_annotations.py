@@ -1,4 +1,4 @@
-"""Annotations of C, C++, Python and NVTX programs: what becomes of them in the ring."""
+"""Annotations of C, C++, Python and NVTX programs: their records in the ring."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ANNOTATED = [
 @pytest.mark.parametrize(
     ("compiler", "language"), [("cc", "c99"), ("cc", "c11"), ("c++", "c++11"), ("c++", "c++20")]
 )
-def test_header(
+def test_annotations_through_the_header(
     session: Session,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -91,7 +91,7 @@ def test_annotations_start_no_consumer(session: Session, tmp_path: Path) -> None
     lib.pasta_unmap(ring)
 
 
-def test_not_wanted(session: Session, tmp_path: Path) -> None:
+def test_unfollowed_child_records_no_annotations(session: Session, tmp_path: Path) -> None:
     """A process of --no-children that is not the root records nothing."""
     program = compile_c(tmp_path / "program", [PROGRAMS / "annotated.c"])
     run([program], session.environment(children=0, root=1))

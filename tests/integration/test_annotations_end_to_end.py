@@ -52,7 +52,7 @@ def test_range_filter(pasta_preload, compile_c) -> None:
         assert f"kernel_freq: {launches} launches" in run.report
 
 
-def test_range_that_never_was(pasta_preload, compile_c) -> None:
+def test_range_that_never_occurs(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(PHASES), options=("--range", "evaluate"))
     assert "the filter selected none of 14 launches" in " ".join(done.lines)
 
@@ -77,11 +77,11 @@ def test_start_and_stop(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(SWITCHED), options=options)
     run = next(run for run in done.runs if run.path.name == "r")
     assert run.launches == 3 + 5
-    # What was allocated before must be known all the same.
+    # Earlier allocations must be known nevertheless.
     assert run.count("memory_alloc") == 4
 
 
-def test_the_accelerators_own_switch(pasta_preload, compile_c) -> None:
+def test_profiler_control_of_the_accelerator(pasta_preload, compile_c) -> None:
     program = compile_c(
         "int main(void) { launch(2); RA(ra_profiler_start()); launch(3); RA(ra_profiler_stop());"
         " launch(4); return 0; }"
@@ -89,8 +89,8 @@ def test_the_accelerators_own_switch(pasta_preload, compile_c) -> None:
     assert pasta_preload(program, options=("--profile-from-start", "off")).run.launches == 3
 
 
-def test_in_a_child(pasta_preload, compile_c) -> None:
-    """Ranges are of their process: a child's run has none of its parent's."""
+def test_in_a_child_process(pasta_preload, compile_c) -> None:
+    """Ranges belong to their process: a child's run has none of its parent's."""
     program = compile_c(
         """
         #include "pasta.h"
@@ -142,7 +142,7 @@ def test_python_program(pasta_preload, python_program) -> None:
     assert done.run.launches == 2 + 3 + 5
 
 
-def test_python_program_while_the_consumer_runs_in_it(pasta_preload, python_program) -> None:
+def test_python_program_with_embedded_consumer(pasta_preload, python_program) -> None:
     program = python_program(PYTHON.format(before="", seconds=30))
     done = pasta_preload(sys.executable, program, options=(*EMBED_NOW, "--range", "epoch"))
     assert (done.exit_status, done.target_stderr) == (0, "")

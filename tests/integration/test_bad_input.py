@@ -1,5 +1,5 @@
-"""What cannot work is refused before the program is started, with what, where and the remedy; a
-program that cannot be profiled runs as it would without us, and one line says why."""
+"""Invalid input is rejected before the program starts, with cause, location and remedy; a program
+that cannot be profiled runs as without PASTA, and one line says why."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_damaged_program(pasta_preload, content: bytes, status: int, reason: str
 
 
 def test_script_without_interpreter_line(pasta_preload) -> None:
-    """What a shell or env would run with sh."""
+    """A script that a shell or env would run with sh."""
     script = pasta_preload.directory / "script"
     script.write_text('echo "$0" "$@"\nexit 7\n')
     script.chmod(0o755)
@@ -201,7 +201,7 @@ def test_static(pasta_preload, tmp_path: Path, options: tuple[str, ...]) -> None
 
 
 def test_32_bit(pasta_preload, tmp_path: Path) -> None:
-    """The loader's own complaint about a library of the wrong class does not appear."""
+    """The loader's own error about a library of the wrong class does not appear."""
     program = compiled(tmp_path, "-m32")
     done = pasta_preload(program)
     assert (done.exit_status, done.stdout) == (7, "hello\n")
@@ -222,7 +222,7 @@ def test_musl(pasta_preload, tmp_path: Path) -> None:
     )
 
 
-def test_a_sanitizers_runtime_comes_first(pasta_preload, tmp_path: Path) -> None:
+def test_sanitizer_runtime_must_come_first(pasta_preload, tmp_path: Path) -> None:
     program = compiled(tmp_path, "-fsanitize=address")
     done = pasta_preload(program)
     assert (done.exit_status, done.stdout) == (7, "hello\n")
@@ -233,7 +233,7 @@ def test_a_sanitizers_runtime_comes_first(pasta_preload, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("option", ["-m32", "-fsanitize=address", "musl"])
 def test_children_that_cannot_be_preloaded(pasta_preload, tmp_path: Path, option: str) -> None:
-    """They start as without PASTA: no line of a loader, the same status."""
+    """They start as without PASTA: no loader message, the same status."""
     if option == "musl" and not shutil.which("musl-gcc"):
         pytest.skip("no musl-gcc (apt-get install musl-tools)")
     compiler = "musl-gcc" if option == "musl" else "cc"
@@ -243,7 +243,7 @@ def test_children_that_cannot_be_preloaded(pasta_preload, tmp_path: Path, option
 
 
 def test_32_bit_header(pasta_preload) -> None:
-    """Explained from the header alone, also where the kernel cannot run it."""
+    """Explained from the header alone, even if the kernel cannot run it."""
     program = pasta_preload.directory / "old"
     program.write_bytes(b"\x7fELF\x01\x01\x01" + bytes(100))
     program.chmod(0o755)
@@ -256,7 +256,7 @@ def test_32_bit_header(pasta_preload) -> None:
 
 
 def test_set_user_id(pasta_preload, tmp_path: Path) -> None:
-    """Of another user: the loader ignores LD_PRELOAD."""
+    """Owned by another user: the loader ignores LD_PRELOAD."""
     if os.geteuid() != 0:
         pytest.skip("only root can make a program of another user's")
     program = compiled(tmp_path)
@@ -284,7 +284,7 @@ def test_script_of_a_static_interpreter(pasta_preload, tmp_path: Path) -> None:
 
 @pytest.mark.main
 def test_no_accelerator_library(pasta_preload, compile_c) -> None:
-    """A program that looks for CUDA where there is none finds none, and nothing is said."""
+    """A program that looks for CUDA on a machine without it finds none; PASTA prints nothing."""
     program = compile_c(
         """#include <dlfcn.h>
         int main(void) { return dlopen("libcuda.so.1", RTLD_NOW) ? 1 : 7; }""",
@@ -311,7 +311,7 @@ def test_existing_directory(pasta_preload, compile_c) -> None:
     assert done.stderr == "pasta: pasta-out/run is not a run directory, so -f does not replace it\n"
     assert (place / "precious").read_text() == "keep me"
     (place / "precious").unlink()
-    done = pasta_preload(program, options=("-o", "pasta-out/run"))  # an empty one may be used
+    done = pasta_preload(program, options=("-o", "pasta-out/run"))  # an empty one can be used
     assert done.exit_status == 0
     assert done.run.launches == 3
 
@@ -324,8 +324,8 @@ def test_overwrite(pasta_preload, compile_c) -> None:
         assert (done.exit_status, done.run.launches) == (0, count)
 
 
-def test_place_taken_meanwhile(pasta_preload, compile_c) -> None:
-    """A run is never lost, and nothing that came in between is replaced."""
+def test_output_directory_created_meanwhile(pasta_preload, compile_c) -> None:
+    """The run is not lost, and a directory created meanwhile is not replaced."""
     program = compile_c(
         """int main(void) {
             launch(3);
@@ -370,7 +370,7 @@ def test_no_permission_to_write(pasta_preload) -> None:
     )
 
 
-def test_verbs_say_what_is_wrong(pasta, tmp_path: Path) -> None:
+def test_verbs_report_errors(pasta, tmp_path: Path) -> None:
     for arguments, line in (
         (["report", tmp_path / "none"], f"pasta: {tmp_path / 'none'}: no such run directory\n"),
         (["report", tmp_path], f"pasta: {tmp_path}: not a run directory (it has no run.json)\n"),
@@ -399,14 +399,14 @@ def test_damaged_run(pasta, pasta_preload, compile_c) -> None:
 
 
 def test_stderr_is_closed(pasta_preload, compile_c) -> None:
-    """Nobody hears us: the program and its run are as always."""
+    """Messages are lost; the program and its run are unaffected."""
     program = compile_c(LAUNCH)
     done = pasta_preload(program, before=("sh", "-c", 'exec "$@" 2>&-', "sh"))
     assert done.exit_status == 0
     assert done.run.launches == 3
 
 
-def test_reader_of_stderr_is_gone(pasta_preload, compile_c) -> None:
+def test_stderr_without_reader(pasta_preload, compile_c) -> None:
     program = compile_c(LAUNCH)
     process = pasta_preload.popen(program)
     process.stderr.close()

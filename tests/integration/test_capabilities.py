@@ -1,4 +1,4 @@
-"""What is claimed of sources, against the records they make."""
+"""Claimed capabilities of sources against their records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["built", "play"]  # fixtures
 
 DEMOS = ("vadd", "gemm", "streams", "graph 2", "memory", "accesses cluster contexts")
 SCRIPTS = ("context", "memory", "peer", "launches", "graph", "events", "managed")
-#: Where it has the names of devices from; the API has none.
+#: Source of device names, which the API does not provide.
 DRIVER = Path("/proc/driver/nvidia")
 
 
@@ -46,8 +46,8 @@ def test_nvidia(play: Play) -> None:
     assert disagreements("nvidia_sanitizer", [played.tables], unplayed=unplayed) == {}
 
 
-def test_a_false_claim_is_seen(of_refacc: list[Tables]) -> None:
-    """In both directions: a field that is gone, a kind that nobody promised."""
+def test_false_claim_is_detected(of_refacc: list[Tables]) -> None:
+    """In both directions: a missing field, an unclaimed kind."""
     without = [{kind: records.copy() for kind, records in tables.items()} for tables in of_refacc]
     for tables in without:
         if "kernel_launch" in tables:
@@ -60,7 +60,7 @@ def test_a_false_claim_is_seen(of_refacc: list[Tables]) -> None:
     assert disagreements("refacc", of_refacc, unplayed={"sync"}) == {"sync": "played after all"}
 
 
-def test_names_are_those_of_the_header() -> None:
+def test_names_match_the_header() -> None:
     assert set(CAPABILITIES) >= {"kernel_launch", "accesses", "registers"}
     for name, each in CAPABILITIES.items():
         assert each.kind in abi.KINDS, name
@@ -69,7 +69,7 @@ def test_names_are_those_of_the_header() -> None:
 
 
 @pytest.mark.main
-def test_a_run_that_was_cut_short_knows_its_source(pasta_preload, demo) -> None:
+def test_truncated_run_has_its_source(pasta_preload, demo) -> None:
     run = pasta_preload(demo("vadd")).run
     whole = pasta.load(run.path).capabilities
     assert whole.sources == ("refacc",)

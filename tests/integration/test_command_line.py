@@ -1,4 +1,4 @@
-"""The commands as a new user meets them: lists, suggestions, errors of one line."""
+"""The commands for a new user: lists, suggestions, one-line errors."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def test_lists_of_tools_with_commas(pasta, pasta_preload, compile_c) -> None:
     assert (same.returncode, same.stderr) == (0, "")
 
 
-def test_a_file_whose_name_has_a_comma_is_one(pasta, tmp_path: Path) -> None:
+def test_file_name_with_a_comma(pasta, tmp_path: Path) -> None:
     (tmp_path / "a,b.py").write_text("x = 1")
     done = pasta("replay", EXAMPLE, "-t", tmp_path / "a,b.py")
     assert done.stderr.startswith(f"pasta: {tmp_path}/a,b.py defines no tool")
 
 
 @pytest.mark.main
-def test_tools_are_listed_once_and_presets_say_what_they_contain(pasta) -> None:
+def test_tools_are_listed_once_and_presets_list_their_tools(pasta) -> None:
     done = pasta("tools", environment={"COLUMNS": "150"})
     lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
     for name in built_in_names():
@@ -113,7 +113,7 @@ def test_one_tool_with_its_options_tables_and_needs(pasta) -> None:
 
 
 @pytest.mark.main
-def test_report_takes_the_latest_run_and_says_which(pasta, tmp_path: Path) -> None:
+def test_report_selects_and_names_the_latest_run(pasta, tmp_path: Path) -> None:
     for place, written in (("pasta-out/old", 1), ("here", 3), ("pasta-out/new", 2)):
         (tmp_path / place).mkdir(parents=True)
         content = (EXAMPLE / "run.json").read_text()
@@ -127,7 +127,7 @@ def test_report_takes_the_latest_run_and_says_which(pasta, tmp_path: Path) -> No
     assert done.stdout.startswith("{")
 
 
-def test_an_unknown_decorator_of_a_probe(pasta, tmp_path: Path) -> None:
+def test_unknown_probe_decorator(pasta, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PROBE)
     done = pasta("replay", EXAMPLE, "-t", "./mine.py")
     assert "mine.py:6: AttributeError: there is no @probe.globl_memory: give global_memory" in (
@@ -137,7 +137,7 @@ def test_an_unknown_decorator_of_a_probe(pasta, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["tools", "--help"])
-def test_nobody_reads_to_the_end(tmp_path: Path, verb: str) -> None:
+def test_output_pipe_is_closed_early(tmp_path: Path, verb: str) -> None:
     with subprocess.Popen(
         [*cli("pasta"), verb], env=base_environment(), cwd=tmp_path,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -156,7 +156,7 @@ def test_no_space_for_the_output(tmp_path: Path) -> None:
 
 
 def test_interrupted(tmp_path: Path) -> None:
-    """By Ctrl-C while it works, here reading a tool."""
+    """By Ctrl-C during work, here while reading a tool."""
     (tmp_path / "slow.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
     for command in (
         [*cli("pasta"), "tools", "./slow.py"],

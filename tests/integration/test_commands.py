@@ -1,5 +1,5 @@
 """The commands `pasta` and `pasta-preload`: PASTA's Python is isolated from the environment of the
-profiled program, which gets it as it was given."""
+profiled program, which gets it unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.places import ROOT
 from tests.support.preload import TIMEOUT
 
 SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-#: Stands for the installed pasta_entry.py.
+#: Replaces the installed pasta_entry.py.
 ENTRY = """
 import os, sys
 def pasta(): print("pasta", sys.flags.isolated, sys.argv[1:])
@@ -32,7 +32,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Installation:
-    """Commands as an installer leaves them, with an entry module that says how it was called."""
+    """Commands as installed, with an entry module that prints how it was called."""
 
     def __init__(self, prefix: Path, compiled: Path, modules: str) -> None:
         self.bin = prefix / "bin"
@@ -41,7 +41,7 @@ class Installation:
         (prefix / modules / "pasta_entry.py").write_text(ENTRY)
 
     def script(self, text: str) -> None:
-        """Writes the script that names the Python: one without PASTA, in place of {python}."""
+        """Writes the script with the Python in its first line: {python} is one without PASTA."""
         python = self.bin.parent / "python"
         python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
         python.chmod(0o755)
@@ -64,15 +64,15 @@ class Installation:
         (SITE, "#!/bin/sh\n'''exec' '{python}' \"$0\" \"$@\"\n' '''\n"),  # uv
     ],
 )
-def test_finds_its_python_and_its_modules(tmp_path, compiled, modules: str, line: str) -> None:
+def test_finds_python_and_modules(tmp_path, compiled, modules: str, line: str) -> None:
     installed = Installation(tmp_path / "prefix", compiled, modules)
     installed.script(line)
     done = installed.run("pasta", "a b", "-x", PYTHONHOME="/none", PYTHONPATH="/none")
     assert (done.stdout, done.stderr) == ("pasta 1 ['a b', '-x']\n", "")
 
 
-def test_finds_the_python_of_its_virtual_environment(tmp_path, compiled) -> None:
-    """Also by a link, as pipx and uv make them, and where the path is long and has spaces."""
+def test_finds_the_python_of_the_virtual_environment(tmp_path, compiled) -> None:
+    """Also through a link, as created by pipx and uv, and with a long path with spaces."""
     prefix = tmp_path / ("a long path " * 15)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
     (prefix / "bin").rename(prefix / "its bin")
@@ -94,7 +94,7 @@ def test_finds_the_python_of_its_virtual_environment(tmp_path, compiled) -> None
         ("#!/no/python\n", "/no/python: No such file or directory: install PASTA again, its Pyth"),
     ],
 )
-def test_says_in_one_line_that_its_python_is_gone(tmp_path, compiled, line, message) -> None:
+def test_missing_python_is_reported_in_one_line(tmp_path, compiled, line, message) -> None:
     installed = Installation(tmp_path, compiled, ".")
     if line:
         installed.script(line)
@@ -105,7 +105,7 @@ def test_says_in_one_line_that_its_python_is_gone(tmp_path, compiled, line, mess
     assert done.stderr.count("\n") == 1
 
 
-def test_says_in_one_line_that_its_modules_are_gone(tmp_path, compiled) -> None:
+def test_missing_modules_are_reported_in_one_line(tmp_path, compiled) -> None:
     installed = Installation(tmp_path, compiled, "elsewhere")
     installed.script("#!{python}\n")
     done = installed.run()
@@ -116,7 +116,8 @@ def test_says_in_one_line_that_its_modules_are_gone(tmp_path, compiled) -> None:
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    """Modules that a program's PYTHONPATH may hide ours with; each says that it was imported."""
+    """Modules on a program's PYTHONPATH that shadow PASTA's dependencies; each reports its
+    import."""
     directory = tmp_path / "broken"
     directory.mkdir()
     for name in ("numpy", "json", "typing", "pyarrow", "argparse", "sitecustomize"):
@@ -144,9 +145,7 @@ def python_variables(broken: Path) -> dict[str, str]:
     }
 
 
-def test_a_run_is_whole_whatever_the_variables_of_python_are(
-    pasta_preload, compile_c, broken: Path
-) -> None:
+def test_run_is_complete_with_any_python_variables(pasta_preload, compile_c, broken: Path) -> None:
     """Launcher and collector; a foreign package `pasta` is in the current directory, too."""
     shutil.copytree(broken / "pasta", pasta_preload.directory / "pasta")
     program = compile_c("int main(void) { launch(3); return 7; }")
@@ -156,7 +155,7 @@ def test_a_run_is_whole_whatever_the_variables_of_python_are(
 
 
 @pytest.mark.main
-def test_verbs_ignore_the_variables_of_python(pasta, broken: Path) -> None:
+def test_verbs_ignore_python_variables(pasta, broken: Path) -> None:
     done = pasta("tools", environment=python_variables(broken))
     assert (done.returncode, done.stderr) == (0, "")
     assert "kernel_freq" in done.stdout
@@ -169,16 +168,16 @@ ENVIRONMENT = r"""
         return 0;
     }
 """
-#: What PASTA sets, as the documentation says.
+#: Variables that PASTA sets, as documented.
 OURS = (b"LD_PRELOAD", b"CUDA_INJECTION64_PATH", b"NVTX_INJECTION64_PATH",
         b"REFACC_INJECTION_PATH", b"PASTA_SHIM")  # fmt: skip
 
 
 @pytest.mark.parametrize("language", [{}, {"LC_CTYPE": "C"}, {"LC_ALL": "C"}])
-def test_the_program_gets_its_environment_byte_for_byte(
+def test_program_environment_is_identical(
     compile_c, tmp_path, compiled, broken: Path, language: dict[str, str]
 ) -> None:
-    """In the C locale Python itself sets LC_CTYPE; shells drop names that are no identifiers."""
+    """In the C locale Python itself sets LC_CTYPE; shells drop names that are not identifiers."""
     program = compile_c(ENVIRONMENT)
     given = {
         b"HOME": b"/root", b"BASH_FUNC_module%%": b"() {  eval 1\n}", b"a.b": b"2",
@@ -202,7 +201,7 @@ def test_the_program_gets_its_environment_byte_for_byte(
     assert [(name, value) for name, _, value in entries if name not in OURS] == list(given.items())
 
 
-def test_a_python_program_uses_its_own_path(pasta_preload, tmp_path: Path) -> None:
+def test_python_program_keeps_its_own_path(pasta_preload, tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "its_module.py").write_text("print('its own')\n")
     environment = {"PYTHONPATH": str(tmp_path / "modules")}
@@ -214,8 +213,8 @@ def test_a_python_program_uses_its_own_path(pasta_preload, tmp_path: Path) -> No
     ("metadata", "owner"),
     [("google_pasta-0.2.0", "google-pasta (TensorFlow brings it)"), (None, "another project")],
 )
-def test_a_package_that_replaced_ours_is_named_as_what_it_is(tmp_path, metadata, owner) -> None:
-    """In the environment of PASTA itself; it is not imported."""
+def test_replacing_package_is_named(tmp_path, metadata, owner) -> None:
+    """In PASTA's own environment; it is not imported."""
     (tmp_path / "pasta").mkdir()
     foreign = tmp_path / "pasta" / "__init__.py"
     foreign.write_text("raise SystemExit('imported')\n")

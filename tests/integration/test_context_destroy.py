@@ -1,4 +1,4 @@
-"""Memory that dies with its context is freed in the record, too."""
+"""Memory released by a context destroy has memory_free records."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.main
-def test_a_step_of_ci(pasta_preload: Any, pasta: Any, demo: Callable[[str], Path]) -> None:
+def test_diff_as_a_ci_step(pasta_preload: Any, pasta: Any, demo: Callable[[str], Path]) -> None:
     runs = []
     for number, iterations in enumerate(("3", "4")):
         out = pasta_preload.directory / f"run-{number}"

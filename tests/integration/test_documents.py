@@ -1,4 +1,4 @@
-"""What README and docs show works as shown: commands, output, tools, programs, TOML, links."""
+"""README and docs are correct: commands, output, tools, programs, TOML, links."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def block_with(words: str, language: str = "") -> str:
 
 
 def words(text: str) -> set[str]:
-    """Words without figures and units, host and paths: what is the same in every run."""
+    """Words except figures, units, host and paths: the text that is equal in every run."""
     lines = [
         line for line in text.splitlines() if not re.search("/|^pasta: process|observed", line)
     ]
@@ -41,13 +41,13 @@ def words(text: str) -> set[str]:
 
 
 def findings(text: str) -> tuple[str, str]:
-    """The findings, and the rest; which there are depends on how fast the machine is."""
+    """The findings, and the rest; findings depend on the speed of the machine."""
     found = re.search(r"^pasta: Findings\n.*?^pasta:\n", text, re.MULTILINE | re.DOTALL)
     return (found[0], text.replace(found[0], "")) if found else ("", text)
 
 
 @pytest.mark.main
-def test_the_readme_shows_what_the_demonstration_prints(pasta_preload, demo) -> None:
+def test_readme_matches_the_output_of_the_demonstration(pasta_preload, demo) -> None:
     done = pasta_preload(demo("convolution"), environment={"COLUMNS": "118"})
     printed = findings(done.stdout + done.stderr)
     shown = findings(block_with("10 iterations, correct"))
@@ -64,7 +64,9 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_a_command_is_accepted(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_command_is_accepted(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("my_tool", "big_copies"):
         new_tool(name, tmp_path)
@@ -75,7 +77,7 @@ def test_a_command_is_accepted(line: str, tmp_path: Path, monkeypatch: pytest.Mo
         assert parse(given).run
 
 
-def test_tools_run_on_the_recorded_run(pasta) -> None:
+def test_documented_tools_run_on_the_recorded_run(pasta) -> None:
     (line,) = (line for line in commands() if " replay " in line)
     directory, *options = shlex.split(line)[2:]
     done = pasta("replay", ROOT / directory, *options)
@@ -87,14 +89,14 @@ def test_tools_run_on_the_recorded_run(pasta) -> None:
 
 
 @pytest.mark.main
-def test_the_tool_runs_alone(pasta, pasta_preload, demo, tmp_path: Path) -> None:
+def test_documented_tool_runs(pasta, pasta_preload, demo, tmp_path: Path) -> None:
     (tmp_path / "big_copies.py").write_text(block_with("class BigCopies", "python"))
     done = pasta_preload(demo("convolution"), options=("-t", str(tmp_path / "big_copies.py")))
     assert done.exit_status == 0
     assert "copies of at least 1,048,576 bytes" in done.stderr
 
 
-def test_the_tool_with_a_probe_runs_alone(pasta_preload, demo, tmp_path: Path) -> None:
+def test_documented_tool_with_probe_runs(pasta_preload, demo, tmp_path: Path) -> None:
     (tmp_path / "reads.py").write_text(block_with("class Reads", "python"))
     done = pasta_preload(demo("convolution"), options=("-t", str(tmp_path / "reads.py")))
     assert done.exit_status == 0
@@ -102,7 +104,7 @@ def test_the_tool_with_a_probe_runs_alone(pasta_preload, demo, tmp_path: Path) -
 
 
 @pytest.mark.main
-def test_its_programs_run(
+def test_documented_programs_run(
     pasta_preload, demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pasta_preload(demo("convolution"), options=("-o", "pasta-out/demo"))
@@ -113,7 +115,7 @@ def test_its_programs_run(
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
-def test_tools_and_settings_of_documents_can_be_loaded(path: Path, tmp_path: Path) -> None:
+def test_documented_tools_and_settings_load(path: Path, tmp_path: Path) -> None:
     text = path.read_text()
     for number, source in enumerate(blocks(text, "python")):
         if "(Tool)" in source and "import" in source:
@@ -127,10 +129,10 @@ def test_tools_and_settings_of_documents_can_be_loaded(path: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_have_targets(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
         assert (path.parent / target).exists(), target
 
 
-def test_every_tool_is_in_the_table() -> None:
+def test_readme_lists_every_tool() -> None:
     assert sorted(re.findall(r"^\| \[(\w+)\]", README, re.MULTILINE)) == built_in_names()

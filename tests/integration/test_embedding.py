@@ -1,5 +1,5 @@
-"""Where Python runs: embedded in a program without one, as a thread of the program's own, or in a
-collector beside it; and that the program cannot tell."""
+"""Where Python runs: embedded in a program without one, on a thread of the program's own
+interpreter, or in a collector; the program does not notice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.preload import EMBED_NOW, base_environment, wait_until
 
-#: Lives until a consumer is at work; 340 launches. With an argument it ends before.
+#: Runs until a consumer has started; 340 launches. With an argument it exits before.
 LIVES = """
 int main(int n, char **a) {
     (void)a;
@@ -25,7 +25,7 @@ int main(int n, char **a) {
     %s
     return 3;
 }"""
-#: A Python program that lives until a consumer has started; 12 launches.
+#: A Python program that runs until a consumer has started; 12 launches.
 HOST = """
 import os, time
 launch(5)
@@ -39,7 +39,7 @@ NOTE = r"process \d+ is analysed by a collector process: (.*)"
 
 
 def reasons(lines: list[str]) -> list[str]:
-    """Why collectors ran, as told on stderr."""
+    """Reasons for collectors, as printed on stderr."""
     return [match[1] for line in lines if (match := re.fullmatch(NOTE, line))]
 
 
@@ -47,7 +47,7 @@ def reasons(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.main
-def test_embedded(pasta_preload, compile_c) -> None:
+def test_consumer_is_embedded(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(LIVES % ""), options=EMBED_NOW)
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
     assert (done.run.consumer, done.run.launches, done.notes) == ("embedded", 340, [])
@@ -61,10 +61,10 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("library", FOREIGN)
-def test_no_python_beside_what_it_would_mix_with(
+def test_no_embedded_python_beside_conflicting_libraries(
     pasta_preload, compile_c, tmp_path: Path, library: str
 ) -> None:
-    """Symbols of another Python, or of a sanitizer, would come before those of ours."""
+    """Symbols of another Python, or of a sanitizer, would preempt those of the embedded one."""
     text, reason = FOREIGN[library]
     (tmp_path / "foreign.c").write_text(text)
     shared = tmp_path / library
@@ -89,7 +89,7 @@ def test_pypy(pasta_preload, python_program) -> None:
 
 
 @pytest.mark.main
-def test_collector_asked_for(pasta_preload, compile_c) -> None:
+def test_collector_option(pasta_preload, compile_c) -> None:
     program = compile_c(LIVES % 'printf("%d %d", is_mapped("libpython"), is_mapped("_embed"));')
     done = pasta_preload(program, options=("--collector",))
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "0 0", "")
@@ -97,8 +97,8 @@ def test_collector_asked_for(pasta_preload, compile_c) -> None:
 
 
 @pytest.mark.main
-def test_results_do_not_depend_on_the_consumer(pasta_preload, compile_c) -> None:
-    """Counts and names of the report, however they were computed."""
+def test_results_are_independent_of_the_consumer(pasta_preload, compile_c) -> None:
+    """Counts and names of the report, for every consumer."""
     program = compile_c(LIVES % "")
     reports = []
     for way, options, argument in WAYS:
@@ -111,7 +111,7 @@ def test_results_do_not_depend_on_the_consumer(pasta_preload, compile_c) -> None
     assert reports[0] == reports[1] == reports[2]
 
 
-#: Every way of consuming, the options and the program's argument that lead to it.
+#: Every kind of consumer, with the options and the program's argument that select it.
 WAYS = (
     ("afterwards", (), ("brief",)),
     ("embedded", EMBED_NOW, ()),
@@ -128,18 +128,20 @@ WAYS = (
     ],
     ids=["home", "switches", "path"],
 )
-def test_pythons_environment_variables_of_the_program(
+def test_program_with_python_environment_variables(
     pasta_preload, compile_c, broken: dict[str, str]
 ) -> None:
-    """They are the program's: the embedded interpreter is the one PASTA is installed with."""
+    """They apply to the program only: the embedded interpreter is that of PASTA's installation."""
     assignments = [f"{name}={value}" for name, value in broken.items()]
     done = pasta_preload("/usr/bin/env", *assignments, compile_c(LIVES % ""), options=EMBED_NOW)
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
     assert (done.run.consumer, done.run.launches, done.notes) == ("embedded", 340, [])
 
 
-def test_output_of_tools_is_not_the_programs(pasta_preload, compile_c, tmp_path: Path) -> None:
-    """What a tool prints, also below Python's level, goes to the log."""
+def test_tool_output_is_separate_from_the_programs(
+    pasta_preload, compile_c, tmp_path: Path
+) -> None:
+    """Output of a tool, also below Python's level, goes to the log."""
     tool = tmp_path / "talker.py"
     tool.write_text(
         "import os, sys\n"
@@ -171,8 +173,8 @@ def expect_host(done, status: int, launches: int) -> None:
 
 
 @pytest.mark.parametrize("threading", ["", "import threading\n"], ids=["plain", "threading"])
-def test_joins_the_program(pasta_preload, python_program, threading: str) -> None:
-    """The interpreter of the program runs the tools; its output is what it would be."""
+def test_consumer_joins_a_python_program(pasta_preload, python_program, threading: str) -> None:
+    """The program's interpreter runs the tools; the program's output is unchanged."""
     program = python_program(threading + HOST.format(seconds=2))
     done = pasta_preload(sys.executable, program, options=EMBED_NOW)
     expect_host(done, 0, 12)
@@ -180,8 +182,8 @@ def test_joins_the_program(pasta_preload, python_program, threading: str) -> Non
     assert done.run.consumer == "embedded"
 
 
-def test_program_sees_little_of_it(pasta_preload, python_program) -> None:
-    """No thread in `threading`, none more to wait for, main thread and modules of its own."""
+def test_program_sees_few_traces_of_the_consumer(pasta_preload, python_program) -> None:
+    """No thread in `threading`, none to join; main thread and modules are unchanged."""
     program = python_program(
         HOST.format(seconds=2)
         + "import threading, sys, signal, gc\n"
@@ -225,7 +227,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("way", ENDS)
-def test_python_program_ends(pasta_preload, python_program, way: str) -> None:
+def test_python_program_exits(pasta_preload, python_program, way: str) -> None:
     end, status = ENDS[way]
     program = python_program(HOST.format(seconds=1.5) + end + "\n")
     done = pasta_preload(sys.executable, program, options=EMBED_NOW)
@@ -239,8 +241,8 @@ def test_python_program_ends(pasta_preload, python_program, way: str) -> None:
     assert done.run.consumer == "embedded"
 
 
-def test_interrupted_while_tools_evaluate_text(pasta_preload, python_program, tmp_path) -> None:
-    """`eval` on any thread makes CPython forget that the program ends by an interrupt."""
+def test_interrupt_while_tools_evaluate_text(pasta_preload, python_program, tmp_path) -> None:
+    """`eval` on any thread makes CPython forget that an interrupt ended the program."""
     tool = tmp_path / "evaluates.py"
     tool.write_text(
         "import time\n"
@@ -270,7 +272,8 @@ def test_brief_python_program(pasta_preload, python_program, way: str) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_multiprocessing(pasta_preload, python_program, method: str) -> None:
-    """Every worker has a run; a forked one of a program that PASTA runs in is analysed beside."""
+    """Every worker has a run; a worker forked from a program with an embedded consumer uses a
+    collector."""
     program = python_program(
         "import multiprocessing, time\n"
         "def work(count):\n"
@@ -287,15 +290,15 @@ def test_multiprocessing(pasta_preload, python_program, method: str) -> None:
     done = pasta_preload(sys.executable, program, options=EMBED_NOW)
     assert (done.exit_status, done.stdout, done.target_stderr) == (0, "[0, 0]\n", "")
     assert sorted(run.launches for run in done.runs) == [1, 2, 3]
-    # Told once, where a worker lived long enough to be seen alive.
+    # Reported once, if a worker lived long enough to be observed.
     assert reasons(done.notes) in (
         [],
         ["the process was forked from one that PASTA already ran in"] * (method == "fork"),
     )
 
 
-def test_a_program_that_changed_what_cffi_takes_for_its_lock(pasta_preload, python_program) -> None:
-    """Before Python 3.12: a field of the type of capsules, which looking up an attribute sets."""
+def test_program_that_changed_cffis_lock(pasta_preload, python_program) -> None:
+    """Before Python 3.12: a field of the capsule type, set by an attribute lookup."""
     program = python_program(
         "import datetime\ntype(datetime.datetime_CAPI).mro()\n" + HOST.format(seconds=2)
     )
@@ -304,8 +307,8 @@ def test_a_program_that_changed_what_cffi_takes_for_its_lock(pasta_preload, pyth
     assert (done.run.consumer, done.run.launches) == ("embedded", 12)
 
 
-def test_programs_that_end_while_they_are_joined(pasta_preload, python_program) -> None:
-    """At any moment of it: the interpreter is never entered, nor started anew, at its end."""
+def test_program_exits_while_it_is_joined(pasta_preload, python_program) -> None:
+    """At any moment: the interpreter is never entered or restarted during finalization."""
     program = python_program(
         "import multiprocessing, time\n"
         "def work(seconds):\n"
@@ -326,7 +329,7 @@ def test_programs_that_end_while_they_are_joined(pasta_preload, python_program) 
 
 
 def test_interpreter_options_of_the_program(pasta_preload, python_program) -> None:
-    """Isolated, without site: a collector is enough, and nothing is printed by Python."""
+    """Isolated, without site: a collector is used, and Python prints nothing."""
     program = python_program(HOST.format(seconds=1))
     done = pasta_preload(sys.executable, "-I", "-S", "-B", program, options=EMBED_NOW)
     assert (done.exit_status, done.stdout, done.target_stderr) == (0, "output of the program\n", "")
@@ -337,7 +340,7 @@ def test_interpreter_options_of_the_program(pasta_preload, python_program) -> No
 
 
 def other_pythons() -> list[str]:
-    """Interpreters of other versions: on PATH, behind version managers' shims too, or pyenv's."""
+    """Interpreters of other versions: on PATH (also behind version managers' shims), or pyenv's."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     found: dict[tuple[int, ...], str] = {}
     for minor in range(6, 20):
@@ -355,7 +358,7 @@ def other_pythons() -> list[str]:
     return [found[version] for version in sorted(found)]
 
 
-def test_other_version(pasta_preload, python_program) -> None:
+def test_program_with_another_python_version(pasta_preload, python_program) -> None:
     """Never embedded: both runtimes' symbols would mix."""
     pythons = other_pythons()
     if not pythons:
@@ -400,8 +403,8 @@ def test_virtual_environment_without_pasta(pasta_preload, python_program, tmp_pa
     ]
 
 
-def test_program_that_embeds_python_later(pasta_preload, compile_c, native: Path) -> None:
-    """A C program that starts a Python of its own after PASTA's was embedded, or before."""
+def test_program_embeds_python_later(pasta_preload, compile_c, native: Path) -> None:
+    """A C program that starts its own Python after, or before, PASTA's is embedded."""
     library = subprocess.run(
         [sys.executable, "-c", "from pasta import paths; print(paths.libpython() or '')"],
         env=base_environment(), cwd="/", capture_output=True, text=True, check=True,
@@ -437,7 +440,8 @@ def test_program_that_embeds_python_later(pasta_preload, compile_c, native: Path
 
 
 def test_python_without_shared_library(pasta_preload, compile_c) -> None:
-    """A statically linked Python, as many distributions' and container images': beside."""
+    """A statically linked Python, as in many distributions and container images: a collector is
+    used."""
     done = pasta_preload(
         compile_c(LIVES % ""), options=EMBED_NOW, environment={"PASTA_LIBPYTHON": ""}
     )
@@ -446,7 +450,7 @@ def test_python_without_shared_library(pasta_preload, compile_c) -> None:
     assert reasons(done.notes) == ["the Python that PASTA is installed with has no shared library"]
 
 
-def test_python_library_that_cannot_be_loaded(pasta_preload, compile_c, tmp_path: Path) -> None:
+def test_unloadable_python_library(pasta_preload, compile_c, tmp_path: Path) -> None:
     broken = tmp_path / "libpython.so"
     broken.write_text("not a library")
     done = pasta_preload(
@@ -467,7 +471,7 @@ def test_broken_site(pasta_preload, compile_c, tmp_path: Path) -> None:
     assert done.run.launches == 340
 
 
-def test_site_that_fails_in_the_program_only(pasta_preload, compile_c, tmp_path: Path) -> None:
+def test_site_fails_in_the_program_only(pasta_preload, compile_c, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
         "if 'PASTA_SHIM' in os.environ:\n"
@@ -482,7 +486,7 @@ def test_site_that_fails_in_the_program_only(pasta_preload, compile_c, tmp_path:
 
 
 def test_forked_from_an_embedded_program(pasta_preload, compile_c) -> None:
-    """Its child inherits an interpreter in an unknown state: the child is analysed beside."""
+    """Its child inherits an interpreter in an unknown state: it uses a collector."""
     program = compile_c(
         """int main(void) {
             launch(5);
@@ -502,7 +506,7 @@ def test_forked_from_an_embedded_program(pasta_preload, compile_c) -> None:
 
 
 def test_child_with_a_collector_outlives_the_program(pasta_preload, compile_c) -> None:
-    """Its collector goes on, and nobody starts another one on the same ring."""
+    """Its collector continues, and no second one starts on the same ring."""
     program = compile_c(
         r"""int main(void) {
             int ready[2];

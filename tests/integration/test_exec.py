@@ -1,4 +1,4 @@
-"""Programs that a profiled program starts keep the preload, whatever environment they get."""
+"""Programs started by a profiled program keep the preload, whatever environment they get."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def session(tmp_path: Path) -> Session:
 
 @dataclass(frozen=True)
 class Started:
-    """What a started program saw."""
+    """Environment and output of a started program."""
 
     loaded: bool
     environment: list[str]
@@ -56,8 +56,8 @@ def additions(session: Session, **config: object) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_environment_of_its_own(session: Session, program: Path, way: str) -> None:
-    """Everything is added after what the program gave, which is untouched."""
+def test_exec_with_an_explicit_environment(session: Session, program: Path, way: str) -> None:
+    """Variables are added after the program's own, which are unchanged."""
     given = ["A=1", "EMPTY=", "LD_PRELOADED=no", "A=2", "odd"]
     started = start([program, way, *given], preload_environment(session))
     assert started.loaded
@@ -67,13 +67,13 @@ def test_environment_of_its_own(session: Session, program: Path, way: str) -> No
 
 
 @pytest.mark.parametrize("way", [*WAYS, "null"])
-def test_no_environment(session: Session, program: Path, way: str) -> None:
+def test_exec_without_environment(session: Session, program: Path, way: str) -> None:
     started = start([program, way], preload_environment(session))
     assert started.environment == [f"LD_PRELOAD={LIBPASTA}", *additions(session)]
 
 
 @pytest.mark.parametrize("way", ["execve", "posix_spawn"])
-def test_nothing_missing(session: Session, program: Path, way: str) -> None:
+def test_exec_with_a_complete_environment(session: Session, program: Path, way: str) -> None:
     given = [*reversed(additions(session)), f"LD_PRELOAD={LIBPASTA}", "Z=1"]
     assert start([program, way, *given], preload_environment(session)).environment == given
 
@@ -88,10 +88,10 @@ def test_nothing_missing(session: Session, program: Path, way: str) -> None:
         ("/a.so:/opt/p/libpasta_amd.so.old:", []),
     ],
 )
-def test_of_tools_for_amd_only_pasta_s(
+def test_only_pastas_amd_tool_is_added(
     session: Session, program: Path, way: str, tools: str, ours: list[str]
 ) -> None:
-    """What else the user listed stays away with the variable that the target left out."""
+    """Other tools that the user listed are not added if the target removed the variable."""
     variable = "ROCP_TOOL_LIBRARIES"
     environment = {**preload_environment(session), variable: tools}
     added = [*additions(session), *(f"{variable}={tool}" for tool in ours)]
@@ -101,7 +101,7 @@ def test_of_tools_for_amd_only_pasta_s(
     assert start([program, way, *own], environment).environment == own
 
 
-def test_another_session_decides_for_itself(session: Session, program: Path) -> None:
+def test_another_session_keeps_its_settings(session: Session, program: Path) -> None:
     given = ["PASTA_SHIM=session=/another", "LD_PRELOAD=/another.so"]
     done = subprocess.run(
         [program, "execve", *given], env=preload_environment(session), capture_output=True
@@ -111,7 +111,7 @@ def test_another_session_decides_for_itself(session: Session, program: Path) -> 
 
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same program, with a runtime that must be the first library of its process."""
+    """The same program, with a runtime that must be the first loaded library."""
     directory = tmp_path_factory.mktemp("refusing")
     try:
         return compile_c(directory / "program", [PROGRAMS / "exec_program.c"], "-fsanitize=address")
@@ -120,7 +120,7 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_would_not_start_with_the_library_starts_without(
+def test_incompatible_programs_start_without_the_library(
     session: Session, program: Path, refusing: Path, way: str
 ) -> None:
     given = ["A=1", f"LD_PRELOAD={LIBPASTA}", "Z=1", "ASAN_OPTIONS=detect_leaks=0"]
@@ -132,7 +132,7 @@ def test_what_would_not_start_with_the_library_starts_without(
 
 
 @pytest.mark.parametrize("way", ["execvp", "posix_spawnp"])
-def test_found_as_a_script_in_a_path(
+def test_script_found_in_path(
     session: Session, program: Path, refusing: Path, tmp_path: Path, way: str
 ) -> None:
     script = tmp_path / "bin" / "script"
@@ -145,7 +145,7 @@ def test_found_as_a_script_in_a_path(
     assert started == Started(False, [f"PATH={places}", *additions(session)])
 
 
-def test_other_preloads_stay(session: Session, program: Path) -> None:
+def test_other_preloads_are_kept(session: Session, program: Path) -> None:
     other = "libm.so.6"
     given = [f"LD_PRELOAD={other}", "Z=1"]
     started = start([program, "execve", *given], preload_environment(session))
@@ -157,7 +157,7 @@ def test_other_preloads_stay(session: Session, program: Path) -> None:
     assert empty.environment[0] == f"LD_PRELOAD={LIBPASTA}"
 
 
-def test_values_of_the_program_stay(session: Session, program: Path) -> None:
+def test_values_of_the_program_are_kept(session: Session, program: Path) -> None:
     given = ["NVTX_INJECTION64_PATH=/mine.so", "PASTA_SHIM=schema=0"]
     started = start([program, "execve", *given], preload_environment(session))
     assert started.environment[:2] == given
@@ -165,7 +165,7 @@ def test_values_of_the_program_stay(session: Session, program: Path) -> None:
     assert len([e for e in started.environment if e.startswith("PASTA_SHIM")]) == 1
 
 
-def test_a_program_can_be_left_out(session: Session, program: Path) -> None:
+def test_program_can_be_excluded(session: Session, program: Path) -> None:
     started = start([program, "execve", "PASTA_SHIM=", "A=1"], preload_environment(session))
     assert started == Started(False, ["PASTA_SHIM=", "A=1"])
 
@@ -175,8 +175,8 @@ def test_inert_without_a_session(program: Path) -> None:
     assert start([program, "execve", "A=1"], environment) == Started(False, ["A=1"])
 
 
-def test_too_large_for_the_stack(session: Session, program: Path) -> None:
-    """Passed as it is, rather than overflowing the stack of a small thread."""
+def test_environment_too_large_for_the_stack(session: Session, program: Path) -> None:
+    """Passed unchanged, instead of overflowing the stack of a small thread."""
     given = [f"N{number}=" for number in range(5000)]
     started = start([program, "execve", *given], preload_environment(session))
     assert started == Started(False, given)
@@ -221,7 +221,7 @@ def test_forked_children_leave_nothing(session: Session, program: Path) -> None:
 
 
 def test_static_program(session: Session, program: Path, tmp_path: Path) -> None:
-    """No loader, no preload; its own children are not followed, and nothing is harmed."""
+    """No loader, no preload; its children are not followed, and it runs normally."""
     source = tmp_path / "static.c"
     source.write_text(
         "#include <unistd.h>\n"
@@ -233,11 +233,11 @@ def test_static_program(session: Session, program: Path, tmp_path: Path) -> None
         pytest.skip("no static libc")
     environment = preload_environment(session)
     assert subprocess.run([static], env=environment, timeout=60).returncode == 7
-    assert start([static, program, "show"], environment).loaded  # the environment went through
+    assert start([static, program, "show"], environment).loaded  # environment was kept
 
 
 def test_python_subprocess(session: Session, program: Path) -> None:
-    """CPython's own fork and exec, with an environment of the program's."""
+    """CPython's own fork and exec, with an environment set by the program."""
     python = shutil.which("python3") or "python3"
     code = (
         "import subprocess, sys; sys.exit(subprocess.call([sys.argv[1], 'show'], env={'A': '1'}))"

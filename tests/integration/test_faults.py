@@ -1,5 +1,5 @@
-"""Faults of tools, of disks and of shared memory: the program never notices, nothing is lost that
-was recorded, and the report says what is missing."""
+"""Faults of tools, disks and shared memory: the program is unaffected, recorded data is kept, and
+the report lists what is missing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def tool(directory: Path, body: str) -> str:
     return str(path)
 
 
-#: Handlers run wherever the consumer is; results are made in a collector, always.
+#: Handlers run in the consumer's process; results are always computed in a collector.
 CASES = [
     (fault, way)
     for fault, (_, where, _) in FAULTY.items()
@@ -95,7 +95,8 @@ CASES.remove(("endless handler", "embedded"))  # see test_endless_handler_in_the
 
 @pytest.mark.parametrize(("fault", "way"), CASES)
 def test_faulty_tool(pasta_preload, compile_c, tmp_path: Path, fault: str, way: str) -> None:
-    """It is disabled and named, with its traceback in the log; the other tools' results stand."""
+    """It is disabled and named, with its traceback in the log; other tools' results are
+    complete."""
     body, where, reason = FAULTY[fault]
     options, arguments = WAYS[way]
     done = pasta_preload(
@@ -122,7 +123,7 @@ def test_faulty_tool(pasta_preload, compile_c, tmp_path: Path, fault: str, way: 
 
 
 def test_endless_handler_in_the_program(pasta_preload, compile_c, tmp_path: Path) -> None:
-    """The program is over in time, and a collector, which has the time limit, does the work."""
+    """The program exits in time, and a collector, which enforces the time limit, takes over."""
     body, where, reason = FAULTY["endless handler"]
     done = pasta_preload(
         compile_c("int main(void) { launch(40); sleep_ms(1500); return 3; }"),
@@ -148,7 +149,8 @@ def test_tool_that_cannot_be_made(pasta_preload, tmp_path: Path) -> None:
 
 
 def test_tool_that_cannot_be_pickled(pasta_preload, compile_c, tmp_path: Path) -> None:
-    """Its state cannot leave the program: the collector computes it anew, and nobody loses."""
+    """Its state cannot leave the program: the collector recomputes it, without loss for any
+    tool."""
     body = (
         "count = 0\n"
         "    def start(self): self.lock = __import__('threading').Lock()\n"
@@ -164,7 +166,7 @@ def test_tool_that_cannot_be_pickled(pasta_preload, compile_c, tmp_path: Path) -
 
 
 def test_tool_whose_state_cannot_be_read(pasta_preload, compile_c, tmp_path: Path) -> None:
-    """What cannot be restored is computed anew, for all tools alike."""
+    """A state that cannot be restored is recomputed, for all tools."""
     body = (
         "count = 0\n"
         "    def on_launches(self, launches): self.count += len(launches)\n"
@@ -182,7 +184,8 @@ def test_tool_whose_state_cannot_be_read(pasta_preload, compile_c, tmp_path: Pat
 def test_tools_that_fail_only_in_the_collector(
     pasta_preload, pasta, compile_c, tmp_path: Path
 ) -> None:
-    """One cannot be loaded there, one leaves a thread behind: both end, told also with -q."""
+    """One cannot be loaded there, one leaves a thread behind: both are disabled and reported, also
+    with -q."""
     (tmp_path / "absent.py").write_text(
         "import sys\n"
         "if 'pasta.runtime.collector' in ' '.join(sys.orig_argv): import nothing_of_that_name\n"
@@ -215,7 +218,8 @@ def test_tools_that_fail_only_in_the_collector(
 
 @pytest.mark.main
 def test_tool_that_ends_its_process(pasta_preload, compile_c, tmp_path: Path) -> None:
-    """os._exit in a collector: the events are kept, and the line says where and what to do."""
+    """os._exit in a collector: the events are kept, and a line gives their location and the
+    remedy."""
     body = "def result(self): os._exit(66)"
     done = pasta_preload(compile_c(PROGRAM), "brief", options=("-t", tool(tmp_path, body)))
     pasta_preload.may_leave_sessions = True
@@ -231,7 +235,7 @@ def test_tool_that_ends_its_process(pasta_preload, compile_c, tmp_path: Path) ->
     assert (session / "log.txt").exists()
 
 
-def test_recover_with_a_mended_tool(pasta_preload, pasta, compile_c, tmp_path: Path) -> None:
+def test_recover_with_a_fixed_tool(pasta_preload, pasta, compile_c, tmp_path: Path) -> None:
     path = Path(tool(tmp_path, "def result(self): os._exit(66)"))
     done = pasta_preload(
         compile_c(PROGRAM), "brief", options=("-t", str(path), "-t", "kernel_freq")
@@ -247,7 +251,7 @@ def test_recover_with_a_mended_tool(pasta_preload, pasta, compile_c, tmp_path: P
 
 
 def test_tool_that_writes_to_descriptors(pasta_preload, compile_c, tmp_path: Path) -> None:
-    """Below Python's print: in a collector they are the log's."""
+    """Below Python's print: in a collector descriptors refer to the log."""
     body = "def on_launches(self, launches): os.write(1, b'raw out\\n'); os.write(2, b'raw err\\n')"
     for way in ("afterwards", "collector"):
         options, arguments = WAYS[way]
@@ -260,7 +264,7 @@ def test_tool_that_writes_to_descriptors(pasta_preload, compile_c, tmp_path: Pat
 # ---- filters
 
 
-def test_regex_that_matched_nothing(pasta_preload, compile_c) -> None:
+def test_regex_without_matches(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(PROGRAM), "brief", options=("-k", "gemm"))
     assert done.exit_status == 3
     note = "the filter selected none of 40 launches; launched were: scale"
@@ -272,7 +276,7 @@ def test_regex_that_matched_nothing(pasta_preload, compile_c) -> None:
 
 
 def fill(place: Path, leave: int = 0) -> Path:
-    """A file that takes all room but `leave` bytes."""
+    """A file that takes all space except `leave` bytes."""
     ballast = place / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -325,7 +329,7 @@ def test_full_disk(pasta_preload, compile_c, small_disk: Path, way: str) -> None
 
 @pytest.mark.main
 def test_full_disk_and_recovery(pasta_preload, pasta, compile_c, small_disk: Path) -> None:
-    """Not even a directory could be made: room is made, and the run is complete."""
+    """No directory can be created; after space is freed, recovery completes the run."""
     ballast = fill(small_disk)
     done = pasta_preload(compile_c(FAST % 1), options=("-o", str(small_disk / "out" / "run")))
     assert (done.exit_status, done.stdout) == (3, "output\n")
@@ -341,7 +345,7 @@ def test_full_disk_and_recovery(pasta_preload, pasta, compile_c, small_disk: Pat
 
 @pytest.mark.parametrize("way", ["afterwards", "collector"])
 def test_full_shared_memory(pasta_preload, compile_c, small_disk: Path, way: str) -> None:
-    """The ring stays as large as it is; what does not fit is counted and reported."""
+    """The ring keeps its size; dropped events are counted and reported."""
     options, _ = WAYS[way]
     done = pasta_preload(
         compile_c(FAST % 300), options=(*options, "--set", f"ring.directory={small_disk}")
@@ -374,7 +378,7 @@ def test_the_program_fills_shared_memory(pasta_preload, compile_c, small_disk: P
     assert (done.exit_status, done.run.launches, done.run.ended) == (3, 40, "exited with 3")
 
 
-def test_no_room_for_a_session(pasta_preload, small_disk: Path) -> None:
+def test_no_space_for_a_session(pasta_preload, small_disk: Path) -> None:
     fill(small_disk)
     done = pasta_preload("echo", "never", options=("--set", f"ring.directory={small_disk}"))
     assert (done.exit_status, done.stdout) == (2, "")
@@ -384,7 +388,7 @@ def test_no_room_for_a_session(pasta_preload, small_disk: Path) -> None:
     assert [path.name for path in small_disk.iterdir()] == ["ballast"]
 
 
-def test_no_room_for_a_ring(pasta_preload, compile_c, small_disk: Path) -> None:
+def test_no_space_for_a_ring(pasta_preload, compile_c, small_disk: Path) -> None:
     fill(small_disk, leave=1 << 20)
     program = compile_c(PROGRAM)
     done = pasta_preload(program, "brief", options=("--set", f"ring.directory={small_disk}"))
@@ -399,7 +403,7 @@ def test_no_room_for_a_ring(pasta_preload, compile_c, small_disk: Path) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_ring_at_its_cap(pasta_preload, compile_c, way: str) -> None:
-    """2 MiB for a fast producer: lost events are counted by kind, and every report says so."""
+    """2 MiB for a fast producer: lost events are counted by kind, and every report lists them."""
     options, _ = WAYS[way]
     done = pasta_preload(compile_c(FAST % 300), options=(*options, "--set", "ring.max=2MiB"))
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "output\n", "")
@@ -430,7 +434,7 @@ def collectors_of(launcher: int) -> list[int]:
 
 @pytest.mark.main
 def test_killed_collector(pasta_preload, pasta, compile_c) -> None:
-    """The program goes on, the events are kept, and `pasta recover` writes the run."""
+    """The program continues, the events are kept, and `pasta recover` writes the run."""
     program = compile_c(
         r"""int main(void) {
             launch(30);
@@ -463,4 +467,4 @@ def test_recover_discards(pasta_preload, pasta, compile_c, tmp_path: Path) -> No
     discarded = pasta("recover", "--discard", session)
     assert (discarded.returncode, discarded.stdout) == (0, f"{session}: discarded\n")
     wait_until(lambda: not session.exists(), "the session is removed")
-    pasta_preload.may_leave_sessions = True  # the half-written run stays beside
+    pasta_preload.may_leave_sessions = True  # the unfinished run remains

@@ -35,7 +35,7 @@ _END = """
 """
 _LAUNCH = "RA(ra_launch(scale, grid, block, 0, NULL, (void *[]){&x, &half, &one, &n}));"
 _COPY = "RA(ra_memcpy(x, host, bytes));"
-#: Kernels of the reference accelerator take processor time, which other programs may have.
+#: Kernels of the reference accelerator take CPU time, which other programs may use.
 _ATTEMPTS = 3
 #: The host's own work takes as long as its waits so far. Otherwise they take nearly all of the time
 #: where other programs have the processor: then overlapping them with the host saves nothing.
@@ -52,7 +52,7 @@ _WAITS = f"""
         }}
     }}
 """
-#: Bodies with what is found first; None: nothing above low confidence.
+#: Program bodies with their expected first finding; None: none above low confidence.
 PROGRAMS = {
     "tiny kernels": (f"for (int i = 0; i < 20000; i++) {_LAUNCH}", "shorter than their launch"),
     "a wait after every launch": (_WAITS, "the host waits after nearly every launch"),
@@ -67,7 +67,7 @@ PROGRAMS = {
 
 @pytest.mark.main
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_fault_is_found_first(pasta_preload, compile_c, name: str) -> None:
+def test_fault_is_the_first_finding(pasta_preload, compile_c, name: str) -> None:
     body, expected = PROGRAMS[name]
     program = compile_c(f"{_BEGIN}{body}{_END}")
     found: list[dict[str, str]] = []

@@ -1,4 +1,4 @@
-"""The HTML report in a browser: what a reader sees, clicks and types."""
+"""The HTML report in a browser: display, clicks and typed input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVIL = "</script><img src=x onerror=\"document.title='broken'\">"
 ANSI = "\x1b[31mred\x1b[0m\nsecond line"
 LONG = "void f<" + "int, " * 20_000 + "last>()"
 COUNT = 3000
-#: Values whose texts must be those of the text report.
+#: Values that must be formatted as in the text report.
 NUMBERS: list[tuple[Any, Unit | None]] = [
     *((value, "bytes") for value in (0, 1, 1023, 1024, 1152, 1536, -1536, 2**20 - 1, 2**63, 2**50)),
     *((value, "ns") for value in (0, 999, 1000, 1005, 1_234_567, 999_995, 10**12, -2500)),
@@ -39,7 +39,7 @@ NUMBERS: list[tuple[Any, Unit | None]] = [
 
 
 def numbers() -> Table:
-    """A column for each value, as units are of columns."""
+    """A column per value, because units belong to columns."""
     columns = {}
     for at, (value, _) in enumerate(NUMBERS):
         kind: Any = (
@@ -117,7 +117,7 @@ Script = Callable[..., Any]
 
 @pytest.fixture
 def script(browser: Any, page: Path) -> Iterator[Script]:
-    """Runs JavaScript in the opened page; afterwards it must have said nothing on its console."""
+    """Runs JavaScript in the opened page; afterwards its console must be empty."""
     size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get(page.as_uri())
@@ -143,7 +143,7 @@ def find(browser: Any, selector: str) -> Any:
     return browser.find_element("css selector", f"#tool-first [data-table] {selector}")
 
 
-def test_names_are_text(script: Script) -> None:
+def test_names_are_escaped(script: Script) -> None:
     assert script("return document.images.length") == 0
     assert script("return document.querySelector('h1').textContent") == f"python {EVIL}"
     assert script("return document.querySelector('.findings h3').textContent") == f"{EVIL}: {EVIL}"
@@ -153,14 +153,14 @@ def test_names_are_text(script: Script) -> None:
     assert third.startswith("void f<int, ") and third.endswith("last>()") and len(third) < 100
 
 
-def test_a_long_name_is_shown_whole(script: Script, browser: Any) -> None:
+def test_long_name_is_shown_in_full(script: Script, browser: Any) -> None:
     find(browser, "td .more").click()
     assert script("return document.querySelector('dialog[open] pre').textContent") == LONG
     browser.find_element("css selector", "dialog button").click()
     assert script("return document.querySelector('dialog[open]')") is None
 
 
-def test_only_some_rows_are_in_the_page(script: Script, browser: Any) -> None:
+def test_page_contains_a_limited_number_of_rows(script: Script, browser: Any) -> None:
     assert len(script(CELLS, 0)) == 15
     assert find(browser, ".count").text == "1\u201315 of 3,000"
     find(browser, "[aria-label='Last page']").click()
@@ -169,33 +169,33 @@ def test_only_some_rows_are_in_the_page(script: Script, browser: Any) -> None:
     assert script("return document.querySelectorAll('#tool-first td').length") < 300
 
 
-def test_sorted_by_a_click(script: Script, browser: Any) -> None:
+def test_click_sorts_the_table(script: Script, browser: Any) -> None:
     heading = "th:nth-child({})"
     state = "return document.querySelector('#tool-first th:nth-child(3)').ariaSort"
     assert script(state) == "none"
     find(browser, f"{heading.format(3)} button").click()
     assert script(state) == "descending"
-    first = script(CELLS, 2)  # one unit for what is shown together, as in the text report
+    first = script(CELLS, 2)  # one unit for values shown together, as in the text report
     largest = [(COUNT - 1 - row) * 1024 for row in range(len(first))]
     assert first == column_texts(largest, "bytes")
     find(browser, f"{heading.format(3)} button").click()
     assert script(state) == "ascending"
     assert script(CELLS, 2)[:3] == ["0 KiB", "1 KiB", "2 KiB"]
     find(browser, "[aria-label='Last page']").click()
-    assert script(CELLS, 2)[-1] == "-"  # what is absent comes last
+    assert script(CELLS, 2)[-1] == "-"  # absent values come last
     find(browser, f"{heading.format(1)} button").click()
     assert script(CELLS, 0)[3:6] == ["kernel_4", "kernel_5", "kernel_6"]  # not kernel_10
     assert script("return document.activeElement.dataset.column") == "kernel"
 
 
-def test_searched(script: Script, browser: Any) -> None:
+def test_search_filters_rows(script: Script, browser: Any) -> None:
     box = find(browser, "input[type=search]")
 
     def search(text: str, count: str) -> list[str]:
         box.clear()
         box.send_keys(text)
-        told = "document.querySelector('#tool-first [data-table] .count').textContent"
-        _until(browser, f"return {told} === '{count}'")
+        count_text = "document.querySelector('#tool-first [data-table] .count').textContent"
+        _until(browser, f"return {count_text} === '{count}'")
         found: list[str] = script(CELLS, 0)
         return found
 
@@ -206,7 +206,7 @@ def test_searched(script: Script, browser: Any) -> None:
     assert search("onerror", "1\u20131 of 1 (of 3,000)") == [EVIL]
 
 
-def test_numbers_are_those_of_the_text_report(script: Script) -> None:
+def test_numbers_match_the_text_report(script: Script) -> None:
     cells = script(
         "const table = document.querySelectorAll('#tool-first [data-table]')[1];"
         "return [...table.querySelectorAll('td')].map((cell) => [cell.textContent, cell.title]);"
@@ -218,20 +218,20 @@ def test_numbers_are_those_of_the_text_report(script: Script) -> None:
     assert cells[20][1] == str(2**64 - 1)
 
 
-def test_columns_that_the_text_leaves_out(script: Script, browser: Any) -> None:
+def test_columns_omitted_in_the_text_report(script: Script, browser: Any) -> None:
     count = "return document.querySelector('#tool-first [data-table] tr').cells.length"
     assert script(count) == 5
     find(browser, "button[aria-pressed]").click()
     assert script(CELLS, 5)[0] == "here"
 
 
-def test_closed_tables_open(script: Script, browser: Any) -> None:
+def test_collapsed_tables_open(script: Script, browser: Any) -> None:
     assert script("return document.querySelector('#tool-second td')") is None
     browser.find_element("css selector", "#tool-second summary").click()
     _until(browser, "return document.querySelector('#tool-second td')?.textContent === '41'")
 
 
-def test_figures_are_drawn(script: Script, browser: Any) -> None:
+def test_figures_are_rendered(script: Script, browser: Any) -> None:
     assert script("return document.querySelectorAll('#tool-first .uplot canvas').length") == 2
     bars = script("return [...document.querySelectorAll('.bars .label')].map((e) => e.textContent)")
     assert bars == [EVIL, "b"]
@@ -243,8 +243,8 @@ def test_figures_are_drawn(script: Script, browser: Any) -> None:
 
     strip = browser.find_element("css selector", ".heat canvas")
     strip.send_keys(Keys.ARROW_RIGHT * 7)
-    told = browser.find_element("css selector", "[data-heat] .told").text
-    assert told == "weights, offset 0x7000\u20130x7fff: 343 accesses"
+    readout = browser.find_element("css selector", "[data-heat] .readout").text
+    assert readout == "weights, offset 0x7000\u20130x7fff: 343 accesses"
 
 
 def test_flame_graph(script: Script, browser: Any) -> None:
@@ -267,7 +267,7 @@ def test_flame_graph(script: Script, browser: Any) -> None:
     assert root.get_attribute("aria-label") == "all: 512 B, 100.0 %"
 
 
-def test_on_a_phone(script: Script, browser: Any) -> None:
+def test_narrow_screen(script: Script, browser: Any) -> None:
     size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.refresh()
@@ -277,7 +277,7 @@ def test_on_a_phone(script: Script, browser: Any) -> None:
     assert script(scroll)
 
 
-def test_nothing_is_loaded(script: Script, browser: Any) -> None:
+def test_page_loads_no_external_resources(script: Script, browser: Any) -> None:
     assert script("return performance.getEntriesByType('resource').length") == 0
     refused = script("return fetch('http://127.0.0.1:9/').then(() => 'loaded', (e) => e.name)")
     assert refused == "TypeError"

@@ -1,4 +1,4 @@
-"""What a program sees of its launcher, and what its parent sees: nothing that differs."""
+"""The launcher is transparent to the program and to its parent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_exit_status(pasta_preload, compile_c, status: int) -> None:
 @pytest.mark.parametrize(
     "name", ["SIGTERM", "SIGKILL", "SIGSEGV", "SIGABRT", "SIGINT", "SIGPIPE", "SIGRTMIN"]
 )
-def test_ends_by_the_same_signal(pasta_preload, compile_c, name: str) -> None:
+def test_target_signal_is_propagated(pasta_preload, compile_c, name: str) -> None:
     number = getattr(signal, name)
     program = compile_c(
         "int main(int n, char **a) { launch(3); return n > 1 ? raise(atoi(a[1])) : 0; }"
@@ -59,7 +59,7 @@ def test_ends_by_the_same_signal(pasta_preload, compile_c, name: str) -> None:
 
 @pytest.mark.main
 def test_output_is_the_programs(pasta_preload, compile_c) -> None:
-    """stdout and stderr byte for byte; ours is on stderr, each line under `pasta: `."""
+    """stdout and stderr are unchanged; PASTA's lines are on stderr, each after `pasta: `."""
     program = compile_c(
         r"""int main(void) {
             printf("before \001\377 no newline");
@@ -87,14 +87,14 @@ def test_quiet(pasta_preload, compile_c) -> None:
 
 
 @pytest.mark.main
-def test_says_where_the_run_is(pasta_preload, compile_c) -> None:
+def test_prints_the_run_directory(pasta_preload, compile_c) -> None:
     done = pasta_preload(compile_c(LAUNCH))
     pid = done.run.manifest["pid"]
     assert done.lines[-1] == f"process {pid}: pasta-out/{done.run.path.name}"
     assert done.notes == []
 
 
-def test_nothing_without_an_accelerator(pasta_preload, compile_c) -> None:
+def test_no_run_without_an_accelerator(pasta_preload, compile_c) -> None:
     """No line, no directory, and no Python in the process."""
     program = compile_c(
         """int main(void) {
@@ -107,7 +107,7 @@ def test_nothing_without_an_accelerator(pasta_preload, compile_c) -> None:
     assert list(done.directory.iterdir()) == []
 
 
-def test_a_short_program_starts_no_python(pasta_preload, compile_c) -> None:
+def test_short_program_starts_no_python(pasta_preload, compile_c) -> None:
     program = compile_c(
         """int main(void) {
             launch(3);
@@ -119,7 +119,7 @@ def test_a_short_program_starts_no_python(pasta_preload, compile_c) -> None:
     assert (done.run.consumer, done.run.launches) == ("afterwards", 3)
 
 
-# ---- what the program inherits
+# ---- inheritance
 
 STATE = r"""
 int main(void) {
@@ -140,7 +140,7 @@ int main(void) {
 
 @pytest.mark.parametrize("ignored", ["none", "SIGHUP", "SIGINT", "SIGTERM"])
 def test_signal_dispositions(pasta_preload, compile_c, ignored: str) -> None:
-    """As they are without PASTA: also what nohup, or a shell's `&`, has set to be ignored."""
+    """As without PASTA, including signals ignored by nohup or a shell's `&`."""
 
     def ignore() -> None:
         if ignored != "none":
@@ -168,7 +168,7 @@ def test_environment_is_otherwise_unchanged(pasta_preload) -> None:
         "CUDA_INJECTION64_PATH",
         "NVTX_INJECTION64_PATH",
         "REFACC_INJECTION_PATH",
-        "ROCP_TOOL_LIBRARIES",  # where there is a rocprofiler-sdk
+        "ROCP_TOOL_LIBRARIES",  # if there is a rocprofiler-sdk
     }
     ours = [entry for entry in done.stdout.split("\0") if entry.partition("=")[0] not in added]
     assert ours == alone.stdout.split("\0")
@@ -191,12 +191,12 @@ def test_working_directory(pasta_preload, compile_c, tmp_path: Path) -> None:
     )
     done = pasta_preload(program, elsewhere)
     assert done.stdout == f"{done.directory}\n"
-    assert done.run.launches == 1  # where the launcher was started, not where the program went
+    assert done.run.launches == 1  # the launcher's directory, not the program's later one
     assert list(elsewhere.iterdir()) == []
 
 
 def test_file_descriptors(pasta_preload, compile_c, tmp_path: Path) -> None:
-    """Inherited ones pass, and no other is open."""
+    """Inherited ones are passed on, and no others are open."""
     program = compile_c(
         r"""int main(int n, char **a) {
             for (int i = 0; i < 2000; i++) if (fcntl(i, F_GETFD) >= 0) printf("%d ", i);
@@ -220,7 +220,7 @@ def test_resource_limits(pasta_preload) -> None:
 
 
 def test_session_and_group(pasta_preload, compile_c) -> None:
-    """The program is in the launcher's process group: the terminal's keys reach it."""
+    """The program is in the launcher's process group, so the terminal's signals reach it."""
     program = compile_c(
         "int main(void) {"
         '  printf("%d %d", getpgrp() == getpgid(getppid()), getpid() == getpgrp()); }'
@@ -268,7 +268,7 @@ def test_signal_to_the_launcher_is_forwarded(
 
 @pytest.mark.main
 def test_ctrl_c(pasta_preload, compile_c) -> None:
-    """The terminal sends SIGINT to the whole group: the program gets it once, and goes on."""
+    """The terminal sends SIGINT to the whole group: the program gets it once, and continues."""
     primary, terminal = pty.openpty()
     process = pasta_preload.popen(
         compile_c(WAITS), stdin=terminal, start_new_session=True,
@@ -305,8 +305,8 @@ def test_under_timeout(pasta_preload, compile_c) -> None:
     assert done.run.launches == 4
 
 
-def test_reader_gone(pasta_preload, compile_c) -> None:
-    """`pasta-preload program | head -1`: the program dies of SIGPIPE, as it would without us."""
+def test_stdout_without_reader(pasta_preload, compile_c) -> None:
+    """`pasta-preload program | head -1`: the program dies of SIGPIPE, as without PASTA."""
     program = compile_c(
         'int main(void) { launch(2); for (int i = 0; i < 100000; i++) puts("line"); return 0; }'
     )
@@ -338,7 +338,7 @@ def test_reader_gone(pasta_preload, compile_c) -> None:
     ids=["env", "env-i", "timeout", "nice", "exec", "child", "nested", "unused"],
 )  # fmt: skip
 def test_wrappers(pasta_preload, compile_c, wrapper: tuple[str, ...]) -> None:
-    """One run directory, of the program and not of the wrapper, with the program's name."""
+    """One run directory, for the program and not for the wrapper, with the program's name."""
     done = pasta_preload(*wrapper, compile_c(LAUNCH, name="inner"))
     assert (done.exit_status, done.stdout, done.notes) == (0, "", [])
     if wrapper[0] == "xargs":
@@ -351,8 +351,8 @@ def test_wrappers(pasta_preload, compile_c, wrapper: tuple[str, ...]) -> None:
     assert done.run.path.name.startswith("inner-")
 
 
-def test_scripts_like_a_version_managers_shim(pasta_preload, compile_c, tmp_path: Path) -> None:
-    """A script named like the program finds the real one on PATH and execs it."""
+def test_version_manager_shims(pasta_preload, compile_c, tmp_path: Path) -> None:
+    """A script with the program's name finds the real one on PATH and execs it."""
     real = compile_c(LAUNCH, name="tool")
     shim = tmp_path / "shims" / "tool"
     shim.parent.mkdir()
@@ -369,7 +369,7 @@ def test_scripts_like_a_version_managers_shim(pasta_preload, compile_c, tmp_path
 
 
 @pytest.mark.main
-def test_children_have_runs_of_their_own(pasta_preload, compile_c) -> None:
+def test_children_have_separate_runs(pasta_preload, compile_c) -> None:
     program = compile_c(
         """int main(void) {
             for (int i = 1; i <= 3; i++) if (!fork()) { launch(i); return i; }
@@ -398,7 +398,7 @@ def test_no_children(pasta_preload, compile_c) -> None:
     assert '"exited with 0"' in (runs[0] / "run.json").read_text()
 
 
-def test_a_program_that_used_it_execs_another(pasta_preload, compile_c) -> None:
+def test_exec_after_use_of_the_accelerator(pasta_preload, compile_c) -> None:
     """One pid, two programs, two runs."""
     second = compile_c(LAUNCH, name="second")
     first = compile_c(
@@ -441,7 +441,7 @@ int main(void) {
 
 @pytest.mark.parametrize("before", ["", "launch(1);"], ids=["unused", "used"])
 def test_daemon(pasta_preload, compile_c, before: str) -> None:
-    """The launcher returns with the program; a background process writes the daemon's run."""
+    """The launcher exits with the program; a background process writes the daemon's run."""
     done = pasta_preload(compile_c(DAEMON % before))
     assert done.exit_status == 0
     assert len(done.runs) == bool(before), "the daemon, which waits, has no run yet"
@@ -452,7 +452,7 @@ def test_daemon(pasta_preload, compile_c, before: str) -> None:
     assert done.notes == []
 
 
-def test_a_child_that_goes_on_is_announced(pasta_preload, compile_c) -> None:
+def test_running_child_is_announced(pasta_preload, compile_c) -> None:
     program = compile_c(
         r"""int main(void) {
             int ready[2];
@@ -477,7 +477,7 @@ def test_a_child_that_goes_on_is_announced(pasta_preload, compile_c) -> None:
 
 
 def test_fork_after_use(pasta_preload, compile_c) -> None:
-    """A child of a process that used the accelerator, using it too."""
+    """A child of a process that used the accelerator uses it too."""
     program = compile_c(
         """int main(void) {
             launch(2);
@@ -498,10 +498,10 @@ def test_fork_after_use(pasta_preload, compile_c) -> None:
 # ---- the launcher itself
 
 
-def test_killed_launcher_does_not_harm_the_program(
+def test_program_survives_a_killed_launcher(
     pasta_preload, pasta, compile_c, tmp_path: Path
 ) -> None:
-    """What it published is kept in shared memory, and `pasta recover` writes the run."""
+    """Published events are kept in shared memory, and `pasta recover` writes the run."""
     program = compile_c(
         r"""int main(int n, char **a) {
             launch(3);
@@ -519,7 +519,7 @@ def test_killed_launcher_does_not_harm_the_program(
     process.kill()
     process.wait()
     (session,) = pasta_preload.sessions()
-    busy = pasta("recover", session)  # by name: others of this machine may be abandoned
+    busy = pasta("recover", session)  # by name: the machine may have other abandoned sessions
     (ring,) = (path for path in (session / "rings").iterdir() if "." not in path.name)
     pid = int(ring.name.partition("-")[0])
     assert busy.returncode == 0
@@ -543,7 +543,7 @@ def test_nothing_to_recover(pasta, tmp_path: Path) -> None:
     assert done.stderr == f"pasta: {tmp_path} is not a session directory\n"
 
 
-def test_a_collector_whose_launcher_was_killed_ends_with_its_program(
+def test_collector_ends_with_the_program_after_the_launcher_is_killed(
     pasta_preload, pasta, compile_c, tmp_path: Path
 ) -> None:
     program = compile_c(
@@ -572,7 +572,7 @@ def test_a_collector_whose_launcher_was_killed_ends_with_its_program(
 
 
 def collectors_of(session: Path) -> list[str]:
-    """Processes that work on a ring of the session, besides the programs themselves."""
+    """Processes that have a ring of the session open, except the programs themselves."""
     return [
         path.parent.name
         for path in Path("/proc").glob("[0-9]*/cmdline")

@@ -1,4 +1,4 @@
-"""However a program ends, and whatever it does to its own process: every event is kept.
+"""However a program exits, and whatever it does to its own process, every event is kept.
 
 Each way to end is tried twice: `brief`, where the program is over before Python would start in
 it, and `embedded`, where the consumer is at work in the process when it ends.
@@ -51,7 +51,7 @@ def expected_consumer(mode: str) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS_TO_END)
-def test_ends(pasta_preload, compile_c, mode: str, way: str) -> None:
+def test_ways_to_exit(pasta_preload, compile_c, mode: str, way: str) -> None:
     end, text = WAYS_TO_END[way]
     done = pasta_preload(compile_c(source(mode, end)), options=options(mode))
     assert done.stdout == done.target_stderr == ""
@@ -74,8 +74,8 @@ static void *publish(void *p) { ready++; for (;;) launch(1); return p; }
 
 
 @pytest.mark.parametrize("end", ["exit(3);", "_exit(3);", "raise(SIGKILL);"])
-def test_ends_while_threads_publish(pasta_preload, compile_c, mode: str, end: str) -> None:
-    """The launches that were recorded are numbered without a gap, whoever made them."""
+def test_exit_while_threads_publish(pasta_preload, compile_c, mode: str, end: str) -> None:
+    """Recorded launches are numbered without gaps, on any thread."""
     body = f"""
         pthread_t thread;
         for (int i = 0; i < 3; i++) pthread_create(&thread, NULL, publish, NULL);
@@ -88,7 +88,7 @@ def test_ends_while_threads_publish(pasta_preload, compile_c, mode: str, end: st
     assert run.launches >= BEFORE + AFTER
     ordinals = sorted(column(run.path, "kernel_launch", "ordinal"))
     missing = set(range(ordinals[-1] + 1)) - set(ordinals)
-    # A thread that was ended between taking its number and publishing: at most one each.
+    # A thread terminated between taking its number and publishing: at most one each.
     assert len(missing) <= 3
     assert len(ordinals) == len(set(ordinals))
 
@@ -119,7 +119,7 @@ def test_threads_that_outlive_main(pasta_preload, compile_c, mode: str) -> None:
 
 @pytest.mark.main
 def test_work_in_exit_handlers(pasta_preload, compile_c, mode: str) -> None:
-    """Handlers registered before the first use run after ours, those of later before it."""
+    """Handlers registered before the first use run after PASTA's, later ones before it."""
     handlers = """
         #include "pasta.h"
         static void late(void) { launch(7); }
@@ -133,7 +133,7 @@ def test_work_in_exit_handlers(pasta_preload, compile_c, mode: str) -> None:
     assert list(column(done.run.path, "mark", "name")) == ["last", "very last"]
 
 
-# ---- what programs do to their own process
+# ---- programs that change their own process
 
 DEEDS = {
     "closes all descriptors": "for (int i = 0; i < 65536; i++) close(i);",
@@ -155,8 +155,8 @@ HEADERS = "#include <sys/prctl.h>\n#include <sys/resource.h>\n"
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_deeds(pasta_preload, compile_c, mode: str, deed: str) -> None:
-    """Done after the first use: everything goes on being recorded."""
+def test_system_calls_of_the_program(pasta_preload, compile_c, mode: str, deed: str) -> None:
+    """Called after the first use: recording continues."""
     body = f"{DEEDS[deed]} launch(2); return 3;"
     done = pasta_preload(compile_c(source(mode, body, HEADERS)), options=options(mode))
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
@@ -164,7 +164,7 @@ def test_deeds(pasta_preload, compile_c, mode: str, deed: str) -> None:
     assert done.notes == []
 
 
-#: What cannot be profiled after that, and the line that says so.
+#: Calls after which profiling is impossible, and the line that reports it.
 UNPROFILED = {
     "limits its file size": "is too small for the event ring",
     "limits its descriptors": "(Too many open files)",
@@ -174,7 +174,7 @@ UNPROFILED = {
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_deeds_before_the_first_use(pasta_preload, compile_c, deed: str) -> None:
+def test_system_calls_before_the_first_use(pasta_preload, compile_c, deed: str) -> None:
     program = compile_c(f"{HEADERS} int main(void) {{ {DEEDS[deed]} launch(5); return 3; }}")
     done = pasta_preload(program)
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "", "")
@@ -189,7 +189,7 @@ def test_deeds_before_the_first_use(pasta_preload, compile_c, deed: str) -> None
 
 
 def test_environment_changed_by_threads(pasta_preload, compile_c) -> None:
-    """setenv while Python is started: what is read of the environment is never freed."""
+    """setenv while Python starts: memory of the environment that is read is never freed."""
     program = compile_c(
         """
         static atomic_bool stop;
@@ -250,7 +250,7 @@ def test_signals_reach_the_programs_threads(pasta_preload, compile_c) -> None:
     assert (done.run.consumer, done.run.launches) == ("embedded", 10)
 
 
-def test_process_local_state_is_the_programs(pasta_preload, compile_c) -> None:
+def test_process_state_is_unchanged(pasta_preload, compile_c) -> None:
     """Locale, floating point, umask and signal handlers, while Python runs in the process."""
     program = compile_c(
         r"""
@@ -307,11 +307,9 @@ def test_stopped_and_continued(pasta_preload, compile_c) -> None:
     assert done.run.launches == 7
 
 
-def test_a_hanging_consumer_does_not_hold_the_exit(
-    pasta_preload, compile_c, tmp_path: Path
-) -> None:
-    """The program leaves after python.exit-timeout, before a minute of sleep that would exceed the
-    test's limit; the run is computed anew beside it."""
+def test_hanging_consumer_does_not_block_exit(pasta_preload, compile_c, tmp_path: Path) -> None:
+    """The program exits after python.exit-timeout, before a sleep of a minute that would exceed the
+    test's limit; a collector recomputes the run."""
     tool = tmp_path / "slow.py"
     tool.write_text(
         "import os, time\n"

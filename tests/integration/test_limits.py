@@ -1,4 +1,4 @@
-"""Long runs: what is seen meanwhile, profiling that ends by itself, recordings below a size."""
+"""Long runs: live view, limited duration, limited recording size."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def test_profiling_ends_after_its_duration(pasta_preload: Any, compile_c: Any) -
 
 
 @pytest.mark.main
-def test_a_recording_stays_below_its_size(pasta_preload: Any, compile_c: Any) -> None:
+def test_recording_stays_below_max_size(pasta_preload: Any, compile_c: Any) -> None:
     program = compile_c(LOOP, "-DACCELERATED", name="loop")
     done = pasta_preload(program, options=("--max-size", "1KiB"))
     manifest = done.run.manifest
     recorded, left_out = manifest["recorded"], manifest["left_out"]
     assert recorded["kernel_launch"] + left_out["kernel_launch"] == 66
     assert 0 < recorded["kernel_launch"] < 66
-    assert manifest["launches"]["seen"] == 66  # results have all
+    assert manifest["launches"]["seen"] == 66  # results include all events
     assert any("events were not kept (run.max-size)" in line for line in manifest["warnings"])
 
 
-def test_what_happens_is_seen_and_the_output_is_the_programs(
+def test_live_view_keeps_the_programs_output(
     pasta_preload: Any, compile_c: Any, tmp_path: Path
 ) -> None:
     program = compile_c(LOOP, "-DACCELERATED", name="loop")
@@ -71,7 +71,7 @@ def test_what_happens_is_seen_and_the_output_is_the_programs(
 
 
 def on_terminal(command: list[str], directory: Path) -> tuple[int, bytes]:
-    """Exit status of a command on a terminal of 24 lines, and all that it wrote there."""
+    """Exit status of a command on a terminal of 24 lines, and its output there."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = subprocess.Popen(
@@ -82,7 +82,7 @@ def on_terminal(command: list[str], directory: Path) -> tuple[int, bytes]:
     try:
         while piece := os.read(ours, 1 << 16):
             shown += piece
-    except OSError:  # nobody has the other end any more
+    except OSError:  # the other end is closed
         pass
     os.close(ours)
     return process.wait(30), shown

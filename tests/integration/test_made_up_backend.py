@@ -1,4 +1,4 @@
-"""A backend of another package: nothing of PASTA knows it, and all of PASTA works with it."""
+"""A backend in another package, unknown to PASTA's own code, works with all of PASTA."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def profiled(preload: Preload, site: Path, program: Path, *options: str) -> Done
     return Done(done.returncode, done.stdout, done.stderr, preload.directory, 0)
 
 
-def test_its_events_and_settings(pasta_preload: Preload, site: Path, program: Path) -> None:
+def test_events_and_settings(pasta_preload: Preload, site: Path, program: Path) -> None:
     done = profiled(
         pasta_preload, site, program, "--set", "made_up.prefix=my_", "--backend", "made_up",
         "-t", "kernel_freq,copies",
@@ -102,10 +102,10 @@ def test_tools_with_probes_are_not_available_without_accesses(
     )
 
 
-def test_coverage_is_unknown_where_it_says_nothing_of_its_probes(
+def test_coverage_is_unknown_without_probes(
     pasta_preload: Preload, site: Path, program: Path
 ) -> None:
-    """It claims accesses, but has no `probes` that tell which of them it sees."""
+    """It claims accesses, but has no `probes` that report their coverage."""
     package = site / "made_up_backend" / "__init__.py"
     package.write_text(package.read_text().replace('names("context', 'names("accesses context'))
     done = profiled(pasta_preload, site, program, "--backend", "made_up", "-t", "access_count")
@@ -114,7 +114,7 @@ def test_coverage_is_unknown_where_it_says_nothing_of_its_probes(
     assert "coverage unknown" in " ".join(done.run.report.split())
 
 
-def test_it_runs_only_where_it_is_named(pasta_preload: Preload, site: Path, program: Path) -> None:
+def test_backend_runs_only_if_named(pasta_preload: Preload, site: Path, program: Path) -> None:
     for options in ((), ("--backend", "none"), ("--backend", "nvidia")):
         done = profiled(pasta_preload, site, program, *options)
         assert (done.exit_status, done.runs) == (3, []), options
@@ -140,7 +140,7 @@ def test_doctor_and_capabilities(site: Path, tmp_path: Path) -> None:
     assert shown.stdout == "('made_up',) True False\n"
 
 
-def test_a_package_that_cannot_be_loaded(site: Path) -> None:
+def test_unloadable_package(site: Path) -> None:
     (site / "made_up_backend" / "__init__.py").write_text("raise ValueError('no such device')")
     doctor = subprocess.run(
         entry("pasta", site, "doctor", "--no-run"), capture_output=True, text=True,

@@ -1,4 +1,4 @@
-"""Runs of many processes: one directory, whoever starts them."""
+"""Runs of many processes: one directory, however they are started."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def manifests(root: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.main
-def test_ranks_that_are_forked(pasta_preload, pasta, compile_c) -> None:
-    """The launcher is no rank and its children are, who are told so when they run already."""
+def test_forked_ranks(pasta_preload, pasta, compile_c) -> None:
+    """The launcher is not a rank; its children are, and learn it at run time."""
     done = pasta_preload(compile_c(RANKS), options=("-o", "job"))
     root = done.directory / "job"
     names = sorted(path.name for path in root.iterdir())
@@ -53,7 +53,7 @@ def test_ranks_that_are_forked(pasta_preload, pasta, compile_c) -> None:
 RANK_AND_PARENT = r"""
 int main(int count, char **words) {
     bool first = !strcmp(words[1], "first");
-    if (count > 2) { /* the rank, which is told so and begins anew */
+    if (count > 2) { /* the rank, which learns it here and starts anew */
         launch(5);
         if (first) sleep(3); /* until the other's run is there */
         return 0;
@@ -72,8 +72,8 @@ int main(int count, char **words) {
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_process_without_a_rank_beside_one(pasta_preload, compile_c, first: bool) -> None:
-    """Ranks are in one root, whoever finishes first."""
+def test_process_without_a_rank_beside_one_with(pasta_preload, compile_c, first: bool) -> None:
+    """Ranks are in one root, in any order of completion."""
     program = compile_c(RANK_AND_PARENT)
     done = pasta_preload(program, "first" if first else "last", options=("-o", "job"))
     assert done.exit_status == 0
@@ -87,9 +87,9 @@ def test_a_process_without_a_rank_beside_one(pasta_preload, compile_c, first: bo
     assert [run["launches"]["seen"] for run in found] == [5, 3]
 
 
-def test_launchers_that_write_at_once(pasta_preload, pasta, compile_c) -> None:
-    """As srun starts them: each task has a pasta-preload of its own, and nothing is replaced,
-    also not by a program that is run by exec in the same process."""
+def test_concurrent_launchers(pasta_preload, pasta, compile_c) -> None:
+    """As started by srun: each task has its own pasta-preload, and nothing is replaced, even by a
+    program that is run by exec in the same process."""
     program = compile_c(
         "int main(int n, char **a) { launch(5);"
         " return n > 1 ? execv(a[1], (char *[]){a[1], 0}) : 0; }"
@@ -114,7 +114,7 @@ def test_launchers_that_write_at_once(pasta_preload, pasta, compile_c) -> None:
 
 
 @pytest.mark.main
-def test_wrong_roots(pasta_preload) -> None:
+def test_invalid_roots(pasta_preload) -> None:
     for options, text in {
         ("--root", "out", "-o", "out"): "--root and -o both name the output: give one of them",
         ("--root", "out", "-f"): "out: runs in a root are not replaced, others may be writing",

@@ -1,4 +1,4 @@
-"""Images of loaded modules, kept once per content when they are asked for."""
+"""Images of loaded modules, stored once per content if enabled."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from tests.support.preload import Preload
 
 
 @pytest.mark.main
-def test_images_are_kept_under_their_hash(
-    pasta_preload: Preload, demo: Callable[[str], Path]
-) -> None:
+def test_images_are_stored_by_hash(pasta_preload: Preload, demo: Callable[[str], Path]) -> None:
     done = pasta_preload(demo("convolution"), options=("--set", "run.modules=true"))
     directory = done.run.path
     table = pq.read_table(directory / "events" / "module_load-00000.parquet").to_pylist()
@@ -26,7 +24,7 @@ def test_images_are_kept_under_their_hash(
         assert path.stat().st_size == sizes[path.stem]
 
 
-def test_images_are_not_kept_by_default(
+def test_images_are_not_stored_by_default(
     pasta_preload: Preload, demo: Callable[[str], Path]
 ) -> None:
     assert not (pasta_preload(demo("convolution")).run.path / "modules").exists()

@@ -1,4 +1,4 @@
-"""The NVIDIA side of probes without a GPU: what played kernels count comes out in results."""
+"""The NVIDIA side of probes without a GPU: counts of replayed kernels appear in results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Access = tuple[int, int, int]  # address, how often, program counter
 
 @dataclass
 class Script:
-    """Lines for the program, and what its kernels count. Objects differ in their sizes."""
+    """Lines for the program, and the expected counts of its kernels. Objects differ in size."""
 
     lines: list[str] = field(default_factory=list)
     live: dict[int, int] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def rows(done: Done, table: str) -> list[tuple[int, ...]]:
 
 
 def expect(done: Done, script: Script) -> None:
-    """The program's own output and status, and all that it played, exactly."""
+    """Checks the program's output and status, and exactly the counts that it played."""
     assert (done.exit_status, done.stdout, done.target_stderr) == (7, "done\n", "")
     assert_counted(done, script)
     assert sorted(rows(done, "pcs")) == sorted(script.pcs.items())
@@ -180,7 +180,7 @@ def test_launches_and_objects(play: Play) -> None:
     script.alloc(0x200000000, 100_000)
     script.alloc(0x7F0000000000, (5 << 30) + 1)
     script.alloc(0x7F0000000000 + (5 << 30) + 512, 5000)
-    for n in range(1, 150):  # more than two batches, and not only whole ones
+    for n in range(1, 150):  # more than two batches, the last one partial
         script.launch(
             S,
             (0x200000000 + n * 600, n, 0x10),
@@ -193,9 +193,9 @@ def test_launches_and_objects(play: Play) -> None:
     assert done.notes == []
 
 
-def test_addresses_are_used_again_between_launches(play: Play) -> None:
+def test_addresses_are_reused_between_launches(play: Play) -> None:
     script, random_ = Script(), random.Random(1)
-    script.say("hold", S)  # nothing is complete until the end: every table is in use
+    script.say("hold", S)  # nothing completes before the end: every table is in use
     for n in range(200):
         if len(script.live) > 5:
             script.free(random_.choice(list(script.live)))
@@ -208,7 +208,7 @@ def test_addresses_are_used_again_between_launches(play: Play) -> None:
     expect(play(script), script)
 
 
-def test_tables_are_used_again_while_streams_lag(play: Play) -> None:
+def test_tables_are_reused_while_streams_lag(play: Play) -> None:
     script = Script()
     for n in range(400):
         if n % 40 == 0:
@@ -225,7 +225,7 @@ def test_tables_are_used_again_while_streams_lag(play: Play) -> None:
 
 def test_many_objects_share_hashed_rows(play: Play) -> None:
     script = Script()
-    script.launch(S, (0x200000000, 1, 0x10))  # the batch is opened with rows for none
+    script.launch(S, (0x200000000, 1, 0x10))  # the batch is opened without rows
     for n in range(1500):
         script.alloc(0x200000000 + n * 8192, 4096 + n)
     for n in range(70):
@@ -234,7 +234,7 @@ def test_many_objects_share_hashed_rows(play: Play) -> None:
     expect(play(script), script)
 
 
-def test_a_launch_may_touch_more_objects_than_it_has_rows(play: Play) -> None:
+def test_launch_touches_more_objects_than_rows(play: Play) -> None:
     script = Script()
     for n in range(700):
         script.alloc(0x200000000 + n * 8192, 4096 + n)
@@ -242,14 +242,14 @@ def test_a_launch_may_touch_more_objects_than_it_has_rows(play: Play) -> None:
         S, *((0x200000000 + n * 8192, n + 1, 0x10) for n in range(700)), (0x1000, 3, 0x10)
     )
     script.launch(S, (0x200000000, 5, 0x10))
-    for n in range(700, 2000):  # another batch, with room for more
+    for n in range(700, 2000):  # another batch, with more rows
         script.alloc(0x200000000 + n * 8192, 4096 + n)
     for _ in range(70):
         script.launch(S, *((0x200000000 + n * 8192, n + 1, 0x10) for n in range(0, 2000, 3)))
     expect(play(script), script)
 
 
-def test_more_objects_than_there_is_memory_for_are_of_none(play: Play) -> None:
+def test_accesses_to_objects_beyond_memory_are_unattributed(play: Play) -> None:
     script, objects, room = Script(), 5000, 4096
     for n in range(objects):
         script.alloc(0x200000000 + n * 8192, 4096 + n)
@@ -258,22 +258,22 @@ def test_more_objects_than_there_is_memory_for_are_of_none(play: Play) -> None:
     counted = rows(done, "objects")
     assert sum(hits for _, _, hits in counted) == objects
     (others,) = (hits for _, size, hits in counted if not size)
-    assert others == objects + 1 - room  # one row is for what is of none
+    assert others == objects + 1 - room  # one row is for unattributed accesses
     assert len(counted) == objects - others + 1
 
 
-def test_launches_in_flight_come_before_room_for_many_objects(play: Play) -> None:
+def test_launches_in_flight_take_precedence_over_object_rows(play: Play) -> None:
     script, objects = Script(), 5000
     for n in range(objects):
         script.alloc(0x200000000 + n * 8192, 4096 + n)
     script.say("hold", S)
-    for n in range(370):  # more than there is memory for with room for all objects
+    for n in range(370):  # more than fit in memory with rows for all objects
         script.launch(S, (0x200000000 + n * 8192, n + 1, 0x10))
     script.say("release", S)
     expect(play(script, "--set", "probes.memory=40MiB"), script)
 
 
-def test_memory_that_is_of_no_context(play: Play) -> None:
+def test_memory_without_a_context(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 5000)
     script.say("nobody", 0x302000000, 7000)
@@ -285,7 +285,7 @@ def test_memory_that_is_of_no_context(play: Play) -> None:
 
 
 def test_streams(play: Play) -> None:
-    """More than are looked at together, all with launches that no marker covers at exit."""
+    """More than are polled at once, all with launches that no marker covers at exit."""
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     for n in range(300):
@@ -371,7 +371,7 @@ def test_kernels_that_run_at_exit(play: Play) -> None:
     ]
 
 
-def test_an_error_ends_probes_and_keeps_what_was_read(play: Play) -> None:
+def test_error_disables_probes_and_keeps_results(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     for n in range(3):
@@ -396,7 +396,7 @@ def test_an_error_ends_probes_and_keeps_what_was_read(play: Play) -> None:
 @pytest.mark.parametrize(
     "call", ["add_patches", "patch_instructions", "set_launch_data", "set", "copy_in"]
 )
-def test_what_fails_before_a_launch_is_one_line(play: Play, call: str) -> None:
+def test_error_before_a_launch_is_one_line(play: Play, call: str) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     script.launch(S, (0x200000000, 1, 0x10), counts=False)
@@ -408,7 +408,7 @@ def test_what_fails_before_a_launch_is_one_line(play: Play, call: str) -> None:
     assert rows(done, "total") == []
 
 
-def test_too_little_memory_is_said_once(play: Play) -> None:
+def test_insufficient_memory_is_reported_once(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     for _ in range(200):
@@ -420,8 +420,9 @@ def test_too_little_memory_is_said_once(play: Play) -> None:
     assert rows(done, "total") == []
 
 
-def test_storage_of_freed_objects_is_used_again(play: Play) -> None:
-    """All have bins of 4 KiB, of which there are for four at a time; each stands for itself."""
+def test_storage_of_freed_objects_is_reused(play: Play) -> None:
+    """All have bins of 4 KiB, and memory suffices for four objects at a time; results are
+    separate."""
     script = Script()
     for n in range(9):
         script.alloc(0x200000000, (512 << 20) - n)
@@ -434,8 +435,8 @@ def test_storage_of_freed_objects_is_used_again(play: Play) -> None:
     assert done.notes == []
 
 
-def test_storage_in_use_is_not_used_again(play: Play) -> None:
-    """Of an object that was freed before the kernels that access it ran."""
+def test_storage_in_use_is_not_reused(play: Play) -> None:
+    """Storage of an object that is freed before the kernels that access it run."""
     script = Script()
     script.say("hold", S)
     for n in range(2):
@@ -454,7 +455,7 @@ def test_storage_in_use_is_not_used_again(play: Play) -> None:
     expect(play(script), script)
 
 
-def test_modules_come_and_go(play: Play) -> None:
+def test_modules_are_loaded_and_unloaded(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     script.say("load", 0x5000)
@@ -466,7 +467,7 @@ def test_modules_come_and_go(play: Play) -> None:
     expect(play(script), script)
 
 
-def test_what_was_read_outlives_a_kill(play: Play) -> None:
+def test_results_survive_a_kill(play: Play) -> None:
     script = Script()
     script.alloc(0x200000000, 1 << 20)
     for n in range(100):
@@ -479,9 +480,9 @@ def test_what_was_read_outlives_a_kill(play: Play) -> None:
     assert_counted(done, script)
 
 
-# ---- what the code contains --------------------------------------------------------------------
+# ---- coverage of the code ------------------------------------------------------------------------
 
-ENTRY = 0x400A  # where the fake library says that the kernel begins
+ENTRY = 0x400A  # kernel address reported by the fake library
 CODE = """
 .version 8.0
 .target sm_90
@@ -510,7 +511,7 @@ TENSOR_STORE = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [m, {0, 0}
 
 @pytest.fixture(scope="session")
 def cubin(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The module of the played kernel, with this instruction at its end."""
+    """The module of the replayed kernel, with this instruction at its end."""
     try:
         ptxas = find_ptxas()
     except MissingDependency as error:
@@ -531,7 +532,7 @@ def cubin(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def offsets(cubin: Path) -> dict[str, int]:
-    """Where the kernel's instructions are, by their opcodes' first letters."""
+    """Offsets of the kernel's instructions, by prefix of their opcodes."""
     (function,) = disassemble(cubin, ["_Z6playedv"])
     return {each.opcode.text.partition(".")[0]: each.offset for each in function.instructions}
 
@@ -552,7 +553,7 @@ def summary(done: Done) -> str:
     )
 
 
-def test_what_the_library_cannot_see_is_told(play: Play, cubin: Callable[[str], Path]) -> None:
+def test_missed_accesses_are_reported(play: Play, cubin: Callable[[str], Path]) -> None:
     module = cubin(TENSOR_STORE)
     at, script = offsets(module), Script()
     script.launch(S, (0x200000000, 3, ENTRY + at["LDG"]))
@@ -567,7 +568,7 @@ def test_what_the_library_cannot_see_is_told(play: Play, cubin: Callable[[str], 
     assert not (done.run.path / "modules").exists()
 
 
-def test_all_of_the_code_is_seen(play: Play, cubin: Callable[[str], Path]) -> None:
+def test_all_accesses_are_covered(play: Play, cubin: Callable[[str], Path]) -> None:
     module, script = cubin(""), Script()
     at = offsets(module)
     script.launch(S, (0x200000000, 3, ENTRY + at["LDG"]), (0x200000004, 3, ENTRY + at["STG"]))
@@ -585,7 +586,7 @@ def test_all_of_the_code_is_seen(play: Play, cubin: Callable[[str], Path]) -> No
     ],
     ids=["not_kept", "broken"],
 )
-def test_code_that_is_not_known_is_told(
+def test_unknown_code_is_reported(
     play: Play, cubin: Callable[[str], Path], tmp_path: Path, options, environment, why: str
 ) -> None:
     module, script = cubin(""), Script()
@@ -602,7 +603,7 @@ def test_code_that_is_not_known_is_told(
 
 
 @pytest.mark.main
-def test_lines_of_the_source(play: Play, cubin: Callable[[str], Path]) -> None:
+def test_source_lines(play: Play, cubin: Callable[[str], Path]) -> None:
     module, script = cubin(""), Script()
     at = offsets(module)
     script.launch(S, *((0x200000000, 1, ENTRY + at[each]) for each in ("LDG", "STG")))

@@ -1,4 +1,4 @@
-"""The NVIDIA source driven by a stand-in library: what each callback becomes in the ring."""
+"""The NVIDIA source driven by a fake library: the records of each callback."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def layout(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("inject", ["both", "preload", "cuda"])
-def test_every_injection_records_and_changes_nothing(play: Play, inject: str) -> None:
+def test_every_injection_method_records_without_side_effects(play: Play, inject: str) -> None:
     played = play("context", inject=inject)
     assert (played.status, played.stdout, played.stderr) == (7, "done\n", "")
     assert len(played["context_create"]) == 1
@@ -66,7 +66,7 @@ def test_every_injection_records_and_changes_nothing(play: Play, inject: str) ->
     assert played.strings[int(start["version"])] == "13.5"
 
 
-def test_process_without_cuda_leaves_nothing(play: Play, built: Path, tmp_path: Path) -> None:
+def test_process_without_cuda_leaves_no_run(play: Play, built: Path, tmp_path: Path) -> None:
     environment = {
         "PASTA_SHIM": f"session={tmp_path}\nschema={abi.SCHEMA}\nsanitizer_lib=/nonexistent\n",
         "LD_PRELOAD": str(LIBRARY),
@@ -128,7 +128,7 @@ def test_memory_as_recorded_on_an_h200(play: Play, layout: str) -> None:
     ]
 
 
-def test_sets_count_bytes_of_elements(play: Play) -> None:
+def test_memory_sets_have_bytes(play: Play) -> None:
     sets = play("context", "memory")["memory_set"]
     assert sets["bytes"].tolist() == [4097, 4096, 30000, 4000, 2000, 2000]
     assert sets["element"].tolist() == [1, 1, 1, 4, 2, 4]
@@ -151,7 +151,7 @@ def test_copies(play: Play) -> None:
     assert set(copies["destination_stream"].tolist()) == {int(ABSENT64)}
 
 
-def test_peer_copies_and_a_context_handle_used_again(play: Play, layout: str) -> None:
+def test_peer_copies_and_reused_context_handle(play: Play, layout: str) -> None:
     played = play("context", "peer", FAKE_SANITIZER_API=layout)
     peer, unknown = played["memory_copy"]
     assert abi.enums()["copy"][int(peer["direction"])] == "peer_to_peer"
@@ -188,7 +188,7 @@ def test_contexts_of_one_device_see_each_others_memory(play: Play, layout: str) 
     assert played["stream_destroy"]["context"].tolist() == [0, 1]
     allocs = played["memory_alloc"]
     allocs, frees = allocs[allocs["memory"] == 1], played["memory_free"]
-    # with two contexts the driver does not say which one allocated
+    # with two contexts the driver does not report which one allocated
     assert memory(allocs) == [
         (0x1E800000, 4096, DEVICE, 0),
         (0xF4800000, 8192, DEVICE, None),
@@ -251,7 +251,7 @@ def test_peers_see_memory_and_copy_by_address(play: Play, layout: str) -> None:
     ]
 
 
-def test_announcements_that_were_missed(play: Play) -> None:
+def test_missed_notifications(play: Play) -> None:
     played = play("context", "missed")
     assert played["memory_alloc"]["bytes"].tolist()[2:] == [16, 16, 32]
     assert [(int(f["address"]), int(f["bytes"])) for f in played["memory_free"]] == [
@@ -408,7 +408,7 @@ NO_FILE, NO_SANITIZER = "sanitizer_lib=/no/such.so\n", "sanitizer_lib=libm.so.6\
         ("", {"API": "99"}, r"newer than this PASTA knows \(callback 4 of domain 5\)"),
     ],
 )
-def test_what_fails_is_one_line_and_the_program_runs(
+def test_failing_calls_are_one_line_and_the_program_runs(
     play: Play, settings: str, extra: dict[str, str], line: str
 ) -> None:
     fake = {f"FAKE_SANITIZER_{name}": value for name, value in extra.items()}
@@ -418,7 +418,7 @@ def test_what_fails_is_one_line_and_the_program_runs(
     assert "kernel_launch" not in played.tables
 
 
-def test_a_subscription_that_delivers_nothing_is_logged(play: Play) -> None:
+def test_silent_subscription_is_logged(play: Play) -> None:
     played = play("context", FAKE_SANITIZER_SILENT="1")
     assert (played.status, played.stderr) == (7, "")
     assert "no callback came in this process" in played.log

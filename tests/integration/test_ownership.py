@@ -1,5 +1,5 @@
-"""Who owns a session, a ring and a run: whatever is killed or removed, and whoever recovers it from
-where, each event is in exactly one run."""
+"""Ownership of sessions, rings and runs: whatever is killed, removed or recovered, each event is in
+exactly one run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.preload import (
 )
 
 LAUNCHES = 60_000
-#: Small enough that a collector gives memory back while the program runs, and nothing is lost.
+#: Small enough that a collector releases memory while the program runs, and no event is lost.
 SMALL_RING = ("--collector", "--set", "ring.max=40MiB")
 #: Launches, waits for the file that its argument names, launches again.
 PROGRAM = """
@@ -34,7 +34,7 @@ int main(int n, char **a) {
     launch(10);
     return 3;
 }"""
-#: Its child goes on when it has ended.
+#: Its child continues after it has exited.
 DAEMON = """
 int main(int n, char **a) {
     (void)n;
@@ -54,7 +54,7 @@ int main(int n, char **a) {
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
-    """A tool whose result waits for the file `go`; `begun` says that it does."""
+    """A tool whose result waits for the file `go`; the file `begun` signals that it waits."""
     tool = tmp_path / "slow.py"
     tool.write_text(
         "import os, time\n"
@@ -101,7 +101,7 @@ def processes_of(*words: str | Path) -> list[int]:
 
 
 def wait_for_collectors(session: Path) -> None:
-    """Until none works on a ring of the session any more."""
+    """Waits until no collector works on a ring of the session."""
     wait_until(lambda: not processes_of("runtime.collector", session), "collectors have ended")
 
 
@@ -114,7 +114,7 @@ def kill_collectors(session: Path) -> None:
 def killed_while_collecting(
     pasta_preload: Preload, program: Path, slow: Path
 ) -> tuple[subprocess.Popen[str], Path]:
-    """A launcher that is killed while a collector writes the results."""
+    """Kills a launcher while a collector writes the results."""
     options = (*SMALL_RING, "-t", str(slow), "-t", "kernel_freq")
     process = pasta_preload.popen(program, options=options)
     wait_until((slow.parent / "begun").exists, "the collector makes results")
@@ -128,7 +128,7 @@ def many(compile_c) -> Path:
     return Path(compile_c(f"int main(void) {{ launch({LAUNCHES}); sleep_ms(1000); return 0; }}"))
 
 
-def test_recover_leaves_what_a_collector_writes(pasta_preload, many: Path, slow: Path) -> None:
+def test_recover_skips_a_run_in_progress(pasta_preload, many: Path, slow: Path) -> None:
     process, session = killed_while_collecting(pasta_preload, many, slow)
     (ring,) = rings(session)
     for option in ((), ("--discard",)):
@@ -141,11 +141,11 @@ def test_recover_leaves_what_a_collector_writes(pasta_preload, many: Path, slow:
     assert done.run.launches == LAUNCHES
 
 
-def test_a_killed_collector_s_work_is_recovered(pasta_preload, many: Path, slow: Path) -> None:
-    """The ring has only the end of the run; the rest is in the events that it had recorded."""
+def test_killed_collector_is_recovered(pasta_preload, many: Path, slow: Path) -> None:
+    """The ring has only the end of the run; the rest is in the events recorded before."""
     process, session = killed_while_collecting(pasta_preload, many, slow)
     pasta_preload.finish(process)
-    for again in (False, True):  # the one that recovers may be killed, too
+    for again in (False, True):  # the recovering process may be killed, too
         kill_collectors(session)
         (slow.parent / "begun").unlink()
         if again:
@@ -166,8 +166,10 @@ def test_a_killed_collector_s_work_is_recovered(pasta_preload, many: Path, slow:
 
 
 @pytest.mark.parametrize("when", ["before the rename", "after the rename"])
-def test_a_collector_killed_at_its_end(pasta_preload, compile_c, slow: Path, when: str) -> None:
-    """The complete run is found, and moved or not, but made only once."""
+def test_collector_killed_around_the_rename(
+    pasta_preload, compile_c, slow: Path, when: str
+) -> None:
+    """The complete run is found, and moved if necessary, but computed only once."""
     code = (
         "import os, signal, sys\n"
         "from pasta.run.directory import RunDirectory\n"
@@ -203,7 +205,7 @@ def test_a_collector_killed_at_its_end(pasta_preload, compile_c, slow: Path, whe
 
 
 @pytest.mark.main
-def test_two_recovers_at_once(pasta_preload, many: Path, slow: Path) -> None:
+def test_concurrent_recovers(pasta_preload, many: Path, slow: Path) -> None:
     process, session = killed_while_collecting(pasta_preload, many, slow)
     kill_collectors(session)
     (slow.parent / "begun").unlink()
@@ -220,8 +222,8 @@ def test_two_recovers_at_once(pasta_preload, many: Path, slow: Path) -> None:
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["same namespace", "other PID namespace"])
-def test_recover_leaves_a_daemon(pasta_preload, compile_c, tmp_path: Path, apart: bool) -> None:
-    """Which outlives launchers that were killed; its parent's run is had at once."""
+def test_recover_skips_a_daemon(pasta_preload, compile_c, tmp_path: Path, apart: bool) -> None:
+    """A daemon outlives a killed launcher; its parent's run is recovered immediately."""
     before = ("unshare", "--pid", "--fork", "--mount-proc") if apart else ()
     if apart and subprocess.run([*before, "true"], capture_output=True).returncode:
         pytest.skip("PID namespaces cannot be made here")
@@ -249,14 +251,14 @@ def test_recover_leaves_a_daemon(pasta_preload, compile_c, tmp_path: Path, apart
 
 @pytest.mark.parametrize("way", ["afterwards", "embedded", "collector"])
 def test_session_directory_removed(pasta_preload, compile_c, tmp_path: Path, way: str) -> None:
-    """As systemd does at logout: the program's status is kept, and what it publishes."""
+    """As systemd does at logout: the program's status and events are kept."""
     go = tmp_path / "go"
     options = {"afterwards": (), "embedded": EMBED_NOW, "collector": ("--collector",)}[way]
     process = pasta_preload.popen(compile_c(PROGRAM), go, options=options)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     (session,) = pasta_preload.sessions()
-    time.sleep(1)  # the launcher has seen the ring, and the consumer is there
+    time.sleep(1)  # the launcher has seen the ring, and the consumer has started
     shutil.rmtree(session)
     wait_until(lambda: (session / "session.json").exists(), "it is made again")
     go.touch()
@@ -269,8 +271,8 @@ def test_session_directory_removed(pasta_preload, compile_c, tmp_path: Path, way
 
 
 @pytest.mark.parametrize("times", [3, 10**9], ids=["for a while", "for ever"])
-def test_a_failing_launcher_keeps_the_status(compile_c, tmp_path: Path, times: int) -> None:
-    """Whatever goes wrong while it watches the program; what it can do at the end, it does."""
+def test_failing_launcher_keeps_the_exit_status(compile_c, tmp_path: Path, times: int) -> None:
+    """Whatever fails while it watches the program; it completes the remaining work at the end."""
     code = (
         "import errno, os, sys\n"
         "from pasta.cli import preload\n"
@@ -299,8 +301,9 @@ def test_a_failing_launcher_keeps_the_status(compile_c, tmp_path: Path, times: i
 
 
 @pytest.mark.main
-def test_status_where_SIGCHLD_is_ignored(pasta_preload, compile_c) -> None:
-    """The kernel forgets children then; the program finds it ignored as without PASTA."""
+def test_exit_status_with_SIGCHLD_ignored(pasta_preload, compile_c) -> None:
+    """The kernel then reaps children itself; the program inherits the ignored signal as without
+    PASTA."""
     program = compile_c(
         """int main(void) {
             struct sigaction now;
@@ -315,11 +318,11 @@ def test_status_where_SIGCHLD_is_ignored(pasta_preload, compile_c) -> None:
     assert pasta_preload(program, preexec_fn=ignore).exit_status == 7
 
 
-# ---- what other users see
+# ---- access by other users
 
 
 def modes(directory: Path) -> set[tuple[str, int]]:
-    """Kinds and modes of what others could see of a directory."""
+    """Types and modes of files in a directory that others could access."""
     found = (directory, *directory.rglob("*"))
     return {("d" if path.is_dir() else "f", path.lstat().st_mode & 0o777) for path in found}
 
@@ -329,10 +332,10 @@ PRIVATE = {("d", 0o700), ("f", 0o600)}
 
 @pytest.mark.parametrize("way", ["afterwards", "embedded", "collector"])
 @pytest.mark.parametrize("mask", [0o000, 0o777])
-def test_nothing_is_for_others(
+def test_run_files_are_private(
     pasta_preload, compile_c, tmp_path: Path, way: str, mask: int
 ) -> None:
-    """Whatever the umask, which the program has as without PASTA."""
+    """With any umask; the program keeps its own."""
     program = compile_c(
         r"""
         int main(int n, char **a) {
@@ -363,7 +366,7 @@ def test_nothing_is_for_others(
 
 
 @pytest.mark.parametrize("verb", ["replay", "analyze", "merge"])
-def test_runs_made_of_runs_are_for_nobody_else(
+def test_derived_runs_are_private(
     pasta_preload, pasta, compile_c, tmp_path: Path, verb: str
 ) -> None:
     pasta_preload(compile_c("int main(void) { launch(30); return 0; }"), options=("--root", "all"))
@@ -375,10 +378,10 @@ def test_runs_made_of_runs_are_for_nobody_else(
     assert modes(tmp_path / "out") == PRIVATE
 
 
-def test_modules_of_the_programs_python_are_not_pasta_s(
+def test_modules_of_the_programs_python_are_not_used(
     pasta_preload, compile_c, tmp_path: Path
 ) -> None:
-    """A package that shadows one which a collector needs."""
+    """A package that shadows one required by a collector."""
     for name in ("numpy", "pyarrow"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
     path = f"{tmp_path}:{base_environment().get('PYTHONPATH', '')}"
@@ -392,7 +395,7 @@ def test_modules_of_the_programs_python_are_not_pasta_s(
         assert done.run.launches == 30
 
 
-def test_a_block_s_reader_takes_no_module_of_the_program(tmp_path: Path) -> None:
+def test_block_reader_uses_no_module_of_the_program(tmp_path: Path) -> None:
     (tmp_path / "pyarrow.py").write_text("raise SystemExit('shadowed')\n")
     program = tmp_path / "program.py"
     program.write_text(

@@ -1,4 +1,5 @@
-"""Probes in part of a run on the reference accelerator: which launches, and what is said of all."""
+"""Probes in part of a run on the reference accelerator: the probed launches, and estimates for
+all."""
 
 from __future__ import annotations
 
@@ -87,13 +88,13 @@ def test_all_launches_without_windows(pasta_preload, compile_c) -> None:
     assert "estimated" not in run.report
 
 
-def test_no_launch_without_probes(pasta_preload, compile_c) -> None:
+def test_no_launch_is_probed_without_probes(pasta_preload, compile_c) -> None:
     run = pasta_preload(compile_c(MANY), options=("-t", "kernel_freq")).run
     assert probed(run) == []
 
 
 @pytest.mark.main
-def test_windows_of_launches(pasta_preload, compile_c) -> None:
+def test_windows_by_launches(pasta_preload, compile_c) -> None:
     run = pasta_preload(compile_c(MANY), options=options("probes.window=launches 10/100")).run
     assert probed(run) == [first + i for first in (0, 100, 200) for i in range(10)]
     (row,) = kernels(run)
@@ -103,8 +104,8 @@ def test_windows_of_launches(pasta_preload, compile_c) -> None:
     assert text in " ".join(run.report.split())
 
 
-def test_a_total_leaves_out_what_windows_never_met(pasta_preload, compile_c) -> None:
-    """Of two kernels one: what a run that probes every launch counts of it, and no more."""
+def test_totals_exclude_kernels_outside_windows(pasta_preload, compile_c) -> None:
+    """One of two kernels is probed: its total equals that of a run without windows."""
     given = options("probes.window=launches 2/1000")
     run = pasta_preload(compile_c(TWO_KERNELS), options=given).run
     by_name = {row["kernel"]: row for row in kernels(run)}
@@ -131,7 +132,7 @@ def test_every_nth_launch(pasta_preload, compile_c) -> None:
     assert probed(run) == [0, 20, 40, 110, 130, 200, 220, 240]
 
 
-def test_windows_of_steps(pasta_preload, compile_c) -> None:
+def test_windows_by_steps(pasta_preload, compile_c) -> None:
     run = pasta_preload(compile_c(STEPS), options=options("probes.window=steps 1/4")).run
     assert probed(run) == [5 * step + i for step in (0, 4, 8) for i in range(5)]
 
@@ -148,7 +149,7 @@ def test_steps_of_a_python_program(pasta_preload, python_program) -> None:
     [
         ("step.*", [0, 3, 4, 7, 8, 11, 12]),  # of ranges that nest the outermost
         ("step", [0, 1, 2, 7, 8, 9, 10]),  # steps begin at launches 0, 3, 7 and 11
-        ("ste", [*range(13)]),  # no whole name
+        ("ste", [*range(13)]),  # not the full name
     ],
 )
 def test_ranges_begin_steps(pasta_preload, compile_c, regex: str, ordinals: list[int]) -> None:
@@ -163,19 +164,19 @@ def test_ranges_begin_steps(pasta_preload, compile_c, regex: str, ordinals: list
         assert "6 of them inside others: the 6 outermost are the steps" in said[0]
 
 
-def test_windows_of_seconds(pasta_preload, compile_c) -> None:
+def test_windows_by_time(pasta_preload, compile_c) -> None:
     given = options("probes.window=seconds 100/200")
     assert len(probed(pasta_preload(compile_c(MANY), options=given).run)) == 300
 
 
-def test_a_budget(pasta_preload, compile_c) -> None:
+def test_overhead_budget(pasta_preload, compile_c) -> None:
     program = compile_c("int main(void) { launch(20000); return 0; }")
     given = ("--overhead-budget", "20%", *options())
     run = pasta_preload(program, options=given).run
     found = probed(run)
     assert found[:1000] == list(range(1000)) and found[-1] < 20000
     assert 1000 <= len(found) < 20000
-    # windows are whole, but for one in which the program ends
+    # windows are complete, except one in which the program exits
     assert len(found) % 1000 == 0 or found[-1] == 19999
     assert re.search(rf"counted in {len(found):,} of 20,000\s+launches", run.report)
 
@@ -194,7 +195,7 @@ def test_a_budget(pasta_preload, compile_c) -> None:
 def test_filters(
     pasta_preload, compile_c, filter: tuple[str, ...], count: int, names: set[str]
 ) -> None:
-    """C probes what Python selects: each launch that is recorded, and each is."""
+    """C probes exactly the launches that Python selects."""
     run = pasta_preload(compile_c(TWO_KERNELS), options=(*options(), *filter)).run
     recorded = launches(run)
     assert len(recorded) == len(probed(run)) == count
@@ -214,15 +215,13 @@ def test_filters(
         ),
     ],
 )
-def test_what_cannot_be(pasta_preload, compile_c, given: tuple[str, ...], says: str) -> None:
+def test_invalid_combinations(pasta_preload, compile_c, given: tuple[str, ...], says: str) -> None:
     done = pasta_preload(compile_c(MANY), options=(*options(), *given))
     assert done.exit_status == 2
     assert says in " ".join(done.lines)
     assert not done.runs
 
 
-def test_an_expression_that_only_python_understands_without_probes(
-    pasta_preload, compile_c
-) -> None:
+def test_python_only_expression_without_probes(pasta_preload, compile_c) -> None:
     run = pasta_preload(compile_c(MANY), options=("-t", "kernel_freq", "-k", r"\bscale")).run
     assert run.launches == 300

@@ -71,7 +71,8 @@ class Marks(Tool):
 
 @pytest.mark.parametrize("consumer", ["embedded", "collector"])
 def test_more_events_than_the_ring_holds(pasta_preload, python_program, consumer: str) -> None:
-    """What the run's own consumer has done with stays in the ring until the block's reader has."""
+    """Events that the run's own consumer has processed stay in the ring until the block's reader
+    has read them."""
     (pasta_preload.directory / "marks.py").write_text(COUNTING)
     options = (*CONSUMERS[consumer], "--set=ring.max=40MiB")
     done = pasta_preload(sys.executable, python_program(MARKS), options=options)
@@ -81,7 +82,7 @@ def test_more_events_than_the_ring_holds(pasta_preload, python_program, consumer
 
 
 @pytest.mark.main
-def test_a_process_that_is_not_followed(pasta_preload, python_program) -> None:
+def test_unfollowed_process(pasta_preload, python_program) -> None:
     path = python_program("""
 import subprocess, sys
 if sys.argv[1:]:
@@ -103,7 +104,7 @@ print(done.stderr.splitlines()[-1])
 
 
 def plain(text: str, directory: Path) -> list[str]:
-    """Lines that a program prints which imports pasta."""
+    """Output lines of a program that imports pasta."""
     temporary = directory / "temporary"
     temporary.mkdir(exist_ok=True)
     done = subprocess.run(
@@ -171,8 +172,8 @@ REFUSED = {
 }  # fmt: skip
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
-    """In one line, and the next block works."""
+def test_rejected_settings(tmp_path: Path) -> None:
+    """The error is one line, and the next block works."""
     attempts = "\n".join(
         f"try:\n    {code}\nexcept pasta.errors.PastaError as error:\n    print(error)"
         for code in REFUSED
@@ -209,7 +210,7 @@ def test_programs_without_standard_streams(tmp_path: Path) -> None:
     assert pq.read_schema(next((tmp_path / "run" / "results").glob("*/*.parquet"))) is not None
 
 
-def test_nothing_is_imported_before_it_is_used() -> None:
+def test_lazy_imports() -> None:
     code = "import pasta, sys; print(sorted({'numpy', 'pyarrow', 'ctypes'} & set(sys.modules)))"
     done: Any = subprocess.run(
         [sys.executable, "-c", code], env=base_environment(), capture_output=True, text=True

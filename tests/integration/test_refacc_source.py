@@ -1,4 +1,4 @@
-"""The reference accelerator's demos, as recorded, against what they say of themselves."""
+"""Recorded demos of the reference accelerator against their own counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pasta import abi
 from pasta._native import DIRECTORY
 from pasta.runtime.ring import Ring
 
-#: Another build of the native parts, say one with a sanitizer, may be named.
+#: Path of another build of the native parts, such as one with a sanitizer.
 NATIVE = Path(os.environ.get("PASTA_TEST_NATIVE", DIRECTORY))
 ABSENT64 = np.uint64(2**64 - 1)
 
@@ -82,7 +82,7 @@ def expected(demo: str, *arguments: str) -> dict[str, int]:
     ["vadd", "vadd 1000", "gemm", "convolution 3", "streams", "streams 8 2 50", "graph 7", "memory",
      "memory --leak"],
 )  # fmt: skip
-def test_counts_are_the_program_s_own(record: Record, command: str) -> None:
+def test_counts_match_the_program(record: Record, command: str) -> None:
     recorded, expect = record(*command.split()), expected(*command.split())
     assert {
         "launches": len(recorded["kernel_launch"]),
@@ -102,7 +102,7 @@ def test_counts_are_the_program_s_own(record: Record, command: str) -> None:
         assert np.array_equal(np.sort(recorded[kind]["ordinal"]), ordinals)
 
 
-def test_a_launch_s_records_share_its_correlation(record: Record) -> None:
+def test_records_of_a_launch_share_its_correlation(record: Record) -> None:
     recorded = record("streams")
     launches = np.sort(recorded["kernel_launch"], order="ordinal")
     assert len(np.unique(launches["correlation"])) == len(launches)
@@ -113,7 +113,7 @@ def test_a_launch_s_records_share_its_correlation(record: Record) -> None:
     assert (launches["time"] <= complete["start"]).all()
     assert (complete["start"] <= complete["end"]).all()
     assert len(np.unique(launches["thread"])) == 4
-    # handles of streams of a thread that ended may be given out again
+    # stream handles of an ended thread may be reused
     assert len(np.unique(launches[["thread", "stream"]])) == 12
 
 
@@ -258,7 +258,7 @@ def test_profiler_calls_and_a_forked_child(
     assert child["kernel_launch"]["ordinal"].tolist() == [0]
     assert child["context_create"]["context"].tolist() == [0]
     assert child["process_start"]["parent"] == parent["process_start"]["pid"]
-    # allocations are kept while stopped, and the launch's number is taken
+    # allocations are recorded while stopped, and the launch consumes an ordinal
     assert len(parent["memory_alloc"]) == 3
     assert parent["kernel_launch"]["ordinal"].tolist() == [0, 2]
     origins = {name: number for number, name in abi.enums()["origin"].items()}
@@ -266,8 +266,8 @@ def test_profiler_calls_and_a_forked_child(
         assert parent[kind]["origin"].tolist() == [origins["profiler"]]
 
 
-def test_nothing_is_recorded_by_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
+def test_unloadable_library_records_nothing(tmp_path: Path) -> None:
     silent = run("vadd", REFACC_INJECTION_PATH="/nonexistent/tool.so")
     assert silent.stderr == ""
-    told = run("vadd", REFACC_INJECTION_PATH="/nonexistent/tool.so", REFACC_VERBOSE="1")
-    assert told.stderr.startswith("refacc: cannot inject /nonexistent/tool.so: ")
+    unloadable = run("vadd", REFACC_INJECTION_PATH="/nonexistent/tool.so", REFACC_VERBOSE="1")
+    assert unloadable.stderr.startswith("refacc: cannot inject /nonexistent/tool.so: ")

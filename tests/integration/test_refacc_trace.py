@@ -1,4 +1,4 @@
-"""The access trace of the demo `accesses`, against the numbers that it says of itself."""
+"""The access trace of the demo `accesses`, against the demo's own counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from pasta._native import DIRECTORY, ffi, lib
 from tests.support.session import Session, records
 
-#: Another build of the native parts, say one with a sanitizer, may be named.
+#: Path of another build of the native parts, such as one with a sanitizer.
 NATIVE = Path(os.environ.get("PASTA_TEST_NATIVE", DIRECTORY))
 KINDS = {
     getattr(lib, name): name.removeprefix("PASTA_ACCESS_")
@@ -58,7 +58,7 @@ class Access:
 
 
 def accesses(path: Path) -> list[Access]:
-    """All accesses of a trace that nobody writes any more."""
+    """All accesses of a trace without producers."""
     error = ffi.new("int *")
     trace = lib.pasta_trace_map(os.fsencode(path), error)
     assert trace != ffi.NULL, error[0]
@@ -140,7 +140,7 @@ def record(session: Session) -> Record:
 
 
 def tallied(found: list[Access], name: str) -> Counter[str]:
-    """The demo's numbers, from records."""
+    """The demo's counts, computed from records."""
     tally: Counter[str] = Counter()
     for access in found:
         key = f"{name}.{access.kind}"
@@ -154,7 +154,7 @@ def tallied(found: list[Access], name: str) -> Counter[str]:
     return tally
 
 
-def test_every_case_has_its_accesses(record: Record, session: Session) -> None:
+def test_every_case_has_the_expected_accesses(record: Record, session: Session) -> None:
     expect = expected()
     found = record(probes=1)
     names = [key.split(".")[0] for key in expect if key.endswith(".launches")]
@@ -178,13 +178,13 @@ def test_every_case_has_its_accesses(record: Record, session: Session) -> None:
     assert clusters["_Z7stridedPKfPfii"] == [0xFFFF] * 3
 
 
-def test_kinds_can_be_chosen(record: Record) -> None:
+def test_kinds_can_be_selected(record: Record) -> None:
     some = (lib.PASTA_ACCESS_bulk_load, lib.PASTA_ACCESS_barrier)
     found = record("bulk", "stride_1", probes=1, probe_kinds=",".join(map(str, some)))
     assert Counter(access.kind for access in found) == {"bulk_load": 4, "barrier": 32}
 
 
-def test_a_warp_s_accesses_are_in_its_order(record: Record) -> None:
+def test_accesses_of_a_warp_are_in_program_order(record: Record) -> None:
     found = record("async_copy", probes=1)
     order = ["block_enter", "async_copy", "barrier", "shared", "global", "block_exit"]
     for block in range(4):
@@ -194,5 +194,5 @@ def test_a_warp_s_accesses_are_in_its_order(record: Record) -> None:
 
 
 @pytest.mark.parametrize("config", [{"probes": 1, "start": 0}, {}, {"probes": ""}], ids=str)
-def test_nothing_is_recorded_unasked(record: Record, config: dict[str, object]) -> None:
+def test_accesses_are_not_recorded_by_default(record: Record, config: dict[str, object]) -> None:
     assert record("stride_1", **config) == []

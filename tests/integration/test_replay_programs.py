@@ -10,7 +10,7 @@ TOOLS = ("-t", "kernel_freq", "-t", "memory_timeline", "-t", "event_trace")
 
 
 @pytest.mark.main
-def test_the_report_is_that_of_the_run(pasta_preload: Any, pasta: Any, demo: Any) -> None:
+def test_replay_reproduces_the_report(pasta_preload: Any, pasta: Any, demo: Any) -> None:
     run = pasta_preload(demo("vadd"), options=TOOLS).run
     again = pasta("replay", run.path, *TOOLS, "-o", "again")
     assert (again.returncode, again.stderr) == (0, "")
@@ -28,7 +28,7 @@ def test_the_report_is_that_of_the_run(pasta_preload: Any, pasta: Any, demo: Any
 PROBES = ("-t", "access_count")
 
 
-def test_tools_with_probes_say_what_they_said(pasta_preload: Any, pasta: Any, demo: Any) -> None:
+def test_replay_reproduces_results_of_probes(pasta_preload: Any, pasta: Any, demo: Any) -> None:
     """Every kind of access; the recorded run has no such tool."""
     live = pasta_preload(demo("accesses"), options=PROBES).run
     recorded = pasta_preload(demo("accesses"), options=("--record-accesses",)).runs[-1]

@@ -1,4 +1,4 @@
-"""Programs that restrict themselves after they began to use an accelerator: they end as without
+"""Programs that sandbox themselves after the first use of an accelerator: they exit as without
 PASTA, and every event is recorded."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.support.preload import EMBED_NOW
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
 
 LAUNCHES = 150_000
-#: Launches, restricts itself, and launches enough to make the ring grow many times.
+#: Launches, sandboxes itself, and launches enough to grow the ring many times.
 PROGRAM = f"""
 #define MORE %s
 #include "restrict.h"
@@ -25,7 +25,7 @@ int main(int n, char **a) {{
     launch({LAUNCHES});
     return 5;
 }}"""
-#: What the accelerator's own threads need to end.
+#: System calls with which the accelerator's own threads exit.
 THREADS = "ALLOW(SYS_rt_sigprocmask), ALLOW(SYS_madvise), ALLOW(SYS_munmap),"
 
 WAYS = [
@@ -43,15 +43,15 @@ def check(done, status: int) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_event_of_a_program_that_restricts_itself(pasta_preload, compile_c, way: str) -> None:
+def test_sandboxed_program_loses_no_event(pasta_preload, compile_c, way: str) -> None:
     done = pasta_preload(compile_c(PROGRAM % ("" if "every" not in way else THREADS, way)))
     check(done, 5)
     assert done.run.launches == LAUNCHES + 300
 
 
 @pytest.mark.parametrize("way", ["restrict_by_prctl", "restrict_every_thread", "to_empty_root"])
-def test_an_embedded_consumer_hands_over(pasta_preload, compile_c, way: str) -> None:
-    """Python was at work in the process; what came with it makes no system call at the exit."""
+def test_embedded_consumer_hands_over(pasta_preload, compile_c, way: str) -> None:
+    """Python ran in the process; its libraries make no system call at exit."""
     program = compile_c(PROGRAM % ("" if "every" not in way else THREADS, way))
     done = pasta_preload(program, "wait", options=EMBED_NOW)
     check(done, 5)
@@ -63,7 +63,7 @@ def test_an_embedded_consumer_hands_over(pasta_preload, compile_c, way: str) -> 
 
 @pytest.mark.main
 def test_annotations_in_strict_mode(pasta_preload, compile_c) -> None:
-    """Only read, write, exit and sigreturn are left, and no fine clock."""
+    """Only read, write, exit and sigreturn are allowed, and no precise clock."""
     done = pasta_preload(
         compile_c(
             """
@@ -82,8 +82,8 @@ def test_annotations_in_strict_mode(pasta_preload, compile_c) -> None:
 
 
 @pytest.mark.main
-def test_a_filter_that_cannot_be_installed_changes_nothing(pasta_preload, compile_c) -> None:
-    """Libraries ask in that way whether there could be one."""
+def test_failed_filter_installation_changes_nothing(pasta_preload, compile_c) -> None:
+    """Libraries probe in this way whether filters are supported."""
     done = pasta_preload(
         compile_c(
             """
@@ -124,7 +124,7 @@ print("done")
 """
 
 
-def test_python_that_restricts_itself(pasta_preload, python_program) -> None:
+def test_sandboxed_python_program(pasta_preload, python_program) -> None:
     program = python_program(FILTER)
     done = pasta_preload(sys.executable, program, options=EMBED_NOW)
     assert (done.exit_status, done.stdout, done.target_stderr) == (0, "done\n", "")

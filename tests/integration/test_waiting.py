@@ -1,4 +1,4 @@
-"""What is shown while a run is written or replayed."""
+"""Progress shown while a run is written or replayed."""
 
 from __future__ import annotations
 
@@ -25,47 +25,47 @@ class Slow(Tool):
 
 
 def on_a_terminal(directory: Path, *command: str | Path) -> tuple[str, str]:
-    """What a command writes to a pipe on stdout, and to the terminal that is its stderr."""
+    """Output of a command to a pipe (stdout) and to a terminal (stderr)."""
     primary, terminal = pty.openpty()
     process = subprocess.Popen(
         [*map(str, command)], cwd=directory, env={**base_environment(), "TERM": "xterm"},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=terminal, text=True,
     )  # fmt: skip
     os.close(terminal)
-    told = b""
+    printed = b""
     try:
         while part := os.read(primary, 1 << 16):
-            told += part
-    except OSError:  # how Linux says that nobody has the terminal any more
+            printed += part
+    except OSError:  # how Linux reports that the terminal is closed
         pass
     os.close(primary)
     stdout, _ = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 0, told
-    return stdout, told.decode()
+    assert process.returncode == 0, printed
+    return stdout, printed.decode()
 
 
-def test_a_terminal_shows_what_is_waited_for(pasta_preload, demo) -> None:
-    """…by the launcher what the collector does, by replay what it does; stdout has none of it."""
+def test_terminal_shows_progress(pasta_preload, demo) -> None:
+    """The launcher shows the collector's progress, replay its own; stdout has none."""
     tool = pasta_preload.directory / "slow.py"
     tool.write_text(SLOW)
     preload = [*cli("pasta-preload"), "-t", tool, "-o", "run"]
     bare = subprocess.run([demo("vadd")], capture_output=True, text=True, check=True)
-    stdout, told = on_a_terminal(pasta_preload.directory, *preload, "--", demo("vadd"))
+    stdout, printed = on_a_terminal(pasta_preload.directory, *preload, "--", demo("vadd"))
     assert re.sub(r"\d", "", stdout) == re.sub(r"\d", "", bare.stdout)
-    assert "writing the run: computing results of slow, tool 1 of 1" in told
-    assert "slow: slept" in told  # the report, after it
+    assert "writing the run: computing results of slow, tool 1 of 1" in printed
+    assert "slow: slept" in printed  # the report, after it
     replay = [*cli("pasta"), "replay", "run", "-t", tool]
-    stdout, told = on_a_terminal(pasta_preload.directory, *replay, "-o", "again")
-    assert "replaying run: computing results of slow" in told and "\x1b[2K" in told
+    stdout, printed = on_a_terminal(pasta_preload.directory, *replay, "-o", "again")
+    assert "replaying run: computing results of slow" in printed and "\x1b[2K" in printed
     assert "slow: slept" in stdout and "replaying" not in stdout
-    stdout, told = on_a_terminal(pasta_preload.directory, *replay, "-o", "quiet", "-q")
-    assert (stdout, told) == ("", "")
+    stdout, printed = on_a_terminal(pasta_preload.directory, *replay, "-o", "quiet", "-q")
+    assert (stdout, printed) == ("", "")
 
 
 @pytest.mark.main
-def test_a_pipe_gets_nothing_from_what_is_fast(pasta_preload, demo, pasta) -> None:
+def test_pipe_shows_no_progress_of_short_work(pasta_preload, demo, pasta) -> None:
     done = pasta_preload(demo("vadd"))
     assert "writing the run" not in done.stderr
     for verb in (("report",), ("replay", "-t", "copies")):
-        told = pasta(verb[0], done.run.path, *verb[1:])
-        assert told.returncode == 0 and told.stderr == ""
+        printed = pasta(verb[0], done.run.path, *verb[1:])
+        assert printed.returncode == 0 and printed.stderr == ""

@@ -1,4 +1,4 @@
-/* For the C tests: end with the line of what does not hold. */
+/* For the C tests: exit with the line of a failed check. */
 #ifndef PASTA_TEST_CHECK_H
 #define PASTA_TEST_CHECK_H
 
@@ -15,7 +15,7 @@
         }                                                                             \
     } while (0)
 
-/* A program of several cases: runs the one of this name; its exit status. */
+/* A program with several cases: runs the named one; returns the exit status. */
 typedef struct {
     const char *name;
     void (*run)(void);

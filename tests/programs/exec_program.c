@@ -1,5 +1,5 @@
-/* Starts itself in every way that there is: exec_program WAY [NAME=value …].  The started program
- * gets exactly the given environment and prints what it has (NUL-separated), a blank line before:
+/* Starts itself with any exec function: exec_program WAY [NAME=value …].  The started program
+ * gets exactly the given environment and prints its own (NUL-separated), a blank line before:
  * whether libpasta is loaded. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -76,11 +76,11 @@ int main(int count, char **arguments) {
         }
         return wait_for(child);
     }
-    if (!strcmp(way, "null")) { /* Linux takes no environment for an empty one */
+    if (!strcmp(way, "null")) { /* Linux treats a null environment as empty */
         char **none = NULL;
         execve(self, show_it, none);
     }
-    environ = given; /* the rest take the environment of the process */
+    environ = given; /* the others use the environment of the process */
     if (!strcmp(way, "execv")) execv(self, show_it);
     if (!strcmp(way, "execvp")) execvp(self, show_it);
     if (!strcmp(way, "execl")) execl(self, self, "show", (char *)NULL);

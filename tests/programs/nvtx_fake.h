@@ -1,4 +1,4 @@
-/* Stands in for the NVTX headers where they are not installed: loads the injection library and
+/* Replaces the NVTX headers if they are not installed: loads the injection library and
  * calls through the tables that it fills, as NVTX does. */
 #ifndef PASTA_TEST_NVTX_FAKE_H
 #define PASTA_TEST_NVTX_FAKE_H
@@ -36,7 +36,7 @@ static void fake_load(void) {
     if (initialize) initialize(fake_tables);
 }
 
-/* A call of function `number`, or `otherwise` where nobody filled it. */
+/* A call of function `number`, or `otherwise` if it is unset. */
 #define FAKE_CALL(table, number, type, otherwise, ...) \
     (fake_load(), table[PASTA_NVTX_##number] ? ((type)table[PASTA_NVTX_##number])(__VA_ARGS__) : otherwise)
 

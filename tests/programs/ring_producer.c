@@ -1,5 +1,5 @@
-/* Publishes what its standard input says, for tests/unit/test_ring.py:
- *   publish KIND SEED REPEAT   records whose payload bytes follow from SEED
+/* Publishes records as commanded on its standard input, for tests/unit/test_ring.py:
+ *   publish KIND SEED REPEAT   records with payload bytes derived from SEED
  *   abandon KIND               a record that is begun and never published
  *   skip SLOTS                 slots that are handed out and never written, within a segment
  *   intern HEX                 prints the id of the text */

@@ -1,4 +1,4 @@
-/* The map that launches look kernels up in: against a plain model, and with readers beside writers. */
+/* The map in which launches look up kernels: against a plain model, and with concurrent readers and writers. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static void against_model(void) {
     check_all();
 }
 
-/* ---- readers beside writers: keys that stay are always found, others never with a wrong value ---- */
+/* ---- concurrent readers and writers: permanent keys are always found, others never with a wrong value ---- */
 
 enum { STAY = 120, COME = 140, READERS = 2, ROUNDS = 100000 };
 static uint64_t written; /* rounds of the writer */
@@ -88,7 +88,7 @@ static void beside_writers(void) {
     for (int i = 0; i < READERS; i++) CHECK(pthread_create(&readers[i], NULL, read_all, NULL) == 0);
     for (uint64_t round = 0; round < ROUNDS; round++) {
         uint64_t key = 1000 + below(COME), value;
-        /* it grows at first, then what comes and goes is about as much */
+        /* it grows at first, then insertions and removals balance */
         if (below(round < ROUNDS / 2 ? 4 : 2)) CHECK(pasta_amd_put(&map, key, value_of(key)));
         else pasta_amd_take(&map, key, &value);
         PASTA_STORE(written, round + 1);

@@ -1,4 +1,4 @@
-/* refacc's accesses as records: every form, and what a record costs (--speed). */
+/* refacc's accesses as records: every encoding, and the cost of a record (--speed). */
 #include "../../shim/backends/refacc/accesses.c"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ static const uint8_t *next_record(uint32_t *bytes) {
     return data;
 }
 
-/* Decodes as the header says. */
+/* Decodes as specified in the header. */
 static void check_addresses(const ra_access *a, const pasta_access *e) {
     const int32_t *delta = (const int32_t *)(e + 1);
     const uint64_t *full = (const uint64_t *)(e + 1);

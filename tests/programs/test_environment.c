@@ -27,7 +27,7 @@ static uint32_t random_below(uint32_t *state, uint32_t limit) {
 
 static void name_of(char *text, size_t size, unsigned i) { snprintf(text, size, "V%u", i); }
 
-/* ---- one thread: what the functions of libc would do ---- */
+/* ---- one thread: a model of libc's functions ---- */
 
 static int values[NAMES]; /* of the model; -1: not set */
 
@@ -85,7 +85,7 @@ static void case_model(void) {
     compare();
 }
 
-/* A program may put an array of its own into environ, also a part of the one that is there. */
+/* A program may set environ to its own array, even to a part of the current one. */
 static void case_own_array(void) {
     static char a[] = "A=1", b[] = "B=2";
     char *mine[] = {a, b, NULL};
@@ -175,7 +175,7 @@ static void in_threads(void (*meanwhile)(void)) {
 
 static void case_threads(void) { in_threads(NULL); }
 
-/* A child of a fork sets variables, whatever another thread was doing in its parent. */
+/* A forked child sets variables while another thread of its parent was setting some. */
 static void fork_children(void) {
     for (int n = 0; n < 50; n++) {
         pid_t child = fork();

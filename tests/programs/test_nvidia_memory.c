@@ -1,4 +1,4 @@
-/* Pieces of allocations, in which tensors begin and end, against a model that knows each address. */
+/* Pieces of allocations, in which tensors begin and end, against a model of each address. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +111,7 @@ static void pieces(void) {
             if (model[address].allocation && (!address || model[address - 1].allocation != model[address].allocation)) release(address);
             break;
         default:
-            /* tensors go over the end of a segment where the next one follows */
+            /* tensors cross the end of a segment into an adjacent one */
             for (end = address; end < SPACE && model[end].allocation && below(24); end += 8) {}
             if (end > address) tensor(address, end - address);
         }
@@ -123,7 +123,7 @@ static void pieces(void) {
     CHECK(!said);
 }
 
-/* A program whose tensors never begin at the same places. */
+/* A program whose tensors never begin at the same address. */
 static void bounded(void) {
     enum { MANY = 1 << 17 };
     pasta_nv_allocation a = {.address = 1 << 20, .bytes = 512 * MANY, .memory = PASTA_MEMORY_device}, *objects;
@@ -134,7 +134,7 @@ static void bounded(void) {
     CHECK(said == 1 && pasta_nv_objects(&objects, &count, &as_of) && count == 1 << 16);
     free(objects);
     CHECK(pasta_nv_freed(here, &a));
-    CHECK(pasta_nv_allocated(here, &a)); /* there is room again */
+    CHECK(pasta_nv_allocated(here, &a)); /* there is space again */
     pasta_nv_tensor(a.address, 512);
     CHECK(pasta_nv_objects(&objects, &count, &as_of) && count == 2 && said == 1);
     free(objects);

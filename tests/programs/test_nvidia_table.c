@@ -1,5 +1,5 @@
-/* nvidia_table.c against a model without tables: every lookup as patches make it, and what objects
- * have beside their ranges. */
+/* nvidia_table.c against a model without tables: every lookup as in patches, and the data of
+ * objects besides their ranges. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static const pasta_object_range *find(const pasta_object_table *table, uint64_t 
     return address - ranges[low - 1].start < ranges[low - 1].size ? &ranges[low - 1] : NULL;
 }
 
-/* What lies at an address: the last object that begins at or below it, if it goes that far. */
+/* The object at an address: the last one that begins at or below it, if it contains it. */
 static uint32_t owner(const pasta_nv_allocation *objects, size_t count, uint64_t address) {
     const pasta_nv_allocation *last = NULL;
     for (size_t i = 0; i < count; i++)
@@ -59,7 +59,7 @@ static pasta_object_table *table_of(const pasta_nv_allocation *objects, size_t c
     size_t bytes;
     void *image = pasta_nv_table_image(objects, count, &bytes);
     CHECK(image && bytes % 32 == 0);
-    void *exact = aligned_alloc(32, bytes); /* so that a read behind the end is seen */
+    void *exact = aligned_alloc(32, bytes); /* so that a read past the end is detected */
     CHECK(exact);
     memcpy(exact, image, bytes);
     free(image);
@@ -94,7 +94,7 @@ static void look_up(const pasta_nv_allocation *objects, size_t count, size_t mos
     free(table);
 }
 
-/* ---- objects: sorted, each with a start of its own ---- */
+/* ---- objects: sorted, with distinct starts ---- */
 
 static uint64_t size_of_kind(uint64_t kind) {
     switch (kind) {
@@ -193,7 +193,7 @@ static void apart(piece *pieces, size_t count, uint64_t room) {
     }
 }
 
-/* As fine as wished, or so that the object takes no more than half of what was left. */
+/* As fine as requested, or such that the object takes at most half of the remaining bins. */
 static uint64_t taken(uint64_t bytes, uint64_t unit, unsigned shift, unsigned wished, uint64_t left) {
     uint64_t count = ((bytes - 1) >> shift) / unit + 1;
     CHECK(shift >= wished && count <= (left + 1) / 2);
@@ -220,7 +220,7 @@ static void storage(uint32_t bins_room, uint32_t planes_room) {
         const pasta_object_range *ranges = (const void *)(uintptr_t)table->ranges;
         for (size_t n = 0; n < count; n++) {
             const pasta_object_range *r = &ranges[n];
-            if (known[r->number].number) { /* kept while it lives */
+            if (known[r->number].number) { /* kept while it is live */
                 CHECK(memcmp(&known[r->number], r, sizeof *r) == 0);
                 continue;
             }

@@ -1,4 +1,4 @@
-/* shim/backends/nvidia/trace.c with threads that write as kernels do (pasta/backends/nvidia/trace_records.py), and a
+/* shim/backends/nvidia/trace.c with threads that write like kernels (pasta/backends/nvidia/trace_records.py), and a
  * consumer that checks every record.  test_nvidia_trace CASE [RECORDS] */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -134,7 +134,7 @@ static bool write_record(uint32_t stripe, uint64_t warp, uint64_t sequence, uint
 }
 
 static struct {
-    bool idle_stripes; /* a warp writes little on stripes of its own, and stops */
+    bool idle_stripes; /* a warp writes a little on its own stripes, and stops */
     uint32_t launches;
     uint64_t refused[WARPS];
 } how = {.launches = 16};
@@ -218,7 +218,7 @@ static void flows(void) {
     open_all(4 << 20);
     CHECK(!pthread_create(&thread, NULL, consume, pasta_trace_mine()));
     CHECK(run_warps() == 0);
-    pasta_nv_trace_flush(&prober, 0, true); /* what lies in chunks that are open */
+    pasta_nv_trace_flush(&prober, 0, true); /* contents of open chunks */
     pasta_nv_trace_close(&prober);
     __atomic_store_n(&consumer.stop, true, __ATOMIC_RELEASE);
     CHECK(!pthread_join(thread, NULL));
@@ -253,7 +253,7 @@ static void flushes(void) {
     CHECK(pasta_trace_mine()->dropped == 0);
 }
 
-/* A consumer that dies: nobody hangs, and every record is there or counted. */
+/* A consumer that dies: no warp hangs, and every record is delivered or counted. */
 static void dead_consumer(void) {
     open_all(4 << 20);
     uint64_t refused = run_warps();
@@ -263,7 +263,7 @@ static void dead_consumer(void) {
     consume(pasta_trace_mine());
     CHECK(consumer.taken > 0 && consumer.taken < WARPS * records);
     CHECK(consumer.taken + pasta_trace_mine()->dropped == WARPS * records);
-    CHECK(refused == 0); /* the thread goes on to take them */
+    CHECK(refused == 0); /* the thread continues to take them */
 }
 
 /* Kernels that still run when the process ends do not wait for long. */

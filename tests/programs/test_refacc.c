@@ -687,7 +687,7 @@ static void test_errors(void) {
     GIVES(RA_INVALID_IMAGE, ra_module_load(&m, "refacc-module 2\nx\n", 18));
     GIVES(RA_INVALID_IMAGE, ra_module_load(&m, "refacc-module 1\n_Z5scalePfffi", 29));
     GIVES(RA_NOT_FOUND, ra_module_load(&m, "refacc-module 1\nnone\n", 21));
-    GIVES(RA_INVALID_VALUE, ra_kernel_register(own_kernels, 1)); /* known already */
+    GIVES(RA_INVALID_VALUE, ra_kernel_register(own_kernels, 1)); /* already registered */
     GIVES(RA_INVALID_VALUE, ra_launch(f, (uint32_t[]){0, 1, 1}, (uint32_t[]){1, 1, 1}, 0, NULL, P(p, p, p, p)));
     GIVES(RA_TOO_MANY_RESOURCES, ra_launch(f, (uint32_t[]){1, 1, 1}, (uint32_t[]){1025, 1, 1}, 0, NULL, P(&p)));
     GIVES(RA_TOO_MANY_RESOURCES, ra_launch(f, (uint32_t[]){1, 1, 1}, (uint32_t[]){33, 32, 1}, 0, NULL, P(&p)));
@@ -716,7 +716,7 @@ static void test_fault(uint64_t address, int error) {
     RA(ra_context_synchronize()); /* another context has no part in it */
 }
 
-/* The error that an instruction of `transfer` leaves; it needs a context of its own for each. */
+/* The error that an instruction of `transfer` leaves; each requires its own context. */
 static void test_transfer(int what, uint64_t a, uint64_t b, int error) {
     ra_context before, context;
     ra_function f;
@@ -944,7 +944,7 @@ static void test_fork(void) {
         if (!child) {
             CHECK(!strcmp(shared, "of the parent"));
             child_work();
-#ifdef __SANITIZE_ADDRESS__ /* what the parent's threads alone pointed to would be leaks here */
+#ifdef __SANITIZE_ADDRESS__ /* memory referenced only by the parent's threads would be reported as leaks */
             RA(ra_shutdown());
             _exit(0);
 #endif
@@ -1049,7 +1049,7 @@ static void test_injection(const char *tool) {
             fprintf(stderr, "callback %d came %u times\n", (int)expected[i].id, counts[expected[i].id]);
         CHECK(counts[expected[i].id] == expected[i].count);
     }
-    pid_t child = fork(); /* injected anew where it is used */
+    pid_t child = fork(); /* injected again when used */
     if (!child) {
         RA(ra_module_load_builtin(&module));
         _exit(*initialized == 2 && counts[RA_CALLBACK_MODULE_LOADED] == 2 ? 0 : 1);

@@ -24,15 +24,15 @@
 
 enum { THREADS = 8, SLOTS = 16384 };
 
-static unsigned events = 100000; /* per thread; fewer where a sanitizer slows us */
+static unsigned events = 100000; /* per thread; fewer under sanitizers */
 
-/* ---- what is published: marks of one slot, launches of two ---- */
+/* ---- published records: marks of one slot, launches of two ---- */
 
 static uint64_t mixed(uint64_t value) { return (value ^ value >> 29) * UINT64_C(0xbf58476d1ce4e5b9); }
 
 static bool is_launch(uint32_t sequence) { return sequence % 3 == 0; }
 
-/* False where the ring took nothing. */
+/* False if the ring was full. */
 static bool publish(uint32_t thread, uint32_t sequence) {
     uint64_t key = (uint64_t)thread << 32 | sequence;
     if (is_launch(sequence)) {
@@ -58,7 +58,7 @@ static void publish_waiting(uint32_t thread, uint32_t sequence) {
     while (!publish(thread, sequence)) sched_yield();
 }
 
-/* ---- a consumer that checks what it reads ---- */
+/* ---- a consumer that checks the records ---- */
 
 typedef struct {
     pasta_ring *ring;
@@ -95,7 +95,7 @@ static void check_launch(consumer *c, const pasta_header *h) {
     check_key(c, e->ordinal);
 }
 
-/* Reads what is there, in the order of positions; returns the number of records. */
+/* Reads all published records in order of position; returns their number. */
 static uint64_t consume(consumer *c, bool final) {
     pasta_stretch s = {.ring = c->ring, .segment_slots = SLOTS, .from = c->position, .end = pasta_tail(c->ring), .final = final};
     pasta_scan(&s);
@@ -184,7 +184,7 @@ static void case_wrap(void) {
 static void case_many(void) {
     consumer c = open_ring();
     run_producers(&c, THREADS);
-    /* producers tried again after each drop: what was told was dropped, and nothing else */
+    /* producers retried after each drop: exactly the reported drops occurred */
     uint64_t pending = c.ring->pending_drops;
     CHECK(c.drops_told + pending == dropped_in_all(c.ring));
     if (c.ring->max_segments > 64) CHECK(!dropped_in_all(c.ring));
@@ -254,11 +254,11 @@ static void case_torn(void) {
     CHECK(consume(&c, false) == 1 && consume(&c, false) == 0);
     consumer last = {.ring = c.ring};
     CHECK(consume(&last, true) == 3 && last.torn == 4 && last.next[0] == 3);
-    pasta_publish(e); /* it was only slow: nothing is lost for who waits */
+    pasta_publish(e); /* it was only slow: a waiting consumer loses nothing */
     CHECK(consume(&c, false) == 2 && !c.torn);
 }
 
-/* What a segment held before must not look like records of its next use. */
+/* Earlier contents of a segment must not look like records of its next use. */
 static void case_stale(void) {
     consumer c = open_ring();
     uint32_t word = pasta_commit_word(c.ring->max_segments); /* of the first segment's second use */
@@ -352,7 +352,7 @@ static void case_strings(void) {
     CHECK(!pasta_string_text(c.ring, 0, &(uint32_t){0}) && !pasta_string_text(c.ring, UINT32_MAX, &(uint32_t){0}));
 }
 
-/* Threads fill the arena with strings of all sizes: what one gets belongs to no other. */
+/* Threads fill the arena with strings of all sizes: their ids are distinct. */
 enum { LONG_STRINGS = 400 };
 static struct {
     uint32_t id, length;
@@ -446,7 +446,7 @@ static void case_tap(void) {
     publish_sync(99);
     pasta_tapped = count_tapped;
     for (unsigned i = 0; i < 3; i++) publish_sync(i);
-    pid_t child = fork(); /* whose records are not what the parent's tap was given for */
+    pid_t child = fork(); /* the parent's tap must not receive its records */
     if (!child) {
         CHECK(pasta_open() && !pasta_tapped);
         publish_sync(99);
@@ -523,7 +523,7 @@ static void case_full(void) {
     CHECK(consume(&c, false) == taken);
     char *text = malloc(1 << 20);
     memset(text, 'x', 1 << 20);
-    CHECK(!pasta_intern(text, 1 << 20) && pasta_intern_z("short")); /* in what there is */
+    CHECK(!pasta_intern(text, 1 << 20) && pasta_intern_z("short")); /* in the remaining space */
     free(text);
     pasta_release(c.ring, c.position);
     CHECK(publish(0, taken + 100) && consume(&c, false) == 2);
@@ -548,7 +548,7 @@ static void case_file_limit_small(void) {
 }
 
 static bool interrupting, forbidden, filling;
-static int populates; /* errno value of what populates a mapping; 0: it works */
+static int populates; /* errno of populating a mapping; 0: success */
 
 /* Stand in for libc's: a signal may interrupt them, and Linux before 5.14 cannot populate. */
 int posix_fallocate(int fd, off_t offset, off_t bytes) {
@@ -649,7 +649,7 @@ static void case_full_many(void) {
     CHECK(room >= 256 << 10);
 }
 
-/* A process that restricted itself keeps what it has, makes no call, and says why it got no more. */
+/* A sandboxed process keeps its memory, makes no system call, and reports why the ring does not grow. */
 static void case_restricted(void) {
     consumer c = open_ring();
     CHECK(publish(0, 0));
@@ -663,7 +663,7 @@ static void case_restricted(void) {
     forbidden = false;
     CHECK(c.ring->backed == 17 && c.ring->limited == PASTA_LIMIT_sandbox && c.ring->max_segments > 17);
     CHECK(!pasta_back_ahead(c.ring, pasta_ring_path(), 1)); /* the launcher may still */
-    CHECK(publish(0, taken) && consume(&c, false) == taken + 2); /* with the event that tells of a loss */
+    CHECK(publish(0, taken) && consume(&c, false) == taken + 2); /* with the event that reports the loss */
 }
 
 static const test_case cases[] = {

@@ -16,9 +16,9 @@
 
 enum { THREADS = 6, WORDS = 12 };
 
-static uint64_t records = 200000; /* per producer; fewer where a sanitizer slows us */
+static uint64_t records = 200000; /* per producer; fewer under sanitizers */
 
-/* ---- records of 16 to 16 + 8 * WORDS bytes that tell whether they are whole ---- */
+/* ---- records of 16 to 16 + 8 * WORDS bytes that can be checked for completeness ---- */
 
 typedef struct {
     uint32_t thread, words;
@@ -63,7 +63,7 @@ static void check_chunk(reader *c, const uint8_t *data, uint32_t bytes) {
     c->chunks++;
 }
 
-/* Takes what there is; returns whether there was anything. */
+/* Takes all available records; returns whether there were any. */
 static bool drain(pasta_trace *t, reader *c, int how) {
     uint32_t bytes;
     bool any = false;
@@ -101,7 +101,7 @@ static void let_producers_wait(const pasta_trace *t, uint32_t threads) {
     nanosleep(&pause, NULL);
 }
 
-/* The producers' records reach one consumer, whole and in each one's order; `late`, it begins once they wait. */
+/* The producers' records reach one consumer, complete and in order per producer; `late`: it starts when they wait. */
 static void produce_and_consume(uint32_t threads, int how, uint32_t pause_every, bool late, reader *c) {
     pthread_t thread[THREADS];
     CHECK(pasta_trace_open());
@@ -119,7 +119,7 @@ static void produce_and_consume(uint32_t threads, int how, uint32_t pause_every,
     for (uint32_t i = 0; i < threads; i++) CHECK(!pthread_join(thread[i], NULL));
     drain(t, c, PASTA_TAKE_seal);
     CHECK(c->taken == threads * records && t->dropped == 0);
-    /* what is left is numbers that nobody uses */
+    /* the remaining numbers are unused */
     CHECK(t->next - t->consumed <= threads);
 }
 
@@ -137,7 +137,7 @@ static void case_many(void) {
     CHECK(!small || pasta_trace_mine()->waited > 0);
 }
 
-/* The consumer seals whatever has a record. */
+/* The consumer seals every chunk with a record. */
 static void case_seal(void) {
     reader c = {0};
     produce_and_consume(THREADS, PASTA_TAKE_seal, 3, false, &c);
@@ -182,7 +182,7 @@ static void case_steps(void) {
     CHECK(pasta_trace_take(t, PASTA_TAKE_full, &bytes) && bytes == 16);
     pasta_trace_release(t);
     CHECK(t->consumed == 1);
-    /* its producer goes on in another chunk, and an idle one's chunk is passed over */
+    /* its producer continues in another chunk, and an idle one's chunk is skipped */
     CHECK(put(&w, 0, 0) && w.number == 1 && put(&other, 1, 0) && other.number == 2);
     drain(t, &c, PASTA_TAKE_seal);
     CHECK(c.taken == 2 && t->consumed == 3);
@@ -205,7 +205,7 @@ static void case_steps(void) {
     CHECK(c.next[0] == 4 && t->dropped == 1);
 }
 
-/* A number whose producer never came is passed over once there is a later one. */
+/* A number without a producer is skipped once there is a later one. */
 static void case_numbers(void) {
     static pasta_trace_writer w;
     reader c = {0};
@@ -217,7 +217,7 @@ static void case_numbers(void) {
     CHECK(drain(t, &c, PASTA_TAKE_seal) && c.taken == 1 && t->consumed == 3);
 }
 
-/* ---- nobody consumes ---- */
+/* ---- no consumer ---- */
 
 static uint64_t milliseconds(void) { return pasta_now() / 1000000; }
 
@@ -238,7 +238,7 @@ static void case_dead_consumer(void) {
     CHECK(put(&w, 0, taken + 1000));
     drain(t, &c, PASTA_TAKE_seal);
     CHECK(c.taken == taken + 1 && t->dropped == 1000);
-    /* and goes again, in a full trace */
+    /* and disappears again, with a full trace */
     start = milliseconds();
     while (put(&w, 0, ++taken + 1000)) {
     }
@@ -251,7 +251,7 @@ static void trace_path(pid_t pid, char *path, size_t size) {
     snprintf(path, size, "%s/rings/%d-0.trace", pasta_session(), (int)pid);
 }
 
-/* kill -9 in the middle of writing leaves whole records. */
+/* kill -9 during writes leaves complete records. */
 static void case_killed(void) {
     char path[4096];
     int error;
@@ -316,7 +316,7 @@ static void case_no_room(void) {
     CHECK(access(path, F_OK));
 }
 
-/* ---- speed: what writing a record of a unit stride costs ---- */
+/* ---- speed: cost of writing a unit-stride record ---- */
 
 static void *write_fast(void *argument) {
     static _Thread_local pasta_trace_writer w;

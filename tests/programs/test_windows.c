@@ -55,7 +55,7 @@ static void counted(void) {
     for (uint64_t i = 0; i < 100; i++) CHECK(pasta_probe_takes(i, 8) == (i >= 5 && i < 15 && i % 8 < 4));
 }
 
-/* A fork's child begins anew: step 0, launch 0 of those counted. */
+/* A forked child starts again at step 0 and launch 0. */
 static void forked(void) {
     for (uint64_t i = 0; i < 20; i++) pasta_probe_takes(i, 8);
     pasta_probe_step();
@@ -110,7 +110,7 @@ static void within(const program *p, uint64_t count, double least, double most) 
     CHECK(overhead >= least && overhead <= most && probed > 0);
 }
 
-/* 20 %: kept, and made use of */
+/* 20 %: kept, and used */
 static void budget_launches(void) {
     within(&(program){.plain = 10000, .probed = 300000, .noise = 5000, .first = 3000000000}, 4000000, 0.12, 0.205);
 }
@@ -118,7 +118,7 @@ static void budget_steps(void) {
     program p = {.plain = 10000, .probed = 150000, .edge = 30000000, .noise = 5000, .per_step = 800};
     within(&p, 4000000, 0.12, 0.205);
 }
-/* Probes that cost little are on for a third of the time, so that what they cost stays known. */
+/* Cheap probes are on for a third of the time, so that their cost remains known. */
 static void budget_cheap(void) {
     uint64_t probed;
     program p = {.plain = 10000, .probed = 10500};

@@ -12,14 +12,14 @@ enum { WORK_WORDS = 12, WORK_NAMES = 64 };
 
 typedef struct {
     int count;
-    char *word[WORK_WORDS]; /* the first is what is done */
+    char *word[WORK_WORDS]; /* the first is the operation */
 } work_step;
 
 static inline uint64_t work_number(const work_step *s, int i) {
     return i < s->count ? strtoull(s->word[i], NULL, 0) : 0;
 }
 
-/* What a name stands for. */
+/* The object of a name. */
 static struct {
     char name[16];
     uint64_t value, more, kind;

@@ -1,4 +1,4 @@
-"""What is wrong in the tables that tools make of a scenario: each against arithmetic."""
+"""Checks of tools' tables for a scenario against arithmetic; each returns the differences."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.expected_accesses import GLOBAL, SHARED, Expected
 
 LANES = 32
 
-#: Rows of a table of the tool, by its name.
+#: Rows of a tool's table, by table name.
 Tables = Callable[[str], list[dict[str, Any]]]
 
 
 def working_set(tables: Tables, wanted: Expected) -> dict[str, Any]:
-    """Unique bytes of each launch, the objects it touches, and nothing unknown."""
+    """Unique bytes of each launch and the objects it touches; no unknown objects."""
     rows = [row for row in tables("launches") if row["kernel"] in wanted.kernels]
     sizes = wanted.memory.objects
     found, right = Counter[Any](), Counter[Any]()
@@ -32,7 +32,7 @@ def working_set(tables: Tables, wanted: Expected) -> dict[str, Any]:
 
 
 def hotness(tables: Tables, wanted: Expected) -> dict[str, Any]:
-    """Accesses to each object, and the parts that they add up from."""
+    """Accesses to each object, and the parts whose sum they are."""
     found = Counter(row["accesses"] for row in tables("objects"))
     bins = sum(row["count"] for row in tables("bins"))
     right = wanted.count(GLOBAL)
@@ -56,7 +56,7 @@ def bank_conflicts(tables: Tables, wanted: Expected) -> dict[str, Any]:
 
 
 def divergence(tables: Tables, wanted: Expected) -> dict[str, Any]:
-    """Instructions by active lanes, of what each lane does for itself."""
+    """Instructions by active lanes, for per-lane accesses."""
     kinds = {"global", "async_copy", "shared", "remote_shared", "local"}
     counts = np.zeros(LANES + 1, np.uint64)
     for row in tables("instructions"):
@@ -89,7 +89,7 @@ CHECKS: dict[str, Callable[[Tables, Expected], dict[str, Any]]] = {
 
 
 def _other(found: Counter[Any], right: Counter[Any]) -> dict[str, Any]:
-    """What was found and is not right, and what is missing."""
+    """Unexpected and missing entries."""
     wrong = {"found": dict(found - right), "missing": dict(right - found)}
     return {name: rows for name, rows in wrong.items() if rows}
 

@@ -1,4 +1,4 @@
-"""What stands for a ROCm installation: the library, a program and somebody else's tool."""
+"""A replacement for a ROCm installation: the library, a program and another vendor's tool."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Replayer:
         return self.directory / "print_tool.so"
 
     def environment(self, tools: str, version: str = "1.0.0") -> dict[str, str]:
-        """As rocprofiler-register and the library read it."""
+        """Variables read by rocprofiler-register and the library."""
         return {
             "ROCPROFILER_REGISTER_LIBRARY": str(self.library),
             "ROCP_TOOL_LIBRARIES": tools,
@@ -41,7 +41,7 @@ class Replayer:
 
 
 def build(directory: Path, *flags: str) -> Replayer:
-    """Compiles them, with more flags. Raises RuntimeError with what the compiler says."""
+    """Compiles them with additional flags. Raises RuntimeError with the compiler's output."""
     compiler = shlex.split(os.environ.get("CC", "cc"))
     options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-g1", *flags]
     shared = ["-shared", "-fPIC", "-fvisibility=hidden"]

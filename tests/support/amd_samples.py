@@ -54,7 +54,7 @@ def everything() -> Stream:
     return s
 
 
-#: Payloads, and how long the shorter of both versions' is.
+#: Payloads, and the smaller of both versions' sizes.
 WHOLE = {
     "CODE_OBJECT_LOAD": 88, "KERNEL_DISPATCH": 152, "HIP_RUNTIME_API": 120, "MARKER": 32,
     "MEMORY_COPY": 48, "MEMORY_ALLOCATION": 48, "SCRATCH": 56, "HIP_STREAM": 24,
@@ -63,7 +63,7 @@ WHOLE = {
 
 
 def cut_short(s: Stream, size: int) -> Stream:
-    """No payload says that it is longer than so many bytes, nor is it."""
+    """Limits each payload, and the size it states, to a number of bytes."""
 
     def cut(line: str) -> str:
         name = line.split()[0]

@@ -1,4 +1,4 @@
-"""Streams for the replayer: what rocprofiler-sdk tells of a program, line by line (hip_app.c).
+"""Streams for the replayer: the callbacks of rocprofiler-sdk for a program (hip_app.c).
 
     s = Stream()
     with s.call("hipLaunchKernel", numBlocks=(8, 2, 1), dimBlocks=(64, 4, 1), stream=S):
@@ -30,7 +30,7 @@ Value = int | str | Sequence[int]
 
 
 def written(value: Value) -> str:
-    """A value as the replayer reads it."""
+    """Formats a value for the replayer."""
     if isinstance(value, str):
         return quote(value, safe="/:.=+,_-[]()<>*&!'") or "%20"
     if isinstance(value, int):
@@ -95,7 +95,7 @@ class Stream:
         ret: int = 0,
         **arguments: Value,
     ) -> Iterator[int]:
-        """What happens inside of a call; gives its correlation id."""
+        """Events inside a call; yields its correlation id."""
         stacked = self.open.setdefault(thread, [])
         self.correlation += 1
         mine = self.correlation
@@ -126,7 +126,7 @@ class Stream:
             self.event("HIP_STREAM:HIP_STREAM_SET", "EXIT", **of_stream)
 
     def hip(self, operation: str, *, thread: int = 1, ret: int = 0, **arguments: Value) -> None:
-        """A call in which nothing happens."""
+        """A call without events inside."""
         with self.call(operation, thread=thread, ret=ret, **arguments):
             pass
 
@@ -178,7 +178,7 @@ class Stream:
         ancestor: int = 0,
         **fields: Value,
     ) -> Dispatch:
-        """A dispatch inside of the thread's innermost call, if there is one."""
+        """A dispatch inside the thread's innermost call, if any."""
         self.dispatches += 1
         stacked = self.open.get(thread, [])
         about: dict[str, Value] = {
@@ -204,7 +204,7 @@ class Stream:
         self.event(name, t=f"+{start},+{end}", **about, **d.fields)
 
     def memory_copy(self, direction: str, *, thread: int = 1, by: int = 9, **fields: Value) -> None:
-        """What the copy engine did: begin on the program's thread, end on the library's."""
+        """A copy by the copy engine: begin on the program's thread, end on the library's."""
         stacked = self.open.get(thread, [])
         name = f"MEMORY_COPY:MEMORY_COPY_{direction}"
         about: dict[str, Value] = {
@@ -217,7 +217,7 @@ class Stream:
     def runtime_allocation(
         self, address: int, bytes: int, agent: int = GPU, *, thread: int = 1
     ) -> None:
-        """What the runtime takes from HSA: with the call's correlation id inside of one."""
+        """An HSA allocation by the runtime; inside a call, with its correlation id."""
         stacked = self.open.get(thread, [])
         name = "MEMORY_ALLOCATION:MEMORY_ALLOCATION_ALLOCATE"
         about: dict[str, Value] = {
@@ -228,7 +228,7 @@ class Stream:
         self.event(name, "EXIT", address=address, **about)
 
     def runtime_free(self, address: int, *, thread: int = 1) -> None:
-        """What it gives back: nobody says how much, or where."""
+        """A free by the runtime; size and device are not reported."""
         stacked = self.open.get(thread, [])
         name = "MEMORY_ALLOCATION:MEMORY_ALLOCATION_FREE"
         about: dict[str, Value] = {
@@ -278,7 +278,7 @@ def _other_words(kind: str, text: str) -> Iterator[str]:
 
 
 def recorded(path: Path) -> Stream:
-    """The stream that the library 1.0.0 told of a HIP program on one thread."""
+    """The stream recorded with library 1.0.0 for a HIP program on one thread."""
     s = Stream()
     allocated: list[str] = []
     for line in path.read_text().splitlines():
@@ -311,7 +311,7 @@ _HSA_WORDS = (
 
 
 def recorded_hsa(path: Path) -> Stream:
-    """The stream that the library 1.0.0 told of a program that uses HSA only."""
+    """The stream recorded with library 1.0.0 for a program that uses only HSA."""
     s = Stream()
     s.lines = ["agent id=43462 type=cpu name=EPYC", "agent id=43463 type=gpu name=gfx942"]
     for line in path.read_text().splitlines():

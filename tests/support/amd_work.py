@@ -1,4 +1,4 @@
-"""One piece of work, described once, and how each runtime that is played does it.
+"""One workload, described once, and its execution by each replayed runtime.
 
 A line is a step; names stand for what a step made; a stream at the end makes it asynchronous.
 
@@ -96,7 +96,7 @@ ALLOCATES = {
     "pinned": ("hipHostMalloc", "ptr", {"flags": 0}),
     "pool": ("hipMallocAsync", "dev_ptr", {}),
 }
-#: Steps that are no names of Python's, or another's here.
+#: Steps that are not valid Python names, or already have another meaning here.
 STEPS = {"await": "wait_for_event", "captured": "end_capture"}
 SETS = {1: "", 2: "D16", 4: "D32"}
 FILL, COPY = 9, 6  # the runtime's own kernels
@@ -105,7 +105,7 @@ MODULE = 2
 
 @dataclass
 class Hip:
-    """The work as a HIP program does it, and what rocprofiler-sdk tells of that."""
+    """The work as a HIP program, and the callbacks of rocprofiler-sdk for it."""
 
     s: Stream = field(default_factory=Stream)
     values: dict[str, int] = field(default_factory=lambda: {"-": 0})
@@ -215,7 +215,7 @@ class Hip:
 
     def set(self, name: str, value: str, element: str, count: str, stream: str = "") -> None:
         asynchronous, wide = "Async" if stream else "", int(element) > 1
-        # the parameter is called dest, but for one function
+        # the parameter is called dest, except in one function
         to = "dst" if (element == "4" and stream) or not wide else "dest"
         arguments = {
             to: self.values[name], "value": int(value),
@@ -288,7 +288,7 @@ class Hip:
     # ---- waiting ----
 
     def completed(self) -> None:
-        """What was dispatched completes, the last one first."""
+        """Completes all dispatches, the last one first."""
         while self.waiting:
             self.s.complete(self.waiting.pop())
 

@@ -14,9 +14,8 @@ from tests.support.session import Session, compile_c
 
 @dataclass(frozen=True)
 class Build:
-    """A way to compile; `options` make the sanitizer's runtime end at the first report.
-
-    `events`: how many a test may take without being slow.
+    """A build configuration; `options` make the sanitizer abort at its first report. `events`: the
+    number above which a test is marked slow.
     """
 
     name: str
@@ -30,7 +29,7 @@ class Build:
         return () if self.name == "plain" else (pytest.mark.sanitizers,)
 
     def works(self, directory: Path) -> bool:
-        """Can this machine build and run a program in this way?"""
+        """Whether this machine can build and run such a program."""
         source = directory / "empty.c"
         source.write_text("int main(void) { return 0; }\n")
         try:
@@ -42,7 +41,7 @@ class Build:
     def run(
         self, program: Path, *arguments: object, timeout: float = 100, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a program that was compiled in this way, with these variables added."""
+        """Runs a program of this build with additional environment variables."""
         return subprocess.run(
             [program, *map(str, arguments)],
             env={**os.environ, **self.options, **environment},
@@ -72,19 +71,19 @@ BUILDS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A case of a test program, its configuration, and how its only line of stderr begins."""
+    """A case of a test program, its configuration, and the prefix of its only line on stderr."""
 
     name: str
     config: dict[str, object] = field(default_factory=dict)
     says: str = ""
-    #: Why TSan cannot run it, or "".
+    #: Why TSan cannot run it; "" if it can.
     not_under_tsan: str = ""
 
     def __str__(self) -> str:
         return "-".join([self.name, *(str(value) for value in self.config.values())])
 
     def check(self, build: Build, program: Path, directory: Path, *arguments: object) -> None:
-        """Runs `program` for this case, in a session made in `directory`."""
+        """Runs `program` for this case, in a new session in `directory`."""
         session = Session.create(directory / "session")
         configuration = session.configuration(ring_max=2 << 20, **self.config)
         done = build.run(program, self.name, *arguments, PASTA_SHIM=configuration)

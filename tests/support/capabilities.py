@@ -1,4 +1,4 @@
-"""Whether streams of records agree with what is claimed of their source (pasta/sources.py)."""
+"""Compares recorded streams with the capabilities claimed for their source (pasta/sources.py)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def disagreements(
     wrong = {}
     for name, each in CAPABILITIES.items():
         tables = [tables[each.kind] for tables in played if len(tables.get(each.kind, ()))]
-        there = any(bool(_told(each, table).any()) for table in tables)
+        there = any(bool(_present(each, table).any()) for table in tables)
         claimed = name in given
         if name == ACCESSES and claimed:
             continue
@@ -42,8 +42,8 @@ def disagreements(
     return wrong
 
 
-def _told(each: Capability, records: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """For each record whether it has what the capability says."""
+def _present(each: Capability, records: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Whether each record has the capability's value."""
     if each.name == ACCESSES:
         return np.asarray(records["flags"] & abi.FLAG_PROBED != 0)
     if each.field is None:
@@ -51,5 +51,5 @@ def _told(each: Capability, records: np.ndarray[Any, Any]) -> np.ndarray[Any, An
     values = records[each.field]
     if each.field in abi.string_fields(each.kind):
         return np.asarray(values != 0)
-    told = values != abi.absent(each.field, values.dtype)
-    return np.asarray(told.any(axis=1) if told.ndim > 1 else told)
+    present = values != abi.absent(each.field, values.dtype)
+    return np.asarray(present.any(axis=1) if present.ndim > 1 else present)

@@ -1,4 +1,4 @@
-"""How many examples Hypothesis tries; there is no deadline, as time is not tested."""
+"""Number of Hypothesis examples. No deadline, because tests do not assert durations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import settings
 
-#: Share of the examples that are tried; `sh ci/test` without --all tries a tenth.
+#: Share of the examples to run; `sh ci/test` without --all tries a tenth.
 SHARE = float(os.environ.get("PASTA_TEST_EXAMPLES", "1"))
 
 

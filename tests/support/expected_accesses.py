@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 Lanes = NDArray[np.int64]  # one row per execution, 32 columns
 
-NOWHERE = -1  # the address of a lane that is not active
+NOWHERE = -1  # address of an inactive lane
 SECTOR = 32
 TRANSFERS = {"bulk_load", "bulk_store", "bulk_reduction", "tensor_load", "tensor_store"}
 GLOBAL = TRANSFERS | {"global", "async_copy"}
@@ -49,7 +49,7 @@ class Access:
     times: int = 1  # each row is executed this often
     threads: int | None = None  # that execute it, where not each of them accesses memory
     runs: Lanes | None = None  # (n, 2) address and length of the pieces of transfers
-    issued_off: int = 0  # further executions by no lane at all: counters may show them
+    issued_off: int = 0  # further executions without active lanes, which counters may include
 
     @property
     def active(self) -> NDArray[np.bool_]:
@@ -117,7 +117,7 @@ class Memory:
         return (list(self.objects).index(role) + 1) << self.SHIFT
 
     def roles(self, at: Lanes) -> Counter[str]:
-        """How many of these addresses lie in each object; the end of an object is exact."""
+        """Number of these addresses in each object; object ends are exact."""
         names = list(self.objects)
         found: Counter[str] = Counter()
         for number in np.unique(at >> self.SHIFT).tolist():
@@ -150,7 +150,7 @@ class Expected:
         kernel: str | None = None,
         launch: int | None = None,
     ) -> Counts:
-        """Sums over what matches; launch is an index into `launches`."""
+        """Sums over matching accesses; `launch` is an index into `launches`."""
         kinds = None if kind is None else {kind} if isinstance(kind, str) else set(kind)
         totals: dict[str, Any] = {}
         lanes: Counter[int] = Counter()
@@ -263,7 +263,8 @@ class Grid:
         where: NDArray[np.bool_] | bool = True,
         **more: Any,
     ) -> Access:
-        """By the threads for which `where` holds; warps that have none do not execute it."""
+        """Access by the threads for which `where` holds; warps without such threads do not execute
+        it."""
         on = self.exists & where
         rows = on.any(axis=1)
         address = np.where(on, at, NOWHERE)[rows]
@@ -803,7 +804,7 @@ def reset(n: int = 4096) -> Expected:
 
 @scenario
 def fault(n: int = 4096) -> Expected:
-    """A good kernel, then one that writes where nothing is."""
+    """A valid kernel, then one that writes to unmapped memory."""
     memory = Memory({"to": 4 * n})
     bad = Grid(1, 32).launch("write_nowhere", exact=False)
     return Expected(memory, (write_index(memory, "to", n), bad))
@@ -811,7 +812,7 @@ def fault(n: int = 4096) -> Expected:
 
 @scenario
 def trap(n: int = 4096) -> Expected:
-    """A good kernel, then one that traps."""
+    """A valid kernel, then one that traps."""
     memory = Memory({"to": 4 * n})
     bad = Grid(1, 32).launch("stop_here", exact=False)
     return Expected(memory, (write_index(memory, "to", n), bad))
@@ -819,7 +820,7 @@ def trap(n: int = 4096) -> Expected:
 
 @scenario
 def no_sync(n: int = 1 << 20) -> Expected:
-    """Four launches that the program does not wait for: what is seen of them is not exact."""
+    """Four launches without synchronization: their counts are not exact."""
     memory = Memory({"to": 4 * n})
     one = write_index(memory, "to", n)
     return Expected(memory, (Launch(one.kernel, one.warps, one.accesses, exact=False),) * 4)
@@ -875,14 +876,14 @@ def many_objects(objects: int = 5000) -> Expected:
 
 @scenario
 def reuse(n: int = 1 << 20) -> Expected:
-    """Three objects, each half as large as the one before, at one address."""
+    """Three objects at the same address, each half as large as the previous one."""
     memory = Memory({f"round{k}": 4 * (n >> k) for k in range(3)})
     return Expected(memory, tuple(write_index(memory, f"round{k}", n >> k) for k in range(3)))
 
 
 @scenario
 def unknown() -> Expected:
-    """128 words of `inside`, then 128 of no object; none of `neighbour`, which follows."""
+    """128 words of `inside`, then 128 outside any object; none of `neighbour`, which follows."""
     memory = Memory({"to": 2048, "inside": 512, "neighbour": 512})
     g = Grid(2, 128)
     past = memory["inside"] + 4 * g.i

@@ -1,4 +1,4 @@
-"""A GPU, driver and Sanitizer library in C, and a program that plays kernels on them."""
+"""A fake GPU, driver and Sanitizer library in C, and a program that plays kernels on them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build(directory: Path, optimization: str = "-O1") -> Path:
 
 
 def environment(directory: Path, version: str = "13.5") -> dict[str, str]:
-    """Variables by which pasta-preload finds them; probes.sm=90 must be set besides."""
+    """Variables by which pasta-preload finds them; also requires probes.sm=90."""
     return {
         "PASTA_SANITIZER_LIB": str(directory / "libsanitizer-public.so"),
         "PASTA_SANITIZER_VERSION": version,

@@ -30,7 +30,7 @@ class Kernel:
 
 @cache
 def program() -> str:
-    """Path of ncu; skips the test where there is none."""
+    """Path of ncu; skips the test if it is not installed."""
     found = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if not found:
         pytest.skip("ncu was not found")
@@ -55,14 +55,13 @@ def known_metrics() -> frozenset[str]:
 
 
 def known(metrics: Iterable[str]) -> list[str]:
-    """Those that this device has."""
+    """The metrics available on this device."""
     return [metric for metric in metrics if metric.partition(".")[0] in known_metrics()]
 
 
 def profile(command: list[str], metrics: Iterable[str], cannot: int) -> list[Kernel]:
-    """Launches in order; AssertionError if the program fails.
-
-    Skips where ncu cannot profile, and if the program exits with `cannot`.
+    """Launches in order; AssertionError if the program fails. Skips the test if ncu cannot profile,
+    or the program exits with `cannot`.
     """
     options = ["--clock-control", "none", "--print-summary", "none", "--csv", "--page", "raw"]
     options += ["--print-kernel-base", "mangled", "--print-units", "base"]

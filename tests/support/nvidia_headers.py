@@ -1,4 +1,4 @@
-"""Where headers and libraries of NVIDIA are: wheels and toolkits."""
+"""Locations of NVIDIA's headers and libraries: wheels and toolkits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intrinsics that only tests need: by a store and a comparison they see what patches compute."""
+"""Intrinsics for tests only: a store and a comparison that make results of patches observable."""
 
 from __future__ import annotations
 

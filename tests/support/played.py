@@ -1,4 +1,4 @@
-"""A program that was run with the library preloaded, and what it left in its ring."""
+"""A program run with the preloaded library, and the records in its ring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from pasta import abi
 from pasta._native import DIRECTORY, ffi, lib
 
-#: Another build of the library, say one with a sanitizer, may be named.
+#: Path of another build of the library, such as one with a sanitizer.
 LIBRARY = Path(os.environ.get("PASTA_TEST_LIBRARY", DIRECTORY / "libpasta.so"))
 ABSENT64 = np.uint64(2**64 - 1)
 ABSENT32 = np.uint32(2**32 - 1)
@@ -33,7 +33,7 @@ Table = np.ndarray[Any, Any]
 
 @dataclass
 class Played:
-    """What one run of the program printed, and its ring."""
+    """Output of one run of the program, and its ring."""
 
     status: int
     stdout: str
@@ -49,7 +49,7 @@ class Played:
         return [self.strings[int(number)] for number in self[kind][column]]
 
     def plain(self, kind: str, row: np.void) -> dict[str, Any]:
-        """A record's fields as Python has them: names for numbers, None for what is absent."""
+        """A record's fields as Python values: names of enum values, None if absent."""
         return {column: self._value(kind, column, row[column]) for column in row.dtype.names}
 
     def rows(self, kind: str, *columns: str, flag: str = "") -> list[tuple[Any, ...]]:
@@ -74,13 +74,13 @@ class Played:
         return abi.enum_fields(kind).get(column, {}).get(number, number)
 
     def in_order(self) -> list[tuple[str, np.void]]:
-        """Kind and record of all that there is, in the order in which it was published."""
+        """Kind and record of all records, in publishing order."""
         rows = [(kind, row) for kind, table in self.tables.items() for row in table]
         return sorted(rows, key=lambda row: int(row[1]["index"]))
 
 
 def read_ring(path: Path, played: Played) -> None:
-    """Adds the records of a ring that nobody writes any more; none may be lost."""
+    """Adds the records of a ring without producers; none may be lost."""
     error = ffi.new("int *")
     ring = lib.pasta_map(os.fsencode(path), error)
     assert ring != ffi.NULL, f"{path}: error {error[0]}"
@@ -120,7 +120,7 @@ def play(
     read: bool = True,
     **environment: str,
 ) -> Played:
-    """Runs a program in a session made by hand, without the launcher.
+    """Runs a program in a session created without the launcher.
 
     Its environment is the variables given here, PATH, PASTA_SHIM and sanitizers'; `settings` are
     lines that the launcher would have added. With `read`, its only ring is read.

@@ -1,4 +1,4 @@
-"""A program under pasta-preload, and what became of it.
+"""A program run under pasta-preload, and its results.
 
 The in-tree package is tested; with PASTA_TEST_INSTALLED set, the `pasta-preload` and `pasta` on
 PATH, which must belong to the Python that runs the tests.
@@ -27,12 +27,12 @@ from tests.support.places import ROOT
 
 INSTALLED = bool(os.environ.get("PASTA_TEST_INSTALLED"))
 TIMEOUT = 45
-#: Python starts in the target at once, not only in one that runs for a while.
+#: Options that start Python in the target immediately instead of after a delay.
 EMBED_NOW = ("--set", "python.embed-delay=0")
 
 
 def cli(name: str) -> list[str]:
-    """How `pasta` or `pasta-preload` is started."""
+    """The command line of `pasta` or `pasta-preload`."""
     if INSTALLED:
         script = shutil.which(name)
         assert script, f"{name} is not on PATH, though PASTA_TEST_INSTALLED is set"
@@ -70,7 +70,8 @@ class RunDirectory:
 
     @property
     def consumer(self) -> str:
-        """embedded, collector, or afterwards: short programs are analysed when they have ended."""
+        """embedded, collector, or afterwards: short programs are analysed after they have
+        exited."""
         return str(self.manifest["consumer"])
 
     @property
@@ -121,8 +122,8 @@ class Done:
 
     @property
     def notes(self) -> list[str]:
-        """PASTA's lines without reports, run directories and, on a slow machine, progress: what a
-        user should know."""
+        """PASTA's lines except reports, run directories and progress on slow machines: messages for
+        the user."""
         reports = "\n".join(run.report for run in self.runs).splitlines()
         known = {line.rstrip() for line in reports}
         return [
@@ -133,7 +134,7 @@ class Done:
 
     @property
     def runs(self) -> list[RunDirectory]:
-        """Run directories in the place they are written to by default, in order of pid."""
+        """Run directories in the default location, ordered by pid."""
         found = (self.directory / "pasta-out").glob("[!.]*/run.json")
         return sorted((RunDirectory(path.parent) for path in found), key=_pid)
 
@@ -150,7 +151,7 @@ def _pid(run: RunDirectory) -> int:
 
 
 class Preload:
-    """Starts commands under pasta-preload, each test in a directory of its own."""
+    """Starts commands under pasta-preload, in a separate directory per test."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -161,7 +162,7 @@ class Preload:
     def popen(
         self, *command: str | Path, options: tuple[str, ...] = (), **how: Any
     ) -> subprocess.Popen[str]:
-        """Starts a command and does not wait for it."""
+        """Starts a command without waiting for it."""
         environment = {**base_environment(), **how.pop("environment", {})}
         how = {"stdin": subprocess.DEVNULL, "cwd": self.directory, "text": True, **how}
         process = subprocess.Popen(
@@ -174,7 +175,7 @@ class Preload:
     def __call__(
         self, *command: str | Path, options: tuple[str, ...] = (), input: str = "", **how: Any
     ) -> Done:
-        """Runs a command to its end."""
+        """Runs a command and waits for it."""
         if input:
             how["stdin"] = subprocess.PIPE
         process = self.popen(*command, options=options, **how)
@@ -202,7 +203,7 @@ class Preload:
         return self.finish(process)
 
     def kill_collectors(self) -> None:
-        """Ends what would outlive a launcher that was killed, and removes its sessions."""
+        """Ends processes that would outlive a killed launcher, and removes its sessions."""
         for session in self.sessions():
             for entry in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
@@ -249,7 +250,7 @@ def wait_until(
     seconds: float = 30,
     explain: Callable[[], str] = str,
 ) -> None:
-    """Fails unless the condition turns true in time; `explain` adds to the message."""
+    """Fails unless the condition becomes true in time; `explain` adds to the message."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"not within {seconds} s: {what}{explain()}"

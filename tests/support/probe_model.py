@@ -1,5 +1,5 @@
-"""What probes must compute, without any table, compilation or record: Python runs the probes of a
-tool as they are written, lane by lane, on access objects made from the definitions."""
+"""Reference model of probes, without tables, compilation or records: Python executes a tool's
+probes directly, lane by lane, on access objects built from the definitions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Thing:
 
 @dataclass
 class Made:
-    """An access as a test makes it."""
+    """An access defined by a test."""
 
     kind: str
     launch: int
@@ -65,7 +65,7 @@ class Made:
         return self.rows != 1 or self.stride != 0 or self.form == ROWS
 
     def spans(self) -> list[tuple[int, int]]:
-        """First byte and bytes of everything that is touched."""
+        """First byte and number of bytes of every touched range."""
         if self.is_transfer:
             return [(self.addresses[0] + row * self.stride, self.bytes) for row in range(self.rows)]
         return [(address, self.bytes) for address in self.addresses]
@@ -184,7 +184,7 @@ class Model:
 
 @dataclass
 class MapModel:
-    """What one map must hold: `rows` in the order of its columns."""
+    """Expected content of one map: `rows` in the order of its columns."""
 
     spec: MapSpec
     model: Model

@@ -1,4 +1,4 @@
-"""Runs PTX text of inline assembly: warps whose lanes go on one by one, in any order.
+"""Interprets PTX text of inline assembly: lanes of warps advance one by one, in any order.
 
 Only what the PTX of pasta/backends/nvidia uses. Memory is sequentially consistent.
 """
@@ -16,7 +16,7 @@ _COLLECTIVE = ("shfl", "vote", "match", "bar", "activemask")
 
 
 class Memory:
-    """Bytes at addresses; an access outside of every piece is an error."""
+    """Bytes at addresses; an access outside every piece is an error."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[int, bytearray]] = []
@@ -51,7 +51,7 @@ class Instruction:
 
 
 class Program:
-    """Parsed text; `$N` are registers that a lane begins with."""
+    """Parsed text; `$N` are a lane's initial registers."""
 
     def __init__(self, text: str) -> None:
         self.labels: dict[str, int] = {}
@@ -80,7 +80,7 @@ class Lane:
     registers: dict[str, int]
     special: Mapping[str, int]
     at: int = 0
-    #: Instruction, lanes; of activemask those that are not at the end by then.
+    #: Instruction, lanes; for activemask, the lanes that have not ended yet.
     waits: tuple[int, int | None] | None = None
     given: dict[str, Any] = field(default_factory=dict)
 
@@ -93,7 +93,7 @@ class Machine:
         self.clock = 0
 
     def run(self, warps: Sequence[Sequence[Lane]], choose: random.Random) -> None:
-        """Until all lanes are at the end."""
+        """Runs until all lanes have ended."""
         end = len(self.program.code)
         left = [lane for warp in warps for lane in warp]
         warp_of = {id(lane): warp for warp in warps for lane in warp}
@@ -112,7 +112,7 @@ class Machine:
             steps += 1
             assert steps < 2_000_000, "the warps do not come to an end"
 
-    # ---- what lanes do together ----
+    # ---- operations of a warp ----
 
     def _meet(self, lane: Lane, warp: Sequence[Lane]) -> bool:
         here, mask = lane.waits  # type: ignore[misc]
@@ -153,7 +153,7 @@ class Machine:
             each.at += 1
         return True
 
-    # ---- one lane ----
+    # ---- operations of one lane ----
 
     def _width(self, name: str) -> int:
         return self.program.widths[name]

@@ -1,4 +1,4 @@
-"""Run directories as processes of a job would leave them, made up."""
+"""Synthetic run directories of the processes of a job."""
 
 from __future__ import annotations
 

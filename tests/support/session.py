@@ -1,4 +1,4 @@
-"""A session made by hand, without the launcher, and what programs left in its rings."""
+"""A session created without the launcher, and the records in its rings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pasta._native import DIRECTORY, ffi, lib
 from tests.support.places import PROGRAMS, ROOT
 
 LIBPASTA = DIRECTORY / "libpasta.so"
-#: What libpasta is made of, without sources and Python.
+#: Files of libpasta, except event sources and Python.
 RING_SOURCES = (
     *(
         ROOT / "shim" / "core" / f"{name}.c"
@@ -28,7 +28,7 @@ RING_SOURCES = (
     ROOT / "shim" / "python" / "reader.c",
     PROGRAMS / "ring_stubs.c",
 )
-#: And with the trace of accesses.
+#: These files and the access trace.
 TRACE_SOURCES = (
     *RING_SOURCES,
     ROOT / "shim" / "core" / "trace.c",
@@ -48,7 +48,7 @@ def compile_c(output: Path, sources: Sequence[Path], *options: str, language: st
 
 @dataclass(frozen=True)
 class Session:
-    """What the launcher makes of a run: a directory with the table of processes and the rings."""
+    """The launcher's directory of a run, with the table of processes and the rings."""
 
     directory: Path
 
@@ -73,7 +73,7 @@ class Session:
         }
 
     def processes(self) -> list[int]:
-        """Pids of the processes that carried the library, in their order; once for each exec."""
+        """Pids of the processes that loaded the library, in order; one entry per exec."""
         table = np.fromfile(self.directory / "processes", np.uint64)
         return [int(entry & np.uint64(0xFFFFFFFF)) for entry in table[1 : 1 + int(table[0])]]
 
@@ -87,7 +87,7 @@ class Session:
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    """Records of a ring that nobody writes any more, in order; ids of strings are texts."""
+    """Records of a ring without producers, in order; string ids are resolved to texts."""
     error = ffi.new("int *")
     ring = lib.pasta_map(os.fsencode(path), error)
     assert ring != ffi.NULL, f"{path}: error {error[0]}"

@@ -1,4 +1,4 @@
-"""A stream of events of every sort, made by arithmetic, for tests of several tools."""
+"""Synthetic event streams with all kinds of events, for tests of several tools."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ EVENT_STEP = 1000
 
 
 def training() -> Events:
-    """Two operators of one line, one inside the other, with a kernel and memory; and a gradient."""
+    """Two nested operators at one line, with a kernel and memory; and a gradient."""
     events = Events(step=EVENT_STEP)
     events.frames(
         7,

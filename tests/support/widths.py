@@ -1,4 +1,4 @@
-"""What holds of a printed table, whatever its width."""
+"""Properties of a printed table at any width."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def printed(table: Table, width: int, rows: int | None = None) -> str:
 
 
 def left_out(text: str) -> list[str]:
-    """Headings that the line below a table names."""
+    """Headings listed in the line below a table."""
     found = " ".join(text.split()).partition(_LEFT_OUT)[2].partition("; see all: ")[0]
     return found.split(", ") if found else []
 
 
 def check(table: Table, width: int) -> None:
-    """Lines fit, numbers and their headings are whole, the key column can be read, and what is
-    not there is named."""
+    """Lines fit, numbers and headings are complete, the key column is readable, and omitted columns
+    are named."""
     text = printed(table, width)
     columns = columns_of(table, table.shown)
     names = left_out(text)

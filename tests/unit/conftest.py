@@ -1,4 +1,4 @@
-"""How the C tests are compiled."""
+"""Builds of the C tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.c_builds import BUILDS, Build
     params=[pytest.param(each, id=each.name, marks=each.marks) for each in BUILDS],
 )
 def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """A way to compile C tests that works on this machine."""
+    """A build of C tests that works on this machine."""
     chosen: Build = request.param
     if not chosen.works(tmp_path_factory.mktemp("works")):
         pytest.skip(f"the compiler lacks {chosen.flags[-1]}")

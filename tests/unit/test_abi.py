@@ -1,4 +1,4 @@
-"""The header is the one description: what Python and the docs say of it must agree."""
+"""The header is the single definition: Python and the docs must agree with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_event_reference_is_up_to_date() -> None:
     )
 
 
-def test_every_event_kind_is_known_to_python() -> None:
+def test_python_declares_every_event_kind() -> None:
     numbers = {kind: event.number for kind, event in EVENTS.items()}
     assert list(numbers.items()) == list(abi.KINDS.items())
     assert list(numbers.values()) == list(range(1, lib.PASTA_EVENT_count + 1))
@@ -30,7 +30,7 @@ def test_every_event_kind_is_known_to_python() -> None:
 
 
 def test_handlers_are_called_in_the_order_of_the_header() -> None:
-    """The order is part of the tools' API: an allocation is known before a launch that uses it."""
+    """The order is part of the tools' API: an allocation precedes a launch that uses it."""
     order = [
         "on_contexts", "on_streams", "on_modules", "on_memory", "on_tensors", "on_ranges",
         "on_operators", "on_frames", "on_launches", "on_launch_ends", "on_completions",
@@ -59,7 +59,7 @@ def test_categories_and_labels() -> None:
 
 
 @pytest.mark.parametrize("kind", abi.KINDS)
-def test_records_fill_whole_slots_and_fields_are_where_c_has_them(kind: str) -> None:
+def test_record_layouts_match_c(kind: str) -> None:
     dtype = abi.dtype(kind)
     assert dtype.itemsize == lib.pasta_kind_slots(abi.KINDS[kind]) * abi.SLOT
     header = ffi.sizeof("pasta_header")
@@ -73,7 +73,7 @@ def test_records_fill_whole_slots_and_fields_are_where_c_has_them(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", abi.KINDS)
-def test_strings_and_named_numbers_have_the_types_of_the_header(kind: str) -> None:
+def test_string_and_enum_fields_match_the_header(kind: str) -> None:
     types = {field.name: field.type for field in reference.structs(HEADER)[EVENTS[kind].payload]}
     strings = {name for name, type in types.items() if type == "pasta_string_id"}
     assert set(abi.string_fields(kind)) == strings
@@ -83,13 +83,13 @@ def test_strings_and_named_numbers_have_the_types_of_the_header(kind: str) -> No
         assert abi.dtype(kind)[field] == np.uint32
 
 
-def test_names_of_numbers() -> None:
+def test_names_of_enum_values() -> None:
     assert set(abi.enums()) == {"memory", "copy", "sync", "origin", "role"}
     assert abi.enums()["sync"] == {1: "stream", 2: "context", 3: "device", 4: "event"}
     assert abi.enum_fields("memory_copy") == {"direction": abi.enums()["copy"]}
 
 
-def test_a_type_may_declare_its_sentinel() -> None:
+def test_types_can_declare_their_sentinel() -> None:
     """All ones are absent in other fields; -1 is a priority that streams have."""
     dtype = abi.dtype("stream_create")
     assert abi.absent("priority", dtype["priority"]) == np.iinfo(np.int32).min

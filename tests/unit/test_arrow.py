@@ -1,4 +1,4 @@
-"""Arrays of Arrow are those that pyarrow would make, without what it imports for that."""
+"""Arrow arrays equal those of pyarrow, without its imports."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_lists_of_lists(values: list[Any]) -> None:
 @pytest.mark.parametrize(
     "values", [[1, 2.5, None], [np.int32(1), None], [b"bytes"], [{"a": 1}], np.array(["text"])]
 )
-def test_others_are_pyarrows(values: Any) -> None:
+def test_other_types_use_pyarrow(values: Any) -> None:
     same(to_arrow(values), pa.array(values))
 
 

@@ -1,4 +1,4 @@
-"""What is known of a vendor or a framework is in its folders."""
+"""Code for a vendor or framework is only in its folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VENDORS = re.compile(
     r"(?i:nvidia|cuda|cupti|pynvml|compute.sanitizer|\bamd|rocm|rocprof|refacc)|\bcu[A-Z]|\bhip[A-Z]"
 )
 FRAMEWORKS = re.compile(r"torch(?!run)|aten::", re.IGNORECASE)
-#: Files that may name vendors, with the reason. All that a folder holds where it ends with a slash.
+#: Files that may name vendors, with the reason; a trailing slash means all files of a folder.
 VENDORS_IN = {
     "pasta/backends/": "their folders",
     "pasta/frameworks/torch/": "PyTorch's devices are vendors'",
@@ -42,7 +42,7 @@ FRAMEWORKS_IN = {
 
 
 def lines(*folders: str) -> list[tuple[str, int, str]]:
-    """Lines of the Python files that git knows: path, number, text."""
+    """Lines of the Python files tracked by git: path, number, text."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *folders]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -60,7 +60,9 @@ def lines(*folders: str) -> list[tuple[str, int, str]]:
     [(VENDORS, VENDORS_IN), (FRAMEWORKS, FRAMEWORKS_IN)],
     ids=["vendors", "frameworks"],
 )
-def test_nothing_else_names_them(names: re.Pattern[str], allowed: dict[str, str]) -> None:
+def test_vendor_names_occur_only_in_their_folders(
+    names: re.Pattern[str], allowed: dict[str, str]
+) -> None:
     found = [line for line in lines("pasta", "tools") if names.search(line[2])]
     places = tuple(allowed)
     assert [line for line in found if not line[0].startswith(places)] == []

@@ -1,4 +1,4 @@
-"""What results say of the backend of their run, and docs/backends.md."""
+"""Notes in results about the run's backend, and docs/backends.md."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Reads(Tool):
 
 
 class Wrong(Tool):
-    """A tool that asks for what there is not."""
+    """A tool that requires an unknown capability."""
 
     uses = ("register",)
 
@@ -69,7 +69,7 @@ def test_docs_are_up_to_date() -> None:
         )
 
 
-def test_a_source_gives_known_capabilities_only() -> None:
+def test_sources_declare_known_capabilities() -> None:
     with pytest.raises(ValueError, match="source made_up: 'register' is no capability"):
         Source("made_up", "made up", names("kernel_launch register"))
 
@@ -87,7 +87,7 @@ def test_capabilities_of_several_sources() -> None:
     }
 
 
-def test_what_a_framework_gives_is_not_missing() -> None:
+def test_framework_capabilities_are_not_missing() -> None:
     alone, torch = Capabilities(("refacc",)), Capabilities(("refacc", "torch"))
     assert [each.name for each in alone.missing(["graph_instantiate"])["refacc"]] == [
         "graph_instantiate"
@@ -95,7 +95,7 @@ def test_what_a_framework_gives_is_not_missing() -> None:
     assert torch.missing(["graph_instantiate"]) == {}
 
 
-def test_a_note_for_what_is_missing() -> None:
+def test_missing_capabilities_are_noted() -> None:
     assert with_gaps(kernel_freq(), RESULT, ["nvidia_sanitizer"]).notes == (NOTE,)
     assert with_gaps(kernel_freq(), RESULT, ["amd_rocprofiler"]).notes == (
         "not given by amd_rocprofiler: cluster sizes",
@@ -103,8 +103,8 @@ def test_a_note_for_what_is_missing() -> None:
 
 
 @pytest.mark.parametrize("sources", [["refacc"], ["refacc", "torch"], ["torch"], []])
-def test_no_note_where_nothing_is_missing(sources: list[str]) -> None:
-    """Of what every accelerator can have; the others have neither counters nor samples."""
+def test_no_note_without_missing_capabilities(sources: list[str]) -> None:
+    """For capabilities of every accelerator; other sources have neither counters nor samples."""
     for listed in list_tools([]):
         if listed.name in ("counters", "pc_samples"):
             continue
@@ -113,17 +113,17 @@ def test_no_note_where_nothing_is_missing(sources: list[str]) -> None:
 
 
 def test_probes_without_accesses() -> None:
-    told = with_gaps(Reads(), RESULT, ["amd_rocprofiler"])
-    assert told.summary == (
+    noted = with_gaps(Reads(), RESULT, ["amd_rocprofiler"])
+    assert noted.summary == (
         "not available on this backend: amd_rocprofiler cannot give memory accesses inside kernels"
     )
-    assert (dict(told.tables), list(told.notes)) == ({}, [])
+    assert (dict(noted.tables), list(noted.notes)) == ({}, [])
     mixed = with_gaps(Reads(), RESULT, ["refacc", "amd_rocprofiler"])
     assert mixed.tables is RESULT.tables
     assert mixed.notes == ("not given by amd_rocprofiler: memory accesses inside kernels",)
 
 
-def test_what_is_no_capability() -> None:
+def test_unknown_capability() -> None:
     with pytest.raises(pasta.errors.ToolError, match=r"uses = 'register' is not a capability"):
         with_gaps(Wrong(), RESULT, ["refacc"])
 
@@ -136,7 +136,7 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory(path)
 
 
-def test_every_report_has_the_note(run: RunDirectory) -> None:
+def test_every_report_format_has_the_note(run: RunDirectory) -> None:
     assert f"note: {NOTE}" in " ".join(text_report(run).split())
     assert f"<p>note: {NOTE}</p>" in render_html(run)
     assert f'<p class="note">{NOTE}</p>' in render_page(run)
@@ -145,13 +145,13 @@ def test_every_report_has_the_note(run: RunDirectory) -> None:
     assert json.loads(out.getvalue())["tools"]["kernel_freq"]["notes"] == [NOTE]
 
 
-def test_a_merged_run_has_each_note_once(run: RunDirectory, tmp_path: Path) -> None:
+def test_merged_run_has_each_note_once(run: RunDirectory, tmp_path: Path) -> None:
     other = made_up(tmp_path / "job", 1)
     write_result(other / "results", "kernel_freq", Result("no note", RESULT.tables))
     merged = merge(Root.open(tmp_path / "job"), tmp_path / "all", finish=write_text_report)
     assert text_report(merged).count("note: not given") == 1
 
 
-def test_a_run_knows_its_capabilities(run: RunDirectory) -> None:
+def test_run_has_capabilities(run: RunDirectory) -> None:
     capabilities = pasta.load(run.path).capabilities
     assert "accesses" in capabilities and "registers" not in capabilities

@@ -1,4 +1,4 @@
-"""Backends in libraries of their own: built with installed headers, named by `libraries`."""
+"""Backends in separate libraries: built with installed headers, named by `libraries`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled as outside of the checkout: against the headers that are installed."""
+    """Compiled as outside the checkout: against the installed headers."""
     output = tmp_path_factory.mktemp("made_up") / "libmade_up.so"
     command = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
     headers = f"-I{DIRECTORY / 'include'}"
@@ -43,7 +43,7 @@ def run(program: Path, session: Session, **config: object) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_its_launches_are_recorded(program: Path, library: Path, session: Session) -> None:
+def test_launches_are_recorded(program: Path, library: Path, session: Session) -> None:
     assert run(program, session, libraries=library) == (OBSERVED, "")
     records = session.records()
     (start,) = [record for record in records if record["event"] == "process_start"]
@@ -54,12 +54,14 @@ def test_its_launches_are_recorded(program: Path, library: Path, session: Sessio
     assert [record["ordinal"] for record in launches] == [0, 1, 2]
 
 
-def test_another_backend_is_chosen(program: Path, library: Path, session: Session) -> None:
+def test_library_of_another_backend_is_inactive(
+    program: Path, library: Path, session: Session
+) -> None:
     assert run(program, session, libraries=library, backend="nvidia") == (UNOBSERVED, "")
     assert session.rings() == []
 
 
-def test_a_library_that_cannot_be_loaded_is_reported(
+def test_unloadable_library_is_reported(
     program: Path, library: Path, session: Session, tmp_path: Path
 ) -> None:
     missing = tmp_path / "libmissing.so"
@@ -69,7 +71,7 @@ def test_a_library_that_cannot_be_loaded_is_reported(
     assert stderr.count("\n") == 1
 
 
-def test_a_library_without_the_function_is_reported(program: Path, session: Session) -> None:
+def test_library_without_the_entry_function_is_reported(program: Path, session: Session) -> None:
     status, stderr = run(program, session, libraries=DIRECTORY / "librefacc.so")
     assert status == UNOBSERVED
     assert stderr.count("\n") == 1

@@ -1,4 +1,5 @@
-"""setenv and its kin: programs/test_environment.c, and what libc itself does in the same cases."""
+"""setenv and related functions: programs/test_environment.c, and libc's own behaviour in the same
+cases."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ int main(int count, char **arguments) {
 """
 
 
-def test_a_leak_check_says_of_a_program_what_it_says_without_us(tmp_path: Path) -> None:
+def test_leak_check_results_are_unchanged(tmp_path: Path) -> None:
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         pytest.skip("no valgrind")

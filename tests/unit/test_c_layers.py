@@ -1,6 +1,6 @@
 """The order of folders and files in shim/: includes as written, symbols as compiled.
 
-A file may use its own folder and those that `ALLOWED` gives for it; no files form a circle.
+A file may use its own folder and those that `ALLOWED` lists for it; files have no cycles.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from tests.support.places import ROOT
 
 SHIM = ROOT / "shim"
-#: Folders that a file in a folder may include and call, beside its own.
+#: Folders that a file in a folder may include and call, besides its own.
 ALLOWED = {
     "include": set[str](),
     "core": {"include"},
@@ -33,9 +33,9 @@ ALLOWED = {
     ".": {"core", "backends/nvidia", "backends/amd", "backends/refacc", "frameworks",
           "frameworks/torch", "annotations", "python"},
 }  # fmt: skip
-#: Folders whose headers only are used: those of a vendor.
+#: Folders of which only headers are used: those of a vendor.
 HEADERS = {"backends/refacc": {"refacc"}}
-#: The device of the reference accelerator: shim/README.md says why these files form a circle.
+#: The device of the reference accelerator: shim/README.md explains why these files form a cycle.
 CIRCLE = {
     f"refacc/{name}.c"
     for name in (
@@ -43,7 +43,7 @@ CIRCLE = {
         *("tools", "transfer"),
     )
 }
-#: Programs and generated modules of their own.
+#: Separate programs and generated modules.
 NOT_LINKED = {"command.c", "python/interpreter.inc.c"}
 
 
@@ -88,7 +88,7 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The files that define what each file uses: functions and variables."""
+    """The files that define the functions and variables used by each file."""
     directory = tmp_path_factory.mktemp("objects")
     compiler = os.environ.get("CC", "cc").split()
     files = [
@@ -117,11 +117,11 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     }
 
 
-def test_every_folder_has_its_place() -> None:
+def test_every_folder_has_a_layer() -> None:
     assert {folder(file) for file in sources()} <= set(ALLOWED)
 
 
-def test_files_include_what_lies_below() -> None:
+def test_files_include_only_lower_layers() -> None:
     wrong = [
         f"{file} includes {used}"
         for file in sources()
@@ -131,11 +131,11 @@ def test_files_include_what_lies_below() -> None:
     assert wrong == []
 
 
-def test_headers_form_no_circle() -> None:
+def test_headers_have_no_cycles() -> None:
     assert circles({file: set(included(file)) for file in sources()}) == []
 
 
-def test_files_call_what_lies_below(calls: dict[str, set[str]]) -> None:
+def test_files_call_only_lower_layers(calls: dict[str, set[str]]) -> None:
     wrong = [
         f"{file} uses {used}"
         for file, others in calls.items()
@@ -145,5 +145,5 @@ def test_files_call_what_lies_below(calls: dict[str, set[str]]) -> None:
     assert wrong == []
 
 
-def test_files_form_no_circle(calls: dict[str, set[str]]) -> None:
+def test_files_have_no_cycles(calls: dict[str, set[str]]) -> None:
     assert circles(calls) == [CIRCLE]

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Case:
-    """A case of test_ring.c: its ring's size, and what it says on stderr."""
+    """A case of test_ring.c: its ring's size, and its output on stderr."""
 
     name: str
     ring_max: int = 256 * MIB
@@ -91,7 +91,7 @@ def test_ring(build: Build, ring_test: Path, session: Session, case: Case) -> No
 
 
 def test_full_file_system(build: Build, ring_test: Path, tmp_path: Path) -> None:
-    """The ring stays as large as it is, says so once, and drops: no SIGBUS."""
+    """The ring keeps its size, reports it once, and drops events: no SIGBUS."""
     directory = tmp_path / "small"
     directory.mkdir()
     inside = (

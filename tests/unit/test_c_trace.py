@@ -50,7 +50,7 @@ def test_trace(build: Build, trace_test: Path, tmp_path: Path, case: Case) -> No
 
 @pytest.mark.parametrize("config", [{}, {"probe_kinds": "1,6,99"}], ids=["all", "some"])
 def test_encoder(build: Build, tmp_path: Path, config: dict[str, str]) -> None:
-    """Records of accesses give back the addresses, in the shortest form."""
+    """Access records decode to the addresses, and use the shortest encoding."""
     sources = [*TRACE_SOURCES, PROGRAMS / "test_encoder.c"]
     program = compile_c(tmp_path / "test_encoder", sources, *build.flags)
     session = Session.create(tmp_path / "session")
@@ -59,7 +59,7 @@ def test_encoder(build: Build, tmp_path: Path, config: dict[str, str]) -> None:
 
 
 def test_golden_kernels(build: Build, tmp_path: Path) -> None:
-    """Each has the accesses that arithmetic says, from one worker and from four."""
+    """Each has the accesses known from arithmetic, with one worker and with four."""
     sources = sorted((ROOT / "shim" / "refacc").glob("*.c"))
     program = compile_c(
         tmp_path / "test_accesses",

@@ -1,4 +1,4 @@
-"""CI accepts that tests are skipped for lack of hardware, and for nothing else."""
+"""CI accepts skipped tests only if hardware is missing."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_names(text: object, value: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["A B", "A\nsession=/tmp", "A;B", ["A,B"]])
-def test_what_are_no_names(text: object) -> None:
+def test_invalid_names(text: object) -> None:
     with pytest.raises(ValueError, match="names such as"):
         parse_names(text)
 
@@ -61,7 +61,7 @@ def test_intervals(text: object, value: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0us", "100", "1.5ms", "-1us", "100us\nx", "1s"])
-def test_what_is_no_interval(text: object) -> None:
+def test_invalid_intervals(text: object) -> None:
     with pytest.raises(ValueError, match="an interval such as"):
         parse_interval(text)
 

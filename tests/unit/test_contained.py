@@ -1,4 +1,4 @@
-"""State of the process that a tool's call leaves as it was."""
+"""Process state that a tool's call must not change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_error_modes_of_numpy_are_restored() -> None:
     assert np.geterr() == before
 
 
-def test_numpy_that_another_thread_is_importing_is_left_alone(
+def test_concurrent_import_of_numpy_is_not_disturbed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "numpy", ModuleType("numpy"))

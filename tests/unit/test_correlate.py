@@ -17,7 +17,7 @@ from tests.support.examples import examples
         st.tuples(st.booleans(), st.lists(st.integers(0, 40), min_size=1, max_size=12)), max_size=12
     )
 )
-def test_window_remembers_the_last_launches(calls: Any) -> None:
+def test_window_keeps_the_last_launches(calls: Any) -> None:
     window, model, end, value = LaunchWindow(limit=16), {}, 0, 0
     for put, ordinals in calls:
         array = np.asarray(ordinals, np.uint64)
@@ -34,7 +34,7 @@ def test_window_remembers_the_last_launches(calls: Any) -> None:
         assert window.get(array).tolist() == expected
 
 
-def test_window_grows_without_forgetting() -> None:
+def test_window_grows_without_loss() -> None:
     window = LaunchWindow(limit=1 << 15)
     for start in range(0, 40_000, 1000):
         ordinals = np.arange(start, start + 1000, dtype=np.uint64)
@@ -44,7 +44,7 @@ def test_window_grows_without_forgetting() -> None:
     assert np.array_equal(window.get(everything), expected)
 
 
-def test_completions_find_their_kernel_batches_later() -> None:
+def test_completions_match_kernels_of_earlier_batches() -> None:
     events = Events()
     first, second = events.launch("a"), events.launch("b")
     events.complete(second, 1, 2)
@@ -67,8 +67,8 @@ def test_durations_of_launch_calls() -> None:
     events.launch_end(a, time=190)
     events.launch_end(77, time=200)
     calls = LaunchCalls()
-    told = [calls.feed(batch) for batch in events.batches([1, 3])]
-    pairs = [tuple(map(int, pair)) for o, d in told for pair in zip(o, d, strict=True)]
+    results = [calls.feed(batch) for batch in events.batches([1, 3])]
+    pairs = [tuple(map(int, pair)) for o, d in results for pair in zip(o, d, strict=True)]
     assert pairs == [(b, 10), (a, 90)]
 
 
@@ -104,7 +104,7 @@ def test_a_pop_ends_the_innermost_range_of_its_domain() -> None:
     assert ranges.path(state, events.strings) == "b"
 
 
-def test_ranges_of_two_origins_nest_apart() -> None:
+def test_ranges_of_two_origins_nest_separately() -> None:
     events = Events()
     api, nvtx = 1, 3
     events.add("range_push", name="ours", origin=api)

@@ -1,4 +1,4 @@
-"""How much of a kernel probes could see: every way of missing something has its words."""
+"""Coverage of a kernel by probes: every reason for missed accesses has its text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pasta.sass.disassembly import Function, Instruction, Opcode
 
 
 def describe(coverage: Coverage, name: str | None = None) -> str:
-    """A few lines about a kernel: verdict, kinds that the code has or probes ask for, reasons.
+    """Summary of a kernel: verdict, kinds in the code or requested by probes, reasons.
 
     `name` is written instead of the mangled one.
     """
@@ -28,9 +28,9 @@ def describe(coverage: Coverage, name: str | None = None) -> str:
     shown = [row for row in coverage.kinds if row.wanted and row.instructions != 0]
     if not shown and coverage.verdict == "seen":
         lines.append("  the code has no instruction of a kind that probes ask for")
-    told = [row for row in shown if not row.missed]
-    width = max((len(row.kind) for row in told), default=0)
-    lines += [f"  {row.kind:<{width}}  {row.state}" for row in told]
+    unmissed = [row for row in shown if not row.missed]
+    width = max((len(row.kind) for row in unmissed), default=0)
+    lines += [f"  {row.kind:<{width}}  {row.state}" for row in unmissed]
     lines += [f"  {reason}" for reason in coverage.reasons]
     lines += [f"  note: {note}" for note in coverage.notes]
     return "\n".join(lines)
@@ -87,7 +87,7 @@ def covered(
     )
 
 
-def test_all_seen() -> None:
+def test_all_accesses_are_seen() -> None:
     coverage = covered("LDG.E", "LDG.E.64", "STG.E", fired={"global": [0, 32]})
     assert coverage.verdict == "seen"
     assert row(coverage, "global").state == "2 of 3 executed"
@@ -95,7 +95,7 @@ def test_all_seen() -> None:
     assert describe(coverage) == "k: seen\n  global  2 of 3 executed"
 
 
-def test_a_kind_the_library_has_no_callback_for() -> None:
+def test_kind_without_a_callback() -> None:
     opcodes = ["LDG.E"] + ["UTMALDG.2D"] * 12
     coverage = covered(*opcodes, fired={"global": [0]}, visibility=OLD)
     assert coverage.verdict == "partly"
@@ -114,7 +114,7 @@ def test_a_kind_the_library_has_no_callback_for() -> None:
     ]
 
 
-def test_nothing_seen() -> None:
+def test_no_accesses_are_seen() -> None:
     coverage = covered("UTMALDG.2D", visibility=OLD)
     assert coverage.verdict == "unseen"
     assert coverage.reasons == (
@@ -123,8 +123,8 @@ def test_nothing_seen() -> None:
     assert describe(coverage).startswith("k: not seen\n")
 
 
-def test_zero_is_never_silent() -> None:
-    """Not executed, not patched, not in the code: three zeros, three words."""
+def test_zero_counts_are_explained() -> None:
+    """Not executed, not patched, not in the code: three zeros, three texts."""
     patched = covered("LDG.E", "LDGSTS.E", fired={"global": [0]})
     assert row(patched, "async_copy").state == "0 of 1 executed (in the code, patched)"
     assert patched.verdict == "seen"
@@ -139,14 +139,14 @@ def test_zero_is_never_silent() -> None:
     assert absent.verdict == "seen"
 
 
-def test_a_kind_nobody_asked_for_is_no_loss() -> None:
+def test_kinds_that_were_not_requested_are_not_missed() -> None:
     coverage = covered("LDG.E", "LDS", "STS", fired={"global": [0]})
     assert coverage.verdict == "seen"
     assert row(coverage, "shared").state == "not asked for"
     assert "shared" not in describe(coverage)
 
 
-def test_a_kernel_without_such_instructions() -> None:
+def test_kernel_without_instructions_of_the_kind() -> None:
     coverage = covered("LDS", visibility=OLD)
     assert coverage.verdict == "seen"
     assert describe(coverage) == (
@@ -154,14 +154,14 @@ def test_a_kernel_without_such_instructions() -> None:
     )
 
 
-def test_texture_is_global_memory_that_nobody_sees() -> None:
+def test_texture_accesses_are_reported_as_missed() -> None:
     coverage = covered("TEX.LL", "SUST.D.BA", "STG.E", fired={"global": [32]})
     assert coverage.verdict == "partly"
     assert coverage.reasons == (
         "2 texture instructions were not seen: the Sanitizer library 13.5 has no callback for"
         " texture and surface instructions",
     )
-    # shared memory is asked for: texture does not matter, what the tensor core reads does
+    # shared memory is requested: texture is irrelevant, reads by the tensor core are not
     shared = covered("TEX.LL", "HGMMA.64x8x16.F32", "LDS", wanted={"shared"})
     assert shared.verdict == "partly"
     assert [one.split(":")[0] for one in shared.reasons] == [
@@ -169,7 +169,7 @@ def test_texture_is_global_memory_that_nobody_sees() -> None:
     ]
 
 
-def test_opcodes_pasta_does_not_know() -> None:
+def test_unknown_opcodes() -> None:
     coverage = covered("LDFOO.E.64", "LDFOO.E", "LDG.E")
     assert coverage.verdict == "partly"
     assert coverage.reasons == (
@@ -178,11 +178,11 @@ def test_opcodes_pasta_does_not_know() -> None:
     assert covered("LDFOO.E", wanted={"barrier"}).verdict == "seen"
 
 
-def test_prefetches_lose_nothing() -> None:
+def test_prefetches_are_not_missed_accesses() -> None:
     assert covered("CCTL.E.PF2", "UTMAPF.L2.2D", "LDG.E").verdict == "seen"
 
 
-def test_generic_instructions_count_where_their_addresses_lie() -> None:
+def test_generic_instructions_count_by_address_space() -> None:
     coverage = covered(
         "LD.E", "LDG.E", "LDS", "ST.E",
         fired={"global": [0, 16], "shared": [0, 32]},
@@ -198,7 +198,7 @@ def test_generic_instructions_count_where_their_addresses_lie() -> None:
     )
 
 
-def test_generic_instructions_alone_are_not_an_empty_kernel() -> None:
+def test_kernel_with_only_generic_instructions() -> None:
     unpatched = covered("LD.E", patched=set())
     assert unpatched.verdict == "unseen"
     assert unpatched.reasons == ("1 generic instruction was not seen: not patched in this kernel",)
@@ -228,7 +228,7 @@ def test_indirect_calls_are_noted() -> None:
     assert coverage.notes == ("calls code that is not counted here: functions chosen at run time",)
 
 
-def test_what_fired_must_be_in_the_code() -> None:
+def test_executed_instructions_must_exist_in_the_code() -> None:
     coverage = covered("IMAD", "LDG.E", fired={"global": [16, 0x20]})
     assert coverage.notes == (
         "1 instruction fired where the code has none of their kind:"
@@ -265,7 +265,7 @@ def test_without_a_disassembler() -> None:
     assert none.verdict == "unseen"
 
 
-def test_a_kernel_that_the_module_does_not_have() -> None:
+def test_kernel_missing_in_the_module() -> None:
     coverage = cover(
         "k",
         code(function("other", "LDG.E")),
@@ -300,7 +300,7 @@ def test_kinds_have_names() -> None:
         covered("LDG.E", fired={"texture": [0]})
 
 
-def test_what_versions_of_the_sanitizer_see() -> None:
+def test_coverage_by_sanitizer_version() -> None:
     everything = frozenset(sass.SPACES)
     assert sanitizer("13.5").kinds == everything - {"tensor_store"}
     assert sanitizer("13.3").kinds == everything - {"tensor_store"}
@@ -309,22 +309,22 @@ def test_what_versions_of_the_sanitizer_see() -> None:
     assert sanitizer("12.8").kinds == frozenset()  # probes do not run with it
 
 
-def test_table_begins_with_what_was_missed() -> None:
+def test_missed_instructions_are_listed_first() -> None:
     seen = covered("LDG.E", fired={"global": [0]}, wanted={"global"})
     unseen = covered("UTMALDG.2D", wanted={"tensor_load"}, visibility=OLD)
     unknown = cover("f", Code(None), {}, wanted={"global"}, patched={"global"}, visibility=NEW)
     rows = list(table([seen, unknown, unseen], {"k": "kernel(int)"}).rows())
-    told = [(one["kernel"], one["kind"], one["instructions"], one["executed"]) for one in rows]
-    assert told[0] == ("kernel(int)", "tensor_load", 1, 0)
-    assert ("f", "global", None, 0) in told
-    assert ("kernel(int)", "global", 1, 1) in told
+    entries = [(one["kernel"], one["kind"], one["instructions"], one["executed"]) for one in rows]
+    assert entries[0] == ("kernel(int)", "tensor_load", 1, 0)
+    assert ("f", "global", None, 0) in entries
+    assert ("kernel(int)", "global", 1, 1) in entries
     assert rows[0]["coverage"] == "unseen"
     assert rows[0]["state"] == "not seen: the Sanitizer library 13.0 has no callback for them"
     assert table([]).columns.keys() == table([seen]).columns.keys()
     table([seen, unknown]).to_arrow()
 
 
-def test_reads_a_kernel_and_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_a_kernel_and_its_callees(monkeypatch: pytest.MonkeyPatch) -> None:
     module = {
         "k": function("k", "CALL.ABS.NOINC", calls=frozenset({"f"})),
         "f": function("f", "LDG.E", calls=frozenset({"k", "absent"})),
@@ -344,7 +344,7 @@ def test_reads_a_kernel_and_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> No
     assert read_code(b"").functions == module
 
 
-def test_reading_code_never_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unreadable_code_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sass, "find_nvdisasm", lambda: None)
     assert read_code(b"\x7fELF") == Code(
         None, "nvdisasm was not found: pip install nvidia-cuda-nvdisasm"

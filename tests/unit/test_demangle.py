@@ -50,7 +50,7 @@ def test_short_names(name: str, short: str) -> None:
     assert short_name(name) == short
 
 
-def test_names_that_are_short_for_the_same_are_told_apart() -> None:
+def test_ambiguous_short_names_stay_distinct() -> None:
     names = [
         "void at::elementwise<4, A<float>>(int)",
         "void at::elementwise<4, B<float>>(int)",

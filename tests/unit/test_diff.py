@@ -67,13 +67,13 @@ def test_rows_are_matched_by_their_keys(tmp_path: Path) -> None:
         "new": ("after", None, 5, 5, None),
         "gone": ("before", 3, None, -3, None),
     }
-    assert rows(table, "share")["new"] == ("after", None, 0.05, None, None)  # no share of nothing
+    assert rows(table, "share")["new"] == ("after", None, 0.05, None, None)  # zero total
     total = table.columns["time"].total
     assert (total.before, total.after, total.difference) == (11_000, 15_000, 4_000)
     assert table.columns["share"].total is None
 
 
-def test_rows_with_the_same_keys_are_added_up(tmp_path: Path) -> None:
+def test_rows_with_equal_keys_are_summed(tmp_path: Path) -> None:
     def table(*bytes: int) -> Table:
         count = len(bytes)
         return Table(
@@ -97,7 +97,7 @@ def test_rows_with_the_same_keys_are_added_up(tmp_path: Path) -> None:
     assert "not compared by mean" in found.notes[0]
 
 
-def test_absent_values_are_left_out_and_told(tmp_path: Path) -> None:
+def test_absent_values_are_omitted_and_reported(tmp_path: Path) -> None:
     def table(*missing: bool) -> Table:
         return Table({"k": ["a", "b"], "n": absent_where(np.array([1, 2]), np.array(missing))})
 
@@ -107,7 +107,7 @@ def test_absent_values_are_left_out_and_told(tmp_path: Path) -> None:
     assert found.notes == ["freq.t: rows without a value are left out: n (0 before, 1 after)"]
 
 
-def test_numbers_that_are_none_are_absent(tmp_path: Path) -> None:
+def test_nan_values_are_absent(tmp_path: Path) -> None:
     before = Table({"k": ["a", "b"], "n": [float("nan"), 2.0]})
     found = compared(tmp_path, before, Table({"k": ["a", "b"], "n": [1.0, float("inf")]}))
     assert rows(found, "n") == {
@@ -115,18 +115,18 @@ def test_numbers_that_are_none_are_absent(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_tables_keep_what_they_say_of_comparisons(tmp_path: Path) -> None:
-    told = Table({"a": [1], "b": [2], "c": [3]}, keys=("a",), sums=(), levels=("c",))
-    run = run_of(tmp_path / "a", {"told": told, "untold": Table({"a": [1]})})
+def test_tables_keep_their_comparison_layout(tmp_path: Path) -> None:
+    declared = Table({"a": [1], "b": [2], "c": [3]}, keys=("a",), sums=(), levels=("c",))
+    run = run_of(tmp_path / "a", {"declared": declared, "undeclared": Table({"a": [1]})})
     (result,) = read_results(run.results)
-    table = result.tables["told"]
+    table = result.tables["declared"]
     assert (table.keys, table.sums, table.levels) == (["a"], [], ["c"])
-    assert result.tables["untold"].keys is None
+    assert result.tables["undeclared"].keys is None
     with pytest.raises(ValueError, match="'d' is not a column"):
         Table({"a": [1]}, keys=("d",))
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+def test_incomparable_tables_are_reported(tmp_path: Path) -> None:
     a = run_of(
         tmp_path / "a",
         {"t": kernels(k=1), "old": kernels(k=1)},
@@ -151,7 +151,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
 # ---- Python ------------------------------------------------------------------------------------
 
 
-def test_as_tables(tmp_path: Path) -> None:
+def test_differences_as_tables(tmp_path: Path) -> None:
     a = run_of(tmp_path / "a", {"t": kernels(gemm=8, gone=3)})
     b = run_of(tmp_path / "b", {"t": kernels(gemm=10)})
     diff = pasta.load(a.path).diff(pasta.load(b.path))
@@ -194,7 +194,7 @@ def test_the_largest_change_comes_first(runs: list[str], capsys: Any) -> None:
     assert "stored" not in out
 
 
-def test_rows_tools_and_columns_are_chosen(runs: list[str], capsys: Any) -> None:
+def test_rows_tools_and_columns_can_be_selected(runs: list[str], capsys: Any) -> None:
     assert main(["diff", *runs, "--column", "share", "-n", "1"]) == 0
     out = capsys.readouterr().out
     assert "freq.t.share" in out and "freq.t.time" not in out and "2 more rows" in out
@@ -202,7 +202,7 @@ def test_rows_tools_and_columns_are_chosen(runs: list[str], capsys: Any) -> None
     assert "unchanged: n (1)" in capsys.readouterr().out
 
 
-def test_thresholds_give_the_exit_status(runs: list[str], capsys: Any) -> None:
+def test_thresholds_determine_the_exit_status(runs: list[str], capsys: Any) -> None:
     assert main(["diff", *runs, "--fail-on", "launches>+4"]) == 0
     capsys.readouterr()
     given = ["--fail-on", "launches>+20%", "--fail-on", "t.time[red]>+5us", "--fail-on", "time>+0s"]
@@ -223,7 +223,7 @@ def test_thresholds_give_the_exit_status(runs: list[str], capsys: Any) -> None:
         (["--json", "/dev/null/x"], "cannot be written"),
     ],
 )
-def test_wrong_usage_ends_with_2(
+def test_usage_errors_exit_with_2(
     runs: list[str], arguments: list[str], why: str, capsys: Any
 ) -> None:
     assert main(["diff", *runs, *arguments]) == 2
@@ -231,7 +231,7 @@ def test_wrong_usage_ends_with_2(
     assert why in err and err.count("\n") == 1
 
 
-def test_runs_that_cannot_be_read_end_with_2(runs: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_unreadable_runs_exit_with_2(runs: list[str], tmp_path: Path, capsys: Any) -> None:
     newer = run_of(tmp_path / "newer", {"t": kernels(k=1)}, schema=SCHEMA + 1)
     assert main(["diff", runs[0], str(newer.path)]) == 2
     assert "written by a newer PASTA" in capsys.readouterr().err
@@ -241,7 +241,7 @@ def test_runs_that_cannot_be_read_end_with_2(runs: list[str], tmp_path: Path, ca
     assert "t.parquet: cannot be read" in capsys.readouterr().err
 
 
-def test_everything_as_json(runs: list[str], tmp_path: Path, capsys: Any) -> None:
+def test_json_output(runs: list[str], tmp_path: Path, capsys: Any) -> None:
     assert main(["diff", *runs, "--json", "-", "--fail-on", "launches[gemm]>+1"]) == 1
     out, err = capsys.readouterr()
     document = json.loads(out)

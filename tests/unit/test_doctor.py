@@ -1,4 +1,4 @@
-"""What `pasta doctor` says of the parts that probes on NVIDIA GPUs need."""
+"""`pasta doctor` on the requirements of probes on NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Checks = Callable[[], dict[str, Check]]
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Checks:
-    """Checks by name, of an environment that has nothing of NVIDIA's; tests add to it."""
+    """Checks by name, in an environment without NVIDIA software; tests add to it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PASTA_SANITIZER_LIB", str(tmp_path / "none.so"))
     monkeypatch.setenv("PASTA_PTXAS", str(program(tmp_path / "ptxas", "release 13.0, V13.0.88")))
@@ -41,7 +41,7 @@ def program(path: Path, text: str, status: int = 0) -> Path:
     return path
 
 
-def test_everything_is_there(
+def test_complete_installation(
     checks: Checks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     library = tmp_path / "libsanitizer-public.so"
@@ -56,7 +56,7 @@ def test_everything_is_there(
     assert found["probe cache"].found == f"{tmp_path}/cache/pasta/probes is writable"
 
 
-def test_a_ptxas_that_is_too_old(checks: Checks, tmp_path: Path) -> None:
+def test_old_ptxas(checks: Checks, tmp_path: Path) -> None:
     program(tmp_path / "ptxas", "release 11.8, V11.8.89")
     found = checks()["ptxas"]
     assert (found.state, found.remedy) == ("note", "pip install nvidia-cuda-nvcc, or PASTA_PTXAS")
@@ -64,7 +64,7 @@ def test_a_ptxas_that_is_too_old(checks: Checks, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ptxas", "nvdisasm"])
-def test_a_program_that_fails(checks: Checks, tmp_path: Path, name: str) -> None:
+def test_failing_program(checks: Checks, tmp_path: Path, name: str) -> None:
     program(tmp_path / name, "release 13.0", status=1)
     found = checks()[name]
     assert found.state == "missing"
@@ -72,14 +72,14 @@ def test_a_program_that_fails(checks: Checks, tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["ptxas", "nvdisasm"])
-def test_a_file_that_is_no_program(checks: Checks, tmp_path: Path, name: str) -> None:
+def test_non_executable_file(checks: Checks, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x7fELF")
     found = checks()[name]
     assert found.state == "missing"
     assert "cannot be run" in found.found
 
 
-def test_a_named_ptxas_that_is_not_there(checks: Checks, tmp_path: Path) -> None:
+def test_missing_named_ptxas(checks: Checks, tmp_path: Path) -> None:
     (tmp_path / "ptxas").unlink()
     found = checks()["ptxas"]
     assert found.state == "note"
@@ -97,7 +97,7 @@ def test_a_named_ptxas_that_is_not_there(checks: Checks, tmp_path: Path) -> None
         ),
     ],
 )
-def test_a_sanitizer_that_probes_do_not_fit(
+def test_sanitizer_without_matching_probes(
     checks: Checks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, found: str
 ) -> None:
     (tmp_path / "none.so").touch()
@@ -108,16 +108,14 @@ def test_a_sanitizer_that_probes_do_not_fit(
     assert "nvidia-cuda-sanitizer-api" in check.remedy
 
 
-def test_a_sanitizer_of_unknown_version(checks: Checks, tmp_path: Path) -> None:
+def test_sanitizer_of_unknown_version(checks: Checks, tmp_path: Path) -> None:
     (tmp_path / "none.so").touch()
     check = checks()["Sanitizer for probes"]
     assert check.state == "note"
     assert check.remedy == f"set PASTA_SANITIZER_VERSION={VERSIONS[-1]}"
 
 
-def test_a_cache_that_cannot_be_written(
-    checks: Checks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unwritable_cache(checks: Checks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usable = os.access
     monkeypatch.setattr(
         os, "access", lambda path, mode: Path(path) != tmp_path and usable(path, mode)
@@ -125,7 +123,7 @@ def test_a_cache_that_cannot_be_written(
     assert checks()["probe cache"].state == "note"
 
 
-def test_a_cache_under_a_file(
+def test_cache_path_under_a_file(
     checks: Checks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()

@@ -1,4 +1,4 @@
-"""What can be known of a program before it runs."""
+"""Checks of a program before it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GLIBC = "/lib64/ld-linux-x86-64.so.2"
 def elf(
     bits: int = 64, loader: str | None = GLIBC, needed: str = "libc.so.6", machine: int = OWN
 ) -> bytes:
-    """An ELF file with a loader and one needed library: its headers, then what they are about."""
+    """An ELF file with a loader and one needed library: headers, then contents."""
     names, path = b"\0" + needed.encode() + b"\0", (loader or "").encode() + b"\0"
     dynamic = struct.pack("<qQqQqQ", 5, 0x1000 + 512, 1, 1, 0, 0)
     kinds = [(3, 400, len(path)), (1, 0, 1024), (2, 700, len(dynamic))][loader is None :]
@@ -38,7 +38,7 @@ def elf(
     return bytes(content)
 
 
-def test_missing_is_127_and_what_cannot_run_is_126(tmp_path: Path) -> None:
+def test_exit_status_is_127_if_missing_and_126_if_not_executable(tmp_path: Path) -> None:
     for given, status, message in (
         ("no-such-program-here", 127, "no such program"),
         (str(tmp_path / "none"), 127, "no such program"),
@@ -69,7 +69,7 @@ def test_missing_is_127_and_what_cannot_run_is_126(tmp_path: Path) -> None:
         (b"", None),
     ],
 )
-def test_what_cannot_be_preloaded_is_explained(
+def test_reason_why_preloading_is_impossible(
     tmp_path: Path, content: bytes, obstacle: str | None
 ) -> None:
     found = find_executable(program(tmp_path / "program", content))
@@ -77,7 +77,7 @@ def test_what_cannot_be_preloaded_is_explained(
     assert (found.obstacle is None) == (obstacle is None)
 
 
-def test_a_script_is_judged_by_its_interpreter(tmp_path: Path) -> None:
+def test_scripts_are_checked_by_their_interpreter(tmp_path: Path) -> None:
     static = program(tmp_path / "static", elf(loader=None))
     script = program(tmp_path / "script", f"#!{static} -x\n".encode())
     assert "statically linked" in (find_executable(script).obstacle or "")

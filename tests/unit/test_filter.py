@@ -1,4 +1,4 @@
-"""The filter against one that looks at a single event at a time."""
+"""The filter against a reference that processes one event at a time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ filters = st.builds(
 
 
 def play(program: list[Any]) -> tuple[Events, list[dict[str, Any]]]:
-    """Events, and the same as dictionaries with what a filter needs."""
+    """Events, and the same as dictionaries with the fields that a filter needs."""
     events, plain = Events(), []
     for what, *rest in program:
         event: dict[str, Any] = {"what": what, "position": events._position, "thread": 1}
@@ -130,9 +130,9 @@ def kept_one_by_one(filter: Filter, plain: list[dict[str, Any]]) -> list[int]:
 
 @examples(300)
 @given(program=steps, filter=filters, splits=st.lists(st.integers(0, 50), max_size=4))
-def test_agrees_with_looking_at_each_event(program: Any, filter: Filter, splits: Any) -> None:
+def test_filter_matches_a_per_event_reference(program: Any, filter: Filter, splits: Any) -> None:
     events, plain = play(program)
-    # An end or completion comes after its launch: later ones than that are no program's.
+    # An end or completion follows its launch; a later one does not occur in programs.
     launched = -1
     for event in plain:
         if event["what"] == "launch":
@@ -155,14 +155,14 @@ def test_agrees_with_looking_at_each_event(program: Any, filter: Filter, splits:
     )
 
 
-def test_a_filter_of_nothing_gives_the_batch_itself() -> None:
+def test_empty_filter_returns_the_batch_itself() -> None:
     events = Events()
     events.launch("kernel")
     batch = events.batch()
     assert Selection(Filter()).apply(batch, events.strings) is batch
 
 
-def test_names_what_was_launched_when_nothing_matched() -> None:
+def test_lists_launched_kernels_if_none_matched() -> None:
     events = Events()
     for name in ("a", "b", "a"):
         events.launch(name)
@@ -173,12 +173,12 @@ def test_names_what_was_launched_when_nothing_matched() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"kernel": "("}, {"range": "["}, {"launch_skip": -1}])
-def test_wrong_filters_say_which_key(wrong: dict[str, Any]) -> None:
+def test_invalid_filters_name_the_key(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Filter(**wrong)
 
 
-def test_kinds_are_those_of_the_abi() -> None:
+def test_kinds_match_the_abi() -> None:
     from pasta import abi
 
     assert set(ACTIVITY) | set(LAUNCH_KINDS) <= set(abi.KINDS)

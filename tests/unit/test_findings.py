@@ -1,4 +1,4 @@
-"""Equal findings are one, with a list of places."""
+"""Equal findings are merged, with a list of places."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAIT = Finding(
 )
 
 
-def test_equal_findings_are_one_with_their_places_and_the_gain_of_all() -> None:
+def test_equal_findings_are_merged_and_their_gains_summed() -> None:
     found = [
         ("operators", replace(WAIT, where=line, remedy=f"{line}: remove the wait"))
         for line in (f"train.py:{number} f" for number in range(5))
@@ -24,12 +24,12 @@ def test_equal_findings_are_one_with_their_places_and_the_gain_of_all() -> None:
     assert one.where == "train.py:0 f; train.py:1 f; train.py:2 f; and 2 more"
     assert one.gain == pytest.approx(1.0)
     assert one.evidence == "10 waits (the first of 5)"
-    ((_, one),) = without_repeats(found * 2)  # what is said twice of a place, and no more than all
+    ((_, one),) = without_repeats(found * 2)  # duplicates of a place, limited to the total
     assert one.where == "train.py:0 f; train.py:1 f; train.py:2 f; and 2 more"
     assert one.gain == 1.0
 
 
-def test_findings_that_differ_stay_apart_and_the_merged_ones_may_come_first() -> None:
+def test_different_findings_are_not_merged() -> None:
     found = [
         ("copies", replace(WAIT, what="other", gain=0.3)),
         ("operators", WAIT),

@@ -1,4 +1,4 @@
-"""ci/gpu-suite where it cannot run: one line says why, and the status is not 0."""
+"""ci/gpu-suite on a machine where it cannot run: one line says why, and the status is not 0."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def test_no_device(tmp_path: Path, option: str, device: Path, line: str) -> None
         cwd=tmp_path,
     )
     assert (done.returncode, done.stderr) == (2, "")
-    (told,) = done.stdout.splitlines()
-    assert told.startswith(line)
+    (printed,) = done.stdout.splitlines()
+    assert printed.startswith(line)

@@ -1,4 +1,4 @@
-"""A run that somebody else changed is refused in one line, and does nothing but be read."""
+"""A manipulated run is rejected in one line, without side effects."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def change(path: Path, **values: Any) -> None:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The line of a command that fails: with 1 for an export that cannot be made, else with 2."""
+    """The line of a failing command, which exits with 1 for an impossible export, otherwise with
+    2."""
     capsys.readouterr()
     exports = any(str(each).startswith("--") for each in arguments)
     assert main([str(each) for each in arguments]) == (1 if exports else 2)
@@ -67,7 +68,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 @pytest.mark.parametrize(
     "name", ["{secret}", "../../../../secret", "..", ".x", "a\x1b[2J", "x" * 101]
 )
-def test_names_lead_nowhere(
+def test_names_cannot_escape_the_run_directory(
     name: str, run: RunDirectory, secret: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = secret.read_bytes()
@@ -82,12 +83,12 @@ def test_names_lead_nowhere(
     assert not any("canary" in path.read_text(errors="replace") for path in tmp_path.glob("out/*"))
 
 
-def test_tools_cannot_use_such_names(run: RunDirectory) -> None:
+def test_tools_cannot_use_unsafe_names(run: RunDirectory) -> None:
     with pytest.raises(ValueError, match="the table name 'a/b' is not made of"):
         write_result(run.results, "other", Result("", {"a/b": Table({"n": [1]})}))
 
 
-def test_links_that_lead_out(
+def test_links_out_of_the_run_are_not_followed(
     run: RunDirectory, secret: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = run.results / "first" / "main.parquet"
@@ -96,7 +97,7 @@ def test_links_that_lead_out(
     line = refused(capsys, "report", run.path, "--parquet", tmp_path / "out")
     assert line.endswith("results/first/main.parquet: a link that leads out of the run")
     table.unlink()
-    os.mkfifo(table)  # to open it would wait for ever
+    os.mkfifo(table)  # opening it would block forever
     assert refused(capsys, "report", run.path).endswith("main.parquet: not a regular file")
     table.unlink()
     inside = run.results / "first" / "kept.parquet"
@@ -125,7 +126,7 @@ def test_links_that_lead_out(
          "figures.f.series.a: expected 1 values, as x has"),
     ],
 )  # fmt: skip
-def test_documents_name_the_place(
+def test_document_errors_name_the_location(
     document: str, values: dict[str, Any], line: str, run: RunDirectory,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -144,7 +145,7 @@ def test_documents_name_the_place(
         ("[]", "the document: expected an object"),
     ],
 )
-def test_what_is_no_document(
+def test_invalid_documents(
     text: str | bytes, why: str, run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = text if isinstance(text, bytes) else text.encode()
@@ -152,13 +153,13 @@ def test_what_is_no_document(
     assert why in refused(capsys, "report", run.path)
 
 
-def test_nothing_of_a_run_reaches_the_terminal_as_it_is(
+def test_texts_of_a_run_are_escaped_on_the_terminal(
     run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = {"host": ESCAPE, "ended": {"text": ESCAPE}, "command": [ESCAPE], "warnings": [ESCAPE],
+    fields = {"host": ESCAPE, "ended": {"text": ESCAPE}, "command": [ESCAPE], "warnings": [ESCAPE],
             "devices": {ESCAPE: ESCAPE}, "sources": {ESCAPE: ESCAPE}, "rank": 0, "world_size": 2,
             "failures": {ESCAPE: {"reason": ESCAPE, "where": ESCAPE}}}  # fmt: skip
-    change(run.path / "run.json", **told)
+    change(run.path / "run.json", **fields)
     path = run.results / "first" / "main.parquet"
     field = pa.field(ESCAPE, pa.string(), metadata={"label": ESCAPE})
     schema = pa.schema([field], metadata={"title": ESCAPE})
@@ -178,10 +179,10 @@ def test_nothing_of_a_run_reaches_the_terminal_as_it_is(
 
 
 @pytest.mark.parametrize("option", ["--html", "--json", "--csv", None])
-def test_a_small_table_of_many_rows(
+def test_small_file_with_many_rows(
     option: str | None, run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would be gigabytes of numbers: what shows the first rows reads these only."""
+    """It would expand to gigabytes: readers of the first rows read only these."""
     path = run.results / "first" / "main.parquet"
     many = pa.table({"n": pa.array(np.zeros(140_000_000, np.int8))})
     pq.write_table(many, path, compression="zstd")
@@ -196,7 +197,7 @@ def test_a_small_table_of_many_rows(
     assert "read it with pyarrow.parquet" in line
 
 
-def test_repeated_texts_are_held_once(run: RunDirectory) -> None:
+def test_repeated_texts_are_stored_once(run: RunDirectory) -> None:
     """A gigabyte of text in a few kilobytes."""
     path = run.results / "first" / "main.parquet"
     texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1000, np.int8)), ["x" * (1 << 20)])
@@ -208,7 +209,7 @@ def test_repeated_texts_are_held_once(run: RunDirectory) -> None:
         pasta.load(run.path).arrow("first")
 
 
-def test_a_layout_that_is_none(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_layout(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     path = run.results / "first" / "main.parquet"
     for layout, why in (
         (b'{"shown": -1}', "pasta.layout.shown: expected"),
@@ -258,10 +259,10 @@ def rewrite(path: Path, **columns: Any) -> None:
         ({"grid_x": [1.5] * 5}, "grid: Float value 1.5"),
     ],
 )
-def test_events_that_no_source_gave(
+def test_invalid_events_are_omitted(
     columns: dict[str, Any], why: str, recorded: RunDirectory, tmp_path: Path
 ) -> None:
-    """They are left out, with a line that says so; the rest is there."""
+    """They are omitted, with a warning; the rest is read."""
     path = recorded.events / "kernel_launch-00000.parquet"
     rewrite(path, **columns)
     done = Replay(recorded, Config(tools=["kernel_freq"])).write(tmp_path / "replay")
@@ -270,8 +271,8 @@ def test_events_that_no_source_gave(
     assert why in warning and warning.endswith("its events are missing")
 
 
-def test_a_position_far_away(recorded: RunDirectory) -> None:
-    """A batch ends where a record's index in it would not fit."""
+def test_extreme_position(recorded: RunDirectory) -> None:
+    """A batch ends before a record whose index would not fit."""
     path = recorded.events / "kernel_launch-00000.parquet"
     rewrite(path, position=pa.array([1, 2, 2**40, 2**41, 2**63], pa.uint64()))
     from pasta.processors.strings import Strings
@@ -281,7 +282,7 @@ def test_a_position_far_away(recorded: RunDirectory) -> None:
     assert positions == [1, 2, 2**40, 2**41, 2**63]
 
 
-def test_numbers_that_would_index_far_away() -> None:
+def test_extreme_indices() -> None:
     from pasta.processors.snapshots import SELECTED, Launches
 
     events = Events()
@@ -293,7 +294,7 @@ def test_numbers_that_would_index_far_away() -> None:
     assert len(launches._state) < 1 << 20
 
 
-def test_ids_of_tensors_index_nothing_else(recorded: RunDirectory, tmp_path: Path) -> None:
+def test_tensor_ids_are_not_used_as_other_indices(recorded: RunDirectory, tmp_path: Path) -> None:
     events = Events()
     events.operator("aten::add")
     events.add("operator_begin", name="aten::mm", depth=2, inputs=9, tensor=[2**32 - 2] * 16)
@@ -306,7 +307,7 @@ def test_ids_of_tensors_index_nothing_else(recorded: RunDirectory, tmp_path: Pat
     assert done.manifest()["failures"] == {}
 
 
-def test_a_trace_that_unpacks_to_much_more(
+def test_trace_decompression_bomb(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -320,9 +321,7 @@ def test_a_trace_that_unpacks_to_much_more(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_chunk_of_accesses_that_unpacks_to_gigabytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_access_chunk_decompression_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pasta.run import accesses
 
     place = tmp_path / "run" / "results" / accesses.TOOL
@@ -333,14 +332,17 @@ def test_a_chunk_of_accesses_that_unpacks_to_gigabytes(
     writer.close()
     path = place / accesses.part_name(0)
     Path(writer.path).rename(path)
-    told: list[str] = []
-    assert [len(words) for _, words in accesses.read_accesses([path], told.append)] == [16, 1 << 20]
+    warnings: list[str] = []
+    assert [len(words) for _, words in accesses.read_accesses([path], warnings.append)] == [
+        16,
+        1 << 20,
+    ]
     monkeypatch.setattr(accesses, "_MAX_CHUNK", 4 << 20)
-    assert [len(words) for _, words in accesses.read_accesses([path], told.append)] == [16]
-    assert told == ["accesses-000.arrows was cut short: accesses after its chunk 1 are missing"]
+    assert [len(words) for _, words in accesses.read_accesses([path], warnings.append)] == [16]
+    assert warnings == ["accesses-000.arrows was cut short: accesses after its chunk 1 are missing"]
 
 
-def test_an_export_whose_name_is_too_long(
+def test_export_name_too_long(
     run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "é" * 90

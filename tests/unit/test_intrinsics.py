@@ -30,7 +30,7 @@ def signed(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-# What these make is the same IR for every target, so the processor can run it.
+# Their IR is the same for every target, so the CPU can run it.
 
 
 @njit
@@ -44,12 +44,12 @@ def read(source):
 
 
 @given(a=I64, count=st.integers(0, 63))
-def test_arithmetic_is_that_of_unsigned_numbers(a: int, count: int) -> None:
+def test_arithmetic_is_unsigned(a: int, count: int) -> None:
     assert arithmetic(a, count) == (signed(unsigned(a) >> count), bin(unsigned(a)).count("1"))
 
 
 @given(value=I64)
-def test_memory_is_read_without_sign(value: int) -> None:
+def test_loads_are_zero_extended(value: int) -> None:
     source = np.array([value], np.int64)
     bits = unsigned(value)
     assert read(source.ctypes.data) == (bits & 0xFF, bits & 0xFFFFFFFF, value)
@@ -87,7 +87,7 @@ INSTRUCTIONS = {
 
 
 def calling(name: str) -> Callable[..., Any]:
-    """A patch that passes its parameters to an intrinsic and stores what that gives."""
+    """A patch that passes its parameters to an intrinsic and stores the result."""
     function = getattr(intrinsics, name)
     arity = len(inspect.signature(function._defn).parameters) - 1
     call = f"{name}({', '.join('abc'[:arity])})"
@@ -98,6 +98,6 @@ def calling(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("name", INSTRUCTIONS)
-def test_an_intrinsic_is_its_instruction(name: str) -> None:
+def test_intrinsics_compile_to_their_instruction(name: str) -> None:
     ptx = to_ptx([PatchFunction("patch", calling(name), ("u64", "u64", "u64", "u64"))], 90)
     assert INSTRUCTIONS[name] in ptx.replace("\t", " ").replace(" ;", ";")

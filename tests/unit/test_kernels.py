@@ -1,4 +1,4 @@
-"""Which kernels were probed, and what their code is compared with."""
+"""Probed kernels, and the comparison of results with their code."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[int, Code]:
 
 
 def finished(tool: Tool, events: Events, modules: dict[int, Code], pcs: list[int]) -> Pipeline:
-    """A pipeline that a GPU's counts came to."""
+    """A pipeline that has received a GPU's counts."""
     context = events.context()
     context.images = lambda hash: Path(str(hash)) if hash in modules else None
     pipeline = Pipeline(Filter(), [tool], context)
@@ -115,7 +115,7 @@ def rows(result: Result, kind: str = "global") -> list[tuple[str, str, Any, Any]
 
 
 def test_kernels_of_modules(modules: dict[int, Code]) -> None:
-    """Of two modules, with one name; the code that was read says what there is."""
+    """Kernels of two modules with the same name; coverage comes from the code that was read."""
     modules[1] = Code({"k": function("k", "LDG.E", "STG.E"), "f": function("f", "LDS")})
     modules[2] = Code({"k": function("k", "LDG.E", "TEX.LL")})
     events = Gpu()
@@ -135,7 +135,7 @@ def test_kernels_of_modules(modules: dict[int, Code]) -> None:
     assert next(table.rows())["kind"] == "texture"
 
 
-def test_a_handle_that_is_used_again(modules: dict[int, Code]) -> None:
+def test_reused_handle(modules: dict[int, Code]) -> None:
     modules[1] = Code({"k": function("k", "LDG.E")})
     modules[2] = Code({"k": function("k", "LDG.E", "LDG.E", "LDG.E")})
     events = Gpu()
@@ -149,7 +149,7 @@ def test_a_handle_that_is_used_again(modules: dict[int, Code]) -> None:
     assert result.summary == "counted; all 4 such instructions of 2 kernels can be seen"
 
 
-def test_instructions_that_a_map_has(modules: dict[int, Code]) -> None:
+def test_instructions_of_a_map(modules: dict[int, Code]) -> None:
     modules[1] = Code({"k": function("k", "LDG.E", "LDS", "STG.E", "LD.E", "LDG.E")})
     events = Gpu()
     events.add("module_load", handle=11, hash=1)
@@ -169,9 +169,7 @@ def test_instructions_that_a_map_has(modules: dict[int, Code]) -> None:
         (True, True, "nvdisasm was not found"),
     ],
 )
-def test_code_that_is_not_known(
-    modules: dict[int, Code], loaded: bool, kept: bool, why: str
-) -> None:
+def test_unknown_code(modules: dict[int, Code], loaded: bool, kept: bool, why: str) -> None:
     if kept:
         modules[1] = Code(None, "nvdisasm was not found")
     events = Gpu()
@@ -185,8 +183,8 @@ def test_code_that_is_not_known(
     assert result.tables["coverage"].shown == 0
 
 
-def test_records_of_a_gpu_do_not_say_what_ran(modules: dict[int, Code]) -> None:
-    """They are those that some tool's probe chose to write."""
+def test_gpu_records_do_not_identify_executed_code(modules: dict[int, Code]) -> None:
+    """A tool's probe selects which records are written."""
     modules[1] = Code({"k": function("k", "LDG.E", "LDGSTS.E")})
     events = Gpu()
     events.add("module_load", handle=11, hash=1)
@@ -201,7 +199,7 @@ def test_records_of_a_gpu_do_not_say_what_ran(modules: dict[int, Code]) -> None:
     assert result.summary == "counted; all 2 such instructions of 1 kernel can be seen"
 
 
-def test_launches_that_were_not_probed_are_left_out(modules: dict[int, Code]) -> None:
+def test_unprobed_launches_are_omitted(modules: dict[int, Code]) -> None:
     events = Gpu()
     events.launch("k", flags=0)
     result = result_of(Total(), events, modules)
@@ -209,7 +207,7 @@ def test_launches_that_were_not_probed_are_left_out(modules: dict[int, Code]) ->
     assert result.summary == "counted; no launch was probed, of 1"
 
 
-def test_reading_code_takes_a_bounded_time(
+def test_reading_code_has_a_time_limit(
     modules: dict[int, Code], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pasta.probes.kernels._MAX_READING", 0.0)
@@ -222,7 +220,7 @@ def test_reading_code_takes_a_bounded_time(
     )
 
 
-def test_a_module_that_nobody_foresaw_costs_no_result(
+def test_unexpected_module_does_not_lose_the_result(
     modules: dict[int, Code], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> Code:
@@ -250,10 +248,10 @@ def test_a_module_that_nobody_foresaw_costs_no_result(
          "0 executed (patched; whether the code has any is not known)", "counted"),
     ],
 )  # fmt: skip
-def test_what_a_source_is_known_to_see(
+def test_kinds_covered_by_a_source(
     sources: tuple[str, ...], verdict: str, state: str, says: str
 ) -> None:
-    """Nothing is taken for covered because its source is no other."""
+    """Nothing is assumed to be covered because its source is unknown."""
     events = Events()
     for source in sources:
         events.add("process_start", source=source, version="1")
@@ -266,7 +264,7 @@ def test_what_a_source_is_known_to_see(
         assert (row["visible"], row["patched"]) == (None, None)
 
 
-def test_what_fired_of_an_unknown_source_is_told() -> None:
+def test_executed_kinds_of_an_unknown_source_are_reported() -> None:
     events = Events()
     events.add("process_start", source="made_up", version="1")
     events.launch("k")
@@ -276,7 +274,7 @@ def test_what_fired_of_an_unknown_source_is_told() -> None:
     assert (row["coverage"], row["state"], row["executed"]) == ("unknown", "executed", None)
 
 
-def test_the_reference_accelerator_hides_nothing() -> None:
+def test_reference_accelerator_covers_all_accesses() -> None:
     events = Events()
     events.launch("reads")
     events.access(addresses=[0])
@@ -293,7 +291,7 @@ def test_the_reference_accelerator_hides_nothing() -> None:
     assert found["idles", "global"][0] == "seen"
 
 
-def test_lines_of_instructions(modules: dict[int, Code]) -> None:
+def test_source_lines_of_instructions(modules: dict[int, Code]) -> None:
     modules[1] = Code({"k": function("k", "LDG.E", "STG.E", line=5), "f": function("f", "LDG.E")})
     events = Gpu()
     events.add("module_load", handle=11, hash=1)
@@ -308,9 +306,9 @@ def test_lines_of_instructions(modules: dict[int, Code]) -> None:
     assert lines == [None, "k.cu:5", "k.cu:6", None, None]
 
 
-def test_the_table_is_pastas_own() -> None:
+def test_coverage_table_name_is_reserved() -> None:
     class Covers(Total):
-        """Has such a table too."""
+        """Also has a table `coverage`."""
 
         def result(self) -> Result:
             return Result("", {"coverage": Table({})})

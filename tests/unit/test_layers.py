@@ -1,4 +1,4 @@
-"""Folders and files import one way: down the layers of pyproject.toml, and in no circle."""
+"""Folders and files import only lower layers of pyproject.toml, without cycles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from importlinter.configuration import configure
 
 from tests.support.places import ROOT
 
-#: What tools may import of PASTA, and what single ones may beside it.
+#: What tools may import from PASTA, and exceptions for single tools.
 OF_TOOLS = (
     "pasta.abi", "pasta.arrow", "pasta.findings", "pasta.lazy", "pasta.options", "pasta.probes",
     "pasta.processors", "pasta.table", "pasta.tool",
@@ -22,20 +22,20 @@ OF_TOOLS = (
 OF_ONE_TOOL = {"event_trace": ("pasta.report.exports",), "record_accesses": ("pasta.run.accesses",)}
 
 
-def test_folders_import_what_lies_below_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_import_only_lower_layers(capsys: pytest.CaptureFixture[str]) -> None:
     configure()
     kept = lint_imports(config_filename=str(ROOT / "pyproject.toml"), cache_dir=None)
     assert kept, capsys.readouterr().out
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
+def test_imports_have_no_cycles() -> None:
     graph = grimp.build_graph("pasta", exclude_type_checking_imports=False, cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     TopologicalSorter(imports).prepare()  # raises CycleError, which names the files
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tools").glob("*.py")), ids=lambda path: path.stem)
-def test_tools_import_what_authors_of_tools_see(path: Path) -> None:
+def test_tools_import_only_the_public_api(path: Path) -> None:
     allowed = tuple(f"{each}." for each in (*OF_TOOLS, *OF_ONE_TOOL.get(path.stem, ())))
     for module in imported(ast.parse(path.read_text())):
         assert not module.startswith("pasta.") or f"{module}.".startswith(allowed), module

@@ -1,4 +1,4 @@
-"""Tables as text: what fits a width, and what never changes with it."""
+"""Tables as text: fitting to a width, and properties independent of it."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def tables(draw: st.DrawFn) -> Table:
 
 
 @given(tables(), st.integers(60, 250))
-def test_no_number_is_cut_and_no_name_vanishes(table: Table, width: int) -> None:
+def test_numbers_are_never_cut_and_names_never_vanish(table: Table, width: int) -> None:
     check(table, width)
 
 
 @given(tables(), st.integers(20, 250))
-def test_text_keeps_its_least_width(table: Table, width: int) -> None:
+def test_text_columns_keep_a_minimum_width(table: Table, width: int) -> None:
     columns = columns_of(table, 10)
     key = next((each.name for each in columns if not each.numeric), columns[0].name)
     found = lay_out(columns, key, width, table.important or ())
@@ -73,7 +73,7 @@ def test_text_keeps_its_least_width(table: Table, width: int) -> None:
 
 
 @given(tables())
-def test_a_pipe_has_everything(table: Table) -> None:
+def test_piped_output_is_not_truncated(table: Table) -> None:
     text = printed(table, UNLIMITED)
     assert not left_out(text) and len(text.splitlines()) <= 3 + 3 + len(table)
     for column in columns_of(table, 10):
@@ -98,7 +98,7 @@ def test_shortened_fits(text: str, width: int) -> None:
         ("漢" * 20, 12, "漢漢漢…漢漢"),
     ],
 )
-def test_what_is_kept_of_a_name(text: str, width: int, short: str) -> None:
+def test_shortened_names(text: str, width: int, short: str) -> None:
     assert shortened(text, width) == short
 
 
@@ -124,13 +124,11 @@ def test_what_is_kept_of_a_name(text: str, width: int, short: str) -> None:
         ("address", [0x7F00], ["0x7f00"]),
     ],
 )  # fmt: skip
-def test_a_column_has_one_unit_and_notation(
-    unit: Any, values: list[Any], wanted: list[str]
-) -> None:
+def test_column_has_one_unit_and_notation(unit: Any, values: list[Any], wanted: list[str]) -> None:
     assert column_texts(values, unit) == wanted
 
 
-def test_the_numbers_that_a_table_is_about_are_left_out_last() -> None:
+def test_key_figures_are_omitted_last() -> None:
     columns = {
         "kernel": ["k" * 70, "j" * 70],
         "module": ["m" * 70, "n" * 70],
@@ -155,7 +153,7 @@ def test_plurals(count: int, words: tuple[str, ...], text: str) -> None:
 
 
 def test_tables_of_tools_with_device_times_counters_and_samples() -> None:
-    """What the recorded run of an H200 does not have."""
+    """Columns that the recorded run of an H200 does not have."""
     events = training_run()
     for launch in range(4):
         for name in ("SQ_WAVES", "GRBM_GUI_ACTIVE_and_a_long_name_of_a_counter"):
@@ -169,7 +167,7 @@ def test_tables_of_tools_with_device_times_counters_and_samples() -> None:
                     check(table, width)
 
 
-def test_a_table_of_another_place_takes_no_longer_than_it_is_large() -> None:
+def test_layout_time_is_linear_in_the_table_size() -> None:
     """Thousands of columns, and a heading of a million words."""
     columns = {f"column {at}": [at] for at in range(3000)}
     wide = Table(columns, labels={"column 0": "word " * 200_000})

@@ -1,4 +1,4 @@
-"""The view of a program that runs: what it says, and that it leaves the program's lines alone."""
+"""The live view of a program: its contents, and that it leaves the program's lines unchanged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FakeRing:
 
 @pytest.fixture
 def counted(tmp_path: Path) -> Path:
-    """What a collector writes: 6 launches, of which 4 complete, and 3 allocations."""
+    """Counts written by a collector: 6 launches, 4 of them complete, and 3 allocations."""
     events = Events()
     for kernel, nanoseconds in (("fast", 10), ("slow", 1000)):
         for _ in range(3):
@@ -50,7 +50,7 @@ def counted(tmp_path: Path) -> Path:
     return path
 
 
-def test_counts_are_those_of_the_events(counted: Path) -> None:
+def test_counts_match_the_events(counted: Path) -> None:
     document = json.loads(counted.read_text())
     assert document == {
         "events": 16, "launches": 6, "time": 2020, "memory": 1024, "peak": 3 << 20,
@@ -58,7 +58,7 @@ def test_counts_are_those_of_the_events(counted: Path) -> None:
     }  # fmt: skip
 
 
-def test_processes_are_added_up(counted: Path, tmp_path: Path) -> None:
+def test_processes_are_summed(counted: Path, tmp_path: Path) -> None:
     progress = Progress(4.0)
     for ring in (FakeRing(), FakeRing(lost=7)):
         progress.add(ring, counted)
@@ -74,7 +74,7 @@ def test_processes_are_added_up(counted: Path, tmp_path: Path) -> None:
     assert max(map(len, lines)) == 40
 
 
-def test_a_name_cannot_steer_the_terminal() -> None:
+def test_names_are_escaped() -> None:
     progress = Progress(1.0, kernels={"\x1b[2J\nname": [1, 5]}, time=5)
     (line,) = (line for line in progress.lines(None, 80) if "name" in line)
     assert line.endswith(r"\x1b[2J\nname")
@@ -82,7 +82,7 @@ def test_a_name_cannot_steer_the_terminal() -> None:
 
 @pytest.fixture
 def terminal() -> Any:
-    """A terminal of 60 x 24: the end that is written to, and what shows what is on it."""
+    """A terminal of 60 x 24: the end to write to, and a function that returns its contents."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     screen = pyte.Screen(60, 24)
@@ -101,7 +101,7 @@ def terminal() -> Any:
     os.close(ours)
 
 
-def test_the_programs_lines_scroll_above_the_view(
+def test_program_output_scrolls_above_the_view(
     counted: Path, terminal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "_SHOW_SECONDS", 0)
@@ -125,9 +125,7 @@ def test_the_programs_lines_scroll_above_the_view(
     assert not any(shown[19:])
 
 
-def test_a_terminal_that_is_gone_is_left_alone(
-    counted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closed_terminal_is_ignored(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "_SHOW_SECONDS", 0)
     ours, theirs = os.openpty()
     with open(theirs, "w") as output:
@@ -138,7 +136,7 @@ def test_a_terminal_that_is_gone_is_left_alone(
         view.close()
 
 
-def test_elsewhere_a_line_comes_now_and_then(
+def test_periodic_lines_without_a_terminal(
     counted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []

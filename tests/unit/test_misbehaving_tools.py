@@ -1,7 +1,7 @@
-"""Tools that misbehave beside one that does not: they are disabled and named, it has its results.
+"""Misbehaving tools next to a correct one: they are disabled and named, and it has its results.
 
-Each runs through all that a run does with a tool: a pipeline, its state in another one, results
-that are stored, read and shown.
+Each passes through all steps of a run: a pipeline, its state in another one, results that are
+stored, read and printed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def events() -> Events:
 
 @dataclass(frozen=True)
 class Store:
-    """What became of a run."""
+    """Outcome of a run."""
 
     run: RunDirectory
     failures: dict[str, dict[str, str]]
@@ -77,12 +77,12 @@ def run_beside(*bad: type[Tool], place: Path, hand_over: bool = True) -> Store:
     def made() -> list[Tool]:
         return [kind() for kind in kinds]
 
-    told = events()
-    pipeline = Pipeline(Filter(), made(), told.context(), limit if not hand_over else nullcontext)
-    first, second = told.batches([4])
+    stream = events()
+    pipeline = Pipeline(Filter(), made(), stream.context(), limit if not hand_over else nullcontext)
+    first, second = stream.batches([4])
     pipeline.feed(first)
     if hand_over:
-        pipeline = Pipeline.restore(pipeline.state(), made(), told.context(), limit)
+        pipeline = Pipeline.restore(pipeline.state(), made(), stream.context(), limit)
     pipeline.feed(second)
     run, log = RunDirectory.create(place), []
     store_results(run, pipeline, ["refacc"], TIMEOUT_MS, log.append)
@@ -98,7 +98,7 @@ def run_beside(*bad: type[Tool], place: Path, hand_over: bool = True) -> Store:
 
 
 def bad(**attributes: Any) -> type[Tool]:
-    """A tool with these attributes; its result is fine unless it is one of them."""
+    """A tool with these attributes, and a valid result unless they override it."""
     return type("Bad", (Tool,), {"result": lambda self: FINE, **attributes})
 
 
@@ -135,20 +135,20 @@ def kills_text(*_: Any) -> str:
 
 
 class Unprintable(Exception):
-    """An exception whose text cannot be made."""
+    """An exception whose str() fails."""
 
     __str__ = __repr__ = kills_text  # type: ignore[assignment]
 
 
 class Unpicklable:
-    """Neither goes into a pickle nor comes out."""
+    """Cannot be pickled or unpickled."""
 
     def __reduce__(self) -> Any:
         raise RuntimeError("not picklable")
 
 
 class Unreadable:
-    """Goes into a pickle and does not come out."""
+    """Can be pickled but not unpickled."""
 
     def __reduce__(self) -> Any:
         return int, ("not a number",)
@@ -172,9 +172,9 @@ def writes_into_batch(self: Tool, launches: Any) -> None:
 
 
 WRITING = "writing its result"
-#: What a tool does wrong, its class's attributes, and where it fails; None: it works all the same.
+#: The fault, the tool class's attributes, and where it fails; None: it works nevertheless.
 CASES: dict[str, tuple[Mapping[str, Any], str | None]] = {
-    # attributes of the instance in the place of the class's
+    # instance attributes instead of the class's
     "own name": ({"start": with_state(name={})}, None),
     "own kinds": ({"start": with_state(kinds={}, handlers=5, wants=1, uses=2)}, None),
     "own needs": ({"start": with_state(needs=3, needed=4, processors=5)}, None),
@@ -207,7 +207,7 @@ CASES: dict[str, tuple[Mapping[str, Any], str | None]] = {
     "getstate raises": ({"__getstate__": raising(SystemExit(1))}, "pickling"),
     "getstate is none": ({"__getstate__": lambda self: None}, "unpickling"),
     "setstate raises": ({"__setstate__": raising(KeyboardInterrupt())}, "unpickling"),
-    # what it is given
+    # its arguments
     "writes into batches": ({"on_launches": writes_into_batch}, "on_launches"),
     "empties batches": ({"on_batch": empties_batch}, "on_batch"),
     "deletes from the context": ({"start": deletes_from_context}, "start"),
@@ -262,7 +262,7 @@ CASES: dict[str, tuple[Mapping[str, Any], str | None]] = {
     "notes": ({"result": giving(notes=5)}, WRITING),
     "notes of objects": ({"result": giving(notes=[object()])}, WRITING),
 }  # fmt: skip
-#: What is only seen where a state is handed over.
+#: Faults that are only detected when a state is handed over.
 MOVED = ("pickling", "unpickling")
 
 
@@ -272,7 +272,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_tool_fails_alone(case: str, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
+def test_failing_tool_does_not_affect_others(
+    case: str, tmp_path: Path, expected: list[dict[str, Any]]
+) -> None:
     attributes, where = CASES[case]
     directory, streams = os.getcwd(), (sys.stdout, sys.stderr)
     done = run_beside(bad(**attributes), place=tmp_path, hand_over=where in MOVED)
@@ -295,7 +297,7 @@ def test_a_tool_fails_alone(case: str, tmp_path: Path, expected: list[dict[str, 
 
 @examples(15)
 @given(cases=st.lists(st.sampled_from(sorted(CASES)), min_size=2, max_size=5, unique=True))
-def test_tools_fail_together(cases: list[str], expected: list[dict[str, Any]]) -> None:
+def test_several_tools_fail(cases: list[str], expected: list[dict[str, Any]]) -> None:
     kinds = []
     for number, case in enumerate(cases):
         attributes, _ = CASES[case]
@@ -307,7 +309,7 @@ def test_tools_fail_together(cases: list[str], expected: list[dict[str, Any]]) -
         assert failing == set(done.failures)
 
 
-def test_a_part_that_fails_disables_the_tools_that_need_it(
+def test_failing_processor_disables_dependent_tools(
     tmp_path: Path, expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: Any, batch: Any) -> None:
@@ -323,7 +325,7 @@ def test_a_part_that_fails_disables_the_tools_that_need_it(
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", 5, {}, "x" * 101, "a\nb", ".hidden"])
-def test_a_tool_has_a_plain_name(name: Any) -> None:
+def test_tool_names_are_plain(name: Any) -> None:
     from pasta.errors import ToolError
 
     with pytest.raises(ToolError, match="the tool name"):

@@ -38,12 +38,12 @@ def test_placeholders() -> None:
 
 
 @pytest.mark.parametrize("template", ["%z", "a%", "%q", "%q{open"])
-def test_unknown_placeholder_is_refused(template: str) -> None:
+def test_unknown_placeholder_is_rejected(template: str) -> None:
     with pytest.raises(ConfigError, match="unknown placeholder"):
         check_template(template)
 
 
-def test_rank_prefers_the_job_launcher_that_is_there() -> None:
+def test_rank_prefers_the_active_job_launcher() -> None:
     assert rank_of({"RANK": "2", "SLURM_PROCID": "9"}) == 2
     assert rank_of({"SLURM_PROCID": "9"}) == 9
     assert rank_of({"RANK": "none"}) is None
@@ -99,8 +99,8 @@ def test_place_in_a_job(environment: dict[str, str], place: Rank | None) -> None
     assert place_in_job(environment) == place
 
 
-def test_a_rank_comes_from_one_place() -> None:
-    """The process's own, else its pasta-preload's; never the one's rank of the other's job."""
+def test_rank_variables_are_not_mixed() -> None:
+    """The process's own variables, otherwise its pasta-preload's; never a mixture."""
     launcher = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "JOB": "a"}
     own = {"RANK": "6", "JOB": "b"}
     assert joined(own, launcher) == {"RANK": "6", "JOB": "b"}
@@ -114,7 +114,7 @@ def test_names_in_a_root() -> None:
     assert name_in_root("/opt/.hidden" + "x" * 99, 1, None) == f"hidden{'x' * 34}-{host}-1"
 
 
-def test_which_templates_ranks_share() -> None:
+def test_templates_shared_by_ranks() -> None:
     many, alone = Rank(0, 0, 4), Rank(0, 0, 1)
     shared = [
         template
@@ -125,7 +125,7 @@ def test_which_templates_ranks_share() -> None:
     assert not is_shared("out", alone) and not is_shared("out", None)
 
 
-def test_roots_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_roots(tmp_path: Path) -> None:
     check_root(f"{tmp_path}/new/%q{{JOB}}", "--root")
     (tmp_path / "file").write_text("")
     (tmp_path / "run.json").write_text("{}")

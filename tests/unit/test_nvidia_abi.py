@@ -190,7 +190,7 @@ STRUCTS: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 GREEN = {"context": "greenContext", "stream": "greenContext", "event": "greenCtx"}
-#: Structs that are wholly ours, so that their sizes must be equal too.
+#: Structs that we declare completely, so that their sizes must be equal too.
 WHOLE = {"api", "memory", "range", "memcpy", "memset", "attach", "node", "graph", "external"}
 PARAMETERS = ("prefetch", "prefetch_v2", "advise", "advise_v2")
 
@@ -288,7 +288,7 @@ SINCE_13_1 = {
     "CONTEXT_EVENT_SYNCHRONIZE": "SANITIZER_CBID_CTX_EVENT_SYNCHRONIZE",
 }
 SINCE_13_4 = {"MEMCPY_BATCH_ITEM": "SANITIZER_CBID_MEMCPY_BATCH_ITEM_STARTING"}
-#: The first id of each domain that the source takes as a sign of an unknown, newer library.
+#: The first id of each domain that the source interprets as an unknown, newer library.
 LIMITS = {
     "SANITIZER_CBID_RESOURCE_SIZE": 34,
     "SANITIZER_CBID_SYNCHRONIZE_SIZE": 4,
@@ -309,7 +309,7 @@ CUDAS = [
 
 
 def struct_text(header: str, name: str) -> str:
-    """The definition of one struct, out of a header too new for the cuda.h at hand."""
+    """The definition of one struct, from a header too new for the installed cuda.h."""
     found = re.search(rf"typedef struct \w+ \{{[^}}]*\}} {name};", header)
     assert found, f"{name} is not in generated_cuda_meta.h"
     return found.group()
@@ -360,7 +360,7 @@ def assertions(sanitizer: Path) -> str:
 @pytest.mark.skipif(not SANITIZERS, reason="no sanitizer_callbacks.h: pip install the dev extra")
 @pytest.mark.skipif(not CUDAS, reason="no cuda.h: pip install the dev extra")
 @pytest.mark.parametrize("sanitizer", SANITIZERS, ids=str)
-def test_declarations_equal_the_vendors(sanitizer: Path, tmp_path: Path) -> None:
+def test_declarations_match_the_vendors_headers(sanitizer: Path, tmp_path: Path) -> None:
     compiler = os.environ.get("CC") or shutil.which("cc") or "gcc"
     source = tmp_path / "equal.c"
     source.write_text(assertions(sanitizer))
@@ -379,7 +379,7 @@ def test_every_declaration_is_checked() -> None:
 
 
 class Library:
-    """A real libsanitizer-public.so: subscribing and asking for ids need no GPU."""
+    """A real libsanitizer-public.so: subscribing and querying ids require no GPU."""
 
     def __init__(self, path: Path) -> None:
         self.library = ctypes.CDLL(str(path))
@@ -404,7 +404,7 @@ def libraries() -> list[Path]:
 
 @pytest.mark.skipif(not libraries(), reason="no libsanitizer-public.so: pip install the dev extra")
 @pytest.mark.parametrize("path", libraries(), ids=str)
-def test_versions_are_told_by_the_ids_a_library_accepts(path: Path) -> None:
+def test_version_is_detected_by_accepted_callback_ids(path: Path) -> None:
     source = (SOURCES / "sanitizer.c").read_text()
     rows = re.findall(r'\{"([\d.]+)", (\d+), (\d+)\}', source)
     assert len(rows) >= 7
@@ -420,7 +420,7 @@ def test_versions_are_told_by_the_ids_a_library_accepts(path: Path) -> None:
 
 @pytest.mark.skipif(not libraries(), reason="no libsanitizer-public.so: pip install the dev extra")
 @pytest.mark.parametrize("path", libraries(), ids=str)
-def test_libraries_have_every_function(path: Path) -> None:
+def test_libraries_export_every_function(path: Path) -> None:
     symbols = re.findall(r'X\(\w+, "(\w+)"', (SOURCES / "sanitizer_abi.h").read_text())
     assert len(symbols) >= 20
     library = ctypes.CDLL(str(path))

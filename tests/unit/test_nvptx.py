@@ -88,7 +88,7 @@ def count_ranges(place, pc, address, size, flags, data):
     return 0
 
 
-def test_a_patch_is_one_c_function_that_calls_nothing() -> None:
+def test_patch_is_one_function_without_calls() -> None:
     ptx = ptx_of(count_ranges, MEMORY_ACCESS)
     declared = re.findall(r"^\.(?:visible|weak|extern|func|global|const|shared).*", ptx, re.M)
     assert declared == [".visible .func  (.param .b32 func_retval0) patch("]
@@ -99,7 +99,7 @@ def test_a_patch_is_one_c_function_that_calls_nothing() -> None:
     assert not re.search(r"\.local|__local_depot|\bcall\b|trap|\.f32|\.f64|vprintf", ptx)
 
 
-def test_a_patch_reads_global_memory_and_reduces() -> None:
+def test_patch_reads_global_memory_and_reduces() -> None:
     opcodes = instructions(ptx_of(count_ranges, MEMORY_ACCESS))
     memory = {opcode for opcode in opcodes if opcode.startswith(("ld.", "st.", "atom", "red"))}
     assert memory == {
@@ -113,21 +113,21 @@ def test_a_patch_reads_global_memory_and_reduces() -> None:
     ("sm", "version", "base"),
     [(75, "6.3", 75), (80, "7.0", 80), (89, "7.0", 80), (90, "8.0", 90), (120, "8.0", 90)],
 )
-def test_ptx_is_of_a_version_that_old_compilers_read(sm: int, version: str, base: int) -> None:
+def test_ptx_version_is_supported_by_old_compilers(sm: int, version: str, base: int) -> None:
     ptx = ptx_of(count_ranges, MEMORY_ACCESS, sm)
     assert f".version {version}\n.target sm_{base}\n" in ptx
 
 
-def test_an_architecture_that_llvm_does_not_know_does_not_end_the_process() -> None:
+def test_unknown_architecture_does_not_abort_the_process() -> None:
     assert ".target sm_90" in ptx_of(count_ranges, MEMORY_ACCESS, 199)
 
 
-def test_an_architecture_without_warp_matching_is_refused() -> None:
+def test_architecture_without_warp_matching_is_rejected() -> None:
     with pytest.raises(PatchError, match="sm_75 or later, not sm_61"):
         ptx_of(count_ranges, MEMORY_ACCESS, 61)
 
 
-# ---- what lanes do together stays where it is ------------------------------------------------
+# ---- warp operations are not moved -------------------------------------------------------------
 
 
 def active_after_a_branch(place, address):
@@ -159,10 +159,10 @@ def active_in_a_callee(place, address):
 
 
 @pytest.mark.parametrize("function", [active_after_a_branch, active_in_a_callee])
-def test_the_active_lanes_are_asked_for_once_where_branches_have_met(
+def test_activemask_is_read_once_after_convergence(
     function: Callable[..., Any],
 ) -> None:
-    # LLVM would copy it to both sides of the first branch, to spare testing `kind`.
+    # LLVM would copy it to both sides of the first branch, to save the test of `kind`.
     opcodes = instructions(ptx_of(function))
     asked = [i for i, opcode in enumerate(opcodes) if opcode == "activemask.b32"]
     first_store = opcodes.index("st.global.b64")
@@ -187,13 +187,13 @@ def ballots_in_both_branches(place, value):
     return 0
 
 
-def test_a_match_in_a_branch_stays_in_it() -> None:
+def test_match_in_a_branch_is_not_moved() -> None:
     opcodes = instructions(ptx_of(match_in_a_branch))
     assert opcodes.index("activemask.b32") < opcodes.index("bra")
     assert opcodes.index("bra") < opcodes.index("match.any.sync.b32")
 
 
-def test_equal_votes_of_two_branches_are_not_made_one() -> None:
+def test_equal_votes_of_two_branches_are_not_merged() -> None:
     opcodes = instructions(ptx_of(ballots_in_both_branches))
     assert opcodes.count("vote.sync.ballot.b32") == 2
     assert opcodes.index("bra") < opcodes.index("vote.sync.ballot.b32")
@@ -220,19 +220,19 @@ def narrow(place, size, flags):
     return -1
 
 
-def test_comparisons_are_signed_but_for_ult() -> None:
+def test_comparisons_are_signed_except_ult() -> None:
     assert "setp.lt.u64" in ptx_of(compares)
     assert "setp.lt.s64" in ptx_of(compares_signed)
 
 
-def test_parameters_of_32_bits_are_widened_by_their_sign() -> None:
+def test_32_bit_parameters_are_sign_extended() -> None:
     ptx = ptx_of(narrow, ("u64", "u32", "i32"))
     assert re.search(r"ld\.param\.b32\s+%rd\d+, \[patch_param_1\]", ptx)
     assert re.search(r"ld\.param\.s32\s+%rd\d+, \[patch_param_2\]", ptx)
     assert re.search(r"st\.param\.b32\s+\[func_retval0\], -1", ptx)
 
 
-# ---- what is refused -------------------------------------------------------------------------
+# ---- rejected code ---------------------------------------------------------------------------
 
 
 def raises(place, value):
@@ -285,12 +285,12 @@ def returns_nothing(place, value):
         (returns_nothing, "patch does not compile"),
     ],
 )
-def test_what_is_no_code_for_a_gpu_is_refused(function: Callable[..., Any], message: str) -> None:
+def test_unsupported_code_is_rejected(function: Callable[..., Any], message: str) -> None:
     with pytest.raises(PatchError, match=message):
         ptx_of(function)
 
 
-def test_an_exception_that_cannot_happen_is_none() -> None:
+def test_unreachable_exceptions_are_accepted() -> None:
     assert "st.global.b64" in instructions(ptx_of(known_step))
 
 
@@ -332,7 +332,7 @@ def symbols(cubin: bytes) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("sm", [80, 90, 100])
-def test_a_cubin_holds_each_patch_as_a_function(ptxas: Path, sm: int) -> None:
+def test_cubin_contains_each_patch_as_a_function(ptxas: Path, sm: int) -> None:
     made = compile_patches(
         [
             PatchFunction("on_access", count_ranges, MEMORY_ACCESS),
@@ -341,14 +341,14 @@ def test_a_cubin_holds_each_patch_as_a_function(ptxas: Path, sm: int) -> None:
         sm,
     )
     functions = {name: extent for name, (kind, extent) in symbols(made.cubin).items() if kind == 2}
-    # Before Hopper, ptxas adds a function of its own for what has no instruction.
+    # Before Hopper, ptxas adds its own function for operations without an instruction.
     added = {name for name in functions if name.startswith("__cuda_")}
     assert set(functions) - added == {"on_access", "on_other"}
     assert all(functions.values())
     assert "Function properties for on_access" in made.usage
 
 
-def test_a_patch_spills_at_most_what_the_same_code_in_cuda_does(ptxas: Path) -> None:
+def test_patch_spills_no_more_than_equivalent_cuda(ptxas: Path) -> None:
     # nvcc 13.0's of the same function: 8 bytes, and 97 instructions.
     made = compile_patches([PatchFunction("on_access", count_ranges, MEMORY_ACCESS)], 90)
     spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", made.usage)
@@ -356,15 +356,13 @@ def test_a_patch_spills_at_most_what_the_same_code_in_cuda_does(ptxas: Path) -> 
     assert max(int(spilled[1]), int(spilled[2])) <= 8
 
 
-def test_what_ptxas_says_is_said(ptxas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ptxas_errors_are_reported(ptxas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvptx, "to_ptx", lambda functions, sm: ".version 8.0\n.target sm_90\nbad\n")
     with pytest.raises(PatchError, match=r"ptxas rejects the patches: .*line 3"):
         compile_patches([], 90)
 
 
-def test_ptxas_is_the_named_one(
-    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_named_ptxas_is_used(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "ptxas"
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
@@ -372,7 +370,7 @@ def test_ptxas_is_the_named_one(
     assert find_ptxas() == tool
 
 
-def test_a_named_ptxas_that_is_not_there_is_an_error(
+def test_missing_named_ptxas_is_an_error(
     fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PASTA_PTXAS", str(tmp_path / "none"))
@@ -380,7 +378,7 @@ def test_a_named_ptxas_that_is_not_there_is_an_error(
         find_ptxas()
 
 
-def test_ptxas_of_a_wheel_comes_before_a_toolkit(
+def test_ptxas_of_a_wheel_precedes_a_toolkit(
     fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = {

@@ -36,7 +36,7 @@ class Thing:
 
 @dataclass
 class Model:
-    """What the table must do, without any index."""
+    """Reference model of the table, without an index."""
 
     things: list[Thing] = field(default_factory=list)
     stale: int = 0
@@ -129,9 +129,7 @@ def found(table: ObjectTable, addresses: Any, indices: Any, level: str) -> list[
     splits=st.lists(st.integers(0, 60), max_size=4),
     data=st.data(),
 )
-def test_agrees_with_a_linear_search_at_every_event(
-    history: bool, program: Any, splits: Any, data: Any
-) -> None:
+def test_lookups_match_a_linear_search(history: bool, program: Any, splits: Any, data: Any) -> None:
     events, model = play(program)
     table = ObjectTable(history=history)
     for batch in events.batches(each for each in splits if each <= len(events)):
@@ -151,11 +149,11 @@ def test_agrees_with_a_linear_search_at_every_event(
         sorted((t.address, t.born) for t in model.things if t.died == 1 << 62)
     )
     if history:
-        told = [(int(r["address"]), int(r["alloc_position"])) for r in table.rows]
-        assert told == [(each.address, each.born) for each in model.things]
+        reported = [(int(r["address"]), int(r["alloc_position"])) for r in table.rows]
+        assert reported == [(each.address, each.born) for each in model.things]
 
 
-def test_the_end_of_a_range_is_exact() -> None:
+def test_range_end_is_exact() -> None:
     events = Events()
     events.alloc(0x1000, 256)
     events.alloc(0x1100, 16)

@@ -37,7 +37,7 @@ def write(tmp_path: Path) -> object:
     return write
 
 
-def test_built_in_tools_are_called_like_their_files() -> None:
+def test_built_in_tools_are_named_after_their_files() -> None:
     assert {"kernel_freq", "event_trace", "memory_timeline", "copies"} <= set(built_in_names())
     for name in built_in_names():
         (found,) = find_tools(name)
@@ -45,7 +45,7 @@ def test_built_in_tools_are_called_like_their_files() -> None:
         assert found.summary_line()
 
 
-def test_a_file_a_class_of_it_and_a_directory(write: Any, tmp_path: Path) -> None:
+def test_tools_from_a_file_a_class_and_a_directory(write: Any, tmp_path: Path) -> None:
     path = write("mine.py", MINE)
     assert [found.name for found in find_tools(str(path))] == ["mine", "other"]
     assert [found.name for found in find_tools(f"{path}:Other")] == ["other"]
@@ -53,7 +53,7 @@ def test_a_file_a_class_of_it_and_a_directory(write: Any, tmp_path: Path) -> Non
     assert find_tools("other", [tmp_path])[0].__name__ == "Other"
 
 
-def test_a_tool_path_goes_before_the_built_in_tools(write: Any, tmp_path: Path) -> None:
+def test_tool_path_precedes_built_in_tools(write: Any, tmp_path: Path) -> None:
     write("copies.py", MINE.replace("Mine", "Copies"))
     (found,) = find_tools("copies", [tmp_path])
     assert found.__module__.startswith("pasta_tool_copies")
@@ -81,7 +81,7 @@ def test_options_reach_their_tool(write: Any) -> None:
         ("class Mine(BaseException): pass\nraise Mine('one\\ntwo')", r"bad\.py:2: Mine: one$"),
     ],
 )
-def test_bad_files_say_where_and_why(write: Any, text: str, message: str) -> None:
+def test_errors_in_tool_files_have_location_and_reason(write: Any, text: str, message: str) -> None:
     path = write("bad.py", text.lstrip("\n"))
     for _ in range(2):
         with pytest.raises(ToolError, match=message):
@@ -94,13 +94,13 @@ def test_bad_files_say_where_and_why(write: Any, text: str, message: str) -> Non
      "handlers = classmethod(lambda cls: 1 / 0)",
      "def __init__(self, options=None): raise SystemExit(3)"],
 )  # fmt: skip
-def test_classes_that_fail_say_where_before_a_run_begins(write: Any, attribute: str) -> None:
+def test_failing_classes_are_reported_before_the_run(write: Any, attribute: str) -> None:
     path = write("bad.py", MINE.replace("def result", f"{attribute}\n\n    def result"))
     with pytest.raises(ToolError, match=r"tool mine cannot be made: .*bad\.py"):
         load_tools([str(path)])
 
 
-def test_what_a_file_does_to_the_process_is_undone(write: Any) -> None:
+def test_side_effects_of_tool_files_are_undone(write: Any) -> None:
     """The target inherits it: directory, umask, environment."""
     path = write(
         "rude.py",
@@ -117,7 +117,7 @@ def test_what_a_file_does_to_the_process_is_undone(write: Any) -> None:
         os.umask(umask)
 
 
-def test_unknown_tools_say_what_there_is(write: Any, tmp_path: Path) -> None:
+def test_unknown_tool_error_lists_available_tools(write: Any, tmp_path: Path) -> None:
     with pytest.raises(
         ToolError, match=r"'kernel_frq': did you mean kernel_freq\? there are .*copies"
     ):
@@ -139,7 +139,7 @@ def test_unknown_tools_say_what_there_is(write: Any, tmp_path: Path) -> None:
     load_tools(["copies"], {"kernel_freq": {"top": 1}})  # a preset's, of a tool that does not run
 
 
-def test_two_tools_of_one_name_are_refused(write: Any) -> None:
+def test_duplicate_tool_names_are_rejected(write: Any) -> None:
     one, two = write("one.py", MINE), write("two.py", MINE)
     with pytest.raises(ToolError, match=r"two tools are called mine: .*one\.py and .*two\.py"):
         load_tools([str(one), str(two)])

@@ -1,4 +1,4 @@
-"""Files that only this user can touch: however they are made, and before they are believed."""
+"""Private files: how they are created, and checks before they are trusted."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-# ---- making
+# ---- creation
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o777])
-def test_modes_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+def test_file_modes_ignore_the_umask(tmp_path: Path, mask: int) -> None:
     with umask(mask):
         directory = tmp_path / "a" / "b"
         private.make_directory(directory)
@@ -79,8 +79,8 @@ def test_a_session_is_private(tmp_path: Path, mask: int) -> None:
 
 @as_root
 @pytest.mark.parametrize("mask", [0o000, 0o777])
-def test_a_user_without_privileges_can_use_what_it_made(mask: int) -> None:
-    """Also where its umask forbids everything, which root would not notice."""
+def test_unprivileged_user_can_use_its_files(mask: int) -> None:
+    """Even with a umask that forbids everything, which root would not notice."""
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o1777)
         pid = os.fork()
@@ -106,7 +106,7 @@ def test_a_user_without_privileges_can_use_what_it_made(mask: int) -> None:
 
 @pytest.mark.parametrize("mask", [0o000, 0o077])
 def test_a_run_is_private(tmp_path: Path, mask: int) -> None:
-    """Whatever made its files, also a tool."""
+    """Including files written by tools."""
     with umask(mask):
         run = RunDirectory.create(tmp_path / ".staging")
         run.write_manifest({"schema": 1})
@@ -118,7 +118,7 @@ def test_a_run_is_private(tmp_path: Path, mask: int) -> None:
         assert mode(path) == (0o700 if path.is_dir() else 0o600), path
 
 
-# ---- believing
+# ---- trust
 
 
 @as_root
@@ -133,14 +133,14 @@ def test_another_user_s_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [0o770, 0o707, 0o750, 0o705])
-def test_a_directory_that_others_may_enter(tmp_path: Path, bits: int) -> None:
+def test_directory_accessible_to_others(tmp_path: Path, bits: int) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(bits)
     with pytest.raises(private.NotPrivate, match=rf"other users have access \(mode {bits:o}\)"):
         private.open_directory(tmp_path / "open")
 
 
-def test_no_symbolic_link_is_followed(tmp_path: Path) -> None:
+def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
     private.make_directory(tmp_path / "real")
     private.write_atomically(tmp_path / "real" / "file", b"content")
     (tmp_path / "link").symlink_to("real")
@@ -156,7 +156,7 @@ def test_no_symbolic_link_is_followed(tmp_path: Path) -> None:
     assert private.read(tmp_path / "real" / "file") == b"content"
 
 
-def test_what_is_no_regular_file(tmp_path: Path) -> None:
+def test_special_files_are_rejected(tmp_path: Path) -> None:
     private.make_directory(tmp_path / "d")
     os.mkfifo(tmp_path / "d" / "fifo")
     with socket.socket(socket.AF_UNIX) as listening:
@@ -167,7 +167,7 @@ def test_what_is_no_regular_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [0o620, 0o602, 0o666])
-def test_a_file_that_others_may_write(tmp_path: Path, bits: int) -> None:
+def test_file_writable_by_others(tmp_path: Path, bits: int) -> None:
     private.make_directory(tmp_path / "rings")
     ring = tmp_path / "rings" / "1-0"
     for path in (ring, beside(ring, ".ended"), beside(ring, ".state")):
@@ -194,7 +194,7 @@ def test_a_document_without_room(tmp_path: Path) -> None:
     assert private.read(path) == b"former"
 
 
-def test_damaged_companions_of_a_ring(tmp_path: Path) -> None:
+def test_damaged_files_of_a_ring(tmp_path: Path) -> None:
     ring = tmp_path / "1-0"
     assert read_ended(ring) is None
     private.write_atomically(beside(ring, ".ended"), b'{"how"')
@@ -206,14 +206,14 @@ def test_damaged_companions_of_a_ring(tmp_path: Path) -> None:
     [b"", b"\xff" * 16, b"\xff" * 12, (5).to_bytes(8, "little"), os.urandom(4096)],
     ids=["empty", "count", "short", "missing", "random"],
 )
-def test_a_damaged_table_of_processes(tmp_path: Path, content: bytes) -> None:
+def test_damaged_process_table(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "processes").write_bytes(content)
     table = ProcessTable(tmp_path / "processes")
     table.update()
     assert table.living() == set()
 
 
-def test_a_table_goes_on_after_an_entry_that_was_never_written(
+def test_process_table_skips_an_unwritten_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [3, 0, os.getpid()]
@@ -243,7 +243,7 @@ def planted(place: Path, number: int, tool: Path) -> Path:
 
 
 @as_root
-def test_recover_believes_only_this_user_s_sessions(
+def test_recover_trusts_only_sessions_of_this_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tool = tmp_path / "planted.py"
@@ -274,7 +274,7 @@ def test_recover_believes_only_this_user_s_sessions(
     assert not (tmp_path / "imported").exists()
 
 
-def test_recover_removes_nothing_that_is_no_session(tmp_path: Path) -> None:
+def test_recover_removes_only_sessions(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for discard in (False, True):
         with pytest.raises(RunError, match="is not a session directory"):
@@ -282,7 +282,7 @@ def test_recover_removes_nothing_that_is_no_session(tmp_path: Path) -> None:
     assert (tmp_path / "file").exists()
 
 
-def test_a_session_in_the_making_is_owned(tmp_path: Path) -> None:
+def test_new_session_is_owned(tmp_path: Path) -> None:
     session = Session.create(Config(ring_directory=str(tmp_path)), ["x"], 0)
     assert Session.take(session.directory) is None
     session.disown()
@@ -321,7 +321,7 @@ def test_a_new_session_that_another_process_looks_at(
     session.disown()
 
 
-def test_open_elsewhere(tmp_path: Path) -> None:
+def test_file_open_in_another_process(tmp_path: Path) -> None:
     path = tmp_path / "table"
     private.write_atomically(path, bytes(4096))
     assert private.is_open_elsewhere(path) in (False, None)
@@ -354,11 +354,11 @@ def test_open_elsewhere(tmp_path: Path) -> None:
     ],
     ids=["here", "a later process of that pid", "other namespace", "other boot"],
 )
-def test_where_the_file_system_has_no_leases(
+def test_file_system_without_leases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     change: dict[str, Any], said: str,
 ) -> None:  # fmt: skip
-    """The table of processes decides, where its pids mean something."""
+    """The table of processes decides, if its pids are of this namespace."""
     session = planted(tmp_path, 1, tmp_path / "none.py")
     document = json.loads((session / "session.json").read_text())
     (session / "session.json").write_text(json.dumps({**document, **change}))
@@ -380,7 +380,7 @@ class Mine(Tool):
 
 
 @pytest.mark.parametrize("what", ["file", "directory"])
-def test_a_tool_found_by_name_that_anybody_could_have_written(tmp_path: Path, what: str) -> None:
+def test_world_writable_tool_is_rejected(tmp_path: Path, what: str) -> None:
     directory = tmp_path / "tools"
     directory.mkdir()
     file = directory / "mine.py"
@@ -392,8 +392,8 @@ def test_a_tool_found_by_name_that_anybody_could_have_written(tmp_path: Path, wh
 
 
 @as_root
-def test_a_tool_that_came_into_other_hands(tmp_path: Path) -> None:
-    """Since the run was started: `pasta recover` may be days later."""
+def test_tool_that_became_untrusted_is_rejected(tmp_path: Path) -> None:
+    """A tool may change after the start of the run: `pasta recover` may run days later."""
     file = tmp_path / "mine.py"
     file.write_text(TOOL)
     config = Config(ring_directory=str(tmp_path / "s"), tools=[str(file)])
@@ -409,7 +409,7 @@ def test_a_tool_that_came_into_other_hands(tmp_path: Path) -> None:
 
 
 @as_root
-def test_compiled_code_is_not_taken_from_others(
+def test_compiled_code_of_others_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -432,8 +432,8 @@ def run_in(path: Path, number: int) -> RunDirectory:
     return run
 
 
-def test_many_runs_replace_each_other(tmp_path: Path) -> None:
-    """-f -o same: there is always one, none fails, and none goes elsewhere."""
+def test_concurrent_runs_replace_each_other(tmp_path: Path) -> None:
+    """-f -o same: there is always one run, no move fails, and none goes elsewhere."""
     place = tmp_path / "run"
 
     def replace(number: int) -> Path:

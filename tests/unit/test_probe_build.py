@@ -1,4 +1,4 @@
-"""Patches compiled once, and the plan: versions, the cache, what is said where something lacks."""
+"""Patches compiled once, and the plan: versions, the cache, errors for missing parts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Counted(Tool):
 
 @pytest.fixture
 def ptxas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with a line for each call of a compiler that makes nothing."""
+    """A file with a line for each call of a compiler that does nothing."""
     log = tmp_path / "calls"
     log.write_text("")
     script = tmp_path / "ptxas"
@@ -84,13 +84,13 @@ def test_a_plan_is_compiled_once(ptxas: Path) -> None:
     assert "api 13.5" in first and "patch 3 pasta_global" in first
 
 
-def test_without_a_device_there_is_nothing_to_compile(ptxas: Path) -> None:
+def test_nothing_is_compiled_without_a_device(ptxas: Path) -> None:
     assert plan(()) == ()
     assert calls(ptxas) == 0
 
 
 @pytest.mark.slow
-def test_two_processes_compile_once(ptxas: Path) -> None:
+def test_concurrent_processes_compile_once(ptxas: Path) -> None:
     code = "from tests.unit.test_probe_build import plan; print(plan())"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     both = [
@@ -103,7 +103,7 @@ def test_two_processes_compile_once(ptxas: Path) -> None:
 
 
 class Known(Tool):
-    """Counts by object, and what is of none."""
+    """Counts by object, and unattributed accesses."""
 
     objects = Counter(by="object")
     others = Counter()
@@ -132,7 +132,7 @@ class Objects(Tool):
         return Result(summary="")
 
 
-def test_an_object_is_looked_up_where_a_probe_compares_it() -> None:
+def test_object_is_looked_up_where_a_probe_compares_it() -> None:
     def patch(tool: Tool) -> str:
         text, _ = write(layout_of([tool]), instances_of([tool]), "13.5")
         return text[text.index("def pasta_global(") :].split("\n\n")[0]
@@ -142,10 +142,10 @@ def test_an_object_is_looked_up_where_a_probe_compares_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sm", [90, 100])  # before, patches have fewer registers for nothing
+@pytest.mark.parametrize("sm", [90, 100])  # on older devices patches have fewer free registers
 @pytest.mark.parametrize("names", ["access_count", "working_set", "hotness", "memory"])
-def test_most_accesses_save_no_register(names: str, sm: int) -> None:
-    """Each that a patch saves costs as much as one that the library's trampoline saves."""
+def test_common_path_saves_no_registers(names: str, sm: int) -> None:
+    """Each register that a patch saves costs as much as one that the library's trampoline saves."""
     try:
         find_ptxas()
     except MissingDependency as error:
@@ -160,7 +160,7 @@ def test_most_accesses_save_no_register(names: str, sm: int) -> None:
     assert {frames[each] for each in most} == {"0"}
 
 
-def test_no_ptxas_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_ptxas_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("PASTA_PTXAS", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -212,7 +212,7 @@ def test_version_of_a_library(
     assert library_version(path) == version
 
 
-def test_library_of_no_known_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_of_unknown_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PASTA_SANITIZER_VERSION", raising=False)
     with pytest.raises(PastaError, match="PASTA_SANITIZER_VERSION="):
         library_version(tmp_path / "libsanitizer-public.so")
@@ -229,7 +229,7 @@ def _probing() -> list[str]:
     return [name for name in built_in_names() if "probes" in load_tools([name])[0].needed()]
 
 
-#: Every tool for one device and version; the one with all kinds of accesses for each other pair.
+#: Every tool for one device and version; the one with all access kinds for every other pair.
 COMBINATIONS = [
     *((name, 90, "13.5") for name in _probing()),
     *(

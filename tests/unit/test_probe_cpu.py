@@ -1,4 +1,4 @@
-"""Probes on the CPU against a model that has no tables: every field and every sort of map."""
+"""Probes on the CPU against a model without tables: every field and every kind of map."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def clamped(value: int, most: int) -> int:
 
 
 class Everything(Tool):
-    """Uses every field and every sort of map."""
+    """Uses every field and every kind of map."""
 
     bin = option(16, help="bytes per bin")
     step = option(3, help="of a loop")
@@ -302,14 +302,14 @@ def run_and_check(steps: list[Any], splits: list[int]) -> None:
 
 @EXAMPLES
 @given(programs(), st.lists(st.integers(1, 30), max_size=3, unique=True))
-def test_probes_count_what_the_model_counts(steps: list[Any], splits: list[int]) -> None:
+def test_probes_match_the_model(steps: list[Any], splits: list[int]) -> None:
     run_and_check(steps, splits)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delivered", [4, 1 << 20], ids=["delivering", "growing"])
-def test_maps_that_are_full_all_the_time(monkeypatch: Any, delivered: int) -> None:
-    """Where a map is full within a record, nothing is lost and nothing counts twice."""
+def test_full_maps(monkeypatch: Any, delivered: int) -> None:
+    """If a map becomes full within a record, nothing is lost or counted twice."""
     monkeypatch.setattr(tables, "_MIN_SLOTS", 2)
     monkeypatch.setattr(cpu, "_MAX_KEYS", delivered)
 
@@ -322,8 +322,8 @@ def test_maps_that_are_full_all_the_time(monkeypatch: Any, delivered: int) -> No
 
 
 @pytest.mark.parametrize("objects", [1, 2, 7, 8, 9, 100])
-def test_lanes_that_are_scattered_over_many_objects(objects: int) -> None:
-    """In every layer, and in gaps; a few active lanes, and all."""
+def test_lanes_scattered_over_many_objects(objects: int) -> None:
+    """In every layer, and in gaps; with a few active lanes, and with all."""
     random = np.random.default_rng(objects)
     steps: list[Any] = []
     for layer, size in (("virtual", 300), ("memory", 100), ("tensor", 20)):
@@ -355,7 +355,7 @@ class Sums(Tool):
         return Result(summary=f"{self.count.total()} {self.bytes.total()}")
 
 
-def test_launches_that_the_filter_drops_are_not_counted() -> None:
+def test_filtered_launches_are_not_counted() -> None:
     events = Events()
     events.alloc(0, 4096)
     for name in ("wanted", "other", "wanted"):
@@ -364,7 +364,7 @@ def test_launches_that_the_filter_drops_are_not_counted() -> None:
     assert run_tool(Sums, events, filter=Filter(kernel="wanted")).summary == "64 128"
 
 
-def test_accesses_wait_for_the_event_of_their_launch() -> None:
+def test_accesses_are_buffered_until_their_launch_event() -> None:
     events = Events()
     events.alloc(0, 4096)
     for _ in range(3):
@@ -384,7 +384,7 @@ def test_accesses_wait_for_the_event_of_their_launch() -> None:
     assert probes is not None and probes.orphans == 0
 
 
-def test_accesses_of_launches_that_never_come_are_told_of() -> None:
+def test_accesses_without_a_launch_event_are_reported() -> None:
     events = Events()
     events.launch("kernel")
     events.access(addresses=[0], launch=77)
@@ -399,7 +399,7 @@ def test_accesses_of_launches_that_never_come_are_told_of() -> None:
     assert pipeline.probes.orphans == 1
 
 
-def test_a_record_that_is_cut_off_is_an_error_and_the_others_count() -> None:
+def test_truncated_record_is_an_error_and_others_count() -> None:
     events = Events()
     events.launch("kernel")
     events.access(addresses=[0, 8])
@@ -437,7 +437,7 @@ def test_addresses_up_to_the_end_of_the_address_space() -> None:
     assert seen == [(top + 4 * lane, 8) for lane in range(32)]
 
 
-def test_more_than_four_billion() -> None:
+def test_counts_exceed_32_bits() -> None:
     class Large(Tool):
         """64-bit sums, and a large object."""
 
@@ -459,7 +459,7 @@ def test_more_than_four_billion() -> None:
     assert run_tool(Large, events).summary == f"[(0, {128 << 30})] [(0, 79, 32)]"
 
 
-def test_bitmaps_of_complete_launches_keep_only_sums(monkeypatch: Any) -> None:
+def test_bitmaps_of_completed_launches_keep_only_sums(monkeypatch: Any) -> None:
     class Launches(Tool):
         """Unique bytes of launches."""
 
@@ -492,7 +492,7 @@ def test_bitmaps_of_complete_launches_keep_only_sums(monkeypatch: Any) -> None:
     )
 
 
-def test_a_full_top_k_counts_the_rest_as_other() -> None:
+def test_full_top_k_counts_the_rest_as_other() -> None:
     class Few(Tool):
         """Two keys at most."""
 
@@ -512,7 +512,7 @@ def test_a_full_top_k_counts_the_rest_as_other() -> None:
     assert run_tool(Few, events).summary == "[(1, 4), (0, 2)] 14; 14 of top had no room"
 
 
-def test_the_state_moves_to_another_pipeline_with_accesses_still_waiting() -> None:
+def test_state_handover_keeps_buffered_accesses() -> None:
     events = Events()
     events.alloc(0, 4096)
     events.launch("kernel")
@@ -529,7 +529,7 @@ def test_the_state_moves_to_another_pipeline_with_accesses_still_waiting() -> No
 
 
 @pytest.mark.slow
-def test_the_compiled_module_is_found_again_by_another_process(tmp_path: Path) -> None:
+def test_compiled_module_is_cached_across_processes(tmp_path: Path) -> None:
     code = """
 import time, sys
 from pasta.testing import Events, run_tool
@@ -556,7 +556,7 @@ print(sum(module.run.stats.cache_hits.values()), sum(module.run.stats.cache_miss
 
 
 @pytest.mark.slow
-def test_without_a_cache_it_works_too(tmp_path: Path, monkeypatch: Any) -> None:
+def test_works_without_a_cache(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "pasta").write_text("no directory")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     events = Events()
@@ -564,7 +564,7 @@ def test_without_a_cache_it_works_too(tmp_path: Path, monkeypatch: Any) -> None:
     events.access(addresses=[0])
 
     class Alone(Sums):
-        """Of this test only."""
+        """Used by this test only."""
 
         first = Counter(by="block", blocks=77)
 
@@ -613,7 +613,7 @@ def test_deltas_are_signed() -> None:
     assert run_tool(Where, events).summary == "[0, -5, 9]"
 
 
-def test_records_are_those_of_the_header() -> None:
+def test_record_layouts_match_the_header() -> None:
     from pasta._native import ffi, lib
     from pasta.probes.kinds import ATOMIC, KINDS, PREFETCH, READ, WRITE
     from pasta.probes.records import ACCESS
@@ -642,7 +642,7 @@ def test_records_are_those_of_the_header() -> None:
 
 def test_the_executor_is_compiled_once_for_all_processes(monkeypatch: Any, tmp_path: Path) -> None:
     class Once(Tool):
-        """A tool that no other test compiles."""
+        """A tool compiled by no other test."""
 
         once = Counter()
 

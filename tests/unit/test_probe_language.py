@@ -1,4 +1,4 @@
-"""The language of probes: what is refused, with which words, and what a probe means."""
+"""The probe language: rejected code with its errors, and semantics."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ FIRST = HEAD.count("\n") + 3  # line of the body's first line
         ("x = options", 0, "options alone is no integer", "an option"),
         ("x = access.ways", 0, "global, local", "@probe.shared_memory"),
         ("maps.bits.touch(access.object)", 0, "not get access alone", "maps.bits.touch(access)"),
-        # a GPU indexes memory of the run by these
+        # a GPU uses these as indices into memory of the run
         ("maps.heat.add(access.object, 5)", 0, "offset is 5", "give access.offset"),
         (
             "maps.heat.add(access.object, access.offset + 1)",
@@ -161,7 +161,7 @@ FIRST = HEAD.count("\n") + 3  # line of the body's first line
         ),
     ],
 )
-def test_what_is_refused(
+def test_rejected_probes(
     tmp_path: Path, body: str, line: int | None, what: str, remedy: str
 ) -> None:
     with pytest.raises(ProbeError) as caught:
@@ -184,7 +184,9 @@ def test_what_is_refused(
         ("@probe.memory(per='block')", "x = 1", "per = 'block'"),
     ],
 )
-def test_what_does_not_fit_the_kinds(tmp_path: Path, decorator: str, body: str, what: str) -> None:
+def test_rejected_fields_for_the_kinds(
+    tmp_path: Path, decorator: str, body: str, what: str
+) -> None:
     with pytest.raises(ProbeError, match=what):
         probe_of(tmp_path, body, decorator)
 
@@ -199,18 +201,18 @@ def test_what_does_not_fit_the_kinds(tmp_path: Path, decorator: str, body: str, 
         ("access, min", "the parameter min"),
     ],
 )
-def test_wrong_parameters(tmp_path: Path, parameters: str, what: str) -> None:
+def test_invalid_parameters(tmp_path: Path, parameters: str, what: str) -> None:
     with pytest.raises(ProbeError, match=what):
         load(tmp_path, f"{HEAD}    @probe.memory\n    def seen({parameters}): pass\n")
 
 
-def test_a_probe_without_source_says_so() -> None:
+def test_probe_without_source_is_rejected() -> None:
     text = f"{HEAD}    @probe.memory\n    def seen(access, maps): pass\n"
     with pytest.raises(ProbeError, match="the source of seen is not there: put it in a file"):
         exec(text, {"__name__": "nowhere"})
 
 
-def test_an_option_that_makes_a_loop_too_long_is_refused_for_the_instance(tmp_path: Path) -> None:
+def test_loop_bound_by_an_option_is_checked_per_instance(tmp_path: Path) -> None:
     tool = load(
         tmp_path,
         f"{HEAD}    @probe.memory\n    def seen(access, maps, options):\n"
@@ -221,7 +223,7 @@ def test_an_option_that_makes_a_loop_too_long_is_refused_for_the_instance(tmp_pa
         type(tool)({"times": 513})
 
 
-def test_loading_a_tool_with_probes_imports_nothing_slow(tmp_path: Path) -> None:
+def test_loading_a_tool_with_probes_imports_no_slow_module(tmp_path: Path) -> None:
     file = tmp_path / "fast.py"
     file.write_text(
         f"{HEAD}    @probe.memory\n    def seen(access, maps): maps.bits.touch(access)\n"
@@ -240,7 +242,7 @@ def test_loading_a_tool_with_probes_imports_nothing_slow(tmp_path: Path) -> None
 
 
 def recorded(probe: ProbeFunction, fields: dict[str, int], options: dict[str, Any]) -> list[Any]:
-    """Calls of ops that the translated function makes."""
+    """Calls of ops made by the translated function."""
     calls: list[Any] = []
 
     def op(name: str) -> Any:
@@ -280,7 +282,7 @@ maps.pcs.add(access.pc, access.address // (offset - 2) + access.offset % (count 
 """
 
 
-def test_a_probe_means_what_python_means(tmp_path: Path) -> None:
+def test_probe_semantics_match_python(tmp_path: Path) -> None:
     probe = probe_of(tmp_path, BODY, "@probe.global_memory")
     calls: list[Any] = []
     signatures = {
@@ -323,7 +325,7 @@ def test_a_probe_means_what_python_means(tmp_path: Path) -> None:
         assert got == calls
 
 
-def test_lines_and_file_are_those_of_the_source(tmp_path: Path) -> None:
+def test_line_numbers_and_file_match_the_source(tmp_path: Path) -> None:
     probe = probe_of(tmp_path, "x = 1\nmaps.pcs.add(access.pc, x)", "@probe.global_memory")
 
     def fails(*_: int) -> None:
@@ -354,9 +356,7 @@ def ops_of(path: Path, body: str, decorator: str = "@probe.memory") -> set[str]:
         ("max(access.lanes, access.lane)", False),
     ],
 )
-def test_amounts_that_all_lanes_share_are_told_apart(
-    tmp_path: Path, amount: str, uniform: bool
-) -> None:
+def test_uniform_amounts_are_detected(tmp_path: Path, amount: str, uniform: bool) -> None:
     expected = {"pcs__add_uniform" if uniform else "pcs__add"}
     decorator = "@probe.global_memory"
     assert ops_of(tmp_path, f"maps.pcs.add(access.pc, {amount})", decorator) == expected
@@ -376,7 +376,7 @@ def test_amounts_that_all_lanes_share_are_told_apart(
         "y = x = 1\nif access.leader:\n    y = 2\nz = y + x\nmaps.pcs.add(access.pc, z)",
     ],
 )
-def test_what_some_lanes_assign_varies(tmp_path: Path, body: str) -> None:
+def test_divergent_assignments_are_not_uniform(tmp_path: Path, body: str) -> None:
     assert ops_of(tmp_path, body, "@probe.global_memory") == {"pcs__add"}
 
 
@@ -389,7 +389,7 @@ def test_what_some_lanes_assign_varies(tmp_path: Path, body: str) -> None:
         "    maps.pcs.add(access.pc, i)",
     ],
 )
-def test_what_all_lanes_assign_does_not(tmp_path: Path, body: str) -> None:
+def test_convergent_assignments_are_uniform(tmp_path: Path, body: str) -> None:
     assert ops_of(tmp_path, body, "@probe.global_memory") == {"pcs__add_uniform"}
 
 
@@ -417,7 +417,7 @@ class Derived(Probed):
     assert maps_of(derived)["pcs"].fields == ("a", "b")
 
 
-def test_a_trace_and_its_handler_belong_together(tmp_path: Path) -> None:
+def test_trace_requires_its_handler(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="needs the method on_accesses"):
         load(tmp_path, f"{HEAD}    t = Trace()\n")
     with pytest.raises(ToolError, match="of no use alone"):
@@ -451,7 +451,7 @@ FIELDS_USED = ("address", "offset", "bytes", "lane")
 
 
 def expression(draw: random.Random, depth: int) -> tuple[str, Any]:
-    """Text, and a function of the fields that computes it."""
+    """Text of an expression, and a function of the fields that computes it."""
     if depth == 0 or draw.random() < 0.1:
         if draw.random() < 0.3:
             literal = draw.choice([0, 1, 2, 7, 63, 64, 1 << 40, (1 << 63) - 1])

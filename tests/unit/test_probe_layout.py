@@ -1,4 +1,4 @@
-"""Where maps keep their words on a device: no two share one, whatever maps a run has."""
+"""Placement of maps on a device: no two maps share a word, for any combination of maps."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def size_of(spec: MapSpec) -> int:
 
 
 def words_of(place: Place[Any]) -> list[tuple[tuple[object, ...], int]]:
-    """Every word of a map, each as the area it is in and its offset there."""
+    """Every word of a map, as an area and an offset in it."""
     size = size_of(place.spec)
     if isinstance(place, PlaneBits):
         area = "object" if place.request.by_object else "slot"
@@ -82,7 +82,7 @@ def words_of(place: Place[Any]) -> list[tuple[tuple[object, ...], int]]:
 
 
 @given(st.lists(_MAPS, max_size=12))
-def test_no_two_maps_share_a_word(maps: list[Any]) -> None:
+def test_maps_do_not_overlap(maps: list[Any]) -> None:
     specs = [(f"tool{n % 3}", spec_of(each, f"m{n}")) for n, each in enumerate(maps)]
     tables = sum(isinstance(spec.placement, PerKey) for _, spec in specs)
     tables += any("pc" in spec.keys for _, spec in specs)
@@ -116,12 +116,12 @@ def test_bins_and_granules_are_powers_of_two() -> None:
             Layout([("t", spec_of(made, "m"))])
 
 
-def test_what_the_gpu_does_not_count_is_refused() -> None:
+def test_unsupported_gpu_maps_are_rejected() -> None:
     with pytest.raises(ToolError, match="does not run on the GPU"):
         Layout([("t", spec_of(Counter(by=("launch", "pc")), "m"))])
 
 
-def test_bins_by_launch_are_written_down_in_order_with_traces() -> None:
+def test_bins_by_launch_are_recorded_like_traces() -> None:
     made = [Trace(), Histogram(by=("object", "launch"), bin=100), Histogram(bin=64), Trace()]
     layout = Layout([("t", spec_of(each, f"m{n}")) for n, each in enumerate(made)])
     assert [type(each) for each in layout.places] == [Records, Records, BinWords, Records]

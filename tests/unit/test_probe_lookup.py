@@ -1,4 +1,4 @@
-"""Look-ups of patches: their PTX, run by an interpreter on tables as the source makes them."""
+"""Lookups in patches: their PTX, interpreted on tables built by the source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPILL, PLANE = 0x40_0000, 0x50_0000
 ABSENT = 0xFFFFFFFF
 ROWS, SPILL_ROWS = 16, 40
 UNIT = 1 << lib.PASTA_PROBE_BASE_SHIFT
-#: Registers of 64 bits among those that operands of inline assembly are.
+#: The 64-bit registers among operands of inline assembly.
 WIDE = {"find": {"$1", "$2"}, "find_offset": {"$1", "$2", "$3"}}
 
 
@@ -85,7 +85,7 @@ class Launch:
             first = OFFSETS["T_CLUSTER"]
             (at,) = struct.unpack_from("<Q", table, first + OFFSETS["C_BASE"])
             shift, last = struct.unpack_from("<II", table, first + OFFSETS["C_SHIFT"])
-            if at >> lib.PASTA_PROBE_BASE_SHIFT < ABSENT:  # else all goes by the table
+            if at >> lib.PASTA_PROBE_BASE_SHIFT < ABSENT:  # otherwise all lookups use the table
                 base, shape = at >> lib.PASTA_PROBE_BASE_SHIFT, last << 8 | shift
         struct.pack_into("<IIQ", user, OFFSETS["L_BASE"], base, shape, self.ranges)
         direct = 0 if hashed else 1 << 31
@@ -98,7 +98,7 @@ class Launch:
         self.keys = self.memory.add(KEYS, bytes(4 * ROWS + 4))
 
     def run(self, text: str, wide: set[str], **given: int) -> dict[str, int]:
-        """Registers that one lane has after `text`; `given` are `$N` as rN."""
+        """Registers of a lane after `text`; `given` are `$N` as rN."""
         program = Program(define.with_offsets(text))
         names = re.findall(r"\$\d", text)
         program.widths |= {name: 64 if name in wide else 32 for name in names}
@@ -108,7 +108,7 @@ class Launch:
         return lane.registers
 
     def find(self, address: int) -> tuple[int, int]:
-        """The object's index from 1 and the offset, by both look-ups."""
+        """The object's index from 1 and the offset, by both lookups."""
         text = define.fill_in(lookups._FIND, lookups._OFFSET)
         found = self.run(text, WIDE["find_offset"], r2=USER, r3=address)
         text = define.fill_in(lookups._FIND, lookups._NO_OFFSET)
@@ -116,11 +116,11 @@ class Launch:
         return found["$0"], found["$1"]
 
     def whole(self, address: int) -> int:
-        """The object of all of the address's unit, or 0."""
+        """The object that contains the address's whole unit, or 0."""
         return self.run(lookups._WHOLE, {"$1", "$2"}, r1=USER, r2=address)["$0"]
 
     def owner(self, address: int) -> tuple[int, int]:
-        """What `find` must give: the last object that begins at or below the address."""
+        """Expected result of `find`: the last object that begins at or below the address."""
         at = max((each for each in self.objects if each[0] <= address), default=(0, 0))
         if not address - at[0] < at[1]:
             return 0, address
@@ -137,13 +137,14 @@ SIZES = st.one_of(
     st.integers(1, 8), st.integers(1, 1 << 13), st.integers(1, 1 << 22),
     st.integers(1, 64).map(lambda n: 512 * n), st.integers(1, 1 << 36),
 )  # fmt: skip
-#: Where the driver takes pools, mapped, device and pinned memory from, and below 128 KiB.
+#: Address ranges from which the driver allocates pools, mapped, device and pinned memory, and one
+#: below 128 KiB.
 AREAS = (0x1000, 0x2_0000_0000, 0x3_0200_0000, 0x100_0000_0000, 0x7F4D_4FE0_0000, 0x1FFFF_0000_0000)
 
 
 @st.composite
 def objects(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """Sorted, with starts of their own; some overlap the one before."""
+    """Sorted, with distinct starts; some overlap the previous one."""
     found: list[tuple[int, int]] = []
     for area in sorted(draw(st.sets(st.sampled_from(AREAS)))):
         at = max(area, found[-1][0] + 1) if found else area
@@ -158,7 +159,7 @@ def objects(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(objects(), st.data())
-def test_an_address_is_of_the_object_that_holds_it(
+def test_address_maps_to_the_containing_object(
     source: ctypes.CDLL, objects: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     launch = Launch(source, objects)
@@ -173,7 +174,7 @@ def test_an_address_is_of_the_object_that_holds_it(
             assert whole == launch.owner(first)[0] == launch.owner(first + UNIT - 1)[0]
 
 
-def test_most_of_a_large_object_is_known_by_its_bucket(source: ctypes.CDLL) -> None:
+def test_large_objects_are_found_by_the_bucket_alone(source: ctypes.CDLL) -> None:
     start = 0x7F4D_0000_0000
     launch = Launch(source, [(start - 4096, 512), (start, 1 << 30)])
     inside = [start + at for at in range(1 << 25, (1 << 30) - (1 << 25), 1 << 25)]
@@ -185,7 +186,7 @@ def small(count: int) -> list[tuple[int, int]]:
     return [(0x7F4D_0000_0000 + 512 * number, 400) for number in range(count)]
 
 
-def test_rows_are_indexes_where_there_are_enough(source: ctypes.CDLL) -> None:
+def test_rows_are_object_indices_if_they_suffice(source: ctypes.CDLL) -> None:
     launch = Launch(source, small(10))
     for object in range(11):
         assert at_row(launch, object) == SLOT + 24 * object
@@ -209,9 +210,9 @@ def test_objects_without_a_row_are_counted_behind_the_slots(source: ctypes.CDLL)
         assert found[key - 1] == SLOT + 24 * row
 
 
-def test_no_flag_while_there_are_rows(source: ctypes.CDLL) -> None:
+def test_spill_flag_is_unset_while_rows_suffice(source: ctypes.CDLL) -> None:
     launch = Launch(source, small(60), hashed=True)
-    for object in (3, 19, 35, 51, 0):  # all but one want the same row
+    for object in (3, 19, 35, 51, 0):  # all but one hash to the same row
         at_row(launch, object)
     assert struct.unpack_from("<I", launch.keys, 4 * ROWS) == (0,)
 
@@ -222,7 +223,7 @@ def at_row(launch: Launch, object: int) -> int:
 
 
 @given(st.integers(1, 1 << 34), st.integers(5, 26), st.data())
-def test_bytes_of_granules_end_with_the_object(
+def test_granule_bytes_end_with_the_object(
     source: ctypes.CDLL, size: int, shift: int, data: st.DataObject
 ) -> None:
     launch = Launch(source, [(0x7F4D_0000_0000, size)])
@@ -254,9 +255,8 @@ def test_bins_are_parts_of_the_object(source: ctypes.CDLL, offset: int, shift: i
 
 
 def touch(launch: Launch, warps: list[tuple[int, dict[int, int]]], seed: int) -> list[Any]:
-    """Runs `warps` at the same time: an epoch and offsets by lane for each.
-
-    (epoch, granule) of all that was marked first, once for each time.
+    """Runs `warps` concurrently, each with an epoch and offsets by lane. Returns (epoch, granule)
+    for each first marking.
     """
     by_epoch = {}
     for epoch in {epoch for epoch, _ in warps}:
@@ -297,7 +297,7 @@ def plane(source: ctypes.CDLL) -> Launch:
 
 @examples(40)
 @given(st.lists(WARP, min_size=1, max_size=4), st.integers(0, 99))
-def test_each_granule_is_marked_first_once(
+def test_each_granule_is_first_marked_once(
     source: ctypes.CDLL, warps: list[dict[int, int]], seed: int
 ) -> None:
     launch = plane(source)
@@ -309,10 +309,10 @@ def test_each_granule_is_marked_first_once(
 
 @examples(40)
 @given(st.permutations(range(128)), st.permutations(range(128)), st.integers(0, 99))
-def test_launches_at_the_same_time_share_words(
+def test_concurrent_launches_share_words(
     source: ctypes.CDLL, first: list[int], second: list[int], seed: int
 ) -> None:
-    """Exact where no launch touches a granule twice."""
+    """Exact if no launch touches a granule twice."""
     warps = [
         (epoch, {lane: 32 * granule for lane, granule in enumerate(granules[at : at + 32])})
         for epoch, granules in ((5, first), (6, second))

@@ -1,4 +1,4 @@
-"""Declarations of maps, and what accumulates in them whatever the pieces it comes in."""
+"""Declarations of maps, and accumulation independent of how results are split."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ TEXT = option("a", help="")
         (lambda: named(Counter(), "_a"), "the map name _a", "without __"),
     ],
 )
-def test_what_is_refused(make: Callable[[], Any], what: str, remedy: str) -> None:
+def test_rejected_declarations(make: Callable[[], Any], what: str, remedy: str) -> None:
     with pytest.raises(ProbeError) as caught:
         make()
     assert what in caught.value.message
@@ -82,9 +82,9 @@ def test_what_is_refused(make: Callable[[], Any], what: str, remedy: str) -> Non
     assert caught.value.file == __file__
 
 
-def test_options_stand_for_numbers_and_are_checked_for_each_instance() -> None:
+def test_options_are_checked_per_instance() -> None:
     class Sized(Tool):
-        """A map of the size of an option."""
+        """A map whose size is an option."""
 
         bin = option("4KiB", kind="bytes", help="bytes per bin")
         heat = Histogram(bin=bin)
@@ -125,7 +125,7 @@ def test_maps_cannot_be_replaced_on_an_instance() -> None:
          ("launch", "object", "word", "mask")),
     ],
 )  # fmt: skip
-def test_what_calls_give_and_executors_deliver(declared: Any, keys: Any, columns: Any) -> None:
+def test_keys_and_columns_of_specifications(declared: Any, keys: Any, columns: Any) -> None:
     spec = declared.spec({})
     assert spec.method.keys == keys
     assert spec.columns == columns
@@ -161,7 +161,7 @@ def test_counters_by_kernel_add_up_over_launches(rows: Any, cuts: Any, compact: 
     assert found.tolist() == [(*key, total % (1 << 64)) for key, total in sorted(expected.items())]
 
 
-def test_sums_are_exact_beyond_doubles() -> None:
+def test_sums_are_exact_beyond_double_precision() -> None:
     accumulator = Counter().accumulator({})
     for _ in range(3):
         accumulator.accumulate({"count": np.asarray([(1 << 53) + 1, 1 << 60], np.uint64)})
@@ -169,7 +169,7 @@ def test_sums_are_exact_beyond_doubles() -> None:
     assert accumulator.rows().tolist() == [(accumulator.total(),)]
 
 
-def test_totals_need_a_field_where_there_are_several() -> None:
+def test_total_requires_a_field_if_there_are_several() -> None:
     accumulator = Counter(fields=("a", "b")).accumulator({})
     accumulator.accumulate({"a": np.asarray([1, 2]), "b": np.asarray([3, 4])})
     assert (accumulator.total("a"), accumulator.total("b")) == (3, 7)
@@ -181,7 +181,7 @@ def test_totals_need_a_field_where_there_are_several() -> None:
         accumulator.accumulate({"a": np.asarray([1])})
 
 
-def test_nothing_counted_gives_no_rows() -> None:
+def test_empty_maps_have_no_rows() -> None:
     for declared in (Counter(), Counter(by="kernel"), Histogram(bin=4, window=2), PerPC(), TopK(2)):
         accumulator = bound(declared.accumulator({}))
         assert len(accumulator.rows()) == 0
@@ -191,7 +191,7 @@ def test_nothing_counted_gives_no_rows() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), small, small, st.integers(1, 9)), max_size=30), CUTS)
-def test_windows_follow_the_order_of_launches(rows: Any, cuts: Any) -> None:
+def test_windows_follow_launch_order(rows: Any, cuts: Any) -> None:
     accumulator = bound(Histogram(by=("object", "kernel"), bin=4, window=10).accumulator({}))
     deliver(accumulator, rows, cuts)
     of_launch: Tally[int] = Tally()
@@ -242,7 +242,7 @@ def test_bitmaps_count_every_byte_once(
                     touched.update((object, byte) for byte in every)
         signed = mask - (1 << 64) if mask >> 63 else mask
         rows.append((launch, object, word, signed)[0 if per_launch else 1 :])
-    if per_launch:  # launches are closed while others go on
+    if per_launch:  # launches complete while others continue
         early = [row for row in rows if row[0] < close]
         deliver(accumulator, early, cuts)
         accumulator.close(close)
@@ -257,7 +257,7 @@ def test_bitmaps_count_every_byte_once(
     assert accumulator.total() == sum(each for each, _ in expected.values())
 
 
-def test_bitmaps_take_bytes_that_were_counted_elsewhere() -> None:
+def test_bitmaps_accept_precomputed_bytes() -> None:
     accumulator = bound(Bitmap(by="launch").accumulator({}))
     columns = {"launch": [3, 3, 4], "object": [0, -1, -1], "bytes": [32, 0, 64],
                "unknown": [0, 2, 0]}  # fmt: skip
@@ -288,7 +288,7 @@ def test_top_k_keeps_the_first_keys_that_fit(pieces: Any, capacity: int) -> None
 
 
 @given(st.lists(st.tuples(small, small), max_size=60))
-def test_memory_is_bounded_by_distinct_keys(rows: list[tuple[int, int]]) -> None:
+def test_memory_grows_with_distinct_keys_only(rows: list[tuple[int, int]]) -> None:
     sums = Sums(("key",), ("count",), limit=8)
     for key, count in rows:
         sums.add({"key": np.asarray([key]), "count": np.asarray([count])})
@@ -296,7 +296,7 @@ def test_memory_is_bounded_by_distinct_keys(rows: list[tuple[int, int]]) -> None
     assert len(sums.rows()) <= 4
 
 
-def test_probes_of_one_map_may_have_any_names_of_fields() -> None:
+def test_fields_may_have_names_of_generated_code() -> None:
     class Odd(Tool):
         """Fields that are names of the generated code."""
 
@@ -317,8 +317,8 @@ def test_probes_of_one_map_may_have_any_names_of_fields() -> None:
     assert run_tool(Odd, events).summary == "[(3, 6, 3, 12)]"
 
 
-def test_what_a_map_is_decided_by_the_map() -> None:
-    """Nothing outside its file asks for the type of a map."""
+def test_behaviour_is_defined_by_the_map_type() -> None:
+    """No code outside its file tests the type of a map."""
     root = Path(pasta.__file__).parent
     types = "Counter|Histogram|PerPC|Bitmap|TopK|Trace"
     switch = re.compile(rf"isinstance\([^)]*\b({types})(Spec|Accumulator)?\b|map_type|spec\.type\b")
@@ -332,5 +332,5 @@ def test_what_a_map_is_decided_by_the_map() -> None:
     assert found == []
 
 
-def test_every_request_of_a_map_has_a_place_on_devices() -> None:
+def test_every_map_requirement_has_a_device_placement() -> None:
     assert set(PLACES) == set(Placement.__subclasses__())

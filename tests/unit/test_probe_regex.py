@@ -1,4 +1,4 @@
-"""Regular expressions for C: the same names match as in Python, by the C library itself."""
+"""Regular expressions for C: the C library matches the same names as Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBC = ctypes.CDLL(None)
 
 def found(pattern: str, text: str) -> bool:
     """Whether the C library finds a POSIX extended expression in a text."""
-    compiled = ctypes.create_string_buffer(256)  # more than a regex_t takes
+    compiled = ctypes.create_string_buffer(256)  # more than a regex_t supports
     assert LIBC.regcomp(compiled, pattern.encode(), REG_EXTENDED | REG_NOSUB) == 0, pattern
     try:
         return bool(LIBC.regexec(compiled, text.encode(), 0, None, 0) == 0)
@@ -47,7 +47,7 @@ PATTERNS = (
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_finds_what_python_finds(pattern: str) -> None:
+def test_matches_like_python(pattern: str) -> None:
     translated = posix(pattern, "filter.kernel")
     assert "\n" not in translated
     for name in NAMES:
@@ -76,7 +76,7 @@ _PATTERNS = st.recursive(
 @example("(?:c|^b){1,3}x", "cbx")
 @example("(?:$a|b){1,}", "$a")
 @given(_PATTERNS, st.text("abcd-.5^$ ", max_size=8))
-def test_any_expression_finds_what_python_finds(pattern: str, text: str) -> None:
+def test_random_expressions_match_like_python(pattern: str, text: str) -> None:
     assert found(posix(pattern, "x"), text) == bool(re.search(pattern, text))
 
 
@@ -95,7 +95,7 @@ def test_any_expression_finds_what_python_finds(pattern: str, text: str) -> None
         ("(", "is not a regular expression"),
     ],
 )
-def test_what_has_no_translation_is_refused(pattern: str, what: str) -> None:
+def test_untranslatable_expressions_are_rejected(pattern: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what) as error:
         posix(pattern, "filter.kernel")
     assert str(error.value).startswith(f"filter.kernel = {pattern!r}")

@@ -1,4 +1,4 @@
-"""What comes back from devices, made by hand, against the CPU executor on the same accesses."""
+"""Hand-written results of devices against the CPU executor on the same accesses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A, B = 0x1000, 0x200000
 
 
 class Counted(Tool):
-    """One map of each place."""
+    """One map per placement."""
 
     total = Counter(by="launch", fields=("seen", "bytes"))
     objects = Counter(by=("object", "launch"))
@@ -51,7 +51,7 @@ MAPS = ("total", "objects", "blocks", "heat", "pcs", "touched", "of_objects", "t
 
 
 def made() -> tuple[Events, Pipeline, Counted]:
-    """Two objects, numbered 1 and 2 by the source, and two launches."""
+    """Two objects, with the source's numbers 1 and 2, and two launches."""
     events = Events()
     events.add("process_start", source="nvidia_sanitizer", version="13.5")
     for number, (address, size) in enumerate(((A, 0x5000), (B, 64)), 1):
@@ -101,7 +101,7 @@ class Launch:
 
 
 @pytest.mark.slow
-def test_as_the_cpu_counts() -> None:
+def test_results_match_the_cpu_executor() -> None:
     events, pipeline, tool = made()
     events.access("global", [A, A + 4, A + 0x2000, B], pc=0x10, block=0, launch=0)
     events.access("global", [B + 32, B + 36], pc=0x20, block=3, launch=1)
@@ -144,13 +144,13 @@ def test_as_the_cpu_counts() -> None:
     assert rows(tool) == expected
 
 
-def test_what_belongs_to_no_object_is_counted_apart() -> None:
+def test_unattributed_accesses_are_counted_separately() -> None:
     events, pipeline, tool = made()
     pipeline.feed(events.batch())
     launch = Launch(tool, 0)
     launch.put("objects", 5, object=0)
     launch.put("objects", 7, object=OTHER_OBJECT)
-    launch.put("objects", 2, object=99)  # no record told of it
+    launch.put("objects", 2, object=99)  # without a record
     heat: Any = launch.layout.place_of(tool.name, "heat")
     launch.slot[launch.layout.plain_words + heat.unknown] = 6
     launch.slot[launch.layout.plain_words + heat.unknown + 1] = 9
@@ -165,8 +165,8 @@ def test_what_belongs_to_no_object_is_counted_apart() -> None:
     assert device.no_room == {(tool.name, "heat"): 9}
 
 
-def test_pieces_are_the_tensors_that_hold_them() -> None:
-    """Of one allocation, parts of which are handed out again."""
+def test_pieces_map_to_tensors() -> None:
+    """Pieces of one allocation, parts of which are reused."""
     events, _, tool = made()
     pipeline = Pipeline(Filter(), [tool], events.context())
     events.tensor_alloc(A, 0x1000)  # 2
@@ -193,12 +193,12 @@ def test_pieces_are_the_tensors_that_hold_them() -> None:
     for row in tool.objects.rows().tolist():
         counted[row[0]] = counted.get(row[0], 0) + row[-1]
     assert counted == {0: 9_016_009, 2: 7, 3: 8_008_008, 4: 7_000_000}
-    # bins count all launches: of a piece that several tensors held they are the allocation's
+    # bins count all launches: for a piece held by several tensors they belong to the allocation
     heat = tool.heat.rows()[["object", "bin", "count"]].tolist()
     assert heat == [(0, 0, 7), (0, 2, 9), (3, 0, 8)]
 
 
-def test_a_launch_that_the_filter_dropped_is_left_out() -> None:
+def test_filtered_launch_is_omitted() -> None:
     events, _, tool = made()
     pipeline = Pipeline(Filter(launch_skip=1), [tool], events.context())
     pipeline.feed(events.batch())
@@ -210,7 +210,7 @@ def test_a_launch_that_the_filter_dropped_is_left_out() -> None:
     assert tool.total.rows()["seen"].tolist() == [2]
 
 
-def test_what_is_no_entry_disables_the_tools_with_probes() -> None:
+def test_invalid_entry_disables_tools_with_probes() -> None:
     events, pipeline, tool = made()
     pipeline.feed(events.batch())
     pipeline.feed_device(entry(77, []))

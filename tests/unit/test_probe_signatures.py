@@ -1,4 +1,4 @@
-"""What patches are called with, against the vendor's header: every kind and version."""
+"""Arguments of patches against the vendor's headers: every kind and version."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HEADERS = headers("sanitizer_patching.h")
 
 
 def typed(parameter: str) -> str:
-    """The type of a parameter as ours are named."""
+    """The type of a parameter in our notation."""
     text = re.sub(r"\bconst\b", "", parameter).strip()
     if "*" in text or "[" in text:
         return "u64"
@@ -65,7 +65,7 @@ class Header:
         }
 
     def of(self, kind: str) -> list[tuple[int, list[str]]]:
-        """Instructions of a kind, and the types of what follows `user` and `pc`."""
+        """Instructions of a kind, and the types of the parameters after `user` and `pc`."""
         return [
             (self.ids[name], self.callbacks[callback][2:])
             for name, callback in CALLBACKS[kind]
@@ -89,8 +89,8 @@ def test_every_kind_is_checked() -> None:
 
 @pytest.mark.skipif(not HEADERS, reason="no sanitizer_patching.h: pip install the dev extra")
 @pytest.mark.parametrize("directory", HEADERS, ids=str)
-def test_signatures_equal_the_vendors(directory: Path) -> None:
-    """A header does not say its version: it must be one of those known, in all kinds."""
+def test_signatures_match_the_vendors_headers(directory: Path) -> None:
+    """A header does not contain its version: it must match a known one in all kinds."""
     header = Header(directory / "sanitizer_patching.h")
     if "BULK_COPY_SHARED_TO_GLOBAL" not in header.ids:
         pytest.skip("older than 12.9: refused, whatever its patches are called with")
@@ -103,7 +103,7 @@ def test_signatures_equal_the_vendors(directory: Path) -> None:
     ]
 
 
-def test_unknown_version_is_refused() -> None:
+def test_unknown_version_is_rejected() -> None:
     with pytest.raises(PastaError, match=r"do not support version 14\.0") as raised:
         signatures("global", "14.0")
     assert "nvidia-cuda-sanitizer-api" in str(raised.value)

@@ -1,4 +1,4 @@
-"""Trace maps on a GPU: what patches write, run by an interpreter of PTX, and whole patches."""
+"""Trace maps on a GPU: records written by patches in a PTX interpreter, and complete patches."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Device:
         self.data[begin : begin + (1 << SHIFT)] = bytes(1 << SHIFT)
 
     def finish(self) -> None:
-        """Takes all chunks, also those that are still open; all in them must be complete."""
+        """Takes all chunks, including open ones; all their records must be complete."""
         for _ in range(2 * WAYS):
             self.host()
         for stripe in range(128):
@@ -130,7 +130,7 @@ def special(lane: int, *, sm: int = 0, block: int = 0, warp: int = 0) -> dict[st
 def warp_of(
     addresses: dict[int, int], *, pc: int = 0x4000, size: int = 4, head: int = 0x101, **where: int
 ) -> list[Lane]:
-    """Lanes that write together, each with its address."""
+    """A warp of lanes that write together, each with its address."""
     mask = sum(1 << lane for lane in addresses)
     return [
         Lane(
@@ -173,7 +173,7 @@ ACCESSES = {
 
 
 @pytest.mark.parametrize("name", ACCESSES)
-def test_a_record_has_the_addresses_in_the_shortest_form(name: str) -> None:
+def test_addresses_use_the_shortest_encoding(name: str) -> None:
     addresses, form = ACCESSES[name]
     device = Device()
     lanes = warp_of(addresses, pc=0x123456789A, size=16, head=0x1301, sm=131, block=38, warp=5)
@@ -194,7 +194,7 @@ def test_a_record_has_the_addresses_in_the_shortest_form(name: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 9])
-def test_one_lane_writes_for_all(rows: int) -> None:
+def test_one_lane_writes_for_the_warp(rows: int) -> None:
     device = Device(single=True)
     registers = {
         "$0": USER, "$1": 8, "$2": BASE, "$3": 0xFF00, "$4": 128 * rows, "$5": 0x109,
@@ -215,7 +215,7 @@ def test_one_lane_writes_for_all(rows: int) -> None:
     assert int(record["block"]) == (1 << 32) - 1
 
 
-def test_no_ring_no_record() -> None:
+def test_no_record_without_a_ring() -> None:
     device = Device()
     device.memory.store(USER + OFFSETS["L_TRACE"], 8, 0)
     device.machine.run([warp_of({0: BASE})], random.Random(1))
@@ -225,8 +225,8 @@ def test_no_ring_no_record() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_warps_that_run_together_lose_and_repeat_nothing(seed: int) -> None:
-    """More records than a stripe has room for, on two multiprocessors and one that stops early."""
+def test_concurrent_warps_neither_lose_nor_duplicate_records(seed: int) -> None:
+    """More records than fit in a stripe, on two multiprocessors and one that stops early."""
     choose = random.Random(seed)
     device = Device()
     expected = []
@@ -249,7 +249,7 @@ def test_warps_that_run_together_lose_and_repeat_nothing(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("says", [False, True], ids=["silent", "closed"])
-def test_without_a_host_warps_end_and_count(says: bool) -> None:
+def test_warps_terminate_and_count_drops_without_a_host(says: bool) -> None:
     device = Device()
     device.works = False
     if says:
@@ -372,7 +372,7 @@ def heat(tmp_path: Path, amount: str = "") -> Any:
     return tool
 
 
-def test_a_histogram_by_window_is_written_down(tmp_path: Path) -> None:
+def test_histogram_by_window_is_recorded(tmp_path: Path) -> None:
     tool = heat(tmp_path)
     text, found = write(layout_of([tool]), instances_of([tool]), "13.5")
     (op,) = re.findall(r"def t0_heat__add_uniform\(.*?\n\n", text, re.DOTALL)
@@ -398,10 +398,11 @@ def test_a_histogram_by_window_counts_accesses(tmp_path: Path) -> None:
     ),
     max_size=20,
 ))  # fmt: skip
-def test_what_was_written_down_is_counted_as_probes_would(
+def test_recorded_accesses_count_like_probes(
     tmp_path: Path, given: list[tuple[int, bool, list[int]]]
 ) -> None:
-    """By the probes themselves, over records of no map, and over what patches wrote for them."""
+    """Through the probes, on records without a map, and on records that patches wrote for their
+    maps."""
     starts, lasts = np.array([100, 3000], np.uint64), np.array([2099, 4000], np.uint64)
     layers = (Layer(starts, lasts, np.array([0, 1], np.int64)), *(EMPTY,) * 2)
     sizes = np.array([2000, 1001], np.uint64)
@@ -426,7 +427,7 @@ def test_what_was_written_down_is_counted_as_probes_would(
     assert found[0] == found[1]
 
 
-def test_probes_do_not_run_again_over_what_a_gpu_took(tmp_path: Path) -> None:
+def test_probes_do_not_rerun_on_gpu_records(tmp_path: Path) -> None:
     path = tmp_path / "lanes.py"
     path.write_text(LANES)
     (tool,) = load_tools([str(path)])
@@ -444,7 +445,7 @@ def test_probes_do_not_run_again_over_what_a_gpu_took(tmp_path: Path) -> None:
         name: (starts.tolist(), masks.tolist())
         for (_, name), (starts, masks) in zip(executor.traces, written, strict=True)
     }
-    # The last one is of no map: probes run over it, and its odd lanes are lanes 1 and 3.
+    # The last one has no map: probes process it, and its odd lanes are lanes 1 and 3.
     assert taken == {
         "odd": ([begins[0], begins[3]], [15, 10]),
         "all": ([begins[1], begins[2], begins[3]], [15, 15, 15]),
@@ -462,10 +463,10 @@ def test_probes_do_not_run_again_over_what_a_gpu_took(tmp_path: Path) -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=30),
     st.sampled_from([None, 0, 2]),
 )
-def test_trace_maps_take_what_a_gpu_took_for_them(
+def test_trace_maps_accept_gpu_records(
     tmp_path: Path, given: list[tuple[int, int, bool]], dropped: int | None
 ) -> None:
-    """In stretches of one map, and mixed; with lanes' addresses behind a record, and without."""
+    """In sequences of one map, and mixed; with and without lanes' addresses after a record."""
     path = tmp_path / "lanes.py"
     path.write_text(LANES)
     (tool,) = load_tools([str(path)])

@@ -1,4 +1,4 @@
-"""What is told of work that takes long, and when."""
+"""Progress reports of long-running work."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 
 from pasta import progress
-from pasta.progress import Display, FileListener, doing, listening, shown
+from pasta.progress import Display, FileListener, display_progress, listening, report_progress
 
 
-def test_only_the_thread_that_is_listened_to_is_heard() -> None:
+def test_only_the_listening_thread_reports_progress() -> None:
     import threading
 
-    told: list[tuple[str, str]] = []
-    with listening(lambda what, how_far: told.append((what, how_far))):
-        doing("mine", "1 of 2")
-        thread = threading.Thread(target=doing, args=("theirs",))
+    reported: list[tuple[str, str]] = []
+    with listening(lambda what, how_far: reported.append((what, how_far))):
+        report_progress("mine", "1 of 2")
+        thread = threading.Thread(target=report_progress, args=("theirs",))
         thread.start()
         thread.join()
-    doing("late")
-    assert told == [("mine", "1 of 2")]
+    report_progress("late")
+    assert reported == [("mine", "1 of 2")]
 
 
-def test_a_file_has_every_step_and_now_and_then_how_far_it_is(tmp_path: Path) -> None:
+def test_file_listener_writes_every_step_and_throttles_progress(tmp_path: Path) -> None:
     path = tmp_path / "1-0.progress"
     assert progress.read(path) == ""
     written = FileListener(path)
@@ -38,10 +38,10 @@ def test_a_file_has_every_step_and_now_and_then_how_far_it_is(tmp_path: Path) ->
     written("writing the report", "")
     assert progress.read(path) == "writing the report"
     gone = FileListener(tmp_path / "no" / "such")
-    gone("a step", "")  # a session that was removed is no reason to fail
+    gone("a step", "")  # a removed session is not an error
 
 
-def test_a_log_has_one_line_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_line_after_a_delay_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     display = Display("writing the run", lines.append)
     display.show(lambda: "too early")
@@ -52,19 +52,19 @@ def test_a_log_has_one_line_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) 
     assert lines == ["writing the run: reading code of 101 kernels, 12 of 101"]
 
 
-@pytest.mark.parametrize(("quiet", "told"), [(False, "pasta: replaying: step\n"), (True, "")])
-def test_work_in_this_process(
-    quiet: bool, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("quiet", "reported"), [(False, "pasta: replaying: step\n"), (True, "")])
+def test_progress_of_work_in_this_process(
+    quiet: bool, reported: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0)
-    with shown("replaying", quiet=quiet):
-        doing("step")
+    with display_progress("replaying", quiet=quiet):
+        report_progress("step")
         time.sleep(3 * progress._TICK_SECONDS)
-    assert capsys.readouterr() == ("", told)
+    assert capsys.readouterr() == ("", reported)
 
 
-def test_a_terminal_that_is_closed_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run must be written when the terminal of its launcher is gone."""
+def test_closed_terminal_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run must be written even if the terminal of its launcher is closed."""
     primary, terminal = pty.openpty()
     stderr = os.fdopen(terminal, "w")
     monkeypatch.setattr(sys, "stderr", stderr)

@@ -1,4 +1,4 @@
-"""The report of a directory of runs, what `pasta merge` makes of it, and `pasta.load`."""
+"""The report of a directory of runs, `pasta merge`, and `pasta.load`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.runs import EPOCH, MS, made_up
 
 
 def line(text: str, beginning: str) -> str:
-    """The line that begins so, with single spaces."""
+    """The line with this prefix, with single spaces."""
     found = [" ".join(each.split()) for each in text.splitlines()]
     (one,) = (each for each in found if each.startswith(beginning))
     return one
@@ -62,8 +62,9 @@ def test_ranks_side_by_side(tmp_path: Path) -> None:
     assert "no run" not in report and "\x1b" not in report
 
 
-def test_runs_that_are_not_whole(tmp_path: Path) -> None:
-    """Missing, unfinished, unreadable and damaged ones take a line each; the rest is compared."""
+def test_incomplete_runs(tmp_path: Path) -> None:
+    """Missing, unfinished, unreadable and damaged ones are listed, one per line; the rest is
+    compared."""
     for rank in (0, 1, 3):
         made_up(tmp_path, rank, of=7, kernels={"k": (1, 10)})
     damaged = tmp_path / "rank-0001-node1-101" / "results" / "kernel_freq" / "kernels.parquet"
@@ -76,11 +77,11 @@ def test_runs_that_are_not_whole(tmp_path: Path) -> None:
     assert line(report, "rank 4: rank-0004-node1-104: written by a newer PASTA (schema 2")
     assert line(report, ".pasta-1: unfinished: ")
     assert line(report, "rank 1: results/kernel_freq/kernels.parquet: cannot be read (")
-    assert "rank 1 - 3" in line(report, "rank 1 -")  # its device time is not known
+    assert "rank 1 - 3" in line(report, "rank 1 -")  # its device time is unknown
     assert "1 run is without kernel_freq" in report
 
 
-def test_a_job_that_has_just_begun(tmp_path: Path) -> None:
+def test_job_that_has_just_started(tmp_path: Path) -> None:
     (tmp_path / ".pasta-1").mkdir()
     assert text_report(Root.open(tmp_path)).splitlines()[1:] == [
         ".pasta-1: unfinished: being written, or its PASTA was killed"
@@ -90,7 +91,7 @@ def test_a_job_that_has_just_begun(tmp_path: Path) -> None:
 
 
 def test_different_tools_and_programs(tmp_path: Path) -> None:
-    """Device time comes from events where kernel_freq did not run; programs are not compared."""
+    """Device time comes from events if kernel_freq did not run; programs are not compared."""
     made_up(tmp_path, 0, kernels={"k": (1, 40 * MS)})
     events = made_up(tmp_path, 1) / "events"
     events.mkdir()
@@ -106,7 +107,7 @@ def test_different_tools_and_programs(tmp_path: Path) -> None:
     assert "Kernels (launches of each rank)" in report  # no clocks there
 
 
-def test_findings_of_ranks_are_told_once(tmp_path: Path) -> None:
+def test_findings_of_ranks_are_merged(tmp_path: Path) -> None:
     def finding(where: str, gain: float) -> Finding:
         return Finding("slow", where, f"{gain:.0%}", "hurry", gain)
 
@@ -120,8 +121,8 @@ def test_findings_of_ranks_are_told_once(tmp_path: Path) -> None:
     )
     made_up(tmp_path, 2, kernels={}, findings=(finding("\x1b[2Jc\n", 0.9),))
     assert line(text_report(Root.open(tmp_path)), "1. ") == r"1. slow: \x1b[2Jc\n (rank 2)"
-    told = [RunFinding(str(rank), rank, "t", finding("x", rank / 4)) for rank in (1, 2)]
-    ((tool, one),) = merged_findings(told)
+    reported = [RunFinding(str(rank), rank, "t", finding("x", rank / 4)) for rank in (1, 2)]
+    ((tool, one),) = merged_findings(reported)
     assert (tool, one.gain, one.evidence) == ("t", 0.5, "2: 50%")
 
 
@@ -165,7 +166,7 @@ def test_merged_tables(job: Path, tmp_path: Path) -> None:
     assert run.arrow("kernel_freq").equals(kernels)
 
 
-def test_the_status_tells_of_tools_that_failed_in_a_rank(
+def test_exit_status_reports_tools_that_failed_in_a_rank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = tmp_path / "job"
@@ -189,7 +190,7 @@ def test_the_status_tells_of_tools_that_failed_in_a_rank(
     assert main(merging) == 1, "a table is missing in it"
 
 
-def test_merging_leaves_out_what_is_damaged(job: Path, tmp_path: Path) -> None:
+def test_merging_omits_damaged_results(job: Path, tmp_path: Path) -> None:
     results = job / "rank-0001-node1-101" / "results"
     table = results / "kernel_freq" / "kernels.parquet"
     table.write_bytes(table.read_bytes()[:40])
@@ -199,17 +200,19 @@ def test_merging_leaves_out_what_is_damaged(job: Path, tmp_path: Path) -> None:
     merged = merge(Root.open(job), tmp_path / "all", finish=write_text_report)
     ranks = pq.read_table(merged.results / "kernel_freq" / "kernels.parquet")["rank"].to_pylist()
     assert ranks == [0, 2, 0, 2]
-    told = merged.manifest()["warnings"]
-    assert len(told) == 4 and told[0] == "rank 3: no run"
-    assert told[1] == f"{results / 'own' / 'result.json'}: summary: missing"
-    assert told[2].startswith(f"{table}: cannot be read (") and told[2].endswith("): left out")
-    assert told[3].startswith("own: table t: left out, its columns differ in type between ranks")
+    reported = merged.manifest()["warnings"]
+    assert len(reported) == 4 and reported[0] == "rank 3: no run"
+    assert reported[1] == f"{results / 'own' / 'result.json'}: summary: missing"
+    assert reported[2].startswith(f"{table}: cannot be read (") and reported[2].endswith(
+        "): left out"
+    )
+    assert reported[3].startswith(
+        "own: table t: left out, its columns differ in type between ranks"
+    )
     assert not list(tmp_path.glob(".all*"))
 
 
-def test_tables_that_are_longer_than_what_is_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_exceeding_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pasta.run import merge_tables as module
 
     monkeypatch.setattr(module, "_ROWS", 50)
@@ -229,7 +232,7 @@ def test_tables_that_are_longer_than_what_is_held(
 
 
 def write_trace(run: Path, pid: int, cut: int = 0) -> None:
-    """As event_trace writes them: times since the run's start."""
+    """A trace as written by event_trace: times since the run's start."""
     events = [
         f'{{"ph":"M","name":"process_name","ts":0,"pid":{pid},"tid":0,"args":{{"name":"app"}}}}',
         f'{{"ph":"X","cat":"c","name":"\\"pid\\":9","pid":{pid},"tid":1,"ts":-0.500,"dur":1.000}}',
@@ -267,8 +270,8 @@ def test_merged_trace(tmp_path: Path) -> None:
     assert next(e["name"] for e in events if e["pid"] == 1) == '"pid":9'
     assert [e["id"] for e in events if e["ph"] == "s"] == [5 * 3 + 1, 5 * 3 + 2]
     assert [e["id"] for e in events if e["ph"] == "b"] == [hex(5 * 3 + 1)]
-    (told,) = (each for each in merged.manifest()["warnings"] if "trace" in each)
-    assert "rank-0002" in told and told.endswith("up to where it is damaged (truncated)")
+    (reported,) = (each for each in merged.manifest()["warnings"] if "trace" in each)
+    assert "rank-0002" in reported and reported.endswith("up to where it is damaged (truncated)")
 
 
 def test_loaded_root(job: Path) -> None:

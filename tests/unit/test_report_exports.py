@@ -153,7 +153,7 @@ def test_stacks(weight: str, lines: set[str], recorded: RunDirectory, tmp_path: 
     assert first["endValue"] == sum(first["weights"])
 
 
-def test_names_are_one_frame_and_one_line(tmp_path: Path) -> None:
+def test_names_cannot_break_the_stack_format(tmp_path: Path) -> None:
     from io import BytesIO
 
     from pasta.report.exports.flamegraph import write_folded
@@ -166,7 +166,7 @@ def test_names_are_one_frame_and_one_line(tmp_path: Path) -> None:
     assert written.getvalue() == b"a:b\\n\\x1b[31m 3\n"
 
 
-def test_the_trace_is_the_recorded_one_or_made(recorded: RunDirectory, tmp_path: Path) -> None:
+def test_trace_is_copied_or_generated(recorded: RunDirectory, tmp_path: Path) -> None:
     plain, packed = tmp_path / "trace.json", tmp_path / "trace.json.gz"
     assert report(recorded, "--perfetto", plain) == 0
     names = {event.get("name") for event in json.loads(plain.read_text())["traceEvents"]}
@@ -194,7 +194,7 @@ def test_the_trace_is_the_recorded_one_or_made(recorded: RunDirectory, tmp_path:
         (("--weight", "host"), "--weight applies to --speedscope and --flamegraph"),
     ],
 )
-def test_what_cannot_be_done(
+def test_impossible_exports(
     arguments: tuple[str, str], says: str, run: RunDirectory, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -206,11 +206,11 @@ def test_what_cannot_be_done(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_exports_that_fail_leave_the_others(
+def test_failing_exports_do_not_affect_others(
     run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Each has its line, whatever it raises; the status tells."""
+    """Each has its line, whatever it raises; the exit status is nonzero."""
 
     def fail(run: RunDirectory) -> str:
         raise RuntimeError("a fault of PASTA's\nin two lines")
@@ -231,7 +231,7 @@ def test_exports_that_fail_leave_the_others(
     assert list(tables.glob("*.csv"))
 
 
-def test_the_status_tells_of_tools_that_failed(
+def test_exit_status_reports_failed_tools(
     run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failures = {"bad": {"where": "result", "reason": "ValueError: no"}}
@@ -241,10 +241,10 @@ def test_the_status_tells_of_tools_that_failed(
     assert said in capsys.readouterr().out
 
 
-def test_a_pipe_or_device_is_written_to_and_stays(run: RunDirectory, tmp_path: Path) -> None:
+def test_pipes_and_devices_are_not_replaced(run: RunDirectory, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # else opening it to write would wait
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # lets a writer open it
     try:
         assert report(run, "--json", str(pipe)) == 0
         assert json.loads(os.read(reader, 1 << 16))["run"] == MANIFEST
@@ -253,7 +253,7 @@ def test_a_pipe_or_device_is_written_to_and_stays(run: RunDirectory, tmp_path: P
     assert pipe.is_fifo()
 
 
-def test_a_weight_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unavailable_weight(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = Events(step=EVENT_STEP)
     events.operator("aten::mm")
     events.operator_end()
@@ -267,13 +267,15 @@ def test_a_weight_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
 
 
-def test_the_page_goes_into_the_run(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_is_written_into_the_run(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["report", "--html", str(run.path)]) == 0
     assert (run.path / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert "report.html" in capsys.readouterr().out
 
 
-def test_a_page_without_events_that_can_be_read(run: RunDirectory) -> None:
+def test_page_without_readable_events(run: RunDirectory) -> None:
     run.events.mkdir()
     (run.events / "operator_begin-00000.parquet").write_bytes(b"PAR1")
     assert report(run, "--html") == 0

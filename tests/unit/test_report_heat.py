@@ -1,4 +1,4 @@
-"""Heat maps: every access of a table is in the cell of its place."""
+"""Heat maps: every access of a table is in the cell of its offset."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_objects_over_windows() -> None:
         }
     )
     (map,) = of({"window_bins": table})
-    (strip,) = map.strips  # of what is no known object there is none
+    (strip,) = map.strips  # no heat map for unknown objects
     assert (strip.label, strip.step, strip.lines_step, map.lines) == ("a", 64, 3, "window")
     assert strip.cells.shape == (44, 3)  # three windows in a line, so that there are at most 64
     assert np.nansum(strip.cells) == 10
@@ -53,7 +53,7 @@ def test_words_of_sectors() -> None:
     assert strip.cells.tolist() == [[3 * at] * 400 for at in range(8)]
 
 
-def test_only_the_ten_that_are_accessed_most() -> None:
+def test_only_the_ten_most_accessed_objects() -> None:
     count = 30
     words = {f"word_{at}": np.arange(count) for at in range(8)}
     names = [f"k{number}" for number in range(count)]
@@ -62,5 +62,5 @@ def test_only_the_ten_that_are_accessed_most() -> None:
     assert [strip.label for strip in map.strips] == [f"k{n}: k{n}" for n in range(29, 19, -1)]
 
 
-def test_none_of_other_results() -> None:
+def test_no_heat_map_of_other_results() -> None:
     assert of({"sectors": Table({"sectors": [1]}), "bins": Table({"count": [1]})}) == []

@@ -1,4 +1,4 @@
-"""Columns as reports pack them: what is unpacked is what was packed, and it is small."""
+"""Packed columns of reports: packing round-trips and is compact."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def round_trip(columns: dict[str, Any]) -> dict[str, list[Any]]:
         max_size=40,
     )
 )
-def test_what_is_unpacked_is_what_was_packed(rows: list[tuple[Any, ...]]) -> None:
+def test_packing_round_trips(rows: list[tuple[Any, ...]]) -> None:
     signed, unsigned, texts, small = ([row[at] for row in rows] for at in range(4))
     columns = {
         "signed": signed,
@@ -114,12 +114,12 @@ def test_floats_are_exact_and_keep_nine_digits_in_long_columns() -> None:
     assert round_trip({"x": whole}) == {"x": whole}
 
 
-def test_lists_and_columns_of_nothing() -> None:
+def test_empty_lists_and_columns() -> None:
     found = round_trip({"grid": [(4, 2, 1), None], "nothing": [None, None]})
     assert found == {"grid": ["4x2x1", None], "nothing": [None, None]}
 
 
-def test_what_does_not_show_is_written_out() -> None:
+def test_invisible_characters_are_escaped() -> None:
     assert visible("a\x1b[31mred\x1b[0m\nb\tc\u202ed\ud800") == (
         "a\\x1b[31mred\\x1b[0m\\nb\\tc\\u202ed\\ud800"
     )
@@ -128,7 +128,7 @@ def test_what_does_not_show_is_written_out() -> None:
 
 
 def kernels(count: int) -> Table:
-    """As kernel_freq has it, with as many different kernels, launched up to four times."""
+    """A table as of kernel_freq, with this many different kernels, launched up to four times."""
     random = np.random.default_rng(1)
     launches = random.integers(1, 5, count)
     first = np.cumsum(random.integers(1, 4, count))
@@ -184,7 +184,7 @@ def test_a_hundred_thousand_kernels_are_at_most_five_mebibytes(tmp_path: Path) -
 @pytest.mark.parametrize(
     "name", ["</script><img src=x onerror=alert(1)>", "<!-- <script>", "a&b\"'"]
 )
-def test_names_stay_text(name: str, tmp_path: Path) -> None:
+def test_names_remain_text(name: str, tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run")
     run.write_manifest({**MANIFEST, "command": [name], "warnings": [name]})
     table = Table({name: [name]}, labels={name: name}, title=name)
@@ -192,4 +192,4 @@ def test_names_stay_text(name: str, tmp_path: Path) -> None:
     page = render_page(run)
     assert name not in page
     assert "<img" not in page
-    assert page.count("<script") == page.count("</script>") == 2 + 1 + 1  # two of ours, data
+    assert page.count("<script") == page.count("</script>") == 2 + 1 + 1

@@ -1,4 +1,4 @@
-"""The consumer's side of the ring as Python sees it, against a model of what was published."""
+"""The consumer's side of the ring in Python, against a model of the published records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def producer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Publish:
-    """`repeat` records of a kind, whose contents follow from seed, seed + 1, …"""
+    """`repeat` records of a kind, whose contents are derived from seed, seed + 1, …"""
 
     kind: int
     seed: int
@@ -62,7 +62,7 @@ class Abandon:
 
 @dataclass(frozen=True)
 class Skip:
-    """Slots handed out to a producer that never wrote them."""
+    """Slots reserved by a producer that never wrote them."""
 
     slots: int
 
@@ -75,7 +75,7 @@ Step = Publish | Abandon | Skip
 
 @dataclass
 class Model:
-    """Where every record of a script must be."""
+    """Expected position of every record of a script."""
 
     tail: int = 0
     torn: int = 0
@@ -121,7 +121,7 @@ broken = st.lists(
 
 @contextmanager
 def published(producer: Path, script: list[Step] | list[str]) -> Iterator[tuple[Any, str]]:
-    """The mapped ring of a process that ran a script, and what the process printed."""
+    """The mapped ring of a process that ran a script, and the process's output."""
     with tempfile.TemporaryDirectory() as directory:
         session = Session.create(Path(directory, "session"))
         done = subprocess.run(
@@ -156,7 +156,7 @@ def expected_payload(kind: int, seeds: np.ndarray[Any, Any]) -> np.ndarray[Any, 
 
 
 def check(tables: dict[str, np.ndarray[Any, Any]], model: Model, before: int) -> None:
-    """`tables` are the model's records at positions less than `before`."""
+    """Checks that `tables` are the model's records at positions less than `before`."""
     expected = {
         kind: [item for item in items if item[0] < before] for kind, items in model.records.items()
     }
@@ -186,7 +186,7 @@ def join(kind: str, tables: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
 
 @EXAMPLES
 @given(script=whole)
-def test_everything_published_is_read(producer: Path, script: list[Step]) -> None:
+def test_all_published_records_are_read(producer: Path, script: list[Step]) -> None:
     model = Model().run(script)
     with published(producer, script) as (ring, _):
         assert lib.pasta_tail(ring) == model.tail
@@ -197,7 +197,9 @@ def test_everything_published_is_read(producer: Path, script: list[Step]) -> Non
 
 @EXAMPLES
 @given(script=broken)
-def test_a_live_ring_is_read_up_to_the_first_unfinished(producer: Path, script: list[Step]) -> None:
+def test_live_ring_is_read_up_to_the_first_unpublished_record(
+    producer: Path, script: list[Step]
+) -> None:
     model = Model().run(script)
     stop = model.tail if model.first_torn is None else model.first_torn
     with published(producer, script) as (ring, _):
@@ -210,7 +212,7 @@ def test_a_live_ring_is_read_up_to_the_first_unfinished(producer: Path, script: 
 
 @EXAMPLES
 @given(script=broken)
-def test_a_dead_ring_loses_only_the_unfinished(producer: Path, script: list[Step]) -> None:
+def test_dead_ring_loses_only_unpublished_records(producer: Path, script: list[Step]) -> None:
     model = Model().run(script)
     with published(producer, script) as (ring, _):
         stretch = stretch_of(ring, 0, model.tail, final=True)
@@ -220,7 +222,7 @@ def test_a_dead_ring_loses_only_the_unfinished(producer: Path, script: list[Step
 
 @EXAMPLES
 @given(script=whole, batch=st.integers(1, 3))
-def test_batches_join_to_the_whole(producer: Path, script: list[Step], batch: int) -> None:
+def test_batches_concatenate_to_all_records(producer: Path, script: list[Step], batch: int) -> None:
     model = Model().run(script)
     pieces: dict[str, list[np.ndarray[Any, Any]]] = {}
     with published(producer, script) as (ring, _):
@@ -238,7 +240,7 @@ def test_batches_join_to_the_whole(producer: Path, script: list[Step], batch: in
 
 @EXAMPLES
 @given(script=broken)
-def test_spilled_segments_read_as_the_ring(producer: Path, script: list[Step]) -> None:
+def test_spilled_segments_equal_the_ring(producer: Path, script: list[Step]) -> None:
     model = Model().run(script)
     segments = -(-model.tail // SLOTS)
     with published(producer, script) as (ring, _):
@@ -252,7 +254,7 @@ def test_spilled_segments_read_as_the_ring(producer: Path, script: list[Step]) -
     assert stretch.torn == model.torn
 
 
-def test_what_the_reader_of_a_block_needs_stays(producer: Path) -> None:
+def test_records_needed_by_a_block_reader_are_kept(producer: Path) -> None:
     script = [Publish(KINDS[0], 1, 5 * SLOTS)]
     with published(producer, script) as (ring, _):
         tail = lib.pasta_tail(ring)
@@ -290,7 +292,7 @@ def test_strings(producer: Path, texts: list[bytes]) -> None:
 @EXAMPLES
 @given(number=st.integers(0, 2**32 - 1))
 def test_any_string_id_is_safe(producer: Path, number: int) -> None:
-    """A damaged id gives no text, or bytes of the arena; it never reads elsewhere."""
+    """A damaged id gives no text, or bytes of the arena; nothing outside is read."""
     with published(producer, [f"intern {b'text'.hex()}"]) as (ring, _):
         length = ffi.new("uint32_t *")
         text = lib.pasta_string_text(ring, number, length)
@@ -301,7 +303,7 @@ def test_any_string_id_is_safe(producer: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "short", "magic", "schema", "size"])
-def test_what_is_no_ring(producer: Path, tmp_path: Path, damage: str) -> None:
+def test_invalid_ring_files(producer: Path, tmp_path: Path, damage: str) -> None:
     path = tmp_path / "ring"
     with published(producer, []) as (ring, _):
         header = bytearray(ffi.buffer(ring, ffi.sizeof("pasta_ring"))[:])
@@ -320,10 +322,8 @@ def test_what_is_no_ring(producer: Path, tmp_path: Path, damage: str) -> None:
     assert error[0] == 2
 
 
-def test_how_the_process_ended_is_said_where_no_file_can_be_written(
-    producer: Path, tmp_path: Path
-) -> None:
-    """On a full file system a collector must not wait for ever."""
+def test_process_end_is_reported_if_no_file_can_be_written(producer: Path, tmp_path: Path) -> None:
+    """On a full file system a collector must not wait forever."""
     session = Session.create(tmp_path / "session")
     environment = {**os.environ, "PASTA_SHIM": session.configuration()}
     subprocess.run([producer], input="", text=True, env=environment, check=True)

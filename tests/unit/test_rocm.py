@@ -1,4 +1,4 @@
-"""How rocprofiler-sdk is found and tried, and how its list of tools is changed."""
+"""Finding and testing rocprofiler-sdk, and changing its list of tools."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Sdk = Callable[..., Path]
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An environment without an SDK, whatever this machine has; tests add to it."""
+    """An environment without an SDK, even if this machine has one; tests add to it."""
     for name in (rocm.NAMED, "ROCPROFILER_REGISTER_LIBRARY", "LD_LIBRARY_PATH", *rocm._ROOTS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(paths, "module_path", lambda: [str(tmp_path / "site")])
@@ -47,7 +47,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def sdk(tmp_path_factory: pytest.TempPathFactory) -> Sdk:
-    """Compiles a library in place of the SDK."""
+    """Compiles a library that replaces the SDK."""
 
     def build(source: str = SDK, *options: str) -> Path:
         directory = tmp_path_factory.mktemp("sdk")
@@ -66,13 +66,13 @@ def put(directory: Path, *names: str) -> Path:
     return directory / min(names or (LIBRARY,))
 
 
-def test_there_is_none(nowhere: Path) -> None:
+def test_no_installation(nowhere: Path) -> None:
     assert find_rocprofiler() is None
     assert usable_rocprofiler() is None
 
 
-def test_the_order_of_places(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each place goes before those that were filled earlier."""
+def test_search_order(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each place precedes those that were filled earlier."""
     linked = put(nowhere / "linked")
     (nowhere / "ld.so.cache").write_bytes(
         b"glibc-ld.so.cache1.1\0" + b"\0".join([b"libc.so.6", b"/nonexistent/" + LIBRARY.encode()])
@@ -98,16 +98,16 @@ def test_the_order_of_places(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert find_rocprofiler() == Path("/named.so")
 
 
-def test_names_in_a_directory(nowhere: Path) -> None:
+def test_library_names_in_a_directory(nowhere: Path) -> None:
     put(nowhere / "rocm" / "lib", f"{LIBRARY}.1.0.0", f"{LIBRARY}.1", f"{LIBRARY}.debug")
     assert find_rocprofiler() == nowhere / "rocm" / "lib" / f"{LIBRARY}.1"
 
 
 @pytest.mark.parametrize("place", ["environment", "root", "installed", "wheel", "path", "loader"])
-def test_a_name_with_a_version_only(
+def test_versioned_library_name_only(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """As ROCm's wheels and runtime packages have it."""
+    """As in ROCm's wheels and runtime packages."""
     directory = {
         "environment": nowhere / "named",
         "root": nowhere / "root" / "lib",
@@ -126,7 +126,7 @@ def test_a_name_with_a_version_only(
     assert find_rocprofiler() == library
 
 
-def test_versions_of_rocm_the_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_newest_rocm_version_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("rocm-6.3.1", "rocm-7.0.0", "rocm-6.10.0"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(rocm, "Path", lambda _: tmp_path)
@@ -135,7 +135,7 @@ def test_versions_of_rocm_the_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_
     ]  # fmt: skip
 
 
-def test_an_sdk_that_loads(sdk: Sdk, nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loadable_sdk(sdk: Sdk, nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = sdk()
     monkeypatch.setenv(rocm.NAMED, str(library))
     found = usable_rocprofiler()
@@ -153,14 +153,14 @@ def test_an_sdk_that_loads(sdk: Sdk, nowhere: Path, monkeypatch: pytest.MonkeyPa
         (SDK + '__attribute__((constructor)) static void say(void) { exit(3); }', "status 3"),
     ],
 )  # fmt: skip
-def test_an_sdk_that_does_not_load(sdk: Sdk, source: str, why: str) -> None:
+def test_unloadable_sdk(sdk: Sdk, source: str, why: str) -> None:
     with pytest.raises(MissingDependency, match="cannot be loaded") as raised:
         load_rocprofiler(sdk(source))
     assert why in str(raised.value)
     assert raised.value.remedy and rocm.NAMED in raised.value.remedy
 
 
-def test_an_sdk_that_hangs(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_sdk(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rocm, "_LOAD_SECONDS", 0.2)
     source = (
         SDK + "#include <unistd.h>\n__attribute__((constructor)) static void w(void) {pause();}"
@@ -169,7 +169,7 @@ def test_an_sdk_that_hangs(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
         load_rocprofiler(sdk(source))
 
 
-def test_loading_it_runs_no_tool(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_the_sdk_runs_no_tool(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
     source = SDK + (
         "__attribute__((constructor)) static void tools(void) {"
         '    if (getenv("ROCP_TOOL_LIBRARIES") || getenv("LD_PRELOAD")) abort();'
@@ -187,7 +187,7 @@ def test_the_search_starts_no_process(nowhere: Path, monkeypatch: pytest.MonkeyP
     assert find_rocprofiler("/usr/bin/python3") is None
 
 
-def test_the_list_of_tools() -> None:
+def test_list_of_tools() -> None:
     tool, ours = rocm.LIBPASTA_AMD, str(rocm.LIBPASTA_AMD)
     assert with_tool({"A": "1"}, None) == {"A": "1"}
     assert with_tool({"A": "1"}, tool) == {"A": "1", rocm.TOOLS: ours}

@@ -1,4 +1,4 @@
-"""What `pasta doctor` says of AMD: of the driver's files, and of a library in place of the SDK."""
+"""`pasta doctor` on AMD: with the driver's files, and a library that replaces the SDK."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def topology(tmp_path: Path) -> Path:
     node(0, "", "cpu_cores_count 96\nsimd_count 0\ngfx_target_version 0\n", 1 << 40)
     node(2, "aqua", "simd_count 1216\ngfx_target_version 90402\nlocal_mem_size 0\n", 192 << 30)
     node(10, "aldebaran", "simd_count 440\ngfx_target_version 90010\n", 32 << 30, 32 << 30)
-    (nodes / "11").mkdir()  # one that another container has
+    (nodes / "11").mkdir()  # one that is assigned to another container
     return nodes
 
 
@@ -69,19 +69,19 @@ def test_no_driver(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("-DOLDER",)], ids=["1.x", "0.5"])
-def test_what_is_offered(sdk: Sdk, options: tuple[str, ...]) -> None:
+def test_available_counters_and_sampling(sdk: Sdk, options: tuple[str, ...]) -> None:
     assert offers(sdk(1, 0, *options)) == [
         Offer(COUNTERS, [("host trap", 1, 1000, "us"), ("stochastic", 256, 1 << 20, "cycles")]),
         Offer(),
     ]
 
 
-def test_an_sdk_that_offers_nothing(tmp_path: Path) -> None:
+def test_sdk_without_counters_and_sampling(tmp_path: Path) -> None:
     with pytest.raises(MissingDependency, match="does not report its services"):
         offers(tmp_path / "none.so")
 
 
-def test_an_sdk_that_crashes(sdk: Sdk) -> None:
+def test_crashing_sdk(sdk: Sdk) -> None:
     with pytest.raises(MissingDependency, match="status -6"):
         offers(sdk(1, 0, "-DCRASH"))
 
@@ -104,7 +104,7 @@ def checks(
     return found
 
 
-def test_a_machine_without_amd(checks) -> None:
+def test_machine_without_amd(checks) -> None:
     found = checks(None, driver=False)
     assert {name: check.state for name, check in found.items()} == {
         "libpasta_amd": "ok",
@@ -112,7 +112,7 @@ def test_a_machine_without_amd(checks) -> None:
     }
 
 
-def test_a_machine_with_everything(checks, sdk: Sdk) -> None:
+def test_complete_machine(checks, sdk: Sdk) -> None:
     found = checks(sdk())
     assert found["AMD devices"].found == "gfx942 aqua, 192 GiB; gfx90a aldebaran, 64 GiB"
     assert found["rocprofiler-sdk"].found.startswith("1.0.0 at ")
@@ -146,20 +146,20 @@ def test_versions(
     }
 
 
-def test_a_driver_without_sdk(checks) -> None:
+def test_driver_without_sdk(checks) -> None:
     check = checks(None)["rocprofiler-sdk"]
     assert (check.state, check.found) == ("missing", "not found")
     assert rocm.NAMED in check.remedy
 
 
-def test_an_sdk_that_cannot_be_loaded(checks, tmp_path: Path) -> None:
+def test_unloadable_sdk(checks, tmp_path: Path) -> None:
     (tmp_path / "librocprofiler-sdk.so").write_text("no library")
     check = checks(tmp_path / "librocprofiler-sdk.so")["rocprofiler-sdk"]
     assert check.state == "missing"
     assert "cannot be loaded" in check.found
 
 
-def test_a_device_of_a_group_that_one_is_not_in(
+def test_device_of_a_group_without_membership(
     checks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     usable = os.access
@@ -174,7 +174,7 @@ def test_a_device_of_a_group_that_one_is_not_in(
     assert check.remedy == f"sudo usermod -aG {group} USER, and log in again"
 
 
-def test_the_list_of_counters(
+def test_list_of_counters(
     checks, sdk: Sdk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks(sdk())

@@ -1,4 +1,4 @@
-"""Directories of runs: which ranks are there, why others are not, and one time line."""
+"""Directories of runs: ranks, reasons for missing ones, and the common timeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pasta.run.root import Root, is_root, numbers, program_of
 from tests.support.runs import MS, made_up
 
 
-def test_ranks_come_in_order_and_others_after_them(tmp_path: Path) -> None:
+def test_ranks_precede_other_processes(tmp_path: Path) -> None:
     made_up(tmp_path, None, pid=7)
     for rank in (10, 2, 0):
         made_up(tmp_path, rank, of=12)
@@ -27,7 +27,7 @@ def test_ranks_come_in_order_and_others_after_them(tmp_path: Path) -> None:
     assert is_root(tmp_path) and not is_root(root.runs[0].directory.path)
 
 
-def test_what_cannot_be_used_says_why(tmp_path: Path) -> None:
+def test_unusable_runs_have_a_reason(tmp_path: Path) -> None:
     made_up(tmp_path, 0, of=6)
     made_up(tmp_path, 1, schema=99)
     (made_up(tmp_path, 2) / "run.json").write_text("{")
@@ -38,8 +38,8 @@ def test_what_cannot_be_used_says_why(tmp_path: Path) -> None:
     made_up(tmp_path, 7, ranks=[])
     events = tmp_path / ".pasta-0-1-ab-9-0" / "events"
     events.mkdir(parents=True)
-    told = pa.table({"environment": ["RANK=5\x1fWORLD_SIZE=6"]})
-    pq.write_table(told, events / "process_start-00000.parquet")
+    recorded = pa.table({"environment": ["RANK=5\x1fWORLD_SIZE=6"]})
+    pq.write_table(recorded, events / "process_start-00000.parquet")
     root = Root.open(tmp_path)
     found = {problem.path.name: (problem.rank, problem.why) for problem in root.problems}
     assert found == {
@@ -73,8 +73,9 @@ def test_no_root(tmp_path: Path) -> None:
         Root.open(made_up(tmp_path, 0))
 
 
-def test_one_time_line(tmp_path: Path) -> None:
-    """Exact on a host, though its real time was set meanwhile; stated between hosts."""
+def test_runs_share_one_timeline(tmp_path: Path) -> None:
+    """Exact on one host, even if its real time was set meanwhile; an error bound is stated between
+    hosts."""
     made_up(tmp_path, 0, start=5 * MS)
     late = made_up(tmp_path, 1, start=9 * MS)
     made_up(tmp_path, 2, start=2 * MS, host="node2")
@@ -90,7 +91,7 @@ def test_one_time_line(tmp_path: Path) -> None:
     assert root.worst_error == 7 * MS
 
 
-def test_clocks_of_which_nothing_is_known(tmp_path: Path) -> None:
+def test_unknown_clocks(tmp_path: Path) -> None:
     made_up(tmp_path, 0, clock={})
     made_up(tmp_path, 1, host="node2", clock={"boot": None, "error_ns": None})
     root = Root.open(tmp_path)
@@ -98,7 +99,7 @@ def test_clocks_of_which_nothing_is_known(tmp_path: Path) -> None:
     assert root.error(*root.runs) is root.worst_error is None
 
 
-def test_doubts(tmp_path: Path) -> None:
+def test_inconsistent_ranks_are_reported(tmp_path: Path) -> None:
     made_up(tmp_path, 0, pid=10)
     made_up(tmp_path, 0, pid=11, parent=10)
     assert list(Root.open(tmp_path).doubts()) == []
@@ -110,13 +111,13 @@ def test_doubts(tmp_path: Path) -> None:
 
 def test_programs(tmp_path: Path) -> None:
     python = "/usr/bin/python3.11"
-    for command, told in {
+    for command, expected in {
         ("python", "-u", "dir/train.py", "--lr", "1"): "python3.11 train.py",
         ("python", "-m", "train.now"): "python3.11 -m train.now",
         ("python", "-c", "print()"): "python3.11",
         ("python",): "python3.11",
     }.items():
-        assert program_of(list(command), python) == told
+        assert program_of(list(command), python) == expected
     assert program_of(["./app", "in.txt"], None) == "app"
     train = {"executable": python, "command": ["python", "train.py"]}
     made_up(tmp_path, 0, pid=20, **train)
@@ -126,8 +127,8 @@ def test_programs(tmp_path: Path) -> None:
     assert programs == {"python3.11 train.py": 2, "python3.11": 1}
 
 
-def test_runs_that_arrive_at_once_replace_nothing(tmp_path: Path) -> None:
-    """As where two hosts share a name: what is in the way is seen when renaming, not before."""
+def test_concurrent_runs_do_not_replace_each_other(tmp_path: Path) -> None:
+    """As on two hosts with the same name: an existing run is detected when renaming, not before."""
     places = []
     for text in ("one", "two", "three"):
         run = RunDirectory.create(tmp_path / f".{text}")

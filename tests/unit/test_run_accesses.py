@@ -1,4 +1,4 @@
-"""Recorded accesses come back as they were, as far as the file goes."""
+"""Recorded accesses round-trip, up to the end of a truncated file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nothing(launches: object, addresses: object) -> np.ndarray:
 
 
 @given(st.lists(st.tuples(ACCESS, st.booleans(), st.integers(0, 15)), min_size=1, max_size=12))
-def test_raw_records_are_those_that_were_taken(made: list[tuple[Access, bool, int]]) -> None:
+def test_raw_records_round_trip(made: list[tuple[Access, bool, int]]) -> None:
     words: list[np.ndarray] = []
     kept: list[np.ndarray] = []
     starts, masks, at = [], [], 0
@@ -60,27 +60,29 @@ def written(directory: Path, count: int) -> tuple[Path, list[tuple[int, list[int
     return Path(writer.path), [(position, words.tolist()) for position, words in given]
 
 
-def test_chunks_come_back_with_their_positions(tmp_path: Path) -> None:
+def test_chunks_keep_their_positions(tmp_path: Path) -> None:
     first, wanted = written(tmp_path, 5)
     second, more = written(tmp_path, 1)
-    told: list[str] = []
-    found = read_accesses([first, second], told.append)
+    warnings: list[str] = []
+    found = read_accesses([first, second], warnings.append)
     assert [(at, words.tolist()) for at, words in found] == wanted + more
-    assert told == []
+    assert warnings == []
 
 
-def test_a_file_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_truncated_file_is_read_up_to_the_damage(tmp_path: Path) -> None:
     path, wanted = written(tmp_path, 5)
     path.write_bytes(path.read_bytes()[:-3000])
-    told: list[str] = []
-    found = [(at, words.tolist()) for at, words in read_accesses([path], told.append)]
+    warnings: list[str] = []
+    found = [(at, words.tolist()) for at, words in read_accesses([path], warnings.append)]
     assert 0 < len(found) < 5
     assert found == wanted[: len(found)]
-    assert told == [f"{path.name} was cut short: accesses after its chunk {len(found)} are missing"]
+    assert warnings == [
+        f"{path.name} was cut short: accesses after its chunk {len(found)} are missing"
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"no accesses", b"\xff" * 400])
-def test_what_is_none_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_invalid_files_are_rejected(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "accesses-000.arrows"
     path.write_bytes(content)
     with pytest.raises(RunError, match=r"accesses-000.arrows: cannot be read"):

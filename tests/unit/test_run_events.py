@@ -1,4 +1,4 @@
-"""Events as Parquet: what is written comes back, in order, with absent values as nulls."""
+"""Events as Parquet round-trip, in order, with absent values as nulls."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def rows(all_batches: list[Batch], texts: Strings) -> list[tuple[Any, ...]]:
                         continue
                     value = record[name]
                     if value.dtype.kind == "f" and np.isnan(value):
-                        value = "absent"  # which is equal to itself
+                        value = "absent"  # which compares equal to itself
                     fields.append(
                         texts[int(value)]
                         if name in abi.string_fields(kind)
@@ -93,7 +93,7 @@ def rows(all_batches: list[Batch], texts: Strings) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("kind", [k for k in abi.KINDS if k not in abi.UNRECORDED])
-def test_every_kind_comes_back_as_it_was(kind: str, tmp_path: Path) -> None:
+def test_every_kind_round_trips(kind: str, tmp_path: Path) -> None:
     texts = strings()
     given_batches = list(batches([kind], [40], 7))
     recorder = Recorder(tmp_path, texts)
@@ -191,7 +191,7 @@ def filled(directory: Path, most: int, *, rotate: bool) -> tuple[Recorder, list[
 
 
 @pytest.mark.parametrize("rotate", [False, True])
-def test_a_limit_keeps_the_oldest_or_the_newest(rotate: bool, tmp_path: Path) -> None:
+def test_size_limit_keeps_the_oldest_or_the_newest(rotate: bool, tmp_path: Path) -> None:
     whole, positions = filled(tmp_path / "whole", 0, rotate=False)
     assert (whole.counts["kernel_launch"], whole.left_out) == (5000, {})
     size = sum(path.stat().st_size for path in (tmp_path / "whole").iterdir())

@@ -53,7 +53,7 @@ def directory(tmp_path: Path) -> Path:
     return run.path
 
 
-def test_tables_by_name_the_main_one_first(directory: Path) -> None:
+def test_tables_by_name_with_the_main_one_first(directory: Path) -> None:
     run = pasta.load(directory)
     assert run.tables() == {"first": ["zebra", "apple"], "second": []}
     assert run.arrow("first").column_names == ["name", "bytes", "time", "place"]
@@ -80,7 +80,7 @@ def test_data_frames_of_polars(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(("package", "method"), [("pandas", "table"), ("polars", "polars")])
-def test_a_library_that_is_not_installed(
+def test_missing_library(
     directory: Path, monkeypatch: pytest.MonkeyPatch, package: str, method: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -91,7 +91,7 @@ def test_a_library_that_is_not_installed(
     )
 
 
-def test_wrong_names(directory: Path) -> None:
+def test_unknown_names(directory: Path) -> None:
     run = pasta.load(directory)
     for names, text in {
         ("third",): f"{directory}: no results of a tool 'third': there are first, second",
@@ -104,7 +104,7 @@ def test_wrong_names(directory: Path) -> None:
         assert str(caught.value) == text
 
 
-def test_what_is_no_run(tmp_path: Path, directory: Path) -> None:
+def test_invalid_runs(tmp_path: Path, directory: Path) -> None:
     with pytest.raises(RunError, match="no such run directory"):
         pasta.load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
@@ -118,7 +118,7 @@ def test_what_is_no_run(tmp_path: Path, directory: Path) -> None:
         pasta.load(directory).tables()
 
 
-def test_printed_it_is_the_report(directory: Path) -> None:
+def test_str_is_the_report(directory: Path) -> None:
     run = pasta.load(directory)
     text = str(run)
     assert "process 7 on here" in text and "1.50 ms observed, exited with 0" in text
@@ -143,7 +143,7 @@ def test_html_escapes_every_name(directory: Path) -> None:
     assert "place" not in html and "count</th>" not in html  # hidden, and not shown
 
 
-def test_a_block_that_has_not_ended(tmp_path: Path) -> None:
+def test_unfinished_block(tmp_path: Path) -> None:
     run = pasta.Run(tmp_path, pending="it has not ended")
     for ask in (run.tables, lambda: run.arrow("x"), lambda: run.manifest, lambda: "x" in run):
         with pytest.raises(RunError, match="it has not ended"):

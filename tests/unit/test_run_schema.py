@@ -1,4 +1,4 @@
-"""Runs of every schema that was written are read: `tests/data/runs/schema-N` is one."""
+"""Runs of every schema version can be read: `tests/data/runs/schema-N` has one each."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.places import DATA
 RUNS = DATA / "runs"
 
 
-def test_there_is_a_run_of_every_schema() -> None:
+def test_every_schema_has_a_recorded_run() -> None:
     assert {path.name for path in RUNS.iterdir()} == {
         f"schema-{number}" for number in range(1, SCHEMA + 1)
     }
 
 
 @pytest.mark.parametrize("path", sorted(RUNS.iterdir()), ids=lambda path: path.name)
-def test_results_events_and_report_are_as_ever(path: Path) -> None:
+def test_old_runs_read_unchanged(path: Path) -> None:
     run = pasta.load(path)
     assert run.tables()["kernel_freq"][0] == "kernels"
     kernels = run.arrow("kernel_freq").to_pydict()
@@ -38,21 +38,21 @@ def test_results_events_and_report_are_as_ever(path: Path) -> None:
     assert "process 4242 on node1" in report
     assert "note: a note" in report
     again = run.replay("kernel_freq", "operators")
-    then, now = run.arrow("kernel_freq"), again.arrow("kernel_freq")  # which may know more by now
+    then, now = run.arrow("kernel_freq"), again.arrow("kernel_freq")  # which may have more by now
     assert now.select(then.column_names).to_pylist() == then.to_pylist()
     assert operators(again) == operators(run)
 
 
 def operators(run: pasta.Run) -> list[dict[str, Any]]:
-    """What the schema's first runs say of operators; time outside of them was not told then, and
-    is in the shares now."""
+    """Operators in the schema's first runs, which had no time outside operators; shares now include
+    it."""
     columns = ["operator", "phase", "calls", "own_time", "host_time", "launches", "allocated"]
     rows = run.arrow("operators").select(columns).to_pylist()
-    told = [row for row in rows if not row["operator"].startswith("(")]
-    return sorted(told, key=lambda row: (row["operator"], row["phase"]))
+    inside = [row for row in rows if not row["operator"].startswith("(")]
+    return sorted(inside, key=lambda row: (row["operator"], row["phase"]))
 
 
-def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+def test_newer_schema_is_rejected(tmp_path: Path) -> None:
     place = tmp_path / "run"
     shutil.copytree(RUNS / "schema-1", place)
     manifest = json.loads((place / "run.json").read_text())

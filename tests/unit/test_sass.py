@@ -1,4 +1,4 @@
-"""What a module's functions contain: listings of our own kernels, and the real nvdisasm.
+"""Contents of a module's functions: listings of our own kernels, and the real nvdisasm.
 
 The listings in tests/data/sass come from the .cu files beside them, so what a kernel must
 contain can be read there.
@@ -63,12 +63,14 @@ def opcodes(function: Function, root: str) -> list[sass.Opcode]:
         ("sm100", "mma", {"tensor_core": 4}),
     ],
 )  # fmt: skip
-def test_finds_what_a_kernel_does(module: str, kernel: str, expected: dict[str, int]) -> None:
+def test_memory_instructions_of_a_kernel(
+    module: str, kernel: str, expected: dict[str, int]
+) -> None:
     assert kinds(listing(module)[kernel]) == expected
 
 
 @pytest.mark.parametrize("module", ["sm80", "sm90", "sm100"])
-def test_knows_every_opcode_of_our_kernels(module: str) -> None:
+def test_all_opcodes_of_our_kernels_are_known(module: str) -> None:
     strange = {
         i.opcode.text
         for function in listing(module).values()
@@ -78,7 +80,7 @@ def test_knows_every_opcode_of_our_kernels(module: str) -> None:
     assert strange == set()
 
 
-def test_the_functions_of_a_module_are_its_code_sections() -> None:
+def test_functions_are_the_code_sections() -> None:
     functions = listing("sm80")
     assert set(functions) == {
         "widths", "atomics", "generic", "locals", "calls", "guarded",
@@ -108,7 +110,7 @@ def test_the_functions_of_a_module_are_its_code_sections() -> None:
         ("UBLKCP.S.G", None), ("UTMALDG.2D", None), ("TEX.LL", None), ("BAR.SYNC", None),
     ],
 )  # fmt: skip
-def test_bytes_of_a_lane(opcode: str, width: int | None) -> None:
+def test_bytes_per_lane(opcode: str, width: int | None) -> None:
     found = classify(opcode)
     assert found is not None
     assert found.bytes == width
@@ -131,15 +133,15 @@ def test_bytes_of_a_lane(opcode: str, width: int | None) -> None:
         ("HGMMA.64x8x16.F32", "tensor_core", "r"), ("UTCOMMA", "tensor_core", "r"),
         ("CCTL.E.PF2", "prefetch", ""), ("UTMAPF.L2.2D", "prefetch", ""),
         ("BAR.ARV", "barrier", ""), ("CALL.REL.NOINC", "call", ""), ("EXIT", "block_exit", ""),
-        # a direction that PASTA has not met
+        # a direction unknown to PASTA
         ("UBLKCP.G.G", "unknown", ""),
     ],
 )  # fmt: skip
-def test_what_an_opcode_does(opcode: str, kind: str, flags: str) -> None:
+def test_classification_of_opcodes(opcode: str, kind: str, flags: str) -> None:
     found = classify(opcode)
     assert found is not None
-    told = ("r" * found.reads) + ("w" * found.writes) + ("a" * found.atomic)
-    assert (found.kind, told) == (kind, flags)
+    found_flags = ("r" * found.reads) + ("w" * found.writes) + ("a" * found.atomic)
+    assert (found.kind, found_flags) == (kind, flags)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_what_an_opcode_does(opcode: str, kind: str, flags: str) -> None:
      "MEMBAR.SC.GPU", "QSPC.E.S", "B2R.RESULT", "REDUX", "UTMACCTL.PF", "LDTM.x2",
      "RET.REL.NODEC", "IMAD"],
 )  # fmt: skip
-def test_constants_barriers_and_fences_are_no_accesses(opcode: str) -> None:
+def test_constants_barriers_and_fences_are_not_accesses(opcode: str) -> None:
     assert classify(opcode) is None
 
 
@@ -157,7 +159,7 @@ def section(*lines: str, name: str = "k") -> io.StringIO:
     return io.StringIO(f'\t.section\t.text.{name},"ax",@progbits\n.text.{name}:\n{body}')
 
 
-def test_an_unknown_opcode_with_an_address_is_reported_not_ignored() -> None:
+def test_unknown_opcode_with_an_address_is_reported() -> None:
     (function,) = parse(
         section(
             "LDFOO.E.64 R2, desc[UR4][R2.64]",
@@ -178,7 +180,7 @@ def test_predicates() -> None:
         section("@P0 LDG.E R0, [R2]", "@!UP1 UBLKCP.S.G [UR8], [UR4], UR10", "LDS R1, [R2]",
                 "@!PT LDS RZ, [RZ]")
     )  # fmt: skip
-    # @!PT never runs: counting it would tell of instructions that no probe could see
+    # @!PT never executes: counting it would report instructions that no probe could see
     assert [(i.offset, i.predicated) for i in function.instructions] == [
         (0, True),
         (16, True),
@@ -187,7 +189,7 @@ def test_predicates() -> None:
     assert function.bytes == 64
 
 
-def test_source_lines_where_the_compiler_gave_them() -> None:
+def test_source_lines_from_the_line_table() -> None:
     widths = listing("sm80")["widths"]
     source = (LISTINGS / "sm80.cu").read_text().splitlines()
     (wide,) = [i for i in widths.instructions if i.opcode.text == "STG.E.128"]
@@ -197,7 +199,7 @@ def test_source_lines_where_the_compiler_gave_them() -> None:
     assert {i.file for i in listing("sm90")["bulk"].instructions} == {None}
 
 
-def test_a_line_does_not_reach_into_the_next_function() -> None:
+def test_line_table_ends_with_the_function() -> None:
     text = (
         '\t.section\t.text.a,"ax",@progbits\n\t//## File "a.cu", line 3\n'
         "        /*0000*/  LDG.E R0, [R2] ;\n"
@@ -208,7 +210,7 @@ def test_a_line_does_not_reach_into_the_next_function() -> None:
     assert (b.instructions[0].file, b.instructions[0].line) == (None, None)
 
 
-def test_calls_of_other_sections_are_named_calls_within_one_are_not() -> None:
+def test_calls_to_other_sections_are_named() -> None:
     calls = listing("sm80")["calls"]
     assert calls.calls == frozenset()  # its device function is in its own section
     assert calls.indirect  # and it calls through a pointer
@@ -225,14 +227,14 @@ def test_calls_of_other_sections_are_named_calls_within_one_are_not() -> None:
     assert not caller.indirect
 
 
-def test_only_the_functions_asked_for() -> None:
+def test_only_requested_functions() -> None:
     with open(LISTINGS / "sm80.sass") as file:
         found = list(parse(file, ["matrix", "no such kernel"]))
     assert found == [listing("sm80")["matrix"]]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
-def test_lines_cut_by_a_pipe_are_whole_again(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_lines_split_by_a_pipe_are_joined(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     whole = listing("sm90")["tensor"]
     monkeypatch.setattr(sass, "_CHUNK", chunk)
     text = (LISTINGS / "sm90.sass").read_text()
@@ -241,7 +243,7 @@ def test_lines_cut_by_a_pipe_are_whole_again(monkeypatch: pytest.MonkeyPatch, ch
 
 
 @pytest.mark.timeout(60)  # reading takes time in proportion to the lines: seconds for a million
-def test_a_million_lines_are_read() -> None:
+def test_million_lines_are_read() -> None:
     body = (LISTINGS / "sm80.sass").read_text()
     text = body * (1_000_000 // body.count("\n") + 1)
     found = sum(1 for _ in parse(io.StringIO(text)))
@@ -252,7 +254,7 @@ def test_a_million_lines_are_read() -> None:
 
 
 def cubin(*functions: str) -> bytes:
-    """An ELF file with a symbol table: what says which index a function has."""
+    """An ELF file with a symbol table, which gives each function's index."""
     names = b"\0" + b"".join(name.encode() + b"\0" for name in functions)
     symbols = struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)
     at = 1
@@ -273,7 +275,7 @@ def cubin(*functions: str) -> bytes:
 
 @pytest.fixture
 def fake_nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program that prints a listing and notes how it was called; the test may replace it."""
+    """A program that prints a listing and logs its arguments; the test may replace it."""
     program = tmp_path / "nvdisasm"
     calls = tmp_path / "calls"
     program.write_text(
@@ -293,7 +295,7 @@ def test_runs_nvdisasm(fake_nvdisasm: Path) -> None:
     assert "-fun" not in fake_nvdisasm.read_text()
 
 
-def test_asks_nvdisasm_for_the_functions_wanted_only(fake_nvdisasm: Path, tmp_path: Path) -> None:
+def test_requests_only_wanted_functions_from_nvdisasm(fake_nvdisasm: Path, tmp_path: Path) -> None:
     module = tmp_path / "a.cubin"
     module.write_bytes(cubin("other", "matrix", "widths"))
     found = disassemble(module, ["widths", "matrix", "absent"])
@@ -301,18 +303,18 @@ def test_asks_nvdisasm_for_the_functions_wanted_only(fake_nvdisasm: Path, tmp_pa
     assert fake_nvdisasm.read_text().rstrip().endswith("-fun 2,3")
 
 
-def test_names_that_a_module_lacks_cost_nothing(fake_nvdisasm: Path) -> None:
+def test_missing_names_do_not_start_nvdisasm(fake_nvdisasm: Path) -> None:
     assert disassemble(cubin("matrix"), ["absent"]) == []
     assert not fake_nvdisasm.exists()
 
 
 @pytest.mark.parametrize("image", [b"", b"not a cubin", cubin("k")[:100]])
-def test_what_is_no_cubin_is_said(fake_nvdisasm: Path, image: bytes) -> None:
+def test_invalid_cubin_is_reported(fake_nvdisasm: Path, image: bytes) -> None:
     with pytest.raises(SassError):
         disassemble(image, ["k"])
 
 
-def test_a_module_nvdisasm_rejects(fake_nvdisasm: Path, tmp_path: Path) -> None:
+def test_module_rejected_by_nvdisasm(fake_nvdisasm: Path, tmp_path: Path) -> None:
     (tmp_path / "nvdisasm").write_text(
         "#!/bin/sh\necho 'nvdisasm fatal   : unsupported architecture sm_70' >&2\nexit 1\n"
     )
@@ -321,13 +323,13 @@ def test_a_module_nvdisasm_rejects(fake_nvdisasm: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_disassembler_that_hangs_is_ended(fake_nvdisasm: Path, tmp_path: Path) -> None:
+def test_hanging_disassembler_is_killed(fake_nvdisasm: Path, tmp_path: Path) -> None:
     (tmp_path / "nvdisasm").write_text("#!/bin/sh\nexec sleep 100\n")
     with pytest.raises(SassError, match=r"more than 0\.2 s"):
         disassemble(cubin("k"), timeout=0.2)
 
 
-def test_a_named_program_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_named_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PASTA_NVDISASM", "/nowhere/nvdisasm")
     with pytest.raises(MissingDependency, match=r"/nowhere/nvdisasm.*No such file"):
         disassemble(cubin("k"))
@@ -335,7 +337,7 @@ def test_a_named_program_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No nvdisasm anywhere but where the test puts it."""
+    """No nvdisasm except where the test puts one."""
     for name in ("PASTA_NVDISASM", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
@@ -353,13 +355,13 @@ def place(path: Path) -> Path:
     return path
 
 
-def test_without_nvdisasm_the_wheel_is_named(bare: Path) -> None:
+def test_missing_nvdisasm_error_names_the_wheel(bare: Path) -> None:
     assert find_nvdisasm() is None
     with pytest.raises(MissingDependency, match="pip install nvidia-cuda-nvdisasm"):
         disassemble(cubin("k"))
 
 
-def test_where_nvdisasm_is_looked_for(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_order_of_nvdisasm(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_path = place(bare / "path" / "nvdisasm")
     assert find_nvdisasm() == on_path
     toolkit = place(bare / "cuda" / "bin" / "nvdisasm")
@@ -380,14 +382,14 @@ def runs(calls: Path) -> int:
     return len(calls.read_text().splitlines()) if calls.exists() else 0
 
 
-def test_a_kept_listing_is_not_made_again(fake_nvdisasm: Path, tmp_path: Path) -> None:
+def test_cached_listing_is_reused(fake_nvdisasm: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache" / "sass"
     module = cubin("matrix", "widths", "caches")
     first = disassemble(module, ["matrix", "absent"], cache=cache)
     assert disassemble(module, ["matrix"], cache=cache) == first
     assert disassemble(module, ["absent"], cache=cache) == []
     assert runs(fake_nvdisasm) == 1
-    # another function joins those kept
+    # another function is added to the cache
     more = disassemble(module, ["widths"], cache=cache)
     assert runs(fake_nvdisasm) == 2
     assert disassemble(module, ["matrix", "widths"], cache=cache) == [*more, *first]
@@ -404,7 +406,7 @@ def test_a_kept_listing_is_not_made_again(fake_nvdisasm: Path, tmp_path: Path) -
     assert len(list(cache.iterdir())) == 2
 
 
-def test_unknown_opcodes_are_kept(fake_nvdisasm: Path, tmp_path: Path) -> None:
+def test_unknown_opcodes_are_cached(fake_nvdisasm: Path, tmp_path: Path) -> None:
     text = section("LDFOO.E R0, [R2]").getvalue()
     (tmp_path / "nvdisasm").write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
     for _ in range(2):
@@ -418,7 +420,7 @@ def test_unknown_opcodes_are_kept(fake_nvdisasm: Path, tmp_path: Path) -> None:
      lambda text: text.replace('"schema": 1', '"schema": 0'),
      lambda text: text.replace('"bytes"', '"size"')],
 )  # fmt: skip
-def test_a_damaged_cache_is_made_anew(fake_nvdisasm: Path, tmp_path: Path, damage: object) -> None:
+def test_damaged_cache_is_rebuilt(fake_nvdisasm: Path, tmp_path: Path, damage: object) -> None:
     assert callable(damage)
     first = disassemble(cubin("k"), cache=tmp_path / "cache")
     (kept,) = (tmp_path / "cache").iterdir()
@@ -439,7 +441,7 @@ NVCC = shutil.which("nvcc") or next(
 @pytest.mark.parametrize(
     ("module", "arch"), [("sm80", "sm_80"), ("sm90", "sm_90a"), ("sm100", "sm_100a")]
 )
-def test_the_real_nvdisasm_says_what_the_listings_do(
+def test_nvdisasm_output_matches_the_recorded_listings(
     module: str, arch: str, tmp_path: Path
 ) -> None:
     assert NVCC is not None

@@ -1,4 +1,4 @@
-"""Objects that were live at a launch, against the object table asked at that launch."""
+"""Objects live at a launch, against the object table queried at that launch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ADDRESSES = np.arange(SPACE + 30, dtype=np.uint64)
 def test_every_address_at_every_launch(
     program: Any, splits: list[int], order: list[int], kept: int
 ) -> None:
-    """In any order of launches, also while only few snapshots are kept."""
+    """In any order of launches, even if only few snapshots are kept."""
     events = play(program)
     table = ObjectTable(history=True)
     snapshots, launches = Snapshots(table), Launches()
@@ -86,7 +86,7 @@ def test_every_address_at_every_launch(
             found = table.lookup(ADDRESSES, indices)
             reserved = table.lookup(ADDRESSES, indices, "virtual")
             expected.append(np.where(found >= 0, found, reserved).tolist())
-        if len(expected):  # asked while the run goes on
+        if len(expected):  # queried during the run
             check(snapshots, launches, expected, len(expected) - 1)
     for number in order:
         if expected:
@@ -103,8 +103,8 @@ def check(snapshots: Snapshots, launches: Launches, expected: Any, number: int) 
 
 @examples(200)
 @given(programs, st.lists(st.integers(1, 60), max_size=4, unique=True), st.randoms())
-def test_the_past_is_as_snapshots_have_it(program: Any, splits: list[int], random: Any) -> None:
-    """Whatever the order of questions, also while the run goes on."""
+def test_history_matches_snapshots(program: Any, splits: list[int], random: Any) -> None:
+    """In any order of queries, also during the run."""
     events = play(program)
     table = ObjectTable(history=True)
     snapshots = Snapshots(table)
@@ -125,7 +125,7 @@ def test_the_past_is_as_snapshots_have_it(program: Any, splits: list[int], rando
                 assert id == (live.ids[at] if at >= 0 and live.lasts[at] >= address else -1)
 
 
-def test_snapshots_are_shared_while_nothing_changes() -> None:
+def test_snapshots_are_shared_without_changes() -> None:
     events = Events()
     events.alloc(0, 8)
     for _ in range(3):
@@ -157,7 +157,7 @@ def test_an_unchanged_layer_is_not_copied() -> None:
     assert first.layers[0] is not second.layers[0]
 
 
-def test_a_table_without_history_is_refused() -> None:
+def test_table_without_history_is_rejected() -> None:
     with pytest.raises(ValueError, match="history"):
         Snapshots(ObjectTable())
 

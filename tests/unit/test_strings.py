@@ -7,7 +7,7 @@ import numpy as np
 from pasta.processors.strings import Strings
 
 
-def test_reads_what_was_added_and_resolves_the_rest_once() -> None:
+def test_reads_known_texts_and_resolves_others_once() -> None:
     asked: list[int] = []
 
     def resolve(id: int) -> str | None:
@@ -21,7 +21,7 @@ def test_reads_what_was_added_and_resolves_the_rest_once() -> None:
     assert strings[24] == "<string 24>"
 
 
-def test_a_pickle_has_the_texts_and_not_the_resolver() -> None:
+def test_pickle_contains_texts_but_not_the_resolver() -> None:
     strings = Strings(lambda id: "text")
     assert strings[8] == "text"
     copy = pickle.loads(pickle.dumps(strings))
@@ -29,7 +29,7 @@ def test_a_pickle_has_the_texts_and_not_the_resolver() -> None:
     assert copy.resolve is None
 
 
-def test_a_text_keeps_its_id_and_a_new_one_takes_nobody_elses() -> None:
+def test_ids_are_stable_and_unique() -> None:
     strings = Strings()
     strings.add(1, "kernel")
     strings.add(3, "")
@@ -48,7 +48,7 @@ def test_a_text_keeps_its_id_and_a_new_one_takes_nobody_elses() -> None:
     ]
 
 
-def test_an_id_that_the_resolver_may_know_is_not_given_out() -> None:
+def test_ids_of_the_resolver_are_not_assigned() -> None:
     strings = Strings(lambda id: "of the ring" if id < 1 << 23 else None)
     assert strings[5] == "of the ring"
     assert strings.id_of("new") >= 1 << 23

@@ -1,4 +1,4 @@
-"""Thresholds of `pasta diff`: their grammar, and what exceeds them."""
+"""Thresholds of `pasta diff`: grammar and evaluation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AMOUNTS = st.decimals(allow_nan=False, allow_infinity=False, min_value=-1e9, max
     amount=AMOUNTS,
     unit=st.sampled_from(["", "%", "B", "MiB", "KB", "ns", "us", "µs", "ms", "s", "min"]),
 )
-def test_a_threshold_is_parsed_as_it_is_written(
+def test_thresholds_are_parsed(
     path: tuple[str, ...], rows: str | None, comparison: str, amount: Decimal, unit: str
 ) -> None:
     threshold = Threshold(path, rows, comparison, amount, unit)  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def test_a_threshold_is_parsed_as_it_is_written(
 
 
 @given(text=st.one_of(st.text(), st.text("ab.[]()<>+-0.5%M\n ")))
-def test_whatever_is_given_is_a_threshold_or_an_error_that_says_why(text: str) -> None:
+def test_any_text_is_a_threshold_or_a_clear_error(text: str) -> None:
     try:
         threshold = Threshold.parse(text)
     except ConfigError as error:
@@ -67,7 +67,7 @@ def test_whatever_is_given_is_a_threshold_or_an_error_that_says_why(text: str) -
         ("bytes>+5%>+6%", "expected a column"),
     ],
 )
-def test_errors_say_what_is_wrong(text: str, why: str) -> None:
+def test_errors_have_reasons(text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(why)):
         Threshold.parse(text)
 
@@ -145,14 +145,14 @@ def test_totals_rows_and_amounts(runs: Comparison, text: str, rows: list[str | N
     assert exceeded(runs, text) == rows
 
 
-def test_what_is_exceeded_is_said_in_a_line(runs: Comparison) -> None:
+def test_exceeded_thresholds_are_one_line_each(runs: Comparison) -> None:
     (found,) = Threshold.parse("bytes>+5%").check(runs, [])
     assert str(found) == (
         "freq.kernels.bytes: 1.00 MiB before, 3.00 MiB after (+199.22%): exceeds bytes>+5%"
     )
 
 
-def test_rows_that_are_left_out_are_told(runs: Comparison) -> None:
+def test_omitted_rows_are_reported(runs: Comparison) -> None:
     notes: list[str] = []
     list(Threshold.parse("mean>+5%").check(runs, notes))
     list(Threshold.parse("launches[nobody]>+5%").check(runs, notes))
@@ -171,14 +171,14 @@ def test_rows_that_are_left_out_are_told(runs: Comparison) -> None:
         ("clock>+0", RunError, "has no values in one of the runs"),
     ],
 )
-def test_what_cannot_be_checked_is_an_error(
+def test_uncheckable_thresholds_are_errors(
     runs: Comparison, text: str, error: type[Exception], why: str
 ) -> None:
     with pytest.raises(error, match=re.escape(why)):
         exceeded(runs, text)
 
 
-def test_a_run_without_rows_has_a_total_of_nothing(tmp_path: Path) -> None:
+def test_run_without_rows_has_a_total_of_zero(tmp_path: Path) -> None:
     some = {"gemm": (10, 1, 5.0)}
     runs = Comparison(run_of(tmp_path / "a", {}), run_of(tmp_path / "b", some))
     assert exceeded(runs, "freq.launches>+9") == [None]

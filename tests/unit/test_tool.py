@@ -80,7 +80,7 @@ def test_options_take_toml_values_and_texts(key: str, given: object, value: obje
         ("xyz", 1, "there are count, flag"),
     ],
 )
-def test_wrong_options_name_tool_key_and_what_is_accepted(
+def test_invalid_options_name_tool_key_and_accepted_values(
     key: str, given: object, remedy: str
 ) -> None:
     with pytest.raises(ToolError) as caught:
@@ -90,14 +90,14 @@ def test_wrong_options_name_tool_key_and_what_is_accepted(
     assert remedy in str(caught.value)
 
 
-def test_options_of_other_types_and_assignments_are_refused() -> None:
+def test_unsupported_option_types_and_assignments_are_rejected() -> None:
     with pytest.raises(TypeError, match="list"):
         option([], help="")
     with pytest.raises(AttributeError, match="count"):
         Configured().count = 4  # type: ignore[assignment]
 
 
-def test_a_misspelt_handler_is_an_error_at_once() -> None:
+def test_misspelt_handler_is_an_error_on_definition() -> None:
     with pytest.raises(ToolError, match=r"no handler on_launch: did you mean on_launches"):
         type("Wrong", (Tool,), {"on_launch": lambda self, launches: None})
 
@@ -111,7 +111,7 @@ def test_names_and_descriptions() -> None:
 
 
 class Everything(Tool):
-    """Notes which handler got what."""
+    """Records the handlers' arguments."""
 
     def start(self) -> None:
         self.calls: list[tuple[str, list[int]]] = []
@@ -131,7 +131,7 @@ for _name in HANDLERS:
         setattr(Everything, _name, _handler)
 
 
-def test_every_kind_reaches_its_handler_in_ring_order() -> None:
+def test_kinds_reach_their_handlers_in_ring_order() -> None:
     events = Events()
     for kinds in HANDLERS.values():
         for kind in reversed(kinds):
@@ -199,7 +199,7 @@ def three_launches() -> Events:
 
 @pytest.mark.parametrize("where", ["start", "on_launches", "on_batch", "result"])
 @pytest.mark.parametrize("what", ["ValueError", "SystemExit", "KeyboardInterrupt"])
-def test_a_failing_tool_is_disabled_and_the_others_go_on(where: str, what: str) -> None:
+def test_failing_tool_is_disabled_and_others_continue(where: str, what: str) -> None:
     events = three_launches()
     pipeline = Pipeline(
         Filter(), [Fails({"where": where, "what": what}), Counts()], events.context()
@@ -215,7 +215,7 @@ def test_a_failing_tool_is_disabled_and_the_others_go_on(where: str, what: str) 
     assert "_raise" in failure.traceback
 
 
-def test_a_result_of_the_wrong_type_is_a_failure() -> None:
+def test_result_of_a_wrong_type_is_a_failure() -> None:
     wrong = type("Wrong", (Tool,), {"result": lambda self: "text"})
     events = three_launches()
     pipeline = Pipeline(Filter(), [wrong()], events.context())
@@ -223,7 +223,7 @@ def test_a_result_of_the_wrong_type_is_a_failure() -> None:
     assert "not str" in pipeline.failures["wrong"].reason
 
 
-def test_feed_returns_what_the_filter_keeps_and_no_tool_can_change_it() -> None:
+def test_feed_returns_filtered_read_only_records() -> None:
     class Vandal(Tool):
         """Writes into its batch."""
 
@@ -239,7 +239,7 @@ def test_feed_returns_what_the_filter_keeps_and_no_tool_can_change_it() -> None:
     assert "read-only" in pipeline.failures["vandal"].reason
 
 
-def test_the_state_moves_to_another_pipeline() -> None:
+def test_state_moves_to_another_pipeline() -> None:
     events = three_launches()
     first, second = events.batches([2])
     pipeline = Pipeline(Filter(launch_skip=1), [Counts(), Fails()], events.context())
@@ -252,7 +252,7 @@ def test_the_state_moves_to_another_pipeline() -> None:
 
 
 class Unpicklable(Tool):
-    """Keeps what cannot be moved."""
+    """Has state that cannot be pickled."""
 
     def start(self) -> None:
         self.kept = lambda: None
@@ -261,7 +261,7 @@ class Unpicklable(Tool):
         return Result(summary="")
 
 
-def test_a_tool_that_cannot_be_pickled_is_disabled_alone() -> None:
+def test_unpicklable_tool_is_disabled_alone() -> None:
     events = three_launches()
     pipeline = Pipeline(Filter(), [Unpicklable(), Counts()], events.context())
     pipeline.feed(events.batch())
@@ -276,7 +276,7 @@ def test_the_docstring_lists_every_handler() -> None:
     assert not any(hasattr(Tool, name) for name in listed)
 
 
-def test_needs_include_those_of_bases_and_handlers_and_what_they_require() -> None:
+def test_needs_include_bases_handlers_and_dependencies() -> None:
     base = type("Base", (Tool,), {"needs": ("history",), "on_completions": print})
     derived = type("Derived", (base,), {"needs": {"tensors"}})
     own = {"history", "objects", "launches"}
@@ -301,7 +301,7 @@ def test_needs_include_those_of_bases_and_handlers_and_what_they_require() -> No
         (property(lambda self: ()), "is not accepted"),
     ],
 )
-def test_wrong_needs_are_an_error_at_once(needs: object, message: str) -> None:
+def test_invalid_needs_are_an_error_on_definition(needs: object, message: str) -> None:
     with pytest.raises(ToolError, match=re.escape(message)):
         type("Wrong", (Tool,), {"needs": needs})
 
@@ -328,16 +328,16 @@ def test_members_extend_classes_and_instances() -> None:
     assert not derived.needed() and not derived.wants()
 
 
-def test_processors_are_declared_in_the_order_of_what_they_require() -> None:
+def test_processors_are_declared_in_dependency_order() -> None:
     names = list(NEEDS)
     for name, need in NEEDS.items():
         for required in need.requires:
             assert name == "operators" or names.index(required) < names.index(name)
 
 
-def test_no_tool_can_change_the_processors() -> None:
+def test_tools_cannot_change_the_processors() -> None:
     class Vandal(Tool):
-        """Removes what it needs."""
+        """Tries to remove a processor that it needs."""
 
         needs = ("objects",)
 
@@ -351,7 +351,7 @@ def test_no_tool_can_change_the_processors() -> None:
     assert list(pipeline.processors) == ["objects"]
 
 
-def test_parts_nobody_asked_for_are_not_there() -> None:
+def test_unrequested_processors_do_not_exist() -> None:
     events = three_launches()
     pipeline = Pipeline(Filter(), [Counts()], events.context())
     with pytest.raises(ToolError, match='add "objects" to `needs`'):
@@ -397,7 +397,7 @@ def test_a_table_in_arrow_and_on_the_terminal() -> None:
     assert "secret" not in text
 
 
-def test_a_table_refuses_columns_that_do_not_fit() -> None:
+def test_table_rejects_inconsistent_columns() -> None:
     with pytest.raises(ValueError, match="length"):
         Table({"a": [1], "b": [1, 2]})
     with pytest.raises(ValueError, match="'c' is not a column"):
@@ -414,11 +414,11 @@ def test_a_table_refuses_columns_that_do_not_fit() -> None:
         ([4, 1, 1], None, "4x1x1"),
     ],
 )  # fmt: skip
-def test_numbers_as_people_read_them(value: Any, unit: Any, text: str) -> None:
+def test_number_formatting(value: Any, unit: Any, text: str) -> None:
     assert formatted(value, unit) == text
 
 
-def test_choosing_a_built_in_tool_imports_nothing_slow() -> None:
+def test_selecting_a_built_in_tool_imports_no_slow_module() -> None:
     code = (
         "import sys; from pasta.plugins import load_tools;"
         "load_tools(['kernel_freq', 'copies', 'memory_timeline', 'event_trace']);"

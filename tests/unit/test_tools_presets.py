@@ -20,7 +20,7 @@ OURS = [
 
 
 @pytest.mark.parametrize("preset", [*OURS, "all", "events"])
-def test_a_preset_is_accepted(preset: str) -> None:
+def test_preset_is_accepted(preset: str) -> None:
     config = Config()
     config.load(preset)
     tools = load_tools(config.tools, config.tool_options, config.tool_paths)
@@ -35,11 +35,11 @@ def test_a_preset_is_accepted(preset: str) -> None:
         }
 
 
-def test_each_of_these_tools_has_a_preset() -> None:
+def test_each_tool_has_a_preset() -> None:
     assert set(OURS) <= set(preset_names()) & set(built_in_names())
 
 
-def test_all_is_all_but_what_must_be_told_something_or_keeps_every_access() -> None:
+def test_preset_all_omits_tools_that_need_settings_or_keep_every_access() -> None:
     config = Config()
     config.load("all")
     others = {"mem_trace", "record_accesses", "counters", "pc_samples"}

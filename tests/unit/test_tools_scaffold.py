@@ -1,4 +1,4 @@
-"""What `pasta new-tool` writes works as it is."""
+"""Files written by `pasta new-tool` work unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_new_tool_passes_its_test_and_runs_by_its_preset(name: str, tmp_path: 
     assert tool.name == "my_tool"
 
 
-def test_overwrites_nothing(tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("kept")
     with pytest.raises(ToolError, match=r"mine\.toml exists"):
         new_tool("mine", tmp_path)
@@ -39,7 +39,7 @@ def test_overwrites_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "1st", "../up", "class", "a b", "a__b", "a_1", "näme"])
-def test_refuses_what_cannot_name_a_tool(name: str, tmp_path: Path) -> None:
+def test_invalid_tool_names_are_rejected(name: str, tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="cannot name a tool"):
         new_tool(name, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""However a stream is cut into batches, and moved between processes, results are the same."""
+"""Results are independent of how a stream is split into batches and moved between processes."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def growing_run() -> Events:
 EVENTS = growing_run()
 
 
-def told(results: dict[str, Result]) -> dict[str, Any]:
-    """Everything of results that can be compared."""
+def comparable(results: dict[str, Result]) -> dict[str, Any]:
+    """All comparable parts of results."""
     out: dict[str, Any] = {}
     for name, result in results.items():
         out[name] = result.summary
@@ -89,13 +89,13 @@ def run(events: Events, filter: Filter, splits: list[int], moves: list[int]) -> 
     pipeline.context.recorded = lambda: iter(recorded)
     results = pipeline.finish()
     assert not pipeline.failures, pipeline.failures
-    return told(results)
+    return comparable(results)
 
 
 WHOLE = [run(EVENTS, filter, [], []) for filter in FILTERS]
 
 
-def test_there_are_findings_to_compare() -> None:
+def test_events_produce_findings() -> None:
     found = {name for name, each in WHOLE[0].items() if name.endswith("/findings") and each}
     assert found == {f"{name}/findings" for name in TOOLS if name != "event_trace"}
 
@@ -106,15 +106,17 @@ def test_there_are_findings_to_compare() -> None:
     splits=st.lists(st.integers(0, len(EVENTS)), max_size=6),
     moves=st.lists(st.integers(0, 6), max_size=3),
 )
-def test_results_do_not_depend_on_batches(which: int, splits: list[int], moves: list[int]) -> None:
+def test_results_are_independent_of_batches(
+    which: int, splits: list[int], moves: list[int]
+) -> None:
     assert run(EVENTS, FILTERS[which], splits, moves) == WHOLE[which]
 
 
-def test_nor_when_every_event_is_a_batch_of_its_own() -> None:
+def test_results_are_equal_with_one_event_per_batch() -> None:
     assert run(EVENTS, FILTERS[0], list(range(len(EVENTS))), [5, 50]) == WHOLE[0]
 
 
-def test_nothing_happened() -> None:
+def test_no_events() -> None:
     results = run(Events(), Filter(), [], [])
     assert results["kernel_freq"] == "no kernel was launched"
     assert results["copies"] == "nothing was copied"

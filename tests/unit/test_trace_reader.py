@@ -1,4 +1,4 @@
-"""The consumer's view of an access trace, and its way through a collector's pipeline."""
+"""The consumer's view of an access trace, and its processing in a collector's pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = 4096
 
 
 def write(path: Path, chunks: list[bytes], places: int = 4) -> None:
-    """A trace as producers leave it: each chunk with some bytes in it, none sealed."""
+    """A trace as left by producers: each chunk has some bytes, none is sealed."""
     trace = ffi.new("pasta_trace *")
     trace.magic = 0x4543415254534150
     trace.schema, trace.pid = 1, os.getpid()
@@ -35,7 +35,7 @@ def write(path: Path, chunks: list[bytes], places: int = 4) -> None:
     path.write_bytes(content)
 
 
-def test_chunks_come_in_order_and_their_places_are_freed(tmp_path: Path) -> None:
+def test_chunks_arrive_in_order_and_slots_are_released(tmp_path: Path) -> None:
     path = tmp_path / "1-0.trace"
     write(path, [b"a" * 56, b"b" * 64, b"", b"c" * 8])
     reader = TraceReader(path)
@@ -45,7 +45,7 @@ def test_chunks_come_in_order_and_their_places_are_freed(tmp_path: Path) -> None
     reader.close()
 
 
-def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+def test_invalid_trace_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "1-0.trace"
     with pytest.raises(RunError, match="No such file"):
         TraceReader(path)
@@ -54,7 +54,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
         TraceReader(path)
 
 
-def test_a_busy_consumer_shows_that_it_lives(tmp_path: Path, monkeypatch: Any) -> None:
+def test_busy_consumer_signals_that_it_is_alive(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("pasta.runtime.trace._BEAT_SECONDS", 0.01)
     path = tmp_path / "1-0.trace"
     write(path, [])

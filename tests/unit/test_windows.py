@@ -1,4 +1,4 @@
-"""Windows: settings, what C is told, and estimates from the launches that were probed."""
+"""Windows: settings, their form for C, and estimates from probed launches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_windows(text: str, window: str) -> None:
     ["launches", "launches 1", "launches 0/5", "launches 6/5", "launches 1.5/5", "hours 1/2",
      "steps 1/1000000000", "launches -1/5", "1/5"],
 )  # fmt: skip
-def test_wrong_windows(text: str) -> None:
+def test_invalid_windows(text: str) -> None:
     with pytest.raises(ValueError, match="launches 100/1000"):
         parse_window(text)
 
@@ -59,16 +59,16 @@ def test_budgets() -> None:
             parse_budget(text)
 
 
-def test_what_c_is_told() -> None:
+def test_settings_passed_to_c() -> None:
     assert probe_settings(Config()) == {"probe_every": 1, "probe_skip": 0}
-    told = probe_settings(
+    passed = probe_settings(
         config(
             "probes.window=seconds 0.5/60", "probes.every=4", "probes.step-range=^it.*",
             "filter.kernel=(?:gemm|\\d+)", "filter.exclude=x", "filter.launch-skip=2",
             "filter.launch-count=7",
         )
     )  # fmt: skip
-    assert told == {
+    assert passed == {
         "probe_window": "seconds 500000000 60000000000",
         "probe_every": 4,
         "probe_step_range": "^(^it.*)$",
@@ -81,8 +81,8 @@ def test_what_c_is_told() -> None:
 
 
 def test_launches_in_ranges_are_counted_afterwards() -> None:
-    told = probe_settings(config("filter.range=epoch", "filter.launch-skip=2"))
-    assert told == {"probe_every": 1}
+    passed = probe_settings(config("filter.range=epoch", "filter.launch-skip=2"))
+    assert passed == {"probe_every": 1}
 
 
 def test_a_window_and_a_budget_exclude_each_other() -> None:
@@ -102,7 +102,8 @@ def steps(pattern: str, events: Events, splits: Iterable[int] = ()) -> StepRange
 
 
 def trained() -> Events:
-    """Three steps of two names, with parts inside, on a thread; one on another thread meanwhile."""
+    """Three steps with two names, with nested ranges, on a thread; one concurrently on another
+    thread."""
     events = Events()
     for number in range(3):
         events.push("step b" if number == 1 else "step a")
@@ -119,7 +120,7 @@ def trained() -> Events:
 
 
 @pytest.mark.parametrize("splits", [(), range(1, 30)])
-def test_steps_are_the_outermost_ranges_whose_whole_name_matches(splits: Iterable[int]) -> None:
+def test_steps_are_outermost_ranges_with_a_full_match(splits: Iterable[int]) -> None:
     found = steps("step.*", trained(), splits)
     assert found.summary() == {
         "pattern": "step.*",
@@ -137,12 +138,12 @@ def test_steps_are_the_outermost_ranges_whose_whole_name_matches(splits: Iterabl
     )
 
 
-def test_one_name_that_does_not_nest_needs_no_word() -> None:
+def test_single_step_range_has_no_warning() -> None:
     assert steps("epoch", trained()).text() == ""
     assert steps("step a", trained()).summary()["steps"] == 5
 
 
-def test_a_part_of_a_name_does_not_match() -> None:
+def test_partial_names_do_not_match() -> None:
     assert steps("step", trained()).text() == (
         "probes.step-range = 'step' matched the whole name of no range: all launches were of step 0"
     )
@@ -155,26 +156,26 @@ def sampling(seen: dict[int, int], probed: dict[int, int]) -> Sampling:
     return Sampling(seen, probed)
 
 
-def test_all_probed_is_exact() -> None:
+def test_probing_all_launches_is_exact() -> None:
     counts = sampling({1: 3}, {1: 3})
     assert counts.exact and counts.text() == ""
     assert counts.estimate(1, np.asarray([5, 7])) == Estimate(12.0, 0.0)
 
 
-def test_a_mean_stands_for_all_launches() -> None:
+def test_estimates_scale_the_mean() -> None:
     counts = sampling({1: 100}, {1: 4})
-    found = counts.estimate(1, np.asarray([10, 20, 30]))  # and one that counted nothing
+    found = counts.estimate(1, np.asarray([10, 20, 30]))  # and one without counts
     assert found.total == 1500
     variance = np.var([10, 20, 30, 0], ddof=1)
     assert found.error == pytest.approx(100 * math.sqrt((1 - 4 / 100) * variance / 4))
     assert counts.scale(1) == 25
 
 
-def test_equal_launches_leave_no_doubt() -> None:
+def test_equal_launches_have_zero_error() -> None:
     assert sampling({1: 50}, {1: 5}).estimate(1, np.full(5, 8)) == Estimate(400.0, 0.0)
 
 
-def test_one_or_none_of_several_tells_no_error() -> None:
+def test_error_is_unknown_with_fewer_than_two_samples() -> None:
     counts = sampling({1: 10, 2: 10}, {1: 1})
     one, none = counts.estimate(1, np.asarray([6])), counts.estimate(2, np.asarray([]))
     assert one.total == 60 and math.isnan(one.error)
@@ -182,7 +183,7 @@ def test_one_or_none_of_several_tells_no_error() -> None:
     assert counts.unprobed == [2]
 
 
-def test_the_error_is_that_of_samples() -> None:
+def test_error_matches_the_sampling_formula() -> None:
     """Of many samples, about 68 % of the estimates are within one error of the truth."""
     random = np.random.default_rng(3)
     truth = random.gamma(2.0, 100.0, 2000)
@@ -194,8 +195,8 @@ def test_the_error_is_that_of_samples() -> None:
     assert 0.6 < within / 400 < 0.76
 
 
-def test_kernels_are_estimated_apart() -> None:
-    """A kernel in few windows does not take the mean of the others."""
+def test_kernels_are_estimated_separately() -> None:
+    """A kernel in few windows does not use the mean of the others."""
     counts = sampling({1: 100, 2: 10}, {1: 10, 2: 10})
     kernels = np.asarray([1] * 10 + [2] * 10, np.uint32)
     found = counts.estimates(kernels, np.asarray([1] * 10 + [1000] * 10, np.uint64))
@@ -213,8 +214,8 @@ def test_texts() -> None:
     assert sampling({1: 5}, {1: 5}).total_text({1: Estimate(9.0, 0.0)}) == ""
 
 
-def test_a_total_is_of_the_kernels_that_were_probed() -> None:
-    """What it does not cover stands beside it, with what to do."""
+def test_totals_cover_probed_kernels() -> None:
+    """The uncovered part is reported with it, with a remedy."""
     counts = sampling({1: 20_000, 2: 4_000, 3: 600, **dict.fromkeys(range(4, 59), 3_196)},
                       {1: 20, 2: 15, 3: 2})  # fmt: skip
     estimates = {name: counts.estimate(name, np.asarray([])) for name in counts.seen}
@@ -229,7 +230,7 @@ def test_a_total_is_of_the_kernels_that_were_probed() -> None:
     )
 
 
-def test_one_launch_has_no_spread_and_so_no_bound() -> None:
+def test_single_launch_has_no_error_bound() -> None:
     counts = sampling({1: 10, 2: 1, 3: 7}, {1: 1, 2: 1, 3: 2})
     estimates = {1: Estimate(60.0, math.nan), 2: Estimate(1.0, 0.0), 3: Estimate(7.0, 1.0)}
     assert counts.total_text(estimates) == (
@@ -260,8 +261,8 @@ def test_access_count_estimates() -> None:
 
 
 def windows() -> Events:
-    """10 launches of `often`, of which 4 are probed and access 32 and 64 times 4 bytes in turn, and
-    30 of `never`, which is not."""
+    """10 launches of `often`, 4 of them probed, with 32 and 64 accesses of 4 bytes in turn, and 30
+    unprobed launches of `never`."""
     events = Events()
     events.alloc(0x1000, 4096)
     for number in range(10):
@@ -273,8 +274,8 @@ def windows() -> Events:
     return events
 
 
-def test_kernels_that_were_never_probed_are_in_no_total() -> None:
-    """Exact: 4 * 48 accesses are seen, and 10 * 48 estimated; nothing is said of `never`."""
+def test_unprobed_kernels_are_in_no_total() -> None:
+    """Exact: 4 * 48 accesses are observed, and 10 * 48 estimated; `never` is not included."""
     result = run_tool(find_tools("access_count")[0], windows())
     often, never = result.tables["kernels"].rows()
     assert (often["launches"], often["probed"], often["accesses"]) == (10, 4, 192)
@@ -295,21 +296,21 @@ def test_kernels_that_were_never_probed_are_in_no_total() -> None:
 @pytest.mark.parametrize(
     "name", ["bank_conflicts", "coalescing", "divergence", "hotness", "working_set"]
 )
-def test_every_tool_with_probes_says_what_it_covers(name: str) -> None:
+def test_every_tool_with_probes_reports_its_coverage(name: str) -> None:
     result = run_tool(find_tools(name)[0], windows())
     assert "counted in 4 of 40 launches; never probed: 1 kernel, 75 % of" in result.summary
     assert "probed" in result.tables
 
 
-def test_findings_say_of_which_launches_they_are() -> None:
+def test_findings_name_their_launches() -> None:
     options = {"hot_accesses": 1, "hot": 0.1}
     (finding,) = run_tool(find_tools("hotness")[0], windows(), options=options).findings
     assert finding.evidence.endswith("; in the 4 of 40 launches that were probed")
     assert finding.confidence == "low"
 
 
-def test_working_sets_are_those_of_launches_that_were_probed() -> None:
-    """Not 0 for the others: nothing is known of them."""
+def test_working_sets_are_of_probed_launches() -> None:
+    """Other launches are absent, not 0."""
     result = run_tool(find_tools("working_set")[0], windows())
     often, never = result.tables["kernels"].rows()
     assert (often["launches"], often["min"], often["mean"], often["max"]) == (10, 128, 192, 256)

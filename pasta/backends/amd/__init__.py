@@ -36,7 +36,7 @@ class AmdSettings(Section):
         shim="amd.counters",
     )  # fmt: skip
     pc_sampling = setting(
-        "amd.pc_sampling", parse_interval, "", "between samples: 100us", shim="amd.pc_sampling"
+        "amd.pc_sampling", parse_interval, "", "sampling interval: 100us", shim="amd.pc_sampling"
     )
 
     def check(self) -> None:
@@ -51,8 +51,8 @@ class AmdSettings(Section):
 class Amd(Backend):
     """AMD GPUs: the SDK, which HIP loads, loads PASTA's tool.
 
-    Named without an SDK that can be loaded, the tool would abort the program: so it is named only
-    where the SDK has been loaded before.
+    rocprofiler-register aborts a program if a tool is named and no SDK can be loaded, so PASTA
+    names its tool only after a test process has loaded the SDK.
     """
 
     name = "amd"
@@ -77,21 +77,21 @@ class Amd(Backend):
             ),
             notes={
                 "accesses": "the SDK has counters, PC sampling and thread traces, but no accesses",
-                "counter": "those that `amd.counters` names, where the device has them",
-                "pc_sample": "where `amd.pc_sampling` asks for it, on MI200 and newer",
-                "stream_id": "counted by PASTA",
-                "stream_priority": "where the program gives one",
+                "counter": "the counters in `amd.counters` that the device has",
+                "pc_sample": "if `amd.pc_sampling` is set; MI200 and newer",
+                "stream_id": "assigned by PASTA",
+                "stream_priority": "if the program sets one",
                 "entry_pc": "since version 0.6",
                 "registers": "vector registers of a work-item",
-                "copy_addresses": "of `hipMemcpy*`; of other copies since version 1.0",
-                "context_create": "one for each device, when it is first used",
-                "graph_node_of_launch": "launches of a graph have its flag, not the node",
+                "copy_addresses": "of `hipMemcpy*`; for other copies since version 1.0",
+                "context_create": "one per device, at its first use",
+                "graph_node_of_launch": "launches in a graph have the graph flag, but no node",
             },
         ),
     )
 
     def prepare(self, launch: Launch) -> Prepared:
-        """The library of the tool and that of the SDK, or nothing, having said why."""
+        """The tool's library and the SDK's; empty after an explanation if unusable."""
         try:
             found = usable_rocprofiler(launch.program)
             if found is None and launch.is_named:

@@ -44,10 +44,9 @@ class Nvidia(Backend):
             ),
             notes={
                 "accesses": "by [probes](nvidia.md#probes) that are patched into kernels",
-                "device_name": "where all devices of the machine are of one model",
-                "wait_times": "the call's begin is not told",
-                "kernel_complete": "CUPTI would have them, which the driver does not serve beside"
-                " the Sanitizer",
+                "device_name": "if all devices of the machine are the same model",
+                "wait_times": "the library does not report when the call begins",
+                "kernel_complete": "requires CUPTI, which excludes the Sanitizer",
             },
         ),
     )

@@ -16,25 +16,27 @@ if TYPE_CHECKING:
 
 
 class TorchSettings(Section):
-    """What of PyTorch is recorded, where a tool requires it."""
+    """Settings that restrict the PyTorch data recorded for tools."""
 
     follow = setting(
-        "torch.follow", parse_bool, True, "follow PyTorch where a tool asks for it", of_block=True
+        "torch.follow", parse_bool, True, "follow PyTorch if a tool requires it", per_block=True
     )
     stacks = setting(
-        "torch.stacks", parse_bool, True, "the Python stack of every operator", of_block=True
+        "torch.stacks", parse_bool, True, "the Python stack of every operator", per_block=True
     )
     frames = setting(
         "torch.frames",
         parse_count,
         64,
-        "innermost frames of a stack that count",
+        "innermost frames kept of a stack",
         maximum=10_000,
-        of_block=True,
+        per_block=True,
     )
-    modules = setting("torch.modules", parse_bool, True, "which nn.Module runs", of_block=True)
+    modules = setting(
+        "torch.modules", parse_bool, True, "the nn.Module of every operator", per_block=True
+    )
     kineto = setting(
-        "torch.kineto", parse_bool, True, "show PASTA's records in torch.profiler", of_block=True
+        "torch.kineto", parse_bool, True, "show PASTA's records in torch.profiler", per_block=True
     )
 
 

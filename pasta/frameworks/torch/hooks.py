@@ -336,7 +336,7 @@ def _follow(torch):
 def prepare_block(torch, library):
     """Returns a function that follows torch, to be called when a block has begun in the ring.
 
-    That function returns one that ends it, and what is not followed, in words. `library`: address
+    That function returns one that ends it, and a description of unrecorded data. `library`: address
     of the function that returns libpasta's table, 0 if it was preloaded. Raises RuntimeError if the
     extension cannot be built.
     """

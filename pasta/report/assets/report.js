@@ -541,10 +541,10 @@
     }
     const left = names.length - MOST_NAMES;
     host.replaceChildren(
-      make("p", { className: "told" }, [block.x_label, block.y_label].filter(Boolean).join(": ")),
+      make("p", { className: "readout" }, [block.x_label, block.y_label].filter(Boolean).join(": ")),
       ...(lines.length > 1 ? [key(lines.map((line) => line.label))] : []),
       make("div", { className: "bars" }, ...parts),
-      ...(left > 0 ? [make("p", { className: "told" }, `${left} more`)] : []),
+      ...(left > 0 ? [make("p", { className: "readout" }, `${left} more`)] : []),
     );
   }
 
@@ -607,7 +607,7 @@
         })),
       ],
     };
-    host.replaceChildren(make("p", { className: "told" }, block.y_label));
+    host.replaceChildren(make("p", { className: "readout" }, block.y_label));
     const plot = new uPlot(options, [x, ...levels], host);
     plots.push(plot);
     new ResizeObserver(() => {
@@ -635,7 +635,7 @@
     let most = 1;
     for (let row = 0; row < block.rows; row++) most = Math.max(most, Number(column.value(row) ?? 0));
     const share = (value) => Math.log1p(value) / Math.log1p(most);
-    const told = make("p", { className: "told", role: "status" }, "Point at a strip, or walk in it with the arrow keys");
+    const readout = make("p", { className: "readout", role: "status" }, "Point at a strip, or walk in it with the arrow keys");
     const grid = make("div", { className: "heat" });
     let begin = 0;
     for (const strip of block.strips) {
@@ -653,21 +653,21 @@
         image.data.set([...heatColour(share(Number(value))), 255], 4 * cell);
       }
       context.putImageData(image, 0, 0);
-      const tell = (line, point) => {
+      const show = (line, point) => {
         const offset = strip.start + point * strip.step;
         const hex = (number) => `0x${number.toString(16)}`;
         const range = strip.step ? `${hex(offset)}–${hex(offset + strip.step - 1)}` : hex(offset);
         const which = block.lines === "word" ? `, word +${4 * line}` : block.lines ? `, ${block.lines} ${line * strip.lines_step}` : "";
         const value = at(line, point);
         const says = value === null ? "not accessed" : `${formatted(value, null, "int")} accesses`;
-        told.textContent = `${shortened(strip.label)}, offset ${range}${which}: ${says}`;
+        readout.textContent = `${shortened(strip.label)}, offset ${range}${which}: ${says}`;
       };
       let here = [0, 0];
       canvas.addEventListener("pointermove", (event) => {
         const box = canvas.getBoundingClientRect();
         const place = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
         here = [place((event.clientY - box.top) / box.height, lines), place((event.clientX - box.left) / box.width, points)];
-        tell(...here);
+        show(...here);
       });
       canvas.addEventListener("keydown", (event) => {
         const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
@@ -675,7 +675,7 @@
         event.preventDefault();
         const [line, point] = steps[event.key];
         here = [Math.min(lines - 1, Math.max(0, here[0] + line)), Math.min(points - 1, Math.max(0, here[1] + point))];
-        tell(...here);
+        show(...here);
       });
       begin += points * lines;
       grid.append(make("span", { className: "label", title: strip.label }, shortened(strip.label)), canvas);
@@ -688,7 +688,7 @@
       pen.fillRect(point, 0, 1, 1);
     }
     const legend = make("div", { className: "scale" }, "1", scale, `${grouped(String(most))} accesses (logarithmic)`);
-    host.replaceChildren(grid, legend, told);
+    host.replaceChildren(grid, legend, readout);
   }
 
   // ---- flame graph ----
@@ -725,12 +725,12 @@
           return make("span", {}, sample, label);
         }),
       );
-      this.told = make("p", { className: "told", role: "status" });
+      this.readout = make("p", { className: "readout", role: "status" });
       this.box = make("div", { className: "flame", role: "group" });
       this.box.setAttribute("aria-label", "Flame graph; arrow keys walk, Enter zooms, Escape zooms out");
       this.box.addEventListener("keydown", (event) => this.walk(event));
       const controls = make("div", { className: "controls" }, this.choice, this.out, make("span", { className: "grow" }), legend);
-      this.host.replaceChildren(controls, this.box, this.told);
+      this.host.replaceChildren(controls, this.box, this.readout);
     }
 
     weigh(weight) {
@@ -745,7 +745,7 @@
       this.zoomed = node;
       this.out.disabled = node === 0;
       this.draw();
-      this.tell(node);
+      this.show(node);
     }
 
     says(node) {
@@ -755,8 +755,8 @@
       return `${name}: ${formatted(this.total[node], this.weight.unit, "int")}, ${share}${place ? ` (${shortened(place, 100)})` : ""}`;
     }
 
-    tell(node) {
-      this.told.textContent = this.says(node);
+    show(node) {
+      this.readout.textContent = this.says(node);
     }
 
     draw() {
@@ -799,8 +799,8 @@
       bar.style.width = `${Math.max(1, width - 1)}px`;
       if (width < 10) bar.style.padding = "0";
       bar.addEventListener("click", () => this.zoom(node));
-      bar.addEventListener("pointerenter", () => this.tell(node));
-      bar.addEventListener("focus", () => this.tell(node));
+      bar.addEventListener("pointerenter", () => this.show(node));
+      bar.addEventListener("focus", () => this.show(node));
       return bar;
     }
 
@@ -838,7 +838,7 @@
     try {
       await DRAW[kind](host);
     } catch (error) {
-      console.error(error); // the rest of the report is drawn all the same
+      console.error(error); // the rest of the report is still drawn
       host.textContent = `This cannot be shown: ${error.message}`;
     }
   }

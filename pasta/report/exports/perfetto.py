@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pasta.errors import PastaError, RunError
 from pasta.processors.strings import Strings
-from pasta.progress import doing
+from pasta.progress import report_progress
 from pasta.report.exports.base import FileExport, Request
 from pasta.run.directory import RunDirectory
 
@@ -68,7 +68,7 @@ def _batches(run: RunDirectory, strings: Strings) -> Iterator[Batch]:
     """All events, without files that cannot be read."""
     from pasta.run.events import read_batches
 
-    doing("reading events")
+    report_progress("reading events")
     return read_batches(run.events, strings, on_warning=lambda line: None)
 
 

@@ -1,4 +1,4 @@
-/* Hardware counters of each launch, where `amd.counters` names some.
+/* Hardware counters of each launch, if `amd.counters` is set.
  *
  * Before a dispatch the SDK asks for a configuration, and delivers the values after its completion: one for
  * each instance of a counter in the device (a shader engine, an XCC, …).

@@ -266,7 +266,7 @@ static pasta_amd_tool *configure(uint32_t version, const char *text, void *clien
     return &tool;
 }
 
-/* Called by the SDK.  NULL: no tool; the target goes on. */
+/* Called by the SDK.  NULL: no tool; the target continues. */
 pasta_amd_tool *rocprofiler_configure(uint32_t version, const char *text, uint32_t priority, void *client) {
     (void)priority; /* there may be other tools */
     int saved = errno;

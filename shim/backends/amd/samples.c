@@ -1,6 +1,6 @@
-/* Samples of program counters, where `amd.pc_sampling` gives an interval.
+/* PC samples, if `amd.pc_sampling` gives an interval.
  *
- * The SDK fills a buffer for each device and delivers it on a thread of its own; equal samples become one
+ * The SDK fills a buffer for each device and delivers it on a separate thread; equal samples become one
  * record.
  *
  * Written to the headers of 1.x, as the records of 0.5 differ; it has never run on hardware.

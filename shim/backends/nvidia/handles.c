@@ -33,7 +33,7 @@ static uint16_t next_number;
 static uint32_t device_name;
 
 /* The API gives no device name, and callbacks may not call CUDA: the driver's list of devices gives it
- * where all devices of the machine are of one model. */
+ * if all devices of the machine are the same model. */
 void pasta_nv_read_device_name(void) {
     static const char root[] = "/proc/driver/nvidia/gpus";
     char model[128] = "", path[sizeof root + 300], line[256];

@@ -199,7 +199,7 @@ uint64_t pasta_nv_objects_version(void) { return __atomic_load_n(&version, __ATO
  *
  * A framework's allocator reuses parts of allocations before nearly every launch; the tables in which
  * patches look addresses up would never be current.  So they have pieces, which begin wherever a tensor
- * ever began or ended: a program that repeats itself soon makes no new ones.  The tensor that a piece
+ * ever began or ended: a repetitive program soon creates no new ones.  The tensor that a piece
  * belonged to at a launch is found later, off the critical path. */
 
 /* Index of the first piece that does not begin below the address. */

@@ -102,7 +102,7 @@ size_t pasta_nv_new_pieces(pasta_nv_piece **pieces);
  * caller frees them.  False if out of memory. */
 bool pasta_nv_objects(pasta_nv_allocation **objects, size_t *count, uint64_t *version);
 
-/* ---- probes.c: called in callbacks, but for `set_up`; no-ops in a run without probes ---- */
+/* ---- probes.c: called in callbacks, except `set_up`; no-ops in a run without probes ---- */
 /* Reads the launcher's plan.  False, with a line for the user, if probes cannot work. */
 bool pasta_nv_probes_set_up(const char *api);
 bool pasta_nv_probes_own_thread(void); /* this is the thread that reads results: its callbacks are not the program's */
@@ -116,7 +116,7 @@ void pasta_nv_probes_launched(uint64_t launch, bool graph); /* launch return; fo
 void pasta_nv_probes_stream_destroyed(uint64_t context, uint64_t stream); /* vendor's unique handle */
 void pasta_nv_probes_synchronized(uint64_t context);
 void pasta_nv_probes_copies(uint64_t context); /* a copy begins that the program waits for */
-void pasta_nv_probes_finish(void); /* the process exits: waits, bounded, and collects what is left */
+void pasta_nv_probes_finish(void); /* the process exits: waits, bounded, and collects the remaining results */
 
 /* ---- object_table.c: the table of live objects on a device ---- */
 

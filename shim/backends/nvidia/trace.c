@@ -1,7 +1,7 @@
-/* Access records on their way from kernels to the trace ring.
+/* Transfer of access records from kernels to the trace ring.
  *
- * On the device (pasta/backends/nvidia/trace_records.py): each stripe, a multiprocessor as a rule, fills a chunk of
- * its own in page-locked memory.  A warp reserves space with one addition to the stripe's cursor in the
+ * On the device (pasta/backends/nvidia/trace_records.py): each stripe, usually a multiprocessor, fills its own
+ * chunk in page-locked memory.  A warp reserves space with one addition to the stripe's cursor in the
  * device's memory, writes the record, fences, and adds its bytes to `done` of the place.  The one
  * whose addition exceeds the end of the chunk closes it: it adds the reserved bytes to `done`,
  * waits until the stripe's next place is open, and sets the cursor there.  The warp
@@ -13,18 +13,18 @@
  * Deadlock is impossible:
  * - A warp with reserved space waits for nothing until its bytes are in `done`.  So a closed chunk becomes
  *   ready, whatever other warps wait for.
- * - A warp that waits has reserved nothing.  It waits for a place of its own stripe, in which a closed chunk
- *   lies, or for the warp of its stripe that does so: never for a chunk that another stripe keeps open,
- *   perhaps for ever.
+ * - A warp that waits has reserved nothing.  It waits for a place of its own stripe, which holds a closed
+ *   chunk, or for the warp of its stripe that does so: never for a chunk that another stripe may keep open
+ *   forever.
  * - The thread makes no driver calls and takes no lock under which one is made, so it continues while the
  *   driver waits for a kernel that waits for space.
  * - The thread waits for the collector as long as its heartbeat continues; then records are dropped, and
- *   counted.  All that time it beats, so that kernels wait as long.  Without a beat for `patience` they
- *   stop writing, and count.
+ *   counted.  Meanwhile it sends heartbeats, so that kernels wait as long.  Without a heartbeat
+ *   for `patience` they stop writing, and count.
  *
  * The complete part of an open chunk is taken from time to time and at the end.  The cursors are
- * copied before and after `done`: where a stripe has the same chunk in both, and `done`
- * equals the last cursor, all of that is complete, whatever runs meanwhile.
+ * copied before and after `done`: if a stripe has the same chunk in both, and `done` equals the last
+ * cursor, all of it is complete, even if kernels run meanwhile.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>

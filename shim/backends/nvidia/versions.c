@@ -59,7 +59,7 @@ static pasta_nv_version *spare_version(pasta_nv_prober *p, size_t bytes) {
     return found;
 }
 
-/* A patch looks for bins where the range of an object says that it has some. */
+/* A patch uses bins only if the object's range has some. */
 static void have_no_bins(void *image) {
     const pasta_object_table *table = image;
     pasta_object_range *ranges = (void *)((char *)image + table->ranges);

@@ -1,4 +1,4 @@
-"""The replayer, and programs that it plays streams to under the preloaded library."""
+"""The replayer, and programs to which it plays streams under the preloaded library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.played import LIBRARY, Played, play
 
 __all__ = ["SOURCE", "Replay", "Replayer"]
 
-#: Another build of the source, say one with a sanitizer, may be named.
+#: Path of another build of the source, such as one with a sanitizer.
 SOURCE = Path(os.environ.get("PASTA_TEST_AMD_LIBRARY", LIBRARY.with_name("libpasta_amd.so")))
 #: A sanitizer's runtime has to come first.
 PRELOAD = ":".join(filter(None, [os.environ.get("PASTA_TEST_RUNTIME"), str(LIBRARY)]))
@@ -33,7 +33,7 @@ Replay = Callable[..., Played]
 
 @pytest.fixture
 def replay(replayer: Replayer, tmp_path: Path) -> Replay:
-    """Plays a stream to the source, which is loaded as the library loads it."""
+    """Plays a stream to the source, loaded as the library loads it."""
 
     def run(
         stream: Stream | Path,
@@ -47,7 +47,7 @@ def replay(replayer: Replayer, tmp_path: Path) -> Replay:
             **replayer.environment(tools, version),
             "LD_PRELOAD": preload,
             "REPLAY_ERRNO": "" if tools != str(SOURCE) else "1",
-            "REPLAY_SEED": str(crc32(tmp_path.name.encode())),  # each test has other numbers
+            "REPLAY_SEED": str(crc32(tmp_path.name.encode())),  # numbers differ between tests
         }
         extra = {name: how.pop(name) for name in list(how) if name.isupper()}
         return play([replayer.program, path], tmp_path, **how, **{**environment, **extra})  # type: ignore[arg-type]
@@ -62,7 +62,8 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The work of work.py on the played driver (cuda) and on the reference accelerator (refacc)."""
+    """The workload of amd_work.py on the replayed driver (cuda) and on the reference accelerator
+    (refacc)."""
     directory = tmp_path_factory.mktemp("work")
     compiler = [os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"]
     native, nvidia = LIBRARY.parent, PROGRAMS / "nvidia"

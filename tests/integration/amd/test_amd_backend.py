@@ -1,4 +1,4 @@
-"""AMD through the launcher, and what is claimed of its source, with the replayer for an SDK."""
+"""AMD through the launcher, and capabilities of its source, with the replayer as the SDK."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.capabilities import disagreements
 from tests.support.places import DATA
 
 RECORDED = DATA / "amd" / "hip63_sdk100.events.txt"
-#: Claimed, and not in what is played by each version. Samples and counters exclude each other;
-#: test_amd_counters.py has them.
+#: Claimed capabilities that are missing in the replayed streams, by version. Samples and counters
+#: exclude each other; test_amd_counters.py has them.
 UNPLAYED = {
     "0.5.0": {"pc_sample", "counter", "entry_pc"},
     "0.6.0": {"pc_sample", "counter"},
@@ -25,7 +25,7 @@ UNPLAYED = {
 
 
 def everything() -> Stream:
-    """The recorded program, and what it does not do."""
+    """The recorded program, and operations missing in it."""
     s = recorded(RECORDED)
     s.correlation = 1000
     s.hip("hipStreamCreateWithPriority", stream=0x51, flags=1, priority=1)
@@ -46,7 +46,7 @@ def everything() -> Stream:
     return s
 
 
-def test_claims(replay: Replay, version: str) -> None:
+def test_capabilities_match_records(replay: Replay, version: str) -> None:
     played = replay(everything(), version, settings="amd.counters=SQ_WAVES\n")
     unplayed = UNPLAYED[version]
     assert disagreements("amd_rocprofiler", [played.tables], unplayed=unplayed) == {}
@@ -65,7 +65,7 @@ def rocm_environment(replayer: Replayer, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.main
-def test_a_program_is_recorded(
+def test_program_is_recorded(
     pasta_preload, replayer: Replayer, rocm_environment: dict[str, str]
 ) -> None:
     done = pasta_preload(
@@ -89,22 +89,24 @@ def test_a_program_is_recorded(
 
 
 @pytest.mark.main
-def test_asked_for(pasta_preload, replayer: Replayer, rocm_environment: dict[str, str]) -> None:
-    """It says so where there is no device, and goes on."""
+def test_backend_named_on_the_command_line(
+    pasta_preload, replayer: Replayer, rocm_environment: dict[str, str]
+) -> None:
+    """A missing device is reported; the program continues."""
     done = pasta_preload(
         replayer.program, rocm_environment["STREAM"], environment=rocm_environment,
         options=("--backend", "amd"),
     )  # fmt: skip
     assert done.run.launches > 0
-    told = [line for line in done.notes if "no AMD device can be used" in line]
-    assert len(told) == (not os.access(rocm.DEVICE, os.R_OK | os.W_OK))
+    messages = [line for line in done.notes if "no AMD device can be used" in line]
+    assert len(messages) == (not os.access(rocm.DEVICE, os.R_OK | os.W_OK))
 
 
 @pytest.mark.parametrize("backend", ["nvidia", "none"])
-def test_a_program_is_let_alone(
+def test_program_is_not_recorded_with_another_backend(
     pasta_preload, replayer: Replayer, rocm_environment: dict[str, str], backend: str
 ) -> None:
-    """Also where the library is loaded nevertheless, say by a pasta-preload around this one."""
+    """Even if the library is loaded anyway, for example by an outer pasta-preload."""
     for tools in ("", str(rocm.LIBPASTA_AMD)):
         environment = {**rocm_environment, rocm.TOOLS: tools}
         done = pasta_preload(
@@ -122,7 +124,7 @@ def tools_of(printed: str) -> list[str]:
     return list(filter(None, lines[0].partition("=")[2].split(":"))) if lines else []
 
 
-def test_the_tool_comes_after_the_user_s(
+def test_pastas_tool_follows_the_users(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
     ours = str(rocm.LIBPASTA_AMD)
@@ -133,7 +135,7 @@ def test_the_tool_comes_after_the_user_s(
     ]  # fmt: skip
 
 
-def test_the_user_s_tool_and_ours_are_both_loaded(
+def test_both_tools_are_loaded(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
     """The SDK loads no tool that follows the last colon of a list."""
@@ -143,33 +145,31 @@ def test_the_user_s_tool_and_ours_are_both_loaded(
     assert done.run.launches == 4
 
 
-def test_a_program_in_an_empty_environment(
+def test_program_with_an_empty_environment(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
-    """It gets PASTA's tool again, and not the user's, which it took away."""
+    """PASTA's tool is added again, but not the user's, which the program removed."""
     environment = {**rocm_environment, rocm.TOOLS: str(replayer.tool)}
     done = pasta_preload("env", "-i", "/usr/bin/env", environment=environment)
     assert tools_of(done.stdout) == [str(rocm.LIBPASTA_AMD)]
 
 
-def test_an_sdk_that_cannot_be_loaded(
-    pasta_preload, rocm_environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_unloadable_sdk(pasta_preload, rocm_environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "broken.so").write_text("no library")
     environment = {**rocm_environment, rocm.NAMED: str(tmp_path / "broken.so")}
     silent = pasta_preload("env", environment=environment)
     assert (tools_of(silent.stdout), silent.lines) == ([], [])
-    told = pasta_preload("env", environment=environment, options=("--backend", "amd"))
-    assert tools_of(told.stdout) == []
-    (line,) = told.lines
+    named_backend = pasta_preload("env", environment=environment, options=("--backend", "amd"))
+    assert tools_of(named_backend.stdout) == []
+    (line,) = named_backend.lines
     assert line.startswith(f"ROCm is not recorded: {tmp_path / 'broken.so'} cannot be loaded (")
     assert line.endswith(f"check it with pasta doctor, or name another with {rocm.NAMED}")
 
 
-def test_the_program_finds_the_sdk_that_was_found(
+def test_program_uses_the_detected_sdk(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
-    """rocprofiler-register aborts a program for which a tool is named where it finds no SDK."""
+    """rocprofiler-register aborts a program if a tool is named and it finds no SDK."""
     environment = {name: text for name, text in rocm_environment.items() if name != rocm.REGISTERED}
     done = pasta_preload(replayer.program, environment["STREAM"], environment=environment)
     assert (done.exit_status, done.run.launches) == (7, 4)
@@ -180,7 +180,7 @@ def test_the_program_finds_the_sdk_that_was_found(
     assert f"{rocm.REGISTERED}={theirs[rocm.REGISTERED]}\n" in seen
 
 
-def test_an_unknown_version_is_refused_before_the_program_starts(
+def test_unknown_version_is_rejected_before_the_program_starts(
     pasta_preload, rocm_environment: dict[str, str], replayer: Replayer
 ) -> None:
     environment = {**rocm_environment, "REPLAY_VERSION": "0.7.1"}
@@ -194,9 +194,7 @@ def test_an_unknown_version_is_refused_before_the_program_starts(
     assert tools_of(pasta_preload("env", environment=environment).stdout) == []
 
 
-def test_a_hip_that_never_registers_is_explained(
-    pasta_preload, rocm_environment: dict[str, str]
-) -> None:
+def test_unregistered_hip_is_explained(pasta_preload, rocm_environment: dict[str, str]) -> None:
     done = pasta_preload("true", environment=rocm_environment, options=("--backend", "amd"))
     assert (done.exit_status, done.runs) == (0, [])
     (line,) = [line for line in done.lines if "nothing was recorded" in line]

@@ -1,6 +1,6 @@
-"""Hardware counters of launches, and samples of program counters, as the SDK's services give them.
+"""Hardware counters of launches, and PC samples, as delivered by the SDK's services.
 
-The replayer has both as the headers of rocprofiler-sdk describe them: neither ever ran on hardware.
+The replayer implements both after the headers of rocprofiler-sdk; neither ever ran on hardware.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def unharmed(played: Played, *lines: str) -> Played:
 # ---- counters ----
 
 
-def test_counters_of_launches(replay: Replay) -> None:
+def test_counters_by_launch(replay: Replay) -> None:
     s = loaded()
     launches = [launching(s, 1 + i % 2) for i in range(4)]
     with s.call("hipMemset", dst=0x1000, value=0, sizeBytes=64):
@@ -64,11 +64,11 @@ def test_counters_of_launches(replay: Replay) -> None:
         for i, place in enumerate(waves)
     } | {(ordinal, "GRBM_COUNT", None, 0): 100 * (ordinal + 1) for ordinal in range(4)}
     assert dict(zip(rows, values, strict=True)) == expected
-    assert len(rows) == len(expected)  # what a set does is no launch
+    assert len(rows) == len(expected)  # the kernel of a memory set is not a launch
     assert len(played["kernel_complete"]) == 4
 
 
-def test_counters_of_each_device(replay: Replay) -> None:
+def test_counters_by_device(replay: Replay) -> None:
     s = loaded(GPU, SECOND_GPU)
     for agent in (SECOND_GPU, GPU):
         s.complete(launching(s, 1, agent=agent))
@@ -76,7 +76,7 @@ def test_counters_of_each_device(replay: Replay) -> None:
     assert played.rows("counter", "ordinal", "device") == [(0, 1), (1, 0)]
 
 
-def test_what_is_not_recorded_is_not_counted(replay: Replay) -> None:
+def test_unrecorded_launches_are_not_counted(replay: Replay) -> None:
     s = loaded()
     s.hip("hipProfilerStop")
     s.complete(launching(s))
@@ -87,13 +87,13 @@ def test_what_is_not_recorded_is_not_counted(replay: Replay) -> None:
     assert played.rows("counter", "ordinal") == [(1,)]
 
 
-def test_nothing_is_counted_unless_it_is_wanted(replay: Replay) -> None:
+def test_counting_is_off_by_default(replay: Replay) -> None:
     s = loaded()
     s.complete(launching(s))
     assert len(unharmed(replay(s))["counter"]) == 0
 
 
-def test_a_counter_that_there_is_not(replay: Replay) -> None:
+def test_unknown_counter(replay: Replay) -> None:
     s = loaded()
     s.complete(launching(s))
     played = unharmed(
@@ -113,7 +113,7 @@ def test_a_counter_that_there_is_not(replay: Replay) -> None:
         "configure_callback_dispatch_counting_service",
     ],
 )
-def test_counters_that_cannot_be_had(replay: Replay, function: str) -> None:
+def test_unavailable_counters(replay: Replay, function: str) -> None:
     s = loaded()
     s.complete(launching(s))
     played = unharmed(
@@ -125,7 +125,7 @@ def test_counters_that_cannot_be_had(replay: Replay, function: str) -> None:
 
 
 def without(replayer: Replayer, function: str, tmp_path: Path) -> str:
-    """A copy of the library in which a function has another name."""
+    """A copy of the library in which a function is renamed."""
     library = tmp_path / "librocprofiler-sdk.so"
     image, name = replayer.library.read_bytes(), function.encode()
     assert name in image
@@ -134,8 +134,8 @@ def without(replayer: Replayer, function: str, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("version", ["0.5.0", "0.6.0"])
-def test_counters_need_1_0(replay: Replay, version: str) -> None:
-    """A counter's value has another size in the headers of 0.5."""
+def test_counters_require_sdk_1_0(replay: Replay, version: str) -> None:
+    """A counter's value has a different size in the headers of 0.5."""
     s = loaded()
     s.complete(launching(s))
     played = unharmed(replay(s, version, settings=COUNTERS), "counters are not recorded: .*1.0")
@@ -150,7 +150,7 @@ def test_counters_need_1_0(replay: Replay, version: str) -> None:
         ("amd.pc_sampling=100us\n", "PC samples", "rocprofiler_create_buffer"),
     ],
 )
-def test_a_function_that_is_not_there(
+def test_missing_function(
     replay: Replay, replayer: Replayer, tmp_path: Path, settings: str, what: str, function: str
 ) -> None:
     s = loaded()
@@ -163,7 +163,7 @@ def test_a_function_that_is_not_there(
     assert len(played["kernel_complete"]) == 1
 
 
-def test_counters_do_not_make_memory_grow(replay: Replay) -> None:
+def test_counters_do_not_leak_memory(replay: Replay) -> None:
     s = loaded()
     for rounds in (20_000, 100_000):
         with s.block(f"loop {rounds}"):
@@ -193,7 +193,7 @@ def counted(played: Played) -> Counter[tuple[int | None, ...]]:
     return found
 
 
-def test_samples_of_kernels(replay: Replay) -> None:
+def test_samples_by_kernel(replay: Replay) -> None:
     s = loaded()
     first, second = launching(s, 1), launching(s, 2)
     sample(s, count=3000, offset=CODE + 16, dispatch=1)
@@ -201,7 +201,7 @@ def test_samples_of_kernels(replay: Replay) -> None:
     s.complete(first)
     s.complete(second)
     sample(s, count=2, offset=2 * CODE + 8, dispatch=2)  # after its completion
-    sample(s, count=4, object=0, offset=0x7F00, dispatch=77)  # code that nobody loaded
+    sample(s, count=4, object=0, offset=0x7F00, dispatch=77)  # code of an unknown object
     sample(s, count=9, agent=SECOND_GPU)  # not ours
     played = unharmed(replay(s, settings="amd.pc_sampling=100us\n"))
     assert counted(played) == {
@@ -210,10 +210,10 @@ def test_samples_of_kernels(replay: Replay) -> None:
         (None, 0x7F00, None, None, None, None): 4,
     }
     assert set(played["pc_sample"]["device"].tolist()) == {0}
-    assert len(played["pc_sample"]) < 20  # samples of one place are one record
+    assert len(played["pc_sample"]) < 20  # samples at the same offset are one record
 
 
-def test_stochastic_samples_say_why_a_wave_waits(replay: Replay) -> None:
+def test_stochastic_samples_have_stall_reasons(replay: Replay) -> None:
     s = loaded()
     s.complete(launching(s))
     sample(s, STOCHASTIC, 6, issued=1, reason=5)
@@ -235,10 +235,10 @@ def test_stochastic_samples_say_why_a_wave_waits(replay: Replay) -> None:
         ("-1us", "is no interval"),
         ("100instructions", "does not offer amd.pc_sampling=100instructions"),
         ("2000ms", "does not offer amd.pc_sampling=2000ms"),
-        ("1000cycles", "PC samples are not recorded: .*failed with 19"),  # no power of two
+        ("1000cycles", "PC samples are not recorded: .*failed with 19"),  # not a power of two
     ],
 )
-def test_intervals_that_cannot_be_had(replay: Replay, setting: str, line: str) -> None:
+def test_unsupported_intervals(replay: Replay, setting: str, line: str) -> None:
     s = loaded()
     s.complete(launching(s))
     sample(s)
@@ -247,7 +247,7 @@ def test_intervals_that_cannot_be_had(replay: Replay, setting: str, line: str) -
     assert len(played["kernel_complete"]) == 1
 
 
-def test_samples_need_0_6(replay: Replay) -> None:
+def test_samples_require_sdk_0_6(replay: Replay) -> None:
     s = loaded()
     s.complete(launching(s))
     played = unharmed(replay(s, "0.5.0", settings="amd.pc_sampling=100us\n"), "they need .*0.6")
@@ -255,8 +255,8 @@ def test_samples_need_0_6(replay: Replay) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.6.0", "1.0.0"])
-def test_samples_by_host_trap(replay: Replay, version: str) -> None:
-    """Their record has another kind in 0.6."""
+def test_host_trap_samples(replay: Replay, version: str) -> None:
+    """Their record has a different kind in 0.6."""
     s = loaded()
     s.complete(launching(s))
     sample(s, count=3)
@@ -264,7 +264,7 @@ def test_samples_by_host_trap(replay: Replay, version: str) -> None:
     assert played.rows("pc_sample", "samples", "ordinal") == [(3, 0)]
 
 
-def test_counters_and_samples_exclude_each_other(replay: Replay) -> None:
+def test_counters_and_samples_are_mutually_exclusive(replay: Replay) -> None:
     s = loaded()
     s.complete(launching(s))
     sample(s)
@@ -279,7 +279,7 @@ def test_counters_and_samples_exclude_each_other(replay: Replay) -> None:
     "function",
     ["query_pc_sampling_agent_configurations", "create_buffer", "configure_pc_sampling_service"],
 )
-def test_samples_that_cannot_be_had(replay: Replay, function: str) -> None:
+def test_unavailable_samples(replay: Replay, function: str) -> None:
     s = loaded()
     s.complete(launching(s))
     sample(s)

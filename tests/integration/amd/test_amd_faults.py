@@ -1,4 +1,4 @@
-"""What can go wrong with rocprofiler-sdk: one clear line at most, and the target as ever."""
+"""Failures of rocprofiler-sdk: at most one clear line, and the target is unaffected."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def unharmed(played: Played, *lines: str) -> Played:
     return played
 
 
-# ---- an SDK that is not what we know, or fails ----
+# ---- unknown or failing SDKs ----
 
 
 @pytest.mark.parametrize("version", ["0.4.0", "0.9.0", "2.0.0", "3.14.15"])
-def test_a_version_that_nobody_knows(replay: Replay, version: str) -> None:
+def test_unknown_version(replay: Replay, version: str) -> None:
     s = loaded()
     launching(s)
     played = unharmed(replay(s, version), rf"ROCm is not recorded: .*{re.escape(version)}")
@@ -51,7 +51,7 @@ def test_a_version_that_nobody_knows(replay: Replay, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0.1", "1.1.0", "1.99.0"])
-def test_a_later_minor_version(replay: Replay, version: str) -> None:
+def test_newer_minor_version(replay: Replay, version: str) -> None:
     s = loaded()
     s.complete(launching(s))
     played = unharmed(replay(s, version))
@@ -75,7 +75,7 @@ def test_a_later_minor_version(replay: Replay, version: str) -> None:
         "configure_callback_tracing_service@4",
     ],
 )
-def test_a_function_that_fails(replay: Replay, function: str) -> None:
+def test_failing_function(replay: Replay, function: str) -> None:
     s = loaded()
     launching(s)
     name, at, call = function.partition("@")
@@ -87,7 +87,7 @@ def test_a_function_that_fails(replay: Replay, function: str) -> None:
 @pytest.mark.parametrize(
     "name", ["query_callback_tracing_kind_name", "query_callback_tracing_kind_operation_name"]
 )
-def test_names_that_cannot_be_asked_for(replay: Replay, name: str) -> None:
+def test_failing_name_queries(replay: Replay, name: str) -> None:
     s = loaded()
     launching(s)
     played = replay(s, REPLAY_FAIL=f"{name}=4")
@@ -97,7 +97,7 @@ def test_names_that_cannot_be_asked_for(replay: Replay, name: str) -> None:
     assert "no operation" in played.log or "has no" in played.log or played.stderr
 
 
-def test_a_function_that_is_not_there(replay: Replay, replayer: Replayer, tmp_path: Path) -> None:
+def test_missing_function(replay: Replay, replayer: Replayer, tmp_path: Path) -> None:
     library = tmp_path / "librocprofiler-sdk.so"
     hidden = b"rocprofiler_iterate_callback_tracing_kinds"
     image = replayer.library.read_bytes()
@@ -118,7 +118,7 @@ def test_no_device(replay: Replay, version: str) -> None:
     unharmed(replay(s, version))
 
 
-def test_devices_that_nobody_told_of(replay: Replay, version: str) -> None:
+def test_unknown_devices(replay: Replay, version: str) -> None:
     s = loaded()
     s.complete(launching(s, agent=4711))
     played = unharmed(replay(s, version))
@@ -126,7 +126,7 @@ def test_devices_that_nobody_told_of(replay: Replay, version: str) -> None:
     assert played.rows("kernel_complete", "device") == [(None,)]
 
 
-def test_a_process_that_is_not_to_be_profiled(replayer: Replayer, tmp_path: Path) -> None:
+def test_unprofiled_process(replayer: Replayer, tmp_path: Path) -> None:
     s = loaded()
     launching(s)
     for preload in (str(LIBRARY), ""):  # the source brings the library with it
@@ -142,14 +142,15 @@ def test_a_process_that_is_not_to_be_profiled(replayer: Replayer, tmp_path: Path
 
 @pytest.mark.parametrize("preload", ["", f"{LIBRARY}:{SOURCE}"])
 def test_other_ways_to_load_the_source(replay: Replay, preload: str) -> None:
-    """By the library alone, which brings ours; and preloaded, where it is found by its symbol."""
+    """Through the library alone, which loads libpasta; and preloaded, where it is found by its
+    symbol."""
     s = loaded()
     s.complete(launching(s))
     played = unharmed(replay(s, preload=preload, tools="" if preload else str(SOURCE)))
     assert len(played["kernel_complete"]) == 1
 
 
-# ---- configured never, twice, by two copies, beside others ----
+# ---- configured never, twice, by two copies, together with others ----
 
 
 def test_never_configured(replay: Replay) -> None:
@@ -171,10 +172,10 @@ def test_configured_twice(replay: Replay, version: str) -> None:
 
 
 @pytest.mark.parametrize("other", ["1.0.0", "0.5.0"])
-def test_a_second_copy_of_the_library(
+def test_second_copy_of_the_library(
     replay: Replay, replayer: Replayer, tmp_path: Path, version: str, other: str
 ) -> None:
-    """As PyTorch's wheels bring one: who configures first is recorded, and only through its own
+    """As in PyTorch's wheels: only the copy that configures first is recorded, through its own
     functions."""
     (tmp_path / "wheel").mkdir()
     copy = tmp_path / "wheel" / "librocprofiler-sdk.so"
@@ -192,10 +193,10 @@ def test_a_second_copy_of_the_library(
     assert str(copy) in played.log
 
 
-def test_a_copy_that_is_there_first_and_not_global(
+def test_earlier_local_copy_of_the_library(
     replay: Replay, replayer: Replayer, tmp_path: Path
 ) -> None:
-    """Functions are those of the copy that calls, whatever the process has otherwise."""
+    """Functions are looked up in the calling copy, whatever else the process has loaded."""
     (tmp_path / "wheel").mkdir()
     copy = tmp_path / "wheel" / "librocprofiler-sdk.so"
     shutil.copy(replayer.library, copy)
@@ -206,7 +207,7 @@ def test_a_copy_that_is_there_first_and_not_global(
     assert str(copy) in played.log
 
 
-def test_another_tool_came_first(replay: Replay, replayer: Replayer) -> None:
+def test_another_tool_is_configured_first(replay: Replay, replayer: Replayer) -> None:
     s = loaded()
     s.hip("hipMalloc", size=64, ptr=D1)
     played = unharmed(replay(s, preload=f"{replayer.tool}:{LIBRARY}", REPLAY_ERRNO=""))
@@ -217,7 +218,7 @@ def test_another_tool_came_first(replay: Replay, replayer: Replayer) -> None:
 # ---- the end ----
 
 
-def test_callbacks_after_finalisation_do_nothing(replay: Replay, version: str) -> None:
+def test_callbacks_after_finalisation_are_ignored(replay: Replay, version: str) -> None:
     s = loaded()
     open_launch = launching(s)
     s.say("finalize")
@@ -231,7 +232,7 @@ def test_callbacks_after_finalisation_do_nothing(replay: Replay, version: str) -
     assert not {"kernel_complete", "memory_alloc", "module_unload"} & set(counts)
 
 
-def test_dispatches_that_never_complete(replay: Replay, version: str) -> None:
+def test_dispatches_without_completion(replay: Replay, version: str) -> None:
     s = loaded()
     for _ in range(10):
         launching(s)
@@ -240,7 +241,7 @@ def test_dispatches_that_never_complete(replay: Replay, version: str) -> None:
     assert "kernel_complete" not in played.tables
 
 
-def test_a_fork_after_configuration(replay: Replay, version: str) -> None:
+def test_fork_after_configuration(replay: Replay, version: str) -> None:
     s = loaded()
     launching(s)
     with s.block("fork"):
@@ -255,8 +256,8 @@ def test_a_fork_after_configuration(replay: Replay, version: str) -> None:
     assert len(played["kernel_complete"]) == 1
 
 
-def test_a_fork_before_configuration(replay: Replay, tmp_path: Path) -> None:
-    """As processes of a pool do: each has its own library, and its own ring."""
+def test_fork_before_configuration(replay: Replay, tmp_path: Path) -> None:
+    """As in process pools: each process has its own library and ring."""
     s = loaded()
     s.complete(launching(s))
     unharmed(replay(s, HIP_APP_FORK="1", read=False))
@@ -272,7 +273,7 @@ def test_a_fork_before_configuration(replay: Replay, tmp_path: Path) -> None:
 # ---- order ----
 
 
-def test_a_completion_before_its_dispatch(replay: Replay, version: str) -> None:
+def test_completion_before_its_dispatch(replay: Replay, version: str) -> None:
     s = loaded()
     early = launching(s)
     end = s.lines.index(next(line for line in s.lines if "ENQUEUE ENTER" in line)) - 2
@@ -287,7 +288,7 @@ def test_a_completion_before_its_dispatch(replay: Replay, version: str) -> None:
     assert played.log.count("unknown dispatches") == 2  # the first, and their number
 
 
-def test_a_completion_told_twice(replay: Replay, version: str) -> None:
+def test_duplicate_completion(replay: Replay, version: str) -> None:
     s = loaded()
     d = launching(s)
     s.complete(d)
@@ -296,7 +297,7 @@ def test_a_completion_told_twice(replay: Replay, version: str) -> None:
     assert len(played["kernel_complete"]) == 1
 
 
-def test_an_end_without_a_begin(replay: Replay, version: str) -> None:
+def test_end_without_begin(replay: Replay, version: str) -> None:
     s = loaded()
     for operation, arguments in CALLS.items():
         s.hip(operation, **arguments)
@@ -309,7 +310,7 @@ def test_an_end_without_a_begin(replay: Replay, version: str) -> None:
     assert "kernel_launch_end" not in played.tables
 
 
-def test_begins_without_an_end(replay: Replay, version: str) -> None:
+def test_begins_without_end(replay: Replay, version: str) -> None:
     s = loaded()
     with s.block("loop 300"):
         for operation, arguments in CALLS.items():
@@ -321,7 +322,7 @@ def test_begins_without_an_end(replay: Replay, version: str) -> None:
     assert played.rows("kernel_launch", "name", "stream") == [("_Z2k1Pfi", S)]
 
 
-def test_a_kernel_that_no_code_object_told_of(replay: Replay, version: str) -> None:
+def test_kernel_of_an_unknown_code_object(replay: Replay, version: str) -> None:
     s = loaded()
     s.complete(launching(s, kernel=999))
     played = unharmed(replay(s, version))
@@ -332,8 +333,8 @@ def test_a_kernel_that_no_code_object_told_of(replay: Replay, version: str) -> N
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_nonsense(replay: Replay, seed: int, version: str) -> None:
-    """Any events in any order, on any thread, some of them cut short."""
+def test_invalid_values(replay: Replay, seed: int, version: str) -> None:
+    """Arbitrary events in arbitrary order, on any thread, some truncated."""
     draw = random.Random(seed)
     s = everything() if seed % 2 else recorded(DATA / "amd" / "hip63_sdk100.events.txt")
     if seed % 4 > 1:
@@ -352,14 +353,14 @@ def test_nonsense(replay: Replay, seed: int, version: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 4, 8, 24, 28, 32, 48, 72, 100, 150])
-def test_records_cut_short(replay: Replay, size: int, version: str) -> None:
-    """The replayer's payloads end where memory ends: reading further is a fault."""
+def test_truncated_records(replay: Replay, size: int, version: str) -> None:
+    """The replayer's payloads end at the end of mapped memory: reading further faults."""
     played = replay(cut_short(everything(), size), version)
     assert (played.status, played.stderr) == (7, "")
 
 
-def test_records_that_have_grown(replay: Replay) -> None:
-    """A later version has more in its records, which nobody knows."""
+def test_larger_records(replay: Replay) -> None:
+    """Records of a later version have additional, unknown fields."""
     s = loaded()
     s.complete(launching(s))
     s.hip("hipMalloc", size=64, ptr=D1)
@@ -372,11 +373,11 @@ def test_records_that_have_grown(replay: Replay) -> None:
     ] * 3
 
 
-def test_a_dispatch_without_its_last_fields(replay: Replay, version: str) -> None:
+def test_dispatch_without_its_last_fields(replay: Replay, version: str) -> None:
     s = loaded()
     d = launching(s)
     s.complete(d)
-    # grid and workgroup are behind
+    # grid and workgroup come later
     s.lines = [f"{line} @size=72" if line.startswith("KERNEL_DISP") else line for line in s.lines]
     played = unharmed(replay(s, version))
     columns = ("name", "ordinal", "device", "stream", "module")
@@ -385,7 +386,7 @@ def test_a_dispatch_without_its_last_fields(replay: Replay, version: str) -> Non
     assert len(played["kernel_complete"]) == 1
 
 
-def test_code_object_of_a_record_without_an_image(replay: Replay, version: str) -> None:
+def test_code_object_record_without_an_image(replay: Replay, version: str) -> None:
     s = Stream()
     s.load(2, KERNELS)
     s.lines = [f"{line} @size=72" if "OBJECT_LOAD" in line else line for line in s.lines]
@@ -395,7 +396,7 @@ def test_code_object_of_a_record_without_an_image(replay: Replay, version: str) 
     assert played.rows("kernel_launch", "name", "module") == [("_Z2k1Pfi", 2)]
 
 
-# ---- memory, and many ----
+# ---- memory and scale ----
 
 
 def many(rounds: int, *, body: Callable[[Stream], None]) -> Stream:
@@ -411,7 +412,7 @@ def many(rounds: int, *, body: Callable[[Stream], None]) -> Stream:
 
 
 def busy(s: Stream) -> None:
-    """Four launches that complete in another order, memory that comes and goes, and a copy."""
+    """Four launches that complete out of order, allocations and frees, and a copy."""
     launches = [launching(s) for _ in range(4)]
     for i in (2, 3, 0, 1):
         s.complete(launches[i], by=1)
@@ -427,18 +428,18 @@ def reloading(s: Stream) -> None:
 
 
 @pytest.mark.parametrize(("body", "rounds"), [(busy, 250_000), (reloading, 50_000)])
-def test_memory_does_not_grow(replay: Replay, body: Callable[[Stream], None], rounds: int) -> None:
-    """A million dispatches; nobody consumes the ring, which stays at its cap."""
+def test_memory_use_is_bounded(replay: Replay, body: Callable[[Stream], None], rounds: int) -> None:
+    """A million dispatches without a consumer; the ring stays at its cap."""
     played = unharmed(replay(many(rounds, body=body), ring_max=1 << 20, read=False))
     before, after = map(int, re.findall(r"^rss (\d+)", played.stdout, re.MULTILINE))
     assert after - before < 128  # KiB
 
 
-def test_dispatches_that_never_complete_do_not_pile_up(replay: Replay) -> None:
+def test_incomplete_dispatches_are_bounded(replay: Replay) -> None:
     def body(s: Stream) -> None:
         launching(s)
 
     played = unharmed(replay(many(200_000, body=body), ring_max=1 << 20, read=False))
     before, after = map(int, re.findall(r"^rss (\d+)", played.stdout, re.MULTILINE))
-    assert after - before < 8192  # KiB: the table of those that are open, which is bounded
+    assert after - before < 8192  # KiB: the table of incomplete dispatches, which is bounded
     assert "dispatches dropped" in played.log

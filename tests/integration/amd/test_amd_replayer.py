@@ -1,4 +1,5 @@
-"""The replayer itself, by a tool that prints what it gets: what the other tests stand on."""
+"""Tests of the replayer, on which the other tests rely, with a tool that prints what it
+receives."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def allocating(**fields: int) -> Stream:
     return s
 
 
-def test_a_client_is_configured_and_gets_what_it_subscribed(printed: Print, version: str) -> None:
+def test_client_receives_its_subscriptions(printed: Print, version: str) -> None:
     lines = printed(allocating(), version)
     sizes = {"0.5.0": 296, "0.6.0": 304, "1.0.0": 312}
     number = {"0.5.0": 500, "0.6.0": 600, "1.0.0": 10000}[version]
@@ -73,7 +74,7 @@ def test_a_client_is_configured_and_gets_what_it_subscribed(printed: Print, vers
     assert lines[-2:] == ["done", "finished"]
 
 
-def test_a_dispatch_keeps_the_tool_s_word_until_it_completes(printed: Print, version: str) -> None:
+def test_dispatch_keeps_the_tools_user_data(printed: Print, version: str) -> None:
     s = Stream()
     with s.block("loop 3000 2"), s.call("hipGetErrorName", hip_error=0):
         first, second = s.dispatch(1), s.dispatch(1)
@@ -86,7 +87,7 @@ def test_a_dispatch_keeps_the_tool_s_word_until_it_completes(printed: Print, ver
         assert word == correlation + 1
 
 
-def test_numbers_change_with_the_seed(printed: Print) -> None:
+def test_seed_changes_the_numbering(printed: Print) -> None:
     s = Stream()
     s.say("subscriptions")
     orders = {
@@ -97,23 +98,23 @@ def test_numbers_change_with_the_seed(printed: Print) -> None:
     assert len({tuple(sorted(" ".join(order).split())) for order in orders}) == 1
 
 
-def test_a_payload_ends_where_it_says(printed: Print) -> None:
+def test_payload_ends_at_its_size(printed: Print) -> None:
     s = allocating()
     s.lines[2] += " @size=12"
-    printed(s, status=-11)  # the tool reads behind it
+    printed(s, status=-11)  # the tool reads past it
 
 
-def test_a_tool_that_changes_errno_is_found_out(printed: Print) -> None:
+def test_tool_that_changes_errno_is_detected(printed: Print) -> None:
     printed(allocating(), status=95, REPLAY_ERRNO="1")
 
 
-def test_a_function_fails_as_planned(printed: Print) -> None:
+def test_function_fails_as_configured(printed: Print) -> None:
     lines = printed(allocating(), REPLAY_FAIL="start_context=11")
     assert "start 11" in lines
     assert not [line for line in lines if "corr" in line]
 
 
-def test_finalised_is_silent_unless_wanted(printed: Print) -> None:
+def test_no_callbacks_after_finalisation_by_default(printed: Print) -> None:
     s = Stream()
     s.say("finalize")
     s.hip("hipFree", ptr=0x1000)
@@ -121,7 +122,7 @@ def test_finalised_is_silent_unless_wanted(printed: Print) -> None:
     assert len([line for line in printed(s, REPLAY_LATE="1") if "corr" in line]) == 2
 
 
-def test_nobody_asks_for_the_library(replayer: Replayer, tmp_path: Path) -> None:
+def test_library_is_not_loaded_without_a_tool(replayer: Replayer, tmp_path: Path) -> None:
     done = subprocess.run(
         [replayer.program, allocating().write(tmp_path / "stream.txt")],
         env={"ROCPROFILER_REGISTER_LIBRARY": "/no/such.so"},
@@ -131,16 +132,16 @@ def test_nobody_asks_for_the_library(replayer: Replayer, tmp_path: Path) -> None
     assert (done.returncode, done.stdout) == (7, "done\n")
 
 
-def test_a_tool_that_cannot_be_loaded_ends_the_program(printed: Print) -> None:
+def test_unloadable_tool_aborts_the_program(printed: Print) -> None:
     printed(allocating(), status=-6, ROCP_TOOL_LIBRARIES="/no/such.so")
 
 
-def test_the_last_of_several_tools_is_forgotten(printed: Print, replayer: Replayer) -> None:
+def test_last_of_several_tools_is_ignored(printed: Print, replayer: Replayer) -> None:
     lines = printed(allocating(), ROCP_TOOL_LIBRARIES=f"{replayer.tool}:/no/such.so")
     assert "configure 10000 1.0.0 0" in lines
 
 
-def test_the_recorded_stream_is_played_whole(printed: Print) -> None:
+def test_recorded_stream_is_played_completely(printed: Print) -> None:
     lines = printed(recorded(DATA / "amd" / "hip63_sdk100.events.txt"))
     assert sum("KERNEL_DISPATCH_ENQUEUE ENTER" in line for line in lines) == 6
     assert sum("KERNEL_DISPATCH_COMPLETE" in line for line in lines) == 6

@@ -1,6 +1,6 @@
-"""The same work on every runtime that is played gives the same events, field by field.
+"""The same workload on every replayed runtime gives the same events, field by field.
 
-Handles and addresses are each runtime's own: what is compared is which object they name. What a
+Handles and addresses differ between runtimes: the objects that they refer to are compared. What a
 source cannot give is in GAPS, and must be absent there: a table of what is not compared would
 hide what is wrong.
 """
@@ -28,8 +28,8 @@ BOTH_AMD = (AMD, AMD_0_5)
 
 @dataclass(frozen=True)
 class Gap:
-    """What some sources cannot give. `field` "*": the whole kind; `where`: only in records whose
-    field has that value."""
+    """Data that some sources cannot provide. `field` "*": the whole kind; `where`: only in records
+    whose field has that value."""
 
     sources: tuple[str, ...]
     kind: str
@@ -47,15 +47,15 @@ class Gap:
 IN_GRAPH = ("flags", "graph async")
 GAPS = (
     Gap((NVIDIA,), "kernel_complete", "*", "the Sanitizer has no clocks of the device"),
-    Gap((NVIDIA, REFACC), "graph_instantiate", "*", "told by the framework's hooks only"),
+    Gap((NVIDIA, REFACC), "graph_instantiate", "*", "reported by the framework's hooks only"),
     Gap((REFACC,), "stream_create", "id", "refacc numbers no streams"),
     Gap((REFACC,), "stream_destroy", "id", "refacc numbers no streams"),
-    Gap((NVIDIA,), "stream_create", "priority", "not told"),
-    Gap((NVIDIA, *BOTH_AMD), "stream_destroy", "priority", "told when it was created"),
-    Gap((NVIDIA,), "kernel_launch", "registers", "not told"),
-    Gap((NVIDIA,), "kernel_launch", "shared_static", "not told"),
-    Gap((NVIDIA,), "kernel_launch", "shared_dynamic", "not told"),
-    Gap((NVIDIA,), "kernel_launch", "local", "not told"),
+    Gap((NVIDIA,), "stream_create", "priority", "not reported"),
+    Gap((NVIDIA, *BOTH_AMD), "stream_destroy", "priority", "reported when it was created"),
+    Gap((NVIDIA,), "kernel_launch", "registers", "not reported"),
+    Gap((NVIDIA,), "kernel_launch", "shared_static", "not reported"),
+    Gap((NVIDIA,), "kernel_launch", "shared_dynamic", "not reported"),
+    Gap((NVIDIA,), "kernel_launch", "local", "not reported"),
     Gap(BOTH_AMD, "kernel_launch", "graph_node", "dispatches do not name their node"),
     Gap((AMD_0_5,), "kernel_launch", "entry_pc", "addresses of kernels came with 1.0"),
     Gap(BOTH_AMD, "memory_copy", "graph_node", "copies do not name their node"),
@@ -65,13 +65,14 @@ GAPS = (
     Gap(BOTH_AMD, "graph_launch", "launch_id", "graph launches have no number"),
     Gap((NVIDIA,), "graph_launch", "launch_id", "known when the call returns"),
     Gap((REFACC, *BOTH_AMD), "sync", "handle", "a device has no handle", ("what", "device")),
-    Gap((NVIDIA,), "uvm_attach", "bytes", "not told"),
+    Gap((NVIDIA,), "uvm_attach", "bytes", "not reported"),
 )
-#: Where a source tells another value of the same thing: kind, field, sources, theirs, all others'.
-TOLD_AS = (
+#: Fields for which sources report different values: kind, field, sources, their value, the others'
+#: value.
+REPORTED_AS = (
     ("sync", "what", (NVIDIA,), "context", "device"),  # the driver waits for the context
 )
-#: Each source's own, there but not compared: numbers and names that mean something to it only.
+#: Source-specific fields, present but not compared: ids and names without meaning elsewhere.
 OWN = {
     "*": {"index", "kind", "slots", "time", "thread", "correlation"},
     "context_create": {"name", "handle"},
@@ -87,7 +88,7 @@ OWN = {
     "range_pop": {"origin"},
     "mark": {"origin"},
 }
-#: Kinds that say where the work ran, not what it was.
+#: Kinds that describe where the work ran, not the work itself.
 ABOUT = {"process_start", "process_end"}
 ADDRESSES = {"source", "destination", "address"}
 
@@ -110,7 +111,7 @@ def on_refacc(programs: Path, directory: Path) -> Played:
 
 
 class Names:
-    """Which of a run's objects a handle or address is, in the order in which they were made."""
+    """Maps a handle or address to the run's object, numbered in order of creation."""
 
     def __init__(self, played: Played) -> None:
         self.played = played
@@ -148,7 +149,7 @@ class Names:
 
 
 def named(kind: str, row: dict[str, Any], names: Names) -> dict[str, Any]:
-    """A record with names in the place of handles and addresses."""
+    """A record with names instead of handles and addresses."""
     row = dict(row)
     row["stream"] = names.of("stream", row["stream"])
     for column in ADDRESSES & set(row):
@@ -165,13 +166,13 @@ def named(kind: str, row: dict[str, Any], names: Names) -> dict[str, Any]:
         row["module"] = names.of("module", row["module"])
     if "graph_node" in row:
         row["graph_node"] = names.of("node", row["graph_node"])
-    if row.get("height") == 1:  # of a single row it means nothing
+    if row.get("height") == 1:  # it has no meaning for a single row
         row.update({column: None for column in row if column.endswith("pitch")})
     return row
 
 
 def events(played: Played) -> dict[str, list[dict[str, Any]]]:
-    """Records by kind, in order; what completes out of order is by the launch's number."""
+    """Records by kind, in order; out-of-order completions are sorted by launch."""
     names = Names(played)
     found: dict[str, list[dict[str, Any]]] = {}
     for kind, row in played.in_order():
@@ -179,18 +180,20 @@ def events(played: Played) -> dict[str, list[dict[str, Any]]]:
             continue
         plain = named(kind, played.plain(kind, row), names)
         if kind in ("module_load", "module_unload") and plain["handle"] not in names.made["module"]:
-            continue  # with no kernel of the program's
+            continue  # without a kernel of the program
         plain.update({"handle": "a module"} if kind.startswith("module") else {})
         found.setdefault(kind, []).append(plain)
     found.get("kernel_complete", []).sort(key=lambda row: row["ordinal"])
     return found
 
 
-Told = dict[str, dict[str, list[dict[str, Any]]]]
+Recorded = dict[str, dict[str, list[dict[str, Any]]]]
 
 
 @pytest.fixture(scope="module")
-def told(programs: Path, tmp_path_factory: pytest.TempPathFactory, replayer: Replayer) -> Told:
+def recorded(
+    programs: Path, tmp_path_factory: pytest.TempPathFactory, replayer: Replayer
+) -> Recorded:
     def directory(name: str) -> Path:
         return tmp_path_factory.mktemp(name)
 
@@ -216,32 +219,34 @@ def gaps_of(kind: str, field: str) -> list[Gap]:
 
 
 def without(kind: str) -> set[str]:
-    """Sources that have no such kind, by the table."""
+    """Sources without this kind, by the table."""
     return {source for gap in gaps_of(kind, "*") for source in gap.sources}
 
 
-def kinds_of(told: Told) -> list[str]:
-    return sorted({kind for tables in told.values() for kind in tables})
+def kinds_of(recorded: Recorded) -> list[str]:
+    return sorted({kind for tables in recorded.values() for kind in tables})
 
 
-def test_each_source_tells_as_many(told: Told) -> None:
-    for kind in kinds_of(told):
-        given = {source: len(told[source].get(kind, ())) for source in SOURCES}
+def test_sources_record_equal_counts(recorded: Recorded) -> None:
+    for kind in kinds_of(recorded):
+        given = {source: len(recorded[source].get(kind, ())) for source in SOURCES}
         assert all(given.pop(source) == 0 for source in without(kind)), kind
         assert len(set(given.values())) == 1, (kind, given)
 
 
 def as_told(source: str, kind: str, field: str, value: Any) -> Any:
-    for other_kind, other_field, sources, theirs, others in TOLD_AS:
+    for other_kind, other_field, sources, theirs, others in REPORTED_AS:
         if (kind, field) == (other_kind, other_field) and source not in sources:
             return theirs if value == others else value
     return value
 
 
-def test_fields_are_equal(told: Told) -> None:
+def test_sources_record_equal_fields(recorded: Recorded) -> None:
     wrong = []
-    for kind in kinds_of(told):
-        tables = {source: told[source][kind] for source in SOURCES if source not in without(kind)}
+    for kind in kinds_of(recorded):
+        tables = {
+            source: recorded[source][kind] for source in SOURCES if source not in without(kind)
+        }
         for i, records in enumerate(zip(*tables.values(), strict=True)):
             for field in set(records[0]) - OWN["*"] - OWN.get(kind, set()):
                 given = {
@@ -255,27 +260,28 @@ def test_fields_are_equal(told: Told) -> None:
 
 
 @pytest.mark.parametrize("gap", [gap for gap in GAPS if gap.field != "*"], ids=str)
-def test_what_a_source_cannot_give_is_absent(told: Told, gap: Gap) -> None:
-    """The table has no entry too many, and hides no value."""
+def test_unsupported_fields_are_absent(recorded: Recorded, gap: Gap) -> None:
+    """The table has no superfluous entry, and hides no value."""
     for source in gap.sources:
-        rows = [row for row in told[source][gap.kind] if gap.covers(source, row)]
+        rows = [row for row in recorded[source][gap.kind] if gap.covers(source, row)]
         assert rows
         assert {row[gap.field] for row in rows} == {None}, source
     others = [
         row[gap.field]
         for source in SOURCES
-        for row in told[source].get(gap.kind, ())
+        for row in recorded[source].get(gap.kind, ())
         if not any(other.covers(source, row) for other in gaps_of(gap.kind, gap.field))
     ]
     assert any(value is not None for value in others)
 
 
-#: Vendors' flags, what the Sanitizer does not measure, and the name of the played driver's device.
+#: Vendors' flags, values that the Sanitizer does not measure, and the name of the replayed driver's
+#: device.
 MAY_LACK = {"vendor_flags", "duration", "name"}
 
 
-def test_gaps_are_not_claimed() -> None:
-    """What a source cannot give here, it is not said to give in the matrix of backends."""
+def test_gaps_are_not_claimed_as_capabilities() -> None:
+    """A gap here is not claimed as a capability in the table of backends."""
     by_field = {(each.kind, each.field or "*"): each for each in CAPABILITIES.values()}
     compared = 0
     for gap in GAPS:
@@ -288,18 +294,18 @@ def test_gaps_are_not_claimed() -> None:
     assert compared > 8
 
 
-def test_what_is_a_source_s_own_is_there(told: Told) -> None:
+def test_source_specific_records_exist(recorded: Recorded) -> None:
     for kind, fields in OWN.items():
         for source in SOURCES:
-            for row in told[source].get(kind, ()):
+            for row in recorded[source].get(kind, ()):
                 for field in fields:
                     if any(gap.covers(source, row) for gap in gaps_of(kind, field)):
                         continue
                     assert row[field] is not None or field in MAY_LACK, (source, kind, field)
 
 
-def test_records_of_one_operation_share_a_correlation(told: Told) -> None:
-    for source, tables in told.items():
+def test_records_of_one_operation_share_a_correlation(recorded: Recorded) -> None:
+    for source, tables in recorded.items():
         for begin, ends in (
             ("kernel_launch", ("kernel_launch_end", "kernel_complete")),
             ("graph_launch", ("graph_launch_end",)),
@@ -311,9 +317,9 @@ def test_records_of_one_operation_share_a_correlation(told: Told) -> None:
                     assert [row["correlation"] for row in tables[end]] == begun, (source, end)
 
 
-def test_the_work_is_there(told: Told) -> None:
-    """What the others are compared with is what the work says."""
-    tables = told[AMD]
+def test_work_is_recorded(recorded: Recorded) -> None:
+    """The reference for the comparison is the workload itself."""
+    tables = recorded[AMD]
     launches = [line.split()[1:] for line in WORK.splitlines() if line.startswith("launch")]
     names = {row["name"] for row in tables["kernel_launch"]}
     assert names == {KERNEL}

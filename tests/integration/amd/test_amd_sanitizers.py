@@ -62,7 +62,7 @@ def test_recorded_stream(sanitized: Sanitized) -> None:
 
 
 def test_threads(sanitized: Sanitized) -> None:
-    """Each thread does all there is; completions come on other threads, some of them too early."""
+    """Each thread performs all operations; completions arrive on other threads, some too early."""
     s = Stream()
     s.load(2, KERNELS)
     with s.block("parallel"):
@@ -87,7 +87,7 @@ def test_threads(sanitized: Sanitized) -> None:
 
 
 def loading(thread: int) -> list[str]:
-    """A thread's own code object comes and goes."""
+    """A thread loads and unloads its own code object."""
     own = Stream()
     begin = len(own.lines)
     own.load(10 + thread, {100 + thread: f"of_thread_{thread}.kd"})
@@ -95,6 +95,6 @@ def loading(thread: int) -> list[str]:
     return [f"{line} @thread={thread}" for line in own.lines[begin:]]
 
 
-def test_records_cut_short(sanitized: Sanitized) -> None:
+def test_truncated_records(sanitized: Sanitized) -> None:
     for size in (0, 16, 32, 72):
         clean(sanitized(cut_short(everything(), size)))

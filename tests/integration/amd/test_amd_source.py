@@ -1,4 +1,4 @@
-"""The AMD source driven by the replayer: what each thing that the library tells becomes."""
+"""The AMD source driven by the replayer: the records of each callback."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HELPERS = {6: f"{COPY}.kd", 9: f"{FILL}.kd", 11: "__amd_rocclr_initHeap.kd"}
 
 
 def loaded(*gpus: int) -> Stream:
-    """A stream whose kernels are there: a program's, and the runtime's own."""
+    """A stream with loaded kernels: a program's, and the runtime's own."""
     s = Stream(gpus or (GPU,))
     s.load(1, HELPERS)
     s.load(2, KERNELS)
@@ -48,7 +48,7 @@ def loaded(*gpus: int) -> Stream:
 
 
 def alive(*memory: str) -> Stream:
-    """A stream with two blocks of device memory, 4 MiB each, and one that is page-locked."""
+    """A stream with two blocks of device memory, 4 MiB each, and a page-locked one."""
     s = loaded()
     s.hip("hipMalloc", size=4 << 20, ptr=D1)
     s.hip("hipMalloc", size=4 << 20, ptr=D2)
@@ -122,7 +122,7 @@ def test_recorded_work(hip63: Played) -> None:
         assert hip63.rows(kind, *columns) == hip63.rows("kernel_launch", *columns)
 
 
-def test_recorded_waiting(hip63: Played) -> None:
+def test_recorded_synchronization(hip63: Played) -> None:
     assert hip63.rows("sync", "what", "handle") == [
         ("event", E),
         ("stream", S),
@@ -144,7 +144,7 @@ def test_recorded_waiting(hip63: Played) -> None:
 
 
 @pytest.mark.parametrize("operation", ["hipLaunchKernelExC", "hipDrvLaunchKernelEx"])
-def test_the_stream_is_in_the_launch_configuration(replay: Replay, operation: str) -> None:
+def test_stream_from_the_launch_configuration(replay: Replay, operation: str) -> None:
     s = loaded()
     with s.call(operation, config=S):
         s.dispatch(1)
@@ -153,7 +153,7 @@ def test_the_stream_is_in_the_launch_configuration(replay: Replay, operation: st
     assert replay(s).rows("kernel_launch", "name", "stream") == [(K1, S), (K2, None)]
 
 
-def test_the_stream_is_that_of_the_configured_call(replay: Replay, version: str) -> None:
+def test_stream_from_the_configured_call(replay: Replay, version: str) -> None:
     s = loaded()
     for kernel, stream in ((1, S), (2, 0)):
         s.hip("hipConfigureCall", gridDim=(1, 1, 1), blockDim=(64, 1, 1), stream=stream)
@@ -168,9 +168,7 @@ def test_the_stream_is_that_of_the_configured_call(replay: Replay, version: str)
 @pytest.mark.parametrize(
     "operation", ["hipLaunchCooperativeKernelMultiDevice", "hipExtLaunchMultiKernelMultiDevice"]
 )
-def test_launches_on_several_devices_have_their_device_s_stream(
-    replay: Replay, operation: str
-) -> None:
+def test_multi_device_launches_have_the_devices_stream(replay: Replay, operation: str) -> None:
     s = loaded(GPU, SECOND_GPU)
     for device, stream in ((0, 0x1001), (1, 0x1002)):
         s.hip("hipSetDevice", deviceId=device)
@@ -213,14 +211,14 @@ def test_launch_fields(replay: Replay, version: str) -> None:
                   "hipLaunchCooperativeKernel", "hipModuleLaunchKernel",
                   "hipModuleLaunchCooperativeKernel", "hipExtModuleLaunchKernel"]
 )  # fmt: skip
-def test_the_stream_is_that_of_the_call(replay: Replay, operation: str) -> None:
+def test_stream_from_the_call(replay: Replay, operation: str) -> None:
     s = loaded()
     with s.call(operation, stream=S):
         s.dispatch(1)
     assert replay(s).rows("kernel_launch", "stream", "flags") == [(S, "")]
 
 
-def test_a_dispatch_that_comes_on_another_thread(replay: Replay, version: str) -> None:
+def test_dispatch_on_another_thread(replay: Replay, version: str) -> None:
     s = loaded()
     with s.call("hipLaunchKernel", stream=S, thread=2) as correlation:
         s.open[3] = [correlation]
@@ -230,15 +228,15 @@ def test_a_dispatch_that_comes_on_another_thread(replay: Replay, version: str) -
     assert played.rows("kernel_launch", "name", "stream") == [(K1, S), (K2, None)]
 
 
-def test_a_dispatch_of_a_call_that_another_call_made(replay: Replay) -> None:
+def test_dispatch_of_an_unknown_nested_call(replay: Replay) -> None:
     s = loaded()
     with s.call("hipLaunchKernel", stream=S, thread=2) as outer:
-        s.open[3] = [999]  # a call that nobody heard of
+        s.open[3] = [999]  # an unknown call
         s.dispatch(1, thread=3, ancestor=outer)
     assert replay(s).rows("kernel_launch", "name", "stream") == [(K1, S)]
 
 
-def test_a_graph_may_be_dispatched_by_the_runtime_s_threads(replay: Replay, version: str) -> None:
+def test_graph_dispatched_on_runtime_threads(replay: Replay, version: str) -> None:
     s = loaded()
     with s.call("hipGraphLaunch", graphExec=0x12, stream=S) as launched:
         s.open[3] = [launched]
@@ -250,7 +248,7 @@ def test_a_graph_may_be_dispatched_by_the_runtime_s_threads(replay: Replay, vers
     assert played.rows("kernel_complete", "stream", "flags") == [row[1:] for row in rows]
 
 
-def test_completions_come_in_any_order(replay: Replay, version: str) -> None:
+def test_completions_in_any_order(replay: Replay, version: str) -> None:
     s = loaded()
     launches = [launching(s, kernel=1 + i % 2) for i in range(40)]
     for i in (*range(39, 20, -1), *range(0, 21, 2), *range(1, 21, 2)):
@@ -282,7 +280,7 @@ def test_helper_kernels_of_calls_are_hidden(replay: Replay, version: str) -> Non
     assert (len(played["memory_set"]), len(played["memory_copy"])) == (1, 1)
 
 
-def test_kernels_are_forgotten_when_unloaded(replay: Replay, version: str) -> None:
+def test_kernels_are_removed_on_unload(replay: Replay, version: str) -> None:
     s = loaded()
     first = launching(s)
     s.unload(2, KERNELS)
@@ -465,7 +463,7 @@ def test_sets(
     assert row == (D1, bytes, element, 7, *extents, flags)
 
 
-def test_copies_that_no_call_made(replay: Replay, version: str) -> None:
+def test_copies_without_a_call(replay: Replay, version: str) -> None:
     s = Stream()
     s.memory_copy("HOST_TO_DEVICE", bytes=4096, source=HOST, destination=D1)
     s.memory_copy("DEVICE_TO_HOST", bytes=64, source=D1, destination=HOST,
@@ -484,7 +482,7 @@ def test_copies_that_no_call_made(replay: Replay, version: str) -> None:
     ]
 
 
-def test_a_copy_of_a_call_is_one(replay: Replay, version: str) -> None:
+def test_copy_within_a_call_is_recorded_once(replay: Replay, version: str) -> None:
     s = alive()
     with s.call("hipMemcpyAsync", dst=D1, src=HOST, sizeBytes=4096, kind=1, stream=S):
         s.memory_copy("HOST_TO_DEVICE", bytes=4096, source=HOST, destination=D1)
@@ -533,7 +531,7 @@ def test_allocations(
     s = Stream()
     s.hip(operation, **arguments)
     s.hip(free, ptr=D1)
-    s.hip(free, ptr=D1)  # nothing is there any more
+    s.hip(free, ptr=D1)  # nothing is allocated there any more
     s.hip(free, ptr=0)
     played = replay(s)
     expected = [(D1, 4096, memory, "", None)]
@@ -590,7 +588,7 @@ def test_other_allocations(replay: Replay, made: Any, gone: Any, expected: Any) 
         assert played.rows(kind, "address", "bytes", "memory") == [expected]
 
 
-def test_memory_of_a_device_that_is_reset(replay: Replay, version: str) -> None:
+def test_memory_of_a_reset_device(replay: Replay, version: str) -> None:
     s = Stream((GPU, SECOND_GPU))
     s.hip("hipMalloc", size=64, ptr=D1)
     s.hip("hipSetDevice", deviceId=1)
@@ -601,8 +599,8 @@ def test_memory_of_a_device_that_is_reset(replay: Replay, version: str) -> None:
     assert played.rows("memory_free", "bytes", "device") == [(32, 1)]
 
 
-def test_an_address_that_is_given_twice(replay: Replay, version: str) -> None:
-    """A free was missed: what is there now is the second one."""
+def test_reused_address(replay: Replay, version: str) -> None:
+    """A free was missed: the second allocation is the live one."""
     s = Stream()
     s.hip("hipMalloc", size=64, ptr=D1)
     s.hip("hipMalloc", size=128, ptr=D1)
@@ -612,7 +610,7 @@ def test_an_address_that_is_given_twice(replay: Replay, version: str) -> None:
     assert played.rows("memory_free", "bytes") == [(128,)]
 
 
-def test_pools_are_in_the_order_of_a_stream(replay: Replay, version: str) -> None:
+def test_pool_allocations_are_stream_ordered(replay: Replay, version: str) -> None:
     s = Stream()
     s.hip("hipMallocAsync", size=64, stream=S, dev_ptr=D1)
     s.hip("hipMallocFromPoolAsync", size=32, mem_pool=5, stream=S, dev_ptr=D2)
@@ -631,7 +629,7 @@ def test_pools_are_in_the_order_of_a_stream(replay: Replay, version: str) -> Non
     assert played.rows("memory_free", "stream", "flags")[0] == (S + 1, "async")
 
 
-def test_a_free_comes_before_the_address_is_given_again(replay: Replay, version: str) -> None:
+def test_free_precedes_reuse_of_the_address(replay: Replay, version: str) -> None:
     s = Stream()
     s.hip("hipMalloc", size=64, ptr=D1)
     with s.call("hipFree", ptr=D1), s.call("hipMalloc", thread=2, size=128, ptr=D1):
@@ -648,7 +646,7 @@ def test_memory_of_the_runtime_and_of_hsa_programs(replay: Replay) -> None:
         s.runtime_allocation(D1, 4096)
     with s.call("hipStreamCreate", stream=S):
         s.runtime_allocation(D2, 1 << 20)
-    s.runtime_allocation(0x7000, 512)  # by nobody's call: the program's own, through HSA
+    s.runtime_allocation(0x7000, 512)  # outside any call: the program's own, through HSA
     s.runtime_allocation(0x8000, 256, agent=CPU)
     s.runtime_free(0x7000)
     s.runtime_free(0x6000)  # never seen
@@ -702,7 +700,7 @@ def test_scratch_of_queues(replay: Replay, version: str) -> None:
         ("hipMemPrefetchAsync", {"dev_ptr": D1, "count": 64, "device": 0}, "uvm_prefetch"),
     ],
 )
-def test_what_fails_did_not_happen(
+def test_failed_calls_are_not_recorded(
     replay: Replay, operation: str, arguments: Any, kind: str, version: str
 ) -> None:
     s = Stream()
@@ -722,7 +720,7 @@ def test_streams_have_unique_ids(replay: Replay, version: str) -> None:
     s.hip("hipStreamCreateWithFlags", stream=0x1002, flags=1)
     s.hip("hipStreamCreateWithPriority", stream=0x1003, flags=1, priority=-1)
     s.hip("hipStreamDestroy", stream=0x1002)
-    s.hip("hipStreamCreate", stream=0x1002)  # the handle is given again
+    s.hip("hipStreamCreate", stream=0x1002)  # the handle is reused
     s.hip("hipStreamDestroy", stream=0x1002)
     s.hip("hipStreamDestroy", stream=0x1009)  # created before recording
     played = replay(s, version)
@@ -737,8 +735,8 @@ def test_streams_have_unique_ids(replay: Replay, version: str) -> None:
 
 @pytest.mark.parametrize(("handle", "stream"), [(1, 0), (2, 2)])
 def test_default_streams_by_handle(replay: Replay, handle: int, stream: int, version: str) -> None:
-    """SDK 1.0.0 ends a program that uses hipStreamLegacy (1) or hipStreamPerThread (2) under a tool
-    that subscribes HIP_STREAM."""
+    """SDK 1.0.0 aborts a program that uses hipStreamLegacy (1) or hipStreamPerThread (2) if a tool
+    subscribes to HIP_STREAM."""
     s = loaded()
     launching(s, stream=handle)
     played = replay(s, version)
@@ -746,7 +744,7 @@ def test_default_streams_by_handle(replay: Replay, handle: int, stream: int, ver
     assert played.rows("kernel_launch", "stream") == [(stream,)]
 
 
-def test_waiting_and_events(replay: Replay, version: str) -> None:
+def test_synchronization_and_events(replay: Replay, version: str) -> None:
     s = Stream()
     s.hip("hipEventCreateWithFlags", event=E, flags=2)
     s.hip("hipEventRecord", event=E, stream=S)
@@ -772,7 +770,7 @@ def test_waiting_and_events(replay: Replay, version: str) -> None:
     assert played.rows("event_wait", "handle", "stream") == [(E, S + 1)]
 
 
-def test_what_a_graph_launch_does_is_marked(replay: Replay, version: str) -> None:
+def test_graph_operations_are_marked(replay: Replay, version: str) -> None:
     s = alive()
     s.hip("hipGraphInstantiateWithFlags", graph=0x11, flags=0, pGraphExec=0x12)
     s.hip("hipGraphUpload", graphExec=0x12, stream=S)
@@ -794,7 +792,7 @@ def test_what_a_graph_launch_does_is_marked(replay: Replay, version: str) -> Non
     assert played.rows("memory_copy", "flags", "bytes", "stream") == [("graph async", 4096, S)] * 2
 
 
-def test_what_is_captured_does_not_happen(replay: Replay, version: str) -> None:
+def test_captured_operations_are_not_recorded(replay: Replay, version: str) -> None:
     s = alive()
     s.hip("hipStreamBeginCapture", stream=S, mode=0)
     s.hip("hipMemcpyAsync", dst=D1, src=HOST, sizeBytes=64, kind=1, stream=S)
@@ -817,7 +815,7 @@ def test_symbols_are_copied(replay: Replay, version: str) -> None:
         stream=S,
     )  # fmt: skip
     played = replay(s, version)
-    # the program names the symbol by an address of its own, which is not the device's
+    # the program refers to the symbol by a host address, not the device's
     columns = ("direction", "bytes", "source", "destination", "flags")
     assert played.rows("memory_copy", *columns) == [
         (H2D, 64, HOST, None, ""),
@@ -870,7 +868,7 @@ def test_ranges(replay: Replay, version: str) -> None:
         ("roctxProfilerPause", "roctxProfilerResume", "MARKER_CONTROL_API", "roctx"),
     ],
 )
-def test_profiling_is_stopped_and_started(
+def test_profiling_stop_and_start(
     replay: Replay, stop: str, start: str, kind: str, origin: str, version: str
 ) -> None:
     s = loaded()
@@ -888,7 +886,7 @@ def test_profiling_is_stopped_and_started(
     assert played.names("kernel_launch") == [K2]
     assert len(played["kernel_complete"]) == 1
     assert played.rows("kernel_launch", "ordinal") == played.rows("kernel_complete", "ordinal")
-    # what is allocated, loaded and created must be known after a start
+    # objects allocated, loaded and created before must be known after a start
     assert played.rows("memory_alloc", "address", "bytes") == [(D1, 64)]
     assert played.rows("memory_free", "address", "bytes") == [(D1, 64)]
     assert len(played["stream_create"]) == 1
@@ -898,7 +896,7 @@ def test_profiling_is_stopped_and_started(
         assert played.rows(change, "origin") == [(origin,)]
 
 
-def test_devices_are_those_that_the_program_sees(replay: Replay, version: str) -> None:
+def test_device_ordinals_follow_visible_devices(replay: Replay, version: str) -> None:
     s = loaded(GPU, SECOND_GPU)
     s.load(3, {3: "second.kd"}, agent=SECOND_GPU)
     launching(s, 3, agent=SECOND_GPU)
@@ -912,7 +910,7 @@ def test_devices_are_those_that_the_program_sees(replay: Replay, version: str) -
     ]
 
 
-def test_a_program_that_uses_hsa_only(replay: Replay, version: str) -> None:
+def test_hsa_program(replay: Replay, version: str) -> None:
     s = loaded()
     s.runtime_allocation(D1, 4096)
     s.memory_copy("HOST_TO_DEVICE", bytes=64, source=HOST, destination=D1)
@@ -923,12 +921,12 @@ def test_a_program_that_uses_hsa_only(replay: Replay, version: str) -> None:
     assert played.rows("context_create", "device") == [(0,)]
     assert played.rows("kernel_launch", "name", "stream", "device") == [(K1, None, 0)]
     assert len(played["kernel_complete"]) == len(played["memory_copy"]) == 1
-    told = int(version != "0.5.0")  # of allocations
-    assert len(played["memory_alloc"]) == len(played["memory_free"]) == told
+    expected = int(version != "0.5.0")  # of allocations
+    assert len(played["memory_alloc"]) == len(played["memory_free"]) == expected
 
 
 def test_recorded_hsa_program(replay: Replay) -> None:
-    """Its memory is known only where the whole kind is subscribed."""
+    """Its memory is known only if the whole kind is subscribed."""
     played = replay(recorded_hsa(DATA / "amd" / "hsa_sdk100.events.txt"))
     assert (played.status, played.stderr) == (7, "")
     assert played.rows("memory_alloc", "address", "bytes", "memory", "device", "flags") == [
@@ -954,7 +952,7 @@ def test_recorded_hsa_program(replay: Replay) -> None:
         ("", "", "unknown", None),
     ],
 )
-def test_a_device_without_a_product_is_named_by_its_architecture(
+def test_device_without_product_name(
     replay: Replay, product: str, name: str, model: str, expected: str | None
 ) -> None:
     s = Stream()
@@ -967,7 +965,7 @@ def test_a_device_without_a_product_is_named_by_its_architecture(
     assert names == [(expected,)]
 
 
-def test_one_of_two_devices_is_seen(replay: Replay, version: str) -> None:
+def test_one_visible_device_of_two(replay: Replay, version: str) -> None:
     s = Stream((GPU, SECOND_GPU))
     s.load(3, {3: "second.kd"}, agent=SECOND_GPU)
     launching(s, 3, agent=SECOND_GPU)
@@ -976,7 +974,7 @@ def test_one_of_two_devices_is_seen(replay: Replay, version: str) -> None:
     assert one.rows("context_create", "name", "device") == [(NAMES[SECOND_GPU], 0)]
 
 
-def test_only_what_is_wanted_is_subscribed(replay: Replay, version: str) -> None:
+def test_only_required_operations_are_subscribed(replay: Replay, version: str) -> None:
     s = Stream()
     s.say("subscriptions")
     played = replay(s, version)
@@ -990,7 +988,7 @@ def test_only_what_is_wanted_is_subscribed(replay: Replay, version: str) -> None
     assert not {"HSA_CORE_API", "HIP_COMPILER_API", "RCCL_API"} & set(calls)
 
 
-def test_numbers_of_kinds_and_operations_do_not_matter(replay: Replay, tmp_path: Path) -> None:
+def test_kinds_and_operations_are_found_by_name(replay: Replay, tmp_path: Path) -> None:
     expected: dict[str, Any] = {}
     for seed in ("1", "2", "31337"):
         s = alive()
@@ -1031,7 +1029,7 @@ def test_threads_lose_no_launch(replay: Replay, version: str) -> None:
     assert np.array_equal(*pairs)
 
 
-def test_another_tool_before_ours_gets_its_events_too(replay: Replay, replayer: Replayer) -> None:
+def test_another_tool_also_receives_its_events(replay: Replay, replayer: Replayer) -> None:
     s = loaded()
     s.complete(launching(s))
     played = replay(s, tools=f"{replayer.tool}:{SOURCE}:")
@@ -1039,8 +1037,8 @@ def test_another_tool_before_ours_gets_its_events_too(replay: Replay, replayer: 
     assert len(re.findall("^tool KERNEL_DISPATCH_COMPLETE", played.stdout, re.MULTILINE)) == 1
 
 
-def test_what_the_runtime_unloads_at_exit_follows_the_end_of_the_process(replay: Replay) -> None:
-    """process_end says that exit handlers begin; HIP unloads its code objects in a later one."""
+def test_unloads_at_exit_follow_process_end(replay: Replay) -> None:
+    """process_end marks the begin of exit handlers; HIP unloads its code objects in a later one."""
     s = loaded()
     s.complete(launching(s))
     with s.block("exit"):

@@ -1,4 +1,4 @@
-"""Tools on the same work say the same of AMD as of the reference accelerator."""
+"""Tools give the same results for the same work on AMD and on the reference accelerator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS = tuple(word for tool in TOOLS for word in ("-t", tool))
 
 @pytest.fixture
 def hip(replayer: Replayer, tmp_path: Path) -> tuple[list[Path], dict[str, str]]:
-    """The work as a HIP program, and the environment in which it finds an SDK."""
+    """The workload as a HIP program, and the environment in which it finds an SDK."""
     environment = {
         rocm.NAMED: str(replayer.library),
         "ROCPROFILER_REGISTER_LIBRARY": str(replayer.library),
@@ -36,7 +36,9 @@ def columns(run: Run, tool: str, table: str, *names: str) -> list[tuple[Any, ...
 
 
 @pytest.mark.main
-def test_tools_say_the_same(pasta_preload: Any, hip: Any, programs: Path, tmp_path: Path) -> None:
+def test_tools_agree_across_sources(
+    pasta_preload: Any, hip: Any, programs: Path, tmp_path: Path
+) -> None:
     work = tmp_path / "work.txt"
     work.write_text(WORK)
     command, environment = hip
@@ -73,7 +75,7 @@ def test_tools_say_the_same(pasta_preload: Any, hip: Any, programs: Path, tmp_pa
         assert counts[ours][kind] == counts[theirs][kind] > 0, kind
 
 
-#: hip_app with another main, and a kernel of the reference accelerator before what is played.
+#: hip_app with a different main, and a kernel of the reference accelerator before the replay.
 BOTH = """
 #include "refacc.h"
 int hip_main(int count, char **words);
@@ -85,7 +87,7 @@ int main(int count, char **words) {
 """
 
 
-def test_a_program_that_uses_both(pasta_preload: Any, hip: Any, tmp_path: Path) -> None:
+def test_program_using_both_backends(pasta_preload: Any, hip: Any, tmp_path: Path) -> None:
     (tmp_path / "both.c").write_text(BOTH)
     native = LIBRARY.parent
     cc = ["cc", "-std=gnu11", "-O1"]
@@ -105,5 +107,5 @@ def test_a_program_that_uses_both(pasta_preload: Any, hip: Any, tmp_path: Path) 
     (kernel,) = run.arrow("kernel_freq").to_pylist()
     assert kernel["name"] == KERNEL
     addresses = run.events("memory_alloc", ["address", "bytes"]).to_pylist()
-    assert sum(row["bytes"] == 4096 for row in addresses) == 2  # one of each, the other a pool's
+    assert sum(row["bytes"] == 4096 for row in addresses) == 2  # one of each; the other is a pool's
     assert set(run.manifest["devices"].values()) >= {"AMD Instinct MI300X"}

@@ -1,4 +1,4 @@
-"""What tests of PyTorch share; they are skipped where it is not installed."""
+"""Shared code of PyTorch tests, which are skipped if it is not installed."""
 
 from __future__ import annotations
 

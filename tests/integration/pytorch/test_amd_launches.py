@@ -1,5 +1,5 @@
-"""PyTorch's operators and a HIP runtime's events in one program: launches, allocations and waits of
-the AMD source have the operators that made them, as those of other backends do."""
+"""PyTorch's operators and a HIP runtime's events in one program: launches, allocations and
+synchronizations of the AMD source have their operators, as with other backends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.amd_stream import Stream
 pytest.importorskip("torch")
 
 STEPS, ELEMENTS = 20, 1024
-#: An operator whose kernel is played: what rocprofiler-sdk would tell of it, on the calling thread.
+#: An operator with a replayed kernel: the callbacks of rocprofiler-sdk, on the calling thread.
 PROGRAM = """
 import ctypes, json, sys, threading
 import torch
@@ -89,7 +89,7 @@ def played() -> dict[str, Any]:
     return {"agents": agents, "events": {"begin": begin, "scale": scale, "end": s.lines}}
 
 
-def test_operators_have_the_launches_of_amd(
+def test_operators_have_amd_launches(
     pasta_preload: Any, replayer: Replayer, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines.json"
@@ -119,4 +119,4 @@ def test_operators_have_the_launches_of_amd(
     }
     assert peaks["memory", "device"] == 4 * ELEMENTS
     tensors = run.arrow("tensors", "categories").to_pylist()
-    assert sum(row["at_peak"] for row in tensors) >= 4 * ELEMENTS  # of the host, which has them
+    assert sum(row["at_peak"] for row in tensors) >= 4 * ELEMENTS  # of the host

@@ -1,4 +1,4 @@
-"""event_trace beside what torch.profiler itself writes of the same program."""
+"""event_trace compared with the trace of torch.profiler for the same program."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Event = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory) -> tuple[Event, Event]:
-    """What torch writes of a program, and what PASTA does."""
+    """Traces of a program by torch and by PASTA."""
     from tests.support.preload import Preload
 
     directory = tmp_path_factory.mktemp("traces")
@@ -81,13 +81,14 @@ def of(trace: Event, category: str) -> list[Event]:
     return sorted(events, key=lambda event: event["ts"])
 
 
-#: What torch writes and PASTA cannot know, or what means nothing without torch's own profiler.
+#: Fields written by torch that PASTA cannot know, or that have no meaning without torch's profiler.
 UNKNOWN = {"args.Concrete Inputs", "args.Record function id", "args.Ev Idx", "args.finished"}
-#: What torch writes where it has seen the like: stacks and modules of TorchScript, so not here.
+#: Fields that torch writes only in some cases: stacks and modules of TorchScript, which do not
+#: occur here.
 MORE = {"args.Call stack", "args.Module Hierarchy"}
 
 
-def test_events_have_the_same_form(traces: tuple[Event, Event]) -> None:
+def test_events_have_the_format_of_torch(traces: tuple[Event, Event]) -> None:
     theirs, ours = map(shapes, traces)
     sorts = {
         ("X", "cpu_op"), ("X", "user_annotation"), ("i", "cpu_instant_event"), ("s", "fwdbwd"),
@@ -111,9 +112,9 @@ def test_events_have_the_same_form(traces: tuple[Event, Event]) -> None:
     assert traces[0]["displayTimeUnit"] == traces[1]["displayTimeUnit"]
 
 
-def test_operators_are_the_same(traces: tuple[Event, Event]) -> None:
-    def told(trace: Event) -> Counter[tuple[Any, ...]]:
-        """Names, numbers (from 0 on) and tensors: torch has a place for other arguments too."""
+def test_operators_match_torch(traces: tuple[Event, Event]) -> None:
+    def summary(trace: Event) -> Counter[tuple[Any, ...]]:
+        """Names, numbers (from 0) and tensors: torch also has entries for other arguments."""
         operators = of(trace, "cpu_op")
         numbers = [each["args"].get("Sequence number") for each in operators]
         first = min(number for number in numbers if number is not None)
@@ -136,13 +137,13 @@ def test_operators_are_the_same(traces: tuple[Event, Event]) -> None:
             found[(each["name"], number, of_gradient, *taken)] += 1
         return found
 
-    theirs, ours = map(told, traces)
+    theirs, ours = map(summary, traces)
     assert ours == theirs
     (cat, _) = (each["args"] for each in of(traces[1], "cpu_op") if each["name"] == "aten::cat")
     assert cat["Input Dims"] == [[4, 16], [4, 16]]
 
 
-def test_slices_nest_as_they_do_in_torch(traces: tuple[Event, Event]) -> None:
+def test_slices_nest_as_in_torch(traces: tuple[Event, Event]) -> None:
     def paths(trace: Event) -> Counter[tuple[str, ...]]:
         found: Counter[tuple[str, ...]] = Counter()
         open_: list[tuple[float, str]] = []
@@ -163,7 +164,7 @@ def test_slices_nest_as_they_do_in_torch(traces: tuple[Event, Event]) -> None:
 
 def test_gradients_are_linked_as_in_torch(traces: tuple[Event, Event]) -> None:
     def links(trace: Event) -> Counter[tuple[str, str]]:
-        """Operators that begin where an arrow does, innermost ones, by its number."""
+        """Innermost operators at the start of each flow event, by the flow's id."""
         begun = {each["ts"]: each["name"] for each in of(trace, "cpu_op")}
         ends: dict[int, dict[str, str]] = {}
         for each in of(trace, "fwdbwd"):
@@ -175,10 +176,12 @@ def test_gradients_are_linked_as_in_torch(traces: tuple[Event, Event]) -> None:
     assert ("aten::addmm", "AddmmBackward0") in ours
 
 
-def test_memory_is_that_of_torch(traces: tuple[Event, Event]) -> None:
+def test_memory_matches_torch(traces: tuple[Event, Event]) -> None:
     def sizes(trace: Event) -> Counter[int]:
-        told = (each["args"] for each in of(trace, "cpu_instant_event") if "Addr" in each["args"])
-        return Counter(each["Bytes"] for each in told if each["Bytes"] > 0)
+        summary = (
+            each["args"] for each in of(trace, "cpu_instant_event") if "Addr" in each["args"]
+        )
+        return Counter(each["Bytes"] for each in summary if each["Bytes"] > 0)
 
     theirs, ours = map(sizes, traces)
     assert ours == theirs

@@ -1,4 +1,4 @@
-"""The hooks in a program: how they get in, and that nothing that goes wrong reaches it."""
+"""The hooks in a program: how they are installed, and that their failures do not affect it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def program(tmp_path: Path):
     return write
 
 
-def test_nothing_of_ours_is_seen(pasta_preload, program) -> None:
-    """Finders, module attributes, environment, threads and modules are the program's."""
+def test_hooks_are_invisible_to_the_program(pasta_preload, program) -> None:
+    """Finders, module attributes, environment, threads and modules are unchanged."""
     path = program("""
 import sys, os, threading
 before = list(map(repr, sys.meta_path))
@@ -44,7 +44,7 @@ print(before == list(map(repr, sys.meta_path)), type(torch.__spec__.loader).__na
 
 
 @pytest.mark.parametrize("flags", ["-I", "-E", "-S -E", "-X importtime", "-W error", "-O", "-u"])
-def test_with_flags_of_the_interpreter(pasta_preload, program, flags: str) -> None:
+def test_with_interpreter_flags(pasta_preload, program, flags: str) -> None:
     setup = "import sys; sys.path += %r\n" % [each for each in sys.path if "site-packages" in each]
     path = program(setup + SHORT)
     done = pasta_preload(sys.executable, *flags.split(), path, options=TORCH)
@@ -59,7 +59,7 @@ def test_a_program_without_torch_leaves_no_run(pasta_preload) -> None:
     assert (done.exit_status, done.stdout, done.runs) == (0, "1\n", [])
 
 
-def test_tools_that_ask_for_nothing_follow_nothing(pasta_preload, program) -> None:
+def test_tools_without_needs_install_no_hooks(pasta_preload, program) -> None:
     done = pasta_preload(sys.executable, program(SHORT), options=("-t", "kernel_freq"))
     assert (done.stdout, done.runs) == ("6.0\n", [])
     done = pasta_preload(
@@ -77,7 +77,7 @@ print(sum(each.numel() for each in held.parameters()))
 """
 
 
-def test_what_modules_hold_is_known_before_they_run(pasta_preload, program) -> None:
+def test_parameters_are_known_before_modules_run(pasta_preload, program) -> None:
     done = pasta_preload(sys.executable, program(HELD), options=("-t", "tensors"))
     assert (done.exit_status, done.stdout) == (0, "64\n")
     rows = table(done.run, "tensors", "categories")
@@ -109,9 +109,7 @@ print(torch.ones(3).cos().numel())
 """
 
 
-def test_without_a_compiler_operators_are_known_by_name(
-    pasta_preload, program, tmp_path: Path
-) -> None:
+def test_operators_have_names_without_a_compiler(pasta_preload, program, tmp_path: Path) -> None:
     path = program(UNTOLD + LEAVE)
     full = pasta_preload(sys.executable, path, options=TORCH)
     with_it = full.run
@@ -133,7 +131,7 @@ def test_without_a_compiler_operators_are_known_by_name(
         return sum((Counter({row["operator"]: row["calls"]}) for row in rows), Counter())
 
     found, expected = calls(without), calls(with_it)
-    # `torch.empty`, with which it is tried out, is not among them
+    # `torch.empty`, the test operator, is not among them
     assert found == expected
     assert found["aten::sin"] == 0 < found["aten::cos"]
     depths = {row["depth"] for row in events(without, "operator_begin")}
@@ -146,7 +144,7 @@ def test_without_a_compiler_operators_are_known_by_name(
     assert categories["parameter"]["tensors"] == 2
 
 
-def test_a_compiler_that_fails(pasta_preload, program, tmp_path: Path) -> None:
+def test_failing_compiler(pasta_preload, program, tmp_path: Path) -> None:
     done = pasta_preload(
         sys.executable, program(SHORT), options=TORCH,
         environment={"XDG_CACHE_HOME": str(tmp_path / "empty"), "CXX": "/bin/false"},
@@ -158,7 +156,7 @@ def test_a_compiler_that_fails(pasta_preload, program, tmp_path: Path) -> None:
     assert "hooks.cpp" in log.read_text()
 
 
-def test_a_cache_that_cannot_be_written(pasta_preload, program, tmp_path: Path) -> None:
+def test_unwritable_cache(pasta_preload, program, tmp_path: Path) -> None:
     done = pasta_preload(
         sys.executable, program(SHORT), options=TORCH,
         environment={"XDG_CACHE_HOME": "/proc/nowhere"},
@@ -168,7 +166,7 @@ def test_a_cache_that_cannot_be_written(pasta_preload, program, tmp_path: Path) 
     assert "/proc/nowhere/pasta/torch" in line and "cannot be written" in line
 
 
-def test_allocations_alone_build_nothing(pasta_preload, program, tmp_path: Path) -> None:
+def test_allocations_alone_compile_nothing(pasta_preload, program, tmp_path: Path) -> None:
     cache = tmp_path / "empty"
     done = pasta_preload(
         sys.executable, program(SHORT), options=("-t", "memory_timeline"),
@@ -179,7 +177,7 @@ def test_allocations_alone_build_nothing(pasta_preload, program, tmp_path: Path)
     assert done.run.count("tensor_alloc") >= 3
 
 
-def test_modules_that_come_and_go(pasta_preload, program) -> None:
+def test_modules_created_and_destroyed(pasta_preload, program) -> None:
     path = program("""
 import torch
 for number in range(3000):
@@ -192,7 +190,7 @@ for number in range(3000):
     assert linear["calls"] == 3000
 
 
-def test_several_processes_build_at_once(pasta_preload, program, tmp_path: Path) -> None:
+def test_concurrent_builds(pasta_preload, program, tmp_path: Path) -> None:
     path = program("""
 import subprocess, sys
 if len(sys.argv) > 1:
@@ -210,7 +208,7 @@ else:
     assert len(done.runs) == 3
 
 
-def test_modules_that_misbehave(pasta_preload, program) -> None:
+def test_misbehaving_modules(pasta_preload, program) -> None:
     path = program("""
 import torch
 class Odd(torch.nn.Module):
@@ -238,7 +236,7 @@ except RuntimeError as error:
     assert not any("not followed" in line for line in done.lines)
 
 
-def test_optimizers_that_misbehave(pasta_preload, program) -> None:
+def test_misbehaving_optimizers(pasta_preload, program) -> None:
     path = program("""
 import torch
 class Mine(torch.optim.Optimizer):
@@ -253,7 +251,7 @@ print("stepped")
     assert any("an optimizer is not followed" in line for line in done.lines)
 
 
-def test_tensors_that_are_no_memory(pasta_preload, program) -> None:
+def test_tensors_without_memory(pasta_preload, program) -> None:
     path = program("""
 import torch
 from torch._subclasses import FakeTensorMode
@@ -294,7 +292,7 @@ for _ in range(50): torch.ones(4) * 2
     assert len({row["thread"] for row in found}) == 5
 
 
-def test_beside_torchs_profiler(pasta_preload, program) -> None:
+def test_together_with_torchs_profiler(pasta_preload, program) -> None:
     path = program("""
 import torch
 with torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True) as profile:
@@ -307,14 +305,14 @@ print(found["aten::mm"].count, found["aten::mm"].self_cpu_memory_usage)
     assert "aten::mm" in {row["operator"] for row in table(done.run, "operators", "operators")}
 
 
-def test_killed_programs_keep_what_was_seen(pasta_preload, program) -> None:
+def test_events_of_killed_programs_are_kept(pasta_preload, program) -> None:
     path = program(SHORT + "import os; os.kill(os.getpid(), 9)\n")
     done = pasta_preload(sys.executable, path, options=TORCH)
     assert done.exit_status == -9
     assert "aten::sum" in {row["operator"] for row in table(done.run, "operators", "operators")}
 
 
-def test_the_environment_of_children_is_the_programs(pasta_preload, program) -> None:
+def test_children_inherit_the_programs_environment(pasta_preload, program) -> None:
     """The compiler runs without the preloaded library."""
     assert "LD_PRELOAD" not in os.environ
     path = program("import torch, os; print(os.environ['LD_PRELOAD'].count('libpasta'))")

@@ -114,9 +114,9 @@ class Traced:
     def __init__(self, directory: Path, done: Done) -> None:
         self.done = done
         self.events: list[Event] = json.loads((directory / "trace.json").read_text())["traceEvents"]
-        told = json.loads((directory / "trace.json.rows").read_text())
-        self.rows: dict[str, int] = told["rows"]
-        self.table: str = told["table"]
+        written = json.loads((directory / "trace.json.rows").read_text())
+        self.rows: dict[str, int] = written["rows"]
+        self.table: str = written["table"]
 
     def of(self, *categories: str, name: str = "") -> list[Event]:
         found = [each for each in self.events if each.get("cat") in categories]
@@ -138,7 +138,7 @@ def inside(event: Event, other: Event) -> bool:
 IN_WINDOW = 4 + 2 * 3 + 2 + 5 + 6
 
 
-def test_the_program_prints_the_same(traced: Traced, tmp_path, accelerator, monkeypatch) -> None:
+def test_program_output_is_unchanged(traced: Traced, tmp_path, accelerator, monkeypatch) -> None:
     monkeypatch.setenv("REFACC_LIBRARY", accelerator["REFACC_LIBRARY"])
     program = tmp_path / "program.py"
     program.write_text(TRACED)
@@ -149,7 +149,7 @@ def test_the_program_prints_the_same(traced: Traced, tmp_path, accelerator, monk
     assert theirs.rows.items() <= traced.rows.items()
 
 
-def test_kernels_have_their_names_times_and_place(traced: Traced) -> None:
+def test_kernels_have_name_time_device_and_stream(traced: Traced) -> None:
     kernels = traced.of("kernel")
     assert Counter(each["name"] for each in kernels) == {
         "scale(float*, float, float, int)": IN_WINDOW
@@ -187,7 +187,7 @@ def test_each_kernel_belongs_to_its_launch_and_operator(traced: Traced) -> None:
     assert of == {"Scaled": 6, "ScaledBackward": 2, "mine::shifted": 4, "step": 5, "": 6}
 
 
-def test_arrows_lead_from_launches_to_kernels(traced: Traced) -> None:
+def test_flow_events_link_launches_and_kernels(traced: Traced) -> None:
     ends = {phase: {} for phase in "sf"}
     for each in traced.of("ac2g"):
         ends[each["ph"]][each["id"]] = each["ts"]
@@ -212,7 +212,7 @@ def test_copies_sets_waits_and_ranges(traced: Traced) -> None:
     assert inside(mm, annotated)
 
 
-def test_tables_show_them(traced: Traced) -> None:
+def test_profiler_tables_contain_kernels(traced: Traced) -> None:
     assert traced.rows["cudaLaunchKernel"] == IN_WINDOW
     assert traced.rows["scale(float*, float, float, int)"] == IN_WINDOW
     assert traced.rows["annotated"] == traced.rows["Memset"] == traced.rows["Memcpy HtoD"] == 1
@@ -306,8 +306,8 @@ def test_many_profilers_schedules_threads_and_forks(tmp_path: Path, accelerator)
     ]  # fmt: skip
 
 
-def test_columns_of_a_device_that_is_asked_for(tmp_path: Path, accelerator) -> None:
-    """torch has columns of a device where the profiler was told of one."""
+def test_device_columns_on_request(tmp_path: Path, accelerator) -> None:
+    """torch has columns of a device if the profiler's activities include it."""
     done = run(tmp_path, accelerator, ACCELERATED + """
 import types
 torch.utils.rename_privateuse1_backend("reference")
@@ -346,7 +346,7 @@ print({each.key: each.count for each in profiled.key_averages() if each.key.star
 """
 
 
-def test_without_device_times_there_are_calls_and_no_kernels(tmp_path: Path) -> None:
+def test_only_calls_without_device_times(tmp_path: Path) -> None:
     compiler = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-shared", "-fPIC"]
     fake, player = tmp_path / "libsanitizer-public.so", tmp_path / "player.so"
     subprocess.run([*compiler, PROGRAMS / "nvidia" / "fake_sanitizer.c", "-o", fake], check=True)
@@ -370,7 +370,7 @@ def test_without_device_times_there_are_calls_and_no_kernels(tmp_path: Path) -> 
     assert {each["args"]["External id"] for each in launches} == {operator["args"]["External id"]}
     names = Counter(each["args"]["kernel"] for each in launches)
     assert names == {"vadd(float*)": 10, "fail(float*)": 2, "other(float*)": 1}
-    # one did not return: how long it took is not known
+    # one did not return: its duration is unknown
     assert next(each["dur"] for each in launches if "fail" in each["args"]["kernel"]) == 0
     assert sum(each["dur"] > 0 for each in launches) == 12
 
@@ -396,7 +396,7 @@ assert torch.autograd.profiler._prepare_profiler is torch._C._autograd._prepare_
         ((), {"CXX": "false"}, "torch.profiler shows nothing of PASTA's: the C++ compiler failed"),
     ],
 )
-def test_without_them_the_profiler_is_as_it_was(
+def test_profiler_is_unchanged_without_records(
     tmp_path: Path, accelerator, options: tuple[str, ...], environment: dict[str, str],
     line: str | None,
 ) -> None:  # fmt: skip
@@ -404,5 +404,5 @@ def test_without_them_the_profiler_is_as_it_was(
         environment = {**environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = run(tmp_path, accelerator, COUNTED, options=(*TORCH, *options), **environment)
     assert done.stdout == "0 1\n"
-    told = [each for each in done.lines if each.startswith("torch.profiler")]
-    assert [each[: len(line or "")] for each in told] == ([line] if line else [])
+    written = [each for each in done.lines if each.startswith("torch.profiler")]
+    assert [each[: len(line or "")] for each in written] == ([line] if line else [])

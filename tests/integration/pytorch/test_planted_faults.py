@@ -25,7 +25,7 @@ FAULTLESS = PROGRAMS / "pytorch" / "clean"
 #: Runs programs one after the other in one process.
 DRIVER = PROGRAMS / "pytorch" / "profile_each.py"
 CLEAN = sorted(path.stem for path in FAULTLESS.glob("*.py"))
-#: Programs with what is found first: the tool, and words of `what`.
+#: Programs with their expected first finding: the tool, and words of `what`.
 FAULTS = {
     "batches_of_one": ("operators", "many short operators"),
     "checkpoint_every_step": ("operators", "time passes outside operators"),
@@ -76,8 +76,8 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Finding
         cwd=directory, env=base_environment(), capture_output=True, text=True, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    return {Path(each["program"]).stem: each["findings"] for each in told}
+    reported = [json.loads(line) for line in done.stdout.splitlines()]
+    return {Path(each["program"]).stem: each["findings"] for each in reported}
 
 
 def fault_line(name: str) -> int:
@@ -87,7 +87,7 @@ def fault_line(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_fault_is_found_first_with_its_line(
+def test_planted_fault_is_the_first_finding_with_its_line(
     findings: dict[str, list[Finding]], name: str
 ) -> None:
     tools, what = FAULTS[name]
@@ -97,13 +97,13 @@ def test_the_fault_is_found_first_with_its_line(
     assert what in first["what"], first
     lines = [int(each) for each in re.findall(rf"{name}\.py:(\d+)", first["where"])]
     assert lines, first
-    # the line itself, or what is between the operators before and after it
+    # the line itself, or the gap between the operators before and after it
     assert fault_line(name) in lines or min(lines) <= fault_line(name) <= max(lines), first
     assert re.search(rf"{name}\.py:\d+", first["remedy"]), first
 
 
-def test_a_whole_program_is_told_the_same(pasta_preload) -> None:
-    """Its start, with the import of PyTorch, is no finding."""
+def test_findings_of_a_complete_program_are_the_same(pasta_preload) -> None:
+    """Its startup, with the import of PyTorch, is not a finding."""
     alone = subprocess.run([sys.executable, program("slow_loading")], capture_output=True)
     done = pasta_preload(sys.executable, program("slow_loading"), options=("-c", "torch"))
     assert (done.exit_status, done.stdout) == (alone.returncode, alone.stdout.decode())
@@ -127,7 +127,7 @@ print(threading.active_count())
 """
 
 
-def test_nothing_is_sampled_while_profiling_is_stopped(pasta_preload, tmp_path: Path) -> None:
+def test_no_samples_while_profiling_is_stopped(pasta_preload, tmp_path: Path) -> None:
     path = tmp_path / "stopped.py"
     path.write_text(STOPPED)
     done = pasta_preload(sys.executable, path, options=("-c", "operators"))
@@ -136,7 +136,7 @@ def test_nothing_is_sampled_while_profiling_is_stopped(pasta_preload, tmp_path: 
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_clean_programs_have_no_finding_above_low_confidence(
+def test_clean_programs_have_only_low_confidence_findings(
     findings: dict[str, list[Finding]], name: str
 ) -> None:
     assert [each for each in findings[name] if each["confidence"] != "low"] == []

@@ -15,7 +15,7 @@ import pytest
 from tests.support.preload import base_environment, wait_until
 from tests.support.pytorch import events, table
 
-#: Beginning of every program: `calls` and `rows` of a run, and `say`, whose lines the test reads.
+#: Prologue of every program: `calls` and `rows` of a run, and `say`, whose lines the test reads.
 HEAD = """
 import json, os, sys, threading, time, warnings
 import torch, pasta
@@ -81,7 +81,7 @@ WAYS = {
 
 @pytest.fixture(params=WAYS)
 def start(request: pytest.FixtureRequest, plain: Any, pasta_preload: Any) -> Any:
-    """Starts a program in each of the ways that there are."""
+    """Starts a program, plainly or under pasta-preload."""
     options = WAYS[request.param]
     if options is None:
         return plain
@@ -104,7 +104,7 @@ for times in (7, 2, 0):
     torch.relu(x)
     say("calls", times, calls(run, "aten::relu"), calls(run, "aten::clamp_min"))
 
-# lines, modules and parameters are told in every block
+# lines, modules and parameters are recorded in every block
 for _ in range(2):
     with pasta.profile() as run:
         net(x)
@@ -218,9 +218,9 @@ held = torch.empty(1 << 20, dtype=torch.uint8)
 """
 
 
-def test_a_block_leaves_the_run_around_it_as_it_is(pasta_preload: Any, program: Any) -> None:
+def test_block_does_not_change_the_enclosing_run(pasta_preload: Any, program: Any) -> None:
     done = pasta_preload(sys.executable, program(RUN_AND_BLOCK), options=("-c", "torch"))
-    assert said(done) == [[2, ["Linear"]]]  # the run's own settings go on
+    assert said(done) == [[2, ["Linear"]]]  # the run's own settings remain in effect
     modules = {row["module"]: row["calls"] for row in table(done.run, "operators", "modules")}
     assert modules["Linear"] == 6
     assert sum(row["name"] == "aten::linear" for row in events(done.run, "operator_begin")) == 6
@@ -258,7 +258,7 @@ say(calls(run, "aten::relu"), os.path.isdir(run.path))
 """
 
 
-def test_a_fork_in_a_block(plain: Any, program: Any) -> None:
+def test_fork_in_a_block(plain: Any, program: Any) -> None:
     done = plain(program(FORK))
     assert said(done) == [
         ["the block was profiled in process PARENT"],
@@ -269,8 +269,8 @@ def test_a_fork_in_a_block(plain: Any, program: Any) -> None:
     assert done.returncode == 0
 
 
-def test_a_fork_under_pasta_preload(pasta_preload: Any, program: Any) -> None:
-    """The child has a ring of its own, and may profile blocks."""
+def test_fork_under_pasta_preload(pasta_preload: Any, program: Any) -> None:
+    """The child has its own ring, and can profile blocks."""
     path = program("""
 x = torch.ones(4)
 with pasta.profile("operators") as run:
@@ -306,19 +306,19 @@ say(calls(run, "aten::mm"), rows(run, "tensors", "peak")[0]["bytes"])
 torch.version.cuda = "13.0"
 c10 = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
 report = c10._ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
-def tell(address, bytes, allocated, reserved):
+def allocate(address, bytes, allocated, reserved):
     CUDA, index = 1, 2
     report(ctypes.c_void_p(address), ctypes.c_int64(bytes), ctypes.c_size_t(allocated),
            ctypes.c_size_t(reserved), ctypes.c_uint16(CUDA | index << 8))
-tell(4096, 1 << 30, 1 << 30, 1 << 30)
+allocate(4096, 1 << 30, 1 << 30, 1 << 30)
 for _ in range(2):
     with pasta.profile("tensors") as run:
-        tell(8192, 512, 512, 2048)
-        tell(16384, 1024, 1536, 2048)
-        tell(16384, -1024, 512, 2048)
+        allocate(8192, 512, 512, 2048)
+        allocate(16384, 1024, 1536, 2048)
+        allocate(16384, -1024, 512, 2048)
         torch.autograd._profiler_enabled()
         held = x + 1
-    tell(32768, 1 << 30, 1 << 30, 1 << 30)
+    allocate(32768, 1 << 30, 1 << 30, 1 << 30)
     say(sorted((row["device"] or -1, row["bytes"]) for row in rows(run, "tensors", "peak")
                if row["bytes"] > 100),
         "2.00 KiB reserved by the allocator" in run.summary("tensors"))
@@ -341,7 +341,7 @@ for expected in (1, 0):
 """
 
 
-def test_beside_torchs_profiler_and_devices(plain: Any, program: Any) -> None:
+def test_together_with_torchs_profiler_and_devices(plain: Any, program: Any) -> None:
     found = said(plain(program(BESIDE_TORCH)))
     assert found[0] == [1, 360_000, 1]
     assert found[1] == [1, 360_000]
@@ -381,7 +381,7 @@ say(error, "aten::relu" in data["text/html"], data["text/plain"].startswith("<pa
 """
 
 
-def test_cells_of_a_notebook(plain: Any, program: Any) -> None:
+def test_notebook_cells(plain: Any, program: Any) -> None:
     pytest.importorskip("IPython")
     pytest.importorskip("pandas")
     done = plain(program(NOTEBOOK))
@@ -431,7 +431,7 @@ with pasta.profile("operators") as run:
     torch.relu(x)
 say("next", calls(run, "aten::relu"))
 
-# a tool that fails is told of, and so is what cannot be written
+# failing tools and unwritable output are reported
 Path("mine.py").write_text('''
 from pasta.tool import Result, Tool
 class Mine(Tool):
@@ -455,7 +455,7 @@ sys.exit(7)
 """
 
 
-def test_failures_are_told(plain: Any, program: Any) -> None:
+def test_failures_are_reported(plain: Any, program: Any) -> None:
     done = plain(program(FAILING))
     mine = "pasta.profile: tool mine was disabled: ValueError: no (in on_operators)"
     assert said(done) == [
@@ -474,7 +474,7 @@ def test_failures_are_told(plain: Any, program: Any) -> None:
      ("threading.Thread(target=time.sleep, args=[9], daemon=True).start(); raise KeyError(1)", 1)],
     ids=["exit", "_exit", "kill", "exception"],
 )  # fmt: skip
-def test_programs_that_end_in_a_block(plain: Any, program: Any, end: str, status: int) -> None:
+def test_program_ends_in_a_block(plain: Any, program: Any, end: str, status: int) -> None:
     done = plain(
         program(f"""
 with pasta.profile() as run:

@@ -1,4 +1,4 @@
-"""Real programs: what they print is the same with PASTA, and their operators are all seen."""
+"""Real programs: their output is the same with PASTA, and all their operators are recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = ("--device=cpu", "--steps=3", "--batch=2", "--length=16", "--layers=2", 
     [(), ("--amp",), ("--checkpoint",), ("--workers=2",), ("--compile",)],
     ids=lambda options: options[0].strip("-") if options else "plain",
 )
-def test_a_transformer_prints_the_same(pasta_preload, options: tuple[str, ...]) -> None:
+def test_transformer_output_is_unchanged(pasta_preload, options: tuple[str, ...]) -> None:
     alone = native(sys.executable, GPT, *SMALL, *options)
     done = pasta_preload(sys.executable, GPT, *SMALL, *options, options=TORCH)
     assert (done.exit_status, done.stdout, done.target_stderr) == (0, alone.stdout, alone.stderr)
@@ -32,7 +32,7 @@ def test_a_transformer_prints_the_same(pasta_preload, options: tuple[str, ...]) 
     assert done.run.manifest["dropped"] == {}
 
 
-def test_resnet18_prints_the_same(pasta_preload) -> None:
+def test_resnet18_output_is_unchanged(pasta_preload) -> None:
     options = ("--device=cpu", "--steps=2", "--batch=2", "--size=32")
     alone = native(sys.executable, RESNET, *options)
     done = pasta_preload(sys.executable, RESNET, *options, options=TORCH)
@@ -42,7 +42,7 @@ def test_resnet18_prints_the_same(pasta_preload) -> None:
     assert {"(Conv2d)", "(BatchNorm2d)", "(Linear)", "(ReLU)", "(MaxPool2d)"} <= kinds
 
 
-#: Counts operators by name with torch's own profiler, or lets PASTA do it.
+#: Counts operators by name with torch's own profiler, or with PASTA.
 COUNTED = """
 import json, sys, torch
 from torch import nn
@@ -69,7 +69,7 @@ else:
 """
 
 
-def test_operators_are_those_that_torchs_profiler_counts(pasta_preload, tmp_path: Path) -> None:
+def test_operators_match_torchs_profiler(pasta_preload, tmp_path: Path) -> None:
     program = tmp_path / "counted.py"
     program.write_text(COUNTED + LEAVE)
     expected = Counter(json.loads(native(sys.executable, program, "torch").stdout))
@@ -127,11 +127,11 @@ print(len(seen) < 40)
 """
 
 
-def test_modules_that_die_leave_their_places_to_others(pasta_preload, tmp_path: Path) -> None:
+def test_destroyed_modules_free_their_slots(pasta_preload, tmp_path: Path) -> None:
     program = tmp_path / "dying.py"
     program.write_text(DYING_MODULES)
     done = pasta_preload(sys.executable, program, options=TORCH)
-    assert done.stdout == "True\n"  # some came to lie where others were
+    assert done.stdout == "True\n"  # some reuse the addresses of others
     begins = [row for row in events(done.run, "operator_begin") if row["depth"] == 1]
     wanted = {"aten::sigmoid", "aten::tanh", "aten::neg", "aten::abs"}
     calls = Counter((row["name"], row["module"]) for row in begins if row["name"] in wanted)
@@ -186,6 +186,6 @@ def test_two_processes_of_distributed_data_parallel(pasta_preload, tmp_path: Pat
         assert "DistributedDataParallel.module (Linear)" in modules
 
 
-def test_workers_of_a_data_loader_leave_no_runs(pasta_preload) -> None:
+def test_data_loader_workers_leave_no_runs(pasta_preload) -> None:
     done = pasta_preload(sys.executable, GPT, *SMALL, "--workers=2", options=TORCH)
     assert len(done.runs) == 1

@@ -32,7 +32,7 @@ MLP = EXAMPLES / "refacc_mlp.py"
 
 @pytest.fixture(scope="session")
 def refacc(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The device's module; of several workers one builds it."""
+    """The device's module; one of several workers builds it."""
     with open(tmp_path_factory.getbasetemp().parent / "refacc.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         sys.path.append(str(EXAMPLES))
@@ -45,7 +45,7 @@ def _built(refacc: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     others = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", f"{EXAMPLES}:{others}" if others else str(EXAMPLES))
     yield
-    refacc.synchronize()  # a kernel at fault would be seen here
+    refacc.synchronize()  # a faulting kernel would be detected here
 
 
 def run(program: str, *arguments: str | Path, environment: Any = None) -> Any:
@@ -56,7 +56,7 @@ def run(program: str, *arguments: str | Path, environment: Any = None) -> Any:
 
 
 def assert_same(compute: Callable[..., Any], *given: Any, tolerance: float = 1e-5) -> None:
-    """Results of `compute`, and gradients of the inputs, are those of the CPU."""
+    """Results of `compute`, and gradients of the inputs, equal those of the CPU."""
 
     def on(device: str) -> list[Any]:
         inputs = [
@@ -81,7 +81,7 @@ def random(*size: int, seed: int = 0, grad: bool = True) -> Any:
 
 # ---- operators -------------------------------------------------------------------------------
 
-#: Named by what they compute: elements, broadcasts, views, sums, products, losses.
+#: Computations by name: elements, broadcasts, views, sums, products, losses.
 OPERATORS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "exp": (torch.exp, (random(4, 5),)),
     "log": (lambda x: (x.abs() + 1).log(), (random(4, 5),)),
@@ -168,7 +168,7 @@ def test_convolutions(how: dict[str, Any]) -> None:
     )
 
 
-#: Without kernels of their own, or of other types: computed on the CPU.
+#: Operators without kernels, or of other types: computed on the CPU.
 FALLBACKS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "cumsum": (lambda x: x.cumsum(0), (random(4, 5),)),
     "layer norm": (lambda x: functional.layer_norm(x, (5,)), (random(4, 5),)),
@@ -197,7 +197,7 @@ FALLBACKS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("name", FALLBACKS)
-def test_operators_on_the_cpu(name: str) -> None:
+def test_operators_with_cpu_fallback(name: str) -> None:
     compute, given = FALLBACKS[name]
     assert_same(compute, *given, tolerance=1e-4)
 
@@ -207,7 +207,7 @@ TYPES = ["float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool", "c
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_copies_and_fills_of_every_type(name: str) -> None:
+def test_copies_and_fills_of_every_dtype(name: str) -> None:
     dtype = getattr(torch, name)
     values = (random(4, 6, grad=False) * 3).to(dtype)
     there = values.to("refacc")
@@ -221,7 +221,7 @@ def test_copies_and_fills_of_every_type(name: str) -> None:
     assert not there.zero_().cpu().any()
 
 
-#: What is wrong with the operands.
+#: Invalid operands.
 WRONG: dict[str, Callable[[Any], Any]] = {
     "shapes of mm": lambda ones: ones(2, 3) @ ones(4, 3),
     "dimensions of mm": lambda ones: torch.mm(ones(2, 3, 1), ones(4, 3)),
@@ -245,7 +245,7 @@ WRONG: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_errors_are_those_of_the_cpu(name: str) -> None:
+def test_errors_match_the_cpu(name: str) -> None:
     said = []
     for device in ("cpu", "refacc"):
         with pytest.raises(Exception) as error:
@@ -277,7 +277,7 @@ def trained(device: str, optimizer: str) -> tuple[list[float], list[Any]]:
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
-def test_training_is_that_of_the_cpu(optimizer: str) -> None:
+def test_training_matches_the_cpu(optimizer: str) -> None:
     losses, parameters = trained("refacc", optimizer)
     expected_losses, expected = trained("cpu", optimizer)
     assert losses[-1] < losses[0]
@@ -305,7 +305,7 @@ def test_backward_on_several_threads() -> None:
 # ---- memory ----------------------------------------------------------------------------------
 
 
-def test_memory_is_freed_and_used_again(refacc: Any) -> None:
+def test_memory_is_freed_and_reused(refacc: Any) -> None:
     gc.collect()
     before = refacc.memory_allocated()
     held = [torch.empty(1000, device="refacc") for _ in range(8)]
@@ -323,8 +323,8 @@ def test_memory_is_freed_and_used_again(refacc: Any) -> None:
     assert refacc.memory_reserved() >= refacc.memory_allocated() == before
 
 
-def test_freed_blocks_are_joined(refacc: Any) -> None:
-    """Blocks of all sizes, freed in any order, hold what was put there and leave nothing."""
+def test_freed_blocks_are_merged(refacc: Any) -> None:
+    """Blocks of all sizes, freed in any order, keep their contents and leave no memory behind."""
     gc.collect()
     before = refacc.memory_allocated()
     held = {}
@@ -341,7 +341,7 @@ def test_freed_blocks_are_joined(refacc: Any) -> None:
     assert before or refacc.memory_reserved() == 0
 
 
-def test_memory_that_another_stream_uses_waits(refacc: Any) -> None:
+def test_memory_used_by_another_stream_is_not_reused(refacc: Any) -> None:
     other = refacc.Stream()
     matrix = random(200, 200, grad=False).to("refacc")
     refacc.synchronize()
@@ -462,7 +462,7 @@ print(*ended, x.sum().item())
 """
 
 
-def test_children_of_a_fork() -> None:
+def test_forked_children() -> None:
     done = run(FORK)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
@@ -473,7 +473,7 @@ def test_children_of_a_fork() -> None:
     ]
 
 
-def test_a_target_that_is_no_class_ends_the_launch() -> None:
+def test_target_out_of_range_fails_the_launch() -> None:
     done = run("""
 import torch, torch_refacc as refacc
 targets = torch.tensor([0, 3], device="refacc")
@@ -487,7 +487,7 @@ except RuntimeError as error:
     assert done.stdout.startswith("refacc: ra_device_synchronize: a kernel accessed memory")
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_unusable_environments_are_reported(tmp_path: Path) -> None:
     without = run("import sys; sys.modules['torch'] = None; import torch_refacc")
     assert "ImportError: torch_refacc needs PyTorch" in without.stderr
     environment = {"XDG_CACHE_HOME": str(tmp_path), "CXX": "/nonexistent/c++"}
@@ -527,7 +527,7 @@ print(keys.table(sort_by="self_device_time_total"), file=sys.stderr)
 """
 
 
-def test_device_time_of_operators_is_that_of_their_kernels(pasta_preload, tmp_path: Path) -> None:
+def test_operator_device_time_matches_kernels(pasta_preload, tmp_path: Path) -> None:
     """torch's profiler measures between events in the stream, PASTA each kernel, in one run."""
     trace = tmp_path / "trace.json"
     program = tmp_path / "profiled.py"
@@ -539,9 +539,9 @@ def test_device_time_of_operators_is_that_of_their_kernels(pasta_preload, tmp_pa
     kernels = sum(row["end"] - row["start"] for row in complete) / 1e3
     total = sum(own for _, own, _ in times.values())
     assert kernels <= 1.02 * total
-    assert total <= 1.5 * kernels  # the stream was hardly ever idle
+    assert total <= 1.5 * kernels  # the stream was rarely idle
     assert times["aten::mm"][0] == 2
-    assert times["aten::mm"][1] > 0.8 * total  # that is where the time is
+    assert times["aten::mm"][1] > 0.8 * total  # that takes most of the time
     assert times["forward"][2] >= times["aten::relu"][2] > 0
     assert times["forward"][1] < 0.2 * times["forward"][2]
     assert "Self REFACC" in done.stderr and "REFACC total" in done.stderr
@@ -552,7 +552,7 @@ def test_device_time_of_operators_is_that_of_their_kernels(pasta_preload, tmp_pa
 # ---- under PASTA -------------------------------------------------------------------------------
 
 
-def test_launches_are_of_operators_and_the_peak_of_tensors(pasta_preload) -> None:
+def test_launches_have_operators_and_peak_has_tensors(pasta_preload) -> None:
     arguments = (MLP, "--steps=2", "--batch=32")
     alone = native(sys.executable, *arguments)
     done = pasta_preload(sys.executable, *arguments, options=TORCH)

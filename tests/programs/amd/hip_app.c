@@ -1,25 +1,25 @@
-/* A program and its HIP runtime in one: plays the stream in the file that it is given, as the
- * runtimes and the library's own threads would.  It links nothing.
+/* A program and its HIP runtime in one: plays the stream in its argument's file, like the
+ * runtimes and the library's own threads.  It links nothing.
  *
  *   # …                                      a comment
- *   agent id=9 type=gpu name=gfx942 product=…  before all else
- *   KIND:OPERATION PHASE field=value …       an event; @thread=N whose it is, @by=N who delivers it
+ *   agent id=9 type=gpu name=gfx942 product=…  before everything else
+ *   KIND:OPERATION PHASE field=value …       an event; @thread=N its thread, @by=N the delivering thread
  *   loop N [STEP]   … end                    N times; correlation and dispatch ids grow by STEP (1)
  *   parallel        … end                    every thread plays its own events at once
- *   fork            … end                    a child plays them and ends
- *   exit            … end                    played after main, as what runtimes do when they are unloaded
- *   ends STATUS                              the program's exit status, else 7
- *   library 2                                what follows is the second copy's (REPLAY_SECOND, which is
+ *   fork            … end                    a child plays them and exits
+ *   exit            … end                    played after main, like calls of runtimes that are unloaded
+ *   ends STATUS                              the program's exit status; default: 7
+ *   library 2                                later lines are for the second copy (REPLAY_SECOND, which is
  *                                            of REPLAY_SECOND_VERSION)
  *   configure  finalize  subscriptions       of the library
  *   sample field=value …  flush              samples of program counters (replay_counters.h)
  *   rss  clock NAME                          prints KiB of the process's own memory; or ns of
- *                                            CLOCK_MONOTONIC and how many events a tool wanted
+ *                                            CLOCK_MONOTONIC and the number of events that tools received
  *
- * Outside of `parallel` events are delivered one after the other, whatever their threads.
+ * Outside `parallel`, events are delivered one after the other, on any threads.
  * With HIP_APP_FORK the process forks first, and both play it.
- * ROCPROFILER_REGISTER_LIBRARY names the library, which is loaded where a tool asks for that:
- * as rocprofiler-register does.
+ * ROCPROFILER_REGISTER_LIBRARY names the library, which is loaded if a tool is
+ * configured, as by rocprofiler-register.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -75,7 +75,7 @@ static struct {
 } workers[THREADS]; /* by number; 1 is the main thread */
 
 static void play(const job *j);
-static _Thread_local unsigned long long delivered; /* events that a tool wanted */
+static _Thread_local unsigned long long delivered; /* events delivered to tools */
 
 static void *work(void *number) {
     int i = (int)(uintptr_t)number;
@@ -118,7 +118,7 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* Without shared memory: the ring is of a size of its own. */
+/* Without shared memory: the ring has its own size. */
 static void print_rss(void) {
     char line[128];
     unsigned long kib = 0;

@@ -1,4 +1,4 @@
-/* A tool that prints what it gets, for tests of the replayer itself and as somebody else's tool. */
+/* A tool that prints its callbacks, for tests of the replayer and as another vendor's tool. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 enum { MAX_OPERATIONS = 512 };
 
 static uint32_t version;
-static void *library; /* that called us */
+static void *library; /* the caller */
 static uint64_t context;
 
 static void *function(const char *name) {

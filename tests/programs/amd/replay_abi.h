@@ -1,9 +1,9 @@
-/* What rocprofiler-sdk hands to a tool, declared a second time, for the tests: by the tables of
- * sizes and offsets that were read from the libraries 0.5.0 (ROCm 6.3) and 1.0.0 (ROCm 7.0).
- * Nothing here includes, or is included by, what the source declares: both must agree with the
- * tables, and a test plays the one against the other.
+/* Records of rocprofiler-sdk, declared independently for the tests from tables of sizes and
+ * offsets measured in the libraries 0.5.0 (ROCm 6.3) and 1.0.0 (ROCm 7.0).  This file shares no
+ * declaration with the source: both must agree with the tables, and tests play these records to
+ * the source.
  *
- * A payload of 1.0 has the fields of 0.5 and more behind them: one struct, and two sizes.
+ * A payload of 1.0 has the fields of 0.5, followed by new ones: one struct with two sizes.
  */
 #ifndef REPLAY_ABI_H
 #define REPLAY_ABI_H

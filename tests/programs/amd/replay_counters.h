@@ -1,8 +1,8 @@
-/* The part of replay_sdk.c that counts and samples.  A counter's value is 100 times the dispatch's id, and
- * where it was counted added; samples are those of the stream:
+/* The part of replay_sdk.c for counters and samples.  A counter's value is 100 times the dispatch's id plus
+ * the index of its instance; samples come from the stream:
  *
  *   sample method=1|2 agent=A object=N offset=N dispatch=N count=N issued=0|1 reason=N
- *   flush                                     what the buffers hold is handed over
+ *   flush                                     delivers the buffers' contents
  */
 
 enum { MAX_CONFIGS = 64, MAX_COUNTED = 8, MAX_BUFFERS = 16, MAX_SAMPLES = 4096, COUNTER = 7000 };
@@ -118,7 +118,7 @@ static counting_data counting_of(const replay_event *e, const replay_round *roun
 
 static uint64_t counting_key(const counting_data *c) { return c->info.dispatch | 1ull << 63; }
 
-/* What is to be counted is asked when the dispatch is about to be enqueued. */
+/* The configuration is requested before the dispatch is enqueued. */
 static void ask_counters(const replay_event *e, const replay_round *round) {
     uint64_t asked[MAX_CONTEXTS] = {0}; /* configuration, and the tool's word, of the one context */
     counting_data d = counting_of(e, round);

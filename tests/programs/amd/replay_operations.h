@@ -2,12 +2,12 @@
  * function's parameters, so that the C compiler places them as the library's does.
  *
  *   ptr u64 int u32 u16 u8 dim   a value; dim: x,y,z
- *   out                          where the program wants the result: at ENTER the variable has none yet
- *   text                         characters, gone when the callback returns
+ *   out                          the address of the program's result variable, which is unset at ENTER
+ *   text                         characters, invalid after the callback returns
  *   pitched extent               structs in place; each has several values, pointer,pitch,width,height
- *   box plane                    a pointer to the parameters of a copy of 3 or 2 dimensions
- *   outpitched                   where the program wants a pitched pointer
- *   format                       a pointer to what an array's elements are: bits of up to four, and a kind
+ *   box plane                    a pointer to the parameters of a 3D or 2D copy
+ *   outpitched                   the address of the program's pitched pointer
+ *   format                       a pointer to an array's element format: bits of up to four components, and a kind
  *   plate cube                   a pointer to the description of an array of 2 or 3 dimensions
  *   described                    a pointer to the description of a launch; its stream
  *   devices                      a pointer to launches on two devices; their streams

@@ -1,19 +1,19 @@
-/* Stands for librocprofiler-sdk.so: our own library with the functions that a tool calls, which finds
- * rocprofiler_configure as the library does, and delivers what a stream says with the sizes of
- * the version that it plays.  hip_app.c has the streams.
+/* Replaces librocprofiler-sdk.so: a library with the functions that a tool calls, which finds
+ * rocprofiler_configure in the same way, and delivers the events of a stream with the sizes of
+ * the emulated version.  hip_app.c reads the streams.
  *
- * REPLAY_VERSION=0.5.0|0.6.0|1.0.0|…  what it says it is; 0.6 has the records of 0.5 and most payloads of 1.0
- * REPLAY_SEED=N                       another order of the numbers of kinds and operations
- * REPLAY_FAIL=NAME=STATUS[@N]         rocprofiler_NAME gives STATUS, from its N-th call on
+ * REPLAY_VERSION=0.5.0|0.6.0|1.0.0|…  the emulated version; 0.6 has the records of 0.5 and most payloads of 1.0
+ * REPLAY_SEED=N                       a different numbering of kinds and operations
+ * REPLAY_FAIL=NAME=STATUS[@N]         rocprofiler_NAME returns STATUS, from its N-th call on
  * REPLAY_LATE=1                       delivers after finalisation too
- * REPLAY_ERRNO=1                      ends the program where a tool changes errno
- * REPLAY_DRY=1                        does all but the call of the tool: what the replayer itself costs
+ * REPLAY_ERRNO=1                      aborts the program if a tool changes errno
+ * REPLAY_DRY=1                        skips only the calls of the tool, to measure the replayer's own overhead
  *
- * A payload ends where memory ends: what reads beyond its size faults.  What it points to is
- * gone, or another's, when the callback has returned.
+ * A payload ends at the end of mapped memory: reads beyond its size fault.  Its pointers are
+ * invalid, or reused, after the callback has returned.
  *
  * Two faults of SDK 1.0.0 are imitated: a list of operations of MEMORY_ALLOCATION or SCRATCH_MEMORY
- * delivers none of them, and with HIP_STREAM subscribed a stream that it does not know ends the program.
+ * delivers none of them, and with HIP_STREAM subscribed an unknown stream aborts the program.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -56,7 +56,7 @@ static int planned(const char *function) {
     const char *plan = getenv("REPLAY_FAIL"), *equals = plan ? strchr(plan, '=') : NULL;
     if (!equals || strlen(function) != (size_t)(equals - plan) || strncmp(plan, function, strlen(function))) return 0;
     const char *from = strchr(equals, '@');
-    static int calls; /* of that one function */
+    static int calls; /* of that function */
     if (from && __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) < atoi(from + 1)) return 0;
     return atoi(equals + 1);
 }
@@ -78,7 +78,7 @@ static bool is_0_5(void) { return version() < 600; }
 static bool is_0_6(void) { return version() >= 600 && version() < 10000; }
 static bool has_old_records(void) { return version() < 10000; }
 
-/* Memory of so many bytes that ends at a page which cannot be accessed. */
+/* Allocates `bytes` that end at an inaccessible page. */
 static void *at_the_end(size_t bytes) {
     char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED || mprotect(pages + PAGE, PAGE, PROT_NONE) || bytes > PAGE) fails("no memory");
@@ -104,7 +104,7 @@ static struct {
     bool given;
 } clients[MAX_CLIENTS];
 static uint32_t client_count, configuring = MAX_CLIENTS;
-static int initialized, finalized; /* -1: being so */
+static int initialized, finalized; /* -1: in progress */
 
 static struct {
     uint32_t client;
@@ -115,7 +115,7 @@ static struct {
     } services[KINDS];
 } contexts[MAX_CONTEXTS];
 static uint32_t context_count;
-enum { CONTEXT = 0x5000 }; /* handles are this and more */
+enum { CONTEXT = 0x5000 }; /* handles start here */
 
 static bool is_context(uint64_t handle) { return handle - CONTEXT < context_count; }
 
@@ -192,7 +192,7 @@ EXPORT void replay_subscriptions(void) {
         }
 }
 
-/* ---- what there is ---- */
+/* ---- agents, kinds and operations ---- */
 
 EXPORT int rocprofiler_iterate_callback_tracing_kinds(int (*take)(int, void *), void *user) {
     PLANNED("iterate_callback_tracing_kinds");
@@ -243,7 +243,7 @@ EXPORT int rocprofiler_query_available_agents(int layout, int (*take)(int, const
     return take(layout, agents, agent_count, user);
 }
 
-/* Not the clock of the program: a tool has to find out how far it is from that. */
+/* Not the program's clock: a tool has to determine the offset. */
 static const uint64_t clock_offset = 25200000000000;
 
 EXPORT uint64_t replay_clock(void) {
@@ -301,7 +301,7 @@ static void add_client(void *function) {
     client_count++;
 }
 
-/* What follows the last colon of a list with colons is not loaded: so it is in the library. */
+/* The entry after the last colon of a list is not loaded, as in the library. */
 static void find_clients(void) {
     const char *list = getenv("ROCP_TOOL_LIBRARIES");
     char *names = strdup(list ? list : ""), *rest = names;
@@ -335,7 +335,7 @@ EXPORT void replay_finalize(void) {
     finalized = 1;
 }
 
-/* Each client's: which one is known by its id, which we do not need where all are finalised. */
+/* Of each client, identified by its id; unused, because all are finalised together. */
 static void finalize_all(void) { replay_finalize(); }
 
 static void configure(uint32_t i, uint32_t priority) {
@@ -367,7 +367,7 @@ static void set_up(void) {
     atexit(replay_finalize);
 }
 
-/* What rocprofiler-register calls for each runtime. */
+/* Called by rocprofiler-register for each runtime. */
 EXPORT int rocprofiler_set_api_table(const char *name, uint64_t runtime_version, uint64_t instance, void **tables,
                                      uint64_t count) {
     (void)name, (void)runtime_version, (void)instance, (void)tables, (void)count;
@@ -387,7 +387,7 @@ EXPORT void replay_configure(void) {
 
 #include "replay_words.h"
 
-/* ---- what tools keep from ENTER to EXIT, and of a dispatch to its completion ---- */
+/* ---- user data of tools, kept from ENTER to EXIT, and from dispatch to completion ---- */
 
 typedef struct {
     uint64_t key, values[MAX_CONTEXTS];
@@ -406,7 +406,7 @@ static size_t place_of(uint64_t key) {
 static void keep(uint64_t key, const uint64_t *values) {
     uint64_t any = 0;
     for (int c = 0; c < MAX_CONTEXTS; c++) any |= values[c];
-    if (!any) return; /* nobody wants to know */
+    if (!any) return; /* no subscriber */
     pthread_mutex_lock(&users);
     if (2 * (kept_count + 1) > kept_places) {
         kept_user *old = kept;
@@ -441,7 +441,7 @@ static void take(uint64_t key, uint64_t *values, bool remove) {
     pthread_mutex_unlock(&users);
 }
 
-/* ---- names that live as long as their code object ---- */
+/* ---- names, valid as long as their code object ---- */
 
 typedef struct owned {
     struct owned *next;
@@ -469,7 +469,7 @@ static void disown(uint64_t object) {
             continue;
         }
         *at = o->next;
-        memset(o->text, '!', strlen(o->text)); /* a tool that kept the pointer shows it */
+        memset(o->text, '!', strlen(o->text)); /* detects a tool that kept the pointer */
         free(o->text);
         free(o);
     }
@@ -481,8 +481,8 @@ static void disown(uint64_t object) {
 enum { DEPTH = 16, TEXT = 512 };
 
 static _Thread_local struct {
-    char *end; /* of a page, behind which is none */
-    int depth; /* of the API calls that are open */
+    char *end; /* of the last mapped page */
+    int depth; /* of open API calls */
     uint64_t users[DEPTH][MAX_CONTEXTS], outs[DEPTH][FIXUPS];
     union {
         pitched_pointer pitched;
@@ -573,7 +573,7 @@ __attribute__((constructor)) static void read_environment(void) {
     keeps_errno = kept_errno && *kept_errno;
 }
 
-/* A program may look at errno after a call that a tool heard of. */
+/* A program may read errno after a call that a tool observed. */
 enum { UNCHANGED = 4711 };
 static void check_errno(const char *what) {
     if (keeps_errno && errno != UNCHANGED) fails("%s: the tool set errno to %d", what, errno);
@@ -601,7 +601,7 @@ static void call(uint32_t c, const replay_event *e, const replay_round *round, v
     check_errno(kinds[e->which].name);
 }
 
-/* As SDK 1.0.0 does, with whatever operation of the kind subscribed. */
+/* As in SDK 1.0.0, if any operation of the kind is subscribed. */
 static void look_up_stream(const replay_event *e) {
     bool subscribed = false;
     for (uint32_t c = 0; c < context_count; c++) subscribed |= contexts[c].services[e->which].callback != NULL;
@@ -656,7 +656,7 @@ static bool deliver(const replay_event *e, const replay_round *round) {
     return true;
 }
 
-/* Counters of a dispatch are asked for in its submission, and come before or after its completion is told. */
+/* Counters of a dispatch are requested at its submission, and delivered before or after its completion. */
 EXPORT bool replay_deliver(const replay_event *e, const replay_round *round) {
     if (!kind_numbers[e->which]) return false; /* a kind that this version does not have */
     bool dispatch = kinds[e->which].what == DISPATCH, completed = dispatch && e->phase == PHASE_NONE;

@@ -1,5 +1,5 @@
-/* The part of replay_sdk.c that knows what there is: types of values, operations and their arguments,
- * kinds and their payloads, and which numbers they have in this process. */
+/* The tables of replay_sdk.c: types of values, operations and their arguments, kinds and their
+ * payloads, and their numbers in this process. */
 
 /* ---- values of fields ---- */
 
@@ -91,7 +91,7 @@ MARKER_RANGE_OPERATIONS(DEFINE_ARGUMENTS, MEMBER)
 HIP_OPERATIONS(FITS_HIP, NOTHING)
 MARKER_CORE_OPERATIONS(FITS_MARKER, NOTHING)
 MARKER_NAME_OPERATIONS(FITS_MARKER, NOTHING)
-/* the longest one is as long as the table says that they all are */
+/* the longest one has the size that the table states for all */
 _Static_assert(sizeof(arguments_hipExtModuleLaunchKernel) == HIP_ARGUMENTS, "arguments");
 
 #define DESCRIBE_FIELDS(name, members) static const field fields_##name[] = {members};
@@ -134,7 +134,7 @@ static const operation runtime_operations[] = {
     NAMED("RUNTIME_INITIALIZATION_MARKER")};
 static const operation others[] = {NAMED("ANOTHER_API_FIRST"), NAMED("ANOTHER_API_SECOND")};
 
-/* Where the compiler places a member, behind so many bytes. */
+/* Offset of a member after this many bytes, as placed by the compiler. */
 static size_t alignment_of(const field *f) { return f->type == TYPE_dim ? 4 : f->bytes < 8 ? f->bytes : 8; }
 static size_t place_argument(const field *f, size_t behind) {
     return (behind + alignment_of(f) - 1) / alignment_of(f) * alignment_of(f);
@@ -191,7 +191,7 @@ enum { OTHER, HIP, CORE, CONTROL, NAMES, OBJECT, SCRATCH, DISPATCH, COPY, ALLOCA
 
 typedef struct {
     const char *name;
-    int what, number_0_5, number_1_0; /* as the tables have it, or any */
+    int what, number_0_5, number_1_0; /* from the tables, or ANY */
     const operation *operations;
     size_t operation_count;
     const field *fields; /* without those of an operation's arguments */
@@ -235,7 +235,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 /* ---- numbers ---- */
 
 static int kind_numbers[KINDS];                    /* 0: this version has no such kind */
-static int last_kind, last_operation[KINDS];       /* the first that there is not */
+static int last_kind, last_operation[KINDS];       /* one past the last valid one */
 static int operation_numbers[KINDS][MAX_OPERATIONS];
 static const char *operation_names[KINDS][MAX_OPERATIONS]; /* by number */
 
@@ -252,7 +252,7 @@ static void shuffle(int *numbers, int count) {
     }
 }
 
-/* Gives those of `wanted` that are any the numbers from `from` on that no other one has, in any order. */
+/* Assigns unused numbers from `from` on, in any order, to entries of `wanted` that are ANY. */
 static void fill_numbers(int *wanted, int count, int from, int last) {
     int free_numbers[MAX_OPERATIONS], found = 0;
     for (int number = from; number < last; number++) {
@@ -305,7 +305,7 @@ static void number_operations(int which) {
     for (int i = 0; i < count; i++) operation_names[which][numbers[i]] = operation_name(k, (size_t)i);
 }
 
-/* A kind's number; ABSENT where this version has none.  Those of 0.6, and of what follows 1.0, are in no table. */
+/* A kind's number; ABSENT where this version has none.  Those of 0.6, and of versions after 1.0, are in no table. */
 static int number_in_this_version(const kind *k) {
     if (is_0_5()) return k->number_0_5;
     if (is_0_6()) return k->what == STREAM || k->what == RANGE ? ABSENT : ANY;

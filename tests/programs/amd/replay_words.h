@@ -1,4 +1,4 @@
-/* The part of replay_sdk.c that makes events, and agents, of the words of a stream. */
+/* The part of replay_sdk.c that parses events and agents of a stream. */
 
 /* ---- events from words ---- */
 
@@ -8,7 +8,7 @@ typedef struct {
     bool null;
     char *text;
     uint64_t values[8];
-} fixup; /* a pointer that is made at each delivery */
+} fixup; /* a pointer that is set at each delivery */
 
 struct replay_event {
     int which, operation, phase;
@@ -108,7 +108,7 @@ static void describe_object_payload(const operation *o, const field **fields, si
     }
 }
 
-/* Where the program wants results is there at ENTER too. */
+/* The address of result variables is known at ENTER too. */
 static void add_results(replay_event *e, const kind *k, const operation *o) {
     size_t offset = 0;
     for (size_t i = 0; i < o->count; i++) {
@@ -121,7 +121,7 @@ static void add_results(replay_event *e, const kind *k, const operation *o) {
     }
 }
 
-/* An image of so many bytes: a later one of the same object is the same one. */
+/* An image of this size; the same object always has the same image. */
 static uint64_t image_of(uint64_t object, uint64_t bytes) {
     uint8_t *image = malloc(bytes);
     if (!image) fails("no memory");

@@ -23,7 +23,7 @@ static bool use(void) {
     return true;
 }
 
-/* Whether probes would run in a launch: this accelerator has none, so that nothing is known of what they see. */
+/* Whether probes run in a launch: this accelerator has no probes, so their coverage is unknown. */
 static bool is_probed(uint64_t ordinal, uint32_t name, const char *symbol) {
     const char *kinds = pasta_config("probe_kinds");
     return kinds && *kinds && pasta_probe_selects(name, symbol) && pasta_probe_takes(ordinal, name);

@@ -1,4 +1,4 @@
-/* What a made-up accelerator offers to profilers: it calls who has put a table here. */
+/* The profiling interface of a made-up accelerator: it calls the functions of the registered table. */
 typedef struct made_up_callbacks {
     void (*launch)(const char *kernel, unsigned blocks);
     void (*copy)(unsigned long bytes);

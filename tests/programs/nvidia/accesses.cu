@@ -1,7 +1,7 @@
-// Kernels whose memory accesses follow from arithmetic: tests/support/expected_accesses.py says how many each makes.
+// Kernels with memory accesses known from arithmetic; tests/support/expected_accesses.py has the expected counts.
 //   kernels SCENARIO... [--OPTION NUMBER]...      the table at the end lists the scenarios
 // Prints "object ROLE ADDRESS BYTES" per allocation.  Exits with 1 if a result is wrong, with 77 if
-// this device or driver cannot do it.
+// this device or driver does not support it.
 //
 // Accesses that NVVM could merge, widen or drop are inline PTX.  ptxas optimises PTX too: it adds up
 // a warp's atomics on an address that is the same for all lanes, and a load after a store to the
@@ -85,7 +85,7 @@ static void verify(const char *what, const T *at, size_t count, Values<T> value)
 
 static unsigned blocks(size_t threads, size_t block) { return unsigned((threads + block - 1) / block); }
 
-// Of kernels whose every thread accesses memory.
+// For kernels in which every thread accesses memory.
 static unsigned full_blocks(size_t threads, size_t block) {
     expect(threads % block == 0, "--n: not a multiple of the block");
     return blocks(threads, block);
@@ -661,7 +661,7 @@ static void graph() {
     verify<float>("to", to, n, [=](size_t) { return 2.f * float(replays); });
 }
 
-// Each stream has buffers of its own, and both add to one.
+// Each stream has its own buffers, and both add to a shared one.
 static void two_streams() {
     const size_t n = option("--n", 4096), block = 128, launches = option("--launches", 10);
     cudaStream_t streams[2];
@@ -872,7 +872,7 @@ static void many_objects() {
     }
 }
 
-// ---- kinds and lives of memory --------------------------------------------------------------
+// ---- kinds and lifetimes of memory ------------------------------------------------------------
 
 // Memory at the address of an object that was freed, of another size.
 static void reuse() {

@@ -172,18 +172,18 @@ static void play_siblings(void) {
     view(ALLOC, CONTEXT, 0x1e800000, 4096, 0);
     create(SIBLING, DEVICE);
     view(ALLOC, SIBLING, 0x1f600100, 512, 0x40);
-    view(ALLOC, SIBLING, 0x1e800000, 4096, 0); /* what lives already */
+    view(ALLOC, SIBLING, 0x1e800000, 4096, 0); /* already live */
     stream(PASTA_NV_STREAM_CREATED, SIBLING);
     view(ALLOC, CONTEXT, 0xf4800000, 8192, 0); /* the second context's */
     view(ALLOC, SIBLING, 0xf4800000, 8192, 0);
     view(FREE, SIBLING, 0x1e800000, 4096, 0);
     view(FREE, CONTEXT, 0x1e800000, 4096, 0);
     context(CONTEXT_DESTROYING, CONTEXT, 0);
-    view(FREE, CONTEXT, 0xf4800000, 8192, 0); /* what it merely sees */
+    view(FREE, CONTEXT, 0xf4800000, 8192, 0); /* only visible to it */
     stream(PASTA_NV_STREAM_DESTROYING, CONTEXT);
     view(FREE, CONTEXT, 0x7f4d56c00000, 512, 0);
     context(PASTA_NV_CONTEXT_DESTROYED, CONTEXT, 0);
-    context(CONTEXT_DESTROYING, SIBLING, 0); /* its own memory is not announced */
+    context(CONTEXT_DESTROYING, SIBLING, 0); /* its own memory is not reported */
     stream(PASTA_NV_STREAM_DESTROYING, SIBLING);
     view(FREE, SIBLING, 0x1f600100, 512, 0);
     context(PASTA_NV_CONTEXT_DESTROYED, SIBLING, 0);
@@ -200,7 +200,7 @@ static void copy_by_address(uint64_t context, uint64_t source, uint64_t destinat
 static void play_peers(void) {
     enum { ALLOC = PASTA_NV_DEVICE_ALLOC, FREE = PASTA_NV_DEVICE_FREE };
     const uint64_t near = 0x33e00000, far = 0x52a10000, later = 0x53a10000, managed = 0x60000000;
-    copy_by_address(CONTEXT, near, near + 64); /* one device: as the driver says */
+    copy_by_address(CONTEXT, near, near + 64); /* one device: as reported by the driver */
     view(ALLOC, CONTEXT, near, 65536, 0);
     create(PEER, DEVICE + 1);
     view(ALLOC, PEER, far, 131072, 0);
@@ -209,17 +209,17 @@ static void play_peers(void) {
     view(ALLOC, PEER, near, 65536, PEER_FLAGS);
     copy_by_address(PEER, far, near);
     copy_by_address(CONTEXT, near, near + 4096);
-    copy_by_address(CONTEXT, near, far + 131072); /* nobody's */
+    copy_by_address(CONTEXT, near, far + 131072); /* unowned */
     copy_by_address(CONTEXT, near, 0x1000);
     view(ALLOC, CONTEXT, managed, 4096, 2);
     copy_by_address(PEER, managed, far); /* may be anywhere */
-    view(ALLOC, CONTEXT, later, 256, PEER_FLAGS); /* before its owner says so */
+    view(ALLOC, CONTEXT, later, 256, PEER_FLAGS); /* before its owner's callback */
     view(ALLOC, PEER, later, 256, 0);
     copy_by_address(PEER, near, later + 16);
     view(FREE, PEER, near, 65536, 0);
     copy_by_address(PEER, near, far);
     view(FREE, CONTEXT, near, 65536, 0);
-    copy_by_address(PEER, near, far); /* freed: as the driver says */
+    copy_by_address(PEER, near, far); /* freed: as reported by the driver */
     view(FREE, CONTEXT, managed, 4096, 0);
     context(CONTEXT_DESTROYING, CONTEXT, 0);
     view(FREE, CONTEXT, far, 131072, 0);
@@ -405,7 +405,7 @@ static void play_threads(void) {
 static void play_fork(void) {
     pid_t child = fork();
     if (child == 0) {
-        launch(0x400, "_Z5childv", 1); /* the parent's CUDA: its callbacks are nobody's */
+        launch(0x400, "_Z5childv", 1); /* the parent's CUDA: its callbacks are ignored */
         _exit(0);
     }
     waitpid(child, NULL, 0);

@@ -1,5 +1,5 @@
-/* For fake_cuda_program.c: work that is described in a file (tests/support/amd_work.py), as the Sanitizer
- * API tells of it. */
+/* For fake_cuda_program.c: work that is described in a file (tests/support/amd_work.py), reported
+ * through the Sanitizer API. */
 #include "../work.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"

@@ -1,5 +1,5 @@
-/* A program whose kernels are patched, a driver and a GPU in one: plays the lines of its standard
- * input.  A kernel does to the memory of its launch what a patch compiled from the tool's probe
+/* A program with patched kernels, a driver and a GPU in one: plays the lines of its standard
+ * input.  A kernel updates the memory of its launch as a patch compiled from the tool's probe
  * does.  Numbers are hexadecimal.
  *
  *     alloc ADDRESS BYTES          free ADDRESS
@@ -9,7 +9,7 @@
  *     sync                         hold STREAM      release STREAM
  *     end STREAM                   the stream is destroyed; so is the context by `destroy`
  *     unload MODULE                load MODULE      (launches are of module 4000)
- *     threads COUNT LAUNCHES ADDRESS   each on a stream of its own, and one shared by all
+ *     threads COUNT LAUNCHES ADDRESS   each on its own stream, and one shared by all
  *     cost LAUNCHES CHANGES        prints ns in the callbacks of a launch, the median of batches; with
  *                                  CHANGES an object comes and goes before each
  *     pause                        so that results are read
@@ -194,7 +194,7 @@ static void launch_graph(uint64_t stream, unsigned long nodes, const char *acces
         deliver(PASTA_NV_GRAPHS, PASTA_NV_NODE_BEGIN, &n);
         deliver(PASTA_NV_GRAPHS, PASTA_NV_NODE_END, &n);
     }
-    for (unsigned long i = 0; i < nodes; i++) start_kernel(&made[i], accesses); /* once all are known */
+    for (unsigned long i = 0; i < nodes; i++) start_kernel(&made[i], accesses); /* after all begins */
     free(made);
     deliver(PASTA_NV_GRAPHS, PASTA_NV_GRAPH_END, &g);
 }
@@ -269,7 +269,7 @@ static void measure(unsigned long count, bool changes) {
     enum { BATCH = 100, STREAM = 0x51 };
     uint64_t *batches = required(calloc(count / BATCH, sizeof *batches), "memory");
     for (unsigned long i = 0; i < count; i++) {
-        if (i % BATCH == 0) hold(STREAM, true); /* what the GPU does takes no time of the host */
+        if (i % BATCH == 0) hold(STREAM, true); /* the GPU's work takes no host time */
         if (changes) memory(PASTA_NV_DEVICE_ALLOC, CONTEXT, 0x900000000, 4096);
         pasta_nv_launch l = launch_of(STREAM);
         uint64_t begin = now();

@@ -138,7 +138,7 @@ class DeviceReports final : public torch::profiler::impl::ProfilerStateBase {
 // How a block records allocations.
 class BlockAllocations {
   public:
-    // Returns what is not recorded, in words. `preloaded`: libpasta follows the allocators itself.
+    // Returns a description of unrecorded memory, "" if none. `preloaded`: libpasta follows the allocators itself.
     const char *begin(bool preloaded, bool devices) {
         if (preloaded) {
             was_followed_ = library->follow_allocators(true);

@@ -1,5 +1,5 @@
-// The RecordFunction callback of all threads. It takes no lock and allocates nothing for an operator, but for the
-// interpreter's lock where a Python stack or a module is new, and nothing in it throws into the program.
+// The RecordFunction callback of all threads. It takes no lock and allocates nothing per operator, except the
+// interpreter's lock for a new Python stack or module, and it never throws into the program.
 #pragma once
 
 #include <memory>

@@ -41,7 +41,7 @@ PyObject *py_start(PyObject *, PyObject *arguments) {
 }
 
 // begin_block(library, version, operators, tensors, allocations, frames, devices, module_call, namer): records what a
-// block requests, which has begun in the ring; `library` as in find_library. Returns what is not recorded, in words;
+// block requests, which has begun in the ring; `library` as in find_library. Returns a description of unrecorded data;
 // None if this process is not profiled.
 PyObject *py_begin_block(PyObject *, PyObject *arguments) {
     unsigned long long address;

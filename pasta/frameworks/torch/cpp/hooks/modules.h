@@ -15,7 +15,7 @@ struct Module {
     std::atomic<PyObject *> object{}; // nullptr after its death
     std::atomic<uint32_t> name{};     // string id of the path
     std::atomic<uint64_t> checked{};  // when Python last looked at the parameters, for an outermost module: seconds
-    std::atomic<bool> used{};         // ever: lookups go on to the next entry
+    std::atomic<bool> used{};         // now or earlier: lookups continue with the next entry
     PyObject *reference = nullptr;    // weak; with the interpreter's lock
 };
 

@@ -27,7 +27,7 @@ inline void end_range(const Thread &thread) {
     record_range(thread, PASTA_EVENT_range_pop, 0);
 }
 
-// Nodes captured into a CUDA graph since the last call are of the operator that is open.
+// Attributes nodes captured into a CUDA graph since the last call to the open operator.
 inline void attribute_captured_nodes() {
     if (__builtin_expect(__atomic_load_n(library->capturing, __ATOMIC_RELAXED) != 0, 0)) library->captured();
 }

@@ -34,7 +34,7 @@ struct Options {
     uint32_t frames = 0;
     PyObject *module_call = nullptr, *namer = nullptr;
     bool reads_frames = false;     // without the interpreter's lock
-    std::atomic<uint32_t> epoch{}; // incremented when ids are given anew and everything is recorded again
+    std::atomic<uint32_t> epoch{}; // incremented when ids are reassigned and everything is recorded again
 };
 inline Options options;
 

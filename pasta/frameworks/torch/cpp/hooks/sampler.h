@@ -14,7 +14,7 @@
 namespace pasta {
 
 // While no operator runs, a thread samples the stack of the thread that ran the last one: operators record their own
-// stacks, and nothing else says what a program does between two of them.
+// stacks, but only samples show what a program does between two of them.
 class Sampler {
   public:
     // An outermost operator began on a thread of Python (0: its stack is unknown), or ended.

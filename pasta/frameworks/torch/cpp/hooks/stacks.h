@@ -9,8 +9,8 @@
 
 namespace pasta {
 
-// A recorded stack, by the hash of its walk, which is of code objects or instructions. The table holds references to
-// the code objects, so that no other one can be at the same address.
+// A recorded stack, identified by the hash of its code objects or instructions. The table holds references to
+// the code objects, so that their addresses are not reused.
 struct Stack {
     std::atomic<uint64_t> hash{};
     std::atomic<uint32_t> id{};

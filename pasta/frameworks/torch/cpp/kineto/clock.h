@@ -1,4 +1,4 @@
-// Times of records, which are of the monotonic clock, as times of Kineto's, which are of the system clock.
+// Converts times of records (monotonic clock) to times of Kineto (system clock).
 #pragma once
 
 #include <time.h>

@@ -24,7 +24,7 @@ class OpenOperators {
             mine.session_ = session;
             if (mine.depth_ < MAX_DEPTH) mine.ids_[mine.depth_] = id;
             mine.depth_++;
-        } catch (const std::bad_alloc &) { // what follows on this thread is of no operator
+        } catch (const std::bad_alloc &) { // later records of this thread have no operator
         }
     }
     static void pop() {
