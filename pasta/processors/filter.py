@@ -38,7 +38,8 @@ class Filter:
     and it happens in a range whose name matches `range`. Of the selected launches the first
     `launch_skip` are dropped and then `launch_count` kept (None: all). Ranges are those that the
     launching thread has open, and process-wide ones; copies, sets with their device times,
-    synchronisation and marks outside them are dropped too. Raises ConfigError for a wrong expression or a negative number.
+    synchronisation and marks outside them are dropped too. Raises ConfigError for a wrong
+    expression or a negative number.
     """
 
     kernel: str | None = None

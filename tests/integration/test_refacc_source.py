@@ -230,7 +230,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 50; i++)
             if (ra_launch(fill, (uint32_t[]){4096, 1, 1}, (uint32_t[]){256, 1, 1}, 0, NULL,
                           (void *[]){&x, &one, &n})) exit(2);
-        if (argc > 2) { /* a set that is queued while profiling is stopped, and runs after it is started */
+        if (argc > 2) { /* a set is queued while profiling is stopped, and runs later */
             ra_profiler_stop();
             if (ra_memset_async(x, 0, 4, n, NULL)) exit(1);
             ra_profiler_start();
