@@ -48,6 +48,7 @@ class Nvidia(Backend):
                 "wait_times": "the call's begin is not told",
                 "kernel_complete": "CUPTI would have them, which the driver does not serve beside"
                 " the Sanitizer",
+                "copy_complete": "as those of kernels",
             },
         ),
     )
