@@ -46,11 +46,23 @@ _CAUSES = {
     WAIT: "host waited for the device",
     READ: "host waited for a copy",
     LOAD: "host loaded data",
-    HOST: "host had not submitted work",
+    HOST: "host had submitted nothing",
     LATENCY: "launch latency",
     BLOCKED: "submitted work waited",
     UNSUBMITTED: "time of submission unknown",
     END: "after the last work",
+}
+#: Their columns.
+_COLUMNS = {
+    START: "start_up",
+    WAIT: "host_waits",
+    READ: "host_copies",
+    LOAD: "data_loading",
+    HOST: "host_behind",
+    LATENCY: "launch_latency",
+    BLOCKED: "work_waits",
+    UNSUBMITTED: "unknown_submission",
+    END: "after_last",
 }
 #: What a gap is located by: nothing, an operator's node, a gap between operators, a kernel's name.
 _NOWHERE, _NODE, _BETWEEN, _KERNEL = range(4)
@@ -58,8 +70,9 @@ _CLASSES = {COMPUTE: "kernels", COPY: "copies", COMMUNICATION: "communication"}
 #: Fields of what the host submitted: operator (0: none), kernel's name, thread, begin of the
 #: outermost operator around it (0: none) and the gap between operators that ended there (0: none).
 _PLACE = [("node", "i4"), ("name", "u4"), ("thread", "u4"), ("began", "i8"), ("row", "i4")]
-#: A host's wait that ends this long before its device's work, ns: clocks are converted with errors.
-_CLOCK_ERROR = 5_000
+#: A wait of the host may end this long before the work that it waited for, ns: device times are
+#: converted to the host's clock.
+_CLOCK_ERROR = 1_000
 _ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 _FOREVER = 1 << 62
 
@@ -141,6 +154,12 @@ class _Device:
         """Time in which any work ran, ns."""
         return self.time(COMPUTE, COPY, COMMUNICATION)
 
+    @property
+    def span(self) -> int:
+        """Observed time from the first to the last work, ns."""
+        outside = (gaps.time for key, gaps in self.gaps.items() if key >> 34 in (START, END))
+        return self.time() - sum(outside)
+
 
 @dataclass
 class _Row:
@@ -204,17 +223,21 @@ class Utilization(Tool):
         self.waits = np.zeros(0, _wait())
         self.outermost: dict[int, tuple[int, int]] = {}  # by thread: begin and gap before it
         self.begin = self.context.process.start_time
-        self.end = self.begin
+        #: Latest time in all batches, and in all but the last one.
+        self.end = self.before = self.begin
         self.stopped_since: int | None = None
         self.stops: list[tuple[int, int]] = []
         self.kernels = self.short_kernels = self.unplaced = 0
 
     def on_batch(self, batch: Batch) -> None:
         """Add submissions and work, and sweep the devices as far as nothing earlier can come."""
+        times = [
+            (int(each["time"].min()), int(each["time"].max())) for _, each in batch if len(each)
+        ]
         if not self.begin:
-            times = [int(each["time"].min()) for _, each in batch if len(each)]
-            self.begin = self.end = min(times, default=0)
-        self.end = max([self.end, *(int(each["time"].max()) for _, each in batch if len(each))])
+            self.begin = self.end = min(times, default=(0, 0))[0]
+        self.before = self.end
+        self.end = max([self.end, *(latest for _, latest in times)])
         for context in batch["context_create"]["device"].tolist():
             self._device(context)
         self._follow_stops(batch)
@@ -355,10 +378,11 @@ class Utilization(Tool):
         self.end = max([self.end, *rows["end"].tolist()[-1:], int(rows["end"].max(initial=0))])
 
     def _sweep(self, until: int | None = None) -> None:
-        """Sweep the devices, by default up to the first submission that has not completed."""
+        """Sweep the devices, by default up to the first submission that has not completed, and to
+        the end of the batch before: threads publish a little out of order."""
         if until is None:
             pending = self.launches.pending["submitted"]
-            until = min(self.end, int(pending.min(initial=_FOREVER)))
+            until = min(self.before, int(pending.min(initial=_FOREVER)))
             until = min(until, self.stopped_since or _FOREVER)
         needed = until
         for device in self.devices.values():
@@ -461,17 +485,18 @@ class Utilization(Tool):
         for row in rows:
             idle[row.device, row.cause] += row.gaps.time
         devices = sorted(self.devices.items())
-        observed = np.asarray([device.time() for _, device in devices], np.int64)
+        span = np.asarray([device.span for _, device in devices], np.int64)
         busy = np.asarray([device.busy for _, device in devices], np.int64)
         columns: dict[str, Any] = {
             "device": [number for number, _ in devices],
-            "observed": observed,
+            "observed": [device.time() for _, device in devices],
+            "span": span,
             "busy": busy,
-            "share": busy / np.maximum(observed, 1),
+            "share": busy / np.maximum(span, 1),
             **{name: [each.time(bit) for _, each in devices] for bit, name in _CLASSES.items()},
             **{
                 name: [idle[number, cause] for number, _ in devices]
-                for cause, name in _CAUSES.items()
+                for cause, name in _COLUMNS.items()
             },
         }
         quantiles = [device.starts.quantiles(1, 0.5, 0.99) for _, device in devices]
@@ -482,13 +507,15 @@ class Utilization(Tool):
             columns,
             units={**units, "share": "share"},
             labels={
-                "share": "of the time",
+                "span": "first to last work",
+                "share": "of it",
+                **{name: _CAUSES[cause] for cause, name in _COLUMNS.items()},
                 "p50_latency": "p50 from submission to start, idle device",
                 "p99_latency": "p99",
             },
             keys=("device",),
-            sums=("observed", "busy", *_CLASSES.values(), *_CAUSES.values()),
-            important=("observed", "busy", "share", _CAUSES[HOST]),
+            sums=("observed", "span", "busy", *_CLASSES.values(), *_COLUMNS.values()),
+            important=("span", "busy", "share", _COLUMNS[HOST]),
             title="Devices: busy time, and idle time by cause",
             hidden=frozenset(
                 {name for name, column in columns.items() if name != "device" and not any(column)}
@@ -496,7 +523,7 @@ class Utilization(Tool):
         )
 
     def _gaps(self, rows: list[_Row]) -> Table:
-        observed = {number: max(1, device.time()) for number, device in self.devices.items()}
+        spans = {number: max(1, device.span) for number, device in self.devices.items()}
         return Table(
             {
                 "cause": [_CAUSES[row.cause] for row in rows],
@@ -504,11 +531,14 @@ class Utilization(Tool):
                 "device": [row.device for row in rows],
                 "gaps": [row.gaps.count for row in rows],
                 "time": [row.gaps.time for row in rows],
-                "share": [row.gaps.time / observed[row.device] for row in rows],
+                "share": [
+                    None if row.cause in (START, END) else row.gaps.time / spans[row.device]
+                    for row in rows
+                ],
                 "longest": [row.gaps.longest for row in rows],
             },
             units={"time": "ns", "share": "share", "longest": "ns"},
-            labels={"share": "of the time"},
+            labels={"share": "from first to last work"},
             keys=("device", "cause", "where"),
             sums=("gaps", "time"),
             important=("time", "share"),
@@ -522,35 +552,38 @@ class Utilization(Tool):
             for mask in range(1 << STOPPED):
                 time = int(device.activity.overlap[mask])
                 names = [name for bit, name in _CLASSES.items() if mask >> bit & 1]
+                if not mask:
+                    time -= device.time() - device.span
                 if time:
-                    rows.append((number, " + ".join(names) or "idle", time, time / device.time()))
+                    rows.append((number, " + ".join(names) or "idle", time, time / device.span))
         rows.sort(key=lambda row: (row[0], -row[2]))
         columns = [[row[at] for row in rows] for at in range(4)]
         return Table(
             dict(zip(("device", "running", "time", "share"), columns, strict=True)),
             units={"time": "ns", "share": "share"},
-            labels={"share": "of the time"},
+            labels={"share": "from first to last work"},
             keys=("device", "running"),
             sums=("time",),
-            title="What ran at the same time",
+            title="What ran at once, from first to last work",
         )
 
     def _findings(self, rows: list[_Row]) -> Iterator[Finding]:
         for row in rows:
             advice = _ADVICE.get(row.cause)
-            share = row.gaps.time / max(1, self.devices[row.device].time())
+            span = self.devices[row.device].span
+            share = row.gaps.time / max(1, span)
             if advice is None or share < self.least_share or row.gaps.time < self.least_time:
                 continue
             yield Finding(
                 what=advice[0],
                 where=row.where or f"device {row.device}",
                 evidence=f"device {row.device} was idle for {formatted(row.gaps.time, 'ns')} of"
-                f" {formatted(self.devices[row.device].time(), 'ns')}, in"
+                f" {formatted(span, 'ns')} from its first to its last work, in"
                 f" {counted(row.gaps.count, 'gap')} of"
                 f" {formatted(row.gaps.time / row.gaps.count, 'ns')}",
                 remedy=f"{row.line}: {advice[1]}" if row.line else advice[1],
                 gain=share,
-                of="the time of the run",
+                of="the time from first to last work",
             )
 
     def _summary(self, rows: list[_Row]) -> str:
@@ -558,16 +591,17 @@ class Utilization(Tool):
             return "no work of a device has times"
         texts = []
         for number, device in sorted(self.devices.items()):
-            time = max(1, device.time())
-            text = f"device {number} was busy for {formatted(device.busy / time, 'share')} of"
-            text += f" {formatted(time, 'ns')}"
-            most = next((row for row in rows if row.device == number), None)
-            if most is not None and most.gaps.time:
+            share = formatted(device.busy / max(1, device.span), "share")
+            text = f"device {number} was busy for {share} of {formatted(device.span, 'ns')}"
+            text += " from its first to its last work"
+            mine = (row for row in rows if row.device == number)
+            most = next((row for row in mine if row.cause not in (START, END)), None)
+            if most is not None:
+                share = formatted(most.gaps.time / device.span, "share")
                 where = f" ({most.where})" if most.where else ""
-                share = formatted(most.gaps.time / time, "share")
                 text += f"; idle most: {share} {_CAUSES[most.cause]}{where}"
             texts.append(text)
-        return ", ".join(texts)
+        return "; ".join(texts)
 
     def _notes(self) -> list[str]:
         notes = []

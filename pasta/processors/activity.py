@@ -57,6 +57,7 @@ class Activity:
             missed = np.minimum(work["end"], self.swept) - work["start"]
             self.late += int(missed[early & (missed > 0)].sum())
             work = work[~early | (work["end"] > self.swept)]
+            work["start"] = np.maximum(work["start"], self.swept)
         self._work = np.concatenate([self._work, work])
 
     def sweep(self, until: int) -> NDArray[Any]:
