@@ -403,15 +403,21 @@ class Utilization(Tool):
         before, after = gaps["before"], gaps["after"]
         first = before["class"] == -1
         device.count(START, np.zeros(int(first.sum()), _work()), host[first])
+        # The host would have submitted the work as much earlier as it was blocked.
         waited = np.where(first, -1, self._waited(gaps))
-        device.count(WAIT, self.waits[waited[waited >= 0]], host[waited >= 0])
         reading = before["blocking"] & (before["thread"] == after["thread"])
         reading &= ~first & (waited < 0)
-        device.count(READ, before[reading], host[reading])
-        left = ~first & (waited < 0) & ~reading
-        after, begin, submitted = after[left], gaps["begin"][left], gaps["submitted"][left]
-        began = np.where(after["node"] != 0, np.clip(after["began"], begin, submitted), submitted)
-        device.count(HOST, after, submitted - began)  # in the operator that submitted the work
+        blocked = np.zeros(len(gaps), np.int64)
+        waits = self.waits[waited[waited >= 0]]
+        blocked[waited >= 0] = waits["end"] - waits["begin"]
+        blocked[reading] = (before["end"] - before["submitted"])[reading]
+        blocked = np.minimum(blocked, host)
+        device.count(WAIT, waits, blocked[waited >= 0])
+        device.count(READ, before[reading], blocked[reading])
+        begin = np.where(first, gaps["submitted"], gaps["begin"] + blocked)
+        began = np.where(after["node"] != 0, after["began"], gaps["submitted"])
+        began = np.clip(began, begin, gaps["submitted"])
+        device.count(HOST, after, gaps["submitted"] - began)  # in the operator that submitted it
         outside = after.copy()
         outside["node"] = 0
         device.count(HOST, outside, began - begin)

@@ -95,6 +95,21 @@ def test_work_and_gaps_by_cause() -> None:
     assert gaps(result)["host had submitted nothing", "before vadd"] == 1000
 
 
+def test_a_wait_causes_no_more_idle_time_than_it_lasted() -> None:
+    events = run_of()
+    kernel(events, 1000, 1000, 2000)
+    events.add("sync", what=1, duration=700, time=2200)  # from 1500
+    kernel(events, 9000, 9000, 9500)
+    copy(events, 9100, 9500, 9900, correlation=3)  # blocks from 9100 to 9900
+    kernel(events, 20_000, 20_000, 21_000)
+    events.add("process_end", last_launch=3, time=21_000)
+    assert idle(run_tool(Utilization, events)) == {
+        "host_waits": 700,
+        "host_copies": 800,
+        "host_behind": (7000 - 700) + (20_000 - 9900 - 800),
+    }
+
+
 def test_submitted_work_that_waits_is_no_latency() -> None:
     events = run_of()
     kernel(events, 1000, 1000, 2000)
@@ -122,7 +137,7 @@ def test_a_blocking_copy_is_a_cause_and_an_asynchronous_one_is_not() -> None:
     for flags, cause in ((0, "host_copies"), (abi.FLAG_ASYNC, "host_behind")):
         events = run_of()
         kernel(events, 1000, 1000, 2000)
-        copy(events, 1100, 2000, 3000, correlation=77, flags=flags)
+        copy(events, 1000, 2000, 3000, correlation=77, flags=flags)
         kernel(events, 5000, 5000, 6000)
         events.add("process_end", last_launch=2, time=6000)
         result = run_tool(Utilization, events)
