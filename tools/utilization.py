@@ -30,7 +30,7 @@ from pasta.processors.demangle import short_name
 from pasta.processors.gaps import GapSite
 from pasta.processors.histogram import DurationSummary
 from pasta.processors.operator_names import user_lines
-from pasta.table import Table, Unit, counted, formatted
+from pasta.table import Figure, Table, Unit, counted, formatted
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -449,6 +449,7 @@ class Utilization(Tool):
         return Result(
             summary=self._summary(rows),
             tables={"devices": devices, "gaps": self._gaps(rows), "overlap": self._overlap()},
+            figures=self._figures(),
             findings=[*self._findings(rows)],
             notes=self._notes(),
         )
@@ -572,6 +573,31 @@ class Utilization(Tool):
             sums=("time",),
             title="What ran at once, from first to last work",
         )
+
+    def _figures(self) -> dict[str, Figure]:
+        """Busy share of each device over time."""
+        timelines = {n: each.activity.timeline for n, each in sorted(self.devices.items())}
+        if not timelines:
+            return {}
+        shape = next(iter(timelines.values()))  # all devices are swept up to the same time
+        lengths = np.minimum(self.end - self.begin - shape.times, shape.width)
+        used = lengths > 0
+        series = {
+            f"device {number}": np.clip((each.growth / np.maximum(lengths, 1))[used], 0, 1)
+            for number, each in timelines.items()
+        }
+        return {
+            "busy": Figure(
+                "step",
+                "Busy share of each device",
+                shape.times[used],
+                series,
+                x_label="time since start",
+                x_unit="ns",
+                y_label=f"busy share in {formatted(shape.width, 'ns')}",
+                y_unit="share",
+            )
+        }
 
     def _findings(self, rows: list[_Row]) -> Iterator[Finding]:
         for row in rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.timeline import TotalTimeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,6 +34,8 @@ class Activity:
         self.overlap = np.zeros(1 << (STOPPED + 1), np.int64)
         #: Time of work that was added too late, ns.
         self.late = 0
+        #: Time in which any work ran, over time.
+        self.timeline = TotalTimeline(begin)
         #: A gap: the first submission of work that starts at its end or later, no earlier than its
         #: begin, or UNKNOWN; the last work that ended before it, and the first that starts after.
         #: Work of class -1: none.
@@ -82,6 +85,8 @@ class Activity:
         durations = np.diff(times, append=until)
         np.add.at(self.overlap, mask, durations)
         self.overlap[0] += (int(times[0]) if count else until) - self.swept
+        busy = np.cumsum(np.where(mask & ~(1 << STOPPED), durations, 0))
+        self._draw(times, busy, until)
         if count:
             idle = np.flatnonzero((mask == 0) & (durations > 0))
             found = self._gaps(work, begins, edges, times, idle[idle < len(edges) - 1])
@@ -91,6 +96,12 @@ class Activity:
         self._work = work[(work["end"] > until) | (work["start"] >= until)]
         self.swept = until
         return found
+
+    def _draw(self, times: NDArray[Any], busy: NDArray[Any], until: int) -> None:
+        """Adds the busy time (ns, from each of these times to the next) to the timeline."""
+        begin = times[:1] if len(times) else [until]
+        at = np.concatenate([[self.swept], begin, times[1:], [until][: len(times)]])
+        self.timeline.add(at, np.concatenate([[0, 0], busy]))
 
     def _gaps(
         self, work: NDArray[Any], begins: NDArray[Any], edges: NDArray[Any], times: NDArray[Any],

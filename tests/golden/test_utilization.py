@@ -110,6 +110,17 @@ def test_a_wait_causes_no_more_idle_time_than_it_lasted() -> None:
     }
 
 
+def test_busy_share_over_time() -> None:
+    events = run_of(begin=0x10_0000)
+    for start in (0, 4, 5):  # of bins of 16,384 ns
+        begin = 0x10_0000 + (start << 14)
+        kernel(events, begin, begin, begin + (1 << 13))
+    events.add("process_end", last_launch=3, time=0x10_0000 + (6 << 14))
+    figure = run_tool(Utilization, events).figures["busy"]
+    assert list(figure.x) == [bin << 14 for bin in range(6)]
+    assert figure.series["device 0"] == pytest.approx([0.5, 0, 0, 0, 0.5, 0.5])
+
+
 def test_submitted_work_that_waits_is_no_latency() -> None:
     events = run_of()
     kernel(events, 1000, 1000, 2000)

@@ -6,10 +6,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pasta.processors.activity import STOPPED, UNKNOWN, WORK, Activity
+from pasta.processors.timeline import TotalTimeline
 
 DTYPE = np.dtype([*WORK, ("id", "i4")])
 END = 60
@@ -53,6 +55,8 @@ def test_sweeps_give_what_a_model_gives(
     )
     assert activity.overlap.tolist() == expected.tolist()
     assert activity.late == 0
+    busy = [bool(classes_at(everything, time) & 7) for time in range(END)]
+    assert activity.timeline.growth.sum() == sum(busy)
     begin, _ = activity.open_gap
     found = [time for gap in gaps for time in range(gap[0], gap[1])] + [*range(begin, END)]
     assert found == [time for time in range(END) if not classes_at(everything, time)]
@@ -83,3 +87,18 @@ def test_a_submission_may_be_unknown() -> None:
     made["submitted"][1] = UNKNOWN
     activity.add(made)
     assert activity.sweep(30)["submitted"].tolist() == [10, UNKNOWN]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10**8), st.integers(0, 1000)), min_size=1, max_size=20),
+    st.integers(0, 20),
+)
+def test_growth_over_time_is_that_of_the_curve(steps: list[tuple[int, int]], split: int) -> None:
+    timeline = TotalTimeline(5_000, bins=16)
+    curve = np.cumsum(np.asarray([(5_000, 0), *steps], np.int64), axis=0)
+    for part in (curve[: split + 1], curve[split:]):
+        timeline.add(part[:, 0], part[:, 1])
+    edges = 5_000 + np.append(timeline.times, timeline.used * timeline.width)
+    expected = np.diff(np.interp(edges, curve[:, 0], curve[:, 1]))
+    assert timeline.growth == pytest.approx(expected)
+    assert timeline.used <= 16
