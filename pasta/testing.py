@@ -173,6 +173,16 @@ class Events:
         what = {"source": source, "destination": destination, "bytes": bytes}
         self.add("memory_copy", **{**what, "direction": _DIRECTION[direction], **fields})
 
+    def copy_complete(
+        self, correlation: int, start: int, end: int, direction: str | None = None, **fields: Any
+    ) -> None:
+        """Adds the completion of the copy, or without `direction` the set, that has this
+        correlation, with its device times, ns."""
+        times = {"device": 0, "correlation": correlation, "start": start, "end": end}
+        if direction is not None:
+            times["direction"] = _DIRECTION[direction]
+        self.add("copy_complete", **{**times, **fields})
+
     def push(self, name: str, **fields: Any) -> None:
         """Adds the begin of a range of a thread."""
         self.add("range_push", name=name, **fields)

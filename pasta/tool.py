@@ -85,6 +85,7 @@ class Tool:
         on_graphs          nodes and instances of graphs
         on_copies          memory copies
         on_sets            memory sets
+        on_copy_completions  device times of copies and sets
         on_uvm             attachments, prefetches, advice, faults and migrations of managed memory
         on_syncs           waits of the host
         on_events          accelerator events created, destroyed, recorded and waited for

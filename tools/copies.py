@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pasta.lazy import np
 from pasta.processors.codes import grown
+from pasta.processors.correlate import LaunchWindow
 from pasta.processors.groups import Groups
 from pasta.processors.operator_names import user_lines
-from pasta.table import Figure, Table, counted, formatted, shares
+from pasta.table import Figure, Table, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.processors.batch import Batch
+    from pasta.table import Unit
 
+_ABSENT = (1 << 64) - 1
 _SIZE_BINS = 65  # a histogram of 64-bit sizes by powers of two: 0, 1, 2-3, 4-7, …
 #: Which sides of a direction are on the host: source, destination.
 _ON_HOST = {
@@ -26,6 +29,69 @@ _ON_HOST = {
     "device_to_host": (False, True),
 }
 _HOST_DEVICE_DIRECTIONS = ("host_to_device", "device_to_host")
+
+
+class _DeviceTimes:
+    """Device times of copies by group: completions carry the correlation of their copy only."""
+
+    #: Labels and units of the columns.
+    LABELS: Final = {"device_time": "device time", "bandwidth": "per second"}
+    UNITS: Final[dict[str, Unit]] = {
+        "device_time": "ns", "timed_bytes": "bytes", "bandwidth": "bytes",
+    }  # fmt: skip
+
+    def __init__(self) -> None:
+        self._group_of = LaunchWindow()  # number of the group + 1, by correlation
+        self._sums = Groups(1 << 16, "time", "bytes", "time_of_bytes")
+
+    def submitted(self, copies: NDArray[Any], groups: NDArray[Any]) -> None:
+        """Follows copies of the given groups (int64, -1: of none)."""
+        followed = (groups >= 0) & (copies["correlation"] != 0)
+        numbers = (groups[followed] + 1).astype(np.int32)
+        self._group_of.put(copies["correlation"][followed], numbers)
+
+    def completed(self, completions: NDArray[Any]) -> None:
+        """Adds the times of copies that were submitted; sets are not."""
+        groups = self._group_of.get(completions["correlation"])
+        start, end = completions["start"], completions["end"]
+        good = (groups > 0) & (end >= start) & (end != _ABSENT)
+        times = np.where(good, end - start, 0).astype(np.int64)[good]
+        bytes = completions["bytes"][good]
+        sized = bytes != _ABSENT
+        self._sums.add(
+            groups[good] - 1,
+            time=times,
+            bytes=np.where(sized, bytes, 0).astype(np.int64),
+            time_of_bytes=np.where(sized, times, 0),
+        )
+
+    def columns(self, groups: NDArray[Any]) -> dict[str, Any]:
+        """Columns of a table whose rows are these groups: device time, bytes copied in it, and
+        bytes per second; absent without completions."""
+        at = self._sums.column(0).astype(np.int64)
+
+        def of_groups(values: NDArray[Any]) -> NDArray[Any]:
+            spread = np.zeros(max([*at.tolist(), *groups.tolist(), -1]) + 1, np.int64)
+            spread[at] = values
+            return np.asarray(spread[groups])
+
+        untimed = of_groups(self._sums.count) == 0
+        bytes, time = of_groups(self._sums.sum("bytes")), of_groups(self._sums.sum("time_of_bytes"))
+        return {
+            "device_time": absent_where(of_groups(self._sums.sum("time")), untimed),
+            "timed_bytes": absent_where(bytes, untimed),
+            "bandwidth": absent_where(bytes / np.maximum(time, 1) * 1e9, time == 0),
+        }
+
+    @staticmethod
+    def hidden(columns: dict[str, Any]) -> frozenset[str]:
+        """Columns that the text report leaves out: without any value, and `timed_bytes`."""
+        empty = {
+            name
+            for name in _DeviceTimes.UNITS
+            if np.ma.getmaskarray(columns[name]).all()  # type: ignore[no-untyped-call]
+        }
+        return frozenset(empty | {"timed_bytes"})
 
 
 class Copies(Tool):
@@ -65,6 +131,8 @@ class Copies(Tool):
         self.callers = Groups(1 << 16, "bytes")
         #: Times of the first and the last copy of each caller.
         self.spans = np.zeros((0, 2), np.int64)
+        #: Device times by group of `memories` and of `pairs`.
+        self.times, self.pair_times = _DeviceTimes(), _DeviceTimes()
         self.end = 0  # time of the last event
         #: Tensors copied to a device: object, bytes, operator.
         self.sent = Groups(self.transfers, "bytes")
@@ -91,10 +159,16 @@ class Copies(Tool):
         self.sizes = grown(self.sizes, len(self.memories.codes))
         np.add.at(self.sizes, (codes, _bit_length(copies["bytes"])), 1)
         devices = (copies[f"{side}_device"] + 1 for side in ("source", "destination"))
-        self.pairs.add(*devices, bytes=bytes)
+        self.times.submitted(copies, codes)
+        self.pair_times.submitted(copies, self.pairs.add(*devices, bytes=bytes))
         sides = (copies["source"], copies["destination"])
         self.same.add(copies["direction"], *sides, copies["bytes"], bytes=bytes)
         self._follow_callers(copies, bytes, source, destination)
+
+    def on_copy_completions(self, completions: NDArray[Any]) -> None:
+        """Add device times to the groups of their copies."""
+        self.times.completed(completions)
+        self.pair_times.completed(completions)
 
     def _follow_callers(
         self,
@@ -338,6 +412,7 @@ class Copies(Tool):
         rows, count, total = _columns(self.memories)
         order = np.argsort(-total, kind="stable")
         described = [_described(rows[at]) for at in order]
+        times = self.times.columns(order)
         return Table(
             {
                 "direction": [direction for direction, *_ in described],
@@ -348,19 +423,22 @@ class Copies(Tool):
                 "bytes": total[order],
                 "share": shares(total, total.sum())[order],
                 "mean_bytes": total[order] // count[order],
+                **times,
             },
-            units={"bytes": "bytes", "mean_bytes": "bytes", "share": "share"},
+            units={"bytes": "bytes", "mean_bytes": "bytes", "share": "share", **_DeviceTimes.UNITS},
             labels={
                 "share": "of bytes copied",
                 "mean_bytes": "mean",
                 "source_memory": "from",
                 "destination_memory": "to",
                 "asynchronous": "async",
+                **_DeviceTimes.LABELS,
             },
-            sums=("copies", "bytes"),
-            levels=("mean_bytes",),
+            sums=("copies", "bytes", "device_time"),
+            levels=("mean_bytes", "bandwidth"),
             title="Copies by direction and memory",
             shown=self.top,
+            hidden=_DeviceTimes.hidden(times),
         )
 
     def _by_direction(self) -> dict[str, NDArray[Any]]:
@@ -439,6 +517,7 @@ class Copies(Tool):
         rows, count, total = _columns(self.pairs)
         order = np.argsort(-total, kind="stable")
         pairs = [rows[at] for at in order]
+        times = self.pair_times.columns(order)
         return Table(
             {
                 "source_device": [_device(source) for source, _ in pairs],
@@ -446,17 +525,21 @@ class Copies(Tool):
                 "copies": count[order],
                 "bytes": total[order],
                 "share": shares(total, total.sum())[order],
+                **times,
             },
-            units={"bytes": "bytes", "share": "share"},
+            units={"bytes": "bytes", "share": "share", **_DeviceTimes.UNITS},
             labels={
                 "source_device": "from",
                 "destination_device": "to",
                 "share": "of bytes copied",
+                **_DeviceTimes.LABELS,
             },
             keys=("source_device", "destination_device"),
-            sums=("copies", "bytes"),
+            sums=("copies", "bytes", "device_time"),
+            levels=("bandwidth",),
             title="Copies between devices (-: host or unknown)",
             shown=self.top,
+            hidden=_DeviceTimes.hidden(times),
         )
 
     @property

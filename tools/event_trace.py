@@ -21,8 +21,8 @@ class EventTrace(Tool):
 
     needs = ("recording",)
     uses = (
-        "kernel_complete", "registers", "shared_static", "shared_dynamic", "copy_addresses",
-        "wait_times",
+        "kernel_complete", "copy_complete", "registers", "shared_static", "shared_dynamic",
+        "copy_addresses", "wait_times",
     )  # fmt: skip
 
     compress = option(True, help="write trace.json.gz instead of trace.json")

@@ -43,6 +43,7 @@ _UNITS: dict[str, Unit] = {
     "own_time": "ns",
     "first_time": "ns",
     "device_time": "ns",
+    "total_device_time": "ns",
     "wait_time": "ns",
     "allocated": "bytes",
     "share": "share",
@@ -265,6 +266,8 @@ class _Tree:
         )
         self.phases = phases.tolist()
         self.places = tool.gaps.places(tool.context)
+        #: Device time of the launches of each node and of the operators called from it.
+        self.device_time = self.operators.with_callees(self.counts["device_time"])
         #: Own host time of each node, without its first call.
         self.steady_own = self.nodes["own"] - self.nodes["first_own"]
         #: Host time without first calls and first gaps.
@@ -308,6 +311,7 @@ class _Tree:
         order = order[something[order]]
         rows = list(codes)
         untimed = counted["device_time"] == 0
+        device_time = summed(self.device_time, outer)
         rows_of = columns([rows[at] for at in order.tolist()])
         found = {
             **rows_of,
@@ -317,6 +321,7 @@ class _Tree:
             "first_time": first[order],
             "launches": counted["launches"][order],
             "device_time": absent_where(counted["device_time"][order], untimed[order]),
+            "total_device_time": absent_where(device_time[order], (device_time == 0)[order]),
             "allocations": counted["allocations"][order],
             "allocated": counted["allocated"][order],
             "waits": counted["waits"][order],
@@ -327,6 +332,8 @@ class _Tree:
         hidden = {"allocations", "file"} & set(found) | {
             name for name in _COUNTS if not counted[name].any()
         }
+        if not device_time.any():
+            hidden.add("total_device_time")
         return Table(
             found,
             units=_UNITS,
@@ -334,6 +341,7 @@ class _Tree:
                 "own_time": "own host time",
                 "host_time": "with inner operators",
                 "first_time": "in first calls",
+                "total_device_time": "with inner operators",
                 "waits": "waits for devices",
                 "wait_time": "wait time",
                 "synchronous_copies": "synchronous copies",
@@ -342,7 +350,7 @@ class _Tree:
                 else "of own time without first calls",
             },
             keys=[name for name in rows_of if name != "file"],
-            sums=("calls", "own_time", *_COUNTS),
+            sums=("calls", "own_time", "total_device_time", *_COUNTS),
             title=title,
             shown=self.top,
             hidden=frozenset(hidden),

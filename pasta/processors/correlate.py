@@ -88,6 +88,41 @@ class LaunchNames:
         return np.asarray(self._window.get(ordinals).view(np.uint32))
 
 
+class Submissions:
+    """What is known of submitted work that has not completed, by a key that increases.
+
+    At most `limit` are remembered: the oldest are forgotten first.
+    """
+
+    def __init__(self, key: str, dtype: Any, limit: int = 1 << 18) -> None:
+        self.key = key
+        self.limit = limit
+        self._rows = np.zeros(0, dtype)
+
+    def put(self, rows: NDArray[Any]) -> None:
+        """Adds rows, whose keys were not added before."""
+        rows = np.concatenate([self._rows, rows])
+        self._rows = rows[np.argsort(rows[self.key], kind="stable")][-self.limit :]
+
+    def take(self, keys: NDArray[Any], *, forget: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Rows of these keys, and which keys (bool) are known; others have the row of zeros."""
+        found = np.zeros(len(keys), self._rows.dtype)
+        at = np.searchsorted(self._rows[self.key], keys)
+        known = at < len(self._rows)
+        known[known] = self._rows[self.key][at[known]] == keys[known]
+        found[known] = self._rows[at[known]]
+        if forget and known.any():
+            left = np.ones(len(self._rows), bool)
+            left[at[known]] = False
+            self._rows = self._rows[left]
+        return found, known
+
+    @property
+    def pending(self) -> NDArray[Any]:
+        """Rows of the work that has not completed, by key."""
+        return self._rows
+
+
 class LaunchCalls:
     """Pairs launches with the return of their call, also across batches."""
 

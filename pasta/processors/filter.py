@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ACTIVITY = abi.kinds_of("activity")
 #: Kinds that refer to a launch by its ordinal and are selected with it.
 LAUNCH_KINDS = abi.kinds_of("launch_return", "launch_result")
+#: Kinds that refer to a copy or set by its correlation and are selected with it.
+COPY_RESULT_KINDS = abi.kinds_of("copy_result")
+_COPY_KINDS = ("memory_copy", "memory_set")
 
 _SELECTED, _DROPPED = 1, 2
 
@@ -34,8 +37,9 @@ class Filter:
     A launch is selected when its name, mangled or demangled, matches `kernel` and not `exclude`,
     and it happens in a range whose name matches `range`. Of the selected launches the first
     `launch_skip` are dropped and then `launch_count` kept (None: all). Ranges are those that the
-    launching thread has open, and process-wide ones; copies, sets, synchronisation and marks
-    outside them are dropped too. Raises ConfigError for a wrong expression or a negative number.
+    launching thread has open, and process-wide ones; copies, sets with their device times,
+    synchronisation and marks outside them are dropped too. Raises ConfigError for a wrong
+    expression or a negative number.
     """
 
     kernel: str | None = None
@@ -108,6 +112,7 @@ class Selection:
         self._range_names = _Matches(filter.range)
         self._ranges = OpenRanges()
         self._window = LaunchWindow()
+        self._copies = LaunchWindow()  # by correlation
 
     @property
     def launched(self) -> list[int]:
@@ -133,7 +138,14 @@ class Selection:
             fits &= self._in_range(launches, strings)
             for kind in ACTIVITY:
                 if kind in records:
-                    records[kind] = records[kind][self._in_range(records[kind], strings)]
+                    inside = self._in_range(records[kind], strings)
+                    if kind in _COPY_KINDS:
+                        self._follow(records[kind]["correlation"], inside)
+                    records[kind] = records[kind][inside]
+            for kind in COPY_RESULT_KINDS:
+                if kind in records:
+                    known = self._copies.get(records[kind]["correlation"])
+                    records[kind] = records[kind][known == _SELECTED]
         kept = self._counted(fits)
         self.selected += int(kept.sum())
         self._window.put(launches["ordinal"], np.where(kept, _SELECTED, _DROPPED))
@@ -146,6 +158,11 @@ class Selection:
                 unlaunched = ordinals == np.uint64(0xFFFF_FFFF_FFFF_FFFF)
                 records[kind] = records[kind][(known == _SELECTED) | unlaunched]
         return Batch(batch.base, records)
+
+    def _follow(self, correlations: NDArray[Any], kept: NDArray[Any]) -> None:
+        """Notes which copies and sets are kept, for their completions on other threads."""
+        known = correlations != 0
+        self._copies.put(correlations[known], np.where(kept[known], _SELECTED, _DROPPED))
 
     def end_skip(self) -> None:
         """Treat later launches as already past `launch_skip`, as a previous process filtered

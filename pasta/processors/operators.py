@@ -525,6 +525,14 @@ class Operators:
             found[number] = found[self.nodes["parent"][number]]
         return found
 
+    def with_callees(self, amounts: NDArray[Any]) -> NDArray[Any]:
+        """Amounts (int64) of nodes, each with those of all nodes called from it."""
+        found, parents = amounts.tolist(), self.nodes["parent"].tolist()
+        for number in range(len(found) - 1, 0, -1):  # a node comes after its parent
+            if parents[number]:
+                found[parents[number]] += found[number]
+        return np.asarray(found, np.int64)
+
     def first_of(self, codes: NDArray[Any]) -> NDArray[Any]:
         """Whether nodes (bool) have no caller, direct or not, with the same code."""
         parents = self.nodes["parent"].tolist()

@@ -71,6 +71,34 @@ class CountTimeline(_Bins):
         self._counts = np.concatenate([pairs, np.zeros_like(pairs)])
 
 
+class TotalTimeline(_Bins):
+    """Growth of a running total in each bin; it grows evenly between the times of which it is
+    known."""
+
+    def __init__(self, start: int, bins: int = 1024) -> None:
+        super().__init__(start, bins)
+        self._growth = np.zeros(bins)
+
+    def add(self, times: NDArray[Any], totals: NDArray[Any]) -> None:
+        """Adds the growth between ascending times (int64 ns); `totals` may begin at any number."""
+        if not len(times):
+            return
+        bins = self.place(times)
+        first, last = int(bins[0]), int(bins[-1])
+        edges = np.arange(first, last + 2) << self.shift
+        self._growth[first : last + 1] += np.diff(np.interp(edges, times - self.start, totals))
+
+    @property
+    def growth(self) -> NDArray[Any]:
+        """Growth in each used bin (float64)."""
+        return self._growth[: self.used]
+
+    def halve(self) -> None:
+        """Merges pairs of adjacent bins: growth is added."""
+        pairs = self._growth.reshape(-1, 2).sum(axis=1)
+        self._growth = np.concatenate([pairs, np.zeros_like(pairs)])
+
+
 class LevelTimeline(_Bins):
     """The highest and the last level of a stepped quantity in each bin; no maximum is lost."""
 

@@ -91,6 +91,7 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X(48, graph_instantiate, graph_instantiate, on_graphs,         other,         1, 1, 0, "graph instantiations", "an executable graph was made from a captured graph") \
     X(16, memory_copy,       memory_copy,       on_copies,         activity,      0, 0, 0, "copies", "a copy was submitted") \
     X(17, memory_set,        memory_set,        on_sets,           activity,      0, 0, 0, "memory sets", "a memory set was submitted") \
+    X(51, copy_complete,     copy_complete,     on_copy_completions, copy_result, 0, 0, 0, "device times of copies", "a copy or set ran, with its device times") \
     X(18, uvm_attach,        uvm,               on_uvm,            activity,      0, 1, 0, "managed memory attachments", "managed memory was attached to a stream") \
     X(19, uvm_prefetch,      uvm,               on_uvm,            activity,      0, 0, 0, "managed memory prefetches", "managed memory was prefetched") \
     X(20, uvm_advise,        uvm,               on_uvm,            activity,      0, 0, 0, "managed memory advice", "advice was given for managed memory") \
@@ -121,6 +122,7 @@ PASTA_INTEGER(pasta_category, uint32_t,
     PASTA_CATEGORY_launch_return = 3, /* kept with the launch of its ordinal */
     PASTA_CATEGORY_launch_result = 4, /* same; handlers get `context.launches` */
     PASTA_CATEGORY_ring = 5,          /* used by the ring itself, never decoded */
+    PASTA_CATEGORY_copy_result = 6,   /* kept with the copy or set of its correlation */
 )
 
 /* Bits of pasta_header.flags. */
@@ -311,6 +313,17 @@ typedef struct pasta_memory_set {
     uint64_t graph_node; /* absent: all ones */
     uint64_t unused[4];
 } pasta_memory_set;
+
+/* header.correlation is that of the memory_copy or memory_set.  A copy that the vendor executes in parts has one
+ * record per part: their bytes add up to those of the copy. */
+typedef struct pasta_copy_complete {
+    uint64_t start;                 /* ns, same clock as header.time */
+    uint64_t end;                   /* ns */
+    uint64_t bytes;                 /* of this part; absent: all ones */
+    pasta_copy_direction direction; /* PASTA_COPY_*; of a set absent: all ones */
+    uint32_t unused;
+    uint64_t unused2[7];
+} pasta_copy_complete;
 
 typedef struct pasta_uvm {
     uint64_t address;

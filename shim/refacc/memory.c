@@ -286,10 +286,13 @@ struct copy_op {
 static void copy_run(struct ra_op *op, struct ra_stream_s *stream, struct ra_executor *executor) {
     (void)executor;
     if (atomic_load(&stream->context->error) != RA_OK) return;
-    const ra_memcpy_data *d = &((struct copy_op *)op)->data;
+    ra_memcpy_data *d = &((struct copy_op *)op)->data;
+    d->start = ra_now();
     for (uint64_t row = 0; row < d->height; row++)
         memmove((void *)(uintptr_t)(d->destination + row * d->destination_pitch),
                 (const void *)(uintptr_t)(d->source + row * d->source_pitch), d->width);
+    d->end = ra_now();
+    if (ra_tools_want(RA_DOMAIN_MEMCPY)) ra_tools_call(RA_DOMAIN_MEMCPY, RA_CALLBACK_MEMCPY_COMPLETE, d);
 }
 
 static int copy_submit(struct ra_op *op, struct ra_stream_s *stream, bool asynchronous, uint64_t graph,
@@ -304,6 +307,7 @@ static int copy_submit(struct ra_op *op, struct ra_stream_s *stream, bool asynch
     if (ra_tools_want(RA_DOMAIN_MEMCPY)) {
         ra_memcpy_data copy = *d;
         ra_tools_call(RA_DOMAIN_MEMCPY, RA_CALLBACK_MEMCPY, &copy);
+        d->user = copy.user;
     }
     return ra_stream_queue(stream, op);
 }
@@ -353,8 +357,11 @@ static void set_row(uint64_t address, uint64_t count, uint32_t element, uint32_t
 static void set_run(struct ra_op *op, struct ra_stream_s *stream, struct ra_executor *executor) {
     (void)executor;
     if (atomic_load(&stream->context->error) != RA_OK) return;
-    const ra_memset_data *d = &((struct set_op *)op)->data;
+    ra_memset_data *d = &((struct set_op *)op)->data;
+    d->start = ra_now();
     for (uint64_t row = 0; row < d->height; row++) set_row(d->address + row * d->pitch, d->width, d->element, d->value);
+    d->end = ra_now();
+    if (ra_tools_want(RA_DOMAIN_MEMSET)) ra_tools_call(RA_DOMAIN_MEMSET, RA_CALLBACK_MEMSET_COMPLETE, d);
 }
 
 static int set_submit(struct ra_op *op, struct ra_stream_s *stream, bool asynchronous, uint64_t graph, uint64_t node) {
@@ -368,6 +375,7 @@ static int set_submit(struct ra_op *op, struct ra_stream_s *stream, bool asynchr
     if (ra_tools_want(RA_DOMAIN_MEMSET)) {
         ra_memset_data copy = *d;
         ra_tools_call(RA_DOMAIN_MEMSET, RA_CALLBACK_MEMSET, &copy);
+        d->user = copy.user;
     }
     return ra_stream_queue(stream, op);
 }

@@ -2,7 +2,7 @@
  *
  * At the first initialisation refacc loads the library named by REFACC_INJECTION_PATH and calls
  * its ra_tools_initialize with this table, so a tool links nothing of refacc.  Callbacks come on
- * the calling thread, launch_complete and access hooks on worker threads; several at once.  No
+ * the calling thread, completions and access hooks on worker threads; several at once.  No
  * refacc function but those of the table may be called in one.
  */
 #ifndef REFACC_TOOLS_H
@@ -43,7 +43,7 @@ typedef enum ra_domain {
     X(LAUNCH_BEGIN, 9, LAUNCH, ra_launch_data)   /* before it is queued; hook, its kinds, serial, user are writable */ \
     X(LAUNCH_END, 10, LAUNCH, ra_launch_data)    /* queued; it may be complete already */          \
     X(LAUNCH_COMPLETE, 11, LAUNCH, ra_launch_data)                                                 \
-    X(MEMCPY, 12, MEMCPY, ra_memcpy_data)                                                          \
+    X(MEMCPY, 12, MEMCPY, ra_memcpy_data)        /* before it is queued; user is writable */       \
     X(MEMSET, 13, MEMSET, ra_memset_data)                                                          \
     X(SYNCHRONIZED, 14, SYNCHRONIZE, ra_sync_data) /* after the wait */                            \
     X(EVENT_CREATED, 15, EVENT, ra_event_data)                                                     \
@@ -57,10 +57,12 @@ typedef enum ra_domain {
     X(UVM_PREFETCH, 23, UVM, ra_uvm_data)                                                          \
     X(UVM_ADVISE, 24, UVM, ra_uvm_data)                                                            \
     X(PROFILER_START, 25, PROFILER, ra_profiler_data)                                              \
-    X(PROFILER_STOP, 26, PROFILER, ra_profiler_data)
+    X(PROFILER_STOP, 26, PROFILER, ra_profiler_data)                                               \
+    X(MEMCPY_COMPLETE, 27, MEMCPY, ra_memcpy_data) /* it ran: not after an error of a kernel */    \
+    X(MEMSET_COMPLETE, 28, MEMSET, ra_memset_data)
 
 #define RA_ENUMERATOR(name, number, domain, type) RA_CALLBACK_##name = number,
-typedef enum ra_callback_id { RA_CALLBACKS(RA_ENUMERATOR) RA_CALLBACK_COUNT = 27 } ra_callback_id;
+typedef enum ra_callback_id { RA_CALLBACKS(RA_ENUMERATOR) RA_CALLBACK_COUNT = 29 } ra_callback_id;
 #undef RA_ENUMERATOR
 
 typedef enum ra_space {
@@ -214,6 +216,10 @@ typedef struct ra_memcpy_data {
     uint32_t asynchronous;
     uint32_t reserved;
     uint64_t node;
+    uint64_t user; /* kept from MEMCPY to MEMCPY_COMPLETE */
+    /* MEMCPY_COMPLETE */
+    uint64_t start; /* CLOCK_MONOTONIC, ns */
+    uint64_t end;
 } ra_memcpy_data;
 
 typedef struct ra_memset_data {
@@ -230,6 +236,10 @@ typedef struct ra_memset_data {
     uint32_t asynchronous;
     uint32_t reserved;
     uint64_t node;
+    uint64_t user; /* kept from MEMSET to MEMSET_COMPLETE */
+    /* MEMSET_COMPLETE */
+    uint64_t start; /* CLOCK_MONOTONIC, ns */
+    uint64_t end;
 } ra_memset_data;
 
 typedef enum ra_sync_kind { RA_SYNC_STREAM = 1, RA_SYNC_CONTEXT = 2, RA_SYNC_DEVICE = 3, RA_SYNC_EVENT = 4 } ra_sync_kind;

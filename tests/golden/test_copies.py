@@ -105,6 +105,50 @@ def test_pairs_of_devices(events: Events) -> None:
     assert found == [(0, 1, 2, 30), (None, 1, 1, 5)]
 
 
+def test_device_times_and_bandwidth_of_copies_that_completed(events: Events) -> None:
+    events.copy("host_to_device", PINNED, DEVICE, 3000, correlation=1, flags=2)
+    events.copy("host_to_device", PINNED, DEVICE, 1000, correlation=2, flags=2)
+    events.copy("host_to_device", PINNED, DEVICE, 500, correlation=3, flags=2)  # without one
+    events.copy("host_to_device", HOST, DEVICE, 800, correlation=4, destination_device=1)
+    events.copy("device_to_host", DEVICE, HOST, 900)
+    events.add("memory_set", address=DEVICE, bytes=64, correlation=5)
+    events.copy_complete(1, 1000, 1300, "host_to_device", bytes=2000)  # in two parts
+    events.copy_complete(1, 1300, 1400, "host_to_device", bytes=1000)
+    events.copy_complete(2, 2000, 2100, "host_to_device", bytes=1000)
+    events.copy_complete(4, 2000, 2200, "host_to_device", bytes=ABSENT_U64)
+    events.copy_complete(5, 2500, 2600, bytes=64)  # of a set
+    events.copy_complete(9, 2500, 2600, bytes=64)  # of a copy that was dropped
+    result = run_tool(Copies, events)
+    pinned, back, pageable = result.tables["directions"].rows()
+    times = ("device_time", "timed_bytes", "bandwidth")
+    assert [pinned[name] for name in times] == [500, 4000, 8e9]
+    assert [pageable[name] for name in times] == [200, 0, None]
+    assert [back[name] for name in times] == [None] * 3
+    assert result.tables["directions"].hidden == {"timed_bytes"}
+    unknown, one = result.tables["devices"].rows()
+    assert [unknown[name] for name in times] == [500, 4000, 8e9]
+    assert [one[name] for name in times] == [200, 0, None]
+
+
+def test_device_times_are_those_of_copies_of_earlier_batches(events: Events) -> None:
+    for number in range(1, 9):
+        events.copy("host_to_device", PINNED, DEVICE, 100, correlation=number)
+    for number in range(8, 0, -1):
+        events.copy_complete(number, 1000, 1000 + number, "host_to_device", bytes=100)
+    result = run_tool(Copies, events, splits=[3, 5, 13, 17])
+    (row,) = result.tables["directions"].rows()
+    assert (row["device_time"], row["bandwidth"]) == (36, pytest.approx(800 / 36 * 1e9))
+
+
+def test_without_device_times_their_columns_are_empty_and_not_shown(events: Events) -> None:
+    events.copy("host_to_device", PINNED, DEVICE, 3000)
+    for name in ("directions", "devices"):
+        table = run_tool(Copies, events).tables[name]
+        (row,) = table.rows()
+        assert row["device_time"] is row["bandwidth"] is None
+        assert table.hidden == {"device_time", "timed_bytes", "bandwidth"}
+
+
 def test_copies_of_unknown_size_are_omitted_and_reported(events: Events) -> None:
     events.copy("host_to_device", HOST, DEVICE, ABSENT_U64)
     events.copy("host_to_device", HOST, DEVICE, 3)

@@ -149,6 +149,76 @@ def test_overlapping_kernels_of_a_stream_are_all_drawn() -> None:
     assert lanes[0] == lanes[3]
 
 
+def test_copies_and_sets_with_device_times_are_slices_with_an_arrow_from_their_call() -> None:
+    events = Events(start_time=1_000_000)
+    events.operator("outer")
+    events.copy(
+        "host_to_device", 1, 2, 64, device=0, stream=5, correlation=1, flags=2, time=1_001_000
+    )
+    events.operator_end()
+    events.add("memory_set", device=0, stream=5, address=2, bytes=8, value=0, correlation=2)
+    events.copy_complete(1, 1_005_000, 1_007_500, "host_to_device", bytes=64, stream=5, thread=9)
+    events.copy_complete(2, 1_007_500, 1_008_000, bytes=8, stream=5, thread=9)
+    found = trace(events)
+    copy, call, set_, set_call = (
+        next(event for event in found if event["name"] == name)
+        for name in ("Memcpy HtoD", "cudaMemcpyAsync", "Memset", "cudaMemset")
+    )
+    assert (copy["ph"], copy["cat"], copy["ts"], copy["dur"]) == ("X", "gpu_memcpy", 5, 2.5)
+    assert (set_["ph"], set_["cat"], set_["ts"], set_["dur"]) == ("X", "gpu_memset", 7.5, 0.5)
+    assert (call["ph"], call["cat"], call["ts"], call["dur"]) == ("X", "cuda_runtime", 1, 0)
+    assert copy["tid"] == set_["tid"] == copy["args"]["stream"]
+    assert call["tid"] == set_call["tid"] == 1
+    assert copy["args"]["correlation"] == call["args"]["correlation"]
+    assert copy["args"]["External id"] == call["args"]["External id"] == 1
+    arrows = [(e["ph"], e["id"], e["tid"], e["ts"]) for e in found if e["ph"] in "sf"]
+    assert arrows == [
+        (phase, made["args"]["correlation"], made["tid"], made["ts"])
+        for pair in ((call, copy), (set_call, set_))
+        for phase, made in zip("sf", pair, strict=True)
+    ]
+    assert not [event for event in found if event["ph"] == "i"]
+
+
+def test_copies_that_complete_in_parts_or_not_at_all_or_in_a_graph() -> None:
+    events = Events(start_time=1_000_000)
+    common = {"device": 0, "stream": 5}
+    events.copy("device_to_host", 1, 2, 100, correlation=1, **common)
+    events.copy("device_to_host", 1, 2, 100, correlation=2, **common)  # by a kernel
+    events.copy("device_to_host", 1, 2, 100, correlation=3, **common, flags=abi.FLAG_GRAPH)
+    events.copy("host_to_host", 1, 2, 100, **common)  # by the host
+    for start in (1_100_000, 1_100_500):  # at the same time
+        events.copy_complete(1, start, start + 1000, "device_to_host", bytes=50, stream=5)
+    events.copy_complete(3, 1_200_000, 1_200_500, "device_to_host", bytes=100, stream=5)
+    events.copy_complete(7, 1_300_000, 1_300_500, "peer_to_peer", bytes=1, stream=5)
+    events.copy_complete(8, 1_400_000, 1_400_500, bytes=1, stream=5)  # of sets: no direction
+    found = trace(events)
+    times = sorted(
+        (event["ts"], event["name"]) for event in found if event.get("cat", "").startswith("gpu_")
+    )
+    assert times == [
+        (2, "Memcpy DtoH"), (4, "Memcpy HtoH"), (100, "Memcpy DtoH"), (100.5, "Memcpy DtoH"),
+        (200, "Memcpy DtoH"), (300, "Memcpy PtoP"), (400, "Memset"),
+    ]  # fmt: skip
+    instants = [event["ts"] for event in found if event["ph"] == "i"]
+    assert sorted(instants) == [2, 4]
+    assert sum(event["ph"] == "s" for event in found) == 1  # to the first part
+    assert sum(event["name"] == "cudaMemcpy" for event in found) == 2
+
+
+def test_a_kernel_and_a_copy_that_overlap_on_a_stream_are_on_two_tracks() -> None:
+    events = Events()
+    events.launch_end(events.launch("k"))
+    events.copy("device_to_host", 1, 2, 100, correlation=1)
+    events.complete(0, 2_000_000, 2_000_100)
+    events.copy_complete(1, 2_000_050, 2_000_080, "device_to_host", bytes=100)
+    kernel, copy = (
+        next(event for event in trace(events) if event.get("cat") == name)
+        for name in ("kernel", "gpu_memcpy")
+    )
+    assert kernel["tid"] != copy["tid"] and kernel["pid"] == copy["pid"]
+
+
 def test_launches_without_device_times_are_instants() -> None:
     events = Events()
     events.launch("k", stream=5)
@@ -171,6 +241,8 @@ def test_launches_without_device_times_are_instants() -> None:
         lambda e: (e.add("range_start", name="r", id=1), e.add("range_start", name="r", id=1)),
         lambda e: e.add("range_end", id=9),
         lambda e: e.complete(3, 100, 200),
+        lambda e: e.copy_complete(3, 100, 200),
+        lambda e: (e.copy("host_to_device", 1, 2, 3, correlation=1), e.copy_complete(1, 200, 100)),
         lambda e: (e.push('quote " and \\ and </script> and \u2028'), e.pop()),
         lambda e: (e.operator("\x00\x1f\x7f\ud800" + "n" * 100_000, module="<b>\t"), e.launch("k")),
         lambda e: (e.operator("a", 3), e.operator("b", 1), e.operator_end(2), e.operator_end(1)),

@@ -50,6 +50,21 @@ def test_inclusive_and_own_time() -> None:
     assert "3 launches, 100.00% of them by operators" in result.summary
 
 
+def test_device_time_of_its_own_and_with_inner_operators() -> None:
+    events = Events(step=STEP)
+    for name, depth, time in (("outer", 1, 100), ("middle", 2, 0), ("outer", 3, 7)):
+        events.operator(name, depth)
+        if time:
+            ordinal = events.launch("kernel")
+            events.complete(ordinal, 1_000_000, 1_000_000 + time)
+    for depth in (3, 2, 1):
+        events.operator_end(depth)
+    result = run_tool(Operators, events)
+    outer, middle = (row(result, "operators", operator=name) for name in ("outer", "middle"))
+    assert (outer["device_time"], outer["total_device_time"]) == (107, 107)
+    assert (middle["device_time"], middle["total_device_time"]) == (None, 7)
+
+
 def test_recursive_operator_counts_once() -> None:
     events = Events(step=STEP)
     for depth in (1, 2, 3):

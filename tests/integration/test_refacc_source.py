@@ -166,6 +166,36 @@ def test_memory_fields(record: Record) -> None:
         assert recorded[kind]["address"].tolist() == [recorded["memory_alloc"][3]["address"]]
 
 
+@pytest.mark.parametrize("command", ["memory", "graph 7", "gemm", "streams 8 2 50"])
+def test_every_copy_and_set_has_its_device_times(record: Record, command: str) -> None:
+    recorded = record(*command.split())
+    done = np.sort(recorded["copy_complete"], order="correlation")
+    submitted = {
+        kind: np.sort(recorded[kind], order="correlation") for kind in ("memory_copy", "memory_set")
+    }
+    all_of = np.sort(np.concatenate([each["correlation"] for each in submitted.values()]))
+    assert len(done) and 0 not in all_of
+    assert np.array_equal(done["correlation"], all_of)  # one each: they are distinct
+    assert len(np.unique(all_of)) == len(all_of)
+    for kind, work in submitted.items():
+        mine = done[np.isin(done["correlation"], work["correlation"])]
+        for field in ("device", "context", "stream", "flags", "bytes"):
+            assert np.array_equal(mine[field], work[field]), (kind, field)
+        absent = np.full(len(mine), 2**32 - 1, np.uint32)
+        directions = work["direction"] if kind == "memory_copy" else absent
+        assert np.array_equal(mine["direction"], directions)
+        assert (work["time"] <= mine["start"]).all()
+    assert (done["start"] <= done["end"]).all() and (done["end"] <= done["time"]).all()
+    (began,), (ended,) = recorded["process_start"], recorded["process_end"]
+    assert began["time"] <= done["start"].min() and done["end"].max() <= ended["time"]
+    in_ring = recorded["copy_complete"]
+    for stream in np.unique(in_ring["stream"]):  # one after the other, as submitted
+        mine = in_ring[in_ring["stream"] == stream]
+        assert (mine["start"][1:] >= mine["end"][:-1]).all()
+        if not command.startswith("streams"):  # by several threads
+            assert (mine["correlation"][1:] > mine["correlation"][:-1]).all()
+
+
 PROGRAM = """
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -179,6 +209,7 @@ static void launch(void) {
     int n = 64;
     float one = 1;
     if (ra_alloc(&x, 256)) exit(1);
+    if (ra_memset_async(x, 0, 4, 64, NULL)) exit(1);
     if (ra_launch(fill, (uint32_t[]){1, 1, 1}, (uint32_t[]){64, 1, 1}, 0, NULL,
                   (void *[]){&x, &one, &n}) || ra_context_synchronize()) exit(2);
 }
@@ -199,6 +230,13 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 50; i++)
             if (ra_launch(fill, (uint32_t[]){4096, 1, 1}, (uint32_t[]){256, 1, 1}, 0, NULL,
                           (void *[]){&x, &one, &n})) exit(2);
+        if (argc > 2) { /* a set is queued while profiling is stopped, and runs later */
+            ra_profiler_stop();
+            if (ra_memset_async(x, 0, 4, n, NULL)) exit(1);
+            ra_profiler_start();
+            if (ra_memset_async(x, 0, 4, 1, NULL)) exit(1);
+            ra_profiler_stop(); /* its completion is of no use: profiling is stopped */
+        }
         return argv[1][0] - '0';
     }
     launch();
@@ -250,6 +288,15 @@ def test_work_queued_at_exit_completes_before_the_process_ends(
     assert (recorded["kernel_complete"]["time"] <= end["time"]).all()
 
 
+def test_a_set_queued_while_profiling_is_stopped_has_no_completion(
+    record_program: Callable[..., list[Recorded]],
+) -> None:
+    (recorded,) = record_program(6, "6", "stop")
+    (recorded_set,) = recorded["memory_set"]
+    assert recorded_set["bytes"] == 4
+    assert not len(recorded["copy_complete"])
+
+
 def test_profiler_calls_and_a_forked_child(
     record_program: Callable[..., list[Recorded]],
 ) -> None:
@@ -261,6 +308,9 @@ def test_profiler_calls_and_a_forked_child(
     # allocations are recorded while stopped, and the launch consumes an ordinal
     assert len(parent["memory_alloc"]) == 3
     assert parent["kernel_launch"]["ordinal"].tolist() == [0, 2]
+    sets, done = parent["memory_set"], parent["copy_complete"]
+    assert len(sets) == 2 and sets["correlation"].tolist() == done["correlation"].tolist()
+    assert len(child["memory_set"]) == len(child["copy_complete"]) == 1
     origins = {name: number for number, name in abi.enums()["origin"].items()}
     for kind in ("profiling_stop", "profiling_start"):
         assert parent[kind]["origin"].tolist() == [origins["profiler"]]

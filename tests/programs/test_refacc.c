@@ -873,6 +873,62 @@ static void choose(void *userdata, ra_domain domain, ra_callback_id id, void *da
     if (!right) atomic_fetch_add(&launches.wrong, 1);
 }
 
+static struct {
+    int begun;
+    _Atomic int completed, wrong;
+    uint64_t last; /* end of the one before on the stream */
+} copies;
+
+/* Gives each copy and set its number and how it was made. */
+static void number(uint32_t asynchronous, uint64_t *user, bool complete, uint64_t start, uint64_t end) {
+    if (!complete) {
+        *user = (uint64_t)++copies.begun << 1 | asynchronous;
+        return;
+    }
+    uint64_t done = (uint64_t)atomic_fetch_add(&copies.completed, 1) + 1;
+    if (*user != (done << 1 | asynchronous) || !start || start > end || start < copies.last)
+        atomic_fetch_add(&copies.wrong, 1);
+    copies.last = end;
+}
+
+static void number_copies(void *userdata, ra_domain domain, ra_callback_id id, void *data) {
+    (void)userdata;
+    ra_memcpy_data *copy = data;
+    ra_memset_data *set = data;
+    if (domain == RA_DOMAIN_MEMCPY)
+        number(copy->asynchronous, &copy->user, id == RA_CALLBACK_MEMCPY_COMPLETE, copy->start, copy->end);
+    else
+        number(set->asynchronous, &set->user, id == RA_CALLBACK_MEMSET_COMPLETE, set->start, set->end);
+}
+
+static void test_copies_complete(void) {
+    const ra_tools_api *api = ra_tools();
+    ra_tools_handle handle;
+    ra_stream stream;
+    char *x = device(4096), host[4096];
+    RA(api->unsubscribe(tools));
+    RA(api->subscribe(&handle, number_copies, NULL));
+    RA(api->enable_domain(handle, RA_DOMAIN_MEMCPY, 1));
+    RA(api->enable_domain(handle, RA_DOMAIN_MEMSET, 1));
+    RA(ra_memset(x, 1, 1, 4096)); /* has completed when it returns */
+    CHECK(copies.begun == 1 && copies.completed == 1);
+    RA(ra_memcpy_2d(host, 8, x, 16, 8, 4));
+    CHECK(copies.completed == 2);
+    RA(ra_stream_create(&stream, 0));
+    for (int i = 0; i < 50; i++) {
+        RA(ra_memset_async(x, (uint32_t)i, 4, 1024, stream));
+        RA(ra_memcpy_async(host, x, 4096, stream));
+    }
+    RA(ra_stream_synchronize(stream));
+    CHECK(copies.begun == 102 && copies.completed == 102 && copies.wrong == 0);
+    RA(ra_memset_async(x, 0, 1, 4096, stream));
+    RA(ra_stream_synchronize(stream));
+    RA(ra_stream_destroy(stream));
+    RA(api->unsubscribe(handle));
+    RA(api->subscribe(&tools, ignore, NULL));
+    RA(ra_free(x));
+}
+
 static void test_tools(void) {
     const ra_tools_api *api = ra_tools();
     ra_tools_handle handle, second;
@@ -1041,7 +1097,8 @@ static void test_injection(const char *tool) {
         {RA_CALLBACK_EVENT_DESTROYED, 1},   {RA_CALLBACK_EVENT_RECORDED, 1},    {RA_CALLBACK_EVENT_WAITED, 1},
         {RA_CALLBACK_GRAPH_LAUNCH_BEGIN, 4}, {RA_CALLBACK_GRAPH_LAUNCH_END, 4}, {RA_CALLBACK_GRAPH_NODE_LAUNCH, 12},
         {RA_CALLBACK_UVM_ATTACH, 1},        {RA_CALLBACK_UVM_PREFETCH, 1},      {RA_CALLBACK_UVM_ADVISE, 1},
-        {RA_CALLBACK_PROFILER_START, 1},    {RA_CALLBACK_PROFILER_STOP, 1},
+        {RA_CALLBACK_PROFILER_START, 1},    {RA_CALLBACK_PROFILER_STOP, 1},     {RA_CALLBACK_MEMCPY_COMPLETE, 4},
+        {RA_CALLBACK_MEMSET_COMPLETE, 4},
     };
     CHECK(sizeof expected / sizeof *expected == RA_CALLBACK_COUNT - 1);
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
@@ -1127,6 +1184,7 @@ int main(int argc, char **argv) {
     test_transfers();
     test_tensors();
     test_devices();
+    test_copies_complete();
     test_tools();
     test_signals();
     test_fork();

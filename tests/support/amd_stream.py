@@ -12,7 +12,7 @@ hipMalloc) is written where the call ends: at its begin the variable holds nothi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,8 +203,11 @@ class Stream:
         about: dict[str, Value] = {"at_thread": d.thread, "at_by": by, "at_corr": d.correlation}
         self.event(name, t=f"+{start},+{end}", **about, **d.fields)
 
-    def memory_copy(self, direction: str, *, thread: int = 1, by: int = 9, **fields: Value) -> None:
-        """A copy by the copy engine: begin on the program's thread, end on the library's."""
+    def memory_copy(
+        self, direction: str, *, thread: int = 1, by: int = 9, ends: bool = True, **fields: Value
+    ) -> Callable[[str], None]:
+        """A copy by the copy engine: begin on the program's thread, end on the library's. Returns a
+        function that ends it with these times, unless it `ends` at once."""
         stacked = self.open.get(thread, [])
         name = f"MEMORY_COPY:MEMORY_COPY_{direction}"
         about: dict[str, Value] = {
@@ -212,7 +215,10 @@ class Stream:
             "source_agent": CPU, "destination_agent": GPU, **fields,
         }  # fmt: skip
         self.event(name, "ENTER", **about)
+        if not ends:
+            return lambda t: self.event(name, "EXIT", at_by=by, t=t, **about)
         self.event(name, "EXIT", at_by=by, t="+1000,+3000", **about)
+        return lambda t: None
 
     def runtime_allocation(
         self, address: int, bytes: int, agent: int = GPU, *, thread: int = 1

@@ -35,7 +35,7 @@ def test_handlers_are_called_in_the_order_of_the_header() -> None:
         "on_contexts", "on_streams", "on_modules", "on_memory", "on_tensors", "on_ranges",
         "on_operators", "on_frames", "on_launches", "on_launch_ends", "on_completions",
         "on_samples", "on_counters", "on_graph_launches", "on_graphs", "on_copies", "on_sets",
-        "on_uvm", "on_syncs", "on_events",
+        "on_copy_completions", "on_uvm", "on_syncs", "on_events",
     ]  # fmt: skip
     assert [name for name in abi.HANDLERS if name in order] == order
     assert abi.HANDLERS["on_operators"] == ("operator_begin", "operator_tensors", "operator_end")
@@ -51,6 +51,7 @@ def test_categories_and_labels() -> None:
     )  # fmt: skip
     for kind in abi.kinds_of("launch_return", "launch_result"):
         assert "ordinal" in (abi.dtype(kind).names or ())
+    assert abi.kinds_of("copy_result") == ("copy_complete",)
     assert {"memory_copy", "sync", "mark"} <= set(abi.kinds_of("activity"))
     assert {"pad"} == abi.UNRECORDED
     assert {"uvm_attach", "memory_alloc"} <= abi.RETAINED and "range_push" not in abi.RETAINED

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from pasta.errors import ConfigError
 from pasta.processors.demangle import demangle
-from pasta.processors.filter import ACTIVITY, LAUNCH_KINDS, Filter, Selection
+from pasta.processors.filter import (
+    ACTIVITY,
+    COPY_RESULT_KINDS,
+    LAUNCH_KINDS,
+    Filter,
+    Selection,
+)
 from pasta.testing import Events
 from tests.support.examples import examples
 
@@ -181,4 +187,36 @@ def test_invalid_filters_name_the_key(wrong: dict[str, Any]) -> None:
 def test_kinds_match_the_abi() -> None:
     from pasta import abi
 
-    assert set(ACTIVITY) | set(LAUNCH_KINDS) <= set(abi.KINDS)
+    assert set(ACTIVITY) | set(LAUNCH_KINDS) | set(COPY_RESULT_KINDS) <= set(abi.KINDS)
+
+
+def test_completions_of_copies_and_sets_are_kept_with_them_in_later_batches_too() -> None:
+    """They come on another thread, which has no open range."""
+    events = Events()
+    events.copy("host_to_device", 1, 2, 3, correlation=1)
+    events.push("step")
+    events.copy("host_to_device", 1, 2, 3, correlation=2)
+    events.add("memory_set", address=2, bytes=3, correlation=3)
+    events.pop()
+    events.add("memory_set", address=2, bytes=3, correlation=4)
+    events.copy("host_to_device", 1, 2, 3)  # without completion
+    before = len(events)
+    events.push("step", thread=7)
+    for correlation in (1, 2, 2, 3, 4, 5, 0):
+        events.copy_complete(correlation, 10, 20, thread=7)
+    for splits in ([], [before], range(len(events))):
+        selection, kept = Selection(Filter(range="step")), []
+        for batch in events.batches(splits):
+            kept += selection.apply(batch, events.strings)["copy_complete"]["correlation"].tolist()
+            selection = pickle.loads(pickle.dumps(selection))
+        assert kept == [2, 2, 3]
+
+
+def test_a_selection_of_kernels_keeps_copies_and_their_completions() -> None:
+    events = Events()
+    events.launch("other")
+    events.copy("host_to_device", 1, 2, 3, correlation=1)
+    events.copy_complete(1, 10, 20)
+    left = Selection(Filter(kernel="gemm", launch_skip=1)).apply(events.batch(), events.strings)
+    assert not len(left["kernel_launch"])
+    assert len(left["memory_copy"]) == len(left["copy_complete"]) == 1

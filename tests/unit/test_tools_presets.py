@@ -16,6 +16,7 @@ OURS = [
     "tensors",
     "pc_samples",
     "counters",
+    "utilization",
 ]
 
 

@@ -69,10 +69,10 @@ class Amd(Backend):
             names(
                 """context_create stream_create stream_destroy module_load module_unload
                 kernel_launch kernel_launch_end kernel_complete graph_launch graph_launch_end
-                graph_instantiate memory_alloc memory_free memory_copy memory_set uvm_attach
-                uvm_prefetch uvm_advise sync event_create event_destroy event_record event_wait
-                counter pc_sample device_name stream_id stream_priority module_hash registers
-                shared_static shared_dynamic local entry_pc vendor_flags copy_addresses
+                graph_instantiate memory_alloc memory_free memory_copy memory_set copy_complete
+                uvm_attach uvm_prefetch uvm_advise sync event_create event_destroy event_record
+                event_wait counter pc_sample device_name stream_id stream_priority module_hash
+                registers shared_static shared_dynamic local entry_pc vendor_flags copy_addresses
                 copy_devices wait_times"""
             ),
             notes={
@@ -83,6 +83,7 @@ class Amd(Backend):
                 "stream_priority": "if the program sets one",
                 "entry_pc": "since version 0.6",
                 "registers": "vector registers of a work-item",
+                "copy_complete": "of copies by engines, not of those by kernels or the CPU",
                 "copy_addresses": "of `hipMemcpy*`; for other copies since version 1.0",
                 "context_create": "one per device, at its first use",
                 "graph_node_of_launch": "launches in a graph have the graph flag, but no node",

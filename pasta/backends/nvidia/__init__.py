@@ -47,6 +47,7 @@ class Nvidia(Backend):
                 "device_name": "if all devices of the machine are the same model",
                 "wait_times": "the library does not report when the call begins",
                 "kernel_complete": "requires CUPTI, which excludes the Sanitizer",
+                "copy_complete": "requires CUPTI, which excludes the Sanitizer",
             },
         ),
     )

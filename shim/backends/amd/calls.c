@@ -25,15 +25,20 @@ void pasta_hip_configure(uint64_t stream) { here.configured = stream + 1; }
 enum { MAX_RECENT = 1024 };
 static struct {
     uint64_t correlation; /* 0: being written */
-    uint64_t stream;
-    uint32_t category;
+    uint64_t stream, record;
+    uint32_t category, flags;
 } recent[MAX_RECENT];
+
+/* Flags of the call's copy or set. */
+static uint8_t flags_of(const pasta_hip_frame *f) { return f->call->flags & PASTA_HIP_ASYNC ? PASTA_FLAG_ASYNC : 0; }
 
 static void remember(const pasta_hip_frame *f) {
     uint32_t at = f->correlation % MAX_RECENT;
     PASTA_STORE(recent[at].correlation, 0);
     PASTA_STORE(recent[at].stream, f->stream);
+    PASTA_STORE(recent[at].record, f->record);
     PASTA_STORE(recent[at].category, f->call->category);
+    PASTA_STORE(recent[at].flags, flags_of(f));
     PASTA_STORE(recent[at].correlation, f->correlation);
 }
 
@@ -41,7 +46,10 @@ static bool recall(uint64_t correlation, pasta_amd_within *within) {
     uint32_t at = correlation % MAX_RECENT;
     if (!correlation || PASTA_LOAD(recent[at].correlation) != correlation) return false;
     within->stream = PASTA_LOAD(recent[at].stream);
+    within->record = PASTA_LOAD(recent[at].record);
     within->category = (pasta_amd_category)PASTA_LOAD(recent[at].category);
+    within->flags = (uint8_t)PASTA_LOAD(recent[at].flags);
+    within->is_open = false;
     within->known = PASTA_LOAD(recent[at].correlation) == correlation;
     return within->known;
 }
@@ -49,11 +57,18 @@ static bool recall(uint64_t correlation, pasta_amd_within *within) {
 pasta_amd_within pasta_amd_call_of(const pasta_amd_record *record) {
     if (PASTA_LIKELY(here.depth)) {
         const pasta_hip_frame *f = &here.open[here.depth - 1];
-        return (pasta_amd_within){true, (pasta_amd_category)f->call->category, f->stream};
+        return (pasta_amd_within){true, (pasta_amd_category)f->call->category, f->stream, f->record, flags_of(f), true};
     }
     pasta_amd_within within;
     if (recall(record->correlation, &within) || recall(record->ancestor, &within)) return within;
-    return (pasta_amd_within){false, PASTA_AMD_OTHER, PASTA_NO_STREAM};
+    return (pasta_amd_within){.category = PASTA_AMD_OTHER, .stream = PASTA_NO_STREAM};
+}
+
+uint64_t pasta_amd_call_takes_part(uint64_t ticket) {
+    pasta_hip_frame *f = &here.open[here.depth - 1];
+    uint64_t before = f->parts;
+    f->parts = ticket;
+    return before;
 }
 
 void pasta_amd_call_allocates_on(pasta_amd_place at) {
@@ -108,6 +123,8 @@ pasta_amd_place pasta_hip_place_of(uint64_t stream) {
     return pasta_amd_place_on(device);
 }
 
+pasta_amd_place pasta_amd_call_place(void) { return pasta_hip_place_of(here.open[here.depth - 1].stream); }
+
 uint64_t pasta_amd_stream_on(int16_t device) {
     const pasta_hip_frame *f = here.depth ? &here.open[here.depth - 1] : NULL;
     int16_t its;
@@ -133,8 +150,10 @@ pasta_hip_frame *pasta_hip_open(const pasta_hip_call *call, uint64_t correlation
     f->call = call;
     f->correlation = correlation;
     f->stream = arguments ? stream_of(call, arguments) : PASTA_NO_STREAM;
-    f->has_freed = false;
+    f->has_freed = f->recorded = false;
+    f->parts = f->record = 0;
     f->launch_count = 0;
+    if (call->category == PASTA_AMD_COPIES || call->category == PASTA_AMD_SETS) f->record = pasta_next_correlation();
     if (call->category == PASTA_AMD_ALLOCATES) f->on = pasta_hip_place_of(f->stream);
     else if (call->category != PASTA_AMD_OTHER) remember(f);
     return f;
@@ -144,6 +163,11 @@ pasta_hip_frame *pasta_hip_find(const pasta_hip_call *call, uint64_t correlation
     uint32_t at = here.depth;
     while (at && (here.open[at - 1].call != call || here.open[at - 1].correlation != correlation)) at--;
     return at ? &here.open[at - 1] : NULL;
+}
+
+void pasta_hip_unrecorded(const pasta_hip_frame *f) {
+    uint32_t at = f->correlation % MAX_RECENT;
+    if (PASTA_LOAD(recent[at].correlation) == f->correlation) PASTA_STORE(recent[at].record, 0);
 }
 
 void pasta_hip_close(pasta_hip_frame *f) { here.depth = (uint32_t)(f - here.open); }

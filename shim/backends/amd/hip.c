@@ -259,6 +259,10 @@ static void leave(const pasta_hip_call *c, const pasta_amd_record *r, const void
     if (!f) return; /* it began before the subscription */
     if (failed && f->has_freed) pasta_amd_allocated(&f->freed, PASTA_NO_STREAM, 0, PASTA_ABSENT_U32);
     if (c->exit && arguments && (!failed || c->flags & PASTA_HIP_ALWAYS)) c->exit(f, arguments);
+    if (c->category == PASTA_AMD_COPIES || c->category == PASTA_AMD_SETS) {
+        if (!f->recorded) pasta_hip_unrecorded(f);
+        pasta_amd_parts_recorded(f->parts, f->recorded);
+    }
     pasta_hip_close(f);
 }
 

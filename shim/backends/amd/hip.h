@@ -35,6 +35,8 @@ struct pasta_hip_frame {
     const pasta_hip_call *call;
     uint64_t correlation, stream, began;
     uint64_t record;    /* correlation id of its records */
+    uint64_t parts;     /* ticket of the last engine copy in it; 0: none */
+    bool recorded;      /* a copy or set */
     pasta_amd_place on; /* where it allocates */
     bool captured;      /* nothing runs until a graph is launched */
     uint32_t launch_count; /* of a call that launches on several devices; else 0 */
@@ -47,6 +49,7 @@ struct pasta_hip_frame {
 
 pasta_hip_frame *pasta_hip_open(const pasta_hip_call *call, uint64_t correlation, const void *arguments);
 pasta_hip_frame *pasta_hip_find(const pasta_hip_call *call, uint64_t correlation); /* NULL: not open on this thread */
+void pasta_hip_unrecorded(const pasta_hip_frame *f); /* a copy or set: its later parts have no record */
 void pasta_hip_close(pasta_hip_frame *f); /* and the calls in it, whose ends were lost */
 /* The device of work in a stream, or of a call without one. */
 pasta_amd_place pasta_hip_place_of(uint64_t stream);

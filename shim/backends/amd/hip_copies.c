@@ -42,6 +42,7 @@ static void copied(pasta_hip_frame *f, const copy *c) {
     pasta_memory_copy *e = PASTA_BEGIN(memory_copy, at.device, at.context, f->stream);
     if (!e) return;
     pasta_header_of(e)->flags = f->call->flags & PASTA_HIP_ASYNC ? PASTA_FLAG_ASYNC : 0;
+    pasta_header_of(e)->correlation = f->record;
     e->source = c->source;
     e->destination = c->destination;
     e->bytes = c->width * c->height * c->depth;
@@ -58,6 +59,7 @@ static void copied(pasta_hip_frame *f, const copy *c) {
         if (writes_device(direction)) e->destination_device = to == PASTA_NO_DEVICE ? at.device : to;
     }
     pasta_publish(e);
+    f->recorded = true;
 }
 
 static copy copy_of(const pasta_hip_frame *f, const void *arguments, uint64_t destination, uint64_t source) {
@@ -204,6 +206,7 @@ static void was_set(pasta_hip_frame *f, const set *s) {
     pasta_memory_set *e = PASTA_BEGIN(memory_set, at.device, at.context, f->stream);
     if (!e) return;
     pasta_header_of(e)->flags = f->call->flags & PASTA_HIP_ASYNC ? PASTA_FLAG_ASYNC : 0;
+    pasta_header_of(e)->correlation = f->record;
     e->address = s->address;
     e->bytes = s->width * s->height * element;
     e->width = s->width;
@@ -212,6 +215,7 @@ static void was_set(pasta_hip_frame *f, const set *s) {
     e->element = element;
     e->value = element < 4 ? s->value & ((1u << 8 * element) - 1) : s->value;
     pasta_publish(e);
+    f->recorded = true;
 }
 
 void pasta_hip_on_set(pasta_hip_frame *f, const void *arguments) {

@@ -1,4 +1,4 @@
-/* Live memory by address, and allocations and copies of the runtimes.
+/* Live memory by address, and allocations of the runtimes.
  *
  * A free gives an address only, so allocations are kept.  Allocations of HIP calls are recorded by the
  * calls (hip.c); the SDK also reports the HSA allocations beneath, which are the same memory, or the
@@ -211,42 +211,3 @@ static const pasta_amd_operation scratches[] = {
     {"SCRATCH_MEMORY_ASYNC_RECLAIM", on_scratch},
 };
 const pasta_amd_table pasta_amd_scratches = PASTA_AMD_TABLE(scratches);
-
-/* ---- copies without a HIP call: of programs that use HSA, and of graphs' nodes ---- */
-
-static uint32_t direction_between(int16_t from, int16_t to) { /* devices; absent: the host */
-    if (from == PASTA_NO_DEVICE) return to == PASTA_NO_DEVICE ? PASTA_COPY_host_to_host : PASTA_COPY_host_to_device;
-    if (to == PASTA_NO_DEVICE) return PASTA_COPY_device_to_host;
-    return from == to ? PASTA_COPY_device_to_device : PASTA_COPY_peer_to_peer;
-}
-
-static void on_hsa_copy(const pasta_amd_record *r, const pasta_amd_operation *operation) {
-    (void)operation;
-    const pasta_amd_memory_copy *c = r->payload;
-    if (r->phase != PASTA_AMD_ENTER || !PASTA_AMD_HAS(c, copied)) return;
-    pasta_amd_within within = pasta_amd_call_of(r);
-    if (within.category == PASTA_AMD_COPIES || within.category == PASTA_AMD_SETS) return;
-    pasta_amd_place from = pasta_amd_place_of(c->source_agent), to = pasta_amd_place_of(c->destination_agent);
-    pasta_amd_place at = to.device == PASTA_NO_DEVICE ? from : to;
-    pasta_memory_copy *e = PASTA_BEGIN(memory_copy, at.device, at.context, within.stream);
-    if (!e) return;
-    uint8_t flags = within.category == PASTA_AMD_GRAPH ? PASTA_FLAG_GRAPH : within.known ? PASTA_FLAG_INTERNAL : 0;
-    pasta_header_of(e)->flags = flags | PASTA_FLAG_ASYNC;
-    if (PASTA_AMD_HAS(c, source)) {
-        e->source = c->source;
-        e->destination = c->destination;
-    }
-    e->bytes = e->width = c->copied;
-    e->height = e->depth = 1;
-    e->direction = direction_between(from.device, to.device);
-    e->source_device = from.device;
-    e->destination_device = to.device;
-    pasta_publish(e);
-}
-
-/* 0.5 has the names without their common prefix. */
-static const pasta_amd_operation copies[] = {
-    {"MEMORY_COPY_HOST_TO_*", on_hsa_copy},   {"HOST_TO_*", on_hsa_copy},
-    {"MEMORY_COPY_DEVICE_TO_*", on_hsa_copy}, {"DEVICE_TO_*", on_hsa_copy},
-};
-const pasta_amd_table pasta_amd_copies = PASTA_AMD_TABLE(copies);

@@ -107,13 +107,11 @@ static inline void deliver(const kind *k, uint32_t operation, const pasta_amd_re
 }
 
 static void on_record_0_5(pasta_amd_record_0_5 r, void *user, void *k) {
-    (void)user;
-    deliver(k, r.operation, &(pasta_amd_record){r.correlation, 0, r.phase, r.payload});
+    deliver(k, r.operation, &(pasta_amd_record){r.correlation, 0, r.phase, r.payload, user});
 }
 
 static void on_record_1(pasta_amd_record_1 r, void *user, void *k) {
-    (void)user;
-    deliver(k, r.operation, &(pasta_amd_record){r.correlation, r.ancestor, r.phase, r.payload});
+    deliver(k, r.operation, &(pasta_amd_record){r.correlation, r.ancestor, r.phase, r.payload, user});
 }
 
 static void on_runtime(const pasta_amd_record *r, const pasta_amd_operation *operation) {

@@ -1,5 +1,5 @@
-/* Between the files of libpasta_amd.so.  Lowest first: state, map · agents · calls · memory, dispatch · hip_memory,
- * hip_copies, ranges, counters, samples · hip · rocprofiler. */
+/* Between the files of libpasta_amd.so.  Lowest first: state, map · agents · calls · memory, dispatch,
+ * engine_copies · hip_memory, hip_copies, ranges, counters, samples · hip · rocprofiler. */
 #ifndef PASTA_AMD_SOURCE_H
 #define PASTA_AMD_SOURCE_H
 
@@ -40,6 +40,7 @@ typedef struct pasta_amd_record {
     uint64_t correlation, ancestor;
     uint32_t phase;
     const void *payload;
+    uint64_t *user; /* kept by the SDK from ENTER to EXIT, also where that comes on another thread */
 } pasta_amd_record;
 
 /* A subscribed operation.  Rows of tables may begin with it. */
@@ -113,7 +114,7 @@ typedef struct pasta_amd_live {
     uint8_t flags; /* of both of its records */
 } pasta_amd_live;
 
-extern const pasta_amd_table pasta_amd_allocations, pasta_amd_copies, pasta_amd_scratches;
+extern const pasta_amd_table pasta_amd_allocations, pasta_amd_scratches;
 void pasta_amd_allocated(const pasta_amd_live *memory, uint64_t stream, uint8_t flags, uint32_t vendor_flags);
 /* Records the end of the memory at the address; false: unknown. */
 bool pasta_amd_freed(uint64_t address, uint64_t stream, uint8_t flags, pasta_amd_live *was);
@@ -139,12 +140,24 @@ typedef struct pasta_amd_within {
     bool known; /* there is one */
     pasta_amd_category category;
     uint64_t stream; /* absent: all ones */
+    uint64_t record; /* correlation id of the record of a copy or set; 0: it was not recorded */
+    uint8_t flags;   /* likewise */
+    bool is_open;    /* on this thread */
 } pasta_amd_within;
 pasta_amd_within pasta_amd_call_of(const pasta_amd_record *record);
+/* Of the open call of this thread: the device of its work, and a further part of it, for the one before. */
+pasta_amd_place pasta_amd_call_place(void);
+uint64_t pasta_amd_call_takes_part(uint64_t ticket);
 /* Of a call of this thread that launches on several devices: the stream on one of them; absent: all ones. */
 uint64_t pasta_amd_stream_on(int16_t device);
 /* The device that the open call allocates on, for calls without that argument. */
 void pasta_amd_call_allocates_on(pasta_amd_place at);
+
+/* ---- engine_copies.c: copies of engines ---- */
+
+extern const pasta_amd_table pasta_amd_copies;
+/* The copy or set whose last part this is (0: it has none) ended, and its record is published, or is not. */
+void pasta_amd_parts_recorded(uint64_t last, bool recorded);
 
 /* ---- hip.c: calls of the HIP runtime ---- */
 

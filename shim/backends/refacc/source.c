@@ -115,6 +115,12 @@ static void on_resource(ra_callback_id id, void *data) {
     }
 }
 
+/* Work whose record was not published: without a correlation, its completion is not either.  While profiling is
+ * stopped only: a completion may come after a start. */
+static void unrecorded(uint64_t *correlation) {
+    if (!pasta_profiling_is_on()) *correlation = 0;
+}
+
 /* ---- launches ---- */
 
 static uint32_t probed_kinds; /* bits 1 << RA_KIND_*; 0: accesses are not recorded */
@@ -152,7 +158,7 @@ static void on_launch_begin(ra_launch_data *d) {
     bool selected = probed_kinds && pasta_probe_selects(name, d->symbol);
     pasta_kernel_launch *e = PASTA_BEGIN(kernel_launch, d->device, context_of(d->context), d->stream);
     if (!e) {
-        if (!pasta_profiling_is_on()) d->user[1] = 0; /* drop its completion too, which may come after a start */
+        unrecorded(&d->user[1]);
         return;
     }
     bool probed = selected && pasta_probe_takes(d->user[0], name);
@@ -236,12 +242,15 @@ static uint32_t direction_of(int32_t source, int32_t destination) {
     return source == destination ? PASTA_COPY_device_to_device : PASTA_COPY_peer_to_peer;
 }
 
-static void on_memcpy(ra_callback_id id, void *data) {
-    (void)id;
-    const ra_memcpy_data *d = data;
+static void on_memcpy_begin(ra_memcpy_data *d) {
+    d->user = pasta_next_correlation();
     pasta_memory_copy *e = PASTA_BEGIN(memory_copy, d->device, context_of(d->context), d->stream);
-    if (!e) return;
+    if (!e) {
+        unrecorded(&d->user);
+        return;
+    }
     pasta_header_of(e)->flags = work_flags(d->asynchronous, d->node);
+    pasta_header_of(e)->correlation = d->user;
     e->source = d->source;
     e->destination = d->destination;
     e->bytes = d->width * d->height;
@@ -257,12 +266,33 @@ static void on_memcpy(ra_callback_id id, void *data) {
     pasta_publish(e);
 }
 
-static void on_memset(ra_callback_id id, void *data) {
-    (void)id;
-    const ra_memset_data *d = data;
-    pasta_memory_set *e = PASTA_BEGIN(memory_set, d->device, context_of(d->context), d->stream);
+static void on_memcpy_complete(const ra_memcpy_data *d) {
+    pasta_copy_complete *e = PASTA_BEGIN(copy_complete, d->device, context_of(d->context), d->stream);
     if (!e) return;
     pasta_header_of(e)->flags = work_flags(d->asynchronous, d->node);
+    pasta_header_of(e)->correlation = d->user;
+    e->start = d->start;
+    e->end = d->end;
+    e->bytes = d->width * d->height;
+    e->direction = direction_of(d->source_device, d->destination_device);
+    pasta_publish(e);
+}
+
+static void on_memcpy(ra_callback_id id, void *data) {
+    const ra_memcpy_data *d = data;
+    if (id == RA_CALLBACK_MEMCPY) on_memcpy_begin(data);
+    if (id == RA_CALLBACK_MEMCPY_COMPLETE && d->user) on_memcpy_complete(d);
+}
+
+static void on_memset_begin(ra_memset_data *d) {
+    d->user = pasta_next_correlation();
+    pasta_memory_set *e = PASTA_BEGIN(memory_set, d->device, context_of(d->context), d->stream);
+    if (!e) {
+        unrecorded(&d->user);
+        return;
+    }
+    pasta_header_of(e)->flags = work_flags(d->asynchronous, d->node);
+    pasta_header_of(e)->correlation = d->user;
     e->address = d->address;
     e->bytes = d->width * d->height * d->element;
     e->width = d->width;
@@ -272,6 +302,23 @@ static void on_memset(ra_callback_id id, void *data) {
     e->value = d->value;
     if (d->node) e->graph_node = d->node;
     pasta_publish(e);
+}
+
+static void on_memset_complete(const ra_memset_data *d) {
+    pasta_copy_complete *e = PASTA_BEGIN(copy_complete, d->device, context_of(d->context), d->stream);
+    if (!e) return;
+    pasta_header_of(e)->flags = work_flags(d->asynchronous, d->node);
+    pasta_header_of(e)->correlation = d->user;
+    e->start = d->start;
+    e->end = d->end;
+    e->bytes = d->width * d->height * d->element;
+    pasta_publish(e);
+}
+
+static void on_memset(ra_callback_id id, void *data) {
+    const ra_memset_data *d = data;
+    if (id == RA_CALLBACK_MEMSET) on_memset_begin(data);
+    if (id == RA_CALLBACK_MEMSET_COMPLETE && d->user) on_memset_complete(d);
 }
 
 /* ---- synchronization, events ---- */

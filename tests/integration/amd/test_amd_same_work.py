@@ -47,6 +47,7 @@ class Gap:
 IN_GRAPH = ("flags", "graph async")
 GAPS = (
     Gap((NVIDIA,), "kernel_complete", "*", "the Sanitizer has no clocks of the device"),
+    Gap((NVIDIA,), "copy_complete", "*", "the Sanitizer has no clocks of the device"),
     Gap((NVIDIA, REFACC), "graph_instantiate", "*", "reported by the framework's hooks only"),
     Gap((REFACC,), "stream_create", "id", "refacc numbers no streams"),
     Gap((REFACC,), "stream_destroy", "id", "refacc numbers no streams"),
@@ -81,6 +82,7 @@ OWN = {
     "module_load": {"hash", "bytes"},
     "kernel_launch": {"registers", "local", "entry_pc", "function"},
     "kernel_complete": {"start", "end"},
+    "copy_complete": {"start", "end"},
     "memory_alloc": {"vendor_flags"},
     "memory_free": {"vendor_flags"},
     "sync": {"duration"},
@@ -91,6 +93,8 @@ OWN = {
 #: Kinds that describe where the work ran, not the work itself.
 ABOUT = {"process_start", "process_end"}
 ADDRESSES = {"source", "destination", "address"}
+#: Copies that every source with clocks times: AMD's engines do no sets, nor copies on a device.
+TIMED = {"host_to_device", "device_to_host"}
 
 
 def on_cuda(programs: Path, directory: Path, api: str = "13.5") -> Played:
@@ -172,7 +176,7 @@ def named(kind: str, row: dict[str, Any], names: Names) -> dict[str, Any]:
 
 
 def events(played: Played) -> dict[str, list[dict[str, Any]]]:
-    """Records by kind, in order; out-of-order completions are sorted by launch."""
+    """Records by kind, in order; out-of-order completions are sorted by submission."""
     names = Names(played)
     found: dict[str, list[dict[str, Any]]] = {}
     for kind, row in played.in_order():
@@ -181,9 +185,12 @@ def events(played: Played) -> dict[str, list[dict[str, Any]]]:
         plain = named(kind, played.plain(kind, row), names)
         if kind in ("module_load", "module_unload") and plain["handle"] not in names.made["module"]:
             continue  # without a kernel of the program
+        if kind == "copy_complete" and plain["direction"] not in TIMED:
+            continue
         plain.update({"handle": "a module"} if kind.startswith("module") else {})
         found.setdefault(kind, []).append(plain)
     found.get("kernel_complete", []).sort(key=lambda row: row["ordinal"])
+    found.get("copy_complete", []).sort(key=lambda row: row["correlation"])
     return found
 
 
@@ -315,6 +322,10 @@ def test_records_of_one_operation_share_a_correlation(recorded: Recorded) -> Non
             for end in ends:
                 if end in tables:
                     assert [row["correlation"] for row in tables[end]] == begun, (source, end)
+        if "copy_complete" in tables:
+            copies = [row for row in tables["memory_copy"] if row["direction"] in TIMED]
+            begun = [row["correlation"] for row in copies]
+            assert [row["correlation"] for row in tables["copy_complete"]] == begun, source
 
 
 def test_work_is_recorded(recorded: Recorded) -> None:

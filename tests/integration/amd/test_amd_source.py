@@ -492,6 +492,111 @@ def test_copy_within_a_call_is_recorded_once(replay: Replay, version: str) -> No
     assert replay(s, version).rows("memory_copy", "bytes") == [(4096,), (8 << 20,)]
 
 
+TIMES = ("correlation", "start", "end")
+
+
+def timed(played: Played) -> list[tuple[Any, ...]]:
+    """Correlation, start relative to the first one, and duration of copies."""
+    rows = played.rows("copy_complete", *TIMES)
+    first = min(start for _, start, _ in rows)
+    return [(correlation, start - first, end - start) for correlation, start, end in rows]
+
+
+def test_device_times_come_after_the_copy_that_they_are_of(replay: Replay, version: str) -> None:
+    s = alive()
+    own = s.memory_copy("HOST_TO_DEVICE", bytes=4096, source=HOST, destination=D1, ends=False)
+    with s.call("hipMemcpyAsync", dst=D1, src=HOST, sizeBytes=64, kind=1, stream=S):
+        later = s.memory_copy("HOST_TO_DEVICE", bytes=64, source=HOST, destination=D1, ends=False)
+    with s.call("hipMemcpy", dst=D1, src=HOST, sizeBytes=8 << 20, kind=1):  # in two pieces
+        s.memory_copy("HOST_TO_DEVICE", bytes=4 << 20, source=HOST, destination=D1)
+        s.memory_copy("HOST_TO_DEVICE", bytes=4 << 20, source=HOST + (4 << 20), destination=D2)
+    with s.call("hipMemset", dst=D1, value=7, sizeBytes=100):
+        s.memory_copy("HOST_TO_DEVICE", bytes=100, source=HOST, destination=D1)
+    later("+5000,+6000")
+    own("+7000,+7100")
+    played = replay(s, version)
+    alone, asynchronous, pieces = (row[0] for row in played.rows("memory_copy", "correlation"))
+    ((set_,),) = played.rows("memory_set", "correlation")
+    assert len({alone, asynchronous, pieces, set_, 0}) == 5
+    assert timed(played) == [
+        (pieces, 0, 2000), (pieces, 0, 2000), (set_, 0, 2000), (asynchronous, 4000, 1000),
+        (alone, 6000, 100),
+    ]  # fmt: skip
+    about = ("bytes", "direction", "stream", "device", "flags")
+    assert played.rows("copy_complete", *about) == [
+        (4 << 20, H2D, 0, 0, ""), (4 << 20, H2D, 0, 0, ""), (100, None, 0, 0, ""),
+        (64, H2D, S, 0, "async"), (4096, H2D, None, 0, "async"),
+    ]  # fmt: skip
+    seen = set()
+    for kind, row in played.in_order():
+        if kind in ("memory_copy", "memory_set"):
+            seen.add(int(row["correlation"]))
+        assert kind != "copy_complete" or int(row["correlation"]) in seen
+    (began,) = played["process_start"]["time"]
+    assert (played["copy_complete"]["start"] > began - 10**9).all()  # of the same clock
+    assert (played["copy_complete"]["end"] < played["copy_complete"]["time"] + 10**9).all()
+
+
+def test_what_is_not_recorded_has_no_device_times(replay: Replay) -> None:
+    s = alive()
+    fields = {"source": HOST, "destination": D1, "bytes": 64}
+    copy = {"dst": D1, "src": HOST, "sizeBytes": 64, "kind": HOST_TO_DEVICE}
+    ends = []
+    with s.call("hipMemcpyAsync", **copy, stream=S, ret=OUT_OF_MEMORY):
+        s.memory_copy("HOST_TO_DEVICE", **fields)
+        ends.append(s.memory_copy("HOST_TO_DEVICE", **{**fields, "destination": D2}, ends=False))
+    s.hip("hipProfilerStop")
+    with s.call("hipMemcpy", **copy):
+        s.memory_copy("HOST_TO_DEVICE", **fields)
+    with s.call("hipMemcpyAsync", **copy, stream=S):
+        ends.append(s.memory_copy("HOST_TO_DEVICE", **fields, ends=False))
+    ends.append(s.memory_copy("HOST_TO_DEVICE", **fields, ends=False))
+    s.hip("hipProfilerStart")
+    for end in ends:
+        end("+4000,+5000")
+    with s.call("hipMemcpy", **copy):
+        s.memory_copy("HOST_TO_DEVICE", **fields, ends=False)("0,0")
+    with s.call("hipMemcpy", **copy):
+        s.memory_copy("HOST_TO_DEVICE", **fields)
+    played = replay(s)
+    first, second = (row[0] for row in played.rows("memory_copy", "correlation"))
+    assert first != second
+    assert timed(played) == [(second, 0, 2000)]
+    assert played.log.count("copies that ended without times") == 2  # the first, and their number
+
+
+def test_copies_of_a_graph_have_device_times(replay: Replay) -> None:
+    s = alive()
+    with s.call("hipGraphLaunch", graphExec=0x77, stream=S):
+        s.memory_copy("HOST_TO_DEVICE", bytes=64, source=HOST, destination=D1)
+        s.memory_copy("DEVICE_TO_HOST", bytes=32, source=D1, destination=HOST,
+                      source_agent=GPU, destination_agent=CPU)  # fmt: skip
+    played = replay(s)
+    about = ("correlation", "bytes", "direction", "flags", "stream", "device")
+    assert played.rows("copy_complete", *about) == played.rows("memory_copy", *about)
+    assert [row[1:4] for row in played.rows("copy_complete", *about)] == [
+        (64, H2D, "graph async"), (32, D2H, "graph async"),
+    ]  # fmt: skip
+
+
+def test_many_copies_in_flight_end_in_any_order(replay: Replay, version: str) -> None:
+    s = alive()
+    ends = []
+    for number in range(300):
+        with s.call("hipMemcpyAsync", dst=D1, src=HOST, sizeBytes=number + 1, kind=1, stream=S):
+            about = {"bytes": number + 1, "source": HOST, "destination": D1 + number}
+            ends.append(s.memory_copy("HOST_TO_DEVICE", **about, by=8 + number % 3, ends=False))
+    for number in (*range(299, 150, -1), *range(151)):
+        ends[number](f"+{1000 * number},+{1000 * number + number}")
+    played = replay(s, version)
+    sizes = dict(played.rows("memory_copy", "correlation", "bytes"))
+    done = played.rows("copy_complete", "correlation", "bytes", "start", "end")
+    assert len(sizes) == len(done) == 300
+    assert all(
+        sizes[correlation] == size == end - start + 1 for correlation, size, start, end in done
+    )
+
+
 # ---- memory ----
 
 

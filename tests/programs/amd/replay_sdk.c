@@ -619,7 +619,8 @@ static bool wanted_by(uint32_t c, const replay_event *e) {
 static uint64_t key_of(const replay_event *e, const replay_round *round) {
     const dispatch_data *d = (const dispatch_data *)e->payload;
     if (kinds[e->which].what == DISPATCH) return 2 * (d->info.dispatch + round->add) + 1;
-    if (kinds[e->which].what == COPY) return 2 * (e->internal + round->add + 1);
+    if (kinds[e->which].what == COPY) /* a call may have several, to different addresses */
+        return 2 * (e->internal + round->add + 1 + (((const copy_data *)e->payload)->destination << 20));
     return 0;
 }
 

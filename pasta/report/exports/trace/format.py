@@ -144,7 +144,7 @@ class TraceFormat:
         return self._track(key, self.process.pid, (1 << 30) + len(self.tracks), name)
 
     def stream(self, device: int, stream: int, lane: int = 0) -> Track:
-        """Track of a stream; overlapping kernels are drawn on further lanes."""
+        """Track of a stream; overlapping work is drawn on further lanes."""
         key = ("stream", device, stream, lane)
         if key in self.tracks:
             return self.tracks[key]
@@ -154,6 +154,16 @@ class TraceFormat:
             name = "unknown stream"
         tid = 1 + len(self.tracks)
         return self._track(key, pid, tid, name + (f" (overlapping, {lane})" if lane else ""))
+
+    def free_lane(self, device: int, stream: int, start: int, end: int) -> Track:
+        """Track of a stream on which nothing runs from `start` on, from now on busy until `end`."""
+        lane = 0
+        while self.stream(device, stream, lane).busy_until > start:
+            lane += 1
+        track = self.stream(device, stream, lane)
+        track.busy_until = end
+        self.last = max(self.last, end)
+        return track
 
     def _device(self, device: int) -> int:
         """Process number of a device's tracks: the device number, as tools expect, if unused."""

@@ -21,12 +21,15 @@ class TraceHead:
     operators: bool = True
     #: Whether kernels have device times.
     clocked: bool = False
+    #: Whether copies have device times.
+    copies_clocked: bool = False
     rank: int | None = None
     devices: dict[int, str] = field(default_factory=dict)
 
     def feed(self, batch: Batch, strings: Strings) -> None:
-        """Reads the rank, the devices, and whether kernels have times from a batch."""
+        """Reads the rank, the devices, and whether kernels and copies have times from a batch."""
         self.clocked |= len(batch["kernel_complete"]) > 0
+        self.copies_clocked |= len(batch["copy_complete"]) > 0
         for started in batch["process_start"]:
             variables = strings[int(started["environment"])].split("\x1f")
             self.rank = rank_of(dict(each.split("=", 1) for each in variables if "=" in each))

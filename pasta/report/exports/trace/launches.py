@@ -103,12 +103,7 @@ class Launches:
             label, detail = launched.label, launched.detail
             device = device if device >= 0 else launched.device
             stream = stream if stream != ABSENT_U64 else launched.stream
-        lane = 0
-        while self.out.stream(device, stream, lane).busy_until > start:
-            lane += 1
-        track = self.out.stream(device, stream, lane)
-        track.busy_until = end
-        self.out.last = max(self.out.last, end)
+        track = self.out.free_lane(device, stream, start, end)
         self.out.whole(track, start, end - start, "kernel", label, detail)
         if launched and launched.called:
             self.out.arrow("ac2g", ordinal + 1, launched.called, (track, start))

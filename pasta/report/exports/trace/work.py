@@ -1,4 +1,4 @@
-"""Draws copies, sets and events of streams, synchronization, and events of the process."""
+"""Draws events of streams, synchronization, and events of the process."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ import json
 from pasta import abi
 from pasta.report.exports.trace.format import ABSENT_U64, Draws, TraceFormat, kind_text
 
-_COPIES = {
-    "host_to_host": "HtoH", "host_to_device": "HtoD", "device_to_host": "DtoH",
-    "device_to_device": "DtoD", "peer_to_peer": "PtoP",
-}  # fmt: skip
 _SYNCS = {
     "stream": "cudaStreamSynchronize", "context": "cuCtxSynchronize",
     "device": "cudaDeviceSynchronize", "event": "cudaEventSynchronize",
@@ -18,7 +14,7 @@ _SYNCS = {
 
 
 class Work:
-    """Draws everything other than launches, operators, ranges and memory."""
+    """Draws everything other than launches, copies, operators, ranges and memory."""
 
     def __init__(self, out: TraceFormat) -> None:
         self.out = out
@@ -27,8 +23,6 @@ class Work:
     def draws(self) -> Draws:
         """Handlers by event kind."""
         return {
-            "memory_copy": (self.copy, ("direction", "source", "destination", "bytes")),
-            "memory_set": (self.set, ("address", "bytes", "value")),
             "sync": (self.sync, ("what", "duration")),
             "event_record": (self.event, ("kind", "handle")),
             "event_wait": (self.event, ("kind", "handle")),
@@ -38,33 +32,6 @@ class Work:
             "profiling_stop": (self.process_wide, ("kind",)),
             "dropped": (self.dropped, ("count",)),
         }
-
-    def copy(
-        self, time: int, thread: int, device: int, stream: int,
-        direction: int, source: int, destination: int, bytes: int,
-    ) -> None:  # fmt: skip
-        """Draws a memory copy on its stream."""
-        name = abi.enums()["copy"].get(direction, "")
-        on = self.out.stream(device, stream)
-        args = [f'"device":{device},"stream":{on.tid}', *self._by_operator(thread)]
-        args.append(f'"source":"{source:#x}","destination":"{destination:#x}"')
-        if bytes != ABSENT_U64:
-            args.append(f'"bytes":{bytes}')
-        label = json.dumps(f"Memcpy {_COPIES.get(name, 'unknown')}")
-        self.out.instant(on, time, label, ",".join(args), category="gpu_memcpy")
-
-    def set(
-        self, time: int, thread: int, device: int, stream: int, address: int, bytes: int, value: int
-    ) -> None:
-        """Draws a memory set on its stream."""
-        on = self.out.stream(device, stream)
-        args = [f'"device":{device},"stream":{on.tid}', *self._by_operator(thread)]
-        args.append(f'"address":"{address:#x}","bytes":{bytes},"value":{value}')
-        self.out.instant(on, time, '"Memset"', ",".join(args), category="gpu_memset")
-
-    def _by_operator(self, thread: int) -> list[str]:
-        track = self.out.tracks.get(("thread", thread, 0))  # no track is created for this
-        return [track.external] if track and track.operator else []
 
     def sync(
         self, time: int, thread: int, device: int, stream: int, what: int, duration: int

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pasta.frameworks import conventions
 from pasta.processors.stacks import Stacks
+from pasta.report.exports.trace.copies import Copies
 from pasta.report.exports.trace.format import Draw, Draws, TraceFormat
 from pasta.report.exports.trace.launches import Launches
 from pasta.report.exports.trace.memory import Memory
@@ -44,7 +45,7 @@ def write_trace(
     """Writes a trace of all events in bounded memory; `head` must have been fed the batches."""
     file.write(b"{" + json.dumps(head.fields(process))[1:-1].encode() + b',\n"traceEvents":[\n')
     separator = b""
-    for lines in _Trace(process, strings, head.clocked).lines(batches):
+    for lines in _Trace(process, strings, head).lines(batches):
         if lines:
             file.write(separator + ",\n".join(lines).encode("utf-8"))
             separator = b",\n"
@@ -54,13 +55,14 @@ def write_trace(
 class _Trace:
     """Converts batches to lines, one per event of the format."""
 
-    def __init__(self, process: Process, strings: Strings, clocked: bool) -> None:
+    def __init__(self, process: Process, strings: Strings, head: TraceHead) -> None:
         self.out = TraceFormat(process, strings)
         self.stacks = Stacks(conventions())
         self.ranges, self.memory, work = Ranges(self.out), Memory(self.out), Work(self.out)
-        launches, operators = Launches(self.out, clocked), Operators(self.out, self.stacks)
+        launches, operators = Launches(self.out, head.clocked), Operators(self.out, self.stacks)
+        self.copies = Copies(self.out, head.copies_clocked)
         self.draws: Draws = {}
-        for each in (launches, self.ranges, operators, self.memory, work):
+        for each in (launches, self.copies, self.ranges, operators, self.memory, work):
             self.draws |= each.draws
         self.others: tuple[Draw, tuple[str, ...]] = (work.other, ("kind",))
 
@@ -70,6 +72,7 @@ class _Trace:
         for batch in batches:
             self._batch(batch)
             yield self.out.taken()
+        self.copies.close()
         self.out.close()
         self.ranges.close()
         yield self.out.taken()
