@@ -189,7 +189,7 @@ _ADVICE = {
     HOST: (
         "the device waits for the host to submit work",
         "give the device more work for each call (a larger batch, fused operators), or submit it as"
-        " a graph (torch.compile, CUDA graphs)",
+        " a graph",
     ),
 }
 

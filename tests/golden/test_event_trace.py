@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -397,7 +396,7 @@ def test_framework_events_follow_the_option() -> None:
 
 def test_process_id_equal_to_a_device_ordinal() -> None:
     events = Events()
-    events.process = replace(events.process, pid=1)
+    events.process = events.process._replace(pid=1)
     for device in (0, 1):
         events.complete(events.launch("k", device=device), 9_000_000, 9_000_500, device=device)
     found = trace(events)
