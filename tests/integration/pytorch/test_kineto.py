@@ -187,24 +187,32 @@ def test_each_kernel_belongs_to_its_launch_and_operator(traced: Traced) -> None:
     assert of == {"Scaled": 6, "ScaledBackward": 2, "mine::shifted": 4, "step": 5, "": 6}
 
 
-def test_flow_events_link_launches_and_kernels(traced: Traced) -> None:
+def test_flow_events_link_calls_to_kernels_copies_and_sets(traced: Traced) -> None:
     ends = {phase: {} for phase in "sf"}
     for each in traced.of("ac2g"):
         ends[each["ph"]][each["id"]] = each["ts"]
-    assert len(ends["s"]) == IN_WINDOW
-    assert ends["s"] == {
-        e["args"]["correlation"]: e["ts"] for e in traced.of("cuda_runtime", name="Laun")
-    }
-    assert ends["f"] == {e["args"]["correlation"]: e["ts"] for e in traced.of("kernel")}
+    assert len(ends["s"]) == IN_WINDOW + 2
+    calls = [each for name in ("Laun", "Mem") for each in traced.of("cuda_runtime", name=name)]
+    assert ends["s"] == {e["args"]["correlation"]: e["ts"] for e in calls}
+    work = traced.of("kernel", "gpu_memcpy", "gpu_memset")
+    assert ends["f"] == {e["args"]["correlation"]: e["ts"] for e in work}
 
 
 def test_copies_sets_waits_and_ranges(traced: Traced) -> None:
     (step,) = traced.of("user_annotation", name="copies")
-    for name in ("Memcpy HtoD", "Memset"):
-        (each,) = traced.of("cuda_runtime", name=name)
-        assert each["args"]["bytes"] == 64
-        assert each["args"]["External id"] == step["args"]["External id"]
-        assert (each["dur"], inside(each, step)) == (0, True)
+    for call, name, category in (
+        ("cudaMemcpy", "Memcpy HtoD", "gpu_memcpy"), ("cudaMemset", "Memset", "gpu_memset"),
+    ):  # fmt: skip
+        (called,) = traced.of("cuda_runtime", name=call)
+        (work,) = traced.of(category)
+        assert (called["name"], work["name"]) == (call, name)
+        for each in (called, work):
+            assert each["args"]["bytes"] == 64
+            assert each["args"]["External id"] == step["args"]["External id"]
+        assert called["args"]["correlation"] == work["args"]["correlation"]
+        assert (called["dur"], inside(called, step)) == (0, True)
+        assert work["dur"] > 0 and work["ts"] >= called["ts"]
+        assert (work["pid"], work["tid"]) == (0, 0)
     assert len(traced.of("cuda_runtime", name="Synchronize")) == 6
     (annotated,) = traced.of("external_correlation")
     (mm,) = traced.of("cpu_op", name="aten::mm")
@@ -215,7 +223,8 @@ def test_copies_sets_waits_and_ranges(traced: Traced) -> None:
 def test_profiler_tables_contain_kernels(traced: Traced) -> None:
     assert traced.rows["cudaLaunchKernel"] == IN_WINDOW
     assert traced.rows["scale(float*, float, float, int)"] == IN_WINDOW
-    assert traced.rows["annotated"] == traced.rows["Memset"] == traced.rows["Memcpy HtoD"] == 1
+    for name in ("annotated", "Memset", "Memcpy HtoD", "cudaMemset", "cudaMemcpy"):
+        assert traced.rows[name] == 1, name
     assert "scale(float*, float, float, int)" in traced.table
 
 

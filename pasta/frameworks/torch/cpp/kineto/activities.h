@@ -31,7 +31,7 @@ constexpr ActivityType RANGE = ActivityType::EXTERNAL_CORRELATION;
 
 class Activities {
   public:
-    // `with_kernels`: with their device times, else launch calls only.
+    // `with_kernels`: also copies and sets, with their device times; else calls only.
     Activities(Period period, libkineto::getLinkedActivityCallback linked, bool with_kernels)
         : period_(period), linked_(std::move(linked)), with_kernels_(with_kernels),
           buffer_(new libkineto::CpuTraceBuffer) {
@@ -50,6 +50,7 @@ class Activities {
         case PASTA_EVENT_graph_launch_end: return graph_launch_end(record);
         case PASTA_EVENT_memory_copy: return copy(record);
         case PASTA_EVENT_memory_set: return set(record);
+        case PASTA_EVENT_copy_complete: return with_kernels_ ? copy_complete(record) : void();
         case PASTA_EVENT_sync: return sync(record);
         case PASTA_EVENT_range_push: return range_push(record);
         case PASTA_EVENT_range_pop: return range_pop(record);
@@ -76,6 +77,11 @@ class Activities {
     struct Launch {
         const Record *record;
         Activity *call; // nullptr: by a graph
+    };
+    struct Submitted {
+        const Record *record;
+        Activity *call;
+        bool completed; // a part of it
     };
     using RangeStack = std::pair<uint32_t, uint64_t>; // thread, and origin and domain of its ranges
 
@@ -127,14 +133,7 @@ class Activities {
         const auto &launch = launched.as<pasta_kernel_launch>();
         Activity &made = make(launched, ActivityType::CONCURRENT_KERNEL, names_[launch.name]);
         Activity *call = at->second.call;
-        made.device = launched.header().device;
-        made.resource = stream(launched.header());
-        made.startTime = period_.real(times.start);
-        made.endTime = period_.real(times.end);
-        made.id = call ? call->id : ++correlation_;
-        made.addMetadata("device", made.device);
-        made.addMetadata("stream", made.resource);
-        made.addMetadata("correlation", made.id);
+        place(made, launched.header(), times.start, times.end, call);
         made.addMetadata("grid", triple(launch.grid));
         made.addMetadata("block", triple(launch.block));
         if (launch.registers != UINT16_MAX) made.addMetadata("registers per thread", launch.registers);
@@ -142,6 +141,18 @@ class Activities {
             made.addMetadata("shared memory", uint64_t(launch.shared_static) + launch.shared_dynamic);
         if (call) link(*call, made);
         buffer_->gpuOpCount++;
+    }
+
+    // On the row of a stream, with device times.
+    void place(Activity &made, const pasta_header &header, uint64_t start, uint64_t end, const Activity *call) {
+        made.device = header.device;
+        made.resource = stream(header);
+        made.startTime = period_.real(start);
+        made.endTime = period_.real(end);
+        made.id = call ? call->id : ++correlation_;
+        made.addMetadata("device", made.device);
+        made.addMetadata("stream", made.resource);
+        made.addMetadata("correlation", made.id);
     }
 
     static void link(Activity &call, Activity &kernel) {
@@ -164,13 +175,13 @@ class Activities {
         graphs_.erase(at);
     }
 
-    // A copy or set, recorded when it is submitted; its duration is unknown.
-    Activity &submitted(const Record &record, const char *name, uint64_t bytes) {
+    // The call of a copy or set; without device times it stands for the copy or set.
+    void submitted(const Record &record, const char *name, uint64_t bytes) {
         Activity &made = call(record, ActivityType::CUDA_RUNTIME, name);
         made.endTime = made.startTime;
         made.addMetadata("bytes", bytes);
         made.addMetadata("device", record.header().device);
-        return made;
+        if (uint64_t correlation = record.header().correlation) submitted_[correlation] = {&record, &made, false};
     }
 
     void copy(const Record &record) {
@@ -179,6 +190,24 @@ class Activities {
     }
 
     void set(const Record &record) { submitted(record, "Memset", record.as<pasta_memory_set>().bytes); }
+
+    // A copy or set with its device times, or a part of it.
+    void copy_complete(const Record &record) {
+        const auto &times = record.as<pasta_copy_complete>();
+        auto at = submitted_.find(record.header().correlation);
+        if (at == submitted_.end() || times.end == UINT64_MAX || times.end < times.start) return;
+        const Record &begun = *at->second.record;
+        Activity &call = *at->second.call;
+        bool is_set = begun.header().kind == PASTA_EVENT_memory_set, is_async = begun.header().flags & PASTA_FLAG_ASYNC;
+        const char *name = is_set ? "Memset" : copy_name(begun.as<pasta_memory_copy>().direction);
+        Activity &made = make(begun, is_set ? ActivityType::GPU_MEMSET : ActivityType::GPU_MEMCPY, name);
+        place(made, begun.header(), times.start, times.end, &call);
+        if (times.bytes != UINT64_MAX) made.addMetadata("bytes", times.bytes);
+        call.activityName = std::string(is_set ? "cudaMemset" : "cudaMemcpy") + (is_async ? "Async" : "");
+        if (!at->second.completed) link(call, made);
+        at->second.completed = true;
+        buffer_->gpuOpCount++;
+    }
 
     void sync(const Record &record) {
         const auto &sync = record.as<pasta_sync>();
@@ -211,6 +240,7 @@ class Activities {
     int32_t correlation_ = FIRST_CORRELATION;
     Names names_;
     std::unordered_map<uint64_t, Launch> launches_;
+    std::unordered_map<uint64_t, Submitted> submitted_; // copies and sets
     std::unordered_map<uint64_t, Activity *> graphs_;
     std::map<RangeStack, std::vector<Activity *>> ranges_;
     std::set<int16_t> devices_;

@@ -56,8 +56,8 @@ constexpr uint64_t kind_bit(pasta_event_kind kind) { return UINT64_C(1) << kind;
 constexpr uint64_t COPIED_KINDS =
     kind_bit(PASTA_EVENT_kernel_launch) | kind_bit(PASTA_EVENT_kernel_launch_end) |
     kind_bit(PASTA_EVENT_kernel_complete) | kind_bit(PASTA_EVENT_graph_launch) | kind_bit(PASTA_EVENT_graph_launch_end) |
-    kind_bit(PASTA_EVENT_memory_copy) | kind_bit(PASTA_EVENT_memory_set) | kind_bit(PASTA_EVENT_sync) |
-    kind_bit(PASTA_EVENT_range_push) | kind_bit(PASTA_EVENT_range_pop);
+    kind_bit(PASTA_EVENT_memory_copy) | kind_bit(PASTA_EVENT_memory_set) | kind_bit(PASTA_EVENT_copy_complete) |
+    kind_bit(PASTA_EVENT_sync) | kind_bit(PASTA_EVENT_range_push) | kind_bit(PASTA_EVENT_range_pop);
 
 // A copied record.
 struct Record {

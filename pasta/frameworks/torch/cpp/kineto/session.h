@@ -114,6 +114,7 @@ class Profiler : public libkineto::IActivityProfiler {
 
     const std::set<ActivityType> &availableActivities() const override {
         static const std::set<ActivityType> types = {ActivityType::CONCURRENT_KERNEL, ActivityType::CUDA_RUNTIME,
+                                                     ActivityType::GPU_MEMCPY, ActivityType::GPU_MEMSET,
                                                      ActivityType::USER_ANNOTATION};
         return types;
     }
