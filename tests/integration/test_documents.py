@@ -82,7 +82,9 @@ def test_documented_tools_run_on_the_recorded_run(pasta) -> None:
     directory, *options = shlex.split(line)[2:]
     done = pasta("replay", ROOT / directory, *options)
     # on a slow machine its progress
-    printed = [line for line in done.stderr.splitlines() if not line.startswith("pasta: replaying ")]
+    printed = [
+        line for line in done.stderr.splitlines() if not line.startswith("pasta: replaying ")
+    ]
     assert (done.returncode, printed) == (0, [])
     assert "tensors: " in done.stdout and "coalescing: " in done.stdout
 
