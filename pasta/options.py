@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
@@ -10,7 +11,7 @@ from pasta.quantities import BYTES, NANOSECONDS, scaled
 
 T = TypeVar("T")
 
-OptionKind = Literal["bool", "int", "float", "str", "bytes", "duration"]
+OptionKind = Literal["bool", "int", "float", "str", "bytes", "duration", "regex"]
 
 _ACCEPTED: dict[str, str] = {
     "bool": "true or false",
@@ -19,6 +20,7 @@ _ACCEPTED: dict[str, str] = {
     "str": "a text",
     "bytes": 'a size such as 4096, "4KiB" or "1MB"',
     "duration": 'a duration such as "10ms", "2s" or a number of nanoseconds',
+    "regex": "a regular expression",
 }
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True} | {
     "false": False, "no": False, "off": False, "0": False,
@@ -94,7 +96,9 @@ class Option(Generic[T]):
 
     def _parsed(self, value: object) -> Any:
         text = value.strip() if isinstance(value, str) else None
-        if self.kind == "str" and isinstance(value, str) and "\0" not in value:
+        if self.kind in ("str", "regex") and isinstance(value, str) and "\0" not in value:
+            if self.kind == "regex":
+                _check_regex(value)
             return value
         if self.kind == "bool":
             if text is not None and text.lower() in _BOOLS:
@@ -116,6 +120,23 @@ class Option(Generic[T]):
         raise ValueError(value)
 
 
+def _check_regex(text: str) -> None:
+    """Raises ValueError for a text that is no regular expression."""
+    try:
+        re.compile(text)
+    except (re.error, RecursionError) as error:
+        raise ValueError(text) from error
+
+
+@overload
+def option(
+    default: str,
+    *,
+    kind: Literal["regex"],
+    help: str,
+    choices: None = None,
+    minimum: None = None,
+) -> Option[str]: ...
 @overload
 def option(
     default: str,
@@ -137,7 +158,7 @@ def option(
 def option(
     default: Any,
     *,
-    kind: Literal["bytes", "duration"] | None = None,
+    kind: Literal["bytes", "duration", "regex"] | None = None,
     help: str,
     choices: Sequence[Any] | None = None,
     minimum: int | float | None = None,
@@ -145,7 +166,8 @@ def option(
     """Declare an option of a tool, typed by its default: bool, int, float or str.
 
     `kind` "bytes" takes sizes ("4KiB") and gives int bytes; "duration" takes durations ("10ms")
-    and gives int nanoseconds. Raises TypeError for a default of another type.
+    and gives int nanoseconds; "regex" takes regular expressions and gives their text. Raises
+    TypeError for a default of another type.
     """
     found = kind or type(default).__name__
     if found not in _ACCEPTED:

@@ -203,14 +203,19 @@ class Utilization(Tool):
     top = option(12, help="gaps in the text report; the table has all", minimum=1)
     communication = option(
         r"\b(nccl|rccl|nvshmem|rocshmem|oneccl)",
-        help="regular expression of the names of kernels that communicate",
+        kind="regex",
+        help="names of kernels that communicate",
     )
     latency = option(
         "50us", kind="duration", help="submitted work that starts later waited for something"
     )
     short = option("5us", kind="duration", help="kernels below this are short")
-    least_share = option(0.1, help="finding: minimum share of the time, idle for one cause")
-    least_time = option("10ms", kind="duration", help="… and minimum idle time")
+    least_share = option(
+        0.1, help="finding: minimum share of the time from first to last work", minimum=0.0
+    )
+    least_time = option(
+        "10ms", kind="duration", help="… and minimum idle time of one cause and place"
+    )
 
     def start(self) -> None:
         """Initialize the devices."""
@@ -375,7 +380,7 @@ class Utilization(Tool):
                 self.unplaced += int(mine.sum())
                 continue
             device.activity.add(work[mine])
-        self.end = max([self.end, *rows["end"].tolist()[-1:], int(rows["end"].max(initial=0))])
+        self.end = max(self.end, int(rows["end"].max(initial=0)))
 
     def _sweep(self, until: int | None = None) -> None:
         """Sweep the devices, by default up to the first submission that has not completed, and to

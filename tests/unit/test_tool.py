@@ -38,6 +38,7 @@ class Configured(Tool):
     mode = option("fast", help="a mode", choices=["fast", "exact"])
     size = option("4KiB", kind="bytes", help="a size")
     wait = option("10ms", kind="duration", help="a duration")
+    names = option("gemm|conv", kind="regex", help="a regular expression")
 
 
 def test_options_read_as_typed_values() -> None:
@@ -56,6 +57,7 @@ def test_options_read_as_typed_values() -> None:
         ("size", "1.5MiB", 3 << 19), ("size", "2GB", 2 * 10**9), ("size", "512", 512),
         ("size", 64, 64), ("size", "3 kib", 3072),
         ("wait", "2s", 2 * 10**9), ("wait", "5us", 5000), ("wait", "1min", 60 * 10**9),
+        ("names", "^a[0-9]$", "^a[0-9]$"),
     ],
 )  # fmt: skip
 def test_options_take_toml_values_and_texts(key: str, given: object, value: object) -> None:
@@ -76,8 +78,10 @@ def test_options_take_toml_values_and_texts(key: str, given: object, value: obje
         ("size", "4 parsecs", "4KiB"),
         ("size", "-1", "4KiB"),
         ("wait", [], "10ms"),
+        ("names", "a(b", "a regular expression"),
+        ("names", 1, "a regular expression"),
         ("cuont", 1, "did you mean count?"),
-        ("xyz", 1, "there are count, flag"),
+        ("xyz", 1, "there are count, flag, mode, names"),
     ],
 )
 def test_invalid_options_name_tool_key_and_accepted_values(
