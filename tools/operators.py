@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.processors.codes import grown
 from pasta.processors.correlate import LaunchWindow
+from pasta.processors.flops import Flops
 from pasta.processors.gaps import Gaps, GapSite
 from pasta.table import Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _COUNTS = (
     "launches",
     "device_time",
+    "flops",
     "allocated",
     "allocations",
     "waits",
@@ -83,7 +85,17 @@ class Operators(Tool):
     convert_share = option(
         0.25, help="finding: minimum share of the steady time spent converting tensors", minimum=0.0
     )
+    flops = option(
+        False,
+        help="count floating-point operations by the shapes of tensors, which frameworks must"
+        " then report; without it they are counted where another tool needs tensors",
+    )
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
+
+    @property
+    def asks_for_tensors(self) -> bool:
+        """With the option `flops`."""
+        return self.flops or super().asks_for_tensors
 
     def start(self) -> None:
         """Initialize the counts by operator node."""
@@ -92,6 +104,7 @@ class Operators(Tool):
         self.window = LaunchWindow()
         self.launches = 0
         self.gaps = Gaps()
+        self.by_shapes = Flops(dict(self.context.conventions.flops))
 
     def _add(self, name: str, nodes: NDArray[Any], amounts: NDArray[Any] | None = None) -> None:
         self.counts[name] = grown(self.counts[name], len(self.context.operators.nodes))
@@ -114,6 +127,7 @@ class Operators(Tool):
         nodes = operators.at(new)
         self._add("allocations", nodes)
         self._add("allocated", nodes, new["bytes"].astype(np.int64))
+        self._add("flops", *self.by_shapes.feed(batch, operators.ended, self.context.strings))
         self.gaps.add_samples(operators, batch["python_sample"])
         self.gaps.end_batch(operators)
 
@@ -227,6 +241,10 @@ class Operators(Tool):
         allocated = int(tree.counts["allocated"].sum())
         if allocated:
             parts.append(f"{formatted(allocated, 'bytes')} allocated")
+        flops, device = int(tree.counts["flops"].sum()), int(tree.counts["device_time"].sum())
+        if flops:
+            rate = f", {flops / device * 1e-3:,.3g} TFLOP/s of device time" if device else ""
+            parts.append(f"{flops * 1e-12:,.3g} TFLOP in products, convolutions, attention{rate}")
         parts += self._times(tree)
         return "; ".join(parts)
 
@@ -312,6 +330,7 @@ class _Tree:
         rows = list(codes)
         untimed = counted["device_time"] == 0
         device_time = summed(self.device_time, outer)
+        flop_rate = counted["flops"] / np.maximum(counted["device_time"], 1) * 1e9
         rows_of = columns([rows[at] for at in order.tolist()])
         found = {
             **rows_of,
@@ -322,6 +341,8 @@ class _Tree:
             "launches": counted["launches"][order],
             "device_time": absent_where(counted["device_time"][order], untimed[order]),
             "total_device_time": absent_where(device_time[order], (device_time == 0)[order]),
+            "flops": counted["flops"][order],
+            "flop_rate": absent_where(flop_rate[order], (untimed | (counted["flops"] == 0))[order]),
             "allocations": counted["allocations"][order],
             "allocated": counted["allocated"][order],
             "waits": counted["waits"][order],
@@ -333,7 +354,9 @@ class _Tree:
             name for name in _COUNTS if not counted[name].any()
         }
         if not device_time.any():
-            hidden.add("total_device_time")
+            hidden |= {"total_device_time", "flop_rate"}
+        if not counted["flops"].any():
+            hidden.add("flop_rate")
         return Table(
             found,
             units=_UNITS,
@@ -342,6 +365,8 @@ class _Tree:
                 "host_time": "with inner operators",
                 "first_time": "in first calls",
                 "total_device_time": "with inner operators",
+                "flops": "floating-point operations",
+                "flop_rate": "per second of device time",
                 "waits": "waits for devices",
                 "wait_time": "wait time",
                 "synchronous_copies": "synchronous copies",

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+#: Shapes of the tensors of an operator, in order.
+Shapes = Sequence[tuple[int, ...]]
+#: Floating-point operations of an operator by its inputs and outputs.
+Formula = Callable[[Shapes, Shapes], int]
 
 
 class Conventions(NamedTuple):
@@ -28,6 +34,8 @@ class Conventions(NamedTuple):
     #: Operators that copy a tensor within a change of its device or type, each with the operator
     #: that it is called from.
     moves: tuple[tuple[str, str], ...] = ()
+    #: Operators whose floating-point operations follow from the shapes of their tensors.
+    flops: tuple[tuple[str, Formula], ...] = ()
 
     def __or__(self, other: Conventions) -> Conventions:
         """The conventions of both."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pasta.frameworks.torch.flops import FORMULAS
 from pasta.processors.conventions import Conventions
 
 CONVENTIONS = Conventions(
@@ -14,4 +15,5 @@ CONVENTIONS = Conventions(
     gradient_sums=("torch::autograd::AccumulateGrad",),
     allocators=("aten::empty",),
     moves=(("aten::copy_", "aten::_to_copy"),),
+    flops=FORMULAS,
 )

@@ -1,0 +1,142 @@
+"""Floating-point operations by shapes, against PyTorch's own counter where there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pasta.frameworks.torch.flops import FORMULAS
+from pasta.plugins import find_tools
+from pasta.testing import Events, run_tool
+
+(Operators,) = find_tools("operators")
+OF = dict(FORMULAS)
+Shapes = list[tuple[int, ...]]
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "outputs", "expected"),
+    [
+        ("mm", [(3, 5), (5, 7)], [], 2 * 3 * 5 * 7),
+        ("addmm", [(7,), (3, 5), (5, 7)], [], 2 * 3 * 5 * 7),
+        ("bmm", [(4, 3, 5), (4, 5, 7)], [], 2 * 4 * 3 * 5 * 7),
+        ("_scaled_mm", [(3, 5), (5, 7), (), ()], [], 2 * 3 * 5 * 7),
+        ("convolution", [(2, 3, 8, 8), (16, 3, 3, 3)], [(2, 16, 6, 6)], 2 * 2 * 16 * 36 * 27),
+        ("convolution", [(2, 4, 9), (6, 2, 3)], [(2, 6, 7)], 2 * 2 * 6 * 7 * 6),  # two groups
+        # transposed: each input goes into 5 x 3 outputs
+        ("convolution", [(2, 4, 9), (4, 5, 3)], [(2, 5, 11)], 2 * 2 * 4 * 9 * 15),
+        (
+            "convolution_backward",
+            [(2, 16, 6, 6), (2, 3, 8, 8), (16, 3, 3, 3)],
+            [(2, 3, 8, 8), (16, 3, 3, 3), (16,)],
+            2 * 2 * 2 * 16 * 36 * 27,
+        ),
+        (
+            "convolution_backward",  # of the first layer
+            [(2, 16, 6, 6), (2, 3, 8, 8), (16, 3, 3, 3)],
+            [(16, 3, 3, 3)],
+            2 * 2 * 16 * 36 * 27,
+        ),
+        (
+            "_scaled_dot_product_flash_attention",
+            [(2, 4, 10, 8), (2, 4, 12, 8), (2, 4, 12, 8)],
+            [],
+            2 * 2 * 2 * 4 * 10 * 12 * 8,
+        ),
+        (
+            "_scaled_dot_product_flash_attention_backward",
+            [(2, 4, 10, 8), (2, 4, 10, 8), (2, 4, 12, 8), (2, 4, 12, 8)],
+            [],
+            5 * 2 * 2 * 4 * 10 * 12 * 8,
+        ),
+    ],
+)
+def test_formulas(name: str, inputs: Shapes, outputs: Shapes, expected: int) -> None:
+    assert OF[f"aten::{name}"](inputs, outputs) == expected
+
+
+def shape(sizes: tuple[int, ...]) -> str:
+    return ",".join(map(str, sizes))
+
+
+def product(events: Events, left: int, right: int, **fields: Any) -> None:
+    events.operator("aten::linear", inputs=(left, right))
+    events.operator("aten::mm", 2, inputs=(left, right), **fields)
+    ordinal = events.launch("gemm")
+    events.operator_end(2)
+    events.operator_end()
+    events.complete(ordinal, 5_000_000, 5_000_000 + 1000)
+
+
+def tensors(**shapes: tuple[int, ...]) -> Events:
+    events = Events()
+    for number, sizes in enumerate(shapes.values(), 1):
+        events.tensor(number, 4096 * number, 4096, shape(sizes))
+    return events
+
+
+@pytest.mark.parametrize("splits", [(), range(1, 9), (4,)])
+def test_operations_belong_to_the_operator_that_computes(splits: Any) -> None:
+    events = tensors(a=(30, 50), b=(50, 70))
+    product(events, 1, 2)
+    product(events, 1, 2)
+    result = run_tool(Operators, events, splits=splits)
+    rows = {row["operator"]: row for row in result.tables["operators"].rows()}
+    assert (rows["aten::mm"]["flops"], rows["aten::linear"]["flops"]) == (2 * 210_000, 0)
+    assert rows["aten::mm"]["flop_rate"] == pytest.approx(2 * 210_000 / 2000e-9)
+    assert rows["aten::linear"]["flop_rate"] is None
+    assert "4.2e-07 TFLOP in products, convolutions, attention, 0.21 TFLOP/s" in result.summary
+
+
+def test_a_tensor_has_the_shape_that_it_had_at_the_operator() -> None:
+    events = tensors(a=(2, 3), b=(3, 4))
+    product(events, 1, 2)
+    events.tensor(1, 4096, 4096, "10,3")  # the number is given again
+    product(events, 1, 2)
+    result = run_tool(Operators, events)
+    (row,) = (row for row in result.tables["operators"].rows() if row["operator"] == "aten::mm")
+    assert row["flops"] == 2 * 3 * 4 * (2 + 10)
+
+
+def test_unknown_shapes_count_nothing() -> None:
+    events = tensors(a=(2, 3), b=(3,))
+    product(events, 1, 9)  # no tensor
+    events.operator("aten::convolution", inputs=(1,))
+    events.operator_end()
+    assert "flops" in run_tool(Operators, events).tables["operators"].hidden
+
+
+def test_without_tensors_nothing_is_shown_of_operations() -> None:
+    events = Events()
+    events.operator("aten::mm")
+    events.operator_end()
+    table = run_tool(Operators, events).tables["operators"]
+    assert {"flops", "flop_rate"} <= table.hidden
+
+
+def test_the_option_asks_for_tensors() -> None:
+    assert not Operators().asks_for_tensors
+    assert Operators({"flops": True}).asks_for_tensors
+
+
+@pytest.mark.torch
+def test_formulas_agree_with_the_counter_of_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    cases: list[tuple[str, Any, list[Any]]] = [
+        ("mm", torch.mm, [torch.rand(3, 5), torch.rand(5, 7)]),
+        ("bmm", torch.bmm, [torch.rand(2, 3, 5), torch.rand(2, 5, 7)]),
+        ("convolution", torch.conv2d, [torch.rand(2, 3, 9, 9), torch.rand(8, 3, 3, 3)]),
+        (
+            "convolution",
+            torch.conv_transpose2d,
+            [torch.rand(2, 3, 9, 9), torch.rand(3, 8, 3, 3)],
+        ),
+    ]
+    for name, function, given in cases:
+        with FlopCounterMode(display=False) as counter:
+            made = function(*given)
+        inputs = [tuple(each.shape) for each in given]
+        assert OF[f"aten::{name}"](inputs, [tuple(made.shape)]) == counter.get_total_flops(), name
