@@ -50,6 +50,8 @@ _UNITS: dict[str, Unit] = {
     "allocated": "bytes",
     "share": "share",
 }
+#: Operations in a GFLOP.
+_GIGA = 10**9
 #: Name of the row for activity outside operators.
 OUTSIDE = "(outside operators)"
 #: Operators, as called by programs, that change the type or layout of a tensor.
@@ -243,8 +245,8 @@ class Operators(Tool):
             parts.append(f"{formatted(allocated, 'bytes')} allocated")
         flops, device = int(tree.counts["flops"].sum()), int(tree.counts["device_time"].sum())
         if flops:
-            rate = f", {flops / device * 1e-3:,.3g} TFLOP/s of device time" if device else ""
-            parts.append(f"{flops * 1e-12:,.3g} TFLOP in products, convolutions, attention{rate}")
+            rate = f", {flops / device:,.3g} GFLOP/s of device time" if device else ""
+            parts.append(f"{flops / _GIGA:,.3g} GFLOP in products, convolutions, attention{rate}")
         parts += self._times(tree)
         return "; ".join(parts)
 
@@ -330,7 +332,7 @@ class _Tree:
         rows = list(codes)
         untimed = counted["device_time"] == 0
         device_time = summed(self.device_time, outer)
-        flop_rate = counted["flops"] / np.maximum(counted["device_time"], 1) * 1e9
+        rate = counted["flops"] / np.maximum(counted["device_time"], 1)  # per ns: GFLOP/s
         rows_of = columns([rows[at] for at in order.tolist()])
         found = {
             **rows_of,
@@ -341,8 +343,8 @@ class _Tree:
             "launches": counted["launches"][order],
             "device_time": absent_where(counted["device_time"][order], untimed[order]),
             "total_device_time": absent_where(device_time[order], (device_time == 0)[order]),
-            "flops": counted["flops"][order],
-            "flop_rate": absent_where(flop_rate[order], (untimed | (counted["flops"] == 0))[order]),
+            "gflop": counted["flops"][order] / _GIGA,
+            "gflop_rate": absent_where(rate[order], (untimed | (counted["flops"] == 0))[order]),
             "allocations": counted["allocations"][order],
             "allocated": counted["allocated"][order],
             "waits": counted["waits"][order],
@@ -351,12 +353,12 @@ class _Tree:
             "share": shares(weight, weight.sum())[order],
         }
         hidden = {"allocations", "file"} & set(found) | {
-            name for name in _COUNTS if not counted[name].any()
+            name for name in _COUNTS if name in found and not counted[name].any()
         }
         if not device_time.any():
-            hidden |= {"total_device_time", "flop_rate"}
+            hidden |= {"total_device_time", "gflop_rate"}
         if not counted["flops"].any():
-            hidden.add("flop_rate")
+            hidden |= {"gflop", "gflop_rate"}
         return Table(
             found,
             units=_UNITS,
@@ -365,8 +367,8 @@ class _Tree:
                 "host_time": "with inner operators",
                 "first_time": "in first calls",
                 "total_device_time": "with inner operators",
-                "flops": "floating-point operations",
-                "flop_rate": "per second of device time",
+                "gflop": "GFLOP",
+                "gflop_rate": "GFLOP/s of device time",
                 "waits": "waits for devices",
                 "wait_time": "wait time",
                 "synchronous_copies": "synchronous copies",
@@ -375,7 +377,13 @@ class _Tree:
                 else "of own time without first calls",
             },
             keys=[name for name in rows_of if name != "file"],
-            sums=("calls", "own_time", "total_device_time", *_COUNTS),
+            sums=(
+                "calls",
+                "own_time",
+                "total_device_time",
+                "gflop",
+                *(name for name in _COUNTS if name in found),
+            ),
             title=title,
             shown=self.top,
             hidden=frozenset(hidden),

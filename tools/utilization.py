@@ -216,6 +216,10 @@ class Utilization(Tool):
     least_time = option(
         "10ms", kind="duration", help="… and minimum idle time of one cause and place"
     )
+    least_gaps = option(
+        5, help="… and minimum number of gaps; the longest, often of start-up, does not count",
+        minimum=1,
+    )  # fmt: skip
 
     def start(self) -> None:
         """Initialize the devices."""
@@ -607,19 +611,21 @@ class Utilization(Tool):
     def _findings(self, rows: list[_Row]) -> Iterator[Finding]:
         for row in rows:
             advice = _ADVICE.get(row.cause)
-            span = self.devices[row.device].span
-            share = row.gaps.time / max(1, span)
-            if advice is None or share < self.least_share or row.gaps.time < self.least_time:
+            gaps, time = row.gaps.count - 1, row.gaps.time - row.gaps.longest
+            span = self.devices[row.device].span - row.gaps.longest
+            if advice is None or gaps < self.least_gaps or time < self.least_time:
+                continue
+            if time < self.least_share * span:
                 continue
             yield Finding(
                 what=advice[0],
                 where=row.where or f"device {row.device}",
-                evidence=f"device {row.device} was idle for {formatted(row.gaps.time, 'ns')} of"
+                evidence=f"device {row.device} was idle for {formatted(time, 'ns')} of"
                 f" {formatted(span, 'ns')} from its first to its last work, in"
-                f" {counted(row.gaps.count, 'gap')} of"
-                f" {formatted(row.gaps.time / row.gaps.count, 'ns')}",
+                f" {counted(gaps, 'gap')} of {formatted(time / gaps, 'ns')}, without the longest"
+                f" one of {formatted(row.gaps.longest, 'ns')}",
                 remedy=f"{row.line}: {advice[1]}" if row.line else advice[1],
-                gain=share,
+                gain=time / span,
                 of="the time from first to last work",
             )
 

@@ -198,25 +198,34 @@ def test_the_hosts_part_has_operators_and_lines() -> None:
     }
 
 
-def test_loading_data_is_a_cause_of_its_own() -> None:
+def loading(steps: int) -> Result:
+    """Steps of a kernel of 1 ms, before which data loads: 50 ms at first, then 3 ms."""
     loader = ("/site-packages/torch/utils/data/dataloader.py", "__next__", 5)
     events = run_of()
     events.frames(1, PROGRAM)
     events.frames(2, loader, PROGRAM)
-    events.operator("aten::mm", stack=1, time=1000)
-    kernel(events, 1000, 1000, 2000)
-    events.operator_end(time=1100)
-    events.operator("aten::to", stack=2, time=20_001_000)
-    kernel(events, 20_001_000, 20_001_000, 20_002_000)
-    events.operator_end(time=20_002_000)
-    events.add("process_end", last_launch=2, time=20_002_000)
-    result = run_tool(Utilization, events)
-    assert idle(result) == {"data_loading": 20_001_000 - 2000}
+    now = 1000
+    for step in range(steps + 1):
+        events.operator("aten::to", stack=2 if step else 1, time=now)
+        kernel(events, now, now, now + 1_000_000)
+        events.operator_end(time=now + 500)
+        now += 1_000_000 + (3_000_000 if step else 50_000_000)
+    events.add("process_end", last_launch=steps + 1, time=now)
+    return run_tool(Utilization, events)
+
+
+def test_loading_data_is_a_cause_of_its_own() -> None:
+    result = loading(11)
+    assert idle(result)["data_loading"] == 50_000_000 + 10 * 3_000_000
     (finding,) = result.findings
     assert finding.what == "the device is idle while data loads"
     assert finding.where == "train.py:31 step"
     assert finding.remedy.startswith("train.py:31 step: more workers")
-    assert finding.gain == pytest.approx(19_999_000 / 20_001_000)
+    assert finding.gain == pytest.approx(30 / (30 + 12))  # without the first one
+
+
+def test_few_gaps_are_no_finding() -> None:
+    assert not loading(5).findings
 
 
 def test_a_busy_device_has_no_finding() -> None:

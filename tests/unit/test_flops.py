@@ -83,10 +83,10 @@ def test_operations_belong_to_the_operator_that_computes(splits: Any) -> None:
     product(events, 1, 2)
     result = run_tool(Operators, events, splits=splits)
     rows = {row["operator"]: row for row in result.tables["operators"].rows()}
-    assert (rows["aten::mm"]["flops"], rows["aten::linear"]["flops"]) == (2 * 210_000, 0)
-    assert rows["aten::mm"]["flop_rate"] == pytest.approx(2 * 210_000 / 2000e-9)
-    assert rows["aten::linear"]["flop_rate"] is None
-    assert "4.2e-07 TFLOP in products, convolutions, attention, 0.21 TFLOP/s" in result.summary
+    assert (rows["aten::mm"]["gflop"], rows["aten::linear"]["gflop"]) == (2 * 210_000 / 1e9, 0)
+    assert rows["aten::mm"]["gflop_rate"] == pytest.approx(2 * 210_000 / 2000)
+    assert rows["aten::linear"]["gflop_rate"] is None
+    assert "0.00042 GFLOP in products, convolutions, attention, 210 GFLOP/s" in result.summary
 
 
 def test_a_tensor_has_the_shape_that_it_had_at_the_operator() -> None:
@@ -96,7 +96,7 @@ def test_a_tensor_has_the_shape_that_it_had_at_the_operator() -> None:
     product(events, 1, 2)
     result = run_tool(Operators, events)
     (row,) = (row for row in result.tables["operators"].rows() if row["operator"] == "aten::mm")
-    assert row["flops"] == 2 * 3 * 4 * (2 + 10)
+    assert row["gflop"] == 2 * 3 * 4 * (2 + 10) / 1e9
 
 
 def test_unknown_shapes_count_nothing() -> None:
@@ -104,7 +104,7 @@ def test_unknown_shapes_count_nothing() -> None:
     product(events, 1, 9)  # no tensor
     events.operator("aten::convolution", inputs=(1,))
     events.operator_end()
-    assert "flops" in run_tool(Operators, events).tables["operators"].hidden
+    assert "gflop" in run_tool(Operators, events).tables["operators"].hidden
 
 
 def test_without_tensors_nothing_is_shown_of_operations() -> None:
@@ -112,7 +112,7 @@ def test_without_tensors_nothing_is_shown_of_operations() -> None:
     events.operator("aten::mm")
     events.operator_end()
     table = run_tool(Operators, events).tables["operators"]
-    assert {"flops", "flop_rate"} <= table.hidden
+    assert {"gflop", "gflop_rate"} <= table.hidden
 
 
 def test_the_option_asks_for_tensors() -> None:
