@@ -70,7 +70,7 @@ def test_no_embedded_python_beside_conflicting_libraries(
     shared = tmp_path / library
     command = ["cc", "-shared", "-fPIC", "-o", shared, tmp_path / "foreign.c"]
     subprocess.run(command, check=True)
-    program = compile_c(LIVES % 'printf("%d", is_mapped("_embed"));')
+    program = compile_c(LIVES % 'printf("%d", is_mapped("/_embed"));')
     environment = {"LD_PRELOAD": str(shared)}
     done = pasta_preload(program, options=EMBED_NOW, environment=environment)
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "0", "")
@@ -90,7 +90,7 @@ def test_pypy(pasta_preload, python_program) -> None:
 
 @pytest.mark.main
 def test_collector_option(pasta_preload, compile_c) -> None:
-    program = compile_c(LIVES % 'printf("%d %d", is_mapped("libpython"), is_mapped("_embed"));')
+    program = compile_c(LIVES % 'printf("%d %d", is_mapped("libpython"), is_mapped("/_embed"));')
     done = pasta_preload(program, options=("--collector",))
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "0 0", "")
     assert (done.run.consumer, done.run.launches, done.notes) == ("collector", 340, [])
