@@ -111,7 +111,7 @@ def test_short_program_starts_no_python(pasta_preload, compile_c) -> None:
     program = compile_c(
         """int main(void) {
             launch(3);
-            printf("%d %d", is_mapped("libpython"), is_mapped("_embed"));
+            printf("%d %d", is_mapped("libpython"), is_mapped("/_embed"));
         }"""
     )
     done = pasta_preload(program)
