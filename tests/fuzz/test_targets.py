@@ -10,6 +10,7 @@ from tests.support.examples import SHARE
 SECONDS = max(0.5, 2 * SHARE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_corpus_inputs_do_not_crash(name: str) -> None:
     target = TARGETS[name]

@@ -26,7 +26,7 @@ FLAGS = ("-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{ROOT}
         pytest.param(("-O1", "-fsanitize=thread"), id="thread", marks=pytest.mark.sanitizers),
     ],
 )
-@pytest.mark.parametrize("threads", ["1", "4"])
+@pytest.mark.parametrize("threads", ["4", pytest.param("1", marks=pytest.mark.slow)])
 def test_refacc(tmp_path: Path, sanitize: tuple[str, ...], threads: str) -> None:
     test, tool, program = (
         PROGRAMS / "test_refacc.c",

@@ -58,6 +58,7 @@ def test_encoder(build: Build, tmp_path: Path, config: dict[str, str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_golden_kernels(build: Build, tmp_path: Path) -> None:
     """Each has the accesses known from arithmetic, with one worker and with four."""
     sources = sorted((ROOT / "shim" / "refacc").glob("*.c"))

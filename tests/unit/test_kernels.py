@@ -183,6 +183,7 @@ def test_unknown_code(modules: dict[int, Code], loaded: bool, kept: bool, why: s
     assert result.tables["coverage"].shown == 0
 
 
+@pytest.mark.slow
 def test_gpu_records_do_not_identify_executed_code(modules: dict[int, Code]) -> None:
     """A tool's probe selects which records are written."""
     modules[1] = Code({"k": function("k", "LDG.E", "LDGSTS.E")})

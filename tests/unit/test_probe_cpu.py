@@ -300,6 +300,7 @@ def run_and_check(steps: list[Any], splits: list[int]) -> None:
     check(tool, model, events)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(programs(), st.lists(st.integers(1, 30), max_size=3, unique=True))
 def test_probes_match_the_model(steps: list[Any], splits: list[int]) -> None:
