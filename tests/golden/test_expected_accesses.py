@@ -88,6 +88,7 @@ def test_object_ends_are_exact() -> None:
     assert "neighbour" not in expected("unknown").count().objects
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [

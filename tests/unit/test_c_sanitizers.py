@@ -118,6 +118,7 @@ def test_full_file_system(build: Build, ring_test: Path, tmp_path: Path) -> None
     assert line.endswith(f"{directory} is full; make room there or lower ring.max")
 
 
+@pytest.mark.slow
 def test_annotations(build: Build, session: Session, tmp_path: Path) -> None:
     sources = [*RING_SOURCES, ROOT / "shim" / "annotations" / "annotate.c"]
     for name in ("nvtx_program", "annotated"):
@@ -129,6 +130,7 @@ def test_annotations(build: Build, session: Session, tmp_path: Path) -> None:
     assert len(session.rings()) == 3  # one is of nvtx_program's child
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["execve", "execle", "posix_spawn", "vfork"])
 def test_exec(build: Build, session: Session, tmp_path: Path, way: str) -> None:
     program = compile_c(

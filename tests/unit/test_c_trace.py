@@ -48,6 +48,7 @@ def test_trace(build: Build, trace_test: Path, tmp_path: Path, case: Case) -> No
     case.check(build, trace_test, tmp_path, build.events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [{}, {"probe_kinds": "1,6,99"}], ids=["all", "some"])
 def test_encoder(build: Build, tmp_path: Path, config: dict[str, str]) -> None:
     """Access records decode to the addresses, and use the shortest encoding."""

@@ -72,6 +72,7 @@ def plan(sms: tuple[int, ...] = (90,)) -> tuple[str, ...]:
     return plan_for([Counted()], Path("libsanitizer-public.so"), sms, 1 << 28)
 
 
+@pytest.mark.slow
 def test_a_plan_is_compiled_once(ptxas: Path) -> None:
     first = plan()
     assert calls(ptxas) == 1

@@ -356,6 +356,7 @@ class Sums(Tool):
         return Result(summary=f"{self.count.total()} {self.bytes.total()}")
 
 
+@pytest.mark.slow
 def test_filtered_launches_are_not_counted() -> None:
     events = Events()
     events.alloc(0, 4096)
@@ -413,6 +414,7 @@ def test_truncated_record_is_an_error_and_others_count() -> None:
     assert pipeline.finish()["sums"].summary == "4 0"
 
 
+@pytest.mark.slow
 def test_addresses_up_to_the_end_of_the_address_space() -> None:
     top = (1 << 64) - 4096
     events = Events()
@@ -460,6 +462,7 @@ def test_counts_exceed_32_bits() -> None:
     assert run_tool(Large, events).summary == f"[(0, {128 << 30})] [(0, 79, 32)]"
 
 
+@pytest.mark.slow
 def test_bitmaps_of_completed_launches_keep_only_sums(monkeypatch: Any) -> None:
     class Launches(Tool):
         """Unique bytes of launches."""
@@ -493,6 +496,7 @@ def test_bitmaps_of_completed_launches_keep_only_sums(monkeypatch: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_full_top_k_counts_the_rest_as_other() -> None:
     class Few(Tool):
         """Two keys at most."""
@@ -588,6 +592,7 @@ def test_accumulators_survive_pickling() -> None:
     assert pickle.loads(pickle.dumps(tool)).count.total() == 1
 
 
+@pytest.mark.slow
 def test_deltas_are_signed() -> None:
     events = Events()
     events.launch("kernel")
@@ -641,6 +646,7 @@ def test_record_layouts_match_the_header() -> None:
     assert np.dtype("u8").byteorder in ("=", "<")
 
 
+@pytest.mark.slow
 def test_the_executor_is_compiled_once_for_all_processes(monkeypatch: Any, tmp_path: Path) -> None:
     class Once(Tool):
         """A tool compiled by no other test."""

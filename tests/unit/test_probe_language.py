@@ -481,6 +481,7 @@ def expression(draw: random.Random, depth: int) -> tuple[str, Any]:
     return f"({a} {what} {b})", lambda fields: wrapped(operation(run_a(fields), run_b(fields)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_compiled_arithmetic_wraps_at_64_bits(tmp_path: Path, seed: int) -> None:
     import numba

@@ -390,6 +390,7 @@ def test_a_histogram_by_window_counts_accesses(tmp_path: Path) -> None:
 # ---- on the host -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(
     st.tuples(
@@ -427,6 +428,7 @@ def test_recorded_accesses_count_like_probes(
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_probes_do_not_rerun_on_gpu_records(tmp_path: Path) -> None:
     path = tmp_path / "lanes.py"
     path.write_text(LANES)
@@ -458,6 +460,7 @@ def test_probes_do_not_rerun_on_gpu_records(tmp_path: Path) -> None:
     assert Accesses.joined([some, some]).lanes["address"].tolist() == [0, 4, 8, 100, 4, 100] * 2
 
 
+@pytest.mark.slow
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=30),

@@ -242,6 +242,7 @@ def test_lines_split_by_a_pipe_are_joined(monkeypatch: pytest.MonkeyPatch, chunk
     assert next(iter(parse(io.StringIO(cut)))) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)  # reading takes time in proportion to the lines: seconds for a million
 def test_million_lines_are_read() -> None:
     body = (LISTINGS / "sm80.sass").read_text()
