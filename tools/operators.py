@@ -14,6 +14,7 @@ from pasta.processors.codes import grown
 from pasta.processors.correlate import LaunchWindow
 from pasta.processors.flops import Flops
 from pasta.processors.gaps import Gaps, GapSite
+from pasta.processors.operator_names import user_lines
 from pasta.table import Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
@@ -464,8 +465,7 @@ class _Findings:
         self.device = int(tree.counts["device_time"].sum())
         context = tool.context
         stacks = context.operators.forward_values("stack").tolist()
-        users = {each: context.stacks.user_line(each, context.strings) for each in set(stacks)}
-        self.frames = [users[each] if each else None for each in stacks]
+        self.frames = user_lines(context)
         self.stacks = stacks
         self.names = tree._names()
         parents = self.nodes["parent"].tolist()

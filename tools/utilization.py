@@ -288,34 +288,37 @@ class Utilization(Tool):
 
     def _submit(self, batch: Batch) -> None:
         """Note what the host submitted, and its waits, with where it was."""
+        begins = batch["operator_begin"]
+        outermost = begins["depth"] == 1
+        begins, before = begins[outermost], self.context.operators.left[outermost]
         launches = batch["kernel_launch"]
-        rows = self._placed(launches, batch)
+        rows = self._placed(launches, begins, before)
         rows["key"], rows["name"] = launches["ordinal"], launches["name"]
         rows["class"] = self._class_of(launches["name"])
         self.launches.put(rows[rows["key"] != _ABSENT])
         for kind in ("memory_copy", "memory_set"):
             records = batch[kind]
-            rows = self._placed(records, batch)
+            rows = self._placed(records, begins, before)
             rows["key"], rows["class"] = records["correlation"], COPY
             rows["blocking"] = (records["flags"] & abi.FLAG_ASYNC) == 0
             rows["blocking"] &= kind == "memory_copy"
             self.copies.put(rows[rows["key"] != 0])
         syncs = batch["sync"][batch["sync"]["duration"] != _ABSENT]
-        rows = self._placed(syncs, batch)
+        rows = self._placed(syncs, begins, before)
         waits = np.zeros(len(rows), _wait())
         for name, _ in _PLACE:
             waits[name] = rows[name]
         waits["end"] = rows["submitted"]
         waits["begin"] = waits["end"] - syncs["duration"].astype(np.int64)
         self.waits = np.concatenate([self.waits, waits])
-        begins = batch["operator_begin"]
-        outermost = begins["depth"] == 1
-        before = self.context.operators.left[outermost].tolist()
-        threads, times = begins["thread"][outermost].tolist(), begins["time"][outermost].tolist()
-        self.outermost.update(zip(threads, zip(times, before, strict=True), strict=True))
+        found = zip(begins["time"].tolist(), before.tolist(), strict=True)
+        self.outermost.update(zip(begins["thread"].tolist(), found, strict=True))
 
-    def _placed(self, records: NDArray[Any], batch: Batch) -> NDArray[Any]:
-        """Submissions (dtype `_submission()`) with the times and places of records."""
+    def _placed(
+        self, records: NDArray[Any], begins: NDArray[Any], before: NDArray[Any]
+    ) -> NDArray[Any]:
+        """Submissions (dtype `_submission()`) with the times and places of records. `begins`: the
+        outermost operators of the batch, `before`: the gaps that they end."""
         operators = self.context.operators
         rows = np.zeros(len(records), _submission())
         rows["submitted"], rows["thread"] = records["time"], records["thread"]
@@ -325,9 +328,6 @@ class Utilization(Tool):
         # `at` gives the operator that captured the graph
         replayed = (records["flags"] & abi.FLAG_GRAPH) != 0
         rows["node"][replayed] = 0
-        begins = batch["operator_begin"]
-        outermost = begins["depth"] == 1
-        begins, before = begins[outermost], operators.left[outermost]
         for thread in distinct(rows["thread"]):
             mine = np.flatnonzero(rows["thread"] == thread)
             own = begins["thread"] == thread
@@ -479,22 +479,14 @@ class Utilization(Tool):
                 elif kind == _KERNEL:
                     where = f"before {short_name(context.demangled([value])[0])}"
                 elif kind == _BETWEEN:
-                    site = self._site(value)
+                    gap = context.operators.gaps[value]
+                    site = GapSite.between_stacks(int(gap["before"]), int(gap["after"]), context)
                     line, where = site.loader or site.before or site.after, f"at {site.between}"
                     if site.loader and cause == HOST:
                         cause, where = LOAD, str(site.loader)
                 row = found.setdefault((number, cause, where), _Row(number, cause, where, line))
                 row.gaps.add(gaps.count, gaps.time, gaps.longest)
         return sorted(found.values(), key=lambda row: -row.gaps.time)
-
-    def _site(self, number: int) -> GapSite:
-        """The lines before and after a gap between operators."""
-        stacks, strings = self.context.stacks, self.context.strings
-        gap = self.context.operators.gaps[number]
-        before, after = int(gap["before"]), int(gap["after"])
-        lines = [stacks.user_line(stack, strings) if stack else None for stack in (before, after)]
-        loader = stacks.loader(after, strings) or stacks.loader(before, strings)
-        return GapSite(lines[0], lines[1], loader)
 
     def _devices(self, rows: list[_Row]) -> Table:
         idle = {(number, cause): 0 for number in self.devices for cause in _CAUSES}

@@ -91,7 +91,7 @@ class LaunchNames:
 class Submissions:
     """What is known of submitted work that has not completed, by a key that increases.
 
-    At most `limit` are remembered: the oldest are forgotten first.
+    At most `limit` are remembered from one `put` to the next: the oldest are forgotten first.
     """
 
     def __init__(self, key: str, dtype: Any, limit: int = 1 << 18) -> None:
@@ -101,8 +101,8 @@ class Submissions:
 
     def put(self, rows: NDArray[Any]) -> None:
         """Adds rows, whose keys were not added before."""
-        rows = np.concatenate([self._rows, rows])
-        self._rows = rows[np.argsort(rows[self.key], kind="stable")][-self.limit :]
+        rows = np.concatenate([self._rows[-self.limit :], rows])
+        self._rows = rows[np.argsort(rows[self.key], kind="stable")]
 
     def take(self, keys: NDArray[Any], *, forget: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
         """Rows of these keys, and which keys (bool) are known; others have the row of zeros."""
@@ -129,25 +129,16 @@ class LaunchCalls:
     LIMIT = 1 << 16
 
     def __init__(self) -> None:
-        self._ordinals = np.empty(0, np.uint64)
-        self._times = np.empty(0, np.uint64)
+        self._calls = Submissions("ordinal", [("ordinal", "u8"), ("time", "u8")], self.LIMIT)
 
     def feed(self, batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
         """Ordinals and durations (uint64, ns) of the launch calls that returned in this batch."""
         launches, ends = batch["kernel_launch"], batch["kernel_launch_end"]
-        ordinals = np.concatenate([self._ordinals, launches["ordinal"]])
-        times = np.concatenate([self._times, launches["time"]])
-        order = np.argsort(ordinals, kind="stable")
-        ordinals, times = ordinals[order], times[order]
-        at = np.searchsorted(ordinals, ends["ordinal"])
-        known = at < len(ordinals)
-        known[known] = ordinals[at[known]] == ends["ordinal"][known]
-        at = at[known]
-        began, ended = times[at], ends["time"][known]
-        still_open = np.ones(len(ordinals), bool)
-        still_open[at] = False
-        self._ordinals = ordinals[still_open][-self.LIMIT :]
-        self._times = times[still_open][-self.LIMIT :]
+        rows = np.zeros(len(launches), self._calls.pending.dtype)
+        rows["ordinal"], rows["time"] = launches["ordinal"], launches["time"]
+        self._calls.put(rows)
+        found, known = self._calls.take(ends["ordinal"])
+        began, ended = found["time"][known], ends["time"][known]
         return ends["ordinal"][known], np.where(ended >= began, ended - began, 0)
 
 

@@ -47,6 +47,14 @@ class GapSite:
     asking: Counter[Frame] = field(default_factory=Counter)
     workers: int = 0
 
+    @classmethod
+    def between_stacks(cls, before: int, after: int, context: Context) -> GapSite:
+        """The site of a gap, without counts, by the stacks of the operators around it; 0: none."""
+        stacks, strings = context.stacks, context.strings
+        lines = [stacks.user_line(each, strings) if each else None for each in (before, after)]
+        loader = stacks.loader(after, strings) or stacks.loader(before, strings)
+        return cls(lines[0], lines[1], loader)
+
     @property
     def steady(self) -> int:
         """Time without the first gaps, ns."""
@@ -137,11 +145,8 @@ class Gaps:
             before, after, count, total, first, longest, handed = gap
             if not number:
                 continue
-            lines = [
-                stacks.user_line(stack, strings) if stack else None for stack in (before, after)
-            ]
-            loader = stacks.loader(after, strings) or stacks.loader(before, strings)
-            place = found.setdefault((*lines, loader), GapSite(lines[0], lines[1], loader))
+            site = GapSite.between_stacks(before, after, context)
+            place = found.setdefault((site.before, site.after, site.loader), site)
             place.count += count
             place.repeats += count - 1
             place.total += total

@@ -274,7 +274,7 @@ typedef struct pasta_graph_node {
 } pasta_graph_node;
 
 typedef struct pasta_graph_instantiate {
-    uint64_t graph;      /* its handle and those of its nodes may be reused */
+    uint64_t graph;      /* the handles of a graph and its nodes may be reused */
     uint64_t executable; /* handle, as in graph_launch */
     uint64_t unused;
 } pasta_graph_instantiate;

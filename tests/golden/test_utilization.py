@@ -30,7 +30,7 @@ CAUSES = (
     "unknown_submission",
     "after_last",
 )
-PROGRAM = ("/home/me/train.py", "step", 31)
+PROGRAM = ("/my/train.py", "step", 31)
 
 
 def device(result: Result, number: int = 0) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pasta.abi import dtype
 from pasta.frameworks.torch.conventions import CONVENTIONS
 from pasta.processors.stacks import Stacks
 
-PROGRAM = "/home/me/work/train.py"
+PROGRAM = "/my/train.py"
 
 
 def stacks_of(*files: str) -> tuple[Stacks, list[str]]:
@@ -31,7 +31,7 @@ def stacks_of(*files: str) -> tuple[Stacks, list[str]]:
         "/usr/lib/python3/dist-packages/numpy/core.py",
         "/venv/lib/python3.12/site-packages/torch/cuda/__init__.py",
         "/usr/lib/python3.12/threading.py",
-        "/home/me/src/torch_device/__init__.py",
+        "/src/torch_device/__init__.py",
         "<string>",
     ],
 )
@@ -42,7 +42,7 @@ def test_the_line_of_the_user_is_outside_of_libraries(library: str) -> None:
 
 
 def test_packages_of_the_user_are_no_libraries() -> None:
-    helper = "/home/me/work/torch_helpers/losses.py"
+    helper = "/my/torch_helpers/losses.py"
     stacks, strings = stacks_of(helper, PROGRAM)
     line = stacks.user_line(1, strings)
     assert line is not None and line.file == helper
