@@ -68,6 +68,7 @@ class Tool:
 
     Its handlers are the methods that it has of these:
 
+        on_devices         properties of devices
         on_contexts        device contexts created and destroyed
         on_streams         streams created and destroyed
         on_modules         modules with device code loaded and unloaded
@@ -79,6 +80,7 @@ class Tool:
         on_launches        kernel launches
         on_launch_ends     returns of launch calls
         on_completions     device times of kernels
+        on_kernel_details  how kernels were queued and configured
         on_samples         samples of program counters
         on_counters        hardware counters of launches
         on_graph_launches  graph launches and returns of their calls
@@ -86,9 +88,12 @@ class Tool:
         on_copies          memory copies
         on_sets            memory sets
         on_copy_completions  device times of copies and sets
-        on_uvm             attachments, prefetches, advice, faults and migrations of managed memory
+        on_uvm             attachments, prefetches and advice of managed memory
+        on_uvm_activity    faults, migrations and thrashing of managed memory
         on_syncs           waits of the host
         on_events          accelerator events created, destroyed, recorded and waited for
+        on_overheads       delays that the vendor's profiling library caused
+        on_device_samples  power, clocks, temperature and memory of devices over time
         on_batch           all events: a `pasta.processors.batch.Batch`, after the other handlers
         on_accesses        accesses of a `Trace` map: a `pasta.probes.records.Accesses`
 

@@ -59,6 +59,7 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X(33, profiling_start,   profiling,         none,              other,         1, 1, 1, "profiling starts", "profiling was started") \
     X(34, profiling_stop,    profiling,         none,              other,         1, 1, 1, "profiling stops", "profiling was stopped") \
     X(43, dropped,           dropped,           none,              other,         1, 0, 1, "dropped events", "events were dropped because the ring was at its cap") \
+    X(53, device,            device,            on_devices,        other,         1, 1, 0, "properties of devices", "a device was first used: its properties") \
     X( 3, context_create,    context,           on_contexts,       other,         1, 1, 0, "contexts", "a device context was created") \
     X( 4, context_destroy,   context,           on_contexts,       other,         1, 1, 0, "context destroys", "a device context was destroyed") \
     X( 5, stream_create,     stream,            on_streams,        other,         1, 1, 0, "streams", "a stream was created") \
@@ -83,6 +84,7 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X( 9, kernel_launch,     kernel_launch,     on_launches,       launch,        0, 0, 0, "kernel launches", "a kernel launch was submitted") \
     X(10, kernel_launch_end, launch_end,        on_launch_ends,    launch_return, 0, 0, 0, "launch returns", "the launch call returned; the kernel may still run") \
     X(11, kernel_complete,   kernel_complete,   on_completions,    launch_result, 0, 0, 0, "device times of kernels", "a kernel ran, with its device times") \
+    X(54, kernel_details,    kernel_details,    on_kernel_details, launch_result, 0, 0, 0, "details of kernels", "how a kernel was queued and configured; on request") \
     X(41, pc_sample,         pc_sample,         on_samples,        launch_result, 0, 0, 0, "program counter samples", "stall samples of one program counter") \
     X(49, counter,           counter,           on_counters,       launch_result, 0, 0, 0, "hardware counters", "a hardware counter of one launch, or one instance of it") \
     X(12, graph_launch,      graph_launch,      on_graph_launches, activity,      0, 0, 0, "graph launches", "a graph launch was submitted") \
@@ -95,13 +97,17 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X(18, uvm_attach,        uvm,               on_uvm,            activity,      0, 1, 0, "managed memory attachments", "managed memory was attached to a stream") \
     X(19, uvm_prefetch,      uvm,               on_uvm,            activity,      0, 0, 0, "managed memory prefetches", "managed memory was prefetched") \
     X(20, uvm_advise,        uvm,               on_uvm,            activity,      0, 0, 0, "managed memory advice", "advice was given for managed memory") \
-    X(21, uvm_fault,         uvm,               on_uvm,            activity,      0, 0, 0, "managed memory page faults", "page faults on managed memory") \
-    X(22, uvm_migration,     uvm,               on_uvm,            activity,      0, 0, 0, "managed memory migrations", "managed memory migrated") \
+    X(21, uvm_fault,         uvm_activity,      on_uvm_activity,   activity,      0, 0, 0, "managed memory page faults", "page faults on managed memory") \
+    X(22, uvm_migration,     uvm_activity,      on_uvm_activity,   activity,      0, 0, 0, "managed memory migrations", "managed memory migrated") \
+    X(52, uvm_thrashing,     uvm_activity,      on_uvm_activity,   activity,      0, 0, 0, "thrashing of managed memory", "pages of managed memory thrashed, or the driver throttled accesses or mapped pages remotely") \
     X(23, sync,              sync,              on_syncs,          activity,      0, 0, 0, "synchronizations", "the host waited for a stream, context, device or event") \
     X(24, event_create,      event,             on_events,         other,         1, 0, 0, "events", "an accelerator event was created") \
     X(25, event_destroy,     event,             on_events,         other,         1, 0, 0, "event destroys", "an accelerator event was destroyed") \
     X(26, event_record,      event,             on_events,         activity,      0, 0, 0, "event records", "an accelerator event was recorded in a stream") \
     X(27, event_wait,        event,             on_events,         activity,      0, 0, 0, "event waits", "a stream was made to wait for an accelerator event") \
+    X(55, overhead,          overhead,          on_overheads,      activity,      0, 0, 0, "overheads of the profiler", "the vendor's profiling library delayed the program") \
+    X(56, clock_error,       clock_error,       none,              other,         1, 0, 0, "errors of device times", "the error of device times on the host's clock, so far") \
+    X(57, device_sample,     device_sample,     on_device_samples, other,         1, 0, 1, "samples of devices", "power, clocks, temperature and memory of a device were read") \
     X(50, python_sample,     python_sample,     none,              other,         0, 0, 0, "Python stack samples", "the Python stack of a thread that ran no operator for milliseconds") \
     X(42, probe_data,        probe_data,        none,              other,         1, 0, 1, "probe buffers", "a buffer of a probe map is ready") \
     X(44, pad,               pad,               none,              ring,          1, 0, 1, "padding", "unused slots at the end of a segment; never recorded")
@@ -161,6 +167,25 @@ PASTA_INTEGER(pasta_sync_target, uint32_t,
     PASTA_SYNC_event = 4,
 )
 
+PASTA_INTEGER(pasta_uvm_cause, uint32_t,
+    PASTA_UVM_cpu_fault = 1,
+    PASTA_UVM_gpu_fault = 2,
+    PASTA_UVM_migration = 3,
+    PASTA_UVM_thrashing = 4,
+    PASTA_UVM_throttling = 5, /* the driver delayed accesses to a page that thrashed */
+    PASTA_UVM_remote_map = 6, /* the driver mapped a page that thrashed instead of moving it */
+)
+
+/* Bits of pasta_device_sample.throttle: why clocks are below their maximum. */
+PASTA_INTEGER(pasta_throttle, uint32_t,
+    PASTA_THROTTLE_POWER = 1,    /* the power limit */
+    PASTA_THROTTLE_THERMAL = 2,  /* the temperature limit */
+    PASTA_THROTTLE_HARDWARE = 4, /* hardware slowdown: power brake, or an emergency */
+    PASTA_THROTTLE_SETTING = 8,  /* clocks that were set by somebody */
+    PASTA_THROTTLE_IDLE = 16,    /* no work */
+    PASTA_THROTTLE_OTHER = 32,
+)
+
 PASTA_INTEGER(pasta_origin, uint32_t,
     PASTA_ORIGIN_api = 1,      /* pasta.start(), pasta.range() or pasta.h */
     PASTA_ORIGIN_profiler = 2, /* cudaProfilerStart, hipProfilerStart */
@@ -217,6 +242,24 @@ typedef struct pasta_context {
     uint64_t unused2;
 } pasta_context;
 
+typedef struct pasta_device {
+    pasta_string_id name;
+    pasta_string_id uuid;         /* as the vendor's tools print it */
+    pasta_string_id architecture; /* "sm_90", "gfx942" */
+    uint32_t multiprocessors;
+    uint32_t warp;                /* threads per warp */
+    uint32_t threads;             /* resident ones, maximum per multiprocessor */
+    uint32_t blocks;              /* resident ones, maximum per multiprocessor */
+    uint32_t registers;           /* per multiprocessor */
+    uint32_t shared;              /* bytes per multiprocessor */
+    uint32_t shared_per_block;    /* bytes, maximum without opting in to more */
+    uint32_t clock;               /* maximum of multiprocessors, kHz */
+    uint32_t l2;                  /* bytes of the last cache before memory */
+    uint64_t memory;              /* bytes */
+    uint64_t bandwidth;           /* peak of the memory, bytes per second */
+    uint64_t unused[3];
+} pasta_device;
+
 typedef struct pasta_stream {
     uint64_t handle;
     uint64_t id;             /* the vendor's unique id where it has one; absent: all ones */
@@ -256,6 +299,21 @@ typedef struct pasta_kernel_complete {
     uint64_t start;   /* ns, same clock as header.time */
     uint64_t end;     /* ns */
 } pasta_kernel_complete;
+
+/* Times are on the clock of header.time. */
+typedef struct pasta_kernel_details {
+    uint64_t ordinal;         /* of the launch */
+    uint64_t queued;          /* ns: the command was put into the command buffer; absent: all ones */
+    uint64_t submitted;       /* ns: the buffer was submitted to the device; absent: all ones */
+    uint32_t shared_executed; /* bytes per block that the driver set; absent: all ones */
+    uint32_t channel;         /* hardware channel; absent: all ones */
+    uint32_t channel_type;    /* the vendor's number; absent: all ones */
+    pasta_priority priority;  /* of the stream; absent: PASTA_PRIORITY_absent */
+    uint64_t local_total;     /* bytes of local memory reserved; absent: all ones */
+    uint32_t max_clusters;    /* of its size that can be active at once; absent: all ones */
+    uint32_t launch_type;     /* the vendor's number; absent: all ones */
+    uint64_t unused[4];
+} pasta_kernel_details;
 
 typedef struct pasta_graph_launch {
     uint64_t graph; /* executable graph handle */
@@ -332,6 +390,55 @@ typedef struct pasta_uvm {
     int16_t source;      /* device; -1: host or absent */
     int16_t destination; /* device; -1: host or absent */
 } pasta_uvm;
+
+/* Times are on the clock of header.time. */
+typedef struct pasta_uvm_activity {
+    uint64_t address;
+    uint64_t bytes;        /* absent: all ones */
+    uint64_t start;        /* ns */
+    uint64_t end;          /* ns; absent: all ones */
+    pasta_uvm_cause cause; /* PASTA_UVM_* */
+    uint32_t count;        /* faults in this record; absent: all ones */
+    uint32_t vendor_flags; /* kind of access, or reason of a migration; absent: all ones */
+    int16_t source;        /* device; -1: host or absent */
+    int16_t destination;   /* device; -1: host or absent */
+    uint64_t unused[5];
+} pasta_uvm_activity;
+
+typedef struct pasta_overhead {
+    uint64_t start;       /* ns, same clock as header.time */
+    uint64_t end;         /* ns */
+    pasta_string_id name; /* of the vendor's kind of overhead */
+    uint32_t unused;
+} pasta_overhead;
+
+/* Device times are converted to CLOCK_MONOTONIC by a method with an error of its own; events show a lower bound of
+ * the whole: no kernel starts before its launch. */
+typedef struct pasta_clock_error {
+    uint64_t error;    /* of the conversion, ns; absent: all ones */
+    uint64_t observed; /* longest time by which work started before it was submitted, ns */
+    uint64_t work;     /* kernels and copies compared */
+} pasta_clock_error;
+
+/* Read by the launcher.  header.device is absent where the process does not see the device. */
+typedef struct pasta_device_sample {
+    pasta_string_id uuid;     /* of the device */
+    uint32_t power;           /* mW; absent: all ones */
+    uint32_t clock;           /* of multiprocessors, MHz; absent: all ones */
+    uint32_t memory_clock;    /* MHz; absent: all ones */
+    uint32_t max_clock;       /* of multiprocessors, MHz; absent: all ones */
+    uint32_t throttle;        /* bits: PASTA_THROTTLE_*; absent: all ones */
+    uint16_t temperature;     /* degrees Celsius; absent: all ones */
+    uint16_t utilization;     /* percent of time with a kernel, as the driver reports it; absent: all ones */
+    uint16_t memory_activity; /* percent of time with memory traffic; absent: all ones */
+    uint16_t others;          /* other processes that use the device; absent: all ones */
+    uint64_t memory_used;     /* bytes, by all processes; absent: all ones */
+    uint64_t memory_others;   /* bytes, by processes outside of this run; absent: all ones */
+    uint64_t memory_total;    /* bytes; absent: all ones */
+    uint32_t power_limit;     /* mW; absent: all ones */
+    uint32_t unused;
+    uint64_t unused2[3];
+} pasta_device_sample;
 
 /* header.time is the end of the wait. */
 typedef struct pasta_sync {

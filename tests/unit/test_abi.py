@@ -47,7 +47,7 @@ def test_handlers_are_called_in_the_order_of_the_header() -> None:
 def test_categories_and_labels() -> None:
     assert abi.kinds_of("launch") == ("kernel_launch",)
     assert abi.kinds_of("launch_return", "launch_result") == (
-        "kernel_launch_end", "kernel_complete", "pc_sample", "counter",
+        "kernel_launch_end", "kernel_complete", "pc_sample", "counter", "kernel_details",
     )  # fmt: skip
     for kind in abi.kinds_of("launch_return", "launch_result"):
         assert "ordinal" in (abi.dtype(kind).names or ())
