@@ -371,7 +371,7 @@ static uint32_t find_thread_id(uint32_t generation) {
     return (uint32_t) ~(clock >> 3);
 }
 
-static uint32_t thread_id(void) {
+uint32_t pasta_thread(void) {
     static __thread struct {
         uint32_t id, generation;
     } mine;
@@ -404,21 +404,18 @@ static __attribute__((noinline)) void report_drops(pasta_ring *r) {
         return;
     }
     pasta_dropped *e = write_header(h, PASTA_SLOTS(pasta_dropped), PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM,
-                                    thread_id());
+                                    pasta_thread());
     e->count = count;
     pasta_publish(e);
 }
 
-void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context, uint64_t stream) {
-    return pasta_begin_on(thread_id(), kind, slots, device, context, stream);
-}
-
-void *pasta_begin_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
-                     uint64_t stream) {
+static inline void *begin(bool always, uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device,
+                          uint16_t context, uint64_t stream) {
     if (PASTA_UNLIKELY(!pasta_same_process())) pasta_after_fork();
     pasta_ring *r = __atomic_load_n(&ring, __ATOMIC_ACQUIRE);
     if (PASTA_UNLIKELY(!r)) return NULL;
-    if (PASTA_UNLIKELY(__atomic_load_n(&stopped, __ATOMIC_RELAXED)) && !(kept_kinds >> kind & 1)) return NULL;
+    bool kept = always || kept_kinds >> kind & 1;
+    if (PASTA_UNLIKELY(__atomic_load_n(&stopped, __ATOMIC_RELAXED)) && !kept) return NULL;
     if (PASTA_UNLIKELY(__atomic_load_n(&r->pending_drops, __ATOMIC_RELAXED) != 0)) report_drops(r);
     pasta_header *h = reserve(r, (uint16_t)kind, slots);
     if (PASTA_UNLIKELY(!h)) {
@@ -427,6 +424,20 @@ void *pasta_begin_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int1
         return NULL;
     }
     return write_header(h, slots, device, context, stream, thread);
+}
+
+void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context, uint64_t stream) {
+    return begin(false, pasta_thread(), kind, slots, device, context, stream);
+}
+
+void *pasta_begin_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
+                     uint64_t stream) {
+    return begin(false, thread, kind, slots, device, context, stream);
+}
+
+void *pasta_begin_result(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
+                         uint64_t stream) {
+    return begin(true, thread, kind, slots, device, context, stream);
 }
 
 static uint64_t correlation, launch;

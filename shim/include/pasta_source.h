@@ -89,6 +89,10 @@ void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t
 /* The same for a caller that knows the thread's id. */
 void *pasta_begin_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
                      uint64_t stream);
+/* The same for a result of work whose own record was published: not stopped. */
+void *pasta_begin_result(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
+                         uint64_t stream);
+uint32_t pasta_thread(void); /* id of this thread, as in records */
 /* Makes a record visible to the consumer. */
 static inline void pasta_publish(void *payload);
 

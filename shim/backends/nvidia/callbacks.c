@@ -21,6 +21,7 @@ typedef struct open_launch {
 static _Thread_local struct {
     open_launch launches[MAX_OPEN];
     uint32_t next;
+    bool probed; /* the launch whose record is being written */
     struct {
         uint64_t handle, context, stream, correlation;
         uint64_t launch_id;
@@ -30,31 +31,28 @@ static _Thread_local struct {
 
 /* ---- launches ---- */
 
+static pasta_nv_function look_up(const pasta_nv_launch *launch) {
+    uint64_t bytes;
+    pasta_nv_function f = PASTA_NV_UNKNOWN;
+    f.name = pasta_intern_z(launch->name);
+    /* after an error only the address is absent */
+    if (launch->name && pasta_nv.function_pc(launch->module, launch->name, &f.entry_pc, &bytes) != 0)
+        f.entry_pc = PASTA_ABSENT_U64;
+    return f;
+}
+
+static bool takes(const pasta_nv_work *w, uint32_t name) { return here.probed = pasta_probe_takes(w->ordinal, name); }
+
 static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint64_t node, uint8_t flags) {
     open_launch *open = &here.launches[here.next++ % MAX_OPEN];
     *open = (open_launch){key, pasta_next_launch(), pasta_next_correlation()};
-    pasta_nv_place at = pasta_nv_place_of(l->context, (int16_t)l->device);
-    pasta_nv_function f = pasta_nv_function_of(l); /* slow, so before the record is reserved */
-    bool selected = pasta_nv_probes_on() && pasta_probe_selects(f.name, l->name);
-    pasta_kernel_launch *e = PASTA_BEGIN(kernel_launch, l->device, at.context, stream);
-    if (!e) return;
-    pasta_header *h = pasta_header_of(e);
-    bool probed = selected && pasta_probe_takes(open->ordinal, f.name);
-    h->flags = (uint8_t)(flags | (probed ? PASTA_FLAG_PROBED : 0));
-    h->correlation = open->correlation;
-    e->name = f.name;
-    for (int axis = 0; axis < 3; axis++) {
-        e->grid[axis] = l->grid[axis];
-        e->block[axis] = l->block[axis];
-        if (l->cluster[axis]) e->cluster[axis] = (uint16_t)l->cluster[axis];
-    }
-    e->ordinal = open->ordinal;
-    e->graph_node = node;
-    e->entry_pc = f.entry_pc;
-    e->function = l->function;
-    e->module = l->module;
-    pasta_publish(e);
-    if (pasta_nv_probes_on()) pasta_nv_probes_launch(l, open->ordinal, flags & PASTA_FLAG_GRAPH, probed);
+    pasta_nv_function f = pasta_nv_function_of(l, look_up); /* slow, so before the record is reserved */
+    bool probes = pasta_nv_probes_on(), selected = probes && pasta_probe_selects(f.name, l->name);
+    here.probed = false;
+    const pasta_nv_work w = {.ordinal = open->ordinal, .correlation = open->correlation, .stream = stream,
+                             .node = node, .shared = PASTA_ABSENT_U32, .flags = flags};
+    if (!pasta_nv_record_launch(l, &f, &w, selected ? takes : NULL)) return;
+    if (probes) pasta_nv_probes_launch(l, open->ordinal, flags & PASTA_FLAG_GRAPH, here.probed);
 }
 
 static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint8_t flags) {
@@ -64,15 +62,10 @@ static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, 
         if (candidate->correlation && candidate->handle == key) open = candidate;
     }
     if (!open) return; /* its begin came before the subscription */
-    pasta_nv_place at = pasta_nv_place_of(l->context, (int16_t)l->device);
-    pasta_launch_end *e = PASTA_BEGIN_AS(kernel_launch_end, launch_end, l->device, at.context, stream);
-    uint64_t ordinal = open->ordinal, correlation = open->correlation;
+    const pasta_nv_work w = {.ordinal = open->ordinal, .correlation = open->correlation, .stream = stream,
+                             .flags = flags};
     *open = (open_launch){0};
-    if (!e) return;
-    pasta_header_of(e)->flags = flags;
-    pasta_header_of(e)->correlation = correlation;
-    e->ordinal = ordinal;
-    pasta_publish(e);
+    pasta_nv_record_return(pasta_nv_place_of(l->context, (int16_t)l->device), &w);
 }
 
 static void on_launch(uint32_t id, const pasta_nv_launch *l) {
@@ -85,68 +78,20 @@ static void on_launch(uint32_t id, const pasta_nv_launch *l) {
 
 /* ---- copies and sets ---- */
 
-/* A copy by address between devices has the caller's context on both sides: measured. */
-static void correct_device(pasta_nv_place *side, uint64_t address) {
-    int16_t owner = pasta_nv_owner_of(address);
-    if (owner != PASTA_NO_DEVICE) side->device = owner;
-}
-
-static uint32_t direction_of(const pasta_nv_memcpy *c, pasta_nv_place from, pasta_nv_place to) {
-    if (c->direction < PASTA_COPY_host_to_host || c->direction > PASTA_COPY_device_to_device) return PASTA_ABSENT_U32;
-    bool peers = c->direction == PASTA_NV_DEVICE_TO_DEVICE && from.device != PASTA_NO_DEVICE &&
-                 to.device != PASTA_NO_DEVICE && from.device != to.device;
-    return peers ? PASTA_COPY_peer_to_peer : (uint32_t)c->direction;
-}
-
-static void on_copy(const pasta_nv_memcpy *c, uint64_t node, uint8_t flags) {
-    pasta_nv_place from = pasta_nv_place_here(c->source_context), to = pasta_nv_place_here(c->destination_context);
-    bool reads_device = c->direction == PASTA_NV_DEVICE_TO_HOST || c->direction == PASTA_NV_DEVICE_TO_DEVICE;
-    bool writes_device = c->direction == PASTA_NV_HOST_TO_DEVICE || c->direction == PASTA_NV_DEVICE_TO_DEVICE;
-    if (c->direction == PASTA_NV_DEVICE_TO_DEVICE && pasta_nv_several_devices()) {
-        correct_device(&from, c->source);
-        correct_device(&to, c->destination);
-    }
-    uint64_t context = c->api_context, stream = c->api_stream;
-    if (!context) { /* a node has none: use the graph's; else that of the side on the device */
-        bool by_destination = !c->source_context || c->direction == PASTA_NV_HOST_TO_DEVICE;
-        context = by_destination ? c->destination_context : c->source_context;
-        stream = by_destination ? c->destination_stream : c->source_stream;
+static void on_copy(const pasta_nv_memcpy *announced, uint64_t node, uint8_t flags) {
+    pasta_nv_memcpy c = *announced;
+    uint64_t stream = c.api_stream;
+    if (!c.api_context) { /* a node has none: use the graph's; else that of the side on the device */
+        bool by_destination = !c.source_context || c.direction == PASTA_NV_HOST_TO_DEVICE;
+        c.api_context = by_destination ? c.destination_context : c.source_context;
+        stream = by_destination ? c.destination_stream : c.source_stream;
         if (flags & PASTA_FLAG_GRAPH) stream = here.graph.stream;
     }
-    pasta_nv_place at = pasta_nv_place_here(context);
-    pasta_memory_copy *e = PASTA_BEGIN(memory_copy, at.device, at.context, stream);
-    if (!e) return;
-    pasta_header_of(e)->flags = (uint8_t)(flags | (c->async ? PASTA_FLAG_ASYNC : 0));
-    e->source = c->source;
-    e->destination = c->destination;
-    e->bytes = c->bytes;
-    e->width = c->width;
-    e->height = c->height;
-    e->depth = c->depth;
-    e->source_pitch = c->source_pitch;
-    e->destination_pitch = c->destination_pitch;
-    e->graph_node = node;
-    e->direction = direction_of(c, from, to);
-    e->source_device = reads_device ? from.device : PASTA_NO_DEVICE;
-    e->destination_device = writes_device ? to.device : PASTA_NO_DEVICE;
-    if (c->destination_context && c->destination_stream != stream) e->destination_stream = c->destination_stream;
-    pasta_publish(e);
+    pasta_nv_record_copy(&c, &(pasta_nv_work){.stream = stream, .node = node, .flags = flags});
 }
 
 static void on_set(const pasta_nv_memset *s, uint64_t stream, uint64_t node, uint8_t flags) {
-    pasta_nv_place at = pasta_nv_place_here(s->context);
-    pasta_memory_set *e = PASTA_BEGIN(memory_set, at.device, at.context, stream);
-    if (!e) return;
-    pasta_header_of(e)->flags = (uint8_t)(flags | (s->async ? PASTA_FLAG_ASYNC : 0));
-    e->address = s->address;
-    e->bytes = s->width * s->height * s->element; /* width counts elements: measured */
-    e->width = s->width;
-    e->height = s->height;
-    e->pitch = s->pitch;
-    e->element = s->element;
-    e->value = s->value;
-    e->graph_node = node;
-    pasta_publish(e);
+    pasta_nv_record_set(s, &(pasta_nv_work){.stream = stream, .node = node, .flags = flags});
 }
 
 /* ---- graphs ---- */
@@ -162,17 +107,10 @@ static void on_graph(bool begin, const pasta_nv_graph *g) {
     } else if (here.graph.handle != g->graph) {
         return; /* its begin came before the subscription */
     }
-    pasta_nv_place at = pasta_nv_place_here(g->context);
-    pasta_graph_launch *e = begin ? PASTA_BEGIN(graph_launch, at.device, at.context, g->stream)
-                                  : PASTA_BEGIN_AS(graph_launch_end, graph_launch, at.device, at.context, g->stream);
-    uint64_t launch_id = here.graph.launch_id;
+    uint64_t launch_id = here.graph.launch_id; /* only nodes carry it: known at the end */
     if (!begin) here.graph.handle = 0;
-    if (!e) return;
-    pasta_header_of(e)->correlation = here.graph.correlation;
-    e->graph = g->graph;
-    e->launch_id = launch_id; /* only nodes carry it: known at the end */
-    e->upload = g->upload != 0;
-    pasta_publish(e);
+    const pasta_nv_work w = {.correlation = here.graph.correlation, .stream = g->stream};
+    pasta_nv_record_graph(begin, g->graph, g->context, launch_id, g->upload != 0, &w);
 }
 
 static void on_node_freed(const pasta_nv_node *n) {
@@ -224,12 +162,7 @@ static void on_graphs(uint32_t id, const void *data) {
 /* ---- synchronization ---- */
 
 static void waited(uint64_t handle, uint32_t what, uint64_t context, uint64_t stream) {
-    pasta_nv_place at = pasta_nv_place_here(context);
-    pasta_sync *e = PASTA_BEGIN(sync, at.device, at.context, stream);
-    if (!e) return;
-    e->handle = handle;
-    e->what = what;
-    pasta_publish(e);
+    pasta_nv_record_wait(handle, what, context, stream, PASTA_ABSENT_U64);
 }
 
 static void on_synchronize(uint32_t id, const pasta_nv_sync *s) {
@@ -244,34 +177,21 @@ static void on_event(uint32_t id, const void *data) {
     uint64_t stream = PASTA_NO_STREAM;
     if (id == PASTA_NV_EVENT_RECORD || id == PASTA_NV_EVENT_STREAM_WAIT)
         stream = pasta_nv.layout_13_1 ? ((const pasta_nv_event_13_1 *)data)->stream : v->stream;
-    pasta_nv_place at = pasta_nv_place_here(v->context);
-    pasta_event *e;
     switch (id) {
-    case PASTA_NV_EVENT_CREATED:
-        e = PASTA_BEGIN_AS(event_create, event, at.device, at.context, stream);
-        break;
-    case PASTA_NV_EVENT_DESTROYED:
-        e = PASTA_BEGIN_AS(event_destroy, event, at.device, at.context, stream);
-        break;
+    case PASTA_NV_EVENT_CREATED: pasta_nv_record_event(PASTA_EVENT_event_create, v->event, v->context, stream); return;
+    case PASTA_NV_EVENT_DESTROYED: pasta_nv_record_event(PASTA_EVENT_event_destroy, v->event, v->context, stream); return;
     case PASTA_NV_EVENT_RECORD:
     case PASTA_NV_CONTEXT_RECORD_EVENT:
     case PASTA_NV_GREEN_RECORD_EVENT:
-        e = PASTA_BEGIN_AS(event_record, event, at.device, at.context, stream);
-        break;
+        pasta_nv_record_event(PASTA_EVENT_event_record, v->event, v->context, stream);
+        return;
     case PASTA_NV_EVENT_STREAM_WAIT:
     case PASTA_NV_CONTEXT_WAIT_EVENT:
-    case PASTA_NV_GREEN_WAIT_EVENT:
-        e = PASTA_BEGIN_AS(event_wait, event, at.device, at.context, stream);
-        break;
+    case PASTA_NV_GREEN_WAIT_EVENT: pasta_nv_record_event(PASTA_EVENT_event_wait, v->event, v->context, stream); return;
     case PASTA_NV_EVENT_SYNCHRONIZE:
-    case PASTA_NV_CONTEXT_EVENT_SYNCHRONIZE:
-        waited(v->event, PASTA_SYNC_event, v->context, PASTA_NO_STREAM);
-        return;
+    case PASTA_NV_CONTEXT_EVENT_SYNCHRONIZE: waited(v->event, PASTA_SYNC_event, v->context, PASTA_NO_STREAM); return;
     default: return;
     }
-    if (!e) return;
-    e->handle = v->event;
-    pasta_publish(e);
 }
 
 /* ---- dispatch ---- */

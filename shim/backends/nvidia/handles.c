@@ -162,32 +162,27 @@ void pasta_nv_context_destroyed(uint64_t handle) {
 static struct {
     uint64_t handle; /* never removed: a function loaded at the same address gets the same slot */
     uint64_t module;
-    uint64_t entry_pc;
-    uint32_t name;
-    uint32_t known;
+    pasta_nv_function found;
+    uint32_t known; /* `found` is valid */
 } functions[FUNCTIONS];
 
 static uint32_t hash_handle(uint64_t handle) {
     return (uint32_t)(handle * UINT64_C(0x9e3779b97f4a7c15) >> 50) & (FUNCTIONS - 1);
 }
 
-static pasta_nv_function look_up(const pasta_nv_launch *launch) {
-    uint64_t bytes;
-    pasta_nv_function f = {pasta_intern_z(launch->name), PASTA_ABSENT_U64};
-    /* after an error only the address is absent */
-    if (launch->name && pasta_nv.function_pc(launch->module, launch->name, &f.entry_pc, &bytes) != 0)
-        f.entry_pc = PASTA_ABSENT_U64;
-    return f;
+static pasta_nv_function copy_of(const pasta_nv_function *f) {
+    return (pasta_nv_function){LOAD(f->name), LOAD(f->registers), LOAD(f->shared_static), LOAD(f->local),
+                               LOAD(f->entry_pc)};
 }
 
-pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch) {
+pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch, pasta_nv_look_up *look_up) {
     uint32_t slot = hash_handle(launch->function), probe = 0;
     if (!launch->function) return look_up(launch);
     for (; probe < MAX_PROBES; probe++, slot = (slot + 1) & (FUNCTIONS - 1)) {
         uint64_t handle = LOAD(functions[slot].handle);
         if (handle == launch->function) {
             if (!LOAD(functions[slot].known)) break;
-            return (pasta_nv_function){LOAD(functions[slot].name), LOAD(functions[slot].entry_pc)};
+            return copy_of(&functions[slot].found);
         }
         if (!handle) {
             uint64_t empty = 0;
@@ -201,8 +196,11 @@ pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch) {
     if (probe == MAX_PROBES || !f.name) return f; /* table or arena full: looked up at each launch */
     pthread_mutex_lock(&changing);
     STORE(functions[slot].module, launch->module);
-    STORE(functions[slot].name, f.name);
-    STORE(functions[slot].entry_pc, f.entry_pc);
+    STORE(functions[slot].found.name, f.name);
+    STORE(functions[slot].found.registers, f.registers);
+    STORE(functions[slot].found.shared_static, f.shared_static);
+    STORE(functions[slot].found.local, f.local);
+    STORE(functions[slot].found.entry_pc, f.entry_pc);
     STORE(functions[slot].known, 1);
     pthread_mutex_unlock(&changing);
     return f;

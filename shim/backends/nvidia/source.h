@@ -54,13 +54,41 @@ bool pasta_nv_several_devices(void); /* have contexts */
 void pasta_nv_context_destroyed(uint64_t context);
 void pasta_nv_read_device_name(void);
 
+/* What is known of a function; absent: all ones. */
 typedef struct pasta_nv_function {
     uint32_t name;
+    uint16_t registers;
+    uint32_t shared_static, local; /* bytes per block, per thread */
     uint64_t entry_pc;
 } pasta_nv_function;
+#define PASTA_NV_UNKNOWN {0, PASTA_ABSENT_U16, PASTA_ABSENT_U32, PASTA_ABSENT_U32, PASTA_ABSENT_U64}
 
-pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch);
+typedef pasta_nv_function pasta_nv_look_up(const pasta_nv_launch *launch);
+/* Looked up once per function, not once per launch. */
+pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch, pasta_nv_look_up *look_up);
 void pasta_nv_module_unloaded(uint64_t module);
+
+/* ---- records.c: records of submitted work, of both sources; true: published ---- */
+
+typedef struct pasta_nv_work {
+    uint64_t ordinal, correlation; /* of a launch; of any work, 0: absent */
+    uint64_t stream, node;         /* node of a graph; absent: all ones */
+    uint64_t time;                 /* of the call, where the record comes later; 0: now */
+    uint32_t thread;               /* 0: this one */
+    uint32_t shared;               /* bytes of dynamic shared memory per block; absent: all ones */
+    uint8_t flags;
+} pasta_nv_work;
+
+/* `probed` (or NULL) says whether the launch is: called once its record is reserved. */
+bool pasta_nv_record_launch(const pasta_nv_launch *launch, const pasta_nv_function *function, const pasta_nv_work *work,
+                            bool (*probed)(const pasta_nv_work *work, uint32_t name));
+void pasta_nv_record_return(pasta_nv_place at, const pasta_nv_work *work);
+bool pasta_nv_record_copy(const pasta_nv_memcpy *copy, const pasta_nv_work *work); /* api_context: where it runs */
+bool pasta_nv_record_set(const pasta_nv_memset *set, const pasta_nv_work *work);
+bool pasta_nv_record_graph(bool begin, uint64_t graph, uint64_t context, uint64_t launch_id, bool upload,
+                           const pasta_nv_work *work);
+void pasta_nv_record_wait(uint64_t handle, uint32_t what, uint64_t context, uint64_t stream, uint64_t duration);
+void pasta_nv_record_event(pasta_event_kind kind, uint64_t event, uint64_t context, uint64_t stream);
 
 /* ---- resources.c, api_calls.c: callbacks of these domains ---- */
 void pasta_nv_on_resource(uint32_t id, const void *data);
