@@ -41,6 +41,7 @@ _OTHERS = (
     Capability("stream_id", "stream_create", "id", "unique ids of streams"),
     Capability("stream_priority", "stream_create", "priority", "priorities of streams"),
     Capability("module_hash", "module_load", "hash", "hashes of modules"),
+    Capability("module_of_launch", "kernel_launch", "module", "modules of kernels"),
     Capability("cluster", "kernel_launch", "cluster", "cluster sizes"),
     Capability("registers", "kernel_launch", "registers", "registers"),
     Capability("shared_static", "kernel_launch", "shared_static", "static shared memory"),

@@ -273,6 +273,8 @@ typedef struct pasta_module {
     uint64_t bytes; /* size of the image; absent: all ones */
 } pasta_module;
 
+/* A launch by a graph may be recorded when it has run: then its header has the time and the thread of its
+ * graph_launch. */
 typedef struct pasta_kernel_launch {
     pasta_string_id name;    /* mangled */
     uint32_t grid[3];        /* blocks */

@@ -41,6 +41,7 @@ def play(built: Path, tmp_path: Path) -> Play:
         fake = str(built / "libsanitizer-public.so")
         if "sanitizer_lib" not in settings:
             settings += f"sanitizer_lib={fake}\n"
+        settings += "nvidia.source=sanitizer\n"
         environment = {"FAKE_SANITIZER": fake, **extra}
         if inject in ("both", "preload"):
             environment["LD_PRELOAD"] = str(LIBRARY)

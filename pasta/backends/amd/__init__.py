@@ -72,6 +72,7 @@ class Amd(Backend):
                 graph_instantiate memory_alloc memory_free memory_copy memory_set copy_complete
                 uvm_attach uvm_prefetch uvm_advise sync event_create event_destroy event_record
                 event_wait counter pc_sample device_name stream_id stream_priority module_hash
+                module_of_launch
                 registers shared_static shared_dynamic local entry_pc vendor_flags copy_addresses
                 copy_devices wait_times"""
             ),

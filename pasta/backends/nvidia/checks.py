@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pasta import paths
-from pasta.backends.nvidia.sanitizer import find_sanitizer
+from pasta.backends.nvidia.libraries import find_sanitizer
 from pasta.errors import MissingDependency, PastaError
 from pasta.extensions import BAD, GOOD, NOTE, Check
 

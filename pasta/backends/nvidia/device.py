@@ -28,8 +28,8 @@ class NvidiaProbes(DeviceProbes):
 
     def compile(self, tools: Sequence[Owner], given: ProbeSettings) -> Sequence[str]:
         """Lines of the plan, with the patches compiled for each architecture. Raises PastaError."""
+        from pasta.backends.nvidia.libraries import find_sanitizer
         from pasta.backends.nvidia.plan import device_architectures, plan_for
-        from pasta.backends.nvidia.sanitizer import find_sanitizer
 
         sms = [given.architecture] if given.architecture else device_architectures()
         return plan_for(tools, find_sanitizer(), sms, given.memory, given.trace_memory)

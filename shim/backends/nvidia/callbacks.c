@@ -49,8 +49,9 @@ static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream
     pasta_nv_function f = pasta_nv_function_of(l, look_up); /* slow, so before the record is reserved */
     bool probes = pasta_nv_probes_on(), selected = probes && pasta_probe_selects(f.name, l->name);
     here.probed = false;
-    const pasta_nv_work w = {.ordinal = open->ordinal, .correlation = open->correlation, .stream = stream,
-                             .node = node, .shared = PASTA_ABSENT_U32, .flags = flags};
+    const pasta_nv_work w = {.at = pasta_nv_place_of(l->context, (int16_t)l->device), .ordinal = open->ordinal,
+                             .correlation = open->correlation, .stream = stream, .node = node,
+                             .shared = PASTA_ABSENT_U32, .flags = flags};
     if (!pasta_nv_record_launch(l, &f, &w, selected ? takes : NULL)) return;
     if (probes) pasta_nv_probes_launch(l, open->ordinal, flags & PASTA_FLAG_GRAPH, here.probed);
 }
@@ -62,10 +63,10 @@ static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, 
         if (candidate->correlation && candidate->handle == key) open = candidate;
     }
     if (!open) return; /* its begin came before the subscription */
-    const pasta_nv_work w = {.ordinal = open->ordinal, .correlation = open->correlation, .stream = stream,
-                             .flags = flags};
+    const pasta_nv_work w = {.at = pasta_nv_place_of(l->context, (int16_t)l->device), .ordinal = open->ordinal,
+                             .correlation = open->correlation, .stream = stream, .flags = flags};
     *open = (open_launch){0};
-    pasta_nv_record_return(pasta_nv_place_of(l->context, (int16_t)l->device), &w);
+    pasta_nv_record_return(&w);
 }
 
 static void on_launch(uint32_t id, const pasta_nv_launch *l) {
@@ -78,20 +79,21 @@ static void on_launch(uint32_t id, const pasta_nv_launch *l) {
 
 /* ---- copies and sets ---- */
 
-static void on_copy(const pasta_nv_memcpy *announced, uint64_t node, uint8_t flags) {
-    pasta_nv_memcpy c = *announced;
-    uint64_t stream = c.api_stream;
-    if (!c.api_context) { /* a node has none: use the graph's; else that of the side on the device */
-        bool by_destination = !c.source_context || c.direction == PASTA_NV_HOST_TO_DEVICE;
-        c.api_context = by_destination ? c.destination_context : c.source_context;
-        stream = by_destination ? c.destination_stream : c.source_stream;
+static void on_copy(const pasta_nv_memcpy *c, uint64_t node, uint8_t flags) {
+    uint64_t context = c->api_context, stream = c->api_stream;
+    if (!context) { /* a node has none: use the graph's; else that of the side on the device */
+        bool by_destination = !c->source_context || c->direction == PASTA_NV_HOST_TO_DEVICE;
+        context = by_destination ? c->destination_context : c->source_context;
+        stream = by_destination ? c->destination_stream : c->source_stream;
         if (flags & PASTA_FLAG_GRAPH) stream = here.graph.stream;
     }
-    pasta_nv_record_copy(&c, &(pasta_nv_work){.stream = stream, .node = node, .flags = flags});
+    const pasta_nv_work w = {.at = pasta_nv_place_here(context), .stream = stream, .node = node, .flags = flags};
+    pasta_nv_record_copy(c, &w);
 }
 
 static void on_set(const pasta_nv_memset *s, uint64_t stream, uint64_t node, uint8_t flags) {
-    pasta_nv_record_set(s, &(pasta_nv_work){.stream = stream, .node = node, .flags = flags});
+    const pasta_nv_work w = {.at = pasta_nv_place_here(s->context), .stream = stream, .node = node, .flags = flags};
+    pasta_nv_record_set(s, &w);
 }
 
 /* ---- graphs ---- */
@@ -109,8 +111,9 @@ static void on_graph(bool begin, const pasta_nv_graph *g) {
     }
     uint64_t launch_id = here.graph.launch_id; /* only nodes carry it: known at the end */
     if (!begin) here.graph.handle = 0;
-    const pasta_nv_work w = {.correlation = here.graph.correlation, .stream = g->stream};
-    pasta_nv_record_graph(begin, g->graph, g->context, launch_id, g->upload != 0, &w);
+    const pasta_nv_work w = {.at = pasta_nv_place_here(g->context), .correlation = here.graph.correlation,
+                             .stream = g->stream};
+    pasta_nv_record_graph(begin, g->graph, launch_id, g->upload != 0, &w);
 }
 
 static void on_node_freed(const pasta_nv_node *n) {

@@ -179,18 +179,32 @@ void pasta_nv_free_all_of(pasta_nv_place destroyed) {
     pthread_mutex_unlock(&changing);
 }
 
-int16_t pasta_nv_owner_of(uint64_t address) {
-    int16_t device = PASTA_NO_DEVICE;
+bool pasta_nv_allocation_at(uint64_t address, pasta_nv_allocation *found) {
+    bool holds = false;
     pthread_mutex_lock(&changing);
     size_t index = index_of(address);
     if (!at_index(index, address) && index) index--;
     if (index < count) {
-        const pasta_nv_allocation *a = &table[index]->allocation;
-        bool holds = address - a->address < a->bytes; /* also false below it */
-        if (holds && a->memory != PASTA_MEMORY_managed && a->memory != PASTA_MEMORY_pinned) device = a->device;
+        *found = table[index]->allocation;
+        holds = address - found->address < found->bytes; /* also false below it */
     }
     pthread_mutex_unlock(&changing);
-    return device;
+    return holds;
+}
+
+bool pasta_nv_allocation_in(uint64_t address, uint64_t bytes, pasta_nv_allocation *found) {
+    pthread_mutex_lock(&changing);
+    size_t index = index_of(address);
+    bool inside = index < count && table[index]->allocation.address - address < bytes;
+    if (inside) *found = table[index]->allocation;
+    pthread_mutex_unlock(&changing);
+    return inside;
+}
+
+int16_t pasta_nv_owner_of(uint64_t address) {
+    pasta_nv_allocation a;
+    bool on_device = pasta_nv_allocation_at(address, &a) && a.memory != PASTA_MEMORY_managed && a.memory != PASTA_MEMORY_pinned;
+    return on_device ? a.device : PASTA_NO_DEVICE;
 }
 
 uint64_t pasta_nv_objects_version(void) { return __atomic_load_n(&version, __ATOMIC_ACQUIRE); }

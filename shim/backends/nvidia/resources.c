@@ -24,31 +24,12 @@ static void on_stream(bool created, const void *data) {
     }
     pasta_nv_place at = pasta_nv_place_here(s.context);
     if (!created) pasta_nv_probes_stream_destroyed(s.context, s.unique);
-    pasta_stream *e = created ? PASTA_BEGIN_AS(stream_create, stream, at.device, at.context, s.stream)
-                              : PASTA_BEGIN_AS(stream_destroy, stream, at.device, at.context, s.stream);
-    if (!e) return;
-    /* a stream without a handle is the driver's: it creates seven with each context */
-    if (!s.stream) pasta_header_of(e)->flags = PASTA_FLAG_INTERNAL;
-    e->handle = s.stream;
-    e->id = s.unique;
-    e->priority = PASTA_PRIORITY_absent;
-    pasta_publish(e);
+    pasta_nv_record_stream(created, at, s.stream, s.unique);
 }
 
 static void on_module(bool loaded, const pasta_nv_module *m) {
-    pasta_nv_place at = pasta_nv_place_here(m->context);
-    /* hashed before the record is reserved: the consumer waits for reserved records */
-    uint64_t hash = loaded && m->cubin ? pasta_hash(m->cubin, m->bytes) : PASTA_ABSENT_U64;
-    if (loaded) pasta_keep_image(hash, m->cubin, m->bytes);
     pasta_nv_probes_module(m->context, m->module, loaded);
-    pasta_module *e = loaded ? PASTA_BEGIN_AS(module_load, module, at.device, at.context, PASTA_NO_STREAM)
-                             : PASTA_BEGIN_AS(module_unload, module, at.device, at.context, PASTA_NO_STREAM);
-    if (!loaded) pasta_nv_module_unloaded(m->module);
-    if (!e) return;
-    e->handle = m->module;
-    e->hash = hash;
-    if (m->bytes) e->bytes = m->bytes;
-    pasta_publish(e);
+    pasta_nv_record_module(loaded, pasta_nv_place_here(m->context), m->module, m->cubin, m->bytes);
 }
 
 /* ---- memory ---- */
@@ -101,7 +82,7 @@ void pasta_nv_on_free(const pasta_nv_memory *m, uint32_t memory, uint8_t flags) 
     pasta_publish(e);
 }
 
-static void on_range(bool reserved, const pasta_nv_range *r) {
+void pasta_nv_on_range(bool reserved, const pasta_nv_range *r) {
     pasta_memory *e =
         reserved ? PASTA_BEGIN_AS(memory_alloc, memory, pasta_nv_creating(), PASTA_NO_CONTEXT, PASTA_NO_STREAM)
                  : PASTA_BEGIN_AS(memory_free, memory, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
@@ -113,7 +94,7 @@ static void on_range(bool reserved, const pasta_nv_range *r) {
     pasta_publish(e);
 }
 
-static void on_array(bool created, const pasta_nv_array *a) {
+void pasta_nv_on_array(bool created, const pasta_nv_array *a) {
     pasta_nv_place at = pasta_nv_place_here(a->context);
     pasta_memory *e = created ? PASTA_BEGIN_AS(memory_alloc, memory, at.device, at.context, PASTA_NO_STREAM)
                               : PASTA_BEGIN_AS(memory_free, memory, at.device, at.context, PASTA_NO_STREAM);
@@ -164,9 +145,9 @@ void pasta_nv_on_resource(uint32_t id, const void *data) {
         return;
     case PASTA_NV_POOL_IMPORT: pasta_nv_on_alloc(m, PASTA_MEMORY_external, 0); return;
     case PASTA_NV_ARRAY_CREATED:
-    case PASTA_NV_ARRAY_DESTROYED: on_array(id == PASTA_NV_ARRAY_CREATED, data); return;
+    case PASTA_NV_ARRAY_DESTROYED: pasta_nv_on_array(id == PASTA_NV_ARRAY_CREATED, data); return;
     case PASTA_NV_VIRTUAL_RESERVE:
-    case PASTA_NV_VIRTUAL_RELEASE: on_range(id == PASTA_NV_VIRTUAL_RESERVE, data); return;
+    case PASTA_NV_VIRTUAL_RELEASE: pasta_nv_on_range(id == PASTA_NV_VIRTUAL_RESERVE, data); return;
     default: return;
     }
 }

@@ -1,18 +1,10 @@
-/* NVIDIA's Sanitizer API as an event source: how it is found, subscribed and released.
- *
- * The driver calls InitializeInjection of the library that CUDA_INJECTION64_PATH names inside
- * cuInit, however the driver was loaded: before the first context, and never in a process without CUDA.
- */
+/* NVIDIA's Sanitizer API as an event source: how it is found, subscribed and released. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "source.h"
-
-PASTA_EXPORT int InitializeInjection(void);
 
 static const char *remedy_of(int32_t result) {
     switch (result) {
@@ -127,7 +119,7 @@ static void at_exit(void) {
     pasta_log("%s: no callback came in this process", PASTA_NV_SOURCE);
 }
 
-static void subscribe(void) {
+void pasta_nv_start_sanitizer(void) {
     bool empty = pasta_config_u64("nvidia.empty", 0) != 0;
     if (!pasta_nv_load()) return;
     if (!SUCCEEDED(subscribe, &pasta_nv.subscriber, empty ? on_nothing : pasta_nv_on_callback, NULL)) return;
@@ -142,13 +134,4 @@ static void subscribe(void) {
         if (enable()) return;
     }
     if (SUCCEEDED(unsubscribe, pasta_nv.subscriber)) pasta_nv.subscriber = NULL;
-}
-
-/* Called by the driver inside cuInit.  Always 1: a failure here is not the target's. */
-int InitializeInjection(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int saved = errno;
-    if (pasta_listens_to("nvidia")) pthread_once(&once, subscribe);
-    errno = saved;
-    return 1;
 }

@@ -1,5 +1,5 @@
-/* Between the files of the NVIDIA backend.  Lowest first: library, memory, object_table · handles · the probes
- * (probes.h) · resources, api_calls · callbacks · sanitizer · backend. */
+/* Between the files of the NVIDIA backend.  Lowest first: library, memory, object_table · handles · records · the
+ * probes (probes.h) · resources, api_calls · callbacks · sanitizer, and CUPTI's (cupti.h) · injection · backend. */
 #ifndef PASTA_NVIDIA_SOURCE_H
 #define PASTA_NVIDIA_SOURCE_H
 
@@ -31,6 +31,9 @@ void pasta_nv_on_callback(void *user, int32_t domain, uint32_t id, const void *d
 /* Callbacks are recorded from now on, in this process but not in its forks. */
 void pasta_nv_record(bool on);
 bool pasta_nv_delivered(void); /* some callback was delivered */
+
+/* ---- sanitizer.c ---- */
+void pasta_nv_start_sanitizer(void); /* a failure is reported, and nothing is recorded */
 
 /* ---- handles.c: lock-free look-ups for callbacks ---- */
 enum { PASTA_NV_CONTEXTS = 256 }; /* at a time */
@@ -68,9 +71,10 @@ typedef pasta_nv_function pasta_nv_look_up(const pasta_nv_launch *launch);
 pasta_nv_function pasta_nv_function_of(const pasta_nv_launch *launch, pasta_nv_look_up *look_up);
 void pasta_nv_module_unloaded(uint64_t module);
 
-/* ---- records.c: records of submitted work, of both sources; true: published ---- */
+/* ---- records.c: records of submitted work, of both sources.  They give the record's time, or 0: not published. ---- */
 
 typedef struct pasta_nv_work {
+    pasta_nv_place at;
     uint64_t ordinal, correlation; /* of a launch; of any work, 0: absent */
     uint64_t stream, node;         /* node of a graph; absent: all ones */
     uint64_t time;                 /* of the call, where the record comes later; 0: now */
@@ -80,15 +84,17 @@ typedef struct pasta_nv_work {
 } pasta_nv_work;
 
 /* `probed` (or NULL) says whether the launch is: called once its record is reserved. */
-bool pasta_nv_record_launch(const pasta_nv_launch *launch, const pasta_nv_function *function, const pasta_nv_work *work,
-                            bool (*probed)(const pasta_nv_work *work, uint32_t name));
-void pasta_nv_record_return(pasta_nv_place at, const pasta_nv_work *work);
-bool pasta_nv_record_copy(const pasta_nv_memcpy *copy, const pasta_nv_work *work); /* api_context: where it runs */
-bool pasta_nv_record_set(const pasta_nv_memset *set, const pasta_nv_work *work);
-bool pasta_nv_record_graph(bool begin, uint64_t graph, uint64_t context, uint64_t launch_id, bool upload,
-                           const pasta_nv_work *work);
+uint64_t pasta_nv_record_launch(const pasta_nv_launch *launch, const pasta_nv_function *function,
+                                const pasta_nv_work *work, bool (*probed)(const pasta_nv_work *work, uint32_t name));
+void pasta_nv_record_return(const pasta_nv_work *work);
+uint64_t pasta_nv_record_copy(const pasta_nv_memcpy *copy, const pasta_nv_work *work);
+uint64_t pasta_nv_record_set(const pasta_nv_memset *set, const pasta_nv_work *work);
+uint64_t pasta_nv_record_graph(bool begin, uint64_t graph, uint64_t launch_id, bool upload, const pasta_nv_work *work);
 void pasta_nv_record_wait(uint64_t handle, uint32_t what, uint64_t context, uint64_t stream, uint64_t duration);
 void pasta_nv_record_event(pasta_event_kind kind, uint64_t event, uint64_t context, uint64_t stream);
+void pasta_nv_record_stream(bool created, pasta_nv_place at, uint64_t stream, uint64_t id);
+/* Of a module; `image` may be NULL. */
+void pasta_nv_record_module(bool loaded, pasta_nv_place at, uint64_t module, const void *image, uint64_t bytes);
 
 /* ---- resources.c, api_calls.c: callbacks of these domains ---- */
 void pasta_nv_on_resource(uint32_t id, const void *data);
@@ -96,6 +102,8 @@ void pasta_nv_on_external(uint32_t id, const pasta_nv_external *x);
 void pasta_nv_on_alloc(const pasta_nv_memory *m, uint32_t memory, uint8_t flags);
 /* A free carries no flags: memory is known from its allocation, else from the callback. */
 void pasta_nv_on_free(const pasta_nv_memory *m, uint32_t memory, uint8_t flags);
+void pasta_nv_on_range(bool reserved, const pasta_nv_range *range);
+void pasta_nv_on_array(bool created, const pasta_nv_array *array);
 void pasta_nv_on_attach(uint32_t id, const pasta_nv_attach *a);
 void pasta_nv_on_driver_call(uint32_t id, const pasta_nv_api *call);
 void pasta_nv_on_runtime_call(uint32_t id, const pasta_nv_api *call);
@@ -117,6 +125,9 @@ bool pasta_nv_freed(pasta_nv_place at, pasta_nv_allocation *announced); /* fills
 void pasta_nv_free_all_of(pasta_nv_place destroyed);
 /* Device whose memory holds the address; absent for unknown, managed and host memory. */
 int16_t pasta_nv_owner_of(uint64_t address);
+/* The live allocation that holds the address; the first one that begins in the range. */
+bool pasta_nv_allocation_at(uint64_t address, pasta_nv_allocation *found);
+bool pasta_nv_allocation_in(uint64_t address, uint64_t bytes, pasta_nv_allocation *found);
 /* Counts up with every allocation and free. */
 uint64_t pasta_nv_objects_version(void);
 /* A framework's allocator handed out part of an allocation. */

@@ -19,10 +19,14 @@ from pasta.sources import known_sources
 from tests.integration.amd.conftest import SOURCE
 from tests.support.amd_replayer import Replayer
 from tests.support.amd_work import KERNEL, WORK, Hip
-from tests.support.played import LIBRARY, Played, play
+from tests.support.fake_cupti import build, play_cupti
+from tests.support.played import ABSENT64, LIBRARY, Played, play
 
-NVIDIA, REFACC, AMD, AMD_0_5 = "nvidia_sanitizer", "refacc", "amd_rocprofiler", "amd 0.5"
-SOURCES = (NVIDIA, REFACC, AMD, AMD_0_5)
+NVIDIA, CUPTI, REFACC, AMD, AMD_0_5 = (
+    "nvidia_sanitizer", "nvidia_cupti", "refacc", "amd_rocprofiler", "amd 0.5",
+)  # fmt: skip
+SOURCES = (NVIDIA, CUPTI, REFACC, AMD, AMD_0_5)
+BOTH_NVIDIA = (NVIDIA, CUPTI)
 BOTH_AMD = (AMD, AMD_0_5)
 
 
@@ -48,16 +52,23 @@ IN_GRAPH = ("flags", "graph async")
 GAPS = (
     Gap((NVIDIA,), "kernel_complete", "*", "the Sanitizer has no clocks of the device"),
     Gap((NVIDIA,), "copy_complete", "*", "the Sanitizer has no clocks of the device"),
-    Gap((NVIDIA, REFACC), "graph_instantiate", "*", "reported by the framework's hooks only"),
+    Gap((*BOTH_NVIDIA, REFACC), "graph_instantiate", "*", "reported by the framework's hooks only"),
     Gap((REFACC,), "stream_create", "id", "refacc numbers no streams"),
     Gap((REFACC,), "stream_destroy", "id", "refacc numbers no streams"),
-    Gap((NVIDIA,), "stream_create", "priority", "not reported"),
-    Gap((NVIDIA, *BOTH_AMD), "stream_destroy", "priority", "reported when it was created"),
+    Gap(BOTH_NVIDIA, "stream_create", "priority", "not reported"),
+    Gap((*BOTH_NVIDIA, *BOTH_AMD), "stream_destroy", "priority", "reported when it was created"),
     Gap((NVIDIA,), "kernel_launch", "registers", "not reported"),
     Gap((NVIDIA,), "kernel_launch", "shared_static", "not reported"),
     Gap((NVIDIA,), "kernel_launch", "shared_dynamic", "not reported"),
     Gap((NVIDIA,), "kernel_launch", "local", "not reported"),
+    Gap((CUPTI,), "kernel_launch", "module", "calls and records do not name it"),
+    Gap((CUPTI,), "memory_copy", "source", "records have no addresses", IN_GRAPH),
+    Gap((CUPTI,), "memory_copy", "destination", "records have no addresses", IN_GRAPH),
+    Gap((CUPTI,), "graph_launch_end", "launch_id", "graph launches have no number"),
+    Gap((CUPTI,), "graph_launch", "launch_id", "graph launches have no number"),
     Gap(BOTH_AMD, "kernel_launch", "graph_node", "dispatches do not name their node"),
+    Gap((CUPTI,), "kernel_launch", "entry_pc", "not reported"),
+    Gap((CUPTI,), "kernel_launch", "function", "records do not name it", ("flags", "graph")),
     Gap((AMD_0_5,), "kernel_launch", "entry_pc", "addresses of kernels came with 1.0"),
     Gap(BOTH_AMD, "memory_copy", "graph_node", "copies do not name their node"),
     Gap((AMD_0_5,), "memory_copy", "source", "copies have addresses since 1.0", IN_GRAPH),
@@ -71,7 +82,7 @@ GAPS = (
 #: Fields for which sources report different values: kind, field, sources, their value, the others'
 #: value.
 REPORTED_AS = (
-    ("sync", "what", (NVIDIA,), "context", "device"),  # the driver waits for the context
+    ("sync", "what", BOTH_NVIDIA, "context", "device"),  # the driver waits for the context
 )
 #: Source-specific fields, present but not compared: ids and names without meaning elsewhere.
 OWN = {
@@ -91,7 +102,7 @@ OWN = {
     "mark": {"origin"},
 }
 #: Kinds that describe where the work ran, not the work itself.
-ABOUT = {"process_start", "process_end"}
+ABOUT = {"process_start", "process_end", "device", "clock_error", "overhead"}
 ADDRESSES = {"source", "destination", "address"}
 #: Copies that every source with clocks times: AMD's engines do no sets, nor copies on a device.
 TIMED = {"host_to_device", "device_to_host"}
@@ -102,10 +113,16 @@ def on_cuda(programs: Path, directory: Path, api: str = "13.5") -> Played:
     work = directory / "work.txt"
     work.write_text(WORK)
     return play(
-        [programs / "cuda", work], directory, f"sanitizer_lib={fake}\n",
+        [programs / "cuda", work], directory, f"nvidia.source=sanitizer\nsanitizer_lib={fake}\n",
         LD_PRELOAD=str(LIBRARY), NVTX_INJECTION64_PATH=str(LIBRARY), FAKE_SANITIZER=str(fake),
         FAKE_SANITIZER_API=api,
     )  # fmt: skip
+
+
+def on_cupti(built: Path, directory: Path) -> Played:
+    work = directory / "work.txt"
+    work.write_text(WORK)
+    return play_cupti(built, directory, work, NVTX_INJECTION64_PATH=str(LIBRARY))
 
 
 def on_refacc(programs: Path, directory: Path) -> Played:
@@ -145,6 +162,10 @@ class Names:
             None if handle is None else self.made[what].get(handle, f"unknown {what} {handle:#x}")
         )
 
+    def has_kernels(self, module: Any) -> bool:
+        """Whether kernels were launched from the module; True if launches do not name modules."""
+        return module in self.made["module"] or int(ABSENT64) in self.made["module"]
+
     def address(self, address: Any) -> Any:
         for i, (begin, size) in enumerate(self.blocks):
             if address is not None and begin <= address < begin + size:
@@ -176,17 +197,27 @@ def named(kind: str, row: dict[str, Any], names: Names) -> dict[str, Any]:
 
 
 def events(played: Played) -> dict[str, list[dict[str, Any]]]:
-    """Records by kind, in order; out-of-order completions are sorted by submission."""
+    """Records by kind, in order of submission: nodes of graphs and completions may come later.
+
+    Returns of nodes are left out: graphs have one return, which some sources repeat for each node.
+    """
     names = Names(played)
     found: dict[str, list[dict[str, Any]]] = {}
-    for kind, row in played.in_order():
+    rows = sorted(played.in_order(), key=lambda each: int(each[1]["time"]))
+    launches = [int(row["ordinal"]) for kind, row in rows if kind == "kernel_launch"]
+    number = {ordinal: i for i, ordinal in enumerate(launches)}
+    for kind, row in rows:
         if kind in ABOUT or row["flags"] & 4:  # the runtime's own
             continue
         plain = named(kind, played.plain(kind, row), names)
-        if kind in ("module_load", "module_unload") and plain["handle"] not in names.made["module"]:
+        if kind in ("module_load", "module_unload") and not names.has_kernels(plain["handle"]):
             continue  # without a kernel of the program
         if kind == "copy_complete" and plain["direction"] not in TIMED:
             continue
+        if kind == "kernel_launch_end" and "graph" in plain["flags"]:
+            continue
+        if "ordinal" in plain:
+            plain["ordinal"] = number[plain["ordinal"]]
         plain.update({"handle": "a module"} if kind.startswith("module") else {})
         found.setdefault(kind, []).append(plain)
     found.get("kernel_complete", []).sort(key=lambda row: row["ordinal"])
@@ -212,6 +243,7 @@ def recorded(
 
     runs = {
         NVIDIA: on_cuda(programs, directory("cuda")),
+        CUPTI: on_cupti(build(directory("fake-cupti")), directory("cupti")),
         REFACC: on_refacc(programs, directory("refacc")),
         AMD: on_hip("1.0.0"),
         AMD_0_5: on_hip("0.5.0"),
@@ -319,9 +351,11 @@ def test_records_of_one_operation_share_a_correlation(recorded: Recorded) -> Non
         ):
             begun = [row["correlation"] for row in tables[begin]]
             assert len(set(begun)) == len(begun)
+            returned = [row["correlation"] for row in tables[begin] if "graph" not in row["flags"]]
             for end in ends:
                 if end in tables:
-                    assert [row["correlation"] for row in tables[end]] == begun, (source, end)
+                    expected = returned if end == "kernel_launch_end" else begun
+                    assert [row["correlation"] for row in tables[end]] == expected, (source, end)
         if "copy_complete" in tables:
             copies = [row for row in tables["memory_copy"] if row["direction"] in TIMED]
             begun = [row["correlation"] for row in copies]

@@ -1,0 +1,35 @@
+"""Search for NVIDIA's Compute Sanitizer and CUPTI libraries."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pasta.sass.toolkit import find_cuda_file
+
+
+def find_sanitizer() -> Path | None:
+    """libsanitizer-public.so: PASTA_SANITIZER_LIB, the wheel, or a CUDA toolkit, in that order."""
+    named = os.environ.get("PASTA_SANITIZER_LIB")
+    if named:
+        return Path(named)
+    library = "libsanitizer-public.so"
+    # wheels of CUDA 13.4 and newer, of 13.0 to 13.3, and of 12
+    wheels = ("cu[0-9]*/compute-sanitizer", "cu[0-9]*/lib", "cuda_sanitizer_api/lib")
+    return find_cuda_file([f"{each}/{library}" for each in wheels], f"compute-sanitizer/{library}")
+
+
+def find_cupti() -> Path | None:
+    """libcupti.so: PASTA_CUPTI_LIB, the wheel, or a CUDA toolkit, in that order.
+
+    A library that the profiled program has loaded before its first CUDA call is used instead.
+    """
+    named = os.environ.get("PASTA_CUPTI_LIB")
+    if named:
+        return Path(named)
+    # wheels of CUDA 13, and of 12
+    wheels = ("cu[0-9]*/lib/libcupti.so.1[0-9]", "cuda_cupti/lib/libcupti.so.1[0-9]")
+    for toolkit in ("extras/CUPTI/lib64/libcupti.so", "lib64/libcupti.so"):
+        if found := find_cuda_file(wheels, toolkit):
+            return found
+    return None

@@ -1,0 +1,181 @@
+/* NVIDIA's CUPTI as an event source: how it is subscribed, flushed and left.
+ *
+ * Records come when a buffer is full, or at a flush: a thread flushes regularly, so that a view is current and a
+ * program that is killed loses little.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "cupti.h"
+
+static bool recording;
+static uint32_t recorded_generation;
+
+static const char *remedy_of(int32_t result) {
+    switch (result) {
+    case PASTA_CUPTI_OTHER_SUBSCRIBER: return "another CUPTI tool (nsys, ncu, a framework's profiler) came first: run without it";
+    case PASTA_CUPTI_NOT_INITIALIZED:
+    case PASTA_CUPTI_NOT_COMPATIBLE: return "the driver does not suit this library: a newer driver, or an older nvidia-cuda-cupti";
+    case PASTA_CUPTI_NO_PRIVILEGES: return "the driver allows profiling to administrators only: NVreg_RestrictProfilingToAdminUsers=0";
+    default: return "see `pasta doctor`";
+    }
+}
+
+static bool failed(int32_t result, const char *call, char *why, size_t size) {
+    if (result == 0) return false;
+    snprintf(why, size, "%s failed with %d (%s); %s", call, result, pasta_cupti_error(result), remedy_of(result));
+    return true;
+}
+#define FAILED(function, ...) failed(pasta_cupti.function(__VA_ARGS__), #function, why, size)
+
+/* ---- callbacks ---- */
+
+static bool is_recording(void) {
+    return __atomic_load_n(&recording, __ATOMIC_ACQUIRE) && pasta_generation() == recorded_generation;
+}
+
+static void on_callback(void *user, int32_t domain, uint32_t id, const void *data) {
+    (void)user;
+    if (!is_recording()) return;
+    switch (domain) {
+    case PASTA_CUPTI_DRIVER: pasta_cupti_on_call(id, data); return;
+    case PASTA_CUPTI_RUNTIME: pasta_nv_on_runtime_call(id, data); return;
+    case PASTA_CUPTI_RESOURCE: pasta_cupti_on_resource(id, data); return;
+    default: return;
+    }
+}
+
+static void take_buffer(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid) {
+    if (is_recording()) pasta_cupti_take_buffer(context, stream, buffer, bytes, valid);
+    else free(buffer);
+}
+
+/* ---- subscription ---- */
+
+static bool enable_callbacks(char *why, size_t size) {
+    static const uint32_t resources[] = {
+        PASTA_CUPTI_CONTEXT_CREATED, PASTA_CUPTI_CONTEXT_DESTROYING, PASTA_CUPTI_STREAM_CREATED,
+        PASTA_CUPTI_STREAM_DESTROYING, PASTA_CUPTI_MODULE_LOADED, PASTA_CUPTI_MODULE_UNLOADING,
+        PASTA_CUPTI_NODE_CREATED, PASTA_CUPTI_NODE_CLONED,
+    };
+    static const uint32_t runtime[] = {PASTA_NV_RUNTIME_PROFILER_START, PASTA_NV_RUNTIME_PROFILER_STOP};
+    void *subscriber = pasta_cupti.subscriber;
+    for (size_t i = 0; i < sizeof resources / sizeof *resources; i++)
+        if (FAILED(enable_callback, 1, subscriber, PASTA_CUPTI_RESOURCE, resources[i])) return false;
+    for (size_t i = 0; i < sizeof runtime / sizeof *runtime; i++)
+        if (FAILED(enable_callback, 1, subscriber, PASTA_CUPTI_RUNTIME, runtime[i])) return false;
+    for (uint32_t id = 1; id < PASTA_CUPTI_MAX_CALL; id++) {
+        if (!pasta_cupti_wants_call(id)) continue;
+        int32_t result = pasta_cupti.enable_callback(1, subscriber, PASTA_CUPTI_DRIVER, id);
+        if (result == PASTA_CUPTI_INVALID_PARAMETER) continue; /* this version has no such call */
+        if (failed(result, "enable_callback", why, size)) return false;
+    }
+    return true;
+}
+
+static bool enable_uvm(char *why, size_t size) {
+    pasta_cupti_uvm_config configs[PASTA_CUPTI_UVM_DTOD];
+    for (int32_t what = 1; what <= PASTA_CUPTI_UVM_DTOD; what++)
+        configs[what - 1] = (pasta_cupti_uvm_config){1, what, 0, 1};
+    return !FAILED(configure_uvm, configs, PASTA_CUPTI_UVM_DTOD) && !FAILED(enable, PASTA_CUPTI_UVM);
+}
+
+static bool enable_records(char *why, size_t size) {
+    static const int32_t kinds[] = {PASTA_CUPTI_KERNEL, PASTA_CUPTI_COPY, PASTA_CUPTI_PEER_COPY, PASTA_CUPTI_SET};
+    static const int32_t optional[] = {PASTA_CUPTI_DEVICE, PASTA_CUPTI_OVERHEAD};
+    if (FAILED(register_timestamp, pasta_now)) return false; /* before any kind is enabled */
+    if (FAILED(register_callbacks, pasta_cupti_request_buffer, take_buffer)) return false;
+    if (pasta_config_u64("nvidia.details", 0)) {
+        if (FAILED(enable_latency, 1)) return false;
+        pasta_cupti_with_details(true);
+    }
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (FAILED(enable, kinds[i])) return false;
+    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
+        if (FAILED(enable, optional[i])) pasta_log("%s: %s", PASTA_CUPTI_SOURCE, why);
+    if (pasta_config_u64("nvidia.uvm", 0) && !enable_uvm(why, size))
+        pasta_say("faults and migrations of managed memory are not recorded: %s", why);
+    return true;
+}
+
+static void disable_records(void) {
+    static const int32_t kinds[] = {PASTA_CUPTI_KERNEL, PASTA_CUPTI_COPY, PASTA_CUPTI_PEER_COPY, PASTA_CUPTI_SET,
+                                    PASTA_CUPTI_DEVICE, PASTA_CUPTI_OVERHEAD, PASTA_CUPTI_UVM};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) pasta_cupti.disable(kinds[i]);
+}
+
+/* ---- flushing ---- */
+
+static pthread_mutex_t flushing = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t flush_now;
+static bool ends;
+
+static void *flush_regularly(void *unused) {
+    uint64_t pause = pasta_config_u64("nvidia.flush_ms", 500);
+    (void)unused;
+    pthread_setname_np(pthread_self(), "pasta-flush");
+    pthread_mutex_lock(&flushing);
+    while (!ends) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        uint64_t at = (uint64_t)until.tv_nsec + pause * 1000000;
+        until = (struct timespec){until.tv_sec + (time_t)(at / 1000000000), (long)(at % 1000000000)};
+        int woken = 0;
+        while (!ends && woken != ETIMEDOUT) woken = pthread_cond_timedwait(&flush_now, &flushing, &until);
+        if (!ends) pasta_cupti.flush_all(0);
+    }
+    pthread_mutex_unlock(&flushing);
+    return NULL;
+}
+
+static void start_flushing(void) {
+    pthread_condattr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+    if (!pasta_config_u64("nvidia.flush_ms", 500)) return;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&flush_now, &attributes);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, flush_regularly, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) pthread_detach(thread);
+    else pasta_log("%s: no thread that flushes: records come when buffers are full", PASTA_CUPTI_SOURCE);
+}
+
+/* Work that is still running has no end, and is left out. */
+static void at_exit(void) {
+    if (!is_recording()) return;
+    pthread_mutex_lock(&flushing); /* waits for a flush that is under way */
+    ends = true;
+    pthread_cond_signal(&flush_now);
+    pthread_mutex_unlock(&flushing);
+    pasta_cupti.flush_all(PASTA_CUPTI_FLUSH_FORCED);
+    pasta_cupti_finish_records();
+    __atomic_store_n(&recording, false, __ATOMIC_RELEASE);
+}
+
+bool pasta_cupti_start(char *why, size_t size) {
+    if (!pasta_cupti_load(why, size)) return false;
+    if (FAILED(subscribe, &pasta_cupti.subscriber, on_callback, NULL)) return false;
+    if (enable_callbacks(why, size) && enable_records(why, size)) {
+        if (pasta_use(PASTA_CUPTI_SOURCE, pasta_cupti_version())) {
+            pasta_nv_read_device_name();
+            recorded_generation = pasta_generation();
+            __atomic_store_n(&recording, true, __ATOMIC_RELEASE);
+            start_flushing();
+            atexit(at_exit);
+            return true;
+        }
+        *why = '\0'; /* nothing is to be recorded */
+    }
+    disable_records();
+    pasta_cupti.unsubscribe(pasta_cupti.subscriber);
+    return false;
+}

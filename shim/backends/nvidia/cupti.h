@@ -1,0 +1,83 @@
+/* Between the files of the CUPTI source.  Lowest first: cupti_library · cupti_submitted · cupti_resources, cupti_calls,
+ * cupti_records · cupti. */
+#ifndef PASTA_CUPTI_H
+#define PASTA_CUPTI_H
+
+#include "cupti_abi.h"
+#include "source.h"
+
+#define PASTA_CUPTI_SOURCE "nvidia_cupti"
+#define PASTA_CUPTI_INSTALL "pip install 'pasta-profiler[nvidia]'"
+
+/* ---- cupti_library.c ---- */
+
+#define PASTA_CUPTI_POINTER(name, symbol, arguments) int32_t(*name) arguments;
+typedef struct pasta_cupti_library {
+    PASTA_CUPTI_FUNCTIONS(PASTA_CUPTI_POINTER)
+    void *subscriber;
+    uint32_t version; /* of the API */
+} pasta_cupti_library;
+#undef PASTA_CUPTI_POINTER
+extern pasta_cupti_library pasta_cupti;
+
+/* The library that the program has loaded, else the configured one.  False: `why` says what is missing. */
+bool pasta_cupti_load(char *why, size_t size);
+const char *pasta_cupti_version(void); /* of the toolkit that it belongs to */
+const char *pasta_cupti_error(int32_t result);
+
+/* Functions of the CUDA driver that callbacks may call; NULL where it has none. */
+typedef struct pasta_cupti_driver {
+    int32_t (*function_attribute)(int32_t *value, int32_t attribute, uint64_t function);
+    int32_t (*function_name)(const char **name, uint64_t function);
+    int32_t (*kernel_function)(uint64_t *function, uint64_t kernel);
+    int32_t (*is_capturing)(uint64_t stream, int32_t *status);
+    int32_t (*range)(uint64_t *base, uint64_t *bytes, uint64_t address);
+} pasta_cupti_driver;
+extern pasta_cupti_driver pasta_cuda;
+
+/* ---- cupti_submitted.c: work whose records have not come, by CUPTI's correlation id ---- */
+
+typedef enum pasta_cupti_kind {
+    PASTA_CUPTI_NOTHING, /* its call was not recorded, nor is what it did */
+    PASTA_CUPTI_A_LAUNCH,
+    PASTA_CUPTI_A_GRAPH,
+    PASTA_CUPTI_A_COPY, /* or set */
+} pasta_cupti_kind;
+
+typedef struct pasta_cupti_submitted {
+    pasta_cupti_kind kind;
+    pasta_nv_work work; /* with the time and the thread of its call */
+} pasta_cupti_submitted;
+
+void pasta_cupti_put(uint32_t correlation, const pasta_cupti_submitted *submitted);
+bool pasta_cupti_get(uint32_t correlation, pasta_cupti_submitted *found);
+void pasta_cupti_forget(uint32_t correlation);
+
+/* ---- cupti_resources.c: contexts, streams, modules, nodes of graphs ---- */
+
+void pasta_cupti_on_resource(uint32_t id, const pasta_cupti_resource *resource);
+/* By the numbers that records have; absent: unknown. */
+pasta_nv_place pasta_cupti_place(uint32_t context);
+uint64_t pasta_cupti_stream(uint32_t context, uint32_t stream);
+uint64_t pasta_cupti_node(uint64_t node); /* handle of the captured node */
+
+/* ---- cupti_calls.c: callbacks of API calls ---- */
+
+void pasta_cupti_on_call(uint32_t id, const pasta_cupti_call *call);
+bool pasta_cupti_wants_call(uint32_t id);
+
+/* ---- cupti_records.c: buffers of records ---- */
+
+void pasta_cupti_request_buffer(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records);
+void pasta_cupti_take_buffer(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid);
+/* Publishes what a buffer's records say, without releasing it. */
+void pasta_cupti_read_buffer(uint8_t *buffer, uint64_t valid);
+void pasta_cupti_with_details(bool wanted);
+void pasta_cupti_finish_records(void); /* the process exits: the error of times, and losses */
+
+/* ---- cupti.c ---- */
+
+/* Subscribes.  False: `why` says what is missing and the remedy. */
+bool pasta_cupti_start(char *why, size_t size);
+
+#endif

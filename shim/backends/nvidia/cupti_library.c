@@ -1,0 +1,74 @@
+/* The CUPTI library and the driver's functions. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+
+#include "cupti.h"
+
+pasta_cupti_library pasta_cupti;
+pasta_cupti_driver pasta_cuda;
+
+static void find_driver(void) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (!library) return;
+    *(void **)&pasta_cuda.function_attribute = dlsym(library, "cuFuncGetAttribute");
+    *(void **)&pasta_cuda.function_name = dlsym(library, "cuFuncGetName");
+    *(void **)&pasta_cuda.kernel_function = dlsym(library, "cuKernelGetFunction");
+    *(void **)&pasta_cuda.is_capturing = dlsym(library, "cuStreamIsCapturing");
+    *(void **)&pasta_cuda.range = dlsym(library, "cuMemGetAddressRange_v2");
+    dlclose(library);
+}
+
+/* Two copies of CUPTI do not work in one process, and a framework may have brought one. */
+static void *loaded(const char **path) {
+    static const char *const names[] = {"libcupti.so.13", "libcupti.so.12"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        void *library = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
+        *path = names[i];
+        if (library) return library;
+    }
+    return NULL;
+}
+
+bool pasta_cupti_load(char *why, size_t size) {
+    const char *path, *configured = pasta_config("cupti_lib"), *missing = NULL;
+    void *library = loaded(&path);
+    if (!library) {
+        path = configured && *configured ? configured : "libcupti.so.13";
+        library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    }
+    if (!library) {
+        snprintf(why, size, "%s; " PASTA_CUPTI_INSTALL, dlerror());
+        return false;
+    }
+#define RESOLVE(name, symbol, arguments)                  \
+    *(void **)&pasta_cupti.name = dlsym(library, symbol); \
+    if (!pasta_cupti.name) missing = symbol;
+    PASTA_CUPTI_FUNCTIONS(RESOLVE)
+#undef RESOLVE
+    if (missing) {
+        snprintf(why, size, "%s has no %s; " PASTA_CUPTI_INSTALL, path, missing);
+        return false;
+    }
+    int32_t result = pasta_cupti.get_version(&pasta_cupti.version);
+    if (result != 0 || pasta_cupti.version < PASTA_CUPTI_12_6) {
+        snprintf(why, size, "%s is older than 12.6; " PASTA_CUPTI_INSTALL, path);
+        return false;
+    }
+    find_driver();
+    return true;
+}
+
+const char *pasta_cupti_version(void) {
+    static char text[16];
+    static const char *const old[] = {"12.6", "12.7", "12.8", "12.8", "12.9"};
+    uint32_t version = pasta_cupti.version, first = PASTA_CUPTI_12_6;
+    if (version < first + sizeof old / sizeof *old) return old[version - first];
+    snprintf(text, sizeof text, "%u.%u", version / 10000 % 1000, version / 100 % 100);
+    return text;
+}
+
+const char *pasta_cupti_error(int32_t result) {
+    const char *text = NULL;
+    return pasta_cupti.result_string(result, &text) == 0 && text ? text : "unknown error";
+}

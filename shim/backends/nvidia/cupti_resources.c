@@ -1,0 +1,119 @@
+/* Contexts, streams, modules and nodes of graphs: their callbacks, and the numbers that records have of them. */
+#include <pthread.h>
+
+#include "cupti.h"
+
+#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
+#define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
+
+/* Numbers count up: a table by number holds the last ones. */
+enum { CONTEXTS = 256, STREAMS = 4096, NODES = 1 << 16 };
+
+static struct {
+    uint32_t number, known; /* of the context */
+    uint16_t place_number, slot;
+    int16_t device;
+} contexts[CONTEXTS];
+
+static struct {
+    uint64_t key, handle; /* context << 32 | stream, plus one */
+} streams[STREAMS];
+
+static struct {
+    uint64_t number, handle;
+} nodes[NODES];
+
+/* ---- contexts ---- */
+
+static void add_context(uint64_t handle) {
+    uint32_t device = UINT32_MAX, number = 0;
+    bool placed = pasta_cupti.device_of(handle, &device) == 0;
+    pasta_nv_place at = pasta_nv_place_of(handle, placed ? (int16_t)device : PASTA_NO_DEVICE);
+    if (pasta_cupti.context_id(handle, &number) != 0) return;
+    uint32_t slot = number % CONTEXTS;
+    STORE(contexts[slot].known, 0);
+    STORE(contexts[slot].number, number);
+    STORE(contexts[slot].place_number, at.context);
+    STORE(contexts[slot].slot, at.slot);
+    STORE(contexts[slot].device, at.device);
+    STORE(contexts[slot].known, 1);
+}
+
+pasta_nv_place pasta_cupti_place(uint32_t number) {
+    uint32_t slot = number % CONTEXTS;
+    if (!LOAD(contexts[slot].known) || LOAD(contexts[slot].number) != number)
+        return (pasta_nv_place){PASTA_NO_CONTEXT, PASTA_NO_DEVICE, 0};
+    return (pasta_nv_place){LOAD(contexts[slot].place_number), LOAD(contexts[slot].device), LOAD(contexts[slot].slot)};
+}
+
+/* ---- streams ---- */
+
+static uint64_t stream_key(uint32_t context, uint32_t stream) { return ((uint64_t)context << 32 | stream) + 1; }
+
+static void add_stream(uint32_t context, uint32_t stream, uint64_t handle) {
+    uint32_t slot = stream % STREAMS;
+    STORE(streams[slot].key, 0);
+    STORE(streams[slot].handle, handle);
+    STORE(streams[slot].key, stream_key(context, stream));
+}
+
+static void on_stream(bool created, const pasta_cupti_resource *r) {
+    uint32_t number = 0, context = 0;
+    bool known = pasta_cupti.stream_id(r->context, r->stream, 0, &number) == 0;
+    if (created && known && pasta_cupti.context_id(r->context, &context) == 0) add_stream(context, number, r->stream);
+    pasta_nv_record_stream(created, pasta_nv_place_here(r->context), r->stream, known ? number : PASTA_ABSENT_U64);
+}
+
+uint64_t pasta_cupti_stream(uint32_t context, uint32_t stream) {
+    uint32_t slot = stream % STREAMS;
+    if (LOAD(streams[slot].key) != stream_key(context, stream)) return PASTA_NO_STREAM;
+    return LOAD(streams[slot].handle);
+}
+
+/* ---- nodes of graphs: instantiation clones them, and only clones run ---- */
+
+static void add_node(uint64_t node, uint64_t handle) {
+    uint64_t number = 0;
+    if (pasta_cupti.node_id(node, &number) != 0 || !number) return;
+    uint32_t slot = (uint32_t)(number % NODES);
+    STORE(nodes[slot].number, 0);
+    STORE(nodes[slot].handle, handle);
+    STORE(nodes[slot].number, number);
+}
+
+uint64_t pasta_cupti_node(uint64_t number) {
+    uint32_t slot = (uint32_t)(number % NODES);
+    return LOAD(nodes[slot].number) == number ? LOAD(nodes[slot].handle) : PASTA_ABSENT_U64;
+}
+
+/* The node that was captured, also where graphs with clones are cloned again. */
+static uint64_t captured(uint64_t node) {
+    uint64_t number = 0;
+    if (pasta_cupti.node_id(node, &number) != 0) return node;
+    uint64_t handle = pasta_cupti_node(number);
+    return handle == PASTA_ABSENT_U64 ? node : handle;
+}
+
+/* ---- dispatch ---- */
+
+static void on_module(bool loaded, const pasta_cupti_resource *r) {
+    const pasta_cupti_module *m = r->more;
+    if (!m) return;
+    if (!loaded) pasta_nv_module_unloaded(0); /* calls do not name the modules of functions */
+    pasta_nv_record_module(loaded, pasta_nv_place_here(r->context), m->id, m->cubin, m->bytes);
+}
+
+void pasta_cupti_on_resource(uint32_t id, const pasta_cupti_resource *r) {
+    const pasta_cupti_graph *g = r->more;
+    switch (id) {
+    case PASTA_CUPTI_CONTEXT_CREATED: add_context(r->context); return;
+    case PASTA_CUPTI_CONTEXT_DESTROYING: pasta_nv_context_destroyed(r->context); return;
+    case PASTA_CUPTI_STREAM_CREATED:
+    case PASTA_CUPTI_STREAM_DESTROYING: on_stream(id == PASTA_CUPTI_STREAM_CREATED, r); return;
+    case PASTA_CUPTI_MODULE_LOADED:
+    case PASTA_CUPTI_MODULE_UNLOADING: on_module(id == PASTA_CUPTI_MODULE_LOADED, r); return;
+    case PASTA_CUPTI_NODE_CREATED: add_node(g->node, g->node); return;
+    case PASTA_CUPTI_NODE_CLONED: add_node(g->node, captured(g->original_node)); return;
+    default: return;
+    }
+}

@@ -1,0 +1,50 @@
+/* Work whose records have not come, by CUPTI's correlation id, which counts up.
+ *
+ * Threads that launch write, CUPTI's own thread reads.  An entry is overwritten when as many calls as there are
+ * entries came later: then its work is recorded when its record comes, as work of an unknown call.
+ */
+#include <stddef.h>
+#include <string.h>
+
+#include "cupti.h"
+
+enum { ENTRIES = 1 << 16 };
+
+typedef struct entry {
+    uint32_t correlation; /* 0: free, or being written */
+    uint32_t version;
+    uint64_t words[(sizeof(pasta_cupti_submitted) + 7) / 8];
+} entry;
+
+static entry entries[ENTRIES];
+
+#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
+#define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
+
+void pasta_cupti_put(uint32_t correlation, const pasta_cupti_submitted *submitted) {
+    entry *e = &entries[correlation % ENTRIES];
+    uint64_t words[sizeof e->words / 8] = {0};
+    memcpy(words, submitted, sizeof *submitted);
+    STORE(e->correlation, 0);
+    __atomic_fetch_add(&e->version, 1, __ATOMIC_ACQ_REL);
+    for (size_t i = 0; i < sizeof e->words / 8; i++) __atomic_store_n(&e->words[i], words[i], __ATOMIC_RELAXED);
+    STORE(e->correlation, correlation);
+}
+
+bool pasta_cupti_get(uint32_t correlation, pasta_cupti_submitted *found) {
+    entry *e = &entries[correlation % ENTRIES];
+    uint64_t words[sizeof e->words / 8];
+    uint32_t version = LOAD(e->version);
+    if (!correlation || LOAD(e->correlation) != correlation) return false;
+    for (size_t i = 0; i < sizeof e->words / 8; i++) words[i] = __atomic_load_n(&e->words[i], __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (LOAD(e->correlation) != correlation || LOAD(e->version) != version) return false;
+    memcpy(found, words, sizeof *found);
+    return true;
+}
+
+void pasta_cupti_forget(uint32_t correlation) {
+    entry *e = &entries[correlation % ENTRIES];
+    uint32_t mine = correlation;
+    __atomic_compare_exchange_n(&e->correlation, &mine, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}

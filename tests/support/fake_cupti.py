@@ -1,0 +1,41 @@
+"""A fake CUPTI library, CUDA driver, and program that calls it, in C."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.support.places import PROGRAMS
+from tests.support.played import LIBRARY, Played, play
+
+_SOURCES = PROGRAMS / "nvidia"
+
+
+def build(directory: Path) -> Path:
+    """Compiles all into a directory; returns it."""
+    compiler = [os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"]
+    shared = [*compiler, "-shared", "-fPIC", "-fvisibility=hidden"]
+    # the source looks for both under these names among what is loaded
+    for source, name in (("fake_cupti.c", "libcupti.so.13"), ("fake_driver.c", "libcuda.so.1")):
+        soname = f"-Wl,-soname,{name}"
+        subprocess.run(
+            [*shared, soname, _SOURCES / source, "-o", directory / name, "-lpthread"], check=True
+        )
+    program = [*compiler, _SOURCES / "fake_cupti_program.c", "-o", directory / "program"]
+    subprocess.run([*program, "-ldl", "-lpthread"], check=True)
+    return directory
+
+
+def play_cupti(
+    built: Path, session: Path, *scripts: str | Path, settings: str = "", **extra: str
+) -> Played:
+    """Runs scripts of the program under the preloaded library."""
+    fake = str(built / "libcupti.so.13")
+    if "cupti_lib" not in settings:
+        settings += f"cupti_lib={fake}\n"
+    environment = {
+        "FAKE_CUPTI": fake, "FAKE_DRIVER": str(built / "libcuda.so.1"),
+        "LD_PRELOAD": str(LIBRARY), "CUDA_INJECTION64_PATH": str(LIBRARY), **extra,
+    }  # fmt: skip
+    return play([built / "program", *scripts], session, settings, **environment)
