@@ -346,7 +346,7 @@ NO_CUPTI = "cupti_lib=/no/such/libcupti.so\n"
         ("ActivityEnable=14", "", "enable failed with 14"),
         ("ActivityRegisterCallbacks=8", "", "register_callbacks failed with 8"),
         ("ActivityRegisterTimestampCallback=8", "", "register_timestamp failed with 8"),
-        ("GetVersion=8", "", "is older than 12.6; pip install"),
+        ("GetVersion=999", "", "does not work here: 999 (CUPTI_ERROR_SOME); see"),
         ("", NO_CUPTI, "/no/such/libcupti.so: cannot open shared object file"),
         ("", "cupti_lib=libm.so.6\n", "libm.so.6 has no cupti"),
     ],
@@ -361,6 +361,11 @@ def test_failure_leaves_the_program_alone(
     assert expected in played.stderr
     assert played.stderr.count("\n") == 1
     assert not played.tables
+
+
+def test_old_library_is_refused(play: Play) -> None:
+    played = play("context", settings="nvidia.source=cupti\n", FAKE_CUPTI_API="23")
+    assert "is older than 12.6; pip install" in played.stderr
 
 
 def test_optional_records_may_fail(play: Play) -> None:

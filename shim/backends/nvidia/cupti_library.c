@@ -51,7 +51,11 @@ bool pasta_cupti_load(char *why, size_t size) {
         return false;
     }
     int32_t result = pasta_cupti.get_version(&pasta_cupti.version);
-    if (result != 0 || pasta_cupti.version < PASTA_CUPTI_12_6) {
+    if (result != 0) { /* some versions do not give it without a driver that suits them */
+        snprintf(why, size, "%s does not work here: %d (%s); see `pasta doctor`", path, result, pasta_cupti_error(result));
+        return false;
+    }
+    if (pasta_cupti.version < PASTA_CUPTI_12_6) {
         snprintf(why, size, "%s is older than 12.6; " PASTA_CUPTI_INSTALL, path);
         return false;
     }

@@ -45,12 +45,12 @@ static size_t size_of(uint32_t kind) {
     uint32_t version = api();
     switch (kind) {
     case PASTA_CUPTI_KERNEL: return version < 130000 ? 208 : version < 130100 ? 216 : version < 130300 ? 224 : version < 130400 ? 232 : 248;
-    case PASTA_CUPTI_COPY: return version < 130400 ? 96 : 112;
+    case PASTA_CUPTI_COPY: return version < 25 ? 88 : version < 130400 ? 96 : 112;
     case PASTA_CUPTI_PEER_COPY: return 96;
     case PASTA_CUPTI_SET: return version < 130400 ? 88 : 104;
     case PASTA_CUPTI_DEVICE: return sizeof(pasta_cupti_device);
     case PASTA_CUPTI_OVERHEAD: return 56;
-    case PASTA_CUPTI_UVM: return 104;
+    case PASTA_CUPTI_UVM: return version < 28 ? 64 : 104;
     default: return 0;
     }
 }
