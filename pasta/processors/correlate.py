@@ -123,6 +123,35 @@ class Submissions:
         return self._rows
 
 
+class LateNodes:
+    """What is known of graph launches, for nodes that are recorded when they have run: those have
+    the time and the thread of their graph launch. `values` of graph launches are nonzero."""
+
+    LIMIT = 1 << 16
+
+    def __init__(self) -> None:
+        fields = [("time", "u8"), ("thread", "u4"), ("value", "i4")]
+        self._launches = Submissions("time", fields, self.LIMIT)
+
+    def put(self, launches: NDArray[Any], values: NDArray[Any]) -> None:
+        """Adds a batch's records of kind graph_launch with a value (int32) each."""
+        rows = np.zeros(len(launches), self._launches.pending.dtype)
+        rows["time"], rows["thread"], rows["value"] = launches["time"], launches["thread"], values
+        self._launches.put(rows)
+
+    def get(self, records: NDArray[Any]) -> NDArray[Any]:
+        """Values (int32) of the graph launches of records; 0: not a late node of a known one."""
+        from pasta import abi
+
+        found = np.zeros(len(records), np.int32)
+        nodes = np.flatnonzero(records["flags"] & abi.FLAG_GRAPH)
+        if len(nodes):
+            rows, known = self._launches.take(records["time"][nodes], forget=False)
+            known &= rows["thread"] == records["thread"][nodes]
+            found[nodes] = np.where(known, rows["value"], 0)
+        return found
+
+
 class LaunchCalls:
     """Pairs launches with the return of their call, also across batches."""
 

@@ -11,7 +11,7 @@ from pasta.errors import ConfigError
 from pasta.lazy import np
 from pasta.processors.batch import Batch
 from pasta.processors.codes import Codes
-from pasta.processors.correlate import LaunchWindow, OpenRanges
+from pasta.processors.correlate import LateNodes, LaunchWindow, OpenRanges
 from pasta.processors.demangle import demangle
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class Filter:
     A launch is selected when its name, mangled or demangled, matches `kernel` and not `exclude`,
     and it happens in a range whose name matches `range`. Of the selected launches the first
     `launch_skip` are dropped and then `launch_count` kept (None: all). Ranges are those that the
-    launching thread has open, and process-wide ones; copies, sets with their device times,
-    synchronisation and marks outside them are dropped too. Raises ConfigError for a wrong
-    expression or a negative number.
+    launching thread has open, and process-wide ones; for a node of a graph those at the graph's
+    launch. Copies, sets with their device times, synchronisation and marks outside of them are
+    dropped too. Raises ConfigError for a wrong expression or a negative number.
     """
 
     kernel: str | None = None
@@ -113,6 +113,7 @@ class Selection:
         self._ranges = OpenRanges()
         self._window = LaunchWindow()
         self._copies = LaunchWindow()  # by correlation
+        self._graphs = LateNodes()
 
     @property
     def launched(self) -> list[int]:
@@ -135,6 +136,8 @@ class Selection:
         fits = self._kernels.of(launches["name"], strings)
         if self.filter.range:
             self._ranges.feed(batch)
+            graphs = batch["graph_launch"]
+            self._graphs.put(graphs, self._marks(self._in_range(graphs, strings)))
             fits &= self._in_range(launches, strings)
             for kind in ACTIVITY:
                 if kind in records:
@@ -162,7 +165,11 @@ class Selection:
     def _follow(self, correlations: NDArray[Any], kept: NDArray[Any]) -> None:
         """Notes which copies and sets are kept, for their completions on other threads."""
         known = correlations != 0
-        self._copies.put(correlations[known], np.where(kept[known], _SELECTED, _DROPPED))
+        self._copies.put(correlations[known], self._marks(kept[known]))
+
+    @staticmethod
+    def _marks(kept: NDArray[Any]) -> NDArray[Any]:
+        return np.where(kept, _SELECTED, _DROPPED)
 
     def end_skip(self) -> None:
         """Treat later launches as already past `launch_skip`, as a previous process filtered
@@ -184,7 +191,9 @@ class Selection:
         states, state_of = np.unique(self._ranges.at(records), return_inverse=True)
         inside = np.asarray([self._state_fits(state, strings) for state in states.tolist()])
         around = self._ranges.process_wide(records, lambda name: self._name_fits(name, strings))
-        return np.asarray(inside[state_of.reshape(-1)] | (around > 0))
+        now = inside[state_of.reshape(-1)] | (around > 0)
+        of_graph = self._graphs.get(records)
+        return np.asarray(np.where(of_graph != 0, of_graph == _SELECTED, now))
 
     def _state_fits(self, state: int, strings: Strings) -> bool:
         return any(self._name_fits(name, strings) for _, name in self._ranges.states[state])

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasta import abi
 from pasta.processors.batch import ABSENT_U16, ABSENT_U32, ABSENT_U64
 from pasta.processors.codes import distinct, grown
 from pasta.processors.compiled import compiled
+from pasta.processors.correlate import LateNodes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -257,6 +259,12 @@ def _follow(  # type: ignore[no-untyped-def]
             e += 1
 
 
+def _replayed(launches: NDArray[Any]) -> NDArray[Any]:
+    """Whether (bool) graphs launched them; not every source names nodes."""
+    in_graph = (launches["flags"] & abi.FLAG_GRAPH) != 0
+    return np.asarray(in_graph | (launches["graph_node"] != ABSENT_U64))
+
+
 @dataclass
 class _Captured:
     """Operators that captured the nodes of a graph, by handle, and in order by kernel name."""
@@ -279,21 +287,23 @@ class _Graphs:
         self._executables: dict[int, _Captured] = {}
         #: By thread: the graph of its last graph launch, and launches so far by kernel name.
         self._open: dict[int, tuple[_Captured, dict[int, int]]] = {}
+        #: The same by thread and time, for nodes that are recorded later.
+        self._launched: dict[tuple[int, int], tuple[_Captured, dict[int, int]]] = {}
         self._ordinals = np.empty(0, np.uint64)  # of the batch's launches by graphs, …
         self._nodes = np.empty(0, np.int32)  # … and their operators
 
     def feed(self, batch: Batch, operators: Operators) -> None:
         """Follows a batch with all its launches, including those that the filter drops."""
         launches = batch["kernel_launch"]
-        launches = launches[launches["graph_node"] != ABSENT_U64]
+        launches = launches[_replayed(launches)]
         self._ordinals, self._nodes = launches["ordinal"], np.zeros(len(launches), np.int32)
         captured = batch["graph_node"]
         calls: list[tuple[int, Callable[..., None], tuple[int, ...]]] = []
         for take, records, fields in (
             (self._capture, captured, ("graph", "node", "name")),
             (self._instantiate, batch["graph_instantiate"], ("graph", "executable")),
-            (self._begin, batch["graph_launch"], ("thread", "graph")),
-            (self._launch, launches, ("thread", "graph_node", "name")),
+            (self._begin, batch["graph_launch"], ("thread", "time", "graph")),
+            (self._launch, launches, ("thread", "time", "graph_node", "name")),
         ):
             columns = [records[name].tolist() for name in fields]
             if take == self._capture:
@@ -322,11 +332,16 @@ class _Graphs:
         self._executables[executable] = self._captured.setdefault(graph, _Captured())
         self._complete.add(graph)
 
-    def _begin(self, thread: int, executable: int) -> None:
-        self._open[thread] = self._executables.get(executable, _Captured()), {}
+    def _begin(self, thread: int, time: int, executable: int) -> None:
+        counts: dict[int, int] = {}
+        launched = self._executables.get(executable, _Captured()), counts
+        self._open[thread] = self._launched[thread, time] = launched
+        if len(self._launched) > LateNodes.LIMIT:
+            del self._launched[next(iter(self._launched))]
 
-    def _launch(self, thread: int, node: int, name: int, at: int) -> None:
-        captured, counts = self._open.get(thread, (_Captured(), {}))
+    def _launch(self, thread: int, time: int, node: int, name: int, at: int) -> None:
+        current = self._open.get(thread, (_Captured(), {}))
+        captured, counts = self._launched.get((thread, time), current)
         number = counts[name] = counts.get(name, 0) + 1
         same = captured.kernels.get(name, [])
         in_order = same[number - 1] if number <= len(same) else 0
@@ -483,7 +498,7 @@ class Operators:
         of graphs belong to the operators that captured them."""
         found = self._innermost_at(records) >> 1
         if self._graphs and {"ordinal", "graph_node"} <= set(records.dtype.names or ()):
-            replayed = records["graph_node"] != ABSENT_U64
+            replayed = _replayed(records)
             found[replayed] = self._graphs.operators_of(records["ordinal"][replayed])
         return found
 

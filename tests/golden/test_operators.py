@@ -291,6 +291,49 @@ def test_graph_launches_belong_to_the_capturing_operators(splits: Any, there: bo
     assert [seen[number] for number in range(2, len(expected))] == expected[2:]
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["nodes are named", "they are not"])
+@pytest.mark.parametrize("splits", [[], [3], range(1, 24)], ids=str)
+def test_nodes_that_are_recorded_when_they_ran(splits: Any, named: bool) -> None:
+    """They have the time and the thread of their graph launch, and come in any order."""
+    events = Events()
+    for handle, (kernel, operator) in enumerate({"k": "aten::mm", "l": "aten::exp"}.items()):
+        events.operator(operator)
+        events.add("graph_node", graph=0x10, node=0x100 + handle, name=kernel)
+        events.operator_end()
+    events.add("graph_instantiate", graph=0x10, executable=0xA)
+    for time, thread, executable in ((5000, 1, 0xA), (5001, 1, 0xB), (5001, 2, 0xA)):
+        events.add("graph_launch", graph=executable, time=time, thread=thread)
+    events.operator("aten::later")
+    expected = []
+    for kernel, time, thread, operator in (
+        ("l", 5001, 2, "aten::exp"), ("k", 5000, 1, "aten::mm"), ("k", 5001, 1, None),
+        ("k", 5001, 2, "aten::mm"), ("l", 5000, 1, "aten::exp"),
+    ):  # fmt: skip
+        node = {"graph_node": 0x100 + "kl".index(kernel)} if named else {}
+        if operator is None:  # of a graph that was not captured in an operator
+            node = {}
+        events.launch(kernel, time=time, thread=thread, flags=abi.FLAG_GRAPH, **node)
+        expected.append(operator)
+    events.launch("k")
+    expected.append("aten::later")
+    seen: dict[int, str | None] = {}
+
+    class Seen(Tool):
+        needs = ("operators",)
+
+        def on_launches(self, launches: Any) -> None:
+            nodes = self.context.operators.at(launches)
+            names = self.context.operators.nodes["name"][nodes].tolist()
+            for ordinal, name in zip(launches["ordinal"].tolist(), names, strict=True):
+                seen[ordinal] = events.strings[name] if name else None
+
+        def result(self) -> Result:
+            return Result(summary="")
+
+    run_tool(Seen, events, splits=[each for each in splits if each < len(events)])
+    assert [seen[number] for number in range(len(expected))] == expected
+
+
 # ---- findings -------------------------------------------------------------------------------
 
 

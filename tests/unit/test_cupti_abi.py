@@ -529,7 +529,7 @@ import ctypes, json, sys
 path, symbols, kinds = json.loads(sys.argv[1])
 library, version = ctypes.CDLL(path), ctypes.c_uint32()
 missing = [symbol for symbol in symbols if not hasattr(library, symbol)]
-works = library.cuptiGetVersion(ctypes.byref(version)) == 0
+works = library.cuptiGetVersion(ctypes.byref(version)) == 0 and version.value < 130200
 def walks(kind, size):
     buffer = (ctypes.c_uint8 * (3 * size))()
     for number in range(3):

@@ -220,3 +220,31 @@ def test_a_selection_of_kernels_keeps_copies_and_their_completions() -> None:
     left = Selection(Filter(kernel="gemm", launch_skip=1)).apply(events.batch(), events.strings)
     assert not len(left["kernel_launch"])
     assert len(left["memory_copy"]) == len(left["copy_complete"]) == 1
+
+
+@pytest.mark.parametrize("splits", [[], [4], [6], range(1, 14)], ids=str)
+def test_late_nodes_of_graphs_are_selected_with_their_graph_launch(splits: Any) -> None:
+    events = Events()
+    events.push("step")
+    events.add("graph_launch", graph=1, time=100, thread=1)
+    events.add("graph_launch", graph=1, time=100, thread=2)  # outside of the range of thread 1
+    events.pop()
+    events.add("graph_launch", graph=1, time=200, thread=1)
+    events.push("step")
+    kept = events.launch("a", time=100, thread=1, flags=1)
+    events.launch("b", time=100, thread=2, flags=1)
+    events.launch("c", time=200, thread=1, flags=1)
+    events.copy("host_to_device", 1, 2, 3, time=100, thread=1, flags=1, correlation=7)
+    events.copy("host_to_device", 1, 2, 4, time=200, thread=1, flags=1, correlation=8)
+    events.copy_complete(7, 10, 20)
+    events.copy_complete(8, 10, 20)
+    now = events.launch("d", time=100, thread=1)  # not of a graph: by its place
+    selection = Selection(Filter(range="step"))
+    batches = [
+        selection.apply(batch, events.strings)
+        for batch in events.batches(each for each in splits if each < len(events))
+    ]
+    found = [int(each) for batch in batches for each in batch["kernel_launch"]["ordinal"]]
+    assert found == [kept, now]
+    assert [int(each) for b in batches for each in b["memory_copy"]["bytes"]] == [3]
+    assert [int(each) for b in batches for each in b["copy_complete"]["correlation"]] == [7]

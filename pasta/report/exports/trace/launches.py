@@ -33,6 +33,8 @@ class Launches:
         self.out = out
         self.clocked = clocked
         self.pending: dict[int, Launch] = {}
+        #: Operators open at graph launches by thread and time, for nodes that are recorded later.
+        self.graphs: dict[tuple[int, int], int] = {}
 
     @property
     def draws(self) -> Draws:
@@ -52,10 +54,10 @@ class Launches:
         """Draws a launch call; without clocks, the kernel too."""
         label = self.out.text(name, kernel=True)
         track, on = self.out.thread(thread), self.out.stream(device, stream)
-        while track.open and track.open[-1].what[0] == "launch":
-            self.out.cut(track, time)
         in_graph = flags & _GRAPH  # the graph launch is the call
-        link = self._correlated(ordinal, track.operator)
+        while not in_graph and track.open and track.open[-1].what[0] == "launch":
+            self.out.cut(track, time)
+        link = self._correlated(ordinal, self.graphs.get((thread, time), track.operator))
         args = [
             f'"kernel":{self.out.full_name(name)},{link}',
             f'"launch":{ordinal},"device":{device},"stream":{on.tid},"grid":{grid},"block":{block}',
@@ -114,6 +116,9 @@ class Launches:
         """Begins a graph launch call."""
         name = '"cudaGraphUpload"' if upload == 1 else '"cudaGraphLaunch"'
         track = self.out.thread(thread)
+        self.graphs[thread, time] = track.operator
+        if len(self.graphs) > _MAX_PENDING:
+            del self.graphs[next(iter(self.graphs))]
         self.out.begin(track, ("graph", correlation), time, "cuda_runtime", name, track.external)
 
     def graph_launch_end(
