@@ -22,6 +22,12 @@ def build(directory: Path) -> Path:
         subprocess.run(
             [*shared, soname, _SOURCES / source, "-o", directory / name, "-lpthread"], check=True
         )
+    guest = [
+        _SOURCES / "fake_cupti_guest.c",
+        directory / "libcupti.so.13",
+        f"-Wl,-rpath,{directory}",
+    ]
+    subprocess.run([*shared, *guest, "-o", directory / "libguest.so"], check=True)
     program = [*compiler, _SOURCES / "fake_cupti_program.c", "-o", directory / "program"]
     subprocess.run([*program, "-ldl", "-lpthread"], check=True)
     return directory
@@ -35,7 +41,8 @@ def play_cupti(
     if "cupti_lib" not in settings:
         settings += f"cupti_lib={fake}\n"
     environment = {
-        "FAKE_CUPTI": fake, "FAKE_DRIVER": str(built / "libcuda.so.1"),
+        "FAKE_GUEST": str(built / "libguest.so"), "FAKE_CUPTI": fake,
+        "FAKE_DRIVER": str(built / "libcuda.so.1"),
         "LD_PRELOAD": str(LIBRARY), "CUDA_INJECTION64_PATH": str(LIBRARY), **extra,
     }  # fmt: skip
     return play([built / "program", *scripts], session, settings, **environment)

@@ -13,7 +13,7 @@
 
 #include "cupti.h"
 
-static bool recording;
+static bool recording, subscribed;
 static uint32_t recorded_generation;
 
 static const char *remedy_of(int32_t result) {
@@ -41,29 +41,81 @@ static bool is_recording(void) {
 
 static void on_callback(void *user, int32_t domain, uint32_t id, const void *data) {
     (void)user;
-    if (!is_recording()) return;
-    switch (domain) {
-    case PASTA_CUPTI_DRIVER: pasta_cupti_on_call(id, data); return;
-    case PASTA_CUPTI_RUNTIME: pasta_nv_on_runtime_call(id, data); return;
-    case PASTA_CUPTI_RESOURCE: pasta_cupti_on_resource(id, data); return;
-    default: return;
+    if (is_recording()) {
+        if (domain == PASTA_CUPTI_DRIVER) pasta_cupti_on_call(id, data);
+        if (domain == PASTA_CUPTI_RUNTIME) pasta_nv_on_runtime_call(id, data);
+        if (domain == PASTA_CUPTI_RESOURCE) pasta_cupti_on_resource(id, data);
     }
+    pasta_cupti_guest_on_callback(domain, id, data);
+}
+
+/* ---- buffers ---- */
+
+enum { BUFFER = 512 << 10, BUFFERS = 256, ALIGNMENT = 8 };
+
+static uint8_t *ours[BUFFERS]; /* that CUPTI has; others are the program's */
+
+static bool change(uint8_t *from, uint8_t *to) {
+    for (int i = 0; i < BUFFERS; i++) {
+        uint8_t *expected = from;
+        if (__atomic_compare_exchange_n(&ours[i], &expected, to, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return true;
+    }
+    return false;
+}
+
+/* Without a buffer CUPTI drops records, and counts them. */
+static void request_buffer(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records) {
+    void *memory = NULL;
+    if (pasta_cupti_guest_request(buffer, bytes, max_records)) return;
+    if (posix_memalign(&memory, ALIGNMENT, BUFFER) != 0) memory = NULL;
+    if (memory && !change(NULL, memory)) {
+        free(memory);
+        memory = NULL;
+    }
+    *buffer = memory;
+    *bytes = memory ? BUFFER : 0;
+    *max_records = 0;
 }
 
 static void take_buffer(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid) {
-    if (is_recording()) pasta_cupti_take_buffer(context, stream, buffer, bytes, valid);
-    else free(buffer);
+    bool mine = buffer && change(buffer, NULL);
+    if (buffer && is_recording()) pasta_cupti_read_buffer(context, stream, buffer, valid);
+    if (!mine) {
+        pasta_cupti_guest_complete(context, stream, buffer, bytes, valid);
+        return;
+    }
+    pasta_cupti_guest_copy(context, stream, buffer, valid);
+    free(buffer);
 }
 
 /* ---- subscription ---- */
 
+static const uint32_t resources[] = {
+    PASTA_CUPTI_CONTEXT_CREATED, PASTA_CUPTI_CONTEXT_DESTROYING, PASTA_CUPTI_STREAM_CREATED,
+    PASTA_CUPTI_STREAM_DESTROYING, PASTA_CUPTI_MODULE_LOADED, PASTA_CUPTI_MODULE_UNLOADING,
+    PASTA_CUPTI_NODE_CREATED, PASTA_CUPTI_NODE_CLONED,
+};
+static const uint32_t runtime[] = {PASTA_NV_RUNTIME_PROFILER_START, PASTA_NV_RUNTIME_PROFILER_STOP};
+static const int32_t kinds[] = {PASTA_CUPTI_KERNEL, PASTA_CUPTI_COPY, PASTA_CUPTI_PEER_COPY, PASTA_CUPTI_SET};
+static const int32_t optional[] = {PASTA_CUPTI_DEVICE, PASTA_CUPTI_OVERHEAD};
+
+bool pasta_cupti_wants(int32_t domain, uint32_t id) {
+    for (size_t i = 0; domain == PASTA_CUPTI_RESOURCE && i < sizeof resources / sizeof *resources; i++)
+        if (resources[i] == id) return true;
+    for (size_t i = 0; domain == PASTA_CUPTI_RUNTIME && i < sizeof runtime / sizeof *runtime; i++)
+        if (runtime[i] == id) return true;
+    return domain == PASTA_CUPTI_DRIVER && pasta_cupti_wants_call(id);
+}
+
+bool pasta_cupti_wants_records(int32_t kind) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i] == kind) return true;
+    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
+        if (optional[i] == kind) return true;
+    return kind == PASTA_CUPTI_UVM && pasta_config_u64("nvidia.uvm", 0);
+}
+
 static bool enable_callbacks(char *why, size_t size) {
-    static const uint32_t resources[] = {
-        PASTA_CUPTI_CONTEXT_CREATED, PASTA_CUPTI_CONTEXT_DESTROYING, PASTA_CUPTI_STREAM_CREATED,
-        PASTA_CUPTI_STREAM_DESTROYING, PASTA_CUPTI_MODULE_LOADED, PASTA_CUPTI_MODULE_UNLOADING,
-        PASTA_CUPTI_NODE_CREATED, PASTA_CUPTI_NODE_CLONED,
-    };
-    static const uint32_t runtime[] = {PASTA_NV_RUNTIME_PROFILER_START, PASTA_NV_RUNTIME_PROFILER_STOP};
     void *subscriber = pasta_cupti.subscriber;
     for (size_t i = 0; i < sizeof resources / sizeof *resources; i++)
         if (FAILED(enable_callback, 1, subscriber, PASTA_CUPTI_RESOURCE, resources[i])) return false;
@@ -78,6 +130,11 @@ static bool enable_callbacks(char *why, size_t size) {
     return true;
 }
 
+void pasta_cupti_enable_callbacks(void) {
+    char why[256];
+    if (!enable_callbacks(why, sizeof why)) pasta_log("%s: %s", PASTA_CUPTI_SOURCE, why);
+}
+
 static bool enable_uvm(char *why, size_t size) {
     pasta_cupti_uvm_config configs[PASTA_CUPTI_UVM_DTOD];
     for (int32_t what = 1; what <= PASTA_CUPTI_UVM_DTOD; what++)
@@ -86,10 +143,9 @@ static bool enable_uvm(char *why, size_t size) {
 }
 
 static bool enable_records(char *why, size_t size) {
-    static const int32_t kinds[] = {PASTA_CUPTI_KERNEL, PASTA_CUPTI_COPY, PASTA_CUPTI_PEER_COPY, PASTA_CUPTI_SET};
-    static const int32_t optional[] = {PASTA_CUPTI_DEVICE, PASTA_CUPTI_OVERHEAD};
-    if (FAILED(register_timestamp, pasta_now)) return false; /* before any kind is enabled */
-    if (FAILED(register_callbacks, pasta_cupti_request_buffer, take_buffer)) return false;
+    pasta_cupti_set_clock();
+    if (FAILED(register_timestamp, pasta_cupti_clock)) return false; /* before any kind is enabled */
+    if (FAILED(register_callbacks, request_buffer, take_buffer)) return false;
     if (pasta_config_u64("nvidia.details", 0)) {
         if (FAILED(enable_latency, 1)) return false;
         pasta_cupti_with_details(true);
@@ -104,9 +160,9 @@ static bool enable_records(char *why, size_t size) {
 }
 
 static void disable_records(void) {
-    static const int32_t kinds[] = {PASTA_CUPTI_KERNEL, PASTA_CUPTI_COPY, PASTA_CUPTI_PEER_COPY, PASTA_CUPTI_SET,
-                                    PASTA_CUPTI_DEVICE, PASTA_CUPTI_OVERHEAD, PASTA_CUPTI_UVM};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) pasta_cupti.disable(kinds[i]);
+    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++) pasta_cupti.disable(optional[i]);
+    pasta_cupti.disable(PASTA_CUPTI_UVM);
 }
 
 /* ---- flushing ---- */
@@ -161,6 +217,8 @@ static void at_exit(void) {
     __atomic_store_n(&recording, false, __ATOMIC_RELEASE);
 }
 
+bool pasta_cupti_is_on(void) { return __atomic_load_n(&subscribed, __ATOMIC_ACQUIRE); }
+
 bool pasta_cupti_start(char *why, size_t size) {
     if (!pasta_cupti_load(why, size)) return false;
     if (FAILED(subscribe, &pasta_cupti.subscriber, on_callback, NULL)) return false;
@@ -169,6 +227,7 @@ bool pasta_cupti_start(char *why, size_t size) {
             pasta_nv_read_device_name();
             recorded_generation = pasta_generation();
             __atomic_store_n(&recording, true, __ATOMIC_RELEASE);
+            __atomic_store_n(&subscribed, true, __ATOMIC_RELEASE);
             start_flushing();
             atexit(at_exit);
             return true;

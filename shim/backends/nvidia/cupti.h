@@ -1,5 +1,5 @@
-/* Between the files of the CUPTI source.  Lowest first: cupti_library · cupti_submitted · cupti_resources, cupti_calls,
- * cupti_records · cupti. */
+/* Between the files of the CUPTI source.  Lowest first: cupti_library · cupti_submitted, cupti_guest · cupti_resources,
+ * cupti_calls, cupti_records · cupti · injection · cupti_interpose. */
 #ifndef PASTA_CUPTI_H
 #define PASTA_CUPTI_H
 
@@ -53,6 +53,28 @@ void pasta_cupti_put(uint32_t correlation, const pasta_cupti_submitted *submitte
 bool pasta_cupti_get(uint32_t correlation, pasta_cupti_submitted *found);
 void pasta_cupti_forget(uint32_t correlation);
 
+/* ---- cupti_guest.c: the program's own use of CUPTI, its "guest" ---- */
+
+bool pasta_cupti_guest_subscribe(pasta_cupti_callback *callback, void *user); /* false: there is one already */
+void pasta_cupti_guest_unsubscribe(void);
+void pasta_cupti_guest_enable(int32_t domain, uint32_t id, bool on);
+bool pasta_cupti_guest_wants(int32_t domain, uint32_t id);
+void pasta_cupti_guest_on_callback(int32_t domain, uint32_t id, const void *data);
+void pasta_cupti_guest_buffers(pasta_cupti_request *request, pasta_cupti_complete *complete);
+void pasta_cupti_guest_records(int32_t kind, bool on);
+bool pasta_cupti_guest_wants_records(int32_t kind);
+/* Gives one of its buffers; false: it has enabled no records. */
+bool pasta_cupti_guest_request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records);
+/* Its buffer is full; a buffer of ours is, of which it gets copies of its records. */
+void pasta_cupti_guest_complete(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid);
+void pasta_cupti_guest_copy(uint64_t context, uint32_t stream, uint8_t *ours, uint64_t valid);
+/* The clock of records until the guest sets its own, and the conversion of a record's time; 0 stays 0. */
+void pasta_cupti_set_clock(void);
+uint64_t pasta_cupti_clock(void);
+void pasta_cupti_guest_clock(uint64_t (*clock)(void));
+void pasta_cupti_sample_clock(void);
+uint64_t pasta_cupti_time(uint64_t value);
+
 /* ---- cupti_resources.c: contexts, streams, modules, nodes of graphs ---- */
 
 void pasta_cupti_on_resource(uint32_t id, const pasta_cupti_resource *resource);
@@ -68,10 +90,8 @@ bool pasta_cupti_wants_call(uint32_t id);
 
 /* ---- cupti_records.c: buffers of records ---- */
 
-void pasta_cupti_request_buffer(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records);
-void pasta_cupti_take_buffer(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid);
-/* Publishes what a buffer's records say, without releasing it. */
-void pasta_cupti_read_buffer(uint8_t *buffer, uint64_t valid);
+/* Publishes what a buffer's records say. */
+void pasta_cupti_read_buffer(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t valid);
 void pasta_cupti_with_details(bool wanted);
 void pasta_cupti_finish_records(void); /* the process exits: the error of times, and losses */
 
@@ -79,5 +99,14 @@ void pasta_cupti_finish_records(void); /* the process exits: the error of times,
 
 /* Subscribes.  False: `why` says what is missing and the remedy. */
 bool pasta_cupti_start(char *why, size_t size);
+bool pasta_cupti_is_on(void); /* we are the subscriber */
+bool pasta_cupti_wants(int32_t domain, uint32_t id);
+bool pasta_cupti_wants_records(int32_t kind);
+void pasta_cupti_enable_callbacks(void); /* again, those that we want */
+
+/* ---- injection.c ---- */
+
+void pasta_nv_start(void); /* once: chooses and starts a source */
+bool pasta_nv_takes_cupti(void); /* it chooses CUPTI first */
 
 #endif

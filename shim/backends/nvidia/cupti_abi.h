@@ -423,6 +423,7 @@ typedef void pasta_cupti_complete(uint64_t context, uint32_t stream, uint8_t *bu
     X(subscribe, "cuptiSubscribe", (void **subscriber, pasta_cupti_callback *callback, void *user))       \
     X(unsubscribe, "cuptiUnsubscribe", (void *subscriber))                                                \
     X(enable_callback, "cuptiEnableCallback", (uint32_t on, void *subscriber, int32_t domain, uint32_t id)) \
+    X(enable_domain, "cuptiEnableDomain", (uint32_t on, void *subscriber, int32_t domain))                \
     X(register_callbacks, "cuptiActivityRegisterCallbacks",                                               \
       (pasta_cupti_request *request, pasta_cupti_complete *complete))                                     \
     X(register_timestamp, "cuptiActivityRegisterTimestampCallback", (uint64_t (*now)(void)))              \

@@ -1,17 +1,13 @@
 /* Records that CUPTI delivers in buffers, on a thread of its own: what ran, and when.
  *
- * Times are on our clock: CUPTI converts the device's to that of the callback that it was given.  Work whose call is
+ * CUPTI converts the device's times to the host's clock, which cupti_guest.c converts to ours.  Work whose call is
  * not known is recorded here too, from its record: nodes of a graph, with the time and thread of the graph's launch,
  * and work of calls that have no callback.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cupti.h"
-
-enum { BUFFER = 512 << 10, ALIGNMENT = 8 };
 
 static bool details;
 static struct {
@@ -54,8 +50,8 @@ static void publish_details(const pasta_nv_work *w, const pasta_cupti_kernel *k)
     pasta_kernel_details *e = RESULT(kernel_details, w);
     if (!e) return;
     e->ordinal = w->ordinal;
-    if (k->queued) e->queued = k->queued;
-    if (k->submitted) e->submitted = k->submitted;
+    if (k->queued) e->queued = pasta_cupti_time(k->queued);
+    if (k->submitted) e->submitted = pasta_cupti_time(k->submitted);
     e->shared_executed = k->shared_executed;
     e->channel = k->channel;
     e->channel_type = k->channel_type;
@@ -105,6 +101,7 @@ static bool record_kernel(const pasta_cupti_kernel *k, pasta_nv_work *w) {
 
 static void on_kernel(const pasta_cupti_kernel *k) {
     pasta_cupti_submitted s;
+    uint64_t start = pasta_cupti_time(k->start), end = pasta_cupti_time(k->end);
     bool known = pasta_cupti_get(k->correlation, &s);
     if (!k->start || !k->end || (known && s.kind == PASTA_CUPTI_NOTHING)) return; /* not run yet, or not recorded */
     pasta_nv_work w;
@@ -113,11 +110,11 @@ static void on_kernel(const pasta_cupti_kernel *k) {
         pasta_cupti_forget(k->correlation);
     } else {
         uint64_t source = pasta_cupti.version >= PASTA_CUPTI_13_4 ? k->source_node : 0;
-        w = work_of(known ? &s : NULL, k->context, k->stream, k->node, source, k->start);
+        w = work_of(known ? &s : NULL, k->context, k->stream, k->node, source, start);
         if (!record_kernel(k, &w)) return;
     }
-    if (known) compare(s.work.time, k->start);
-    publish_completion(&w, k->start, k->end);
+    if (known) compare(s.work.time, start);
+    publish_completion(&w, start, end);
     if (details) publish_details(&w, k);
 }
 
@@ -199,21 +196,24 @@ static void on_copy(const pasta_cupti_copy *c) {
     bool reads = direction == PASTA_COPY_device_to_host || direction == PASTA_COPY_device_to_device;
     bool writes = direction == PASTA_COPY_host_to_device || direction == PASTA_COPY_device_to_device;
     int16_t device = (int16_t)c->device;
-    on_moved(&(moved){.bytes = c->bytes, .start = c->start, .end = c->end, .node = c->node, .context = c->context,
+    on_moved(&(moved){.bytes = c->bytes, .start = pasta_cupti_time(c->start),
+                      .end = pasta_cupti_time(c->end), .node = c->node, .context = c->context,
                       .stream = c->stream, .correlation = c->correlation, .direction = direction,
                       .source = reads ? device : PASTA_NO_DEVICE, .destination = writes ? device : PASTA_NO_DEVICE,
                       .flags = c->flags});
 }
 
 static void on_peer_copy(const pasta_cupti_peer_copy *c) {
-    on_moved(&(moved){.bytes = c->bytes, .start = c->start, .end = c->end, .node = c->node, .context = c->context,
+    on_moved(&(moved){.bytes = c->bytes, .start = pasta_cupti_time(c->start),
+                      .end = pasta_cupti_time(c->end), .node = c->node, .context = c->context,
                       .stream = c->stream, .correlation = c->correlation, .direction = PASTA_COPY_peer_to_peer,
                       .source = (int16_t)c->source_device, .destination = (int16_t)c->destination_device,
                       .flags = c->flags});
 }
 
 static void on_set(const pasta_cupti_set *s) {
-    on_moved(&(moved){.bytes = s->bytes, .start = s->start, .end = s->end, .node = s->node, .context = s->context,
+    on_moved(&(moved){.bytes = s->bytes, .start = pasta_cupti_time(s->start),
+                      .end = pasta_cupti_time(s->end), .node = s->node, .context = s->context,
                       .stream = s->stream, .correlation = s->correlation, .direction = PASTA_ABSENT_U32,
                       .flags = (uint8_t)s->flags, .is_set = true, .value = s->value});
 }
@@ -275,8 +275,8 @@ static void on_overhead(const pasta_cupti_overhead *o) {
     pasta_overhead *e = pasta_begin_on(of_thread ? o->thread : pasta_thread(), PASTA_EVENT_overhead, PASTA_SLOTS(pasta_overhead),
                                        PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (!e) return;
-    e->start = o->start;
-    e->end = o->end;
+    e->start = pasta_cupti_time(o->start);
+    e->end = pasta_cupti_time(o->end);
     e->name = name;
     pasta_publish(e);
 }
@@ -306,8 +306,8 @@ static void on_uvm(const pasta_cupti_uvm *u) {
     e->address = u->address;
     if (uvm_rows[u->what].counts) e->count = (uint32_t)u->value;
     else e->bytes = u->value;
-    e->start = u->start;
-    if (u->end) e->end = u->end;
+    e->start = pasta_cupti_time(u->start);
+    if (u->end) e->end = pasta_cupti_time(u->end);
     e->cause = uvm_rows[u->what].cause;
     e->vendor_flags = u->flags;
     e->source = from;
@@ -317,16 +317,10 @@ static void on_uvm(const pasta_cupti_uvm *u) {
 
 /* ---- buffers ---- */
 
-void pasta_cupti_request_buffer(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records) {
-    void *memory = NULL;
-    if (posix_memalign(&memory, ALIGNMENT, BUFFER) != 0) memory = NULL; /* CUPTI drops records, and counts them */
-    *buffer = memory;
-    *bytes = memory ? BUFFER : 0;
-    *max_records = 0;
-}
-
-void pasta_cupti_read_buffer(uint8_t *buffer, uint64_t valid) {
+void pasta_cupti_read_buffer(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t valid) {
+    uint64_t dropped = 0;
     void *record = NULL;
+    pasta_cupti_sample_clock();
     while (valid && pasta_cupti.next_record(buffer, valid, &record) == 0 && record)
         switch (*(const uint32_t *)record) {
         case PASTA_CUPTI_KERNEL: on_kernel(record); break;
@@ -338,13 +332,6 @@ void pasta_cupti_read_buffer(uint8_t *buffer, uint64_t valid) {
         case PASTA_CUPTI_UVM: on_uvm(record); break;
         default: break;
         }
-}
-
-void pasta_cupti_take_buffer(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid) {
-    uint64_t dropped = 0;
-    (void)bytes;
-    pasta_cupti_read_buffer(buffer, valid);
-    free(buffer);
     if (pasta_cupti.dropped(context, stream, &dropped) == 0) seen.dropped += dropped;
 }
 

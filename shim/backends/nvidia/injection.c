@@ -12,23 +12,41 @@
 
 PASTA_EXPORT int InitializeInjection(void);
 
-static void start(void) {
+static bool is_automatic(void) {
+    const char *wanted = pasta_config("nvidia.source");
+    return !wanted || !strcmp(wanted, "auto");
+}
+
+static bool has_probes(void) {
+    const char *probes = pasta_config("probes");
+    return probes && *probes;
+}
+
+bool pasta_nv_takes_cupti(void) {
+    if (!pasta_listens_to("nvidia") || pasta_config_u64("nvidia.empty", 0)) return false;
+    return is_automatic() ? !has_probes() : !strcmp(pasta_config("nvidia.source"), "cupti");
+}
+
+static void choose(void) {
     char why[512] = "";
-    const char *wanted = pasta_config("nvidia.source"), *probes = pasta_config("probes");
-    bool automatic = !wanted || !strcmp(wanted, "auto");
-    bool cupti = automatic ? !(probes && *probes) : !strcmp(wanted, "cupti");
-    if (pasta_config_u64("nvidia.empty", 0)) cupti = false;
+    bool automatic = is_automatic(), cupti = pasta_nv_takes_cupti();
+    if (cupti && has_probes())
+        pasta_say("probes do not run: nvidia.source is cupti; auto or sanitizer runs them, or --passes auto both");
     if (cupti && (pasta_cupti_start(why, sizeof why) || !*why)) return;
     if (cupti && !automatic) pasta_say("CUDA is not recorded: %s", why);
     else if (cupti) pasta_say("no device times: %s. The Compute Sanitizer records the rest", why);
     if (!cupti || automatic) pasta_nv_start_sanitizer();
 }
 
-/* Called by the driver inside cuInit.  Always 1: a failure here is not the target's. */
-int InitializeInjection(void) {
+void pasta_nv_start(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     int saved = errno;
-    if (pasta_listens_to("nvidia")) pthread_once(&once, start);
+    if (pasta_listens_to("nvidia")) pthread_once(&once, choose);
     errno = saved;
+}
+
+/* Called by the driver inside cuInit.  Always 1: a failure here is not the target's. */
+int InitializeInjection(void) {
+    pasta_nv_start();
     return 1;
 }

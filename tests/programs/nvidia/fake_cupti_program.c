@@ -558,11 +558,32 @@ static void play_work(const char *path) {
     work_do(path, work_step_of_cuda);
 }
 
+/* One kernel and one copy, whose records come when their buffer is handed over. */
+static void play_step(void) {
+    ran(launch(FUNCTION, KERNEL, 1, STREAM), STREAM, 1);
+    copied(CALL(cuMemcpyHtoDAsync_v2, 0x10000, 0x7f0000, 64, STREAM), PASTA_CUPTI_HTOD, 64, STREAM, 0, true);
+    usleep(1000); /* has run */
+}
+
+/* What the program's own tool does: guest:WHAT.  It may come before cuInit. */
+static void guest(const char *what) {
+    static void (*does)(const char *);
+    if (!does) {
+        void *library = required(dlopen(getenv("FAKE_GUEST"), RTLD_NOW), "guest");
+        *(void **)&does = required(dlsym(library, "guest_does"), "guest_does");
+    }
+    does(what);
+}
+
 int main(int count, char **scripts) {
+    int first = 1;
+    for (; first < count && !strncmp(scripts[first], "guest:", 6); first++) guest(scripts[first] + 6);
     initialize();
-    for (int i = 1; i < count; i++) {
+    for (int i = first; i < count; i++) {
         const char *script = scripts[i];
-        if (!strcmp(script, "context")) play_context();
+        if (!strncmp(script, "guest:", 6)) guest(script + 6);
+        else if (!strcmp(script, "step")) play_step();
+        else if (!strcmp(script, "context")) play_context();
         else if (!strcmp(script, "end")) play_end();
         else if (!strcmp(script, "launches")) play_launches();
         else if (!strcmp(script, "unknown")) play_unknown();

@@ -1,0 +1,188 @@
+/* A CUPTI tool of the program itself, such as a framework's profiler: it shares our subscription and our buffers.
+ *
+ * CUPTI has one subscriber, and one pair of buffer functions.  The program's calls of it are interposed
+ * (cupti_interpose.c): we forward the callbacks that it enabled, record into its buffers while it has enabled records,
+ * read them first, and leave in them what it enabled.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stddef.h>
+#include <string.h>
+#include <time.h>
+
+#include "cupti.h"
+
+enum { DOMAINS = 8, IDS = 1024, KINDS = 128 };
+
+#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
+#define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
+
+static pasta_cupti_callback *callback;
+static void *callback_user;
+static bool enabled[DOMAINS][IDS];
+static struct {
+    bool on, ever;
+    uint64_t from, to; /* enabled, disabled, on the clock of records */
+} kinds[KINDS];
+static uint32_t kind_count;
+static uint64_t (*their_clock)(void);
+static pasta_cupti_request *request;
+static pasta_cupti_complete *complete;
+
+/* ---- callbacks ---- */
+
+bool pasta_cupti_guest_subscribe(pasta_cupti_callback *function, void *user) {
+    pasta_cupti_callback *none = NULL;
+    callback_user = user;
+    return __atomic_compare_exchange_n(&callback, &none, function, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+void pasta_cupti_guest_unsubscribe(void) {
+    STORE(callback, NULL);
+    memset(enabled, 0, sizeof enabled);
+}
+
+void pasta_cupti_guest_enable(int32_t domain, uint32_t id, bool on) {
+    if (domain > 0 && domain < DOMAINS && id < IDS) STORE(enabled[domain][id], on);
+}
+
+bool pasta_cupti_guest_wants(int32_t domain, uint32_t id) {
+    return domain > 0 && domain < DOMAINS && id < IDS && LOAD(enabled[domain][id]);
+}
+
+void pasta_cupti_guest_on_callback(int32_t domain, uint32_t id, const void *data) {
+    pasta_cupti_callback *function = LOAD(callback);
+    if (PASTA_UNLIKELY(function != NULL) && pasta_cupti_guest_wants(domain, id)) function(callback_user, domain, id, data);
+}
+
+/* ---- records ---- */
+
+void pasta_cupti_guest_buffers(pasta_cupti_request *requests, pasta_cupti_complete *completes) {
+    STORE(complete, completes);
+    STORE(request, requests);
+}
+
+void pasta_cupti_guest_records(int32_t kind, bool on) {
+    if (kind < 0 || kind >= KINDS || LOAD(kinds[kind].on) == on) return;
+    uint64_t now = their_clock ? their_clock() : pasta_cupti_clock();
+    STORE(*(on ? &kinds[kind].from : &kinds[kind].to), now);
+    STORE(kinds[kind].on, on);
+    STORE(kinds[kind].ever, true);
+    __atomic_fetch_add(&kind_count, on ? 1 : -1, __ATOMIC_ACQ_REL);
+}
+
+bool pasta_cupti_guest_wants_records(int32_t kind) { return kind >= 0 && kind < KINDS && LOAD(kinds[kind].on); }
+
+/* Of kinds that we enable it gets what ran while it had enabled them, also if it disables them and flushes then. */
+static bool is_theirs(const uint8_t *record) {
+    uint32_t kind;
+    uint64_t start;
+    memcpy(&kind, record, sizeof kind);
+    if (kind >= KINDS || !LOAD(kinds[kind].ever)) return false;
+    size_t at = kind == PASTA_CUPTI_OVERHEAD ? offsetof(pasta_cupti_overhead, start) : offsetof(pasta_cupti_kernel, start);
+    if (kind != PASTA_CUPTI_KERNEL && kind != PASTA_CUPTI_COPY && kind != PASTA_CUPTI_PEER_COPY &&
+        kind != PASTA_CUPTI_SET && kind != PASTA_CUPTI_OVERHEAD)
+        return true;
+    memcpy(&start, record + at, sizeof start);
+    return start >= LOAD(kinds[kind].from) && (LOAD(kinds[kind].on) || start <= LOAD(kinds[kind].to));
+}
+_Static_assert(offsetof(pasta_cupti_kernel, start) == offsetof(pasta_cupti_copy, start) &&
+                   offsetof(pasta_cupti_kernel, start) == offsetof(pasta_cupti_peer_copy, start) &&
+                   offsetof(pasta_cupti_kernel, start) == offsetof(pasta_cupti_set, start),
+               "start of records");
+
+bool pasta_cupti_guest_request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records) {
+    pasta_cupti_request *function = LOAD(request);
+    if (!function || !LOAD(kind_count)) return false;
+    function(buffer, bytes, max_records);
+    return true;
+}
+
+/* Leaves its records; gives the bytes that are left. */
+static uint64_t keep_wanted(uint8_t *buffer, uint64_t valid) {
+    uint8_t *to = buffer;
+    void *record = NULL;
+    bool more = valid && pasta_cupti.next_record(buffer, valid, &record) == 0;
+    while (more) {
+        uint8_t *from = record;
+        more = pasta_cupti.next_record(buffer, valid, &record) == 0;
+        size_t size = (size_t)((more ? (uint8_t *)record : buffer + valid) - from);
+        if (!is_theirs(from)) continue;
+        memmove(to, from, size);
+        to += size;
+    }
+    return (uint64_t)(to - buffer);
+}
+
+void pasta_cupti_guest_complete(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid) {
+    complete(context, stream, buffer, bytes, keep_wanted(buffer, valid));
+}
+
+void pasta_cupti_guest_copy(uint64_t context, uint32_t stream, uint8_t *ours, uint64_t valid) {
+    uint8_t *buffer = NULL;
+    uint64_t bytes = 0, max_records = 0;
+    pasta_cupti_request *function = LOAD(request);
+    uint64_t left = function ? keep_wanted(ours, valid) : 0;
+    for (uint64_t done = 0; left > done;) {
+        function(&buffer, &bytes, &max_records);
+        if (!buffer) return;
+        void *record = NULL;
+        uint64_t fits = 0;
+        while (pasta_cupti.next_record(ours + done, left - done, &record) == 0) { /* whole records that fit */
+            uint64_t begin = (uint64_t)((uint8_t *)record - (ours + done));
+            if (begin <= bytes) fits = begin;
+        }
+        if (left - done <= bytes) fits = left - done;
+        memcpy(buffer, ours + done, fits);
+        complete(context, stream, buffer, bytes, fits);
+        if (!fits) return;
+        done += fits;
+    }
+}
+
+/* ---- times: CUPTI asks one function for the host's time; ours gives CLOCK_REALTIME as CUPTI does by itself ---- */
+
+typedef struct pair {
+    uint64_t ours, theirs;
+} pair;
+
+static uint64_t realtime_ahead; /* of CLOCK_MONOTONIC; settimeofday does not change it here */
+static pthread_mutex_t sampling = PTHREAD_MUTEX_INITIALIZER;
+static pair first, last;
+
+void pasta_cupti_set_clock(void) {
+    struct timespec real;
+    uint64_t before = pasta_now();
+    clock_gettime(CLOCK_REALTIME, &real);
+    uint64_t after = pasta_now();
+    realtime_ahead = (uint64_t)real.tv_sec * 1000000000 + (uint64_t)real.tv_nsec - (before + (after - before) / 2);
+}
+
+uint64_t pasta_cupti_clock(void) { return pasta_now() + realtime_ahead; }
+
+static pair sample(void) {
+    uint64_t before = pasta_now(), theirs = their_clock(), after = pasta_now();
+    return (pair){before + (after - before) / 2, theirs};
+}
+
+void pasta_cupti_guest_clock(uint64_t (*function)(void)) {
+    pthread_mutex_lock(&sampling);
+    their_clock = function;
+    if (function) first = last = sample();
+    pthread_mutex_unlock(&sampling);
+}
+
+void pasta_cupti_sample_clock(void) {
+    pthread_mutex_lock(&sampling);
+    if (their_clock) last = sample();
+    pthread_mutex_unlock(&sampling);
+}
+
+/* A record may be of before the program set its clock: the two are so far apart that the value tells. */
+uint64_t pasta_cupti_time(uint64_t value) {
+    enum { YEAR_BITS = 55 }; /* ns */
+    uint64_t ours = value - realtime_ahead;
+    if (!value || !their_clock || ours < UINT64_C(1) << YEAR_BITS) return value ? ours : 0;
+    double rate = last.theirs > first.theirs ? (double)(last.ours - first.ours) / (double)(last.theirs - first.theirs) : 1;
+    return (uint64_t)((int64_t)last.ours + (int64_t)((double)(int64_t)(value - last.theirs) * rate));
+}
