@@ -33,7 +33,7 @@ class NvidiaSettings(Section):
     source = setting(
         "nvidia.source",
         parse_source,
-        AUTO,
+        SANITIZER,
         "library that records events: cupti has device times, sanitizer has probes; auto: "
         "sanitizer if a tool has probes, otherwise cupti if it is usable",
         shim="nvidia.source",

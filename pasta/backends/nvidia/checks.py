@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pasta import paths
-from pasta.backends.nvidia.libraries import find_sanitizer
+from pasta.backends.nvidia.libraries import find_cupti, find_sanitizer
 from pasta.errors import MissingDependency, PastaError
 from pasta.extensions import BAD, GOOD, NOTE, Check
 
@@ -36,6 +36,11 @@ def _driver() -> Iterator[Check]:
         yield Check("Compute Sanitizer", GOOD, str(library))
     else:
         yield Check("Compute Sanitizer", BAD, "not found", "pip install 'pasta-profiler[nvidia]'")
+    cupti = find_cupti()
+    if cupti and cupti.exists():
+        yield Check("CUPTI", GOOD, str(cupti))
+    else:
+        yield Check("CUPTI", NOTE, "not found: no device times", "pip install nvidia-cuda-cupti")
 
 
 def _probes() -> Iterator[Check]:
