@@ -78,9 +78,9 @@ def test_capabilities_of_several_sources() -> None:
     both = Capabilities(("torch", "nvidia_sanitizer", "amd_rocprofiler", "of a later PASTA"))
     assert both.accelerators == ("nvidia_sanitizer", "amd_rocprofiler")
     assert "kernel_complete" in both and "accesses" in both and "operator_begin" in both
-    assert "uvm_fault" not in both
+    assert "uvm_source" not in both
     assert "operator_begin" in both.kinds and "registers" not in both.kinds
-    gaps = both.missing(["kernel_complete", "accesses", "uvm_fault", "range_push", "graph_node"])
+    gaps = both.missing(["kernel_complete", "accesses", "uvm_source", "range_push", "graph_node"])
     assert {source: [each.name for each in found] for source, found in gaps.items()} == {
         "nvidia_sanitizer": ["kernel_complete"],
         "amd_rocprofiler": ["accesses"],

@@ -36,8 +36,7 @@ bool pasta_cupti_get(uint32_t correlation, pasta_cupti_submitted *found) {
     uint64_t words[sizeof e->words / 8];
     uint32_t version = LOAD(e->version);
     if (!correlation || LOAD(e->correlation) != correlation) return false;
-    for (size_t i = 0; i < sizeof e->words / 8; i++) words[i] = __atomic_load_n(&e->words[i], __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    for (size_t i = 0; i < sizeof e->words / 8; i++) words[i] = LOAD(e->words[i]);
     if (LOAD(e->correlation) != correlation || LOAD(e->version) != version) return false;
     memcpy(found, words, sizeof *found);
     return true;

@@ -1,0 +1,208 @@
+/* What is remembered of submitted work, and the buffers of a program's own tool, each against a model. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../../shim/backends/nvidia/cupti.h"
+#include "check.h"
+
+uint64_t pasta_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t state;
+
+static uint64_t below(uint64_t end) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state * UINT64_C(0x2545f4914f6cdd1d) % end;
+}
+
+/* ---- submitted work: threads write, one reads; what it finds is whole ---- */
+
+enum { WRITERS = 3, CALLS = 40000, WRAP = 1 << 16 };
+
+static uint32_t next_call;
+static bool written;
+
+static pasta_cupti_submitted of(uint32_t call) {
+    pasta_cupti_submitted s = {PASTA_CUPTI_A_LAUNCH, {.ordinal = call, .correlation = call + 1, .stream = call + 2,
+                                                      .node = call + 3, .time = call + 4, .thread = call}};
+    return s;
+}
+
+static void *write_calls(void *unused) {
+    (void)unused;
+    for (int i = 0; i < CALLS; i++) {
+        uint32_t call = __atomic_add_fetch(&next_call, 1, __ATOMIC_RELAXED);
+        pasta_cupti_submitted s = of(call);
+        pasta_cupti_put(call, &s);
+        if (i % 7 == 0) pasta_cupti_forget(call);
+    }
+    return NULL;
+}
+
+static void check_found(uint32_t call) {
+    pasta_cupti_submitted s, expected = of(call);
+    if (!pasta_cupti_get(call, &s)) return;
+    CHECK(s.kind == expected.kind);
+    CHECK(s.work.ordinal == call && s.work.correlation == call + 1 && s.work.stream == call + 2);
+    CHECK(s.work.node == call + 3 && s.work.time == call + 4 && s.work.thread == call);
+}
+
+static void *read_calls(void *unused) {
+    (void)unused;
+    while (!__atomic_load_n(&written, __ATOMIC_ACQUIRE)) {
+        uint32_t last = __atomic_load_n(&next_call, __ATOMIC_RELAXED);
+        for (uint32_t back = 0; back < 64 && back < last; back++) check_found(last - back);
+    }
+    return NULL;
+}
+
+static void submitted(void) {
+    pthread_t writers[WRITERS], reader;
+    CHECK(!pthread_create(&reader, NULL, read_calls, NULL));
+    for (int i = 0; i < WRITERS; i++) CHECK(!pthread_create(&writers[i], NULL, write_calls, NULL));
+    for (int i = 0; i < WRITERS; i++) pthread_join(writers[i], NULL);
+    __atomic_store_n(&written, true, __ATOMIC_RELEASE);
+    pthread_join(reader, NULL);
+    pasta_cupti_submitted s = of(1), found;
+    uint32_t last = 0xffffff00;
+    pasta_cupti_put(last, &s);
+    CHECK(pasta_cupti_get(last, &found) && found.work.ordinal == 1);
+    CHECK(!pasta_cupti_get(last + WRAP, &found)); /* another call in the same place */
+    pasta_cupti_forget(last + WRAP);
+    CHECK(pasta_cupti_get(last, &found));
+    s = of(2);
+    pasta_cupti_put(last + WRAP, &s); /* takes it */
+    CHECK(!pasta_cupti_get(last, &found));
+    CHECK(pasta_cupti_get(last + WRAP, &found) && found.work.ordinal == 2);
+    CHECK(!pasta_cupti_get(0, &found));
+}
+
+/* ---- buffers: records of 24 to 64 bytes, whose lengths are in them ---- */
+
+enum { LENGTH_AT = 4, START_AT = 16, BYTES = 4096 };
+
+static int32_t next_record(uint8_t *buffer, uint64_t valid, void **record) {
+    uint8_t *next = buffer;
+    if (*record) {
+        uint32_t length;
+        memcpy(&length, (uint8_t *)*record + LENGTH_AT, sizeof length);
+        next = (uint8_t *)*record + length;
+    }
+    if (next >= buffer + valid) return PASTA_CUPTI_LAST_RECORD;
+    *record = next;
+    return 0;
+}
+
+pasta_cupti_library pasta_cupti = {.next_record = next_record};
+
+static uint8_t got[2 * BYTES];
+static uint64_t got_bytes, their_size;
+static unsigned handed;
+
+static void request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records) {
+    *bytes = their_size;
+    *buffer = aligned_alloc(8, their_size);
+    *max_records = 0;
+}
+
+static void complete(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid) {
+    CHECK(context == 5 && stream == 6 && valid <= bytes);
+    CHECK(got_bytes + valid <= sizeof got);
+    memcpy(got + got_bytes, buffer, valid);
+    got_bytes += valid;
+    handed++;
+    free(buffer);
+}
+
+static void buffers(void) {
+    static uint8_t ours[BYTES], expected[BYTES];
+    const uint32_t kinds[] = {PASTA_CUPTI_KERNEL, PASTA_CUPTI_COPY, 5, 17, 77};
+    uint64_t before = pasta_cupti_clock();
+    pasta_cupti_guest_copy(5, 6, ours, 0); /* nobody there */
+    pasta_cupti_guest_buffers(request, complete);
+    pasta_cupti_guest_records(PASTA_CUPTI_KERNEL, true);
+    pasta_cupti_guest_records(5, true);
+    uint64_t during = pasta_cupti_clock() + 1000;
+    for (int round = 0; round < 300; round++) {
+        bool stopped = round >= 150; /* disabled, and not all flushed */
+        if (round == 150) {
+            struct timespec pause = {0, 2000000};
+            nanosleep(&pause, NULL);
+            pasta_cupti_guest_records(PASTA_CUPTI_KERNEL, false);
+            pasta_cupti_guest_records(5, false);
+        }
+        uint64_t after = pasta_cupti_clock() + 1000000000, valid = 0, wanted = 0;
+        while (valid + 64 <= BYTES && below(40)) {
+            uint32_t kind = kinds[below(5)], length = 24 + 8 * (uint32_t)below(6);
+            uint64_t start = (uint64_t[]){before - 1, during, after}[below(stopped ? 3 : 2)];
+            memset(ours + valid, (int)below(256), length);
+            memcpy(ours + valid, &kind, sizeof kind);
+            memcpy(ours + valid + LENGTH_AT, &length, sizeof length);
+            memcpy(ours + valid + START_AT, &start, sizeof start);
+            bool theirs = kind == 5 || (kind == PASTA_CUPTI_KERNEL && start == during);
+            if (theirs) memcpy(expected + wanted, ours + valid, length), wanted += length;
+            valid += length;
+        }
+        got_bytes = handed = 0;
+        their_size = 64 + 8 * below(200); /* smaller than ours, too */
+        bool copied = below(2);
+        if (copied) {
+            pasta_cupti_guest_copy(5, 6, ours, valid);
+        } else {
+            uint8_t *buffer = malloc(BYTES);
+            CHECK(buffer);
+            memcpy(buffer, ours, valid);
+            pasta_cupti_guest_complete(5, 6, buffer, BYTES, valid);
+        }
+        CHECK(got_bytes == wanted && !memcmp(got, expected, wanted));
+        CHECK(copied ? (handed > 0) == (wanted > 0) : handed == 1);
+    }
+    uint8_t *none;
+    uint64_t size, records;
+    CHECK(!pasta_cupti_guest_request(&none, &size, &records)); /* it has stopped */
+}
+
+/* ---- clocks ---- */
+
+/* A thread may be interrupted between two readings. */
+static bool near(uint64_t time, uint64_t expected) {
+    int64_t apart = (int64_t)(time - expected);
+    return apart > -10000000 && apart < 10000000;
+}
+
+static uint64_t ticks(void) { return pasta_now() / 3 + (UINT64_C(1) << 62); }
+
+static void clocks(void) {
+    pasta_cupti_set_clock();
+    uint64_t now = pasta_now(), apart = pasta_cupti_clock() - pasta_now();
+    CHECK(apart > UINT64_C(1) << 58); /* CLOCK_REALTIME, of this century */
+    CHECK(near(pasta_cupti_time(now + apart), now));
+    CHECK(pasta_cupti_time(0) == 0);
+    pasta_cupti_guest_clock(ticks);
+    struct timespec pause = {0, 20000000};
+    nanosleep(&pause, NULL);
+    pasta_cupti_sample_clock();
+    uint64_t later = pasta_now();
+    CHECK(near(pasta_cupti_time(later / 3 + (UINT64_C(1) << 62)), later));
+    CHECK(near(pasta_cupti_time(now + apart), now)); /* a record of before */
+    pasta_cupti_guest_clock(NULL);
+    CHECK(near(pasta_cupti_time(now + apart), now));
+}
+
+int main(int count, char **arguments) {
+    if (count != 3) return 2;
+    state = strtoull(arguments[2], NULL, 10) * 0x9e3779b97f4a7c15 + 1;
+    if (!strcmp(arguments[1], "submitted")) submitted();
+    else if (!strcmp(arguments[1], "buffers")) buffers();
+    else if (!strcmp(arguments[1], "clocks")) clocks();
+    else return 2;
+    return 0;
+}

@@ -1,0 +1,26 @@
+"""What the CUPTI source remembers and shares: programs/test_cupti.c, case by case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.c_builds import Build
+from tests.support.places import PROGRAMS, ROOT
+from tests.support.session import compile_c
+
+
+@pytest.fixture(scope="module")
+def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    nvidia = ROOT / "shim" / "backends" / "nvidia"
+    sources = [nvidia / "cupti_submitted.c", nvidia / "cupti_guest.c", PROGRAMS / "test_cupti.c"]
+    output = tmp_path_factory.mktemp(build.name) / "test_cupti"
+    return compile_c(output, sources, *build.flags)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("case", ["submitted", "buffers", "clocks"])
+def test_cupti(build: Build, program: Path, case: str, seed: int) -> None:
+    done = build.run(program, case, seed)
+    assert (done.returncode, done.stderr) == (0, "")
