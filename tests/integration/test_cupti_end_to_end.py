@@ -1,0 +1,90 @@
+"""A CUDA program on the fake driver under pasta-preload: which source records it, and what the
+tools make of its times."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.fake_cupti import build
+from tests.support.places import PROGRAMS
+
+KERNEL = "void fill<float>(float*, float*, int)"
+SCRIPTS = ("context", "launches", "copies", "graph", "events", "end")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = build(tmp_path_factory.mktemp("fake-cupti"))
+    sanitizer = [PROGRAMS / "nvidia" / "fake_sanitizer.c", "-o", directory / "libsanitizer.so"]
+    subprocess.run(["cc", "-shared", "-fPIC", "-fvisibility=hidden", *sanitizer], check=True)
+    return directory
+
+
+def environment(built: Path, **more: str) -> dict[str, str]:
+    return {
+        "FAKE_CUPTI": str(built / "libcupti.so.13"),
+        "FAKE_DRIVER": str(built / "libcuda.so.1"),
+        "PASTA_CUPTI_LIB": str(built / "libcupti.so.13"),
+        "PASTA_SANITIZER_LIB": str(built / "libsanitizer.so"),
+        **more,
+    }
+
+
+def table(run: Any, tool: str, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(
+        run.path / "results" / tool / f"{name}.parquet"
+    ).to_pylist()
+    return rows
+
+
+@pytest.mark.main
+def test_tools_have_times(built: Path, pasta_preload: Any) -> None:
+    options = ("--set", "nvidia.source=auto", "-t", "kernel_freq,copies,utilization")
+    done = pasta_preload(
+        built / "program", *SCRIPTS, options=options, environment=environment(built)
+    )
+    assert (done.exit_status, done.stdout) == (7, "done\n")
+    manifest = json.loads((done.run.path / "run.json").read_text())
+    assert manifest["sources"] == {"nvidia_cupti": "13.5"}
+    (fill,) = [row for row in table(done.run, "kernel_freq", "kernels") if row["kernel"] == KERNEL]
+    # of `launches` the one that ran, the refused and the unfinished one; of `graph` 2, and 4 nodes
+    assert fill["launches"] == 9
+    assert fill["total_time"] == 5 * 1000  # of those with times
+    (device,) = table(done.run, "utilization", "devices")
+    assert device["kernels"] == 8 * 1000
+    assert device["copies"] == 16 * 1000
+
+
+def test_default_is_the_sanitizer(built: Path, pasta_preload: Any) -> None:
+    done = pasta_preload(built / "program", *SCRIPTS, environment=environment(built))
+    assert (done.exit_status, done.stdout) == (7, "done\n")
+    manifest = json.loads((done.run.path / "run.json").read_text())
+    assert list(manifest["sources"]) == ["nvidia_sanitizer"]
+
+
+def test_sanitizer_where_cupti_does_not_work(built: Path, pasta_preload: Any) -> None:
+    done = pasta_preload(
+        built / "program", *SCRIPTS, options=("--set", "nvidia.source=auto"),
+        environment=environment(built, FAKE_CUPTI_FAIL="Subscribe=39"),
+    )  # fmt: skip
+    assert (done.exit_status, done.stdout) == (7, "done\n")
+    line = (
+        "pasta: no device times: subscribe failed with 39 "
+        "(CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED); another CUPTI tool (nsys, ncu, a "
+        "framework's profiler) came first: run without it. The Compute Sanitizer records the rest"
+    )
+    assert line in done.stderr.splitlines()
+    manifest = json.loads((done.run.path / "run.json").read_text())
+    assert list(manifest["sources"]) == ["nvidia_sanitizer"]
+
+
+def test_unknown_source_is_an_error(pasta_preload: Any) -> None:
+    done = pasta_preload("/bin/true", options=("--set", "nvidia.source=nsight"))
+    assert done.exit_status == 2
+    assert "auto, cupti, sanitizer" in done.stderr
