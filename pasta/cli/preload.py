@@ -322,6 +322,7 @@ def _run_passes(config: Config, tools: list[Tool], program: _Program) -> int:
     former, waiting = two.Former(), []
     runs: dict[str, list[Path]] = {each.name: [] for each in planned}
     outcomes: list[Outcome] = []
+    why = ""
     try:
         for each in planned:  # both before the program starts, so that it starts only if both can
             about = program.command, program.verbosity, program.executable.path
@@ -337,7 +338,8 @@ def _run_passes(config: Config, tools: list[Tool], program: _Program) -> int:
             status = _run(launcher, program.verbosity, report=False)
             outcomes += launcher.outcomes
             runs[each.name] = [o.directory for o in launcher.outcomes if o.directory]
-            why = waiting and _why_first_only(status, launcher, runs[each.name])
+            if waiting:
+                why = _why_first_only(status, launcher, runs[each.name])
             if why:
                 talk(why)
                 break
@@ -346,9 +348,12 @@ def _run_passes(config: Config, tools: list[Tool], program: _Program) -> int:
             session.remove()
         former.remove()
     if all(runs.values()):
-        _report_passes(whole, runs, outcomes, program.verbosity)
-    else:
-        _report(outcomes, program.verbosity)
+        width = launcher.session.document["terminal_width"]
+        _report_passes(whole, runs, outcomes, width, program.verbosity)
+        return status
+    if not why:
+        talk("the passes are not joined: nothing was recorded in the second")
+    _report(outcomes, program.verbosity)
     return status
 
 
@@ -366,7 +371,11 @@ def _why_first_only(status: int, launcher: Launcher, runs: list[Path]) -> str:
 
 
 def _report_passes(
-    whole: Path, runs: dict[str, list[Path]], outcomes: list[Outcome], verbosity: int
+    whole: Path,
+    runs: dict[str, list[Path]],
+    outcomes: list[Outcome],
+    width: int | None,
+    verbosity: int,
 ) -> None:
     """Joins the passes and reports the result; a failure does not change the program's status."""
     from pasta.runtime import passes as two
@@ -375,13 +384,9 @@ def _report_passes(
         if outcome.problem:
             say(outcome.problem)
     try:
-        width = two.terminal_width()
         done = two.join(whole, runs, _original_environment(), width=width, quiet=verbosity < 0)
     except (PastaError, OSError) as error:
         say(visible(str(error)))
-        return
-    except KeyboardInterrupt:
-        say(f"the passes in {whole} are not joined: pasta merge --passes A B does it")
         return
     say(done.report)
     for line in done.lines:

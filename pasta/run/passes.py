@@ -273,10 +273,11 @@ def _manifest(
 ) -> dict[str, Any]:
     """That of the pass with times, with what both passes have."""
     first, second = times.manifest, accesses.manifest
+    kept = {key: value for key, value in first.items() if key != "replay"}
     ends = [each["ended"]["text"] for each in (first, second)]
     ended = ends[0] if ends[0] == ends[1] else f"{TIMES}: {ends[0]}; {ACCESSES}: {ends[1]}"
     return {
-        **first,
+        **kept,
         "schema": SCHEMA,
         "pasta": VERSION,
         "ended": {**first["ended"], "text": ended},

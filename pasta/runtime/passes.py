@@ -12,7 +12,6 @@ import shutil
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,8 +185,12 @@ class Joining(NamedTuple):
 
 
 def join(
-    whole: Path, runs: Mapping[str, Sequence[Path]], environment: Mapping[str, str], *,
-    width: int | None, quiet: bool,
+    whole: Path,
+    runs: Mapping[str, Sequence[Path]],
+    environment: Mapping[str, str],
+    *,
+    width: int | None,
+    quiet: bool,
 ) -> Joining:  # fmt: skip
     """Joins the runs of the passes in a separate process, since that needs NumPy. Raises
     PastaError. `width`: columns of the terminal."""
@@ -220,10 +223,3 @@ def reason(passes: Sequence[Pass]) -> str:
         f" ({second}), which would change the times; its output appears twice, and it must do the"
         " same both times"
     )
-
-
-def terminal_width() -> int | None:
-    """Columns of the terminal on stderr; None if it is none."""
-    if not sys.stderr.isatty():
-        return None
-    return os.get_terminal_size(sys.stderr.fileno()).columns
