@@ -100,7 +100,6 @@ class _OpenCalls:
         levels = self._levels_at(batch, begins, ends, launches << _32 | index)
         calls, places = self._begun(batch["operator_begin"], begins)
         found = self._last(calls, places, launches * _DEPTHS + levels, index)
-        found[levels == 0] = 0
         around = places >> _32
         last = _last_of_each(around)
         self._last_calls.update(zip(around[last].tolist(), calls[last].tolist(), strict=True))
