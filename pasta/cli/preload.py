@@ -398,6 +398,8 @@ def _report_passes(
     for name, directories in runs.items():
         for directory in directories:
             say(f"pass {name}: {os.path.relpath(directory)}")
+    if len(done.runs) > 1:
+        say(f"all of them: pasta report {shlex.quote(os.path.relpath(whole))}")
 
 
 def _run(launcher: Launcher, verbosity: int, *, report: bool = True) -> int:

@@ -29,7 +29,7 @@ from pasta.run.naming import name_in_root
 from pasta.run.pass_launches import COUNTS, RecordedPass, read_launches
 from pasta.run.pass_tables import ACCESSES, JOINED, TIMES, Joined
 from pasta.run.results import document_of, result_documents, write_result
-from pasta.run.root import program_of
+from pasta.run.root import PASSES, program_of
 from pasta.table import counted, plain
 from pasta.version import VERSION
 
@@ -261,7 +261,9 @@ def _copy_result(of: RecordedPass, name: str, path: Path, target: Path) -> None:
     target.mkdir(parents=True)
     for file in (*(f"{table}.parquet" for table in document["tables"]), *document.get("files", ())):
         shutil.copyfile(regular_file(path.parent / file, of.run.path), target / file)
-    document["notes"] = [f"of the pass {name}: {of.sources}", *document.get("notes", ())]
+    how = " with probes in kernels" if name == ACCESSES else ""
+    origin = f"of the pass {name} ({of.sources}){how}"
+    document["notes"] = [origin, *document.get("notes", ())]
     (target / "result.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
@@ -317,6 +319,7 @@ def _sums(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
 
 
 def _from(place: Path, run: Path) -> str:
-    """The path of a run: relative if it is inside of `place`, so that both can be moved."""
+    """The path of a run: relative if it is in `passes` of the same whole, which can be moved."""
     place, run = place.absolute(), run.absolute()
-    return str(run.relative_to(place)) if run.is_relative_to(place) else str(run)
+    inside = any(run.is_relative_to(base / PASSES) for base in (place, place.parent))
+    return os.path.relpath(run, place) if inside else str(run)

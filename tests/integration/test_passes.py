@@ -285,6 +285,7 @@ def test_every_rank_is_joined_with_itself(pasta_preload: Any, pasta: Any, compil
         (run,) = root.glob(f"rank-000{rank}-*")
         (scale,) = rows(run, "kernels")
         assert scale["joined"] == 10 * (rank + 1) and rows(run, "unmatched") == []
+    assert done.lines[-1] == "all of them: pasta report job"
     report = pasta("report", root)
     assert report.returncode == 0 and "2 runs, 2 ranks" in " ".join(report.stdout.split())
     assert not any("not a run" in line for line in report.stdout.splitlines())

@@ -182,8 +182,10 @@ def test_the_joined_run_has_the_results_of_both(tmp_path: Path) -> None:
         for table in run.tables()[tool]:
             path = of.results / tool / f"{table}.parquet"
             assert run.arrow(tool, table).to_pylist() == pq.read_table(path).to_pylist()
-        name = "times" if of is times else "accesses"
-        assert result(run, tool)["notes"][0] == f"of the pass {name}: refacc 1.0"
+        name = (
+            "times (refacc 1.0)" if of is times else "accesses (refacc 1.0) with probes in kernels"
+        )
+        assert result(run, tool)["notes"][0] == f"of the pass {name}"
     manifest = run.manifest
     assert manifest["schema"] == SCHEMA
     assert manifest["tools"] == ["kernel_freq", "access_count", "joined"]
@@ -214,6 +216,17 @@ def test_reports_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "Kernels: bytes and device time" in (tmp_path / "r.html").read_text()
     trace = (tmp_path / "trace.json").read_text()  # of the events of the pass with times
     assert '"name": "a"' in trace or '"name":"a"' in trace
+
+
+def test_a_replay_needs_the_run_of_a_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times, accesses = runs(tmp_path)
+    run = joined(times, accesses, tmp_path / "out")
+    assert main(["replay", str(run.path), "-t", "kernel_freq", "-o", str(tmp_path / "again")]) == 2
+    error = capsys.readouterr().err
+    assert f"they are in the runs that it joins: {times.path}, {accesses.path}" in error
+    assert main(["replay", str(times.path), "-t", "kernel_freq", "-o", str(tmp_path / "re")]) == 0
 
 
 # ---- what is not clear -----------------------------------------------------------------------
@@ -373,6 +386,8 @@ def test_several_processes_are_a_root(tmp_path: Path) -> None:
     assert root.ranks == [0, 1] and root.problems == []
     assert [run.pid for run in root.runs] == [10, 11]
     assert is_root(passes)
+    assert done[0].manifest()["passes"]["times"]["directory"] == "../passes/times-10"
+    assert done[0].recorded().path.resolve() == times[0].path
 
 
 def test_the_joined_run_can_be_moved_with_its_passes(tmp_path: Path) -> None:
