@@ -117,7 +117,7 @@ def write_run(path: Path, events: int) -> tuple[RunDirectory, float]:
     return run, seconds
 
 
-def _absent(kind: str, count: int) -> NDArray[Any]:
+def absent(kind: str, count: int) -> NDArray[Any]:
     from pasta import abi
 
     dtype = abi.dtype(kind)
@@ -137,7 +137,7 @@ def _launches(first: int, count: int, strings: Strings) -> Batch:
         strings.id_of(f"void kernel_{each}<float, {each}>(float*)") for each in range(_KERNELS)
     ]
     begins, ends, done = (
-        _absent(kind, count) for kind in ("kernel_launch", "kernel_launch_end", "kernel_complete")
+        absent(kind, count) for kind in ("kernel_launch", "kernel_launch_end", "kernel_complete")
     )
     jitter = np.random.default_rng(first)
     kernel = jitter.integers(0, _KERNELS, count)
@@ -167,10 +167,10 @@ def _replay_accesses(directory: Path) -> float:
     run = RunDirectory.create(directory / "accesses")
     strings = Strings()
     recorder = Recorder(run.events, strings)
-    memory = _absent("memory_alloc", 1)
+    memory = absent("memory_alloc", 1)
     memory["index"], memory["time"], memory["memory"] = 0, 1, 1
     memory["address"], memory["bytes"] = 1 << 46, executor.BYTES
-    launch = _absent("kernel_launch", 1)
+    launch = absent("kernel_launch", 1)
     launch["index"], launch["time"], launch["ordinal"] = 2, 2, 0
     launch["name"] = strings.id_of("kernel")
     recorder.add(Batch(0, {"memory_alloc": memory, "kernel_launch": launch}))

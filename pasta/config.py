@@ -45,6 +45,18 @@ def extensions() -> list[Extension]:
     return [*BACKENDS.known(), *FRAMEWORKS.known()]
 
 
+#: Values of the setting `run.passes`.
+ONE_PASS, AUTO_PASSES = "1", "auto"
+
+
+def parse_passes(value: object) -> str:
+    """How often the program runs: "1" or "auto". Raises ValueError."""
+    text = str(value)
+    if isinstance(value, bool) or text not in (ONE_PASS, AUTO_PASSES):
+        raise ValueError(f"{ONE_PASS} or {AUTO_PASSES}")
+    return text
+
+
 def _backend_choices() -> str:
     return ", ".join([AUTO, *(each.name for each in BACKENDS.known()), NONE])
 
@@ -183,6 +195,13 @@ class Config(Section):
         option=CommandOption(
             "--no-children", help="profile the launched process only", value=False
         ),
+    )
+    passes = setting(
+        "run.passes",
+        parse_passes,
+        ONE_PASS,
+        "how often the program runs; auto: twice if some tools have probes and others do not",
+        option=CommandOption("--passes", metavar="1|auto"),
     )
     tool_timeout = setting(
         "run.tool-timeout",

@@ -44,6 +44,8 @@ IMPLICIT_BYTES = 4
 PAGE = 4096
 
 _COUNTS = ("instructions", "accesses", "reads", "writes", "atomics", "bytes")
+#: The parts of `bytes`, by launch.
+_PARTS = ("read_bytes", "write_bytes", "atomic_bytes")
 
 
 class AccessCount(Tool):
@@ -176,11 +178,11 @@ class AccessCount(Tool):
                 "launch": rows["launch"],
                 "kernel": kernel_names(self.context, rows["kernel"]),
                 "kind": [NAMES[kind] for kind in rows["kind"].tolist()],
-                **{name: rows[name] for name in _COUNTS},
+                **{name: rows[name] for name in (*_COUNTS, *_PARTS)},
             },
-            units={"bytes": "bytes"},
+            units=dict.fromkeys(("bytes", *_PARTS), "bytes"),
             keys=("kernel", "kind"),
-            sums=_COUNTS,
+            sums=(*_COUNTS, *_PARTS),
             title="Accesses by launch and kind",
             shown=0,
         )
@@ -340,16 +342,18 @@ _TOUCHED_LABELS = {
 
 
 def _decoded(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows of `by_kind` as launch, kernel, kind and `_COUNTS`, with operations merged."""
+    """Rows of `by_kind` as launch, kernel, kind, `_COUNTS` and `_PARTS`, with operations merged."""
     keys = [("launch", "u8"), ("kernel", "u4"), ("kind", "u1")]
-    found = np.zeros(len(rows), [*keys, *((name, "u8") for name in _COUNTS)])
+    found = np.zeros(len(rows), [*keys, *((name, "u8") for name in (*_COUNTS, *_PARTS))])
     found["launch"], found["kernel"] = rows["launch"], rows["kernel"]
     found["kind"] = rows["index"] // OPERATIONS + 1
     found["instructions"] = rows["full"] + rows["partial"]
     found["accesses"] = accesses = np.uint64(LANES) * rows["full"] + rows["lanes"]
     found["bytes"] = np.uint64(IMPLICIT_BYTES) * accesses + rows["beyond"]
     for operation, name in enumerate(("reads", "writes", "atomics")):
-        found[name] = np.where(rows["index"] % OPERATIONS == operation, accesses, 0)
+        mine = rows["index"] % OPERATIONS == operation
+        found[name] = np.where(mine, accesses, 0)
+        found[_PARTS[operation]] = np.where(mine, found["bytes"], 0)
     return combined(found, ["launch", "kernel", "kind"])
 
 

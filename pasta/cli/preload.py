@@ -11,23 +11,26 @@ import resource
 import shlex
 import signal
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 from pasta import paths, private
 from pasta.backends.base import Launch
 from pasta.cli.parser import INTERRUPTED, USAGE, Parser
 from pasta.cli.selection import add_options, add_selection, selected, set_options
-from pasta.config import AUTO, NONE, Config
+from pasta.config import AUTO, AUTO_PASSES, NONE, Config
 from pasta.errors import ConfigError, PastaError, visible
 from pasta.frameworks.base import Wanted
-from pasta.runtime.executable import CannotRun, find_executable
+from pasta.runtime.executable import CannotRun, Executable, find_executable
 from pasta.runtime.launcher import Launcher
 from pasta.runtime.rings import Outcome
-from pasta.runtime.session import Session
+from pasta.runtime.session import Ended, Session
 from pasta.table import counted
 from pasta.version import VERSION
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pasta.tool import Tool
 
 _RECORDER = "record_accesses"
@@ -142,10 +145,16 @@ def _prepare_probes(session: Session, config: Config, tools: list[Tool]) -> None
 
 
 def _prepared(
-    config: Config, tools: list[Tool], command: list[str], verbosity: int, program: str
+    config: Config,
+    tools: list[Tool],
+    command: list[str],
+    verbosity: int,
+    program: str,
+    wanted: Wanted | None = None,
 ) -> Session:
-    """A session with what the target needs before it starts. Raises PastaError."""
-    session = Session.create(config, command, verbosity, Wanted.by(tools))
+    """A session with what the target needs before it starts; `wanted`: the framework data of more
+    than these tools. Raises PastaError."""
+    session = Session.create(config, command, verbosity, wanted or Wanted.by(tools))
     try:
         _prepare_probes(session, config, tools)
         _prepare_backends(session, program)
@@ -252,7 +261,11 @@ def main(arguments: list[str] | None = None) -> int:
         executable = find_executable(command[0])
         if executable.obstacle:
             say(f"{executable.obstacle}: {executable.consequence}")
-        session = _prepared(config, tools, command, verbosity, executable.path)
+        program = _Program(executable, command, umask, verbosity)
+        if config.passes == AUTO_PASSES:
+            status = _run_passes(config, tools, program)
+        else:
+            status = _run_once(config, tools, program)
     except CannotRun as error:
         say(str(error))
         return error.status
@@ -261,22 +274,137 @@ def main(arguments: list[str] | None = None) -> int:
         return USAGE
     except KeyboardInterrupt:  # the target has not started
         return INTERRUPTED
-    launcher = Launcher(
-        session, _quiet if options.quiet else say, _original_environment(), umask=umask
-    )
-    try:
-        launcher.start(executable, command)
-    except CannotRun as error:
-        session.remove()
-        say(str(error))
-        return error.status
-    status = _run(launcher, verbosity)
     sys.stderr.flush()
     return _end_like(status)
 
 
-def _run(launcher: Launcher, verbosity: int) -> int:
-    """Waits for the target and finishes its runs; a failure here does not change its status."""
+class _Program(NamedTuple):
+    """What to run, and the umask that it gets."""
+
+    executable: Executable
+    command: list[str]
+    umask: int | None
+    verbosity: int
+
+    def launcher(self, session: Session) -> Launcher:
+        """A launcher of the program in a session."""
+        talk = _quiet if self.verbosity < 0 else say
+        return Launcher(session, talk, _original_environment(), umask=self.umask)
+
+    def start(self, launcher: Launcher) -> None:
+        """Starts the program. Raises CannotRun; the session is removed then."""
+        try:
+            launcher.start(self.executable, self.command)
+        except CannotRun:
+            launcher.session.remove()
+            raise
+
+
+def _run_once(config: Config, tools: list[Tool], program: _Program) -> int:
+    """Runs the program and reports its run; the wait status. Raises PastaError and CannotRun."""
+    session = _prepared(config, tools, program.command, program.verbosity, program.executable.path)
+    launcher = program.launcher(session)
+    program.start(launcher)
+    return _run(launcher, program.verbosity)
+
+
+def _run_passes(config: Config, tools: list[Tool], program: _Program) -> int:
+    """`_run_once` in two passes, if the tools need them."""
+    from pasta.runtime import passes as two
+
+    whole = two.place_of_whole(config, program.executable.path, time.time_ns())
+    planned = two.split(config, tools, whole)
+    talk = _quiet if program.verbosity < 0 else say
+    if not planned:
+        talk("all tools fit one pass: the program runs once")
+        return _run_once(config, tools, program)
+    input, signals = two.Input(), two.SignalState()
+    former, waiting = two.Former(), []
+    runs: dict[str, list[Path]] = {each.name: [] for each in planned}
+    outcomes: list[Outcome] = []
+    why = ""
+    try:
+        for each in planned:  # both before the program starts, so that it starts only if both can
+            about = program.command, program.verbosity, program.executable.path
+            waiting.append(_prepared(each.config, each.tools, *about, Wanted.by(tools)))
+        talk(two.reason(planned))
+        former.set_aside(whole)
+        for each in planned:
+            input.rewind()
+            signals.restore()
+            launcher = program.launcher(waiting.pop(0))
+            launcher.mask = signals.mask
+            program.start(launcher)
+            status = _run(launcher, program.verbosity, report=False)
+            outcomes += launcher.outcomes
+            runs[each.name] = [o.directory for o in launcher.outcomes if o.directory]
+            if waiting:
+                why = _why_first_only(status, launcher, runs[each.name])
+            if why:
+                talk(why)
+                break
+    finally:
+        for session in waiting:
+            session.remove()
+        former.remove()
+    if all(runs.values()):
+        width = launcher.session.document["terminal_width"]
+        _report_passes(whole, runs, outcomes, width, program.verbosity)
+        return status
+    if not why:
+        talk("the passes are not joined: nothing was recorded in the second")
+    _report(outcomes, program.verbosity)
+    return status
+
+
+def _why_first_only(status: int, launcher: Launcher, runs: list[Path]) -> str:
+    """Why the second pass does not run after this first one; empty if it does."""
+    from pasta.runtime.passes import was_ended
+
+    if os.WIFSIGNALED(status):
+        return f"the second pass does not run: {Ended('signal', os.WTERMSIG(status))} in the first"
+    if status:
+        return f"the second pass does not run: the first exited with {os.WEXITSTATUS(status)}"
+    if was_ended(launcher.received):
+        return "the second pass does not run: a signal asked for the end during the first"
+    return "" if runs else "the second pass does not run: nothing was recorded in the first"
+
+
+def _report_passes(
+    whole: Path,
+    runs: dict[str, list[Path]],
+    outcomes: list[Outcome],
+    width: int | None,
+    verbosity: int,
+) -> None:
+    """Joins the passes and reports the result; a failure does not change the program's status."""
+    from pasta.runtime import passes as two
+
+    for outcome in outcomes:
+        if outcome.problem:
+            say(outcome.problem)
+    try:
+        done = two.join(whole, runs, _original_environment(), width=width, quiet=verbosity < 0)
+    except (PastaError, OSError) as error:
+        say(visible(str(error)))
+        return
+    say(done.report)
+    for line in done.lines:
+        say(line)
+    if verbosity < 0:
+        return
+    for run in done.runs:
+        say(f"joined: {os.path.relpath(run)}")
+    for name, directories in runs.items():
+        for directory in directories:
+            say(f"pass {name}: {os.path.relpath(directory)}")
+    if len(done.runs) > 1:
+        say(f"all of them: pasta report {shlex.quote(os.path.relpath(whole))}")
+
+
+def _run(launcher: Launcher, verbosity: int, *, report: bool = True) -> int:
+    """Waits for the target and finishes its runs, with a report of them; a failure here does not
+    change its status."""
     session = launcher.session
     status = launcher.wait()
     try:
@@ -284,7 +412,8 @@ def _run(launcher: Launcher, verbosity: int) -> int:
         left = launcher.alive()
         if left and any(w.ring.used and not w.ended for w in launcher.rings.values()):
             say(counted(len(left), *_STILL_RUNNING))
-        _report(launcher.outcomes, verbosity)
+        if report:
+            _report(launcher.outcomes, verbosity)
         if not launcher.outcomes:
             _explain_no_run(session, verbosity)
         if verbosity > 0 and (session.directory / "log.txt").exists():

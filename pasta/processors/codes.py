@@ -89,7 +89,7 @@ class RowCodes:
 
     def encode(self, words: NDArray[Any]) -> NDArray[Any]:
         """Codes (int64) of rows: `words` is uint64 of shape (rows, words per row)."""
-        hashes = _hash(words)
+        hashes = row_hashes(words)
         slots = (hashes & np.uint64(self.SLOTS - 1)).astype(np.intp)
         codes = self._codes[slots]
         missed = np.flatnonzero(self._hashes[slots] != hashes)
@@ -124,7 +124,7 @@ class RowCodes:
         self._codes = np.zeros(self.SLOTS, np.int64)
 
 
-def _hash(words: NDArray[Any]) -> NDArray[Any]:
+def row_hashes(words: NDArray[Any]) -> NDArray[Any]:
     """Hashes (uint64, never 0) of rows of words: multiply and fold, twice for every word."""
     hashes = np.full(len(words), 0x9E37_79B9_7F4A_7C15, np.uint64)
     for column in range(words.shape[1]):

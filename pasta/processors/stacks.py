@@ -43,20 +43,30 @@ class Stacks:
         self._own_files = re.compile("|".join((*conventions.own_files, _MACHINERY)))
         self._libraries = re.compile("|".join((*conventions.library_files, *_LIBRARIES)))
         self._loader_files = re.compile("|".join(conventions.loader_files) or _NOTHING)
-        self._frames: dict[int, list[tuple[int, int, int, int]]] = {}  # depth, file, function, line
+        #: Depth, file, function, line and the function's first line of each frame.
+        self._frames: dict[int, list[tuple[int, int, int, int, int]]] = {}
 
     def feed(self, batch: Batch) -> None:
         """Follows the frames of a batch."""
         frames = batch["python_frame"]
-        fields = ("stack", "depth", "file", "function", "line")
+        fields = ("stack", "depth", "file", "function", "line", "first_line")
         for stack, *frame in zip(*(frames[name].tolist() for name in fields), strict=True):
-            self._frames.setdefault(stack, []).append((frame[0], frame[1], frame[2], frame[3]))
+            depth, file, function, line, first = frame
+            self._frames.setdefault(stack, []).append((depth, file, function, line, first))
 
     def frames(self, stack: int, strings: Strings) -> list[Frame]:
         """Frames, innermost first; empty for an unknown id."""
         return [
             Frame(strings[file], strings[function], line)
-            for _, file, function, line in sorted(self._frames.get(stack, []))
+            for _, file, function, line, _ in sorted(self._frames.get(stack, []))
+        ]
+
+    def content(self, stack: int, strings: Strings) -> list[tuple[str, str, int, int]]:
+        """File, function, its first line and the line of each frame, innermost first: the same in
+        every process that runs the same code."""
+        return [
+            (strings[file], strings[function], first, line)
+            for _, file, function, line, first in sorted(set(self._frames.get(stack, [])))
         ]
 
     def own(self, stack: int, strings: Strings) -> list[Frame]:

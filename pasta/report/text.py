@@ -80,6 +80,10 @@ def heading(run: RunDirectory, manifest: dict[str, Any]) -> Iterator[Text]:
     who = f"process {manifest['pid']}"
     if "ranks" in manifest:
         who = f"{counted(len(manifest['ranks']), 'run')} of {manifest['merged']['of']}"
+    elif "passes" in manifest:
+        passes = manifest["passes"].items()
+        named = [f"{name} (process {of['pid']})" for name, of in passes]
+        who = f"passes {' and '.join(named)}"
     process = (
         f"{who} on {manifest['host']}, {started:%Y-%m-%d %H:%M:%S}, "
         f"{formatted(manifest['observed_ns'], 'ns')} observed, {manifest['ended']['text']}"

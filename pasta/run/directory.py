@@ -6,6 +6,7 @@
     results/TOOL/      tables, figures and files of each tool
     report.txt         the text report
     log.txt            PASTA's own log
+    passes/            the runs of two passes, if this one joins them
 
 It is written under a hidden name in the same parent and renamed when complete; readers accept an
 unfinished one and report it as such. Only this user may access it (0700, files 0600).
@@ -30,8 +31,9 @@ from pasta.run.schema import check_document, read_document, record, whole
 from pasta.table import plain
 
 MANIFEST = "run.json"
-#: Version of the layout and of the manifest's keys.
-SCHEMA = 1
+#: Version of the layout and of the manifest's keys. 2: `passes`, and read_bytes, write_bytes and
+#: atomic_bytes in access_count's `launches`.
+SCHEMA = 2
 _VERSION = record({}, {"schema": whole()})
 #: Settings that exclude launches.
 _FILTERS = ("kernel", "exclude", "launch_skip", "launch_count", "range")
@@ -85,11 +87,15 @@ class RunDirectory(NamedTuple):
         return self.path / "report.txt"
 
     def recorded(self) -> RunDirectory:
-        """The run with the events: this one, or the source of an unfiltered replay if it still
-        exists. Raises RunError as `manifest`."""
+        """The run with the events: this one, or if that still exists, the source of an unfiltered
+        replay, or the joined pass with times. Raises RunError as `manifest`."""
         if self.events.is_dir():
             return self
         manifest = self.manifest()
+        of_pass = manifest.get("passes", {}).get("times", {}).get("directory", "\0")
+        if "\0" not in of_pass:
+            times = RunDirectory(self.path / of_pass)
+            return times if times.events.is_dir() else self
         replay, config = manifest.get("replay"), manifest.get("config")
         if replay is None or config is None or "\0" in replay["of"]:
             return self

@@ -3,6 +3,7 @@
     ROOT/rank-0003-node1-4711/    the run of rank 3
     ROOT/app-node1-4712/          the run of a process without a rank
     ROOT/.pasta-…/                a run that is being written, or was never finished
+    ROOT/passes/                  runs of two passes, of which the runs in the root were joined
 
 There is no index and no lock: a root is defined by its content, and may be read while processes
 write to it.
@@ -24,6 +25,8 @@ from pasta.run.directory import MANIFEST, RunDirectory
 from pasta.run.naming import place_in_job
 
 _UNFINISHED = ".pasta-"
+#: Directory of the runs of two passes, in the joined run or the root of the joined runs.
+PASSES = "passes"
 _NAMED = re.compile(r"rank-([0-9]+)-")
 _RANK_DIGITS = 7
 #: Scripts among an interpreter's arguments, which name the program.
@@ -280,6 +283,8 @@ def _read(path: Path) -> RankRun | Problem | None:
     """Reads a directory of a root; None if it is unrelated to PASTA. Raises RunError."""
     unfinished = path.name.startswith(_UNFINISHED)
     if path.name.startswith(".") and not unfinished:
+        return None
+    if path.name == PASSES and not _is_run(path):
         return None
     if not _is_run(path) and not unfinished:
         return Problem(path, "not a run directory")

@@ -183,6 +183,14 @@ MANIFEST = record(
         "replay": record({"of": text}),
         "merged": record({"of": text}),
         "ranks": list_of(record({}), MAX_RANKS),
+        "passes": map_of(
+            record(
+                {"directory": text, "pid": _PROCESS_ID, "gave": text, "launches": whole()},
+                {"command": _TEXTS, "sources": map_of(text), "tools": _TEXTS, "alone": whole()},
+            ),
+            2,
+        ),
+        "joined": record({"launches": whole()}),
     },
 )
 

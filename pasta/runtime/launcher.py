@@ -44,6 +44,8 @@ class Launcher:
     environment: Mapping[str, str]
     #: The target's umask, if it differs from this process's.
     umask: int | None = None
+    #: The target's signal mask; None: this process's.
+    mask: set[int | signal.Signals] | None = None
     #: See `Rings`.
     taken: list[Path] | None = None
     plain_name_given: bool = False
@@ -52,6 +54,8 @@ class Launcher:
         self._rings = Rings(
             self.session, self.say, self.environment, self.taken, self.plain_name_given
         )
+        #: Signals that this process received while the target ran.
+        self.received: set[int] = set()
 
     @property
     def rings(self) -> dict[str, WatchedRing]:
@@ -66,6 +70,8 @@ class Launcher:
     def start(self, executable: Executable, command: list[str]) -> None:
         """Starts the target. Raises CannotRun if exec fails."""
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
+        if self.mask is not None:
+            mask = self.mask
         self._rings.root = start_target(
             self.session, executable, command, self.environment, umask=self.umask, mask=mask
         )
@@ -79,6 +85,7 @@ class Launcher:
                 pause = _POLL_GROWING_SECONDS if self._rings.growing else _POLL_SECONDS
                 received = signal.sigtimedwait(wanted, pause)
                 if received and received.si_signo in _FORWARDED:
+                    self.received.add(received.si_signo)
                     self._forward(received)
                 pid, status = os.waitpid(self._rings.root, os.WNOHANG)
                 if pid:

@@ -50,9 +50,12 @@ class Replay:
         self.recorded, self.config = recorded, config
         self.manifest = recorded.manifest()
         if not parts(recorded.events):
+            passes = [each["directory"] for each in self.manifest.get("passes", {}).values()]
             raise RunError(
                 f"{recorded.path}: no events were recorded",
-                remedy="record the run again, with run.events on",
+                remedy=f"they are in the runs that it joins: {', '.join(passes)}"
+                if passes
+                else "record the run again, with run.events on",
             )
         self._strings = Strings()
         self._warnings: list[str] = []

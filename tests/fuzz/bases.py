@@ -46,6 +46,11 @@ def fixture(place: Path) -> None:
     write_result(place / "results", "hotness", result)
 
 
+def second(place: Path) -> None:
+    """The run of schema 2, with counts of accesses by launch."""
+    shutil.copytree(FIXTURE.with_name("schema-2"), place)
+
+
 def example(place: Path) -> None:
     """A part of the recorded run of a GPT on an H200, with its accesses."""
     place.mkdir()
@@ -86,4 +91,6 @@ def ranked(run: Path, rank: int, size: int) -> None:
     directory.write_manifest(manifest)
 
 
-BASES: dict[str, Callable[[Path], None]] = {"schema-1": fixture, "example": example, "demo": demo}
+BASES: dict[str, Callable[[Path], None]] = {
+    "schema-1": fixture, "schema-2": second, "example": example, "demo": demo,
+}  # fmt: skip

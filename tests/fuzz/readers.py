@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pasta.testing import Events
 from tests.fuzz.hostile import OUTSIDE
 
 #: Seconds after which a reader is considered hanging.
@@ -70,6 +71,21 @@ def _accesses(scene: Scene) -> list[str]:
     return ["replay", str(scene.run), "-t", "access_count", "-o", str(scene.out / "replay")]
 
 
+def _passes(scene: Scene) -> list[str]:
+    """Joins the run with a pass in which the launches of the schemas' runs have times."""
+    from tests.support.passes import manifested
+    from tests.support.runs import recorded
+    from tests.support.streams import KERNELS, STEPS
+
+    events = Events()
+    for step in range(STEPS):
+        for number, kernel in enumerate(KERNELS):
+            ordinal = events.launch(kernel, grid=(step + 1, number + 1, 1), flags=0)
+            events.complete(ordinal, 100, 200)
+    times = manifested(recorded(events, scene.out / "times"))
+    return ["merge", "--passes", str(scene.run), str(times.path), "-o", str(scene.out / "joined")]
+
+
 #: Arguments of `pasta` by reader.
 VERBS: dict[str, Callable[[Scene], list[str]]] = {
     "report": _report(),
@@ -83,6 +99,7 @@ VERBS: dict[str, Callable[[Scene], list[str]]] = {
     "report --perfetto": _report("--perfetto", "{out}/x.trace"),
     "report ROOT": lambda scene: ["report", str(scene.run.parent)],
     "merge": lambda scene: ["merge", str(scene.run.parent), "-o", str(scene.out / "merged")],
+    "merge --passes": _passes,
     "diff": lambda scene: ["diff", str(scene.run), str(scene.good), "--json", str(scene.out / "d")],
     "diff after": lambda scene: ["diff", str(scene.good), str(scene.run)],
     "replay": _replay,

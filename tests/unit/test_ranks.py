@@ -69,12 +69,12 @@ def test_incomplete_runs(tmp_path: Path) -> None:
         made_up(tmp_path, rank, of=7, kernels={"k": (1, 10)})
     damaged = tmp_path / "rank-0001-node1-101" / "results" / "kernel_freq" / "kernels.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-20])
-    made_up(tmp_path, 4, of=7, schema=2)
+    made_up(tmp_path, 4, of=7, schema=99)
     (tmp_path / ".pasta-1").mkdir()
     report = text_report(Root.open(tmp_path))
     assert ": 3 runs, 3 of 7 ranks, on 1 host" in report
     assert line(report, "ranks 2, 5-6: no run: ")
-    assert line(report, "rank 4: rank-0004-node1-104: written by a newer PASTA (schema 2")
+    assert line(report, "rank 4: rank-0004-node1-104: written by a newer PASTA (schema 99")
     assert line(report, ".pasta-1: unfinished: ")
     assert line(report, "rank 1: results/kernel_freq/kernels.parquet: cannot be read (")
     assert "rank 1 - 3" in line(report, "rank 1 -")  # its device time is unknown

@@ -43,6 +43,14 @@ def test_old_runs_read_unchanged(path: Path) -> None:
     assert operators(again) == operators(run)
 
 
+def test_joined_passes_of_schema_2_read_unchanged() -> None:
+    run = pasta.load(RUNS / "schema-2" / "joined")
+    assert run.arrow("joined", "kernels").column("share_of_peak").to_pylist() == [0.24, 1.28]
+    assert run.arrow("access_count", "launches").column("write_bytes").to_pylist()[0] == 32
+    assert run.manifest["passes"]["times"]["directory"] == "passes/times"
+    assert "passes times (process 4242) and accesses (process 4242)" in str(run)
+
+
 def operators(run: pasta.Run) -> list[dict[str, Any]]:
     """Operators in the schema's first runs, which had no time outside operators; shares now include
     it."""

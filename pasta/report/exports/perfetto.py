@@ -36,7 +36,7 @@ class Perfetto(FileExport):
         found = trace_of(request.run.results)
         if found:
             return partial(_copy, found, compressed)
-        return partial(_make, request.run, compressed)
+        return partial(_make, request.run.recorded(), compressed)
 
 
 def _make(run: RunDirectory, compressed: bool, file: BinaryIO) -> None:

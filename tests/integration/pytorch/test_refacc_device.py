@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.places import ROOT
@@ -570,3 +571,25 @@ def test_launches_have_operators_and_peak_has_tensors(pasta_preload) -> None:
     assert {"parameter", "activation", "optimizer state"} <= {row["category"] for row in peak}
     parameters = sorted(row["shape"] for row in peak if row["category"] == "parameter")
     assert parameters == ["10", "10,64", "64", "64,32"]
+
+
+def test_launches_of_two_passes_are_joined_by_operator(pasta_preload) -> None:
+    """Bytes of one pass and times of the other belong to the same operators, on all threads."""
+    tools = ("-t", "kernel_freq", "-t", "access_count")
+    options = ("-c", "torch", "--passes", "auto", *tools, "-o", "run")
+    done = pasta_preload(sys.executable, MLP, options=options)
+    assert done.exit_status == 0, done.stderr
+    joined = done.directory / "run" / "results" / "joined"
+    found = {
+        name: pq.read_table(joined / f"{name}.parquet").to_pylist()
+        for name in ("kernels", "operators", "unmatched")
+    }
+    launches = sum(row["joined"] for row in found["kernels"])
+    assert launches > 50 and found["unmatched"] == []
+    assert sum(row["joined"] for row in found["operators"]) == launches
+    notes = json.loads((joined / "result.json").read_text())["notes"]
+    assert not any("joined by kernel, grid and block alone" in note for note in notes)
+    (relu,) = (row for row in found["operators"] if row["operator"] == "aten::relu")
+    # 64 rows of 64 floats are read and written
+    assert (relu["read_bytes"], relu["write_bytes"]) == (64 * 64 * 4, 64 * 64 * 4)
+    assert relu["line"].startswith("refacc_mlp.py:")

@@ -1,0 +1,172 @@
+"""The launches of a recorded run with their contents, device times and requested bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pasta import abi
+from pasta.arrow import to_numpy
+from pasta.errors import RunError
+from pasta.frameworks import conventions
+from pasta.probes.kinds import kinds_of
+from pasta.processors.launch_keys import LaunchKeys
+from pasta.processors.strings import Strings
+from pasta.progress import report_progress
+from pasta.run.directory import RunDirectory
+from pasta.run.events import parts, read_batches, read_kind
+from pasta.run.files import batches, open_parquet, reading
+from pasta.run.results import stored_tables
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.processors.stacks import Frame
+
+#: The tool and the table with the bytes of each launch; its columns, the first with all bytes.
+COUNTS, _TABLE = "access_count", "launches"
+BYTES = ("bytes", "read_bytes", "write_bytes", "atomic_bytes")
+_COMPLETE, _LAUNCH, _DEVICE = "kernel_complete", "kernel_launch", "device"
+
+
+class RecordedPass:
+    """A recorded run as one of two passes of a program."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        """Raises RunError for a run without recorded launches."""
+        self.run = run
+        self.manifest = run.manifest()
+        self.events = run.recorded().events
+        self.kinds = frozenset(parts(self.events))
+        if not self.manifest:
+            raise RunError(f"{run.path}: unfinished", remedy="finish it with pasta recover")
+        if "passes" in self.manifest:
+            raise RunError(f"{run.path}: already joined", remedy="name the runs of its passes")
+        if _LAUNCH not in self.kinds:
+            raise RunError(
+                f"{run.path}: no launches were recorded, by which passes are joined",
+                remedy="record it again, with run.events on",
+            )
+
+    @cached_property
+    def is_probed(self) -> bool:
+        """Whether probes ran in any launch. Raises RunError."""
+        flags = (batch.column(0) for batch in read_kind(self.events, _LAUNCH, ["flags"]))
+        return any(((to_numpy(each, 0) & abi.FLAG_PROBED) != 0).any() for each in flags)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether launches have device times."""
+        return _COMPLETE in self.kinds
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether the bytes of launches were counted. Raises RunError."""
+        return _TABLE in stored_tables(self.run.results).get(COUNTS, ())
+
+    @property
+    def sources(self) -> str:
+        """Sources with their versions, in words."""
+        texts = [f"{name} {version}".strip() for name, version in self.manifest["sources"].items()]
+        return ", ".join(texts) or "no source"
+
+
+@dataclass(frozen=True)
+class PassLaunches:
+    """The launches of a pass: arrays of one length, by ordinal.
+
+    `time`: ns on the device, -1 if unknown. `bytes`: requested bytes of global memory by name in
+    BYTES, 0 for launches that were not probed; empty if they were not counted, and without parts if
+    an older PASTA counted them. `peak`: bytes per second of devices' memory, by device.
+    """
+
+    rows: NDArray[Any]  # LAUNCH of pasta.processors.launch_keys
+    kernels: list[str]
+    sites: list[tuple[str, Frame | None]]
+    time: NDArray[Any]
+    bytes: dict[str, NDArray[Any]]
+    peak: dict[int, int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Reader:
+    """Reads the launches of a pass."""
+
+    def __init__(self, of: RecordedPass, *, times: bool) -> None:
+        """`times`: read device times; otherwise bytes."""
+        self._of, self._times = of, times
+        strings = Strings()
+        self.keys = LaunchKeys(strings, conventions())
+        kinds = {*LaunchKeys.KINDS, _DEVICE, *([_COMPLETE] if times else [])}
+        ordinals, taken = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        self._peak: dict[int, int] = {}
+        count = 0
+        for batch in read_batches(of.events, strings, kinds=kinds):
+            count += len(batch)
+            report_progress(f"reading {of.run.path.name}", f"{count:,} events")
+            self.keys.feed(batch)
+            done = batch[_COMPLETE]
+            good = (done["end"] >= done["start"]) & (done["end"] < np.uint64(1 << 63))
+            ordinals.append(done["ordinal"][good])
+            taken.append((done["end"] - done["start"])[good].astype(np.int64))
+            self._add_devices(batch[_DEVICE])
+        self._ordinals, self._taken = np.concatenate(ordinals), np.concatenate(taken)
+
+    def _add_devices(self, devices: NDArray[Any]) -> None:
+        absent = abi.absent("bandwidth", devices.dtype["bandwidth"])
+        for device, peak in zip(
+            devices["device"].tolist(), devices["bandwidth"].tolist(), strict=True
+        ):
+            if 0 < peak != absent:
+                self._peak[device] = peak
+
+    def launches(self, *, operators: bool) -> PassLaunches:
+        """All launches; without `operators`, those around them are ignored. Raises RunError."""
+        rows = self.keys.rows(operators=operators)
+        time = np.full(len(rows), -1, np.int64)
+        at, known = _found(rows["ordinal"], self._ordinals)
+        time[at] = self._taken[known]
+        bytes = {} if self._times or not self._of.has_bytes else self._bytes(rows["ordinal"])
+        return PassLaunches(rows, self.keys.kernels, self.keys.sites, time, bytes, self._peak)
+
+    def _bytes(self, ordinals: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        run = self._of.run
+        path = run.results / COUNTS / f"{_TABLE}.parquet"
+        file = open_parquet(path, run.path, whole=False)
+        columns = [name for name in BYTES if name in file.schema_arrow.names]
+        found = {name: np.zeros(len(ordinals), np.uint64) for name in columns}
+        in_global = pa.array(kinds_of("global"))
+        for batch in batches(file, path, ["launch", "kind", *columns]):
+            with reading(path):
+                mine = batch.filter(pc.is_in(batch.column("kind").cast(pa.string()), in_global))
+                launches, *amounts = (
+                    to_numpy(mine.column(name).cast(pa.uint64()), 0)
+                    for name in ("launch", *columns)
+                )
+            at, known = _found(ordinals, launches)
+            for name, amount in zip(columns, amounts, strict=True):
+                np.add.at(found[name], at, amount[known])
+        return found
+
+
+def _found(ordinals: NDArray[Any], wanted: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Indices of the wanted ordinals that are in the sorted ones, and which of them are."""
+    at = np.searchsorted(ordinals, wanted)
+    known = at < len(ordinals)
+    known[known] = ordinals[at[known]] == wanted[known]
+    return at[known], known
+
+
+def read_launches(times: RecordedPass, accesses: RecordedPass) -> tuple[PassLaunches, PassLaunches]:
+    """The launches of two passes. Operators count only if both recorded them. Raises RunError."""
+    readers = Reader(times, times=True), Reader(accesses, times=False)
+    operators = all(reader.keys.has_operators for reader in readers)
+    one, other = (reader.launches(operators=operators) for reader in readers)
+    return one, other
