@@ -162,7 +162,11 @@ class Copies(Tool):
         self.times.submitted(copies, codes)
         self.pair_times.submitted(copies, self.pairs.add(*devices, bytes=bytes))
         sides = (copies["source"], copies["destination"])
-        self.same.add(copies["direction"], *sides, copies["bytes"], bytes=bytes)
+        located = (sides[0] != _ABSENT) & (sides[1] != _ABSENT)
+        self.same.add(
+            copies["direction"][located], *(side[located] for side in sides),
+            copies["bytes"][located], bytes=bytes[located],
+        )  # fmt: skip
         self._follow_callers(copies, bytes, source, destination)
 
     def on_copy_completions(self, completions: NDArray[Any]) -> None:

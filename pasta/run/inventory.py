@@ -32,7 +32,7 @@ class Inventory:
     """Facts about one process, collected from its batches for the manifest."""
 
     #: Kinds that `learn` reads.
-    KINDS = frozenset({"process_start", "module_load", "context_create"})
+    KINDS = frozenset({"process_start", "module_load", "context_create", "device"})
 
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
@@ -56,9 +56,10 @@ class Inventory:
         for record in batch["process_start"]:
             self._add_process(record)
         self.modules.update(batch["module_load"]["hash"].tolist())
-        for record in batch["context_create"]:
-            if record["device"] >= 0 and record["name"]:
-                self.devices[int(record["device"])] = self._strings[int(record["name"])]
+        for kind in ("context_create", "device"):
+            for record in batch[kind]:
+                if record["device"] >= 0 and record["name"]:
+                    self.devices[int(record["device"])] = self._strings[int(record["name"])]
 
     def _add_process(self, record: Any) -> None:
         text = self._strings

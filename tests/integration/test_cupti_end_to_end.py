@@ -14,7 +14,7 @@ import pytest
 from tests.support.fake_cupti import build
 from tests.support.places import PROGRAMS
 
-KERNEL = "void fill<float>(float*, float*, int)"
+KERNEL = "_Z4fillIfEvPT_S0_i"
 SCRIPTS = ("context", "launches", "copies", "graph", "events", "end")
 
 
@@ -52,11 +52,13 @@ def test_tools_have_times(built: Path, pasta_preload: Any) -> None:
     assert (done.exit_status, done.stdout) == (7, "done\n")
     manifest = json.loads((done.run.path / "run.json").read_text())
     assert manifest["sources"] == {"nvidia_cupti": "13.5"}
-    (fill,) = [row for row in table(done.run, "kernel_freq", "kernels") if row["kernel"] == KERNEL]
+    assert manifest["devices"] == {"0": "A Device"}
+    assert all(row["source"] < 1 << 63 for row in table(done.run, "copies", "repeats"))
+    (fill,) = [row for row in table(done.run, "kernel_freq", "kernels") if row["name"] == KERNEL]
     # of `launches` the one that ran, the refused and the unfinished one; of `graph` 2, and 4 nodes
     assert fill["launches"] == 9
     assert fill["total_time"] == 5 * 1000  # of those with times
-    (device,) = table(done.run, "utilization", "devices")
+    device = table(done.run, "utilization", "devices")[0]  # the other one only has a context
     assert device["kernels"] == 8 * 1000
     assert device["copies"] == 16 * 1000
 

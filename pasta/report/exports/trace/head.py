@@ -33,11 +33,11 @@ class TraceHead:
         for started in batch["process_start"]:
             variables = strings[int(started["environment"])].split("\x1f")
             self.rank = rank_of(dict(each.split("=", 1) for each in variables if "=" in each))
-        contexts = batch["context_create"]
-        numbers, names = contexts["device"].tolist(), contexts["name"].tolist()
-        for device, name in zip(numbers, names, strict=True):
-            if device >= 0:
-                self.devices[device] = strings[name]
+        for kind in ("context_create", "device"):
+            numbers, names = batch[kind]["device"].tolist(), batch[kind]["name"].tolist()
+            for device, name in zip(numbers, names, strict=True):
+                if device >= 0 and (name or device not in self.devices):
+                    self.devices[device] = strings[name]
 
     def fields(self, process: Process) -> dict[str, Any]:
         """Fields before `traceEvents`."""
