@@ -23,6 +23,7 @@ from bench import (
     runs,
     slowdown,
     startup,
+    telemetry,
 )
 from bench.figures import Figure
 
@@ -53,6 +54,7 @@ BENCHMARKS = {
     "imports": imports.measure,
     "operators": operators.measure,
     "amd": amd.measure,
+    "telemetry": telemetry.measure,
 }
 
 
