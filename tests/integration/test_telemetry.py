@@ -287,3 +287,45 @@ def test_nothing_is_loaded_without_need(
         assert done.exit_status == 0
         assert not any(samples(run) for run in done.runs)
     assert not (tmp_path / "calls").exists()
+
+
+@pytest.mark.slow
+def test_tool_and_merged_ranks(
+    start: Callable[..., Running], pasta: Any, pasta_preload: Preload, tmp_path: Path
+) -> None:
+    """The tool in the run of a process that uses device 3, in the merged run, and replayed."""
+    root = tmp_path / "job"
+    running = start(
+        "-t", "telemetry", "--set", "telemetry.least_busy=1ms", "--root", str(root),
+        DEVICES="4", PROCESSES=f"1:{3 * GIB}", more={"SLURM_PROCID": "0", "SLURM_NTASKS": "1"},
+    )  # fmt: skip
+    running.say("launch 51")
+    running.say("alloc 200000000 1000")
+    running.wait_for(5, device=3)
+    done = running.finish()
+    assert done.exit_status == 7, done.stderr
+    (run,) = (path.parent for path in root.glob("*/run.json"))
+    rows = pq.read_table(run / "results" / "telemetry" / "devices.parquet").to_pylist()
+    assert [row["device"] for row in rows] == [0, 1, 2, 3]
+    for row in rows:
+        assert row["min_power"] == 100 * (row["device"] + 1)
+        assert (row["clock"], row["highest_clock"]) == (1500, 1980)
+        assert row["memory_of_others"] == 3 * GIB
+        assert row["throttled"] == row["busy"] == row["time"] > 0
+    report = (run / "report.txt").read_text()
+    assert "clocks are lowered: power limit: device 3" in report
+    assert "another process uses the device: device 3" in report
+    assert "lowered: power limit: device 0" not in report
+    merged = pasta("merge", root, "-o", tmp_path / "merged")
+    assert merged.returncode == 0, merged.stderr
+    table = pq.read_table(tmp_path / "merged" / "results" / "telemetry" / "devices.parquet")
+    assert table["energy"].to_pylist() == [row["energy"] for row in rows]
+    replayed = pasta("replay", run, "-t", "telemetry", "-o", tmp_path / "replayed")
+    assert replayed.returncode == 0, replayed.stderr
+    again = tmp_path / "replayed" / "results" / "telemetry" / "devices.parquet"
+    assert [row["energy"] for row in pq.read_table(again).to_pylist()] == [
+        row["energy"] for row in rows
+    ]
+    analyzed = pasta("analyze", root, "-t", "telemetry", "-o", tmp_path / "analyzed")
+    assert analyzed.returncode == 0, analyzed.stderr
+    assert list((tmp_path / "analyzed").rglob("telemetry/devices.parquet"))
