@@ -44,8 +44,8 @@ class WatchedRing:
     collector: Collecting | None = None
     collector_exit: int | None = None
     plain_name: bool = False
-    #: Sources of the process for whose devices samples were considered.
-    sources: list[str] = field(default_factory=list)
+    #: Ids of the sources of the process for whose devices samples were considered.
+    sources: list[int] = field(default_factory=list)
 
     @property
     def unfinished(self) -> bool:
@@ -150,10 +150,11 @@ class Rings:
 
     def _sample_devices(self, watched: WatchedRing) -> None:
         """Samples the devices of the process's accelerators from now on."""
-        sources = watched.ring.source_names()
+        sources = watched.ring.source_ids()
         if sources == watched.sources:
             return
-        new, watched.sources = set(sources) - set(watched.sources), sources
+        new = {watched.ring.string(each) for each in set(sources) - set(watched.sources)}
+        watched.sources = sources
         if self._backends is None:
             config = self.session.config
             self._backends = config.backends() if config.telemetry_interval else []

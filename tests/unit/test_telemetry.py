@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from pasta._native import ffi, lib
 from pasta.backends.amd import telemetry as amd
 from pasta.backends.base import Sample
 from pasta.backends.nvidia.telemetry import throttle, visible_ordinals
+from pasta.errors import RunError
 from pasta.runtime.ring import Ring
 from pasta.runtime.telemetry import DeviceSampling, packed
 from tests.support.places import PROGRAMS
@@ -338,3 +340,41 @@ def test_queries_that_amd_smi_cannot_answer() -> None:
         assert (sample.temperature, sample.utilization, sample.power) == (None, None, 310_000)
     assert smi.calls.count("amdsmi_get_temp_metric") == 3
     assert smi.calls.count("amdsmi_get_gpu_activity") == 1
+
+
+def test_launcher_and_process_publish_at_once(producer: Path, tmp_path: Path) -> None:
+    session = Session.create(tmp_path / "session")
+    environment = {**os.environ, "PASTA_SHIM": session.configuration()}
+    kind, count = abi.KINDS["memory_set"], 200_000
+    process = subprocess.Popen([producer], stdin=subprocess.PIPE, text=True, env=environment)
+    assert process.stdin is not None
+    process.stdin.write(f"publish {kind} 1 1\n")
+    process.stdin.flush()
+    directory = session.directory / "rings"
+
+    def opened() -> Ring | None:
+        with suppress(RunError):  # it is not initialized yet
+            return next((Ring(path) for path in directory.iterdir()), None)
+        return None
+
+    wait_until(opened, "the process has a ring")
+    ring = opened()
+    assert ring is not None
+    payload = packed(ring.intern("GPU-0"), FULL, 0, 0)
+    process.stdin.write(f"publish {kind} 2 {count - 1}\n")
+    process.stdin.close()
+    appended = 0
+    while process.poll() is None:
+        ring.back_ahead()
+        appended += sum(ring.append_sample(0, payload) for _ in range(100))
+    found = {"device_sample": 0, "memory_set": 0}
+    positions = []
+    for batch, _ in ring.batches(0, final=True):
+        for name in found:
+            found[name] += len(batch[name])
+        positions += batch.positions(batch["device_sample"]).tolist()
+    assert found == {"device_sample": appended, "memory_set": count}
+    assert ring.torn == 0 and appended > 100
+    # they were at work at once: samples lie between events of the process
+    assert max(positions) - min(positions) > 2 * appended
+    ring.close()
