@@ -24,6 +24,7 @@ from bench import (
     runs,
     slowdown,
     startup,
+    telemetry,
 )
 from bench.figures import Figure
 
@@ -55,6 +56,7 @@ BENCHMARKS = {
     "imports": imports.measure,
     "operators": operators.measure,
     "amd": amd.measure,
+    "telemetry": telemetry.measure,
 }
 
 

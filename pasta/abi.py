@@ -18,6 +18,8 @@ FLAG_ASYNC: int = lib.PASTA_FLAG_ASYNC
 FLAG_INTERNAL: int = lib.PASTA_FLAG_INTERNAL
 FLAG_PROBED: int = lib.PASTA_FLAG_PROBED
 LIMIT_SANDBOX: int = lib.PASTA_LIMIT_sandbox
+#: Types of which a number may have several names: they stay numbers in tables.
+_BITS = frozenset({"pasta_flags", "pasta_throttle"})
 
 
 class Kind(NamedTuple):
@@ -43,6 +45,8 @@ def _values(type: Any) -> dict[int, str]:
 
 
 def _names(type: Any) -> dict[int, str]:
+    if type.cname in _BITS:
+        return {}
     return {number: name for number, name in _values(type).items() if name != "absent"}
 
 
@@ -71,6 +75,10 @@ def _handlers() -> dict[str, tuple[str, ...]]:
     return found
 
 
+#: Bits of `throttle` in a device_sample, by their names in lower case.
+THROTTLE: dict[str, int] = {
+    name.lower(): bit for bit, name in _values(ffi.typeof("pasta_throttle")).items()
+}
 _DECLARED = _declared()
 _BY_NAME = {kind.name: kind for kind in sorted(_DECLARED, key=lambda kind: kind.number)}
 #: Number of every event kind by name, in order of the numbers.

@@ -210,6 +210,12 @@ class Config(Section):
         "time limit for each call of a tool",
         per_block=True,
     )
+    telemetry_interval = setting(
+        "run.telemetry-interval",
+        parse_milliseconds,
+        100,
+        "interval between samples of devices' power, clocks, temperature and memory; 0: none",
+    )
     ring_max = setting(
         "ring.max",
         parse_bytes,

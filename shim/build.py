@@ -168,8 +168,8 @@ def build(directory: Path, compiler: Compiler | None = None) -> list[Path]:
     with tempfile.TemporaryDirectory() as temporary:
         ring, embedding = Path(temporary, "_ring.c"), Path(temporary, "_embed.c")
         native.builder(list(compiler.command)).emit_c_code(str(ring))
-        readers = [SHIM / "python" / f"{name}.c" for name in ("reader", "trace_reader")]
-        extension(compiler, directory, "_ring", ring, *readers)
+        parts = ("python/reader", "python/writer", "python/trace_reader", "core/hash")
+        extension(compiler, directory, "_ring", ring, *(SHIM / f"{part}.c" for part in parts))
         embed.builder().emit_c_code(str(embedding))
         extension(compiler, directory, "_embed", embedding)
     headers = directory / "include"

@@ -25,10 +25,10 @@ Generated from `shim/include/pasta_abi.h` by `python -m shim.reference`: do not 
 
 An event is one record of the ring, and one row of the Parquet table of its kind
 (`events/KIND-00000.parquet`). Every table has the header's fields and the fields of its payload.
-Strings (`string_id`) and named numbers are dictionary-encoded text there, an array of three is
-three columns (`grid_x`, `grid_y`, `grid_z`), a longer one (`tensor`) is a list without its absent
-entries, `position` is the order over all kinds, and a value that the source cannot give is null,
-never zero.
+Strings (`string_id`) and named numbers are dictionary-encoded text there, bits (`flags`,
+`throttle`) are a number, an array of three is three columns (`grid_x`, `grid_y`, `grid_z`), a
+longer one (`tensor`) is a list without its absent entries, `position` is the order over all kinds,
+and a value that the source cannot give is null, never zero.
 
 *Handler* is the method of a [tool](writing-a-tool.md) that receives a kind; `on_batch` receives
 all. *Kept* kinds are recorded while profiling is stopped too, because later events refer to them.

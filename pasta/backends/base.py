@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pasta.extensions import Extension
 from pasta.settings import Sections
@@ -39,6 +39,45 @@ class Launch(NamedTuple):
         (self.say if self.is_named else self.log)(text)
 
 
+class Sample(NamedTuple):
+    """State of a device; None where the device, its driver or the permissions do not give it.
+
+    The fields are those of the event device_sample (docs/events.md).
+    """
+
+    power: int | None = None  # mW
+    power_limit: int | None = None  # mW
+    clock: int | None = None  # of multiprocessors, MHz
+    max_clock: int | None = None  # MHz
+    memory_clock: int | None = None  # MHz
+    throttle: int | None = None  # bits: pasta.abi.THROTTLE
+    temperature: int | None = None  # degrees Celsius
+    utilization: int | None = None  # percent of time with a kernel
+    memory_activity: int | None = None  # percent of time with memory traffic
+    memory_used: int | None = None  # bytes, by all processes
+    memory_total: int | None = None  # bytes
+    #: Bytes of device memory by the pids of the processes that use the device; None: not given.
+    processes: Mapping[int, int | None] | None = None
+
+
+class Sampler(Protocol):
+    """Reads the state of a vendor's devices; a thread of the launcher calls all methods."""
+
+    def open(self) -> list[str]:
+        """Loads the vendor's library; uuids of the devices. Any exception: no samples."""
+
+    def sample(self, device: int) -> Sample:
+        """State of a device, by its index in the list of `open`. Any exception: the device is gone,
+        and is not sampled again."""
+
+    def ordinals(self, environment: Mapping[str, str]) -> dict[int, int]:
+        """Ordinal, in a process with these variables, of each device that the process may see, by
+        index; -1 where it is not known."""
+
+    def close(self) -> None:
+        """Ends the use of the library."""
+
+
 class Backend(Extension):
     """One vendor's accelerators. The defaults suit a backend without special requirements.
 
@@ -49,6 +88,9 @@ class Backend(Extension):
     libraries: tuple[Path, ...] = ()
     #: Environment variables that name a library for the vendor's runtime to load: set to libpasta.
     injections: tuple[str, ...] = ()
+    #: Environment variables by which a program selects the devices that it sees; `Sampler.ordinals`
+    #: receives their values.
+    selectors: tuple[str, ...] = ()
     #: Why `--backend NAME` recorded nothing; completes the message "… --backend NAME, and ".
     unused = "the program did not use it"
 
@@ -77,6 +119,11 @@ class Backend(Extension):
     def nothing_recorded(self, prepared: Prepared) -> str | None:
         """Why there are no events; None if `prepare` has reported it."""
         return self.unused
+
+    def sampler(self) -> Sampler | None:
+        """Reads power, clocks and memory of the devices; called when a program has used one of the
+        backend's sources. None: not supported."""
+        return None
 
     def counters(self) -> list[list[str]]:
         """Names of hardware counters of each device. Raises MissingDependency."""

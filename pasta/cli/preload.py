@@ -424,4 +424,5 @@ def _run(launcher: Launcher, verbosity: int, *, report: bool = True) -> int:
             session.remove()
     except (Exception, KeyboardInterrupt) as error:
         say(f"the run could not be finished ({error!r}): try again with pasta recover")
+    launcher.stop_sampling()
     return status

@@ -75,7 +75,8 @@ def shim_configuration(session: Session, root: int, *, late: bool = False) -> st
 def _shim_settings(session: Session, root: int) -> dict[str, object]:
     config = session.config
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    names = (*RANK_VARIABLES, *variables_of(config.out), *variables_of(config.root))
+    selectors = (name for each in config.backends() for name in each.selectors)
+    names = (*RANK_VARIABLES, *variables_of(config.out), *variables_of(config.root), *selectors)
     return {
         "schema": _SCHEMA,
         "session": session.directory,

@@ -159,6 +159,10 @@ class Launcher:
         parts = [counted(len(waiting), "process"), *texts[:1]]
         return ", ".join(parts if len(waiting) > 1 else texts[:1])
 
+    def stop_sampling(self) -> None:
+        """Ends the threads that sample devices."""
+        self._rings.stop_sampling()
+
     def unsaved(self) -> bool:
         """Whether a ring could not be written as a run and must be kept."""
         return self._rings.unsaved()
@@ -168,6 +172,7 @@ class Launcher:
 
         True in the launcher; the background process never returns.
         """
+        self._rings.stop_sampling()  # a fork while a thread holds a lock would block the child
         if os.fork():
             return True
         os.setsid()

@@ -97,6 +97,10 @@ class ProcessTable:
         self._table = None
         return content
 
+    def has(self, pid: int) -> bool:
+        """Whether a process of this pid was registered; from any thread."""
+        return self._started.get(pid) is not None
+
     def lives(self, pid: int) -> bool:
         """Whether a registered process still runs."""
         started = self._started.get(pid)

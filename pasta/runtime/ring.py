@@ -1,4 +1,4 @@
-"""The consumer's view of a process's event ring, while the process runs or after its end."""
+"""A process's event ring as its consumer and its launcher see it, during its run or after it."""
 
 from __future__ import annotations
 
@@ -76,6 +76,49 @@ class Ring:
             if text is not None:
                 yield identifier, text
             identifier += (4 + length[0] + 1 + 7) // 8
+
+    def source_ids(self) -> list[int]:
+        """Ids of the names of the sources that the process uses so far; cheap."""
+        return [each for each in ffi.unpack(self._ring.sources, lib.PASTA_SOURCES) if each]
+
+    def variables(self) -> dict[str, str]:
+        """Variables of the process that PASTA asked for, at the first use of its newest source."""
+        text = self.string(self._ring.environment) or ""
+        return dict(each.split("=", 1) for each in text.split("\x1f") if "=" in each)
+
+    def first_devices(self, start: int) -> tuple[dict[str, int], int]:
+        """Ordinals of devices by uuid, from the `device` records published from `start` on in the
+        first segment, and the position up to which it was read."""
+        kind, stop = lib.PASTA_EVENT_device, min(self.tail, self.segment_slots)
+        if start >= stop or self.released:
+            return {}, start
+        stretch = ffi.new("pasta_stretch *")
+        stretch.ring, stretch.segment_slots, stretch.end = self._ring, self.segment_slots, stop
+        setattr(stretch, "from", start)
+        lib.pasta_scan(stretch)
+        size = ffi.sizeof("pasta_header") + ffi.sizeof("pasta_device")
+        memory = ffi.new("uint8_t[]", size * stretch.counts[kind] or 1)
+        outputs = ffi.new("void *[64]")
+        outputs[kind] = memory
+        lib.pasta_gather(stretch, start, outputs)
+        found = {}
+        for at in range(0, size * stretch.counts[kind], size):
+            header = ffi.cast("pasta_header *", memory + at)
+            device = ffi.cast("pasta_device *", header + 1)
+            if device.uuid and header.device >= 0:
+                found[self.string(device.uuid) or ""] = int(header.device)
+        return found, int(stretch.end)
+
+    def intern(self, text: str) -> int:
+        """Id of a string, for a record that the launcher appends; 0 if there is no room now."""
+        encoded = text.encode()
+        return int(lib.pasta_intern_text(self._ring, encoded, len(encoded)))
+
+    def append_sample(self, device: int, payload: bytes) -> bool:
+        """Appends a device_sample with the current time; False if the ring is full. Not after the
+        process's end was marked."""
+        kind = lib.PASTA_EVENT_device_sample
+        return bool(lib.pasta_append(self._ring, kind, device, payload, len(payload)))
 
     def batches(
         self, start: int, stop: int | None = None, *, final: bool = False

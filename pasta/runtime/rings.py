@@ -12,13 +12,17 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pasta import private
 from pasta.errors import RunError
 from pasta.own_python import own_environment, own_python
 from pasta.runtime.processes import ProcessTable, alive
 from pasta.runtime.session import Ended, Session, beside, mark_ended, read_ended, write_ended
+
+if TYPE_CHECKING:
+    from pasta.backends.base import Backend
+    from pasta.runtime.telemetry import DeviceSampling
 
 _REMOVED = (
     "the session directory {} was removed while the program ran (systemd does that at logout, "
@@ -40,6 +44,8 @@ class WatchedRing:
     collector: Collecting | None = None
     collector_exit: int | None = None
     plain_name: bool = False
+    #: Ids of the sources of the process for whose devices samples were considered.
+    sources: list[int] = field(default_factory=list)
 
     @property
     def unfinished(self) -> bool:
@@ -103,6 +109,9 @@ class Rings:
     #: Whether a ring grows, so that its memory must be backed ahead of the producers.
     growing: bool = False
     _said: set[str] = field(default_factory=set)
+    #: By name of the backend.
+    _sampling: dict[str, DeviceSampling] = field(default_factory=dict)
+    _backends: list[Backend] | None = None  # those that record; None: not known yet
 
     def __post_init__(self) -> None:
         self.processes = ProcessTable(self.session.directory / "processes")
@@ -132,8 +141,52 @@ class Rings:
             if watched.ended is None:
                 watched.ended = self._how_it_ended(watched)
                 if watched.ended is not None and watched.ring.used:
+                    for sampling in self._sampling.values():
+                        sampling.leave(watched.path.name)
                     self._report_end(watched, watched.ended)
+                elif watched.ended is None and watched.ring.used and self.taken is None:
+                    self._sample_devices(watched)
             self._attend(watched)
+
+    def _sample_devices(self, watched: WatchedRing) -> None:
+        """Samples the devices of the process's accelerators from now on."""
+        sources = watched.ring.source_ids()
+        if sources == watched.sources:
+            return
+        new = {watched.ring.string(each) for each in set(sources) - set(watched.sources)}
+        watched.sources = sources
+        if self._backends is None:
+            config = self.session.config
+            self._backends = config.backends() if config.telemetry_interval else []
+        for backend in self._backends:
+            if any(source.name in new for source in backend.sources):
+                try:
+                    self._sample(backend, watched)
+                except Exception as error:
+                    self.session.log(f"devices of {backend.title} are not sampled: {error!r}")
+
+    def _sample(self, backend: Backend, watched: WatchedRing) -> None:
+        if backend.name not in self._sampling:
+            sampler = backend.sampler()
+            if sampler is None:
+                return
+            from pasta.runtime.telemetry import DeviceSampling  # only where devices are used
+
+            interval = self.session.config.telemetry_interval / 1000
+            self._sampling[backend.name] = DeviceSampling(
+                sampler, interval, self.processes.has, self.session.log
+            )
+        self._sampling[backend.name].follow(watched.path.name, watched.ring)
+
+    def stop_sampling(self) -> None:
+        """Ends the threads that sample devices; `look` starts them again for processes that run."""
+        for name, sampling in [*self._sampling.items()]:
+            if sampling.stop():
+                del self._sampling[name]
+            else:
+                self.session.log(f"devices of {name}: the driver does not answer")
+        for watched in self.watched.values():
+            watched.sources = []
 
     def _report_end(self, watched: WatchedRing, ended: Ended) -> None:
         """Reports an end to the running collector, and to collectors of `pasta recover`."""

@@ -15,8 +15,7 @@
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static bool used, refused, consumer_ran;
-enum { MAX_SOURCES = 16, MAX_LIBRARIES = 32 };
-static uint32_t sources[MAX_SOURCES];         /* used ones: ids of their names */
+enum { MAX_LIBRARIES = 32 };
 static const char *libraries[MAX_LIBRARIES]; /* prefixes of the names of accelerators' and frameworks' libraries */
 static const pasta_consumer *consumer;
 
@@ -31,7 +30,6 @@ static void forget_parent(void) {
     pthread_mutex_init(&opening, NULL); /* another thread of the parent may have held it */
     consumer_ran = consumer_ran || used;
     used = refused = false;
-    memset(sources, 0, sizeof sources);
     pasta_ring_forget();
     consumer->forget();
     pasta_ring_restart_counters();
@@ -201,12 +199,16 @@ static void limit_duration(void) {
     else pasta_say("run.duration has no effect: no thread (%s)", strerror(error));
 }
 
-/* True on a source's first registration. */
-static bool register_source(uint32_t source) {
+/* True on a source's first registration.  The launcher reads which sources there are, and the variables that select
+ * devices: a program may have set them since another source was registered. */
+static bool register_source(pasta_ring *r, uint32_t source) {
     size_t at = 0;
-    while (at < MAX_SOURCES && sources[at] && sources[at] != source) at++;
-    if (at == MAX_SOURCES || sources[at] == source) return false;
-    sources[at] = source;
+    while (at < PASTA_SOURCES && r->sources[at] && r->sources[at] != source) at++;
+    if (at == PASTA_SOURCES || r->sources[at] == source) return false;
+    identify();
+    bool first = at == 0 || pasta_is_sandboxed();
+    __atomic_store_n(&r->environment, first ? identity.environment : intern_environment(), __ATOMIC_RELAXED);
+    __atomic_store_n(&r->sources[at], source, __ATOMIC_RELEASE);
     return true;
 }
 
@@ -215,10 +217,10 @@ bool pasta_use(const char *source, const char *version) {
     int saved = errno;
     uint32_t name = pasta_intern_z(source);
     pthread_mutex_lock(&opening);
-    if (register_source(name)) publish_start(name, version);
+    pasta_ring *r = pasta_ring_mine();
+    if (register_source(r, name)) publish_start(name, version);
     if (!used) {
         used = true;
-        pasta_ring *r = pasta_ring_mine();
         register_exit();
         consumer->start(consumer_ran);
         limit_duration();

@@ -22,22 +22,21 @@
 
 #include "internal.h"
 #include "private.h"
-#include "segments.h"
+#include "reserve.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
 enum {
-    SEGMENT_BYTES = 1 << 20,
-    SEGMENT_SLOTS = SEGMENT_BYTES / PASTA_SLOT,
+    SEGMENT_BYTES = PASTA_SEGMENT_BYTES,
+    SEGMENT_SLOTS = PASTA_SEGMENT_SLOTS,
     ARENA_STEP = 1 << 18,
     ARENA_CAP = 64 << 20,
     MAX_GROWTH = 4,             /* segments that are backed at once */
     RESERVE = 256 << 10,        /* behind the strings: released where the file system is full */
     ARENA_SANDBOX = 4 << 20,    /* for strings interned after a process restricted itself */
     SEGMENTS_UNUSED = 16,       /* backed before that where no accelerator was used yet */
-    PREFETCH = 16 * PASTA_SLOT,
 };
 
 static pasta_ring *ring; /* NULL until opened; never unmapped while threads may hold records */
@@ -216,18 +215,6 @@ bool pasta_ring_stopped(void) { return __atomic_load_n(&stopped, __ATOMIC_ACQUIR
 
 /* ---- segments ---- */
 
-static uint32_t pop_free(pasta_ring *r) {
-    uint64_t head = __atomic_load_n(&r->free_head, __ATOMIC_ACQUIRE);
-    for (;;) {
-        uint32_t segment = (uint32_t)head;
-        if (!segment) return 0;
-        uint32_t next = __atomic_load_n(&r->free_next[segment - 1], __ATOMIC_RELAXED);
-        uint64_t with_next = ((head >> 32) + 1) << 32 | next;
-        if (__atomic_compare_exchange_n(&r->free_head, &head, with_next, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-            return segment;
-    }
-}
-
 /* Backs `count` segments after the first `backed`; 0 or an errno value.  Several producers, and the
  * launcher, may do that at once: memory that is there stays as it is. */
 static int back_segments(pasta_ring *r, uint32_t backed, uint32_t count) {
@@ -308,55 +295,8 @@ void pasta_ring_back_all(void) {
         backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
 }
 
-static bool install(pasta_ring *r, uint64_t logical) {
-    uint64_t *entry = &r->segment_map[logical % PASTA_MAX_SEGMENTS];
-    uint64_t old = __atomic_load_n(entry, __ATOMIC_ACQUIRE);
-    if (old >> 16 == logical + 1) return true;
-    uint64_t first_held = __atomic_load_n(&r->released, __ATOMIC_ACQUIRE) / SEGMENT_SLOTS;
-    if (logical - first_held >= PASTA_MAX_SEGMENTS) return false;
-    uint32_t segment = pop_free(r);
-    if (!segment) segment = grow(r);
-    if (!segment) return __atomic_load_n(entry, __ATOMIC_ACQUIRE) >> 16 == logical + 1;
-    if (!__atomic_compare_exchange_n(entry, &old, (logical + 1) << 16 | segment, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_ACQUIRE))
-        pasta_push_free(r, segment); /* another producer was first, for this segment or a later one */
-    return __atomic_load_n(entry, __ATOMIC_ACQUIRE) >> 16 == logical + 1;
-}
-
-static pasta_header *slot_at(pasta_ring *r, uint64_t position) {
-    uint64_t entry = __atomic_load_n(&r->segment_map[position / SEGMENT_SLOTS % PASTA_MAX_SEGMENTS], __ATOMIC_ACQUIRE);
-    return (pasta_header *)((uint8_t *)r + r->data_offset + ((entry & 0xffff) - 1) * SEGMENT_BYTES +
-                            position % SEGMENT_SLOTS * PASTA_SLOT);
-}
-
-static void mark_busy(pasta_header *h, uint64_t position, uint16_t kind, uint8_t slots) {
-    h->kind = kind;
-    h->slots = slots;
-    __atomic_store_n(&h->commit, ~pasta_commit_word(position / SEGMENT_SLOTS), __ATOMIC_RELEASE);
-}
-
 static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
-    uint64_t tail = __atomic_load_n(&r->tail, __ATOMIC_RELAXED);
-    for (;;) {
-        uint64_t offset = tail % SEGMENT_SLOTS;
-        bool crosses = offset + slots > SEGMENT_SLOTS;
-        uint8_t take = crosses ? (uint8_t)(SEGMENT_SLOTS - offset) : slots;
-        if (PASTA_UNLIKELY(offset == 0) && !install(r, tail / SEGMENT_SLOTS)) {
-            uint64_t moved = __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE);
-            if (moved == tail) return NULL;
-            tail = moved;
-            continue;
-        }
-        if (!__atomic_compare_exchange_n(&r->tail, &tail, tail + take, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-            continue;
-        pasta_header *h = slot_at(r, tail);
-        /* The consumer's processor has the lines of memory that is used again. */
-        __builtin_prefetch((uint8_t *)h + PREFETCH, 1);
-        mark_busy(h, tail, crosses ? PASTA_EVENT_pad : kind, take);
-        if (!crosses) return h;
-        __atomic_store_n(&h->commit, pasta_commit_word(tail / SEGMENT_SLOTS), __ATOMIC_RELEASE);
-        tail += take;
-    }
+    return pasta_reserve(r, kind, slots, grow, false);
 }
 
 /* ---- records ---- */

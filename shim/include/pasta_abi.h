@@ -422,7 +422,8 @@ typedef struct pasta_clock_error {
     uint64_t work;     /* kernels and copies compared */
 } pasta_clock_error;
 
-/* Read by the launcher.  header.device is absent where the process does not see the device. */
+/* Read by the launcher, which appends it to the ring of each process that sees the device.  header.device is absent
+ * where it is not known which of the process's devices it is; header.thread is 0. */
 typedef struct pasta_device_sample {
     pasta_string_id uuid;     /* of the device */
     uint32_t power;           /* mW; absent: all ones */
@@ -589,6 +590,7 @@ enum {
     PASTA_MAX_SEGMENTS = 4096,
     PASTA_STRING_SLOTS = 65536,
     PASTA_KINDS = 64,
+    PASTA_SOURCES = 16,
 };
 
 enum {
@@ -657,6 +659,9 @@ typedef struct pasta_ring {
     uint64_t dropped[PASTA_KINDS];          /* per kind */
     uint64_t segment_map[PASTA_MAX_SEGMENTS];
     uint32_t free_next[PASTA_MAX_SEGMENTS]; /* links of the free stack */
+    /* written by producers */
+    pasta_string_id sources[PASTA_SOURCES]; /* in use, in the order of their first use; absent: 0 */
+    pasta_string_id environment; /* as in process_start, when the newest of them was first used */
 } pasta_ring;
 
 #ifndef PASTA_CFFI

@@ -1,4 +1,5 @@
-"""The cffi extension module pasta._native._ring: the ABI's types and the consumer's side."""
+"""The cffi extension module pasta._native._ring: the ABI's types, and the consumer's and the
+launcher's side of a ring."""
 
 from __future__ import annotations
 
@@ -23,9 +24,10 @@ def builder(compiler: list[str]) -> cffi.FFI:
     ffi.cdef("#define PASTA_SCHEMA ...\n#define PASTA_SLOT ...\n")
     ffi.cdef(declarations(compiler, SHIM / "include" / "pasta_abi.h"))
     ffi.cdef(declarations(compiler, SHIM / "python" / "reader.h"))
+    ffi.cdef(declarations(compiler, SHIM / "python" / "writer.h"))
     ffi.cdef(declarations(compiler, SHIM / "include" / "pasta_trace.h"))
     ffi.cdef(declarations(compiler, SHIM / "python" / "trace_reader.h"))
     ffi.cdef(declarations(compiler, SHIM / "include" / "pasta_probes.h"))
-    headers = ("pasta_abi.h", "reader.h", "trace_reader.h", "pasta_probes.h")
+    headers = ("pasta_abi.h", "reader.h", "writer.h", "trace_reader.h", "pasta_probes.h")
     ffi.set_source("pasta._native._ring", "".join(f'#include "{header}"\n' for header in headers))
     return ffi

@@ -277,6 +277,19 @@ def test_memory_counters_follow_live_bytes() -> None:
     ]  # fmt: skip
 
 
+def test_samples_of_devices_are_counters() -> None:
+    events = Events()
+    events.add("device_sample", device=1, power=250_500, clock=1500, memory_used=3 << 30)
+    events.add("device_sample", uuid="GPU-2", power=100_000)  # of no known ordinal
+    counters = [event for event in trace(events) if event["ph"] == "C"]
+    assert [(event["name"], event["args"]) for event in counters] == [
+        ("device 1: power (W)", {"W": 250.5}),
+        ("device 1: clock (MHz)", {"MHz": 1500}),
+        ("device 1: memory in use (MiB)", {"MiB": 3072}),
+        ("GPU-2: power (W)", {"W": 100}),
+    ]
+
+
 def test_operators_have_inputs_and_call_stacks() -> None:
     events = Events()
     events.frames(

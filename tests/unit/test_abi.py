@@ -79,15 +79,16 @@ def test_string_and_enum_fields_match_the_header(kind: str) -> None:
     strings = {name for name, type in types.items() if type == "pasta_string_id"}
     assert set(abi.string_fields(kind)) == strings
     own = {name for name, type in types.items() if type.startswith("pasta_")}
-    assert set(abi.enum_fields(kind)) == own - strings - {"priority", "stack"}
+    assert set(abi.enum_fields(kind)) == own - strings - {"priority", "stack", "throttle"}
     for field in strings | set(abi.enum_fields(kind)):
         assert abi.dtype(kind)[field] == np.uint32
 
 
 def test_names_of_enum_values() -> None:
-    assert set(abi.enums()) == {"memory", "copy", "sync", "origin", "role"}
+    assert set(abi.enums()) == {"memory", "copy", "sync", "origin", "role", "uvm"}
     assert abi.enums()["sync"] == {1: "stream", 2: "context", 3: "device", 4: "event"}
     assert abi.enum_fields("memory_copy") == {"direction": abi.enums()["copy"]}
+    assert (abi.THROTTLE["power"], abi.THROTTLE["thermal"], abi.THROTTLE["idle"]) == (1, 2, 16)
 
 
 def test_types_can_declare_their_sentinel() -> None:

@@ -17,6 +17,7 @@ OURS = [
     "pc_samples",
     "counters",
     "utilization",
+    "telemetry",
 ]
 
 

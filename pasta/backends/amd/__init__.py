@@ -18,7 +18,7 @@ from pasta.backends.amd.rocprofiler import (
     usable_rocprofiler,
     with_tool,
 )
-from pasta.backends.base import Backend, Launch, Prepared
+from pasta.backends.base import Backend, Launch, Prepared, Sampler
 from pasta.capabilities import Source, names
 from pasta.errors import ConfigError, MissingDependency
 from pasta.extensions import Check
@@ -58,6 +58,7 @@ class Amd(Backend):
     name = "amd"
     title = "AMD"
     settings = AmdSettings
+    selectors = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     unused = (
         "no HIP or HSA runtime called rocprofiler-register (it is not linked with it, as before "
         "ROCm 6.2, or statically linked, or the program used no device)"
@@ -148,6 +149,12 @@ class Amd(Backend):
         from pasta.backends.amd.checks import counters
 
         return counters()
+
+    def sampler(self) -> Sampler:
+        """Samples by AMD SMI."""
+        from pasta.backends.amd.telemetry import AmdSmiSampler
+
+        return AmdSmiSampler()
 
     @property
     def probes(self) -> DeviceProbes:

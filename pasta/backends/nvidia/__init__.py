@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pasta.backends.base import Backend, Prepared
+from pasta.backends.base import Backend, Prepared, Sampler
 from pasta.capabilities import Source, names
 from pasta.extensions import Check
 from pasta.settings import Section, Sections, parse_bool, parse_milliseconds, setting
@@ -71,6 +71,7 @@ class Nvidia(Backend):
     title = "NVIDIA"
     settings = NvidiaSettings
     injections = ("CUDA_INJECTION64_PATH",)
+    selectors = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
     unused = "no CUDA driver was loaded with PASTA in it"
     sources = (
         Source(
@@ -129,6 +130,12 @@ class Nvidia(Backend):
         from pasta.backends.nvidia.checks import checks
 
         return checks()
+
+    def sampler(self) -> Sampler:
+        """Samples by NVML."""
+        from pasta.backends.nvidia.telemetry import NvmlSampler
+
+        return NvmlSampler()
 
     @property
     def probes(self) -> DeviceProbes:

@@ -15,6 +15,7 @@ from pasta.report.exports.trace.launches import Launches
 from pasta.report.exports.trace.memory import Memory
 from pasta.report.exports.trace.operators import Operators
 from pasta.report.exports.trace.ranges import Ranges
+from pasta.report.exports.trace.telemetry import Telemetry
 from pasta.report.exports.trace.work import Work
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class _Trace:
         launches, operators = Launches(self.out, head.clocked), Operators(self.out, self.stacks)
         self.copies = Copies(self.out, head.copies_clocked)
         self.draws: Draws = {}
-        for each in (launches, self.copies, self.ranges, operators, self.memory, work):
+        samples = Telemetry(self.out)
+        for each in (launches, self.copies, self.ranges, operators, self.memory, work, samples):
             self.draws |= each.draws
         self.others: tuple[Draw, tuple[str, ...]] = (work.other, ("kind",))
 

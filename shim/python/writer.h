@@ -1,0 +1,15 @@
+/* The launcher as a producer of the rings of its processes, for cffi (pasta._native). */
+#ifndef PASTA_WRITER_H
+#define PASTA_WRITER_H
+
+#ifndef PASTA_CFFI
+#include "../include/pasta_abi.h"
+#endif
+
+/* Appends a record of this kind to the ring of another process, with its time; 0 where the ring is full
+ * (counted) or of another layout, or `bytes` are not those of the kind's payload.  The ring's process must not have been marked as ended. */
+int pasta_append(pasta_ring *ring, pasta_event_kind kind, int16_t device, const void *payload,
+                 uint32_t bytes);
+/* Id of a string in the ring of another process; 0 where its arena is full. */
+uint32_t pasta_intern_text(pasta_ring *ring, const char *text, uint32_t length);
+#endif
