@@ -91,7 +91,7 @@ OWN = {
     "mark": {"origin"},
 }
 #: Kinds that describe where the work ran, not the work itself.
-ABOUT = {"process_start", "process_end"}
+ABOUT = {"process_start", "process_end", "device"}
 ADDRESSES = {"source", "destination", "address"}
 #: Copies that every source with clocks times: AMD's engines do no sets, nor copies on a device.
 TIMED = {"host_to_device", "device_to_host"}
