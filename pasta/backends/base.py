@@ -20,6 +20,7 @@ from pasta.settings import Sections
 
 if TYPE_CHECKING:
     from pasta.probes.device import DeviceProbes
+    from pasta.processors.architecture import Architecture
 
 #: Result of a backend's `prepare`, in JSON's types.
 Prepared = Mapping[str, Any]
@@ -77,6 +78,11 @@ class Backend(Extension):
     def nothing_recorded(self, prepared: Prepared) -> str | None:
         """Why there are no events; None if `prepare` has reported it."""
         return self.unused
+
+    def architecture(self, name: str) -> Architecture | None:
+        """What the vendor documents of an architecture, by its name in `device` events; None if it
+        is not known, or of another vendor."""
+        return None
 
     def counters(self) -> list[list[str]]:
         """Names of hardware counters of each device. Raises MissingDependency."""

@@ -12,6 +12,7 @@ from pasta.settings import Section, Sections, parse_bool, setting
 
 if TYPE_CHECKING:
     from pasta.probes.device import DeviceProbes
+    from pasta.processors.architecture import Architecture
 
 
 class NvidiaSettings(Section):
@@ -63,6 +64,12 @@ class Nvidia(Backend):
         from pasta.backends.nvidia.checks import checks
 
         return checks()
+
+    def architecture(self, name: str) -> Architecture | None:
+        """Limits, units and rates by compute capability: "sm_90"."""
+        from pasta.backends.nvidia.architectures import find_architecture
+
+        return find_architecture(name)
 
     @property
     def probes(self) -> DeviceProbes:
