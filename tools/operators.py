@@ -47,6 +47,7 @@ _UNITS: dict[str, Unit] = {
     "first_time": "ns",
     "device_time": "ns",
     "total_device_time": "ns",
+    "gradient_time": "ns",
     "wait_time": "ns",
     "allocated": "bytes",
     "share": "share",
@@ -289,10 +290,19 @@ class _Tree:
         self.places = tool.gaps.places(tool.context)
         #: Device time of the launches of each node and of the operators called from it.
         self.device_time = self.operators.with_callees(self.counts["device_time"])
+        #: Device time of the gradients of each node and of the operators called from it.
+        self.gradient_time = self._gradient_time()
         #: Own host time of each node, without its first call.
         self.steady_own = self.nodes["own"] - self.nodes["first_own"]
         #: Host time without first calls and first gaps.
         self.steady = int(self.steady_own.sum()) + sum(place.steady for place in self.places)
+
+    def _gradient_time(self) -> NDArray[Any]:
+        forward = self.operators.inherited("forward")
+        times = np.zeros(len(self.nodes), np.int64)
+        np.add.at(times, forward, self.counts["device_time"])
+        times[0] = 0  # what is no gradient, or that of an unknown operator
+        return self.operators.with_callees(times)
 
     def with_gaps(self, field: str, values: list[int]) -> NDArray[Any]:
         """A field of the nodes, with the gaps' total as the value of node 0 (outside operators)."""
@@ -333,6 +343,7 @@ class _Tree:
         rows = list(codes)
         untimed = counted["device_time"] == 0
         device_time = summed(self.device_time, outer)
+        gradients = summed(self.gradient_time, outer)
         rate = counted["flops"] / np.maximum(counted["device_time"], 1)  # per ns: GFLOP/s
         rows_of = columns([rows[at] for at in order.tolist()])
         found = {
@@ -344,6 +355,7 @@ class _Tree:
             "launches": counted["launches"][order],
             "device_time": absent_where(counted["device_time"][order], untimed[order]),
             "total_device_time": absent_where(device_time[order], (device_time == 0)[order]),
+            "gradient_time": absent_where(gradients[order], (gradients == 0)[order]),
             "gflop": counted["flops"][order] / _GIGA,
             "gflop_rate": absent_where(rate[order], (untimed | (counted["flops"] == 0))[order]),
             "allocations": counted["allocations"][order],
@@ -358,6 +370,8 @@ class _Tree:
         }
         if not device_time.any():
             hidden |= {"total_device_time", "gflop_rate"}
+        if not gradients.any():
+            hidden |= {"gradient_time"}
         if not counted["flops"].any():
             hidden |= {"gflop", "gflop_rate"}
         return Table(
@@ -368,6 +382,7 @@ class _Tree:
                 "host_time": "with inner operators",
                 "first_time": "in first calls",
                 "total_device_time": "with inner operators",
+                "gradient_time": "of its gradients",
                 "gflop": "GFLOP",
                 "gflop_rate": "GFLOP/s of device time",
                 "waits": "waits for devices",
@@ -382,6 +397,7 @@ class _Tree:
                 "calls",
                 "own_time",
                 "total_device_time",
+                "gradient_time",
                 "gflop",
                 *(name for name in _COUNTS if name in found),
             ),
