@@ -23,6 +23,7 @@ from bench import (
     runs,
     slowdown,
     startup,
+    utilization,
 )
 from bench.figures import Figure
 
@@ -53,6 +54,7 @@ BENCHMARKS = {
     "imports": imports.measure,
     "operators": operators.measure,
     "amd": amd.measure,
+    "utilization": utilization.measure,
 }
 
 

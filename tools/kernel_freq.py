@@ -131,11 +131,13 @@ class KernelFreq(Tool):
         durations = (end[good] - start[good]).astype(np.int64)
         self._keep_first(codes, durations)
         self.times.add(codes, durations)
-        shapes = self.shape_of.get(completions["ordinal"][good]) - 1
-        known = shapes >= 0
+        ordinals = completions["ordinal"]
+        shapes = self.shape_of.get(ordinals if good.all() else ordinals[good]) - 1
         self.shape_times = grown(self.shape_times, len(self.shapes))
-        self.shape_times[:, 0] += np.bincount(shapes[known], minlength=len(self.shape_times))
-        np.add.at(self.shape_times[:, 1], shapes[known], durations[known])
+        length = len(self.shape_times) + 1
+        self.shape_times[:, 0] += np.bincount(shapes + 1, minlength=length)[1:]
+        # exact: the sums of a batch are below 2**53
+        self.shape_times[:, 1] += np.bincount(shapes + 1, durations, length)[1:].astype(np.int64)
 
     def _keep_first(self, codes: NDArray[Any], durations: NDArray[Any]) -> None:
         """Keeps the time of each kernel's first launch, which may load its code, separately."""

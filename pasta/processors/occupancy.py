@@ -124,7 +124,7 @@ def resident(launches: NDArray[Any], limits: Limits | None) -> NDArray[Any]:
 
 
 def waves(
-    launches: NDArray[Any], blocks: NDArray[Any], multiprocessors: int
+    launches: NDArray[Any], blocks: NDArray[Any], multiprocessors: int | NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Waves in which the grids of launches run (float64, NaN: unknown), and which share of the
     last one is idle. `blocks`: those that fit on a multiprocessor, -1 where unknown.
