@@ -40,6 +40,8 @@ class Conventions(NamedTuple):
     moves: tuple[tuple[str, str], ...] = ()
     #: Operators whose floating-point operations follow from the shapes of their tensors.
     flops: tuple[tuple[str, Formula], ...] = ()
+    #: Types of numbers by the framework's name: ("Half", "float16").
+    types: tuple[tuple[str, str], ...] = ()
     #: Architectures of devices by name; None: not known.
     architectures: tuple[Callable[[str], Architecture | None], ...] = ()
 

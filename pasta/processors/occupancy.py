@@ -77,6 +77,11 @@ class Devices:
         operations = known.operations.get(type)
         return 1e3 * clock * count * operations if clock and count and operations else None
 
+    def common_peak(self, type: str, context: Context) -> float | None:
+        """The same of all devices of the run; None if it is unknown or differs."""
+        found = {self.peak(number, type, context) for number in self.properties}
+        return found.pop() if len(found) == 1 else None
+
 
 def _given(record: NDArray[Any], name: str) -> int | None:
     value = int(record[name])
