@@ -25,6 +25,7 @@ from bench import (
     slowdown,
     startup,
     telemetry,
+    utilization,
 )
 from bench.figures import Figure
 
@@ -57,6 +58,7 @@ BENCHMARKS = {
     "operators": operators.measure,
     "amd": amd.measure,
     "telemetry": telemetry.measure,
+    "utilization": utilization.measure,
 }
 
 

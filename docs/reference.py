@@ -33,7 +33,7 @@ absent. Results of tools note it:
 
 ```
 kernel_freq: 1,204 launches of 17 kernels
-note: not given by nvidia_sanitizer: device times of kernels, registers, …
+note: not given by nvidia_sanitizer: device times of kernels, properties of devices, …
 ```
 
 If a backend cannot observe memory accesses, tools with [probes](probes.md) are

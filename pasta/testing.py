@@ -83,6 +83,11 @@ class Events:
         self._records.append((kind, self._position, record))
         self._position += dtype.itemsize // abi.SLOT
 
+    def device(self, number: int = 0, **fields: Any) -> None:
+        """Adds properties of a device; those not given are absent: `multiprocessors`, `warp`,
+        `threads`, `architecture`, …"""
+        self.add("device", device=number, **fields)
+
     def launch(self, name: str, **fields: Any) -> int:
         """Adds a kernel launch; returns its ordinal."""
         ordinal = int(fields.pop("ordinal", self._launches))

@@ -83,6 +83,11 @@ class _DeviceTimes:
             "bandwidth": absent_where(bytes / np.maximum(time, 1) * 1e9, time == 0),
         }
 
+    def order(self, bytes: NDArray[Any]) -> NDArray[Any]:
+        """Groups by device time, then by their bytes, the largest first."""
+        times = self.columns(np.arange(len(bytes)))["device_time"].filled(0)
+        return np.lexsort((-bytes, -times))
+
     @staticmethod
     def hidden(columns: dict[str, Any]) -> frozenset[str]:
         """Columns that the text report leaves out: without any value, and `timed_bytes`."""
@@ -251,7 +256,15 @@ class Copies(Tool):
         return min(1.0, time / span) if span > 0 else None
 
     def _time_of(self, bytes: int) -> float:
-        return bytes / self.bandwidth * 1e9
+        """Time of copies between host and device, ns: at the measured rate if it is known."""
+        of = self.times.columns(np.arange(len(self.memories)))
+        directions = [_direction(row[0]) for row in self.memories.rows]
+        measured = np.isin(directions, _HOST_DEVICE_DIRECTIONS)
+        measured &= of["bandwidth"].filled(0) > 0
+        timed = of["timed_bytes"].data[measured]
+        seconds = (timed / of["bandwidth"].data[measured]).sum()
+        rate = timed.sum() / seconds if seconds else self.bandwidth
+        return float(bytes / rate * 1e9)
 
     def _line(self, bytes_by_node: dict[int, int]) -> str:
         """The program's line that copies most of these bytes; "" without operators."""
@@ -414,7 +427,7 @@ class Copies(Tool):
 
     def _directions(self) -> Table:
         rows, count, total = _columns(self.memories)
-        order = np.argsort(-total, kind="stable")
+        order = self.times.order(total)
         described = [_described(rows[at]) for at in order]
         times = self.times.columns(order)
         return Table(
@@ -519,7 +532,7 @@ class Copies(Tool):
 
     def _devices(self) -> Table:
         rows, count, total = _columns(self.pairs)
-        order = np.argsort(-total, kind="stable")
+        order = self.pair_times.order(total)
         pairs = [rows[at] for at in order]
         times = self.pair_times.columns(order)
         return Table(

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from pasta.lazy import np
 from pasta.report.exports.trace.head import TraceHead
-from pasta.table import Table, counted, shares
+from pasta.table import Table, absent_where, counted, shares
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
     from pasta.processors.batch import Batch
+
+#: Kinds with device times.
+_TIMED = frozenset({"kernel_complete", "copy_complete"})
 
 
 class EventTrace(Tool):
@@ -39,6 +42,7 @@ class EventTrace(Tool):
         self.counts: dict[str, int] = {}
         self.first: dict[str, int] = {}
         self.last: dict[str, int] = {}
+        self.times: dict[str, int] = {}  # on devices
 
     def on_batch(self, batch: Batch) -> None:
         """Count events and their first and last times by kind; collect the trace's metadata."""
@@ -48,12 +52,20 @@ class EventTrace(Tool):
                 self.counts[kind] = self.counts.get(kind, 0) + len(records)
                 self.first[kind] = min(first, self.first.get(kind, first))
                 self.last[kind] = max(last, self.last.get(kind, last))
+            if kind in _TIMED and len(records):
+                start, end = records["start"], records["end"]
+                good = (end >= start) & (end != np.iinfo(np.uint64).max)
+                time = int((end[good] - start[good]).sum())
+                self.times[kind] = self.times.get(kind, 0) + time
         self.head.feed(batch, self.context.strings)
 
     def result(self) -> Result:
         """A table of event kinds; the report writes the trace itself."""
         total = sum(self.counts.values())
-        kinds = sorted(self.counts, key=lambda kind: (-self.counts[kind], kind))
+        times = [self.times.get(kind, 0) for kind in self.counts]
+        order = dict(zip(self.counts, times, strict=True))
+        kinds = sorted(self.counts, key=lambda kind: (-order[kind], -self.counts[kind], kind))
+        device_time = np.asarray([order[kind] for kind in kinds], np.int64)
         counts = np.asarray([self.counts[kind] for kind in kinds], np.int64)
         start = self.context.process.start_time
         name = "trace.json.gz" if self.compress else "trace.json"
@@ -62,14 +74,16 @@ class EventTrace(Tool):
                 "event": kinds,
                 "events": counts,
                 "share": shares(counts, total),
+                "device_time": absent_where(device_time, device_time == 0),
                 "first": np.asarray([self.first[kind] - start for kind in kinds], np.int64),
                 "last": np.asarray([self.last[kind] - start for kind in kinds], np.int64),
             },
-            units={"share": "share", "first": "ns", "last": "ns"},
+            units={"share": "share", "first": "ns", "last": "ns", "device_time": "ns"},
             labels={"share": "of events"},
-            sums=("events",),
+            sums=("events", "device_time"),
             title="Events",
             shown=50,
+            hidden=frozenset(() if self.times else ("device_time",)),
         )
         return Result(
             summary=f"{counted(total, 'event')}; open {name} at ui.perfetto.dev",

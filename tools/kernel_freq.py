@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.codes import Codes, RowCodes, grown, span_dtype, words_of
+from pasta.processors.correlate import LaunchWindow
 from pasta.processors.demangle import distinct_names, short_name
 from pasta.processors.histogram import DurationSummary
+from pasta.processors.occupancy import LIMITERS, Devices, resident, waves
 from pasta.processors.timeline import CountTimeline
 from pasta.table import Figure, Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
@@ -37,12 +39,18 @@ _SIZE_UNITS: dict[str, Unit] = {
     "shared_dynamic": "bytes",
     "local": "bytes",
 }
+_OCCUPANCY_UNITS: dict[str, Unit] = {"occupancy": "share", "tail": "share"}
+_OCCUPANCY_LABELS = {
+    "occupancy": "of a multiprocessor's warps",
+    "limiter": "limited by",
+    "tail": "of the last wave idle",
+}
 
 
 class KernelFreq(Tool):
     """Launches per kernel, their configurations, and device times if the source has timestamps."""
 
-    uses = (*_SIZES, "cluster")
+    uses = (*_SIZES, "cluster", "device")
 
     top = option(10, help="kernels in the text report; the tables have all", minimum=1)
     configurations = option(
@@ -75,6 +83,9 @@ class KernelFreq(Tool):
         self.first_time, self.last_time = _NO_TIME, 0
         self.shapes = RowCodes(self.configurations)
         self.shape_launches = np.zeros(0, np.int64)
+        self.shape_of = LaunchWindow()  # number of the configuration + 1, by launch
+        self.shape_times = np.zeros((0, 2), np.int64)  # completions of each, and their time
+        self.devices = Devices()
         self.uncounted_shapes = 0  # launches with configurations beyond the limit
         self.times = DurationSummary()
         self.first_times = np.zeros(0, np.int64)
@@ -103,7 +114,12 @@ class KernelFreq(Tool):
         counts = np.bincount(shapes + 1, minlength=len(self.shape_launches) + 1)
         self.uncounted_shapes += int(counts[0])
         self.shape_launches += counts[1:]
+        self.shape_of.put(launches["ordinal"], shapes + 1)
         self.timeline.add(launches["time"])
+
+    def on_devices(self, devices: NDArray[Any]) -> None:
+        """Follow the properties of devices, for occupancy."""
+        self.devices.add(devices)
 
     def on_completions(self, completions: NDArray[Any]) -> None:
         """Add device times to their kernel; those without a known launch are only counted."""
@@ -115,6 +131,13 @@ class KernelFreq(Tool):
         durations = (end[good] - start[good]).astype(np.int64)
         self._keep_first(codes, durations)
         self.times.add(codes, durations)
+        ordinals = completions["ordinal"]
+        shapes = self.shape_of.get(ordinals if good.all() else ordinals[good]) - 1
+        self.shape_times = grown(self.shape_times, len(self.shapes))
+        length = len(self.shape_times) + 1
+        self.shape_times[:, 0] += np.bincount(shapes + 1, minlength=length)[1:]
+        # exact: the sums of a batch are below 2**53
+        self.shape_times[:, 1] += np.bincount(shapes + 1, durations, length)[1:].astype(np.int64)
 
     def _keep_first(self, codes: NDArray[Any], durations: NDArray[Any]) -> None:
         """Keeps the time of each kernel's first launch, which may load its code, separately."""
@@ -281,6 +304,7 @@ class KernelFreq(Tool):
             "grids": self._distinct(shapes, "grid")[order],
             "blocks": self._distinct(shapes, "block")[order],
             **{field: sizes(field) for field in _SIZES},
+            **{name: column[order] for name, column in self._occupancy(shapes).items()},
             "completions": completions[order],
             "total_time": times(total),
             "share_of_time": times(shares(total, total.sum())),
@@ -294,13 +318,15 @@ class KernelFreq(Tool):
             "demangled": demangled,
             "name": self.context.strings.many(names),
         }
-        units: dict[str, Unit] = {"share": "share", **_SIZE_UNITS}
+        columns["limiter"] = _limiters(columns["limiter"])
+        units: dict[str, Unit] = {"share": "share", **_SIZE_UNITS, **_OCCUPANCY_UNITS}
         units.update({name: "ns" for name in columns if name.endswith("_time")})
         units["share_of_time"] = "share"
         untold = set(_HIDDEN) | {
             name
             for name, column in columns.items()
-            if isinstance(column, np.ma.MaskedArray) and column.mask.all()
+            if (isinstance(column, np.ma.MaskedArray) and column.mask.all())
+            or (name == "limiter" and not any(column))
         }
         return Table(
             columns,
@@ -308,6 +334,7 @@ class KernelFreq(Tool):
             labels={
                 "share": "of launches",
                 "share_of_time": "of kernel time",
+                **_OCCUPANCY_LABELS,
                 "first_time": "first",
                 "steady_time": "mean without the first",
                 **{f"{which}_time": which for which in _TIMES},
@@ -322,6 +349,9 @@ class KernelFreq(Tool):
                 "p99_time",
                 "max_time",
                 *_SIZES,
+                "occupancy",
+                "waves",
+                "tail",
             ),
             important=("launches", "total_time", "share_of_time", "mean_time", "share"),
             title="Kernels (launches, distinct grids and blocks, device time)",
@@ -339,6 +369,37 @@ class KernelFreq(Tool):
             rows = np.asarray(self.shapes.rows, np.uint64)
             shapes.view(span_dtype(dtype, _FIRST_FIELD, _LAST_FIELD))["words"] = rows
         return shapes
+
+    def _occupancy(self, shapes: NDArray[Any]) -> dict[str, Any]:
+        """Columns of the kernels, weighted by the launches of their configurations; the limiter is
+        that of most launches, as a number, -1: unknown."""
+        codes = self.names.encode(shapes["name"])
+        launches = self.shape_launches[: len(shapes)]
+        found = self._occupancy_of(shapes)
+        columns: dict[str, Any] = {}
+        for name, values in found.items():
+            known = ~np.isnan(values)
+            weights = np.bincount(codes[known], launches[known], len(self.names))
+            if name == "limiter":
+                continue
+            sums = np.bincount(codes[known], (launches * values)[known], len(self.names))
+            columns[name] = absent_where(sums / np.maximum(weights, 1), weights == 0)
+        by_limiter = np.zeros((len(self.names), len(LIMITERS)), np.int64)
+        known = found["limiter"] >= 0
+        np.add.at(
+            by_limiter, (codes[known], found["limiter"][known].astype(np.int64)), launches[known]
+        )
+        most = np.where(by_limiter.any(axis=1), by_limiter.argmax(axis=1), -1)
+        return {"occupancy": columns["occupancy"], "limiter": most, **columns}
+
+    def _occupancy_of(self, shapes: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Occupancy, number of its limiter, waves and tail of configurations; NaN: unknown."""
+        limits = self.devices.common_limits(self.context)
+        found = resident(shapes, limits)
+        known = found["blocks"] > 0
+        count, tail = waves(shapes, found["blocks"], limits.multiprocessors if limits else 0)
+        limiter = np.where(known, found["limiter"], np.nan)
+        return {"occupancy": found["share"], "limiter": limiter, "waves": count, "tail": tail}
 
     def _distinct(self, shapes: NDArray[Any], field: str) -> NDArray[Any]:
         """Number of distinct values of a (3,) field that each kernel was launched with."""
@@ -358,8 +419,12 @@ class KernelFreq(Tool):
     def _configurations(self) -> Table:
         shapes = self._shapes()
         launches = self.shape_launches[: len(shapes)]
-        order = np.argsort(-launches, kind="stable")
-        shapes, launches = shapes[order], launches[order]
+        completions, time = grown(self.shape_times, len(shapes))[: len(shapes)].T
+        order = np.lexsort((-launches, -time))
+        shapes, launches, completions, time = (
+            each[order] for each in (shapes, launches, completions, time)
+        )
+        occupancy = self._occupancy_of(shapes)
         clusters = shapes["cluster"]
         no_cluster = (clusters == np.iinfo(np.uint16).max).all(axis=1)
         columns = {
@@ -377,12 +442,21 @@ class KernelFreq(Tool):
                 for field in _SIZES
             },
             "launches": launches,
+            "total_time": absent_where(time, completions == 0),
+            "mean_time": absent_where(time / np.maximum(completions, 1), completions == 0),
+            **{
+                name: absent_where(values, np.isnan(values))
+                for name, values in occupancy.items()
+                if name != "limiter"
+            },
+            "limiter": _limiters(np.nan_to_num(occupancy["limiter"], nan=-1)),
         }
         return Table(
             columns,
-            units=_SIZE_UNITS,
+            units={**_SIZE_UNITS, **_OCCUPANCY_UNITS, "total_time": "ns", "mean_time": "ns"},
+            labels=_OCCUPANCY_LABELS,
             keys=("kernel", "grid", "block", "cluster"),
-            sums=("launches",),
+            sums=("launches", "total_time"),
             title="Launch configurations",
             shown=0,
         )
@@ -417,3 +491,8 @@ def _flag_graph() -> int:
     from pasta import abi
 
     return abi.FLAG_GRAPH
+
+
+def _limiters(numbers: Any) -> list[str | None]:
+    """Names of limiters by number; None for -1."""
+    return [LIMITERS[int(each)] if each >= 0 else None for each in numbers]

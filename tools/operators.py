@@ -14,6 +14,8 @@ from pasta.processors.codes import grown
 from pasta.processors.correlate import LaunchWindow
 from pasta.processors.flops import Flops
 from pasta.processors.gaps import Gaps, GapSite
+from pasta.processors.groups import Groups
+from pasta.processors.occupancy import Devices
 from pasta.processors.operator_names import user_lines
 from pasta.table import Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
@@ -47,8 +49,10 @@ _UNITS: dict[str, Unit] = {
     "first_time": "ns",
     "device_time": "ns",
     "total_device_time": "ns",
+    "gradient_time": "ns",
     "wait_time": "ns",
     "allocated": "bytes",
+    "mfu": "share",
     "share": "share",
 }
 #: Operations in a GFLOP.
@@ -69,7 +73,7 @@ class Operators(Tool):
     """Host time, launches, device time and memory by operator, module and Python line."""
 
     needs = ("operators", "ranges", "allocations")
-    uses = ("wait_times",)
+    uses = ("wait_times", "device")
     least_time = option("10ms", kind="duration", help="finding: minimum steady time")
     outside_share = option(
         0.2, help="finding: minimum share of the steady time outside operators", minimum=0.0
@@ -108,6 +112,9 @@ class Operators(Tool):
         self.launches = 0
         self.gaps = Gaps()
         self.by_shapes = Flops(dict(self.context.conventions.flops))
+        #: Floating-point operations by node and type of their numbers (a string id).
+        self.by_type = Groups(1 << 16, "flops")
+        self.devices = Devices()
 
     def _add(self, name: str, nodes: NDArray[Any], amounts: NDArray[Any] | None = None) -> None:
         self.counts[name] = grown(self.counts[name], len(self.context.operators.nodes))
@@ -130,9 +137,16 @@ class Operators(Tool):
         nodes = operators.at(new)
         self._add("allocations", nodes)
         self._add("allocated", nodes, new["bytes"].astype(np.int64))
-        self._add("flops", *self.by_shapes.feed(batch, operators.ended, self.context.strings))
+        nodes, flops, types = self.by_shapes.feed(batch, operators.ended, self.context.strings)
+        self._add("flops", nodes, flops)
+        if len(nodes):
+            self.by_type.add(nodes, types, flops=flops)
         self.gaps.add_samples(operators, batch["python_sample"])
         self.gaps.end_batch(operators)
+
+    def on_devices(self, devices: NDArray[Any]) -> None:
+        """Follow the properties of devices, for their peak rates."""
+        self.devices.add(devices)
 
     def on_launches(self, launches: NDArray[Any]) -> None:
         """Count launches by operator."""
@@ -188,7 +202,25 @@ class Operators(Tool):
             "lines": tree.by_line(),
         }
         findings = list(_Findings(self, tree).findings())
-        return Result(summary=self._summary(tree), tables=tables, findings=findings)
+        return Result(
+            summary=self._summary(tree), tables=tables, findings=findings, notes=self._notes(tree)
+        )
+
+    def _notes(self, tree: _Tree) -> list[str]:
+        """Why there is no share of the peak rate, for operations with device times."""
+        counted = int(tree.counts["flops"].sum())
+        if not counted or not tree.counts["device_time"].any() or not tree.without_peak:
+            return []
+        share = formatted(sum(tree.without_peak.values()) / counted, "share")
+        names = [
+            self.context.strings[int(each["name"])] or "a device without a name"
+            for each in self.devices.properties.values()
+        ]
+        return [
+            f"no peak rate is known for {', '.join(sorted(tree.without_peak))} of"
+            f" {' and '.join(sorted(set(names))) or 'this device'}: {share} of the floating-point"
+            " operations are not in the share of the peak"
+        ]
 
     def _outside(self, tree: _Tree) -> Table:
         """Time outside operators, by the lines before and after it."""
@@ -247,6 +279,9 @@ class Operators(Tool):
         flops, device = int(tree.counts["flops"].sum()), int(tree.counts["device_time"].sum())
         if flops:
             rate = f", {flops / device:,.3g} GFLOP/s of device time" if device else ""
+            peak = int(tree.peak_time.sum())
+            if device and peak:
+                rate += f", {formatted(peak / device, 'share')} of the device's peak (MFU)"
             parts.append(f"{flops / _GIGA:,.3g} GFLOP in products, convolutions, attention{rate}")
         parts += self._times(tree)
         return "; ".join(parts)
@@ -289,10 +324,40 @@ class _Tree:
         self.places = tool.gaps.places(tool.context)
         #: Device time of the launches of each node and of the operators called from it.
         self.device_time = self.operators.with_callees(self.counts["device_time"])
+        #: Device time of the gradients of each node and of the operators called from it.
+        self.gradient_time = self._gradient_time()
+        #: Time (ns) that the operations of each node take at the device's peak, and operations of
+        #: types for which that is not known.
+        self.peak_time, self.without_peak = self._peak_time(tool)
         #: Own host time of each node, without its first call.
         self.steady_own = self.nodes["own"] - self.nodes["first_own"]
         #: Host time without first calls and first gaps.
         self.steady = int(self.steady_own.sum()) + sum(place.steady for place in self.places)
+
+    def _peak_time(self, tool: Operators) -> tuple[NDArray[Any], dict[str, int]]:
+        types = dict(tool.context.conventions.types)
+        times, unknown = np.zeros(len(self.nodes)), dict[str, int]()
+        peaks: dict[str, float | None] = {}
+        for (node, type), flops in zip(
+            tool.by_type.rows, tool.by_type.sum("flops").tolist(), strict=True
+        ):
+            own = self.context.strings[type] or "numbers of unknown type"
+            name = types.get(own, own)
+            if name not in peaks:
+                peaks[name] = tool.devices.common_peak(name, self.context)
+            peak = peaks[name]
+            if peak is not None:
+                times[node] += flops / peak * 1e9
+            elif flops:
+                unknown[name] = unknown.get(name, 0) + flops
+        return times, unknown
+
+    def _gradient_time(self) -> NDArray[Any]:
+        forward = self.operators.inherited("forward")
+        times = np.zeros(len(self.nodes), np.int64)
+        np.add.at(times, forward, self.counts["device_time"])
+        times[0] = 0  # what is no gradient, or that of an unknown operator
+        return self.operators.with_callees(times)
 
     def with_gaps(self, field: str, values: list[int]) -> NDArray[Any]:
         """A field of the nodes, with the gaps' total as the value of node 0 (outside operators)."""
@@ -333,7 +398,10 @@ class _Tree:
         rows = list(codes)
         untimed = counted["device_time"] == 0
         device_time = summed(self.device_time, outer)
+        gradients = summed(self.gradient_time, outer)
         rate = counted["flops"] / np.maximum(counted["device_time"], 1)  # per ns: GFLOP/s
+        peak_time = np.bincount(code, self.peak_time, len(codes))
+        mfu = peak_time / np.maximum(counted["device_time"], 1)
         rows_of = columns([rows[at] for at in order.tolist()])
         found = {
             **rows_of,
@@ -344,8 +412,10 @@ class _Tree:
             "launches": counted["launches"][order],
             "device_time": absent_where(counted["device_time"][order], untimed[order]),
             "total_device_time": absent_where(device_time[order], (device_time == 0)[order]),
+            "gradient_time": absent_where(gradients[order], (gradients == 0)[order]),
             "gflop": counted["flops"][order] / _GIGA,
             "gflop_rate": absent_where(rate[order], (untimed | (counted["flops"] == 0))[order]),
+            "mfu": absent_where(mfu[order], (untimed | (peak_time == 0))[order]),
             "allocations": counted["allocations"][order],
             "allocated": counted["allocated"][order],
             "waits": counted["waits"][order],
@@ -357,7 +427,11 @@ class _Tree:
             name for name in _COUNTS if name in found and not counted[name].any()
         }
         if not device_time.any():
-            hidden |= {"total_device_time", "gflop_rate"}
+            hidden |= {"total_device_time", "gflop_rate", "mfu"}
+        if not peak_time.any():
+            hidden |= {"mfu"}
+        if not gradients.any():
+            hidden |= {"gradient_time"}
         if not counted["flops"].any():
             hidden |= {"gflop", "gflop_rate"}
         return Table(
@@ -368,8 +442,10 @@ class _Tree:
                 "host_time": "with inner operators",
                 "first_time": "in first calls",
                 "total_device_time": "with inner operators",
+                "gradient_time": "of its gradients",
                 "gflop": "GFLOP",
                 "gflop_rate": "GFLOP/s of device time",
+                "mfu": "of the device's peak",
                 "waits": "waits for devices",
                 "wait_time": "wait time",
                 "synchronous_copies": "synchronous copies",
@@ -382,6 +458,7 @@ class _Tree:
                 "calls",
                 "own_time",
                 "total_device_time",
+                "gradient_time",
                 "gflop",
                 *(name for name in _COUNTS if name in found),
             ),

@@ -2,7 +2,7 @@
 
 The time of a device is divided into work (kernels, copies, communication) and gaps, and each gap
 into what was not submitted yet and what had been submitted and did not start. All of it adds up to
-the time of the run.
+the time of the run, and so does the critical path.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from pasta.processors.activity import (
 )
 from pasta.processors.codes import Codes, distinct
 from pasta.processors.correlate import Submissions
-from pasta.processors.demangle import short_name
+from pasta.processors.demangle import distinct_names, short_name
 from pasta.processors.gaps import GapSite
 from pasta.processors.histogram import DurationSummary
+from pasta.processors.launch_waves import LaunchWaves
 from pasta.processors.operator_names import user_lines
-from pasta.table import Figure, Table, Unit, counted, formatted
+from pasta.table import Figure, Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -66,6 +67,14 @@ _COLUMNS = {
 }
 #: What a gap is located by: nothing, an operator's node, a gap between operators, a kernel's name.
 _NOWHERE, _NODE, _BETWEEN, _KERNEL = range(4)
+#: Intervals of the critical path that are no work, by kind.
+_ON_PATH = (
+    "host", "launch latency", "between work and the next", "submitted work waited",
+    "between work and the host that waited for it",
+)  # fmt: skip
+#: What submitted work waits for, by number.
+_HOW = ("work before it in its stream", "event", "default stream")
+_MAX_NAMED = 3
 _CLASSES = {COMPUTE: "kernels", COPY: "copies", COMMUNICATION: "communication"}
 #: Fields of what the host submitted: operator (0: none), kernel's name, thread, begin of the
 #: outermost operator around it (0: none) and the gap between operators that ended there (0: none).
@@ -73,6 +82,8 @@ _PLACE = [("node", "i4"), ("name", "u4"), ("thread", "u4"), ("began", "i8"), ("r
 #: A wait of the host may end this long before the work that it waited for, ns: device times are
 #: converted to the host's clock.
 _CLOCK_ERROR = 1_000
+#: Kinds that the host's threads publish while they work.
+_OF_HOST = ("kernel_launch", "memory_copy", "memory_set", "sync", "operator_end", "process_end")
 _ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 _FOREVER = 1 << 62
 
@@ -85,8 +96,10 @@ def _work() -> Any:
 
 @cache
 def _submission() -> Any:
-    """Work that has not completed, by launch ordinal or correlation."""
-    return np.dtype([("key", "u8"), *_work().descr])
+    """Work that has not completed, by launch ordinal or correlation; `waves` of its blocks (NaN:
+    unknown), `order` among all submissions."""
+    more = [("stream", "u8"), ("order", "i8"), ("waves", "f8")]
+    return np.dtype([("key", "u8"), *_work().descr, *more])
 
 
 @cache
@@ -116,6 +129,9 @@ class _Device:
         self.activity = Activity(begin, _work())
         self.gaps: dict[int, _Gaps] = {}
         self.starts = DurationSummary()  # of work that ended a gap, since its submission
+        self.all_starts = DurationSummary()  # of all work
+        #: Idle time before kernels below `short`: of the host, and launch latency.
+        self.before_short = _Gaps()
 
     def count(self, cause: int, places: NDArray[Any], times: NDArray[Any]) -> None:
         """Adds idle times (int64, ns) to a cause; `places` have the fields of `_PLACE`."""
@@ -161,6 +177,45 @@ class _Device:
         return self.time() - sum(outside)
 
 
+class _Kernels:
+    """Device times of kernels by code of the name, and what their last waves waste."""
+
+    #: Number and time of launches, of all and of short ones; number of those with known waves; time
+    #: of the idle part of last waves, of launches with more than one, their number and time.
+    AMOUNTS = (
+        "launches", "time", "short", "short_time", "timed_waves", "tail_time", "tailed",
+        "tailed_time",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.counts = np.zeros((len(self.AMOUNTS), 0), np.int64)
+        self.waves = np.zeros(0)
+
+    def add(self, codes: NDArray[Any], rows: NDArray[Any], short: int) -> None:
+        """Adds kernels (dtype `_submission()`) that completed."""
+        if not len(rows):
+            return
+        durations, waves = rows["end"] - rows["start"], rows["waves"]
+        brief, known = durations < short, ~np.isnan(waves)
+        waves = np.where(known, waves, 1)
+        whole = np.ceil(waves)
+        several = known & (whole > 1)
+        lost = np.where(several, durations * (1 - waves / whole), 0).astype(np.int64)
+        length = max(len(self.waves), int(codes.max()) + 1)
+        self.counts = np.pad(self.counts, ((0, 0), (0, length - len(self.waves))))
+        self.waves = np.pad(self.waves, (0, length - len(self.waves)))
+        amounts = (
+            None, durations, brief, brief * durations, known, lost, several, several * durations,
+        )  # fmt: skip
+        for at, values in enumerate(amounts):  # floats are exact: sums are below 2**53
+            self.counts[at] += np.bincount(codes, values, length).astype(np.int64)
+        self.waves += np.bincount(codes, np.where(known, waves, 0), length)
+
+    def of(self, name: str) -> NDArray[Any]:
+        """One of the amounts (int64), by code."""
+        return np.asarray(self.counts[self.AMOUNTS.index(name)])
+
+
 @dataclass
 class _Row:
     """Gaps of a device by cause and place, for tables."""
@@ -198,7 +253,10 @@ class Utilization(Tool):
     """Busy time of each device, and the cause of every gap: host, waits, copies, latency."""
 
     needs = ("operators",)
-    uses = ("kernel_complete", "copy_complete", "wait_times")
+    uses = (
+        "kernel_complete", "copy_complete", "wait_times", "device", "registers", "event_record",
+        "event_wait",
+    )  # fmt: skip
 
     top = option(12, help="gaps in the text report; the table has all", minimum=1)
     communication = option(
@@ -210,6 +268,7 @@ class Utilization(Tool):
         "50us", kind="duration", help="submitted work that starts later waited for something"
     )
     short = option("5us", kind="duration", help="kernels below this are short")
+    short_kernels = option(1000, help="finding: minimum number of short kernels", minimum=1)
     least_share = option(
         0.1, help="finding: minimum share of the time from first to last work", minimum=0.0
     )
@@ -236,7 +295,11 @@ class Utilization(Tool):
         self.end = self.before = self.begin
         self.stopped_since: int | None = None
         self.stops: list[tuple[int, int]] = []
-        self.kernels = self.short_kernels = self.unplaced = 0
+        self.unplaced = 0
+        self.kernels: dict[int, _Kernels] = {}  # by device
+        self.waves = LaunchWaves()
+        self.path: Any = None  # a CriticalPath
+        self.last_host = (0, 0)  # time and thread of what the host did last
 
     def on_batch(self, batch: Batch) -> None:
         """Add submissions and work, and sweep the devices as far as nothing earlier can come."""
@@ -249,10 +312,49 @@ class Utilization(Tool):
         self.end = max([self.end, *(latest for _, latest in times)])
         for context in batch["context_create"]["device"].tolist():
             self._device(context)
+        self.waves.add_devices(batch["device"])
         self._follow_stops(batch)
+        self._follow_host(batch)
         self._submit(batch)
         self._complete(batch)
         self._sweep()
+
+    def _follow_host(self, batch: Batch) -> None:
+        """Add operations of the host to the critical path."""
+        from pasta.processors import critical_path  # imports Numba
+
+        if self.path is None:
+            self.path = critical_path.CriticalPath(self.begin, self.latency)
+        for kind in _OF_HOST:
+            records = batch[kind]
+            if len(records):
+                latest = records[int(records["time"].argmax())]
+                self.last_host = max(self.last_host, (int(latest["time"]), int(latest["thread"])))
+        syncs = batch["sync"][batch["sync"]["duration"] != _ABSENT]
+        for kind, records in (
+            (critical_path.SYNC, syncs),
+            (critical_path.RECORD, batch["event_record"]),
+            (critical_path.EVENT_WAIT, batch["event_wait"]),
+        ):
+            rows = np.zeros(len(records), critical_path.HOSTS)
+            for name in ("time", "thread", "stream", "device"):
+                rows[name] = records[name]
+            rows["kind"] = kind
+            if kind != critical_path.SYNC:
+                rows["event"] = records["handle"]
+            rows["order"] = batch.base + records["index"].astype(np.int64)
+            if kind == critical_path.SYNC:
+                rows["begin"] = rows["time"] - syncs["duration"].astype(np.int64)
+                names = abi.enums()["sync"]
+                rows["target"] = critical_path.OF_DEVICE
+                of_stream = np.isin(syncs["what"], [n for n in names if names[n] == "stream"])
+                of_event = np.isin(syncs["what"], [n for n in names if names[n] == "event"])
+                rows["target"][of_stream] = critical_path.OF_STREAM
+                rows["target"][of_event] = critical_path.OF_EVENT
+                rows["event"][of_event] = syncs["handle"][of_event]
+                handle = of_stream & (syncs["handle"] != _ABSENT)
+                rows["stream"][handle] = syncs["handle"][handle]
+            self.path.add_host(rows)
 
     def _device(self, number: int) -> _Device | None:
         if number < 0:
@@ -295,11 +397,14 @@ class Utilization(Tool):
         rows = self._placed(launches, begins, before)
         rows["key"], rows["name"] = launches["ordinal"], launches["name"]
         rows["class"] = self._class_of(launches["name"])
+        rows["waves"] = self.waves.of(launches, self.context)
+        rows["order"] += batch.base
         self.launches.put(rows[rows["key"] != _ABSENT])
         for kind in ("memory_copy", "memory_set"):
             records = batch[kind]
             rows = self._placed(records, begins, before)
             rows["key"], rows["class"] = records["correlation"], COPY
+            rows["order"] += batch.base
             rows["blocking"] = (records["flags"] & abi.FLAG_ASYNC) == 0
             rows["blocking"] &= kind == "memory_copy"
             self.copies.put(rows[rows["key"] != 0])
@@ -322,6 +427,7 @@ class Utilization(Tool):
         operators = self.context.operators
         rows = np.zeros(len(records), _submission())
         rows["submitted"], rows["thread"] = records["time"], records["thread"]
+        rows["stream"], rows["order"] = records["stream"], records["index"]
         if not len(rows):
             return rows
         rows["node"] = operators.at(records)
@@ -354,16 +460,20 @@ class Utilization(Tool):
         """Add the work that completed to its device."""
         kernels = batch["kernel_complete"]
         rows, known = self.launches.take(kernels["ordinal"])
-        rows["submitted"][~known] = UNKNOWN
+        rows["submitted"][~known], rows["waves"][~known] = UNKNOWN, np.nan
+        rows["stream"][~known] = kernels["stream"][~known]
         kernels, rows = self._timed(kernels, rows)
-        self.kernels += len(kernels)
-        durations = rows["end"] - rows["start"]
-        self.short_kernels += int((durations < self.short).sum())
-        self._add(kernels, rows)
+        codes = self.names.encode(rows["name"])
+        for number in distinct(kernels["device"]):
+            mine = kernels["device"] == number
+            self.kernels.setdefault(number, _Kernels()).add(codes[mine], rows[mine], self.short)
+        self._add(kernels, rows, 1 + codes.astype(np.int64))
         copies = batch["copy_complete"]
         rows, known = self.copies.take(copies["correlation"], forget=False)
         rows["submitted"][~known], rows["class"] = UNKNOWN, COPY
-        self._add(*self._timed(copies, rows))
+        rows["stream"][~known] = copies["stream"][~known]
+        copies, rows = self._timed(copies, rows)
+        self._add(copies, rows, np.zeros(len(rows), np.int64))
 
     @staticmethod
     def _timed(completions: NDArray[Any], rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -373,7 +483,10 @@ class Utilization(Tool):
         rows["start"], rows["end"] = completions["start"], completions["end"]
         return completions, rows
 
-    def _add(self, completions: NDArray[Any], rows: NDArray[Any]) -> None:
+    def _add(self, completions: NDArray[Any], rows: NDArray[Any], what: NDArray[Any]) -> None:
+        """Adds work to its device, and to the critical path as `what`: 0 for a copy, otherwise 1
+        and the code of its name."""
+        self._add_to_path(completions, rows, what)
         work = np.zeros(len(rows), _work())
         for name in _work().names or ():
             work[name] = rows[name]
@@ -384,7 +497,18 @@ class Utilization(Tool):
                 self.unplaced += int(mine.sum())
                 continue
             device.activity.add(work[mine])
+            started = rows[mine & (rows["submitted"] != UNKNOWN)]
+            late = np.maximum(started["start"] - started["submitted"], 0)
+            device.all_starts.add(np.zeros(len(late), np.int64), late)
         self.end = max(self.end, int(rows["end"].max(initial=0)))
+
+    def _add_to_path(
+        self, completions: NDArray[Any], rows: NDArray[Any], what: NDArray[Any]
+    ) -> None:
+        known = completions["device"] >= 0
+        if not known.all():
+            completions, rows, what = completions[known], rows[known], what[known]
+        self.path.add(rows, completions["device"], what << 16 | completions["device"])
 
     def _sweep(self, until: int | None = None) -> None:
         """Sweep the devices, by default up to the first submission that has not completed, and to
@@ -398,6 +522,8 @@ class Utilization(Tool):
             self._attribute(device, device.activity.sweep(until))
             needed = min(needed, device.activity.open_gap[0])
         self.waits = self.waits[self.waits["end"] >= needed - _CLOCK_ERROR]
+        if self.path is not None:
+            self.path.sweep(until)
 
     def _attribute(self, device: _Device, gaps: NDArray[Any]) -> None:
         """Divide gaps by their causes."""
@@ -430,6 +556,11 @@ class Utilization(Tool):
         outside = after.copy()
         outside["node"] = 0
         device.count(HOST, outside, began - begin)
+        brief = ~first & (after["end"] - after["start"] < self.short)
+        brief &= (after["class"] == COMPUTE) & (late <= self.latency)
+        idle = (gaps["submitted"] - begin + late)[brief]
+        if len(idle):
+            device.before_short.add(len(idle), int(idle.sum()), int(idle.max()))
 
     def _waited(self, gaps: NDArray[Any]) -> NDArray[Any]:
         """Numbers of the waits, of the thread that ended each gap, in which it began; -1: none."""
@@ -451,15 +582,28 @@ class Utilization(Tool):
         if self.stopped_since is not None:
             self._stop_until(self.end)
         self._sweep(self.end)
+        if self.path is not None:
+            self.path.sweep(self.end + 1)
         for device in self.devices.values():
             device.close(self.end)
         rows = self._rows()
-        devices = self._devices(rows)
+        path, waits = self._critical_path(), self._stream_waits()
+        findings = [
+            *self._tiny(), *self._tails(), *self._findings(rows), *self._alone(),
+            *self._serialised(),
+        ]  # fmt: skip
         return Result(
-            summary=self._summary(rows),
-            tables={"devices": devices, "gaps": self._gaps(rows), "overlap": self._overlap()},
+            summary=self._summary(rows, path),
+            tables={
+                "devices": self._devices(rows),
+                "gaps": self._gaps(rows),
+                "critical_path": path,
+                "overlap": self._overlap(),
+                "kernels": self._kernels(),
+                "waits": waits,
+            },
             figures=self._figures(),
-            findings=[*self._findings(rows)],
+            findings=sorted(findings, key=lambda each: -each.rank),
             notes=self._notes(),
         )
 
@@ -507,9 +651,15 @@ class Utilization(Tool):
                 for cause, name in _COLUMNS.items()
             },
         }
-        quantiles = [device.starts.quantiles(1, 0.5, 0.99) for _, device in devices]
-        for at, name in enumerate(("p50_latency", "p99_latency")):
-            columns[name] = [found[at][0] if len(found[at]) else 0 for found in quantiles]
+        for which, starts in (
+            ("latency", [device.starts for _, device in devices]),
+            ("start", [device.all_starts for _, device in devices]),
+        ):
+            quantiles = [
+                each.quantiles(1, 0.5, 0.99) if each.count.any() else [] for each in starts
+            ]
+            for at, name in enumerate((f"p50_{which}", f"p99_{which}")):
+                columns[name] = [int(found[at][0]) if found else 0 for found in quantiles]
         units: dict[str, Unit] = {name: "ns" for name in columns if name != "device"}
         return Table(
             columns,
@@ -520,6 +670,8 @@ class Utilization(Tool):
                 **{name: _CAUSES[cause] for cause, name in _COLUMNS.items()},
                 "p50_latency": "p50 from submission to start, idle device",
                 "p99_latency": "p99",
+                "p50_start": "p50 from submission to start, all work",
+                "p99_start": "p99",
             },
             keys=("device",),
             sums=("observed", "span", "busy", *_CLASSES.values(), *_COLUMNS.values()),
@@ -621,7 +773,274 @@ class Utilization(Tool):
                 of="the time from first to last work",
             )
 
-    def _summary(self, rows: list[_Row]) -> str:
+    def _kernels(self) -> Table:
+        """Kernels of all devices by their time."""
+        names = self.context.demangled(np.asarray(self.names.ids, np.int64))
+        found = [
+            (number, code, kernels)
+            for number, kernels in self.kernels.items()
+            for code in np.flatnonzero(kernels.of("launches")).tolist()
+        ]
+        of = {
+            name: np.asarray([each.of(name)[code] for _, code, each in found], np.int64)
+            for name in _Kernels.AMOUNTS
+        }
+        waves = np.asarray([each.waves[code] for _, code, each in found], np.float64)
+        shown = distinct_names(names)
+        places = sorted((shown[code], number, at) for at, (number, code, _) in enumerate(found))
+        order = np.asarray([at for *_, at in places], np.int64)
+        order = order[np.lexsort((-of["launches"][order], -of["time"][order]))]
+        of = {name: values[order] for name, values in of.items()}
+        unknown = of["timed_waves"] == 0
+        return Table(
+            {
+                "kernel": [shown[found[at][1]] for at in order.tolist()],
+                "device": [found[at][0] for at in order.tolist()],
+                "launches": of["launches"],
+                "time": of["time"],
+                "share": shares(of["time"], of["time"].sum()),
+                "short": of["short"],
+                "short_time": of["short_time"],
+                "waves": absent_where(waves[order] / np.maximum(of["timed_waves"], 1), unknown),
+                "tail_time": absent_where(of["tail_time"], unknown),
+            },
+            units={"time": "ns", "share": "share", "short_time": "ns", "tail_time": "ns"},
+            labels={
+                "share": "of kernel time",
+                "short": f"below {formatted(self.short, 'ns')}",
+                "short_time": "their time",
+                "tail_time": "lost in last waves",
+            },
+            keys=("kernel", "device"),
+            sums=("launches", "time", "short", "short_time", "tail_time"),
+            important=("time", "share", "tail_time"),
+            title="Kernels: short ones, and waves of blocks",
+            shown=self.top,
+            hidden=frozenset({"waves", "tail_time"} if unknown.all() else ()),
+        )
+
+    def _named(self, what: int) -> str:
+        """Name of work on the critical path, or that other work waited for."""
+        if what < 0:
+            return "other work"
+        code = what >> 16
+        return (
+            short_name(self.context.demangled([self.names.ids[code - 1]])[0]) if code else "copies"
+        )
+
+    def _critical_path(self) -> Table:
+        """The intervals of the chain that ends last, by what they are."""
+        from pasta.processors import critical_path
+
+        total = self.end - self.begin
+        found: dict[tuple[int | None, str], list[int]] = {}
+        rows = self.path.path(self.end, self.last_host[1]) if self.path is not None else []
+        for what, time, count in ((int(r["what"]), int(r["time"]), int(r["count"])) for r in rows):
+            work = what - critical_path.WORK
+            key = (work & 0xFFFF, self._named(work)) if work >= 0 else (None, _ON_PATH[what])
+            sums = found.setdefault(key, [0, 0])
+            sums[0] += time
+            sums[1] += count
+        order = sorted(found, key=lambda key: (-found[key][0], key[1], key[0] or 0))
+        time = np.asarray([found[key][0] for key in order], np.int64)
+        return Table(
+            {
+                "what": [what for _, what in order],
+                "device": [device for device, _ in order],
+                "intervals": [found[key][1] for key in order],
+                "time": time,
+                "share": shares(time, total),
+            },
+            units={"time": "ns", "share": "share"},
+            labels={"share": "of the run's time"},
+            keys=("what", "device"),
+            sums=("intervals", "time"),
+            important=("time", "share"),
+            title="Critical path: what the end of the run waited for",
+            shown=self.top,
+        )
+
+    def _stream_names(self) -> list[str]:
+        """Names of streams by slot: their numbers on the device, in order of their handles."""
+        streams = self.path.streams()
+        names = ["default stream"] * len(streams)
+        seen: dict[int, int] = {}
+        for device, handle, slot in sorted((*each[:2], at) for at, each in enumerate(streams)):
+            if handle:
+                seen[device] = seen.get(device, 0) + 1
+                names[slot] = f"stream {seen[device]}"
+        return names
+
+    def _stream_waits(self) -> Table:
+        """What submitted work waited for, by stream."""
+        waits = {} if self.path is None else self.path.waits
+        streams = [] if self.path is None else self.path.streams()
+        names = self._stream_names() if streams else []
+        found: dict[Any, list[int]] = {}
+        for (stream, other, how, what), (count, time) in waits.items():
+            key = (streams[stream][0], names[stream], _HOW[how], names[other], self._named(what))
+            sums = found.setdefault(key, [0, 0])
+            sums[0] += count
+            sums[1] += time
+        order = sorted(found, key=lambda key: (-found[key][1], key))
+        columns = {
+            name: [key[at] for key in order]
+            for at, name in enumerate(("device", "stream", "how", "waits_for", "work"))
+        }
+        return Table(
+            {
+                **columns,
+                "waits": [found[key][0] for key in order],
+                "time": [found[key][1] for key in order],
+            },
+            units={"time": "ns"},
+            labels={"how": "waited for", "waits_for": "of"},
+            keys=tuple(columns),
+            sums=("waits", "time"),
+            important=("time", "waits"),
+            title="What submitted work waited for",
+            shown=self.top,
+        )
+
+    def _worth(self, time: int, span: int) -> bool:
+        """Whether time that may be gained is enough for a finding."""
+        return time >= max(1, self.least_time) and time >= self.least_share * max(1, span)
+
+    def _most(self, kernels: _Kernels, amount: str) -> str:
+        """Names of up to three kernels with the most of an amount."""
+        values = kernels.of(amount)
+        names = distinct_names(self.context.demangled(np.asarray(self.names.ids, np.int64)))
+        order = np.argsort(-values, kind="stable").tolist()
+        some = [names[code] for code in order if values[code]]
+        left = len(some) - _MAX_NAMED
+        return ", ".join(some[:_MAX_NAMED]) + (f" and {left:,} more" if left > 0 else "")
+
+    def _tiny(self) -> Iterator[Finding]:
+        """Short kernels between which the device waits for the next launch."""
+        for number, kernels in sorted(self.kernels.items()):
+            device = self.devices.get(number)
+            short, every = int(kernels.of("short").sum()), int(kernels.of("launches").sum())
+            if device is None or short < self.short_kernels:
+                continue
+            before, time = device.before_short, int(kernels.of("short_time").sum())
+            idle = before.time - before.longest
+            if not self._worth(idle, device.span):
+                continue
+            yield Finding(
+                what="the device waits for launches of tiny kernels",
+                where=self._most(kernels, "short"),
+                evidence=f"{short:,} of {counted(every, 'kernel')} take less than"
+                f" {formatted(self.short, 'ns')}, {formatted(time / max(1, device.busy), 'share')}"
+                f" of the busy time of device {number}, which was idle for {formatted(idle, 'ns')}"
+                f" of {formatted(device.span, 'ns')} before them: launching takes longer",
+                remedy="launch them as one graph, or fuse them, so that a launch has more work",
+                gain=idle / device.span,
+                of="the time from first to last work",
+            )
+
+    def _tails(self) -> Iterator[Finding]:
+        """Last waves of blocks that leave much of a device idle."""
+        for number, kernels in sorted(self.kernels.items()):
+            device, lost = self.devices.get(number), int(kernels.of("tail_time").sum())
+            if device is None or not self._worth(lost, device.span):
+                continue
+            launches = int(kernels.of("tailed").sum())
+            time = int(kernels.of("tailed_time").sum())
+            yield Finding(
+                what="the last wave of blocks leaves much of the device idle",
+                where=self._most(kernels, "tail_time"),
+                evidence=f"{counted(launches, 'launch')} of {formatted(time, 'ns')} have more"
+                f" blocks than device {number} holds at once; idle places in their last waves are"
+                f" worth {formatted(lost, 'ns')} of {formatted(device.busy, 'ns')} of busy time, if"
+                " all blocks take equally long",
+                remedy="choose a size of blocks or tiles whose number fills whole waves (see the"
+                " column waves), or as many blocks as the device holds, each for several tiles",
+                gain=lost / device.span,
+                of="the time from first to last work",
+            )
+
+    def _serialised(self) -> Iterator[Finding]:
+        """Streams of a device that wait for each other and never overlap."""
+        if self.path is None:
+            return
+        streams, names = self.path.streams(), self._stream_names()
+        for number, device in sorted(self.devices.items()):
+            busy = {slot: each[2] for slot, each in enumerate(streams) if each[0] == number}
+            could = sum(busy.values()) - max(busy.values(), default=0)
+            if self.path.overlap(number) * 10 > could:
+                continue
+            times: dict[tuple[str, str, int], int] = {}
+            gaps = 0
+            for (stream, other, how, _), (count, time) in self.path.waits.items():
+                if stream != other and stream in busy:
+                    one, two = sorted((names[stream], names[other]))
+                    key = (one, two, how)
+                    times[key] = times.get(key, 0) + time
+                    gaps += count
+            gain = min(could, sum(times.values()))
+            if gaps < self.least_gaps or not self._worth(gain, device.span):
+                continue
+            one, two, how = min(times, key=lambda key: (-times[key], key))
+            by_default = _HOW[how] == "default stream"
+            yield Finding(
+                what="streams wait for each other and never overlap",
+                where=f"{one} and {two} of device {number}",
+                evidence=f"work waited {counted(gaps, 'time')} for work of another stream,"
+                f" {formatted(sum(times.values()), 'ns')} in all, mostly"
+                f" {'as all streams wait for the default stream' if by_default else 'for events'};"
+                f" streams overlapped for {formatted(self.path.overlap(number), 'ns')} of"
+                f" {formatted(device.busy, 'ns')}",
+                remedy="create the streams as non-blocking ones and submit nothing to the default"
+                " stream, if their work is independent"
+                if by_default
+                else "record the event directly after the work that the other stream needs, if"
+                " other work follows before it; split the work if it is one piece",
+                gain=gain / device.span,
+                of="the time from first to last work",
+                confidence="medium" if by_default else "low",
+            )
+
+    def _alone(self) -> Iterator[Finding]:
+        """Communication and copies that ran while no kernel did."""
+        for number, device in sorted(self.devices.items()):
+            overlap = device.activity.overlap
+            compute = int(overlap[1 << COMPUTE])
+            alone = int(overlap[1 << COMMUNICATION] + overlap[1 << COMMUNICATION | 1 << COPY])
+            copies = int(overlap[1 << COPY])
+            for time, confidence, what, all_of_it, remedy in (
+                (
+                    alone,
+                    "medium",
+                    "communication does not overlap with kernels",
+                    device.time(COMMUNICATION),
+                    "start it on a stream of its own as soon as its data is there, and compute what"
+                    " does not need its result meanwhile (smaller buckets, prefetching)",
+                ),
+                (
+                    copies,
+                    "low",
+                    "copies do not overlap with kernels",
+                    device.time(COPY),
+                    "copy asynchronously, between pinned memory and the device and on a stream of"
+                    " its own, while kernels work on other data",
+                ),
+            ):
+                gain = min(time, compute)
+                if not self._worth(gain, device.span):
+                    continue
+                yield Finding(
+                    what=what,
+                    where=f"device {number}",
+                    evidence=f"{formatted(time, 'ns')} of {formatted(all_of_it, 'ns')} ran while no"
+                    f" kernel did; kernels ran alone for {formatted(compute, 'ns')} of"
+                    f" {formatted(device.span, 'ns')}",
+                    remedy=remedy,
+                    gain=gain / device.span,
+                    of="the time from first to last work",
+                    confidence=confidence,
+                )
+
+    def _summary(self, rows: list[_Row], path: Table) -> str:
         if not any(device.busy for device in self.devices.values()):
             return "no work of a device has times"
         texts = []
@@ -636,16 +1055,26 @@ class Utilization(Tool):
                 where = f" ({most.where})" if most.where else ""
                 text += f"; idle most: {share} {_CAUSES[most.cause]}{where}"
             texts.append(text)
+        first = next(path.rows(1), None)
+        if first is not None:
+            share = formatted(first["share"], "share")
+            texts.append(f"critical path: {share} {first['what']}")
         return "; ".join(texts)
 
     def _notes(self) -> list[str]:
         notes = []
-        if self.kernels and self.short_kernels:
-            share = formatted(self.short_kernels / self.kernels, "share")
+        every, short = (
+            sum(int(each.of(name).sum()) for each in self.kernels.values())
+            for name in ("launches", "short")
+        )
+        if short:
+            share = formatted(short / every, "share")
             notes.append(
-                f"{self.short_kernels:,} of {counted(self.kernels, 'kernel')} ({share}) took less"
+                f"{short:,} of {counted(every, 'kernel')} ({share}) took less"
                 f" than {formatted(self.short, 'ns')}"
             )
+        if self.stops:
+            notes.append("time without profiling is time of the host on the critical path")
         if self.unplaced:
             notes.append(f"{counted(self.unplaced, 'completion')} of unknown devices left out")
         late = sum(device.activity.late for device in self.devices.values())

@@ -12,6 +12,7 @@ from pasta.extensions import Registry
 
 if TYPE_CHECKING:
     from pasta.backends.base import Backend
+    from pasta.processors.architecture import Architecture
 
 #: Modules of built-in backends. A new one needs a folder here and its line.
 BACKENDS: Registry[Backend] = Registry(
@@ -23,3 +24,9 @@ BACKENDS: Registry[Backend] = Registry(
     "BACKEND",
     group="pasta.backends",
 )
+
+
+def find_architecture(name: str) -> Architecture | None:
+    """What the backend that knows an architecture documents of it; None if none does."""
+    found = (backend.architecture(name) for backend in BACKENDS.known())
+    return next((each for each in found if each is not None), None)

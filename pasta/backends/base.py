@@ -20,6 +20,7 @@ from pasta.settings import Sections
 
 if TYPE_CHECKING:
     from pasta.probes.device import DeviceProbes
+    from pasta.processors.architecture import Architecture
 
 #: Result of a backend's `prepare`, in JSON's types.
 Prepared = Mapping[str, Any]
@@ -123,6 +124,11 @@ class Backend(Extension):
     def sampler(self) -> Sampler | None:
         """Reads power, clocks and memory of the devices; called when a program has used one of the
         backend's sources. None: not supported."""
+        return None
+
+    def architecture(self, name: str) -> Architecture | None:
+        """What the vendor documents of an architecture, by its name in `device` events; None if it
+        is not known, or of another vendor."""
         return None
 
     def counters(self) -> list[list[str]]:

@@ -6,6 +6,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+from pasta.backends import find_architecture
 from pasta.extensions import Registry
 
 if TYPE_CHECKING:
@@ -22,5 +23,8 @@ FRAMEWORKS: Registry[Framework] = Registry(
 
 
 def conventions() -> Conventions:
-    """Conventions of all frameworks."""
-    return reduce(or_, (each.conventions for each in FRAMEWORKS.known()))
+    """Conventions of all frameworks, and the architectures that backends know."""
+    from pasta.processors.conventions import Conventions
+
+    of_backends = Conventions(architectures=(find_architecture,))
+    return reduce(or_, (each.conventions for each in FRAMEWORKS.known()), of_backends)

@@ -1,9 +1,12 @@
-"""Names by which processors recognize the code of a framework; each framework declares them."""
+"""What processors know of frameworks and vendors: each framework and backend declares its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pasta.processors.architecture import Architecture
 
 #: Shapes of the tensors of an operator, in order.
 Shapes = Sequence[tuple[int, ...]]
@@ -12,7 +15,8 @@ Formula = Callable[[Shapes, Shapes], int]
 
 
 class Conventions(NamedTuple):
-    """Files, functions, operators and ranges of frameworks that have a known meaning."""
+    """Files, functions, operators and ranges of frameworks that have a known meaning, and
+    architectures of devices."""
 
     #: Regular expressions for files of the framework, which reports skip.
     own_files: tuple[str, ...] = ()
@@ -36,6 +40,10 @@ class Conventions(NamedTuple):
     moves: tuple[tuple[str, str], ...] = ()
     #: Operators whose floating-point operations follow from the shapes of their tensors.
     flops: tuple[tuple[str, Formula], ...] = ()
+    #: Types of numbers by the framework's name: ("Half", "float16").
+    types: tuple[tuple[str, str], ...] = ()
+    #: Architectures of devices by name; None: not known.
+    architectures: tuple[Callable[[str], Architecture | None], ...] = ()
 
     def __or__(self, other: Conventions) -> Conventions:
         """The conventions of both."""

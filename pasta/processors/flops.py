@@ -34,44 +34,55 @@ class Flops:
         self._formulas = formulas
         self._names = Codes()
         self._wanted = np.zeros(0, bool)  # by code of the name
-        self._shapes = np.zeros(1024, np.uint32)  # string ids by tensor
-        #: Operators that have not ended, by thread and depth: name and shapes of inputs.
+        #: String ids by tensor.
+        self._tensors = {"shape": np.zeros(1024, np.uint32), "dtype": np.zeros(1024, np.uint32)}
+        #: Operators that have not ended, by thread and depth: type, name and shapes of inputs.
         self._open: dict[tuple[int, int], tuple[int, ...]] = {}
         self._known: dict[tuple[int, ...], int] = {}
 
     def feed(
         self, batch: Batch, ended: NDArray[Any], strings: Strings
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Nodes (int32) of operators and their operations (int64). `ended`: the node of each
-        operator_end of the batch."""
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Nodes (int32) of operators, their operations (int64), and the type of their numbers, a
+        string id (uint32, 0: unknown). `ended`: the node of each operator_end of the batch."""
         created = batch["tensor_create"]
         created = created[(created["tensor"] < _MAX_TENSORS) & (created["shape"] != 0)]
         begins, ends = batch["operator_begin"], batch["operator_end"]
         begins = begins[self._has_formula(begins["name"], strings) & (begins["inputs"] > 0)]
         nodes: list[int] = []
         counts: list[int] = []
+        found_types: list[int] = []
         if len(begins) or self._open:
-            inputs = self._shapes_of(begins, "inputs", _INPUTS, created)
+            inputs = self._of_tensors("shape", begins, "inputs", _INPUTS, created)
+            types = self._of_tensors("dtype", begins, "inputs", 2, created)
             depths = {*begins["depth"].tolist(), *(depth for _, depth in self._open)}
             chosen = np.flatnonzero(np.isin(ends["depth"], list(depths)))
             ends, ended = ends[chosen], ended[chosen]
-            outputs = self._shapes_of(ends, "outputs", _OUTPUTS, created)
+            outputs = self._of_tensors("shape", ends, "outputs", _OUTPUTS, created)
             order = np.argsort(np.concatenate([begins["index"], ends["index"]]), kind="stable")
             rows = [*zip(*(begins[name].tolist() for name in ("thread", "depth")), strict=True)]
             names = begins["name"].tolist()
             ending = [*zip(*(ends[name].tolist() for name in ("thread", "depth")), strict=True)]
             for at in order.tolist():
                 if at < len(rows):
-                    self._open[rows[at]] = (names[at], *inputs[at])
+                    first, second = types[at]  # the first may be a bias
+                    self._open[rows[at]] = (second or first, names[at], *inputs[at])
                     continue
                 at -= len(rows)
                 given = self._open.pop(ending[at], None)
                 if given is not None:
                     nodes.append(int(ended[at]))
-                    counts.append(self._count((*given, *outputs[at]), strings))
-        self._shapes = grown(self._shapes, int(created["tensor"].max(initial=0)) + 1)
-        self._shapes[created["tensor"]] = created["shape"]
-        return np.asarray(nodes, np.int32), np.asarray(counts, np.int64)
+                    counts.append(self._count((*given[1:], *outputs[at]), strings))
+                    found_types.append(given[0])
+        for name, known in self._tensors.items():
+            known = grown(known, int(created["tensor"].max(initial=0)) + 1)
+            known[created["tensor"]] = created[name]
+            self._tensors[name] = known
+        return (
+            np.asarray(nodes, np.int32),
+            np.asarray(counts, np.int64),
+            np.asarray(found_types, np.uint32),
+        )
 
     def _has_formula(self, names: NDArray[Any], strings: Strings) -> NDArray[Any]:
         codes = self._names.encode(names)
@@ -81,22 +92,24 @@ class Flops:
             self._wanted = np.append(self._wanted, found)
         return np.asarray(self._wanted[codes], bool)
 
-    def _shapes_of(
-        self, records: NDArray[Any], field: str, width: int, created: NDArray[Any]
+    def _of_tensors(
+        self, what: str, records: NDArray[Any], field: str, width: int, created: NDArray[Any]
     ) -> list[list[int]]:
-        """String ids of the shapes of each record's first tensors, as of the record; 0: none."""
+        """String ids of the shapes or types of each record's first tensors, as of the record; 0:
+        none."""
         tensors = records["tensor"][:, :width].astype(np.int64)
         given = np.arange(tensors.shape[1]) < records[field][:, None]
         given &= (tensors != ABSENT_U32) & (tensors < _MAX_TENSORS)
-        self._shapes = grown(self._shapes, int(np.where(given, tensors, 0).max(initial=0)) + 1)
-        found = np.where(given, self._shapes[np.where(given, tensors, 0)], 0)
+        known = grown(self._tensors[what], int(np.where(given, tensors, 0).max(initial=0)) + 1)
+        self._tensors[what] = known
+        found = np.where(given, known[np.where(given, tensors, 0)], 0)
         if len(created):
             keys = created["tensor"].astype(np.int64) << 32 | created["index"]
             order = np.argsort(keys, kind="stable")
             at = np.searchsorted(keys[order], tensors << 32 | records["index"][:, None]) - 1
             latest = created[order[np.maximum(at, 0)]]
             here = given & (at >= 0) & (latest["tensor"] == tensors)
-            found = np.where(here, latest["shape"], found)
+            found = np.where(here, latest[what], found)
         return [[*row, *[0] * (width - len(row))] for row in found.tolist()]
 
     def _count(self, key: tuple[int, ...], strings: Strings) -> int:

@@ -293,7 +293,14 @@ int ra_profiler_stop(void) { return profiler(RA_CALLBACK_PROFILER_STOP); }
 
 static void tell_context(const struct ra_context_s *context, ra_callback_id id) {
     if (!ra_tools_want(RA_DOMAIN_RESOURCE)) return;
-    ra_context_data data = {sizeof data, context->device, (uintptr_t)context, device_name};
+    ra_context_data data = {.size = sizeof data,
+                            .device = context->device,
+                            .context = (uintptr_t)context,
+                            .device_name = device_name,
+                            .memory = ra_settings.memory,
+                            .multiprocessors = RA_MULTIPROCESSORS,
+                            .warp = RA_LANES,
+                            .max_shared = RA_MAX_SHARED};
     ra_tools_call(RA_DOMAIN_RESOURCE, id, &data);
 }
 

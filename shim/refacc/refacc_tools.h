@@ -139,6 +139,10 @@ typedef struct ra_context_data {
     int32_t device;
     uint64_t context;
     const char *device_name;
+    uint64_t memory; /* bytes; of the device, as the limits that follow */
+    uint32_t multiprocessors;
+    uint32_t warp;       /* lanes */
+    uint32_t max_shared; /* bytes per block */
 } ra_context_data;
 
 typedef struct ra_stream_data {

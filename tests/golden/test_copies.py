@@ -119,7 +119,7 @@ def test_device_times_and_bandwidth_of_copies_that_completed(events: Events) -> 
     events.copy_complete(5, 2500, 2600, bytes=64)  # of a set
     events.copy_complete(9, 2500, 2600, bytes=64)  # of a copy that was dropped
     result = run_tool(Copies, events)
-    pinned, back, pageable = result.tables["directions"].rows()
+    pinned, pageable, back = result.tables["directions"].rows()
     times = ("device_time", "timed_bytes", "bandwidth")
     assert [pinned[name] for name in times] == [500, 4000, 8e9]
     assert [pageable[name] for name in times] == [200, 0, None]
@@ -263,3 +263,30 @@ def test_round_trips_are_a_finding_with_their_line(events: Events) -> None:
     assert found.evidence.startswith("10 times")
     (other, *_) = findings(events, repeated=(400 << 10) + 1, pageable="1GB")
     assert other.what != found.what
+
+
+def test_directions_are_ranked_by_device_time(events: Events) -> None:
+    """The one with fewer bytes takes longer."""
+    events.copy("host_to_device", HOST, DEVICE, 1 << 20, correlation=1, destination_device=0)
+    events.copy("device_to_host", DEVICE, HOST, 1 << 10, correlation=2, source_device=0)
+    without = run_tool(Copies, events)
+    events.copy_complete(1, 0, 100, bytes=1 << 20)
+    events.copy_complete(2, 0, 700, bytes=1 << 10)
+    result = run_tool(Copies, events)
+    for found, first in ((without, "host_to_device"), (result, "device_to_host")):
+        assert next(found.tables["directions"].rows())["direction"] == first
+    (first, *_) = result.tables["devices"].rows()
+    assert (first["source_device"], first["device_time"]) == (0, 700)
+
+
+@pytest.mark.parametrize("measured", [None, 1.0])
+def test_gains_are_of_the_measured_rate(events: Events, measured: float | None) -> None:
+    """1 MiB once more in 2 ms: at 10 bytes per ns unless it was measured."""
+    for number in (1, 2):
+        at = 10_000_000 + number * 2_000_000
+        events.copy("host_to_device", HOST, DEVICE, 1 << 20, correlation=number, time=at)
+        if measured is not None:
+            events.copy_complete(number, at, at + int((1 << 20) / measured), bytes=1 << 20)
+    options = {"repeated": 1, "pageable": "1GiB"}
+    (finding,) = run_tool(Copies, events, options=options).findings
+    assert finding.gain == pytest.approx((1 << 20) / (measured or 10) / 2_000_000)

@@ -444,3 +444,21 @@ def test_graph_kernels_are_linked_to_the_graph_launch() -> None:
     slices = [event for event in trace(events) if event["ph"] == "X"]
     assert [event["name"] for event in slices] == ["k", "k", "cudaGraphLaunch"]
     assert slices[-1]["dur"] == 7
+
+
+def test_kinds_are_ranked_by_device_time_then_number() -> None:
+    events = Events()
+    for _ in range(3):
+        events.push("a")
+    for number in (1, 2):
+        events.complete(events.launch("k"), 1000, 1000 + number)
+    events.copy("device_to_host", 4096, 8192, 64, correlation=9)
+    events.copy_complete(9, 1000, 5000)
+    found = run_tool(EventTrace, events).tables["events"].rows()
+    assert [(row["event"], row["device_time"]) for row in found] == [
+        ("copy_complete", 4000),
+        ("kernel_complete", 3),
+        ("range_push", None),
+        ("kernel_launch", None),
+        ("memory_copy", None),
+    ]

@@ -217,3 +217,58 @@ def test_synchronizing_after_every_launch_is_a_finding() -> None:
     assert found.gain == pytest.approx((1_000_000 - 707_000) / 1_000_000)
     for options in ({"waits_of": 102}, {"wait_share": 1.1}, {"tiny_share": 0.3}):
         assert not run_tool(KernelFreq, events, options=options).findings
+
+
+def with_device(**fields: Any) -> Events:
+    """Events of an H100 with 100 multiprocessors."""
+    events = Events()
+    events.device(architecture="sm_90", warp=32, **{"multiprocessors": 100, **fields})
+    return events
+
+
+FULL = {"registers": 32, "shared_static": 0, "shared_dynamic": 0, "block": (256, 1, 1)}
+
+
+def test_occupancy_and_waves_are_weighted_by_launches() -> None:
+    events = with_device()
+    for _ in range(3):  # 8 blocks of a multiprocessor, all its warps: 800 blocks are a wave
+        events.launch("k", grid=(800, 1, 1), **FULL)
+    events.launch("k", grid=(900, 1, 1), **{**FULL, "registers": 64})  # 4 blocks: 2.25 waves
+    events.launch("unknown", grid=(900, 1, 1), block=(256, 1, 1))
+    result = run_tool(KernelFreq, events, splits=[3])
+    kernel = rows(result)["k"]
+    assert kernel["occupancy"] == (3 * 1 + 0.5) / 4
+    assert kernel["waves"] == pytest.approx((3 * 1 + 2.25) / 4)
+    assert kernel["tail"] == pytest.approx(0.75 / 4)
+    assert kernel["limiter"] == "threads"
+    for name in ("occupancy", "limiter", "waves", "tail"):
+        assert rows(result)["unknown"][name] is None
+    both = [row for row in result.tables["configurations"].rows() if row["kernel"] == "k"]
+    assert [(row["occupancy"], row["limiter"], row["waves"]) for row in both] == [
+        (1, "threads", 1),
+        (0.5, "registers", 2.25),
+    ]
+
+
+def test_occupancy_is_absent_where_devices_differ_or_are_unknown() -> None:
+    different = with_device()
+    different.device(1, architecture="sm_80", warp=32, multiprocessors=100)
+    for events in (Events(), different, with_device(multiprocessors=0)):
+        events.launch("k", **FULL)
+        result = run_tool(KernelFreq, events)
+        assert rows(result)["k"]["occupancy"] is None
+        assert result.tables["kernels"].hidden >= {"occupancy", "limiter", "waves", "tail"}
+
+
+def test_kernels_and_configurations_are_ranked_by_device_time() -> None:
+    events = Events()
+    for name, grid, time in (("often", 1, 10), ("often", 1, 10), ("long", 1, 5), ("long", 2, 500)):
+        events.complete(events.launch(name, grid=(grid, 1, 1)), 1000, 1000 + time)
+    result = run_tool(KernelFreq, events, splits=[1])
+    assert list(rows(result)) == ["long", "often"]
+    found = result.tables["configurations"].rows()
+    assert [(row["kernel"], row["grid"][0], row["total_time"]) for row in found] == [
+        ("long", 2, 500),
+        ("often", 1, 20),
+        ("long", 1, 5),
+    ]

@@ -65,6 +65,21 @@ def test_device_time_of_its_own_and_with_inner_operators() -> None:
     assert (middle["device_time"], middle["total_device_time"]) == (None, 7)
 
 
+def test_rows_are_ranked_by_device_time() -> None:
+    """The first calls more, and takes more time of the host."""
+    events = Events(step=STEP)
+    for name, time in (("host", 1), ("host", 1), ("device", 100)):
+        events.operator(name)
+        ordinal = events.launch(name)
+        events.operator_end(time=1_000_000 * (len(events) + (name == "host")))
+        events.complete(ordinal, 1_000_000, 1_000_000 + time)
+    found = [*run_tool(Operators, events).tables["operators"].rows()]
+    assert [(each["operator"], each["share"]) for each in found[:2]] == [
+        ("device", pytest.approx(100 / 102)),
+        ("host", pytest.approx(2 / 102)),
+    ]
+
+
 def test_recursive_operator_counts_once() -> None:
     events = Events(step=STEP)
     for depth in (1, 2, 3):
@@ -102,6 +117,12 @@ def test_gradients_inherit_module_and_line_of_the_forward_operator() -> None:
     assert (backward["calls"], backward["launches"], backward["device_time"]) == (2, 2, 800)
     forward = row(result, "modules", module="Net.fc (Linear)", phase="forward")
     assert (forward["calls"], forward["launches"], forward["device_time"]) == (2, 0, None)
+    assert (forward["gradient_time"], backward["gradient_time"]) == (800, None)
+    for name in ("aten::linear", "aten::mm"):  # and called from it
+        found = row(result, "operators", operator=name, phase="forward")
+        assert (found["gradient_time"], found["total_device_time"]) == (800, None), name
+    engine = row(result, "operators", operator="engine")
+    assert (engine["gradient_time"], engine["total_device_time"]) == (None, 800)
     line = row(result, "lines", line="model.py:9 forward")
     assert (line["file"], line["launches"]) == ("/my/model.py", 2)
     assert row(result, "lines", line="train.py:5 <module>")["launches"] == 0

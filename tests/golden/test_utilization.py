@@ -16,6 +16,7 @@ from pasta import abi
 from pasta.plugins import find_tools
 from pasta.testing import Events, run_tool
 from pasta.tool import Result
+from tests.support.examples import examples
 
 (Utilization,) = find_tools("utilization")
 
@@ -272,6 +273,82 @@ def test_a_source_without_device_times() -> None:
     assert not result.findings
 
 
+def test_waves_and_short_kernels_by_kernel() -> None:
+    events = run_of()
+    events.device(architecture="sm_90", multiprocessors=100, warp=32, time=1000)
+    full = {"block": (256, 1, 1), "registers": 32, "shared_static": 0, "shared_dynamic": 0}
+    kernel(events, 1000, 1000, 11_000, grid=(1000, 1, 1), **full)  # 1.25 waves of 800 blocks
+    kernel(events, 1000, 11_000, 21_000, grid=(2000, 1, 1), **full)  # 2.5
+    kernel(events, 1000, 21_000, 31_000, grid=(80, 1, 1), **full)  # a tenth of one
+    kernel(events, 1000, 31_000, 35_999, grid=(80, 1, 1))  # without registers
+    kernel(events, 1000, 36_000, 37_000, name="small", grid=(80, 1, 1))
+    events.add("process_end", last_launch=5, time=40_000)
+    result = run_tool(Utilization, events, splits=[4])
+    vadd, small = result.tables["kernels"].rows()
+    assert (vadd["kernel"], vadd["launches"], vadd["time"]) == ("vadd", 4, 34_999)
+    assert vadd["waves"] == pytest.approx((1.25 + 2.5 + 0.1) / 3)
+    # 0.75 of two waves, and a half of three: in one wave there is no last one
+    assert vadd["tail_time"] == int(10_000 * 0.75 / 2) + int(10_000 * 0.5 / 3)
+    assert (vadd["short"], vadd["short_time"]) == (1, 4999)
+    assert (small["short"], small["waves"], small["tail_time"]) == (1, None, None)
+
+
+def test_time_from_submission_to_start_of_all_work() -> None:
+    events = run_of()
+    kernel(events, 1000, 1500, 5000)
+    kernel(events, 1100, 5000, 6000)  # found the device busy
+    events.add("process_end", last_launch=2, time=6000)
+    row = device(run_tool(Utilization, events))
+    assert row["p50_latency"] == row["p99_latency"] == 500
+    assert (row["p50_start"], row["p99_start"]) == pytest.approx((500, 3900), rel=0.008)
+
+
+def path(result: Result) -> dict[str, tuple[int | None, int, int]]:
+    return {
+        row["what"]: (row["device"], row["intervals"], row["time"])
+        for row in result.tables["critical_path"].rows()
+    }
+
+
+def test_the_critical_path_has_work_waits_and_the_host() -> None:
+    events = run_of()
+    kernel(events, 2000, 2500, 5000, name="first", stream=1)
+    copy(events, 2100, 5000, 9000, correlation=7, stream=1, flags=abi.FLAG_ASYNC)
+    events.add("event_record", handle=77, stream=1, device=0, time=2200)
+    events.add("event_wait", handle=77, stream=2, device=0, time=2300)
+    kernel(events, 2400, 9100, 10_000, name="second", stream=2)
+    kernel(events, 2500, 3000, 4000, name="beside", stream=3)
+    events.add("sync", what=1, handle=2, device=0, duration=7500, time=10_400)
+    events.add("process_end", last_launch=3, time=12_000)
+    result = run_tool(Utilization, events)
+    assert path(result) == {
+        "copies": (0, 1, 4000),
+        "host": (None, 2, 1000 + 1600),
+        "first": (0, 1, 2500),
+        "second": (0, 1, 900),
+        "launch latency": (None, 1, 500),
+        "between work and the host that waited for it": (None, 1, 400),
+        "between work and the next": (None, 1, 100),
+    }
+    assert "critical path: 36.4 % copies" in result.summary
+    waits = {
+        (row["stream"], row["how"], row["waits_for"], row["work"]): (row["waits"], row["time"])
+        for row in result.tables["waits"].rows()
+    }
+    assert waits == {
+        ("stream 1", "work before it in its stream", "stream 1", "first"): (1, 2900),
+        ("stream 2", "event", "stream 1", "copies"): (1, 6600),
+    }
+
+
+def test_work_of_unknown_submission_is_on_the_critical_path() -> None:
+    events = run_of()
+    events.complete(5, 3000, 4000, time=4000)
+    events.add("process_end", last_launch=6, time=5000)
+    result = run_tool(Utilization, events)
+    assert sum(time for _, _, time in path(result).values()) == 4000
+
+
 PIECES = st.lists(
     st.tuples(
         st.integers(0, 5000),  # submission after the one before
@@ -284,6 +361,7 @@ PIECES = st.lists(
 )
 
 
+@examples(40)
 @given(PIECES, st.sets(st.integers(0, 60)))
 def test_busy_and_idle_time_add_up_to_the_run(
     pieces: list[tuple[int, int, int, int, bool]], splits: set[int]
@@ -313,6 +391,8 @@ def test_busy_and_idle_time_add_up_to_the_run(
     for row in result.tables["devices"].rows():
         assert row["busy"] + sum(row[cause] for cause in CAUSES) == row["observed"] == end - 1000
         assert row["busy"] <= row["span"] <= row["observed"]
+    path = [row["time"] for row in result.tables["critical_path"].rows()]
+    assert sum(path) == end - 1000 and all(time > 0 for time in path)
     rows = [*result.tables["gaps"].rows()]
     assert sum(row["time"] for row in rows) == sum(
         row["observed"] - row["busy"] for row in result.tables["devices"].rows()

@@ -133,6 +133,20 @@ def test_launch_fields(record: Record) -> None:
     assert recorded.ring.string(int(start["version"])) == "1.0"
 
 
+def test_device_properties(record: Record) -> None:
+    """Once, before its first context; limits that the device does not have are absent."""
+    recorded = record("accesses", "cluster", "contexts", REFACC_MEMORY="64")
+    (device,) = recorded["device"]
+    assert recorded.names("device") == ["Reference Accelerator"]
+    assert (device["device"], device["warp"], device["multiprocessors"]) == (0, 32, 16)
+    assert (device["shared_per_block"], device["memory"]) == (65536, 64 << 20)
+    for name in ("threads", "blocks", "registers", "shared", "clock", "l2"):
+        assert device[name] == 2**32 - 1, name
+    assert device["bandwidth"] == ABSENT64
+    assert (device["architecture"], device["uuid"]) == (0, 0)
+    assert device["time"] <= recorded["context_create"]["time"].min()
+
+
 def test_graph_nodes_are_marked(record: Record) -> None:
     recorded = record("graph", "5")
     launches = recorded["kernel_launch"]
@@ -304,6 +318,7 @@ def test_profiler_calls_and_a_forked_child(
     child, parent = sorted(rings, key=lambda recorded: len(recorded["memory_alloc"]))
     assert child["kernel_launch"]["ordinal"].tolist() == [0]
     assert child["context_create"]["context"].tolist() == [0]
+    assert child["device"]["device"].tolist() == parent["device"]["device"].tolist() == [0]
     assert child["process_start"]["parent"] == parent["process_start"]["pid"]
     # allocations are recorded while stopped, and the launch consumes an ordinal
     assert len(parent["memory_alloc"]) == 3

@@ -30,7 +30,8 @@ from tests.support.runs import made_up
 
 RESULT = Result("something", {"table": Table({"one": [1]})})
 NOTE = (
-    "not given by nvidia_sanitizer: device times of kernels, registers, static shared memory, "
+    "not given by nvidia_sanitizer: device times of kernels, properties of devices, registers, "
+    "static shared memory, "
     "dynamic shared memory, local memory"
 )
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from pasta.frameworks import conventions
 from pasta.frameworks.torch.flops import FORMULAS
 from pasta.plugins import find_tools
+from pasta.processors.occupancy import Devices
 from pasta.testing import Events, run_tool
 
 (Operators,) = find_tools("operators")
@@ -118,6 +120,77 @@ def test_without_tensors_nothing_is_shown_of_operations() -> None:
 def test_the_option_asks_for_tensors() -> None:
     assert not Operators().asks_for_tensors
     assert Operators({"flops": True}).asks_for_tensors
+
+
+SIZE = 1024
+
+
+def products(*types: str, **device: Any) -> Any:
+    """Products of square matrices of 1024 rows, one of each type, 100 us each; and 100 us of
+    another operator."""
+    events = Events()
+    if device:
+        events.device(**device)
+    for number, type in enumerate(types, 1):
+        events.tensor(number, 4096 * number, 4096, f"{SIZE},{SIZE}", dtype=type)
+    for number in range(1, len(types) + 1):
+        events.operator(f"aten::{'mm' if number % 2 else 'bmm'}", inputs=(number, number))
+        ordinal = events.launch("gemm")
+        events.operator_end()
+        events.complete(ordinal, 5_000_000, 5_100_000)
+    events.operator("aten::relu")
+    ordinal = events.launch("relu")
+    events.operator_end()
+    events.complete(ordinal, 6_000_000, 6_100_000)
+    return run_tool(Operators, events, splits=range(1, len(events)))
+
+
+#: 108 multiprocessors at 1.41 GHz: 2048 operations of half precision per clock each.
+A100 = {"architecture": "sm_80", "multiprocessors": 108, "clock": 1_410_000, "name": "A100"}
+PEAK = 108 * 1.41e9 * 2048
+
+
+@pytest.mark.parametrize(("type", "slower"), [("Half", 1), ("BFloat16", 1), ("Float", 2)])
+def test_share_of_the_devices_peak(type: str, slower: int) -> None:
+    result = products(type, **A100)
+    (mm, relu) = (row for row in result.tables["operators"].rows() if row["device_time"])
+    share = slower * 2 * SIZE**3 / PEAK / 100e-6
+    assert (mm["operator"], mm["mfu"]) == ("aten::mm", pytest.approx(share))
+    assert (relu["operator"], relu["mfu"]) == ("aten::relu", None)
+    assert f"{50 * share:.1f} % of the device's peak (MFU)" in result.summary
+    assert not result.notes
+
+
+def test_operations_without_a_known_peak_are_a_note() -> None:
+    result = products("Half", "Int", **A100)
+    rows = {row["operator"]: row["mfu"] for row in result.tables["operators"].rows()}
+    assert rows["aten::mm"] and rows["aten::bmm"] is None
+    (note,) = result.notes
+    assert note.startswith("no peak rate is known for Int of A100: 50.0 % of the floating-point")
+
+
+@pytest.mark.parametrize(
+    "device", [{}, {**A100, "architecture": "gfx942"}, {**A100, "clock": 2**32 - 1}]
+)
+def test_an_unknown_device_has_no_peak(device: dict[str, Any]) -> None:
+    result = products("Half", **device)
+    assert "mfu" in result.tables["operators"].hidden
+    assert "peak" not in result.summary
+    (note,) = result.notes
+    name = "A100" if device else "this device"
+    assert note.startswith(f"no peak rate is known for float16 of {name}: 100.0 %")
+
+
+def test_different_devices_have_no_common_peak() -> None:
+    devices = Devices()
+    for number, clock in ((0, 1_410_000), (1, 1_410_000), (2, 1_000_000)):
+        events = Events()
+        events.device(number, **{**A100, "clock": clock})
+        devices.add(events.batch()["device"])
+        context = events.context()
+        context.conventions = conventions()
+        same = number < 2
+        assert (devices.common_peak("float16", context) == pytest.approx(PEAK)) == same
 
 
 @pytest.mark.torch

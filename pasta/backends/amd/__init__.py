@@ -68,7 +68,7 @@ class Amd(Backend):
             "amd_rocprofiler",
             "AMD (rocprofiler-sdk)",
             names(
-                """context_create stream_create stream_destroy module_load module_unload
+                """device context_create stream_create stream_destroy module_load module_unload
                 kernel_launch kernel_launch_end kernel_complete graph_launch graph_launch_end
                 graph_instantiate memory_alloc memory_free memory_copy memory_set copy_complete
                 uvm_attach uvm_prefetch uvm_advise sync event_create event_destroy event_record
@@ -87,6 +87,7 @@ class Amd(Backend):
                 "registers": "vector registers of a work-item",
                 "copy_complete": "of copies by engines, not of those by kernels or the CPU",
                 "copy_addresses": "of `hipMemcpy*`; for other copies since version 1.0",
+                "device": "name and architecture",
                 "context_create": "one per device, at its first use",
                 "graph_node_of_launch": "launches in a graph have the graph flag, but no node",
             },

@@ -15,6 +15,7 @@ from pasta.settings import Section, Sections, parse_bool, parse_milliseconds, se
 
 if TYPE_CHECKING:
     from pasta.probes.device import DeviceProbes
+    from pasta.processors.architecture import Architecture
 
 
 AUTO, CUPTI, SANITIZER = SOURCES = ("auto", "cupti", "sanitizer")
@@ -136,6 +137,12 @@ class Nvidia(Backend):
         from pasta.backends.nvidia.telemetry import NvmlSampler
 
         return NvmlSampler()
+
+    def architecture(self, name: str) -> Architecture | None:
+        """Limits, units and rates by compute capability: "sm_90"."""
+        from pasta.backends.nvidia.architectures import find_architecture
+
+        return find_architecture(name)
 
     @property
     def probes(self) -> DeviceProbes:

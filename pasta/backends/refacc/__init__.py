@@ -26,7 +26,7 @@ class ReferenceAccelerator(Backend):
             "refacc",
             "reference accelerator",
             names(
-                """context_create context_destroy stream_create stream_destroy module_load
+                """device context_create context_destroy stream_create stream_destroy module_load
                 module_unload kernel_launch kernel_launch_end kernel_complete graph_launch
                 graph_launch_end memory_alloc memory_free memory_copy memory_set copy_complete
                 uvm_attach uvm_prefetch uvm_advise sync event_create event_destroy event_record

@@ -16,4 +16,12 @@ CONVENTIONS = Conventions(
     allocators=("aten::empty",),
     moves=(("aten::copy_", "aten::_to_copy"),),
     flops=FORMULAS,
+    types=(
+        ("Double", "float64"),
+        ("Float", "float32"),
+        ("Half", "float16"),
+        ("BFloat16", "bfloat16"),
+        ("Float8_e4m3fn", "float8"),
+        ("Float8_e5m2", "float8"),
+    ),
 )

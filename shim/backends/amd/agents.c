@@ -8,6 +8,7 @@
 typedef struct agent {
     uint64_t id;
     const char *name; /* the SDK's, valid as long as that */
+    const char *architecture; /* also; NULL: unknown */
     uint32_t context; /* number + 1; 0: not used yet */
 } agent;
 
@@ -25,12 +26,17 @@ static const char *name_of(const pasta_amd_agent *a) {
     return is_name(a->name) ? a->name : is_name(a->model) ? a->model : NULL;
 }
 
+static const char *architecture_of(const pasta_amd_agent *a) {
+    if (!PASTA_AMD_HAS(a, name) || !is_name(a->name)) return NULL;
+    return strncmp(a->name, "gfx", 3) ? NULL : a->name;
+}
+
 static int32_t on_agents(uint32_t version, const void **agents, size_t count, void *user) {
     (void)version, (void)user;
     for (size_t i = 0; i < count && gpu_count < PASTA_AMD_DEVICES; i++) {
         const pasta_amd_agent *a = agents[i];
         if (!a || !PASTA_AMD_HAS(a, type) || a->type != PASTA_AMD_AGENT_GPU) continue;
-        gpus[gpu_count++] = (agent){.id = a->id, .name = name_of(a)};
+        gpus[gpu_count++] = (agent){.id = a->id, .name = name_of(a), .architecture = architecture_of(a)};
     }
     return 0;
 }
@@ -66,10 +72,22 @@ int32_t pasta_amd_read_agents(void) {
     return 0;
 }
 
+/* The agent's other properties are in bytes that rocprofiler_abi.h does not declare: they stay absent. */
+static void publish_device(int16_t device, const agent *gpu) {
+    uint32_t name = pasta_intern_z(gpu->name), architecture = pasta_intern_z(gpu->architecture);
+    pasta_device *e = PASTA_BEGIN(device, device, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+    if (!e) return;
+    e->name = name;
+    e->uuid = PASTA_STRING_absent;
+    e->architecture = architecture;
+    pasta_publish(e);
+}
+
 static uint16_t publish(int16_t device) {
     agent *gpu = &gpus[device];
     pthread_mutex_lock(&publishing);
     if (!gpu->context) {
+        publish_device(device, gpu);
         uint16_t number = contexts++;
         pasta_context *e = PASTA_BEGIN_AS(context_create, context, device, number, PASTA_NO_STREAM);
         if (e) {

@@ -35,8 +35,30 @@ static uint16_t context_of(uint64_t handle) {
     return PASTA_NO_CONTEXT;
 }
 
+/* ---- devices: each once in a process ---- */
+
+static uint64_t devices; /* bits: published */
+
+/* It has no limits of what is resident on a multiprocessor, no clock and no caches: those fields stay absent. */
+static void on_device(const ra_context_data *d) {
+    if (d->device < 0 || d->device >= 64 || d->size < sizeof *d) return;
+    uint64_t bit = UINT64_C(1) << d->device;
+    if (__atomic_fetch_or(&devices, bit, __ATOMIC_RELAXED) & bit) return;
+    uint32_t name = pasta_intern_z(d->device_name);
+    pasta_device *e = PASTA_BEGIN(device, d->device, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+    if (!e) return;
+    e->name = name;
+    e->uuid = e->architecture = PASTA_STRING_absent;
+    e->multiprocessors = d->multiprocessors;
+    e->warp = d->warp;
+    e->shared_per_block = d->max_shared;
+    e->memory = d->memory;
+    pasta_publish(e);
+}
+
 static void on_context(ra_callback_id id, const ra_context_data *d) {
     bool created = id == RA_CALLBACK_CONTEXT_CREATED;
+    if (created) on_device(d);
     uint16_t number = created ? context_created(d->context) : context_of(d->context);
     uint32_t name = pasta_intern_z(d->device_name);
     pasta_context *e = created ? PASTA_BEGIN_AS(context_create, context, d->device, number, PASTA_NO_STREAM)
@@ -434,7 +456,7 @@ static void subscribe(const ra_tools_api *api) {
 static void begin_process(void) {
     uint32_t generation = pasta_generation();
     memset(contexts, 0, sizeof contexts);
-    if (generation != recorded_generation) context_count = 0;
+    if (generation != recorded_generation) devices = context_count = 0;
     recorded_generation = generation;
     probed_kinds = pasta_refacc_kinds();
 }

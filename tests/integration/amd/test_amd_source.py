@@ -1013,6 +1013,10 @@ def test_device_ordinals_follow_visible_devices(replay: Replay, version: str) ->
         (NAMES[GPU], 0, 0, GPU),
         (NAMES[SECOND_GPU], 1, 1, SECOND_GPU),
     ]
+    assert both.rows("device", "device", "name", "architecture", "uuid", "warp") == [
+        (0, NAMES[GPU], "gfx942", None, None),
+        (1, NAMES[SECOND_GPU], "gfx942", None, None),
+    ]
 
 
 def test_hsa_program(replay: Replay, version: str) -> None:
@@ -1048,26 +1052,28 @@ def test_recorded_hsa_program(replay: Replay) -> None:
 
 
 @pytest.mark.parametrize(
-    ("product", "name", "model", "expected"),
+    ("product", "name", "model", "expected", "architecture"),
     [
-        ("AMD Instinct MI300X", "gfx942", "gfx942", "AMD Instinct MI300X"),
-        ("", "gfx942", "gfx900", "gfx942"),
-        ("unknown", "", "gfx942", "gfx942"),
-        ("", "unknown", "gfx942", "gfx942"),
-        ("", "", "unknown", None),
+        ("AMD Instinct MI300X", "gfx942", "gfx942", "AMD Instinct MI300X", "gfx942"),
+        ("", "gfx942", "gfx900", "gfx942", "gfx942"),
+        ("unknown", "", "gfx942", "gfx942", None),
+        ("", "unknown", "gfx942", "gfx942", None),
+        ("", "", "unknown", None, None),
     ],
 )
 def test_device_without_product_name(
-    replay: Replay, product: str, name: str, model: str, expected: str | None
-) -> None:
+    replay: Replay, product: str, name: str, model: str, expected: str | None,
+    architecture: str | None,
+) -> None:  # fmt: skip
     s = Stream()
     s.lines[-1] = (
         f"agent id={GPU} type=gpu name={name} product={quote(product)} model={model} logical=0"
     )
     s.load(2, KERNELS)
     launching(s)
-    names = replay(s).rows("context_create", "name")
-    assert names == [(expected,)]
+    played = replay(s)
+    assert played.rows("context_create", "name") == [(expected,)]
+    assert played.rows("device", "name", "architecture") == [(expected, architecture)]
 
 
 def test_one_visible_device_of_two(replay: Replay, version: str) -> None:

@@ -1,0 +1,29 @@
+"""What vendors document of architectures of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+#: More than any amount.
+NO_LIMIT = 1 << 40
+
+
+class Architecture(NamedTuple):
+    """What a vendor documents of an architecture; `Backend.architecture` gives it by name.
+
+    The limits of a multiprocessor are used where the device itself does not report them.
+    """
+
+    threads: int | None = None  # resident ones per multiprocessor
+    blocks: int | None = None  # resident ones per multiprocessor
+    registers: int | None = None  # per multiprocessor
+    shared: int | None = None  # bytes per multiprocessor
+    block_registers: int = NO_LIMIT  # most of a block
+    register_unit: int = 1  # registers of a warp are allocated in multiples of it
+    partitions: int = 1  # of a multiprocessor, with a part of its registers each
+    shared_unit: int = 1  # bytes; a block's shared memory is allocated in multiples of it
+    shared_reserved: int = 0  # bytes of each block that the system uses
+    #: Most floating-point operations per clock of a multiprocessor, by type: "float16".
+    operations: Mapping[str, int] = MappingProxyType({})
