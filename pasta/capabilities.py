@@ -74,8 +74,9 @@ CAPABILITIES: dict[str, Capability] = {
 class Source:
     """A source of events by its name in process_start, and its capabilities.
 
-    `is_accelerator`: False for sources of frameworks. `notes`: remarks on capabilities, given or
-    not, for docs/backends.md. Raises ValueError for an unknown capability.
+    `is_accelerator`: False for sources of frameworks. `is_buffered`: device times, and nodes of
+    graphs, are recorded up to seconds after they ran, in any order. `notes`: remarks on
+    capabilities, given or not, for docs/backends.md. Raises ValueError for an unknown capability.
     """
 
     def __init__(
@@ -85,11 +86,13 @@ class Source:
         gives: frozenset[str],
         is_accelerator: bool = True,
         notes: Mapping[str, str] = MappingProxyType({}),
+        is_buffered: bool = False,
     ) -> None:
         self.name = name
         self.title = title
         self.gives = gives
         self.is_accelerator = is_accelerator
+        self.is_buffered = is_buffered
         self.notes = notes
         unknown = sorted((gives | notes.keys()) - CAPABILITIES.keys())
         if unknown:

@@ -82,6 +82,8 @@ _PLACE = [("node", "i4"), ("name", "u4"), ("thread", "u4"), ("began", "i8"), ("r
 #: A wait of the host may end this long before the work that it waited for, ns: device times are
 #: converted to the host's clock.
 _CLOCK_ERROR = 1_000
+#: What buffered sources record may come this much later, ns.
+_LATE = 2_000_000_000
 #: Kinds that the host's threads publish while they work.
 _OF_HOST = ("kernel_launch", "memory_copy", "memory_set", "sync", "operator_end", "process_end")
 _ABSENT = 0xFFFF_FFFF_FFFF_FFFF
@@ -285,7 +287,10 @@ class Utilization(Tool):
         self.communicates = re.compile(self.communication)
         self.devices: dict[int, _Device] = {}
         self.launches = Submissions("key", _submission())
-        self.copies = Submissions("key", _submission(), 1 << 14)
+        self.copies = Submissions("key", _submission(), 1 << 16)
+        #: Graph launches by their time, for nodes that are recorded later.
+        self.graphs = Submissions("key", _submission(), 1 << 16)
+        self.delay = 0  # of device times, at most
         self.names = Codes()
         self.classes = np.zeros(0, np.int8)  # by code of the name
         self.waits = np.zeros(0, _wait())
@@ -310,6 +315,9 @@ class Utilization(Tool):
             self.begin = self.end = min(times, default=(0, 0))[0]
         self.before = self.end
         self.end = max([self.end, *(latest for _, latest in times)])
+        sources = self.context.strings.many(batch["process_start"]["source"])
+        if not self.delay and set(sources) & set(self.context.conventions.buffered):
+            self.delay = _LATE
         for context in batch["context_create"]["device"].tolist():
             self._device(context)
         self.waves.add_devices(batch["device"])
@@ -393,23 +401,25 @@ class Utilization(Tool):
         begins = batch["operator_begin"]
         outermost = begins["depth"] == 1
         begins, before = begins[outermost], self.context.operators.left[outermost]
+        graphs = batch["graph_launch"]
+        rows = self._placed(batch, graphs, begins, before)
+        rows["key"] = graphs["time"]
+        self.graphs.put(rows)
         launches = batch["kernel_launch"]
-        rows = self._placed(launches, begins, before)
+        rows = self._placed(batch, launches, begins, before)
         rows["key"], rows["name"] = launches["ordinal"], launches["name"]
         rows["class"] = self._class_of(launches["name"])
         rows["waves"] = self.waves.of(launches, self.context)
-        rows["order"] += batch.base
         self.launches.put(rows[rows["key"] != _ABSENT])
         for kind in ("memory_copy", "memory_set"):
             records = batch[kind]
-            rows = self._placed(records, begins, before)
+            rows = self._placed(batch, records, begins, before)
             rows["key"], rows["class"] = records["correlation"], COPY
-            rows["order"] += batch.base
             rows["blocking"] = (records["flags"] & abi.FLAG_ASYNC) == 0
             rows["blocking"] &= kind == "memory_copy"
             self.copies.put(rows[rows["key"] != 0])
         syncs = batch["sync"][batch["sync"]["duration"] != _ABSENT]
-        rows = self._placed(syncs, begins, before)
+        rows = self._placed(batch, syncs, begins, before)
         waits = np.zeros(len(rows), _wait())
         for name, _ in _PLACE:
             waits[name] = rows[name]
@@ -420,14 +430,16 @@ class Utilization(Tool):
         self.outermost.update(zip(begins["thread"].tolist(), found, strict=True))
 
     def _placed(
-        self, records: NDArray[Any], begins: NDArray[Any], before: NDArray[Any]
+        self, batch: Batch, records: NDArray[Any], begins: NDArray[Any], before: NDArray[Any]
     ) -> NDArray[Any]:
         """Submissions (dtype `_submission()`) with the times and places of records. `begins`: the
-        outermost operators of the batch, `before`: the gaps that they end."""
+        outermost operators of the batch, `before`: the gaps that they end. A node of a graph that
+        is recorded later has the place of its graph launch, whose time and thread it has."""
         operators = self.context.operators
         rows = np.zeros(len(records), _submission())
         rows["submitted"], rows["thread"] = records["time"], records["thread"]
         rows["stream"], rows["order"] = records["stream"], records["index"]
+        rows["order"] += batch.base
         if not len(rows):
             return rows
         rows["node"] = operators.at(records)
@@ -444,6 +456,11 @@ class Utilization(Tool):
         outside = rows["node"] == 0
         rows["began"][outside] = 0
         rows["row"][outside] = operators.gap_after(records)[outside]
+        late = np.flatnonzero(replayed)
+        launched, known = self.graphs.take(records["time"][late], forget=False)
+        known &= launched["thread"] == records["thread"][late]
+        for name in ("began", "row", "order"):
+            rows[name][late[known]] = launched[name][known]
         return rows
 
     def _class_of(self, names: NDArray[Any]) -> NDArray[Any]:
@@ -516,7 +533,10 @@ class Utilization(Tool):
         if until is None:
             pending = self.launches.pending["submitted"]
             until = min(self.before, int(pending.min(initial=_FOREVER)))
-            until = min(until, self.stopped_since or _FOREVER)
+            until = min(until, self.stopped_since or _FOREVER) - self.delay
+            swept = max((device.activity.swept for device in self.devices.values()), default=0)
+            if until - swept < self.delay // 2:
+                return  # work that waits is sorted at every sweep
         needed = until
         for device in self.devices.values():
             self._attribute(device, device.activity.sweep(until))

@@ -6,7 +6,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from pasta.backends import find_architecture
+from pasta.backends import BACKENDS, find_architecture
 from pasta.extensions import Registry
 
 if TYPE_CHECKING:
@@ -23,8 +23,10 @@ FRAMEWORKS: Registry[Framework] = Registry(
 
 
 def conventions() -> Conventions:
-    """Conventions of all frameworks, and the architectures that backends know."""
+    """Conventions of all frameworks, and what backends know of architectures and their sources."""
     from pasta.processors.conventions import Conventions
 
-    of_backends = Conventions(architectures=(find_architecture,))
+    sources = (source for backend in BACKENDS.known() for source in backend.sources)
+    buffered = tuple(source.name for source in sources if source.is_buffered)
+    of_backends = Conventions(architectures=(find_architecture,), buffered=buffered)
     return reduce(or_, (each.conventions for each in FRAMEWORKS.known()), of_backends)

@@ -44,6 +44,8 @@ class Conventions(NamedTuple):
     types: tuple[tuple[str, str], ...] = ()
     #: Architectures of devices by name; None: not known.
     architectures: tuple[Callable[[str], Architecture | None], ...] = ()
+    #: Names of sources whose device times are recorded up to seconds later.
+    buffered: tuple[str, ...] = ()
 
     def __or__(self, other: Conventions) -> Conventions:
         """The conventions of both."""

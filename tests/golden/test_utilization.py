@@ -398,3 +398,60 @@ def test_busy_and_idle_time_add_up_to_the_run(
         row["observed"] - row["busy"] for row in result.tables["devices"].rows()
     )
     assert np.all([row["gaps"] > 0 and row["longest"] <= row["time"] for row in rows])
+
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 200])
+def test_times_that_come_in_buffers(pieces: int) -> None:
+    """Up to 1.5 s later, with the nodes of graphs: the result is that of times that come at once."""
+
+    def run(*, buffered: bool) -> Events:
+        events = Events(start_time=1000, step=0)
+        source = "nvidia_cupti" if buffered else "refacc"
+        events.add("process_start", executable="/bin/program", source=source, time=1000)
+        told: list[tuple[int, Callable[[], None]]] = []  # what a buffer tells, and when
+
+        def tell(at: int, what: Callable[[], None]) -> None:
+            told.append((at, what)) if buffered else what()
+
+        for step in range(40):
+            begin = step * SECOND // 5 + 2000
+            while told and told[0][0] <= begin:
+                told.pop(0)[1]()
+            later = begin + 3 * SECOND // 2
+            ordinal = events.launch("vadd", time=begin)
+            span = begin + 100, begin + 50_000
+            tell(later, partial(events.complete, ordinal, *span, time=later))
+            number = step + 1
+            events.copy(
+                "device_to_host", 1, 2, 4096, time=begin + 60_000, correlation=number, device=0,
+                flags=0,
+            )  # fmt: skip
+            span = begin + 61_000, begin + 70_000
+            tell(later, partial(events.copy_complete, number, *span, time=later, bytes=4096))
+            launched = begin + 80_000
+            events.add("graph_launch", graph=9, time=launched, thread=1, device=0)
+
+            def node(launched: int = launched, later: int = later) -> None:
+                of_graph = events.launch("node", time=launched, flags=abi.FLAG_GRAPH)
+                span = launched + 1000, launched + 20_000
+                events.complete(of_graph, *span, time=later if buffered else launched)
+
+            tell(later, node)
+            events.push("work", time=begin + 150_000)
+            events.pop(time=begin + 160_000)
+        for _, what in told:
+            what()
+        events.add("process_end", last_launch=80, time=10 * SECOND)
+        return events
+
+    late, at_once = run(buffered=True), run(buffered=False)
+    splits = range(0, len(late), max(1, len(late) // pieces))
+    found = run_tool(Utilization, late, splits=splits)
+    expected = run_tool(Utilization, at_once)
+    assert device(found) == device(expected)
+    assert device(found)["busy"] == 40 * (49_900 + 9000 + 19_000)
+    assert gaps(found) == gaps(expected)
+    assert found.notes == expected.notes

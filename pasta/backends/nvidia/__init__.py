@@ -117,6 +117,7 @@ class Nvidia(Backend):
                 "device_name": "if all devices of the machine are the same model",
                 "copy_addresses": "not of nodes of graphs",
             },
+            is_buffered=True,
         ),
     )
 
