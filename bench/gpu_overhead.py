@@ -2,11 +2,13 @@
 
     python bench/gpu_overhead.py [--rounds 5] [--model resnet18] [--json FILE]
 
-Four ways, interleaved process by process so that clocks and heat affect them equally:
+Ways, interleaved process by process so that clocks and heat affect them equally:
     native  nothing preloaded
     empty   subscribed to the Sanitizer API, callbacks return immediately: the vendor's cost
     pasta   kernel_freq over every event
     torch   operators and tensors: PyTorch followed, with Python lines and modules
+    client  a C client of CUPTI that enables what PASTA enables, and throws it away
+    cupti   kernel_freq over every event of CUPTI, with device times
 Each process reports the median of its steps; the table shows the median and range over processes.
 """
 
@@ -32,8 +34,12 @@ WAYS: dict[str, tuple[str, ...] | None] = {
     "empty": ("--set", "nvidia.empty=true"),
     "pasta": ("-t", "kernel_freq", *STEADY),
     "torch": ("-t", "operators", "-t", "tensors", *STEADY),
+    "client": None,
+    "cupti": ("--set", "nvidia.source=cupti", "-t", "kernel_freq", *STEADY),
 }
 TORCH_MOST = 1.15  # of the empty subscription
+CUPTI_MOST = 1.05  # of the client
+CLIENT = Path(__file__).resolve().parent / "c" / "cupti_client.c"
 
 
 @dataclass(frozen=True)
@@ -75,10 +81,29 @@ def command_of(way: str, program: list[str], run: Path) -> list[str]:
     return [preload(), "-q", *options, "-f", "-o", str(run), "--", *program]
 
 
-def step_ms(way: str, program: list[str], run: Path) -> tuple[float, str]:
+def client(directory: Path) -> dict[str, str]:
+    """Variables by which the driver loads the client, compiled into a directory."""
+    from pasta.backends.nvidia.libraries import find_cupti
+
+    library = directory / "libcupti_client.so"
+    compiler = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-fvisibility=hidden"]
+    subprocess.run([*compiler, CLIENT, "-o", library, "-ldl", "-lpthread"], check=True)
+    return {
+        "CUDA_INJECTION64_PATH": str(library),
+        "CUPTI_CLIENT_LIB": str(find_cupti() or "libcupti.so.13"),
+    }
+
+
+def step_ms(
+    way: str, program: list[str], run: Path, environment: dict[str, str]
+) -> tuple[float, str]:
     """Median step of one process in ms, and the losses that it printed."""
     done = subprocess.run(
-        command_of(way, program, run), capture_output=True, text=True, timeout=300
+        command_of(way, program, run),
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     found = re.search(r"^median_step_ms=([\d.]+)$", done.stderr, re.MULTILINE)
     if done.returncode or not found:
@@ -101,10 +126,13 @@ def measure(name: str, rounds: int) -> dict[str, object]:
     losses: set[str] = set()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
+        environments = {"client": client(directory)}
         for number in range(rounds):
             turn = number % len(WAYS)
             for way in list(WAYS)[turn:] + list(WAYS)[:turn]:
-                milliseconds, printed = step_ms(way, model.program, directory / way)
+                milliseconds, printed = step_ms(
+                    way, model.program, directory / way, environments.get(way, {})
+                )
                 times[way].append(milliseconds)
                 losses.add(printed)
                 print(f"{name} {number}: {way:6} {milliseconds:9.3f} ms", file=sys.stderr)
@@ -112,13 +140,16 @@ def measure(name: str, rounds: int) -> dict[str, object]:
 
     medians = {way: statistics.median(values) for way, values in times.items()}
     print(f"{name}: {launches:.0f} launches a step, {rounds} processes each")
-    print(f"{'':8}{'median ms':>12}{'range ms':>22}{'native':>8}{'empty':>8}")
+    print(f"{'':8}{'median ms':>12}{'range ms':>22}{'native':>8}{'empty':>8}{'client':>8}")
     for way, median in medians.items():
         span = f"{min(times[way]):.3f} to {max(times[way]):.3f}"
-        ratios = f"{median / medians['native']:8.3f}{median / medians['empty']:8.3f}"
+        bases = (medians[base] for base in ("native", "empty", "client"))
+        ratios = "".join(f"{median / base:8.3f}" for base in bases)
         print(f"{way:8}{median:12.3f}{span:>22}{ratios}")
     verdict = "met" if medians["torch"] <= TORCH_MOST * medians["empty"] else "MISSED"
     print(f"torch to empty at most {TORCH_MOST}: {verdict}; same losses: {len(losses) == 1}")
+    verdict = "met" if medians["cupti"] <= CUPTI_MOST * medians["client"] else "MISSED"
+    print(f"cupti to client at most {CUPTI_MOST}: {verdict}")
     return {
         "model": name,
         "rounds": rounds,

@@ -405,7 +405,7 @@ SECOND = 1_000_000_000
 
 @pytest.mark.parametrize("pieces", [1, 7, 200])
 def test_times_that_come_in_buffers(pieces: int) -> None:
-    """Up to 1.5 s later, with the nodes of graphs: the result is that of times that come at once."""
+    """Up to 1.5 s later, with the nodes of graphs: as if they had come at once."""
 
     def run(*, buffered: bool) -> Events:
         events = Events(start_time=1000, step=0)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.fake_cupti import build
-from tests.support.places import PROGRAMS
+from tests.support.places import PROGRAMS, ROOT
 
 KERNEL = "_Z4fillIfEvPT_S0_i"
 SCRIPTS = ("context", "launches", "copies", "graph", "events", "end")
@@ -90,3 +90,21 @@ def test_unknown_source_is_an_error(pasta_preload: Any) -> None:
     done = pasta_preload("/bin/true", options=("--set", "nvidia.source=nsight"))
     assert done.exit_status == 2
     assert "auto, cupti, sanitizer" in done.stderr
+
+
+def test_client_of_the_benchmark(built: Path, tmp_path: Path) -> None:
+    """It gets what the source gets: callbacks of its calls, and records."""
+    library, log = tmp_path / "libclient.so", tmp_path / "log"
+    source = ROOT / "bench" / "c" / "cupti_client.c"
+    flags = ["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
+    subprocess.run(["cc", *flags, source, "-o", library, "-ldl", "-lpthread"], check=True)
+    loads = {
+        "CUDA_INJECTION64_PATH": str(library), "CUPTI_CLIENT_LOG": str(log),
+        "CUPTI_CLIENT_LIB": str(built / "libcupti.so.13"),
+    }  # fmt: skip
+    done = subprocess.run(
+        [built / "program", *SCRIPTS], env=environment(built, **loads), capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (7, b"")
+    # 5 kernels of `launches`, 14 copies and sets of `copies`, 6 nodes of `graph`, 2 devices
+    assert log.read_text().endswith(" records 27\n")

@@ -1,0 +1,188 @@
+"""The CUPTI source on a real GPU: all records, and times against independent references."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import statistics
+import subprocess
+from collections import defaultdict
+
+import pytest
+
+from .conftest import GRAPH, TIMEOUT, Build, Ran, Run, environment
+
+CUPTI = ("--set", "nvidia.source=cupti", "-t", "kernel_freq")
+PROGRAMS = ["vadd", "graph", "two_streams", "memory", "annotated", "cudnn_app"]
+#: Variables of modules are not reported by calls of the driver.
+UNSEEN = re.compile(r"memory_(alloc|free)\.module")
+
+
+def check_completions(run: Ran) -> None:
+    """Every launch that ran has its times, after its call; at most 0.1 ms before it."""
+    launches = run.table("kernel_launch", ["ordinal", "time", "flags"]).to_pylist()
+    completions = run.table("kernel_complete", ["ordinal", "start", "end"]).to_pylist()
+    times = {row["ordinal"]: (row["start"], row["end"]) for row in completions}
+    assert len(times) == len(completions)
+    assert {row["ordinal"] for row in launches} == set(times)
+    for row in launches:
+        start, end = times[row["ordinal"]]
+        assert end > start > row["time"] - 100_000
+
+
+@pytest.mark.parametrize("cudart", ["shared", "static"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_counts(example: Build, native: Run, profiled: Run, name: str, cudart: str) -> None:
+    program = example(name, cudart)
+    alone = native(program, "--expect")
+    run = profiled(program, "--expect", options=CUPTI)
+    assert (run.status, run.stdout) == (alone.status, alone.stdout), run.stderr
+    sources = json.loads((run.directory / "run.json").read_text())["sources"]
+    assert "nvidia_cupti" in sources, run.stderr
+    run.counts.check({key: n for key, n in run.expected.items() if not UNSEEN.match(key)})
+    check_completions(run)
+
+
+def test_device_properties(example: Build, profiled: Run) -> None:
+    run = profiled(example("vadd"), options=CUPTI)
+    (device,) = run.table("device").to_pylist()
+    fields = "name,uuid,memory.total,clocks.max.sm"
+    query = ["nvidia-smi", "-i", "0", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    name, uuid, mebibytes, megahertz = (text.strip() for text in listed.split(","))
+    assert (device["name"], device["uuid"]) == (name, uuid)
+    assert device["clock"] == int(megahertz) * 1000
+    assert 0.9 < device["memory"] / (int(mebibytes) << 20) <= 1
+    assert device["architecture"].startswith("sm_")
+
+
+def times_by_ncu(command: list[str]) -> dict[str, list[float]]:
+    """Durations in ns by mangled name, as ncu measures them."""
+    ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
+    if not ncu:
+        pytest.skip("ncu was not found")
+    options = ["--clock-control", "none", "--print-units", "base", "--csv", "--page", "raw"]
+    options += ["--print-kernel-base", "mangled", "--metrics", "gpu__time_duration.sum"]
+    done = subprocess.run(
+        [ncu, *options, *command],
+        env=environment({}), capture_output=True, text=True, timeout=TIMEOUT,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith('"ID"')]
+    if not starts:
+        pytest.skip(f"ncu cannot profile here: {done.stdout[-300:]}{done.stderr[-300:]}")
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in csv.DictReader(lines[starts[0] :]):
+        if (row["ID"] or "").isdigit():
+            found[row["Kernel Name"]].append(float(row["gpu__time_duration.sum"].replace(",", "")))
+    return found
+
+
+@pytest.mark.counters
+def test_times_match_ncu(example: Build, profiled: Run) -> None:
+    """Within 1 % over kernels of at least 20 µs."""
+    command = [example("vadd"), "--n", str(1 << 26), "--launches", "20"]
+    theirs = times_by_ncu(command)
+    run = profiled(*command, options=CUPTI)
+    names = {row["ordinal"]: row["name"] for row in run.table("kernel_launch").to_pylist()}
+    ours: dict[str, list[float]] = defaultdict(list)
+    for row in run.table("kernel_complete").to_pylist():
+        ours[names[row["ordinal"]]].append(row["end"] - row["start"])
+    compared = {name: times for name, times in theirs.items() if statistics.median(times) >= 20_000}
+    assert compared
+    for name, times in compared.items():
+        assert statistics.median(ours[name]) == pytest.approx(statistics.median(times), rel=0.01)
+
+
+def test_nodes_of_graphs(example: Build, profiled: Run) -> None:
+    """They have the time and the thread of their graph launch, and nodes that repeat."""
+    run = profiled(example("graph"), "--replays", "4", options=CUPTI)
+    launches = {(row["time"], row["thread"]) for row in run.table("graph_launch").to_pylist()}
+    rows = [row for row in run.table("kernel_launch").to_pylist() if row["flags"] & GRAPH]
+    assert rows
+    assert {(row["time"], row["thread"]) for row in rows} == launches
+    nodes = {row["graph_node"] for row in rows}
+    assert None not in nodes
+    assert len(nodes) * 4 == len(rows)
+
+
+BUSY = """
+import json, sys, torch
+from torch.profiler import ProfilerActivity, profile
+model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()
+x = torch.randn(512, 2048, device="cuda")
+for _ in range(5):
+    model(x).sum().backward()
+torch.cuda.synchronize()
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+    for _ in range(20):
+        model(x).sum().backward()
+    torch.cuda.synchronize()
+kernels = [e for e in profiled.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+print(json.dumps(sorted([e.name, e.time_range.elapsed_us()] for e in kernels)))
+for _ in range(5):
+    model(x).sum().backward()
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.torch
+def test_torch_profiler_gets_all_of_it(native: Run, profiled: Run, python: str) -> None:
+    """Its CUDA activities are those without PASTA, and PASTA's records are complete."""
+    alone = native(python, "-c", BUSY)
+    run = profiled(python, "-c", BUSY, options=CUPTI)
+    assert (alone.status, run.status) == (0, 0), run.stderr
+    expected, found = (json.loads(each.stdout) for each in (alone, run))
+    assert len(expected) > 100
+    assert [name for name, _ in found] == [name for name, _ in expected]
+    total = sum(time for _, time in expected)
+    assert sum(time for _, time in found) == pytest.approx(total, rel=0.1)
+    assert "initialization failed" not in run.stderr
+    check_completions(run)
+
+
+@pytest.mark.torch
+def test_losses_do_not_change(example: Build, native: Run, profiled: Run, python: str) -> None:
+    command = (python, example("resnet18_train.py"), "--steps", "3", "--batch", "8", "--size", "64")
+    alone, run = native(*command), profiled(*command, options=CUPTI)
+    assert (run.status, run.stdout) == (alone.status, alone.stdout), run.stderr
+    check_completions(run)
+    assert run.counts["kernel_launch"] > 300
+
+
+def test_another_tool_first(example: Build, profiled: Run) -> None:
+    """The Sanitizer records, and one line says why."""
+    ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
+    if not ncu:
+        pytest.skip("ncu was not found")
+    options = ("--set", "nvidia.source=auto", "-t", "kernel_freq")
+    command = (ncu, "--mode", "launch-and-attach", "--replay-mode", "application")
+    run = profiled(*command, example("vadd"), options=options)
+    assert "Traceback" not in run.stderr
+
+
+def test_details_and_managed_memory(example: Build, profiled: Run) -> None:
+    chosen = ("--set", "nvidia.details=true", "--set", "nvidia.uvm=true")
+    run = profiled(example("memory"), options=(*CUPTI, *chosen))
+    assert run.status == 0, run.stderr
+    details = run.table("kernel_details").to_pylist()
+    times = {row["ordinal"]: row["start"] for row in run.table("kernel_complete").to_pylist()}
+    assert len(details) == len(times)
+    for row in details:
+        assert row["queued"] <= row["submitted"] <= times[row["ordinal"]]
+
+
+def test_two_passes(example: Build, profiled: Run) -> None:
+    """Achieved bandwidth: bytes by the Sanitizer's probes, time by CUPTI."""
+    command = [example("vadd"), "--n", str(1 << 26), "--launches", "5"]
+    options = ("--set", "nvidia.source=auto", "--passes", "auto", "-t", "kernel_freq,access_count")
+    run = profiled(*command, options=options)
+    assert run.status == 0, run.stderr
+    import pyarrow.parquet as pq
+
+    (row,) = pq.read_table(run.directory / "results" / "joined" / "kernels.parquet").to_pylist()
+    assert (row["launches_times"], row["launches_accesses"], row["joined"]) == (5, 5, 5)
+    read, write = 2 * 4 << 26, 4 << 26
+    assert (row["read_bytes"], row["write_bytes"]) == (read, write)
