@@ -16,6 +16,7 @@ import numpy as np
 from pasta import abi
 from pasta.processors.batch import ABSENT_U64
 from pasta.processors.codes import Codes, row_hashes
+from pasta.processors.correlate import Submissions
 from pasta.processors.stacks import Stacks
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ LAUNCH = np.dtype(
 #: A call of an operator: its number in the run from 1, its site, the earlier calls of the site on
 #: the thread, and its stack.
 _CALL = np.dtype([("number", "u8"), ("site", "u4"), ("earlier", "u4"), ("stack", "u4")])
-_STORED = np.dtype([*LAUNCH.descr, ("number", "u8")])
+_STORED = np.dtype([*LAUNCH.descr, ("number", "u8"), ("time", "u8")])
+#: A graph launch, whose time and thread its nodes have that are recorded later.
+_GRAPH = np.dtype([("time", "u8"), ("id", "u4"), *_CALL.descr])
 #: Deepest operator that is followed.
 _MAX_DEPTH = 256
 _DEPTHS = np.uint64(_MAX_DEPTH + 1)
@@ -90,13 +93,19 @@ class _OpenCalls:
         self._levels: dict[int, int] = {}  # open operators by thread
 
     def feed(
-        self, batch: Batch, begins: NDArray[Any], ends: NDArray[Any], launches: NDArray[Any]
+        self,
+        batch: Batch,
+        begins: NDArray[Any],
+        ends: NDArray[Any],
+        launches: NDArray[Any],
+        index: NDArray[Any],
     ) -> NDArray[Any]:
         """Calls (_CALL, number 0: none) around the launches of a batch. `begins`, `ends` and
-        `launches` are the threads of its operator_begin, operator_end and kernel_launch."""
+        `launches` are the threads of its operator_begin, operator_end and launches, which have the
+        indices `index`."""
         if not self._levels and not len(begins):
             return np.zeros(len(launches), _CALL)
-        index = batch["kernel_launch"]["index"].astype(np.uint64)
+        index = index.astype(np.uint64)
         levels = self._levels_at(batch, begins, ends, launches << _32 | index)
         calls, places = self._begun(batch["operator_begin"], begins)
         found = self._last(calls, places, launches * _DEPTHS + levels, index)
@@ -196,7 +205,9 @@ class LaunchKeys:
     """
 
     #: Event kinds that `feed` reads.
-    KINDS = frozenset({"kernel_launch", "operator_begin", "operator_end", "python_frame"})
+    KINDS = frozenset(
+        {"kernel_launch", "graph_launch", "operator_begin", "operator_end", "python_frame"}
+    )
 
     def __init__(self, strings: Strings, conventions: Conventions) -> None:
         self._strings = strings
@@ -204,6 +215,7 @@ class LaunchKeys:
         self._threads: dict[int, int] = {}
         self._stacks = Stacks(conventions)
         self._calls = _OpenCalls()
+        self._graphs = Submissions("time", _GRAPH, 1 << 16)
         self._parts: list[NDArray[Any]] = [np.empty(0, _STORED)]
 
     @property
@@ -227,20 +239,43 @@ class LaunchKeys:
     def feed(self, batch: Batch) -> None:
         """Follows a batch with all its launches, operators and frames."""
         self._stacks.feed(batch)
-        kinds = ("operator_begin", "operator_end", "kernel_launch")
-        threads = [self._numbered(batch[kind]["thread"]) for kind in kinds]
-        calls = self._calls.feed(batch, *threads)
-        launches = batch["kernel_launch"]
+        launches, graphs = batch["kernel_launch"], batch["graph_launch"]
+        begins, ends, on, of_graphs = (
+            self._numbered(each["thread"])
+            for each in (batch["operator_begin"], batch["operator_end"], launches, graphs)
+        )
+        threads = np.concatenate([on, of_graphs])
+        index = np.concatenate([launches["index"], graphs["index"]])
+        calls = self._calls.feed(batch, begins, ends, threads, index)
+        calls = self._called(launches, graphs, calls)
         rows = np.zeros(len(launches), _STORED)
         rows["ordinal"], rows["device"] = launches["ordinal"], launches["device"]
         rows["probed"] = (launches["flags"] & abi.FLAG_PROBED) != 0
-        rows["thread"] = threads[-1]
+        rows["thread"], rows["time"] = on, launches["time"]
         rows["kernel"] = self._names.encode(launches["name"])
         sizes = [launches[field][:, axis] for field in ("grid", "block") for axis in range(3)]
         rows["content"] = mixed(*sizes)  # without the kernel's name
         rows["site"], rows["call"] = calls["site"], calls["earlier"]
         rows["number"] = calls["number"]
         self._parts.append(rows[rows["ordinal"] != ABSENT_U64])
+
+    def _called(
+        self, launches: NDArray[Any], graphs: NDArray[Any], calls: NDArray[Any]
+    ) -> NDArray[Any]:
+        """Calls (_CALL) around launches, from those at their records and at the graphs'. A node
+        that is recorded later has the call of its graph launch."""
+        at = np.zeros(len(graphs), _GRAPH)
+        at["time"], at["id"] = graphs["time"], graphs["thread"]
+        for name in _CALL.names or ():
+            at[name] = calls[name][len(launches) :]
+        self._graphs.put(at)
+        calls = calls[: len(launches)].copy()
+        nodes = np.flatnonzero(launches["flags"] & abi.FLAG_GRAPH)
+        found, known = self._graphs.take(launches["time"][nodes], forget=False)
+        known &= found["id"] == launches["thread"][nodes]
+        for name in _CALL.names or ():
+            calls[name][nodes[known]] = found[name][known]
+        return calls
 
     def _numbered(self, threads: NDArray[Any]) -> NDArray[Any]:
         different, inverse = np.unique(threads, return_inverse=True)
@@ -263,9 +298,11 @@ class LaunchKeys:
             hashes[site] = text_hash(self._strings[name], frames)
         rows["operator"] = np.where(inside, hashes[rows["site"]], 0)
         rows["call"][~inside] = 0
+        by_time = np.argsort(rows["time"], kind="stable")  # not in the order of their records
+        inside, outside = by_time[inside[by_time]], by_time[~inside[by_time]]
         rows["within"][inside] = occurrences(rows["number"][inside])
-        outside = rows[~inside]
-        rows["within"][~inside] = occurrences(mixed(outside["thread"], outside["content"]))
+        keys = mixed(rows["thread"][outside], rows["content"][outside])
+        rows["within"][outside] = occurrences(keys)
         return rows[list(LAUNCH.names or ())].astype(LAUNCH)
 
 

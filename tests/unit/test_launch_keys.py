@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from pasta import abi
 from pasta.processors.conventions import Conventions
 from pasta.processors.launch_keys import LAUNCH, LaunchKeys, occurrences, text_hash
 from pasta.processors.launch_matching import matched, pairs
@@ -320,3 +321,37 @@ def test_nothing_matches_nothing() -> None:
     one = launches((0, 0, 0, 0, 1))
     for pair in ((one, one[:0]), (one[:0], one), (one[:0], one[:0])):
         assert len(matched(*pair)) == 0
+
+
+# ---- nodes of graphs that are recorded when they have run --------------------------------------
+
+
+@pytest.mark.parametrize("operators", [True, False])
+@pytest.mark.parametrize("splits", [[], [3, 6], list(range(1, 20))], ids=str)
+def test_late_nodes_have_the_place_of_their_graph_launch(
+    splits: list[int], operators: bool
+) -> None:
+    def run(*, late: bool) -> Counter[tuple[int, ...]]:
+        events, told = Events(), []
+        for step in range(3):
+            time = 1000 * (step + 1)
+            if operators:
+                events.operator("replay", time=time)
+            events.add("graph_launch", graph=1, time=time + 1, thread=1)
+            nodes = [("node", step, time + 1 + (0 if late else 1), abi.FLAG_GRAPH)] * 2
+            if late:
+                told += nodes
+            else:
+                for kernel, grid, at, flags in nodes:
+                    events.launch(kernel, grid=(grid, 1, 1), time=at, flags=flags)
+            if operators:
+                events.operator_end(time=time + 5)
+            events.launch("node", grid=(step, 1, 1), time=time + 7)
+        if operators:
+            events.operator("later", time=9000)
+        for kernel, grid, at, flags in told:
+            events.launch(kernel, grid=(grid, 1, 1), time=at, flags=flags)
+        keys = keys_of(events, [each for each in splits if each < len(events)])
+        return Counter(places(keys.rows()))
+
+    assert run(late=True) == run(late=False)
