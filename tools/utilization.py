@@ -291,6 +291,7 @@ class Utilization(Tool):
         #: Graph launches by their time, for nodes that are recorded later.
         self.graphs = Submissions("key", _submission(), 1 << 16)
         self.delay = 0  # of device times, at most
+        self.early = 0  # by which work started before it was submitted, at most, ns
         self.names = Codes()
         self.classes = np.zeros(0, np.int8)  # by code of the name
         self.waits = np.zeros(0, _wait())
@@ -515,7 +516,9 @@ class Utilization(Tool):
                 continue
             device.activity.add(work[mine])
             started = rows[mine & (rows["submitted"] != UNKNOWN)]
-            late = np.maximum(started["start"] - started["submitted"], 0)
+            late = started["start"] - started["submitted"]
+            self.early = max(self.early, -int(late.min(initial=0)))
+            late = np.maximum(late, 0)
             device.all_starts.add(np.zeros(len(late), np.int64), late)
         self.end = max(self.end, int(rows["end"].max(initial=0)))
 
@@ -679,7 +682,8 @@ class Utilization(Tool):
                 each.quantiles(1, 0.5, 0.99) if each.count.any() else [] for each in starts
             ]
             for at, name in enumerate((f"p50_{which}", f"p99_{which}")):
-                columns[name] = [int(found[at][0]) if found else 0 for found in quantiles]
+                values = [int(found[at][0]) if found else 0 for found in quantiles]
+                columns[name] = absent_where(values, [not found for found in quantiles])
         units: dict[str, Unit] = {name: "ns" for name in columns if name != "device"}
         return Table(
             columns,
@@ -1097,6 +1101,11 @@ class Utilization(Tool):
             notes.append("time without profiling is time of the host on the critical path")
         if self.unplaced:
             notes.append(f"{counted(self.unplaced, 'completion')} of unknown devices left out")
+        if self.early > _CLOCK_ERROR:
+            notes.append(
+                f"work started up to {formatted(self.early, 'ns')} before it was submitted: device"
+                " times on the host's clock are at least that inexact"
+            )
         late = sum(device.activity.late for device in self.devices.values())
         if late:
             notes.append(f"{formatted(late, 'ns')} of work was reported too late and left out")

@@ -400,6 +400,20 @@ def test_busy_and_idle_time_add_up_to_the_run(
     assert np.all([row["gaps"] > 0 and row["longest"] <= row["time"] for row in rows])
 
 
+def test_the_error_of_device_times_is_stated() -> None:
+    """No work starts before it is submitted."""
+    events = run_of()
+    kernel(events, 3000, 3500, 5000)
+    kernel(events, 9000, 8500, 9500)  # half a microsecond: conversions have such errors
+    assert not any("inexact" in note for note in run_tool(Utilization, events).notes)
+    kernel(events, 20_000, 16_000, 21_000)
+    (note,) = (note for note in run_tool(Utilization, events).notes if "inexact" in note)
+    assert note == (
+        "work started up to 4.00 us before it was submitted: device times on the host's clock are"
+        " at least that inexact"
+    )
+
+
 SECOND = 1_000_000_000
 
 
