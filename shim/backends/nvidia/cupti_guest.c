@@ -64,7 +64,8 @@ void pasta_cupti_guest_buffers(pasta_cupti_request *requests, pasta_cupti_comple
 
 void pasta_cupti_guest_records(int32_t kind, bool on) {
     if (kind < 0 || kind >= KINDS || LOAD(kinds[kind].on) == on) return;
-    uint64_t now = their_clock ? their_clock() : pasta_cupti_clock();
+    uint64_t (*clock)(void) = LOAD(their_clock);
+    uint64_t now = clock ? clock() : pasta_cupti_clock();
     STORE(*(on ? &kinds[kind].from : &kinds[kind].to), now);
     STORE(kinds[kind].on, on);
     STORE(kinds[kind].ever, true);
@@ -148,7 +149,7 @@ typedef struct pair {
 
 static uint64_t realtime_ahead; /* of CLOCK_MONOTONIC; settimeofday does not change it here */
 static pthread_mutex_t sampling = PTHREAD_MUTEX_INITIALIZER;
-static pair first, last;
+static pair earliest, latest;
 
 void pasta_cupti_set_clock(void) {
     struct timespec real;
@@ -167,14 +168,14 @@ static pair sample(void) {
 
 void pasta_cupti_guest_clock(uint64_t (*function)(void)) {
     pthread_mutex_lock(&sampling);
-    their_clock = function;
-    if (function) first = last = sample();
+    STORE(their_clock, function);
+    if (function) earliest = latest = sample();
     pthread_mutex_unlock(&sampling);
 }
 
 void pasta_cupti_sample_clock(void) {
     pthread_mutex_lock(&sampling);
-    if (their_clock) last = sample();
+    if (their_clock) latest = sample();
     pthread_mutex_unlock(&sampling);
 }
 
@@ -182,7 +183,11 @@ void pasta_cupti_sample_clock(void) {
 uint64_t pasta_cupti_time(uint64_t value) {
     enum { YEAR_BITS = 55 }; /* ns */
     uint64_t ours = value - realtime_ahead;
-    if (!value || !their_clock || ours < UINT64_C(1) << YEAR_BITS) return value ? ours : 0;
+    if (!value) return 0;
+    if (PASTA_LIKELY(!LOAD(their_clock)) || ours < UINT64_C(1) << YEAR_BITS) return ours;
+    pthread_mutex_lock(&sampling);
+    pair first = earliest, last = latest;
+    pthread_mutex_unlock(&sampling);
     double rate = last.theirs > first.theirs ? (double)(last.ours - first.ours) / (double)(last.theirs - first.theirs) : 1;
     return (uint64_t)((int64_t)last.ours + (int64_t)((double)(int64_t)(value - last.theirs) * rate));
 }
