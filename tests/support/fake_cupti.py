@@ -28,6 +28,8 @@ def build(directory: Path) -> Path:
         f"-Wl,-rpath,{directory}",
     ]
     subprocess.run([*shared, *guest, "-o", directory / "libguest.so"], check=True)
+    recorder = [_SOURCES / "cupti_recorder.c", "-o", directory / "librecorder.so"]
+    subprocess.run([*shared, *recorder, "-ldl", "-lpthread"], check=True)
     program = [*compiler, _SOURCES / "fake_cupti_program.c", "-o", directory / "program"]
     subprocess.run([*program, "-ldl", "-lpthread"], check=True)
     return directory

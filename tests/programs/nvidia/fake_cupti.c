@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "../../../shim/backends/nvidia/cupti_abi.h"
+#include "cupti_stream.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -215,25 +216,73 @@ EXPORT int32_t cuptiActivityGetNumDroppedRecords(uint64_t context, uint32_t stre
     return 0;
 }
 
-/* ---- ids: of a handle, the handle's own low bits ---- */
+/* ---- ids: of a handle those of a recording, else the handle's own low bits ---- */
+
+enum { DEFINED = 1 << 16 };
+static struct {
+    uint64_t kind, handle, number;
+} defined[DEFINED];
+static uint32_t defined_count;
+
+EXPORT void fake_cupti_define(uint64_t kind, uint64_t handle, uint64_t number) {
+    if (defined_count == DEFINED) abort();
+    defined[defined_count].kind = kind;
+    defined[defined_count].handle = handle;
+    defined[defined_count++].number = number;
+}
+
+/* The last one: handles are reused. */
+static bool recorded(uint64_t kind, uint64_t handle, uint64_t *number) {
+    for (uint32_t i = defined_count; i-- > 0;)
+        if (defined[i].kind == kind && defined[i].handle == handle) {
+            *number = defined[i].number;
+            return true;
+        }
+    return false;
+}
+#define RECORDED(kind, handle, to)                       \
+    do {                                                 \
+        uint64_t number;                                 \
+        if (recorded(kind, handle, &number)) {           \
+            *(to) = (__typeof__(*(to)))number;           \
+            return 0;                                    \
+        }                                                \
+    } while (0)
+
+/* A whole buffer of a recording. */
+EXPORT void fake_cupti_hand_over(const void *bytes, uint64_t valid) {
+    pthread_mutex_lock(&lock);
+    finish_buffer();
+    uint64_t max_records = 0;
+    if (!buffer) request(&buffer, &room, &max_records);
+    if (!buffer || room < valid) abort();
+    memcpy(buffer, bytes, valid);
+    used = valid;
+    finish_buffer();
+    pthread_mutex_unlock(&lock);
+}
 
 EXPORT int32_t cuptiGetDeviceId(uint64_t context, uint32_t *device) {
+    RECORDED(NUMBER_OF_DEVICE, context, device);
     *device = (uint32_t)(context >> 8 & 0xf);
     return context ? 0 : INVALID;
 }
 
 EXPORT int32_t cuptiGetContextId(uint64_t context, uint32_t *id) {
+    RECORDED(NUMBER_OF_CONTEXT, context, id);
     *id = (uint32_t)(context & 0xff);
     return context ? 0 : INVALID;
 }
 
 EXPORT int32_t cuptiGetStreamIdEx(uint64_t context, uint64_t stream, uint8_t per_thread, uint32_t *id) {
     (void)context, (void)per_thread;
+    RECORDED(NUMBER_OF_STREAM, stream, id);
     *id = (uint32_t)(stream & 0xffff) + 7;
     return 0;
 }
 
 EXPORT int32_t cuptiGetGraphNodeId(uint64_t node, uint64_t *id) {
+    RECORDED(NUMBER_OF_NODE, node, id);
     *id = node & 0xffffff;
     return node ? 0 : INVALID;
 }

@@ -1,5 +1,6 @@
 /* A program and a driver in one, whose calls fake_cupti.c reports: opens what CUDA_INJECTION64_PATH names, as cuInit
- * does, then makes the calls of the scripts named on its command line.  A path is a file of work (work.h).
+ * does, then makes the calls of the scripts named on its command line.  A path is a file of work (work.h); replay:FILE
+ * plays a recording (cupti_stream.h).
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -565,6 +566,8 @@ static void play_step(void) {
     usleep(1000); /* has run */
 }
 
+#include "cupti_replay.h"
+
 /* What the program's own tool does: guest:WHAT.  It may come before cuInit. */
 static void guest(const char *what) {
     static void (*does)(const char *);
@@ -582,6 +585,7 @@ int main(int count, char **scripts) {
     for (int i = first; i < count; i++) {
         const char *script = scripts[i];
         if (!strncmp(script, "guest:", 6)) guest(script + 6);
+        else if (!strncmp(script, "replay:", 7)) play_stream(script + 7);
         else if (!strcmp(script, "step")) play_step();
         else if (!strcmp(script, "context")) play_context();
         else if (!strcmp(script, "end")) play_end();

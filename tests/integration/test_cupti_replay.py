@@ -1,0 +1,100 @@
+"""Streams that CUPTI delivered, recorded by tests/programs/nvidia/cupti_recorder.c, played again.
+
+Recordings of a GPU lie in tests/data/nvidia; one of the fake library is made here, and must give
+the events of the program that it was made from.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_cupti import build, play_cupti
+from tests.support.places import DATA
+from tests.support.played import Played
+
+SCRIPTS = ("context", "launches", "copies", "memory", "graph", "events", "unknown", "end")
+RECORDED = sorted((DATA / "nvidia").glob("*.stream"))
+#: What differs between two plays of one stream. Registers and the like are those of a fake driver.
+OWN = {
+    "index",
+    "time",
+    "thread",
+    "start",
+    "end",
+    "duration",
+    "pid",
+    "parent",
+    "command",
+    "function",
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("fake-cupti"))
+
+
+def record(built: Path, stream: Path, *scripts: str) -> None:
+    environment = {
+        "FAKE_CUPTI": str(built / "libcupti.so.13"), "FAKE_DRIVER": str(built / "libcuda.so.1"),
+        "CUPTI_RECORDER_LIB": str(built / "libcupti.so.13"), "CUPTI_RECORDER_FILE": str(stream),
+        "CUDA_INJECTION64_PATH": str(built / "librecorder.so"),
+    }  # fmt: skip
+    done = subprocess.run([built / "program", *scripts], env=environment, capture_output=True)
+    assert (done.returncode, done.stderr) == (7, b"")
+
+
+def events(played: Played) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for kind, row in played.in_order():
+        plain = played.plain(kind, row)
+        found.setdefault(kind, []).append({k: v for k, v in plain.items() if k not in OWN})
+    found["device"] = found["device"][-1:]  # the fake library has one of its own
+    found.pop("clock_error")  # the recording's times are of another day
+    return found
+
+
+@pytest.mark.main
+def test_a_recording_gives_the_events_of_the_program(built: Path, tmp_path: Path) -> None:
+    stream = tmp_path / "work.stream"
+    record(built, stream, *SCRIPTS)
+    places = tmp_path / "direct", tmp_path / "again"
+    for each in places:
+        each.mkdir()
+    direct = play_cupti(built, places[0], *SCRIPTS)
+    again = play_cupti(built, places[1], f"replay:{stream}")
+    assert (again.status, again.stderr) == (7, "")
+    assert events(again) == events(direct)
+    durations = [
+        [end - start for start, end in each.rows("kernel_complete", "start", "end")]
+        for each in (direct, again)
+    ]
+    assert durations[0] == durations[1] == [1000] * len(durations[0])
+
+
+def test_threads_of_a_recording(built: Path, tmp_path: Path) -> None:
+    stream = tmp_path / "threads.stream"
+    record(built, stream, "context", "threads")
+    again = play_cupti(built, tmp_path, f"replay:{stream}")
+    assert len(again["kernel_launch"]) == len(again["kernel_launch_end"]) == 40_000
+    assert len(again["kernel_complete"]) == 40_000
+    assert len({thread for (thread,) in again.rows("kernel_launch", "thread")}) == 8
+
+
+@pytest.mark.skipif(
+    not RECORDED, reason="no NVIDIA GPU has recorded a stream yet: tests/data/nvidia"
+)
+@pytest.mark.parametrize("stream", RECORDED or [Path("none")], ids=lambda path: path.stem)
+def test_recordings_of_a_gpu(built: Path, tmp_path: Path, stream: Path) -> None:
+    """Every launch that ran has its times."""
+    version = int.from_bytes(stream.read_bytes()[16:20], "little")
+    played = play_cupti(built, tmp_path, f"replay:{stream}", FAKE_CUPTI_API=str(version))
+    assert (played.status, played.stderr) == (7, "")
+    launches = [ordinal for (ordinal,) in played.rows("kernel_launch", "ordinal")]
+    completed = [ordinal for (ordinal,) in played.rows("kernel_complete", "ordinal")]
+    assert launches
+    assert sorted(completed) == sorted(launches)
