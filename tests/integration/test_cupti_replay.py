@@ -76,6 +76,7 @@ def test_a_recording_gives_the_events_of_the_program(built: Path, tmp_path: Path
     assert durations[0] == durations[1] == [1000] * len(durations[0])
 
 
+@pytest.mark.slow
 def test_threads_of_a_recording(built: Path, tmp_path: Path) -> None:
     stream = tmp_path / "threads.stream"
     record(built, stream, "context", "threads")

@@ -15,6 +15,8 @@ from tests.support.capabilities import disagreements
 from tests.support.fake_cupti import build, play_cupti
 from tests.support.played import ABSENT64, Played
 
+pytestmark = pytest.mark.slow  # together
+
 CONTEXT, STREAM = 0xC5, 0x51
 KERNEL = "_Z4fillIfEvPT_S0_i"
 LASTS = 1000  # ns, all work of the fake device
@@ -121,6 +123,7 @@ def test_details(play: Play, api: str, priority: int | None) -> None:
     assert played.rows("kernel_details", "queued", "submitted")[0] == (None, None)
 
 
+@pytest.mark.main
 def test_copies_and_sets(play: Play) -> None:
     played = play("context", "copies")
     copies = played.rows(
@@ -193,6 +196,7 @@ def test_memory_of_every_kind(play: Play) -> None:
     assert all(allocated[address] == number for address, number in numbered)
 
 
+@pytest.mark.main
 @pytest.mark.parametrize("script", ["graph", "sources"])
 def test_graphs(play: Play, script: str) -> None:
     """Nodes are recorded when their times come, as launches of the graph's launch."""
