@@ -104,6 +104,7 @@ def test_tensors_belong_to_the_allocating_operator() -> None:
     assert rows(result, "tensors", "operator", "module") == [("aten::relu", "Net.relu (ReLU)")]
 
 
+@pytest.mark.slow
 def test_working_sets_by_operator_and_tensor() -> None:
     result = run_tool(TOOLS["working_set"], training())
     assert rows(result, "operators", "operator", "launches", "max", "tensors") == [
@@ -120,6 +121,7 @@ def test_working_sets_by_operator_and_tensor() -> None:
     assert [row["total"] for row in result.tables["tensors"].rows()] == [192, 192, 96]
 
 
+@pytest.mark.slow
 def test_hot_tensors() -> None:
     result = run_tool(TOOLS["hotness"], training())
     found = rows(result, "tensors", "category", "operator", "tensors", "accesses")
@@ -129,6 +131,7 @@ def test_hot_tensors() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["heatmap", "mem_trace"])
 def test_traces_name_tensors(tool: str) -> None:
     result = run_tool(TOOLS[tool], training(steps=1))
@@ -136,6 +139,7 @@ def test_traces_name_tensors(tool: str) -> None:
     assert "parameter" in {row["object_category"] for row in table.rows()}
 
 
+@pytest.mark.slow
 def test_instructions_name_their_kernel() -> None:
     events = training()
     events.operator("aten::other")

@@ -200,6 +200,7 @@ def test_divergence_is_the_histogram_of_active_lanes(name: str) -> None:
     assert np.array_equal(rows.sum(axis=0), series)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", scenarios())
 def test_mem_trace_records_every_instruction(name: str) -> None:
     spaces = {"shared_memory": True, "local_memory": True}
@@ -323,6 +324,7 @@ def test_tensors_and_their_allocations() -> None:
     assert (found["tensors"], found["allocations"]) == (1024, 4096)
 
 
+@pytest.mark.slow
 def test_statistics_over_launches() -> None:
     events = Events()
     events.alloc(A, 1 << 20)
@@ -364,6 +366,7 @@ def test_bins_of_each_object() -> None:
     assert "20.0 % of them were to no known object" in result.summary
 
 
+@pytest.mark.slow
 def test_windows_of_time() -> None:
     """Windows end with launches: of 3 accesses, 2 + 2, 1 + 5 and 1."""
     events = Events()
@@ -397,6 +400,7 @@ def test_windows_of_time() -> None:
     assert set(whole.tables) == {"objects", "bins", "coverage"}
 
 
+@pytest.mark.slow
 def test_heat_map_points_are_bounded() -> None:
     events = Events()
     events.alloc(A, 1 << 20)
@@ -470,6 +474,7 @@ def test_equal_blocks_are_grouped() -> None:
     assert "a block makes 4.00 times the mean number of accesses" in result.summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("grid", "apart"), [(8, 8), (9, 7)])
 def test_blocks_beyond_the_limit_are_merged(grid: int, apart: int) -> None:
     events = Events()
@@ -542,6 +547,7 @@ def test_strides_and_scatter(launched: Events) -> None:
     assert patterns(events)["scattered"] >= 5
 
 
+@pytest.mark.slow
 def test_only_selected_blocks_are_analysed(launched: Events) -> None:
     for block in range(8):
         launched.access("global", [A + 32 * block], block=block)
@@ -597,6 +603,7 @@ def test_one_row_per_warp_instruction() -> None:
     assert (box["rows"], box["stride"], box["bytes"], box["kind"]) == (4, 128, 64, "tensor_load")
 
 
+@pytest.mark.slow
 def test_memory_spaces_can_be_selected(launched: Events) -> None:
     launched.access("global", [A])
     launched.access("shared", [0])

@@ -265,6 +265,7 @@ def test_kinds_covered_by_a_source(
         assert (row["visible"], row["patched"]) == (None, None)
 
 
+@pytest.mark.slow
 def test_executed_kinds_of_an_unknown_source_are_reported() -> None:
     events = Events()
     events.add("process_start", source="made_up", version="1")

@@ -322,6 +322,7 @@ def test_full_maps(monkeypatch: Any, delivered: int) -> None:
     run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objects", [1, 2, 7, 8, 9, 100])
 def test_lanes_scattered_over_many_objects(objects: int) -> None:
     """In every layer, and in gaps; with a few active lanes, and with all."""
@@ -366,6 +367,7 @@ def test_filtered_launches_are_not_counted() -> None:
     assert run_tool(Sums, events, filter=Filter(kernel="wanted")).summary == "64 128"
 
 
+@pytest.mark.slow
 def test_accesses_are_buffered_until_their_launch_event() -> None:
     events = Events()
     events.alloc(0, 4096)
@@ -440,6 +442,7 @@ def test_addresses_up_to_the_end_of_the_address_space() -> None:
     assert seen == [(top + 4 * lane, 8) for lane in range(32)]
 
 
+@pytest.mark.slow
 def test_counts_exceed_32_bits() -> None:
     class Large(Tool):
         """64-bit sums, and a large object."""

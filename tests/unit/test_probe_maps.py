@@ -296,6 +296,7 @@ def test_memory_grows_with_distinct_keys_only(rows: list[tuple[int, int]]) -> No
     assert len(sums.rows()) <= 4
 
 
+@pytest.mark.slow
 def test_fields_may_have_names_of_generated_code() -> None:
     class Odd(Tool):
         """Fields that are names of the generated code."""
