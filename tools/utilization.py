@@ -25,7 +25,7 @@ from pasta.processors.activity import (
     Activity,
 )
 from pasta.processors.codes import Codes, distinct
-from pasta.processors.correlate import Submissions
+from pasta.processors.correlate import LateNodes, Submissions
 from pasta.processors.demangle import distinct_names, short_name
 from pasta.processors.gaps import GapSite
 from pasta.processors.histogram import DurationSummary
@@ -288,8 +288,7 @@ class Utilization(Tool):
         self.devices: dict[int, _Device] = {}
         self.launches = Submissions("key", _submission())
         self.copies = Submissions("key", _submission(), 1 << 16)
-        #: Graph launches by their time, for nodes that are recorded later.
-        self.graphs = Submissions("key", _submission(), 1 << 16)
+        self.graphs = LateNodes([("began", "i8"), ("row", "i4"), ("order", "i8")])
         self.delay = 0  # of device times, at most
         self.early = 0  # by which work started before it was submitted, at most, ns
         self.names = Codes()
@@ -403,9 +402,7 @@ class Utilization(Tool):
         outermost = begins["depth"] == 1
         begins, before = begins[outermost], self.context.operators.left[outermost]
         graphs = batch["graph_launch"]
-        rows = self._placed(batch, graphs, begins, before)
-        rows["key"] = graphs["time"]
-        self.graphs.put(rows)
+        self.graphs.put(graphs, self._placed(batch, graphs, begins, before))
         launches = batch["kernel_launch"]
         rows = self._placed(batch, launches, begins, before)
         rows["key"], rows["name"] = launches["ordinal"], launches["name"]
@@ -457,11 +454,7 @@ class Utilization(Tool):
         outside = rows["node"] == 0
         rows["began"][outside] = 0
         rows["row"][outside] = operators.gap_after(records)[outside]
-        late = np.flatnonzero(replayed)
-        launched, known = self.graphs.take(records["time"][late], forget=False)
-        known &= launched["thread"] == records["thread"][late]
-        for name in ("began", "row", "order"):
-            rows[name][late[known]] = launched[name][known]
+        self.graphs.fill(records, rows)
         return rows
 
     def _class_of(self, names: NDArray[Any]) -> NDArray[Any]:

@@ -125,31 +125,34 @@ class Submissions:
 
 class LateNodes:
     """What is known of graph launches, for nodes that are recorded when they have run: those have
-    the time and the thread of their graph launch. `values` of graph launches are nonzero."""
+    the time and the thread of their graph launch. `fields`: of the rows that are kept."""
 
     LIMIT = 1 << 16
 
-    def __init__(self) -> None:
-        fields = [("time", "u8"), ("thread", "u4"), ("value", "i4")]
-        self._launches = Submissions("time", fields, self.LIMIT)
+    def __init__(self, fields: Any) -> None:
+        self._fields = [name for name, *_ in fields]
+        key = [("launch_time", "u8"), ("launch_thread", "u4")]
+        self._launches = Submissions("launch_time", [*key, *fields], self.LIMIT)
 
     def put(self, launches: NDArray[Any], values: NDArray[Any]) -> None:
-        """Adds a batch's records of kind graph_launch with a value (int32) each."""
+        """Adds a batch's records of kind graph_launch with a row of values each."""
         rows = np.zeros(len(launches), self._launches.pending.dtype)
-        rows["time"], rows["thread"], rows["value"] = launches["time"], launches["thread"], values
+        rows["launch_time"], rows["launch_thread"] = launches["time"], launches["thread"]
+        for name in self._fields:
+            rows[name] = values[name]
         self._launches.put(rows)
 
-    def get(self, records: NDArray[Any]) -> NDArray[Any]:
-        """Values (int32) of the graph launches of records; 0: not a late node of a known one."""
+    def fill(self, records: NDArray[Any], values: NDArray[Any]) -> None:
+        """Overwrites the rows of late nodes among records with those of their graph launches."""
         from pasta import abi
 
-        found = np.zeros(len(records), np.int32)
         nodes = np.flatnonzero(records["flags"] & abi.FLAG_GRAPH)
-        if len(nodes):
-            rows, known = self._launches.take(records["time"][nodes], forget=False)
-            known &= rows["thread"] == records["thread"][nodes]
-            found[nodes] = np.where(known, rows["value"], 0)
-        return found
+        if not len(nodes):
+            return
+        rows, known = self._launches.take(records["time"][nodes], forget=False)
+        known &= rows["launch_thread"] == records["thread"][nodes]
+        for name in self._fields:
+            values[name][nodes[known]] = rows[name][known]
 
 
 class LaunchCalls:

@@ -113,7 +113,7 @@ class Selection:
         self._ranges = OpenRanges()
         self._window = LaunchWindow()
         self._copies = LaunchWindow()  # by correlation
-        self._graphs = LateNodes()
+        self._graphs = LateNodes([("inside", "?")])
 
     @property
     def launched(self) -> list[int]:
@@ -137,7 +137,7 @@ class Selection:
         if self.filter.range:
             self._ranges.feed(batch)
             graphs = batch["graph_launch"]
-            self._graphs.put(graphs, self._marks(self._in_range(graphs, strings)))
+            self._graphs.put(graphs, self._places(graphs, strings))
             fits &= self._in_range(launches, strings)
             for kind in ACTIVITY:
                 if kind in records:
@@ -165,11 +165,7 @@ class Selection:
     def _follow(self, correlations: NDArray[Any], kept: NDArray[Any]) -> None:
         """Notes which copies and sets are kept, for their completions on other threads."""
         known = correlations != 0
-        self._copies.put(correlations[known], self._marks(kept[known]))
-
-    @staticmethod
-    def _marks(kept: NDArray[Any]) -> NDArray[Any]:
-        return np.where(kept, _SELECTED, _DROPPED)
+        self._copies.put(correlations[known], np.where(kept[known], _SELECTED, _DROPPED))
 
     def end_skip(self) -> None:
         """Treat later launches as already past `launch_skip`, as a previous process filtered
@@ -186,14 +182,20 @@ class Selection:
         return np.asarray(kept)
 
     def _in_range(self, records: NDArray[Any], strings: Strings) -> NDArray[Any]:
+        places = self._places(records, strings)
+        self._graphs.fill(records, places)
+        return np.asarray(places["inside"])
+
+    def _places(self, records: NDArray[Any], strings: Strings) -> NDArray[Any]:
+        """Whether records are inside a selected range, by their place in the batch."""
+        places = np.zeros(len(records), [("inside", "?")])
         if not len(records):
-            return np.zeros(0, bool)
+            return places
         states, state_of = np.unique(self._ranges.at(records), return_inverse=True)
         inside = np.asarray([self._state_fits(state, strings) for state in states.tolist()])
         around = self._ranges.process_wide(records, lambda name: self._name_fits(name, strings))
-        now = inside[state_of.reshape(-1)] | (around > 0)
-        of_graph = self._graphs.get(records)
-        return np.asarray(np.where(of_graph != 0, of_graph == _SELECTED, now))
+        places["inside"] = inside[state_of.reshape(-1)] | (around > 0)
+        return places
 
     def _state_fits(self, state: int, strings: Strings) -> bool:
         return any(self._name_fits(name, strings) for _, name in self._ranges.states[state])

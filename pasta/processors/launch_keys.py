@@ -16,7 +16,7 @@ import numpy as np
 from pasta import abi
 from pasta.processors.batch import ABSENT_U64
 from pasta.processors.codes import Codes, row_hashes
-from pasta.processors.correlate import Submissions
+from pasta.processors.correlate import LateNodes
 from pasta.processors.stacks import Stacks
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ LAUNCH = np.dtype(
 #: the thread, and its stack.
 _CALL = np.dtype([("number", "u8"), ("site", "u4"), ("earlier", "u4"), ("stack", "u4")])
 _STORED = np.dtype([*LAUNCH.descr, ("number", "u8"), ("time", "u8")])
-#: A graph launch, whose time and thread its nodes have that are recorded later.
-_GRAPH = np.dtype([("time", "u8"), ("id", "u4"), *_CALL.descr])
 #: Deepest operator that is followed.
 _MAX_DEPTH = 256
 _DEPTHS = np.uint64(_MAX_DEPTH + 1)
@@ -215,7 +213,7 @@ class LaunchKeys:
         self._threads: dict[int, int] = {}
         self._stacks = Stacks(conventions)
         self._calls = _OpenCalls()
-        self._graphs = Submissions("time", _GRAPH, 1 << 16)
+        self._graphs = LateNodes(_CALL.descr)
         self._parts: list[NDArray[Any]] = [np.empty(0, _STORED)]
 
     @property
@@ -247,7 +245,9 @@ class LaunchKeys:
         threads = np.concatenate([on, of_graphs])
         index = np.concatenate([launches["index"], graphs["index"]])
         calls = self._calls.feed(batch, begins, ends, threads, index)
-        calls = self._called(launches, graphs, calls)
+        self._graphs.put(graphs, calls[len(launches) :])
+        calls = calls[: len(launches)].copy()
+        self._graphs.fill(launches, calls)
         rows = np.zeros(len(launches), _STORED)
         rows["ordinal"], rows["device"] = launches["ordinal"], launches["device"]
         rows["probed"] = (launches["flags"] & abi.FLAG_PROBED) != 0
@@ -258,24 +258,6 @@ class LaunchKeys:
         rows["site"], rows["call"] = calls["site"], calls["earlier"]
         rows["number"] = calls["number"]
         self._parts.append(rows[rows["ordinal"] != ABSENT_U64])
-
-    def _called(
-        self, launches: NDArray[Any], graphs: NDArray[Any], calls: NDArray[Any]
-    ) -> NDArray[Any]:
-        """Calls (_CALL) around launches, from those at their records and at the graphs'. A node
-        that is recorded later has the call of its graph launch."""
-        at = np.zeros(len(graphs), _GRAPH)
-        at["time"], at["id"] = graphs["time"], graphs["thread"]
-        for name in _CALL.names or ():
-            at[name] = calls[name][len(launches) :]
-        self._graphs.put(at)
-        calls = calls[: len(launches)].copy()
-        nodes = np.flatnonzero(launches["flags"] & abi.FLAG_GRAPH)
-        found, known = self._graphs.take(launches["time"][nodes], forget=False)
-        known &= found["id"] == launches["thread"][nodes]
-        for name in _CALL.names or ():
-            calls[name][nodes[known]] = found[name][known]
-        return calls
 
     def _numbered(self, threads: NDArray[Any]) -> NDArray[Any]:
         different, inverse = np.unique(threads, return_inverse=True)

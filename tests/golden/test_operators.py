@@ -258,6 +258,29 @@ def test_masks_of_descendants_and_outermost_calls(chosen: int) -> None:
     assert follower.first_of(codes).tolist() == [True, True, True, False, True]
 
 
+def operators_of_launches(
+    events: Events, *, splits: Any = (), filter: Filter | None = None
+) -> dict[int, str | None]:
+    """The operator of each launch by ordinal; None: none."""
+    seen: dict[int, str | None] = {}
+
+    class Seen(Tool):
+        needs = ("operators",)
+
+        def on_launches(self, launches: Any) -> None:
+            nodes = self.context.operators.at(launches)
+            names = self.context.operators.nodes["name"][nodes].tolist()
+            for ordinal, name in zip(launches["ordinal"].tolist(), names, strict=True):
+                seen[ordinal] = events.strings[name] if name else None
+
+        def result(self) -> Result:
+            return Result(summary="")
+
+    splits = [each for each in splits if each < len(events)]
+    run_tool(Seen, events, splits=splits, filter=filter)
+    return seen
+
+
 @pytest.mark.parametrize("there", [True, False], ids=["graph is there", "graph is gone"])
 @pytest.mark.parametrize("splits", [[], [4], [6, 9], range(1, 24)], ids=str)
 def test_graph_launches_belong_to_the_capturing_operators(splits: Any, there: bool) -> None:
@@ -290,25 +313,10 @@ def test_graph_launches_belong_to_the_capturing_operators(splits: Any, there: bo
     events.operator("aten::own")
     events.launch("k")
     expected.append("aten::own")
-    seen: dict[int, str | None] = {}
-
-    class Seen(Tool):
-        needs = ("operators",)
-
-        def on_launches(self, launches: Any) -> None:
-            nodes = self.context.operators.at(launches)
-            names = self.context.operators.nodes["name"][nodes].tolist()
-            for ordinal, name in zip(launches["ordinal"].tolist(), names, strict=True):
-                seen[ordinal] = events.strings[name] if name else None
-
-        def result(self) -> Result:
-            return Result(summary="")
-
-    run_tool(Seen, events, splits=[each for each in splits if each < len(events)])
+    seen = operators_of_launches(events, splits=splits)
     assert [seen[number] for number in range(len(expected))] == expected
-    seen.clear()
     # also if launches before it are not among those queried
-    run_tool(Seen, events, filter=Filter(launch_skip=2))
+    seen = operators_of_launches(events, filter=Filter(launch_skip=2))
     assert [seen[number] for number in range(2, len(expected))] == expected[2:]
 
 
@@ -337,21 +345,7 @@ def test_nodes_that_are_recorded_when_they_ran(splits: Any, named: bool) -> None
         expected.append(operator)
     events.launch("k")
     expected.append("aten::later")
-    seen: dict[int, str | None] = {}
-
-    class Seen(Tool):
-        needs = ("operators",)
-
-        def on_launches(self, launches: Any) -> None:
-            nodes = self.context.operators.at(launches)
-            names = self.context.operators.nodes["name"][nodes].tolist()
-            for ordinal, name in zip(launches["ordinal"].tolist(), names, strict=True):
-                seen[ordinal] = events.strings[name] if name else None
-
-        def result(self) -> Result:
-            return Result(summary="")
-
-    run_tool(Seen, events, splits=[each for each in splits if each < len(events)])
+    seen = operators_of_launches(events, splits=splits)
     assert [seen[number] for number in range(len(expected))] == expected
 
 
