@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
-import shutil
 import statistics
 import subprocess
 from collections import defaultdict
 
 import pytest
 
-from .conftest import GRAPH, TIMEOUT, Build, Ran, Run, environment
+from tests.support.ncu import launch_rows, program
+
+from .conftest import GRAPH, Build, Ran, Run
 
 CUPTI = ("--set", "nvidia.source=cupti", "-t", "kernel_freq")
 PROGRAMS = ["vadd", "graph", "two_streams", "memory", "annotated", "cudnn_app"]
@@ -60,23 +60,10 @@ def test_device_properties(example: Build, profiled: Run) -> None:
 
 def times_by_ncu(command: list[str]) -> dict[str, list[float]]:
     """Durations in ns by mangled name, as ncu measures them."""
-    ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
-    if not ncu:
-        pytest.skip("ncu was not found")
-    options = ["--clock-control", "none", "--print-units", "base", "--csv", "--page", "raw"]
-    options += ["--print-kernel-base", "mangled", "--metrics", "gpu__time_duration.sum"]
-    done = subprocess.run(
-        [ncu, *options, *command],
-        env=environment({}), capture_output=True, text=True, timeout=TIMEOUT,
-    )  # fmt: skip
-    lines = done.stdout.splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith('"ID"')]
-    if not starts:
-        pytest.skip(f"ncu cannot profile here: {done.stdout[-300:]}{done.stderr[-300:]}")
+    metric = "gpu__time_duration.sum"
     found: dict[str, list[float]] = defaultdict(list)
-    for row in csv.DictReader(lines[starts[0] :]):
-        if (row["ID"] or "").isdigit():
-            found[row["Kernel Name"]].append(float(row["gpu__time_duration.sum"].replace(",", "")))
+    for row in launch_rows(command, "--print-units", "base", "--metrics", metric):
+        found[row["Kernel Name"]].append(float(row[metric].replace(",", "")))
     return found
 
 
@@ -154,11 +141,8 @@ def test_losses_do_not_change(example: Build, native: Run, profiled: Run, python
 
 def test_another_tool_first(example: Build, profiled: Run) -> None:
     """The Sanitizer records, and one line says why."""
-    ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
-    if not ncu:
-        pytest.skip("ncu was not found")
     options = ("--set", "nvidia.source=auto", "-t", "kernel_freq")
-    command = (ncu, "--mode", "launch-and-attach", "--replay-mode", "application")
+    command = (program(), "--mode", "launch-and-attach", "--replay-mode", "application")
     run = profiled(*command, example("vadd"), options=options)
     assert "Traceback" not in run.stderr
 

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import shutil
-import subprocess
 from collections import Counter
 
 import pyarrow.parquet as pq
 import pytest
 
-from .conftest import TIMEOUT, Build, Run, environment
+from tests.support.ncu import launch_rows
+
+from .conftest import Build, Run
 
 METRIC = "gpu__time_duration.sum"
 
 
 def launches_by_ncu(command: list[str]) -> Counter[str]:
     """Launches by mangled name as ncu counts them."""
-    ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
-    if not ncu:
-        pytest.skip("ncu was not found")
-    options = ["--clock-control", "none", "--print-summary", "none", "--csv", "--page", "raw"]
-    options += ["--print-kernel-base", "mangled", "--metrics", METRIC]
-    done = subprocess.run(
-        [ncu, *options, *command],
-        env=environment({}),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    lines = done.stdout.splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith('"ID"')]
-    if not starts:
-        pytest.skip(f"ncu cannot profile here: {done.stdout[-300:]}{done.stderr[-300:]}")
-    rows = csv.DictReader(lines[starts[0] :])
-    return Counter(row["Kernel Name"] for row in rows if (row["ID"] or "").isdigit())
+    rows = launch_rows(command, "--print-summary", "none", "--metrics", METRIC)
+    return Counter(row["Kernel Name"] for row in rows)
 
 
 @pytest.mark.counters

@@ -44,6 +44,19 @@ def ncu(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def launch_rows(command: list[str], *options: str) -> list[dict[str, str]]:
+    """Rows of ncu's raw page, one per launch, with mangled names; skips the test if it cannot
+    profile."""
+    usual = ["--clock-control", "none", "--csv", "--page", "raw", "--print-kernel-base", "mangled"]
+    done = ncu(*usual, *options, *command)
+    lines = done.stdout.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith('"ID"')]
+    if not starts:
+        pytest.skip(f"ncu cannot profile here: {done.stdout[-300:]}{done.stderr[-300:]}")
+    rows = csv.DictReader(lines[starts[0] :])
+    return [row for row in rows if (row["ID"] or "").isdigit()]
+
+
 @cache
 def known_metrics() -> frozenset[str]:
     """Base names, without `.sum`, of the counters of this device."""

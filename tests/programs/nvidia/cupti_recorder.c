@@ -3,23 +3,15 @@
  *     CUPTI_RECORDER_LIB=libcupti.so.13 CUPTI_RECORDER_FILE=vadd.stream CUDA_INJECTION64_PATH=libcupti_recorder.so ./vadd
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "../../../shim/backends/nvidia/cupti_abi.h"
+#include "../../../bench/c/cupti_client.h"
 #include "cupti_stream.h"
 
-#define POINTER(name, symbol, arguments) static int32_t(*name) arguments;
-PASTA_CUPTI_FUNCTIONS(POINTER)
-#undef POINTER
-
-enum { BUFFER = 512 << 10, ROOM = 8 << 20 };
+enum { ROOM = 8 << 20 };
 
 static FILE *file;
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER;
@@ -161,13 +153,6 @@ static void on_callback(void *user, int32_t domain, uint32_t id, const void *dat
 
 /* ---- buffers ---- */
 
-static void request_buffer(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records) {
-    void *memory = NULL;
-    *bytes = posix_memalign(&memory, 8, BUFFER) == 0 ? BUFFER : 0;
-    *buffer = memory;
-    *max_records = 0;
-}
-
 static void take_buffer(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid) {
     (void)context, (void)stream, (void)bytes;
     void *record = NULL;
@@ -204,48 +189,18 @@ static void at_exit(void) {
     pthread_mutex_unlock(&writing);
 }
 
-static void failed(const char *what, int32_t result) {
-    fprintf(stderr, "cupti_recorder: %s: %d\n", what, result);
-    exit(3);
-}
-#define CHECKED(function, ...)                           \
-    do {                                                 \
-        int32_t result = function(__VA_ARGS__);          \
-        if (result) failed(#function, result);           \
-    } while (0)
-
-__attribute__((visibility("default"))) int InitializeInjection(void);
-
 int InitializeInjection(void) {
-    static const int32_t kinds[] = {PASTA_CUPTI_KERNEL, PASTA_CUPTI_COPY, PASTA_CUPTI_PEER_COPY, PASTA_CUPTI_SET,
-                                    PASTA_CUPTI_DEVICE, PASTA_CUPTI_OVERHEAD};
-    static const uint32_t resources[] = {PASTA_CUPTI_CONTEXT_CREATED, PASTA_CUPTI_CONTEXT_DESTROYING,
-                                         PASTA_CUPTI_STREAM_CREATED, PASTA_CUPTI_STREAM_DESTROYING,
-                                         PASTA_CUPTI_MODULE_LOADED, PASTA_CUPTI_MODULE_UNLOADING,
-                                         PASTA_CUPTI_NODE_CREATED, PASTA_CUPTI_NODE_CLONED};
-#define CALL(number, name) number,
-    static const uint32_t calls[] = {PASTA_CUPTI_CALLS(CALL)};
     static bool done;
-    const char *named = getenv("CUPTI_RECORDER_LIB"), *path = getenv("CUPTI_RECORDER_FILE");
-    void *subscriber, *library = dlopen(named ? named : "libcupti.so.13", RTLD_NOW);
+    const char *path = getenv("CUPTI_RECORDER_FILE");
     uint32_t version = 0;
     if (done) return 1;
     done = true;
-    if (!library || !path || !(file = fopen(path, "w"))) failed("library or file", -1);
-#define RESOLVE(name, symbol, arguments)      \
-    *(void **)&name = dlsym(library, symbol); \
-    if (!name) failed(symbol, -1);
-    PASTA_CUPTI_FUNCTIONS(RESOLVE)
+    if (!path || !(file = fopen(path, "w"))) failed("CUPTI_RECORDER_FILE", -1);
+    load_cupti(getenv("CUPTI_RECORDER_LIB"));
     CHECKED(get_version, &version);
     put(&version, sizeof version);
     finish(STREAM_VERSION);
-    CHECKED(subscribe, &subscriber, on_callback, NULL);
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) enable_callback(1, subscriber, PASTA_CUPTI_DRIVER, calls[i]);
-    for (size_t i = 0; i < sizeof resources / sizeof *resources; i++)
-        CHECKED(enable_callback, 1, subscriber, PASTA_CUPTI_RESOURCE, resources[i]);
-    CHECKED(register_timestamp, now);
-    CHECKED(register_callbacks, request_buffer, take_buffer);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) CHECKED(enable, kinds[i]);
+    enable_all(on_callback, take_buffer, now);
     atexit(at_exit);
     return 1;
 }
