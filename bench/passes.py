@@ -1,7 +1,7 @@
 """Two recorded passes of a million launches joined as one run, with and without operators.
 
 Four threads launch 200 kernels, in another order in each pass, two launches to an operator. Seconds
-and memory are those of the process that joins, from reading the events to the written report.
+and memory are measured in the process that joins, from reading the events to writing the report.
 """
 
 from __future__ import annotations

@@ -280,13 +280,11 @@ class Telemetry(Tool):
 
     def on_batch(self, batch: Batch) -> None:
         """Add samples and work, and compare them as far as nothing earlier can come."""
-        times = [
-            (int(each["time"].min()), int(each["time"].max())) for _, each in batch if len(each)
-        ]
+        earliest, latest = batch.span
         if not self.begin:
-            self.begin = self.end = min(times, default=(0, 0))[0]
+            self.begin = self.end = earliest
         self.before = self.end
-        self.end = max([self.end, *(latest for _, latest in times)])
+        self.end = max(self.end, latest)
         for event in batch["device"]:
             if event["uuid"] and event["device"] >= 0:
                 self.ordinals[int(event["uuid"])] = int(event["device"])

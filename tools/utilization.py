@@ -308,13 +308,11 @@ class Utilization(Tool):
 
     def on_batch(self, batch: Batch) -> None:
         """Add submissions and work, and sweep the devices as far as nothing earlier can come."""
-        times = [
-            (int(each["time"].min()), int(each["time"].max())) for _, each in batch if len(each)
-        ]
+        earliest, latest = batch.span
         if not self.begin:
-            self.begin = self.end = min(times, default=(0, 0))[0]
+            self.begin = self.end = earliest
         self.before = self.end
-        self.end = max([self.end, *(latest for _, latest in times)])
+        self.end = max(self.end, latest)
         sources = self.context.strings.many(batch["process_start"]["source"])
         if not self.delay and set(sources) & set(self.context.conventions.buffered):
             self.delay = _LATE

@@ -46,6 +46,13 @@ class Batch:
         return iter(self.records.items())
 
     @property
+    def span(self) -> tuple[int, int]:
+        """Earliest and latest time of its records, ns; 0 and 0 without any."""
+        times = [each["time"] for each in self.records.values() if len(each)]
+        earliest = min((int(each.min()) for each in times), default=0)
+        return earliest, max((int(each.max()) for each in times), default=0)
+
+    @property
     def end(self) -> int:
         """Position in the whole run after the last record; `base` where there is none."""
         indices = [int(records["index"][-1]) for records in self.records.values() if len(records)]

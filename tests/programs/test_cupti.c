@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../shim/backends/nvidia/cupti.h"
+#include "../../shim/backends/nvidia/cupti_source.h"
 #include "check.h"
 
 uint64_t pasta_now(void) {

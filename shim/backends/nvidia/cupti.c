@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cupti.h"
+#include "cupti_source.h"
 
 static bool recording, subscribed;
 static uint32_t recorded_generation;

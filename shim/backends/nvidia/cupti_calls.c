@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "cupti.h"
+#include "cupti_source.h"
 
 typedef struct row row;
 typedef void handler(const pasta_cupti_call *call, const row *row, const uint64_t *arguments);

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cupti.h"
+#include "cupti_source.h"
 
 enum { DOMAINS = 8, IDS = 1024, KINDS = 128 };
 

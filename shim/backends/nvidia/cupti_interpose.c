@@ -6,7 +6,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
-#include "cupti.h"
+#include "cupti_source.h"
 
 typedef void *handle;
 typedef int32_t subscribe_function(handle *subscriber, pasta_cupti_callback *callback, void *user);

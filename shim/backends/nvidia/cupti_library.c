@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-#include "cupti.h"
+#include "cupti_source.h"
 
 pasta_cupti_library pasta_cupti;
 pasta_cupti_driver pasta_cuda;

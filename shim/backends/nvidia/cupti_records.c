@@ -7,7 +7,7 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 
-#include "cupti.h"
+#include "cupti_source.h"
 
 static bool details;
 static struct {

@@ -1,7 +1,7 @@
 /* Contexts, streams, modules and nodes of graphs: their callbacks, and the numbers that records have of them. */
 #include <pthread.h>
 
-#include "cupti.h"
+#include "cupti_source.h"
 
 #define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
 #define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)

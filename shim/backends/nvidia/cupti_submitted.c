@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "cupti.h"
+#include "cupti_source.h"
 
 enum { ENTRIES = 1 << 16 };
 

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "cupti.h"
+#include "cupti_source.h"
 
 PASTA_EXPORT int InitializeInjection(void);
 

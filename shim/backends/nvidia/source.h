@@ -1,5 +1,5 @@
 /* Between the files of the NVIDIA backend.  Lowest first: library, memory, object_table · handles · records · the
- * probes (probes.h) · resources, api_calls · callbacks · sanitizer, and CUPTI's (cupti.h) · injection · backend. */
+ * probes (probes.h) · resources, api_calls · callbacks · sanitizer, and CUPTI's (cupti_source.h) · injection · backend. */
 #ifndef PASTA_NVIDIA_SOURCE_H
 #define PASTA_NVIDIA_SOURCE_H
 

@@ -1,7 +1,7 @@
 /* Between the files of the CUPTI source.  Lowest first: cupti_library · cupti_submitted, cupti_guest · cupti_resources,
  * cupti_calls, cupti_records · cupti · injection · cupti_interpose. */
-#ifndef PASTA_CUPTI_H
-#define PASTA_CUPTI_H
+#ifndef PASTA_CUPTI_SOURCE_H
+#define PASTA_CUPTI_SOURCE_H
 
 #include "cupti_abi.h"
 #include "source.h"
