@@ -273,6 +273,26 @@ class Config(Section):
     probes_every = setting(
         "probes.every", parse_count, 1, "probe every N-th launch of each kernel", minimum=1
     )
+    probes_sample = setting(
+        "probes.sample", parse_bool, False, "probe a few launches of each shape, not all",
+        option=CommandOption("--sample"),
+    )  # fmt: skip
+    probes_enough = setting(
+        "probes.enough",
+        parse_count,
+        3,
+        "launches of each shape (kernel, module, grid, block, shared memory) that --sample and"
+        " --overhead-budget probe",
+        minimum=1,
+        maximum=10**6,
+    )
+    probes_spot_check = setting(
+        "probes.spot-check",
+        parse_count,
+        1000,
+        "launches of a shape after which --sample probes another one; 0: none",
+        maximum=10**9,
+    )
     probes_step_range = setting(
         "probes.step-range", parse_regex, None, "ranges whose full name matches are steps"
     )

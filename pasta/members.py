@@ -10,6 +10,7 @@ class Owner(Protocol):
     """Interface of tools for their members."""
 
     name: ClassVar[str]
+    estimates: ClassVar[bool]
     _members: ClassVar[Mapping[str, Member]]
     _options: dict[str, Any]
 

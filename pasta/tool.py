@@ -110,6 +110,9 @@ class Tool:
     #: Capabilities (docs/backends.md) that results depend on, beside the kinds of the handlers:
     #: results list those that the backend of the run lacks.
     uses: ClassVar[tuple[str, ...]] = ()
+    #: Whether the results of a tool with probes are of all launches, estimated from the probed ones
+    #: with `context.sampling`. Otherwise its summary says that they are of the probed ones.
+    estimates: ClassVar[bool] = False
 
     context: Context
 

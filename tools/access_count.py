@@ -51,6 +51,7 @@ _PARTS = ("read_bytes", "write_bytes", "atomic_bytes")
 class AccessCount(Tool):
     """Accesses inside kernels by kind, launch and object: instructions, lanes and bytes."""
 
+    estimates = True
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
 
     # On a GPU every nonzero amount is an atomic addition. A full warp that accesses 4 bytes
@@ -151,8 +152,8 @@ class AccessCount(Tool):
 
     def _estimates(self, rows: NDArray[Any]) -> dict[int, Estimate]:
         """Estimated accesses of each kernel in all of its launches."""
-        launches = combined(rows[["launch", "kernel", "accesses"]], ["launch", "kernel"])
-        return self.context.sampling.estimates(launches["kernel"], launches["accesses"])
+        launches = combined(rows[["launch", "accesses"]], ["launch"])
+        return self.context.sampling.estimates(launches["launch"], launches["accesses"])
 
     def _kinds(self, rows: NDArray[Any]) -> Table:
         rows = combined(rows[["kernel", "kind", *_COUNTS]], ["kernel", "kind"])

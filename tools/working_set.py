@@ -98,6 +98,7 @@ class Footprint:
 class WorkingSet(Tool):
     """Unique bytes each launch touches, sizes of the objects it touches, and live memory."""
 
+    estimates = True
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     granularity = option(
         "32B", kind="bytes", help="unit in which touched bytes are counted", minimum=1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pasta.errors import ToolError
 from pasta.probes.coverage import Code
@@ -61,6 +61,9 @@ class ProbeSettings:
 class DeviceProbes(Protocol):
     """Probes on the devices of a backend; by default they run none."""
 
+    #: Whether probes are patches of whole modules, which slow down all kernels in them.
+    patches_modules: ClassVar[bool] = False
+
     def visibility(self, source: str, version: str) -> Visibility:
         """The access kinds that a source of the backend reports in this version."""
 
@@ -68,6 +71,11 @@ class DeviceProbes(Protocol):
         """Compiles the probes of tools for the devices of this machine; returns the lines of the
         plan for the backend's source (shim/include/pasta_probes.h). Raises PastaError."""
         return ()
+
+    def slowdown(self, tools: Sequence[Owner]) -> float:
+        """Typical time of a launch with the probes of tools, divided by its time without: what an
+        overhead budget assumes before it has measured it."""
+        return 10.0
 
     def reads_code(self) -> bool:
         """Whether this machine has the programs that `read_code` needs."""

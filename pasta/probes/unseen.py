@@ -9,16 +9,21 @@ from pasta.errors import ToolError
 from pasta.lazy import np
 from pasta.probes import coverage
 from pasta.probes.maps import accumulators_of
+from pasta.processors.batch import ABSENT_U32
 from pasta.processors.demangle import demangle, distinct_names
 from pasta.processors.kernel_names import kernel_names
-from pasta.table import Table
+from pasta.table import Table, absent_where, counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pasta.findings import Finding, Result
     from pasta.members import Owner
     from pasta.processors.context import Context
     from pasta.processors.sampling import Sampling
 
+#: Kernels named in a summary.
+_MAX_SHOWN = 4
 #: Tables of every tool with probes: of coverage, and of launches unless all were probed.
 TABLE = "coverage"
 PROBED = "probed"
@@ -28,6 +33,11 @@ class Seen(Protocol):
     """Coverage and drops of a run, implemented by `pasta.runtime.probe_runtime`."""
 
     sampling: Sampling
+
+    def patched_beside(self) -> Mapping[int, int]:
+        """Launches that were not selected but ran with patches, since their modules have selected
+        kernels, by kernel (name id); empty if the backend has no patches."""
+
     #: Runs of access records whose launch was never seen.
     orphans: int
 
@@ -55,6 +65,10 @@ def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: 
     sampling = probes.sampling
     missing = _missing(name, tool, probes)
     parts = [result.summary, sampling.text(), *missing, coverage.summary(covered, names)]
+    if not (sampling.exact or tool.estimates):
+        parts.insert(2, "counts and shares are of the probed launches, not estimated for all")
+    if shared := probes.patched_beside():
+        parts.append(_patched_beside(shared, context))
     return replace(
         result,
         summary="; ".join(part for part in parts if part),
@@ -67,22 +81,38 @@ def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: 
     )
 
 
+def _patched_beside(shared: Mapping[int, int], context: Context) -> str:
+    most = sorted(shared, key=lambda name: (-shared[name], name))
+    names = kernel_names(context, np.asarray(most[:_MAX_SHOWN], np.uint32))
+    more = len(most) - len(names)
+    kernels = counted(len(most), "kernel was", "kernels were")
+    return (
+        f"{kernels} not selected but slowed down, since selected ones are in the same modules:"
+        f" {', '.join(names)}{f', {more:,} more' if more else ''}"
+    )
+
+
 def _probed(sampling: Sampling, context: Context) -> Table:
-    """Launches and probed launches by kernel; kernels that were never probed come first."""
-    seen, probed = sampling.seen, sampling.probed
-    ids = sorted(seen, key=lambda name: (probed.get(name, 0) > 0, -seen[name], name))
-    counts = [probed.get(name, 0) for name in ids]
+    """Launches and probed launches by shape; those that were never probed come first."""
+    shapes = sorted(
+        sampling.shapes.values(),
+        key=lambda each: (each.probed > 0, -each.seen, each.kernel, each.grid, each.block),
+    )
+    shared = np.asarray([each.shared for each in shapes], np.uint32)
     return Table(
         {
-            "kernel": kernel_names(context, np.asarray(ids, np.uint32)),
-            "launches": [seen[name] for name in ids],
-            "probed": counts,
-            "share": [count / seen[name] for name, count in zip(ids, counts, strict=True)],
+            "kernel": kernel_names(context, np.asarray([each.kernel for each in shapes], "u4")),
+            "grid": ["x".join(map(str, each.grid)) for each in shapes],
+            "block": ["x".join(map(str, each.block)) for each in shapes],
+            "shared": absent_where(shared, shared == ABSENT_U32),
+            "launches": [each.seen for each in shapes],
+            "probed": [each.probed for each in shapes],
+            "share": [each.probed / each.seen for each in shapes],
         },
-        units={"launches": "count", "probed": "count", "share": "share"},
-        labels={"share": "of its launches"},
-        title="Launches that were probed, by kernel",
-        keys=("kernel",),
+        units={"shared": "bytes", "launches": "count", "probed": "count", "share": "share"},
+        labels={"share": "of its launches", "shared": "dynamic shared memory"},
+        title="Launches that were probed, by shape",
+        keys=("kernel", "grid", "block", "shared"),
         sums=("launches", "probed"),
         shown=0,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
@@ -31,24 +31,88 @@ class Estimate:
         return self.error / self.total if self.total else math.nan
 
 
-@dataclass
-class Sampling:
-    """Numbers of launches and of probed launches by kernel (name id)."""
+def estimate(counts: NDArray[Any], probed: int, launches: int) -> Estimate:
+    """Total over `launches`, from the counts of the `probed` ones among them.
 
-    seen: dict[int, int] = field(default_factory=dict)
-    probed: dict[int, int] = field(default_factory=dict)
+    Launches with a count of 0 may be omitted. The total is the mean of probed launches times the
+    number of launches; its error is that of a sample without replacement.
+    """
+    values = np.asarray(counts, np.float64)
+    probed, total = max(probed, len(values)), float(values.sum())
+    if launches == probed:
+        return Estimate(total, 0.0)
+    if not probed:
+        return Estimate(math.nan, math.nan)
+    mean, variance = total / probed, _variance(values, probed)
+    share = 1 - probed / launches
+    return Estimate(mean * launches, launches * math.sqrt(share * variance / probed))
+
+
+def _variance(values: NDArray[Any], count: int) -> float:
+    """Variance of `count` values, of which zeros may be omitted; NaN for a single one."""
+    if count < 2:
+        return math.nan
+    mean = float(values.sum()) / count
+    squares = float(((values - mean) ** 2).sum()) + (count - len(values)) * mean**2
+    return squares / (count - 1)
+
+
+@dataclass
+class Shape:
+    """Launches that do the same, unless it depends on their data: same kernel (name id), module,
+    grid, block and dynamic shared memory (bytes; absent: all ones)."""
+
+    kernel: int
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared: int
+    seen: int = 0
+    probed: int = 0
+
+
+class Sampling:
+    """Numbers of launches and of probed launches, by shape and by kernel (name id)."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, Shape] = {}
+        #: By kernel.
+        self.seen: dict[int, int] = {}
+        self.probed: dict[int, int] = {}
+        #: Ordinals of probed launches and the keys of their shapes.
+        self._ordinals: list[NDArray[Any]] = []
+        self._keys: list[NDArray[Any]] = []
 
     def add(self, launches: NDArray[Any]) -> None:
         """Counts launch records."""
         from pasta import abi
 
+        if not len(launches):
+            return
         probed = launches["flags"] & abi.FLAG_PROBED != 0
-        for counts, names in (
-            (self.seen, launches["name"]),
-            (self.probed, launches["name"][probed]),
+        keys = _keys_of(launches)
+        distinct, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        group = group.reshape(-1)
+        seen = np.bincount(group, minlength=len(distinct)).tolist()
+        hits = np.bincount(group[probed], minlength=len(distinct)).tolist()
+        for key, row, launched, hit in zip(
+            distinct.tolist(), launches[first], seen, hits, strict=True
         ):
-            for name, count in zip(*np.unique(names, return_counts=True), strict=True):
-                counts[int(name)] = counts.get(int(name), 0) + int(count)
+            self._count(key, row, launched, hit)
+        if probed.any():
+            self._ordinals.append(launches["ordinal"][probed])
+            self._keys.append(keys[probed])
+
+    def _count(self, key: int, launch: Any, seen: int, probed: int) -> None:
+        shape = self.shapes.get(key)
+        if shape is None:
+            grid, block = tuple(launch["grid"].tolist()), tuple(launch["block"].tolist())
+            shape = Shape(int(launch["name"]), grid, block, int(launch["shared_dynamic"]))
+            self.shapes[key] = shape
+        shape.seen += seen
+        shape.probed += probed
+        self.seen[shape.kernel] = self.seen.get(shape.kernel, 0) + seen
+        if probed:
+            self.probed[shape.kernel] = self.probed.get(shape.kernel, 0) + probed
 
     @property
     def exact(self) -> bool:
@@ -60,35 +124,50 @@ class Sampling:
         """Kernels (name ids) of which no launch was probed."""
         return sorted(name for name in self.seen if not self.probed.get(name))
 
-    def scale(self, kernel: int) -> float:
-        """Launches per probed launch of a kernel; NaN if none was probed."""
-        probed = self.probed.get(kernel, 0)
-        return self.seen[kernel] / probed if probed else math.nan
+    def estimates(self, launches: NDArray[Any], counts: NDArray[Any]) -> dict[int, Estimate]:
+        """Estimates by launched kernel, from one count per probed launch and its ordinal.
 
-    def estimate(self, kernel: int, counts: NDArray[Any]) -> Estimate:
-        """Total over all launches of a kernel, from the counts of probed ones.
-
-        Launches with a count of 0 may be omitted. The total is the mean of probed launches times
-        the number of launches; its error is that of a sample without replacement.
+        The estimate of a kernel is the sum over its shapes. Launches of shapes that were never
+        probed count as the mean of its probed launches.
         """
-        values = np.asarray(counts, np.float64)
-        seen, total = self.seen.get(kernel, 0), float(values.sum())
-        probed = max(self.probed.get(kernel, 0), len(values))
-        if seen == probed:
-            return Estimate(total, 0.0)
+        keys = self._keys_at(launches)
+        by_shape = {
+            key: estimate(counts[keys == np.uint64(key)], shape.probed, shape.seen)
+            for key, shape in self.shapes.items()
+            if shape.probed
+        }
+        kernels = np.asarray([self.shapes[key].kernel for key in keys.tolist()], np.uint32)
+        return {
+            name: self._of_kernel(name, by_shape, counts[kernels == np.uint32(name)])
+            for name in self.seen
+        }
+
+    def _of_kernel(
+        self, kernel: int, by_shape: Mapping[int, Estimate], counts: NDArray[Any]
+    ) -> Estimate:
+        probed = self.probed.get(kernel, 0)
         if not probed:
             return Estimate(math.nan, math.nan)
-        mean = total / probed
-        if probed == 1:
-            return Estimate(mean * seen, math.nan)
-        zeros = probed - len(values)
-        squares = float(((values - mean) ** 2).sum()) + zeros * mean**2
-        variance = squares / (probed - 1)
-        return Estimate(mean * seen, seen * math.sqrt((1 - probed / seen) * variance / probed))
+        found = [by_shape[key] for key in by_shape if self.shapes[key].kernel == kernel]
+        total, squares = sum(each.total for each in found), sum(each.error**2 for each in found)
+        shapes = [each for each in self.shapes.values() if each.kernel == kernel]
+        if rest := sum(each.seen for each in shapes if not each.probed):
+            values = np.asarray(counts, np.float64)
+            variance = _variance(values, max(probed, len(values)))
+            total += rest * float(values.sum()) / probed
+            squares += rest**2 * variance / probed + rest * variance
+        return Estimate(total, math.sqrt(squares))
 
-    def estimates(self, kernels: NDArray[Any], counts: NDArray[Any]) -> dict[int, Estimate]:
-        """Estimates by launched kernel, from one count per probed launch and its kernel."""
-        return {name: self.estimate(name, counts[kernels == np.uint32(name)]) for name in self.seen}
+    def _keys_at(self, launches: NDArray[Any]) -> NDArray[Any]:
+        """Keys of the shapes of probed launches, by ordinal."""
+        if len(self._ordinals) > 1:
+            self._ordinals = [np.concatenate(self._ordinals)]
+            self._keys = [np.concatenate(self._keys)]
+        if not self._ordinals:
+            return np.zeros(0, np.uint64)
+        order = np.argsort(self._ordinals[0], kind="stable")
+        at = np.searchsorted(self._ordinals[0], launches, sorter=order)
+        return np.asarray(self._keys[0][order[at]])
 
     def total(self, estimates: Mapping[int, Estimate]) -> Estimate:
         """Sum over the probed kernels; the error is NaN if that of any kernel is."""
@@ -100,7 +179,7 @@ class Sampling:
         """`about 2,469,600 in all launches, ± 0.4 %`; if some kernels were never probed, of the
         others only, with their share of launches. Empty if all launches were probed, or none.
 
-        ± is one standard error; it is omitted if one launch of several of a kernel was probed.
+        ± is one standard error; it is omitted if one launch of several of a shape was probed.
         """
         if self.exact or not any(self.probed.values()):
             return ""
@@ -112,9 +191,9 @@ class Sampling:
                 f" were probed ({_percent(1 - self._share(unprobed))} of"
                 f" {counted(sum(self.seen.values()), 'launch')})"
             )
-        once = sum(count == 1 and self.seen[name] > 1 for name, count in self.probed.items())
+        once = sum(each.probed == 1 and each.seen > 1 for each in self.shapes.values())
         if once:
-            return f"{text}, no error bound: {counted(once, 'kernel')} with one probed launch"
+            return f"{text}, no error bound: {counted(once, 'shape')} with one probed launch"
         return text + ("" if math.isnan(total.relative) else f", ± {_percent(total.relative)}")
 
     def text(self) -> str:
@@ -130,14 +209,36 @@ class Sampling:
             every = max(1, round(seen / probed))
             text += (
                 f"; never probed: {counted(len(unprobed), 'kernel')},"
-                f" {_percent(self._share(unprobed))} of launches (--set probes.every={every}"
-                " instead of a window or budget probes the first launch of each)"
+                f" {_percent(self._share(unprobed))} of launches (--sample, or --set"
+                f" probes.every={every}, instead of a window or budget probes the first launch of"
+                " each)"
+            )
+        rest = [
+            each for each in self.shapes.values() if not each.probed and each.kernel in self.probed
+        ]
+        if rest:
+            text += (
+                f"; {counted(len(rest), 'shape')} of launches never probed,"
+                f" {_percent(sum(each.seen for each in rest) / seen)} of launches: counted as the"
+                " mean of their kernels"
             )
         return text
 
     def _share(self, kernels: Collection[int]) -> float:
         """Share of launches of these kernels."""
         return sum(self.seen[name] for name in kernels) / sum(self.seen.values())
+
+
+def _keys_of(launches: NDArray[Any]) -> NDArray[Any]:
+    """A hash of each launch's shape (uint64); libpasta tells shapes apart by the same fields."""
+    keys = launches["name"].astype(np.uint64)
+    fields = [launches["module"], launches["shared_dynamic"]]
+    fields += [launches[name][:, axis] for name in ("grid", "block") for axis in range(3)]
+    for values in fields:
+        keys ^= values.astype(np.uint64)
+        keys *= np.uint64(0x9E3779B97F4A7C15)
+        keys ^= keys >> np.uint64(29)
+    return keys
 
 
 def _percent(share: float) -> str:

@@ -111,7 +111,12 @@ def _probe_settings(session: Session) -> dict[str, object]:
         return {}
     from pasta.runtime.probe_plan import probe_settings
 
-    return probe_settings(session.config)
+    document = session.document
+    return probe_settings(
+        session.config,
+        traces=bool(document.get("probe_traces")),
+        slowdown=float(document.get("probe_slowdown", 10)),
+    )
 
 
 def _backend_settings(session: Session) -> dict[str, object]:

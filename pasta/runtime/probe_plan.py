@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pasta.config import Config
@@ -44,10 +44,29 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
         free = shutil.disk_usage(session.directory).free
         session.document["code_memory"] = min(config.probes_code_memory, free // 4)
     session.document["probe_kinds"] = kinds
+    session.document["probe_slowdown"] = max(_slowdowns(config, probing))
+    session.document["probe_traces"] = has_traces(probing)
 
 
-def probe_settings(config: Config) -> dict[str, object]:
-    """What libpasta reads of when probes run, by key.
+def _slowdowns(config: Config, tools: Sequence[Tool]) -> Iterator[float]:
+    yield 10.0  # the CPU's, and where nothing better is known
+    for backend in config.backends():
+        if backend.probes:
+            yield backend.probes.slowdown(tools)
+
+
+def has_traces(tools: Sequence[Tool]) -> bool:
+    """Whether tools record accesses, so that a few launches do not represent the others."""
+    from pasta.probes.declare import maps_of
+
+    return any(each.hands_on for tool in tools for each in maps_of(tool).values())
+
+
+def probe_settings(
+    config: Config, *, traces: bool = False, slowdown: float = 10.0
+) -> dict[str, object]:
+    """What libpasta reads of when probes run, by key. `traces`: access records are the results, so
+    a budget does not imply sampling. `slowdown`: of launches by probes, before it is measured.
 
     Raises ConfigError for settings that exclude each other and for regular expressions that only
     Python understands.
@@ -79,4 +98,8 @@ def probe_settings(config: Config) -> dict[str, object]:
         settings["probe_window"] = f"{unit} {round(length * scale)} {round(period * scale)}"
     if config.probes_overhead_budget:
         settings["probe_budget"] = round(config.probes_overhead_budget * 1e6)
+        settings["probe_factor"] = round(100 * slowdown)  # in per cent
+    if config.probes_sample or (config.probes_overhead_budget and not traces):
+        settings["probe_enough"] = config.probes_enough
+        settings["probe_spot_check"] = config.probes_spot_check
     return settings

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasta import abi
 from pasta.errors import ToolError
 from pasta.probes.coverage import Coverage, Visibility
 from pasta.probes.cpu import CpuExecutor, Runs
@@ -47,6 +49,9 @@ class ProbeRuntime:
         self.kernels = ProbedKernels()
         self.sampling = Sampling()
         self.orphans = 0
+        #: Modules with probed launches, and launches that were not selected, by kernel and module.
+        self._patched: set[int] = set()
+        self._beside: Counter[tuple[int, int]] = Counter()
         self._sources: set[tuple[int, int]] = set()  # name and version: ids of strings
         self._waiting: list[NDArray[Any]] = []
         self.attach(tools, context)
@@ -84,6 +89,29 @@ class ProbeRuntime:
         """Follow all launches: dropped ones have accesses too."""
         launched = whole["kernel_launch"]["ordinal"]
         self.launches.feed(selected, launched, self._context.operators)
+        if len(selected["kernel_launch"]) < len(launched):
+            self._follow_unselected(selected["kernel_launch"], whole["kernel_launch"])
+
+    def _follow_unselected(self, selected: NDArray[Any], launches: NDArray[Any]) -> None:
+        probed = launches[launches["flags"] & abi.FLAG_PROBED != 0]
+        self._patched.update(np.unique(probed["module"]).tolist())
+        others = launches[~np.isin(launches["ordinal"], selected["ordinal"])]
+        names, name = np.unique(others["name"], return_inverse=True)
+        modules, module = np.unique(others["module"], return_inverse=True)
+        counts = np.bincount(name.reshape(-1) * len(modules) + module.reshape(-1))
+        for code in np.flatnonzero(counts).tolist():
+            key = int(names[code // len(modules)]), int(modules[code % len(modules)])
+            self._beside[key] += int(counts[code])
+
+    def patched_beside(self) -> dict[int, int]:
+        """Unselected launches in modules with probed ones, by kernel (name id), if the probes are
+        patches of modules."""
+        probes, _ = self._backend()
+        found: dict[int, int] = {}
+        for (kernel, module), count in self._beside.items():
+            if probes is not None and probes.patches_modules and module in self._patched:
+                found[kernel] = found.get(kernel, 0) + count
+        return found
 
     def run(self, chunk: Any = b"", *, final: bool = False) -> list[tuple[Tool, Accesses]]:
         """Run the probes over whole records; return the accesses of Trace maps, for `on_accesses`.

@@ -2,7 +2,7 @@
  *
  * Order of the core's files, lowest first (a file calls only those before it):
  * config, hash, process, environment, cpython, observers, interpose · sandbox · say, processes, loadable · exec, ring ·
- * strings · select, images · windows, life · trace, block. */
+ * strings · select, images · shapes, budget · windows, life · trace, block. */
 #ifndef PASTA_INTERNAL_H
 #define PASTA_INTERNAL_H
 
@@ -67,7 +67,7 @@ void pasta_exec_load(void);
 void pasta_inject(const char *source, const char *variable, const char *consequence);
 
 /* ---- select.c ---- */
-void pasta_select_configure(void);
+bool pasta_select_configure(void); /* true: it can reject kernels */
 bool pasta_select_kernel(uint32_t name, const char *symbol); /* by -k and --exclude */
 bool pasta_select_is_step(uint32_t name);
 uint32_t pasta_select_launched(uint32_t name); /* number of earlier calls for this kernel */

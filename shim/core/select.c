@@ -41,7 +41,7 @@ static entry *entry_of(uint32_t name) {
     return NULL;
 }
 
-void pasta_select_configure(void) {
+bool pasta_select_configure(void) {
     static const char *const keys[] = {[KERNEL] = "probe_kernel", [EXCLUDE] = "probe_exclude",
                                        [STEP_RANGE] = "probe_step_range"};
     for (expression x = 0; x < EXPRESSIONS; x++) {
@@ -55,6 +55,7 @@ void pasta_select_configure(void) {
         regerror(error, &expressions[x].compiled, why, sizeof why);
         pasta_say("%s = %s: %s; nothing matches it", keys[x], text, why);
     }
+    return expressions[KERNEL].asked || expressions[EXCLUDE].asked;
 }
 
 /* REG_STARTEND: interned text does not end with NUL. */

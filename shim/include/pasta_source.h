@@ -122,20 +122,28 @@ void pasta_keep_image(uint64_t hash, const void *image, size_t bytes);
  *
  *     bool selected = pasta_probe_selects(name, symbol);     // before PASTA_BEGIN: slow at first
  *     pasta_kernel_launch *e = PASTA_BEGIN(kernel_launch, …);
- *     …
- *     bool probed = selected && pasta_probe_takes(ordinal, name); // once: it counts
- *     if (probed) pasta_header_of(e)->flags |= PASTA_FLAG_PROBED;
+ *     …                                                      // all fields that the source knows
+ *     if (selected && pasta_probe_takes(e).probed) pasta_header_of(e)->flags |= PASTA_FLAG_PROBED;
  */
+typedef struct pasta_probe_decision {
+    bool probed;
+    /* Change of the number of kernels, or of shapes of launches, in the launch's module that are still to be
+     * probed: 1, 0 or -1.  While none is, a module needs no patches. */
+    int8_t wanted;
+    uint32_t shape; /* for pasta_probe_counted; absent: all ones */
+} pasta_probe_decision;
 
 /* Whether -k and --exclude select a kernel: by its symbol, and demangled. `name`: its id. */
 bool pasta_probe_selects(uint32_t name, const char *symbol);
-/* Whether a selected launch is probed: skip and count, windows, every N-th of its kernel. */
-bool pasta_probe_takes(uint64_t ordinal, uint32_t name);
+/* Whether a selected launch is probed: skip and count, windows, every N-th of its kernel, enough of its shape.
+ * Called once for a launch: it counts. */
+pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *launch);
+/* What probes counted in a launch of this shape, an amount that tells launches which did the same from others.
+ * Shapes whose launches differ are probed more often.  May wait for another such call. */
+void pasta_probe_counted(uint32_t shape, uint64_t amount);
 /* Whether a window is open at this launch; asking again changes nothing. */
 bool pasta_probe_wanted(uint64_t ordinal);
-bool pasta_probe_always(void); /* there are no windows: it is open for ever */
-/* Number of times that a launch found a window opened or closed: patches are then added or removed. */
-uint32_t pasta_probe_window_changes(void);
+bool pasta_probe_always(void); /* every launch is probed, whatever its kernel */
 /* A step of the program begins (pasta.step()); so it does with ranges of some names. */
 void pasta_probe_step(void);
 void pasta_probe_range(uint32_t name); /* a range that may overlap others */

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from pasta import abi
 from pasta.backends.nvidia.nvptx import find_ptxas
 from pasta.errors import MissingDependency
 from pasta.sass.disassembly import disassemble, find_nvdisasm
@@ -465,6 +466,93 @@ def test_modules_are_loaded_and_unloaded(play: Play) -> None:
     script.say("load", 0x4000)
     script.launch(S, (0x200000000, 2, 0x10))
     expect(play(script), script)
+
+
+# ---- patches of single modules -------------------------------------------------------------------
+
+KERNELS = {  # module, function: what the program launches, in this order, a step
+    "wanted": (0x5000, 0xF0),
+    "beside": (0x5000, 0xF1),
+    "other": (0x6000, 0xF2),
+}
+
+
+def steps(script: Script, count: int, *, counted: Callable[[str, int], bool]) -> None:
+    """Launches each of KERNELS in every step; `counted`: which launches of them are probed."""
+    script.alloc(0x200000000, 1 << 20)
+    script.say("load", 0x5000)
+    script.say("load", 0x6000)
+    for step in range(count):
+        for name, (module, function) in KERNELS.items():
+            script.say("kernel", module, function, 1)
+            script.launch(S, (0x200000000, step + 1, 0x10), counts=counted(name, step))
+    script.say("report")
+
+
+def patched(done: Done) -> dict[int, tuple[int, ...]]:
+    """By module: launches with patches, without; patches put in, taken out."""
+    lines = [re.findall(r"\w+", line) for line in done.stdout.splitlines()[:-1]]
+    return {int(words[1], 16): tuple(int(w) for w in words if w.isdigit())[-4:] for words in lines}
+
+
+def test_modules_without_a_selected_kernel_lose_their_patches(play: Play) -> None:
+    script, count = Script(), 50
+    steps(script, count, counted=lambda name, _: name == "wanted")
+    done = play(script, "-k", r"played\(")
+    assert_counted(done, script)
+    # the one launch with patches: of a function that was loaded later
+    assert patched(done)[0x6000][:2] == (1, count - 1)
+    assert patched(done)[0x5000] == (2 * count, 0, 1, 0)
+
+
+def test_no_selected_kernel(play: Play) -> None:
+    script, count = Script(), 20
+    steps(script, count, counted=lambda *_: False)
+    found = patched(play(script, "-k", "nothing_matches"))
+    assert found[0x5000][:2] == (2, 2 * count - 2) and found[0x6000][:2] == (1, count - 1)
+
+
+def test_patches_follow_windows(play: Play) -> None:
+    script, count = Script(), 40
+    launches = len(KERNELS) * count
+    windows = [number % 30 < 6 for number in range(launches)]
+    number = iter(windows)
+    steps(script, count, counted=lambda *_: next(number))
+    done = play(script, "--set", "probes.window=launches 6/30")
+    assert_counted(done, script)
+    found = patched(done)
+    assert sum(found[module][0] for module in (0x5000, 0x6000)) == sum(windows)
+    assert found[0x5000][2] == launches // 30  # loaded in the first window
+
+
+def test_patches_of_known_shapes_are_taken_out(play: Play) -> None:
+    script, count = Script(), 60
+    steps(script, count, counted=lambda _, step: step < 3)
+    script.say("kernel", 0x6000, 0xF2, 7)  # a new shape, in a module without patches
+    for n in range(5):
+        script.launch(S, (0x200000000, 1000 + n, 0x10), counts=n < 3)
+    script.say("report")
+    done = play(script, "--sample", "--set", "probes.spot-check=0")
+    assert_counted(done, script)
+    assert patched(done)[0x5000][:2] == (6, 2 * count - 6)
+    assert patched(done)[0x6000] == (6, count + 5 - 6, 2, 2)
+
+
+def test_threads_at_the_edges_of_windows(play: Play) -> None:
+    """Whoever takes patches out does not see all threads: no launch in a window may lose its
+    counts."""
+    script, threads, launches = Script(), 8, 700
+    script.alloc(0x200000000, 1 << 20)
+    script.say("threads", threads, launches, 0x200000100)
+    done = play(script, "--set", "probes.window=launches 3/7")
+    probed = [
+        row["ordinal"]
+        for file in sorted((done.run.path / "events").glob("kernel_launch-*.parquet"))
+        for row in pq.read_table(file, columns=["ordinal", "flags"]).to_pylist()
+        if row["flags"] & abi.FLAG_PROBED
+    ]
+    assert len(probed) == threads * launches * 3 // 7
+    assert sorted(launch for launch, _, _ in rows(done, "total")) == sorted(probed)
 
 
 def test_results_survive_a_kill(play: Play) -> None:

@@ -3,7 +3,6 @@ all."""
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
@@ -170,15 +169,50 @@ def test_windows_by_time(pasta_preload, compile_c) -> None:
 
 
 def test_overhead_budget(pasta_preload, compile_c) -> None:
+    """Nothing is probed before the program's own speed is known, and no more than is enough."""
     program = compile_c("int main(void) { launch(20000); return 0; }")
-    given = ("--overhead-budget", "20%", *options())
+    given = ("--overhead-budget", "20%", *options("probes.spot-check=0"))
     run = pasta_preload(program, options=given).run
     found = probed(run)
-    assert found[:1000] == list(range(1000)) and found[-1] < 20000
-    assert 1000 <= len(found) < 20000
-    # windows are complete, except one in which the program exits
-    assert len(found) % 1000 == 0 or found[-1] == 19999
-    assert re.search(rf"counted in {len(found):,} of 20,000\s+launches", run.report)
+    assert len(found) == 3 and found[0] >= 3 * 256 and found[2] == found[0] + 2
+    (row,) = kernels(run)
+    assert (row["estimate"], row["error"]) == (20000 * ACCESSES, 0)
+
+
+SHAPES = """
+int main(void) {
+    ra_module module;
+    ra_function scale;
+    float *x;
+    RA(ra_module_load_builtin(&module));
+    RA(ra_module_function(&scale, module, "_Z5scalePfffi"));
+    RA(ra_alloc((void **)&x, 256 * sizeof(float)));
+    for (int i = 0; i < 2000; i++) { /* two grids, and a kernel whose work depends on a value */
+        float a = 1, b = 0;
+        int depends = i % 4 == 3, n = depends ? 1 + i * 7919 % 64 : 64;
+        uint32_t grid[3] = {depends ? 3 : 1 + i % 2, 1, 1}, block[3] = {32, 1, 1};
+        RA(ra_launch(scale, grid, block, 0, NULL, (void *[]){&x, &a, &b, &n}));
+        RA(ra_context_synchronize());
+    }
+    return 0;
+}"""
+
+
+@pytest.mark.main
+def test_enough_of_each_shape(pasta_preload, compile_c) -> None:
+    program = compile_c(SHAPES)
+    run = pasta_preload(program, options=(*options("probes.spot-check=400"), "--sample")).run
+    file = run.path / "results" / "access_count" / "probed.parquet"
+    shapes = {row["grid"]: row for row in ds.dataset(str(file)).to_table().to_pylist()}
+    # 3, and after 100 and 500 (and 900) more launches
+    assert (shapes["1x1x1"]["launches"], shapes["1x1x1"]["probed"]) == (1000, 6)
+    assert (shapes["2x1x1"]["launches"], shapes["2x1x1"]["probed"]) == (500, 4)
+    # launches that differ are probed at growing distances
+    assert shapes["3x1x1"]["launches"] == 500 and 15 < shapes["3x1x1"]["probed"] < 40
+    (row,) = kernels(run)
+    exact = 2 * (1000 * 32 + 500 * 64 + sum(1 + i * 7919 % 64 for i in range(3, 2000, 4)))
+    assert abs(row["estimate"] - exact) <= 3 * row["error"] > 0
+    assert row["error"] < 0.05 * exact
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 /* When probes run and inside which kernels: one case a process, named by the first argument. */
 #define pasta_now simulated_now
+#include "../../shim/core/budget.c"
 #include "../../shim/core/windows.c"
 #undef pasta_now
 
@@ -13,17 +14,26 @@
 static uint64_t now = 1;
 uint64_t simulated_now(void) { return __atomic_load_n(&now, __ATOMIC_RELAXED); }
 
+static pasta_probe_decision decide(uint64_t ordinal, uint32_t name, uint32_t grid, uint64_t module) {
+    pasta_kernel_launch launch = {.name = name, .grid = {grid, 1, 1}, .block = {32, 1, 1}, .ordinal = ordinal, .module = module};
+    return pasta_probe_takes(&launch);
+}
+static bool takes(uint64_t ordinal, uint32_t name) { return decide(ordinal, name, 1, 1).probed; }
+
 /* ---- windows ---- */
 
 static void always(void) {
-    for (uint64_t i = 0; i < 5000; i++) CHECK(pasta_probe_takes(i, 8));
-    CHECK(pasta_probe_always() && pasta_probe_window_changes() == 0);
+    for (uint64_t i = 0; i < 5000; i++) {
+        pasta_probe_decision d = decide(i, 8, 1, 1);
+        CHECK(d.probed && d.wanted == 0 && d.shape == PASTA_ABSENT_U32);
+    }
+    CHECK(pasta_probe_always());
 }
 
 /* launches 100/1000 */
 static void launches(void) {
     for (uint64_t i = 0; i < 5000; i++) CHECK(pasta_probe_wanted(i) == (i % 1000 < 100));
-    CHECK(!pasta_probe_always() && pasta_probe_window_changes() == 9);
+    CHECK(!pasta_probe_always());
 }
 
 /* steps 1/3 */
@@ -46,23 +56,26 @@ static void every(void) {
     for (uint64_t i = 0; i < 8000; i++) {
         bool open = i % 8 < 4, a = i % 2;
         uint32_t number = open ? (a ? of_a++ : of_b++) : 1;
-        CHECK(pasta_probe_takes(i, a ? 16 : 0) == (number % 3 == 0));
+        CHECK(takes(i, a ? 16 : 0) == (number % 3 == 0));
     }
 }
 
 /* skip 5, count 10, launches 4/8: both count all launches, in windows or not */
 static void counted(void) {
-    for (uint64_t i = 0; i < 100; i++) CHECK(pasta_probe_takes(i, 8) == (i >= 5 && i < 15 && i % 8 < 4));
+    for (uint64_t i = 0; i < 100; i++) {
+        CHECK(takes(i, 8) == (i >= 5 && i < 15 && i % 8 < 4));
+        CHECK(pasta_probe_wanted(i) == (i >= 4 && i < 14 && i % 8 < 4)); /* for the launch that follows */
+    }
 }
 
 /* A forked child starts again at step 0 and launch 0. */
 static void forked(void) {
-    for (uint64_t i = 0; i < 20; i++) pasta_probe_takes(i, 8);
+    for (uint64_t i = 0; i < 20; i++) takes(i, 8);
     pasta_probe_step();
     CHECK(!pasta_probe_wanted(21));
     pid_t child = fork();
     if (!child) {
-        bool good = pasta_probe_wanted(0) && !pasta_probe_takes(0, 8) && pasta_probe_takes(1, 8);
+        bool good = !takes(0, 8) && pasta_probe_wanted(1) && takes(1, 8);
         _exit(!good);
     }
     int status;
@@ -75,6 +88,7 @@ static void forked(void) {
 typedef struct {
     uint64_t plain, probed, edge, noise, per_step; /* per_step: launches; 0: no steps */
     uint64_t first;                                /* start-up, before launch 0 has ended */
+    uint32_t shapes;                               /* 0: one */
 } program;
 
 static uint64_t seed = 1;
@@ -83,55 +97,137 @@ static uint64_t random_below(uint64_t limit) {
     return limit ? (seed >> 33) % limit : 0;
 }
 
-/* Time added by probes as a share of the time without them, after a beginning. */
-static double overhead_of(const program *p, uint64_t count, uint64_t *probed) {
+/* Time added by probes as a share of the time without them, so far, in the end and at most. */
+typedef struct {
+    double overhead, worst;
+    uint64_t probed, last; /* launches; the last one that was */
+} outcome;
+
+static outcome run(const program *p, uint64_t count) {
+    outcome found = {0};
     uint64_t plain = 0, added = 0;
     bool before = false;
-    *probed = 0;
     for (uint64_t i = 0; i < count; i++) {
         if (p->per_step && i && i % p->per_step == 0) pasta_probe_step();
-        bool open = pasta_probe_wanted(i), late = i >= count / 4;
+        uint32_t shape = p->shapes ? (uint32_t)(i % p->shapes) : 0;
+        bool open = decide(i, 8 + shape, 1, 1).probed;
         uint64_t own = p->plain + random_below(p->noise) + (i ? 0 : p->first);
         if (i % 50000 == 49999) own += 1000 * p->plain; /* the program writes a checkpoint */
         uint64_t extra = (open ? p->probed - p->plain : 0) + (open != before ? p->edge : 0);
         now += own + extra;
-        if (late) plain += own;
-        if (late) added += extra;
-        *probed += open;
+        plain += own;
+        added += extra;
+        if (open) found.last = i;
+        found.probed += open;
+        found.overhead = (double)added / (double)plain;
+        if (found.overhead > found.worst) found.worst = found.overhead;
         before = open;
     }
-    return (double)added / (double)plain;
+    return found;
 }
 
-static void within(const program *p, uint64_t count, double least, double most) {
-    uint64_t probed;
-    double overhead = overhead_of(p, count, &probed);
-    if (overhead < least || overhead > most) fprintf(stderr, "overhead %g, %g to %g\n", overhead, least, most);
-    CHECK(overhead >= least && overhead <= most && probed > 0);
+/* The budget of 20 % is kept from the first launch on, and used in the end. */
+static void within(const program *p, uint64_t count, double least) {
+    outcome found = run(p, count);
+    if (found.overhead < least || found.worst > 0.22) fprintf(stderr, "overhead %g, at most %g\n", found.overhead, found.worst);
+    CHECK(found.overhead >= least && found.worst <= 0.22 && found.probed > 0);
 }
 
-/* 20 %: kept, and used */
 static void budget_launches(void) {
-    within(&(program){.plain = 10000, .probed = 300000, .noise = 5000, .first = 3000000000}, 4000000, 0.12, 0.205);
+    within(&(program){.plain = 10000, .probed = 300000, .noise = 5000, .first = 3000000000}, 8000000, 0.12);
 }
 static void budget_steps(void) {
-    program p = {.plain = 10000, .probed = 150000, .edge = 30000000, .noise = 5000, .per_step = 800};
-    within(&p, 4000000, 0.12, 0.205);
+    within(&(program){.plain = 10000, .probed = 150000, .edge = 15000000, .noise = 5000, .per_step = 800}, 4000000, 0.12);
 }
 /* Cheap probes are on for a third of the time, so that their cost remains known. */
 static void budget_cheap(void) {
-    uint64_t probed;
-    program p = {.plain = 10000, .probed = 10500};
-    CHECK(overhead_of(&p, 300000, &probed) < 0.02 && probed > 90000 && probed < 110000);
+    outcome found = run(&(program){.plain = 10000, .probed = 10500}, 300000);
+    CHECK(found.overhead < 0.02 && found.probed > 80000 && found.probed < 101000);
 }
 /* Steps begin later: the count by launches ends. */
 static void budget_then_steps(void) {
-    for (uint64_t i = 0; i < 3500; i++, now += 10000) CHECK(pasta_probe_wanted(i) == (i < 1000 || i >= 3000));
-    CHECK(pasta_probe_window_changes() == 2);
+    for (uint64_t i = 0; i < 40000; i++, now += 10000) takes(i, 8);
     pasta_probe_step();
-    CHECK(pasta_probe_wanted(10000) && pasta_probe_wanted(10999));
-    pasta_probe_step();
-    CHECK(!pasta_probe_wanted(11000));
+    uint64_t probed = 0;
+    for (uint64_t step = 0; step < 400; step++, pasta_probe_step())
+        for (uint64_t i = 0, open = 0; i < 100; i++, now += 10000) {
+            bool taken = takes(40000 + 100 * step + i, 8);
+            if (i == 0) open = taken;
+            CHECK(taken == open); /* of a step all launches or none */
+            probed += taken;
+        }
+    CHECK(probed > 0);
+}
+
+/* GPT-2 as measured: steps of 35 ms and 1,000 launches, probed ones twelve times slower. Of a hundred steps no window
+ * costs more than was paid for, and yet all shapes become known. */
+static void budget_short(void) {
+    program gpt = {.plain = 35000, .probed = 420000, .edge = 1000000, .noise = 3000, .per_step = 1000, .first = 2000000000, .shapes = 60};
+    outcome found = run(&gpt, 120000);
+    if (found.worst > 0.12 || found.probed < 180) fprintf(stderr, "%g, %llu probed\n", found.worst, (unsigned long long)found.probed);
+    CHECK(found.worst <= 0.12 && found.probed >= 180);
+}
+/* Once every shape is known, only spot checks remain. */
+static void budget_sampled(void) {
+    program p = {.plain = 35000, .probed = 420000, .per_step = 1000, .shapes = 50};
+    outcome found = run(&p, 60000);
+    CHECK(found.probed >= 150 && found.probed <= 200);
+}
+
+/* ---- enough of each shape ---- */
+
+static void enough(void) {
+    uint32_t probed = 0;
+    for (uint64_t i = 0; i < 100; i++) probed += decide(i, 8 + i % 2 * 8, 1 + i % 10, 1 + i % 20 / 10).probed;
+    CHECK(probed == 20 * 3); /* kernels and grids go together, each in two modules */
+    CHECK(!pasta_probe_always() && decide(100, 8, 11, 1).probed && !decide(101, 8, 1, 1).probed);
+}
+
+/* A module holds something wanted from its first shape until all that came are complete. */
+static void modules(void) {
+    static const int8_t wanted[] = {1, 1, 0, 0, -1, -1, 0, 1, 0, -1, 0};
+    static const uint32_t grid[] = {1, 2, 1, 2, 1, 2, 1, 3, 3, 3, 3};
+    for (uint64_t i = 0; i < sizeof wanted; i++) CHECK(decide(i, 8, grid[i], 1).wanted == wanted[i]);
+}
+
+/* -k alone: a module with a selected kernel is wanted for ever. */
+static void selected_modules(void) {
+    for (uint64_t i = 0; i < 100; i++) {
+        pasta_probe_decision d = decide(i, 8 + i % 2 * 8, 1 + (uint32_t)i, 1);
+        CHECK(d.probed && d.wanted == (i < 2));
+    }
+}
+
+static void spot_checks(void) {
+    uint64_t at[16], count = 0;
+    for (uint64_t i = 0; i < 4000 && count < 16; i++) {
+        pasta_probe_decision d = decide(i, 8, 1, 1);
+        if (!d.probed) continue;
+        at[count++] = i;
+        pasta_probe_counted(d.shape, 1000); /* alike */
+    }
+    CHECK(count == 7 && at[2] == 2 && at[3] == 253 && at[4] == 1253 && at[5] == 2253 && at[6] == 3253);
+}
+
+/* Of launches that differ by 10 % about a hundred are probed, spread over the run; of those that are alike none more. */
+static void unlike_launches(void) {
+    uint64_t differing = 0, alike = 0, late = 0;
+    for (uint64_t i = 0; i < 20000; i++) {
+        bool first = i % 2;
+        pasta_probe_decision d = decide(i, first ? 8 : 16, 1, 1);
+        if (!d.probed) continue;
+        if (first) differing++, late += i > 10000;
+        else alike++;
+        pasta_probe_counted(d.shape, first ? 1000 + random_below(400) : 1000);
+    }
+    CHECK(alike == 3 + 10 && differing > 40 && differing < 110 && late > 10);
+}
+
+static void many_shapes(void) {
+    uint64_t probed = 0;
+    for (uint32_t i = 0; i < 40000; i++) probed += decide(i, 8, 1 + i, 1).probed;
+    CHECK(probed > 32000 && probed <= 32768);
+    CHECK(decide(40000, 8, 1, 1).probed); /* known ones go on */
 }
 
 /* ---- kernels ---- */
@@ -204,7 +300,7 @@ static void *launch_many(void *count) {
         uint64_t ordinal = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
         __atomic_fetch_add(&now, 1000, __ATOMIC_RELAXED);
         uint32_t name = (uint32_t)(ordinal % 100) + 1;
-        if (pasta_probe_selects(name, "vadd") && pasta_probe_takes(ordinal, name))
+        if (pasta_probe_selects(name, "vadd") && takes(ordinal, name))
             __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
         if (ordinal % 1000 == 0) pasta_probe_step();
     }
@@ -230,7 +326,7 @@ static void speed(void) {
     struct timespec a, b;
     uint64_t wanted = 0;
     clock_gettime(CLOCK_MONOTONIC, &a);
-    for (uint64_t i = 0; i < COUNT; i++) wanted += pasta_probe_selects(8, "vadd") && pasta_probe_takes(i, 8);
+    for (uint64_t i = 0; i < COUNT; i++) wanted += pasta_probe_selects(8, "vadd") && takes(i, 8);
     clock_gettime(CLOCK_MONOTONIC, &b);
     double ns = ((double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec)) / COUNT;
     printf("%.1f ns a launch, %llu probed\n", ns, (unsigned long long)wanted);
@@ -242,7 +338,9 @@ int main(int argc, char **argv) {
         {"counted", counted}, {"forked", forked}, {"budget_launches", budget_launches},
         {"budget_steps", budget_steps}, {"budget_cheap", budget_cheap}, {"budget_then_steps", budget_then_steps},
         {"select", select_kernels}, {"step_ranges", step_ranges}, {"nested_ranges", nested_ranges},
-        {"wrong_expression", wrong_expression},
+        {"budget_short", budget_short}, {"budget_sampled", budget_sampled}, {"enough", enough}, {"modules", modules},
+        {"selected_modules", selected_modules}, {"spot_checks", spot_checks}, {"unlike_launches", unlike_launches},
+        {"many_shapes", many_shapes}, {"wrong_expression", wrong_expression},
         {"threads", threads}, {"budget_threads", budget_threads}, {"speed", speed},
     };
     return RUN_CASE(cases, argc > 1 ? argv[1] : NULL);

@@ -13,7 +13,8 @@ from tests.support.session import RING_SOURCES, compile_c
 SECOND = 10**9
 
 
-BUDGET = {"probe_budget": 200_000}
+BUDGET = {"probe_budget": 200_000, "probe_factor": 3000}
+SAMPLE = {"probe_enough": 3, "probe_spot_check": 1000}
 CASES = (
     Case("always"),
     Case("launches", {"probe_window": "launches 100 1000"}),
@@ -26,12 +27,20 @@ CASES = (
     Case("budget_steps", BUDGET),
     Case("budget_cheap", BUDGET),
     Case("budget_then_steps", BUDGET),
+    Case("budget_short", {"probe_budget": 100_000, "probe_factor": 1200, **SAMPLE}),
+    Case("budget_sampled", {"probe_budget": 100_000, "probe_factor": 1200, **SAMPLE}),
+    Case("enough", SAMPLE),
+    Case("modules", SAMPLE),
+    Case("selected_modules", {"probe_kernel": "."}),
+    Case("spot_checks", SAMPLE),
+    Case("unlike_launches", SAMPLE),
+    Case("many_shapes", SAMPLE, says="pasta: probes: more than 32768 shapes of launches"),
     Case("select", {"probe_kernel": "^void gemm|vadd", "probe_exclude": "<double>"}),
     Case("step_ranges", {"probe_window": "steps 1 2", "probe_step_range": "^iteration$"}),
     Case("nested_ranges", {"probe_window": "steps 1 2", "probe_step_range": "^(step.*)$"}),
     Case("wrong_expression", {"probe_kernel": "("}, says="pasta: probe_kernel = (: "),
     Case("threads", {"probe_window": "launches 1 2", "probe_every": 5}),
-    Case("budget_threads", {**BUDGET, "probe_kernel": "vadd"}),
+    Case("budget_threads", {**BUDGET, "probe_factor": 200, "probe_kernel": "vadd"}),
     Case("speed", {**BUDGET, "probe_kernel": "vadd", "probe_every": 2}),
 )
 
@@ -39,7 +48,8 @@ CASES = (
 @pytest.fixture(scope="module")
 def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp(build.name) / "test_windows"
-    sources = [source for source in RING_SOURCES if source.name != "windows.c"]
+    included = ("budget.c", "windows.c")  # by the test, with a simulated clock
+    sources = [source for source in RING_SOURCES if source.name not in included]
     return compile_c(output, [*sources, PROGRAMS / "test_windows.c"], *build.flags)
 
 

@@ -13,7 +13,7 @@ from pasta.config import Config
 from pasta.errors import ConfigError
 from pasta.plugins import find_tools
 from pasta.probes.windows import StepRanges
-from pasta.processors.sampling import Estimate, Sampling
+from pasta.processors.sampling import Estimate, Sampling, estimate
 from pasta.runtime.probe_plan import probe_settings
 from pasta.settings import parse_budget, parse_window
 from pasta.testing import Events, run_tool
@@ -77,7 +77,15 @@ def test_settings_passed_to_c() -> None:
         "probe_skip": 2,
         "probe_count": 7,
     }
-    assert probe_settings(config("probes.overhead-budget=20%"))["probe_budget"] == 200_000
+    budget = config("probes.overhead-budget=20%")
+    passed = {"probe_every": 1, "probe_skip": 0, "probe_budget": 200_000, "probe_factor": 1200}
+    assert probe_settings(budget, traces=True, slowdown=12.0) == passed
+    passed |= {"probe_enough": 3, "probe_spot_check": 1000}
+    assert probe_settings(budget, slowdown=12.0) == passed
+    sampled = config("probes.sample=true", "probes.enough=5", "probes.spot-check=0")
+    assert probe_settings(sampled, traces=True) == {
+        "probe_every": 1, "probe_skip": 0, "probe_enough": 5, "probe_spot_check": 0,
+    }  # fmt: skip
 
 
 def test_launches_in_ranges_are_counted_afterwards() -> None:
@@ -152,35 +160,47 @@ def test_partial_names_do_not_match() -> None:
 # ---- estimates
 
 
-def sampling(seen: dict[int, int], probed: dict[int, int]) -> Sampling:
-    return Sampling(seen, probed)
+def sampling(seen: dict[int, int], probed: dict[int, int], grid: int = 1) -> Sampling:
+    """Launches by kernel, of which the first ones were probed."""
+    found = Sampling()
+    add(found, seen, probed, grid)
+    return found
+
+
+def add(counts: Sampling, seen: dict[int, int], probed: dict[int, int], grid: int) -> None:
+    """Adds launches; ordinals count up."""
+    launches = np.zeros(sum(seen.values()), abi.dtype("kernel_launch"))
+    launches["name"] = np.repeat([*seen], [*seen.values()])
+    launches["ordinal"] = np.arange(len(launches)) + sum(counts.seen.values())
+    launches["grid"][:, 0] = grid
+    begins = np.cumsum([0, *seen.values()])
+    for name, begin in zip(seen, begins.tolist(), strict=False):
+        launches["flags"][begin : begin + probed.get(name, 0)] |= abi.FLAG_PROBED
+    counts.add(launches)
 
 
 def test_probing_all_launches_is_exact() -> None:
     counts = sampling({1: 3}, {1: 3})
     assert counts.exact and counts.text() == ""
-    assert counts.estimate(1, np.asarray([5, 7])) == Estimate(12.0, 0.0)
+    assert estimate(np.asarray([5, 7]), 3, 3) == Estimate(12.0, 0.0)
 
 
 def test_estimates_scale_the_mean() -> None:
-    counts = sampling({1: 100}, {1: 4})
-    found = counts.estimate(1, np.asarray([10, 20, 30]))  # and one without counts
+    found = estimate(np.asarray([10, 20, 30]), 4, 100)  # and one without counts
     assert found.total == 1500
     variance = np.var([10, 20, 30, 0], ddof=1)
     assert found.error == pytest.approx(100 * math.sqrt((1 - 4 / 100) * variance / 4))
-    assert counts.scale(1) == 25
 
 
 def test_equal_launches_have_zero_error() -> None:
-    assert sampling({1: 50}, {1: 5}).estimate(1, np.full(5, 8)) == Estimate(400.0, 0.0)
+    assert estimate(np.full(5, 8), 5, 50) == Estimate(400.0, 0.0)
 
 
 def test_error_is_unknown_with_fewer_than_two_samples() -> None:
-    counts = sampling({1: 10, 2: 10}, {1: 1})
-    one, none = counts.estimate(1, np.asarray([6])), counts.estimate(2, np.asarray([]))
+    one, none = estimate(np.asarray([6]), 1, 10), estimate(np.asarray([]), 0, 10)
     assert one.total == 60 and math.isnan(one.error)
-    assert math.isnan(none.total) and math.isnan(counts.scale(2))
-    assert counts.unprobed == [2]
+    assert math.isnan(none.total)
+    assert sampling({1: 10, 2: 10}, {1: 1}).unprobed == [2]
 
 
 def test_error_matches_the_sampling_formula() -> None:
@@ -190,7 +210,7 @@ def test_error_matches_the_sampling_formula() -> None:
     within = 0
     for _ in range(400):
         sample = random.choice(truth, 200, replace=False)
-        found = sampling({1: 2000}, {1: 200}).estimate(1, sample)
+        found = estimate(sample, 200, 2000)
         within += abs(found.total - truth.sum()) <= found.error
     assert 0.6 < within / 400 < 0.76
 
@@ -198,10 +218,36 @@ def test_error_matches_the_sampling_formula() -> None:
 def test_kernels_are_estimated_separately() -> None:
     """A kernel in few windows does not use the mean of the others."""
     counts = sampling({1: 100, 2: 10}, {1: 10, 2: 10})
-    kernels = np.asarray([1] * 10 + [2] * 10, np.uint32)
-    found = counts.estimates(kernels, np.asarray([1] * 10 + [1000] * 10, np.uint64))
+    launches = np.asarray([*range(10), *range(100, 110)], np.uint64)
+    found = counts.estimates(launches, np.asarray([1] * 10 + [1000] * 10, np.uint64))
     assert found == {1: Estimate(100.0, 0.0), 2: Estimate(10_000.0, 0.0)}
     assert counts.total(found) == Estimate(10_100.0, 0.0)
+
+
+def test_estimate_of_a_kernel_is_the_sum_over_its_shapes() -> None:
+    """Grids of 1 and 8 blocks were probed equally often, though one runs ten times as often."""
+    counts = sampling({1: 1000}, {1: 3}, grid=1)
+    add(counts, {1: 100}, {1: 3}, grid=8)
+    launches = np.asarray([0, 1, 2, 1000, 1001, 1002], np.uint64)
+    amounts = np.asarray([10, 10, 10, 80, 80, 80])
+    found = counts.estimates(launches, amounts)
+    assert found == {1: Estimate(1000 * 10 + 100 * 80, 0.0)}
+    assert len(counts.shapes) == 2 and counts.text() == "counted in 6 of 1,100 launches"
+
+
+def test_shapes_that_were_never_probed_count_as_their_kernels_mean() -> None:
+    counts = sampling({1: 1000}, {1: 4}, grid=1)
+    add(counts, {1: 10}, {}, grid=8)
+    found = counts.estimates(np.arange(4, dtype=np.uint64), np.asarray([8, 12, 8, 12]))
+    variance = np.var([8, 12, 8, 12], ddof=1)
+    assert found[1].total == 1010 * 10
+    assert found[1].error == pytest.approx(
+        math.sqrt(1000**2 * 0.996 * variance / 4 + 10**2 * variance / 4 + 10 * variance)
+    )
+    assert counts.text() == (
+        "counted in 4 of 1,010 launches; 1 shape of launches never probed, 1.0 % of launches:"
+        " counted as the mean of their kernels"
+    )
 
 
 def test_texts() -> None:
@@ -218,7 +264,7 @@ def test_totals_cover_probed_kernels() -> None:
     """The uncovered part is reported with it, with a remedy."""
     counts = sampling({1: 20_000, 2: 4_000, 3: 600, **dict.fromkeys(range(4, 59), 3_196)},
                       {1: 20, 2: 15, 3: 2})  # fmt: skip
-    estimates = {name: counts.estimate(name, np.asarray([])) for name in counts.seen}
+    estimates = dict.fromkeys(counts.seen, Estimate(math.nan, math.nan))
     estimates |= {1: Estimate(1e9, 3e7), 2: Estimate(1e9, 4e7), 3: Estimate(0.0, 0.0)}
     assert counts.total_text(estimates) == (
         "about 2,000,000,000 in all launches of the 3 of 58 kernels that were probed"
@@ -226,7 +272,8 @@ def test_totals_cover_probed_kernels() -> None:
     )
     assert counts.text() == (
         "counted in 37 of 200,380 launches; never probed: 55 kernels, 88 % of launches"
-        " (--set probes.every=5416 instead of a window or budget probes the first launch of each)"
+        " (--sample, or --set probes.every=5416, instead of a window or budget probes the first"
+        " launch of each)"
     )
 
 
@@ -234,7 +281,7 @@ def test_single_launch_has_no_error_bound() -> None:
     counts = sampling({1: 10, 2: 1, 3: 7}, {1: 1, 2: 1, 3: 2})
     estimates = {1: Estimate(60.0, math.nan), 2: Estimate(1.0, 0.0), 3: Estimate(7.0, 1.0)}
     assert counts.total_text(estimates) == (
-        "about 68 in all launches, no error bound: 1 kernel with one probed launch"
+        "about 68 in all launches, no error bound: 1 shape with one probed launch"
     )
 
 
@@ -285,11 +332,12 @@ def test_unprobed_kernels_are_in_no_total() -> None:
     for text in (
         "about 480 in all launches of the 1 of 2 kernels that were probed (25 % of 40 launches), ±",
         "counted in 4 of 40 launches; never probed: 1 kernel, 75 % of launches"
-        " (--set probes.every=10 ",
+        " (--sample, or --set probes.every=10, ",
     ):
         assert text in result.summary
     assert [tuple(row.values()) for row in result.tables["probed"].rows()] == [
-        ("never", 30, 0, 0.0), ("often", 10, 4, 0.4),
+        ("never", "1x1x1", "32x1x1", None, 30, 0, 0.0),
+        ("often", "1x1x1", "32x1x1", None, 10, 4, 0.4),
     ]  # fmt: skip
 
 

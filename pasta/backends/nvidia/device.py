@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pasta import paths
 from pasta.backends.nvidia import visibility
+from pasta.probes.declare import probes_of
 from pasta.probes.device import DeviceProbes, DeviceReader, Numbers, ProbeSettings
+from pasta.probes.kinds import kinds_of
 from pasta.sass.disassembly import find_nvdisasm
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 class NvidiaProbes(DeviceProbes):
     """Probes in patches; kernels are read with nvdisasm."""
 
+    patches_modules = True
+
     def visibility(self, source: str, version: str) -> Visibility:
         """The access kinds that the Sanitizer library of this version reports."""
         return visibility.sanitizer(version)
@@ -33,6 +37,12 @@ class NvidiaProbes(DeviceProbes):
 
         sms = [given.architecture] if given.architecture else device_architectures()
         return plan_for(tools, find_sanitizer(), sms, given.memory, given.trace_memory)
+
+    def slowdown(self, tools: Sequence[Owner]) -> float:
+        """Of a training step, in which the patched kinds of instructions matter most (docs/
+        performance.md): 12, with shared memory 35."""
+        kinds = {kind for tool in tools for each in probes_of(tool) for kind in each.kinds}
+        return 35.0 if kinds & set(kinds_of("shared")) else 12.0
 
     def reads_code(self) -> bool:
         """Whether nvdisasm was found."""

@@ -21,7 +21,7 @@ typedef struct open_launch {
 static _Thread_local struct {
     open_launch launches[MAX_OPEN];
     uint32_t next;
-    bool probed; /* the launch whose record is being written */
+    pasta_probe_decision decision; /* about the launch whose record is being written */
     struct {
         uint64_t handle, context, stream, correlation;
         uint64_t launch_id;
@@ -41,19 +41,22 @@ static pasta_nv_function look_up(const pasta_nv_launch *launch) {
     return f;
 }
 
-static bool takes(const pasta_nv_work *w, uint32_t name) { return here.probed = pasta_probe_takes(w->ordinal, name); }
+static bool takes(const pasta_kernel_launch *launch) {
+    here.decision = pasta_probe_takes(launch);
+    return here.decision.probed;
+}
 
 static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint64_t node, uint8_t flags) {
     open_launch *open = &here.launches[here.next++ % MAX_OPEN];
     *open = (open_launch){key, pasta_next_launch(), pasta_next_correlation()};
     pasta_nv_function f = pasta_nv_function_of(l, look_up); /* slow, so before the record is reserved */
     bool probes = pasta_nv_probes_on(), selected = probes && pasta_probe_selects(f.name, l->name);
-    here.probed = false;
+    here.decision = (pasta_probe_decision){.shape = PASTA_ABSENT_U32};
     const pasta_nv_work w = {.at = pasta_nv_place_of(l->context, (int16_t)l->device), .ordinal = open->ordinal,
                              .correlation = open->correlation, .stream = stream, .node = node,
                              .shared = PASTA_ABSENT_U32, .flags = flags};
     if (!pasta_nv_record_launch(l, &f, &w, selected ? takes : NULL)) return;
-    if (probes) pasta_nv_probes_launch(l, open->ordinal, flags & PASTA_FLAG_GRAPH, here.probed);
+    if (probes) pasta_nv_probes_launch(l, open->ordinal, flags & PASTA_FLAG_GRAPH, here.decision);
 }
 
 static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint8_t flags) {

@@ -1,4 +1,12 @@
-/* Patches in the program's modules, added and removed at the edges of windows. */
+/* Patches in the program's modules.
+ *
+ * If every launch is probed, a module is patched when it is loaded. Otherwise its patches are put back before a launch
+ * in it that is probed, and taken out before one that is not, if no kernel or shape in it is still to be probed or no
+ * window is open: then the module runs its own code. A module is patched when it is loaded in any case: one that never
+ * was runs three times slower than one whose patches were removed (measured).
+ *
+ * Which patches a module has is read without a lock. A probed launch first announces itself (`under_way`); whoever
+ * takes patches out first says so (`patched`), then looks for such launches: one of both sees the other. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -16,32 +24,70 @@ bool pasta_nv_add_patches(pasta_nv_prober *p) {
     return pasta_nv_probed(p, result, "sanitizerAddPatchesFromFile");
 }
 
-/* With `patching` held. */
+/* ---- modules by handle: entries are never freed, since launches read them without the lock ---- */
+
+/* Launches without a probe after which a module loses its patches though something in it is still to be probed;
+ * twice as many each time that they are put back. */
+enum { PATIENCE = 256, MAX_PATIENCE = 1 << 20 };
+
+static pasta_nv_patched **bucket_of(pasta_nv_prober *p, uint64_t module) {
+    return &p->modules[(module * UINT64_C(0x9e3779b97f4a7c15) >> 32) % PASTA_NV_MODULES];
+}
+
+static pasta_nv_patched *module_of(pasta_nv_prober *p, uint64_t module) {
+    pasta_nv_patched *m = __atomic_load_n(bucket_of(p, module), __ATOMIC_ACQUIRE);
+    while (m && m->handle != module) m = m->next;
+    return m;
+}
+
+/* With `patching` held. NULL: out of memory, and the module keeps its patches. */
+static pasta_nv_patched *add_module(pasta_nv_prober *p, uint64_t module) {
+    pasta_nv_patched *m = module_of(p, module), **bucket = bucket_of(p, module);
+    if (m || !(m = calloc(1, sizeof *m))) return m;
+    m->handle = module;
+    m->next = *bucket;
+    __atomic_store_n(bucket, m, __ATOMIC_RELEASE);
+    return m;
+}
+
+/* ---- putting patches in and taking them out, with `patching` held ---- */
+
 static void patch(pasta_nv_prober *p, uint64_t module) {
     for (uint32_t i = 0; i < plan.patch_count && !p->broken; i++)
         PROBED(p, patch_instructions, plan.patches[i].instruction, module, plan.patches[i].function);
     if (!p->broken) PROBED(p, patch_module, module);
 }
 
-static void unpatch(pasta_nv_prober *p, uint64_t module) {
-    if (!p->broken) PROBED(p, unpatch_module, module);
-}
+static void set_patched(pasta_nv_patched *m, bool patched) { __atomic_store_n(&m->patched, patched, __ATOMIC_SEQ_CST); }
 
-static void remember_module(pasta_nv_prober *p, uint64_t module) {
-    if (p->module_count == p->module_room) {
-        uint32_t wanted = 2 * p->module_room + 64;
-        void *grown = realloc(p->modules, wanted * sizeof *p->modules);
-        if (!grown) return; /* keeps its patches between windows */
-        p->modules = grown;
-        p->module_room = wanted;
+static void put_in(pasta_nv_prober *p, pasta_nv_patched *m) {
+    uint64_t begin = pasta_now();
+    pthread_mutex_lock(&patching);
+    if (m->loaded && !m->patched && !p->broken) {
+        patch(p, m->handle);
+        set_patched(m, true);
+        if (m->patience < MAX_PATIENCE) m->patience *= 2;
+        p->switches++;
+        p->switching += pasta_now() - begin;
     }
-    p->modules[p->module_count].handle = module;
-    p->modules[p->module_count++].patched = true;
+    pthread_mutex_unlock(&patching);
 }
 
-static void forget_module(pasta_nv_prober *p, uint64_t module) {
-    for (uint32_t i = 0; i < p->module_count; i++)
-        if (p->modules[i].handle == module) p->modules[i--] = p->modules[--p->module_count];
+/* Not while a probed launch, perhaps in this module, is between its begin and its end: at a later one. */
+static void take_out(pasta_nv_prober *p, pasta_nv_patched *m) {
+    uint64_t begin = pasta_now();
+    pthread_mutex_lock(&patching);
+    if (m->loaded && m->patched && !p->broken) {
+        set_patched(m, false);
+        if (__atomic_load_n(&p->under_way, __ATOMIC_SEQ_CST)) {
+            set_patched(m, true);
+        } else {
+            PROBED(p, unpatch_module, m->handle);
+            p->switches++;
+            p->switching += pasta_now() - begin;
+        }
+    }
+    pthread_mutex_unlock(&patching);
 }
 
 void pasta_nv_probes_module(uint64_t context, uint64_t module, bool loaded) {
@@ -49,18 +95,19 @@ void pasta_nv_probes_module(uint64_t context, uint64_t module, bool loaded) {
     pasta_nv_prober *p = pasta_nv_prober_of(context);
     if (!p) return;
     pthread_mutex_lock(&patching);
-    if (loaded) {
-        /* also between windows: a module that never was patched runs three times slower than one
-         * whose patches were removed, which cannot be done before it is loaded (measured) */
-        patch(p, module);
-        remember_module(p, module);
-        __atomic_store_n(&p->window_changes, PASTA_ABSENT_U32, __ATOMIC_RELEASE); /* compare again */
-    } else {
-        forget_module(p, module);
+    if (loaded) patch(p, module);
+    pasta_nv_patched *m = loaded ? add_module(p, module) : module_of(p, module);
+    if (m) {
+        m->loaded = loaded;
+        m->patience = PATIENCE;
+        __atomic_store_n(&m->wanted, 0, __ATOMIC_RELAXED); /* another one may have had the handle */
+        set_patched(m, loaded);
     }
     pthread_mutex_unlock(&patching);
     if (!loaded) pasta_nv_readback_wake();
 }
+
+/* ---- launches ---- */
 
 /* True at the first launch of each function. */
 static bool is_new(pasta_nv_prober *p, uint64_t function) {
@@ -73,44 +120,37 @@ static bool is_new(pasta_nv_prober *p, uint64_t function) {
             return true;
         if (there == function) return false;
     }
-    return false; /* table full: the function keeps its patches between windows */
+    return false; /* table full: the function keeps its patches */
 }
 
 /* A function that is loaded later than its module gets the module's patches, also after they were
- * removed (13.5 on 580.159: measured): remove them again. */
-static void loaded_later(pasta_nv_prober *p, const pasta_nv_launch *l) {
-    if (!is_new(p, l->function)) return;
-    pthread_mutex_lock(&patching);
-    for (uint32_t i = 0; i < p->module_count; i++)
-        if (p->modules[i].handle == l->module) p->modules[i].patched = true;
-    __atomic_store_n(&p->window_changes, PASTA_ABSENT_U32, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&patching);
+ * removed (13.5 on 580.159: measured): the next launch takes them out again. */
+static void loaded_later(pasta_nv_prober *p, pasta_nv_patched *m, uint64_t function) {
+    if (is_new(p, function)) set_patched(m, true);
 }
 
-/* At the edge of a window: between windows the program runs its own code.  While a probed launch of another
- * thread is under way, patches stay until a later launch. */
-static void follow_window(pasta_nv_prober *p, uint64_t ordinal) {
-    bool open = pasta_probe_wanted(ordinal);
-    uint32_t changes = pasta_probe_window_changes();
-    if (__atomic_load_n(&p->window_changes, __ATOMIC_ACQUIRE) == changes) return;
-    uint64_t begin = pasta_now();
-    uint32_t switched = 0;
-    pthread_mutex_lock(&patching);
-    bool possible = open || __atomic_load_n(&p->under_way, __ATOMIC_ACQUIRE) == 0;
-    for (uint32_t i = 0; possible && i < p->module_count && !p->broken; i++) {
-        if (p->modules[i].patched == open) continue;
-        (open ? patch : unpatch)(p, p->modules[i].handle);
-        p->modules[i].patched = open;
-        switched++;
+/* Whether a module with patches should lose them at a launch that is not probed. */
+static bool is_spared(pasta_nv_patched *m, uint64_t ordinal) {
+    uint32_t idle = __atomic_add_fetch(&m->idle, 1, __ATOMIC_RELAXED);
+    return __atomic_load_n(&m->wanted, __ATOMIC_RELAXED) <= 0 || idle > m->patience || !pasta_probe_wanted(ordinal);
+}
+
+void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ordinal, pasta_probe_decision d) {
+    pasta_nv_patched *m = module_of(p, l->module);
+    if (!m) return;
+    if (d.wanted) __atomic_add_fetch(&m->wanted, d.wanted, __ATOMIC_RELAXED);
+    bool patched = __atomic_load_n(&m->patched, __ATOMIC_SEQ_CST);
+    if (d.probed) {
+        __atomic_store_n(&m->idle, 0, __ATOMIC_RELAXED);
+        if (!patched) put_in(p, m);
+    } else if (patched && is_spared(m, ordinal)) {
+        take_out(p, m);
     }
-    if (possible) __atomic_store_n(&p->window_changes, changes, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&patching);
-    if (switched)
-        pasta_log("probes: %s %u modules of context %u in %" PRIu64 " us", open ? "patched" : "unpatched", switched,
-                  p->at.context, (pasta_now() - begin) / 1000);
+    loaded_later(p, m, l->function);
 }
 
-void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ordinal) {
-    follow_window(p, ordinal);
-    loaded_later(p, l);
+void pasta_nv_patches_finish(const pasta_nv_prober *p) {
+    if (p->switches)
+        pasta_log("probes: patches of single modules of context %u were put in or taken out %u times, in %" PRIu64 " us",
+                  p->at.context, p->switches, p->switching / 1000);
 }

@@ -113,8 +113,8 @@ static void forget_failed(void) {
     here.batch = NULL;
 }
 
+/* Keeps a launch that is under way, until its end. */
 static bool remember(pasta_nv_batch *b, const pasta_nv_launch *l, bool graph) {
-    __atomic_add_fetch(&b->owner->under_way, 1, __ATOMIC_ACQ_REL);
     if (!graph) {
         forget_failed();
         here.batch = b;
@@ -144,15 +144,8 @@ static void missed(pasta_nv_prober *p) {
                   p->at.context, p->at.device);
 }
 
-void pasta_nv_probes_launch(const pasta_nv_launch *l, uint64_t ordinal, bool graph, bool probed) {
-    pasta_nv_prober *p = pasta_nv_prober_of(l->context);
-    if (!p || p->broken) return;
-    if (PASTA_UNLIKELY(here.waited == p)) {
-        here.waited = NULL;
-        pasta_nv_readback_at_once(p);
-    }
-    if (!pasta_probe_always()) pasta_nv_patches_follow(p, l, ordinal);
-    if (!probed) return;
+/* Gives a probed launch, which is under way, a slot. False: it has none, and has no end. */
+static bool give_slot(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ordinal, bool graph, uint32_t shape) {
     pasta_nv_version *v = plan.objects ? pasta_nv_version_use(p) : NULL;
     pasta_nv_batch *b;
     int slot = pasta_nv_batch_slot(p, l->unique_stream, ordinal, v, &b);
@@ -161,12 +154,27 @@ void pasta_nv_probes_launch(const pasta_nv_launch *l, uint64_t ordinal, bool gra
         pasta_nv_version_release(v);
         pthread_mutex_unlock(&pasta_nv_probes_lock);
         missed(p);
-        return;
+        return false;
     }
-    bool good = remember(b, l, graph) && (!v || pasta_nv_version_copy(p, v, l->unique_stream));
+    b->shapes[slot] = shape;
+    bool kept = remember(b, l, graph), good = kept && (!v || pasta_nv_version_copy(p, v, l->unique_stream));
     pasta_nv_trace_launch(p, b->first_epoch + (uint32_t)slot, ordinal);
     uint64_t descriptor = pasta_nv_batch_descriptor(b, (uint32_t)slot, v);
     if (good && descriptor) PROBED(p, set_launch_data, l->launch, l->function, l->unique_stream, descriptor);
+    return kept;
+}
+
+void pasta_nv_probes_launch(const pasta_nv_launch *l, uint64_t ordinal, bool graph, pasta_probe_decision decision) {
+    pasta_nv_prober *p = pasta_nv_prober_of(l->context);
+    if (!p || p->broken) return;
+    if (PASTA_UNLIKELY(here.waited == p)) {
+        here.waited = NULL;
+        pasta_nv_readback_at_once(p);
+    }
+    if (decision.probed) __atomic_add_fetch(&p->under_way, 1, __ATOMIC_SEQ_CST);
+    if (!pasta_probe_always()) pasta_nv_patches_follow(p, l, ordinal, decision);
+    if (decision.probed && !give_slot(p, l, ordinal, graph, decision.shape))
+        __atomic_sub_fetch(&p->under_way, 1, __ATOMIC_ACQ_REL);
 }
 
 static void ended(pasta_nv_batch *b, uint32_t launches) {
@@ -232,6 +240,7 @@ void pasta_nv_probes_finish(void) {
     if (!pasta_nv_probes_on()) return;
     for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next)
         if (!p->broken && !p->ended) mark_all(p, true, PASTA_NO_STREAM);
+    for (pasta_nv_prober *p = pasta_nv_probers(); p; p = p->next) pasta_nv_patches_finish(p);
     pasta_nv_readback_finish();
     pasta_nv_trace_finish();
     __atomic_store_n(&plan.on, false, __ATOMIC_RELEASE);

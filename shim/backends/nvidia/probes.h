@@ -15,6 +15,7 @@ enum {
     PASTA_NV_MARKERS = 1 << 16,
     PASTA_NV_COPIED = 32,
     PASTA_NV_SEEN = 1 << 13, /* functions of a context */
+    PASTA_NV_MODULES = 1 << 10, /* ways of the table of modules */
     PASTA_NV_MAX_WORDS = 64, /* of an object's row */
     PASTA_NV_WAYS = 64, /* of the table of streams */
 };
@@ -78,23 +79,31 @@ typedef struct pasta_nv_batch {
     bool marking, mark_again;
     uint64_t first_epoch; /* slots have consecutive ones */
     uint64_t ordinals[PASTA_NV_SLOTS];
+    uint32_t shapes[PASTA_NV_SLOTS]; /* absent: not sampled */
     pasta_nv_version *versions[PASTA_NV_SLOTS]; /* NULL: without a table */
 } pasta_nv_batch;
 
 typedef struct pasta_nv_tracer pasta_nv_tracer;
+
+/* A module, and whether it has patches (patches.c). */
+typedef struct pasta_nv_patched {
+    struct pasta_nv_patched *next;
+    uint64_t handle;
+    bool loaded, patched; /* `patched` is read without the lock of patching */
+    int32_t wanted;       /* kernels, or shapes of launches, still to be probed */
+    uint32_t idle;        /* launches since the last probed one */
+    uint32_t patience;
+} pasta_nv_patched;
 
 /* A context's side of the probes. */
 typedef struct pasta_nv_prober {
     struct pasta_nv_prober *next;
     uint64_t context;
     pasta_nv_place at;
-    struct {
-        uint64_t handle;
-        bool patched;
-    } *modules; /* of the program, under the lock of patching */
-    uint32_t module_count, module_room;
+    pasta_nv_patched *modules[PASTA_NV_MODULES]; /* of the program, hashed */
+    uint32_t switches; /* of patches of single modules, and the time that they took, ns; under the lock of patching */
+    uint64_t switching;
     uint64_t seen[PASTA_NV_SEEN]; /* functions that were launched, hashed */
-    uint32_t window_changes;
     uint32_t under_way; /* probed launches between begin and end */
     bool broken, ended, short_of_memory;
     volatile uint8_t *markers;
@@ -161,7 +170,10 @@ void pasta_nv_batch_recycle(pasta_nv_batch *b); /* everything in it was read */
 
 /* ---- patches.c ---- */
 bool pasta_nv_add_patches(pasta_nv_prober *p);
-void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launch *launch, uint64_t ordinal); /* the windows */
+/* Puts the patches of a launch's module in, or takes them out. A probed launch is under way already. */
+void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launch *launch, uint64_t ordinal,
+                             pasta_probe_decision decision);
+void pasta_nv_patches_finish(const pasta_nv_prober *p);
 
 /* ---- results.c ---- */
 /* Page-locked memory for results, or with `pinned` false memory to be freed. */

@@ -140,6 +140,18 @@ static uint32_t write_spill(text *t, const pasta_nv_batch *b, uint32_t slot, uin
     return found;
 }
 
+/* Sum of all words of a launch, but of objects' numbers. */
+static uint64_t amount_of(const pasta_probed *e) {
+    const uint64_t *words = (const void *)(e + 1);
+    uint64_t amount = 0;
+    for (uint32_t w = 0; w < e->words; w++) amount += *words++;
+    for (uint32_t row = 0; row < e->rows; row++) {
+        words++;
+        for (uint32_t w = 0; w < e->row_words; w++) amount += *words++;
+    }
+    return amount;
+}
+
 static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, const char *slot, uint64_t stream) {
     const pasta_nv_plan *plan = &pasta_nv_the_plan;
     const uint32_t *keys = (const void *)slot;
@@ -164,7 +176,10 @@ static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, cons
         count += write_object(t, number_of(b, number, keys, row), sums);
     }
     if (b->spill_rows && keys[b->rows]) count += write_spill(t, b, number, stream);
-    ((pasta_probed *)(void *)(t->bytes + begin))->rows = count; /* `e` may have moved */
+    e = (void *)(t->bytes + begin); /* it may have moved */
+    e->rows = count;
+    if (b->shapes[number] != PASTA_ABSENT_U32 && e->words + e->row_words)
+        pasta_probe_counted(b->shapes[number], amount_of(e));
 }
 
 char *pasta_nv_staging(pasta_nv_prober *p, uint64_t bytes, bool *pinned) {

@@ -83,9 +83,9 @@ typedef struct pasta_nv_work {
     uint8_t flags;
 } pasta_nv_work;
 
-/* `probed` (or NULL) says whether the launch is: called once its record is reserved. */
+/* `probed` (or NULL) says whether the launch is: called with its record. */
 uint64_t pasta_nv_record_launch(const pasta_nv_launch *launch, const pasta_nv_function *function,
-                                const pasta_nv_work *work, bool (*probed)(const pasta_nv_work *work, uint32_t name));
+                                const pasta_nv_work *work, bool (*probed)(const pasta_kernel_launch *launch));
 void pasta_nv_record_return(const pasta_nv_work *work);
 uint64_t pasta_nv_record_copy(const pasta_nv_memcpy *copy, const pasta_nv_work *work);
 uint64_t pasta_nv_record_set(const pasta_nv_memset *set, const pasta_nv_work *work);
@@ -149,8 +149,8 @@ void pasta_nv_probes_context(uint64_t context, pasta_nv_place at);
 void pasta_nv_probes_context_destroyed(uint64_t context);
 void pasta_nv_probes_module(uint64_t context, uint64_t module, bool loaded);
 bool pasta_nv_probes_on(void);
-/* Every launch, `probed` or not: it may be the first one after the edge of a window. */
-void pasta_nv_probes_launch(const pasta_nv_launch *launch, uint64_t ordinal, bool graph, bool probed);
+/* Every launch, probed or not: the patches of its module may have to be put back or taken out. */
+void pasta_nv_probes_launch(const pasta_nv_launch *launch, uint64_t ordinal, bool graph, pasta_probe_decision decision);
 void pasta_nv_probes_launched(uint64_t launch, bool graph); /* launch return; for a graph: of all its nodes */
 void pasta_nv_probes_stream_destroyed(uint64_t context, uint64_t stream); /* vendor's unique handle */
 void pasta_nv_probes_synchronized(uint64_t context);

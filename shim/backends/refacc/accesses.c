@@ -70,6 +70,36 @@ static void put_full(const ra_access *a, uint64_t *addresses) {
     for (uint32_t lanes = a->mask; lanes; lanes &= lanes - 1) *addresses++ = a->address[__builtin_ctz(lanes)];
 }
 
+/* Sampled launches that run; one whose place is taken is not counted. */
+enum { PLACES = 1024 };
+static struct {
+    uint64_t launch; /* plus one; 0: free; all ones: being taken */
+    uint64_t accesses;
+    uint32_t shape;
+} sampled[PLACES];
+
+void pasta_refacc_count(uint64_t launch, uint32_t shape) {
+    uint64_t none = 0, *place = &sampled[launch % PLACES].launch;
+    if (shape == PASTA_ABSENT_U32 ||
+        !__atomic_compare_exchange_n(place, &none, PASTA_ABSENT_U64, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return;
+    sampled[launch % PLACES].shape = shape;
+    __atomic_store_n(&sampled[launch % PLACES].accesses, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(place, launch + 1, __ATOMIC_RELEASE);
+}
+
+void pasta_refacc_counted(uint64_t launch) {
+    uint64_t *place = &sampled[launch % PLACES].launch;
+    if (__atomic_load_n(place, __ATOMIC_ACQUIRE) != launch + 1) return;
+    pasta_probe_counted(sampled[launch % PLACES].shape, __atomic_load_n(&sampled[launch % PLACES].accesses, __ATOMIC_RELAXED));
+    __atomic_store_n(place, 0, __ATOMIC_RELEASE);
+}
+
+static void count(uint64_t launch, int lanes) {
+    if (__atomic_load_n(&sampled[launch % PLACES].launch, __ATOMIC_RELAXED) == launch + 1)
+        __atomic_fetch_add(&sampled[launch % PLACES].accesses, (uint64_t)lanes, __ATOMIC_RELAXED);
+}
+
 void pasta_refacc_on_access(void *userdata, const ra_access *a) {
     static _Thread_local pasta_trace_writer writer;
     int32_t deltas[32];
@@ -77,6 +107,7 @@ void pasta_refacc_on_access(void *userdata, const ra_access *a) {
     int64_t stride = a->stride;
     uint8_t form = PASTA_FORM_STRIDE;
     int lanes = __builtin_popcount(a->mask);
+    count((uintptr_t)userdata, lanes);
     if (is_transfer(a->kind)) {
         form = PASTA_FORM_ROWS;
     } else if (!fits_stride(a, &base, &stride)) {

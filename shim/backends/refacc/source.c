@@ -183,8 +183,7 @@ static void on_launch_begin(ra_launch_data *d) {
         unrecorded(&d->user[1]);
         return;
     }
-    bool probed = selected && pasta_probe_takes(d->user[0], name);
-    pasta_header_of(e)->flags = (uint8_t)(launch_flags(d) | (probed ? PASTA_FLAG_PROBED : 0));
+    pasta_header_of(e)->flags = launch_flags(d);
     pasta_header_of(e)->correlation = d->user[1];
     e->name = name;
     memcpy(e->grid, d->grid, sizeof e->grid);
@@ -202,8 +201,13 @@ static void on_launch_begin(ra_launch_data *d) {
     e->entry_pc = d->entry_pc;
     e->function = d->function;
     e->module = d->module;
+    pasta_probe_decision decision = {.probed = false};
+    if (selected) decision = pasta_probe_takes(e);
+    if (decision.probed) pasta_header_of(e)->flags |= PASTA_FLAG_PROBED;
     pasta_publish(e);
-    if (probed) hook(d);
+    if (!decision.probed) return;
+    hook(d);
+    pasta_refacc_count(d->user[0], decision.shape);
 }
 
 static void on_launch_end(const ra_launch_data *d) {
@@ -217,6 +221,7 @@ static void on_launch_end(const ra_launch_data *d) {
 }
 
 static void on_launch_complete(const ra_launch_data *d) {
+    pasta_refacc_counted(d->user[0]);
     pasta_kernel_complete *e = PASTA_BEGIN(kernel_complete, d->device, context_of(d->context), d->stream);
     if (!e) return;
     pasta_header_of(e)->flags = launch_flags(d);

@@ -15,5 +15,8 @@
 uint32_t pasta_refacc_kinds(void);
 /* On worker threads of refacc.  `userdata`: the launch's ordinal. */
 void pasta_refacc_on_access(void *userdata, const ra_access *a);
+/* Counts the accesses of a launch that is a sample of its shape; reports them when it is complete. */
+void pasta_refacc_count(uint64_t launch, uint32_t shape);
+void pasta_refacc_counted(uint64_t launch);
 
 #endif

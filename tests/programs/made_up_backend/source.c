@@ -24,9 +24,9 @@ static bool use(void) {
 }
 
 /* Whether probes run in a launch: this accelerator has no probes, so their coverage is unknown. */
-static bool is_probed(uint64_t ordinal, uint32_t name, const char *symbol) {
+static bool is_probed(const pasta_kernel_launch *launch, const char *symbol) {
     const char *kinds = pasta_config("probe_kinds");
-    return kinds && *kinds && pasta_probe_selects(name, symbol) && pasta_probe_takes(ordinal, name);
+    return kinds && *kinds && pasta_probe_selects(launch->name, symbol) && pasta_probe_takes(launch).probed;
 }
 
 static void on_launch(const char *kernel, unsigned blocks) {
@@ -38,11 +38,11 @@ static void on_launch(const char *kernel, unsigned blocks) {
     pasta_kernel_launch *launch = PASTA_BEGIN(kernel_launch, DEVICE, CONTEXT, STREAM);
     if (launch) {
         launch->name = pasta_intern_z(name);
-        if (is_probed(ordinal, launch->name, name)) pasta_header_of(launch)->flags |= PASTA_FLAG_PROBED;
         launch->grid[0] = blocks;
         launch->grid[1] = launch->grid[2] = launch->block[0] = launch->block[1] = launch->block[2] = 1;
         launch->ordinal = ordinal;
         pasta_header_of(launch)->correlation = pasta_next_correlation();
+        if (is_probed(launch, name)) pasta_header_of(launch)->flags |= PASTA_FLAG_PROBED;
         pasta_publish(launch);
     }
     pasta_launch_end *end = PASTA_BEGIN_AS(kernel_launch_end, launch_end, DEVICE, CONTEXT, STREAM);

@@ -8,7 +8,10 @@
  *     graph STREAM NODES ACCESS... each node makes the accesses
  *     sync                         hold STREAM      release STREAM
  *     end STREAM                   the stream is destroyed; so is the context by `destroy`
- *     unload MODULE                load MODULE      (launches are of module 4000)
+ *     unload MODULE                load MODULE
+ *     kernel MODULE FUNCTION GRID  of later launches; at first the function f0 of module 4000. Its name is
+ *                                  played, followed by letters for the last digit of its number
+ *     report                       prints how launches ran in each module
  *     threads COUNT LAUNCHES ADDRESS   each on its own stream, and one shared by all
  *     cost LAUNCHES CHANGES        prints ns in the callbacks of a launch, the median of batches; with
  *                                  CHANGES an object comes and goes before each
@@ -31,8 +34,14 @@
 
 enum { CONTEXT = 0xc0, MODULE = 0x4000, FUNCTION = 0xf0, DEVICE = 3, MULTIPROCESSORS = 132 };
 
+static struct {
+    uint64_t module, function;
+    uint32_t grid;
+} chosen = {MODULE, FUNCTION, 1};
+
 static bool (*deliver)(int32_t, uint32_t, const void *);
-static uint64_t (*launch_data)(uint64_t, uint64_t);
+static uint64_t (*launch_data)(uint64_t, uint64_t, uint64_t);
+static void (*report)(void);
 static void (*hold)(uint64_t, bool);
 static void (*destroy_stream)(uint64_t);
 static void (*submit)(uint64_t, void (*)(void *), void *);
@@ -68,6 +77,7 @@ static void initialize(void) {
     void *fake = required(dlopen(getenv("PASTA_SANITIZER_LIB"), RTLD_NOW), "fake library");
     *(void **)&deliver = required(dlsym(fake, "fake_deliver"), "fake_deliver");
     *(void **)&launch_data = required(dlsym(fake, "fake_launch_data"), "fake_launch_data");
+    *(void **)&report = required(dlsym(fake, "fake_report"), "fake_report");
     *(void **)&hold = required(dlsym(fake, "fake_hold"), "fake_hold");
     *(void **)&destroy_stream = required(dlsym(fake, "fake_destroy_stream"), "fake_destroy_stream");
     *(void **)&submit = required(dlsym(fake, "fake_submit"), "fake_submit");
@@ -159,8 +169,10 @@ static void run_kernel(void *argument) {
 static uint64_t launches;
 
 static pasta_nv_launch launch_of(uint64_t stream) {
-    return (pasta_nv_launch){.context = CONTEXT, .stream = stream, .unique_stream = stream, .module = MODULE,
-                             .function = FUNCTION, .name = "_Z6playedv", .grid = {1, 1, 1}, .block = {32, 1, 1},
+    static const char *const names[16] = {"_Z6playedv", "_Z7playedav", "_Z7playedbv", "_Z7playedcv"};
+    return (pasta_nv_launch){.context = CONTEXT, .stream = stream, .unique_stream = stream, .module = chosen.module,
+                             .function = chosen.function, .name = names[chosen.function % 16],
+                             .grid = {chosen.grid, 1, 1}, .block = {32, 1, 1},
                              .launch = __atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED), .device = DEVICE,
                              .api_context = CONTEXT, .api_stream = stream, .api_unique_stream = stream};
 }
@@ -168,7 +180,7 @@ static pasta_nv_launch launch_of(uint64_t stream) {
 static void start_kernel(const pasta_nv_launch *l, const char *accesses) {
     kernel *k = required(malloc(sizeof *k + strlen(accesses) + 1), "memory");
     strcpy(k->accesses, accesses);
-    k->data = launch_data(l->launch, l->module);
+    k->data = launch_data(l->launch, l->function, l->module);
     submit(l->unique_stream, run_kernel, k);
 }
 
@@ -176,7 +188,7 @@ static void launch(uint64_t stream, const char *accesses, bool fails) {
     pasta_nv_launch l = launch_of(stream);
     deliver(PASTA_NV_LAUNCH, PASTA_NV_LAUNCH_BEGIN, &l);
     if (fails) {
-        launch_data(l.launch, l.module);
+        launch_data(l.launch, l.function, l.module);
         return;
     }
     start_kernel(&l, accesses);
@@ -302,6 +314,8 @@ static void play(char *line) {
     else if (!strcmp(word, "release")) hold(a, false);
     else if (!strcmp(word, "end")) stream(PASTA_NV_STREAM_DESTROYING, a), destroy_stream(a);
     else if (!strcmp(word, "destroy")) context(PASTA_NV_CONTEXT_DESTROYING, CONTEXT), context(PASTA_NV_CONTEXT_DESTROYED, CONTEXT);
+    else if (!strcmp(word, "kernel") && sscanf(line + rest, "%lx %x", &b, &chosen.grid) == 2) chosen.module = a, chosen.function = b;
+    else if (!strcmp(word, "report")) report();
     else if (!strcmp(word, "unload")) module(PASTA_NV_MODULE_UNLOADING, a);
     else if (!strcmp(word, "load")) module(PASTA_NV_MODULE_LOADED, a);
     else if (!strcmp(word, "threads") && sscanf(line + rest, "%lx %lx", &team.launches, &team.address) == 2) team.count = a, play_threads();

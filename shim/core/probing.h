@@ -1,0 +1,31 @@
+/* Between windows.c and the files that it decides with. */
+#ifndef PASTA_PROBING_H
+#define PASTA_PROBING_H
+
+#include "internal.h"
+
+/* ---- shapes.c: launches that are probed as samples of each other ---- */
+
+typedef struct pasta_sampling {
+    uint32_t enough;     /* launches of a shape that are probed; UINT32_MAX: all */
+    uint32_t spot_check; /* launches of a shape between later checks; 0: none */
+} pasta_sampling;
+
+void pasta_shapes_configure(pasta_sampling sampling);
+/* Counts a launch; `open`: it may be probed. `due` is set if it should be, whether it may or not. */
+pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *launch, bool open, bool *due);
+
+/* ---- budget.c: windows that keep an overhead budget ---- */
+
+typedef struct pasta_budget {
+    double share;  /* of the time without probes that they may add */
+    double factor; /* by which probes slow a launch down, until it is known; above 1 */
+    bool sampled;  /* shapes are complete at some time: a window may end before its unit */
+} pasta_budget;
+
+void pasta_budget_begin(pasta_budget given);
+/* Whether a window is open at this launch; `steps`: how many the program has marked. */
+bool pasta_budget_is_open(uint64_t ordinal, uint64_t steps);
+void pasta_budget_decided(bool probed, bool due); /* about a launch */
+
+#endif
