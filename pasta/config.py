@@ -114,6 +114,20 @@ class Config(Section):
         per_block=True,
         option=CommandOption("--range", metavar="REGEX"),
     )
+    operator = setting(
+        "filter.operator",
+        parse_regex,
+        None,
+        "only activity inside operators of a framework that match",
+        option=CommandOption("--operator", metavar="REGEX"),
+    )
+    module = setting(
+        "filter.module",
+        parse_regex,
+        None,
+        "only activity inside modules of a framework that match, and of their gradients",
+        option=CommandOption("--module", metavar="REGEX"),
+    )
     backend = setting(
         "backend",
         parse_backend,

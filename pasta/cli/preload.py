@@ -109,7 +109,7 @@ def _checked(config: Config) -> list[Tool]:
     if config.max_size or config.live:
         # otherwise events stay on disk uncompressed, and uncounted, until the program ends
         config.collector = True
-    if any(tool.needs_compiled for tool in tools):
+    if any(tool.needs_compiled for tool in tools) or config.operator or config.module:
         # LLVM crashes in a program that exits meanwhile: its destructors run first (measured).
         config.collector = True
     if any("probes" in tool.needed() for tool in tools):
@@ -154,7 +154,10 @@ def _prepared(
 ) -> Session:
     """A session with what the target needs before it starts; `wanted`: the framework data of more
     than these tools. Raises PastaError."""
-    session = Session.create(config, command, verbosity, wanted or Wanted.by(tools))
+    wanted = wanted or Wanted.by(tools)
+    if config.operator or config.module:
+        wanted = wanted._replace(operators=True)
+    session = Session.create(config, command, verbosity, wanted)
     try:
         _prepare_probes(session, config, tools)
         _prepare_backends(session, program)

@@ -17,6 +17,7 @@ from pasta.processors.demangle import demangle
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.processors.operators import Operators
     from pasta.processors.strings import Strings
 
 #: Kinds that a range filter drops outside of the range, `kernel_launch` included.
@@ -35,11 +36,14 @@ class Filter:
     """Criteria of launches to keep. Regular expressions are searched for (`re.search`).
 
     A launch is selected when its name, mangled or demangled, matches `kernel` and not `exclude`,
-    and it happens in a range whose name matches `range`. Of the selected launches the first
+    it happens in a range whose name matches `range`, in an operator whose name matches `operator`,
+    and in one whose module (path and class) matches `module`. Of the selected launches the first
     `launch_skip` are dropped and then `launch_count` kept (None: all). Ranges are those that the
     launching thread has open, and process-wide ones; for a node of a graph those at the graph's
-    launch. Copies, sets with their device times, synchronisation and marks outside of them are
-    dropped too. Raises ConfigError for a wrong expression or a negative number.
+    launch. Operators are all that the thread has open, for a node of a graph those open at its
+    capture; an operator of a gradient has the module of its forward operator, too. Copies, sets
+    with their device times, synchronisation and marks outside of them are dropped too. Raises
+    ConfigError for a wrong expression or a negative number.
     """
 
     kernel: str | None = None
@@ -47,9 +51,11 @@ class Filter:
     launch_skip: int = 0
     launch_count: int | None = None
     range: str | None = None
+    operator: str | None = None
+    module: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("kernel", "exclude", "range"):
+        for name in ("kernel", "exclude", "range", "operator", "module"):
             pattern = getattr(self, name)
             try:
                 re.compile(pattern or "")
@@ -67,9 +73,20 @@ class Filter:
     def selects_launches(self) -> bool:
         """Whether the filter can drop launches."""
         return (
-            bool(self.kernel or self.exclude or self.range or self.launch_skip)
+            bool(self.kernel or self.exclude or self.launch_skip)
             or self.launch_count is not None
+            or self.selects_activity
         )
+
+    @property
+    def needs_operators(self) -> bool:
+        """Whether `Selection.apply` needs the operators of frameworks."""
+        return bool(self.operator or self.module)
+
+    @property
+    def selects_activity(self) -> bool:
+        """Whether the filter can drop copies, waits and the like."""
+        return bool(self.range) or self.needs_operators
 
 
 class _Matches:
@@ -97,6 +114,52 @@ class _Matches:
         return not (self.unwanted and found(self.unwanted))
 
 
+class _Scopes:
+    """Nodes of operators in which launches are selected, each decided once."""
+
+    def __init__(self, operator: str | None, module: str | None) -> None:
+        self._operator, self._module = (
+            re.compile(each) if each else None for each in (operator, module)
+        )
+        #: By node: in an operator that matches, in a module that does.
+        self._inside: list[tuple[bool, bool]] = [(False, False)]
+        #: Names of operators and modules, by id: their matches.
+        self._found: dict[tuple[bool, int], bool] = {}
+
+    def contain(
+        self, operators: Operators, records: NDArray[Any], strings: Strings
+    ) -> NDArray[Any]:
+        """Whether records are inside selected operators (bool)."""
+        for node in operators.nodes[len(self._inside) :]:  # a node comes after its parent
+            in_operator, in_module = self._inside[node["parent"]]
+            in_operator = in_operator or self._matches(False, int(node["name"]), strings)
+            in_module = (
+                in_module
+                or self._matches(True, int(node["module"]), strings)
+                or self._inside[node["forward"]][1]
+            )
+            self._inside.append((in_operator, in_module))
+        fits = [
+            (in_operator or not self._operator) and (in_module or not self._module)
+            for in_operator, in_module in self._inside
+        ]
+        return np.asarray(np.asarray(fits, bool)[operators.at(records)])
+
+    def _matches(self, is_module: bool, id: int, strings: Strings) -> bool:
+        pattern = self._module if is_module else self._operator
+        if pattern is None or not id:
+            return False
+        if (is_module, id) not in self._found:
+            self._found[is_module, id] = bool(pattern.search(strings[id]))
+        return self._found[is_module, id]
+
+    @property
+    def names(self) -> tuple[set[int], set[int]]:
+        """Ids of the names of operators and modules that were looked at."""
+        modules = {id for is_module, id in self._found if is_module}
+        return {id for is_module, id in self._found if not is_module}, modules
+
+
 class Selection:
     """Applies a filter to a stream of batches; its state spans them and can be pickled.
 
@@ -114,6 +177,7 @@ class Selection:
         self._window = LaunchWindow()
         self._copies = LaunchWindow()  # by correlation
         self._graphs = LateNodes([("inside", "?")])
+        self._scopes = _Scopes(filter.operator, filter.module)
 
     @property
     def launched(self) -> list[int]:
@@ -125,8 +189,16 @@ class Selection:
         """Launches were seen and none was selected."""
         return self.seen > 0 and self.selected == 0
 
-    def apply(self, batch: Batch, strings: Strings) -> Batch:
-        """The records of `batch` that the filter keeps; `batch` itself if it keeps all."""
+    @property
+    def operators(self) -> tuple[set[int], set[int]]:
+        """Ids of all names that were compared with `operator` and `module`."""
+        return self._scopes.names
+
+    def apply(self, batch: Batch, strings: Strings, operators: Operators | None = None) -> Batch:
+        """The records of `batch` that the filter keeps; `batch` itself if it keeps all.
+
+        `operators` have been fed with the batch; without them nothing is inside one.
+        """
         launches = batch["kernel_launch"]
         self.seen += len(launches)
         if not self.filter.selects_launches:
@@ -138,10 +210,11 @@ class Selection:
             self._ranges.feed(batch)
             graphs = batch["graph_launch"]
             self._graphs.put(graphs, self._places(graphs, strings))
-            fits &= self._in_range(launches, strings)
+        if self.filter.selects_activity:
+            fits &= self._inside(launches, strings, operators)
             for kind in ACTIVITY:
                 if kind in records:
-                    inside = self._in_range(records[kind], strings)
+                    inside = self._inside(records[kind], strings, operators)
                     if kind in _COPY_KINDS:
                         self._follow(records[kind]["correlation"], inside)
                     records[kind] = records[kind][inside]
@@ -180,6 +253,17 @@ class Selection:
         if self.filter.launch_count is not None:
             kept &= number <= self.filter.launch_skip + self.filter.launch_count
         return np.asarray(kept)
+
+    def _inside(
+        self, records: NDArray[Any], strings: Strings, operators: Operators | None
+    ) -> NDArray[Any]:
+        """Whether records (bool) are inside the selected ranges, operators and modules."""
+        inside = np.ones(len(records), bool)
+        if self.filter.range:
+            inside &= self._in_range(records, strings)
+        if self.filter.needs_operators:
+            inside &= operators is not None and self._scopes.contain(operators, records, strings)
+        return inside
 
     def _in_range(self, records: NDArray[Any], strings: Strings) -> NDArray[Any]:
         places = self._places(records, strings)

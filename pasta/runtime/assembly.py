@@ -32,6 +32,8 @@ def make_filter(config: Config) -> Filter:
         launch_skip=config.launch_skip,
         launch_count=config.launch_count,
         range=config.range,
+        operator=config.operator,
+        module=config.module,
     )
 
 

@@ -20,6 +20,7 @@ from pasta.tool import HANDLERS, ON_ACCESSES, Context, Result, Tool
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.processors.operators import Operators
     from pasta.processors.processor import Processor
     from pasta.runtime.probe_runtime import ProbeRuntime
 
@@ -93,8 +94,10 @@ class Pipeline:
 
     def _create_processors(self) -> None:
         wanted = frozenset().union(*(each.needs for each in self.loaded))
+        if self.filter.needs_operators:
+            self._create("operators", _operators, wanted)
         for name, need in NEEDS.items():
-            if need.create is not None and name in wanted:
+            if need.create is not None and name in wanted and name not in self.processors:
                 self._try(name, self._create, name, need.create, wanted)
         if "probes" in wanted:
             self._try("probes", self._create, "probes", _probe_runtime, self._probing())
@@ -113,8 +116,9 @@ class Pipeline:
     def feed(self, batch: Batch) -> Batch:
         """Process a batch; return the records of it that the filter keeps, which are recorded."""
         whole = batch
-        batch = _read_only(self.selection.apply(batch, self.context.strings))
-        processors = self.processors.items()
+        operators = self._follow_operators(whole) if self.filter.needs_operators else None
+        batch = _read_only(self.selection.apply(batch, self.context.strings, operators))
+        processors = [each for each in self.processors.items() if each[1] is not operators]
         for name, processor in processors:
             self._try(name, processor.feed, batch)
         for name, processor in processors:
@@ -128,6 +132,20 @@ class Pipeline:
                 if records is not None:
                     self._guarded(each.name, name, _call, each.tool, name, records)
         return batch
+
+    def _follow_operators(self, whole: Batch) -> Operators | None:
+        """The operators as of a batch, by which launches are selected; None if they failed."""
+        operators = cast("Operators | None", self.processors.get("operators"))
+        if operators is None:
+            return None
+        try:
+            operators.feed(whole)
+            operators.follow(whole, whole)
+        except Exception as error:
+            del self.processors["operators"]
+            self.fail_all("PASTA's own operators", error)
+            return None
+        return operators
 
     def _try(self, name: str, work: Callable[..., object], *arguments: Any) -> None:
         """Do a processor's work while a working tool needs it; if it fails, disable these tools."""
@@ -300,6 +318,13 @@ def _probe_runtime(context: Context, tools: Sequence[Tool]) -> Processor:
     from pasta.runtime.probe_runtime import ProbeRuntime
 
     return ProbeRuntime(tools, context)
+
+
+def _operators(context: Context, needs: Any) -> Processor:
+    """Operators by which launches are selected, whether a tool needs them or not."""
+    create = NEEDS["operators"].create
+    assert create is not None
+    return create(context, needs)
 
 
 def _pickled(tool: Tool) -> bytes:

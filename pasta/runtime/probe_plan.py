@@ -62,6 +62,17 @@ def has_traces(tools: Sequence[Tool]) -> bool:
     return any(each.hands_on for tool in tools for each in maps_of(tool).values())
 
 
+def _scope(key: str, name: str, pattern: str) -> dict[str, object]:
+    """Without an equivalent for libpasta, it probes all launches; the filter selects among them
+    in any case."""
+    from pasta.probes.regex import posix
+
+    try:
+        return {key: posix(pattern, name)}
+    except ConfigError:
+        return {}
+
+
 def probe_settings(
     config: Config, *, traces: bool = False, slowdown: float = 10.0
 ) -> dict[str, object]:
@@ -87,7 +98,15 @@ def probe_settings(
             settings[key] = posix(pattern, name)
     if config.probes_step_range:  # a whole name
         settings["probe_step_range"] = f"^({posix(config.probes_step_range, 'probes.step-range')})$"
-    if not config.range:  # libpasta does not follow ranges: launches are filtered later
+    scopes = {
+        "probe_range": ("filter.range", config.range),
+        "probe_operator": ("filter.operator", config.operator),
+        "probe_module": ("filter.module", config.module),
+    }
+    for key, (name, pattern) in scopes.items():
+        if pattern:
+            settings |= _scope(key, name, pattern)
+    if not any(pattern for _, pattern in scopes.values()):  # otherwise launches are counted later
         settings["probe_skip"] = config.launch_skip
         if config.launch_count is not None:
             settings["probe_count"] = config.launch_count

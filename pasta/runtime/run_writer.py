@@ -190,6 +190,20 @@ def _limit(ring: Ring) -> str:
     return f"was full: raise it with --set ring.max=1GiB (now {size})"
 
 
+def _scopes(pipeline: Pipeline) -> str:
+    """Operators and modules that a filter by them looked at, for a filter that matched nothing."""
+    if not pipeline.filter.needs_operators:
+        return ""
+    text, strings = "", pipeline.context.strings
+    kinds = ("--operator", "operators"), ("--module", "modules")
+    for (option, kind), ids in zip(kinds, pipeline.selection.operators, strict=True):
+        if ids:
+            names = sorted(strings[id] for id in ids)
+            more = f" and {len(names) - 20:,} more" if len(names) > 20 else ""
+            text += f"; {kind} ({option}) were: {', '.join(names[:20])}{more}"
+    return text or "; no framework reported an operator with launches (--operator, --module)"
+
+
 def _advice(
     pipeline: Pipeline, ring: Ring, dropped: dict[str, int], trace: TraceReader | None
 ) -> Iterator[str]:
@@ -200,7 +214,7 @@ def _advice(
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         yield (
             f"the filter selected none of {counted(selection.seen, 'launch')};"
-            f" launched were: {shown}"
+            f" launched were: {shown}{_scopes(pipeline)}"
         )
     if dropped:
         lost = counted(sum(dropped.values()), "event was", "events were")

@@ -29,7 +29,8 @@ static void publish(pasta_event_kind kind, const pasta_range *range) {
     uint64_t stack = PASTA_RANGE_STACK(range->origin, range->domain);
     if (kind == PASTA_EVENT_range_push) pasta_probe_range_push(stack, range->name);
     if (kind == PASTA_EVENT_range_pop) pasta_probe_range_pop(stack);
-    if (kind == PASTA_EVENT_range_start) pasta_probe_range(range->name);
+    if (kind == PASTA_EVENT_range_start) pasta_probe_range_start(range->id, range->name);
+    if (kind == PASTA_EVENT_range_end) pasta_probe_range_end(range->id);
     pasta_range *e = pasta_begin(kind, PASTA_SLOTS(pasta_range), PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (!e) return;
     *e = *range;

@@ -2,7 +2,7 @@
  *
  * Order of the core's files, lowest first (a file calls only those before it):
  * config, hash, process, environment, cpython, observers, interpose · sandbox · say, processes, loadable · exec, ring ·
- * strings · select, images · shapes, budget · windows, life · trace, block. */
+ * strings · select, images · scope, shapes, budget · windows, life · trace, block. */
 #ifndef PASTA_INTERNAL_H
 #define PASTA_INTERNAL_H
 
@@ -69,8 +69,34 @@ void pasta_inject(const char *source, const char *variable, const char *conseque
 /* ---- select.c ---- */
 bool pasta_select_configure(void); /* true: it can reject kernels */
 bool pasta_select_kernel(uint32_t name, const char *symbol); /* by -k and --exclude */
-bool pasta_select_is_step(uint32_t name);
+typedef enum pasta_selection {
+    PASTA_SELECT_KERNEL, /* with EXCLUDE: pasta_select_kernel */
+    PASTA_SELECT_EXCLUDE,
+    PASTA_SELECT_STEP, /* ranges that are steps: whole names */
+    PASTA_SELECT_RANGE,
+    PASTA_SELECT_OPERATOR,
+    PASTA_SELECT_MODULE, /* of a framework */
+    PASTA_SELECTIONS,
+} pasta_selection;
+bool pasta_select_asks(pasta_selection selection); /* an expression was given */
+bool pasta_select_matches(pasta_selection selection, uint32_t name); /* by an interned text */
 uint32_t pasta_select_launched(uint32_t name); /* number of earlier calls for this kernel */
+
+/* ---- windows.c ---- */
+void pasta_probe_configure(void); /* reads the configuration, as the first launch or range would */
+
+/* ---- scope.c: what is open around launches ---- */
+bool pasta_scope_configure(void); /* true: launches are selected by it */
+/* Ranges: nested on a stack of this thread, or of the whole process. */
+void pasta_scope_push(uint64_t stack, uint32_t name);
+void pasta_scope_pop(uint64_t stack);
+void pasta_scope_start(uint64_t id, uint32_t name);
+void pasta_scope_end(uint64_t id);
+/* Operators of a framework, nested on this thread; called unless `follows_operators` is 0. */
+extern uint32_t pasta_scope_follows_operators;
+void pasta_scope_operator_begins(const pasta_operator_begin *begin);
+void pasta_scope_operator_ends(void);
+bool pasta_scope_fits(bool in_graph);
 
 /* ---- environment.c ---- */
 void pasta_environment_load(void);

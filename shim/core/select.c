@@ -1,5 +1,5 @@
-/* Which kernels are probed, by name.  The answer for a name is computed once and kept by the id of its
- * string, in a lock-free table. */
+/* Which kernels, ranges, operators and modules are probed, by name.  The answer for a name is computed once and kept by
+ * the id of its string, in a lock-free table. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <regex.h>
@@ -9,7 +9,8 @@
 #include "internal.h"
 
 enum { ENTRIES = 1 << 14, MAX_PROBES = 64 };
-enum { IS_KERNEL = 1, NO_KERNEL = 2, IS_STEP = 4, NO_STEP = 8 };
+/* Bits of `found` for each selection: matches, does not; of kernels for the first two together. */
+enum { IS_KERNEL = 1, NO_KERNEL = 2 };
 
 typedef struct {
     uint64_t key; /* generation << 32 | id, plus HELD: a fork's child has other ids */
@@ -20,11 +21,10 @@ typedef struct {
 
 static entry entries[ENTRIES];
 
-typedef enum { KERNEL, EXCLUDE, STEP_RANGE, EXPRESSIONS } expression;
 static struct {
     bool asked, usable;
     regex_t compiled;
-} expressions[EXPRESSIONS];
+} expressions[PASTA_SELECTIONS];
 
 /* The entry of a name, created at first use; NULL where the table is full. */
 static entry *entry_of(uint32_t name) {
@@ -42,9 +42,13 @@ static entry *entry_of(uint32_t name) {
 }
 
 bool pasta_select_configure(void) {
-    static const char *const keys[] = {[KERNEL] = "probe_kernel", [EXCLUDE] = "probe_exclude",
-                                       [STEP_RANGE] = "probe_step_range"};
-    for (expression x = 0; x < EXPRESSIONS; x++) {
+    static const char *const keys[] = {[PASTA_SELECT_KERNEL] = "probe_kernel",
+                                       [PASTA_SELECT_EXCLUDE] = "probe_exclude",
+                                       [PASTA_SELECT_STEP] = "probe_step_range",
+                                       [PASTA_SELECT_RANGE] = "probe_range",
+                                       [PASTA_SELECT_OPERATOR] = "probe_operator",
+                                       [PASTA_SELECT_MODULE] = "probe_module"};
+    for (pasta_selection x = 0; x < PASTA_SELECTIONS; x++) {
         const char *text = pasta_config(keys[x]);
         expressions[x].asked = text && *text;
         /* again in a fork's child, without regfree: another thread may have held its lock */
@@ -55,11 +59,11 @@ bool pasta_select_configure(void) {
         regerror(error, &expressions[x].compiled, why, sizeof why);
         pasta_say("%s = %s: %s; nothing matches it", keys[x], text, why);
     }
-    return expressions[KERNEL].asked || expressions[EXCLUDE].asked;
+    return expressions[PASTA_SELECT_KERNEL].asked || expressions[PASTA_SELECT_EXCLUDE].asked;
 }
 
 /* REG_STARTEND: interned text does not end with NUL. */
-static bool matches(expression x, const char *text, size_t length) {
+static bool matches(pasta_selection x, const char *text, size_t length) {
     regmatch_t all = {.rm_so = 0, .rm_eo = (regoff_t)length};
     return expressions[x].usable && !regexec(&expressions[x].compiled, text, 1, &all, REG_STARTEND);
 }
@@ -81,20 +85,20 @@ static char *demangled(const char *symbol) {
     return NULL;
 }
 
-static bool found_in(expression x, const char *symbol, const char *text) {
+static bool found_in(pasta_selection x, const char *symbol, const char *text) {
     return matches(x, symbol, strlen(symbol)) || (text && matches(x, text, strlen(text)));
 }
 
 static bool is_wanted(const char *symbol) {
     char *text = demangled(symbol);
-    bool wanted = (!expressions[KERNEL].asked || found_in(KERNEL, symbol, text)) &&
-                  !(expressions[EXCLUDE].asked && found_in(EXCLUDE, symbol, text));
+    bool wanted = (!expressions[PASTA_SELECT_KERNEL].asked || found_in(PASTA_SELECT_KERNEL, symbol, text)) &&
+                  !(expressions[PASTA_SELECT_EXCLUDE].asked && found_in(PASTA_SELECT_EXCLUDE, symbol, text));
     free(text);
     return wanted;
 }
 
 bool pasta_select_kernel(uint32_t name, const char *symbol) {
-    if (!expressions[KERNEL].asked && !expressions[EXCLUDE].asked) return true;
+    if (!expressions[PASTA_SELECT_KERNEL].asked && !expressions[PASTA_SELECT_EXCLUDE].asked) return true;
     entry *e = name ? entry_of(name) : NULL;
     uint32_t found = e ? __atomic_load_n(&e->found, __ATOMIC_RELAXED) : 0;
     if (PASTA_UNLIKELY(!(found & (IS_KERNEL | NO_KERNEL)))) {
@@ -110,17 +114,20 @@ uint32_t pasta_select_launched(uint32_t name) {
     return __atomic_fetch_add(e ? &e->launches : &unnamed, 1, __ATOMIC_RELAXED);
 }
 
-/* ---- ranges ---- */
+/* ---- ranges, operators, modules ---- */
 
-bool pasta_select_is_step(uint32_t name) {
-    if (!expressions[STEP_RANGE].asked || !name) return false;
+bool pasta_select_asks(pasta_selection x) { return expressions[x].asked; }
+
+bool pasta_select_matches(pasta_selection x, uint32_t name) {
+    if (!expressions[x].asked || !name) return false;
+    uint32_t is = UINT32_C(1) << 2 * x, is_not = is << 1;
     entry *e = entry_of(name);
     uint32_t found = e ? __atomic_load_n(&e->found, __ATOMIC_RELAXED) : 0;
-    if (!(found & (IS_STEP | NO_STEP))) {
+    if (!(found & (is | is_not))) {
         size_t length;
         const char *text = pasta_interned(name, &length);
-        found = text && matches(STEP_RANGE, text, length) ? IS_STEP : NO_STEP;
+        found = text && matches(x, text, length) ? is : is_not;
         if (e) __atomic_fetch_or(&e->found, found, __ATOMIC_RELAXED);
     }
-    return found & IS_STEP;
+    return found & is;
 }

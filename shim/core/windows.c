@@ -16,7 +16,8 @@ static struct {
     unit unit;
     uint64_t length, period; /* units; ns for SECONDS */
     uint64_t every, skip, count;
-    bool always; /* every launch is probed */
+    bool in_scope; /* launches are selected by what is open around them */
+    bool always;   /* every launch is probed */
 } settings;
 
 static uint64_t steps;      /* marked so far */
@@ -50,6 +51,8 @@ static void read_configuration(void) {
     if (millionths) settings.unit = BUDGET;
     pasta_budget_begin((pasta_budget){.share = (double)millionths / 1e6, .factor = (double)percent / 100, .sampled = enough > 0});
     bool selects = pasta_select_configure();
+    settings.in_scope = pasta_scope_configure();
+    selects = selects || settings.in_scope;
     settings.always = settings.unit == ALWAYS && settings.every <= 1 && !settings.skip && settings.count == UINT64_MAX &&
                       !enough && !selects;
 }
@@ -82,6 +85,8 @@ static void prepare_process(void) {
     uint32_t mine = pasta_generation() + 1;
     if (PASTA_UNLIKELY(__atomic_load_n(&ready, __ATOMIC_ACQUIRE) != mine)) prepare(mine);
 }
+
+void pasta_probe_configure(void) { prepare_process(); }
 
 /* ---- decisions ---- */
 
@@ -128,6 +133,7 @@ pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *l) {
     if (settings.always) return decision;
     bool open = is_open(l->ordinal), due; /* asked for every launch: it may begin a unit */
     decision.probed = false;
+    if (settings.in_scope && !pasta_scope_fits(l->graph_node != PASTA_ABSENT_U64)) return decision;
     if ((settings.skip || settings.count != UINT64_MAX) &&
         !is_counted(__atomic_fetch_add(&candidates, 1, __ATOMIC_RELAXED)))
         return decision;
@@ -153,14 +159,21 @@ static __thread struct {
 
 static bool begins_step(uint32_t name) {
     prepare_process();
-    if (step_range.open || !pasta_select_is_step(name)) return false;
+    if (step_range.open || !pasta_select_matches(PASTA_SELECT_STEP, name)) return false;
     pasta_probe_step();
     return true;
 }
 
-void pasta_probe_range(uint32_t name) { (void)begins_step(name); }
+void pasta_probe_range_start(uint64_t id, uint32_t name) {
+    (void)begins_step(name);
+    pasta_scope_start(id, name);
+}
+
+void pasta_probe_range_end(uint64_t id) { pasta_scope_end(id); }
 
 void pasta_probe_range_push(uint64_t stack, uint32_t name) {
+    prepare_process();
+    pasta_scope_push(stack, name);
     if (step_range.open) {
         if (step_range.stack == stack) step_range.open++;
     } else if (begins_step(name)) {
@@ -170,5 +183,6 @@ void pasta_probe_range_push(uint64_t stack, uint32_t name) {
 }
 
 void pasta_probe_range_pop(uint64_t stack) {
+    pasta_scope_pop(stack);
     if (step_range.open && step_range.stack == stack) step_range.open--;
 }

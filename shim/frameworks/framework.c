@@ -47,12 +47,17 @@ static pasta_framework api = {
     .tap = tap,
     .interned = pasta_interned,
     .say = pasta_say,
+    .follows_operators = &pasta_scope_follows_operators,
+    .operator_begins = pasta_scope_operator_begins,
+    .operator_ends = pasta_scope_operator_ends,
 };
 
 void pasta_framework_provide(bool (*follow_allocators)(bool follow)) { api.follow_allocators = follow_allocators; }
 
 PASTA_EXPORT const pasta_framework *pasta_framework_api(uint32_t version) {
-    return version == PASTA_FRAMEWORK_VERSION && pasta_wanted() ? &api : NULL;
+    if (version != PASTA_FRAMEWORK_VERSION || !pasta_wanted()) return NULL;
+    pasta_probe_configure(); /* operators are followed from the first one on */
+    return &api;
 }
 
 /* For hooks that only need the allocators to be followed. */

@@ -146,7 +146,9 @@ bool pasta_probe_wanted(uint64_t ordinal);
 bool pasta_probe_always(void); /* every launch is probed, whatever its kernel */
 /* A step of the program begins (pasta.step()); so it does with ranges of some names. */
 void pasta_probe_step(void);
-void pasta_probe_range(uint32_t name); /* a range that may overlap others */
+/* A range of the whole process, which may overlap others; `id` is unique in it. */
+void pasta_probe_range_start(uint64_t id, uint32_t name);
+void pasta_probe_range_end(uint64_t id);
 /* Ranges that nest on a stack of this thread: the outermost one whose name matches is a step. */
 void pasta_probe_range_push(uint64_t stack, uint32_t name);
 void pasta_probe_range_pop(uint64_t stack);

@@ -256,9 +256,9 @@ static void select_kernels(void) {
 static void step_ranges(void) {
     CHECK(pasta_open() && pasta_probe_wanted(0));
     for (uint64_t i = 1; i < 10; i++) {
-        pasta_probe_range(id("iteration"));
-        pasta_probe_range(id("iteration 2"));
-        pasta_probe_range(0);
+        pasta_probe_range_start(i, id("iteration"));
+        pasta_probe_range_start(100 + i, id("iteration 2"));
+        pasta_probe_range_start(200 + i, 0);
         CHECK(pasta_probe_wanted(i) == (i % 2 == 0));
     }
 }
@@ -274,7 +274,7 @@ static void nested_ranges(void) {
         pasta_probe_range_push(STACK, id("step a"));
         pasta_probe_range_push(OTHER, id("step c"));
         pasta_probe_range_pop(OTHER);
-        pasta_probe_range(id("step d"));
+        pasta_probe_range_start(i, id("step d"));
         pasta_probe_range_pop(STACK);
         pasta_probe_range_push(STACK, id("step a"));
         pasta_probe_range_pop(STACK);
@@ -285,6 +285,75 @@ static void nested_ranges(void) {
     pasta_probe_range_pop(STACK); /* none is open */
     pasta_probe_range_push(OTHER, id("step a"));
     CHECK(pasta_probe_wanted(10));
+}
+
+static bool fits(bool in_graph) {
+    pasta_kernel_launch launch = {.name = 8, .graph_node = in_graph ? 1 : PASTA_ABSENT_U64};
+    return pasta_probe_takes(&launch).probed;
+}
+
+/* range = epoch */
+static void ranges(void) {
+    enum { STACK = 3, OTHER = 4 };
+    CHECK(pasta_open() && !fits(false));
+    pasta_probe_range_push(STACK, id("warm-up"));
+    CHECK(!fits(false));
+    pasta_probe_range_push(OTHER, id("epoch 1"));
+    pasta_probe_range_push(STACK, id("step"));
+    CHECK(fits(false) && fits(true));
+    pasta_probe_range_pop(STACK);
+    pasta_probe_range_pop(OTHER);
+    CHECK(!fits(false) && !fits(true));
+    pasta_probe_range_start(7, id("an epoch"));
+    pasta_probe_range_start(8, id("another"));
+    pasta_probe_range_end(8);
+    pasta_probe_range_pop(STACK);
+    pasta_probe_range_pop(STACK); /* none is open */
+    CHECK(fits(false));
+    pasta_probe_range_end(7);
+    pasta_probe_range_end(7);
+    CHECK(!fits(false));
+    for (int depth = 0; depth < 400; depth++) pasta_probe_range_push(STACK, id(depth == 300 ? "epoch" : "x"));
+    CHECK(fits(false)); /* too deep to know */
+    for (int depth = 0; depth < 400; depth++) pasta_probe_range_pop(STACK);
+    CHECK(!fits(false));
+    for (uint64_t i = 0; i < 1000; i++) pasta_probe_range_start(100 + i, id("epoch"));
+    for (uint64_t i = 0; i < 1000; i++) pasta_probe_range_end(100 + i);
+    CHECK(fits(false)); /* too many to know */
+}
+
+static void begins(const char *name, const char *module, uint32_t sequence, uint16_t forward_thread) {
+    pasta_operator_begin e = {.name = id(name), .module = module ? id(module) : 0, .sequence = sequence,
+                              .forward_thread = forward_thread, .framework_thread = 1};
+    pasta_scope_operator_begins(&e);
+}
+
+/* operator = addmm|Backward, module = fc1 */
+static void operators(void) {
+    enum { NO_THREAD = UINT16_MAX };
+    pasta_scope_operator_ends(); /* none is open */
+    CHECK(pasta_open() && !fits(false) && pasta_scope_follows_operators);
+    begins("linear", "net.fc1 Linear", 7, NO_THREAD);
+    CHECK(!fits(false));
+    begins("addmm", NULL, PASTA_ABSENT_U32, NO_THREAD);
+    CHECK(fits(false));
+    pasta_scope_operator_ends();
+    CHECK(!fits(false) && fits(true)); /* of a graph: captured elsewhere */
+    pasta_scope_operator_ends();
+    begins("addmm", "net.act ReLU", 8, NO_THREAD);
+    CHECK(!fits(false));
+    pasta_scope_operator_ends();
+    for (uint32_t sequence = 7; sequence < 10; sequence++) {
+        begins("AddmmBackward", NULL, sequence, 1);
+        begins("mm", NULL, PASTA_ABSENT_U32, NO_THREAD);
+        CHECK(fits(false) == (sequence != 8)); /* 9 is unknown */
+        pasta_scope_operator_ends();
+        pasta_scope_operator_ends();
+    }
+    for (int depth = 0; depth < 300; depth++) begins("x", NULL, PASTA_ABSENT_U32, NO_THREAD);
+    CHECK(fits(false)); /* too deep to know */
+    for (int depth = 0; depth < 300; depth++) pasta_scope_operator_ends();
+    CHECK(!fits(false));
 }
 
 static void wrong_expression(void) {
@@ -340,7 +409,7 @@ int main(int argc, char **argv) {
         {"select", select_kernels}, {"step_ranges", step_ranges}, {"nested_ranges", nested_ranges},
         {"budget_short", budget_short}, {"budget_sampled", budget_sampled}, {"enough", enough}, {"modules", modules},
         {"selected_modules", selected_modules}, {"spot_checks", spot_checks}, {"unlike_launches", unlike_launches},
-        {"many_shapes", many_shapes}, {"wrong_expression", wrong_expression},
+        {"many_shapes", many_shapes}, {"ranges", ranges}, {"operators", operators}, {"wrong_expression", wrong_expression},
         {"threads", threads}, {"budget_threads", budget_threads}, {"speed", speed},
     };
     return RUN_CASE(cases, argc > 1 ? argv[1] : NULL);

@@ -22,7 +22,7 @@ RING_SOURCES = (
         ROOT / "shim" / "core" / f"{name}.c"
         for name in (
             *("budget", "config", "exec", "hash", "life", "loadable", "process", "processes"),
-            *("ring", "sandbox", "say", "select", "shapes", "strings", "windows"),
+            *("ring", "sandbox", "say", "scope", "select", "shapes", "strings", "windows"),
         )
     ),
     ROOT / "shim" / "python" / "reader.c",

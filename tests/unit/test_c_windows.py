@@ -38,6 +38,8 @@ CASES = (
     Case("select", {"probe_kernel": "^void gemm|vadd", "probe_exclude": "<double>"}),
     Case("step_ranges", {"probe_window": "steps 1 2", "probe_step_range": "^iteration$"}),
     Case("nested_ranges", {"probe_window": "steps 1 2", "probe_step_range": "^(step.*)$"}),
+    Case("ranges", {"probe_range": "epoch"}),
+    Case("operators", {"probe_operator": "addmm|Backward", "probe_module": "fc1"}),
     Case("wrong_expression", {"probe_kernel": "("}, says="pasta: probe_kernel = (: "),
     Case("threads", {"probe_window": "launches 1 2", "probe_every": 5}),
     Case("budget_threads", {**BUDGET, "probe_factor": 200, "probe_kernel": "vadd"}),

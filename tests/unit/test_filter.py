@@ -19,6 +19,7 @@ from pasta.processors.filter import (
     Filter,
     Selection,
 )
+from pasta.runtime.pipeline import Pipeline
 from pasta.testing import Events
 from tests.support.examples import examples
 
@@ -248,3 +249,69 @@ def test_late_nodes_of_graphs_are_selected_with_their_graph_launch(splits: Any) 
     assert found == [kept, now]
     assert [int(each) for b in batches for each in b["memory_copy"]["bytes"]] == [3]
     assert [int(each) for b in batches for each in b["copy_complete"]["correlation"]] == [7]
+
+
+# ---- operators and modules
+
+
+def model() -> Events:
+    """A layer inside another one, its gradient on a second thread, and the optimizer."""
+    events = Events()
+    events.launch("load")
+    events.operator("aten::linear", module="net.fc1 Linear", sequence=7)
+    events.operator("aten::addmm", depth=2, module="net.fc1 Linear")
+    events.launch("gemm")
+    events.add("memory_copy", bytes=8, correlation=5)
+    events.operator_end(depth=2)
+    events.launch("bias")
+    events.operator_end()
+    events.operator("aten::relu", module="net.act ReLU", sequence=8)
+    events.launch("relu")
+    events.operator_end()
+    for name, sequence in (("ReluBackward0", 8), ("AddmmBackward0", 7)):
+        events.operator(
+            name, sequence=sequence, scope=1, forward_thread=1, framework_thread=2, thread=2
+        )
+        events.operator("aten::mm", depth=2, thread=2, framework_thread=2)
+        events.launch(name, thread=2)
+        events.operator_end(depth=2, thread=2)
+        events.operator_end(thread=2)
+    events.operator("Optimizer.step")
+    events.launch("adam")
+    events.operator_end()
+    return events
+
+
+@pytest.mark.parametrize("splits", [(), range(1, 24)], ids=str)
+@pytest.mark.parametrize(
+    ("filter", "launched", "copies"),
+    [
+        ({"operator": "addmm"}, ["gemm"], 1),
+        ({"operator": "^aten::linear$"}, ["gemm", "bias"], 1),
+        ({"operator": "aten::(mm|relu)"}, ["relu", "ReluBackward0", "AddmmBackward0"], 0),
+        ({"module": r"^net\.fc1"}, ["gemm", "bias", "AddmmBackward0"], 1),
+        ({"module": "ReLU"}, ["relu", "ReluBackward0"], 0),
+        ({"module": "net", "operator": "aten::mm"}, ["ReluBackward0", "AddmmBackward0"], 0),
+        ({"module": "fc1", "kernel": "gemm|adam"}, ["gemm"], 1),
+        ({"operator": "nothing"}, [], 0),
+    ],
+)
+def test_operators_and_modules(
+    filter: dict[str, str], launched: list[str], copies: int, splits: range
+) -> None:
+    events = model()
+    pipeline = Pipeline(Filter(**filter), [], events.context())
+    kept = [pipeline.feed(batch) for batch in events.batches(splits)]
+    names = [events.strings[id] for batch in kept for id in batch["kernel_launch"]["name"].tolist()]
+    assert names == launched
+    assert sum(len(batch["memory_copy"]) for batch in kept) == copies
+
+
+def test_a_filter_by_operators_that_matched_nothing_names_them() -> None:
+    events = model()
+    pipeline = Pipeline(Filter(operator="nothing", module="none"), [], events.context())
+    pipeline.feed(events.batch())
+    assert pipeline.selection.matched_nothing
+    operators, modules = pipeline.selection.operators
+    assert {"aten::linear", "Optimizer.step"} <= {events.strings[id] for id in operators}
+    assert {events.strings[id] for id in modules} == {"net.fc1 Linear", "net.act ReLU"}

@@ -90,7 +90,10 @@ def test_settings_passed_to_c() -> None:
 
 def test_launches_in_ranges_are_counted_afterwards() -> None:
     passed = probe_settings(config("filter.range=epoch", "filter.launch-skip=2"))
-    assert passed == {"probe_every": 1}
+    assert passed == {"probe_every": 1, "probe_range": "epoch"}
+    passed = probe_settings(config("filter.operator=mm$", "filter.module=fc1"))
+    assert passed == {"probe_every": 1, "probe_operator": "mm$", "probe_module": "fc1"}
+    assert probe_settings(config("filter.range=(?=epoch)")) == {"probe_every": 1}
 
 
 def test_a_window_and_a_budget_exclude_each_other() -> None:

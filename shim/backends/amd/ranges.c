@@ -10,7 +10,8 @@ static void publish(pasta_event_kind kind, const char *name, uint64_t id) {
     uint64_t stack = PASTA_RANGE_STACK(PASTA_ORIGIN_roctx, 0);
     if (kind == PASTA_EVENT_range_push) pasta_probe_range_push(stack, interned);
     if (kind == PASTA_EVENT_range_pop) pasta_probe_range_pop(stack);
-    if (kind == PASTA_EVENT_range_start) pasta_probe_range(interned);
+    if (kind == PASTA_EVENT_range_start) pasta_probe_range_start(id, interned);
+    if (kind == PASTA_EVENT_range_end) pasta_probe_range_end(id);
     pasta_range *e = pasta_begin(kind, PASTA_SLOTS(pasta_range), PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (!e) return;
     e->id = id;

@@ -56,13 +56,13 @@ static void *start(void *result, const void *function, uint8_t scope) {
         number = (uint32_t)torch.thread();
     }
     depth++;
+    pasta_operator_begin begin = {.name = pasta_intern_z(name), .sequence = PASTA_ABSENT_U32,
+                                  .forward_thread = PASTA_ABSENT_U16, .framework_thread = (uint16_t)number,
+                                  .depth = (uint16_t)depth, .scope = scope};
+    if (pasta_scope_follows_operators) pasta_scope_operator_begins(&begin);
     pasta_operator_begin *e = PASTA_BEGIN(operator_begin, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (e) {
-        uint32_t id = pasta_intern_z(name);
-        *e = (pasta_operator_begin){.name = id, .sequence = PASTA_ABSENT_U32, .forward_thread = PASTA_ABSENT_U16};
-        e->framework_thread = (uint16_t)number;
-        e->depth = (uint16_t)depth;
-        e->scope = scope;
+        *e = begin;
         pasta_publish(e);
     }
     return no_observer(result);
@@ -80,6 +80,7 @@ static void end(const void *function, void *observer) {
         return;
     }
     if (!depth || generation != pasta_generation()) return;
+    if (pasta_scope_follows_operators) pasta_scope_operator_ends();
     pasta_operator_end *e = PASTA_BEGIN(operator_end, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
     if (e) {
         *e = (pasta_operator_end){.depth = (uint16_t)depth};

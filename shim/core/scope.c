@@ -1,0 +1,155 @@
+/* Launches inside a range, an operator or a module of a framework whose name matches: --range, --operator, --module.
+ *
+ * What this file takes for inside is at least what the filter of the results does (pasta/processors/filter.py): a
+ * launch of which it cannot know is probed, and dropped later. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+enum { MAX_DEPTH = 256, MAX_STARTED = 256, LINKS = 1 << 16 };
+
+static struct {
+    bool range, by_operator, module;
+} asked;
+
+/* What is open on this thread, the innermost last, also in a fork's child; what is deeper than MAX_DEPTH is only
+ * counted. */
+static _Thread_local struct {
+    uint32_t ranges, lost_ranges, in_ranges; /* open; of them beyond MAX_DEPTH; of them that match */
+    uint32_t operators, in_operators, in_modules;
+    uint64_t stack[MAX_DEPTH];
+    bool matches[MAX_DEPTH]; /* of ranges */
+    uint8_t found[MAX_DEPTH]; /* of operators: bits */
+} here;
+enum { IN_OPERATOR = 1, IN_MODULE = 2 };
+
+uint32_t pasta_scope_follows_operators;
+
+/* Ranges of the whole process that match and are open. */
+static struct {
+    uint64_t ids[MAX_STARTED]; /* plus one; 0: free */
+    uint32_t open, lost;       /* `lost`: without a place */
+} started;
+
+bool pasta_scope_configure(void) {
+    asked.range = pasta_select_asks(PASTA_SELECT_RANGE);
+    asked.by_operator = pasta_select_asks(PASTA_SELECT_OPERATOR);
+    asked.module = pasta_select_asks(PASTA_SELECT_MODULE);
+    memset(&started, 0, sizeof started); /* a fork's child has no range of its own open */
+    __atomic_store_n(&pasta_scope_follows_operators, asked.by_operator || asked.module, __ATOMIC_RELEASE);
+    return asked.range || asked.by_operator || asked.module;
+}
+
+/* ---- ranges ---- */
+
+/* The filter also looks at what a mangled name means. */
+static bool range_matches(uint32_t name) {
+    size_t length;
+    const char *text = name ? pasta_interned(name, &length) : NULL;
+    return text && (pasta_select_matches(PASTA_SELECT_RANGE, name) || (length > 2 && !strncmp(text, "_Z", 2)));
+}
+
+void pasta_scope_push(uint64_t stack, uint32_t name) {
+    if (!asked.range) return;
+    if (here.ranges == MAX_DEPTH) {
+        here.lost_ranges++;
+        return;
+    }
+    bool matches = range_matches(name);
+    here.stack[here.ranges] = stack;
+    here.matches[here.ranges++] = matches;
+    here.in_ranges += matches;
+}
+
+/* The innermost range of its stack closes: of several stacks not always the last one that was opened. */
+void pasta_scope_pop(uint64_t stack) {
+    if (!asked.range) return;
+    if (here.lost_ranges) {
+        here.lost_ranges--;
+        return;
+    }
+    uint32_t at = here.ranges;
+    while (at && here.stack[at - 1] != stack) at--;
+    if (!at) return;
+    here.in_ranges -= here.matches[at - 1];
+    memmove(here.stack + at - 1, here.stack + at, (here.ranges - at) * sizeof *here.stack);
+    memmove(here.matches + at - 1, here.matches + at, (here.ranges - at) * sizeof *here.matches);
+    here.ranges--;
+}
+
+void pasta_scope_start(uint64_t id, uint32_t name) {
+    if (!asked.range || !range_matches(name)) return;
+    __atomic_fetch_add(&started.open, 1, __ATOMIC_RELAXED);
+    for (uint32_t i = 0; i < MAX_STARTED; i++) {
+        uint64_t none = 0;
+        if (__atomic_compare_exchange_n(&started.ids[i], &none, id + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
+    }
+    __atomic_store_n(&started.lost, 1, __ATOMIC_RELAXED); /* its end will not be known: inside from now on */
+}
+
+void pasta_scope_end(uint64_t id) {
+    if (!asked.range || !__atomic_load_n(&started.open, __ATOMIC_RELAXED)) return;
+    for (uint32_t i = 0; i < MAX_STARTED; i++) {
+        uint64_t held = id + 1;
+        if (!__atomic_compare_exchange_n(&started.ids[i], &held, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
+        __atomic_fetch_sub(&started.open, 1, __ATOMIC_RELAXED);
+        return;
+    }
+}
+
+/* ---- operators, and their modules ---- */
+
+/* Forward operators whose gradient is computed later, by thread and sequence number: fingerprint and whether their
+ * module matches. An entry that another one replaced is unknown, which counts as a match. */
+static uint32_t links[LINKS];
+
+static uint64_t link_of(uint32_t thread, uint32_t sequence) {
+    return ((uint64_t)thread << 32 | sequence) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static void put_link(uint64_t link, bool matches) {
+    __atomic_store_n(&links[link >> 48], (uint32_t)(link & 0xfffffffe) | matches, __ATOMIC_RELAXED);
+}
+
+static bool forward_matches(uint64_t link) {
+    uint32_t held = __atomic_load_n(&links[link >> 48], __ATOMIC_RELAXED);
+    return (held & 0xfffffffe) != (uint32_t)(link & 0xfffffffe) || held & 1;
+}
+
+static bool in_module(const pasta_operator_begin *e) {
+    bool has_sequence = e->sequence != PASTA_ABSENT_U32, of_gradient = e->forward_thread != PASTA_ABSENT_U16;
+    bool matches = e->module && pasta_select_matches(PASTA_SELECT_MODULE, e->module);
+    if (has_sequence && !of_gradient) put_link(link_of(e->framework_thread, e->sequence), matches);
+    return matches || (of_gradient && (!has_sequence || forward_matches(link_of(e->forward_thread, e->sequence))));
+}
+
+void pasta_scope_operator_begins(const pasta_operator_begin *e) {
+    if (here.operators++ >= MAX_DEPTH) return;
+    uint8_t found = 0;
+    if (asked.by_operator && pasta_select_matches(PASTA_SELECT_OPERATOR, e->name)) found |= IN_OPERATOR;
+    if (asked.module && in_module(e)) found |= IN_MODULE;
+    here.found[here.operators - 1] = found;
+    here.in_operators += found & IN_OPERATOR;
+    here.in_modules += found >> 1;
+}
+
+void pasta_scope_operator_ends(void) {
+    if (!here.operators || here.operators-- > MAX_DEPTH) return;
+    uint8_t found = here.found[here.operators];
+    here.in_operators -= found & IN_OPERATOR;
+    here.in_modules -= found >> 1;
+}
+
+/* ---- launches ---- */
+
+static bool in_range(void) {
+    return here.in_ranges || here.lost_ranges || __atomic_load_n(&started.open, __ATOMIC_RELAXED) ||
+           __atomic_load_n(&started.lost, __ATOMIC_RELAXED);
+}
+
+bool pasta_scope_fits(bool in_graph) {
+    if (asked.range && !in_range()) return false;
+    if (in_graph || here.operators > MAX_DEPTH) return true; /* operators that captured a graph are not known here */
+    return (!asked.by_operator || here.in_operators) && (!asked.module || here.in_modules);
+}
