@@ -9,7 +9,7 @@
 
 #include "pasta_abi.h"
 
-#define PASTA_FRAMEWORK_VERSION 5
+#define PASTA_FRAMEWORK_VERSION 6
 #define PASTA_FRAMEWORK_SYMBOL "pasta_framework_api"
 
 /* Called with each record of this process at its publication, but not with those of the framework's hooks.

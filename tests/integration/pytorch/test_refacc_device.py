@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pasta import abi
 from tests.support.places import ROOT
 from tests.support.preload import base_environment
 from tests.support.pytorch import LEAVE, TORCH, events, native, table
@@ -593,3 +594,17 @@ def test_launches_of_two_passes_are_joined_by_operator(pasta_preload) -> None:
     # 64 rows of 64 floats are read and written
     assert (relu["read_bytes"], relu["write_bytes"]) == (64 * 64 * 4, 64 * 64 * 4)
     assert relu["line"].startswith("refacc_mlp.py:")
+
+
+def test_launches_in_a_module_are_selected_and_probed(pasta_preload) -> None:
+    """Those of its forward operators and of their gradients: what libpasta probes contains what the
+    filter keeps."""
+    options = ("-t", "access_count", "--module", "ReLU", "--exclude", "nothing")
+    done = pasta_preload(sys.executable, MLP, options=options)
+    assert done.exit_status == 0, done.stderr
+    launches = events(done.run, "kernel_launch")
+    assert len(launches) == 2 * 3  # steps
+    assert all(row["flags"] & abi.FLAG_PROBED for row in launches)
+    assert done.run.manifest["launches"]["seen"] > 50
+    begun = {row["name"] for row in events(done.run, "operator_begin")}
+    assert {"aten::relu", "aten::mm"} <= begun  # operators are kept

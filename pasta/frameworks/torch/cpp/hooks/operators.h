@@ -48,7 +48,11 @@ inline void begin_operator(Thread &thread, const at::RecordFunction &function) {
         count = inputs.count();
     }
     auto *e = begin<pasta_operator_begin>(thread.id, PASTA_EVENT_operator_begin);
-    if (!e) return;
+    bool followed = __atomic_load_n(library->follows_operators, __ATOMIC_RELAXED) != 0;
+    pasta_operator_begin dropped;
+    if (!e && !followed) return;
+    bool recorded = e != nullptr;
+    if (!recorded) e = &dropped;
     e->name = intern_name(thread, function.name());
     e->stack = thread.depth == 1 ? *thread.stack : 0;
     e->module = thread.module;
@@ -59,12 +63,14 @@ inline void begin_operator(Thread &thread, const at::RecordFunction &function) {
     e->scope = static_cast<uint8_t>(function.scope());
     e->inputs = static_cast<uint8_t>(count);
     std::copy(ids, ids + count, e->tensor);
-    pasta_framework_publish(e);
+    if (__builtin_expect(followed, 0)) library->operator_begins(e);
+    if (recorded) pasta_framework_publish(e);
 }
 
 inline void end_operator(Thread &thread, const at::RecordFunction &function) {
     if (!thread.depth) return;
     attribute_captured_nodes();
+    if (__builtin_expect(__atomic_load_n(library->follows_operators, __ATOMIC_RELAXED) != 0, 0)) library->operator_ends();
     uint32_t ids[4];
     uint16_t count = 0;
     if (options.tensors) {
