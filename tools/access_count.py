@@ -93,8 +93,8 @@ class AccessCount(Tool):
 
     def result(self) -> Result:
         """Tables by kernel, kind, object and launch, and by operator if a framework is followed."""
-        rows = _decoded(self.by_kind.rows())
-        objects = _with_bytes(self.by_object.rows())
+        rows = self._weighted(_decoded(self.by_kind.rows()))
+        objects = self._weighted(_with_bytes(self.by_object.rows()))
         kernels = self._kernels(rows, objects)
         return Result(
             summary=self._summary(rows, objects),
@@ -108,6 +108,22 @@ class AccessCount(Tool):
             },
             figures={"kernels": self._figure(rows)},
         )
+
+    def _weighted(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows with `_ESTIMATED`, their accesses and bytes in all launches (float64)."""
+        fields = [(name, rows.dtype[name]) for name in rows.dtype.names or ()]
+        found = np.empty(len(rows), [*fields, *((name, "f8") for name in _ESTIMATED)])
+        for name, _ in fields:
+            found[name] = rows[name]
+        weights = self.context.sampling.weights(rows["launch"])
+        for name, counts in zip(_ESTIMATED, ("accesses", "bytes"), strict=True):
+            found[name] = weights * rows[counts]
+        return found
+
+    @property
+    def _unestimated(self) -> frozenset[str]:
+        """Columns of estimates, which are hidden if all launches were probed."""
+        return _ESTIMATE_COLUMNS if self.context.sampling.exact else frozenset()
 
     def _kernels(self, rows: NDArray[Any], objects: NDArray[Any]) -> Table:
         by_kernel = combined(rows[["kernel", *_COUNTS]], ["kernel"])
@@ -147,7 +163,7 @@ class AccessCount(Tool):
             important=("launches", "estimate", "error", "share", "accesses"),
             title="Accesses by kernel",
             shown=self.top,
-            hidden=_HIDDEN | (_ESTIMATE_COLUMNS if sampling.exact else frozenset()),
+            hidden=_HIDDEN | self._unestimated,
         )
 
     def _estimates(self, rows: NDArray[Any]) -> dict[int, Estimate]:
@@ -156,21 +172,23 @@ class AccessCount(Tool):
         return self.context.sampling.estimates(launches["launch"], launches["accesses"])
 
     def _kinds(self, rows: NDArray[Any]) -> Table:
-        rows = combined(rows[["kernel", "kind", *_COUNTS]], ["kernel", "kind"])
-        rows = rows[np.argsort(-rows["accesses"].astype(np.float64), kind="stable")]
+        rows = combined(rows[["kernel", "kind", *_COUNTS, *_ESTIMATED]], ["kernel", "kind"])
+        rows = rows[np.argsort(-rows["all_accesses"], kind="stable")]
         return Table(
             {
                 "kernel": kernel_names(self.context, rows["kernel"]),
                 "kind": [NAMES[kind] for kind in rows["kind"].tolist()],
                 **{name: rows[name] for name in _COUNTS},
-                "share": shares(rows["bytes"], int(rows["bytes"].sum())),
+                "estimate": np.rint(rows["all_bytes"]).astype(np.uint64),
+                "share": shares(rows["all_bytes"], float(rows["all_bytes"].sum())),
             },
-            units={"bytes": "bytes", "share": "share"},
-            labels={"share": "of bytes"},
+            units={"bytes": "bytes", "estimate": "bytes", "share": "share"},
+            labels={"share": "of bytes", "estimate": _ESTIMATE},
             keys=("kernel", "kind"),
             sums=_COUNTS,
             title="Accesses by kernel and kind",
             shown=self.top,
+            hidden=self._unestimated,
         )
 
     def _launches(self, rows: NDArray[Any]) -> Table:
@@ -210,23 +228,28 @@ class AccessCount(Tool):
         )
 
     def _objects(self, objects: NDArray[Any]) -> Table:
-        rows = combined(objects[[*_OBJECT_KEYS, "accesses", "bytes"]], _OBJECT_KEYS)
-        rows = rows[np.argsort(-rows["accesses"].astype(np.float64), kind="stable")]
+        rows = combined(objects[[*_OBJECT_KEYS, "accesses", "bytes", *_ESTIMATED]], _OBJECT_KEYS)
+        rows = rows[np.argsort(-rows["all_accesses"], kind="stable")]
         return Table(
             {
                 "kernel": kernel_names(self.context, rows["kernel"]),
                 **object_columns(self.context, rows["object"]),
                 "accesses": rows["accesses"],
                 "bytes": rows["bytes"],
-                "share": shares(rows["accesses"], int(rows["accesses"].sum())),
+                "estimate": np.rint(rows["all_bytes"]).astype(np.uint64),
+                "share": shares(rows["all_accesses"], float(rows["all_accesses"].sum())),
             },
-            units={"bytes": "bytes", "share": "share", **OBJECT_UNITS},
-            labels={"share": "of accesses to global memory", "bytes": "bytes requested"},
+            units={"bytes": "bytes", "estimate": "bytes", "share": "share", **OBJECT_UNITS},
+            labels={
+                "share": "of accesses to global memory",
+                "bytes": "bytes requested",
+                "estimate": _ESTIMATE,
+            },
             keys=("kernel", *object_keys(self.context)),
             sums=("accesses", "bytes"),
             title="Accesses to objects in global memory",
             shown=self.top,
-            hidden=OBJECT_HIDDEN,
+            hidden=OBJECT_HIDDEN | (self._unestimated),
         )
 
     def _of_framework(self, rows: NDArray[Any], objects: NDArray[Any]) -> dict[str, Table]:
@@ -240,43 +263,54 @@ class AccessCount(Tool):
 
     def _operators(self, rows: NDArray[Any], launches: Launches) -> Table:
         groups = OperatorGroups(self.context)
-        found = np.zeros(len(rows), [("group", "i8"), *((name, "u8") for name in _COUNTS)])
+        fields = [*((name, "u8") for name in _COUNTS), ("all_bytes", "f8")]
+        found = np.zeros(len(rows), [("group", "i8"), *fields])
         found["group"] = groups.codes[launches.nodes(rows["launch"])]
-        for name in _COUNTS:
+        for name, _ in fields:
             found[name] = rows[name]
         found = combined(found, ["group"])
-        found = found[np.argsort(-found["bytes"].astype(np.float64), kind="stable")]
+        found = found[np.argsort(-found["all_bytes"], kind="stable")]
         return Table(
             {
                 **groups.columns(found["group"]),
                 **{name: found[name] for name in _COUNTS},
-                "share": shares(found["bytes"], int(found["bytes"].sum())),
+                "estimate": np.rint(found["all_bytes"]).astype(np.uint64),
+                "share": shares(found["all_bytes"], float(found["all_bytes"].sum())),
             },
-            units={"bytes": "bytes", "share": "share"},
-            labels={"bytes": "bytes requested", "share": "of all bytes"},
+            units={"bytes": "bytes", "estimate": "bytes", "share": "share"},
+            labels={
+                "bytes": "bytes requested",
+                "share": "of all bytes",
+                "estimate": _ESTIMATE,
+            },
             keys=GROUP_KEYS,
             sums=_COUNTS,
             title="Accesses by operator",
             shown=self.top,
-            hidden=_HIDDEN | {"file"},
+            hidden=_HIDDEN | {"file"} | (self._unestimated),
         )
 
     def _tensors(self, objects: NDArray[Any]) -> Table:
-        rows = combined(objects[["object", "accesses", "bytes"]], ["object"])
-        columns, found = TensorNames(self.context).alike(rows, "bytes")
+        rows = combined(objects[["object", "accesses", "bytes", "all_bytes"]], ["object"])
+        columns, found = TensorNames(self.context).alike(rows, "all_bytes")
         return Table(
             {
                 **columns,
                 **{name: found[name] for name in ("tensors", "accesses", "bytes")},
-                "share": shares(found["bytes"], int(objects["bytes"].sum())),
+                "estimate": np.rint(found["all_bytes"]).astype(np.uint64),
+                "share": shares(found["all_bytes"], float(objects["all_bytes"].sum())),
             },
-            units={"bytes": "bytes", "share": "share"},
-            labels={"bytes": "bytes requested", "share": "of global memory's"},
+            units={"bytes": "bytes", "estimate": "bytes", "share": "share"},
+            labels={
+                "bytes": "bytes requested",
+                "share": "of global memory's",
+                "estimate": _ESTIMATE,
+            },
             keys=ALIKE_KEYS,
             sums=("tensors", "accesses", "bytes"),
             title=f"Accesses by tensors, {ALIKE}",
             shown=self.top,
-            hidden=ALIKE_HIDDEN,
+            hidden=ALIKE_HIDDEN | (self._unestimated),
         )
 
     def _touched(self, rows: NDArray[Any], key: str = "kernel") -> NDArray[Any]:
@@ -331,6 +365,9 @@ class AccessCount(Tool):
 
 
 _OBJECT_KEYS = ("kernel", "object")
+#: Accesses and bytes in all launches, estimated from the probed ones.
+_ESTIMATED = ("all_accesses", "all_bytes")
+_ESTIMATE = "bytes in all launches"
 _HIDDEN = frozenset({"operators", "known", "pages", "object_bytes", "reads", "writes", "atomics"})
 _ESTIMATE_COLUMNS = frozenset({"probed", "estimate", "error"})
 _TOUCHED = ("objects", "object_bytes", "pages", "known", "unknown")

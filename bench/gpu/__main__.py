@@ -57,6 +57,14 @@ WAYS = (
     Way("access_count + working_set + hotness", ("-c", "memory"), "memory, empty",
         {"vadd": 1.6, "resnet18": 1.6}),
     Way("mem_trace", ("-t", "mem_trace"), "global, empty", {"vadd, 2^20 floats": 50}),
+    Way("access_count, no kernel selected", ("-t", "access_count", "-k", "nothing_matches"),
+        "empty subscription", {"vadd": 1.05, "resnet18": 1.05}),
+    Way("access_count, batch normalization", ("-t", "access_count", "-k", "bn_"),
+        "empty subscription"),
+    Way("access_count --sample", ("-t", "access_count", "--sample"), "empty subscription",
+        {"resnet18, 1000 steps": 1.15, "resnet18, last 900": 1.02}),
+    Way("access_count, budget 10%", ("-t", "access_count", "--overhead-budget", "10%"),
+        "empty subscription", {"resnet18, 200 steps": 1.12}),
     Way("attribution, 1 step in 100", (*_tool("Attribute"), *STEPS), "empty subscription",
         {"resnet18, 200 steps": 1.30}),
     # Patching that step's shared memory with empty functions would cost 28 %: no target.
@@ -69,12 +77,20 @@ ONLY = {
     "resnet18, 4096 objects": ("native", "global, empty", "attribution"),
     "resnet18, 200 steps": (
         "native", "empty subscription", "attribution, 1 step in 100", "all three, 1 step in 100",
+        "access_count, budget 10%",
+    ),
+    **dict.fromkeys(
+        ("resnet18, 1000 steps", "resnet18, last 900"),
+        ("native", "empty subscription", "access_count --sample"),
     ),
 }  # fmt: skip
 
 
 #: Ways that only workloads of ONLY use.
-RARE = ("mem_trace", "attribution, 1 step in 100", "all three, 1 step in 100")
+RARE = (
+    "mem_trace", "attribution, 1 step in 100", "all three, 1 step in 100",
+    "access_count --sample", "access_count, budget 10%",
+)  # fmt: skip
 #: Bytes of a coalesced access record of a warp, as the collector receives it.
 RECORD = 64
 
@@ -103,6 +119,8 @@ def workloads(directory: Path) -> dict[str, list[str]]:
             "2",
         ],
         "resnet18, 200 steps": [*train, "--steps", "200", "--warmup", "2", "--mean", "--mark"],
+        "resnet18, 1000 steps": [*train, "--steps", "1000", "--mean"],
+        "resnet18, last 900": [*train, "--steps", "900", "--warmup", "100", "--mean"],
     }
 
 

@@ -184,7 +184,7 @@ class TensorNames:
         """Sums over tensors with equal category, shape, type and operator: describing columns, and
         rows with their number `tensors` and the fields of `rows`, largest `by` first.
 
-        `rows` have `object`, each once, and fields (uint64); objects other than tensors are
+        `rows` have `object`, each once, and fields; objects other than tensors are
         skipped.
         """
         from pasta.processors.objects import TENSOR
@@ -202,9 +202,8 @@ class TensorNames:
         ).astype(np.int64)
         distinct, codes = np.unique(keys, axis=0, return_inverse=True)
         fields = [name for name in rows.dtype.names or () if name != "object"]
-        found = np.zeros(
-            len(rows), [("code", "i8"), ("tensors", "u8"), *((name, "u8") for name in fields)]
-        )
+        types = [("code", "i8"), ("tensors", "u8"), *((name, rows.dtype[name]) for name in fields)]
+        found = np.zeros(len(rows), types)
         found["code"], found["tensors"] = codes.reshape(-1), 1
         for name in fields:
             found[name] = rows[name]

@@ -60,7 +60,8 @@ def _variance(values: NDArray[Any], count: int) -> float:
 @dataclass
 class Shape:
     """Launches that do the same, unless it depends on their data: same kernel (name id), module,
-    grid, block and dynamic shared memory (bytes; absent: all ones)."""
+    grid, block, dynamic shared memory (bytes; absent: all ones) and, unless a graph launched them,
+    operator."""
 
     kernel: int
     grid: tuple[int, ...]
@@ -82,14 +83,18 @@ class Sampling:
         self._ordinals: list[NDArray[Any]] = []
         self._keys: list[NDArray[Any]] = []
 
-    def add(self, launches: NDArray[Any]) -> None:
-        """Counts launch records."""
+    def add(self, launches: NDArray[Any], operators: NDArray[Any] | None = None) -> None:
+        """Counts launch records. `operators`: ids of the names (uint32) of the operators in which
+        they are, if those are followed."""
         from pasta import abi
 
         if not len(launches):
             return
         probed = launches["flags"] & abi.FLAG_PROBED != 0
         keys = _keys_of(launches)
+        if operators is not None:
+            direct = launches["flags"] & abi.FLAG_GRAPH == 0
+            keys = np.where(direct, _mixed(keys, operators), keys)
         distinct, first, group = np.unique(keys, return_index=True, return_inverse=True)
         group = group.reshape(-1)
         seen = np.bincount(group, minlength=len(distinct)).tolist()
@@ -142,6 +147,24 @@ class Sampling:
             for name in self.seen
         }
 
+    def weights(self, launches: NDArray[Any]) -> NDArray[Any]:
+        """Launches (float64) that each probed launch stands for, by ordinal: those of its shape
+        divided by the probed ones, and its share of those of its kernel's shapes that were never
+        probed. A sum of weighted counts is an estimate for all launches of probed kernels."""
+        weights = {
+            key: shape.seen / shape.probed + self._rest(shape.kernel) / self.probed[shape.kernel]
+            for key, shape in self.shapes.items()
+            if shape.probed
+        }
+        keys, group = np.unique(self._keys_at(launches), return_inverse=True)
+        found = np.asarray([weights[key] for key in keys.tolist()], np.float64)
+        return np.asarray(found[group.reshape(-1)])
+
+    def _rest(self, kernel: int) -> int:
+        """Launches of the kernel's shapes that were never probed."""
+        shapes = self.shapes.values()
+        return sum(each.seen for each in shapes if each.kernel == kernel and not each.probed)
+
     def _of_kernel(
         self, kernel: int, by_shape: Mapping[int, Estimate], counts: NDArray[Any]
     ) -> Estimate:
@@ -150,8 +173,7 @@ class Sampling:
             return Estimate(math.nan, math.nan)
         found = [by_shape[key] for key in by_shape if self.shapes[key].kernel == kernel]
         total, squares = sum(each.total for each in found), sum(each.error**2 for each in found)
-        shapes = [each for each in self.shapes.values() if each.kernel == kernel]
-        if rest := sum(each.seen for each in shapes if not each.probed):
+        if rest := self._rest(kernel):
             values = np.asarray(counts, np.float64)
             variance = _variance(values, max(probed, len(values)))
             total += rest * float(values.sum()) / probed
@@ -235,10 +257,13 @@ def _keys_of(launches: NDArray[Any]) -> NDArray[Any]:
     fields = [launches["module"], launches["shared_dynamic"]]
     fields += [launches[name][:, axis] for name in ("grid", "block") for axis in range(3)]
     for values in fields:
-        keys ^= values.astype(np.uint64)
-        keys *= np.uint64(0x9E3779B97F4A7C15)
-        keys ^= keys >> np.uint64(29)
+        keys = _mixed(keys, values)
     return keys
+
+
+def _mixed(keys: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+    keys = (keys ^ values.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+    return np.asarray(keys ^ keys >> np.uint64(29))
 
 
 def _percent(share: float) -> str:

@@ -79,11 +79,18 @@ class ProbeRuntime:
         self.snapshots.feed(batch)
         self.numbers.feed(batch)
         self.kernels.feed(batch)
-        self.sampling.add(batch["kernel_launch"])
+        self.sampling.add(batch["kernel_launch"], self._operators_of(batch["kernel_launch"]))
         starts = batch["process_start"]
         self._sources.update(
             zip(starts["source"].tolist(), starts["version"].tolist(), strict=True)
         )
+
+    def _operators_of(self, launches: NDArray[Any]) -> NDArray[Any] | None:
+        """Ids of the names of the innermost operators at launches; None if none are followed."""
+        if "operators" not in self._context.processors:
+            return None
+        operators = self._context.operators
+        return np.asarray(operators.nodes["name"][operators.at(launches)])
 
     def follow(self, selected: Batch, whole: Batch) -> None:
         """Follow all launches: dropped ones have accesses too."""

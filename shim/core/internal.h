@@ -86,7 +86,8 @@ uint32_t pasta_select_launched(uint32_t name); /* number of earlier calls for th
 void pasta_probe_configure(void); /* reads the configuration, as the first launch or range would */
 
 /* ---- scope.c: what is open around launches ---- */
-bool pasta_scope_configure(void); /* true: launches are selected by it */
+/* True: launches are selected by it. `operators`: they are followed in any case. */
+bool pasta_scope_configure(bool operators);
 /* Ranges: nested on a stack of this thread, or of the whole process. */
 void pasta_scope_push(uint64_t stack, uint32_t name);
 void pasta_scope_pop(uint64_t stack);
@@ -97,6 +98,7 @@ extern uint32_t pasta_scope_follows_operators;
 void pasta_scope_operator_begins(const pasta_operator_begin *begin);
 void pasta_scope_operator_ends(void);
 bool pasta_scope_fits(bool in_graph);
+uint32_t pasta_scope_operator(void); /* name of this thread's innermost operator; 0: none */
 
 /* ---- environment.c ---- */
 void pasta_environment_load(void);

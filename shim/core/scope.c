@@ -21,6 +21,7 @@ static _Thread_local struct {
     uint64_t stack[MAX_DEPTH];
     bool matches[MAX_DEPTH]; /* of ranges */
     uint8_t found[MAX_DEPTH]; /* of operators: bits */
+    uint32_t name[MAX_DEPTH];
 } here;
 enum { IN_OPERATOR = 1, IN_MODULE = 2 };
 
@@ -32,12 +33,12 @@ static struct {
     uint32_t open, lost;       /* `lost`: without a place */
 } started;
 
-bool pasta_scope_configure(void) {
+bool pasta_scope_configure(bool operators) {
     asked.range = pasta_select_asks(PASTA_SELECT_RANGE);
     asked.by_operator = pasta_select_asks(PASTA_SELECT_OPERATOR);
     asked.module = pasta_select_asks(PASTA_SELECT_MODULE);
     memset(&started, 0, sizeof started); /* a fork's child has no range of its own open */
-    __atomic_store_n(&pasta_scope_follows_operators, asked.by_operator || asked.module, __ATOMIC_RELEASE);
+    __atomic_store_n(&pasta_scope_follows_operators, operators || asked.by_operator || asked.module, __ATOMIC_RELEASE);
     return asked.range || asked.by_operator || asked.module;
 }
 
@@ -130,6 +131,7 @@ void pasta_scope_operator_begins(const pasta_operator_begin *e) {
     if (asked.by_operator && pasta_select_matches(PASTA_SELECT_OPERATOR, e->name)) found |= IN_OPERATOR;
     if (asked.module && in_module(e)) found |= IN_MODULE;
     here.found[here.operators - 1] = found;
+    here.name[here.operators - 1] = e->name;
     here.in_operators += found & IN_OPERATOR;
     here.in_modules += found >> 1;
 }
@@ -139,6 +141,10 @@ void pasta_scope_operator_ends(void) {
     uint8_t found = here.found[here.operators];
     here.in_operators -= found & IN_OPERATOR;
     here.in_modules -= found >> 1;
+}
+
+uint32_t pasta_scope_operator(void) {
+    return here.operators && here.operators <= MAX_DEPTH ? here.name[here.operators - 1] : 0;
 }
 
 /* ---- launches ---- */

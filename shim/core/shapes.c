@@ -1,5 +1,5 @@
-/* Shapes of launches: kernel, module, grid, block and dynamic shared memory. Launches of one shape are probed as
- * samples of each other: the first `enough` of them, and later one now and then (a spot check), since what a kernel
+/* Shapes of launches: kernel, module, grid, block, dynamic shared memory, and the framework's operator, unless a graph
+ * launched them. Launches of one shape are probed as samples of each other: the first `enough` of them, and later one now and then (a spot check), since what a kernel
  * does may depend on its data. Where the amounts counted in them differ, more are probed, at growing distances.
  *
  * The table is lock-free and never shrinks; a launch costs one look-up. */
@@ -37,6 +37,7 @@ static uint64_t key_of(const pasta_kernel_launch *l) {
     for (int axis = 0; axis < 3 && settings.enough != UINT32_MAX; axis++)
         key = mixed(key, (uint64_t)l->grid[axis] << 32 | l->block[axis]);
     if (settings.enough != UINT32_MAX) key = mixed(key, l->shared_dynamic);
+    if (settings.enough != UINT32_MAX && l->graph_node == PASTA_ABSENT_U64) key = mixed(key, pasta_scope_operator());
     return key ? key : 1;
 }
 

@@ -43,7 +43,7 @@ typedef struct pasta_framework {
     const char *(*interned)(uint32_t id, size_t *length);
     void (*say)(const char *format, ...) __attribute__((format(printf, 1, 2)));
     /* Unless `follows_operators` is 0, each begin of an operator is told with its record, or a copy of what that would
-     * be where it is dropped, and each end: launches inside some operators are probed. */
+     * be where it is dropped, and each end: which launches are probed depends on them. */
     const uint32_t *follows_operators;
     void (*operator_begins)(const pasta_operator_begin *begin);
     void (*operator_ends)(void);

@@ -20,6 +20,8 @@ static pasta_probe_decision decide(uint64_t ordinal, uint32_t name, uint32_t gri
 }
 static bool takes(uint64_t ordinal, uint32_t name) { return decide(ordinal, name, 1, 1).probed; }
 
+static uint32_t id(const char *text) { return pasta_intern_z(text); }
+
 /* ---- windows ---- */
 
 static void always(void) {
@@ -183,6 +185,21 @@ static void enough(void) {
     CHECK(!pasta_probe_always() && decide(100, 8, 11, 1).probed && !decide(101, 8, 1, 1).probed);
 }
 
+/* A framework's operator is part of the shape, but not of launches by graphs. */
+static void by_operator(void) {
+    CHECK(pasta_open() && !pasta_probe_always() && pasta_scope_follows_operators);
+    uint32_t probed = 0, in_graph = 0;
+    for (uint64_t i = 0; i < 30; i++) {
+        pasta_operator_begin e = {.name = id(i % 2 ? "mm" : "add"), .sequence = PASTA_ABSENT_U32};
+        pasta_kernel_launch l = {.name = 8, .graph_node = PASTA_ABSENT_U64}, of_graph = {.name = 8, .graph_node = 7};
+        pasta_scope_operator_begins(&e);
+        probed += pasta_probe_takes(&l).probed;
+        in_graph += pasta_probe_takes(&of_graph).probed;
+        pasta_scope_operator_ends();
+    }
+    CHECK(probed == 2 * 3 && in_graph == 3);
+}
+
 /* A module holds something wanted from its first shape until all that came are complete. */
 static void modules(void) {
     static const int8_t wanted[] = {1, 1, 0, 0, -1, -1, 0, 1, 0, -1, 0};
@@ -231,8 +248,6 @@ static void many_shapes(void) {
 }
 
 /* ---- kernels ---- */
-
-static uint32_t id(const char *text) { return pasta_intern_z(text); }
 
 /* kernel = ^void gemm|vadd, exclude = <double> */
 static void select_kernels(void) {
@@ -407,7 +422,7 @@ int main(int argc, char **argv) {
         {"counted", counted}, {"forked", forked}, {"budget_launches", budget_launches},
         {"budget_steps", budget_steps}, {"budget_cheap", budget_cheap}, {"budget_then_steps", budget_then_steps},
         {"select", select_kernels}, {"step_ranges", step_ranges}, {"nested_ranges", nested_ranges},
-        {"budget_short", budget_short}, {"budget_sampled", budget_sampled}, {"enough", enough}, {"modules", modules},
+        {"budget_short", budget_short}, {"budget_sampled", budget_sampled}, {"enough", enough}, {"modules", modules}, {"by_operator", by_operator},
         {"selected_modules", selected_modules}, {"spot_checks", spot_checks}, {"unlike_launches", unlike_launches},
         {"many_shapes", many_shapes}, {"ranges", ranges}, {"operators", operators}, {"wrong_expression", wrong_expression},
         {"threads", threads}, {"budget_threads", budget_threads}, {"speed", speed},

@@ -31,6 +31,7 @@ CASES = (
     Case("budget_sampled", {"probe_budget": 100_000, "probe_factor": 1200, **SAMPLE}),
     Case("enough", SAMPLE),
     Case("modules", SAMPLE),
+    Case("by_operator", SAMPLE),
     Case("selected_modules", {"probe_kernel": "."}),
     Case("spot_checks", SAMPLE),
     Case("unlike_launches", SAMPLE),

@@ -236,6 +236,7 @@ def test_estimate_of_a_kernel_is_the_sum_over_its_shapes() -> None:
     found = counts.estimates(launches, amounts)
     assert found == {1: Estimate(1000 * 10 + 100 * 80, 0.0)}
     assert len(counts.shapes) == 2 and counts.text() == "counted in 6 of 1,100 launches"
+    assert counts.weights(launches).tolist() == [1000 / 3] * 3 + [100 / 3] * 3
 
 
 def test_shapes_that_were_never_probed_count_as_their_kernels_mean() -> None:
@@ -244,6 +245,7 @@ def test_shapes_that_were_never_probed_count_as_their_kernels_mean() -> None:
     found = counts.estimates(np.arange(4, dtype=np.uint64), np.asarray([8, 12, 8, 12]))
     variance = np.var([8, 12, 8, 12], ddof=1)
     assert found[1].total == 1010 * 10
+    assert counts.weights(np.asarray([3])).tolist() == [1010 / 4]
     assert found[1].error == pytest.approx(
         math.sqrt(1000**2 * 0.996 * variance / 4 + 10**2 * variance / 4 + 10 * variance)
     )
@@ -308,6 +310,38 @@ def test_access_count_estimates() -> None:
     assert row["error"] == pytest.approx(error)
     assert "; about 4,800 in all launches, ± 11 %; counted in 10 of 100 launches" in result.summary
     assert "in probed launches" in result.summary
+
+
+def test_access_count_estimates_tables_by_shape_and_operator() -> None:
+    """One launch of each shape is probed; operators are part of the shape, with a framework."""
+    events = Events()
+    events.alloc(0x1000, 4096)
+    events.alloc(0x8000, 4096)
+    probed: set[tuple[str, int]] = set()
+    for number in range(30):
+        operator, object = ("aten::a", 0x1000) if number % 3 else ("aten::b", 0x8000)
+        events.operator(operator)
+        first = (operator, object) not in probed
+        probed.add((operator, object))
+        events.launch("copy", flags=abi.FLAG_PROBED if first else 0)
+        for _ in range(2 if first and number % 3 else int(first)):
+            events.access("global", [object + 4 * lane for lane in range(32)])
+        events.operator_end()
+
+    class Followed(find_tools("access_count")[0]):  # type: ignore[misc]
+        needs = ("operators", "launches")
+
+    result = run_tool(Followed, events)
+    operators = {row["operator"]: row for row in result.tables["operators"].rows()}
+    found = [operators[name] for name in ("aten::a", "aten::b")]
+    assert [row["bytes"] for row in found] == [256, 128]
+    assert [row["estimate"] for row in found] == [20 * 256, 10 * 128]
+    assert [row["share"] for row in found] == [0.8, 0.2]
+    assert [row["estimate"] for row in result.tables["objects"].rows()] == [5120, 1280]
+    (kind,) = result.tables["kinds"].rows()
+    assert (kind["bytes"], kind["estimate"], kind["share"]) == (384, 6400, 1.0)
+    (kernel,) = result.tables["kernels"].rows()
+    assert kernel["estimate"] == 6400 // 4
 
 
 def windows() -> Events:
