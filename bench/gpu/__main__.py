@@ -10,21 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-TOOLS = HERE / "tools.py"
-RESNET = HERE.parents[1] / "examples" / "cuda" / "resnet18_train.py"
-TIMEOUT = 300
+from workloads import TOOLS, figure_of, profiled, ran, workloads
 
 
 @dataclass(frozen=True)
@@ -95,60 +88,10 @@ RARE = (
 RECORD = 64
 
 
-def workloads(directory: Path) -> dict[str, list[str]]:
-    """Commands by name; each prints NAME_ms=NUMBER on stderr."""
-    nvcc = shutil.which("nvcc") or str(
-        Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")
-    )
-    vadd = directory / "vadd"
-    subprocess.run([nvcc, "-O2", "-arch=native", "-o", vadd, HERE / "vadd.cu"], check=True)
-    train = [sys.executable, str(RESNET), "--times"]
-    return {
-        "vadd": [str(vadd)],
-        "vadd, 4096 objects": [str(vadd), "4096"],
-        "vadd, 2^20 floats": [str(vadd), "0", "20"],
-        "resnet18": [*train, "--steps", "6", "--warmup", "2"],
-        "resnet18, 4096 objects": [
-            sys.executable,
-            str(HERE / "with_objects.py"),
-            "4096",
-            *train[1:],
-            "--steps",
-            "6",
-            "--warmup",
-            "2",
-        ],
-        "resnet18, 200 steps": [*train, "--steps", "200", "--warmup", "2", "--mean", "--mark"],
-        "resnet18, 1000 steps": [*train, "--steps", "1000", "--mean"],
-        "resnet18, last 900": [*train, "--steps", "900", "--warmup", "100", "--mean"],
-    }
-
-
-def profiled(options: tuple[str, ...], directory: Path) -> list[str]:
-    """The command that profiles the command behind it."""
-    preload = Path(sys.executable).parent / "pasta-preload"
-    found = str(preload) if preload.exists() else shutil.which("pasta-preload")
-    if not found:
-        sys.exit("bench/gpu: pasta-preload was not found: install PASTA first")
-    return [found, "-q", *options, "-f", "-o", str(directory / "run"), "--"]
-
-
-def ran(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command whose temporary files are in `directory`."""
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT,
-        env={**os.environ, "TMPDIR": str(directory)},
-    )  # fmt: skip
-
-
 def measured(way: Way, command: list[str], directory: Path) -> float:
     """The ms that one process prints."""
     before = [] if way.options is None else profiled(way.options, directory)
-    done = ran([*before, *command], directory)
-    figure = re.search(r"_ms=([\d.]+)", done.stderr)
-    if done.returncode or not figure:
-        sys.exit(f"bench/gpu: {way.name} failed ({done.returncode}):\n{done.stderr[-2000:]}")
-    return float(figure[1])
+    return figure_of(way.name, [*before, *command], directory)
 
 
 def trace_rates(vadd: list[str], directory: Path) -> tuple[float, float]:

@@ -512,6 +512,13 @@ def test_no_selected_kernel(play: Play) -> None:
     assert found[0x5000][:2] == (2, 2 * count - 2) and found[0x6000][:2] == (1, count - 1)
 
 
+def test_no_patches_while_profiling_is_stopped(play: Play) -> None:
+    script, count = Script(), 20
+    steps(script, count, counted=lambda *_: False)
+    found = patched(play(script, "--profile-from-start", "off"))
+    assert found[0x5000][:2] == (2, 2 * count - 2) and found[0x6000][:2] == (1, count - 1)
+
+
 def test_patches_follow_windows(play: Play) -> None:
     script, count = Script(), 40
     launches = len(KERNELS) * count

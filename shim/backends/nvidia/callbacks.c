@@ -55,8 +55,9 @@ static void launch_begin(const pasta_nv_launch *l, uint64_t key, uint64_t stream
     const pasta_nv_work w = {.at = pasta_nv_place_of(l->context, (int16_t)l->device), .ordinal = open->ordinal,
                              .correlation = open->correlation, .stream = stream, .node = node,
                              .shared = PASTA_ABSENT_U32, .flags = flags};
-    if (!pasta_nv_record_launch(l, &f, &w, selected ? takes : NULL)) return;
-    if (probes) pasta_nv_probes_launch(l, open->ordinal, flags & PASTA_FLAG_GRAPH, here.decision);
+    bool recorded = pasta_nv_record_launch(l, &f, &w, selected ? takes : NULL);
+    if (probes && (recorded || !pasta_profiling_is_on()))
+        pasta_nv_probes_launch(l, open->ordinal, flags & PASTA_FLAG_GRAPH, here.decision);
 }
 
 static void launch_end(const pasta_nv_launch *l, uint64_t key, uint64_t stream, uint8_t flags) {

@@ -1,9 +1,9 @@
 /* Patches in the program's modules.
  *
- * If every launch is probed, a module is patched when it is loaded. Otherwise its patches are put back before a launch
- * in it that is probed, and taken out before one that is not, if no kernel or shape in it is still to be probed or no
- * window is open: then the module runs its own code. A module is patched when it is loaded in any case: one that never
- * was runs three times slower than one whose patches were removed (measured).
+ * A module is patched when it is loaded, also if no launch in it will be probed: one that never was runs three times
+ * slower than one whose patches were removed (measured). If every launch is probed, it stays so. Otherwise its patches
+ * are taken out before a launch in it that is not probed, if no kernel or shape in it is still to be probed, no window is
+ * open, or profiling is stopped; and put back before one that is.
  *
  * Which patches a module has is read without a lock. A probed launch first announces itself (`under_way`); whoever
  * takes patches out first says so (`patched`), then looks for such launches: one of both sees the other. */
@@ -67,7 +67,7 @@ static void put_in(pasta_nv_prober *p, pasta_nv_patched *m) {
         patch(p, m->handle);
         set_patched(m, true);
         if (m->patience < MAX_PATIENCE) m->patience *= 2;
-        p->switches++;
+        __atomic_fetch_add(&p->switches, 1, __ATOMIC_RELAXED);
         p->switching += pasta_now() - begin;
     }
     pthread_mutex_unlock(&patching);
@@ -83,7 +83,7 @@ static void take_out(pasta_nv_prober *p, pasta_nv_patched *m) {
             set_patched(m, true);
         } else {
             PROBED(p, unpatch_module, m->handle);
-            p->switches++;
+            __atomic_fetch_add(&p->switches, 1, __ATOMIC_RELAXED);
             p->switching += pasta_now() - begin;
         }
     }
@@ -132,10 +132,12 @@ static void loaded_later(pasta_nv_prober *p, pasta_nv_patched *m, uint64_t funct
 /* Whether a module with patches should lose them at a launch that is not probed. */
 static bool is_spared(pasta_nv_patched *m, uint64_t ordinal) {
     uint32_t idle = __atomic_add_fetch(&m->idle, 1, __ATOMIC_RELAXED);
-    return __atomic_load_n(&m->wanted, __ATOMIC_RELAXED) <= 0 || idle > m->patience || !pasta_probe_wanted(ordinal);
+    return __atomic_load_n(&m->wanted, __ATOMIC_RELAXED) <= 0 || idle > m->patience || !pasta_profiling_is_on() ||
+           !pasta_probe_wanted(ordinal);
 }
 
 void pasta_nv_patches_follow(pasta_nv_prober *p, const pasta_nv_launch *l, uint64_t ordinal, pasta_probe_decision d) {
+    if (pasta_probe_always() && pasta_profiling_is_on() && !__atomic_load_n(&p->switches, __ATOMIC_RELAXED)) return;
     pasta_nv_patched *m = module_of(p, l->module);
     if (!m) return;
     if (d.wanted) __atomic_add_fetch(&m->wanted, d.wanted, __ATOMIC_RELAXED);

@@ -172,7 +172,7 @@ void pasta_nv_probes_launch(const pasta_nv_launch *l, uint64_t ordinal, bool gra
         pasta_nv_readback_at_once(p);
     }
     if (decision.probed) __atomic_add_fetch(&p->under_way, 1, __ATOMIC_SEQ_CST);
-    if (!pasta_probe_always()) pasta_nv_patches_follow(p, l, ordinal, decision);
+    pasta_nv_patches_follow(p, l, ordinal, decision);
     if (decision.probed && !give_slot(p, l, ordinal, graph, decision.shape))
         __atomic_sub_fetch(&p->under_way, 1, __ATOMIC_ACQ_REL);
 }
