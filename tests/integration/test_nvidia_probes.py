@@ -503,6 +503,8 @@ def test_modules_without_a_selected_kernel_lose_their_patches(play: Play) -> Non
     # the one launch with patches: of a function that was loaded later
     assert patched(done)[0x6000][:2] == (1, count - 1)
     assert patched(done)[0x5000] == (2 * count, 0, 1, 0)
+    text = "1 kernel was not selected but slowed down, since selected ones are in the same modules"
+    assert f"{text}: playeda" in " ".join(done.run.report.split())
 
 
 def test_no_selected_kernel(play: Play) -> None:
