@@ -21,6 +21,7 @@ from bench import (
     operators,
     passes,
     publish,
+    report,
     runs,
     slowdown,
     startup,
@@ -59,6 +60,7 @@ BENCHMARKS = {
     "amd": amd.measure,
     "telemetry": telemetry.measure,
     "utilization": utilization.measure,
+    "report": report.measure,
 }
 
 

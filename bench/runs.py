@@ -43,7 +43,7 @@ def measure() -> list[Figure]:
             env=environment(), check=True, stdout=subprocess.PIPE, text=True, timeout=600,
         ).stdout  # fmt: skip
         found = json.loads(text)
-        seconds, memory = _report(Path(directory) / "again")
+        seconds, _, memory = report(Path(directory) / "again")
     return [
         Figure("runs: write events", found["written"] / 1e6, "M events/s", least=2),
         Figure("runs: size on disk", found["bytes"], "bytes/event", most=20),
@@ -54,18 +54,19 @@ def measure() -> list[Figure]:
     ]
 
 
-def _report(run: Path) -> tuple[float, float]:
-    """Seconds and bytes that `pasta report` takes."""
+def report(run: Path, *options: str) -> tuple[float, float, float]:
+    """Seconds, processor seconds and bytes that `pasta report` takes."""
     code = "from pasta.cli.main import main; raise SystemExit(main())"
     start = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "report", str(run)],
-        env=environment(), stdout=subprocess.DEVNULL,
+        [sys.executable, "-c", code, "report", str(run), *options],
+        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     _, status, used = os.wait4(process.pid, 0)
     if status:
         raise RuntimeError(f"pasta report ended with {status}")
-    return time.perf_counter() - start, used.ru_maxrss * 1024
+    seconds = time.perf_counter() - start
+    return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
 
 
 def _worker(directory: Path) -> None:

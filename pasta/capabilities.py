@@ -7,7 +7,7 @@ capabilities in the folder of its backend or framework; pasta/sources.py combine
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -102,3 +102,17 @@ class Source:
 def names(text: str) -> frozenset[str]:
     """Names in a text, separated by blanks."""
     return frozenset(text.split())
+
+
+_NOT_GIVEN = "not given by "
+
+
+def not_given(source: str, texts: Sequence[str]) -> str:
+    """A note about data that a source lacks, by the texts of its capabilities."""
+    return f"{_NOT_GIVEN}{source}: {', '.join(texts)}"
+
+
+def read_not_given(note: str) -> tuple[str, list[str]] | None:
+    """Source and texts of a note from `not_given`; None for other notes."""
+    source, colon, texts = note.removeprefix(_NOT_GIVEN).partition(": ")
+    return (source, texts.split(", ")) if note.startswith(_NOT_GIVEN) and colon else None

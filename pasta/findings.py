@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pasta.table import Figure, Table
 
 Confidence = Literal["high", "medium", "low"]
+#: What a tool is about: reports show tools in this order.
+Topic = Literal["time", "operators", "memory", "accesses", "other"]
 _WEIGHTS: dict[Confidence, float] = {"high": 1.0, "medium": 0.6, "low": 0.3}
 
 

@@ -16,6 +16,12 @@ def check_name(name: object, what: str) -> None:
         )
 
 
+def title_of(name: str) -> str:
+    """`memory_timeline` → `Memory timeline`."""
+    words = name.replace("_", " ").strip()
+    return words[:1].upper() + words[1:]
+
+
 def snake_case(name: str) -> str:
     """`KernelFreq` → `kernel_freq`, `UVMAdvisor` → `uvm_advisor`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

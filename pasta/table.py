@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from pasta.errors import visible as visible
 from pasta.lazy import np, pa
@@ -109,6 +109,11 @@ class Figure:
         for name, values in self.series.items():
             if len(values) != len(self.x):
                 raise ValueError(f"series {name!r} has {len(values)} values for {len(self.x)} x")
+
+
+def has_columns(table: Table | None, *columns: str) -> TypeGuard[Table]:
+    """Whether there is a table with rows and these columns."""
+    return table is not None and len(table) > 0 and set(columns) <= set(table.columns)
 
 
 def absent_where(values: Any, mask: Any) -> Column:

@@ -24,11 +24,11 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pasta import abi
 from pasta.errors import ToolError, shown
-from pasta.findings import Confidence, Finding, Result
+from pasta.findings import Confidence, Finding, Result, Topic
 from pasta.members import Member, members_of
 from pasta.names import check_name, snake_case
 from pasta.options import Option, option
@@ -105,6 +105,10 @@ class Tool:
 
     #: Name in presets, on the command line and in the run directory.
     name: ClassVar[str] = "tool"
+    #: Heading of its results in HTML reports; by default from the name.
+    title: ClassVar[str] = ""
+    #: Place of its results in HTML reports.
+    topic: ClassVar[Topic] = "other"
     #: Names in `pasta.processors.needs.NEEDS`; a subclass adds to those of its bases.
     needs: ClassVar[Collection[str]] = ()
     #: Capabilities (docs/backends.md) that results depend on, beside the kinds of the handlers:
@@ -139,6 +143,11 @@ class Tool:
         except ValueError as error:
             raise ToolError(str(error), remedy="give its class another `name`") from None
         cls._check_needs()
+        if not isinstance(cls.title, str) or cls.topic not in get_args(Topic):
+            raise ToolError(
+                f"tool {cls.name}: the title or topic of its class is not accepted",
+                remedy=f"give a title, and a topic of {', '.join(get_args(Topic))}",
+            )
         cls._extend()
         for attribute in cls.__dict__:
             known = (*HANDLERS, ON_ACCESSES)

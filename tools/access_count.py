@@ -51,6 +51,9 @@ _PARTS = ("read_bytes", "write_bytes", "atomic_bytes")
 class AccessCount(Tool):
     """Accesses inside kernels by kind, launch and object: instructions, lanes and bytes."""
 
+    title = "Memory accesses"
+    topic = "accesses"
+
     estimates = True
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
 

@@ -28,6 +28,9 @@ _MAX_FINDINGS = 10
 class BankConflicts(Tool):
     """Wavefronts of shared memory instructions, with and without bank conflicts."""
 
+    title = "Bank conflicts of shared memory"
+    topic = "accesses"
+
     top = option(20, help="instructions in the text report; the table has all", minimum=1)
     conflicts = option(10_000, help="finding: minimum extra wavefronts of an instruction")
     conflict_share = option(0.1, help="… and their minimum share of all wavefronts", minimum=0.0)

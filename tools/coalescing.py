@@ -31,6 +31,9 @@ COUNTED_BY_WARPS = tuple(kind for kind in GROUPS["global_memory"] if kind != "as
 class Coalescing(Tool):
     """Sectors that global memory instructions access, and the minimum that would suffice."""
 
+    title = "Coalescing of global memory accesses"
+    topic = "accesses"
+
     top = option(20, help="instructions in the text report; the table has all", minimum=1)
     wasted = option("1MiB", kind="bytes", help="finding: minimum bytes wasted by an instruction")
     wasted_share = option(

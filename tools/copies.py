@@ -102,6 +102,9 @@ class _DeviceTimes:
 class Copies(Tool):
     """Copies by direction, kind of memory and size, and repeated transfers."""
 
+    title = "Copies"
+    topic = "memory"
+
     needs = ("objects",)
     uses = ("copy_addresses", "copy_devices")
 

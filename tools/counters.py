@@ -23,6 +23,9 @@ _MAX_EXACT_INTEGER = 2.0**53
 class Counters(Tool):
     """Hardware counters: sum, mean, minimum and maximum by kernel and instance."""
 
+    title = "Hardware counters"
+    topic = "time"
+
     top = option(20, help="rows of each table in the text report; the tables have all", minimum=1)
     instances = option(
         1 << 18, help="maximum number of distinct counter instances, over all kernels", minimum=1

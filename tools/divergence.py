@@ -32,6 +32,9 @@ _MAX_FINDINGS = 10
 class Divergence(Tool):
     """Active lanes of memory instructions, and launches with imbalanced accesses of blocks."""
 
+    title = "Divergence and imbalance"
+    topic = "accesses"
+
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     blocks = option(
         4096, help="blocks of a launch counted separately; further blocks are combined", minimum=2

@@ -22,6 +22,8 @@ _TIMED = frozenset({"kernel_complete", "copy_complete"})
 class EventTrace(Tool):
     """Every event in order as a trace for Perfetto and tools of torch.profiler's traces."""
 
+    title = "Trace of all events"
+
     needs = ("recording",)
     uses = (
         "kernel_complete", "copy_complete", "registers", "shared_static", "shared_dynamic",

@@ -39,6 +39,9 @@ _FALSE, _BROADCAST, _SHARED, _STRIDED, _SCATTERED, _PARTIAL, _WHOLE = range(len(
 class Heatmap(Tool):
     """Accesses and distinct warps per 4-byte word and 32-byte sector, for a few blocks."""
 
+    title = "Words and sectors accessed"
+    topic = "accesses"
+
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     first_block = option(0, help="first selected block", minimum=0)
     blocks = option(4, help="number of selected blocks, from the first one", minimum=1)

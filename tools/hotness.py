@@ -43,6 +43,9 @@ _PART_LABELS = {
 class Hotness(Tool):
     """Accesses to each part of each object: heat maps of the most accessed objects."""
 
+    title = "Hot parts of objects"
+    topic = "accesses"
+
     top = option(10, help="heat maps, and rows of each table in the text report", minimum=1)
     bin = option("4KiB", kind="bytes", help="bytes of a part; on a GPU a power of two", minimum=1)
     window = option(

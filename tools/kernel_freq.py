@@ -50,6 +50,9 @@ _OCCUPANCY_LABELS = {
 class KernelFreq(Tool):
     """Launches per kernel, their configurations, and device times if the source has timestamps."""
 
+    title = "Kernels"
+    topic = "time"
+
     uses = (*_SIZES, "cluster", "device")
 
     top = option(10, help="kernels in the text report; the tables have all", minimum=1)

@@ -51,6 +51,9 @@ _KINDS = [NAMES[number] for number in range(1, len(NAMES) + 1)]
 class MemTrace(Tool):
     """Every memory instruction of every warp, with its addresses, as Parquet files."""
 
+    title = "Memory access trace"
+    topic = "accesses"
+
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     global_memory = option(True, help="trace accesses to global memory")
     shared_memory = option(False, help="trace accesses to shared memory")

@@ -122,6 +122,9 @@ class _Finished:
 class MemoryTimeline(Tool):
     """Live bytes per device and kind over time, objects live at the peak, and leaked objects."""
 
+    title = "Memory over time"
+    topic = "memory"
+
     needs = ("objects", "allocations")
 
     points = option(1024, help="points of each line; maxima are kept", minimum=16)

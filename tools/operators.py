@@ -72,6 +72,9 @@ _MIN_COPY_TIME, _COPY_RATE = 20_000, 1.0
 class Operators(Tool):
     """Host time, launches, device time and memory by operator, module and Python line."""
 
+    title = "Operators, modules and lines"
+    topic = "operators"
+
     needs = ("operators", "ranges", "allocations")
     uses = ("wait_times", "device")
     least_time = option("10ms", kind="duration", help="finding: minimum steady time")

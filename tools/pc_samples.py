@@ -29,6 +29,9 @@ _REASONS = {
 class PcSamples(Tool):
     """Program counter samples by kernel, location in its code and stall reason."""
 
+    title = "Stalls: program counter samples"
+    topic = "time"
+
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     places = option(1 << 18, help="maximum number of distinct locations and reasons", minimum=1)
 

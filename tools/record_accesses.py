@@ -21,6 +21,9 @@ _KINDS = tuple(kind.name for kind in KINDS)
 class RecordAccesses(Tool):
     """Records every access of every warp, for pasta replay with tools that have probes."""
 
+    title = "Recorded accesses"
+    topic = "accesses"
+
     directory = option(
         "", help="directory of the files until the run ends; default: TMPDIR or /tmp"
     )

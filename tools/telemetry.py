@@ -249,6 +249,9 @@ class _Work:
 class Telemetry(Tool):
     """Power, energy, clocks, temperature and memory of devices, and what lowered the clocks."""
 
+    title = "Power, clocks and temperature"
+    topic = "time"
+
     uses = ("kernel_complete",)
 
     least_share = option(

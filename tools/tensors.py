@@ -81,6 +81,9 @@ class _Device:
 class Tensors(Tool):
     """Tensors live at the peak, by category, operator, module and line; lifetimes."""
 
+    title = "Tensors"
+    topic = "memory"
+
     needs = ("tensors", "allocations")
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 

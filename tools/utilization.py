@@ -254,6 +254,9 @@ _ADVICE = {
 class Utilization(Tool):
     """Busy time of each device, and the cause of every gap: host, waits, copies, latency."""
 
+    title = "Device use and idle time"
+    topic = "time"
+
     needs = ("operators",)
     uses = (
         "kernel_complete", "copy_complete", "wait_times", "device", "registers", "event_record",

@@ -98,6 +98,9 @@ class Footprint:
 class WorkingSet(Tool):
     """Unique bytes each launch touches, sizes of the objects it touches, and live memory."""
 
+    title = "Working set"
+    topic = "accesses"
+
     estimates = True
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     granularity = option(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pasta.errors import RunError
-from pasta.table import plain
+from pasta.table import has_columns, plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,13 +55,13 @@ def heat_maps(result: StoredResult) -> Iterator[HeatMap]:
     if strips:
         yield HeatMap("Accesses to objects, by offset", strips)
     windows = result.tables.get("window_bins")
-    if _has(windows, "window", "object", "object_id", "offset", "count"):
+    if has_columns(windows, "window", "object", "object_id", "offset", "count"):
         lines = HeatMap(
             "Accesses to objects: offset across, time down", _by_window(windows), "window"
         )
         yield from (lines,) if lines.strips else ()
     sectors = result.tables.get("sectors")
-    if _has(sectors, "kernel", "object", "offset", "word_0", "word_7"):
+    if has_columns(sectors, "kernel", "object", "offset", "word_0", "word_7"):
         words = HeatMap("Accesses to sectors: offset across, words down", _by_word(sectors), "word")
         yield from (words,) if words.strips else ()
 
@@ -84,10 +84,6 @@ def _of_figure(name: str, figure: Figure) -> Strip | None:
     step = int(figure.x[1] - figure.x[0]) if len(figure.x) > 1 else 0
     label = figure.title.removeprefix("Accesses to ")
     return Strip(label, int(figure.x[0]), step, np.asarray(values, np.float64).reshape(1, -1))
-
-
-def _has(table: Table | None, *columns: str) -> TypeGuard[Table]:
-    return table is not None and len(table) > 0 and set(columns) <= set(table.columns)
 
 
 def _numbers(table: Table, name: str) -> NDArray[Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -16,10 +16,14 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from pasta.errors import RunError
+from pasta.findings import Topic
+from pasta.names import title_of
 from pasta.report.heat import HeatMap, heat_maps, is_strip
+from pasta.report.overview import Bar, overview, own_notes
 from pasta.report.pack import Packer
 from pasta.report.stacks import CallTree, has_operators, read_call_tree
 from pasta.report.text import gain_of, heading, notes
+from pasta.report.timeline import WORK, Timeline, read_timeline
 from pasta.report.weights import WEIGHTS
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, ranked, read_results
@@ -28,30 +32,46 @@ from pasta.version import VERSION
 
 #: Maximum rows of a table in the page; long runs may have more than a browser can hold.
 MAX_ROWS = 250_000
+#: Findings shown in the overview; the others follow below it.
+FIRST_FINDINGS = 3
+_NONE = np.zeros(0, np.int64)
 _HERE = Path(__file__).parent
 _dumps = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def render_page(run: RunDirectory) -> str:
     """The page as HTML. Raises RunError for a damaged manifest or result."""
-    manifest, results = run.manifest(), list(read_results(run.results, rows=MAX_ROWS))
+    manifest = run.manifest()
+    results = sorted(read_results(run.results, rows=MAX_ROWS), key=_place)
     page = _Page()
-    tools = [page.tool(run, result) for result in results]
     warnings = [(text.plain, text.style == "red") for text in notes(manifest)]
+    timeline = None
+    try:  # the rest of the report does not need events
+        timeline = read_timeline(run)
+    except RunError as error:
+        warnings.append((f"no timeline: {error}", True))
+    first = overview(manifest, results, timeline)
+    if timeline:
+        page.timeline(timeline, first.bars)
+    tools = [page.tool(run, result) for result in results]
     if has_operators(run):
         try:
             page.flame(read_call_tree(run))
-        except RunError as error:  # the rest of the report does not need events
+        except RunError as error:
             warnings.append((f"no flame graph: {error}", True))
     lines = [text.plain for text in heading(run, manifest)]
-    scripts = [_asset("uplot/uPlot.iife.min.js"), _asset("report.js")]
+    titles = {result.name: result.title for result in results}
+    scripts = [_asset("uplot/uPlot.iife.min.js"), _asset("timeline.js"), _asset("report.js")]
     styles = [_asset("uplot/uPlot.min.css"), _asset("report.css")]
     return _environment().get_template("report.html.j2").render(
         version=VERSION,
         title=lines[0],
         lines=lines[1:],
         notes=warnings,
-        findings=[(tool, each, gain_of(each)) for tool, each in ranked(results)],
+        findings=[(titles[tool], tool, each, gain_of(each)) for tool, each in ranked(results)],
+        first_findings=FIRST_FINDINGS,
+        overview=first,
+        timeline=timeline,
         tools=tools,
         weights=page.weights,
         blocks=page.blocks,
@@ -61,6 +81,11 @@ def render_page(run: RunDirectory) -> str:
         script_hashes=" ".join(map(_hash, scripts)),
         style_hashes=" ".join(map(_hash, styles)),
     )  # fmt: skip
+
+
+def _place(result: StoredResult) -> tuple[int, bool, str]:
+    """Order of sections: by topic, those with findings first."""
+    return get_args(Topic).index(result.topic), not result.findings, result.title
 
 
 def _environment() -> Environment:
@@ -97,8 +122,9 @@ class _Page:
     def tool(self, run: RunDirectory, result: StoredResult) -> dict[str, Any]:
         return {
             "name": result.name,
+            "title": result.title,
             "summary": result.summary,
-            "notes": result.notes,
+            "notes": own_notes(result),
             "charts": list(self._charts(result)),
             "tables": [self._table(name, table) for name, table in result.tables.items()],
             "files": [str(path.relative_to(run.path)) for path in result.files],
@@ -116,7 +142,7 @@ class _Page:
             about["label"] = visible(table.heading(column))
             about["unit"] = table.units.get(column)
             about["hidden"] = column in table.hidden
-        title = table.title or name.replace("_", " ")
+        title = table.title or title_of(name)
         return {
             "id": self._add("table", block, title=visible(title)),
             "title": title,
@@ -157,6 +183,51 @@ class _Page:
             for strip in map.strips
         ]
         return self._add("heat", block, strips=strips, lines=map.lines, title=visible(map.title))
+
+    def timeline(self, timeline: Timeline, bars: Sequence[Bar]) -> None:
+        """Adds the timeline: its slices, levels of detail, names and counters. What the bars of the
+        overview have a color for has the same one."""
+        gaps = timeline.start - np.append(0, timeline.end[:-1])
+        firsts = [row.first for row in timeline.rows if row.count]
+        gaps[firsts] = timeline.start[firsts]
+        slices = {"gap": gaps, "took": timeline.end - timeline.start, "name": timeline.name}
+        levels = [level for row in timeline.rows for level in row.levels]
+        bins = {
+            "name": np.concatenate([_NONE, *(level.name for level in levels)]),
+            "share": np.concatenate([_NONE, *(level.share for level in levels)]),
+        }
+        points = {
+            "time": np.concatenate([_NONE, *(each.time for each in timeline.counters)]),
+            "value": np.concatenate([_NONE, *(each.value for each in timeline.counters)]),
+        }
+        names = timeline.names
+        colors = {part.label: part.color for bar in bars for part in bar.parts}
+        drawn = WORK if timeline.work.by_name else {"operator"}
+        described = {
+            "kind": [kind for kind, _ in names],
+            "name": [name for _, name in names],
+            "color": [colors.get(name, -1) if kind in drawn else -1 for kind, name in names],
+        }
+        for what, columns in (("bins", bins), ("points", points), ("names", described)):
+            self.blocks[f"timeline-{what}"] = self.packer.block(columns)
+        self.blocks["timeline"] = {
+            **self.packer.block(slices),
+            "begin": timeline.begin,
+            "until": timeline.until,
+            "lines": [
+                {
+                    "group": row.group,
+                    "label": visible(row.label),
+                    "count": row.count,
+                    "levels": [len(level.name) for level in row.levels],
+                }
+                for row in timeline.rows
+            ],
+            "counters": [
+                {"label": visible(each.label), "unit": each.unit, "count": len(each.time)}
+                for each in timeline.counters
+            ],
+        }
 
     def flame(self, tree: CallTree) -> None:
         """Adds the call tree, for flame graphs by each recorded weight."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from pasta.errors import RunError
 from pasta.findings import Finding
+from pasta.names import title_of
 from pasta.progress import report_progress
 from pasta.run.directory import SCHEMA, RunDirectory, staging_beside
 from pasta.run.merge_tables import Part, merge_table
@@ -138,6 +139,8 @@ def _merge_tool(
     notes = dict.fromkeys(note for _, document in results for note in document.get("notes", ()))
     document = {
         "tool": tool,
+        "title": results[0][1].get("title", title_of(tool)),
+        "topic": results[0][1].get("topic", "other"),
         "summary": f"{counted(len(results), 'run')}; {root.label(first)}: {summary}",
         "tables": tables,
         "files": files,

@@ -137,7 +137,8 @@ def join(
     report_progress("writing tables")
     _copy_results(times, accesses, staging, warnings)
     result = joined.result((times.sources, accesses.sources), list(_lost(times, accesses)))
-    write_result(staging.results, JOINED, result)
+    title = "Bandwidth: both passes joined"
+    write_result(staging.results, JOINED, result, title=title, topic="accesses")
     staging.write_manifest(_manifest(times, accesses, joined, place, warnings))
     report_progress("writing the report")
     finish(staging)

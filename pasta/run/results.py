@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from pasta.arrow import to_numpy
 from pasta.errors import RunError
-from pasta.findings import Finding, Result
-from pasta.names import check_name
+from pasta.findings import Finding, Result, Topic
+from pasta.names import check_name, title_of
 from pasta.run.files import (
     batches,
     directories,
@@ -52,18 +52,23 @@ _UNITS = frozenset(get_args(Unit))
 Rows = int | Literal["shown"] | None
 
 
-def write_result(directory: Path, name: str, result: Result) -> None:
-    """Stores a tool's result. Raises ValueError or TypeError if it cannot be stored, and OSError,
-    for example if the disk is full."""
+def write_result(
+    directory: Path, name: str, result: Result, *, title: str = "", topic: Topic = "other"
+) -> None:
+    """Stores a tool's result, with the tool's title (default: from the name) and topic.
+
+    Raises ValueError or TypeError if it cannot be stored, and OSError, for example if the disk is
+    full.
+    """
     _check(result)
     target = directory / name
     target.mkdir(parents=True, exist_ok=True)
-    for title, table in result.tables.items():
+    for each, table in result.tables.items():
         try:
             stored = _to_arrow(table)
         except Exception as error:
-            raise TypeError(f"table {title}: {error}") from error
-        pq.write_table(stored, target / f"{title}.parquet", compression="zstd")
+            raise TypeError(f"table {each}: {error}") from error
+        pq.write_table(stored, target / f"{each}.parquet", compression="zstd")
     for file, write in result.files.items():
         if isinstance(write, Path):
             shutil.move(write, target / file)
@@ -72,6 +77,8 @@ def write_result(directory: Path, name: str, result: Result) -> None:
                 write(output)
     document = {
         "tool": name,
+        "title": title or title_of(name),
+        "topic": topic,
         "summary": result.summary,
         "tables": list(result.tables),
         "files": list(result.files),
@@ -149,6 +156,8 @@ class StoredResult:
     findings: list[Finding]
     figures: dict[str, Figure]
     notes: list[str]
+    title: str
+    topic: Topic
 
     def with_all_rows(self) -> StoredResult:
         """The same result, with tables read whole."""
@@ -195,6 +204,8 @@ def read_results(directory: Path, *, rows: Rows = None) -> Iterator[StoredResult
             findings_of(document),
             {name: _read_figure(each) for name, each in document.get("figures", {}).items()},
             document.get("notes", []),
+            document.get("title") or title_of(place.name),
+            document.get("topic", "other"),
         )
 
 

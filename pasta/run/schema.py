@@ -11,9 +11,10 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pasta.errors import RunError
+from pasta.findings import Topic
 from pasta.run.files import NAME_RULE, is_plain_name, read_bounded
 from pasta.table import plain
 
@@ -245,6 +246,8 @@ RESULT = record(
     {"summary": text, "tables": list_of(name, 1000, distinct=True)},
     {
         "tool": name,
+        "title": line,
+        "topic": one_of(*get_args(Topic)),
         "files": list_of(name, 10_000, distinct=True),
         "findings": list_of(FINDING, 10_000),
         "figures": map_of(figure, 1000),

@@ -18,7 +18,7 @@ from pasta.runtime.parity import with_gaps
 
 if TYPE_CHECKING:
     from pasta.runtime.pipeline import Pipeline
-    from pasta.tool import Result
+    from pasta.tool import Result, Tool
 
 _WRITING_FACTOR = 10
 #: Error numbers of a disk that is full, over quota, read-only or broken.
@@ -76,7 +76,7 @@ def store_results(
             # Writing files takes longer, in proportion to the number of events.
             with tool_call(_WRITING_FACTOR * timeout):
                 result = with_gaps(loaded.tool, results[loaded.name], sources)
-                _store(run, loaded.name, result)
+                _store(run, loaded.tool, loaded.name, result)
         except BaseException as error:  # as in the pipeline: a tool's code may write the file
             if isinstance(error, OSError) and error.errno in DISK_ERRORS:
                 raise
@@ -85,14 +85,14 @@ def store_results(
         log(f"tool {failure.tool} failed in {failure.where}:\n{failure.traceback}")
 
 
-def _store(run: RunDirectory, name: str, result: Result) -> None:
+def _store(run: RunDirectory, tool: Tool, name: str, result: Result) -> None:
     """Writes a tool's result atomically, after checking that it can be read and rendered."""
     from pasta.report.text import check_shown
 
     staging = RunDirectory(run.path / f".{name}-writing")
     target = run.results / name
     try:
-        write_result(staging.results, name, result)
+        write_result(staging.results, name, result, title=tool.title, topic=tool.topic)
         check_shown(staging)
         run.results.mkdir(exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)  # left by a killed collector

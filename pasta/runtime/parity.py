@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pasta.capabilities import ACCESSES, CAPABILITIES
+from pasta.capabilities import ACCESSES, CAPABILITIES, not_given
 from pasta.errors import ToolError
 from pasta.sources import Capabilities
 from pasta.tool import Result, Tool
@@ -30,7 +30,7 @@ def with_gaps(tool: Tool, result: Result, sources: Iterable[str]) -> Result:
         who, what = " and ".join(capabilities.blind), CAPABILITIES[ACCESSES].text
         return Result(summary=f"not available on this backend: {who} cannot give {what}")
     notes = [
-        f"not given by {source}: {', '.join(each.text for each in missing)}"
+        not_given(source, [each.text for each in missing])
         for source, missing in capabilities.missing(wants).items()
     ]
     return replace(result, notes=(*result.notes, *notes)) if notes else result

@@ -25,8 +25,8 @@ def live(events: Events, directory: Path, filter: Filter) -> None:
     """Live results of the same events."""
     tools = load_tools(TOOLS, {}, [])
     results = run_tools(tools, events, splits=range(11, len(events), 37), filter=filter)
-    for name, result in results.items():
-        write_result(directory, name, result)
+    for tool in tools:
+        write_result(directory, tool.name, results[tool.name], title=tool.title, topic=tool.topic)
 
 
 @pytest.mark.parametrize("kernel", ["", "vadd|kernel"])

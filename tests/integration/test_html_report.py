@@ -54,6 +54,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = RunDirectory.create(tmp_path_factory.mktemp("run"))
     run.write_manifest({**MANIFEST, "command": ["python", EVIL], "warnings": [EVIL]})
     events = training()
+    events.push(EVIL)
+    events.pop()
     recorder = Recorder(run.events, events.strings)
     recorder.add(events.batch())
     recorder.flush()
@@ -82,8 +84,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "object_1": Figure("bar", "Accesses to weights", np.arange(8) * 4096,
                            {"accesses": np.arange(8) ** 3}, x_unit="bytes"),
     }  # fmt: skip
-    finding = Finding(EVIL, EVIL, EVIL, EVIL, 0.5)
-    result = Result(f"all {EVIL}", {"kernels": table, "numbers": numbers()}, [finding], figures)
+    findings = [
+        Finding(EVIL, EVIL, EVIL, EVIL, 0.5),
+        Finding("slow", "kernel_41 at train.py:3", "90 %", "less", 0.1),
+    ]
+    result = Result(f"all {EVIL}", {"kernels": table, "numbers": numbers()}, findings, figures)
     write_result(run.results, "first", result)
     write_result(run.results, "second", Result("closed", {"t": Table({"n": [41]}, shown=0)}))
     path = run.path / "report.html"
@@ -265,6 +270,56 @@ def test_flame_graph(script: Script, browser: Any) -> None:
     browser.find_element("css selector", "#flame-graph option[value='2']").click()
     root = browser.find_element("css selector", ".flame [data-node='0']")
     assert root.get_attribute("aria-label") == "all: 512 B, 100.0 %"
+
+
+#: The table of what ran in the timeline's interval: name and time.
+INTERVAL = """
+return [...document.querySelectorAll('.interval tbody tr')]
+  .map((row) => [row.cells[0].textContent, row.cells[2].textContent]);
+"""
+TIMELINE = "document.querySelector('[data-timeline]').timeline"
+
+
+def test_timeline(script: Script, browser: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    _until(browser, "return document.querySelector('.interval tbody tr')")
+    names = [name for name, _ in script(INTERVAL)]
+    assert {"aten::linear", "kernel launch"} <= set(names)
+    colors = script(
+        f"const {{ canvas, wide, high }} = {TIMELINE};"
+        "const { data } = canvas.getContext('2d').getImageData(0, 0, wide, high);"
+        "return new Set(new Uint32Array(data.buffer)).size"
+    )
+    assert colors > 5  # slices, not only paper and text
+    canvas = browser.find_element("css selector", ".timeline canvas")
+    everything = script(f"return {TIMELINE}.span")
+    canvas.send_keys("www")
+    _until(browser, f"return {TIMELINE}.span < {0.5 * everything}")
+    canvas.send_keys(Keys.HOME)
+    assert script(f"return {TIMELINE}.span") == everything
+
+    box = browser.find_element("css selector", ".timeline input")
+    box.send_keys("LINEAR")
+    _until(browser, "return document.querySelector('.timeline [role=status]').textContent")
+    found = browser.find_element("css selector", ".timeline [role=status]").text
+    assert found.startswith("1 found, ")
+    box.send_keys(Keys.ENTER)
+    readout = browser.find_element("css selector", ".timeline .readout").text
+    assert readout.startswith("aten::linear: operator, ")
+    script(f"const t = {TIMELINE}; t.select([t.full[0], t.full[0] + 1])")  # a nanosecond
+    _until(browser, "return document.querySelectorAll('.interval tbody tr').length < 3")
+    assert browser.find_element("css selector", ".interval h3").text.startswith("In the selection")
+
+
+def test_links_of_findings_and_names(script: Script, browser: Any) -> None:
+    browser.find_element("css selector", ".findings li:nth-child(2) a").click()
+    assert set(script(CELLS, 0)) == {"kernel_41", *(f"kernel_41{n}" for n in range(10))}
+    assert script(f"return {TIMELINE}.data.names").count(EVIL) == 1
+    browser.find_element("css selector", ".whole-bar .label button").click()
+    assert script(f"return {TIMELINE}.picked.slice") >= 0
+    label = browser.find_element("css selector", ".whole-bar .label").text
+    assert script(f"return {TIMELINE}.search.value") == label
 
 
 def test_narrow_screen(script: Script, browser: Any) -> None:

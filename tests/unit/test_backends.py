@@ -140,7 +140,7 @@ def run(tmp_path: Path) -> RunDirectory:
 def test_every_report_format_has_the_note(run: RunDirectory) -> None:
     assert f"note: {NOTE}" in " ".join(text_report(run).split())
     assert f"<p>note: {NOTE}</p>" in render_html(run)
-    assert f'<p class="note">{NOTE}</p>' in render_page(run)
+    assert f"<li>{NOTE}</li>" in render_page(run)
     out = io.BytesIO()
     write_json(run, out)
     assert json.loads(out.getvalue())["tools"]["kernel_freq"]["notes"] == [NOTE]

@@ -10,7 +10,9 @@ from pasta.table import Figure, Table
 
 
 def of(tables: dict[str, Table], figures: dict[str, Figure] | None = None) -> list[HeatMap]:
-    return list(heat_maps(StoredResult("tool", "", tables, [], [], figures or {}, [])))
+    return list(
+        heat_maps(StoredResult("tool", "", tables, [], [], figures or {}, [], "Tool", "other"))
+    )
 
 
 def test_objects_by_offset() -> None:

@@ -262,6 +262,8 @@
     return columns;
   }
 
+  let timeline = null;
+
   // ---- tables ----
 
   class TableView {
@@ -348,6 +350,17 @@
     find(text) {
       this.words = text.toLowerCase().split(/\s+/).filter(Boolean);
       this.select();
+    }
+
+    /** Shows the rows with these words, if there are any. */
+    showOnly(text) {
+      const before = this.search.value;
+      for (const each of [text, before]) {
+        this.search.value = each;
+        this.find(each);
+        if (each === text && this.order.length) return true;
+      }
+      return false;
     }
 
     sortBy(column) {
@@ -467,7 +480,9 @@
         cell.append(more);
         return cell;
       }
-      cell.textContent = text;
+      const name = column.type === "text" ? timeline?.data.named(text) : undefined;
+      if (name !== undefined) cell.append(foundButton(name, text));
+      else cell.textContent = text;
       cell.title = raw(value, column.unit, column.type);
       if (column.unit === "share" && value !== null) {
         cell.classList.add("share");
@@ -478,14 +493,17 @@
   }
 
   function whole(text) {
-    $("whole").querySelector("pre").textContent = text;
+    const name = timeline?.data.named(text);
+    const found = name === undefined ? [] : [foundButton(name, "Show in the timeline")];
+    $("whole").querySelector("pre").replaceChildren(text);
+    $("whole").querySelector("span").replaceChildren(...found);
     $("whole").showModal();
   }
 
   async function drawTable(host) {
     const block = read(host.dataset.table);
     const columns = await unpacked(block);
-    new TableView(host, block, columns, await strings());
+    host.view = new TableView(host, block, columns, await strings());
   }
 
   // ---- plots ----
@@ -614,9 +632,16 @@
       if (plot.width !== width()) plot.setSize({ width: width(), height: 170 });
     }).observe(host);
   }
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
-    plots.forEach((plot) => plot.redraw()),
-  );
+  const repaint = () => {
+    plots.forEach((plot) => plot.redraw());
+    timeline?.paint();
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+  for (const [event, printing] of [["beforeprint", true], ["afterprint", false]])
+    addEventListener(event, () => {
+      document.documentElement.toggleAttribute("data-print", printing); // paper is light
+      repaint();
+    });
 
   // ---- heat maps ----
 
@@ -829,9 +854,68 @@
     new Flame(host, block, await unpacked(block));
   }
 
+  // ---- timeline ----
+
+  async function drawTimeline(host) {
+    const block = read("timeline");
+    const parts = {};
+    for (const name of ["bins", "points", "names"]) {
+      const part = read(`timeline-${name}`);
+      parts[name] = { rows: part.rows, columns: await unpacked(part) };
+    }
+    const make_ = timelineWith({ make, colour, formatted, grouped, shortened, TableView });
+    timeline = make_(host, block, await unpacked(block), parts.bins.columns, parts.points.columns, parts.names);
+    host.timeline = timeline; // for scripts that measure
+  }
+
+  /** Searches the timeline for a name, and scrolls to it. */
+  function findInTimeline(name) {
+    $("whole").close();
+    timeline.search.value = name;
+    timeline.find(name, true);
+    $("timeline-section").scrollIntoView();
+    timeline.pick(null);
+    timeline.step(1);
+  }
+
+  function foundButton(name, text) {
+    const button = make("button", { type: "button", className: "more", title: `Show in the timeline: ${shortened(name)}` }, text);
+    button.addEventListener("click", () => findInTimeline(name));
+    return button;
+  }
+
+  /** Names in the overview and in findings lead to the timeline. */
+  function linkNames() {
+    for (const label of document.querySelectorAll(".whole-bar .label, .findings .where")) {
+      const text = label.textContent;
+      for (const part of [text, text.split(" at ")[0]]) {
+        const name = timeline.data.named(part);
+        if (name === undefined) continue;
+        label.replaceChildren(foundButton(name, part), text.slice(part.length));
+        break;
+      }
+    }
+  }
+
+  /** The tool of a finding shows the rows about its place. */
+  function linkFindings() {
+    for (const link of document.querySelectorAll('.findings a[href^="#tool-"]'))
+      link.addEventListener("click", (event) => {
+        const where = link.closest("li").querySelector(".where").textContent;
+        const tables = $(decodeURIComponent(link.hash.slice(1))).querySelectorAll("[data-table]");
+        for (const text of [where, ...where.split(" at ")])
+          for (const table of tables)
+            if (table.view?.showOnly(text)) {
+              event.preventDefault();
+              table.scrollIntoView({ block: "center" });
+              return;
+            }
+      });
+  }
+
   // ---- the page ----
 
-  const DRAW = { table: drawTable, figure: drawFigure, heat: drawHeat, flame: drawFlame };
+  const DRAW = { table: drawTable, figure: drawFigure, heat: drawHeat, flame: drawFlame, timeline: drawTimeline };
   async function draw(host) {
     const [kind] = Object.keys(host.dataset).filter((name) => name in DRAW);
     host.dataset.drawn = "";
@@ -866,7 +950,7 @@
       $("too-old").hidden = false;
       return;
     }
-    const waiting = "[data-table],[data-figure],[data-heat],[data-flame]";
+    const waiting = "[data-table],[data-figure],[data-heat],[data-flame],[data-timeline]";
     for (const details of document.querySelectorAll("details"))
       details.addEventListener("toggle", () => {
         const host = details.querySelector("[data-table]:not([data-drawn])");
@@ -874,6 +958,8 @@
       });
     for (const host of document.querySelectorAll(waiting))
       if ((host.closest("details")?.open ?? true) && host.dataset.drawn === undefined) await draw(host);
+    if (timeline) linkNames();
+    linkFindings();
     followSections();
     if (location.hash) document.querySelector(`[id="${CSS.escape(decodeURIComponent(location.hash.slice(1)))}"]`)?.scrollIntoView();
     document.documentElement.dataset.ready = "";

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from pasta import abi
-from pasta.report.exports.trace.format import ABSENT_U64, Draws, TraceFormat, Track
+from pasta.report.exports.trace.format import ABSENT_U64, Draws, Track, Tracks
 
 _COPIES = {
     "host_to_host": "HtoH", "host_to_device": "HtoD", "device_to_host": "DtoH",
@@ -36,7 +36,7 @@ class Work:
 class Copies:
     """Draws copies and sets: as slices if they have device times, otherwise as instants."""
 
-    def __init__(self, out: TraceFormat, clocked: bool) -> None:
+    def __init__(self, out: Tracks, clocked: bool) -> None:
         self.out = out
         self.clocked = clocked
         self.pending: dict[int, Work] = {}  # by correlation
@@ -62,7 +62,7 @@ class Copies:
         work = Work(
             time, "gpu_memcpy", _label(direction), ",".join(args), device, stream, bytes, None
         )
-        self._submitted(work, thread, correlation, flags, "cudaMemcpy")
+        self._submitted(work, thread, correlation, flags, "copy")
 
     def set(
         self, time: int, thread: int, device: int, stream: int, correlation: int, flags: int,
@@ -71,7 +71,7 @@ class Copies:
         """Draws the call of a set; without clocks, the set too."""
         detail = f'"address":"{address:#x}","bytes":{bytes},"value":{value}'
         work = Work(time, "gpu_memset", '"Memset"', detail, device, stream, bytes, None)
-        self._submitted(work, thread, correlation, flags, "cudaMemset")
+        self._submitted(work, thread, correlation, flags, "set")
 
     def _submitted(self, work: Work, thread: int, correlation: int, flags: int, call: str) -> None:
         on = self.out.stream(work.device, work.stream)
@@ -84,7 +84,7 @@ class Copies:
         work.detail = ",".join((*args, link, work.detail))
         if not flags & abi.FLAG_GRAPH:  # otherwise the graph launch is the call
             track = self.out.thread(thread)
-            name = json.dumps(call + ("Async" if flags & abi.FLAG_ASYNC else ""))
+            name = self.out.call(call + (", asynchronous" if flags & abi.FLAG_ASYNC else ""))
             members = ",".join(filter(None, (track.external, link)))
             self.out.whole(track, work.time, 0, "cuda_runtime", name, members)
             work.called = track, work.time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pasta.report.exports.trace.format import ABSENT_U64, Draws, TraceFormat, Track
+from pasta.report.exports.trace.format import ABSENT_U64, Draws, Track, Tracks
 
 _ABSENT_U16, _ABSENT_U32 = 0xFFFF, 0xFFFF_FFFF
 #: Maximum number of launches that wait for their completion.
@@ -29,7 +29,7 @@ class Launch:
 class Launches:
     """Draws kernels: as slices if they have device times, otherwise as instants."""
 
-    def __init__(self, out: TraceFormat, clocked: bool) -> None:
+    def __init__(self, out: Tracks, clocked: bool) -> None:
         self.out = out
         self.clocked = clocked
         self.pending: dict[int, Launch] = {}
@@ -57,9 +57,31 @@ class Launches:
         in_graph = flags & _GRAPH  # the graph launch is the call
         while not in_graph and track.open and track.open[-1].what[0] == "launch":
             self.out.cut(track, time)
-        link = self._correlated(ordinal, self.graphs.get((thread, time), track.operator))
+        detail = call = ""
+        if self.out.detailed:
+            operator = self.graphs.get((thread, time), track.operator)
+            call = f'{self._correlated(ordinal, operator)},"kernel":{label},"launch":{ordinal}'
+            detail = self._detail(
+                name, ordinal, operator, on, device, grid, block, registers, static, shared
+            )
+        if not in_graph:
+            what = ("launch", ordinal)
+            self.out.begin(track, what, time, "cuda_runtime", self.out.call("kernel launch"), call)
+        if not self.clocked:
+            self.out.instant(on, time, label, detail, category="kernel")
+            return
+        called = None if in_graph else (track, time)
+        self.pending[ordinal] = Launch(label, detail, device, stream, called)
+        if len(self.pending) > _MAX_PENDING:
+            del self.pending[next(iter(self.pending))]
+
+    def _detail(
+        self, name: int, ordinal: int, operator: int, on: Track, device: int, grid: list[int],
+        block: list[int], registers: int, static: int, shared: int,
+    ) -> str:  # fmt: skip
+        """Arguments of a kernel."""
         args = [
-            f'"kernel":{self.out.full_name(name)},{link}',
+            f'"kernel":{self.out.full_name(name)},{self._correlated(ordinal, operator)}',
             f'"launch":{ordinal},"device":{device},"stream":{on.tid},"grid":{grid},"block":{block}',
         ]
         if registers != _ABSENT_U16:
@@ -70,18 +92,7 @@ class Launches:
             args.append(f'"dynamic shared memory":{shared}')
         if _ABSENT_U32 not in (static, shared):
             args.append(f'"shared memory":{static + shared}')
-        detail = ",".join(args)
-        call = f'{link},"kernel":{label},"launch":{ordinal}'
-        if not in_graph:
-            what = ("launch", ordinal)
-            self.out.begin(track, what, time, "cuda_runtime", '"cudaLaunchKernel"', call)
-        if not self.clocked:
-            self.out.instant(on, time, label, detail, category="kernel")
-            return
-        called = None if in_graph else (track, time)
-        self.pending[ordinal] = Launch(label, detail, device, stream, called)
-        if len(self.pending) > _MAX_PENDING:
-            del self.pending[next(iter(self.pending))]
+        return ",".join(args)
 
     @staticmethod
     def _correlated(ordinal: int, operator: int) -> str:
@@ -114,7 +125,7 @@ class Launches:
         self, time: int, thread: int, device: int, stream: int, correlation: int, upload: int
     ) -> None:
         """Begins a graph launch call."""
-        name = '"cudaGraphUpload"' if upload == 1 else '"cudaGraphLaunch"'
+        name = self.out.call("graph upload" if upload == 1 else "graph launch")
         track = self.out.thread(thread)
         self.graphs[thread, time] = track.operator
         if len(self.graphs) > _MAX_PENDING:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
-from pasta.report.exports.trace.format import ABSENT_U64, Draw, Draws, TraceFormat
+from pasta.report.exports.trace.format import ABSENT_U64, Draw, Draws, Tracks
 
 if TYPE_CHECKING:
     from pasta.processors.batch import Batch
@@ -20,7 +19,7 @@ _MEMORY = ("memory_alloc", "memory_free", *_TENSORS)
 class Memory:
     """Draws memory levels by device, and allocations of tensor memory."""
 
-    def __init__(self, out: TraceFormat) -> None:
+    def __init__(self, out: Tracks) -> None:
         self.out = out
         self.objects: ObjectTable | None = None
         self.live: dict[str, int] = {}
@@ -49,8 +48,10 @@ class Memory:
         rows = self.objects.rows[changes["object"]]
         sizes = np.where(rows["bytes"] == ABSENT_U64, 0, rows["bytes"]).astype(np.int64)
         internal = (rows["flags"] & abi.FLAG_INTERNAL) != 0
-        tensors = batch.merged(*_TENSORS)
-        threads = dict(zip(tensors["index"].tolist(), tensors["thread"].tolist(), strict=True))
+        threads: dict[int, int] = {}
+        if self.out.detailed:
+            tensors = batch.merged(*_TENSORS)
+            threads = dict(zip(tensors["index"].tolist(), tensors["thread"].tolist(), strict=True))
         for index, time, size, layer, address, device, memory, own in zip(
             changes["index"].tolist(),
             changes["time"].tolist(),
@@ -65,7 +66,7 @@ class Memory:
             what = abi.enums()["memory"].get(memory, "unknown") + (" tensors" if layer == 1 else "")
             where = f"device {device}" if device >= 0 else "host"
             name = f"{where}: {what}" + (" (runtime's own)" if own else "")
-            yield index, self.level, (time, name, size)
+            yield index, self.level, (time, name, size, device)
             if index in threads:
                 row = (time, name, size, address, device, threads[index])
                 yield index, self.allocation, row
@@ -76,11 +77,10 @@ class Memory:
         """Records the bytes that an allocator handed out and holds, by device."""
         self.allocators[device] = allocated, reserved
 
-    def level(self, time: int, name: str, change: int) -> None:
+    def level(self, time: int, name: str, change: int, device: int) -> None:
         """Draws a counter of live bytes after a change."""
         self.live[name] = self.live.get(name, 0) + change
-        head = f'"ph":"C","name":{json.dumps(name)},"pid":{self.out.process.pid}'
-        self.out.emit(head, self.out.ts(time), f'"args":{{"bytes":{self.live[name]}}}')
+        self.out.counter(name, time, "bytes", self.live[name], device)
 
     def allocation(
         self, time: int, name: str, change: int, address: int, device: int, thread: int

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from pasta.processors.stacks import Stacks
-from pasta.report.exports.trace.format import Draws, TraceFormat, Track
+from pasta.report.exports.trace.format import Draws, Track, Tracks
 
 _ABSENT_U8, _ABSENT_U16, _ABSENT_U32 = 0xFF, 0xFFFF, 0xFFFF_FFFF
 #: Scope of gradient operators, and role of input tensors.
@@ -16,7 +16,7 @@ _FIELDS = (
     "name", "module", "stack", "sequence", "forward_thread", "framework_thread", "depth", "scope",
     "inputs", "tensor",
 )  # fmt: skip
-_EVALUATE = '"name":"autograd::engine::evaluate_function: '
+_EVALUATE = '"autograd::engine::evaluate_function: '
 _NUMBERS = re.compile(r"[-0-9,]*")
 #: Maximum number of forward operators that wait for their gradients.
 _MAX_FORWARD = 1 << 17
@@ -43,7 +43,7 @@ class Forward:
 class Operators:
     """Draws operators on their threads. `stacks` must have been fed all earlier events."""
 
-    def __init__(self, out: TraceFormat, stacks: Stacks) -> None:
+    def __init__(self, out: Tracks, stacks: Stacks) -> None:
         self.out = out
         self.stacks = stacks
         self.flows = 0  # from forward operators to gradients
@@ -83,7 +83,7 @@ class Operators:
             if gradient:
                 linked = self.forward.get((forward_thread, sequence))
                 around = track.open[-1] if track.open else None
-                if around and _EVALUATE in around.head and "Sequence" not in around.args:
+                if around and around.name.startswith(_EVALUATE) and "Sequence" not in around.args:
                     around.args += f",{args[-1]}"  # as in torch.profiler's traces
             else:
                 key = (framework_thread, sequence)

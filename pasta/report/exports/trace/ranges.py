@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pasta.report.exports.trace.format import Draws, TraceFormat
+from pasta.report.exports.trace.format import Draws, Tracks
 
 
 class Ranges:
     """Draws annotations: slices of a thread, spans of the process, and instants."""
 
-    def __init__(self, out: TraceFormat) -> None:
+    def __init__(self, out: Tracks) -> None:
         self.out = out
         self.open_ranges: dict[int, str] = {}
 
@@ -40,21 +40,15 @@ class Ranges:
     ) -> None:
         """Begins a process range; an open one with the same id ends."""
         if id in self.open_ranges:
-            self._process_range("e", id, self.open_ranges[id], time)
+            self.out.process_range("e", id, self.open_ranges[id], time)
         self.open_ranges[id] = self.out.text(name)
-        self._process_range("b", id, self.open_ranges[id], time)
+        self.out.process_range("b", id, self.open_ranges[id], time)
 
     def range_end(self, time: int, thread: int, device: int, stream: int, id: int) -> None:
         """Ends a process range."""
         name = self.open_ranges.pop(id, None)
         if name is not None:
-            self._process_range("e", id, name, time)
-
-    def _process_range(self, phase: str, id: int, name: str, time: int) -> None:
-        head = f'"ph":"{phase}","cat":"range","id":"{id:#x}","name":{name}'
-        self.out.emit(
-            head, f'"pid":{self.out.process.pid},"tid":{self.out.process.pid}', self.out.ts(time)
-        )
+            self.out.process_range("e", id, name, time)
 
     def mark(self, time: int, thread: int, device: int, stream: int, name: int) -> None:
         """Draws a mark."""
@@ -63,4 +57,4 @@ class Ranges:
     def close(self) -> None:
         """Ends the open ranges of the process."""
         for id, name in self.open_ranges.items():
-            self._process_range("e", id, name, self.out.last)
+            self.out.process_range("e", id, name, self.out.last)

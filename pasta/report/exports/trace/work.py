@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 from pasta import abi
-from pasta.report.exports.trace.format import ABSENT_U64, Draws, TraceFormat, kind_text
-
-_SYNCS = {
-    "stream": "cudaStreamSynchronize", "context": "cuCtxSynchronize",
-    "device": "cudaDeviceSynchronize", "event": "cudaEventSynchronize",
-}  # fmt: skip
+from pasta.report.exports.trace.format import ABSENT_U64, Draws, Tracks, kind_text
 
 
 class Work:
     """Draws everything other than launches, copies, operators, ranges and memory."""
 
-    def __init__(self, out: TraceFormat) -> None:
+    def __init__(self, out: Tracks) -> None:
         self.out = out
 
     @property
@@ -38,7 +31,7 @@ class Work:
     ) -> None:
         """Draws a synchronization call on its thread."""
         track = self.out.thread(thread)
-        name = json.dumps(_SYNCS[abi.enums()["sync"].get(what, "device")])
+        name = self.out.call(f"wait for {abi.enums()['sync'].get(what, 'device')}")
         if duration == ABSENT_U64:
             self.out.instant(track, time, name, track.external, category="cuda_runtime")
         else:

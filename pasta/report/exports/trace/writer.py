@@ -1,16 +1,18 @@
-"""Writes a run's batches as a trace for Perfetto (ui.perfetto.dev), chrome://tracing, TensorBoard
-and HolisticTraceAnalysis."""
+"""Draws a run's batches on tracks, and writes them as a trace for Perfetto (ui.perfetto.dev),
+chrome://tracing, TensorBoard and HolisticTraceAnalysis."""
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pasta.frameworks import conventions
 from pasta.processors.stacks import Stacks
 from pasta.report.exports.trace.copies import Copies
-from pasta.report.exports.trace.format import Draw, Draws, TraceFormat
+from pasta.report.exports.trace.format import Draw, Draws, TraceFormat, Tracks
 from pasta.report.exports.trace.launches import Launches
 from pasta.report.exports.trace.memory import Memory
 from pasta.report.exports.trace.operators import Operators
@@ -46,40 +48,63 @@ def write_trace(
     """Writes a trace of all events in bounded memory; `head` must have been fed the batches."""
     file.write(b"{" + json.dumps(head.fields(process))[1:-1].encode() + b',\n"traceEvents":[\n')
     separator = b""
-    for lines in _Trace(process, strings, head).lines(batches):
+    for lines in _lines(TraceFormat(process, strings), batches, head):
         if lines:
             file.write(separator + ",\n".join(lines).encode("utf-8"))
             separator = b",\n"
     file.write(b"\n]}\n")
 
 
-class _Trace:
-    """Converts batches to lines, one per event of the format."""
+def _lines(out: TraceFormat, batches: Iterable[Batch], head: TraceHead) -> Iterator[list[str]]:
+    """Lines of each batch, then those that end open slices."""
+    drawing = Drawing(out, head)
+    out.start()
+    for batch in batches:
+        drawing.add(batch)
+        yield out.taken()
+    drawing.close()
+    yield out.taken()
 
-    def __init__(self, process: Process, strings: Strings, head: TraceHead) -> None:
-        self.out = TraceFormat(process, strings)
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pauses the collector of cycles: it would scan the batch's events again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class Drawing:
+    """Draws batches on tracks. `head` tells whether kernels and copies have device times."""
+
+    def __init__(self, out: Tracks, head: TraceHead) -> None:
+        self.out = out
         self.stacks = Stacks(conventions())
-        self.ranges, self.memory, work = Ranges(self.out), Memory(self.out), Work(self.out)
-        launches, operators = Launches(self.out, head.clocked), Operators(self.out, self.stacks)
-        self.copies = Copies(self.out, head.copies_clocked)
+        self.ranges, self.memory, work = Ranges(out), Memory(out), Work(out)
+        launches, operators = Launches(out, head.clocked), Operators(out, self.stacks)
+        self.copies = Copies(out, head.copies_clocked)
         self.draws: Draws = {}
-        samples = Telemetry(self.out)
+        samples = Telemetry(out)
         for each in (launches, self.copies, self.ranges, operators, self.memory, work, samples):
             self.draws |= each.draws
         self.others: tuple[Draw, tuple[str, ...]] = (work.other, ("kind",))
 
-    def lines(self, batches: Iterable[Batch]) -> Iterator[list[str]]:
-        """Lines of each batch, then those that end open slices."""
-        self.out.start()
-        for batch in batches:
-            self._batch(batch)
-            yield self.out.taken()
+    def close(self) -> None:
+        """Draws what waits for its end, after the last batch."""
         self.copies.close()
         self.out.close()
         self.ranges.close()
-        yield self.out.taken()
 
-    def _batch(self, batch: Batch) -> None:
+    def add(self, batch: Batch) -> None:
+        """Draws the events of a batch in their order; batches come in the order of the run."""
+        with _without_collector():
+            self._draw(batch)
+
+    def _draw(self, batch: Batch) -> None:
         self.stacks.feed(batch)
         calls: list[tuple[int, Draw, tuple[Any, ...]]] = []
         for kind, records in batch:

@@ -1,0 +1,289 @@
+"""The timeline and the overview of the HTML report."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pasta.capabilities import not_given
+from pasta.errors import ToolError
+from pasta.findings import Topic
+from pasta.report import timeline as module
+from pasta.report.exports import exports
+from pasta.report.exports.base import Request
+from pasta.report.exports.trace.format import RUNTIME_CALLS
+from pasta.report.overview import overview, own_notes
+from pasta.report.page import render_page
+from pasta.report.timeline import Timeline, read_timeline
+from pasta.run.directory import RunDirectory
+from pasta.run.results import StoredResult, StoredTables, read_results, write_result
+from pasta.table import Table
+from pasta.testing import Events
+from pasta.tool import Result, Tool
+from tests.support.runs import MANIFEST, recorded
+from tests.support.streams import training_run
+
+#: Sizes of levels and counters small enough for a short run.
+SMALL = {"_BINS": 4, "_FINER": 4, "_MIN_SLICES": 8, "_POINTS": 4}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return recorded(training_run(), tmp_path / "run")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SMALL.items():
+        monkeypatch.setattr(module, name, value)
+
+
+def timeline_of(run: RunDirectory) -> Timeline:
+    found = read_timeline(run)
+    assert found is not None
+    return found
+
+
+def of_events(events: Events, path: Path) -> Timeline:
+    return timeline_of(recorded(events, path))
+
+
+def launches(path: Path, times: list[tuple[int, int]]) -> Timeline:
+    """The timeline of kernels a, b, a, … that run from and to these times (us)."""
+    events = Events(step=1)
+    began = events.process.start_time
+    for number, (start, end) in enumerate(times):
+        ordinal = events.launch("ab"[number % 2], stream=1)
+        events.complete(ordinal, began + 1000 * start, began + 1000 * end, stream=1)
+    return of_events(events, path)
+
+
+def slices(found: Timeline, label: str) -> list[list[tuple[str, int, int]]]:
+    """Name, start and end of the slices of each row with this label."""
+    return [
+        [
+            (found.names[found.name[at]][1], int(found.start[at]), int(found.end[at]))
+            for at in range(row.first, row.first + row.count)
+        ]
+        for row in found.rows
+        if row.label == label
+    ]
+
+
+def test_slices_are_those_of_the_trace(run: RunDirectory, tmp_path: Path) -> None:
+    (export,) = (each for each in exports() if each.name == "perfetto")
+    export.write(Request(run, str(tmp_path / "trace.json")))
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    calls = {shown: name for name, shown in RUNTIME_CALLS.items()}
+    drawn = Counter(
+        (calls.get(each["name"], each["name"]), round(1000 * each["ts"]), round(1000 * each["dur"]))
+        for each in trace
+        if each["ph"] == "X"
+    )
+    found = timeline_of(run)
+    took = found.end - found.start
+    shown = Counter(
+        (found.names[code][1], int(start), int(duration))
+        for code, start, duration in zip(found.name, found.start, took, strict=True)
+    )
+    assert len(drawn) > 100 and drawn <= shown
+    levels = {each["name"]: each["args"] for each in trace if each["ph"] == "C"}
+    assert {each.label for each in found.counters} == set(levels)
+    for counter in found.counters:
+        assert list(levels[counter.label].values()) == [counter.value[-1]]
+
+
+def test_rows_have_no_overlaps_and_the_order_of_a_story(run: RunDirectory) -> None:
+    found = timeline_of(run)
+    for row in found.rows:
+        here = slice(row.first, row.first + row.count)
+        assert (found.start[here][1:] >= found.end[here][:-1]).all()
+    groups = [row.group for row in found.rows]
+    assert groups == sorted(groups, key=lambda group: group != "host")
+    assert found.rows[0].label == "process"  # ranges of the process
+    assert len(slices(found, "thread 1")) >= 3  # range, operator, inner operator
+    assert sum(row.count for row in found.rows) == len(found.start) == found.total
+
+
+def test_overlapping_work_is_beside_and_counted_once(tmp_path: Path) -> None:
+    found = launches(tmp_path / "run", [(10, 20), (15, 30), (40, 50)])
+    lanes = [
+        rows for row in found.rows if "stream" in row.label for rows in slices(found, row.label)
+    ]
+    assert lanes == [
+        [("a", 10_000, 20_000), ("a", 40_000, 50_000)], [("b", 15_000, 30_000)],
+    ]  # fmt: skip
+    assert found.work.busy == {"device 0": 30_000} and found.work.span == 40_000
+    named = {found.names[code][1]: took for code, took in found.work.by_name.items()}
+    assert named == {"a": 20_000, "b": 15_000}
+
+
+@pytest.mark.usefixtures("small")
+def test_levels_have_the_busy_share_and_what_takes_most(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    edges = np.cumsum(random.integers(1, 50, 400)).tolist()
+    found = launches(tmp_path / "run", list(zip(edges[::2], edges[1::2], strict=True)))
+    (row,) = (each for each in found.rows if each.group == "device 0")
+    assert [len(level.name) for level in row.levels] == [4, 16]
+    here = slice(row.first, row.first + row.count)
+    start, end, name = found.start[here], found.end[here], found.name[here]
+    for level in row.levels:
+        width = (found.until - found.begin) / len(level.name)
+        for number, (code, share) in enumerate(zip(level.name, level.share, strict=True)):
+            low = found.begin + number * width
+            part = np.clip(np.minimum(end, low + width) - np.maximum(start, low), 0, None)
+            assert abs(share - 255 * part.sum() / width) <= 1
+            sums = {each: part[name == each].sum() for each in set(name.tolist())}
+            assert code == -1 if not part.any() else sums[code] == pytest.approx(max(sums.values()))
+
+
+@pytest.mark.usefixtures("small")
+def test_counters_keep_maxima_and_the_last_value(tmp_path: Path) -> None:
+    events = Events(step=1000)
+    for number in range(40):
+        events.alloc(0x1000 * (number + 1), 100 * (1 + number * 7 % 11))
+        if number % 3:
+            events.free(0x1000 * (number + 1))
+    found = of_events(events, tmp_path / "run")
+    (counter,) = found.counters
+    assert len(counter.time) <= 8 and (np.diff(counter.time) > 0).all()
+    assert counter.peak == counter.value.max()
+    live = sum(100 * (1 + number * 7 % 11) for number in range(0, 40, 3))
+    assert counter.value[-1] == live
+
+
+def test_of_too_many_slices_the_longest_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_SLICES", 2)
+    found = launches(tmp_path / "run", [(10, 11), (20, 29), (30, 35), (40, 41)])
+    (stream,) = (label for label in {row.label for row in found.rows} if "stream" in label)
+    assert slices(found, stream) == [[("b", 20_000, 29_000), ("a", 30_000, 35_000)]]
+    assert found.shortest == 5000
+    assert found.notes == [
+        "of 8 slices, those of at least 5.00 us are drawn one by one; shorter ones show only where "
+        "nothing is zoomed"
+    ]
+
+
+def test_reading_stops(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = timeline_of(run)
+    monkeypatch.setattr(module, "MAX_EVENTS", 100)
+    found = timeline_of(run)
+    assert 0 < found.total < everything.total
+    assert found.notes[-1].startswith("it shows the first ")
+
+
+def test_unrecorded_and_damaged_events(tmp_path: Path) -> None:
+    empty = RunDirectory.create(tmp_path / "empty")
+    empty.write_manifest(MANIFEST)
+    assert read_timeline(empty) is None
+    events = Events()
+    events.complete(events.launch("k"), 5, 2**64 - 2)  # does not fit into 63 bits
+    page = render_page(recorded(events, tmp_path / "damaged"))
+    assert "no timeline: " in page and 'id="timeline-section"' not in page
+
+
+def result(path: Path, tables: dict[str, Table], *notes: str, name: str = "tool") -> StoredResult:
+    write_result(path, name, Result("", tables, notes=notes))
+    return StoredResult(
+        name, "", StoredTables(path.parent, path / name, list(tables), None), [], [], {},
+        list(notes), name, "other",
+    )  # fmt: skip
+
+
+def test_overview(run: RunDirectory, tmp_path: Path) -> None:
+    gaps = not_given("some_source", ["registers", "wait times"])
+    tensors = {
+        "categories": Table(
+            {"device": [0, 0, 1], "category": ["a", "b", "a"], "at_peak": [1024, 3072, 1]}
+        )
+    }
+    coverage = {
+        "coverage": Table({"kernel": ["k", "k", "l"], "coverage": ["seen", "seen", "partly"]})
+    }
+    results = [
+        result(tmp_path / "results", tensors, gaps, "own"),
+        result(tmp_path / "results", coverage, gaps, name="other"),
+    ]
+    manifest = {
+        **run.manifest(), "events": {"kernel_launch": 9}, "launches": {"seen": 9, "selected": 4},
+        "dropped": {"memory_alloc": 2},
+    }  # fmt: skip
+    found = overview(manifest, results, timeline_of(run))
+    facts = {fact.label: fact.value for fact in found.facts}
+    assert facts["Observed"] == "5 ns" and facts["Kernel launches"] == "9"
+    assert facts["Device busy"].endswith(" %")
+    time, memory = found.bars
+    assert sum(part.share for part in time.parts) == pytest.approx(1)
+    assert (memory.title, memory.whole) == ("Tensors at the peak of device 0", "4.00 KiB")
+    assert [(part.label, part.value) for part in memory.parts] == [
+        ("b", "3.00 KiB, 75%"), ("a", "1.00 KiB, 25%"),
+    ]  # fmt: skip
+    assert found.coverage == [
+        "9 events observed; dropped: 2 memory_alloc",
+        "4 of 9 launches selected",
+        "not given by some_source: registers, wait times",
+        "accesses: all kinds seen in 1 of 2 kernels; not all in l",
+    ]
+    assert own_notes(results[0]) == ["own"]
+
+
+def test_overview_without_events(tmp_path: Path) -> None:
+    """After a merge, times come from the tables."""
+    tables = {
+        "kernels": Table({"kernel": ["k", "l"], "launches": [1, 1], "total_time": [75, None]}),
+        "devices": Table({"device": [0, 1], "span": [100, 200], "busy": [50, 40]}),
+    }
+    found = overview({}, [result(tmp_path / "results", tables)], None)
+    (busy,) = found.facts
+    assert busy.value == "20% to 50%"
+    assert busy.about == "of 200 ns from first to last device work, 2 devices"
+    (bar,) = found.bars
+    assert [(part.label, part.share) for part in bar.parts] == [("k", 1.0)]
+
+
+def test_overview_of_an_unfinished_run_with_wrong_types(tmp_path: Path) -> None:
+    tables = {
+        "operators": Table({"operator": [1, None], "own_time": ["x", None]}),
+        "peaks": Table(
+            {"layer": ["memory"], "device": ["?"], "memory": ["total"], "peak": ["much"]}
+        ),
+        "at_peak": Table({"peak_of": ["memory"], "device": [0], "memory": [5], "bytes": [None]}),
+        "categories": Table({"device": [[1]], "category": [[2]], "at_peak": [7]}),
+        "coverage": Table({"kernel": [[1]], "coverage": [[2]]}),
+    }
+    found = overview({}, [result(tmp_path / "results", tables)], None)
+    assert [fact.label for fact in found.facts] == ["Peak memory"] and not found.bars
+
+
+def test_sections_have_titles_and_the_order_of_topics(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    run.write_manifest(MANIFEST)
+    topics: dict[str, Topic] = {"aaa": "other", "mem": "memory", "when": "time"}
+    for name, topic in topics.items():
+        tables = {"some_rows": Table({"n": [1]})}
+        title = "Memory & more" if name == "mem" else ""
+        write_result(run.results, name, Result("", tables), title=title, topic=topic)
+    titles = {each.name: each.title for each in read_results(run.results)}
+    assert titles == {"aaa": "Aaa", "mem": "Memory & more", "when": "When"}
+    page = render_page(run)
+    places = [page.index(f'<section id="tool-{name}">') for name in ("when", "mem", "aaa")]
+    assert places == sorted(places)
+    assert "<h2>Memory &amp; more " in page and "Some rows <span" in page
+
+
+def test_topics_are_checked() -> None:
+    with pytest.raises(ToolError, match="topic"):
+
+        class Wrong(Tool):
+            topic: Any = "everything"
+
+
+def test_page_is_deterministic(run: RunDirectory) -> None:
+    assert render_page(run) == render_page(run)
