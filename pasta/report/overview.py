@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Parts of a bar with a color of their own (--s0 to --s7 in report.css); the rest are one part.
 MAX_PARTS = 7
-_MAX_DEVICES = 4
+_MAX_NAMED = 4
 _MIN_SHARE = 0.005
 #: Characters of a label.
 MAX_LABEL = 400
@@ -248,8 +248,8 @@ def _probed(results: Sequence[StoredResult]) -> Iterator[str]:
     seen = sum(found == {"seen"} for found in verdicts.values())
     missed = [kernel for kernel, found in verdicts.items() if found != {"seen"}]
     text = f"accesses: all kinds seen in {seen:,} of {counted(len(verdicts), 'kernel')}"
-    named = ", ".join(sorted(missed)[:_MAX_DEVICES])
-    more = f" and {len(missed) - _MAX_DEVICES:,} more" if len(missed) > _MAX_DEVICES else ""
+    named = ", ".join(plain(kernel, MAX_LABEL) for kernel in sorted(missed)[:_MAX_NAMED])
+    more = f" and {len(missed) - _MAX_NAMED:,} more" if len(missed) > _MAX_NAMED else ""
     yield text + (f"; not all in {named}{more}" if missed else "")
 
 

@@ -121,7 +121,6 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
       this.picked = null; // a line and a slice
       this.wanted = null; // which codes the search found
       this.pointers = new Map();
-      this.frames = 0;
       this.place();
       this.build();
       this.paint();
@@ -362,7 +361,6 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
         if (item.head) pen.fillText(this.headOf(item), 4, item.y - top + HEAD / 2 + 1, this.wide - 8);
       this.drawMarked(top);
       this.drawAxis();
-      this.frames += 1;
     }
 
     headOf({ head, counter }) {
@@ -781,6 +779,30 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
       this.settling = setTimeout(() => this.summarize(), SETTLED);
     }
 
+    /** By name: slices in an interval, their time in it, and that without what is nested in them. */
+    sums(from, to) {
+      const { start, end, name, names, lines } = this.data;
+      const counts = new Uint32Array(names.length);
+      const times = new Float64Array(names.length);
+      const own = new Float64Array(names.length);
+      let outer = null; // the line of the same track above
+      for (const line of lines) {
+        const nested = outer && outer.label === line.label && outer.group === line.group;
+        let around = nested ? above(end, from - 1e-9, outer.first, outer.last) : 0;
+        for (let at = above(end, from - 1e-9, line.first, line.last); at < line.last && start[at] <= to; at++) {
+          const part = Math.max(0, Math.min(end[at], to) - Math.max(start[at], from));
+          counts[name[at]] += 1;
+          times[name[at]] += part;
+          own[name[at]] += part;
+          if (!nested) continue;
+          while (around < outer.last && end[around] < end[at]) around += 1;
+          if (around < outer.last && start[around] <= start[at]) own[name[around]] -= part;
+        }
+        outer = line;
+      }
+      return { counts, times, own };
+    }
+
     /** The table of what ran in the selection, otherwise in the view. */
     summarize() {
       const [from, to] = this.selection ?? this.view;
@@ -788,15 +810,10 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
       const key = `${from} ${to}`;
       if (key === this.summarized) return;
       this.summarized = key;
-      const { start, end, name, names, kinds, lines } = this.data;
-      const counts = new Uint32Array(names.length);
-      const times = new Float64Array(names.length);
-      for (const line of lines)
-        for (let at = above(end, from - 1e-9, line.first, line.last); at < line.last && start[at] <= to; at++) {
-          counts[name[at]] += 1;
-          times[name[at]] += Math.max(0, Math.min(end[at], to) - Math.max(start[at], from));
-        }
-      const codes = [...names.keys()].filter((code) => counts[code]).sort((a, b) => times[b] - times[a] || a - b);
+      const { names, kinds } = this.data;
+      const { counts, times, own } = this.sums(from, to);
+      const codes = [...names.keys()].filter((code) => counts[code]);
+      codes.sort((a, b) => own[b] - own[a] || times[b] - times[a] || a - b);
       const what = this.selection ? "the selection" : "view";
       this.heading.textContent = `In ${what}: ${formatted(Math.round(to - from), "ns", "int")} from ${this.clock(from)}`;
       const texts = [...names, ...Object.values(KINDS)];
@@ -808,8 +825,9 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
       const columns = [
         column("name", "name", "text", null, codes),
         column("kind", "what", "text", null, codes.map((code) => kindAt[kinds[code]])),
-        column("time", "time", "int", "ns", codes.map((code) => Math.round(times[code]))),
-        column("share", `of ${what}`, "float", "share", codes.map((code) => times[code] / (to - from))),
+        column("own", "own time", "int", "ns", codes.map((code) => Math.round(own[code]))),
+        column("share", `of ${what}`, "float", "share", codes.map((code) => own[code] / (to - from))),
+        column("time", "with calls inside", "int", "ns", codes.map((code) => Math.round(times[code]))),
         column("count", "count", "int", null, codes.map((code) => counts[code])),
         column("mean", "mean", "int", "ns", codes.map((code) => Math.round(times[code] / counts[code]))),
       ];
