@@ -173,7 +173,9 @@ def _in_browser(page: Path) -> list[Figure]:
     gaps = np.diff(frames)
     return [
         Figure("report: … opened by Chromium", opened / 1000, "s", most=1.5),
-        Figure("report: … frames while zooming, median", 1000 / float(np.median(gaps)), "1/s", least=58),
+        Figure(
+            "report: … frames while zooming, median", 1000 / float(np.median(gaps)), "1/s", least=58
+        ),
         Figure("report: … a frame, p95", float(np.quantile(pictures, 0.95)), "ms", most=16),
     ]
 

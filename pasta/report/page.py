@@ -218,6 +218,7 @@ class _Page:
                 {
                     "group": row.group,
                     "label": visible(row.label),
+                    "depth": row.depth,
                     "count": row.count,
                     "levels": [len(level.name) for level in row.levels],
                 }

@@ -42,18 +42,21 @@ _MAX_LANES = 8
 #: Deeper slices of a track share its last rows.
 _MAX_DEPTH = 60
 _MAX_ROWS = 1000
+_MAX_TRACKS = 100_000
 
 
 @dataclass(frozen=True)
 class Row:
     """Slices of a track that do not overlap: those from index `first` on, by time.
 
-    `group` is the thread, or the device; the rows of a track have the same `label`. `levels`: bins
-    of each level of detail, the coarsest first.
+    `group` is "host", or the device; the rows of a track have the same `label`. Slices are nested
+    in those of the row of the track with `depth` one less. `levels`: bins of each level of detail,
+    the coarsest first.
     """
 
     group: str
     label: str
+    depth: int
     first: int
     count: int
     levels: list[Bins] = field(default_factory=list)
@@ -133,6 +136,8 @@ def read_timeline(run: RunDirectory) -> Timeline | None:
                 break
             left -= sum(len(records) for _, records in batch)
             drawing.add(batch)
+            if len(columns.tracks) > _MAX_TRACKS:
+                raise RunError(f"{run.path}: more than {_MAX_TRACKS:,} threads and streams")
         drawing.close()
         return columns.timeline(cut=left <= 0)
     except (RunError, OSError):
@@ -208,7 +213,7 @@ class Columns(Tracks):
         rows: list[Row] = []
         order, first, unseen = [], 0, 0
         work = _Busy(names)
-        for group, label, at in self._rows(track, depth, start):
+        for group, label, at in self._rows(track, depth, start, end):
             work.add(group, start[at], end[at], name[at])
             if len(rows) >= _MAX_ROWS:
                 unseen += 1
@@ -216,7 +221,7 @@ class Columns(Tracks):
             for lane in _lanes(start, end, at):
                 levels = _levels(start[lane], end[lane], name[lane], begin, until)
                 kept = lane[longest[lane]]
-                rows.append(Row(group, label, first, len(kept), levels))
+                rows.append(Row(group, label, int(depth[at[0]]), first, len(kept), levels))
                 order.append(kept)
                 first += len(kept)
         shown = np.concatenate(order) if order else np.zeros(0, np.int64)
@@ -239,10 +244,14 @@ class Columns(Tracks):
             yield category, json.loads(text)
 
     def _rows(
-        self, track: NDArray[Any], depth: NDArray[Any], start: NDArray[Any]
+        self,
+        track: NDArray[Any],
+        depth: NDArray[Any],
+        start: NDArray[Any],
+        end: NDArray[Any],
     ) -> Iterator[tuple[str, str, NDArray[Any]]]:
         """Group, label and slices, by time, of each depth of each track, in the order shown."""
-        order = np.lexsort((start, depth, track))
+        order = np.lexsort((end, start, depth, track))
         ends = np.flatnonzero((np.diff(track[order]) != 0) | (np.diff(depth[order]) != 0)) + 1
         found: dict[int, list[NDArray[Any]]] = {}
         for at in np.split(order, ends) if len(order) else ():

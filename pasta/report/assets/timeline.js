@@ -82,7 +82,7 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
           bin += count;
           return level;
         });
-        return { group: line.group, label: line.label, first, last: at, levels, found: null };
+        return { group: line.group, label: line.label, depth: line.depth, first, last: at, levels, found: null };
       });
       const [time, value] = points.map(numbers);
       at = 0;
@@ -785,9 +785,11 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
       const counts = new Uint32Array(names.length);
       const times = new Float64Array(names.length);
       const own = new Float64Array(names.length);
-      let outer = null; // the line of the same track above
+      const isAround = (line) => (each) =>
+        each.group === line.group && each.label === line.label && each.depth === line.depth - 1;
       for (const line of lines) {
-        const nested = outer && outer.label === line.label && outer.group === line.group;
+        const outer = lines.find(isAround(line));
+        const nested = outer !== undefined;
         let around = nested ? above(end, from - 1e-9, outer.first, outer.last) : 0;
         for (let at = above(end, from - 1e-9, line.first, line.last); at < line.last && start[at] <= to; at++) {
           const part = Math.max(0, Math.min(end[at], to) - Math.max(start[at], from));
@@ -798,7 +800,6 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
           while (around < outer.last && end[around] < end[at]) around += 1;
           if (around < outer.last && start[around] <= start[at]) own[name[around]] -= part;
         }
-        outer = line;
       }
       return { counts, times, own };
     }
