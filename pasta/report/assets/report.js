@@ -865,6 +865,7 @@
     }
     const make_ = timelineWith({ make, colour, formatted, grouped, shortened, TableView });
     timeline = make_(host, block, await unpacked(block), parts.bins.columns, parts.points.columns, parts.names);
+    timeline.summarize(); // at once, so that nothing moves later
     host.timeline = timeline; // for scripts that measure
   }
 

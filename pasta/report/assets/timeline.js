@@ -126,7 +126,6 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
       this.paint();
       new ResizeObserver(() => this.resize()).observe(this.scroll);
       this.resize();
-      this.settle();
     }
 
     /** Where each line, counter and heading lies, in CSS pixels from the top of all. */
