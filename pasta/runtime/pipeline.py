@@ -20,6 +20,7 @@ from pasta.tool import HANDLERS, ON_ACCESSES, Context, Result, Tool
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.compiled import Compiled
     from pasta.processors.processor import Processor
     from pasta.runtime.probe_runtime import ProbeRuntime
 
@@ -109,6 +110,18 @@ class Pipeline:
     def probes(self) -> ProbeRuntime | None:
         """The runtime of probes; None if no tool has any."""
         return cast("ProbeRuntime | None", self.processors.get("probes"))
+
+    def compile(self) -> None:
+        """Compile what the processors call and is not in the cache, in several processes."""
+        if not any(name in NEEDS and NEEDS[name].is_compiled for name in self.processors):
+            return
+        from pasta.compiled.building import build_missing, declared
+
+        functions: list[Compiled] = []
+        if self.probes is not None:
+            self._try("probes", lambda probes: functions.extend(probes.functions()), self.probes)
+        report_progress("compiling")
+        build_missing([*functions, *declared()])
 
     def feed(self, batch: Batch) -> Batch:
         """Process a batch; return the records of it that the filter keeps, which are recorded."""

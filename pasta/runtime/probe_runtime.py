@@ -23,6 +23,7 @@ from pasta.table import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.compiled import Compiled
     from pasta.members import Owner
     from pasta.probes.device import DeviceReader
     from pasta.processors.batch import Batch
@@ -221,11 +222,11 @@ class ProbeRuntime:
         for each in closable:
             each.close(launch)
 
-    def compile(self) -> None:
-        """Compile the code of `run` now, which may take seconds."""
-        _ = self._executor.compiled
+    def functions(self) -> list[Compiled]:
+        """The generated functions of `run`; all others are imported."""
         if self._executor.traces:
             import pasta.probes.columns  # noqa: F401
+        return [self._executor.loop]
 
     def device_losses(self) -> list[tuple[str, str]]:
         """Accesses that devices could not count: tool ("": all), text."""

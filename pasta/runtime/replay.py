@@ -128,6 +128,7 @@ class Replay:
 
     def _feed(self) -> None:
         """Feeds events and accesses in their recorded order."""
+        self._pipeline.compile()
         chunks = read_accesses(self._accesses, self._warnings.append)
         position, words = next(chunks, (_NEVER, None))
         wanted = self._pipeline.kinds
