@@ -58,7 +58,9 @@ class _Source:
     @cached_property
     def size(self) -> int:
         """Bytes of the bytecode of the function and of all that it calls."""
-        called = (self.function.__globals__.get(name) for name in set(_names(self.function.__code__)))
+        called = (
+            self.function.__globals__.get(name) for name in set(_names(self.function.__code__))
+        )
         return len(self.function.__code__.co_code) + sum(
             each.size for each in called if isinstance(each, _Source)
         )
@@ -215,9 +217,7 @@ def generated(text: str, name: str) -> Compiled:
     return function
 
 
-def internal(
-    function: Callable[..., Any] | None = None, *, inline: bool = False
-) -> Any:
+def internal(function: Callable[..., Any] | None = None, *, inline: bool = False) -> Any:
     """Decorator for a function called by compiled ones; `inline`: always inlined into them."""
     if function is None:
         return lambda given: Internal(given, inline)
@@ -304,7 +304,7 @@ def _described(value: Any) -> str:
     if isinstance(value, np.dtype):
         if value.subdtype:
             return _described(value.subdtype)
-        fields = [(name, *value.fields[name]) for name in value.names or ()]
+        fields = sorted((value.fields or {}).items())
         return f"{value.str}{_described(fields)}"
     if isinstance(value, np.generic):
         return f"{value.dtype.str}{value.item()!r}"

@@ -1,4 +1,4 @@
-"""Compiles functions side by side, in other processes, so that the code is in the cache."""
+"""Compiles functions side by side, in other processes, into the cache."""
 
 from __future__ import annotations
 
@@ -17,15 +17,10 @@ from pasta.own_python import own_environment, own_python
 _MAX_PROCESSES = 4
 
 
-def declared() -> list[Compiled]:
-    """The compiled functions of the modules of PASTA that are imported."""
-    return [
-        value
-        for name, module in sorted(sys.modules.items())
-        if name.startswith("pasta.")
-        for value in list(vars(module).values())
-        if isinstance(value, Compiled) and value.function.__module__ == name
-    ]
+def declared(module: str) -> list[Compiled]:
+    """The compiled functions of a module."""
+    values = vars(import_module(module)).values()
+    return [each for each in values if isinstance(each, Compiled) and each.place[0] == module]
 
 
 def build_missing(functions: Iterable[Compiled]) -> int:
@@ -52,34 +47,51 @@ def _shares(functions: Sequence[Compiled], count: int) -> list[list[Compiled]]:
 
 
 def _run(shares: Sequence[Sequence[Compiled]]) -> None:
-    processes = []
-    try:
-        for share in shares:
-            request = [(each.text, *each.place) for each in share]
-            process = subprocess.Popen(
-                own_python("pasta.compiled.building"),
-                env=own_environment(os.environ),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            processes.append((process, json.dumps(request).encode()))
-    except OSError:
-        pass  # too many processes
-    for process, request in processes:
-        assert process.stdin is not None
-        with suppress(OSError), process.stdin as stdin:  # it may have ended
-            stdin.write(request)
-    for process, _ in processes:
-        process.wait()
+    request = [[(each.text, *each.place) for each in share] for share in shares]
+    with suppress(OSError):  # too many processes
+        subprocess.run(
+            own_python("pasta.compiled.building"),
+            input=json.dumps(request).encode(),
+            env=own_environment(os.environ),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
 
 
 def main() -> int:
-    """Compile the request on standard input: text of a generated module or null, module, name."""
-    for text, module, name in json.load(sys.stdin):
+    """Compile the request on standard input, lists of functions, each in a process of its own.
+
+    A function is the text of a generated module or null, the name of its module, and its name.
+    """
+    import gc
+
+    from pasta.compiled.lowering import prepare
+
+    shares = json.load(sys.stdin)
+    gc.disable()  # a sixth of the time
+    prepare()
+    children = []
+    for share in shares[1:]:
+        child = os.fork()
+        if child == 0:
+            os._exit(_build(share))
+        children.append(child)
+    failed = _build(shares[0])
+    for child in children:
+        failed |= os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return failed
+
+
+def _build(share: Iterable[tuple[str | None, str, str]]) -> int:
+    failed = 0
+    for text, module, name in share:
         function = generated(text, name) if text else getattr(import_module(module), name)
-        function.prepare()
-    return 0
+        try:
+            function.prepare()
+        except Exception:
+            failed = 1
+    return failed
 
 
 if __name__ == "__main__":

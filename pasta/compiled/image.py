@@ -1,7 +1,7 @@
 """Machine code of a function that can be placed at any address.
 
-Numba lowers the function, and LLVM optimizes it and its callees together. The code gets one argument, the address of words of 64 bits: integers,
-and for each array its address and lengths.
+Numba lowers the function, and LLVM optimizes it and its callees together. The code gets one
+argument, the address of words of 64 bits: integers, and for each array its address and lengths.
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ def _object(modules: Sequence[str]) -> bytes:
         if not each.is_declaration and each.name != _SYMBOL:
             each.linkage = llvm.Linkage.internal
     whole.verify()
-    builder = llvm.create_pass_builder(
-        target, llvm.create_pipeline_tuning_options(speed_level=3)
-    )
+    builder = llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(whole, builder)
     return bytes(target.emit_object(whole))
 

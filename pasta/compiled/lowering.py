@@ -77,12 +77,19 @@ def lowered(
     return Lowered(made.fndesc.llvm_func_name, made.signature.return_type, modules)
 
 
+def prepare() -> None:
+    """Load what the first call of `lowered` would load."""
+    with _target():
+        pass
+
+
 @contextmanager
 def _target() -> Iterator[tuple[Any, Any]]:
     """Typing and target context that generate IR only, also of callees."""
     typing = cpu_target.typing_context
     target = cpu_target.target_context.with_aot_codegen("pasta")
-    target._internal_codegen = _Codegen("pasta")
+    codegen: Any = _Codegen
+    target._internal_codegen = codegen("pasta")
     # Dispatchers need a C function, by which Numba identifies callees; nothing calls it.
     target.get_executable = lambda library, description, environment: [].append
     typing.refresh()

@@ -26,8 +26,11 @@ _DIGEST = hashlib.sha256().digest_size
 _HEADER = len(_MARK) + _DIGEST + 8
 #: Flags of /proc/cpuinfo that each level of x86-64 needs beyond the one before it; the best first.
 _LEVELS = (
-    ("x86-64-v3", frozenset("avx avx2 bmi1 bmi2 f16c fma abm movbe xsave".split())),
-    ("x86-64-v2", frozenset("cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3".split())),
+    (
+        "x86-64-v3",
+        frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"]),
+    ),
+    ("x86-64-v2", frozenset(["cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"])),
 )
 
 

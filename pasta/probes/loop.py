@@ -35,6 +35,7 @@ WARP_FIELDS = (
 #: The same of the function that runs the probes of a lane.
 LANE_FIELDS = ("address", "object", "offset", "known", "lane", "leader", *WARP_FIELDS)
 
+
 @internal(inline=True)
 def run_records(  # type: ignore[no-untyped-def]
     words, at, end, env, scratch, layers, traced, capacity,

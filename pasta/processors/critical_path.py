@@ -332,9 +332,7 @@ def _walk(  # type: ignore[no-untyped-def]
     return waited
 
 
-@compiled(
-    parents=["i8"], count="i8", heads=["?"], target=["i8"], place=["i8"], chains=["i4"]
-)
+@compiled(parents=["i8"], count="i8", heads=["?"], target=["i8"], place=["i8"], chains=["i4"])
 def _merge(parents, count, heads, target, place, chains):  # type: ignore[no-untyped-def]
     """Marks in `heads` the nodes that remain: these, node 0, and those where chains meet.
     `target[node]` is the number of the one that gets its sums (-1: no chain leads to it),

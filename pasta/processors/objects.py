@@ -426,9 +426,8 @@ class ObjectTable(LiveObjects):
         changes = int(self._meta[_CHANGES])
         if changes:
             in_order = bool((indices[1:] >= indices[:-1]).all())
-            latest_first = (
-                np.arange(len(indices) - 1, -1, -1) if in_order else np.argsort(-indices, kind="stable")
-            )
+            backwards = np.arange(len(indices) - 1, -1, -1)
+            latest_first = backwards if in_order else np.argsort(-indices, kind="stable")
             self.reserve_blocks(changes)
         else:
             latest_first = np.arange(len(indices))

@@ -345,6 +345,8 @@ class Tensors:
         for records, count in ((begins, "inputs"), (ends, "outputs"), (more, "count")):
             width = records["tensor"].shape[1]
             room += int(np.minimum(records[count], width).sum(dtype=np.int64))
+        if not room and not len(created):
+            return np.empty(0, _USE)
         ids = created["tensor"][created["tensor"] < _MAX_TENSORS]
         self._defined = grown(self._defined, int(ids.max(initial=0)) + 1)
         uses = np.empty(room, _USE)

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
 
 _INTERVAL_SECONDS = 0.02
+#: Kinds of events of almost every program.
+_EXPECTED = frozenset({"memory_alloc"})
 #: Segments that may stay in the ring before they are flushed to Parquet and released.
 _MAX_HELD = 64
 
@@ -156,7 +158,7 @@ class Collector:
     def _pipeline(self, state: bytes | None = None) -> Pipeline:
         pipeline = make_usable_pipeline(self.config, self.context, self._limit, state)
         with beating(beside(self.ring.path, ".trace")):
-            pipeline.compile()
+            pipeline.compile(_EXPECTED)
         return pipeline
 
     def _limit(self) -> AbstractContextManager[None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasta.compiled.building import declared
 from pasta.errors import ToolError
 from pasta.probes.coverage import Coverage, Visibility
 from pasta.probes.cpu import CpuExecutor, Runs
@@ -223,10 +224,9 @@ class ProbeRuntime:
             each.close(launch)
 
     def functions(self) -> list[Compiled]:
-        """The generated functions of `run`; all others are imported."""
-        if self._executor.traces:
-            import pasta.probes.columns  # noqa: F401
-        return [self._executor.loop]
+        """The compiled functions that run over accesses."""
+        columns = declared("pasta.probes.columns") if self._executor.traces else []
+        return [self._executor.loop, *declared("pasta.probes.warp"), *columns]
 
     def device_losses(self) -> list[tuple[str, str]]:
         """Accesses that devices could not count: tool ("": all), text."""

@@ -128,12 +128,12 @@ class Replay:
 
     def _feed(self) -> None:
         """Feeds events and accesses in their recorded order."""
-        self._pipeline.compile()
         chunks = read_accesses(self._accesses, self._warnings.append)
         position, words = next(chunks, (_NEVER, None))
         wanted = self._pipeline.kinds
         kinds = None if wanted is None else wanted | Inventory.KINDS
         recorded = counts(self.recorded.events, _ignore)
+        self._pipeline.compile(recorded)
         total = sum(recorded[kind] for kind in recorded if kinds is None or kind in kinds)
         read = 0
         for batch in read_batches(
