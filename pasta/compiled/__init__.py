@@ -75,7 +75,7 @@ class _Source:
 
         from pasta.compiled.lowering import CALLEE
 
-        return njit(**CALLEE, forceinline=self._inlined())(substituted(self.function))
+        return njit(**CALLEE, forceinline=self._inlined())(_substituted(self.function))
 
     def _inlined(self) -> bool:
         return False
@@ -158,7 +158,7 @@ class Compiled(_Source):
                 if content is None:
                     from pasta.compiled.image import build
 
-                    content = build(self)
+                    content = build(self.name, _substituted(self.function), self._kinds)
                     store.put(key, content)
         self._native = _call(store.load(content))
 
@@ -174,11 +174,12 @@ class Compiled(_Source):
             raise TypeError(f"{self.name} takes {len(self._kinds)} arguments")
         words: list[int] = []
         kept: list[tuple[NDArray[Any], NDArray[Any]]] = []
-        for argument, (name, kind) in zip(arguments, self._kinds, strict=True):
-            if kind is None:
+        for argument, name, (dtype, dimensions) in zip(
+            arguments, self.parameters, self._kinds, strict=True
+        ):
+            if not dimensions:
                 words.append(int(argument) & _MASK)
                 continue
-            dtype, dimensions = kind
             if argument.ndim != dimensions or argument.dtype != dtype:
                 raise TypeError(
                     f"{self.name}: {name} has {argument.ndim} dimensions of {argument.dtype}, "
@@ -197,9 +198,9 @@ class Compiled(_Source):
         return returned
 
     @cached_property
-    def _kinds(self) -> list[tuple[str, tuple[Any, int] | None]]:
-        """Names of parameters, with dtype and dimensions; None: an integer."""
-        return [(name, array_of(of)) for name, of in self.parameters.items()]
+    def _kinds(self) -> list[tuple[Any, int]]:
+        """dtype and dimensions of each parameter."""
+        return [_kind(each) for each in self.parameters.values()]
 
 
 def compiled(**parameters: Any) -> Callable[[Callable[..., Any]], Compiled]:
@@ -229,16 +230,16 @@ def intrinsic(function: Callable[..., Any]) -> Any:
     return Intrinsic(function)
 
 
-def array_of(parameter: Any) -> tuple[Any, int] | None:
-    """dtype and dimensions of an array parameter; None for an integer."""
+def _kind(parameter: Any) -> tuple[Any, int]:
+    """dtype and dimensions of a parameter; 0 dimensions: an integer."""
     dimensions = 0
     while isinstance(parameter, list):
         (parameter,) = parameter
         dimensions += 1
-    return (np.dtype(parameter), dimensions) if dimensions else None
+    return np.dtype(parameter), dimensions
 
 
-def substituted(function: Callable[..., Any]) -> Callable[..., Any]:
+def _substituted(function: Callable[..., Any]) -> Callable[..., Any]:
     """A copy of a function whose globals are Numba's objects instead of this module's."""
     original: Any = function
     names = set(_names(original.__code__))

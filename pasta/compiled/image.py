@@ -7,46 +7,39 @@ argument, the address of words of 64 bits: integers, and for each array its addr
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import llvmlite.binding as llvm
 from numba.core import types
 from numba.np.numpy_support import from_dtype
 
-from pasta.compiled import array_of, store, substituted
 from pasta.compiled.linking import CodeError, linked
 from pasta.compiled.lowering import lowered
-from pasta.lazy import np
-
-if TYPE_CHECKING:
-    from pasta.compiled import Compiled
+from pasta.compiled.store import content_of, level
 
 _SYMBOL, _RAISED = "pasta_function", "pasta_raised"
 
 
-def build(function: Compiled) -> bytes:
-    """Entry of the cache for a function. Raises NumbaError, CodeError."""
-    arguments, kinds = [], []
-    for parameter in function.parameters.values():
-        kind = array_of(parameter)
-        kinds.append(kind)
-        type = from_dtype(np.dtype(parameter) if kind is None else kind[0])
-        arguments.append(type if kind is None else types.Array(type, kind[1], "C"))
-    made = lowered(substituted(function.function), arguments)
+def build(name: str, function: Callable[..., Any], parameters: Sequence[tuple[Any, int]]) -> bytes:
+    """Entry of the cache for a function, whose parameters have these dtypes and dimensions (0: an
+    integer). Raises NumbaError, CodeError."""
+    arguments = [
+        types.Array(from_dtype(dtype), dimensions, "C") if dimensions else from_dtype(dtype)
+        for dtype, dimensions in parameters
+    ]
+    made = lowered(function, arguments)
     if made.result not in (types.none, types.int64):
-        raise CodeError(f"{function.name} returns {made.result}, not int64")
-    wrapper = _wrapper(made.symbol, kinds, returns=made.result != types.none)
-    object = _object([*made.modules, wrapper])
+        raise CodeError(f"{name} returns {made.result}, not int64")
+    wrapper = _wrapper(made.symbol, parameters, returns=made.result != types.none)
     try:
-        return store.content_of(*linked(object, _SYMBOL))
+        return content_of(*linked(_object([*made.modules, wrapper]), _SYMBOL))
     except CodeError as error:
-        raised = _RAISED in str(error)
-        why = "it can raise an exception" if raised else str(error)
-        raise CodeError(f"{function.name}: {why}") from None
+        why = "it can raise an exception" if _RAISED in str(error) else str(error)
+        raise CodeError(f"{name}: {why}") from None
 
 
-def _wrapper(symbol: str, kinds: Sequence[tuple[Any, int] | None], *, returns: bool) -> str:
+def _wrapper(symbol: str, parameters: Sequence[tuple[Any, int]], *, returns: bool) -> str:
     """IR of the function that is called: it passes words in Numba's calling convention."""
     lines = ["%value = alloca i64", "%error = alloca ptr", "store i64 0, ptr %value"]
     words = 0
@@ -64,11 +57,10 @@ def _wrapper(symbol: str, kinds: Sequence[tuple[Any, int] | None], *, returns: b
         return f"i64 {name}"
 
     given = ["ptr %value", "ptr %error"]
-    for kind in kinds:
-        if kind is None:
+    for dtype, dimensions in parameters:
+        if not dimensions:
             given.append(word())
             continue
-        dtype, dimensions = kind
         address, shape = word("ptr"), [word() for _ in range(dimensions)]
         strides = [f"i64 {dtype.itemsize}"]
         for length in reversed(shape[1:]):
@@ -101,7 +93,7 @@ def _object(modules: Sequence[str]) -> bytes:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(
-        cpu=store.level(), opt=3, reloc="pic", codemodel="small"
+        cpu=level(), opt=3, reloc="pic", codemodel="small"
     )
     whole = llvm.parse_assembly(_internal(modules[-1]))
     for text in modules[:-1]:

@@ -1,7 +1,7 @@
-"""LLVM IR of functions, as Numba types and lowers them for the host, but not optimized.
+"""LLVM IR of functions, as Numba types and lowers them for the host: to be linked, and optimized
+for what it is for.
 
-Numba's own pipeline optimizes each callee, and again in each of its callers. This IR is to be
-linked, and optimized once, by those who know what it is for.
+Numba itself optimizes each callee, and again in each of its callers, which takes time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from numba.core import compiler
+from numba.core import compiler, config
 from numba.core.codegen import AOTCodeLibrary, AOTCPUCodegen
 from numba.core.registry import cpu_target
 
@@ -48,13 +48,14 @@ def lowered(
     result: Any = None,
     *,
     inline: bool = False,
+    optimized: bool = False,
 ) -> Lowered:
     """IR of a function for arguments of Numba types; `result`: None if inferred.
 
     The function cannot allocate memory. It calls dispatchers with the options CALLEE. `inline`:
-    it is inlined into its caller. Raises NumbaError.
+    it is inlined into its caller; `optimized`: as Numba optimizes it. Raises NumbaError.
     """
-    with _target() as (typing, target):
+    with _target(optimized) as (typing, target):
         numba_compiler: Any = compiler
         flags = numba_compiler.Flags()
         flags.error_model = "numpy"
@@ -79,25 +80,29 @@ def lowered(
 
 def prepare() -> None:
     """Load what the first call of `lowered` would load."""
-    with _target():
+    with _target(optimized=False):
         pass
 
 
 @contextmanager
-def _target() -> Iterator[tuple[Any, Any]]:
+def _target(optimized: bool) -> Iterator[tuple[Any, Any]]:
     """Typing and target context that generate IR only, also of callees."""
     typing = cpu_target.typing_context
     target = cpu_target.target_context.with_aot_codegen("pasta")
-    codegen: Any = _Codegen
-    target._internal_codegen = codegen("pasta")
+    if not optimized:
+        codegen: Any = _Codegen
+        target._internal_codegen = codegen("pasta")
     # Dispatchers need a C function, by which Numba identifies callees; nothing calls it.
     target.get_executable = lambda library, description, environment: [].append
     typing.refresh()
     target.refresh()
+    settings: Any = config
     cached: dict[str, Any] = vars(cpu_target)
-    before = cached["_toplevel_target_context"]
+    before = settings.LOOP_VECTORIZE, settings.SLP_VECTORIZE, cached["_toplevel_target_context"]
+    settings.LOOP_VECTORIZE = settings.SLP_VECTORIZE = 0
+    # Callees are compiled in this context too: it cannot generate machine code.
     cached["_toplevel_target_context"] = target
     try:
         yield typing, target
     finally:
-        cached["_toplevel_target_context"] = before
+        settings.LOOP_VECTORIZE, settings.SLP_VECTORIZE, cached["_toplevel_target_context"] = before
