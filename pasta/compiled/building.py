@@ -13,9 +13,6 @@ from importlib import import_module
 from pasta.compiled import Compiled, generated, store
 from pasta.own_python import own_environment, own_python
 
-#: More processes gain little: each imports Numba, and the largest function is not divided.
-_MAX_PROCESSES = 4
-
 
 def declared(module: str) -> list[Compiled]:
     """The compiled functions of a module."""
@@ -29,7 +26,7 @@ def build_missing(functions: Iterable[Compiled]) -> int:
     What cannot be compiled or stored is left to the function's first call, which reports why.
     """
     missing = [each for each in functions if not each.is_stored()]
-    processes = min(len(os.sched_getaffinity(0)), _MAX_PROCESSES, len(missing))
+    processes = min(len(os.sched_getaffinity(0)), len(missing))
     if processes > 1 and store.is_writable():
         _run(_shares(missing, processes))
     return len(missing)
