@@ -16,10 +16,7 @@ from pathlib import Path
 from bench.publish import RING, ROOT
 
 NATIVE = ROOT / "pasta" / "_native"
-_PRELOAD = (
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "from pasta_entry import pasta_preload; pasta_preload()"
-)
+_ENTRY = "import sys; sys.path.insert(0, {root!r}); from pasta_entry import {name}; {name}()"
 
 
 @dataclass(frozen=True)
@@ -72,9 +69,15 @@ def environment(**more: str) -> dict[str, str]:
     return env
 
 
+def command(name: str) -> list[str]:
+    """The command `pasta` or `pasta-preload`, run by the interpreter of this process."""
+    entry = _ENTRY.format(root=str(ROOT), name=name.replace("-", "_"))
+    return [sys.executable, "-I", "-c", entry]
+
+
 def preload_command() -> list[str]:
     """The command pasta-preload, run by the interpreter of this process."""
-    return [sys.executable, "-I", "-c", _PRELOAD]
+    return command("pasta-preload")
 
 
 def compile_program(directory: Path, name: str, *, ring: bool = False) -> Path:

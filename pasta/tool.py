@@ -131,8 +131,8 @@ class Tool:
 
     @property
     def needs_compiled(self) -> bool:
-        """Whether the tool needs a processor compiled by Numba, and therefore a collector."""
-        return any(NEEDS[name].is_compiled for name in self.needed() & NEEDS.keys())
+        """Whether the tool needs a processor with compiled functions, and therefore a collector."""
+        return any(NEEDS[name].compiled for name in self.needed() & NEEDS.keys())
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

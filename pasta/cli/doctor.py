@@ -54,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _checks(options: argparse.Namespace) -> Iterator[Check]:
     checks: list[Callable[[], Iterator[Check]]] = [
-        _python, _native, _google_pasta, _shared_memory, _cache, _compiler, _extensions,
-        _abandoned,
+        _python, _native, _google_pasta, _shared_memory, _cache, _prepared, _compiler,
+        _extensions, _abandoned,
     ]  # fmt: skip
     if not options.no_run:
         checks.append(_demonstration)
@@ -117,6 +117,21 @@ def _cache() -> Iterator[Check]:
         GOOD if writable else NOTE,
         f"{cache} is {'writable' if writable else 'not writable: compiled code is not kept'}",
         "" if writable else "set XDG_CACHE_HOME",
+    )
+
+
+def _prepared() -> Iterator[Check]:
+    from pasta.runtime.preparation import built_in, functions_of
+
+    functions = functions_of(built_in())
+    stored = sum(each.is_stored() for each in functions)
+    whole = stored == len(functions)
+    yield Check(
+        "compiled code",
+        GOOD if whole else NOTE,
+        f"{stored} of {len(functions)} functions of built-in tools"
+        + ("" if whole else ": the first run of some takes seconds longer"),
+        "" if whole else "pasta prepare",
     )
 
 

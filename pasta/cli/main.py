@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "diff": ("diff", "compare two run directories"),
     "merge": ("merge", "make one run directory of the runs of all ranks"),
     "tools": ("tools", "list tools, presets and settings"),
+    "prepare": ("prepare", "compile what tools need before their first run"),
     "doctor": ("doctor", "check this machine and installation"),
     "new-tool": ("new_tool", "write a new tool with its preset and test"),
     "demo": ("demo", "run a demonstration program of the reference accelerator"),

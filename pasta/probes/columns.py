@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasta.compiled import compiled, memory
 from pasta.probes.kinds import MAP_SHIFT
 from pasta.probes.warp import bit_count, lane_address, locate, lowest_bit, peek, plus, times
-from pasta.processors.compiled import compiled, memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,10 +27,10 @@ COLUMNS = {
     "kind": "uint8", "flags": "uint8", "form": "uint8", "sm": "uint8", "lanes": "uint8",
 }  # fmt: skip
 _FLAGS = (1 << MAP_SHIFT) - 1
-_ARRAYS = ", ".join(f"{type}[::1]" for type in COLUMNS.values())
+_ARRAYS: dict[str, Any] = {name: [type] for name, type in COLUMNS.items()}
 
 
-@compiled(f"void(int64, int64, int64, {_ARRAYS})")
+@compiled(words="i8", starts="i8", masks="i8", **_ARRAYS)
 def _split(  # type: ignore[no-untyped-def]
     words, starts, masks, launch, pc, address, stride, block, bytes, mask, warp, rows,
     kind, flags, form, sm, lanes,
@@ -56,7 +56,7 @@ def _split(  # type: ignore[no-untyped-def]
         address[i] = base
 
 
-@compiled("void(int64, uint64[::1], int64[::1])")
+@compiled(layers="i8", addresses=["u8"], found=["i8"])
 def _locate_all(layers, addresses, found):  # type: ignore[no-untyped-def]
     id, _, low, high = locate(layers, np.uint64(0))
     for i in range(len(addresses)):

@@ -1,38 +1,31 @@
 """Runs probes on the CPU, over access records: one compiled function for a set of tools.
 
 The generated module has the translated probes, an operation for each map they use, and `run`, which
-iterates over records. It is stored in the user's cache, with Numba's machine code beside it. Maps
-are hash tables; when one is full, `run` returns to Python, which delivers or grows it, and
-continues in the same record at the same operation.
+iterates over records. Maps are hash tables; when one is full, `run` returns to Python, which
+delivers or grows it, and continues in the same record at the same operation.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
-import importlib.util
-import os
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasta import paths
+from pasta.compiled import generated, memory
 from pasta.probes import loop, tables, warp
 from pasta.probes.declare import maps_of, probes_of
 from pasta.probes.kinds import KIND, kinds_of
 from pasta.probes.maps import accumulators_of
 from pasta.probes.tables import Table, state_of
-from pasta.processors.compiled import memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.compiled import Compiled
     from pasta.members import Owner
     from pasta.probes.language import ProbeFunction
     from pasta.probes.specs import MapSpec
@@ -87,23 +80,21 @@ class CpuExecutor:
             self._index_of[_map_numbers(self.tools)[each.tool, each.spec.name]] = i
         self._scratch = np.zeros(warp.SCRATCH, np.int64)
         self._sizes = np.empty(0, np.uint64)
-        self._module: ModuleType | None = None
 
-    @property
-    def compiled(self) -> Any:
-        """The generated module."""
-        if self._module is None:
-            self._module = _module(_source(self.tools, self._used))
-        return self._module
+    @cached_property
+    def loop(self) -> Compiled:
+        """The function `run` of the generated module."""
+        return generated(_source(self.tools, self._used), "run")
 
     def launch_runs(self, words: NDArray[Any], begin: int) -> tuple[Runs, int]:
         """Runs of records from word `begin`, at most `_MAX_RUNS`, and their end."""
-        found = np.empty((4, _MAX_RUNS), np.int64)
-        count, end = self.compiled.launch_runs(
-            memory(words), begin, len(words), *(memory(each) for each in found), _MAX_RUNS
-        )
+        found, reached = np.empty((4, _MAX_RUNS), np.int64), np.empty(1, np.int64)
+        count = warp.launch_runs(
+            memory(words), begin, len(words), *(memory(each) for each in found), _MAX_RUNS,
+            memory(reached),
+        )  # fmt: skip
         launches, starts, kinds, numbers = found[:, :count]
-        return Runs(launches, starts, kinds, self._index_of[numbers]), end
+        return Runs(launches, starts, kinds, self._index_of[numbers]), int(reached[0])
 
     @property
     def traces(self) -> list[tuple[int, str]]:
@@ -119,7 +110,7 @@ class CpuExecutor:
         of `traces` the begins of written records, and the lanes that wrote them. Raises ValueError
         if a record exceeds the end.
         """
-        run, state = self.compiled.run, self._state
+        run, state = self.loop, self._state
         self._sizes = sizes
         capacity = (end - begin) // warp.RECORD + 1 if self.traces else 0
         traced = np.empty((len(self.traces), 2, capacity), np.int64)
@@ -150,7 +141,7 @@ class CpuExecutor:
             self._deliver(used)
         else:
             larger = np.zeros(2 * len(table.rows), np.int64)
-            self.compiled.move_rows(
+            warp.move_rows(
                 memory(table.rows), len(table.rows), memory(larger), len(larger),
                 table.width, len(table.keys),
             )  # fmt: skip
@@ -183,35 +174,19 @@ def _used_maps(tools: Iterable[Owner]) -> Iterator[_Used]:
 
 _HEADER = """\
 import numpy as np
-from numba import njit
 
-from pasta.probes import loop, warp
+from pasta.compiled import compiled, internal
+from pasta.probes.loop import run_records
 from pasta.probes.warp import add, hashed, minus, peek, peek_unaligned, plus, poke, times
 
-function = njit(nogil=True, error_model="numpy")
-inline = njit(nogil=True, error_model="numpy", forceinline=True)  # calls cost a third of a lane
-
-
-@njit(
-    "UniTuple(int64, 2)(int64, int64, int64, int64, int64, int64, int64, int64)",
-    nogil=True, cache=True,
-)
-def launch_runs(words, begin, end, launches, starts, kinds, takers, capacity):
-    return warp.launch_runs(words, begin, end, launches, starts, kinds, takers, capacity)
-
-
-@njit("void(int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
-def move_rows(old, length, new, new_length, width, keys):
-    warp.move_rows(old, length, new, new_length, width, keys)
+function = internal
+inline = internal(inline=True)  # calls cost a third of a lane
 """
 
 
 def _source(tools: Sequence[Owner], maps: Sequence[_Used]) -> str:
     """Text of the module for these tools."""
-    digest = hashlib.sha256()
-    for module in (loop, tables, warp):  # compiled into it
-        digest.update(Path(str(module.__file__)).read_bytes())
-    parts = [f"# with loop, tables and warp of pasta.probes {digest.hexdigest()}\n{_HEADER}"]
+    parts = [_HEADER]
     parts += [each.spec.operation(each.table) for each in maps]
     for index, tool in enumerate(tools):
         for probe in probes_of(tool):
@@ -278,7 +253,7 @@ def _run_source(tools: Sequence[Owner], maps: Sequence[_Used]) -> str:
     )
     rows = ", ".join(each.table.name for each in maps)
     parameters = f"words, at, end, state, scratch, sizes, layers, traced, capacity, {rows}"
-    signature = ", ".join(["int64"] * len(parameters.rstrip(", ").split(", ")))
+    types = ", ".join(f'{name}="i8"' for name in parameters.rstrip(", ").split(", "))
     own = "number == 0 and " if recorded else ""
     calls = {per: _calls(probes, per, own) for per in ("warp", "lane")}
     for number, each in recorded.items():
@@ -300,10 +275,10 @@ def _run_source(tools: Sequence[Owner], maps: Sequence[_Used]) -> str:
             _function("take_record", (*_NOTE, "mask", "number"), taken),
             _function("write_record", _NOTE, written),
             f"""
-@njit("int64({signature})", nogil=True, cache=True, error_model="numpy")
+@compiled({types})
 def run({parameters}):
     env = (state, sizes, {rows})
-    return loop.run_records(
+    return run_records(
         words, at, end, env, scratch, layers, traced, capacity,
         {", ".join(map(str, masks))},
         run_warp, run_lane, take_record, write_record,
@@ -345,39 +320,3 @@ def _note(index: int, table: Table, lanes: str) -> list[str]:
         f"    poke(traced, {2 * index + 1} * capacity + count, {lanes})",
         f"    poke(state, {count}, count + 1)",
     ]
-
-
-def _module(text: str) -> ModuleType:
-    """The generated text as a module, through the user's cache if that is writable."""
-    name = f"pasta_probes_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    path = paths.cache("probes", f"{name}.py")
-    try:
-        if not path.exists():
-            _write_once(path, text)
-    except OSError:
-        module = ModuleType(name)
-        exec(compile(text.replace("cache=True", "cache=False"), name, "exec"), vars(module))
-    else:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # required by Numba's cache
-        spec.loader.exec_module(module)
-    sys.modules[name] = module
-    return module
-
-
-def _write_once(path: Path, text: str) -> None:
-    """Write a file unless it exists: Numba's cache depends on its modification time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-    with open(descriptor, "w") as file:
-        file.write(text)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        pass  # another process was faster
-    finally:
-        os.unlink(temporary)

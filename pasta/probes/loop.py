@@ -6,11 +6,9 @@ of them as direct calls. All numbers are int64, memory is passed as its address.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 
+from pasta.compiled import internal
 from pasta.probes.tables import DONE, FULL, LANES, LAUNCH
 from pasta.probes.warp import (
     MAP_AT,
@@ -37,11 +35,8 @@ WARP_FIELDS = (
 #: The same of the function that runs the probes of a lane.
 LANE_FIELDS = ("address", "object", "offset", "known", "lane", "leader", *WARP_FIELDS)
 
-# Numba cannot cache code in which functions are passed to one that is not inlined.
-_inline: Any = njit(nogil=True, error_model="numpy", forceinline=True)
 
-
-@_inline
+@internal(inline=True)
 def run_records(  # type: ignore[no-untyped-def]
     words, at, end, env, scratch, layers, traced, capacity,
     probed, by_lanes, located, with_sectors, with_ways, counted, recorded,

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
-from numba import njit, types
-from numba.extending import intrinsic
 
+from pasta.compiled import compiled, internal, intrinsic
+from pasta.lazy import LazyModule
 from pasta.probes.kinds import MAP_SHIFT
 
 #: First bit of the map's number in a record's first word.
@@ -26,11 +25,11 @@ SCRATCH = 64 + 32 + 32 * _PER_BANK
 #: Cells of `scratch` with results of `locate_lanes`, after the addresses; they overlap the banks.
 OBJECTS, OFFSETS, _FOUND = 32, 64, 96
 
-_intrinsic: Any = intrinsic
-_inline: Any = njit(nogil=True, error_model="numpy")
+ir: Any = LazyModule("llvmlite.ir")
+types: Any = LazyModule("numba.core.types")
 
 
-@_intrinsic
+@intrinsic
 def bit_count(context, word):  # type: ignore[no-untyped-def]
     """Number of set bits of an int64."""
 
@@ -40,7 +39,7 @@ def bit_count(context, word):  # type: ignore[no-untyped-def]
     return types.int64(types.int64), generate
 
 
-@_intrinsic
+@intrinsic
 def lowest_bit(context, word):  # type: ignore[no-untyped-def]
     """Index of the lowest set bit of a nonzero int64."""
 
@@ -50,7 +49,7 @@ def lowest_bit(context, word):  # type: ignore[no-untyped-def]
     return types.int64(types.int64), generate
 
 
-@_intrinsic
+@intrinsic
 def highest_bit(context, word):  # type: ignore[no-untyped-def]
     """Index of the highest set bit of a nonzero int64."""
 
@@ -61,7 +60,7 @@ def highest_bit(context, word):  # type: ignore[no-untyped-def]
     return types.int64(types.int64), generate
 
 
-@_intrinsic
+@intrinsic
 def peek(context, memory, index):  # type: ignore[no-untyped-def]
     """The int64 at an index of memory."""
 
@@ -71,7 +70,7 @@ def peek(context, memory, index):  # type: ignore[no-untyped-def]
     return types.int64(types.int64, types.int64), generate
 
 
-@_intrinsic
+@intrinsic
 def peek_unaligned(context, memory, offset):  # type: ignore[no-untyped-def]
     """The int64 at any offset in bytes."""
 
@@ -82,7 +81,7 @@ def peek_unaligned(context, memory, offset):  # type: ignore[no-untyped-def]
     return types.int64(types.int64, types.int64), generate
 
 
-@_intrinsic
+@intrinsic
 def poke(context, memory, index, value):  # type: ignore[no-untyped-def]
     """Stores an int64 at an index of memory."""
 
@@ -106,7 +105,7 @@ def _wrapping(operation: str) -> Any:
 
         return types.int64(a, b), generate
 
-    return _intrinsic(function)
+    return intrinsic(function)
 
 
 plus, minus, times = map(_wrapping, ("add", "sub", "mul"))
@@ -117,13 +116,13 @@ def _place(builder: Any, memory: Any, index: Any) -> Any:
     return builder.gep(pointer, [index])
 
 
-@_inline
+@internal
 def add(memory, index, value):  # type: ignore[no-untyped-def]
     """Adds to an int64 at an index of memory."""
     poke(memory, index, plus(peek(memory, index), value))
 
 
-@_inline
+@internal
 def words_after(form, lanes):  # type: ignore[no-untyped-def]
     """Words that follow a record."""
     if form == 1:
@@ -131,7 +130,7 @@ def words_after(form, lanes):  # type: ignore[no-untyped-def]
     return lanes if form == 2 else 0
 
 
-@_inline
+@internal
 def lane_address(words, at, form, base, stride, lane, place):  # type: ignore[no-untyped-def]
     """Address of a lane, which is the `place`-th active one of the record at `at`."""
     if form == 0:
@@ -144,7 +143,7 @@ def lane_address(words, at, form, base, stride, lane, place):  # type: ignore[no
     return base
 
 
-@_inline
+@internal
 def sorted_addresses(words, at, form, mask, base, stride, scratch):  # type: ignore[no-untyped-def]
     """Writes the addresses of all active lanes to `scratch` in ascending order; returns their
     number."""
@@ -163,7 +162,7 @@ def sorted_addresses(words, at, form, mask, base, stride, scratch):  # type: ign
     return count
 
 
-@_inline
+@internal
 def sector_counts(  # type: ignore[no-untyped-def]
     words, at, form, mask, base, stride, bytes, rows, scratch
 ):
@@ -205,7 +204,7 @@ def sector_counts(  # type: ignore[no-untyped-def]
     return sectors, (distinct + 31) >> 5
 
 
-@_inline
+@internal
 def way_counts(  # type: ignore[no-untyped-def]
     words, at, form, mask, base, stride, bytes, rows, scratch
 ):
@@ -247,13 +246,13 @@ def way_counts(  # type: ignore[no-untyped-def]
     return ways, groups
 
 
-@_inline
+@internal
 def _step(starts, at, step, address):  # type: ignore[no-untyped-def]
     """A step of a binary search, without an unpredictable branch."""
     return at + step if np.uint64(peek(starts, at + step)) <= address else at
 
 
-@_inline
+@internal
 def _below(starts, count, address):  # type: ignore[no-untyped-def]
     """Index of the last start less than or equal to the address (uint64), or -1."""
     at = np.int64(-1)
@@ -266,7 +265,7 @@ def _below(starts, count, address):  # type: ignore[no-untyped-def]
     return at
 
 
-@_inline
+@internal
 def _in_layer(layers, number, address, low, high):  # type: ignore[no-untyped-def]
     """The object of a layer that holds the address, or -1, its start, and the range around the
     address in [low, high] with the same result."""
@@ -283,7 +282,7 @@ def _in_layer(layers, number, address, low, high):  # type: ignore[no-untyped-de
     return np.int64(-1), np.uint64(0), low, high
 
 
-@_inline
+@internal
 def locate(layers, address):  # type: ignore[no-untyped-def]
     """Object that holds an address (uint64), its start, and the first and last address of the range
     around it with the same result. `layers`: starts, lasts, ids and their number, for 3 layers."""
@@ -297,7 +296,7 @@ def locate(layers, address):  # type: ignore[no-untyped-def]
     return id, start, low, high
 
 
-@_inline
+@internal
 def _locate_in_layer(layers, number, lanes, scratch):  # type: ignore[no-untyped-def]
     """Locates lanes without an object in a layer; returns the number of located ones.
 
@@ -330,7 +329,7 @@ def _locate_in_layer(layers, number, lanes, scratch):  # type: ignore[no-untyped
     return found
 
 
-@_inline
+@internal
 def locate_lanes(  # type: ignore[no-untyped-def]
     words, at, form, base, lanes, layers, low, high, scratch
 ):
@@ -352,18 +351,23 @@ def locate_lanes(  # type: ignore[no-untyped-def]
     return True
 
 
-@_inline
+@internal
 def hashed(h, key):  # type: ignore[no-untyped-def]
     """Mixes a key into a hash."""
     h = times(h ^ key, 0x1E3779B97F4A7C15)
     return h ^ ((h >> 29) & 0x7FFFFFFFF)
 
 
-@_inline
-def launch_runs(words, begin, end, launches, starts, kinds, takers, capacity):  # type: ignore[no-untyped-def]
+@compiled(
+    words="i8", begin="i8", end="i8", launches="i8", starts="i8", kinds="i8", takers="i8",
+    capacity="i8", reached="i8",
+)  # fmt: skip
+def launch_runs(  # type: ignore[no-untyped-def]
+    words, begin, end, launches, starts, kinds, takers, capacity, reached
+):
     """Splits records into at most `capacity` runs of one launch. Writes begin, kinds as bits, and
     the number of the map that took all of the run on a GPU, if no words follow its records,
-    otherwise 0. Returns the number of runs, and their end."""
+    otherwise 0, and to `reached` their end. Returns the number of runs."""
     count, at = 0, begin
     launch, bits, first, other = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     while at + RECORD <= end:
@@ -388,14 +392,16 @@ def launch_runs(words, begin, end, launches, starts, kinds, takers, capacity):  
     if count:
         poke(kinds, count - 1, bits)
         poke(takers, count - 1, 0 if other else first)
-    return count, at
+    poke(reached, 0, at)
+    return count
 
 
-@_inline
+@compiled(old="i8", length="i8", new="i8", new_length="i8", width="i8", keys="i8")
 def move_rows(old, length, new, new_length, width, keys):  # type: ignore[no-untyped-def]
     """Moves the rows of a hash table to an empty one."""
     mask = new_length // width - 1
-    for at in range(0, length, width):
+    at = 0
+    while at < length:
         if peek(old, at) != 0:
             h = np.int64(0)
             for i in range(keys):
@@ -407,3 +413,4 @@ def move_rows(old, length, new, new_length, width, keys):  # type: ignore[no-unt
                     slot = 0
             for i in range(width):
                 poke(new, slot + i, peek(old, at + i))
+        at += width

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasta.compiled import compiled, internal
 from pasta.processors.codes import RowCodes, grown
-from pasta.processors.compiled import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,7 +108,7 @@ _DEVICE = np.dtype(
 _SUMS = np.dtype([("node", "i8"), ("what", "i8"), ("time", "i8"), ("count", "i8")])
 
 
-@compiled(inline=True)
+@internal(inline=True)
 def _release(mark, marks, free):  # type: ignore[no-untyped-def]
     marks[mark]["used"] -= 1
     if marks[mark]["used"] == 0 and marks[mark]["end"] != -1:
@@ -116,7 +116,7 @@ def _release(mark, marks, free):  # type: ignore[no-untyped-def]
         free[free[0]] = mark
 
 
-@compiled(inline=True)
+@internal(inline=True)
 def _made(nodes, count, parent, host, gap, kind, work, what):  # type: ignore[no-untyped-def]
     node = count[0]
     count[0] += 1
@@ -126,7 +126,7 @@ def _made(nodes, count, parent, host, gap, kind, work, what):  # type: ignore[no
     return node
 
 
-@compiled(inline=True)
+@internal(inline=True)
 def _latest(stream, until):  # type: ignore[no-untyped-def]
     """Place of the remembered work of a stream that ended last, by `until`; -1: none."""
     found = -1
@@ -136,7 +136,12 @@ def _latest(stream, until):  # type: ignore[no-untyped-def]
     return found
 
 
-@compiled()
+@compiled(
+    times=["i8"], kinds=["i1"], rows=["i8"], works=[_PENDING], hosts=[np.dtype(HOSTS)],
+    streams=[_STREAM], stream_count="i8", threads=[_THREAD], last=["i8"], devices=[_DEVICE],
+    marks=[_MARK], free=["i4"], events=["i4"], nodes=[_NODE], count=["i8"],
+    waits=[np.dtype(WAITS)], latency="i8",
+)  # fmt: skip
 def _walk(  # type: ignore[no-untyped-def]
     times, kinds, rows, works, hosts, streams, stream_count, threads, last, devices, marks, free,
     events, nodes, count, waits, latency,
@@ -327,12 +332,12 @@ def _walk(  # type: ignore[no-untyped-def]
     return waited
 
 
-@compiled()
-def _merge(parents, count, heads, target, place):  # type: ignore[no-untyped-def]
+@compiled(parents=["i8"], count="i8", heads=["?"], target=["i8"], place=["i8"], chains=["i4"])
+def _merge(parents, count, heads, target, place, chains):  # type: ignore[no-untyped-def]
     """Marks in `heads` the nodes that remain: these, node 0, and those where chains meet.
     `target[node]` is the number of the one that gets its sums (-1: no chain leads to it),
-    `place[node]` that of the next one before it, itself included."""
-    chains = np.zeros(count, np.int32)  # from the nodes after it
+    `place[node]` that of the next one before it, itself included. `chains`: zeros, the number of
+    chains from the nodes after it."""
     heads[0] = True
     for node in range(count - 1, 0, -1):
         if heads[node] or chains[node]:
@@ -355,7 +360,7 @@ def _merge(parents, count, heads, target, place):  # type: ignore[no-untyped-def
                 target[parent] = target[node]
 
 
-@compiled(inline=True)
+@internal(inline=True)
 def _add(node, what, time, count, sums, used, table):  # type: ignore[no-untyped-def]
     """Adds to the sum of a node and a kind; `table` is a hash table of rows of `sums`."""
     at = (node * 0x9E3779B1 + what * 0x85EBCA77) & (len(table) - 1)
@@ -372,7 +377,9 @@ def _add(node, what, time, count, sums, used, table):  # type: ignore[no-untyped
     used[0] += 1
 
 
-@compiled()
+@compiled(
+    old=[_SUMS], nodes=[_NODE], first="i8", target=["i8"], sums=[_SUMS], used=["i8"], table=["i4"]
+)
 def _collect(old, nodes, first, target, sums, used, table):  # type: ignore[no-untyped-def]
     """Adds up the sums so far, and the intervals of nodes from `first` on, by where they go."""
     for row in range(len(old)):
@@ -561,7 +568,7 @@ class CriticalPath:
             heads[each[each >= 0]] = True
         target, place = np.zeros(count, np.int64), np.zeros(count, np.int64)
         parents = np.ascontiguousarray(nodes["parent"][:count])
-        _merge(parents, count, heads, target, place)
+        _merge(parents, count, heads, target, place, np.zeros(count, np.int32))
         most = len(self._sums) + 3 * (count - len(self._nodes))
         sums, used = np.zeros(most, _SUMS), np.zeros(1, np.int64)
         table = np.zeros(2 << most.bit_length(), np.int32)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasta import abi
+from pasta.compiled import compiled
 from pasta.processors.batch import ABSENT_U16, ABSENT_U32
 from pasta.processors.codes import grown
-from pasta.processors.compiled import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +33,10 @@ _MIN_GROWING_SHARE, _MIN_TENSORS = 0.9, 0.5
 Marks = tuple["NDArray[Any]", "NDArray[Any]"]
 
 
-@compiled()
+@compiled(
+    begins=[abi.dtype("operator_begin")], began=["i4"], modules=["u4"], backward=["?"],
+    calls=["i8"], marks=["i8"], sequences=["u4"], last=["i4"], recorded=["i8"],
+)  # fmt: skip
 def _follow(begins, began, modules, backward, calls, marks, sequences, last, recorded):  # type: ignore[no-untyped-def]
     """Writes the `index` of beginnings of model calls to `marks` and returns their number. Counts
     in `recorded`, by node, operators that recorded inputs of their gradient: the next one of their

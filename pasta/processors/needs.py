@@ -22,8 +22,8 @@ class Need(NamedTuple):
     attach: Callable[[Any, Context], None] | None = None
     #: Needs that this one implies; processors that this one queries are fed first.
     requires: tuple[str, ...] = ()
-    #: Whether the processor is compiled by Numba, whose import takes half a second.
-    is_compiled: bool = False
+    #: Module of the processor's compiled functions, and the kind of events that it calls them for.
+    compiled: tuple[str, str] | None = None
     #: Kinds of events that the processor follows; None: any.
     reads: frozenset[str] | None = None
 
@@ -76,18 +76,22 @@ def _attach_tensors(tensors: Any, context: Context) -> None:
 
 #: Needs by name, in the order in which their processors are fed.
 NEEDS: Final[dict[str, Need]] = {
-    "objects": Need(_objects, is_compiled=True),
+    "objects": Need(_objects, compiled=("pasta.processors.objects", "memory_alloc")),
     #: The table of objects keeps a row of every object until the run ends.
     "history": Need(requires=("objects",)),
     "launches": Need(_launches, reads=frozenset({"kernel_launch"})),
     "ranges": Need(_ranges),
-    "operators": Need(_operators, requires=("stacks",), is_compiled=True),
+    "operators": Need(
+        _operators,
+        requires=("stacks",),
+        compiled=("pasta.processors.operators", "operator_begin"),
+    ),
     "stacks": Need(_stacks),
     "tensors": Need(
         _tensors,
         _attach_tensors,
         requires=("objects", "ranges", "operators"),
-        is_compiled=True,
+        compiled=("pasta.processors.tensors", "operator_begin"),
     ),
     #: Frameworks report the events of their allocators, as for `on_tensors`.
     "allocations": Need(),

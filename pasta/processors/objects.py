@@ -1,7 +1,4 @@
-"""The object that held an address at any event.
-
-Imports Numba, which takes half a second: import it only where a tool asks for objects.
-"""
+"""The object that held an address at any event."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pasta.compiled import compiled, internal
 from pasta.processors.batch import ABSENT_U32, ABSENT_U64, Batch
 from pasta.processors.codes import grown
-from pasta.processors.compiled import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,9 +59,14 @@ _BLOCKS, _USED, _SPARE, _OBJECTS, _RECYCLED, _CHANGES, _STALE, _UNMATCHED, _EMPT
 #   heads[i], order[i]   lowest key and storage of the i-th block, i < meta[_BLOCKS]
 #   keys, ids, fill      contents of a block's storage
 #   spare                storage of blocks that became empty
+#: Parameters of compiled functions that take the blocks.
+BLOCKS: dict[str, Any] = {
+    "heads": ["u8"], "order": ["i8"], "keys": [["u8"]], "ids": [["i8"]], "fill": ["i8"],
+    "spare": ["i8"], "meta": ["i8"],
+}  # fmt: skip
 
 
-@compiled()
+@internal
 def _after(sorted_keys, count, key):  # type: ignore[no-untyped-def]
     """Number of keys less than or equal to `key`."""
     low, high = 0, count
@@ -77,7 +79,7 @@ def _after(sorted_keys, count, key):  # type: ignore[no-untyped-def]
     return low
 
 
-@compiled()
+@internal
 def _new_block(spare, meta):  # type: ignore[no-untyped-def]
     if meta[_SPARE]:
         meta[_SPARE] -= 1
@@ -86,7 +88,7 @@ def _new_block(spare, meta):  # type: ignore[no-untyped-def]
     return meta[_USED] - 1
 
 
-@compiled()
+@internal
 def insert(key, id, heads, order, keys, ids, fill, spare, meta):  # type: ignore[no-untyped-def]
     """Inserts an object with a key; splits a full block."""
     if meta[_BLOCKS] == 0:
@@ -99,8 +101,9 @@ def insert(key, id, heads, order, keys, ids, fill, spare, meta):  # type: ignore
     if fill[block] == _BLOCK:
         half = _BLOCK // 2
         upper = _new_block(spare, meta)
-        keys[upper, :half] = keys[block, half:]
-        ids[upper, :half] = ids[block, half:]
+        for i in range(half):
+            keys[upper, i] = keys[block, half + i]
+            ids[upper, i] = ids[block, half + i]
         fill[block] = half
         fill[upper] = _BLOCK - half
         for i in range(meta[_BLOCKS], at + 1, -1):
@@ -123,7 +126,7 @@ def insert(key, id, heads, order, keys, ids, fill, spare, meta):  # type: ignore
         heads[at] = key
 
 
-@compiled()
+@internal
 def remove(key, heads, order, keys, ids, fill, spare, meta):  # type: ignore[no-untyped-def]
     """Removes the object with this key, which must be live."""
     at = _after(heads, meta[_BLOCKS], key) - 1
@@ -144,7 +147,7 @@ def remove(key, heads, order, keys, ids, fill, spare, meta):  # type: ignore[no-
         heads[at] = keys[block, 0]
 
 
-@compiled()
+@internal
 def at_or_below(key, heads, order, keys, ids, fill, meta):  # type: ignore[no-untyped-def]
     """Object with the highest key less than or equal to `key`, or -1."""
     at = _after(heads, meta[_BLOCKS], key) - 1
@@ -154,26 +157,26 @@ def at_or_below(key, heads, order, keys, ids, fill, meta):  # type: ignore[no-un
     return ids[block, _after(keys[block], fill[block], key) - 1]
 
 
-@compiled()
+@internal
 def key_of(layer, address):  # type: ignore[no-untyped-def]
     """Key (uint64) of an address in a layer."""
     return (np.uint64(layer) << _LAYER_SHIFT) | (address & _ADDRESS_MASK)
 
 
-@compiled()
+@internal
 def object_key(object):  # type: ignore[no-untyped-def]
     """Key (uint64) of a row of OBJECT."""
     return key_of(object["layer"], object["address"])
 
 
-@compiled()
+@internal
 def last_key(key, size):  # type: ignore[no-untyped-def]
     """Key of an object's last byte; an object of unknown size has one byte."""
     length = np.uint64(1) if size == _ABSENT else size
     return key + min(length - np.uint64(1), _ADDRESS_MASK - (key & _ADDRESS_MASK))
 
 
-@compiled()
+@internal
 def _end(index, event, id, stale, objects, changes, meta):  # type: ignore[no-untyped-def]
     objects[id]["free_position"] = event["alloc_position"]
     objects[id]["free_time"] = event["alloc_time"]
@@ -186,7 +189,9 @@ def _end(index, event, id, stale, objects, changes, meta):  # type: ignore[no-un
     meta[_CHANGES] += 1
 
 
-@compiled()
+@compiled(
+    events=[_EVENT], indices=["i8"], objects=[OBJECT], recycled=["i8"], changes=[CHANGE], **BLOCKS
+)
 def _apply(  # type: ignore[no-untyped-def]
     events, indices, objects, recycled, changes, heads, order, keys, ids, fill, spare, meta
 ):
@@ -251,7 +256,10 @@ def _apply(  # type: ignore[no-untyped-def]
         meta[_CHANGES] += 1
 
 
-@compiled()
+@compiled(
+    addresses=["u8"], indices=["i8"], latest_first=["i8"], layers=["i8"], found=["i8"],
+    objects=[OBJECT], changes=[CHANGE], **BLOCKS,
+)  # fmt: skip
 def _lookup(  # type: ignore[no-untyped-def]
     addresses, indices, latest_first, layers, found, objects, changes,
     heads, order, keys, ids, fill, spare, meta,
@@ -286,7 +294,7 @@ def _lookup(  # type: ignore[no-untyped-def]
         change += 1
 
 
-@compiled()
+@compiled(order=["i8"], ids=[["i8"]], fill=["i8"], meta=["i8"], live=["i8"])
 def _list_live(order, ids, fill, meta, live):  # type: ignore[no-untyped-def]
     count = 0
     for at in range(meta[_BLOCKS]):
@@ -418,9 +426,8 @@ class ObjectTable(LiveObjects):
         changes = int(self._meta[_CHANGES])
         if changes:
             in_order = bool((indices[1:] >= indices[:-1]).all())
-            latest_first = (
-                np.arange(len(indices))[::-1] if in_order else np.argsort(-indices, kind="stable")
-            )
+            backwards = np.arange(len(indices) - 1, -1, -1)
+            latest_first = backwards if in_order else np.argsort(-indices, kind="stable")
             self.reserve_blocks(changes)
         else:
             latest_first = np.arange(len(indices))

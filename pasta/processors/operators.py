@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasta import abi
+from pasta.compiled import compiled, internal
 from pasta.processors.batch import ABSENT_U16, ABSENT_U32, ABSENT_U64
 from pasta.processors.codes import distinct, grown
-from pasta.processors.compiled import compiled
 from pasta.processors.correlate import LateNodes
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ _MAX_DEPTH = 256
 _LINK_SLOTS = 1 << 20
 
 
-@compiled()
+@internal
 def _mixed(h, value):  # type: ignore[no-untyped-def]
     h = (h ^ np.uint64(value)) * np.uint64(0x9E3779B97F4A7C15)
     return h ^ (h >> np.uint64(29))
 
 
-@compiled()
+@internal
 def _node(parent, forward, event, nodes, count, table):  # type: ignore[no-untyped-def]
     """The node of this context, which is created if new; `table` has free slots."""
     h = _mixed(_mixed(np.uint64(1), parent), forward)
@@ -107,14 +107,14 @@ def _node(parent, forward, event, nodes, count, table):  # type: ignore[no-untyp
     return made
 
 
-@compiled()
+@internal
 def _place_of_gap(before, after, length):  # type: ignore[no-untyped-def]
     """First slot of a pair of stacks in a hash table whose length is a power of two."""
     pair = np.uint64(before) << np.uint64(32) | np.uint64(after)
     return (pair * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32) & np.uint64(length - 1)
 
 
-@compiled()
+@compiled(gaps=[GAP], count="i8", table=["i4"])
 def _insert_gaps(gaps, count, table):  # type: ignore[no-untyped-def]
     for row in range(1, count):
         at = _place_of_gap(gaps[row]["before"], gaps[row]["after"], len(table))
@@ -123,7 +123,7 @@ def _insert_gaps(gaps, count, table):  # type: ignore[no-untyped-def]
         table[at] = row
 
 
-@compiled(inline=True)
+@internal(inline=True)
 def _open(  # type: ignore[no-untyped-def]
     begin, slot, nodes, count, table, link_keys, link_nodes, open_nodes, begun, inside, first,
     depths,
@@ -163,7 +163,7 @@ def _open(  # type: ignore[no-untyped-def]
     return node
 
 
-@compiled(inline=True)
+@internal(inline=True)
 def _close(  # type: ignore[no-untyped-def]
     end, slot, nodes, open_nodes, begun, inside, first, depths
 ):
@@ -184,7 +184,14 @@ def _close(  # type: ignore[no-untyped-def]
     depths[slot] = level
 
 
-@compiled()
+@compiled(
+    begins=[abi.dtype("operator_begin")], ends=[abi.dtype("operator_end")], breaks=["i8"],
+    begin_slots=["i4"], end_slots=["i4"], nodes=[NODE], count=["i8"], table=["i4"],
+    link_keys=["u8"], link_nodes=["i4"], open_nodes=[["i4"]], begun=[["u8"]], inside=[["i8"]],
+    first=[["u1"]], depths=["i8"], threads=["i8"], last_stacks=["u4"], gaps=[GAP],
+    gap_count=["i8"], gap_table=["i4"], began=["i4"], ended=["i4"], left=["i4"], places=["i8"],
+    indices=["i8"], found=["i4"],
+)  # fmt: skip
 def _follow(  # type: ignore[no-untyped-def]
     begins, ends, breaks, begin_slots, end_slots, nodes, count, table, link_keys, link_nodes,
     open_nodes, begun, inside, first, depths, threads, last_stacks, gaps, gap_count, gap_table,
@@ -575,7 +582,7 @@ class Operators:
         return np.asarray(np.where((forward != 0) & (there != 0), there, own))
 
 
-@compiled()
+@compiled(kept=[NODE], nodes=[NODE], count=["i8"], table=["i4"])
 def _insert_all(kept, nodes, count, table):  # type: ignore[no-untyped-def]
     for i in range(1, len(kept)):
         _node(kept[i]["parent"], kept[i]["forward"], kept[i], nodes, count, table)

@@ -1,7 +1,4 @@
-"""Objects that held addresses at any time of the run.
-
-Imports Numba, as `objects` does.
-"""
+"""Objects that held addresses at any time of the run."""
 
 from __future__ import annotations
 
@@ -9,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasta.processors.compiled import compiled
+from pasta.compiled import compiled
 from pasta.processors.objects import (
+    BLOCKS,
+    OBJECT,
     LiveObjects,
     at_or_below,
     insert,
@@ -26,7 +25,10 @@ if TYPE_CHECKING:
     from pasta.processors.snapshots import Snapshots
 
 
-@compiled()
+@compiled(
+    addresses=["u8"], versions=["i8"], layer="i8", found=["i8"], objects=[OBJECT], log=["i8"],
+    positions=["u8"], at=["i8"], **BLOCKS,
+)  # fmt: skip
 def _lookup_in_past(  # type: ignore[no-untyped-def]
     addresses, versions, layer, found, objects, log, positions, at,
     heads, order, keys, ids, fill, spare, meta,

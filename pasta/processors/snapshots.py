@@ -138,7 +138,7 @@ class Snapshot:
     def described(self) -> NDArray[Any]:
         """Addresses of starts, lasts and ids and their length, by layer (int64), for compiled
         code."""
-        from pasta.processors.compiled import memory
+        from pasta.compiled import memory
 
         return np.asarray(
             [

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasta import abi
+from pasta.compiled import compiled, internal
 from pasta.processors.batch import ABSENT_U32
 from pasta.processors.codes import grown
-from pasta.processors.compiled import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,7 +78,7 @@ _WHERE = np.dtype([("index", "u4"), ("thread", "u4")])
 _MAX_TENSORS = 1 << 24
 
 
-@compiled()
+@internal
 def _use(record, count, of, input, defined, uses, used):  # type: ignore[no-untyped-def]
     """Appends the definitions of a record's tensors to `uses` and returns their number."""
     for i in range(min(count, len(record["tensor"]))):
@@ -98,7 +98,11 @@ def _use(record, count, of, input, defined, uses, used):  # type: ignore[no-unty
     return used
 
 
-@compiled()
+@compiled(
+    created=[abi.dtype("tensor_create")], begins=[abi.dtype("operator_begin")], began=["i4"],
+    ends=[abi.dtype("operator_end")], ended=["i4"], more=[abi.dtype("operator_tensors")],
+    of_more=["i4"], defined=[_DEFINED], uses=[_USE],
+)  # fmt: skip
 def _resolve(created, begins, began, ends, ended, more, of_more, defined, uses):  # type: ignore[no-untyped-def]
     """Writes input and output tensors of operators to `uses`, in ring order, with the definitions
     of their ids at that time, and returns their number. Updates `defined`, by id, to the end of the
@@ -133,7 +137,7 @@ def _resolve(created, begins, began, ends, ended, more, of_more, defined, uses):
             m += 1
 
 
-@compiled()
+@internal
 def _move(source, to, rows, groups, count):  # type: ignore[no-untyped-def]
     """Adds a tensor to the group of the one that it was copied from, unless an operator of a module
     made the source."""
@@ -150,7 +154,10 @@ def _move(source, to, rows, groups, count):  # type: ignore[no-untyped-def]
     rows[to]["group"] = group
 
 
-@compiled()
+@compiled(
+    uses=[_USE], ids=["i8"], rows=[TENSOR], backward=["?"], in_module=["?"], accumulates=["?"],
+    moves=["?"], groups=[_GROUP], count=["i8"],
+)  # fmt: skip
 def _apply(  # type: ignore[no-untyped-def]
     uses, ids, rows, backward, in_module, accumulates, moves, groups, count
 ):
@@ -338,6 +345,8 @@ class Tensors:
         for records, count in ((begins, "inputs"), (ends, "outputs"), (more, "count")):
             width = records["tensor"].shape[1]
             room += int(np.minimum(records[count], width).sum(dtype=np.int64))
+        if not room and not len(created):
+            return np.empty(0, _USE)
         ids = created["tensor"][created["tensor"] < _MAX_TENSORS]
         self._defined = grown(self._defined, int(ids.max(initial=0)) + 1)
         uses = np.empty(room, _USE)

@@ -34,13 +34,15 @@ from pasta.runtime.run_writer import RunWriter, add_warning, kept_image
 from pasta.runtime.session import Ended, Session, beside, marked_ended, read_ended
 from pasta.runtime.spill import Spill
 from pasta.runtime.staging import SPILL, STAGED, staging_directory
-from pasta.runtime.trace import TraceReader
+from pasta.runtime.trace import TraceReader, beating
 
 if TYPE_CHECKING:
     from pasta.config import Config
     from pasta.processors.batch import Batch
 
 _INTERVAL_SECONDS = 0.02
+#: Kinds of events of almost every program.
+_EXPECTED = frozenset({"memory_alloc"})
 #: Segments that may stay in the ring before they are flushed to Parquet and released.
 _MAX_HELD = 64
 
@@ -154,7 +156,10 @@ class Collector:
             self._feed(pipeline, batch.before(released))
 
     def _pipeline(self, state: bytes | None = None) -> Pipeline:
-        return make_usable_pipeline(self.config, self.context, self._limit, state)
+        pipeline = make_usable_pipeline(self.config, self.context, self._limit, state)
+        with beating(beside(self.ring.path, ".trace")):
+            pipeline.compile(_EXPECTED)
+        return pipeline
 
     def _limit(self) -> AbstractContextManager[None]:
         return tool_call(self.config.tool_timeout)
@@ -234,9 +239,6 @@ class Collector:
             if final:
                 self.warnings.append(f"accesses were not read: {error}")
             return None
-        report_progress("compiling probes")
-        with trace.beating():
-            probes.compile()
         return trace
 
     def _feed(self, pipeline: Pipeline, batch: Batch) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from pasta.compiled.building import build_missing, declared
 from pasta.frameworks import conventions
 from pasta.processors.batch import Batch
 from pasta.processors.filter import Filter, Selection
@@ -20,6 +21,7 @@ from pasta.tool import HANDLERS, ON_ACCESSES, Context, Result, Tool
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.compiled import Compiled
     from pasta.processors.operators import Operators
     from pasta.processors.processor import Processor
     from pasta.runtime.probe_runtime import ProbeRuntime
@@ -112,6 +114,19 @@ class Pipeline:
     def probes(self) -> ProbeRuntime | None:
         """The runtime of probes; None if no tool has any."""
         return cast("ProbeRuntime | None", self.processors.get("probes"))
+
+    def compile(self, kinds: Collection[str]) -> None:
+        """Compile, side by side, the functions that processors will call for these kinds of events
+        and for accesses, unless their code is in the cache. Others are compiled when called."""
+        functions: list[Compiled] = []
+        if self.probes is not None:
+            self._try("probes", lambda probes: functions.extend(probes.functions()), self.probes)
+        modules = [need.compiled for name, need in NEEDS.items() if name in self.processors]
+        for module, kind in filter(None, modules):
+            if kind in kinds:
+                functions += declared(module)
+        report_progress("compiling")
+        build_missing(functions)
 
     def feed(self, batch: Batch) -> Batch:
         """Process a batch; return the records of it that the filter keeps, which are recorded."""

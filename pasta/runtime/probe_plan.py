@@ -11,6 +11,7 @@ from pasta.errors import ConfigError
 from pasta.runtime.session import Session
 
 if TYPE_CHECKING:
+    from pasta.probes.device import ProbeSettings
     from pasta.tool import Tool
 
 _SECOND = 10**9
@@ -25,7 +26,6 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
     if not probing:
         return
     from pasta.probes.declare import probes_of
-    from pasta.probes.device import ProbeSettings
     from pasta.probes.kinds import KIND
 
     probes = [probe for tool in probing for probe in probes_of(tool)]
@@ -33,7 +33,7 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
         map(str, sorted({KIND[kind].number for each in probes for kind in each.kinds}))
     )
     lines, reads_code = [f"kinds {kinds}"], False
-    given = ProbeSettings(config.probes_memory, config.probes_trace_memory, config.probes_sm)
+    given = given_by(config)
     for device in (found for backend in config.backends() if (found := backend.probes)):
         compiled = device.compile(probing, given)
         lines += compiled
@@ -46,6 +46,13 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
     session.document["probe_kinds"] = kinds
     session.document["probe_slowdown"] = max(_slowdowns(config, probing))
     session.document["probe_traces"] = has_traces(probing)
+
+
+def given_by(config: Config) -> ProbeSettings:
+    """The settings that concern devices."""
+    from pasta.probes.device import ProbeSettings
+
+    return ProbeSettings(config.probes_memory, config.probes_trace_memory, config.probes_sm)
 
 
 def _slowdowns(config: Config, tools: Sequence[Tool]) -> Iterator[float]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pasta import abi
+from pasta.compiled.building import declared
 from pasta.errors import ToolError
 from pasta.probes.coverage import Coverage, Visibility
 from pasta.probes.cpu import CpuExecutor, Runs
@@ -25,6 +26,7 @@ from pasta.table import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.compiled import Compiled
     from pasta.members import Owner
     from pasta.probes.device import DeviceReader
     from pasta.processors.batch import Batch
@@ -256,11 +258,10 @@ class ProbeRuntime:
         for each in closable:
             each.close(launch)
 
-    def compile(self) -> None:
-        """Compile the code of `run` now, which may take seconds."""
-        _ = self._executor.compiled
-        if self._executor.traces:
-            import pasta.probes.columns  # noqa: F401
+    def functions(self) -> list[Compiled]:
+        """The compiled functions that run over accesses."""
+        columns = declared("pasta.probes.columns") if self._executor.traces else []
+        return [self._executor.loop, *declared("pasta.probes.warp"), *columns]
 
     def device_losses(self) -> list[tuple[str, str]]:
         """Accesses that devices could not count: tool ("": all), text."""

@@ -133,6 +133,7 @@ class Replay:
         wanted = self._pipeline.kinds
         kinds = None if wanted is None else wanted | Inventory.KINDS
         recorded = counts(self.recorded.events, _ignore)
+        self._pipeline.compile(recorded)
         total = sum(recorded[kind] for kind in recorded if kinds is None or kind in kinds)
         read = 0
         for batch in read_batches(

@@ -42,24 +42,6 @@ class TraceReader:
             yield ffi.buffer(records, size[0])
             lib.pasta_trace_release(self._trace)
 
-    @contextmanager
-    def beating(self) -> Iterator[None]:
-        """Sends heartbeats to producers while the block works for seconds."""
-        done = threading.Event()
-
-        def beat() -> None:
-            while not done.wait(_BEAT_SECONDS):
-                lib.pasta_trace_beat(self._trace)
-
-        lib.pasta_trace_beat(self._trace)
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
     @property
     def dropped(self) -> int:
         """Accesses lost because the trace stayed full longer than producers wait."""
@@ -84,3 +66,29 @@ class TraceReader:
         """Unmaps the trace."""
         lib.pasta_trace_unmap(self._trace)
         self._trace = ffi.NULL
+
+
+@contextmanager
+def beating(path: Path) -> Iterator[None]:
+    """Sends heartbeats to the producers of a trace while the block works for seconds; the file may
+    appear meanwhile."""
+    done = threading.Event()
+
+    def beat() -> None:
+        reader: TraceReader | None = None
+        while not done.wait(_BEAT_SECONDS):
+            try:
+                reader = reader or TraceReader(path)
+            except RunError:
+                continue
+            lib.pasta_trace_beat(reader._trace)
+        if reader is not None:
+            reader.close()
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from pasta.compiled import building
+from pasta.compiled.building import declared
 from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace, cpu, maps_of, probe, tables
 from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE
 from pasta.probes.maps import accumulators_of
@@ -537,17 +539,15 @@ def test_state_handover_keeps_buffered_accesses() -> None:
 
 
 @pytest.mark.slow
-def test_compiled_module_is_cached_across_processes(tmp_path: Path) -> None:
+def test_code_is_compiled_once_for_all_processes(tmp_path: Path) -> None:
     code = """
-import time, sys
+import sys
 from pasta.testing import Events, run_tool
 from tests.unit.test_probe_cpu import Sums
 events = Events()
 events.launch("kernel")
 events.access(addresses=[0])
-print(run_tool(Sums, events).summary)
-module = next(each for name, each in sys.modules.items() if name.startswith("pasta_probes_"))
-print(sum(module.run.stats.cache_hits.values()), sum(module.run.stats.cache_misses.values()))
+print(run_tool(Sums, events).summary, "numba" in sys.modules)
 """
     answers = []
     for _ in range(2):
@@ -559,28 +559,8 @@ print(sum(module.run.stats.cache_hits.values()), sum(module.run.stats.cache_miss
             check=True,
             timeout=100,
         )
-        answers.append(done.stdout.split("\n")[:2])
-    assert answers == [["1 0", "0 1"], ["1 0", "1 0"]]
-
-
-@pytest.mark.slow
-def test_works_without_a_cache(tmp_path: Path, monkeypatch: Any) -> None:
-    (tmp_path / "pasta").write_text("no directory")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    events = Events()
-    events.launch("kernel")
-    events.access(addresses=[0])
-
-    class Alone(Sums):
-        """Used by this test only."""
-
-        first = Counter(by="block", blocks=77)
-
-        @probe.global_memory
-        def also(access: Any, maps: Any) -> None:
-            maps.first.add(access.block)
-
-    assert run_tool(Alone, events).summary == "1 0"
+        answers.append(done.stdout)
+    assert answers == ["1 0 True\n", "1 0 False\n"]
 
 
 def test_accumulators_survive_pickling() -> None:
@@ -650,19 +630,10 @@ def test_record_layouts_match_the_header() -> None:
 
 
 @pytest.mark.slow
-def test_the_executor_is_compiled_once_for_all_processes(monkeypatch: Any, tmp_path: Path) -> None:
-    class Once(Tool):
-        """A tool compiled by no other test."""
-
-        once = Counter()
-
-        @probe.barrier
-        def each(access: Any, maps: Any) -> None:
-            maps.once.add()
-
-        def result(self) -> Result:
-            return Result(summary="")
-
+def test_missing_code_is_compiled_by_other_processes(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cpu.CpuExecutor([Once()]).compiled
-    assert len(list(tmp_path.rglob("*.run-*.nbc"))) == 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    functions = [cpu.CpuExecutor([Sums()]).loop, *declared("pasta.probes.warp")]
+    assert building.build_missing(functions) == 3
+    assert all(each.is_stored() for each in functions)
+    assert building.build_missing(functions) == 0

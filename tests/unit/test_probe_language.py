@@ -493,7 +493,7 @@ def test_compiled_arithmetic_wraps_at_64_bits(tmp_path: Path, seed: int) -> None
     body = "\n".join(f"maps.top.add({text})" for text, _ in expressions)
     probe = probe_of(tmp_path, body, "@probe.global_memory")
     jit = numba.njit(error_model="numpy")
-    names = {"plus": warp.plus, "minus": warp.minus, "times": warp.times}
+    names = {name: getattr(warp, name).dispatcher for name in ("plus", "minus", "times")}
     for op in probe.ops:
         names[op.name] = jit(lambda env, key, amount: env.append(key))
     for each in probe.definitions(wrapping=True):

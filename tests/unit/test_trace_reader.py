@@ -11,7 +11,7 @@ import pytest
 
 from pasta._native import ffi
 from pasta.errors import RunError
-from pasta.runtime.trace import TraceReader
+from pasta.runtime.trace import TraceReader, beating
 
 PAGE = 4096
 
@@ -63,7 +63,7 @@ def test_busy_consumer_signals_that_it_is_alive(tmp_path: Path, monkeypatch: Any
     def heartbeat() -> int:
         return int(reader._trace.heartbeat)
 
-    with reader.beating():
+    with beating(path):
         first = heartbeat()
         deadline = time.monotonic() + 10
         while heartbeat() == first and time.monotonic() < deadline:

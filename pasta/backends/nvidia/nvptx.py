@@ -194,60 +194,28 @@ def _retargeted(patch: PatchFunction) -> str:
 
 def _lowered(patch: PatchFunction) -> tuple[str, list[str]]:
     """Symbol and IR modules of a function and its callees, as Numba lowers them."""
-    from numba.core import compiler, config, types
+    from numba.core import types
     from numba.core.errors import NumbaError
-    from numba.core.registry import cpu_target
+
+    from pasta.compiled.lowering import lowered
 
     _compile_callees(patch.function, set())
-    typing = cpu_target.typing_context
-    target = cpu_target.target_context.with_aot_codegen("pasta_patches")
-    # Dispatchers need a C function, by which Numba identifies callees; nothing calls it.
-    target.get_executable = lambda library, description, environment: [].append
-    typing.refresh()
-    target.refresh()
-    numba_compiler: Any = compiler
-    flags = numba_compiler.Flags()
-    flags.error_model = "numpy"
-    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-    flags.nrt = flags.enable_pyobject = False
-    flags.forceinline = True
-    settings: Any = config
-    cached: dict[str, Any] = vars(cpu_target)
-    before = settings.LOOP_VECTORIZE, settings.SLP_VECTORIZE, cached["_toplevel_target_context"]
-    settings.LOOP_VECTORIZE = settings.SLP_VECTORIZE = 0
-    # Callees are compiled in this context too: it cannot generate machine code.
-    cached["_toplevel_target_context"] = target
+    arguments = (types.int64,) * len(patch.arguments)
     try:
-        arguments = (types.int64,) * len(patch.arguments)
-        made = numba_compiler.compile_extra(
-            typing, target, patch.function, arguments, types.int64, flags, {}
-        )
+        made = lowered(patch.function, arguments, types.int64, inline=True, optimized=True)
     except NumbaError as error:
         plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
         raise PatchError(f"{patch.symbol} does not compile: {plain}") from None
-    finally:
-        settings.LOOP_VECTORIZE, settings.SLP_VECTORIZE, cached["_toplevel_target_context"] = before
-    libraries: dict[int, Any] = {}
-
-    def collect(library: Any) -> None:
-        if id(library) not in libraries and library.name != "nrt":
-            libraries[id(library)] = library
-            for each in library._linking_libraries:
-                collect(each)
-
-    collect(made.library)
-    return made.fndesc.llvm_func_name, [each.get_llvm_str() for each in libraries.values()]
+    return made.symbol, made.modules
 
 
 def device_function(function: Callable[..., Any]) -> Any:
     """A function that patches call: compiled with each of them, and inlined."""
     from numba import njit
 
-    options: dict[str, Any] = {
-        "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
-        "_nrt": False, "forceinline": True,
-    }  # fmt: skip
-    return njit(**options)(function)
+    from pasta.compiled.lowering import CALLEE
+
+    return njit(**CALLEE, forceinline=True)(function)
 
 
 def _compile_callees(function: Callable[..., Any], seen: set[int]) -> None:

@@ -154,11 +154,12 @@ def _key(text: str, version: str, sm: int) -> str:
     from pasta.backends.nvidia.nvptx import find_ptxas
 
     here = Path(__file__).parent
+    sources = [path for name in _SOURCES for path in sorted(here.glob(name))]
     ptxas = find_ptxas()
     parts = [
         text, version, str(sm), str(ptxas), str(ptxas.stat().st_mtime_ns),
         metadata.version("numba"), metadata.version("llvmlite"), sys.version.split()[0],
-        *(path.read_text() for name in _SOURCES for path in sorted(here.glob(name))),
+        *(path.read_text() for path in (paths.PACKAGE / "compiled" / "lowering.py", *sources)),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
