@@ -10,6 +10,8 @@ code is kept in the user's cache; processes that find it there import neither of
 
 They run without the interpreter lock, return None or an int64, cannot allocate memory or raise, and
 call only functions marked `@internal`, which may have parameters of any type, and `@intrinsic`.
+
+On processors other than x86-64, Numba compiles them in each process.
 """
 
 from __future__ import annotations
@@ -144,11 +146,13 @@ class Compiled(_Source):
 
     def is_stored(self) -> bool:
         """Whether the code need not be compiled."""
+        if not store.has_linker():
+            return True
         return self._native is not None or store.find(self.key) is not None
 
     def prepare(self) -> None:
         """Load the code, compiled if it is not in the cache. Raises NumbaError, CodeError."""
-        if self._native is not None:
+        if self._native is not None or not store.has_linker():
             return
         key = self.key
         content = store.find(key)
@@ -168,17 +172,15 @@ class Compiled(_Source):
         Arrays that are not contiguous are copied, and copied back if they can be written.
         Raises TypeError for arrays of another type, and what `prepare` raises.
         """
-        if self._native is None:
-            self.prepare()
         if len(arguments) != len(self._kinds):
             raise TypeError(f"{self.name} takes {len(self._kinds)} arguments")
-        words: list[int] = []
+        passed: list[Any] = []
         kept: list[tuple[NDArray[Any], NDArray[Any]]] = []
         for argument, name, (dtype, dimensions) in zip(
             arguments, self.parameters, self._kinds, strict=True
         ):
             if not dimensions:
-                words.append(int(argument) & _MASK)
+                passed.append(argument)
                 continue
             if argument.ndim != dimensions or argument.dtype != dtype:
                 raise TypeError(
@@ -189,13 +191,36 @@ class Compiled(_Source):
             if not argument.flags.c_contiguous:
                 given = argument.copy()
                 kept.append((argument, given))
-            words.append(given.ctypes.data)
-            words += given.shape
-        returned: int = self._native((ctypes.c_uint64 * len(words))(*words))
+            passed.append(given)
+        returned = self._run(passed) if store.has_linker() else self._run_with_numba(passed)
         for original, copy in kept:
             if original.flags.writeable:
                 original[...] = copy
         return returned
+
+    def _run(self, arguments: list[Any]) -> int:
+        self.prepare()
+        words: list[int] = []
+        for argument, (_, dimensions) in zip(arguments, self._kinds, strict=True):
+            if dimensions:
+                words.append(argument.ctypes.data)
+                words += argument.shape
+            else:
+                words.append(int(argument) & _MASK)
+        returned: int = self._native((ctypes.c_uint64 * len(words))(*words))
+        return returned
+
+    def _run_with_numba(self, arguments: list[Any]) -> int:
+        if self._native is None:
+            from numba import njit
+
+            make: Any = njit
+            self._native = make(nogil=True, error_model="numpy")(_substituted(self.function))
+        typed = [
+            argument if dimensions else np.array(int(argument) & _MASK, np.uint64).view(dtype)[()]
+            for argument, (dtype, dimensions) in zip(arguments, self._kinds, strict=True)
+        ]
+        return int(self._native(*typed) or 0)
 
     @cached_property
     def _kinds(self) -> list[tuple[Any, int]]:

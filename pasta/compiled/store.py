@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import mmap
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,11 @@ _LEVELS = (
     ),
     ("x86-64-v2", frozenset(["cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"])),
 )
+
+
+def has_linker() -> bool:
+    """Whether machine code for this processor can be stored (`linking`)."""
+    return platform.machine() == "x86_64"
 
 
 def load(content: bytes) -> int:

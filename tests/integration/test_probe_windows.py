@@ -112,7 +112,10 @@ def test_totals_exclude_kernels_outside_windows(pasta_preload, compile_c) -> Non
     assert (by_name["vadd"]["launches"], by_name["vadd"]["accesses"]) == (10, None)
     report = " ".join(run.report.split())
     assert f"about {3 * ACCESSES} in all launches of the 1 of 2 kernels that were probed" in report
-    assert "never probed: 1 kernel, 77 % of launches (--set probes.every=6 instead" in report
+    assert (
+        "never probed: 1 kernel, 77 % of launches (--sample, or --set probes.every=6, instead"
+        in report
+    )
     given = (*options("probes.every=6"), "-f", "-o", "pasta-out/every")
     (run,) = (
         each

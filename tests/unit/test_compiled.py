@@ -61,6 +61,16 @@ def test_takes_arrays_records_and_integers() -> None:
     assert rows["a"].tolist() == [7] * 4
 
 
+def test_other_processors_compile_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.platform, "machine", lambda: "aarch64")
+    first, second, rows, number = arguments()
+    again = Compiled(total.function, total.parameters)
+    assert again.is_stored()
+    assert again(first, second, rows[::2], number) == 15 + 66 + 6 - 10
+    assert second.tolist() == [[0] * 4, [1] * 4, [2] * 4]
+    assert rows["a"].tolist() == [7, 0, 7, 0]
+
+
 def test_arrays_need_not_be_contiguous() -> None:
     first, second, rows, number = arguments()
     first.flags.writeable = False
