@@ -179,7 +179,7 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
       this.clear = button("Clear selection", "Clear the selection", () => this.select(null));
       const controls = make(
         "div", { className: "controls" }, this.search, ...this.steps, this.matches,
-        make("span", { className: "grow" }), this.clear, ...zooms,
+        make("span", { className: "grow" }), this.clear, make("span", { className: "together" }, ...zooms),
       );
       this.canvas = make("canvas", { tabIndex: 0, role: "application" });
       this.canvas.setAttribute(
@@ -203,9 +203,11 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
     }
 
     help(text) {
-      this.readout.textContent =
-        text ||
+      const touch = matchMedia("(pointer: coarse)").matches;
+      const keys =
         "Drag to move; Ctrl and wheel, or pinch, to zoom (click first: the wheel alone); Shift and drag, or drag on the scale, to select; w a s d and arrow keys.";
+      this.readout.textContent =
+        text || (touch ? "Drag to move, pinch to zoom, drag on the scale to select." : keys);
     }
 
     listen() {
