@@ -32,7 +32,9 @@ class NvidiaProbes(DeviceProbes):
         from pasta.backends.nvidia.plan import device_architectures, plan_for
 
         sms = [given.architecture] if given.architecture else device_architectures()
-        return plan_for(tools, find_sanitizer(), sms, given.memory, given.trace_memory)
+        return plan_for(
+            tools, find_sanitizer(), sms, given.memory, given.trace_memory, waits=given.waits
+        )
 
     def reads_code(self) -> bool:
         """Whether nvdisasm was found."""
