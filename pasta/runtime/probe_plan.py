@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pasta.config import Config
@@ -33,7 +34,7 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
         map(str, sorted({KIND[kind].number for each in probes for kind in each.kinds}))
     )
     lines, reads_code = [f"kinds {kinds}"], False
-    given = given_by(config)
+    given = replace(given_by(config), waits=False)
     for device in (found for backend in config.backends() if (found := backend.probes)):
         compiled = device.compile(probing, given)
         lines += compiled

@@ -32,7 +32,7 @@ class Reads(Tool):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["reprot"], "no verb 'reprot': did you mean report?"),
+        (["reprot"], "no verb 'reprot': did you mean report or prepare?"),
         (["xyz"], "no verb 'xyz': known are analyze, demo, "),
         (["report", "--htlm"], "unknown option --htlm: did you mean --html"),
         (["replay", "--tol", "x", "DIR"], "unknown option --tol: did you mean --tool"),

@@ -194,6 +194,26 @@ def test_launches_and_objects(play: Play) -> None:
     assert done.notes == []
 
 
+@pytest.mark.slow
+def test_program_runs_without_probes_that_do_not_compile(
+    built: Path, tmp_path: Path, pasta_preload: Preload
+) -> None:
+    """The compiler is still at work when the program starts."""
+    failing = tmp_path / "ptxas"
+    failing.write_text("#!/bin/sh\necho wrong >&2\nexit 1\n")
+    failing.chmod(0o755)
+    done = pasta_preload(
+        built / "program",
+        options=("-t", str(built / "played.py"), "--set", "probes.sm=90"),
+        input=f"launch {S:x}\n",
+        environment={**fake_gpu.environment(built), "PASTA_PTXAS": str(failing)},
+    )
+    assert (done.exit_status, done.stdout) == (7, "done\n")
+    (log,) = re.findall(r"probes do not run: they do not compile, see (.*)", done.stderr)
+    assert "rejects the patches: wrong" in Path(log).read_text()
+    assert rows(done, "total") == []
+
+
 def test_addresses_are_reused_between_launches(play: Play) -> None:
     script, random_ = Script(), random.Random(1)
     script.say("hold", S)  # nothing completes before the end: every table is in use

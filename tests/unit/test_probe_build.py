@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pasta import private
 from pasta.backends.nvidia.nvptx import compile_patches, find_ptxas
 from pasta.backends.nvidia.patches import write
 from pasta.backends.nvidia.plan import (
@@ -21,7 +22,7 @@ from pasta.backends.nvidia.plan import (
     library_version,
     plan_for,
 )
-from pasta.errors import MissingDependency, PastaError
+from pasta.errors import MissingDependency, PastaError, ToolError
 from pasta.plugins import built_in_names, load_tools
 from pasta.probes import Counter, probe
 from pasta.tool import Result, Tool
@@ -68,8 +69,8 @@ def calls(log: Path) -> int:
     return len(log.read_text().splitlines())
 
 
-def plan(sms: tuple[int, ...] = (90,)) -> tuple[str, ...]:
-    return plan_for([Counted()], Path("libsanitizer-public.so"), sms, 1 << 28)
+def plan(sms: tuple[int, ...] = (90,), *, waits: bool = True) -> tuple[str, ...]:
+    return plan_for([Counted()], Path("libsanitizer-public.so"), sms, 1 << 28, waits=waits)
 
 
 @pytest.mark.slow
@@ -101,6 +102,26 @@ def test_concurrent_processes_compile_once(ptxas: Path) -> None:
     first, second = (process.communicate(timeout=60)[0] for process in both)
     assert first == second and b"cubin" in first
     assert calls(ptxas) == 1
+
+
+def test_the_launcher_does_not_wait_for_compilers(
+    ptxas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, code = tmp_path / "begin", "import sys; sys.exit(open(sys.argv[1]).read())"
+    os.mkfifo(begin)
+    command = [sys.executable, "-c", code]
+    monkeypatch.setattr("pasta.own_python.own_python", lambda module: [*command, str(begin)])
+    first, second = plan(waits=False), plan(waits=False)
+    assert first == second
+    (cubin,) = (Path(line.split()[2]) for line in first if line.startswith("cubin 90 "))
+    with cubin.with_suffix(".lock").open() as lock:
+        assert not private.lock(lock.fileno())  # what libpasta waits for
+        begin.write_text("")
+        private.lock(lock.fileno(), wait=True)
+    begin.unlink()
+    begin.write_text("pasta: no such thing")
+    with pytest.raises(ToolError, match="probes do not compile for sm_90: no such thing"):
+        plan()
 
 
 class Known(Tool):

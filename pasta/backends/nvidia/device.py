@@ -36,7 +36,9 @@ class NvidiaProbes(DeviceProbes):
         from pasta.backends.nvidia.plan import device_architectures, plan_for
 
         sms = [given.architecture] if given.architecture else device_architectures()
-        return plan_for(tools, find_sanitizer(), sms, given.memory, given.trace_memory)
+        return plan_for(
+            tools, find_sanitizer(), sms, given.memory, given.trace_memory, waits=given.waits
+        )
 
     def slowdown(self, tools: Sequence[Owner]) -> float:
         """Of a training step, in which the patched kinds of instructions matter most (docs/

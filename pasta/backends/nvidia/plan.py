@@ -1,26 +1,28 @@
 """Patches for the devices of this machine, compiled once, and the plan that libpasta reads.
 
-The launcher calls `plan_for` before the program starts: no target waits for a compiler.  The user's
-cache has cubins by the text of the patches, the versions of their compilers, and the device's
-architecture.
+The launcher calls `plan_for` before the program starts.  The user's cache has cubins by the text of
+the patches, the versions of their compilers, and the device's architecture.  A cubin that it lacks
+is compiled while the program starts: libpasta waits for it (plan.c) as long as the compiler's
+process holds the lock beside it, and the program runs without probes if that ends without it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasta import paths
+from pasta import paths, private
 from pasta.backends.nvidia.areas import BIN_STRIPES
 from pasta.backends.nvidia.layout import Layout
 from pasta.backends.nvidia.patch import Instance, need_object
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Files of this folder that determine the machine code of patches, besides the patches' text.
 _SOURCES = ("device_functions.py", "intrinsics/*.py", "nvptx.py", "structs.py", "trace_records.py")
+
+_TRIES, _BETWEEN_TRIES = 3, 0.01  # s
 
 
 def instances_of(tools: Sequence[Owner]) -> list[Instance]:
@@ -62,9 +66,11 @@ def plan_for(
     sms: Sequence[int],
     memory: int,
     trace_memory: int = 64 << 20,
+    *,
+    waits: bool = True,
 ) -> tuple[str, ...]:
     """Lines of the plan for tools with probes, with patches compiled for the architectures `sms`;
-    none without a device. `memory`, `trace_memory`: bytes of each context.
+    none without a device. `memory`, `trace_memory`: bytes of each context. `waits`: for compilers.
 
     Raises PastaError: tools that the GPU cannot run, an unknown library, no compiler.
     """
@@ -80,7 +86,7 @@ def plan_for(
     return (
         f"api {version}",
         *symbols(patches),
-        *(f"cubin {sm} {cubin}" for sm, cubin in compiled(text, patches, version, sms)),
+        *(f"cubin {sm} {cubin}" for sm, cubin in compiled(text, patches, version, sms, waits)),
         f"plain_words {layout.plain_words}",
         f"slot_words {layout.slot_words}",
         f"object_words {layout.object_words}",
@@ -164,64 +170,87 @@ def _key(text: str, version: str, sm: int) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Lock a file: one process compiles a cubin, the others wait and find it."""
-    with path.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def compiled(
-    text: str, patches: Sequence[PatchText], version: str, sms: Sequence[int]
+    text: str, patches: Sequence[PatchText], version: str, sms: Sequence[int], waits: bool = True
 ) -> list[tuple[int, Path]]:
-    """Cubins of the patches for architectures, from the cache or a compiler process.
+    """Cubins of the patches for architectures: those that the cache lacks are compiled by a process
+    each, for which the call `waits`.
 
     Raises MissingDependency without ptxas, PastaError for what does not compile.
     """
     directory = paths.cache("probes")
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        found = [(sm, directory / f"{_key(text, version, sm)}.cubin") for sm in sms]
+        compilers = [_Compiler(text, patches, sm, cubin, waits) for sm, cubin in found]
     except OSError as error:
         raise PastaError(
             f"compiled probes cannot be stored in {directory} ({error.strerror})",
             remedy="set XDG_CACHE_HOME to a directory that can be written",
         ) from None
-    found = []
-    for sm in sms:
-        cubin = directory / f"{_key(text, version, sm)}.cubin"
-        if not cubin.exists():
-            with _locked(cubin.with_suffix(".lock")):
-                if not cubin.exists():
-                    _compile(text, patches, sm, cubin)
-        found.append((sm, cubin))
+    if waits:
+        for each in compilers:
+            each.finish()
     return found
 
 
-def _compile(text: str, patches: Sequence[PatchText], sm: int, cubin: Path) -> None:
-    """Compile in another process: the launcher never loads LLVM."""
-    from pasta.own_python import own_python
+class _Compiler:
+    """A process that compiles a cubin, unless it is there or another process does: the launcher
+    never loads LLVM. It holds a lock while it runs."""
 
-    request = {
-        "text": text,
-        "source": str(cubin.with_suffix(".py")),
-        "sm": sm,
-        "output": str(cubin),
-        "patches": arguments_of(patches),
-    }
-    done = subprocess.run(
-        own_python("pasta.backends.nvidia.plan"), input=json.dumps(request), capture_output=True,
-        text=True, env={**os.environ, "NUMBA_COLOR_SCHEME": "no_color"},
-    )  # fmt: skip
-    if done.returncode:
-        log = cubin.with_suffix(".log")
-        log.write_text(done.stderr)
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    def __init__(
+        self, text: str, patches: Sequence[PatchText], sm: int, cubin: Path, waits: bool
+    ) -> None:
+        """Starts the process. `waits`: for one of another launcher. Raises OSError."""
+        self.sm, self.cubin = sm, cubin
+        self.process: subprocess.Popen[bytes] | None = None
+        if cubin.exists():
+            return
+        with cubin.with_suffix(".lock").open("a") as lock:
+            if _lock(lock.fileno(), waits) and not cubin.exists():
+                request = {
+                    "text": text,
+                    "source": str(cubin.with_suffix(".py")),
+                    "sm": sm,
+                    "output": str(cubin),
+                    "patches": arguments_of(patches),
+                }
+                self._start(json.dumps(request).encode(), lock.fileno())
+
+    def _start(self, request: bytes, lock: int) -> None:
+        from pasta.own_python import own_python
+
+        with tempfile.TemporaryFile() as file, self._log.open("wb") as log:
+            file.write(request)
+            file.seek(0)
+            self.process = subprocess.Popen(
+                own_python("pasta.backends.nvidia.plan"), stdin=file, stdout=subprocess.DEVNULL,
+                stderr=log, env={**os.environ, "NUMBA_COLOR_SCHEME": "no_color"}, pass_fds=(lock,),
+            )  # fmt: skip
+
+    @property
+    def _log(self) -> Path:
+        return self.cubin.with_suffix(".log")
+
+    def finish(self) -> None:
+        """Wait for the process. Raises ToolError if it failed."""
+        if self.process is None or self.process.wait() == 0:
+            return
+        lines = self._log.read_text(errors="replace").splitlines()
         why = next((line for line in lines if line.startswith("pasta: ")), "pasta: no message")
         raise ToolError(
-            f"probes do not compile for sm_{sm}: {why.removeprefix('pasta: ')}",
-            remedy=f"the compiler's messages are in {log}",
+            f"probes do not compile for sm_{self.sm}: {why.removeprefix('pasta: ')}",
+            remedy=f"the compiler's messages are in {self._log}",
         )
+
+
+def _lock(descriptor: int, waits: bool) -> bool:
+    """Lock a file for this process and those that inherit it; False if another one has it."""
+    for _ in range(_TRIES):  # libpasta tries it too, for a moment
+        if private.lock(descriptor, wait=waits):
+            return True
+        time.sleep(_BETWEEN_TRIES)
+    return False
 
 
 def functions_of(
@@ -264,6 +293,7 @@ def main() -> int:
     temporary.write_bytes(made.cubin)
     temporary.replace(output)
     output.with_suffix(".ptx").write_text(made.ptx)
+    output.with_suffix(".log").unlink(missing_ok=True)
     return 0
 
 

@@ -1,8 +1,13 @@
 /* The plan of the probes, which the launcher wrote (pasta/backends/nvidia/plan.py). */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "probes.h"
 
@@ -67,6 +72,47 @@ static bool plan_line(const char *key, char *value) {
     return false;
 }
 
+/* Writes the path of a file beside a cubin, with another suffix. */
+static void beside(char path[PATH_MAX], const char *cubin, const char *suffix) {
+    const char *dot = strrchr(cubin, '.');
+    snprintf(path, PATH_MAX, "%.*s%s", dot ? (int)(dot - cubin) : 0, cubin, suffix);
+}
+
+/* Whether the compiler of a cubin has ended: it holds a lock while it runs. */
+static bool compiler_ended(const char *cubin) {
+    char path[PATH_MAX];
+    beside(path, cubin, ".lock");
+    int lock = open(path, O_RDONLY | O_CLOEXEC);
+    if (lock < 0) return true;
+    bool ended = flock(lock, LOCK_SH | LOCK_NB) == 0;
+    close(lock);
+    return ended;
+}
+
+/* The launcher's compilers may still be at work.  The program waits for them, at most so long that
+ * it is certain that something is wrong. */
+static bool await_cubins(void) {
+    enum { STEP_MS = 5, MOST_MS = 120000 };
+    int waited = 0;
+    for (uint32_t i = 0; i < plan.cubin_count; i++) {
+        const char *cubin = plan.cubins[i];
+        while (access(cubin, R_OK) != 0) {
+            if (waited >= MOST_MS || compiler_ended(cubin)) {
+                if (access(cubin, R_OK) == 0) break; /* written in between */
+                char log[PATH_MAX];
+                beside(log, cubin, ".log");
+                pasta_say(waited >= MOST_MS ? "probes do not run: they are still being compiled, see %s"
+                                            : "probes do not run: they do not compile, see %s",
+                          log);
+                return false;
+            }
+            nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000}, NULL);
+            waited += STEP_MS;
+        }
+    }
+    return true;
+}
+
 bool pasta_nv_read_plan(const char *path) {
     FILE *file = fopen(path, "re");
     if (!file) {
@@ -85,5 +131,5 @@ bool pasta_nv_read_plan(const char *path) {
         if (!good) pasta_say("probes do not run: %s: the line that begins with %s is not understood", path, line);
     }
     fclose(file);
-    return good;
+    return good && await_cubins();
 }
