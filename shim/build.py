@@ -2,8 +2,8 @@
 modules, and the commands that start PASTA's Python.
 
 `python -m shim.build [DIRECTORY]` builds into pasta/_native; hatch_build.py calls `build()`. With
-PASTA_PLATFORM=manylinux_2_28_x86_64 (a tag of wheels) it builds for that glibc and processor, on any
-machine.
+PASTA_PLATFORM=manylinux_2_28_x86_64 (a tag of wheels) it builds for that glibc and processor, on
+any machine.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Compiler:
 
     @classmethod
     def find(cls, flags: Sequence[str] | None = None) -> Compiler:
-        """Zig's for the platform that PASTA_PLATFORM names, else the compiler CC names, else the first
+        """Zig's for the platform that PASTA_PLATFORM names, else the one CC names, else the first
         there is; flags default to PASTA_CFLAGS or -O2."""
         if flags is None:
             flags = shlex.split(os.environ.get("PASTA_CFLAGS", "-O2"))
