@@ -1,8 +1,8 @@
 """Writes docs/backends.md, docs/settings.md and the manual pages docs/man/*.1 from what backends,
 frameworks, settings and the parsers of command lines declare.
 
-`python -m docs.reference backends|settings|pasta.1|pasta-preload.1` prints one; tests hold the files
-against it.
+`python -m docs.reference backends|settings|pasta.1|pasta-preload.1` prints one; tests hold the
+files against it.
 """
 
 from __future__ import annotations

@@ -201,9 +201,7 @@ def _demonstration() -> Iterator[Check]:
     with tempfile.TemporaryDirectory() as directory:
         command = [*own_python("pasta.cli.preload"), "-q", "-o", f"{directory}/run", str(program)]
         environment = {name: each for name, each in os.environ.items() if name != OPTIONS}
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, env=environment
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
         good = done.returncode == 0 and Path(directory, "run", "run.json").exists()
     yield Check(
         "profile the demo",

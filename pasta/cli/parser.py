@@ -35,10 +35,8 @@ class Parser(argparse.ArgumentParser):
         name = wrong.partition("=")[0]
         close = get_close_matches(name, list(self._option_string_actions), n=2)
         hint = f": did you mean {' or '.join(close)}?" if close else ""
-        self.exit(
-            USAGE,
-            f"pasta: {self.place}unknown option {visible(name)}{hint or f': see {self.prog} --help'}\n",
-        )
+        hint = hint or f": see {self.prog} --help"
+        self.exit(USAGE, f"pasta: {self.place}unknown option {visible(name)}{hint}\n")
 
 
 def count(text: str) -> int:

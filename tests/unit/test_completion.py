@@ -104,8 +104,8 @@ def test_zsh(place: Path) -> None:
             text += os.read(terminal, 4096).decode(errors="replace")
 
     type_until(
-        "unsetopt zle_bracketed_paste; autoload -U compinit; compinit -D -u; bindkey '^D' list-choices;"
-        " source ./script.zsh; precmd() { PROMPT=\"$((++prompts))> \" }\n",
+        "unsetopt zle_bracketed_paste; bindkey '^D' list-choices; autoload -U compinit;"
+        ' compinit -D -u; source ./script.zsh; precmd() { PROMPT="$((++prompts))> " }\n',
         {"1>"},
     )
     for number, (line, words) in enumerate(LINES.items(), 2):
