@@ -1,6 +1,8 @@
-"""Writes docs/backends.md and docs/settings.md from what backends, frameworks and settings declare.
+"""Writes docs/backends.md, docs/settings.md and the manual pages docs/man/*.1 from what backends,
+frameworks, settings and the parsers of command lines declare.
 
-`python -m docs.reference backends|settings` prints one; tests hold the files against it.
+`python -m docs.reference backends|settings|pasta.1|pasta-preload.1` prints one; tests hold the
+files against it.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ import sys
 from collections.abc import Iterator
 
 from pasta.capabilities import CAPABILITIES, Capability, Source
+from pasta.cli.completion import Argument, arguments
+from pasta.cli.main import VERBS, parsers
 from pasta.config import all_settings
 from pasta.sources import known_sources
 
@@ -135,5 +139,99 @@ def _setting_rows() -> Iterator[str]:
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
+_DESCRIPTIONS = {
+    "pasta": "reports, tools and checks of the accelerator profiler PASTA",
+    "pasta-preload": "run a program and profile its accelerator work",
+}
+_STATUS = {
+    "pasta": """\
+0; 1 if a check fails, a threshold is exceeded, or something could not be written;
+2 for a wrong command line or input.""",
+    "pasta-preload": """\
+The program's. If a signal ended the program, pasta-preload ends by the same signal.
+2 for a wrong command line or configuration; 126 and 127, as in a shell, for a program that
+cannot be run or found.""",
+}
+_ENVIRONMENT = {
+    "PASTA_OPTIONS": "options of pasta-preload, before those of its command line; quoted as in a"
+    " shell",
+    "PASTA_CUPTI_LIB, PASTA_SANITIZER_LIB": "NVIDIA's libraries",
+    "PASTA_ROCPROFILER_LIB": "AMD's rocprofiler-sdk",
+    "PASTA_PTXAS, PASTA_NVDISASM": "NVIDIA's assembler and disassembler",
+    "PASTA_LIBPYTHON": "the Python library to embed; empty: none",
+    "PASTA_INJECT": "preload or vendor: how PASTA's library gets into the program",
+    "XDG_CACHE_HOME": "directory of compiled probes and hooks (default: ~/.cache)",
+    "TMPDIR": "directory of files that are not yet in the run directory",
+}
+_FILES = {
+    "pasta-out": "the default directory of runs",
+    "*.toml": "settings and tools, for -c",
+}
+
+
+def render_man(command: str) -> str:
+    """The manual page of a command, in the man macros of roff."""
+    return "\n".join(_man_lines(command)) + "\n"
+
+
+def _man_lines(command: str) -> Iterator[str]:
+    yield f'.TH {command.upper()} 1 "" PASTA "User Commands"'
+    yield f".SH NAME\n{_roff(command)} \\- {_DESCRIPTIONS[command]}"
+    found = parsers()
+    if command == "pasta":
+        yield ".SH SYNOPSIS\n.B pasta\nVERB [options]"
+        yield ".SH VERBS"
+        for verb, (_, description) in VERBS.items():
+            given = arguments(found[f"pasta {verb}"])
+            names = " ".join(_placed(each) for each in given if not each.options)
+            yield f".SS pasta {_roff(verb)} [options] {names}".rstrip()
+            yield _roff(f"{description[0].upper()}{description[1:]}.")
+            yield from _items(given)
+        other = "pasta-preload"
+    else:
+        yield f".SH SYNOPSIS\n.B {_roff(command)}\n[options] [\\-\\-] program [arguments ...]"
+        parser = found[command]
+        yield f".SH DESCRIPTION\n{_roff(parser.description or '')}\n{_roff(parser.epilog or '')}"
+        yield ".SH OPTIONS"
+        yield from _items(arguments(parser))
+        other = "pasta"
+    yield f".SH EXIT STATUS\n{_STATUS[command]}"
+    for title, table in (("ENVIRONMENT", _ENVIRONMENT), ("FILES", _FILES)):
+        yield f".SH {title}"
+        for name, text in table.items():
+            yield f".TP\n.B {_roff(name)}\n{_roff(text)}"
+    yield f".SH SEE ALSO\n.BR {_roff(other)} (1)"
+
+
+def _items(given: list[Argument]) -> Iterator[str]:
+    for each in given:
+        if each.help and each.options != ("-h", "--help"):
+            yield f".TP\n{_item(each)}\n{_roff(each.help)}"
+
+
+def _item(each: Argument) -> str:
+    value = f"\\fI{_roff(each.metavar)}\\fR" if each.kind else ""
+    names = ", ".join(f"\\fB{_roff(name)}\\fR" for name in each.options)
+    return " ".join(filter(None, (names, f"[{value}]" if each.optional and names else value)))
+
+
+def _placed(each: Argument) -> str:
+    return f"[{each.metavar}]" if each.optional else each.metavar
+
+
+def _roff(text: str) -> str:
+    """Text with characters that roff would interpret escaped."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
+    return f"\\&{text}" if text.startswith(".") else text
+
+
+#: What is printed by name.
+PAGES = {
+    "backends": render_backends,
+    "settings": render_settings,
+    "pasta.1": lambda: render_man("pasta"),
+    "pasta-preload.1": lambda: render_man("pasta-preload"),
+}
+
 if __name__ == "__main__":
-    print({"backends": render_backends, "settings": render_settings}[sys.argv[1]](), end="")
+    print(PAGES[sys.argv[1]](), end="")

@@ -150,7 +150,7 @@ def find_tools(spec: str, paths: Sequence[str | os.PathLike[str]] = ()) -> list[
             return [found]
     found = _built_in(spec) or _entry_point(spec)
     if found is None:
-        raise _unknown(spec, _names(paths))
+        raise _unknown(spec, tool_names(paths))
     return [found]
 
 
@@ -187,7 +187,8 @@ def built_in_names() -> list[str]:
     return sorted({path.stem for each in directories for path in _tool_files(each)})
 
 
-def _names(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+def tool_names(paths: Sequence[str | os.PathLike[str]] = ()) -> list[str]:
+    """Names of the built-in tools, of those in directories, and of those of packages."""
     names = set(built_in_names())
     names.update(path.stem for each in paths for path in _tool_files(Path(each)))
     names.update(point.name for point in _entry_points())
@@ -350,7 +351,7 @@ def _check_exists(
     name: str, key: str, chosen: Iterable[str], paths: Sequence[str | os.PathLike[str]]
 ) -> None:
     """Raises ToolError for options of an unknown tool; a tool that does not run may have some."""
-    known = sorted({*chosen, *_names(paths)})
+    known = sorted({*chosen, *tool_names(paths)})
     if name in known:
         return
     from pasta.config import suggest_key

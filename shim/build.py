@@ -1,12 +1,16 @@
 """Builds the native parts: libpasta.so, libpasta_amd.so, librefacc.so with its demos, two cffi
 modules, and the commands that start PASTA's Python.
 
-`python -m shim.build [DIRECTORY]` builds into pasta/_native; hatch_build.py calls `build()`.
+`python -m shim.build [DIRECTORY]` builds into pasta/_native; hatch_build.py calls `build()`. With
+PASTA_PLATFORM=manylinux_2_28_x86_64 (a tag of wheels) it builds for that glibc and processor, on
+any machine.
 """
 
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,6 +19,7 @@ import sysconfig
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 SHIM = Path(__file__).resolve().parent
@@ -29,8 +34,42 @@ PUBLIC_HEADERS = (
 )  # fmt: skip
 
 
+#: Zig's C compiler has the headers and symbol versions of every glibc and processor; its version is
+#: fixed so that the same source gives the same files.
+ZIG = "ziglang==0.17.1"
+
+
 class BuildError(RuntimeError):
     """The native parts cannot be built; the text says what is missing and what to do."""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The processor and the oldest glibc that a wheel is for."""
+
+    tag: str  # manylinux_2_28_x86_64
+    machine: str
+    glibc: str
+
+    @classmethod
+    def given(cls) -> Platform | None:
+        """The platform that PASTA_PLATFORM names; None: this machine. Raises BuildError."""
+        tag = os.environ.get("PASTA_PLATFORM")
+        if not tag:
+            return None
+        found = re.fullmatch(r"manylinux_(\d+)_(\d+)_(x86_64|aarch64)", tag)
+        if not found:
+            raise BuildError(
+                f"PASTA_PLATFORM={tag} is not a platform such as manylinux_2_28_x86_64 or _aarch64"
+            )
+        return cls(tag, found[3], f"{found[1]}.{found[2]}")
+
+    def compiler(self) -> tuple[str, ...]:
+        """The command that compiles for the platform. Raises BuildError without Zig."""
+        if not find_spec("ziglang"):
+            raise BuildError(f"building for {self.tag} needs Zig: pip install {ZIG}")
+        target = f"{self.machine}-linux-gnu.{self.glibc}"
+        return (sys.executable, "-m", "ziglang", "cc", "-target", target)
 
 
 @dataclass(frozen=True)
@@ -42,9 +81,13 @@ class Compiler:
 
     @classmethod
     def find(cls, flags: Sequence[str] | None = None) -> Compiler:
-        """The compiler CC names, else the first there is; flags default to PASTA_CFLAGS or -O2."""
+        """Zig's for the platform that PASTA_PLATFORM names, else the one CC names, else the first
+        there is; flags default to PASTA_CFLAGS or -O2."""
         if flags is None:
             flags = shlex.split(os.environ.get("PASTA_CFLAGS", "-O2"))
+        target = Platform.given()
+        if target:  # no debug information: it has paths of this machine
+            return cls(target.compiler(), (*flags, "-Wl,--strip-debug"))
         if os.environ.get("CC"):
             command = tuple(shlex.split(os.environ["CC"]))
             if shutil.which(command[0]):
@@ -134,6 +177,13 @@ def commands(compiler: Compiler, directory: Path) -> None:
         )
 
 
+def extension_suffix() -> str:
+    """End of the names of this Python's extension modules, on the platform built for."""
+    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
+    target = Platform.given()
+    return suffix.replace(platform.machine(), target.machine) if target else suffix
+
+
 def extension(compiler: Compiler, directory: Path, name: str, source: Path, *more: Path) -> Path:
     """A Python extension module; not linked to libpython, which the process provides."""
     include = sysconfig.get_paths()["include"]
@@ -142,7 +192,7 @@ def extension(compiler: Compiler, directory: Path, name: str, source: Path, *mor
             f"Python.h was not found in {include}: install the headers of this Python "
             "(Debian/Ubuntu: apt install python3-dev; Fedora: dnf install python3-devel)"
         )
-    output = directory / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    output = directory / f"{name}{extension_suffix()}"
     # cffi's generated code is not ours to make warning-free
     compiler.run(
         ["-fPIC", "-shared", "-pthread", "-w", f"-I{include}", f"-I{SHIM / 'include'}",

@@ -15,14 +15,21 @@ from pasta.errors import PastaError, shown
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments to its parser."""
-    parser.add_argument("name", nargs="?", help="name of the program (default: list all)")
+    parser.add_argument(
+        "name", nargs="?", metavar="DEMO", help="name of the program (default: list all)"
+    )
     parser.add_argument("--path", action="store_true", help="print its path instead of running it")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
 
 
+def demo_names() -> list[str]:
+    """Names of the programs."""
+    return sorted(path.name for path in paths.DEMOS.glob("*") if os.access(path, os.X_OK))
+
+
 def run(options: argparse.Namespace) -> int:
     """Lists, prints or executes a demonstration; the exit status. Raises PastaError."""
-    names = sorted(path.name for path in paths.DEMOS.glob("*") if os.access(path, os.X_OK))
+    names = demo_names()
     if options.name is None:
         print("\n".join(names))
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -21,16 +22,21 @@ from pasta.backends import BACKENDS
 from pasta.config import extensions
 from pasta.errors import MissingDependency
 from pasta.extensions import BAD, GOOD, NOTE, Check, built_check
+from pasta.version import VERSION
 
+#: Version of the JSON document; it increases when a key changes its meaning or goes.
+_SCHEMA = 1
 _STYLES = {GOOD: "green", NOTE: "yellow", BAD: "red"}
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments to its parser."""
     parser.add_argument("--no-run", action="store_true", help="do not profile the demonstration")
-    parser.add_argument(
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument(
         "--counters", action="store_true", help="only list the hardware counters of devices"
     )
+    output.add_argument("--json", action="store_true", help="print the checks as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,6 +44,27 @@ def run(options: argparse.Namespace) -> int:
     if options.counters:
         return _list_counters()
     checks = list(_checks(options))
+    failed = any(check.state == BAD for check in checks)
+    if options.json:
+        print(json.dumps(_document(checks, failed), indent=1))
+    else:
+        _print(checks)
+    return int(failed)
+
+
+def _document(checks: list[Check], failed: bool) -> dict[str, object]:
+    return {
+        "schema": _SCHEMA,
+        "version": VERSION,
+        "ok": not failed,
+        "checks": [
+            {"check": each.name, "state": each.state, "found": each.found, "remedy": each.remedy}
+            for each in checks
+        ],
+    }
+
+
+def _print(checks: list[Check]) -> None:
     table = Table()
     for heading in ("check", "state", "found", "remedy"):
         table.add_column(heading, overflow="fold")
@@ -49,7 +76,6 @@ def run(options: argparse.Namespace) -> int:
             Text(check.remedy),
         )
     Console(emoji=False).print(table)
-    return int(any(check.state == BAD for check in checks))
 
 
 def _checks(options: argparse.Namespace) -> Iterator[Check]:
@@ -183,12 +209,14 @@ def _abandoned() -> Iterator[Check]:
 def _demonstration() -> Iterator[Check]:
     import tempfile
 
+    from pasta.cli.preload import OPTIONS
     from pasta.own_python import own_python
 
     program = paths.DEMOS / "vadd"
     with tempfile.TemporaryDirectory() as directory:
         command = [*own_python("pasta.cli.preload"), "-q", "-o", f"{directory}/run", str(program)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        environment = {name: each for name, each in os.environ.items() if name != OPTIONS}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
         good = done.returncode == 0 and Path(directory, "run", "run.json").exists()
     yield Check(
         "profile the demo",

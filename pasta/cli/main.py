@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "new-tool": ("new_tool", "write a new tool with its preset and test"),
     "demo": ("demo", "run a demonstration program of the reference accelerator"),
     "recover": ("recover", "finish runs that a killed launcher left behind"),
+    "completion": ("completion", "print the completion of a shell: bash, zsh or fish"),
 }
 
 
@@ -36,6 +37,18 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     options = parse(given)
     return int(options.run(options))
+
+
+def parsers() -> dict[str, Parser]:
+    """The parser of each command ("pasta-preload") and verb ("pasta report")."""
+    from pasta.cli import preload
+
+    found = {preload.parser().prog: preload.parser()}
+    for verb, (module, description) in VERBS.items():
+        parser = Parser(prog=f"pasta {verb}", description=description)
+        importlib.import_module(f"pasta.cli.{module}").prepare(parser)
+        found[parser.prog] = parser
+    return found
 
 
 def parse(given: list[str]) -> argparse.Namespace:

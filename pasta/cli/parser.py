@@ -18,9 +18,12 @@ _BROKEN_PIPE = 141
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line with the prefix `pasta:`."""
 
+    #: Where the arguments are from, in errors: "" for the command line.
+    place = ""
+
     def error(self, message: str) -> NoReturn:
         """Exits with a usage error."""
-        self.exit(USAGE, f"pasta: {visible(message)}: see {self.prog} --help\n")
+        self.exit(USAGE, f"pasta: {self.place}{visible(message)}: see {self.prog} --help\n")
 
     def unknown(self, arguments: list[str]) -> NoReturn:
         """Exits with an error for unrecognized arguments."""
@@ -32,10 +35,8 @@ class Parser(argparse.ArgumentParser):
         name = wrong.partition("=")[0]
         close = get_close_matches(name, list(self._option_string_actions), n=2)
         hint = f": did you mean {' or '.join(close)}?" if close else ""
-        self.exit(
-            USAGE,
-            f"pasta: unknown option {visible(name)}{hint or f': see {self.prog} --help'}\n",
-        )
+        hint = hint or f": see {self.prog} --help"
+        self.exit(USAGE, f"pasta: {self.place}unknown option {visible(name)}{hint}\n")
 
 
 def count(text: str) -> int:

@@ -75,6 +75,36 @@ def parser() -> Parser:
     return result
 
 
+#: Environment variable with options that precede those of the command line.
+OPTIONS = "PASTA_OPTIONS"
+
+
+def parse(given: list[str]) -> argparse.Namespace:
+    """Parses the options of PASTA_OPTIONS and a command line. Exits with a usage error."""
+    options = _options_of_environment()
+    found = parser()
+    parsed, left = found.parse_known_args([*options, *given])
+    if left:
+        found.unknown(left)
+    return parsed
+
+
+def _options_of_environment() -> list[str]:
+    text = os.environ.get(OPTIONS, "")
+    if not text:
+        return []
+    alone = parser()
+    alone.place = f"{OPTIONS}: "
+    try:
+        options = shlex.split(text)
+    except ValueError as error:
+        alone.error(f"{error}")
+    parsed, left = alone.parse_known_args(options)
+    if left or parsed.command:
+        alone.unknown(left or parsed.command)
+    return options
+
+
 def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
     """The configuration and the tools that a command line selects. Raises PastaError."""
     if arguments.root and arguments.out:
@@ -248,9 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point of `pasta-preload`; the exit status of the program, or of a usage error."""
     if sys.stderr is None:  # started with stderr closed
         sys.stderr = open(os.devnull, "w")
-    options, left = parser().parse_known_args(arguments)
-    if left:
-        parser().unknown(left)
+    options = parse(sys.argv[1:] if arguments is None else arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         say("no program given: pasta-preload [options] [--] program [arguments ...]")

@@ -87,7 +87,7 @@ def _taken(path: Path) -> Session | None:
     try:
         if not _NAME.fullmatch(path.name):
             raise RunError(f"{path} is not a session directory")
-        return Session.take(path)
+        return Session.take(path.absolute())  # a collector runs in another directory
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}") from None
 

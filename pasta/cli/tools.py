@@ -25,7 +25,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments to its parser."""
     # fmt: off
     add = parser.add_argument
-    add("name", nargs="?", metavar="NAME",
+    add("name", nargs="?", metavar="TOOL|PRESET",
         help="a tool (or FILE.py) or preset: its documentation, options, tables and needs")
     add("--tool-path", action="append", default=[], metavar="DIR", help="a directory with tools")
     add("--options", action="store_true", help="list the options of each tool")

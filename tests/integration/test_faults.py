@@ -243,7 +243,7 @@ def test_recover_with_a_fixed_tool(pasta_preload, pasta, compile_c, tmp_path: Pa
     assert done.runs == []
     (session,) = pasta_preload.sessions()
     path.write_text(path.read_text().replace("os._exit(66)", "return Result(summary='mended')"))
-    recovered = pasta("recover", session)
+    recovered = pasta("recover", os.path.relpath(session, tmp_path))
     assert recovered.returncode == 0, recovered.stdout
     assert done.run.launches == 40
     assert "faulty: mended" in done.run.report

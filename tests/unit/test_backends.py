@@ -61,12 +61,10 @@ def kernel_freq() -> Tool:
 
 
 def test_docs_are_up_to_date() -> None:
-    for name, text in (
-        ("backends", reference.render_backends()),
-        ("settings", reference.render_settings()),
-    ):
-        assert (ROOT / "docs" / f"{name}.md").read_text() == text, (
-            f"run: python -m docs.reference {name} > docs/{name}.md"
+    for name, render in reference.PAGES.items():
+        path = f"docs/man/{name}" if name.endswith(".1") else f"docs/{name}.md"
+        assert (ROOT / path).read_text() == render(), (
+            f"run: python -m docs.reference {name} > {path}"
         )
 
 

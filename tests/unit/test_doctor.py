@@ -1,7 +1,8 @@
-"""`pasta doctor` on the requirements of probes on NVIDIA GPUs."""
+"""`pasta doctor`: its JSON document, and the requirements of probes on NVIDIA GPUs."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,10 @@ import pytest
 from pasta.backends.nvidia import checks as nvidia_checks
 from pasta.backends.nvidia.nvptx import find_ptxas
 from pasta.backends.nvidia.signatures import VERSIONS
-from pasta.extensions import Check
+from pasta.cli import doctor
+from pasta.cli.main import parse
+from pasta.extensions import BAD, GOOD, NOTE, Check
+from pasta.version import VERSION
 
 Checks = Callable[[], dict[str, Check]]
 
@@ -33,6 +37,20 @@ def checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Checks:
             find_ptxas.cache_clear()
 
     return found
+
+
+def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The keys that docs/command-line.md documents; the exit status says whether a check failed."""
+    options = parse(["doctor", "--json", "--no-run"])
+    for state, status in ((GOOD, 0), (NOTE, 0), (BAD, 1)):
+        found = [Check("libpasta", state, "here", "install it")]
+        monkeypatch.setattr(doctor, "_checks", lambda _, found=found: iter(found))
+        assert doctor.run(options) == status
+        assert json.loads(capsys.readouterr().out) == {
+            "schema": 1, "version": VERSION, "ok": not status, "checks": [
+                {"check": "libpasta", "state": state, "found": "here", "remedy": "install it"}
+            ],
+        }  # fmt: skip
 
 
 def program(path: Path, text: str, status: int = 0) -> Path:

@@ -36,6 +36,21 @@ def test_no_session_is_left_where_a_backend_is_not_prepared(
     assert len(places) == 1 and places[0].parent == tmp_path and not places[0].exists()
 
 
+@pytest.mark.parametrize("wrong", ["-x", "app", "-t", "-t 'a", "--rot"])
+def test_options_of_the_environment(
+    wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They precede those of the command line; whatever is wrong is said to be there."""
+    monkeypatch.setenv("PASTA_OPTIONS", "-t copies --root '/a b' --passes auto")
+    given = preload.parse(["-t", "events", "--passes", "1", "--", "app", "-x"])
+    assert (given.tool, given.root, given.passes) == (["copies", "events"], "/a b", "1")
+    assert given.command[-2:] == ["app", "-x"]
+    monkeypatch.setenv("PASTA_OPTIONS", wrong)
+    with pytest.raises(SystemExit, match=str(USAGE)):
+        preload.parse(["app"])
+    assert capsys.readouterr().err.startswith("pasta: PASTA_OPTIONS: ")
+
+
 def test_sessions_of_former_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed test leaves its session, and pids come again."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
