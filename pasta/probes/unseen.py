@@ -65,7 +65,7 @@ def with_unseen(name: str, tool: Owner, context: Context, probes: Seen, result: 
     sampling = probes.sampling
     missing = _missing(name, tool, probes)
     parts = [result.summary, sampling.text(), *missing, coverage.summary(covered, names)]
-    if not (sampling.exact or tool.estimates):
+    if sampling.probed and not (sampling.exact or tool.estimates):
         parts.insert(2, "counts and shares are of the probed launches, not estimated for all")
     if shared := probes.patched_beside():
         parts.append(_patched_beside(shared, context))
