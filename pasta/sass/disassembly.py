@@ -114,10 +114,9 @@ def summarize(code: Code, lines: Lines) -> Function:
 
 def _split(text: str) -> tuple[str, str]:
     """Opcode and operands."""
-    words = text.split(None, 1)
-    if words and words[0].startswith("@"):
-        words = words[1].split(None, 1)
-    return (words[0] if words else ""), (words[1] if len(words) > 1 else "")
+    rest = text.partition(" ")[2] if text.startswith("@") else text
+    opcode, _, operands = rest.strip().partition(" ")
+    return opcode, operands
 
 
 def _calls_indirectly(code: Code, calls: NDArray[np.int64]) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: A number behind the name of a register or predicate, or a hexadecimal immediate.
-_NUMBER = re.compile(r"((?<=[RP])\d+(?![A-Z])|0x[0-9a-f]+)")
+_NUMBER = re.compile(r"((?<=[RP])[0-9]+(?![A-Z])|0x[0-9a-f]+)")
 #: All predicates: those that an immediate selects.
 _EVERY = re.compile(r"(?<!\w)U?PR(?!\w)")
 _NUMBERED: Final = (resources.R, resources.UR, resources.P, resources.UP)

@@ -95,7 +95,9 @@ class _Operand(NamedTuple):
 
 
 _TEXT = re.compile(r"\s*(?:\{\s*)?(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*?)[\s;}]*$")
-_REGISTER = re.compile(r"(?<![\w.])(UR|UP|R|P|SB|B|gsb)(\d+|Z|T|R)(?!\w)(\.64|\.U32)?")
+_REGISTER = re.compile(
+    r"(?<![\w.])(UR|UP|R|P|SB|B|gsb)([0-9]+|(?<=R)Z|(?<=P)[TR])(?!\w)(\.64|\.U32)?"
+)
 _BRACKET = re.compile(r"(\w*)\[([^\[\]]*)$")
 _CALL_REGISTER = re.compile(r"(?:^|[ ,])U?R\d")
 _HEX = re.compile(r"-?0x[0-9a-f]+")

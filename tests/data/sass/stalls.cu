@@ -1,7 +1,7 @@
 // One kernel for each way of waiting.  stalls_sm80, stalls_sm90 and stalls_sm120 are made of it:
-//   nvcc -arch=sm_80 -lineinfo -cubin -o stalls_sm80.cubin stalls.cu
+//   nvcc -arch=sm_80 -cubin -o stalls_sm80.cubin stalls.cu
 //   python -m tests.support.sass stalls_sm80.cubin
-// with CUDA 13.5.  tests/unit/test_sass_blame.py has what is expected, by hand.
+// with CUDA 13.5; that of sm_90a with -lineinfo.  tests/unit/test_sass_blame.py has what is expected, by hand.
 #define KERNEL extern "C" __global__ void
 
 KERNEL pointer_chase(const long *next, long *out, int n)
