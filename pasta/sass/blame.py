@@ -87,9 +87,7 @@ _LONG: Final = frozenset(
 _BOTH: Final = frozenset({"SYNCS", "LD", "ST", "ATOM", "LDGDEPBAR", "ARRIVES"})
 _STORES: Final = frozenset({"global", "local", "generic"})
 #: Reasons for which the instruction itself is the cause: units that are busy, or no stall at all.
-_OWN: Final = (
-    "throttle", "dispatch", "selected", "sleeping", "misc", "imc", "constant", "texture_throttle",
-)  # fmt: skip
+_OWN: Final = ("throttle", "dispatch", "selected", "sleeping", "misc", "imc", "constant")
 _ROOTS: Final = {
     "barrier": ("BAR", "B2R", "UCGABAR_WAIT", "UCGABAR_ARV", "BARRIER"),
     "membar": ("MEMBAR", "ERRBAR", "FENCE", "CCTL"),
@@ -185,8 +183,9 @@ class Blamer:
                 is_result = int(self._control.write[each]) == board - resources.SB
                 setters[each] = setters.get(each, False) or is_result
         results = [each for each, is_result in setters.items() if is_result]
-        fitting = [each for each in results if self._fits(each, kind)]
-        chosen = fitting or results or list(setters)
+        fitting = [each for each in setters if self._fits(each, kind)]
+        both = [each for each in fitting if setters[each]]
+        chosen = both or fitting or results or list(setters)
         copies = self._copies.waited(waiting)
         if copies:
             chosen = [each for each in chosen if self._root(each) != "LDGDEPBAR"]
@@ -195,7 +194,8 @@ class Blamer:
             if behind:
                 chosen.remove(each)
                 copies += behind
-        distances = distances_back(self.flow, self._stall, index)
+        wanted = {*chosen, *copies}
+        distances = distances_back(self.flow, self._stall, index, wanted=wanted) if wanted else {}
         roles = self._roles(index, chosen)
         found = [
             _Candidate(each, roles.get(each, ORDER), distances[each])
@@ -283,14 +283,14 @@ class Blamer:
     def _warpgroup(self, index: int) -> list[_Candidate]:
         waits = self.code.forms.waits.get(int(self.code.form[index]), ())
         setters = [each for board, _ in waits for each in self.def_use.definitions(index, board)]
-        distances = distances_back(self.flow, self._stall, index)
+        distances = distances_back(self.flow, self._stall, index, wanted=setters)
         found = [_Candidate(each, ASYNC, distances[each]) for each in setters if each in distances]
         if found or not self._root(index).endswith("GMMA"):
             return found
         return [_Candidate(index, SELF, 1)]
 
     def _first_back(self, index: int, is_wanted: Callable[[int], bool]) -> list[_Candidate]:
-        distances = distances_back(self.flow, self._stall, index, is_wanted)
+        distances = distances_back(self.flow, self._stall, index, ends=is_wanted)
         return [_Candidate(each, ORDER, distance)
                 for each, distance in sorted(distances.items()) if is_wanted(each)]  # fmt: skip
 

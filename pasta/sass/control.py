@@ -13,8 +13,7 @@ from pasta.lazy import np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The barrier of an instruction that sets none.
-NO_BARRIER: Final = 7
+#: Their number; an instruction that sets none has a greater one.
 SCOREBOARDS: Final = 6
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pasta.errors import PastaError
 from pasta.lazy import np
+from pasta.sass.toolkit import SassError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,10 +26,6 @@ _TEXT = ".text."
 _SIZED_ATTRIBUTE, _INDIRECT_BRANCHES = 4, 0x34
 #: From this EI_ABIVERSION on, the architecture is in bits 8 to 15 of e_flags, before in 0 to 7.
 _WIDE_FLAGS = 8
-
-
-class SassError(PastaError):
-    """GPU code cannot be read."""
 
 
 class Section(NamedTuple):

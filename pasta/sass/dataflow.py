@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from pasta.lazy import np
 from pasta.sass import resources
-from pasta.sass.control import NO_BARRIER, SCOREBOARDS, decode_control
+from pasta.sass.control import SCOREBOARDS, decode_control
 from pasta.sass.control_flow import ControlFlow
 from pasta.sass.forms import CONDITIONAL, NEVER, RESOURCE_MASK
 
@@ -38,6 +39,16 @@ class _Events(NamedTuple):
     resource: NDArray[np.int64]
 
 
+class _Local(NamedTuple):
+    """For each use: block and resource, the range of its block's events that reach it, and whether
+    definitions of earlier blocks may."""
+
+    group: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    is_exposed: NDArray[np.bool_]
+
+
 class DefUse:
     """Reaching definitions of a function.
 
@@ -56,7 +67,7 @@ class DefUse:
         sizes = starts[1:] - starts[:-1]
         self._block = np.repeat(np.arange(self._blocks), sizes)
         control = decode_control(code.control)
-        waits = _waits(code, control.wait)
+        waits = _waits(control.wait)
         at, values = forms.defs.take(form)
         kept = active[at]
         defs = _Events(at[kept], values[kept].astype(np.int64))
@@ -98,7 +109,8 @@ class DefUse:
         return group * (2 * self._count + 2) + 2 * at
 
     def definitions(self, index: int, resource: int) -> list[int]:
-        """Instructions whose definition of a resource reaches instruction `index`, ascending."""
+        """Instructions whose definition of a resource that instruction `index` uses reaches it,
+        ascending."""
         block = int(self._block[index])
         group = block * resources.COUNT + resource
         key = group * (2 * self._count + 2) + 2 * index
@@ -116,28 +128,42 @@ class DefUse:
 
     def chains(self) -> Chains:
         """All def-use edges of the function."""
-        key = self._key(*self._uses)
-        group = key // (2 * self._count + 2)
-        end = np.searchsorted(self._keys, key)
-        start = np.searchsorted(self._group, group)
-        last = np.where(end > start, self._last[end - 1] if len(self._last) else -1, -1)
-        begin = np.maximum(start, last)
-        use, event = _ranges(begin, end)
+        local = self._local
+        use, event = _ranges(local.begin, local.end)
         kept = ~self._is_drain[event]
         use, event = use[kept], event[kept]
-        parts = [(use, self._at[event])]
-        exposed = np.flatnonzero(last < start)
-        wanted, which = np.unique(group[exposed], return_inverse=True)
+        exposed = np.flatnonzero(local.is_exposed)
+        wanted, which = np.unique(local.group[exposed], return_inverse=True)
         reaching = [self._reaching(*divmod(each, resources.COUNT)) for each in wanted.tolist()]
         counts = np.array([len(each) for each in reaching], np.int64)
         flat = np.array([each for part in reaching for each in part], np.int64)
         ends = np.cumsum(counts)
         owner, place = _ranges((ends - counts)[which], ends[which])
-        parts.append((exposed[owner], flat[place] if len(flat) else flat))
-        use = np.concatenate([part[0] for part in parts])
-        return Chains(
-            self._uses.at[use], self._uses.resource[use], np.concatenate([p[1] for p in parts])
-        )
+        use = np.concatenate([use, exposed[owner]])
+        defs = np.concatenate([self._at[event], flat[place]])
+        return Chains(self._uses.at[use], self._uses.resource[use], defs)
+
+    @cached_property
+    def _local(self) -> _Local:
+        """What reaches uses from their own blocks."""
+        key = self._key(*self._uses)
+        group = key // (2 * self._count + 2)
+        if not len(self._keys):
+            none = np.zeros(len(key), np.int64)
+            return _Local(group, none, none, np.ones(len(key), bool))
+        end = np.searchsorted(self._keys, key)
+        start = np.searchsorted(self._group, group)
+        last = np.where(end > start, self._last[end - 1], -1)
+        return _Local(group, np.maximum(start, last), end, last < start)
+
+    @cached_property
+    def _exposed(self) -> dict[int, list[int]]:
+        """Blocks with a use of each resource that earlier blocks' definitions reach."""
+        found: dict[int, list[int]] = {}
+        for group in np.unique(self._local.group[self._local.is_exposed]).tolist():
+            block, resource = divmod(group, resources.COUNT)
+            found.setdefault(resource, []).append(block)
+        return found
 
     def _take(self, start: int, end: int, found: set[int]) -> bool:
         """Add what reaches behind events `start` to `end` of a group; whether earlier ones do."""
@@ -169,22 +195,39 @@ class DefUse:
             if found:
                 out[block] = 1 << len(members)
                 members.append(tuple(found))
+        live = self._live(resource, ends)
         successors = self._flow.successors
-        open_ = [block for block in range(self._blocks) if out[block]]
-        while open_:
-            following: set[int] = set()
-            for block in open_:
-                leaving = out[block]
-                for each in successors[block]:
-                    arriving = into[each] | leaving
-                    if arriving == into[each]:
-                        continue
-                    into[each] = arriving
-                    if each not in ends:
-                        out[each] |= arriving
-                        following.add(each)
-            open_ = sorted(following)
+        # in the order of the code, so that most edges lead to blocks that come later
+        queue = [block for block in range(self._blocks) if out[block]]
+        queued = set(queue)
+        while queue:
+            block = heappop(queue)
+            queued.discard(block)
+            leaving = out[block]
+            for each in successors[block]:
+                if each not in live:
+                    continue
+                arriving = into[each] | leaving
+                if arriving == into[each]:
+                    continue
+                into[each] = arriving
+                if each not in ends and out[each] | arriving != out[each]:
+                    out[each] |= arriving
+                    if each not in queued:
+                        queued.add(each)
+                        heappush(queue, each)
         return _Incoming(into, members)
+
+    def _live(self, resource: int, ends: set[int]) -> set[int]:
+        """Blocks from whose begin a use of a resource can be reached without a definition."""
+        open_ = list(self._exposed.get(resource, ()))
+        live = set(open_)
+        while open_:
+            for each in self._flow.predecessors[open_.pop()]:
+                if each not in live and each not in ends:
+                    live.add(each)
+                    open_.append(each)
+        return live
 
     @cached_property
     def _groups(self) -> dict[int, list[tuple[int, int, int]]]:
@@ -217,49 +260,26 @@ class _Incoming:
         return known
 
 
-def _waits(code: Code, masks: NDArray[np.uint32]) -> _Events:
-    """Waits for scoreboards, of control bits and of DEPBAR."""
+def _waits(masks: NDArray[np.uint32]) -> _Events:
+    """Waits for scoreboards in control bits."""
     at, which = np.nonzero(masks[:, None] >> np.arange(SCOREBOARDS) & 1)
-    extra = [
-        (index, resource)
-        for index, resource, _ in _barrier_waits(code)
-        if resources.is_scoreboard(resource)
-    ]
-    more = np.array(extra, np.int64).reshape(-1, 2)
-    return _Events(
-        np.concatenate([at, more[:, 0]]), np.concatenate([resources.SB + which, more[:, 1]])
-    )
-
-
-def _barrier_waits(code: Code) -> list[tuple[int, int, int]]:
-    """Instruction, scoreboard and remaining count of DEPBAR and WARPGROUP.DEPBAR."""
-    if not code.forms.waits:
-        return []
-    some = np.flatnonzero(np.isin(code.form, np.fromiter(code.forms.waits, np.int32)))
-    return [
-        (index, resource, limit)
-        for index in some.tolist()
-        for resource, limit in code.forms.waits[int(code.form[index])]
-    ]
+    return _Events(at, resources.SB + which)
 
 
 def _drains(code: Code, waits: _Events) -> _Events:
-    """Waits after which a scoreboard is free."""
-    partial = [(at, resource) for at, resource, limit in _barrier_waits(code) if limit]
-    free = [
-        (at, resource)
-        for at, resource, limit in _barrier_waits(code)
-        if not limit and not resources.is_scoreboard(resource)
-    ]
-    kept = np.ones(len(waits.at), bool)
-    for at, resource in partial:
-        masked = code.control[at] >> 11 & 63
-        if not masked >> max(0, resource - resources.SB) & 1:
-            kept &= ~((waits.at == at) & (waits.resource == resource))
-    more = np.array(free, np.int64).reshape(-1, 2)
+    """Waits after which a scoreboard is free: not those of a DEPBAR that leaves operations open."""
+    found: list[tuple[int, int]] = []
+    if code.forms.waits:
+        waiting = np.isin(code.form, np.fromiter(code.forms.waits, np.int32))
+        found = [
+            (index, resource)
+            for index in np.flatnonzero(waiting).tolist()
+            for resource, limit in code.forms.waits[int(code.form[index])]
+            if not limit
+        ]
+    more = np.array(found, np.int64).reshape(-1, 2)
     return _Events(
-        np.concatenate([waits.at[kept], more[:, 0]]),
-        np.concatenate([waits.resource[kept], more[:, 1]]),
+        np.concatenate([waits.at, more[:, 0]]), np.concatenate([waits.resource, more[:, 1]])
     )
 
 
@@ -278,6 +298,3 @@ def _ranges(
     owner = np.repeat(np.arange(len(counts)), counts)
     ends = np.cumsum(counts)
     return owner, begin[owner] + np.arange(len(owner)) - (ends - counts)[owner]
-
-
-__all__ = ["NO_BARRIER", "Chains", "DefUse"]

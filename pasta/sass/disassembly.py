@@ -8,11 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pasta.lazy import np
-from pasta.sass.cubin import INSTRUCTION_BYTES, Cubin, SassError
-from pasta.sass.disassembler import Code, read_code
-from pasta.sass.forms import CONDITIONAL, NEVER
-from pasta.sass.instructions import Flow
-from pasta.sass.lines import Lines, read_lines
 from pasta.sass.memory import (
     GENERIC,
     PREFETCH,
@@ -25,10 +20,11 @@ from pasta.sass.memory import (
     classify,
     find_opcode,
 )
-from pasta.sass.nvdisasm import find_nvdisasm
+from pasta.sass.toolkit import SassError, find_nvdisasm
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from pasta.sass.disassembler import Code
+    from pasta.sass.lines import Lines
 
 
 @dataclass(frozen=True)
@@ -76,6 +72,11 @@ def disassemble(
     module lacks are ignored. Raises MissingDependency without nvdisasm, SassError if the module
     cannot be read within `timeout` seconds.
     """
+    # not above: the launcher imports this file, but reads no code
+    from pasta.sass.cubin import Cubin
+    from pasta.sass.disassembler import read_code
+    from pasta.sass.lines import Lines, read_lines
+
     image = cubin if isinstance(cubin, bytes) else cubin.read_bytes()
     module = Cubin(image)
     (codes,) = read_code([(module, functions)], cache=cache, timeout=timeout)
@@ -85,6 +86,10 @@ def disassemble(
 
 def summarize(code: Code, lines: Lines) -> Function:
     """The instructions of a function that matter to probes."""
+    from pasta.sass.cubin import INSTRUCTION_BYTES
+    from pasta.sass.forms import CONDITIONAL, NEVER
+    from pasta.sass.instructions import Flow
+
     forms = code.forms
     kinds = {
         form: find_opcode(*_split(forms.texts[form])) for form in np.unique(code.form).tolist()
@@ -100,15 +105,16 @@ def summarize(code: Code, lines: Lines) -> Function:
         place = lines.at(offset)
         source = () if place is None else (place.file, place.line)
         listed.append(Instruction(offset, opcode, bool(flags & CONDITIONAL), *source))
-    calls = np.flatnonzero(forms.flow(code.form) == Flow.CALL) * INSTRUCTION_BYTES
-    inside = {*code.symbols.values()}
-    named = {code.references[at] for at in calls.tolist() if at in code.references}
+    calls = np.flatnonzero(forms.flow(code.form) == Flow.CALL).tolist()
+    references = {at // INSTRUCTION_BYTES: name for at, name in code.references.items()}
+    named = {references[at] for at in calls if at in references}
+    unnamed = (at for at in calls if at not in references)
     return Function(
         code.name,
         len(code.form) * INSTRUCTION_BYTES,
         tuple(listed),
-        frozenset(named - inside),
-        _calls_indirectly(code, calls),
+        frozenset(named - {*code.symbols.values()}),
+        any(forms.deltas.get(int(code.form[at])) is None for at in unnamed),
     )
 
 
@@ -117,14 +123,6 @@ def _split(text: str) -> tuple[str, str]:
     rest = text.partition(" ")[2] if text.startswith("@") else text
     opcode, _, operands = rest.strip().partition(" ")
     return opcode, operands
-
-
-def _calls_indirectly(code: Code, calls: NDArray[np.int64]) -> bool:
-    return any(
-        at not in code.references
-        and code.forms.deltas.get(int(code.form[at // INSTRUCTION_BYTES])) is None
-        for at in calls.tolist()
-    )
 
 
 __all__ = [

@@ -131,7 +131,7 @@ _ELEMENT_BITS = {
 }  # fmt: skip
 _TMEM_SHAPE = re.compile(r"(\d+)dp(\d+)bit")
 #: Opcodes whose 64-bit modifier is the width of their registers (sm_100: MOV.64, IADD.64).
-_FUNNEL = frozenset({"SHF", "USHF", "I2F", "F2I", "F2F", "FRND", "I2I", "UI2F", "UF2I"})
+_FUNNEL = frozenset({"SHF", "USHF", "I2F", "F2I", "F2F", "FRND", "I2I", "UI2F", "UF2I", "UMEMSETS"})
 
 
 @lru_cache(maxsize=8192)
@@ -183,7 +183,7 @@ def _widths(root: str, modifiers: list[str], opcode: str) -> tuple[int, tuple[in
         return width, (width,)
     if root in ("LDC", "ULDC", "LDCU", "SYNCS", "STS", "LDTM", "UMOV", "MOV", "R2UR"):
         width = next((int(each) // 32 for each in modifiers if each in ("64", "128", "256")), 1)
-        return width, (max(width, 2) if root == "SYNCS" else width,)
+        return width, (width if root != "SYNCS" or "EXCH" in modifiers else 1,)
     if _TEXTURE.match(root):
         return 2, (2,)
     if root in ("CS2R", "CS2UR"):
@@ -343,8 +343,11 @@ def decode(text: str) -> Decoded:
     for operand in operands[:count]:
         _add_defs(defs, operand, shape, words)
     position = 0
+    sources = _texture_widths(words) if _TEXTURE.match(root) else shape.sources
     for operand, word in zip(operands[count:], words[count:], strict=True):
-        width = shape.sources[min(position, len(shape.sources) - 1)]
+        width = sources[min(position, len(sources) - 1)]
+        if root in _BLOCKS and operand.is_address:
+            width = _block_width(opcode, root) if operand is operands[0] else 2
         if word.startswith("gdesc"):
             # one operand stands for the descriptors of A and B
             width = 4 if position == 0 and _GROUP_MMA.match(root) else 2
@@ -356,6 +359,18 @@ def decode(text: str) -> Decoded:
             uses += _source_spans(operand, shape, width, root)
         position += not operand.is_address
     return Decoded(opcode, guard or "", defs, uses, rest)
+
+
+def _block_width(opcode: str, root: str) -> int:
+    found = _DIMENSIONS.search(opcode)
+    return _BLOCKS[root] + (int(found[1]) if found else 0)
+
+
+def _texture_widths(words: list[str]) -> tuple[int, ...]:
+    """Coordinates by the kind of texture, then single registers: level, offset."""
+    kind = next((each for each in reversed(words) if each.endswith(("D", "CUBE"))), "2D")
+    size = {"1D": 1, "2D": 2, "3D": 3, "CUBE": 3}.get(kind.rpartition("_")[2], 2)
+    return size + kind.startswith("ARRAY"), 1
 
 
 def _registers(operand: _Operand) -> list[_Register]:
@@ -375,8 +390,10 @@ def _count_destinations(root: str, shape: _Shape, operands: list[_Operand]) -> i
         return registers[1] + 1 if len(registers) > 1 else 1
     if rule == "setp" and kinds[0] in (P, UP):
         return 2 if root not in _ONE_PREDICATE and kinds[1:2] in ([P], [UP]) else 1
-    if kinds[0] in (P, UP) and kinds[1:2] in ([R], [UR]):
-        return 1 if operands[0].registers[0].every else 2
+    if kinds[0] in (P, UP):
+        register = next((at for at, kind in enumerate(kinds) if kind not in (P, UP)), 0)
+        is_written = register and kinds[register] in (R, UR) and not operands[0].registers[0].every
+        return register + 1 if is_written else 1
     most = 2 if root in _ONE_PREDICATE else 3
     count = 1
     while count < min(len(operands), most) and _is_carry(operands[0], operands[count]):
@@ -427,21 +444,23 @@ def _source_width(
         return 2 if register.suffix == ".64" else 1
     if register.place in ("=", "gdesc"):
         return width
-    if register.place in ("desc", "idesc", "cx"):
+    if register.place in ("desc", "cx"):
         return 2
     if register.place:  # c[0x0][R4], tmem[UR4]
         return 1
     if register.first == R:
         return shape.address
     if root in _BLOCKS:
-        return _BLOCKS[root]
+        return width
     # [R2.U32+UR4], [R2.64+UR4], [UR4]: the uniform registers are the 64-bit base
     beside = [each for each in operand.registers if each.first == R and each.number >= 0]
     return 2 if root in _WIDE_UNIFORM and (not beside or beside[0].suffix) else 1
 
 
-#: Uniform registers behind an address of a bulk operation: destination, mbarrier, coordinates.
-_BLOCKS: Final = {"UTMALDG": 4, "UTMASTG": 4, "UTMAREDG": 4, "UTMAPF": 4, "UBLKCP": 2, "UBLKRED": 2}
+#: Bulk operations, with the uniform registers at their first address, without coordinates: where
+#: in shared memory, and the mbarrier. The second address is in global memory.
+_BLOCKS: Final = {"UTMALDG": 2, "UTMASTG": 1, "UTMAREDG": 1, "UTMAPF": 1, "UBLKCP": 2, "UBLKRED": 2}
+_DIMENSIONS = re.compile(r"\.([1-5])D(?![A-Za-z0-9])")
 
 
 def _flow(root: str, operands: str) -> tuple[Flow, int | None]:

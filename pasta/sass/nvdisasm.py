@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from pasta.errors import MissingDependency
 from pasta.lazy import np
-from pasta.sass.cubin import SassError
-from pasta.sass.toolkit import find_cuda_file
+from pasta.sass.toolkit import SassError, find_nvdisasm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,15 +36,6 @@ _LINE = re.compile(r"^\s*/\*[0-9a-f]+\*/ *([^\n]*)$", re.MULTILINE)
 _ILLEGAL = re.compile(r"at address 0x([0-9a-f]+)")
 #: Architectures from this one on have variants; the one ending in "a" has all instructions.
 _FIRST_WITH_VARIANTS: Final = 90
-
-
-def find_nvdisasm() -> Path | None:
-    """nvdisasm: PASTA_NVDISASM, the wheels, a CUDA toolkit, or PATH, in that order."""
-    named = os.environ.get("PASTA_NVDISASM")
-    if named:
-        return Path(named)
-    wheels = ("cu[0-9]*/bin/nvdisasm", "cuda_nvdisasm/bin/nvdisasm")
-    return find_cuda_file(wheels, "bin/nvdisasm", program=True)
 
 
 def required_nvdisasm() -> Path:
@@ -172,3 +162,6 @@ def _run(
                 f"{program} cannot be run ({error.strerror})",
                 remedy=f"pip install {WHEEL}, or set PASTA_NVDISASM to nvdisasm",
             ) from error
+
+
+__all__ = ["WHEEL", "find_nvdisasm", "list_instructions", "required_nvdisasm", "version"]

@@ -31,8 +31,3 @@ def span(first: int, index: int, count: int) -> range:
     """`count` consecutive members of a class from `index`, within the class."""
     end = min(index + count, _SIZES[first])
     return range(first + index, first + end)
-
-
-def is_scoreboard(resource: int) -> bool:
-    """Whether it is one of SB0 to SB5."""
-    return SB <= resource < SB + _SIZES[SB]

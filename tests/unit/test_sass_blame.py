@@ -16,6 +16,7 @@ from pasta.sass.blame import Blamer, Edge, Unattributed, apportion, blame, kind_
 from pasta.sass.cubin import Cubin
 from pasta.sass.disassembler import Code
 from pasta.sass.lines import read_lines
+from tests.support.examples import examples
 from tests.support.sass import LISTINGS, bits, code_of, recorded_code
 
 LONG, SHORT = "long_scoreboard", "short_scoreboard"
@@ -183,6 +184,21 @@ def test_kind_of_the_scoreboard_selects_its_setters() -> None:
     assert charged(code, 0x20, SHORT) == [(0x10, 100, "data")]
 
 
+def test_results_are_waited_for_rather_than_sources() -> None:
+    lines = [
+        ("LDG.E R4, desc[UR4][R2.64]", bits(write=0)),
+        ("STG.E desc[UR4][R8.64], R6", bits(read=1)),
+        ("FADD R6, R4, R4", bits(wait=[0, 1])),
+    ]
+    assert charged(loads(*lines), 0x20) == [(0x00, 100, "data")]
+    # a store that has not read R6 yet: it is of the long scoreboard, a load of shared memory is not
+    lines[0] = ("LDS R4, [R2]", bits(write=0))
+    assert charged(loads(*lines), 0x20, LONG) == [(0x10, 100, "order")]
+    assert charged(loads(*lines), 0x20, SHORT) == [(0x00, 100, "data")]
+    lines[1] = ("STS [R8], R6", bits(read=1))
+    assert charged(loads(*lines), 0x20, LONG) == [(0x00, 100, "data")]
+
+
 def test_loads_that_were_waited_for_are_no_candidates() -> None:
     code = loads(
         ("LDG.E R4, desc[UR4][R2.64]", bits(write=0)),
@@ -212,7 +228,8 @@ def test_results_that_must_be_there_are_left_out() -> None:
         ("LDG.E R5, desc[UR4][R2.64+0x8]", bits(write=0)),
         ("FADD R7, R4, R5", bits(wait=[0])),
     ]
-    assert charged(loads(*texts), 16 * 302) == [(16 * 301, 100, "data")]
+    (edge,) = blame(loads(*texts), {16 * 302: {LONG: 10**6}}).edges
+    assert edge.blamed == 16 * 301
     # but if there is no other one, the load took that long
     only = loads(*texts[:301], ("FADD R7, R4, R4", bits(wait=[0])))
     assert charged(only, 16 * 301) == [(0, 100, "data")]
@@ -279,6 +296,7 @@ def test_parts_add_up(count: int, weights: Sequence[float]) -> None:
     )
 
 
+@examples(30)
 @given(st.data())
 def test_every_sample_is_charged_once(data: st.DataObject) -> None:
     code = data.draw(st.sampled_from(list(recorded_code("stalls_sm90").values())))

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pasta.sass.control import decode_control
+from pasta.sass.control import SCOREBOARDS, decode_control
 from pasta.sass.control_flow import ControlFlow, build_control_flow
 from pasta.sass.dataflow import DefUse
 from pasta.sass.disassembler import Code
 from pasta.sass.distances import distances_back
 from pasta.sass.forms import RESOURCE_MASK, role_of
 from pasta.sass.instructions import Flow, Role, parse_operation
-from pasta.sass.resources import SB, R, name
+from pasta.sass.resources import SB, B, R, name
+from tests.support.examples import examples
 from tests.support.sass import LISTINGS, bits, code_of, read_listing, recorded_code
 
 # Each instruction's destinations and sources: a address, g guard, else value.
@@ -70,10 +72,17 @@ OPERANDS = [
     ("WARPGROUP.DEPBAR.LE gsb0, 0x0", "", "gsb0"),
     ("LDSM.16.MT88.4 R112, [R119+UR5+0x800]", "R112 R113 R114 R115", "aR119 aUR5"),
     ("LDTM.x4 R4, tmem[UR4]", "R4 R5 R6 R7", "aUR4"),
-    ("SYNCS.PHASECHK.TRANS64.TRYWAIT P3, [R2+URZ], R0", "P3", "aR2 R0 R1"),
+    ("SYNCS.PHASECHK.TRANS64.TRYWAIT P3, [R2+URZ], R0", "P3", "aR2 R0"),
     ("SYNCS.EXCH.64 URZ, [UR6+0x8], UR4", "", "aUR6 UR4 UR5"),
     ("UTMALDG.2D [UR8], [UR4], desc[UR6]", "",
      "aUR8 aUR9 aUR10 aUR11 aUR4 aUR5 aUR6 aUR7"),
+    ("UTMASTG.4D [UR8], [UR44], desc[UR42]", "",
+     "aUR8 aUR9 aUR10 aUR11 aUR12 aUR44 aUR45 aUR42 aUR43"),
+    ("UBLKCP.S.G [UR8], [UR4], UR10", "", "aUR8 aUR9 aUR4 aUR5 UR10"),
+    ("TEX.SCR.LL RZ, R4, R6, R8, 0x0, 0x58, 2D, 0x1", "R4 R5", "R6 R7 R8"),
+    ("TLD.SCR.LZ RZ, R3, R2, 0x0, 0x58, 1D, 0x1", "R3 R4", "R2"),
+    ("IMNMX.U64 PT, P1, R8, R2, UR14, !PT, !P0", "P1 R8 R9", "R2 R3 UR14 UR15 P0"),
+    ("IADD.64 R8, R6, -R2", "R8 R9", "R6 R7 R2 R3"),
     ("R2P PR, R181.B1, 0x5", "P0 P2", "R181"),
     ("P2R R0, PR, RZ, 0x3", "R0", "P0 P1"),
     ("BSSY B0, .+0x40", "B0", ""),
@@ -137,8 +146,8 @@ def test_control_bits() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(LISTINGS.glob("*.sass")), ids=lambda path: path.stem)
-def test_arrays_equal_single_instructions(path: object) -> None:
-    texts = sorted({text for each in read_listing(path).values() for text in each})  # type: ignore[arg-type]
+def test_arrays_equal_single_instructions(path: Path) -> None:
+    texts = sorted({text for each in read_listing(path).values() for text in each})
     forms = code_of(*texts).forms
     for form, text in enumerate(texts):
         operation = parse_operation(text)
@@ -161,6 +170,7 @@ def test_any_text_is_an_instruction_or_an_error(text: str) -> None:
 MANGLED = [text for each in read_listing(LISTINGS / "stalls_sm90.sass").values() for text in each]
 
 
+@examples(25)
 @given(st.data())
 def test_mangled_instructions(data: st.DataObject) -> None:
     text = list(data.draw(st.sampled_from(MANGLED)))
@@ -345,3 +355,59 @@ def test_chains_equal_enumerated_paths(seed: int) -> None:
         for resource in {R, R + 1, SB} & set(def_use.uses(at)):
             found = {(at, name(resource), each) for each in def_use.definitions(at, resource)}
             assert found == {e for e in expected if e[:2] == (at, name(resource))}
+
+
+# ---- what the compiler guarantees ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(LISTINGS.glob("*.cubin")), ids=lambda path: path.stem)
+def test_compiled_code_is_consistent(path: Path) -> None:
+    """Registers are written before they are read, and variable latencies are waited for.
+
+    A wrong rule for destinations, widths or control bits breaks that.
+    """
+    for kernel, code in recorded_code(path.stem).items():
+        flow = build_control_flow(code)
+        edges = DefUse(code, flow).chains()
+        fields = decode_control(code.control)
+        written = set(zip(edges.uses.tolist(), edges.resources.tolist(), strict=True))
+        for at in reachable(flow):
+            for use in parse_operation(code.text(at)).uses:
+                is_known = use.resource >= B or name(use.resource) == "R1"  # the stack
+                assert is_known or (at, use.resource) in written, (kernel, code.text(at))
+        registers = edges.resources < B
+        for at, each in zip(
+            edges.uses[registers].tolist(), edges.defs[registers].tolist(), strict=True
+        ):
+            board = int(fields.write[each])
+            if board < SCOREBOARDS and at != each:
+                assert is_waited_for(flow, fields.wait.tolist(), each, at, board), (kernel, at)
+
+
+def reachable(flow: ControlFlow) -> set[int]:
+    """Instructions that may be executed."""
+    open_, seen = list(flow.entries), set(flow.entries)
+    while open_:
+        for each in flow.successors[open_.pop()]:
+            if each not in seen:
+                seen.add(each)
+                open_.append(each)
+    return {at for block in seen for at in flow.block(block)}
+
+
+def is_waited_for(flow: ControlFlow, waits: list[int], producer: int, use: int, board: int) -> bool:
+    """Whether every path from an instruction to a use of its result waits for a scoreboard."""
+    open_, seen = [producer + 1], set()
+    while open_:
+        at = open_.pop()
+        if at in seen or at >= len(waits):
+            continue
+        seen.add(at)
+        if waits[at] >> board & 1:
+            continue
+        if at == use:
+            return False
+        block = flow.block_of(at)
+        last = flow.starts[block + 1] - 1
+        open_ += [flow.starts[each] for each in flow.successors[block]] if at == last else [at + 1]
+    return True
