@@ -1,4 +1,4 @@
-"""Search for files of NVIDIA's CUDA toolkit."""
+"""Files of NVIDIA's CUDA toolkit, and the error of reading GPU code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pasta import paths
+from pasta.errors import PastaError
+
+
+class SassError(PastaError):
+    """GPU code cannot be read."""
 
 
 def find_cuda_file(wheels: Sequence[str], toolkit: str, *, program: bool = False) -> Path | None:
@@ -36,3 +41,12 @@ def find_cuda_file(wheels: Sequence[str], toolkit: str, *, program: bool = False
             return candidate
     on_path = shutil.which(Path(toolkit).name) if program else None
     return Path(on_path) if on_path else None
+
+
+def find_nvdisasm() -> Path | None:
+    """nvdisasm: PASTA_NVDISASM, the wheels, a CUDA toolkit, or PATH, in that order."""
+    named = os.environ.get("PASTA_NVDISASM")
+    if named:
+        return Path(named)
+    wheels = ("cu[0-9]*/bin/nvdisasm", "cuda_nvdisasm/bin/nvdisasm")
+    return find_cuda_file(wheels, "bin/nvdisasm", program=True)

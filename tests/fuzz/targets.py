@@ -6,7 +6,6 @@ Each has a corpus of files in `corpus/NAME`, to which crashing inputs are added.
 from __future__ import annotations
 
 import contextlib
-import io
 import random
 import shutil
 import string
@@ -163,7 +162,7 @@ class Toml(PythonTarget):
 
 
 class Sass(PythonTarget):
-    """Output of nvdisasm."""
+    """Instructions in the form of nvdisasm, and all that is derived from them."""
 
     name = "sass"
 
@@ -172,11 +171,40 @@ class Sass(PythonTarget):
         return [path.read_bytes()[:20_000] for path in sorted(place.glob("*.sass"))]
 
     def execute(self, data: bytes) -> None:
-        from pasta.sass.disassembly import parse
+        from pasta.sass.blame import blame
+        from pasta.sass.disassembly import summarize
+        from pasta.sass.lines import Lines
+        from tests.support.sass import bits, code_of
 
-        text = data.decode("utf-8", "replace")
-        for function in parse(io.StringIO(text)):
-            hash(function)
+        texts = [line[28:] for line in data.decode("utf-8", "replace").splitlines()][:400]
+        boards = [bits(write=at % 8, wait=[at % 7 % 6]) for at in range(len(texts))]
+        code = code_of(*texts, control=boards)
+        hash(summarize(code, Lines()))
+        samples = {16 * at: {"long_scoreboard": 3, "wait": 2} for at in range(0, len(texts), 9)}
+        charged = blame(code, samples)
+        rest = sum(each.samples for each in charged.unattributed)
+        assert charged.attributed + rest == 5 * len(samples)
+
+
+class Cubins(PythonTarget):
+    """Modules: sections, symbols, line tables."""
+
+    name = "cubins"
+
+    def seeds(self) -> list[bytes]:
+        place = bases.REPOSITORY / "tests" / "data" / "sass"
+        return [path.read_bytes() for path in sorted(place.glob("s*80.cubin"))]
+
+    def execute(self, data: bytes) -> None:
+        from pasta.errors import PastaError
+        from pasta.sass.cubin import Cubin
+        from pasta.sass.lines import read_lines
+
+        with contextlib.suppress(PastaError):
+            cubin = Cubin(data)
+            for name in cubin.names():
+                cubin.code(name)
+            read_lines(cubin)
 
 
 class Runs(PythonTarget):
@@ -253,4 +281,6 @@ class Decoder(Target):
         return outcome
 
 
-TARGETS: dict[str, Target] = {target.name: target for target in (Decoder(), Runs(), Toml(), Sass())}
+TARGETS: dict[str, Target] = {
+    target.name: target for target in (Decoder(), Runs(), Toml(), Sass(), Cubins())
+}

@@ -16,7 +16,9 @@ from pasta.probes.coverage import (
     table,
 )
 from pasta.sass import disassembly as sass
+from pasta.sass import nvdisasm
 from pasta.sass.disassembly import Function, Instruction, Opcode
+from tests.support.sass import make_cubin
 
 
 def describe(coverage: Coverage, name: str | None = None) -> str:
@@ -345,10 +347,11 @@ def test_reads_a_kernel_and_its_callees(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_unreadable_code_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sass, "find_nvdisasm", lambda: None)
-    assert read_code(b"\x7fELF") == Code(
+    monkeypatch.setattr(nvdisasm, "find_nvdisasm", lambda: None)
+    assert read_code(make_cubin({"k": [(1, 2)]})) == Code(
         None, "nvdisasm was not found: pip install nvidia-cuda-nvdisasm"
     )
+    assert read_code(b"\x7fELF").functions is None
     gone = read_code(tmp_path / "gone.cubin")
     assert gone.functions is None
     assert "No such file" in gone.reason
