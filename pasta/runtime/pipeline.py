@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pasta.compiled.building import build_missing, declared
 from pasta.frameworks import conventions
 from pasta.processors.batch import Batch
 from pasta.processors.filter import Filter, Selection
@@ -118,13 +117,17 @@ class Pipeline:
     def compile(self, kinds: Collection[str]) -> None:
         """Compile, side by side, the functions that processors will call for these kinds of events
         and for accesses, unless their code is in the cache. Others are compiled when called."""
+        needs = [need.compiled for name, need in NEEDS.items() if name in self.processors]
+        modules = [of[0] for of in needs if of is not None and of[1] in kinds]
+        if self.probes is None and not modules:
+            return
+        from pasta.compiled.building import build_missing, declared
+
         functions: list[Compiled] = []
         if self.probes is not None:
             self._try("probes", lambda probes: functions.extend(probes.functions()), self.probes)
-        modules = [need.compiled for name, need in NEEDS.items() if name in self.processors]
-        for module, kind in filter(None, modules):
-            if kind in kinds:
-                functions += declared(module)
+        for module in modules:
+            functions += declared(module)
         report_progress("compiling")
         build_missing(functions)
 
