@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
+from pasta import paths
 from tests.campaigns.programs import LIMIT, compile_program
 from tests.campaigns.result import Row
 from tests.support.places import ROOT
@@ -92,6 +93,7 @@ def run(arguments: argparse.Namespace) -> list[Row]:
         program = compile_program(_PROGRAM, Path(scratch), "app")
         environment = _build(root, arguments.wheels.resolve())
         shutil.copy(program, root.path / "usr/local/bin/app")
+        shutil.copy(paths.NATIVE / "librefacc.so", root.path / "usr/lib")
         volume = Path(scratch) / "volume"
         volume.mkdir()
         volume.chmod(0o1777)
