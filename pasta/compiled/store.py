@@ -126,7 +126,10 @@ def key_of(digest: bytes) -> str:
 def _compilers() -> bytes:
     """All that makes code out of a source."""
     versions = (_version("numba"), _version("llvmlite"), sys.version)
-    own = [Path(__file__).with_name(name).read_bytes() for name in ("lowering.py", "image.py")]
+    own = [
+        Path(__file__).with_name(name).read_bytes()
+        for name in ("lowering.py", "image.py", "linking.py")
+    ]
     return hashlib.sha256(b"\0".join([*(each.encode() for each in versions), *own])).digest()
 
 

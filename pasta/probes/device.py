@@ -94,7 +94,9 @@ class DeviceProbes(Protocol):
         (bool by uint64 ordinals). Raises ToolError for maps that devices do not support."""
         raise ToolError("probes do not run on the devices of this backend")
 
-    def read_code(self, image: Path, kernels: Collection[str], timeout: float) -> Code:
-        """The code of kernels (mangled names) and their callees in a module's image, read for at
-        most `timeout` seconds; if it cannot be read, the result has the reason."""
-        return Code(None, "the code of this backend cannot be read")
+    def read_code(
+        self, modules: Sequence[tuple[Path, Collection[str]]], timeout: float
+    ) -> list[Code]:
+        """The code of kernels (mangled names) and their callees in images of modules, read for at
+        most `timeout` seconds; of a module that cannot be read, the result has the reason."""
+        return [Code(None, "the code of this backend cannot be read") for _ in modules]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 #: File of a module's image by the hash of its content; None if it was not kept.
 Images = Callable[[int], "Path | None"]
-#: `DeviceProbes.read_code`.
-ReadCode = Callable[["Path", Collection[str], float], Code]
+#: Image of a module and kernels in it, and `DeviceProbes.read_code`.
+Module = tuple[Path, Collection[str]]
+ReadCode = Callable[[Sequence[Module], float], list[Code]]
+#: Modules that are read together: reading one takes nearly as long as reading all of them.
+_TOGETHER = 64
 #: Time limit of reading all code, s.
 _MAX_READING = 60.0
 
@@ -89,16 +92,27 @@ class ProbedKernels:
         wanted: dict[int, set[int]] = {}
         for name, hash in self._entries:
             wanted.setdefault(hash, set()).add(name)
-        kernels = sum(map(len, wanted.values()))
-        done = 0
+        found: dict[int, tuple[Path, list[str]]] = {}
         for hash, names in wanted.items():
+            if hash in self._code:
+                continue
+            path = None if hash == ABSENT_U64 else images(hash)
+            if path is not None:
+                found[hash] = path, strings.many(sorted(names))
+            else:
+                loaded = "not kept, see probes.code-memory"
+                why = "loaded before PASTA" if hash == ABSENT_U64 else loaded
+                self._code[hash] = Code(None, f"module {why}")
+        kernels, done = sum(len(names) for _, names in found.values()), 0
+        hashes = list(found)
+        for first in range(0, len(hashes), _TOGETHER):
             report_progress(
                 f"reading code of {counted(kernels, 'kernel')}", f"{done:,} of {kernels:,}"
             )
-            done += len(names)
-            if hash not in self._code:
-                mangled = strings.many(sorted(names))
-                self._code[hash] = _read(images, hash, mangled, end, read)
+            some = hashes[first : first + _TOGETHER]
+            codes = _read([found[hash] for hash in some], end, read)
+            self._code.update(zip(some, codes, strict=True))
+            done += sum(len(found[hash][1]) for hash in some)
 
     def coverage(self, tool: Owner, strings: Strings, visibility: Visibility) -> list[Coverage]:
         """Coverage of each kernel by the tool's probes."""
@@ -161,19 +175,15 @@ class ProbedKernels:
 _NOT_READ = Code(None, "it was not read")
 
 
-def _read(images: Images, hash: int, names: Collection[str], end: float, read: ReadCode) -> Code:
-    if hash == ABSENT_U64:
-        return Code(None, "module loaded before PASTA")
-    path = images(hash)
-    if path is None:
-        return Code(None, "module not kept, see probes.code-memory")
+def _read(modules: Sequence[Module], end: float, read: ReadCode) -> list[Code]:
     left = end - time.monotonic()
-    if left <= 0:
-        return Code(None, f"reading the code of other kernels took {_MAX_READING:g} s")
-    try:
-        return read(path, names, left)
-    except Exception as error:  # a damaged module must not end a run
-        return Code(None, f"reading it failed: {type(error).__name__}: {error}")
+    why = f"reading the code of other kernels took {_MAX_READING:g} s"
+    if left > 0:
+        try:
+            return read(modules, left)
+        except Exception as error:  # a damaged module must not end a run
+            why = f"reading it failed: {type(error).__name__}: {error}"
+    return [Code(None, why) for _ in modules]
 
 
 def _program_counters(tool: Owner) -> NDArray[Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,16 +72,34 @@ def disassemble(
     module lacks are ignored. Raises MissingDependency without nvdisasm, SassError if the module
     cannot be read within `timeout` seconds.
     """
+    (found,) = disassemble_together([(cubin, functions)], cache=cache, timeout=timeout)
+    return found
+
+
+def disassemble_together(
+    modules: Sequence[tuple[bytes | Path, Collection[str] | None]],
+    *,
+    cache: Path | None = None,
+    timeout: float = 600,
+) -> list[list[Function]]:
+    """Functions of several modules, of each all or those named: nvdisasm is started for all of them
+    together. Raises as `disassemble`."""
     # not above: the launcher imports this file, but reads no code
     from pasta.sass.cubin import Cubin
     from pasta.sass.disassembler import read_code
     from pasta.sass.lines import Lines, read_lines
 
-    image = cubin if isinstance(cubin, bytes) else cubin.read_bytes()
-    module = Cubin(image)
-    (codes,) = read_code([(module, functions)], cache=cache, timeout=timeout)
-    lines = read_lines(module) if codes else {}
-    return [summarize(code, lines.get(name, Lines())) for name, code in codes.items()]
+    opened = [
+        (Cubin(image if isinstance(image, bytes) else image.read_bytes()), functions)
+        for image, functions in modules
+    ]
+    found = []
+    for (module, _), codes in zip(
+        opened, read_code(opened, cache=cache, timeout=timeout), strict=True
+    ):
+        lines = read_lines(module) if codes else {}
+        found.append([summarize(code, lines.get(name, Lines())) for name, code in codes.items()])
+    return found
 
 
 def summarize(code: Code, lines: Lines) -> Function:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +74,15 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[int, Code]:
     """Code of modules by the hash of their images; the others were not kept."""
     made: dict[int, Code] = {}
 
-    def read(path: Path, names: Collection[str], **_: object) -> Code:
-        code = made[int(path.name)]
-        kept = {name: each for name, each in (code.functions or {}).items() if name in names}
-        return Code(kept, code.reason) if code.functions is not None else code
+    def read(asked: Sequence[tuple[Path, Collection[str]]], **_: object) -> list[Code]:
+        codes = []
+        for path, names in asked:
+            code = made[int(path.name)]
+            kept = {name: each for name, each in (code.functions or {}).items() if name in names}
+            codes.append(Code(kept, code.reason) if code.functions is not None else code)
+        return codes
 
-    monkeypatch.setattr(visibility, "read_code", read)
+    monkeypatch.setattr(visibility, "read_together", read)
     return made
 
 
@@ -224,10 +227,10 @@ def test_reading_code_has_a_time_limit(
 def test_unexpected_module_does_not_lose_the_result(
     modules: dict[int, Code], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> Code:
+    def fail(*_: object, **__: object) -> list[Code]:
         raise ValueError("no such opcode")
 
-    monkeypatch.setattr(visibility, "read_code", fail)
+    monkeypatch.setattr(visibility, "read_together", fail)
     modules[1] = Code({})
     events = Gpu()
     events.add("module_load", handle=11, hash=1)

@@ -68,6 +68,8 @@ class NvidiaProbes(DeviceProbes):
         }
         return DeviceResults(layout_of(tools), maps, numbers, selected)
 
-    def read_code(self, image: Path, kernels: Collection[str], timeout: float) -> Code:
+    def read_code(
+        self, modules: Sequence[tuple[Path, Collection[str]]], timeout: float
+    ) -> list[Code]:
         """SASS of kernels and of the functions that they call, from the cache or nvdisasm."""
-        return visibility.read_code(image, kernels, cache=paths.cache("sass"), timeout=timeout)
+        return visibility.read_together(modules, cache=paths.cache("sass"), timeout=timeout)
