@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta.backends.nvidia.visibility import read_code, sanitizer
+from pasta.backends.nvidia.visibility import read_code, read_together, sanitizer
 from pasta.probes.coverage import (
     Code,
     Coverage,
@@ -335,15 +335,24 @@ def test_reads_a_kernel_and_its_callees(monkeypatch: pytest.MonkeyPatch) -> None
     asked = []
 
     def disassemble(
-        cubin: bytes, functions: set[str] | None, *, cache: Path | None, timeout: float
-    ) -> list[Function]:
+        modules: list[tuple[bytes, set[str] | None]], *, cache: Path | None, timeout: float
+    ) -> list[list[Function]]:
+        ((_, functions),) = modules
         asked.append(functions)
-        return [one for name, one in module.items() if functions is None or name in functions]
+        return [[one for name, one in module.items() if functions is None or name in functions]]
 
-    monkeypatch.setattr(sass, "disassemble", disassemble)
+    monkeypatch.setattr(sass, "disassemble_together", disassemble)
     assert read_code(b"", ["k"]).functions == {"k": module["k"], "f": module["f"]}
     assert asked == [{"k"}, {"f"}, {"absent"}]
     assert read_code(b"").functions == module
+
+
+def test_a_module_that_cannot_be_read_does_not_affect_others() -> None:
+    good, bad = make_cubin({"k": [(1, 2)]}), b"\x7fELF"
+    alone = read_code(good)
+    first, broken, second = read_together([(good, None), (bad, None), (good, ["k"])])
+    assert first == second == alone
+    assert broken.functions is None and "ELF" in broken.reason
 
 
 def test_unreadable_code_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
