@@ -50,12 +50,6 @@ static const uint64_t kept_kinds = 0 PASTA_EVENTS(KEEP_BIT);
 
 static uint64_t align(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
-uint64_t pasta_now(void) {
-    struct timespec t;
-    clock_gettime(pasta_clock(), &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* ---- memory of the file ---- */
 
 /* 0 or an errno value.  A signal, such as a sampling profiler's timer, interrupts the call. */
@@ -184,6 +178,7 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
         snprintf(why, why_size, "cannot create the event ring %s (%s)", path, strerror(errno));
         return NULL;
     }
+    pasta_clock_load();
     pasta_ring *r = create_file(fd, why, why_size);
     if (!r) {
         unlink(path);

@@ -21,8 +21,8 @@ RING_SOURCES = (
     *(
         ROOT / "shim" / "core" / f"{name}.c"
         for name in (
-            *("config", "exec", "hash", "life", "loadable", "process", "processes", "ring"),
-            *("sandbox", "say", "select", "strings", "windows"),
+            *("clock", "config", "exec", "hash", "life", "loadable", "process", "processes"),
+            *("ring", "sandbox", "say", "select", "strings", "windows"),
         )
     ),
     ROOT / "shim" / "python" / "reader.c",
