@@ -28,6 +28,7 @@ void pasta_config_forked(void);
 /* True in the process that opened the ring; false in the child of a fork until it opens its own. */
 bool pasta_same_process(void);
 void pasta_after_fork(void);
+extern uint32_t pasta_generation_number; /* of pasta_generation */
 /* From now on forks are noticed: `forked` runs in the child, before anything else is recorded there. */
 void pasta_process_load(void (*forked)(void));
 
@@ -38,6 +39,8 @@ void pasta_ring_forget(void); /* in the child of a fork: unmap the parent's ring
 pasta_ring *pasta_ring_mine(void);
 const char *pasta_ring_path(void);
 void pasta_ring_stop(bool stopped);
+/* As pasta_begin_on, but the caller writes every field. */
+void *pasta_reserve_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device);
 bool pasta_ring_stopped(void);
 void pasta_ring_restart_counters(void);
 void pasta_ring_back_all(void); /* backs all segments, as far as the file system has free memory */

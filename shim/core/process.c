@@ -11,18 +11,18 @@
 
 enum { PAGE = 4096 };
 
-static uint32_t generation;
+uint32_t pasta_generation_number;
 /* A page that the kernel zeroes in the child of any fork, a raw clone included: 1 in the process
  * that wrote it. */
 static uint32_t fork_page_fallback = 1;
 static uint32_t *fork_page = &fork_page_fallback;
 static void (*on_fork)(void);
 
-uint32_t pasta_generation(void) { return __atomic_load_n(&generation, __ATOMIC_RELAXED); }
+uint32_t pasta_generation(void) { return __atomic_load_n(&pasta_generation_number, __ATOMIC_RELAXED); }
 bool pasta_same_process(void) { return __atomic_load_n(fork_page, __ATOMIC_ACQUIRE) != 0; }
 
 void pasta_after_fork(void) {
-    __atomic_add_fetch(&generation, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&pasta_generation_number, 1, __ATOMIC_RELAXED);
     if (on_fork) on_fork();
     /* last: whoever sees it finds the parent's ring gone */
     __atomic_store_n(fork_page, 1, __ATOMIC_RELEASE);
