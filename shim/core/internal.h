@@ -25,8 +25,9 @@ const char *pasta_session(void); /* directory of the session, or NULL */
 void pasta_config_forked(void);
 
 /* ---- process.c ---- */
+extern uint32_t *pasta_fork_page; /* 1 in the process that wrote it, 0 in its forks */
 /* True in the process that opened the ring; false in the child of a fork until it opens its own. */
-bool pasta_same_process(void);
+static inline bool pasta_same_process(void) { return __atomic_load_n(pasta_fork_page, __ATOMIC_ACQUIRE) != 0; }
 void pasta_after_fork(void);
 extern uint32_t pasta_generation_number; /* of pasta_generation */
 /* From now on forks are noticed: `forked` runs in the child, before anything else is recorded there. */
@@ -36,7 +37,8 @@ void pasta_process_load(void (*forked)(void));
 /* Creates and maps the ring file of this process; NULL with a message in `why`. */
 pasta_ring *pasta_ring_create(char *why, size_t why_size);
 void pasta_ring_forget(void); /* in the child of a fork: unmap the parent's ring */
-pasta_ring *pasta_ring_mine(void);
+extern pasta_ring *pasta_ring_opened; /* NULL until then; never unmapped while threads may hold records */
+static inline pasta_ring *pasta_ring_mine(void) { return __atomic_load_n(&pasta_ring_opened, __ATOMIC_ACQUIRE); }
 const char *pasta_ring_path(void);
 void pasta_ring_stop(bool stopped);
 /* As pasta_begin_on, but the caller writes every field. */

@@ -39,7 +39,7 @@ enum {
     SEGMENTS_UNUSED = 16,       /* backed before that where no accelerator was used yet */
 };
 
-static pasta_ring *ring; /* NULL until opened; never unmapped while threads may hold records */
+pasta_ring *pasta_ring_opened;
 static bool stopped;
 static uint32_t backing; /* calls of back_with_memory at work */
 void (*pasta_tapped)(const pasta_header *);
@@ -191,19 +191,18 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
     pasta_ring_stop(!pasta_config_u64("start", 1));
     /* the collector recognises a ring by its magic: last */
     __atomic_store_n(&r->magic, PASTA_MAGIC, __ATOMIC_RELEASE);
-    __atomic_store_n(&ring, r, __ATOMIC_RELEASE);
+    __atomic_store_n(&pasta_ring_opened, r, __ATOMIC_RELEASE);
     return r;
 }
 
 void pasta_ring_forget(void) {
     __atomic_store_n(&pasta_tapped, NULL, __ATOMIC_RELAXED);
-    pasta_ring *parents = __atomic_exchange_n(&ring, NULL, __ATOMIC_ACQ_REL);
+    pasta_ring *parents = __atomic_exchange_n(&pasta_ring_opened, NULL, __ATOMIC_ACQ_REL);
     __atomic_store_n(&backing, 0, __ATOMIC_RELAXED); /* by threads of the parent */
     if (!parents) return;
     if (!pasta_is_sandboxed()) munmap(parents, parents->file_bytes);
 }
 
-pasta_ring *pasta_ring_mine(void) { return __atomic_load_n(&ring, __ATOMIC_ACQUIRE); }
 const char *pasta_ring_path(void) { return ring_path; }
 void pasta_ring_stop(bool value) { __atomic_store_n(&stopped, value, __ATOMIC_RELEASE); }
 bool pasta_ring_stopped(void) { return __atomic_load_n(&stopped, __ATOMIC_ACQUIRE); }
@@ -290,7 +289,7 @@ void pasta_ring_back_all(void) {
         backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
 }
 
-static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
+static inline pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
     return pasta_reserve(r, kind, slots, grow, false);
 }
 
@@ -356,7 +355,7 @@ static __attribute__((noinline)) void report_drops(pasta_ring *r) {
 static inline void *begin(bool always, uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device,
                           uint16_t context, uint64_t stream) {
     if (PASTA_UNLIKELY(!pasta_same_process())) pasta_after_fork();
-    pasta_ring *r = __atomic_load_n(&ring, __ATOMIC_ACQUIRE);
+    pasta_ring *r = pasta_ring_mine();
     if (PASTA_UNLIKELY(!r)) return NULL;
     bool kept = always || kept_kinds >> kind & 1;
     if (PASTA_UNLIKELY(__atomic_load_n(&stopped, __ATOMIC_RELAXED)) && !kept) return NULL;
