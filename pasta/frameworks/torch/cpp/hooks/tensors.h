@@ -87,8 +87,9 @@ inline uint32_t tensor_id(Thread &thread, const Seen &seen) {
     uint32_t set = static_cast<uint32_t>(seen.hash % Caches::TENSOR_SETS);
     uint32_t first = (thread.framework_thread * Caches::TENSOR_SETS + set) * Caches::WAYS + 1;
     uint64_t *known = thread.caches.tensors[set];
-    for (uint32_t way = 0; way < Caches::WAYS; way++)
-        if (known[way] == seen.hash) return first + way;
+    uint32_t found = Caches::WAYS;
+    for (uint32_t way = 0; way < Caches::WAYS; way++) found = known[way] == seen.hash ? way : found; // no branches
+    if (found < Caches::WAYS) return first + found;
     const c10::TensorImpl *impl = seen.impl;
     int16_t device = impl->device_type() == c10::DeviceType::CPU ? PASTA_ABSENT_DEVICE : impl->device().index();
     auto *e = begin<pasta_tensor>(thread.id, PASTA_EVENT_tensor_create, device);

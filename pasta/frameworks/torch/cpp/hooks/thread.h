@@ -25,7 +25,7 @@ struct Caches {
 
     alignas(64) uint64_t tensors[TENSOR_SETS][WAYS]; // hashes; the place gives the id
     uint32_t replaced;                               // tensors that were added
-    Name names[NAMES];         // by the text's address, at which another text may be now
+    alignas(64) Name names[NAMES]; // by the text's address, at which another text may be now
     Shape shapes[SHAPES];
     uint32_t types[static_cast<size_t>(c10::ScalarType::NumOptions)];
 };
@@ -58,9 +58,13 @@ inline uint32_t thread_id() {
     return known ? known->id : system_thread_id();
 }
 
-inline uint32_t intern_name(Thread &thread, const char *text) {
+// Where a text may be known.
+inline Caches::Name &place_of_name(Thread &thread, const char *text) {
     uint64_t at = reinterpret_cast<uint64_t>(text);
-    Caches::Name &known = thread.caches.names[(at >> 4 ^ at >> 13) % Caches::NAMES];
+    return thread.caches.names[(at >> 4 ^ at >> 13) % Caches::NAMES];
+}
+
+inline uint32_t intern_name(Caches::Name &known, const char *text) {
     if (known.id && !std::strcmp(known.text, text)) return known.id;
     size_t length = std::strlen(text);
     uint32_t id = library->intern(text, length);
