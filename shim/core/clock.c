@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "clock.h"
 
 static uint64_t read_clock(void) {
     struct timespec t;
@@ -26,94 +26,71 @@ enum {
     WINDOW_NS = 50000, /* for which a reading of the clock is used */
     MOST_TICKS = 4000, /* of a reading that nothing interrupted */
     MOST_WAITS = 100,  /* for a thread that reads the clock, which may have been interrupted */
-    SCALE_BITS = 32,
 };
 
-/* Of all threads; a thread that makes `version` odd may change the others. */
-static struct {
-    uint32_t version;
-    bool usable;
-    uint64_t ticks, time; /* at the last reading of the clock */
-    uint64_t scale;       /* ns of 2³² ticks */
-    uint64_t window;      /* ticks; 0: the rate is not known */
-} base __attribute__((aligned(64)));
+struct pasta_clock_base pasta_clock_base;
 
-static uint64_t first_ticks, first_time, span; /* of the rate's measurement; with an odd version */
+#define BASE(field) __atomic_load_n(&pasta_clock_base.field, __ATOMIC_RELAXED)
+#define SET_BASE(field, value) __atomic_store_n(&pasta_clock_base.field, value, __ATOMIC_RELEASE)
 
-static uint64_t ns_of(uint64_t ticks, uint64_t scale) { return (uint64_t)((__uint128_t)ticks * scale >> SCALE_BITS); }
-
-/* By the last reading of the clock; 0 where that is too old, or changes now. */
-static inline uint64_t extrapolate(void) {
-    uint32_t version = __atomic_load_n(&base.version, __ATOMIC_ACQUIRE);
-    uint64_t window = __atomic_load_n(&base.window, __ATOMIC_ACQUIRE), scale = __atomic_load_n(&base.scale, __ATOMIC_ACQUIRE);
-    uint64_t time = __atomic_load_n(&base.time, __ATOMIC_ACQUIRE);
-    uint64_t passed = __builtin_ia32_rdtsc() - __atomic_load_n(&base.ticks, __ATOMIC_ACQUIRE);
-    if (PASTA_UNLIKELY(passed >= window || version & 1)) return 0;
-    return PASTA_LIKELY(__atomic_load_n(&base.version, __ATOMIC_RELAXED) == version) ? time + ns_of(passed, scale) : 0;
+static void set_scale(uint64_t scale) {
+    SET_BASE(scale, scale);
+    SET_BASE(window, scale && BASE(usable) ? ((uint64_t)WINDOW_NS << PASTA_SCALE_BITS) / scale : 0);
 }
 
-static void set_window(uint64_t scale) {
-    uint64_t window = scale ? ((uint64_t)WINDOW_NS << SCALE_BITS) / scale : 0;
-    __atomic_store_n(&base.scale, scale, __ATOMIC_RELEASE);
-    __atomic_store_n(&base.window, window, __ATOMIC_RELEASE);
-}
-
-static void start_measuring(uint64_t ticks, uint64_t time, uint64_t over) {
-    first_ticks = ticks;
-    first_time = time;
-    span = over;
+static void start_measuring(uint64_t ticks, uint64_t time, uint64_t span) {
+    SET_BASE(first_ticks, ticks);
+    SET_BASE(first_time, time);
+    SET_BASE(span, span);
 }
 
 /* Measures the rate by a further reading of the clock. */
 static void measure(uint64_t ticks, uint64_t time) {
-    uint64_t took = time - first_time, passed = ticks - first_ticks;
-    if (took < span) return;
-    if (took >= 2 * LAST_SPAN_NS || passed <= took / 16 || passed >= took * 16) { /* no records meanwhile; no such processor */
+    uint64_t since = BASE(first_time), span = BASE(span), before = BASE(scale);
+    uint64_t took = time - since, passed = ticks - BASE(first_ticks);
+    if (since && took < span) return;
+    if (!since || took >= 2 * LAST_SPAN_NS || passed <= took / 16 || passed >= took * 16) { /* no records for long */
         start_measuring(ticks, time, span);
         return;
     }
-    uint64_t scale = (uint64_t)(((__uint128_t)took << SCALE_BITS) / passed);
-    uint64_t change = scale > base.scale ? scale - base.scale : base.scale - scale;
-    if (base.scale && change > base.scale / 1000) { /* another machine, or it slept */
-        __atomic_store_n(&base.usable, false, __ATOMIC_RELAXED);
-        scale = 0;
-    }
-    set_window(scale);
+    uint64_t scale = (uint64_t)(((__uint128_t)took << PASTA_SCALE_BITS) / passed);
+    uint64_t change = scale > before ? scale - before : before - scale;
+    if (before && change > before / 1000) SET_BASE(usable, false); /* another machine, or it slept */
+    set_scale(scale);
     if (span < LAST_SPAN_NS)
-        span *= 2;
+        SET_BASE(span, 2 * span);
     else
         start_measuring(ticks, time, span);
 }
 
 static __attribute__((noinline)) uint64_t read_both(void) {
-    uint32_t version = __atomic_load_n(&base.version, __ATOMIC_RELAXED);
+    uint32_t version = BASE(version);
     for (int i = 0; version & 1 && i < MOST_WAITS; i++) {
-        uint64_t time = extrapolate();
+        uint64_t time = pasta_extrapolate();
         if (time) return time;
-        version = __atomic_load_n(&base.version, __ATOMIC_RELAXED);
+        version = BASE(version);
     }
-    if (version & 1 || !__atomic_compare_exchange_n(&base.version, &version, version + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    if (version & 1 || !__atomic_compare_exchange_n(&pasta_clock_base.version, &version, version + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return read_clock();
     uint64_t before = __builtin_ia32_rdtsc(), time = read_clock(), after = __builtin_ia32_rdtsc();
-    uint64_t ticks = before + (after - before) / 2, passed = ticks - base.ticks;
-    if (base.window) { /* no thread has a later time than this one */
-        uint64_t least = base.time + (passed < base.window ? ns_of(passed, base.scale) : WINDOW_NS);
-        if (time < least && least - time < WINDOW_NS) time = least;
+    uint64_t ticks = before + (after - before) / 2, passed = ticks - BASE(ticks), window = BASE(window);
+    if (window) { /* no thread was given a later time than this one */
+        uint64_t latest = BASE(time) + (passed < window ? pasta_ns_of(passed, BASE(scale)) : WINDOW_NS);
+        if (time < latest && latest - time < WINDOW_NS) time = latest;
     }
     if (after - before < MOST_TICKS) {
-        if (!first_time) start_measuring(ticks, time, FIRST_SPAN_NS);
         measure(ticks, time);
-        __atomic_store_n(&base.ticks, ticks, __ATOMIC_RELEASE);
-        __atomic_store_n(&base.time, time, __ATOMIC_RELEASE);
+        SET_BASE(ticks, ticks);
+        SET_BASE(time, time);
     }
-    __atomic_store_n(&base.version, version + 2, __ATOMIC_RELEASE);
+    SET_BASE(version, version + 2);
     return time;
 }
 
 uint64_t pasta_now(void) {
-    uint64_t time = extrapolate();
+    uint64_t time = pasta_extrapolate();
     if (PASTA_LIKELY(time != 0)) return time;
-    return __atomic_load_n(&base.usable, __ATOMIC_RELAXED) ? read_both() : read_clock();
+    return BASE(usable) ? read_both() : read_clock();
 }
 
 /* Whether the kernel keeps time by the counter: then it found it to be the same on all processors. */
@@ -128,18 +105,21 @@ static bool kernel_uses_counter(void) {
 
 void pasta_clock_load(void) {
     bool usable = !pasta_is_sandboxed() && kernel_uses_counter();
-    set_window(0);
+    SET_BASE(usable, false);
+    set_scale(0);
     start_measuring(0, 0, FIRST_SPAN_NS);
-    __atomic_store_n(&base.version, 0, __ATOMIC_RELEASE); /* in the child of a fork, a thread of the parent's may have changed it */
-    __atomic_store_n(&base.usable, usable, __ATOMIC_RELEASE);
+    SET_BASE(version, 0); /* in the child of a fork, a thread of the parent's may have been changing it */
+    SET_BASE(usable, usable);
 }
 
 void pasta_clock_stop(void) {
-    __atomic_store_n(&base.usable, false, __ATOMIC_RELEASE);
-    __atomic_store_n(&base.window, 0, __ATOMIC_RELEASE);
+    SET_BASE(usable, false);
+    SET_BASE(window, 0);
 }
 
 #else
+
+struct pasta_clock_base pasta_clock_base;
 
 uint64_t pasta_now(void) { return read_clock(); }
 void pasta_clock_load(void) {}

@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "internal.h"
 #include "private.h"
 #include "reserve.h"
@@ -319,7 +320,8 @@ uint32_t pasta_thread(void) {
 
 static inline void *write_header(pasta_header *h, int16_t device, uint16_t context, uint64_t stream, uint32_t thread) {
     h->flags = 0;
-    h->time = pasta_now();
+    uint64_t time = pasta_extrapolate();
+    h->time = PASTA_LIKELY(time != 0) ? time : pasta_now();
     h->thread = thread;
     h->device = device;
     h->context = context;

@@ -24,20 +24,26 @@ struct Factors {
     }
 };
 inline constexpr Factors factors;
+constexpr size_t MAX_FACTORS = 14; // dimensions; the last factors are those of a tensor's other values
 
-// Takes every second factor from `first` on.
-inline uint64_t hash_of(c10::IntArrayRef values, size_t first) {
-    uint64_t sum = values.size();
-    for (size_t i = 0; i < values.size(); i++) {
-        if (first + 2 * i >= Factors::COUNT) sum = mix(sum, i);
-        sum += static_cast<uint64_t>(values[i]) * factors.of[(first + 2 * i) % Factors::COUNT];
-    }
+inline uint64_t hash_of(c10::IntArrayRef values) {
+    uint64_t hash = mix(1, values.size());
+    for (int64_t value : values) hash = mix(hash, static_cast<uint64_t>(value));
+    return hash;
+}
+
+inline uint64_t hash_of(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+    size_t count = sizes.size();
+    if (__builtin_expect(count != strides.size() || count > MAX_FACTORS, 0)) return hash_of(sizes) + 3 * hash_of(strides);
+    uint64_t sum = count;
+    for (size_t i = 0; i < count; i++)
+        sum += static_cast<uint64_t>(sizes[i]) * factors.of[2 * i] + static_cast<uint64_t>(strides[i]) * factors.of[2 * i + 1];
     return sum;
 }
 
 // String id of the numbers with commas between them.
 inline uint32_t intern_numbers(Thread &thread, c10::IntArrayRef values) {
-    uint64_t hash = mix(1, hash_of(values, 0));
+    uint64_t hash = hash_of(values);
     Caches::Shape &known = thread.caches.shapes[hash % Caches::SHAPES];
     if (known.hash == hash) return known.id;
     char text[512], *at = text, *end = text + sizeof text - 1;
@@ -75,7 +81,7 @@ inline bool see(const at::Tensor &tensor, Seen &seen) {
     c10::StorageImpl *storage = impl->unsafe_storage().unsafeGetStorageImpl();
     uint64_t address = storage ? reinterpret_cast<uint64_t>(storage->_mutable_data_ptr_no_checks().get()) : 0;
     if (!address) return false;
-    uint64_t hash = mix(1, hash_of(impl->sizes(), 0) + hash_of(impl->strides(), 1) + address * factors.of[28] +
+    uint64_t hash = mix(1, hash_of(impl->sizes(), impl->strides()) + address * factors.of[28] +
                                static_cast<uint64_t>(impl->storage_offset()) * factors.of[29] +
                                static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) * factors.of[30]);
     seen = {impl, storage, address, hash};
