@@ -1,8 +1,9 @@
 """Programs of PyTorch that the host bounds, with recording switched on and off inside one process.
 
-python -m bench.host_bound callbacks CACHE | python -m bench.host_bound pasta; bench.operators starts
-both, the second one under pasta-preload. It prints JSON: for each program and way the nanoseconds
-that an operator takes beyond those without a recorder (way "off": those that it takes).
+    python -m bench.host_bound callbacks CACHE     PyTorch's own ways to follow operators
+    python -m bench.host_bound pasta               PASTA, under pasta-preload
+
+bench.operators starts both. Prints JSON: seconds of each program by way, and its operators.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ inline constexpr Factors factors;
 constexpr size_t MAX_FACTORS = 14; // dimensions; the last factors are those of a tensor's other values
 
 inline uint64_t hash_of(c10::IntArrayRef values) {
-    uint64_t hash = mix(1, values.size());
+    uint64_t hash = mix(factors.of[0], values.size());
     for (int64_t value : values) hash = mix(hash, static_cast<uint64_t>(value));
     return hash;
 }
