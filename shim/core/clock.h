@@ -28,8 +28,9 @@ static inline uint64_t pasta_extrapolate(void) {
     uint32_t version = __atomic_load_n(&base->version, __ATOMIC_ACQUIRE);
     uint64_t window = __atomic_load_n(&base->window, __ATOMIC_ACQUIRE), scale = __atomic_load_n(&base->scale, __ATOMIC_ACQUIRE);
     uint64_t time = __atomic_load_n(&base->time, __ATOMIC_ACQUIRE), ticks = __atomic_load_n(&base->ticks, __ATOMIC_ACQUIRE);
+    if (PASTA_UNLIKELY(!window || version & 1)) return 0; /* the counter may be forbidden */
     uint64_t passed = __builtin_ia32_rdtsc() - ticks;
-    if (PASTA_UNLIKELY(passed >= window || version & 1)) return 0;
+    if (PASTA_UNLIKELY(passed >= window)) return 0;
     return PASTA_LIKELY(__atomic_load_n(&base->version, __ATOMIC_RELAXED) == version) ? time + pasta_ns_of(passed, scale) : 0;
 }
 
