@@ -1,10 +1,15 @@
-"""Overhead of an operator in PyTorch: 100,000 one-element additions on the CPU, one thread.
+"""Overhead of an operator in PyTorch, on the CPU, one thread.
 
-The program runs alone, under torch.profiler (inside its context, without the work at its end), and
-under PASTA with `-c torch`: without and with Python frames, and stopped by `pasta.stop()`. Each
-process reports the minimum of five rounds; processes are interleaved, and the result is the median
-of their ratios. A separate process measures blocks of `pasta.profile`. Needs PyTorch; the first run
-builds PASTA's hooks.
+Recording is switched on and off inside one process, on programs that the host bounds
+(`bench.host_bound`): additions of one element, the same after other work has used the caches, and a
+training step of a small model of GPT-2's structure, eager, mostly nested operators. The parts of
+the cost: an empty callback of PyTorch's RecordFunction, without and with tensors; then PASTA with
+allocations only, with operators, with their Python frames and modules, and with their tensors too
+(`-c torch`); torch.profiler for comparison. Figures are CPU time beyond the same program without
+recording: medians of processes, of which each reports its shortest rounds.
+
+Separate processes compare a stopped PASTA with the program alone, and measure blocks of
+`pasta.profile`. Needs PyTorch; the first run builds PASTA's hooks.
 """
 
 from __future__ import annotations
@@ -16,31 +21,27 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from bench.figures import Figure, environment, preload_command
+from bench.host_bound import ADDS
+from bench.publish import ROOT
 
-_PAIRS = 5
+_PAIRS = 3
 _PROGRAM = """
 import sys, time, torch
 torch.set_num_threads(1)
 a, b = torch.ones(1), torch.ones(1)
 def round():
-    begin = time.perf_counter()
-    for _ in range(100_000):
+    begin = time.thread_time()
+    for _ in range(10_000):
         torch.add(a, b)
-    return (time.perf_counter() - begin) * 1e4
+    return (time.thread_time() - begin) * 1e5
 round()
-if sys.argv[1] == "profiler":
-    from torch.profiler import ProfilerActivity, profile
-    def profiled():
-        with profile(activities=[ProfilerActivity.CPU]):
-            return round()
-    print(min(profiled() for _ in range(5)))
-else:
-    if sys.argv[1] == "stopped":
-        import pasta
-        pasta.stop()
-    print(min(round() for _ in range(5)))
+if sys.argv[1] == "stopped":
+    import pasta
+    pasta.stop()
+print(min(round() for _ in range(50)))
 """
 _BLOCKS = """
 import json, statistics, time, torch, pasta
@@ -70,29 +71,65 @@ print(json.dumps({
     "enter": statistics.median(enter), "leave": statistics.median(leave),
 }))
 """
-_WAYS: dict[str, tuple[str, ...] | None] = {
-    "alone": None,
-    "profiler": None,
-    "without frames": ("--set", "torch.stacks=no"),
-    "with frames": (),
-    "stopped": (),
+#: Options of pasta-preload by what is recorded, and the most ns that an operator may take.
+_RECORDED: dict[str, tuple[tuple[str, ...], float | None]] = {
+    "allocations": (("-t", "memory_timeline"), None),
+    "operators": (("-t", "operators", "--set", "torch.stacks=no"), 250),
+    "operators, frames": (("-t", "operators"), None),
+    "-c torch": (("-c", "torch"), 500),
 }
+_PROGRAMS = {"add": "add", "cold add": "add, caches cold", "step": "GPT step"}
+
+
+def _output(command: list[str | Path], recorded: tuple[str, ...] | None, directory: Path) -> str:
+    """What a program prints, alone or under pasta-preload with options."""
+    before: list[str | Path] = []
+    if recorded is not None:
+        before = [
+            *preload_command(), "-q", *recorded, "--set", "run.events=false",
+            "-f", "-o", str(directory / "run"), "--",
+        ]  # fmt: skip
+    done = subprocess.run(
+        [*before, sys.executable, *command],
+        env=environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=600,
+    )  # fmt: skip
+    return done.stdout
 
 
 def _nanoseconds(way: str, program: Path, directory: Path) -> float:
     """Nanoseconds per operator."""
-    options = _WAYS[way]
-    before: list[str] = []
-    if options is not None:
-        before = [
-            *preload_command(), "-q", "-c", "torch", "--set", "run.events=false", *options,
-            "-f", "-o", str(directory / "run"), "--",
-        ]  # fmt: skip
-    done = subprocess.run(
-        [*before, sys.executable, program, way],
-        env=environment(), stdout=subprocess.PIPE, text=True, check=True, timeout=300,
-    )  # fmt: skip
-    return float(done.stdout)
+    recorded = ("-c", "torch") if way == "stopped" else None
+    return float(_output([program, way], recorded, directory))
+
+
+def _host_bound(directory: Path, recorded: tuple[str, ...] | None) -> dict[str, Any]:
+    arguments = ["callbacks", str(directory / "cache")] if recorded is None else ["pasta"]
+    text = _output(["-m", "bench.host_bound", *arguments], recorded, directory)
+    found: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return found
+
+
+def _parts(directory: Path) -> list[Figure]:
+    """Cost of an operator by what is recorded, and of a step relative to one without recording."""
+    sets = {None: None, **{name: options for name, (options, _) in _RECORDED.items()}}
+    runs = [
+        {name: _host_bound(directory, options) for name, options in sets.items()}
+        for _ in range(_PAIRS)
+    ]
+    counts = {"add": ADDS, "cold add": 1, "step": runs[0][None]["operators"]["step"]}
+    figures = [Figure("operators: operators of a step", counts["step"], "")]
+    for program, title in _PROGRAMS.items():
+        ways = [(None, way, way, None) for way in runs[0][None]["times"][program] if way != "off"]
+        ways += [(name, "pasta", name, most) for name, (_, most) in _RECORDED.items()]
+        for of, way, name, most in ways:
+            times = [each[of]["times"][program] for each in runs]
+            added = median((each[way] - each["off"]) / counts[program] for each in times)
+            most = most if program != "cold add" else None
+            figures.append(Figure(f"operators: {title}, {name}", 1e9 * added, "ns", most=most))
+            if program == "step":
+                ratio = median(each[way] / each["off"] for each in times)
+                figures.append(Figure(f"operators: {title}, {name}", ratio, "x without"))
+    return figures
 
 
 def _blocks(directory: Path) -> dict[str, float]:
@@ -116,28 +153,18 @@ def measure() -> list[Figure]:
         directory = Path(name)
         program = directory / "add.py"
         program.write_text(_PROGRAM)
-        _nanoseconds("with frames", program, directory)  # builds the hooks
+        _nanoseconds("stopped", program, directory)  # builds the hooks
         blocks = _blocks(directory)
         rounds = [
-            {way: _nanoseconds(way, program, directory) for way in _WAYS} for _ in range(_PAIRS)
+            {way: _nanoseconds(way, program, directory) for way in ("alone", "stopped")}
+            for _ in range(_PAIRS)
         ]
-
-    def ratio(way: str, base: str) -> float:
-        return median(each[way] / each[base] for each in rounds)
-
+        parts = _parts(directory)
+    stopped = median(each["stopped"] / each["alone"] for each in rounds)
     return [
         Figure("operators: alone", median(each["alone"] for each in rounds), "ns"),
-        Figure("operators: torch.profiler", ratio("profiler", "alone"), "x alone"),
-        Figure(
-            "operators: without frames",
-            ratio("without frames", "profiler"),
-            "x torch.profiler",
-            most=1.15,
-        ),
-        Figure(
-            "operators: with frames", ratio("with frames", "profiler"), "x torch.profiler", most=2
-        ),
-        Figure("operators: stopped", ratio("stopped", "alone"), "x alone", most=1.02),
+        *parts,
+        Figure("operators: stopped", stopped, "x alone", most=1.02),
         Figure("operators: in a block", blocks["inside"], "x alone", most=2.5),
         Figure("operators: after a block", blocks["after"], "x alone", most=1.05),
         Figure("operators: first block, enter and leave", blocks["first"], "s"),

@@ -1,8 +1,8 @@
 /* Between the files of core, python and frameworks only.
  *
  * Order of the core's files, lowest first (a file calls only those before it):
- * config, hash, process, environment, cpython, observers, interpose · sandbox · say, processes, loadable · exec, ring ·
- * strings · select, images · scope, shapes, budget · windows, life · trace, block. */
+ * config, hash, process, environment, cpython, observers, interpose · sandbox · clock, say, processes, loadable ·
+ * exec, ring · strings · select, images · scope, shapes, budget · windows, life · trace, block. */
 #ifndef PASTA_INTERNAL_H
 #define PASTA_INTERNAL_H
 
@@ -24,9 +24,11 @@ const char *pasta_session(void); /* directory of the session, or NULL */
 void pasta_config_forked(void);
 
 /* ---- process.c ---- */
+extern uint32_t *pasta_fork_page; /* 1 in the process that wrote it, 0 in its forks */
 /* True in the process that opened the ring; false in the child of a fork until it opens its own. */
-bool pasta_same_process(void);
+static inline bool pasta_same_process(void) { return __atomic_load_n(pasta_fork_page, __ATOMIC_ACQUIRE) != 0; }
 void pasta_after_fork(void);
+extern uint32_t pasta_generation_number; /* of pasta_generation */
 /* From now on forks are noticed: `forked` runs in the child, before anything else is recorded there. */
 void pasta_process_load(void (*forked)(void));
 
@@ -34,9 +36,12 @@ void pasta_process_load(void (*forked)(void));
 /* Creates and maps the ring file of this process; NULL with a message in `why`. */
 pasta_ring *pasta_ring_create(char *why, size_t why_size);
 void pasta_ring_forget(void); /* in the child of a fork: unmap the parent's ring */
-pasta_ring *pasta_ring_mine(void);
+extern pasta_ring *pasta_ring_opened; /* NULL until then; never unmapped while threads may hold records */
+static inline pasta_ring *pasta_ring_mine(void) { return __atomic_load_n(&pasta_ring_opened, __ATOMIC_ACQUIRE); }
 const char *pasta_ring_path(void);
 void pasta_ring_stop(bool stopped);
+/* As pasta_begin_on, but the caller writes every field. */
+void *pasta_reserve_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device);
 bool pasta_ring_stopped(void);
 void pasta_ring_restart_counters(void);
 void pasta_ring_back_all(void); /* backs all segments, as far as the file system has free memory */
@@ -53,6 +58,11 @@ bool pasta_is_sandboxed(void);
 clockid_t pasta_clock(void);
 /* `restricting` runs while system calls are still allowed; `every_thread` will be restricted, or only the caller. */
 void pasta_sandbox_load(void (*restricting)(bool every_thread));
+
+/* ---- clock.c ---- */
+/* Reads times through the processor's counter from now on, if the kernel does. */
+void pasta_clock_load(void);
+void pasta_clock_stop(void); /* no longer, before system calls are restricted */
 
 /* ---- loadable.c ---- */
 /* True where a program, or its interpreter, would not start with this library preloaded. */

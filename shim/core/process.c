@@ -11,25 +11,24 @@
 
 enum { PAGE = 4096 };
 
-static uint32_t generation;
+uint32_t pasta_generation_number;
 /* A page that the kernel zeroes in the child of any fork, a raw clone included: 1 in the process
  * that wrote it. */
 static uint32_t fork_page_fallback = 1;
-static uint32_t *fork_page = &fork_page_fallback;
+uint32_t *pasta_fork_page = &fork_page_fallback;
 static void (*on_fork)(void);
 
-uint32_t pasta_generation(void) { return __atomic_load_n(&generation, __ATOMIC_RELAXED); }
-bool pasta_same_process(void) { return __atomic_load_n(fork_page, __ATOMIC_ACQUIRE) != 0; }
+uint32_t pasta_generation(void) { return __atomic_load_n(&pasta_generation_number, __ATOMIC_RELAXED); }
 
 void pasta_after_fork(void) {
-    __atomic_add_fetch(&generation, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&pasta_generation_number, 1, __ATOMIC_RELAXED);
     if (on_fork) on_fork();
     /* last: whoever sees it finds the parent's ring gone */
-    __atomic_store_n(fork_page, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(pasta_fork_page, 1, __ATOMIC_RELEASE);
 }
 
 static void in_child(void) {
-    if (fork_page == &fork_page_fallback) *fork_page = 0;
+    if (pasta_fork_page == &fork_page_fallback) *pasta_fork_page = 0;
     /* an earlier handler may have used the library: this child may have a ring already */
     if (!pasta_same_process()) pasta_after_fork();
 }
@@ -37,8 +36,8 @@ static void in_child(void) {
 void pasta_process_load(void (*forked)(void)) {
     void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED || madvise(page, PAGE, MADV_WIPEONFORK) != 0) page = &fork_page_fallback;
-    fork_page = page;
-    *fork_page = 1;
+    pasta_fork_page = page;
+    *pasta_fork_page = 1;
     on_fork = forked;
     pthread_atfork(NULL, NULL, in_child);
 }

@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "internal.h"
 #include "private.h"
 #include "reserve.h"
@@ -39,7 +40,7 @@ enum {
     SEGMENTS_UNUSED = 16,       /* backed before that where no accelerator was used yet */
 };
 
-static pasta_ring *ring; /* NULL until opened; never unmapped while threads may hold records */
+pasta_ring *pasta_ring_opened;
 static bool stopped;
 static uint32_t backing; /* calls of back_with_memory at work */
 void (*pasta_tapped)(const pasta_header *);
@@ -49,12 +50,6 @@ static char ring_path[PATH_MAX];
 static const uint64_t kept_kinds = 0 PASTA_EVENTS(KEEP_BIT);
 
 static uint64_t align(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
-
-uint64_t pasta_now(void) {
-    struct timespec t;
-    clock_gettime(pasta_clock(), &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- memory of the file ---- */
 
@@ -184,6 +179,7 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
         snprintf(why, why_size, "cannot create the event ring %s (%s)", path, strerror(errno));
         return NULL;
     }
+    pasta_clock_load();
     pasta_ring *r = create_file(fd, why, why_size);
     if (!r) {
         unlink(path);
@@ -196,19 +192,18 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
     pasta_ring_stop(!pasta_config_u64("start", 1));
     /* the collector recognises a ring by its magic: last */
     __atomic_store_n(&r->magic, PASTA_MAGIC, __ATOMIC_RELEASE);
-    __atomic_store_n(&ring, r, __ATOMIC_RELEASE);
+    __atomic_store_n(&pasta_ring_opened, r, __ATOMIC_RELEASE);
     return r;
 }
 
 void pasta_ring_forget(void) {
     __atomic_store_n(&pasta_tapped, NULL, __ATOMIC_RELAXED);
-    pasta_ring *parents = __atomic_exchange_n(&ring, NULL, __ATOMIC_ACQ_REL);
+    pasta_ring *parents = __atomic_exchange_n(&pasta_ring_opened, NULL, __ATOMIC_ACQ_REL);
     __atomic_store_n(&backing, 0, __ATOMIC_RELAXED); /* by threads of the parent */
     if (!parents) return;
     if (!pasta_is_sandboxed()) munmap(parents, parents->file_bytes);
 }
 
-pasta_ring *pasta_ring_mine(void) { return __atomic_load_n(&ring, __ATOMIC_ACQUIRE); }
 const char *pasta_ring_path(void) { return ring_path; }
 void pasta_ring_stop(bool value) { __atomic_store_n(&stopped, value, __ATOMIC_RELEASE); }
 bool pasta_ring_stopped(void) { return __atomic_load_n(&stopped, __ATOMIC_ACQUIRE); }
@@ -295,7 +290,7 @@ void pasta_ring_back_all(void) {
         backed = __atomic_load_n(&r->backed, __ATOMIC_ACQUIRE);
 }
 
-static pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
+static inline pasta_header *reserve(pasta_ring *r, uint16_t kind, uint8_t slots) {
     return pasta_reserve(r, kind, slots, grow, false);
 }
 
@@ -323,16 +318,25 @@ uint32_t pasta_thread(void) {
     return mine.id;
 }
 
-static void *write_header(pasta_header *h, uint8_t slots, int16_t device, uint16_t context, uint64_t stream,
-                          uint32_t thread) {
+static inline void *write_header(pasta_header *h, int16_t device, uint16_t context, uint64_t stream, uint32_t thread) {
     h->flags = 0;
-    h->time = pasta_now();
+    uint64_t time = pasta_extrapolate();
+    h->time = PASTA_LIKELY(time != 0) ? time : pasta_now();
     h->thread = thread;
     h->device = device;
     h->context = context;
     h->stream = stream;
     h->correlation = 0;
-    return memset(h + 1, 0xff, slots * (size_t)PASTA_SLOT - sizeof *h);
+    return h + 1;
+}
+
+/* Every field is absent; in steps of constant size, which need no call. */
+static inline void *clear(void *payload, uint8_t slots) {
+    uint8_t *at = payload;
+    memset(at, 0xff, PASTA_SLOT - sizeof(pasta_header));
+    at += PASTA_SLOT - sizeof(pasta_header);
+    for (; slots > 1; slots--, at += PASTA_SLOT) memset(at, 0xff, PASTA_SLOT);
+    return payload;
 }
 
 static __attribute__((noinline)) void report_drops(pasta_ring *r) {
@@ -343,16 +347,17 @@ static __attribute__((noinline)) void report_drops(pasta_ring *r) {
         __atomic_fetch_add(&r->pending_drops, count, __ATOMIC_RELAXED);
         return;
     }
-    pasta_dropped *e = write_header(h, PASTA_SLOTS(pasta_dropped), PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM,
-                                    pasta_thread());
+    pasta_dropped *e = write_header(h, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM, pasta_thread());
+    clear(e, PASTA_SLOTS(pasta_dropped));
     e->count = count;
     pasta_publish(e);
 }
 
+/* Leaves the payload as it is. */
 static inline void *begin(bool always, uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device,
                           uint16_t context, uint64_t stream) {
     if (PASTA_UNLIKELY(!pasta_same_process())) pasta_after_fork();
-    pasta_ring *r = __atomic_load_n(&ring, __ATOMIC_ACQUIRE);
+    pasta_ring *r = pasta_ring_mine();
     if (PASTA_UNLIKELY(!r)) return NULL;
     bool kept = always || kept_kinds >> kind & 1;
     if (PASTA_UNLIKELY(__atomic_load_n(&stopped, __ATOMIC_RELAXED)) && !kept) return NULL;
@@ -363,21 +368,31 @@ static inline void *begin(bool always, uint32_t thread, pasta_event_kind kind, u
         __atomic_fetch_add(&r->pending_drops, 1, __ATOMIC_RELAXED);
         return NULL;
     }
-    return write_header(h, slots, device, context, stream, thread);
+    return write_header(h, device, context, stream, thread);
+}
+
+static inline void *begin_clear(bool always, uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device,
+                                uint16_t context, uint64_t stream) {
+    void *payload = begin(always, thread, kind, slots, device, context, stream);
+    return PASTA_LIKELY(payload != NULL) ? clear(payload, slots) : NULL;
 }
 
 void *pasta_begin(pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context, uint64_t stream) {
-    return begin(false, pasta_thread(), kind, slots, device, context, stream);
+    return begin_clear(false, pasta_thread(), kind, slots, device, context, stream);
 }
 
 void *pasta_begin_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
                      uint64_t stream) {
-    return begin(false, thread, kind, slots, device, context, stream);
+    return begin_clear(false, thread, kind, slots, device, context, stream);
 }
 
 void *pasta_begin_result(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
                          uint64_t stream) {
-    return begin(true, thread, kind, slots, device, context, stream);
+    return begin_clear(true, thread, kind, slots, device, context, stream);
+}
+
+void *pasta_reserve_on(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device) {
+    return begin(false, thread, kind, slots, device, PASTA_NO_CONTEXT, PASTA_NO_STREAM);
 }
 
 static uint64_t correlation, launch;

@@ -33,12 +33,12 @@ static void range_ends(void) { pasta_probe_range_pop(PASTA_RANGE_STACK(PASTA_ORI
 
 static pasta_framework api = {
     .version = PASTA_FRAMEWORK_VERSION,
-    .begin_on = pasta_begin_on,
+    .reserve_on = pasta_reserve_on,
     .intern = pasta_intern,
     .use = pasta_use,
     .is_on = pasta_profiling_is_on,
     .on_profiling = pasta_on_profiling,
-    .generation = pasta_generation,
+    .generation = &pasta_generation_number,
     .stack = stack_of_thread,
     .range_begins = range_begins,
     .range_ends = range_ends,

@@ -19,13 +19,14 @@ typedef void pasta_tap(const pasta_header *record);
 
 typedef struct pasta_framework {
     uint32_t version;
+    /* As pasta_begin_on without context and stream, but the caller writes every field. */
+    void *(*reserve_on)(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device);
     /* The functions of these names in pasta_source.h. */
-    void *(*begin_on)(uint32_t thread, pasta_event_kind kind, uint8_t slots, int16_t device, uint16_t context,
-                      uint64_t stream);
     uint32_t (*intern)(const char *text, size_t length);
     bool (*use)(const char *source, const char *version);
     bool (*is_on)(void);
-    uint32_t (*generation)(void);
+    /* The number that pasta_generation returns. */
+    const uint32_t *generation;
     /* Called when profiling starts or stops, by the thread that does it. */
     void (*on_profiling)(void (*changed)(bool on));
     /* Address of the id of the Python stack that this thread's allocations get. */
@@ -54,7 +55,7 @@ typedef struct pasta_framework {
 /* NULL for another version. */
 typedef const pasta_framework *pasta_framework_function(uint32_t version);
 
-/* Makes a record of `begin_on` visible to the consumer. */
+/* Makes a record of `reserve_on` visible to the consumer. */
 static inline void pasta_framework_publish(void *payload) {
     pasta_header *h = (pasta_header *)payload - 1;
     __atomic_store_n(&h->commit, ~__atomic_load_n(&h->commit, __ATOMIC_RELAXED), __ATOMIC_RELEASE);

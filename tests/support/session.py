@@ -21,8 +21,9 @@ RING_SOURCES = (
     *(
         ROOT / "shim" / "core" / f"{name}.c"
         for name in (
-            *("budget", "config", "exec", "hash", "life", "loadable", "process", "processes"),
-            *("ring", "sandbox", "say", "scope", "select", "shapes", "strings", "windows"),
+            *("budget", "clock", "config", "exec", "hash", "life", "loadable", "process"),
+            *("processes", "ring", "sandbox", "say", "scope", "select", "shapes", "strings"),
+            "windows",
         )
     ),
     ROOT / "shim" / "python" / "reader.c",

@@ -26,14 +26,25 @@ inline bool find_library(unsigned long long address = 0) {
     return library;
 }
 
-// False in the child of a fork: it has another ring, if any, and other string ids.
-inline bool owns_ring() { return library->generation() == generation; }
+inline uint32_t present_generation() { return __atomic_load_n(library->generation, __ATOMIC_RELAXED); }
 
-// Reserves a record of the thread; nullptr if it is dropped. pasta_framework_publish makes it visible.
+// False in the child of a fork: it has another ring, if any, and other string ids.
+inline bool owns_ring() { return present_generation() == generation; }
+
+// Reserves a record of the thread, whose fields are unset; nullptr if it is dropped. pasta_framework_publish makes it
+// visible.
+template <typename Payload>
+Payload *reserve(uint32_t thread, pasta_event_kind kind, int16_t device = PASTA_ABSENT_DEVICE) {
+    constexpr size_t slots = (sizeof(pasta_header) + sizeof(Payload)) / PASTA_SLOT;
+    return static_cast<Payload *>(library->reserve_on(thread, kind, slots, device));
+}
+
+// The same, with absent fields.
 template <typename Payload>
 Payload *begin(uint32_t thread, pasta_event_kind kind, int16_t device = PASTA_ABSENT_DEVICE) {
-    constexpr size_t slots = (sizeof(pasta_header) + sizeof(Payload)) / PASTA_SLOT;
-    return static_cast<Payload *>(library->begin_on(thread, kind, slots, device, PASTA_ABSENT_U16, PASTA_ABSENT_U64));
+    auto *payload = reserve<Payload>(thread, kind, device);
+    if (payload) std::memset(static_cast<void *>(payload), 0xff, sizeof *payload);
+    return payload;
 }
 
 inline uint32_t intern(const char *text) { return library->intern(text, std::strlen(text)); }

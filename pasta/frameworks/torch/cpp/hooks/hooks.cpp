@@ -17,7 +17,7 @@ bool use_library(unsigned long long address, const char *version) {
 
 // Applies both requests; True, or nullptr with a Python exception.
 PyObject *apply_requests() {
-    generation = library->generation();
+    generation = present_generation();
     try {
         callback.apply_requests();
     } catch (const std::exception &error) {

@@ -32,28 +32,33 @@ inline void attribute_captured_nodes() {
     if (__builtin_expect(__atomic_load_n(library->capturing, __ATOMIC_RELAXED) != 0, 0)) library->captured();
 }
 
+// Whether libpasta decides by open operators which launches are probed.
+inline bool follows_operators() {
+    return __builtin_expect(__atomic_load_n(library->follows_operators, __ATOMIC_RELAXED) != 0, 0);
+}
+
 inline void begin_operator(Thread &thread, const at::RecordFunction &function) {
     attribute_captured_nodes();
+    const char *text = function.name();
+    Caches::Name &place = place_of_name(thread, text);
+    __builtin_prefetch(&place);
+    SeenTensors<std::size(pasta_operator_begin().tensor)> inputs(thread, PASTA_ROLE_input);
+    if (options.tensors) inputs.add_all(function.inputs());
     if (thread.depth++ == 0) {
         Location location = options.frames ? locate() : Location();
         *thread.stack = location.stack;
         thread.module = location.module;
         sampler.operator_began(location.stack ? thread.python_thread : 0);
     }
-    uint32_t ids[16];
-    uint16_t count = 0;
-    if (options.tensors) {
-        TensorIds inputs(thread, PASTA_ROLE_input, ids, std::size(ids));
-        for (const c10::IValue &each : function.inputs()) inputs.add(each);
-        count = inputs.count();
-    }
-    auto *e = begin<pasta_operator_begin>(thread.id, PASTA_EVENT_operator_begin);
-    bool followed = __atomic_load_n(library->follows_operators, __ATOMIC_RELAXED) != 0;
+    uint32_t name = intern_name(place, text);
+    decltype(pasta_operator_begin::tensor) ids;
+    uint16_t count = inputs.write(ids);
+    auto *e = reserve<pasta_operator_begin>(thread.id, PASTA_EVENT_operator_begin);
+    bool recorded = e != nullptr, followed = follows_operators();
+    if (!recorded && !followed) return;
     pasta_operator_begin dropped;
-    if (!e && !followed) return;
-    bool recorded = e != nullptr;
     if (!recorded) e = &dropped;
-    e->name = intern_name(thread, function.name());
+    e->name = name;
     e->stack = thread.depth == 1 ? *thread.stack : 0;
     e->module = thread.module;
     e->sequence = static_cast<uint32_t>(function.seqNr());
@@ -62,26 +67,24 @@ inline void begin_operator(Thread &thread, const at::RecordFunction &function) {
     e->depth = static_cast<uint16_t>(thread.depth);
     e->scope = static_cast<uint8_t>(function.scope());
     e->inputs = static_cast<uint8_t>(count);
-    std::copy(ids, ids + count, e->tensor);
-    if (__builtin_expect(followed, 0)) library->operator_begins(e);
+    std::memcpy(e->tensor, ids, sizeof ids);
+    if (followed) library->operator_begins(e);
     if (recorded) pasta_framework_publish(e);
 }
 
 inline void end_operator(Thread &thread, const at::RecordFunction &function) {
     if (!thread.depth) return;
     attribute_captured_nodes();
-    if (__builtin_expect(__atomic_load_n(library->follows_operators, __ATOMIC_RELAXED) != 0, 0)) library->operator_ends();
-    uint32_t ids[4];
-    uint16_t count = 0;
-    if (options.tensors) {
-        TensorIds outputs(thread, PASTA_ROLE_output, ids, std::size(ids));
-        for (const c10::IValue &each : function.outputs()) outputs.add(each);
-        count = outputs.count();
-    }
-    if (auto *e = begin<pasta_operator_end>(thread.id, PASTA_EVENT_operator_end)) {
+    if (follows_operators()) library->operator_ends();
+    SeenTensors<std::size(pasta_operator_end().tensor)> outputs(thread, PASTA_ROLE_output);
+    if (options.tensors) outputs.add_all(function.outputs());
+    decltype(pasta_operator_end::tensor) ids;
+    uint16_t count = outputs.write(ids);
+    if (auto *e = reserve<pasta_operator_end>(thread.id, PASTA_EVENT_operator_end)) {
         e->depth = static_cast<uint16_t>(thread.depth);
         e->outputs = count;
-        std::copy(ids, ids + count, e->tensor);
+        std::memcpy(e->tensor, ids, sizeof ids);
+        e->unused = UINT32_MAX;
         pasta_framework_publish(e);
     }
     if (--thread.depth == 0) {

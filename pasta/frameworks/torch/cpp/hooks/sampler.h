@@ -39,14 +39,14 @@ class Sampler {
         sigset_t all, before;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before); // signals go to the program's own threads
-        generation_ = library->generation();
+        generation_ = present_generation();
         started_ = !pthread_create(&thread_, nullptr, run, this);
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 
     // Waits for the thread to end; the caller must not hold the interpreter's lock, which the thread may wait for.
     void stop() {
-        if (!started_ || generation_ != library->generation()) return;
+        if (!started_ || generation_ != present_generation()) return;
         {
             std::lock_guard<std::mutex> lock(mutex_);
             stopped_ = true;

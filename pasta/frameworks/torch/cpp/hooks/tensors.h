@@ -24,20 +24,26 @@ struct Factors {
     }
 };
 inline constexpr Factors factors;
+constexpr size_t MAX_FACTORS = 14; // dimensions; the last factors are those of a tensor's other values
 
-// Takes every second factor from `first` on.
-inline uint64_t hash_of(c10::IntArrayRef values, size_t first) {
-    uint64_t sum = values.size();
-    for (size_t i = 0; i < values.size(); i++) {
-        if (first + 2 * i >= Factors::COUNT) sum = mix(sum, i);
-        sum += static_cast<uint64_t>(values[i]) * factors.of[(first + 2 * i) % Factors::COUNT];
-    }
+inline uint64_t hash_of(c10::IntArrayRef values) {
+    uint64_t hash = mix(factors.of[0], values.size());
+    for (int64_t value : values) hash = mix(hash, static_cast<uint64_t>(value));
+    return hash;
+}
+
+inline uint64_t hash_of(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+    size_t count = sizes.size();
+    if (__builtin_expect(count != strides.size() || count > MAX_FACTORS, 0)) return hash_of(sizes) + 3 * hash_of(strides);
+    uint64_t sum = count;
+    for (size_t i = 0; i < count; i++)
+        sum += static_cast<uint64_t>(sizes[i]) * factors.of[2 * i] + static_cast<uint64_t>(strides[i]) * factors.of[2 * i + 1];
     return sum;
 }
 
 // String id of the numbers with commas between them.
 inline uint32_t intern_numbers(Thread &thread, c10::IntArrayRef values) {
-    uint64_t hash = mix(1, hash_of(values, 0));
+    uint64_t hash = hash_of(values);
     Caches::Shape &known = thread.caches.shapes[hash % Caches::SHAPES];
     if (known.hash == hash) return known.id;
     char text[512], *at = text, *end = text + sizeof text - 1;
@@ -59,63 +65,82 @@ inline uint32_t intern_type(Thread &thread, c10::ScalarType type) {
     return known;
 }
 
-// The tensor if it is memory of its own; nullptr if it is fake, meta, sparse, nested, or answers in Python.
-inline const c10::TensorImpl *dense(const at::Tensor &tensor) {
+// A tensor that is memory of its own, and a hash of its storage, shape and type.
+struct Seen {
+    const c10::TensorImpl *impl;
+    c10::StorageImpl *storage;
+    uint64_t address, hash;
+};
+
+// False if the tensor is fake, meta, sparse, nested, or answers in Python.
+inline bool see(const at::Tensor &tensor, Seen &seen) {
     const c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
-    if (!tensor.defined() || impl->is_python_dispatch() || impl->has_symbolic_sizes_strides() || !impl->has_storage() ||
+    if (!tensor.defined() || impl->is_python_dispatch() || impl->has_symbolic_sizes_strides() ||
         impl->layout() != c10::kStrided || impl->device_type() == c10::DeviceType::Meta)
-        return nullptr;
-    return impl;
+        return false;
+    c10::StorageImpl *storage = impl->unsafe_storage().unsafeGetStorageImpl();
+    uint64_t address = storage ? reinterpret_cast<uint64_t>(storage->_mutable_data_ptr_no_checks().get()) : 0;
+    if (!address) return false;
+    uint64_t hash = mix(1, hash_of(impl->sizes(), impl->strides()) + address * factors.of[28] +
+                               static_cast<uint64_t>(impl->storage_offset()) * factors.of[29] +
+                               static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) * factors.of[30]);
+    seen = {impl, storage, address, hash};
+    return true;
 }
 
-// Id of a tensor, which is recorded where it is not in the thread's cache; 0: it has none.
-inline uint32_t tensor_id(Thread &thread, const at::Tensor &tensor) {
-    const c10::TensorImpl *impl = dense(tensor);
-    if (!impl) return 0;
-    c10::StorageImpl *storage = impl->unsafe_storage().unsafeGetStorageImpl();
-    uint64_t address = reinterpret_cast<uint64_t>(storage->_mutable_data_ptr_no_checks().get());
-    if (!address) return 0;
-    c10::IntArrayRef sizes = impl->sizes(), strides = impl->strides();
-    c10::ScalarType type = c10::typeMetaToScalarType(impl->dtype());
-    uint64_t hash = mix(1, hash_of(sizes, 0) + hash_of(strides, 1) + address * factors.of[28] +
-                               static_cast<uint64_t>(impl->storage_offset()) * factors.of[29] +
-                               static_cast<uint64_t>(type) * factors.of[30]);
-    uint32_t place = static_cast<uint32_t>(hash % Caches::TENSORS);
-    uint32_t id = thread.framework_thread * Caches::TENSORS + place + 1;
-    uint64_t &known = thread.caches.tensors[place];
-    if (known == hash) return id;
+// Id of a tensor, which is recorded where it is not in the thread's cache; 0: it could not be.
+inline uint32_t tensor_id(Thread &thread, const Seen &seen) {
+    uint32_t set = static_cast<uint32_t>(seen.hash % Caches::TENSOR_SETS);
+    uint32_t first = (thread.framework_thread * Caches::TENSOR_SETS + set) * Caches::WAYS + 1;
+    uint64_t *known = thread.caches.tensors[set];
+    uint32_t found = Caches::WAYS;
+    for (uint32_t way = 0; way < Caches::WAYS; way++) found = known[way] == seen.hash ? way : found; // no branches
+    if (found < Caches::WAYS) return first + found;
+    const c10::TensorImpl *impl = seen.impl;
     int16_t device = impl->device_type() == c10::DeviceType::CPU ? PASTA_ABSENT_DEVICE : impl->device().index();
     auto *e = begin<pasta_tensor>(thread.id, PASTA_EVENT_tensor_create, device);
     if (!e) return 0;
-    e->storage = address;
-    e->bytes = storage->nbytes();
+    uint32_t way = thread.caches.replaced++ % Caches::WAYS;
+    e->storage = seen.address;
+    e->bytes = seen.storage->nbytes();
     e->offset = static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize();
-    e->tensor = id;
+    e->tensor = first + way;
     e->role = 0;
-    e->shape = intern_numbers(thread, sizes);
-    e->strides = intern_numbers(thread, strides);
-    e->dtype = intern_type(thread, type);
+    e->shape = intern_numbers(thread, impl->sizes());
+    e->strides = intern_numbers(thread, impl->strides());
+    e->dtype = intern_type(thread, c10::typeMetaToScalarType(impl->dtype()));
     e->name = 0;
     pasta_framework_publish(e);
-    known = hash;
-    return id;
+    known[way] = seen.hash;
+    return first + way;
 }
 
-// Collects ids of an operator's tensors: the first ones into an array of the caller, the others into records of their
-// own.
-class TensorIds {
+// Tensors that an operator takes or gives: the first ones, whose ids are written later, when the lines of the cache have
+// arrived from memory. Others are in records of their own.
+template <uint16_t CAPACITY> class SeenTensors {
   public:
-    TensorIds(Thread &thread, uint16_t role, uint32_t *ids, uint16_t capacity)
-        : thread_(thread), ids_(ids), capacity_(capacity), role_(role) {}
-    ~TensorIds() { flush(); }
+    SeenTensors(Thread &thread, uint16_t role) : thread_(thread), role_(role) {}
 
-    uint16_t count() const { return count_; } // in the caller's array
+    template <typename Values> void add_all(const Values &values) {
+        for (const c10::IValue &each : values) add(each, 0);
+    }
 
-    void add(const c10::IValue &value, int depth = 0) {
+    // Writes the ids to an array, whose other elements are absent; returns their number.
+    uint16_t write(uint32_t (&ids)[CAPACITY]) {
+        flush();
+        std::memset(ids, 0xff, sizeof ids);
+        uint16_t count = 0;
+        for (uint16_t i = 0; i < count_; i++)
+            if (uint32_t id = tensor_id(thread_, first_[i])) ids[count++] = id;
+        return count;
+    }
+
+  private:
+    static constexpr int MAX_DEPTH = 3; // of nested lists and tuples
+
+    void add(const c10::IValue &value, int depth) {
         if (value.isTensor()) {
             add(value.toTensor());
-        } else if (value.isTensorList()) {
-            for (const at::Tensor &each : value.toTensorList()) add(each);
         } else if (depth < MAX_DEPTH && value.isList()) {
             for (const c10::IValue &each : value.toListRef()) {
                 if (!each.isTensor() && !each.isList()) break; // numbers
@@ -126,16 +151,19 @@ class TensorIds {
         }
     }
 
-  private:
-    static constexpr int MAX_DEPTH = 3; // of nested lists and tuples
-
     void add(const at::Tensor &tensor) {
-        uint32_t id = tensor_id(thread_, tensor);
-        if (!id) return;
-        if (count_ < capacity_) {
-            ids_[count_++] = id;
-            return;
+        if (count_ == CAPACITY) {
+            add_more(tensor);
+        } else if (see(tensor, first_[count_])) {
+            __builtin_prefetch(thread_.caches.tensors[first_[count_].hash % Caches::TENSOR_SETS]);
+            count_++;
         }
+    }
+
+    void add_more(const at::Tensor &tensor) {
+        Seen seen;
+        uint32_t id = see(tensor, seen) ? tensor_id(thread_, seen) : 0;
+        if (!id) return;
         more_[more_count_++] = id;
         if (more_count_ == std::size(more_)) flush();
     }
@@ -152,8 +180,9 @@ class TensorIds {
     }
 
     Thread &thread_;
-    uint32_t *ids_, more_[4];
-    uint16_t capacity_, count_ = 0, role_, more_count_ = 0;
+    Seen first_[CAPACITY];
+    uint32_t more_[4];
+    uint16_t count_ = 0, role_, more_count_ = 0;
 };
 
 } // namespace pasta

@@ -13,7 +13,7 @@ namespace pasta {
 
 // Ids that the thread has recorded, by hash: a collision replaces the older one, which is recorded again.
 struct Caches {
-    static constexpr uint32_t TENSORS = 1 << 13, NAMES = 1 << 9, SHAPES = 1 << 9;
+    static constexpr uint32_t TENSOR_SETS = 1 << 11, WAYS = 4, NAMES = 1 << 9, SHAPES = 1 << 9;
     struct Name {
         uint32_t id;
         char text[60]; // with its NUL
@@ -23,8 +23,9 @@ struct Caches {
         uint32_t id;
     };
 
-    uint64_t tensors[TENSORS]; // hashes; the place gives the id
-    Name names[NAMES];         // by the text's address, at which another text may be now
+    alignas(64) uint64_t tensors[TENSOR_SETS][WAYS]; // hashes; the place gives the id
+    uint32_t replaced;                               // tensors that were added
+    alignas(64) Name names[NAMES]; // by the text's address, at which another text may be now
     Shape shapes[SHAPES];
     uint32_t types[static_cast<size_t>(c10::ScalarType::NumOptions)];
 };
@@ -57,11 +58,15 @@ inline uint32_t thread_id() {
     return known ? known->id : system_thread_id();
 }
 
-inline uint32_t intern_name(Thread &thread, const char *text) {
+// Where a text may be known.
+inline Caches::Name &place_of_name(Thread &thread, const char *text) {
     uint64_t at = reinterpret_cast<uint64_t>(text);
-    Caches::Name &known = thread.caches.names[(at >> 4 ^ at >> 13) % Caches::NAMES];
+    return thread.caches.names[(at >> 4 ^ at >> 13) % Caches::NAMES];
+}
+
+inline uint32_t intern_name(Caches::Name &known, const char *text) {
+    if (known.id && !std::strcmp(known.text, text)) return known.id;
     size_t length = std::strlen(text);
-    if (length < sizeof known.text && known.id && !std::memcmp(known.text, text, length + 1)) return known.id;
     uint32_t id = library->intern(text, length);
     if (length < sizeof known.text) {
         known.id = id;

@@ -16,7 +16,7 @@ namespace {
 PyObject *py_start(PyObject *, PyObject *) {
     if (library) Py_RETURN_TRUE;
     if (!find_library()) Py_RETURN_FALSE;
-    generation = library->generation();
+    generation = present_generation();
     try {
         libkineto::api().registerProfilerFactory([] { return std::make_unique<Profiler>(); });
     } catch (const std::exception &error) {
