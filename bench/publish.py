@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: Files of libpasta's core that the ring needs.
 RING = (
-    *("clock", "config", "exec", "hash", "life", "loadable", "process", "processes", "ring"),
+    *("config", "exec", "hash", "life", "loadable", "process", "processes", "ring"),
     *("sandbox", "say", "strings"),
 )
 

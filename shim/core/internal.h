@@ -1,8 +1,8 @@
 /* Between the files of core, python and frameworks only.
  *
  * Order of the core's files, lowest first (a file calls only those before it):
- * config, hash, process, environment, cpython, observers, interpose · sandbox · clock, say, processes, loadable ·
- * exec, ring · strings · select, images · scope, shapes, budget · windows, life · trace, block. */
+ * config, hash, process, environment, cpython, observers, interpose · sandbox · say, processes, loadable · exec, ring ·
+ * strings · select, images · scope, shapes, budget · windows, life · trace, block. */
 #ifndef PASTA_INTERNAL_H
 #define PASTA_INTERNAL_H
 
@@ -58,11 +58,6 @@ bool pasta_is_sandboxed(void);
 clockid_t pasta_clock(void);
 /* `restricting` runs while system calls are still allowed; `every_thread` will be restricted, or only the caller. */
 void pasta_sandbox_load(void (*restricting)(bool every_thread));
-
-/* ---- clock.c ---- */
-/* Reads times through the processor's counter from now on, if the kernel does. */
-void pasta_clock_load(void);
-void pasta_clock_stop(void); /* no longer, before system calls are restricted */
 
 /* ---- loadable.c ---- */
 /* True where a program, or its interpreter, would not start with this library preloaded. */

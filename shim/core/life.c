@@ -259,7 +259,6 @@ static void before_restriction(bool every_thread) {
     prepare_first_use();
     consumer->leave(every_thread);
     pasta_ring_back_all();
-    pasta_clock_stop(); /* strict mode forbids reading the counter */
 }
 
 /* ---- profiling on and off ---- */

@@ -20,7 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "internal.h"
 #include "private.h"
 #include "reserve.h"
@@ -50,6 +49,12 @@ static char ring_path[PATH_MAX];
 static const uint64_t kept_kinds = 0 PASTA_EVENTS(KEEP_BIT);
 
 static uint64_t align(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+
+uint64_t pasta_now(void) {
+    struct timespec t;
+    clock_gettime(pasta_clock(), &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 /* ---- memory of the file ---- */
 
@@ -179,7 +184,6 @@ pasta_ring *pasta_ring_create(char *why, size_t why_size) {
         snprintf(why, why_size, "cannot create the event ring %s (%s)", path, strerror(errno));
         return NULL;
     }
-    pasta_clock_load();
     pasta_ring *r = create_file(fd, why, why_size);
     if (!r) {
         unlink(path);
@@ -320,8 +324,7 @@ uint32_t pasta_thread(void) {
 
 static inline void *write_header(pasta_header *h, int16_t device, uint16_t context, uint64_t stream, uint32_t thread) {
     h->flags = 0;
-    uint64_t time = pasta_extrapolate();
-    h->time = PASTA_LIKELY(time != 0) ? time : pasta_now();
+    h->time = pasta_now();
     h->thread = thread;
     h->device = device;
     h->context = context;

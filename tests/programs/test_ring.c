@@ -17,7 +17,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../shim/core/clock.h"
 #include "../../shim/core/internal.h"
 #include "../../shim/core/segments.h"
 #include "../../shim/python/reader.h"
@@ -511,38 +510,6 @@ static void case_fork_threads(void) {
     CHECK(consume(&c, false) == 2 * (uint64_t)events && c.next[0] == events && c.next[1] == events);
 }
 
-/* ---- time ---- */
-
-static uint64_t clock_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* Times are those of the clock, and never go back on a thread. */
-static void *compare_clocks(void *unused) {
-    enum { NS = 20000000, ERROR_NS = 2000 };
-    (void)unused;
-    for (uint64_t end = clock_ns() + NS, before = clock_ns(), last = 0; before < end; before = clock_ns()) {
-        uint64_t now = pasta_now(), next = pasta_now(), after = clock_ns();
-        CHECK(last <= now && now <= next && before <= now + ERROR_NS && next <= after + ERROR_NS);
-        last = next;
-    }
-    return NULL;
-}
-
-static void case_clock(void) {
-    open_ring();
-    pthread_t other;
-    CHECK(!pthread_create(&other, NULL, compare_clocks, NULL));
-    compare_clocks(NULL);
-    pthread_join(other, NULL);
-    CHECK(!pasta_clock_base.usable || pasta_clock_base.window);
-    pasta_clock_stop();
-    CHECK(!pasta_extrapolate());
-    compare_clocks(NULL);
-}
-
 /* ---- too little room ---- */
 
 /* The session's file system has room for some segments, not for all. */
@@ -717,7 +684,6 @@ static const test_case cases[] = {
     {"clone", case_clone},
     {"fork_handlers", case_fork_handlers},
     {"fork_threads", case_fork_threads},
-    {"clock", case_clock},
     {"full", case_full},
     {"file_limit", case_file_limit},
     {"file_limit_small", case_file_limit_small},

@@ -21,7 +21,7 @@ RING_SOURCES = (
     *(
         ROOT / "shim" / "core" / f"{name}.c"
         for name in (
-            *("budget", "clock", "config", "exec", "hash", "life", "loadable", "process"),
+            *("budget", "config", "exec", "hash", "life", "loadable", "process"),
             *("processes", "ring", "sandbox", "say", "scope", "select", "shapes", "strings"),
             "windows",
         )

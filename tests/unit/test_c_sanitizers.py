@@ -59,7 +59,6 @@ CASES = (
     Case("clone"),
     Case("fork_handlers", environment={"TEST_FIRST_HANDLER": "1"}),
     Case("fork_threads"),
-    Case("clock"),
     Case("file_limit"),
     Case("file_limit_small", says=SMALL_LIMIT),
     Case("interrupted", 8 * MIB),
