@@ -159,7 +159,7 @@ def test_names_are_escaped(script: Script) -> None:
 
 
 def test_long_name_is_shown_in_full(script: Script, browser: Any) -> None:
-    find(browser, "td .more").click()
+    find(browser, "td .more[title='Show the whole text']").click()  # others lead to the timeline
     assert script("return document.querySelector('dialog[open] pre').textContent") == LONG
     browser.find_element("css selector", "dialog button").click()
     assert script("return document.querySelector('dialog[open]')") is None

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ class Counted(Tool):
 
 
 @pytest.fixture
-def ptxas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def ptxas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A file with a line for each call of a compiler that does nothing."""
     log = tmp_path / "calls"
     log.write_text("")
@@ -62,7 +63,8 @@ def ptxas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PASTA_SANITIZER_VERSION", "13.5")
     find_ptxas.cache_clear()
-    return log
+    yield log
+    find_ptxas.cache_clear()  # of later tests
 
 
 def calls(log: Path) -> int:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from pasta.compiled import building
+from pasta.compiled import Compiled, building
 from pasta.compiled.building import declared
 from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace, cpu, maps_of, probe, tables
 from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE
@@ -633,7 +633,10 @@ def test_record_layouts_match_the_header() -> None:
 def test_missing_code_is_compiled_by_other_processes(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    functions = [cpu.CpuExecutor([Sums()]).loop, *declared("pasta.probes.warp")]
+    loaded = [cpu.CpuExecutor([Sums()]).loop, *declared("pasta.probes.warp")]
+    functions = [Compiled(each.function, each.parameters) for each in loaded]
+    for function, each in zip(functions, loaded, strict=True):
+        function.text = each.text
     assert building.build_missing(functions) == 3
     assert all(each.is_stored() for each in functions)
     assert building.build_missing(functions) == 0
