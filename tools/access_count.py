@@ -182,7 +182,7 @@ class AccessCount(Tool):
                 "kernel": kernel_names(self.context, rows["kernel"]),
                 "kind": [NAMES[kind] for kind in rows["kind"].tolist()],
                 **{name: rows[name] for name in _COUNTS},
-                "estimate": np.rint(rows["all_bytes"]).astype(np.uint64),
+                "estimate": _rounded(rows["all_bytes"]),
                 "share": shares(rows["all_bytes"], float(rows["all_bytes"].sum())),
             },
             units={"bytes": "bytes", "estimate": "bytes", "share": "share"},
@@ -239,7 +239,7 @@ class AccessCount(Tool):
                 **object_columns(self.context, rows["object"]),
                 "accesses": rows["accesses"],
                 "bytes": rows["bytes"],
-                "estimate": np.rint(rows["all_bytes"]).astype(np.uint64),
+                "estimate": _rounded(rows["all_bytes"]),
                 "share": shares(rows["all_accesses"], float(rows["all_accesses"].sum())),
             },
             units={"bytes": "bytes", "estimate": "bytes", "share": "share", **OBJECT_UNITS},
@@ -252,7 +252,7 @@ class AccessCount(Tool):
             sums=("accesses", "bytes"),
             title="Accesses to objects in global memory",
             shown=self.top,
-            hidden=OBJECT_HIDDEN | (self._unestimated),
+            hidden=OBJECT_HIDDEN | self._unestimated,
         )
 
     def _of_framework(self, rows: NDArray[Any], objects: NDArray[Any]) -> dict[str, Table]:
@@ -277,7 +277,7 @@ class AccessCount(Tool):
             {
                 **groups.columns(found["group"]),
                 **{name: found[name] for name in _COUNTS},
-                "estimate": np.rint(found["all_bytes"]).astype(np.uint64),
+                "estimate": _rounded(found["all_bytes"]),
                 "share": shares(found["all_bytes"], float(found["all_bytes"].sum())),
             },
             units={"bytes": "bytes", "estimate": "bytes", "share": "share"},
@@ -290,7 +290,7 @@ class AccessCount(Tool):
             sums=_COUNTS,
             title="Accesses by operator",
             shown=self.top,
-            hidden=_HIDDEN | {"file"} | (self._unestimated),
+            hidden=_HIDDEN | {"file"} | self._unestimated,
         )
 
     def _tensors(self, objects: NDArray[Any]) -> Table:
@@ -300,7 +300,7 @@ class AccessCount(Tool):
             {
                 **columns,
                 **{name: found[name] for name in ("tensors", "accesses", "bytes")},
-                "estimate": np.rint(found["all_bytes"]).astype(np.uint64),
+                "estimate": _rounded(found["all_bytes"]),
                 "share": shares(found["all_bytes"], float(objects["all_bytes"].sum())),
             },
             units={"bytes": "bytes", "estimate": "bytes", "share": "share"},
@@ -313,7 +313,7 @@ class AccessCount(Tool):
             sums=("tensors", "accesses", "bytes"),
             title=f"Accesses by tensors, {ALIKE}",
             shown=self.top,
-            hidden=ALIKE_HIDDEN | (self._unestimated),
+            hidden=ALIKE_HIDDEN | self._unestimated,
         )
 
     def _touched(self, rows: NDArray[Any], key: str = "kernel") -> NDArray[Any]:
@@ -404,6 +404,11 @@ def _with_bytes(rows: NDArray[Any]) -> NDArray[Any]:
     found = rows.astype(np.dtype([(name, rows.dtype[at]) for at, name in enumerate(names)]))
     found["bytes"] += np.uint64(IMPLICIT_BYTES) * rows["accesses"]
     return found
+
+
+def _rounded(counts: NDArray[Any]) -> NDArray[Any]:
+    """Estimated counts as whole numbers."""
+    return np.rint(counts).astype(np.uint64)
 
 
 def _values_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -136,14 +136,19 @@ class Sampling:
         probed count as the mean of its probed launches.
         """
         keys = self._keys_at(launches)
-        by_shape = {
-            key: estimate(counts[keys == np.uint64(key)], shape.probed, shape.seen)
-            for key, shape in self.shapes.items()
-            if shape.probed
-        }
-        kernels = np.asarray([self.shapes[key].kernel for key in keys.tolist()], np.uint32)
+        order = np.argsort(keys, kind="stable")
+        distinct, starts = np.unique(keys[order], return_index=True)
+        groups = np.split(counts[order], starts[1:])
+        values = dict(zip(distinct.tolist(), groups, strict=False))
+        shapes: dict[int, list[tuple[Estimate, NDArray[Any]]]] = {}
+        for key, shape in self.shapes.items():
+            if shape.probed:
+                own = values.get(key, counts[:0])
+                found = estimate(own, shape.probed, shape.seen), own
+                shapes.setdefault(shape.kernel, []).append(found)
+        rests = self._rests()
         return {
-            name: self._of_kernel(name, by_shape, counts[kernels == np.uint32(name)])
+            name: self._of_kernel(name, shapes.get(name, []), rests.get(name, 0))
             for name in self.seen
         }
 
@@ -151,8 +156,9 @@ class Sampling:
         """Launches (float64) that each probed launch stands for, by ordinal: those of its shape
         divided by the probed ones, and its share of those of its kernel's shapes that were never
         probed. A sum of weighted counts is an estimate for all launches of probed kernels."""
+        rests = self._rests()
         weights = {
-            key: shape.seen / shape.probed + self._rest(shape.kernel) / self.probed[shape.kernel]
+            key: shape.seen / shape.probed + rests.get(shape.kernel, 0) / self.probed[shape.kernel]
             for key, shape in self.shapes.items()
             if shape.probed
         }
@@ -160,21 +166,25 @@ class Sampling:
         found = np.asarray([weights[key] for key in keys.tolist()], np.float64)
         return np.asarray(found[group.reshape(-1)])
 
-    def _rest(self, kernel: int) -> int:
-        """Launches of the kernel's shapes that were never probed."""
-        shapes = self.shapes.values()
-        return sum(each.seen for each in shapes if each.kernel == kernel and not each.probed)
+    def _rests(self) -> dict[int, int]:
+        """Launches of shapes that were never probed, by kernel."""
+        found: dict[int, int] = {}
+        for each in self.shapes.values():
+            if not each.probed:
+                found[each.kernel] = found.get(each.kernel, 0) + each.seen
+        return found
 
     def _of_kernel(
-        self, kernel: int, by_shape: Mapping[int, Estimate], counts: NDArray[Any]
+        self, kernel: int, shapes: Sequence[tuple[Estimate, NDArray[Any]]], rest: int
     ) -> Estimate:
-        probed = self.probed.get(kernel, 0)
-        if not probed:
+        """From the probed shapes of a kernel, each with its counts, and its other launches."""
+        if not shapes:
             return Estimate(math.nan, math.nan)
-        found = [by_shape[key] for key in by_shape if self.shapes[key].kernel == kernel]
-        total, squares = sum(each.total for each in found), sum(each.error**2 for each in found)
-        if rest := self._rest(kernel):
-            values = np.asarray(counts, np.float64)
+        total = sum(each.total for each, _ in shapes)
+        squares = sum(each.error**2 for each, _ in shapes)
+        if rest:
+            probed = self.probed[kernel]
+            values = np.concatenate([counts for _, counts in shapes]).astype(np.float64)
             variance = _variance(values, max(probed, len(values)))
             total += rest * float(values.sum()) / probed
             squares += rest**2 * variance / probed + rest * variance
