@@ -128,7 +128,7 @@ def _compilers() -> bytes:
     versions = (_version("numba"), _version("llvmlite"), sys.version)
     own = [
         Path(__file__).with_name(name).read_bytes()
-        for name in ("lowering.py", "image.py", "linking.py")
+        for name in ("lowering.py", "image.py", "linking.py", "ir.py")
     ]
     return hashlib.sha256(b"\0".join([*(each.encode() for each in versions), *own])).digest()
 

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pasta.compiled.ir import RAISED, checked_call, without_environments
 from pasta.errors import MissingDependency, PastaError
 from pasta.sass.toolkit import find_cuda_file
 
@@ -28,7 +29,6 @@ _LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
 #: LLVM aborts the process on an architecture that it does not know.
 _BASES = ((90, "+ptx80"), (80, "+ptx70"), (75, "+ptx63"))
 _FLOATING = re.compile(r"= (?:[us]itofp|fpto[us]i|f(?:add|sub|mul|div|rem|neg|cmp)) ")
-_RAISED = "pasta_raised"
 
 
 class PatchError(PastaError):
@@ -135,7 +135,7 @@ def _check(text: str) -> None:
     for body in re.findall(r"^define .*?^}", text, re.M | re.S):
         symbol = re.search(r"@([\w.$]+)\(", body)
         name = symbol[1] if symbol else "a patch"
-        if f"@{_RAISED}(" in body:
+        if f"@{RAISED}(" in body:
             raise PatchError(f"{name} can raise an exception")
         if _FLOATING.search(body):
             raise PatchError(
@@ -160,7 +160,7 @@ def _retargeted(patch: PatchFunction) -> str:
         r"^target triple = .*$", 'target triple = "nvptx64-nvidia-cuda"', text, flags=re.M
     )
     text = re.sub(r"^target datalayout = .*$", f'target datalayout = "{_LAYOUT}"', text, flags=re.M)
-    text = re.sub(r"^@_ZN08NumbaEnv.*$", "", text, flags=re.M)
+    text = without_environments(text)
     text = re.sub(r"^define (linkonce_odr |internal )?", "define internal ", text, flags=re.M)
     text = re.sub(r'"(target-cpu|target-features|tune-cpu)"="[^"]*"', "", text)
     types = {"u64": "i64", "u32": "i32", "i32": "i32"}
@@ -174,20 +174,14 @@ def _retargeted(patch: PatchFunction) -> str:
             lines.append(f"%w{i} = {'sext' if kind == 'i32' else 'zext'} i32 %p{i} to i64")
             given.append(f"i64 %w{i}")
     lines += [
-        f"%status = call i32 @{name}({', '.join(given)})",
-        "%failed = icmp ne i32 %status, 0",
-        "br i1 %failed, label %raised, label %returned",
-        "raised:",
-        f"call void @{_RAISED}()",  # removed if LLVM proves that nothing raises
-        "br label %returned",
-        "returned:",
+        *checked_call(name, given),
         "%result = load i64, ptr %value",
         "%narrow = trunc i64 %result to i32",
         "ret i32 %narrow",
     ]
     body = "\n".join(f"  {line}" for line in lines)
     return (
-        f"{text}\ndeclare void @{_RAISED}()\n"
+        f"{text}\ndeclare void @{RAISED}()\n"
         f"define i32 @{patch.symbol}({parameters}) noinline {{\n{body}\n}}\n"
     )
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Files of this folder that determine the machine code of patches, besides the patches' text.
 _SOURCES = ("device_functions.py", "intrinsics/*.py", "nvptx.py", "structs.py", "trace_records.py")
+#: The same of pasta.compiled.
+_COMPILED = ("ir.py", "lowering.py")
 
 _TRIES, _BETWEEN_TRIES = 3, 0.01  # s
 
@@ -159,13 +161,13 @@ def device_architectures() -> list[int]:
 def _key(text: str, version: str, sm: int) -> str:
     from pasta.backends.nvidia.nvptx import find_ptxas
 
-    here = Path(__file__).parent
+    here, compiled = Path(__file__).parent, paths.PACKAGE / "compiled"
     sources = [path for name in _SOURCES for path in sorted(here.glob(name))]
     ptxas = find_ptxas()
     parts = [
         text, version, str(sm), str(ptxas), str(ptxas.stat().st_mtime_ns),
         metadata.version("numba"), metadata.version("llvmlite"), sys.version.split()[0],
-        *(path.read_text() for path in (paths.PACKAGE / "compiled" / "lowering.py", *sources)),
+        *(path.read_text() for path in (*(compiled / name for name in _COMPILED), *sources)),
     ]  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
