@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -131,11 +132,52 @@ def python_program(tmp_path: Path, native: Path, monkeypatch: pytest.MonkeyPatch
 PROCESS_FIXTURES = {"pasta_preload", "pasta"}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--passed-in",
+        metavar="XML",
+        help="leave out tests that passed in the run of this JUnit file (of property tests it may"
+        " have tried fewer examples: they run again)",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if PROCESS_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.process)
+    earlier = config.getoption("--passed-in")
+    if earlier:
+        passed = passed_tests(Path(earlier))
+        again = [each for each in items if junit_name(each) not in passed or tries_examples(each)]
+        config.hook.pytest_deselected(items=[each for each in items if each not in set(again)])
+        items[:] = again
+
+
+def passed_tests(junit: Path) -> set[tuple[str, str]]:
+    """Class and test names, as JUnit files give them, of the tests that passed."""
+    cases = ElementTree.parse(junit).iter("testcase")
+    # a case has children only if the test failed, was skipped, or printed something
+    return {
+        (case.get("classname", ""), case.get("name", ""))
+        for case in cases
+        if not {child.tag for child in case} & {"skipped", "failure", "error"}
+    }
+
+
+def junit_name(item: pytest.Item) -> tuple[str, str]:
+    """Class and test name of a test in JUnit files."""
+    path, _, rest = item.nodeid.partition("::")
+    classes, _, parameters = rest.partition("[")
+    *outer, name = classes.split("::")
+    return ".".join([path.removesuffix(".py").replace("/", "."), *outer]), (
+        f"{name}[{parameters}" if parameters else name
+    )
+
+
+def tries_examples(item: pytest.Item) -> bool:
+    """Whether Hypothesis makes up examples for a test."""
+    return getattr(getattr(item, "function", None), "is_hypothesis_test", False)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
