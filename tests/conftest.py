@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -23,7 +24,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # after an installed PASTA
 
-from tests.support.places import PROGRAMS, ROOT
+from tests.support.places import OBJECTS, PROGRAMS, ROOT
 from tests.support.preload import TIMEOUT, Preload, base_environment, cli, wait_until
 
 if find_spec("hypothesis"):  # ci/gpu-suite has none
@@ -139,6 +140,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="leave out tests that passed in the run of this JUnit file (of property tests it may"
         " have tried fewer examples: they run again)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # workers inherit it
+        os.environ[OBJECTS] = tempfile.mkdtemp(prefix="pasta-objects-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(OBJECTS), ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support.c_builds import BUILDS, Build
 from tests.support.places import PROGRAMS, ROOT
-
-CC = os.environ.get("CC", "cc")
-FLAGS = ("-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{ROOT}/shim/refacc")
+from tests.support.session import compile_c
 
 
 @pytest.mark.parametrize(
-    "sanitize",
-    [
-        pytest.param(("-O2",), id="plain"),
-        pytest.param(
-            ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-            id="address",
-            marks=pytest.mark.sanitizers,
-        ),
-        pytest.param(("-O1", "-fsanitize=thread"), id="thread", marks=pytest.mark.sanitizers),
-    ],
+    "build", [pytest.param(each, id=each.name, marks=each.marks) for each in BUILDS]
 )
-@pytest.mark.parametrize("threads", ["4", pytest.param("1", marks=pytest.mark.slow)])
-def test_refacc(tmp_path: Path, sanitize: tuple[str, ...], threads: str) -> None:
-    test, tool, program = (
-        PROGRAMS / "test_refacc.c",
-        tmp_path / "tool.so",
+def test_refacc(tmp_path: Path, build: Build) -> None:
+    """With four threads and with one."""
+    test, headers = PROGRAMS / "test_refacc.c", f"-I{ROOT}/shim/refacc"
+    tool = compile_c(
+        tmp_path / "tool.so", [test], headers, *build.flags, "-fPIC", "-shared", "-DRA_TEST_TOOL"
+    )
+    sources = sorted((ROOT / "shim" / "refacc").glob("*.c"))
+    program = compile_c(
         tmp_path / "test",
+        [test, *sources],
+        headers,
+        *("-Wl,--no-as-needed", "-lm"),
+        *build.flags,
     )
-    flags = [*FLAGS, *sanitize]
-    subprocess.run([CC, *flags, "-fPIC", "-shared", "-DRA_TEST_TOOL", test, "-o", tool], check=True)
-    sources = sorted((ROOT / "shim/refacc").glob("*.c"))
-    subprocess.run([CC, *flags, test, *sources, "-o", program, "-lm", "-ldl"], check=True)
-    environment = {**os.environ, "REFACC_THREADS": threads, "TSAN_OPTIONS": "die_after_fork=0"}
-    done = subprocess.run(
-        [program, tool], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    for threads in ("4", "1"):
+        done = build.run(program, tool, REFACC_THREADS=threads, timeout=300)
+        assert (done.returncode, done.stderr) == (0, "")

@@ -9,3 +9,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 #: Recorded runs, event streams and listings.
 DATA = ROOT / "tests" / "data"
+#: The environment variable with the directory of objects of PASTA's files that a test run compiled;
+#: conftest.py sets it.
+OBJECTS = "PASTA_TEST_OBJECTS"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ import numpy as np
 
 from pasta import abi
 from pasta._native import DIRECTORY, ffi, lib
-from tests.support.places import PROGRAMS, ROOT
+from tests.support.places import OBJECTS, PROGRAMS, ROOT
 
+SHIM = ROOT / "shim"
 LIBPASTA = DIRECTORY / "libpasta.so"
 #: Files of libpasta, except event sources and Python.
 RING_SOURCES = (
@@ -38,13 +40,36 @@ TRACE_SOURCES = (
 
 
 def compile_c(output: Path, sources: Sequence[Path], *options: str, language: str = "c11") -> Path:
-    """Compiles and links a test program; warnings are errors."""
-    compiler = os.environ.get("CC", "cc").split()
-    flags = ("-g", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{ROOT / 'shim' / 'include'}")
-    command = [*compiler, f"-std={language}", *flags, *options, *sources, "-o", output, "-ldl"]
+    """Compiles and links a test program; warnings are errors. PASTA's own files are compiled once
+    in a test run for the same flags."""
+    flags = (
+        f"-std={language}",
+        *("-g", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{ROOT / 'shim' / 'include'}"),
+    )
+    linked = ("-l", "-L", "-Wl,", "-shared", "-rdynamic", "-static")
+    compiling = (*flags, *(each for each in options if not each.startswith(linked)))
+    parts = [
+        _object(each, compiling) if OBJECTS in os.environ and each.is_relative_to(SHIM) else each
+        for each in sources
+    ]
+    _compile(*flags, *options, *parts, "-o", output, "-ldl")
+    return output
+
+
+def _object(source: Path, flags: Sequence[str]) -> Path:
+    key = hashlib.sha256(repr((os.environ.get("CC"), source, flags)).encode()).hexdigest()
+    found = Path(os.environ[OBJECTS]) / f"{key}.o"
+    if not found.exists():
+        made = found.with_suffix(f".{os.getpid()}.o")  # the other workers may make it, too
+        _compile(*flags, "-c", source, "-o", made)
+        made.rename(found)
+    return found
+
+
+def _compile(*arguments: str | Path) -> None:
+    command = [*os.environ.get("CC", "cc").split(), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return output
 
 
 @dataclass(frozen=True)

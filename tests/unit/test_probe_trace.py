@@ -224,7 +224,7 @@ def test_no_record_without_a_ring() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_concurrent_warps_neither_lose_nor_duplicate_records(seed: int) -> None:
     """More records than fit in a stripe, on two multiprocessors and one that stops early."""
     choose = random.Random(seed)
@@ -256,7 +256,7 @@ def test_warps_terminate_and_count_drops_without_a_host(says: bool) -> None:
         struct.pack_into("<I", device.control, OFFSETS["P_BEAT"], trace.CONSTANTS["OVER"])
         struct.pack_into("<Q", device.ring, OFFSETS["Q_PATIENCE"], 1 << 40)
     written = 0
-    for turn in range(60):
+    for turn in range(40):
         warps = [warp_of({lane: BASE + 4 * lane for lane in range(32)}) for _ in range(16)]
         device.machine.run(warps, random.Random(turn))
         written += len(warps)
