@@ -86,6 +86,11 @@ class Ran:
         parts = sorted((self.directory / "events").glob(f"{kind}-[0-9]*.parquet"))
         return ds.dataset([str(part) for part in parts]).to_table(columns) if parts else None
 
+    def rows(self, kind: str, *columns: str) -> list[dict[str, Any]]:
+        """All records of a kind, with the given columns or all."""
+        table = self.table(kind, list(columns) or None)
+        return [] if table is None else table.to_pylist()  # type: ignore[no-any-return]
+
     @cached_property
     def counts(self) -> Counts:
         return Counts(self)

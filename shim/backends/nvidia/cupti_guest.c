@@ -29,6 +29,18 @@ static uint64_t (*their_clock)(void);
 static pasta_cupti_request *request;
 static pasta_cupti_complete *complete;
 
+/* A buffer of the tool that CUPTI does not have. */
+typedef struct room {
+    uint8_t *buffer;
+    uint64_t bytes, max_records; /* 0: as many as fit */
+} room;
+
+/* Kineto flushes only while a buffer of it is outstanding, and CUPTI may be filling one of ours.  So we take one at the
+ * next call, and copy into it. */
+static room spare;
+static bool wants_spare;
+static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
+
 /* ---- callbacks ---- */
 
 bool pasta_cupti_guest_subscribe(pasta_cupti_callback *function, void *user) {
@@ -50,8 +62,33 @@ bool pasta_cupti_guest_wants(int32_t domain, uint32_t id) {
     return domain > 0 && domain < DOMAINS && id < IDS && LOAD(enabled[domain][id]);
 }
 
+static room take_spare(void) {
+    pthread_mutex_lock(&spare_lock);
+    room taken = spare;
+    spare = (room){0};
+    pthread_mutex_unlock(&spare_lock);
+    return taken;
+}
+
+static room ask_for_room(void) {
+    room r = {0};
+    request(&r.buffer, &r.bytes, &r.max_records);
+    return r;
+}
+
+static void make_spare(void) {
+    if (!__atomic_exchange_n(&wants_spare, false, __ATOMIC_ACQ_REL)) return;
+    room made = ask_for_room();
+    pthread_mutex_lock(&spare_lock);
+    room left = spare.buffer ? made : (room){0};
+    if (!spare.buffer) spare = made;
+    pthread_mutex_unlock(&spare_lock);
+    if (left.buffer) complete(0, 0, left.buffer, left.bytes, 0);
+}
+
 void pasta_cupti_guest_on_callback(int32_t domain, uint32_t id, const void *data) {
     pasta_cupti_callback *function = LOAD(callback);
+    if (PASTA_UNLIKELY(LOAD(wants_spare))) make_spare();
     if (PASTA_UNLIKELY(function != NULL) && pasta_cupti_guest_wants(domain, id)) function(callback_user, domain, id, data);
 }
 
@@ -69,7 +106,8 @@ void pasta_cupti_guest_records(int32_t kind, bool on) {
     STORE(*(on ? &kinds[kind].from : &kinds[kind].to), now);
     STORE(kinds[kind].on, on);
     STORE(kinds[kind].ever, true);
-    __atomic_fetch_add(&kind_count, on ? 1 : -1, __ATOMIC_ACQ_REL);
+    uint32_t before = __atomic_fetch_add(&kind_count, on ? 1 : -1, __ATOMIC_ACQ_REL);
+    if (LOAD(request)) STORE(wants_spare, on ? !before || LOAD(wants_spare) : before > 1 && LOAD(wants_spare));
 }
 
 bool pasta_cupti_guest_wants_records(int32_t kind) { return kind >= 0 && kind < KINDS && LOAD(kinds[kind].on); }
@@ -93,9 +131,13 @@ _Static_assert(offsetof(pasta_cupti_kernel, start) == offsetof(pasta_cupti_copy,
                "start of records");
 
 bool pasta_cupti_guest_request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records) {
-    pasta_cupti_request *function = LOAD(request);
-    if (!function || !LOAD(kind_count)) return false;
-    function(buffer, bytes, max_records);
+    if (!LOAD(request) || !LOAD(kind_count)) return false;
+    STORE(wants_spare, false);
+    room given = take_spare();
+    if (!given.buffer) given = ask_for_room();
+    *buffer = given.buffer;
+    *bytes = given.bytes;
+    *max_records = given.max_records;
     return true;
 }
 
@@ -119,25 +161,31 @@ void pasta_cupti_guest_complete(uint64_t context, uint32_t stream, uint8_t *buff
     complete(context, stream, buffer, bytes, keep_wanted(buffer, valid));
 }
 
+/* Bytes of the records at `from` that fit. */
+static uint64_t fitting(const room *r, uint8_t *from, uint64_t bytes) {
+    void *record = NULL;
+    uint64_t fits = 0, count = 0;
+    while (pasta_cupti.next_record(from, bytes, &record) == 0) {
+        uint64_t begin = (uint64_t)((uint8_t *)record - from);
+        if (begin <= r->bytes) fits = begin;
+        if (r->max_records && count == r->max_records) return fits;
+        count++;
+    }
+    return bytes <= r->bytes ? bytes : fits;
+}
+
 void pasta_cupti_guest_copy(uint64_t context, uint32_t stream, uint8_t *ours, uint64_t valid) {
-    uint8_t *buffer = NULL;
-    uint64_t bytes = 0, max_records = 0;
-    pasta_cupti_request *function = LOAD(request);
-    uint64_t left = function ? keep_wanted(ours, valid) : 0;
-    for (uint64_t done = 0; left > done;) {
-        function(&buffer, &bytes, &max_records);
-        if (!buffer) return;
-        void *record = NULL;
-        uint64_t fits = 0;
-        while (pasta_cupti.next_record(ours + done, left - done, &record) == 0) { /* whole records that fit */
-            uint64_t begin = (uint64_t)((uint8_t *)record - (ours + done));
-            if (begin <= bytes) fits = begin;
-        }
-        if (left - done <= bytes) fits = left - done;
-        memcpy(buffer, ours + done, fits);
-        complete(context, stream, buffer, bytes, fits);
+    uint64_t left = LOAD(request) ? keep_wanted(ours, valid) : 0, fits;
+    if (!left && LOAD(kind_count)) return;
+    room to = take_spare();
+    if (!left && to.buffer) complete(context, stream, to.buffer, to.bytes, 0);
+    for (uint64_t done = 0; left > done; done += fits, to = (room){0}) {
+        if (!to.buffer) to = ask_for_room();
+        if (!to.buffer) return;
+        fits = fitting(&to, ours + done, left - done);
+        memcpy(to.buffer, ours + done, fits);
+        complete(context, stream, to.buffer, to.bytes, fits);
         if (!fits) return;
-        done += fits;
     }
 }
 

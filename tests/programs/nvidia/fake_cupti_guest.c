@@ -23,6 +23,7 @@ int32_t cuptiFinalize(void);
 
 static void *subscriber;
 static unsigned launches, contexts, kernels, copies, others, outside;
+static int outstanding; /* buffers that CUPTI has */
 
 static uint64_t realtime(void) {
     struct timespec t;
@@ -49,6 +50,7 @@ static void on_callback(void *user, int32_t domain, uint32_t id, const void *dat
 
 static void request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records) {
     *bytes = 4096;
+    __atomic_fetch_add(&outstanding, 1, __ATOMIC_RELAXED);
     *buffer = aligned_alloc(8, *bytes);
     *max_records = 0;
 }
@@ -65,6 +67,7 @@ static void complete(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_
         outside += k->start < began || k->start > clock_of_records();
     }
     free(buffer);
+    __atomic_fetch_sub(&outstanding, 1, __ATOMIC_RELAXED);
 }
 
 static void tell(const char *what, int32_t result) {
@@ -90,10 +93,10 @@ __attribute__((visibility("default"))) void guest_does(const char *what) {
         tell(what, cuptiActivityRegisterCallbacks(request, complete));
         tell(what, cuptiActivityEnable(PASTA_CUPTI_KERNEL));
         tell(what, cuptiActivityEnable(PASTA_CUPTI_COPY));
-    } else if (!strcmp(what, "stop")) { /* as PyTorch does: disables, then flushes */
+    } else if (!strcmp(what, "stop")) { /* as PyTorch does: disables, then flushes if CUPTI has a buffer of it */
         tell(what, cuptiActivityDisable(PASTA_CUPTI_KERNEL));
         tell(what, cuptiActivityDisable(PASTA_CUPTI_COPY));
-        tell(what, cuptiActivityFlushAll(0));
+        if (__atomic_load_n(&outstanding, __ATOMIC_RELAXED)) tell(what, cuptiActivityFlushAll(0));
     } else if (!strcmp(what, "finalize")) {
         tell(what, cuptiFinalize());
     } else if (!strcmp(what, "report")) {

@@ -1,0 +1,94 @@
+"""A GPT-2 of Hugging Face with random weights: training steps (eager, compiled or as a CUDA graph) or
+generated tokens. Prints the last loss or token, and the median time of a step on stderr.
+
+    python bench/gpu/hf_gpt2.py eager|compiled|graph|generate [--steps 60] [--warmup 10]
+
+A step of `generate` is a token of one sequence, with the keys and values of those before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+BATCH, LENGTH = 4, 512
+
+
+def trained(mode: str) -> Callable[[], object]:
+    """A training step, whose result is the loss."""
+    model = GPT2LMHeadModel(GPT2Config()).cuda().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=mode == "graph")
+    tokens = torch.randint(0, 50_000, (BATCH, LENGTH), device="cuda")
+    forward = torch.compile(model) if mode == "compiled" else model
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = forward(tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    if mode != "graph":
+        return step
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+
+    def replay() -> torch.Tensor:
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def generated() -> Callable[[], object]:
+    """A step that generates one token."""
+    model = GPT2LMHeadModel(GPT2Config()).cuda().eval().half()
+    state = [torch.randint(0, 50_000, (1, 32), device="cuda"), None]
+
+    @torch.inference_mode()
+    def step() -> torch.Tensor:
+        done = model(state[0], past_key_values=state[1], use_cache=True)
+        state[:] = done.logits[:, -1:].argmax(-1), done.past_key_values
+        return state[0]
+
+    return step
+
+
+def main() -> None:
+    """Run the steps."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("mode", choices=("eager", "compiled", "graph", "generate"))
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--warmup", type=int, default=10)
+    parser.add_argument("--times", action="store_true", help="always given")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    step = generated() if options.mode == "generate" else trained(options.mode)
+    times = []
+    for number in range(options.warmup + options.steps):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        result = step()
+        torch.cuda.synchronize()
+        if number >= options.warmup:
+            times.append(time.perf_counter() - begin)
+    print(f"{options.mode}: {float(result):.1f}")
+    print(f"median_step_ms={1e3 * statistics.median(times):.6f}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
