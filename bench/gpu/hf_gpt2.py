@@ -1,4 +1,4 @@
-"""A GPT-2 of Hugging Face with random weights: training steps (eager, compiled or as a CUDA graph) or
+"""A GPT-2 of Hugging Face with random weights: training steps (eager, compiled, as a CUDA graph) or
 generated tokens. Prints the last loss or token, and the median time of a step on stderr.
 
     python bench/gpu/hf_gpt2.py eager|compiled|graph|generate [--steps 60] [--warmup 10]
