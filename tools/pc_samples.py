@@ -15,15 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_ABSENT_U16 = 0xFFFF
 _ABSENT_U32 = 0xFFFF_FFFF
 _ABSENT_U64 = 0xFFFF_FFFF_FFFF_FFFF
-#: Stall reasons by the numbers of rocprofiler-sdk 1.x (pc_sampling.h).
-_REASONS = {
-    0: "none", 1: "no instruction there", 2: "dependency on the ALU", 3: "s_waitcnt",
-    4: "internal instruction", 5: "barrier", 6: "arbiter chose another", 7: "execution stalled",
-    8: "other wait", 9: "sleep", _ABSENT_U16: "(unknown)",
-}  # fmt: skip
 
 
 class PcSamples(Tool):
@@ -52,15 +45,17 @@ class PcSamples(Tool):
             self._kernels(samples),
             samples["pc"],
             samples["reason"],
-            samples["function"] == _ABSENT_U64,  # then the offset is relative to the module
+            # without a function the offset is relative to the module
+            (samples["function"] == _ABSENT_U64) & (samples["name"] == 0),
             samples=samples["samples"].astype(np.int64),
             not_issued=np.where(issue_known, samples["not_issued"], 0).astype(np.int64),
             known_issue=issue_known.astype(np.int64),
         )
 
     def _kernels(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Name ids of the sampled kernels, by launch or, if unknown, by function."""
-        names = np.asarray(self.context.launches.names(samples["ordinal"]), np.uint32)
+        """Name ids of the sampled kernels: given, or by launch or, if unknown, by function."""
+        launched = np.asarray(self.context.launches.names(samples["ordinal"]), np.uint32)
+        names = np.where(samples["name"] == 0, launched, samples["name"])
         unknown = np.flatnonzero(names == 0)
         if len(unknown):
             functions, of = np.unique(samples["function"][unknown], return_inverse=True)
@@ -170,8 +165,8 @@ def _kernel_names(context: Any, ids: NDArray[Any]) -> list[str]:
     return [name if id else "(unknown)" for name, id in zip(names, ids.tolist(), strict=True)]
 
 
-def _reasons(_context: Any, numbers: NDArray[Any]) -> list[str]:
-    return [_REASONS.get(number, f"reason {number}") for number in numbers.tolist()]
+def _reasons(context: Any, ids: NDArray[Any]) -> list[str]:
+    return [context.strings[id] if id else "(unknown)" for id in ids.tolist()]
 
 
 def _offsets(_context: Any, offsets: NDArray[Any]) -> NDArray[Any]:

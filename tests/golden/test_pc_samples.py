@@ -22,9 +22,9 @@ def events() -> Events:
     events = Events()
     first = events.launch("_Z4vaddPf", function=1)
     events.launch("_Z4gemmPf", function=2)
-    sample(events, 0x10, 5, ordinal=first, function=1, reason=3, not_issued=4)
-    sample(events, 0x10, 2, ordinal=first, function=1, reason=7, not_issued=0)
-    sample(events, 0x20, 1, ordinal=first, function=1, reason=3, not_issued=1)
+    sample(events, 0x10, 5, ordinal=first, function=1, reason="s_waitcnt", not_issued=4)
+    sample(events, 0x10, 2, ordinal=first, function=1, reason="execution stalled", not_issued=0)
+    sample(events, 0x20, 1, ordinal=first, function=1, reason="s_waitcnt", not_issued=1)
     sample(events, 0x40, 12, function=2)  # without a launch
     sample(events, 0x10, 1, ordinal=999, function=77)  # of a kernel that was never launched
     return events
