@@ -33,7 +33,7 @@ from pasta.table import plain
 MANIFEST = "run.json"
 #: Version of the layout and of the manifest's keys. 2: `passes`, and read_bytes, write_bytes and
 #: atomic_bytes in access_count's `launches`. 3: names of stall reasons, functions and modules in
-#: pc_sample.
+#: pc_sample; `samples`.
 SCHEMA = 3
 _VERSION = record({}, {"schema": whole()})
 #: Settings that exclude launches.

@@ -540,9 +540,12 @@ typedef struct pasta_python_sample {
     uint32_t unused[5];
 } pasta_python_sample;
 
-/* Samples of warps at one instruction that waited for one reason. */
+/* Samples of warps at one instruction that waited for one reason.  Samples without a place, because they were lost
+ * or are not of the program's kernels, have no `pc`: `reason` says why, and `samples` may be 0 where the number is
+ * not known. */
 typedef struct pasta_pc_sample {
-    uint64_t pc;            /* byte offset in the function; in the module if `function` and `name` are absent */
+    uint64_t pc;            /* byte offset in the function; in the module if `function` and `name` are absent; absent:
+                               all ones */
     uint64_t function;      /* vendor's function handle; absent: all ones */
     pasta_string_id name;   /* of the function, mangled; absent where `ordinal` or `function` has it */
     pasta_string_id reason; /* for which the warp waited, as the source names it; absent: unknown */

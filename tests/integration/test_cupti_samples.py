@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from pasta.sass.toolkit import find_nvdisasm
 from tests.support.fake_cupti import build, play_cupti
+from tests.support.places import DATA
 from tests.support.played import Played
 
 KERNEL, CALLED = "_Z4fillIfEvPT_S0_i", "_Z6calledv"
@@ -100,7 +104,7 @@ def test_samples_are_of_the_module_that_was_loaded(play: Play) -> None:
     counted: Counter[int] = Counter()
     for module, samples in played.rows("pc_sample", "module_hash", "samples"):
         counted[module] += samples
-    assert counted == {module: 15 + 300 + 30 + 3 for module in modules}
+    assert counted == dict.fromkeys(modules, 15 + 300 + 30 + 3)
     order = [(kind, row) for kind, row in played.in_order()
              if kind in ("module_unload", "pc_sample")]  # fmt: skip
     unload = [kind for kind, _ in order].index("module_unload")
@@ -181,3 +185,77 @@ def test_interval_is_a_power_of_two_of_cycles(play: Play, interval: str) -> None
     played = play("context", "samples", settings=f"nvidia.pc_sampling={interval}\n")
     assert f"nvidia.pc_sampling={interval} is no power of two of 32 to" in played.stderr
     assert len(played["kernel_complete"]) == 2
+
+
+# ---- under pasta-preload ----
+
+CUBIN = DATA / "sass" / "stalls_sm90.cubin"
+LOOP, SOURCE = "dependent_loads", "/tmp/src/stalls.cu"
+
+
+@pytest.fixture
+def environment(built: Path) -> dict[str, str]:
+    return {
+        "FAKE_CUPTI": str(built / "libcupti.so.13"),
+        "FAKE_DRIVER": str(built / "libcuda.so.1"),
+        "PASTA_CUPTI_LIB": str(built / "libcupti.so.13"),
+        "FAKE_CUBIN": str(CUBIN),
+        "FAKE_KERNEL": LOOP,
+    }
+
+
+def rows(run: Any, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    found = pq.read_table(run.path / "results" / "pc_samples" / f"{table}.parquet").to_pylist()
+    return [tuple(row[name] for name in columns) for row in found]
+
+
+def test_the_tool_takes_samples(
+    built: Path, pasta_preload: Any, environment: dict[str, str]
+) -> None:
+    lost = {"FAKE_CUPTI_DROPPED": "70"}
+    done = pasta_preload(
+        built / "program", "context", "samples", "end",
+        options=("-t", "pc_samples,kernel_freq"), environment={**environment, **lost},
+    )  # fmt: skip
+    assert (done.exit_status, done.stdout) == (7, "done\n")
+    manifest = json.loads((done.run.path / "run.json").read_text())
+    assert list(manifest["sources"]) == ["nvidia_cupti"]
+    unlocated = {"dropped by the hardware": 70}
+    assert manifest["samples"] == {"located": 348, "unlocated": unlocated}
+    assert done.stderr.count("70 further samples have no place: dropped by the hardware") == 1
+    assert rows(done.run, "kernels", "kernel", "samples", "not_issued") == [
+        (LOOP, 345, 240), ("called", 3, 3),
+    ]  # fmt: skip
+    # lines from the module's table, texts from nvdisasm
+    found = rows(done.run, "places", "kernel", "offset", "samples", "line", "instruction")
+    texts = ("LDG.E R4, desc[UR4][R4.64]", "LDC.64 R4, c[0x0][0x218]") * bool(find_nvdisasm())
+    assert [row[:4] for row in found] == [
+        (LOOP, 0x90, 330, f"{SOURCE}:16"), (LOOP, 0x40, 15, f"{SOURCE}:16"),
+        ("called", 0x10, 3, None),
+    ]  # fmt: skip
+    assert [row[4] for row in found] == [*(texts or (None, None)), None]
+    assert rows(done.run, "lines", "kernel", "line", "samples") == [
+        (LOOP, f"{SOURCE}:16", 345), ("called", "(unknown)", 3),
+    ]  # fmt: skip
+
+
+def test_only_the_selected_kernel(
+    built: Path, pasta_preload: Any, environment: dict[str, str]
+) -> None:
+    done = pasta_preload(
+        built / "program", "context", "samples", "end",
+        options=("-t", "pc_samples", "-k", "called"), environment=environment,
+    )  # fmt: skip
+    assert rows(done.run, "kernels", "kernel", "samples") == [("called", 3)]
+
+
+def test_samples_and_probes_need_two_passes(
+    built: Path, pasta_preload: Any, environment: dict[str, str]
+) -> None:
+    done = pasta_preload(
+        built / "program", "context", "samples", "end",
+        options=("-t", "pc_samples,access_count"), environment=environment,
+    )  # fmt: skip
+    assert done.exit_status == 7
+    line = "pasta: no PC samples: CUPTI takes them, which excludes probes; --passes auto runs the"
+    assert done.stderr.count(line) == 1
