@@ -9,6 +9,8 @@ Ways, interleaved process by process so that clocks and heat affect them equally
     torch   operators and tensors: PyTorch followed, with Python lines and modules
     client  a C client of CUPTI that enables what PASTA enables, and throws it away
     cupti   kernel_freq over every event of CUPTI, with device times
+    sampler the client, which also takes PC samples continuously, every 4096 cycles
+    samples pc_samples and kernel_freq: the same samples
 Each process reports the median of its steps; the table shows the median and range over processes.
 """
 
@@ -36,9 +38,13 @@ WAYS: dict[str, tuple[str, ...] | None] = {
     "torch": ("-t", "operators", "-t", "tensors", *STEADY),
     "client": None,
     "cupti": ("--set", "nvidia.source=cupti", "-t", "kernel_freq", *STEADY),
+    "sampler": None,
+    "samples": ("-t", "pc_samples,kernel_freq", *STEADY),
 }
 TORCH_MOST = 1.15  # of the empty subscription
 CUPTI_MOST = 1.05  # of the client
+SAMPLES_MOST = 1.05  # of the client that samples
+SAMPLING = {"CUPTI_CLIENT_SAMPLING": "12"}  # log2 of cycles
 CLIENT = Path(__file__).resolve().parent / "c" / "cupti_client.c"
 
 
@@ -126,7 +132,8 @@ def measure(name: str, rounds: int) -> dict[str, object]:
     losses: set[str] = set()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
-        environments = {"client": client(directory)}
+        bare = client(directory)
+        environments = {"client": bare, "sampler": {**bare, **SAMPLING}}
         for number in range(rounds):
             turn = number % len(WAYS)
             for way in list(WAYS)[turn:] + list(WAYS)[:turn]:
@@ -135,7 +142,7 @@ def measure(name: str, rounds: int) -> dict[str, object]:
                 )
                 times[way].append(milliseconds)
                 losses.add(printed)
-                print(f"{name} {number}: {way:6} {milliseconds:9.3f} ms", file=sys.stderr)
+                print(f"{name} {number}: {way:7} {milliseconds:9.3f} ms", file=sys.stderr)
         launches = launches_per_step(directory / "pasta", model.steps + model.warmup)
 
     medians = {way: statistics.median(values) for way, values in times.items()}
@@ -150,6 +157,8 @@ def measure(name: str, rounds: int) -> dict[str, object]:
     print(f"torch to empty at most {TORCH_MOST}: {verdict}; same losses: {len(losses) == 1}")
     verdict = "met" if medians["cupti"] <= CUPTI_MOST * medians["client"] else "MISSED"
     print(f"cupti to client at most {CUPTI_MOST}: {verdict}")
+    verdict = "met" if medians["samples"] <= SAMPLES_MOST * medians["sampler"] else "MISSED"
+    print(f"samples to sampler at most {SAMPLES_MOST}: {verdict}")
     return {
         "model": name,
         "rounds": rounds,

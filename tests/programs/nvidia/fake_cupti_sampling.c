@@ -142,7 +142,7 @@ EXPORT bool fake_cupti_sample(uint64_t context, const void *cubin, uint64_t byte
     bool sampled = i >= 0 && (!contexts[i].by_start || contexts[i].started) && taken_count < SAMPLES;
     if (sampled) {
         uint64_t crc = 0;
-        crc_of(cubin, bytes, &crc);
+        if (crc_of) crc_of(cubin, bytes, &crc);
         taken[taken_count++] = (sample){context, crc, offset, function, reasons[reason].number, samples,
                                         contexts[i].by_start ? correlation : 0, name};
         since_fetch += samples;
