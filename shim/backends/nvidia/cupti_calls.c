@@ -144,6 +144,7 @@ static void on_graph(const pasta_cupti_call *c, const row *r, const uint64_t *a)
     uint64_t stream = stream_of(r, a[1]);
     if (entering(c)) {
         if (is_captured(stream)) return;
+        if (pasta_cupti_samples_by_launch()) pasta_cupti_samples_launching(c->api.context); /* not of its nodes */
         pasta_nv_work w = work_of(c, stream);
         uint64_t time = pasta_nv_record_graph(true, a[0], PASTA_ABSENT_U64, false, &w);
         submitted(c, PASTA_CUPTI_A_GRAPH, &w, time);

@@ -358,7 +358,11 @@ static void add(sampled *s, uint64_t context, pasta_nv_place at) {
 }
 
 void pasta_cupti_samples_context_created(uint64_t context, pasta_nv_place at) {
-    if (!settings.on || !lock_soon()) return;
+    if (!settings.on) return;
+    if (!lock_soon()) {
+        pasta_say("PC samples of a context are not recorded: CUPTI was busy for %d s when it was created", WAIT_S);
+        return;
+    }
     sampled *s = contexts;
     while (s < contexts + CONTEXTS && s->context) s++;
     if (s < contexts + CONTEXTS) add(s, context, at);
