@@ -108,7 +108,7 @@ class PcSamples(Tool):
             tables=tables,
             findings=self._findings(places, place_table),
             figures={"reasons": self._figure()},
-            notes=list(self._notes()),
+            notes=list(self._notes(places[:, 3])),
         )
 
     def _described(self, places: NDArray[Any]) -> dict[str, list[str | None]]:
@@ -181,8 +181,18 @@ class PcSamples(Tool):
             )
         return found
 
-    def _notes(self) -> Iterator[str]:
-        """Samples without a place."""
+    def _notes(self, modules: NDArray[Any]) -> Iterator[str]:
+        """Samples without a place, and modules (hashes) without an image."""
+        lost = [
+            module
+            for module in np.unique(modules).tolist()
+            if module != _ABSENT_U64 and self.context.images(module) is None
+        ]
+        if lost:
+            yield (
+                f"no lines and instructions of {counted(len(lost), 'module')}, whose code was not"
+                " kept: record with --record, or raise probes.code-memory"
+            )
         for reason, (samples, records) in sorted(self.unlocated.items()):
             text = self.context.strings[reason]
             if samples:

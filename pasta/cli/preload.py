@@ -193,7 +193,7 @@ def _prepared(
     wanted = wanted or Wanted.by(tools)
     if config.operator or config.module:
         wanted = wanted._replace(operators=True)
-    samples = _adapt_backends(config, tools)
+    samples = adapt_backends(config, tools)
     session = Session.create(config, command, verbosity, wanted)
     try:
         _prepare_probes(session, config, tools)
@@ -208,7 +208,7 @@ def _prepared(
     return session
 
 
-def _adapt_backends(config: Config, tools: list[Tool]) -> bool:
+def adapt_backends(config: Config, tools: list[Tool]) -> bool:
     """Adapts the backends' settings to the tools; whether one needs samples of code. Raises
     ConfigError."""
     wanted = frozenset(name for tool in tools for name in tool.wants())

@@ -105,6 +105,10 @@ def test_samples_without_launches() -> None:
     ]  # fmt: skip
     assert {"line", "instruction"} <= result.tables["places"].hidden
     assert "lines" not in result.tables
+    assert list(result.notes) == [
+        "no lines and instructions of 2 modules, whose code was not kept: record with --record, or"
+        " raise probes.code-memory"
+    ]
     (finding,) = result.findings
     assert finding.where == "gemm at 0x10"
     assert finding.evidence == "75.0 % of 1,200 samples; most of them, 78 %: long_scoreboard"

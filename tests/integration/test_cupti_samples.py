@@ -11,6 +11,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pasta.backends.nvidia import NvidiaSettings
+from pasta.cli.preload import adapt_backends
+from pasta.config import Config
+from pasta.errors import ConfigError
 from pasta.sass.toolkit import find_nvdisasm
 from tests.support.fake_cupti import build, play_cupti
 from tests.support.places import DATA
@@ -247,6 +251,20 @@ def test_only_the_selected_kernel(
         options=("-t", "pc_samples", "-k", "called"), environment=environment,
     )  # fmt: skip
     assert rows(done.run, "kernels", "kernel", "samples") == [("called", 3)]
+
+
+def test_samples_by_launch(built: Path, pasta_preload: Any, environment: dict[str, str]) -> None:
+    mode = ("--set", "nvidia.pc_sampling_mode=serialized", "--launch-count", "3")
+    done = pasta_preload(
+        built / "program", "context", "windows", "end",
+        options=("-t", "pc_samples", *mode), environment=environment,
+    )  # fmt: skip
+    assert rows(done.run, "kernels", "kernel", "samples") == [("fill", 1 + 2 + 3)]
+    config = Config()
+    config.of(NvidiaSettings).pc_sampling = "32cycles"
+    config.of(NvidiaSettings).pc_sampling_mode = "serialized"
+    with pytest.raises(ConfigError, match="run one kernel at a time, and all launches are select"):
+        adapt_backends(config, [])
 
 
 def test_samples_and_probes_need_two_passes(
