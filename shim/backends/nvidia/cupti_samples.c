@@ -3,7 +3,8 @@
  * Continuous mode samples all kernels of a context from its creation on, and names no launch.  Serialized mode names
  * it, runs one kernel at a time, and samples the launches that windows and filters select, as they do for probes.
  * CUPTI's threads decode the hardware's buffer; we fetch what they have: regularly, where a module or a context ends,
- * and at exit.  Reasons come in pairs, NAME and NAME_not_issued: the first counts the samples of the second too.
+ * and at exit.  A place that is sampled again and again is one record in some seconds.  Reasons come in pairs, NAME and
+ * NAME_not_issued: the first counts the samples of the second too.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -16,7 +17,7 @@
 
 #include "cupti_source.h"
 
-enum { CONTEXTS = 64, PCS = 4096, REASONS = 256, FUNCTIONS = 1024, FETCHES = 4096, WAIT_S = 1 };
+enum { CONTEXTS = 64, PCS = 4096, REASONS = 256, FUNCTIONS = 1024, FETCHES = 4096, PLACES = 1 << 15, WAIT_S = 1, KEEP_S = 5 };
 
 #define POINTER(name, symbol, arguments) int32_t(*name) arguments;
 static struct {
@@ -51,6 +52,15 @@ static struct {
     uint64_t crc;
     uint32_t function, name; /* plus one; id */
 } functions[FUNCTIONS];
+typedef struct place {
+    uint64_t crc, offset, ordinal; /* of the launch; absent: all ones */
+    uint32_t function, name;
+    uint16_t reason, context; /* ours; index */
+    uint32_t samples, not_issued; /* no samples: free */
+} place;
+static place places[PLACES]; /* that are not published yet */
+static uint32_t place_count;
+static uint64_t published_at;
 static uint64_t total, dropped, full; /* samples, samples, fetches */
 static bool discards; /* profiling is stopped */
 
@@ -118,13 +128,66 @@ static uint32_t name_of(const pasta_cupti_pc *pc) {
     return functions[slot].name;
 }
 
-static void publish_pc(const sampled *s, const pasta_cupti_pc *pc) {
-    const reasons *r = &s->reasons;
-    uint32_t samples[REASONS], not_issued[REASONS], name = name_of(pc);
-    uint64_t ordinal = PASTA_ABSENT_U64;
+static void publish_place(const place *p) {
+    const sampled *s = &contexts[p->context];
+    pasta_pc_sample *e = begin(s);
+    if (!e) return;
+    e->pc = p->offset;
+    e->name = p->name;
+    e->reason = s->reasons.names[p->reason];
+    e->samples = p->samples;
+    if (s->reasons.pairs) e->not_issued = p->not_issued;
+    e->ordinal = p->ordinal;
+    e->module_hash = p->crc;
+    e->symbol = p->function;
+    pasta_publish(e);
+}
+
+static void publish_places(void) {
+    for (uint32_t i = 0; i < PLACES && place_count; i++) {
+        if (!places[i].samples) continue;
+        publish_place(&places[i]);
+        places[i].samples = 0;
+        place_count--;
+    }
+    published_at = pasta_now();
+}
+
+static bool is_same(const place *a, const place *b) {
+    return a->offset == b->offset && a->crc == b->crc && a->reason == b->reason && a->function == b->function &&
+           a->ordinal == b->ordinal && a->context == b->context;
+}
+
+static void add_place(const place *sample) {
+    uint64_t hash = sample->crc ^ sample->offset << 20 ^ (uint64_t)sample->function << 40 ^ sample->ordinal << 8 ^
+                    (uint64_t)sample->context << 52 ^ sample->reason;
+    uint32_t i = (uint32_t)(hash * UINT64_C(0x9e3779b97f4a7c15) >> 40) % PLACES;
+    while (places[i].samples && !is_same(&places[i], sample)) i = (i + 1) % PLACES;
+    place *p = &places[i];
+    if (!p->samples) {
+        *p = *sample;
+        place_count++;
+    } else {
+        if (sample->samples >= UINT32_MAX - p->samples) {
+            publish_place(p);
+            p->samples = p->not_issued = 0;
+        }
+        p->samples += sample->samples;
+        p->not_issued += sample->not_issued;
+    }
+    if (place_count > PLACES / 4 * 3) publish_places();
+}
+
+/* Soon after the launch: others take its place among the submitted. */
+static uint64_t ordinal_of(uint32_t correlation) {
     pasta_cupti_submitted work;
-    if (pc->correlation && pasta_cupti_get(pc->correlation, &work) && work.kind == PASTA_CUPTI_A_LAUNCH)
-        ordinal = work.work.ordinal;
+    bool launched = correlation && pasta_cupti_get(correlation, &work) && work.kind == PASTA_CUPTI_A_LAUNCH;
+    return launched ? work.work.ordinal : PASTA_ABSENT_U64;
+}
+
+static void add_pc(const sampled *s, const pasta_cupti_pc *pc) {
+    const reasons *r = &s->reasons;
+    uint32_t samples[REASONS], not_issued[REASONS];
     memset(samples, 0, r->count * sizeof *samples);
     memset(not_issued, 0, r->count * sizeof *not_issued);
     for (uint64_t i = 0; i < pc->stall_count && i < r->numbers; i++) {
@@ -133,25 +196,21 @@ static void publish_pc(const sampled *s, const pasta_cupti_pc *pc) {
         if (reason == PASTA_ABSENT_U16) continue;
         (r->not_issued[number] ? not_issued : samples)[reason] += pc->stalls[i].samples;
     }
-    for (uint32_t i = 0; i < r->count; i++) {
+    place p = {.crc = pc->crc, .offset = pc->offset, .ordinal = ordinal_of(pc->correlation), .function = pc->function,
+               .name = name_of(pc), .context = (uint16_t)(s - contexts)};
+    for (uint16_t i = 0; i < r->count; i++) {
         if (!samples[i] && !not_issued[i]) continue;
-        pasta_pc_sample *e = begin(s);
-        if (!e) return;
-        e->pc = pc->offset;
-        e->name = name;
-        e->reason = r->names[i];
-        e->samples = samples[i] > not_issued[i] ? samples[i] : not_issued[i];
-        if (r->pairs) e->not_issued = not_issued[i];
-        e->ordinal = ordinal;
-        e->module_hash = pc->crc;
-        e->symbol = pc->function;
-        pasta_publish(e);
+        p.reason = i;
+        p.samples = samples[i] > not_issued[i] ? samples[i] : not_issued[i];
+        p.not_issued = not_issued[i];
+        add_place(&p);
     }
 }
 
-static void publish(const sampled *s, const pasta_cupti_samples *data) {
+/* What a fetch gave. */
+static void take(const sampled *s, const pasta_cupti_samples *data) {
     if (discards) return;
-    for (uint64_t i = 0; i < data->count && i < data->room; i++) publish_pc(s, &data->pcs[i]);
+    for (uint64_t i = 0; i < data->count && i < data->room; i++) add_pc(s, &data->pcs[i]);
     total += data->total;
     dropped += data->dropped;
     if (data->dropped) publish_unlocated(s, "dropped by the hardware", data->dropped);
@@ -207,7 +266,7 @@ static void fetch(sampled *s) {
             pasta_log("%s: samples are not fetched: %d (%s)", PASTA_CUPTI_SOURCE, result, pasta_cupti_error(result));
             return;
         }
-        publish(s, &s->fetched);
+        take(s, &s->fetched);
         if (!s->fetched.count && !s->fetched.remaining) return;
         if (s->fetched.buffer_full && !s->fetched.count) return;
     }
@@ -225,6 +284,7 @@ void pasta_cupti_samples_fetch(void) {
         fetch_all();
         __atomic_store_n(&fetching, false, __ATOMIC_SEQ_CST);
     }
+    if (pasta_now() - published_at > KEEP_S * UINT64_C(1000000000)) publish_places();
     pthread_mutex_unlock(&lock);
 }
 
@@ -239,6 +299,7 @@ void pasta_cupti_samples_module_unloading(void) {
 static void on_profiling(bool on) {
     if (!lock_soon()) return;
     fetch_all(); /* what was sampled while it was stopped is dropped */
+    publish_places();
     discards = !on;
     pthread_mutex_unlock(&lock);
 }
@@ -386,8 +447,9 @@ static void end(sampled *s) {
     fetch(s);
     reset(&s->left, s->reasons.numbers);
     int32_t result = cupti.disable(&sampling);
-    if (result == 0) publish(s, &s->left);
+    if (result == 0) take(s, &s->left);
     else pasta_log("%s: cuptiPCSamplingDisable failed with %d (%s)", PASTA_CUPTI_SOURCE, result, pasta_cupti_error(result));
+    publish_places();
     forget(s);
 }
 
@@ -456,6 +518,7 @@ void pasta_cupti_samples_start(void) {
     if (!read_settings() || !resolve() || failed(cupti.register_crc(hash), "cuptiRegisterComputeCrcCallback")) return;
     discards = !pasta_profiling_is_on();
     pasta_on_profiling(on_profiling);
+    published_at = pasta_now();
     settings.on = true;
 }
 
