@@ -9,6 +9,8 @@ Ways, interleaved process by process so that clocks and heat affect them equally
     torch   operators and tensors: PyTorch followed, with Python lines and modules
     client  a C client of CUPTI that enables what PASTA enables, and throws it away
     cupti   kernel_freq over every event of CUPTI, with device times
+    sampler the client, which also takes PC samples continuously, every 4096 cycles
+    samples pc_samples and kernel_freq: the same samples
 Each process reports the median of its steps; the table shows the median and range over processes.
 """
 
@@ -37,10 +39,14 @@ WAYS: dict[str, tuple[str, ...] | None] = {
     "torch": ("-t", "operators", "-t", "tensors", *STEADY),
     "client": None,
     "cupti": ("--set", "nvidia.source=cupti", "-t", "kernel_freq", *STEADY),
+    "sampler": None,
+    "samples": ("-t", "pc_samples,kernel_freq", *STEADY),
 }
 TORCH_MOST = 1.15  # of the empty subscription
 CUPTI_MOST = 1.05  # of the client
 NATIVE_MOST = 1.08  # the same, of native
+SAMPLES_MOST = 1.05  # of the client that samples
+SAMPLING = {"CUPTI_CLIENT_SAMPLING": "12"}  # log2 of cycles
 CLIENT = Path(__file__).resolve().parent / "c" / "cupti_client.c"
 
 
@@ -134,7 +140,8 @@ def measure(name: str, rounds: int, ways: list[str]) -> dict[str, object]:
     losses: set[str] = set()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
-        environments = {"client": client(directory)} if "client" in ways else {}
+        bare = client(directory) if {"client", "sampler"} & set(ways) else {}
+        environments = {"client": bare, "sampler": {**bare, **SAMPLING}}
         for number in range(rounds):
             turn = number % len(ways)
             for way in ways[turn:] + ways[:turn]:
@@ -143,7 +150,7 @@ def measure(name: str, rounds: int, ways: list[str]) -> dict[str, object]:
                 )
                 times[way].append(milliseconds)
                 losses.add(printed)
-                print(f"{name} {number}: {way:6} {milliseconds:9.3f} ms", file=sys.stderr)
+                print(f"{name} {number}: {way:7} {milliseconds:9.3f} ms", file=sys.stderr)
         recorded = next((way for way in ("pasta", "cupti") if way in ways), None)
         steps = model.steps + model.warmup
         launches = launches_per_step(directory / recorded, steps) if recorded else 0
@@ -161,6 +168,7 @@ def measure(name: str, rounds: int, ways: list[str]) -> dict[str, object]:
         ("torch", "empty", TORCH_MOST),
         ("cupti", "client", CUPTI_MOST),
         ("cupti", "native", NATIVE_MOST),
+        ("samples", "sampler", SAMPLES_MOST),
     ):
         if way in ways and base in ways:
             verdict = "met" if medians[way] <= most * medians[base] else "MISSED"

@@ -15,6 +15,8 @@ from pasta import abi
 
 #: The capability that probes need.
 ACCESSES = "accesses"
+#: That of tools with the handler `on_samples`.
+PC_SAMPLES = "pc_sample"
 
 
 class Capability(NamedTuple):

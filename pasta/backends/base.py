@@ -4,14 +4,14 @@ A backend is a subclass of `Backend` in a separate folder, exported there as `BA
 except its name is optional. Its event source is in C (shim/include/pasta_source.h), in libpasta or
 in a library that `libraries` names. docs/new-backend.md walks through a complete backend.
 
-The methods are called in this order: `prepare` before the program starts, then `environment` and
-`shim_settings` for each process that is started with libpasta, and `nothing_recorded` if it
-recorded no event. The result of `prepare` is passed to the others as JSON.
+The methods are called in this order: `adapt` and `prepare` before the program starts, then
+`environment` and `shim_settings` for each process that is started with libpasta, and
+`nothing_recorded` if it recorded no event. The result of `prepare` is passed to the others as JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -94,6 +94,14 @@ class Backend(Extension):
     selectors: tuple[str, ...] = ()
     #: Why `--backend NAME` recorded nothing; completes the message "… --backend NAME, and ".
     unused = "the program did not use it"
+
+    def adapt(self, config: Sections, wanted: Collection[str]) -> None:
+        """Adapts the backend's settings to the capabilities that the tools want
+        (pasta/capabilities.py)."""
+
+    def selects_launches(self, config: Sections) -> bool:
+        """Whether the source asks which launches are selected, as for probes, without probes."""
+        return False
 
     def prepare(self, launch: Launch) -> Prepared:
         """Finds the requirements of the backend before the program starts. Raises PastaError.

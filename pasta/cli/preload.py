@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pasta import paths, private
 from pasta.backends.base import Launch
+from pasta.capabilities import PC_SAMPLES
 from pasta.cli.parser import INTERRUPTED, USAGE, Parser
 from pasta.cli.selection import add_options, add_selection, selected, set_options
 from pasta.config import AUTO, AUTO_PASSES, NONE, Config
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from pasta.tool import Tool
 
 _RECORDER = "record_accesses"
+#: Settings that select launches.
+_SELECTING = (
+    "kernel", "exclude", "launch_skip", "launch_count", "range", "operator", "module",
+    "probes_window",
+)  # fmt: skip
 _SEPARATE = "install PASTA in a separate environment (pipx install pasta-profiler)"
 
 
@@ -187,14 +193,34 @@ def _prepared(
     wanted = wanted or Wanted.by(tools)
     if config.operator or config.module:
         wanted = wanted._replace(operators=True)
+    samples = adapt_backends(config, tools)
     session = Session.create(config, command, verbosity, wanted)
     try:
         _prepare_probes(session, config, tools)
+        if samples:
+            from pasta.runtime.probe_plan import keep_code
+
+            keep_code(session, config)
         _prepare_backends(session, program)
     except BaseException:  # also an interrupt
         session.remove()
         raise
     return session
+
+
+def adapt_backends(config: Config, tools: list[Tool]) -> bool:
+    """Adapts the backends' settings to the tools; whether one needs samples of code. Raises
+    ConfigError."""
+    wanted = frozenset(name for tool in tools for name in tool.wants())
+    for backend in config.backends():
+        backend.adapt(config, wanted)
+        if backend.selects_launches(config) and not any(getattr(config, n) for n in _SELECTING):
+            raise ConfigError(
+                f"{backend.name}: samples by launch run one kernel at a time, and all launches are"
+                " selected",
+                remedy="select some: -k, --launch-count, --range, or probes.window",
+            )
+    return PC_SAMPLES in wanted
 
 
 def _prepare_backends(session: Session, program: str) -> None:

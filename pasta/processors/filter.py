@@ -232,6 +232,9 @@ class Selection:
                 ordinals = records[kind]["ordinal"]
                 known = self._window.get(ordinals)
                 unlaunched = ordinals == np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+                if kind == "pc_sample":  # without a launch, by the name that they may have
+                    names = records[kind]["name"]
+                    unlaunched &= (names == 0) | self._kernels.of(names, strings)
                 records[kind] = records[kind][(known == _SELECTED) | unlaunched]
         return Batch(batch.base, records)
 

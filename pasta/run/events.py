@@ -35,6 +35,10 @@ _NEVER_ABSENT = {"time", "thread", "flags"}
 _ZERO_ABSENT = {"correlation"}
 _SORTED = {"position", "time", "ordinal", "correlation", "start", "end"}
 _AXES = "xyz"
+#: Columns that runs before schema 3 lack: absent there.
+_ADDED = {"pc_sample": {"name", "module_hash", "symbol"}}
+#: Columns of texts that were numbers before schema 3.
+_ONCE_NUMBERS = {"pc_sample": {"reason"}}
 #: Receives a line about data that could not be read.
 OnWarning = Callable[[str], None]
 #: A record's `index` is its distance from the first record of its batch: 32 bits.
@@ -386,8 +390,11 @@ class _Stream:
         records["kind"] = abi.KINDS[kind]
         records["slots"] = dtype.itemsize // abi.SLOT
         strings, enums = abi.string_fields(kind), abi.enum_fields(kind)
+        added = _ADDED.get(kind, set()).difference(chunk.schema.names)
+        for name in added:
+            records[name] = 0 if name in strings else abi.absent(name, dtype[name])
         for name in dtype.names or ():
-            if name in _SKIPPED:
+            if name in _SKIPPED or name in added:
                 continue
             if name in strings:
                 records[name] = self._ids(name, chunk.column(name))
@@ -405,6 +412,8 @@ class _Stream:
         return position, records
 
     def _ids(self, name: str, column: Any) -> Any:
+        if name in _ONCE_NUMBERS.get(self.kind, ()) and pa.types.is_integer(column.type):
+            column = column.cast(pa.string())
         texts, codes = _dictionary(name, column)
         ids = [0 if text is None else self._strings.id_of(text) for text in texts] or [0]
         return np.where(codes < 0, np.uint32(0), np.asarray(ids, np.uint32)[np.maximum(codes, 0)])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pasta.processors.batch import Batch
+from pasta.lazy import np
+from pasta.processors.batch import ABSENT_U64, Batch
 from pasta.processors.context import Process
 from pasta.processors.strings import Strings
 from pasta.run.directory import RunDirectory
@@ -41,6 +42,9 @@ class Inventory:
         self.devices: dict[int, str] = {}
         self.counts: dict[str, int] = {}
         self.modules: set[int] = set()
+        #: Program counter samples, and those without a place by reason.
+        self.samples = 0
+        self.unlocated_samples: dict[str, int] = {}
         self.last_time = 0
 
     def add(self, batch: Batch) -> None:
@@ -49,7 +53,16 @@ class Inventory:
             if len(records):
                 self.counts[kind] = self.counts.get(kind, 0) + len(records)
                 self.last_time = max(self.last_time, int(records["time"][-1]))
+        self._count_samples(batch["pc_sample"])
         self.learn(batch)
+
+    def _count_samples(self, samples: Any) -> None:
+        located = samples["pc"] != ABSENT_U64
+        self.samples += int(samples["samples"][located].sum(dtype=np.int64))
+        for record in samples[~located]:
+            reason = self._strings[int(record["reason"])]
+            known = self.unlocated_samples.get(reason, 0)
+            self.unlocated_samples[reason] = known + int(record["samples"])
 
     def learn(self, batch: Batch) -> None:
         """Collects facts from a batch without counting its events."""

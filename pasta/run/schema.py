@@ -180,6 +180,7 @@ MANIFEST = record(
         "recorded": _COUNTS,
         "left_out": _COUNTS,
         "dropped": _COUNTS,
+        "samples": record({"located": whole(0, 2**64)}, {"unlocated": _COUNTS}),
         "warnings": _TEXTS,
         "replay": record({"of": text}),
         "merged": record({"of": text}),

@@ -107,13 +107,15 @@ def _max_image_bytes(session: Session) -> int:
 
 
 def _probe_settings(session: Session) -> dict[str, object]:
-    if not session.probes.exists():
+    config = session.config
+    selects = any(each.selects_launches(config) for each in config.backends())
+    if not session.probes.exists() and not selects:
         return {}
     from pasta.runtime.probe_plan import probe_settings
 
     document = session.document
     return probe_settings(
-        session.config,
+        config,
         traces=bool(document.get("probe_traces")),
         slowdown=float(document.get("probe_slowdown", 10)),
     )

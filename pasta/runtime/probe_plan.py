@@ -41,12 +41,17 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
         reads_code = reads_code or (bool(compiled) and device.reads_code())
     session.probes.write_text("".join(f"{line}\n" for line in lines))
     if reads_code:
-        # rings must not run out of memory because of it
-        free = shutil.disk_usage(session.directory).free
-        session.document["code_memory"] = min(config.probes_code_memory, free // 4)
+        keep_code(session, config)
     session.document["probe_kinds"] = kinds
     session.document["probe_slowdown"] = max(_slowdowns(config, probing))
     session.document["probe_traces"] = has_traces(probing)
+
+
+def keep_code(session: Session, config: Config) -> None:
+    """Have processes keep the images of their modules until the run is finished."""
+    # rings must not run out of memory because of it
+    free = shutil.disk_usage(session.directory).free
+    session.document["code_memory"] = min(config.probes_code_memory, free // 4)
 
 
 def given_by(config: Config) -> ProbeSettings:

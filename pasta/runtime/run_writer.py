@@ -114,6 +114,7 @@ class RunWriter:
                 "dropped": self.trace.dropped if self.trace else 0,
                 "waited_ns": self.trace.waited if self.trace else 0,
             },
+            "samples": {"located": inventory.samples, "unlocated": inventory.unlocated_samples},
             "warnings": self.warnings,
             "versions": {"python": platform.python_version(), "system": platform.platform()},
         }

@@ -540,17 +540,23 @@ typedef struct pasta_python_sample {
     uint32_t unused[5];
 } pasta_python_sample;
 
+/* Samples of warps at one instruction that waited for one reason.  Samples without a place, because they were lost
+ * or are not of the program's kernels, have no `pc`: `reason` says why, and `samples` may be 0 where the number is
+ * not known. */
 typedef struct pasta_pc_sample {
-    uint64_t pc;       /* byte offset in the function, or in the module if `function` is absent */
-    uint64_t function; /* vendor's function handle; absent: all ones */
-    uint16_t reason;   /* the vendor's stall reason; absent: all ones */
-    uint16_t unused0;
+    uint64_t pc;            /* byte offset in the function; in the module if `function` and `name` are absent; absent:
+                               all ones */
+    uint64_t function;      /* vendor's function handle; absent: all ones */
+    pasta_string_id name;   /* of the function, mangled; absent where `ordinal` or `function` has it */
+    pasta_string_id reason; /* for which the warp waited, as the source names it; absent: unknown */
     uint32_t samples;
-    uint32_t not_issued;
+    uint32_t not_issued;    /* of `samples`: no warp issued an instruction in that cycle; absent: all ones */
+    uint64_t ordinal;       /* of the launch; absent: all ones */
+    uint64_t module;        /* vendor's module handle; absent: all ones */
+    uint64_t module_hash;   /* of the module's contents, as in module_load; absent: all ones */
+    uint32_t symbol;        /* index of the function in the module's symbol table; absent: all ones */
     uint32_t unused;
-    uint64_t ordinal; /* of the launch; absent: all ones */
-    uint64_t module;  /* vendor's module handle; absent: all ones */
-    uint64_t unused2[5];
+    uint64_t unused2[3];
 } pasta_pc_sample;
 
 typedef struct pasta_counter {

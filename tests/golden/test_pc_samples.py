@@ -22,9 +22,9 @@ def events() -> Events:
     events = Events()
     first = events.launch("_Z4vaddPf", function=1)
     events.launch("_Z4gemmPf", function=2)
-    sample(events, 0x10, 5, ordinal=first, function=1, reason=3, not_issued=4)
-    sample(events, 0x10, 2, ordinal=first, function=1, reason=7, not_issued=0)
-    sample(events, 0x20, 1, ordinal=first, function=1, reason=3, not_issued=1)
+    sample(events, 0x10, 5, ordinal=first, function=1, reason="s_waitcnt", not_issued=4)
+    sample(events, 0x10, 2, ordinal=first, function=1, reason="execution stalled", not_issued=0)
+    sample(events, 0x20, 1, ordinal=first, function=1, reason="s_waitcnt", not_issued=1)
     sample(events, 0x40, 12, function=2)  # without a launch
     sample(events, 0x10, 1, ordinal=999, function=77)  # of a kernel that was never launched
     return events
@@ -82,3 +82,47 @@ def test_results_are_independent_of_batches(events: Events, split: int) -> None:
     assert rows(whole, "all", "kernel", "offset", "samples") == rows(
         cut, "all", "kernel", "offset", "samples"
     )
+
+
+def continuous(events: Events, name: str, pc: int, samples: int, reason: str, module: int) -> None:
+    """A sample without a launch."""
+    sample(events, pc, samples, name=name, reason=reason, not_issued=0, module_hash=module)
+
+
+def test_samples_without_launches() -> None:
+    """Their records name the function; the same function of two modules is one kernel."""
+    events = Events()
+    continuous(events, "_Z4gemmPf", 0x10, 700, "long_scoreboard", 1)
+    continuous(events, "_Z4gemmPf", 0x10, 200, "wait", 1)
+    continuous(events, "_Z4gemmPf", 0x10, 200, "wait", 2)
+    continuous(events, "_Z4vaddPf", 0x10, 100, "wait", 2)
+    result = run_tool(PcSamples, events)
+    assert rows(result, "kernels", "kernel", "samples") == [("gemm", 1100), ("vadd", 100)]
+    places = rows(result, "places", "kernel", "offset", "within", "samples", "line")
+    assert places == [
+        ("gemm", 0x10, "kernel", 900, None), ("gemm", 0x10, "kernel", 200, None),
+        ("vadd", 0x10, "kernel", 100, None),
+    ]  # fmt: skip
+    assert {"line", "instruction"} <= result.tables["places"].hidden
+    assert "lines" not in result.tables
+    assert list(result.notes) == [
+        "no lines and instructions of 2 modules, whose code was not kept: record with --record, or"
+        " raise probes.code-memory"
+    ]
+    (finding,) = result.findings
+    assert finding.where == "gemm at 0x10"
+    assert finding.evidence == "75.0 % of 1,200 samples; most of them, 78 %: long_scoreboard"
+    assert finding.gain == 0.75
+
+
+def test_samples_without_a_place_are_notes(events: Events) -> None:
+    every = 0xFFFF_FFFF_FFFF_FFFF
+    for _ in range(2):
+        sample(events, every, 4_000_000_000, reason="dropped by the hardware")
+        sample(events, every, 0, reason="the hardware's buffer was full")
+    result = run_tool(PcSamples, events)
+    assert list(result.notes) == [
+        "8,000,000,000 further samples have no place: dropped by the hardware",
+        "samples are missing, their number is unknown: the hardware's buffer was full (2 times)",
+    ]
+    assert result.summary == "21 samples in 3 kernels; most: gemm, 57.1 %"

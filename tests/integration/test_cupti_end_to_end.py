@@ -93,18 +93,21 @@ def test_unknown_source_is_an_error(pasta_preload: Any) -> None:
 
 
 def test_client_of_the_benchmark(built: Path, tmp_path: Path) -> None:
-    """It gets what the source gets: callbacks of its calls, and records."""
+    """It gets what the source gets: callbacks of its calls, records, and samples."""
     library, log = tmp_path / "libclient.so", tmp_path / "log"
     source = ROOT / "bench" / "c" / "cupti_client.c"
     flags = ["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
     subprocess.run(["cc", *flags, source, "-o", library, "-ldl", "-lpthread"], check=True)
     loads = {
         "CUDA_INJECTION64_PATH": str(library), "CUPTI_CLIENT_LOG": str(log),
-        "CUPTI_CLIENT_LIB": str(built / "libcupti.so.13"),
+        "CUPTI_CLIENT_LIB": str(built / "libcupti.so.13"), "CUPTI_CLIENT_SAMPLING": "12",
     }  # fmt: skip
     done = subprocess.run(
-        [built / "program", *SCRIPTS], env=environment(built, **loads), capture_output=True
+        [built / "program", *SCRIPTS[:-1], "samples", SCRIPTS[-1]],
+        env=environment(built, **loads),
+        capture_output=True,
     )
     assert (done.returncode, done.stderr) == (7, b"")
-    # 5 kernels of `launches`, 14 copies and sets of `copies`, 6 nodes of `graph`, 2 devices
-    assert log.read_text().endswith(" records 27\n")
+    # 5 kernels of `launches`, 14 copies and sets of `copies`, 6 nodes of `graph`, 2 devices, and
+    # 2 kernels of `samples`
+    assert log.read_text().endswith(" samples 588, records 29\n")

@@ -22,7 +22,17 @@ KERNEL = "_Z4fillIfEvPT_S0_i"
 LASTS = 1000  # ns, all work of the fake device
 #: Names of devices are read from the driver's files.
 DRIVER = Path("/proc/driver/nvidia")
-SCRIPTS = ("context", "launches", "copies", "memory", "graph", "events", "managed", "end")
+SCRIPTS = (
+    "context",
+    "launches",
+    "copies",
+    "memory",
+    "graph",
+    "events",
+    "managed",
+    "samples",
+    "end",
+)
 
 
 @pytest.fixture(scope="session")
@@ -387,7 +397,7 @@ def test_nothing_is_recorded_without_a_session(built: Path, tmp_path: Path) -> N
 
 
 def test_capabilities(play: Play) -> None:
-    chosen = "nvidia.details=1\nnvidia.uvm=1\n"
+    chosen = "nvidia.details=1\nnvidia.uvm=1\nnvidia.pc_sampling=4096cycles\n"
     played = play(*SCRIPTS, settings=chosen)
     unplayed = set() if DRIVER.exists() else {"device_name"}
     assert disagreements("nvidia_cupti", [played.tables], unplayed=unplayed) == {}

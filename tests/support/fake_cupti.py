@@ -17,11 +17,13 @@ def build(directory: Path) -> Path:
     compiler = [os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"]
     shared = [*compiler, "-shared", "-fPIC", "-fvisibility=hidden"]
     # the source looks for both under these names among what is loaded
-    for source, name in (("fake_cupti.c", "libcupti.so.13"), ("fake_driver.c", "libcuda.so.1")):
+    for sources, name in (
+        (("fake_cupti.c", "fake_cupti_sampling.c"), "libcupti.so.13"),
+        (("fake_driver.c",), "libcuda.so.1"),
+    ):
         soname = f"-Wl,-soname,{name}"
-        subprocess.run(
-            [*shared, soname, _SOURCES / source, "-o", directory / name, "-lpthread"], check=True
-        )
+        paths = [_SOURCES / source for source in sources]
+        subprocess.run([*shared, soname, *paths, "-o", directory / name, "-lpthread"], check=True)
     guest = [
         _SOURCES / "fake_cupti_guest.c",
         directory / "libcupti.so.13",

@@ -26,7 +26,7 @@ VENDORS_IN = {
     "tools/counters.py": "names the setting that it needs",
     "tools/kernel_freq.py": "remedies name the functions to call",
     "tools/memory_timeline.py": "a remedy names PyTorch's variable",
-    "tools/pc_samples.py": "stall reasons are numbered by the SDK; names the setting that it needs",
+    "tools/pc_samples.py": "names the setting that it needs",
 }
 FRAMEWORKS_IN = {
     "pasta/frameworks/": "their folders, and the list of them",

@@ -19,6 +19,22 @@ def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_c(output, sources, *build.flags)
 
 
+@pytest.fixture(scope="module")
+def samples(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sources = [
+        ROOT / "shim" / "backends" / "nvidia" / "cupti_samples.c",
+        PROGRAMS / "test_cupti_samples.c",
+    ]
+    output = tmp_path_factory.mktemp(build.name) / "test_cupti_samples"
+    return compile_c(output, sources, *build.flags)
+
+
+@pytest.mark.parametrize("mode", ["continuous", "serialized"])
+def test_every_sample_is_published_once(build: Build, samples: Path, mode: str) -> None:
+    done = build.run(samples, mode)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("case", ["submitted", "buffers", "clocks"])
 def test_cupti(build: Build, program: Path, case: str, seed: int) -> None:

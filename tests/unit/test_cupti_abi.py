@@ -266,13 +266,92 @@ STRUCTS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
 }
+_PARAMETERS = {"size": "size", "unused": "pPriv", "context": "ctx"}
+STRUCTS |= {
+    "stall": (
+        "CUpti_PCSamplingStallReason",
+        {"reason": "pcSamplingStallReasonIndex", "samples": "samples"},
+    ),
+    "pc": (
+        "CUpti_PCSamplingPCData",
+        {
+            "size": "size",
+            "crc": "cubinCrc",
+            "offset": "pcOffset",
+            "function": "functionIndex",
+            "name": "functionName",
+            "stall_count": "stallReasonCount",
+            "stalls": "stallReason",
+            "correlation": "correlationId",
+        },
+    ),
+    "samples": (
+        "CUpti_PCSamplingData",
+        {
+            "size": "size",
+            "room": "collectNumPcs",
+            "total": "totalSamples",
+            "dropped": "droppedSamples",
+            "count": "totalNumPcs",
+            "remaining": "remainingNumPcs",
+            "range": "rangeId",
+            "pcs": "pPcData",
+            "others": "nonUsrKernelsTotalSamples",
+            "buffer_full": "hardwareBufferFull",
+        },
+    ),
+    "sampling_attribute": (
+        "CUpti_PCSamplingConfigurationInfo",
+        {"type": "attributeType", "status": "attributeStatus", "value": "attributeData"},
+    ),
+    "sampling_config": (
+        "CUpti_PCSamplingConfigurationInfoParams",
+        {
+            **_PARAMETERS,
+            "count": "numAttributes",
+            "attributes": "pPCSamplingConfigurationInfo",
+        },
+    ),
+    "sampling": ("CUpti_PCSamplingEnableParams", _PARAMETERS),
+    "get_samples": (
+        "CUpti_PCSamplingGetDataParams",
+        {**_PARAMETERS, "samples": "pcSamplingData"},
+    ),
+    "reason_count": (
+        "CUpti_PCSamplingGetNumStallReasonsParams",
+        {**_PARAMETERS, "count": "numStallReasons"},
+    ),
+    "reasons": (
+        "CUpti_PCSamplingGetStallReasonsParams",
+        {
+            **_PARAMETERS,
+            "count": "numStallReasons",
+            "indices": "stallReasonIndex",
+            "names": "stallReasons",
+        },
+    ),
+}
+#: Structs that the library writes, or whose size it is told, whole.
+WHOLE = {
+    "stall": ["CUpti_PCSamplingStallReason"],
+    "pc": ["CUpti_PCSamplingPCData"],
+    "samples": ["CUpti_PCSamplingData"],
+    "sampling_attribute": ["CUpti_PCSamplingConfigurationInfo"],
+    "sampling_config": ["CUpti_PCSamplingConfigurationInfoParams"],
+    "sampling": [f"CUpti_PCSampling{do}Params" for do in ("Enable", "Disable", "Start", "Stop")],
+    "get_samples": ["CUpti_PCSamplingGetDataParams"],
+    "reason_count": ["CUpti_PCSamplingGetNumStallReasonsParams"],
+    "reasons": ["CUpti_PCSamplingGetStallReasonsParams"],
+}
 #: Fields that not every version has.
 LATER = {"kernel": {"priority", "from_device", "source_graph", "source_node"}}
 #: Fields whose types differ in size, of which the source reads the first bytes.
-LARGER = {("attribute", "value")}
+LARGER = {("attribute", "value"), ("sampling_attribute", "value")}
 _RESOURCE, _KIND = "CUPTI_CBID_RESOURCE_", "CUPTI_ACTIVITY_KIND_"
 _OVERHEAD = "CUPTI_ACTIVITY_OVERHEAD_"
 _UVM = "CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_"
+_SAMPLING = "CUPTI_PC_SAMPLING_CONFIGURATION_ATTR_TYPE_"
+_MODE = "CUPTI_PC_SAMPLING_COLLECTION_MODE_"
 ENUMERATORS = {
     "DRIVER": "CUPTI_CB_DOMAIN_DRIVER_API",
     "RUNTIME": "CUPTI_CB_DOMAIN_RUNTIME_API",
@@ -294,6 +373,15 @@ ENUMERATORS = {
     "UVM": _KIND + "UNIFIED_MEMORY_COUNTER",
     "FLUSH_FORCED": "CUPTI_ACTIVITY_FLAG_FLUSH_FORCED",
     "INVALID_PARAMETER": "CUPTI_ERROR_INVALID_PARAMETER",
+    "INVALID_OPERATION": "CUPTI_ERROR_INVALID_OPERATION",
+    "OUT_OF_MEMORY": "CUPTI_ERROR_OUT_OF_MEMORY",
+    "HARDWARE_BUSY": "CUPTI_ERROR_HARDWARE_BUSY",
+    "NOT_SUPPORTED": "CUPTI_ERROR_NOT_SUPPORTED",
+    "VIRTUAL_DEVICE": "CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED",
+    "HYPERVISOR": "CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES",
+    "CONFIDENTIAL": "CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED",
+    "MIG_DEVICE": "CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED",
+    "WSL_DEVICE": "CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED",
     "LAST_RECORD": "CUPTI_ERROR_MAX_LIMIT_REACHED",
     "NOT_COMPATIBLE": "CUPTI_ERROR_NOT_COMPATIBLE",
     "NOT_INITIALIZED": "CUPTI_ERROR_NOT_INITIALIZED",
@@ -327,7 +415,19 @@ ENUMERATORS = {
     "UVM_THROTTLING": _UVM + "THROTTLING",
     "UVM_REMOTE_MAP": _UVM + "REMOTE_MAP",
     "UVM_DTOD": _UVM + "BYTES_TRANSFER_DTOD",
+    "SAMPLING_PERIOD": _SAMPLING + "SAMPLING_PERIOD",
+    "SAMPLING_SCRATCH": _SAMPLING + "SCRATCH_BUFFER_SIZE",
+    "SAMPLING_HARDWARE": _SAMPLING + "HARDWARE_BUFFER_SIZE",
+    "SAMPLING_MODE": _SAMPLING + "COLLECTION_MODE",
+    "SAMPLING_STARTED": _SAMPLING + "ENABLE_START_STOP_CONTROL",
+    "SAMPLING_DATA": _SAMPLING + "SAMPLING_DATA_BUFFER",
+    "SAMPLING_SLEEP": _SAMPLING + "WORKER_THREAD_PERIODIC_SLEEP_SPAN",
+    "SAMPLING_CONTINUOUS": _MODE + "CONTINUOUS",
+    "SAMPLING_SERIALIZED": _MODE + "KERNEL_SERIALIZED",
+    "REASON_NAME": "CUPTI_STALL_REASON_STRING_SIZE",
 }
+#: Enumerators that not every version has.
+LATER_ENUMERATORS = {"MIG_DEVICE", "WSL_DEVICE"}
 #: Not the vendor's.
 OWN = {"12_6", "13_1", "13_4", "MAX_CALL"}
 #: Arguments that the source reads as 64-bit words: call -> fields in a row ("": not read).
@@ -411,7 +511,9 @@ OTHERS = {
     "cuCtxSynchronize", "cuLaunchKernel", "cuLaunchCooperativeKernel", "cuLaunchKernelEx",
     "cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuStreamBeginCaptureToGraph",
     "cuStreamEndCapture", "cuMemAdvise", "cuMemAdvise_v2", "cuMemPrefetchAsync",
-    "cuMemPrefetchAsync_v2", "cuProfilerStart", "cuProfilerStop",
+    "cuMemPrefetchAsync_v2", "cuProfilerStart", "cuProfilerStop", "cuModuleLoad",
+    "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuModuleUnload",
+    "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryUnload", "cuLibraryGetModule",
 }  # fmt: skip
 CALLS = {name: int(id) for id, name in re.findall(r"\bX\((\d+), (cu\w+)\)", HEADER)}
 
@@ -449,6 +551,7 @@ def assertions(cupti: Path) -> str:
         "#include <stddef.h>",
         "#include <cupti_callbacks.h>",
         "#include <cupti_activity.h>",
+        "#include <cupti_pcsampling.h>",
         '#include "cupti_abi.h"',
     ]
     parameters = [
@@ -474,6 +577,9 @@ def assertions(cupti: Path) -> str:
             if (name, field) not in LARGER:
                 size = f"sizeof((({struct} *)0)->{member}) * {1 + len(more)}"
                 check(f"sizeof((({ours} *)0)->{field}) == {size}")
+    for name, every in WHOLE.items():
+        for theirs in every:
+            check(f"sizeof(pasta_cupti_{name}) == sizeof({theirs})")
     check("offsetof(pasta_cupti_call, api.context) == offsetof(CUpti_CallbackData, context)")
     check("offsetof(pasta_cupti_call, api.symbol) == offsetof(CUpti_CallbackData, symbolName)")
     check("sizeof(pasta_cupti_attribute) == sizeof(CUlaunchAttribute)")
@@ -488,7 +594,10 @@ def assertions(cupti: Path) -> str:
         for index, names in enumerate(ARGUMENTS.get(base(call), "").split()):
             (member,) = (each for each in names.split("|") if re.search(rf"\b{each};", text))
             check(f"offsetof({call}_params, {member}) == {8 * index}")
+    results = (cupti / "cupti_result.h").read_text(errors="replace")
     for name, theirs in ENUMERATORS.items():
+        if name in LATER_ENUMERATORS and not re.search(rf"\b{theirs}\b", results):
+            continue
         if re.search(rf"\b{theirs}\b", activity) or not theirs.startswith("CUPTI_ACTIVITY"):
             check(f"(int)PASTA_CUPTI_{name} == (int){theirs}")
     return "\n".join([*lines, "int main(void) { return 0; }", ""])

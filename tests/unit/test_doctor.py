@@ -149,3 +149,48 @@ def test_cache_path_under_a_file(
     found = checks()["probe cache"]
     assert (found.state, found.remedy) == ("note", "set XDG_CACHE_HOME")
     assert found.found.startswith(f"{tmp_path}/file/pasta/probes cannot be written")
+
+
+# ---- PC sampling ----
+
+Sampling = Callable[..., Check]
+WHOLE: tuple[list[str], list[str]] = ([], ["0 (A GPU)"])
+ONE = ["0 (A GPU)"]
+
+
+@pytest.fixture
+def sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sampling:
+    def check(
+        library: bytes = b"\0cuptiPCSamplingEnable\0",
+        parameters: str = "RmProfilingAdminOnly: 1\n",
+        administrator: bool = False,
+        mig: tuple[list[str], list[str]] = WHOLE,
+    ) -> Check:
+        (tmp_path / "libcupti.so").write_bytes(library)
+        (tmp_path / "params").write_text(f"ResmanDebugLevel: 4294967295\n{parameters}")
+        monkeypatch.setattr(nvidia_checks, "PARAMETERS", tmp_path / "params")
+        monkeypatch.setattr(nvidia_checks, "_is_administrator", lambda: administrator)
+        monkeypatch.setattr(nvidia_checks, "_mig_devices", lambda: mig)
+        return nvidia_checks.pc_sampling(tmp_path / "libcupti.so")
+
+    return check
+
+
+def test_sampling_that_the_driver_restricts(sampling: Sampling) -> None:
+    check = sampling()
+    assert check.state == NOTE
+    assert "ERR_NVGPUCTRPERM" in check.found
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in check.remedy
+    assert sampling(administrator=True).state == GOOD
+    assert sampling(parameters="RmProfilingAdminOnly: 0\n").state == GOOD
+
+
+def test_sampling_of_partitioned_devices(sampling: Sampling) -> None:
+    check = sampling(administrator=True, mig=(ONE, ONE))
+    assert check[1:] == (NOTE, "not of MIG devices: 0 (A GPU)", "use a whole GPU")
+    assert sampling(administrator=True, mig=(ONE, [*ONE, "1 (B)"])).remedy == ""
+
+
+def test_library_without_sampling(sampling: Sampling) -> None:
+    check = sampling(library=b"cuptiSubscribe\0")
+    assert (check.state, check.remedy) == (NOTE, "pip install -U nvidia-cuda-cupti")

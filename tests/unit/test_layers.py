@@ -19,7 +19,11 @@ OF_TOOLS = (
     "pasta.abi", "pasta.arrow", "pasta.findings", "pasta.lazy", "pasta.options", "pasta.probes",
     "pasta.processors", "pasta.table", "pasta.tool",
 )  # fmt: skip
-OF_ONE_TOOL = {"event_trace": ("pasta.report.exports",), "record_accesses": ("pasta.run.accesses",)}
+OF_ONE_TOOL = {
+    "event_trace": ("pasta.report.exports",),
+    "pc_samples": ("pasta.sass.places",),
+    "record_accesses": ("pasta.run.accesses",),
+}
 
 
 def test_folders_import_only_lower_layers(capsys: pytest.CaptureFixture[str]) -> None:

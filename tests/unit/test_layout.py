@@ -158,7 +158,7 @@ def test_tables_of_tools_with_device_times_counters_and_samples() -> None:
     for launch in range(4):
         for name in ("SQ_WAVES", "GRBM_GUI_ACTIVE_and_a_long_name_of_a_counter"):
             events.add("counter", ordinal=launch, name=name, value=1e9 / (launch + 1))
-        events.add("pc_sample", ordinal=launch, pc=16 * launch, samples=launch + 1, reason=3)
+        events.add("pc_sample", ordinal=launch, pc=16 * launch, samples=launch + 1, reason="wait")
     tools = load_tools(["kernel_freq", "operators", "copies", "counters", "pc_samples"], {}, [])
     for result in run_tools(tools, events).values():
         for table in result.tables.values():

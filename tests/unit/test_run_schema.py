@@ -7,11 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import pasta
 from pasta.errors import RunError
+from pasta.processors.strings import Strings
 from pasta.run.directory import SCHEMA
+from pasta.run.events import read_batches
 from tests.support.places import DATA
 
 RUNS = DATA / "runs"
@@ -49,6 +53,23 @@ def test_joined_passes_of_schema_2_read_unchanged() -> None:
     assert run.arrow("access_count", "launches").column("write_bytes").to_pylist()[0] == 32
     assert run.manifest["passes"]["times"]["directory"] == "passes/times"
     assert "passes times (process 4242) and accesses (process 4242)" in str(run)
+
+
+def test_samples_of_schema_2_have_numbered_reasons(tmp_path: Path) -> None:
+    """Their reasons become texts; names and modules are absent."""
+    run = tmp_path / "run"
+    shutil.copytree(RUNS / "schema-3", run)
+    file = run / "events" / "pc_sample-00000.parquet"
+    table = pq.read_table(file).drop_columns(["name", "module_hash", "symbol"])
+    reasons = pa.array([3, 7, None], pa.uint16())
+    table = table.set_column(table.schema.get_field_index("reason"), "reason", reasons)
+    pq.write_table(table, file)
+    (batch,) = read_batches(run / "events", strings := Strings(), kinds={"pc_sample"})
+    samples = batch["pc_sample"]
+    assert strings.many(samples["reason"]) == ["3", "7", ""]
+    assert samples["name"].tolist() == [0, 0, 0]
+    assert samples["symbol"].tolist() == [0xFFFF_FFFF] * 3
+    assert samples["samples"].tolist() == [5, 90, 5]
 
 
 def operators(run: pasta.Run) -> list[dict[str, Any]]:

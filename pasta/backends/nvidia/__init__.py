@@ -5,13 +5,22 @@ They exclude each other in a process: CUPTI has device times, the Sanitizer has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from pasta.backends.base import Backend, Prepared, Sampler
-from pasta.capabilities import Source, names
+from pasta.capabilities import PC_SAMPLES, Source, names
+from pasta.errors import ConfigError
 from pasta.extensions import Check
-from pasta.settings import Section, Sections, parse_bool, parse_milliseconds, setting
+from pasta.settings import (
+    Section,
+    Sections,
+    parse_bool,
+    parse_bytes,
+    parse_interval,
+    parse_milliseconds,
+    setting,
+)
 
 if TYPE_CHECKING:
     from pasta.probes.device import DeviceProbes
@@ -19,12 +28,23 @@ if TYPE_CHECKING:
 
 
 AUTO, CUPTI, SANITIZER = SOURCES = ("auto", "cupti", "sanitizer")
+CONTINUOUS, SERIALIZED = SAMPLING_MODES = ("continuous", "serialized")
+#: Cycles between the samples of a multiprocessor, if a tool needs samples and no interval is set.
+DEFAULT_INTERVAL = "4096cycles"
+_INTERVALS = {f"{1 << power}cycles" for power in range(5, 32)}
 
 
 def parse_source(value: object) -> str:
-    """One of SOURCES. Raises ValueError."""
-    if value not in SOURCES:
+    """One of SOURCES, or nothing. Raises ValueError."""
+    if value not in (*SOURCES, ""):
         raise ValueError(f"one of {', '.join(SOURCES)}")
+    return str(value)
+
+
+def parse_sampling_mode(value: object) -> str:
+    """One of SAMPLING_MODES. Raises ValueError."""
+    if value not in SAMPLING_MODES:
+        raise ValueError(f"one of {', '.join(SAMPLING_MODES)}")
     return str(value)
 
 
@@ -34,9 +54,10 @@ class NvidiaSettings(Section):
     source = setting(
         "nvidia.source",
         parse_source,
-        SANITIZER,
-        "library that records events: cupti has device times, sanitizer has probes; auto: "
-        "sanitizer if a tool has probes, otherwise cupti if it is usable",
+        "",
+        "library that records events: cupti has device times and PC samples, sanitizer has probes; "
+        "auto: sanitizer if a tool has probes, otherwise cupti if it is usable; by default auto if "
+        "PC samples are taken, otherwise sanitizer",
         shim="nvidia.source",
     )
     details = setting(
@@ -60,9 +81,59 @@ class NvidiaSettings(Section):
         "interval between flushes of device times (CUPTI); 0: only when buffers are full",
         shim="nvidia.flush_ms",
     )
+    pc_sampling = setting(
+        "nvidia.pc_sampling",
+        parse_interval,
+        "",
+        "interval between PC samples of a multiprocessor (CUPTI): a power of two of cycles, as "
+        f"4096cycles; {DEFAULT_INTERVAL} if a tool needs samples",
+        shim="nvidia.pc_sampling",
+    )
+    pc_sampling_mode = setting(
+        "nvidia.pc_sampling_mode",
+        parse_sampling_mode,
+        CONTINUOUS,
+        "continuous: PC samples of all kernels, without their launches; serialized: of each "
+        "selected launch, which runs alone",
+        shim="nvidia.pc_sampling_mode",
+    )
+    pc_sampling_hardware = setting(
+        "nvidia.pc_sampling_hardware",
+        parse_bytes,
+        512 << 20,
+        "device memory of each context for PC samples",
+        minimum=1 << 20,
+        shim="nvidia.pc_sampling_hardware",
+    )
+    pc_sampling_scratch = setting(
+        "nvidia.pc_sampling_scratch",
+        parse_bytes,
+        64 << 20,
+        "host memory of each context for PC samples",
+        minimum=1 << 16,
+        shim="nvidia.pc_sampling_scratch",
+    )
+    pc_sampling_sleep = setting(
+        "nvidia.pc_sampling_sleep",
+        parse_milliseconds,
+        100,
+        "how long CUPTI's threads sleep between readings of PC samples from the device",
+        minimum=1,
+        maximum=60_000,
+        shim="nvidia.pc_sampling_sleep_ms",
+    )
     empty = setting(
         "nvidia.empty", parse_bool, False, "subscribe, record nothing", shim="nvidia.empty"
     )
+
+    def check(self) -> None:
+        """Refuse intervals that the hardware does not have. Raises ConfigError."""
+        if self.pc_sampling and self.pc_sampling not in _INTERVALS:
+            raise ConfigError(
+                f"nvidia.pc_sampling = {self.pc_sampling}: the hardware samples every power of two"
+                " of cycles, from 32cycles on",
+                remedy=f"give one such as {DEFAULT_INTERVAL}",
+            )
 
 
 class Nvidia(Backend):
@@ -93,6 +164,7 @@ class Nvidia(Backend):
                 "wait_times": "the library does not report when the call begins",
                 "kernel_complete": "requires CUPTI, which excludes the Sanitizer",
                 "copy_complete": "requires CUPTI, which excludes the Sanitizer",
+                "pc_sample": "requires CUPTI, which excludes the Sanitizer",
             },
         ),
         Source(
@@ -104,9 +176,9 @@ class Nvidia(Backend):
                 graph_launch graph_launch_end memory_alloc memory_free memory_copy memory_set
                 copy_complete uvm_attach uvm_prefetch uvm_advise uvm_fault uvm_migration
                 uvm_thrashing sync event_create event_destroy event_record event_wait overhead
-                clock_error device_name stream_id module_hash cluster registers shared_static
-                shared_dynamic local graph_node_of_launch graph_node_of_copy vendor_flags
-                copy_addresses copy_devices wait_times"""
+                clock_error pc_sample device_name stream_id module_hash cluster registers
+                shared_static shared_dynamic local graph_node_of_launch graph_node_of_copy
+                vendor_flags copy_addresses copy_devices wait_times"""
             ),
             notes={
                 "accesses": "requires the Compute Sanitizer, which excludes CUPTI",
@@ -114,12 +186,26 @@ class Nvidia(Backend):
                 "uvm_fault": "with the setting `nvidia.uvm`",
                 "uvm_migration": "with the setting `nvidia.uvm`",
                 "uvm_thrashing": "with the setting `nvidia.uvm`",
+                "pc_sample": "if a tool needs them or `nvidia.pc_sampling` is set",
                 "device_name": "if all devices of the machine are the same model",
                 "copy_addresses": "not of nodes of graphs",
             },
             is_buffered=True,
         ),
     )
+
+    def adapt(self, config: Sections, wanted: Collection[str]) -> None:
+        """Sample if a tool needs samples, and then prefer CUPTI to the Sanitizer."""
+        own = config.of(NvidiaSettings)
+        if PC_SAMPLES in wanted and not own.pc_sampling:
+            own.pc_sampling = DEFAULT_INTERVAL
+        if own.pc_sampling and not own.source:
+            own.source = AUTO
+
+    def selects_launches(self, config: Sections) -> bool:
+        """Whether launches are sampled one by one."""
+        own = config.of(NvidiaSettings)
+        return bool(own.pc_sampling) and own.pc_sampling_mode == SERIALIZED
 
     def shim_settings(self, prepared: Prepared, config: Sections) -> dict[str, object]:
         """Paths of the libraries; empty if not found."""

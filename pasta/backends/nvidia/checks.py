@@ -39,8 +39,73 @@ def _driver() -> Iterator[Check]:
     cupti = find_cupti()
     if cupti and cupti.exists():
         yield Check("CUPTI", GOOD, str(cupti))
+        yield pc_sampling(cupti)
     else:
         yield Check("CUPTI", NOTE, "not found: no device times", "pip install nvidia-cuda-cupti")
+
+
+#: Settings of the loaded driver, NAME: VALUE in each line.
+PARAMETERS = Path("/proc/driver/nvidia/params")
+_SYS_ADMIN = 21  # CAP_SYS_ADMIN
+_SAMPLES = "PC samples"
+
+
+def pc_sampling(library: Path) -> Check:
+    """Whether the library, the driver's settings and the devices allow PC sampling."""
+    if b"cuptiPCSamplingEnable\0" not in library.read_bytes():
+        return Check(_SAMPLES, NOTE, f"{library} takes none", "pip install -U nvidia-cuda-cupti")
+    if _is_restricted() and not _is_administrator():
+        return Check(
+            _SAMPLES,
+            NOTE,
+            "the driver allows profiling to administrators only (ERR_NVGPUCTRPERM)",
+            "load its module with NVreg_RestrictProfilingToAdminUsers=0, or run as root; in a"
+            " container with CAP_SYS_ADMIN",
+        )
+    partitioned, devices = _mig_devices()
+    if partitioned:
+        return Check(
+            _SAMPLES,
+            NOTE,
+            f"not of MIG devices: {', '.join(partitioned)}",
+            "use a whole GPU" if partitioned == devices else "",
+        )
+    return Check(_SAMPLES, GOOD, "pasta-preload -t pc_samples takes them")
+
+
+def _is_restricted() -> bool:
+    try:
+        text = PARAMETERS.read_text()
+    except OSError:
+        return False
+    return re.search(r"^RmProfilingAdminOnly: 1$", text, re.MULTILINE) is not None
+
+
+def _is_administrator() -> bool:
+    status = Path("/proc/self/status").read_text()
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return effective is not None and int(effective[1], 16) >> _SYS_ADMIN & 1 == 1
+
+
+def _mig_devices() -> tuple[list[str], list[str]]:
+    """Names of the GPUs that are partitioned, and of all."""
+    import pynvml
+
+    partitioned, every = [], []
+    try:
+        pynvml.nvmlInit()
+        for number in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+            every.append(f"{number} ({pynvml.nvmlDeviceGetName(handle)})")
+            try:
+                mode, _ = pynvml.nvmlDeviceGetMigMode(handle)
+            except pynvml.NVMLError:  # not a device that can be partitioned
+                continue
+            if mode == pynvml.NVML_DEVICE_MIG_ENABLE:
+                partitioned.append(every[-1])
+    except pynvml.NVMLError:  # another check reports it
+        pass
+    return partitioned, every
 
 
 def _probes() -> Iterator[Check]:

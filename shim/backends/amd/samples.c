@@ -5,6 +5,7 @@
  *
  * Written to the headers of 1.x, as the records of 0.5 differ; it has never run on hardware.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,6 +67,20 @@ static int32_t on_samplings(const pasta_amd_sampling *offered, size_t count, voi
 
 /* ---- samples ---- */
 
+/* Stall reasons by their numbers in 1.x (pc_sampling.h); the first is that of issued instructions. */
+static const char *const reasons[] = {
+    "none", "no instruction there", "dependency on the ALU", "s_waitcnt", "internal instruction", "barrier",
+    "arbiter chose another", "execution stalled", "other wait", "sleep",
+};
+
+static uint32_t reason_name(uint16_t reason) {
+    char text[16];
+    if (reason == PASTA_ABSENT_U16) return PASTA_STRING_absent;
+    if (reason < sizeof reasons / sizeof *reasons) return pasta_intern_z(reasons[reason]);
+    snprintf(text, sizeof text, "reason %u", reason);
+    return pasta_intern_z(text);
+}
+
 typedef struct place {
     uint64_t code_object, offset, dispatch;
     uint32_t samples, not_issued;
@@ -77,13 +92,15 @@ static void publish(const place *p, int16_t device) {
     pasta_amd_place at = pasta_amd_place_on(device);
     bool known = pasta_amd_kernel_at(p->code_object, p->offset, &kernel, &within);
     bool launched = pasta_amd_ordinal_of(p->dispatch, &ordinal);
+    uint32_t reason = reason_name(p->reason);
     pasta_pc_sample *e = PASTA_BEGIN(pc_sample, at.device, at.context, PASTA_NO_STREAM);
     if (!e) return;
     e->pc = known ? within : p->offset;
     if (known) e->function = kernel;
     if (p->code_object) e->module = p->code_object;
     if (launched) e->ordinal = ordinal;
-    e->reason = p->reason;
+    e->name = PASTA_STRING_absent; /* its launch, or its module, has it */
+    e->reason = reason;
     e->samples = p->samples;
     e->not_issued = p->not_issued;
     pasta_publish(e);

@@ -171,8 +171,10 @@ static pthread_mutex_t flushing = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t flush_now;
 static bool ends;
 
+enum { PAUSE_MS = 500 };
+
 static void *flush_regularly(void *unused) {
-    uint64_t pause = pasta_config_u64("nvidia.flush_ms", 500);
+    uint64_t wanted = pasta_config_u64("nvidia.flush_ms", PAUSE_MS), pause = wanted ? wanted : PAUSE_MS;
     (void)unused;
     pthread_setname_np(pthread_self(), "pasta-flush");
     pthread_mutex_lock(&flushing);
@@ -183,7 +185,8 @@ static void *flush_regularly(void *unused) {
         until = (struct timespec){until.tv_sec + (time_t)(at / 1000000000), (long)(at % 1000000000)};
         int woken = 0;
         while (!ends && woken != ETIMEDOUT) woken = pthread_cond_timedwait(&flush_now, &flushing, &until);
-        if (!ends) pasta_cupti.flush_all(0);
+        if (!ends && wanted) pasta_cupti.flush_all(0);
+        if (!ends) pasta_cupti_samples_fetch();
     }
     pthread_mutex_unlock(&flushing);
     return NULL;
@@ -193,7 +196,7 @@ static void start_flushing(void) {
     pthread_condattr_t attributes;
     pthread_t thread;
     sigset_t all, before;
-    if (!pasta_config_u64("nvidia.flush_ms", 500)) return;
+    if (!pasta_config_u64("nvidia.flush_ms", PAUSE_MS) && !pasta_cupti_samples_on()) return;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&flush_now, &attributes);
@@ -213,6 +216,7 @@ static void at_exit(void) {
     pthread_cond_signal(&flush_now);
     pthread_mutex_unlock(&flushing);
     pasta_cupti.flush_all(PASTA_CUPTI_FLUSH_FORCED);
+    pasta_cupti_samples_finish();
     pasta_cupti_finish_records();
     __atomic_store_n(&recording, false, __ATOMIC_RELEASE);
 }
@@ -228,6 +232,7 @@ bool pasta_cupti_start(char *why, size_t size) {
             recorded_generation = pasta_generation();
             __atomic_store_n(&recording, true, __ATOMIC_RELEASE);
             __atomic_store_n(&subscribed, true, __ATOMIC_RELEASE);
+            pasta_cupti_samples_start();
             start_flushing();
             atexit(at_exit);
             return true;

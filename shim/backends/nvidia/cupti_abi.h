@@ -44,15 +44,33 @@ enum {
     PASTA_CUPTI_FLUSH_FORCED = 1,
 
     PASTA_CUPTI_INVALID_PARAMETER = 1, /* results */
+    PASTA_CUPTI_INVALID_OPERATION = 7,
+    PASTA_CUPTI_OUT_OF_MEMORY = 8,
     PASTA_CUPTI_LAST_RECORD = 12,
     PASTA_CUPTI_NOT_COMPATIBLE = 14,
     PASTA_CUPTI_NOT_INITIALIZED = 15,
+    PASTA_CUPTI_HARDWARE_BUSY = 26,
+    PASTA_CUPTI_NOT_SUPPORTED = 27,
+    PASTA_CUPTI_VIRTUAL_DEVICE = 33,
     PASTA_CUPTI_NO_PRIVILEGES = 35,
     PASTA_CUPTI_OTHER_SUBSCRIBER = 39,
+    PASTA_CUPTI_HYPERVISOR = 40,
+    PASTA_CUPTI_CONFIDENTIAL = 41,
+    PASTA_CUPTI_MIG_DEVICE = 43, /* since 12.9 */
+    PASTA_CUPTI_WSL_DEVICE = 45, /* since 12.9 */
 };
 
 /* Calls of the driver: X(id, name).  Ids are never reused; a library does not know later ones. */
 #define PASTA_CUPTI_CALLS(X)                                                                     \
+    X(18, cuModuleLoad)                                                                          \
+    X(19, cuModuleLoadData)                                                                      \
+    X(20, cuModuleLoadDataEx)                                                                    \
+    X(21, cuModuleLoadFatBinary)                                                                 \
+    X(22, cuModuleUnload)                                                                        \
+    X(678, cuLibraryLoadData)                                                                    \
+    X(679, cuLibraryLoadFromFile)                                                                \
+    X(680, cuLibraryUnload)                                                                      \
+    X(682, cuLibraryGetModule)                                                                   \
     X(17, cuCtxSynchronize)                                                                      \
     X(800, cuCtxSynchronize_v2)                                                                  \
     X(126, cuStreamSynchronize)                                                                  \
@@ -411,6 +429,90 @@ typedef struct pasta_cupti_device {
     uint8_t mig_uuid[16];
 } pasta_cupti_device;
 
+/* ---- PC sampling: `size` of a struct is its own, set by the caller ---- */
+
+typedef struct pasta_cupti_stall {
+    uint32_t reason, samples;
+} pasta_cupti_stall;
+
+typedef struct pasta_cupti_pc {
+    uint64_t size;
+    uint64_t crc;     /* of the module: what the registered function gave */
+    uint64_t offset;  /* in the function */
+    uint32_t function, padding; /* its index in the module's symbols */
+    const char *name; /* never freed */
+    uint64_t stall_count; /* room of `stalls`; then those that are written */
+    pasta_cupti_stall *stalls;
+    uint32_t correlation, padding2; /* of the launch; 0 in continuous mode */
+} pasta_cupti_pc;
+
+typedef struct pasta_cupti_samples {
+    uint64_t size, room; /* of `pcs` */
+    uint64_t total, dropped;
+    uint64_t count, remaining; /* of `pcs`: written, left for the next call */
+    uint64_t range;
+    pasta_cupti_pc *pcs;
+    uint64_t others; /* of kernels that are not the program's, which have no records */
+    uint8_t buffer_full;
+} pasta_cupti_samples;
+
+enum { /* pasta_cupti_sampling_attribute.type */
+    PASTA_CUPTI_SAMPLING_PERIOD = 1, /* log2 of cycles, 5 to 31 */
+    PASTA_CUPTI_SAMPLING_SCRATCH = 3, /* bytes */
+    PASTA_CUPTI_SAMPLING_HARDWARE = 4, /* bytes */
+    PASTA_CUPTI_SAMPLING_MODE = 5,
+    PASTA_CUPTI_SAMPLING_STARTED = 6, /* 1: samples only between start and stop */
+    PASTA_CUPTI_SAMPLING_DATA = 8, /* what is left at the end is written to it */
+    PASTA_CUPTI_SAMPLING_SLEEP = 9, /* of CUPTI's threads, ms */
+
+    PASTA_CUPTI_SAMPLING_CONTINUOUS = 1, /* modes */
+    PASTA_CUPTI_SAMPLING_SERIALIZED = 2,
+};
+
+typedef struct pasta_cupti_sampling_attribute {
+    int32_t type, status;
+    uint64_t value, unused[2]; /* a number, 32 or 64 bits, or a pointer */
+} pasta_cupti_sampling_attribute;
+
+typedef struct pasta_cupti_sampling_config {
+    uint64_t size;
+    void *unused;
+    uint64_t context, count;
+    pasta_cupti_sampling_attribute *attributes;
+} pasta_cupti_sampling_config;
+
+typedef struct pasta_cupti_sampling {
+    uint64_t size;
+    void *unused;
+    uint64_t context;
+} pasta_cupti_sampling;
+
+typedef struct pasta_cupti_get_samples {
+    uint64_t size;
+    void *unused;
+    uint64_t context;
+    pasta_cupti_samples *samples;
+} pasta_cupti_get_samples;
+
+typedef struct pasta_cupti_reason_count {
+    uint64_t size;
+    void *unused;
+    uint64_t context;
+    uint64_t *count;
+} pasta_cupti_reason_count;
+
+enum { PASTA_CUPTI_REASON_NAME = 128 }; /* bytes of a name */
+
+typedef struct pasta_cupti_reasons {
+    uint64_t size;
+    void *unused;
+    uint64_t context, count;
+    uint32_t *indices;
+    char **names;
+} pasta_cupti_reasons;
+
+typedef void pasta_cupti_crc(const void *cubin, uint64_t bytes, uint64_t *crc);
+
 /* ---- functions: every one gives 0 or an error number ---- */
 
 typedef void pasta_cupti_callback(void *user, int32_t domain, uint32_t id, const void *data);
@@ -439,5 +541,16 @@ typedef void pasta_cupti_complete(uint64_t context, uint32_t stream, uint8_t *bu
     X(context_id, "cuptiGetContextId", (uint64_t context, uint32_t *id))                                  \
     X(stream_id, "cuptiGetStreamIdEx", (uint64_t context, uint64_t stream, uint8_t per_thread, uint32_t *id)) \
     X(node_id, "cuptiGetGraphNodeId", (uint64_t node, uint64_t *id))
+
+#define PASTA_CUPTI_SAMPLING_FUNCTIONS(X)                                                        \
+    X(enable, "cuptiPCSamplingEnable", (pasta_cupti_sampling *sampling))                         \
+    X(disable, "cuptiPCSamplingDisable", (pasta_cupti_sampling *sampling))                       \
+    X(start, "cuptiPCSamplingStart", (pasta_cupti_sampling *sampling))                           \
+    X(stop, "cuptiPCSamplingStop", (pasta_cupti_sampling *sampling))                             \
+    X(configure, "cuptiPCSamplingSetConfigurationAttribute", (pasta_cupti_sampling_config *config)) \
+    X(get, "cuptiPCSamplingGetData", (pasta_cupti_get_samples *data))                            \
+    X(reason_count, "cuptiPCSamplingGetNumStallReasons", (pasta_cupti_reason_count *count))      \
+    X(reasons, "cuptiPCSamplingGetStallReasons", (pasta_cupti_reasons *reasons))                 \
+    X(register_crc, "cuptiRegisterComputeCrcCallback", (pasta_cupti_crc *crc))
 
 #endif

@@ -95,8 +95,11 @@ static void launch(const pasta_cupti_call *c, const pasta_nv_launch *l, uint64_t
     pasta_nv_work w = work_of(c, stream);
     w.ordinal = pasta_next_launch();
     w.shared = shared;
-    uint64_t time = pasta_nv_record_launch(l, &f, &w, NULL);
+    bool by_launch = pasta_cupti_samples_by_launch();
+    bool selected = by_launch && pasta_probe_selects(f.name, l->name);
+    uint64_t time = pasta_nv_record_launch(l, &f, &w, selected ? pasta_cupti_samples_decide : NULL);
     submitted(c, PASTA_CUPTI_A_LAUNCH, &w, time);
+    if (by_launch) pasta_cupti_samples_launching(c->api.context);
     if (!time) return;
     here.correlation = c->correlation;
     here.work = w;
@@ -141,6 +144,7 @@ static void on_graph(const pasta_cupti_call *c, const row *r, const uint64_t *a)
     uint64_t stream = stream_of(r, a[1]);
     if (entering(c)) {
         if (is_captured(stream)) return;
+        if (pasta_cupti_samples_by_launch()) pasta_cupti_samples_launching(c->api.context); /* not of its nodes */
         pasta_nv_work w = work_of(c, stream);
         uint64_t time = pasta_nv_record_graph(true, a[0], PASTA_ABSENT_U64, false, &w);
         submitted(c, PASTA_CUPTI_A_GRAPH, &w, time);
@@ -441,6 +445,13 @@ static void on_attach(const pasta_cupti_call *c, const row *r, const uint64_t *a
     pasta_publish(e);
 }
 
+/* ---- modules ---- */
+
+static void on_module_call(const pasta_cupti_call *c, const row *r, const uint64_t *a) {
+    (void)r, (void)a;
+    pasta_cupti_samples_module_call(entering(c));
+}
+
 /* ---- dispatch ---- */
 
 #define CALL(name, ...) [PASTA_CUPTI_cu##name] = {__VA_ARGS__}
@@ -532,6 +543,15 @@ static const row rows[PASTA_CUPTI_MAX_CALL] = {
     BOTH(EventRecordWithFlags, _ptsz, on_event_record, 0, true),
     BOTH(StreamWaitEvent, _ptsz, on_event_wait, 0, true),
     BOTH(StreamAttachMemAsync, _ptsz, on_attach, 0, true),
+    CALL(ModuleLoad, on_module_call, 0, false, false),
+    CALL(ModuleLoadData, on_module_call, 0, false, false),
+    CALL(ModuleLoadDataEx, on_module_call, 0, false, false),
+    CALL(ModuleLoadFatBinary, on_module_call, 0, false, false),
+    CALL(ModuleUnload, on_module_call, 0, false, false),
+    CALL(LibraryLoadData, on_module_call, 0, false, false),
+    CALL(LibraryLoadFromFile, on_module_call, 0, false, false),
+    CALL(LibraryUnload, on_module_call, 0, false, false),
+    CALL(LibraryGetModule, on_module_call, 0, false, false),
     CALL(MemAdvise, on_other, 0, false, false),
     CALL(MemAdvise_v2, on_other, 0, false, false),
     BOTH(MemPrefetchAsync, _ptsz, on_other, 0, true),

@@ -7,6 +7,7 @@
 
 pasta_cupti_library pasta_cupti;
 pasta_cupti_driver pasta_cuda;
+static void *cupti_library;
 
 static void find_driver(void) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -60,8 +61,11 @@ bool pasta_cupti_load(char *why, size_t size) {
         return false;
     }
     find_driver();
+    cupti_library = library;
     return true;
 }
+
+void *pasta_cupti_function(const char *symbol) { return cupti_library ? dlsym(cupti_library, symbol) : NULL; }
 
 const char *pasta_cupti_version(void) {
     static char text[16];

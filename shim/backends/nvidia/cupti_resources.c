@@ -29,6 +29,7 @@ static void add_context(uint64_t handle) {
     uint32_t device = UINT32_MAX, number = 0;
     bool placed = pasta_cupti.device_of(handle, &device) == 0;
     pasta_nv_place at = pasta_nv_place_of(handle, placed ? (int16_t)device : PASTA_NO_DEVICE);
+    pasta_cupti_samples_context_created(handle, at);
     if (pasta_cupti.context_id(handle, &number) != 0) return;
     uint32_t slot = number % CONTEXTS;
     STORE(contexts[slot].known, 0);
@@ -99,7 +100,10 @@ static uint64_t captured(uint64_t node) {
 static void on_module(bool loaded, const pasta_cupti_resource *r) {
     const pasta_cupti_module *m = r->more;
     if (!m) return;
-    if (!loaded) pasta_nv_module_unloaded(0); /* calls do not name the modules of functions */
+    if (!loaded) {
+        pasta_cupti_samples_module_unloading();
+        pasta_nv_module_unloaded(0); /* calls do not name the modules of functions */
+    }
     pasta_nv_record_module(loaded, pasta_nv_place_here(r->context), m->id, m->cubin, m->bytes);
 }
 
@@ -107,7 +111,10 @@ void pasta_cupti_on_resource(uint32_t id, const pasta_cupti_resource *r) {
     const pasta_cupti_graph *g = r->more;
     switch (id) {
     case PASTA_CUPTI_CONTEXT_CREATED: add_context(r->context); return;
-    case PASTA_CUPTI_CONTEXT_DESTROYING: pasta_nv_context_destroyed(r->context); return;
+    case PASTA_CUPTI_CONTEXT_DESTROYING:
+        pasta_cupti_samples_context_destroyed(r->context);
+        pasta_nv_context_destroyed(r->context);
+        return;
     case PASTA_CUPTI_STREAM_CREATED:
     case PASTA_CUPTI_STREAM_DESTROYING: on_stream(id == PASTA_CUPTI_STREAM_CREATED, r); return;
     case PASTA_CUPTI_MODULE_LOADED:

@@ -1,5 +1,5 @@
-/* Between the files of the CUPTI source.  Lowest first: cupti_library · cupti_submitted, cupti_guest · cupti_resources,
- * cupti_calls, cupti_records · cupti · injection · cupti_interpose. */
+/* Between the files of the CUPTI source.  Lowest first: cupti_library · cupti_submitted, cupti_guest · cupti_samples ·
+ * cupti_resources, cupti_calls, cupti_records · cupti · injection · cupti_interpose. */
 #ifndef PASTA_CUPTI_SOURCE_H
 #define PASTA_CUPTI_SOURCE_H
 
@@ -22,6 +22,7 @@ extern pasta_cupti_library pasta_cupti;
 
 /* The library that the program has loaded, else the configured one.  False: `why` says what is missing. */
 bool pasta_cupti_load(char *why, size_t size);
+void *pasta_cupti_function(const char *symbol); /* of the loaded library, or NULL */
 const char *pasta_cupti_version(void); /* of the toolkit that it belongs to */
 const char *pasta_cupti_error(int32_t result);
 
@@ -74,6 +75,21 @@ uint64_t pasta_cupti_clock(void);
 void pasta_cupti_guest_clock(uint64_t (*clock)(void));
 void pasta_cupti_sample_clock(void);
 uint64_t pasta_cupti_time(uint64_t value);
+
+/* ---- cupti_samples.c: PC samples; no-ops unless they are asked for ---- */
+
+void pasta_cupti_samples_start(void); /* a failure is reported, and nothing is sampled */
+bool pasta_cupti_samples_on(void);
+void pasta_cupti_samples_fetch(void); /* what CUPTI has: on a thread of ours */
+void pasta_cupti_samples_context_created(uint64_t context, pasta_nv_place at);
+void pasta_cupti_samples_context_destroyed(uint64_t context);
+void pasta_cupti_samples_module_unloading(void);
+void pasta_cupti_samples_module_call(bool entering); /* a call that loads or unloads a module */
+/* Samples are of launches, which windows select: `decide` gets a launch's record, `launching` comes before it runs. */
+bool pasta_cupti_samples_by_launch(void);
+bool pasta_cupti_samples_decide(const pasta_kernel_launch *launch);
+void pasta_cupti_samples_launching(uint64_t context);
+void pasta_cupti_samples_finish(void); /* the process exits */
 
 /* ---- cupti_resources.c: contexts, streams, modules, nodes of graphs ---- */
 

@@ -22,6 +22,18 @@ static bool has_probes(void) {
     return probes && *probes;
 }
 
+static bool samples(void) {
+    const char *interval = pasta_config("nvidia.pc_sampling");
+    return interval && *interval;
+}
+
+static void say_no_samples(void) {
+    if (has_probes())
+        pasta_say("no PC samples: CUPTI takes them, which excludes probes; --passes auto runs the program twice, for both");
+    else
+        pasta_say("no PC samples: nvidia.source is sanitizer; cupti and auto take them");
+}
+
 bool pasta_nv_takes_cupti(void) {
     if (!pasta_listens_to("nvidia") || pasta_config_u64("nvidia.empty", 0)) return false;
     return is_automatic() ? !has_probes() : !strcmp(pasta_config("nvidia.source"), "cupti");
@@ -34,7 +46,8 @@ static void choose(void) {
         pasta_say("probes do not run: nvidia.source is cupti; auto or sanitizer runs them, or --passes auto both");
     if (cupti && (pasta_cupti_start(why, sizeof why) || !*why)) return;
     if (cupti && !automatic) pasta_say("CUDA is not recorded: %s", why);
-    else if (cupti) pasta_say("no device times: %s. The Compute Sanitizer records the rest", why);
+    else if (cupti) pasta_say("no %s: %s. The Compute Sanitizer records the rest", samples() ? "PC samples" : "device times", why);
+    else if (samples() && !pasta_config_u64("nvidia.empty", 0)) say_no_samples();
     if (!cupti || automatic) pasta_nv_start_sanitizer();
 }
 

@@ -223,8 +223,8 @@ def test_stochastic_samples_have_stall_reasons(replay: Replay) -> None:
     found = Counter()
     for reason, not_issued, samples in played.rows("pc_sample", "reason", "not_issued", "samples"):
         found[reason] += samples
-        assert not_issued == (samples if reason == 3 else 0)
-    assert found == {0: 6, 3: 4}
+        assert not_issued == (samples if reason == "s_waitcnt" else 0)
+    assert found == {"none": 6, "s_waitcnt": 4}
 
 
 @pytest.mark.parametrize(

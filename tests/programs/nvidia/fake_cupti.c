@@ -1,4 +1,4 @@
-/* Replaces libcupti.so.13: our own code with the functions that the source calls.
+/* Replaces libcupti.so.13: our own code with the functions that the source calls (with fake_cupti_sampling.c).
  *
  * FAKE_CUPTI_API=24|130000|130500   the version that it is; a record is as long as that version's
  * FAKE_CUPTI_FAIL=NAME=RESULT       the function cupti + NAME gives RESULT
@@ -34,13 +34,14 @@ static uint32_t api(void) {
     return version ? (uint32_t)atoi(version) : 130500;
 }
 
-static int32_t planned(const char *function) {
+int32_t fake_cupti_planned(const char *function);
+int32_t fake_cupti_planned(const char *function) {
     const char *plan = getenv("FAKE_CUPTI_FAIL"), *equals = plan ? strchr(plan, '=') : NULL;
     if (!equals || strlen(function) != (size_t)(equals - plan) || strncmp(plan, function, strlen(function))) return 0;
     return atoi(equals + 1);
 }
 #define PLANNED(function) \
-    if (planned(function)) return planned(function);
+    if (fake_cupti_planned(function)) return fake_cupti_planned(function);
 
 static size_t size_of(uint32_t kind) {
     uint32_t version = api();

@@ -28,6 +28,7 @@ static bool (*deliver)(int32_t, uint32_t, const void *);
 static bool (*record)(const void *);
 static uint64_t (*now)(void);
 static int32_t (*flush)(uint32_t);
+static bool (*sample)(uint64_t, const void *, uint64_t, uint32_t, const char *, uint64_t, uint32_t, uint32_t, uint32_t);
 static void (*driver_captures)(uint64_t);
 static uint32_t correlations;
 
@@ -56,6 +57,7 @@ static void initialize(void) {
     *(void **)&deliver = required(dlsym(fake, "fake_cupti_deliver"), "fake_cupti_deliver");
     *(void **)&record = required(dlsym(fake, "fake_cupti_record"), "fake_cupti_record");
     *(void **)&now = required(dlsym(fake, "fake_cupti_now"), "fake_cupti_now");
+    *(void **)&sample = required(dlsym(fake, "fake_cupti_sample"), "fake_cupti_sample");
     *(void **)&flush = required(dlsym(fake, "cuptiActivityFlushAll"), "cuptiActivityFlushAll");
 }
 
@@ -141,10 +143,20 @@ static void was_set(uint32_t correlation, uint32_t value, uint64_t bytes, uint64
 
 /* ---- scripts ---- */
 
+static pasta_cupti_module module = {3, 24, "\177ELF of a cubin\0\0\0\0\0\0\0"};
+
+/* The file that FAKE_CUBIN names, or a few bytes. */
 static void play_module(void) {
-    static const char cubin[24] = "\177ELF of a cubin";
-    pasta_cupti_module m = {3, sizeof cubin, cubin};
-    resource(PASTA_CUPTI_MODULE_LOADED, 0, &m);
+    const char *path = getenv("FAKE_CUBIN");
+    FILE *file = path ? fopen(path, "rb") : NULL;
+    static char bytes[1 << 18];
+    if (file) {
+        module.bytes = fread(bytes, 1, sizeof bytes, file);
+        module.cubin = bytes;
+        fclose(file);
+    }
+    CALL(cuModuleLoadData, 0, 0);
+    resource(PASTA_CUPTI_MODULE_LOADED, 0, &module);
 }
 
 static void play_context(void) {
@@ -566,6 +578,57 @@ static void play_step(void) {
     usleep(1000); /* has run */
 }
 
+/* Reasons by their place in fake_cupti_sampling.c. */
+enum { SELECTED, LONG_NOT_ISSUED, LONG, WAITS, WAIT_NOT_ISSUED };
+
+static void sampled(const char *name, uint32_t index, uint64_t offset, uint32_t reason, uint32_t samples, uint32_t correlation) {
+    sample(CONTEXT, module.cubin, module.bytes, index, name, offset, reason, samples, correlation);
+}
+
+/* Three instructions of a kernel, as many samples as blocks; two launches of it, and a function that is no kernel. */
+static void play_samples(void) {
+    const char *name = getenv("FAKE_KERNEL") ? getenv("FAKE_KERNEL") : KERNEL;
+    for (uint32_t blocks = 1; blocks <= 2; blocks++) {
+        uint32_t correlation = launch(FUNCTION, name, blocks, STREAM);
+        sampled(name, 7, 0x40, SELECTED, 5 * blocks, correlation);
+        sampled(name, 7, 0x90, LONG, 100 * blocks, correlation);
+        sampled(name, 7, 0x90, LONG_NOT_ISSUED, 80 * blocks, correlation);
+        sampled(name, 7, 0x90, WAITS, 10 * blocks, correlation);
+        ran(correlation, STREAM, blocks);
+    }
+    sampled("_Z6calledv", 9, 0x10, WAIT_NOT_ISSUED, 3, 0);
+}
+
+static void play_stopped(void) {
+    runtime_profiler(false);
+    play_samples();
+    runtime_profiler(true);
+}
+
+/* Launches outside and inside of windows. */
+static void play_windows(void) {
+    for (uint32_t i = 0; i < 8; i++) {
+        const char *name = i % 4 == 3 ? "_Z5otherv" : KERNEL;
+        uint32_t correlation = launch(FUNCTION + i % 4, name, i + 1, STREAM);
+        sampled(name, 7, 0x40, LONG, i + 1, correlation);
+        ran(correlation, STREAM, i + 1);
+        flush(0); /* times come before samples */
+    }
+}
+
+/* More instructions than a fetch takes. */
+static void play_many_samples(void) {
+    for (uint32_t i = 0; i < 10000; i++) sampled(KERNEL, 7, 16 * i, LONG, 1 + i % 3, 0);
+}
+
+/* The same functions at other addresses: what is sampled before the unload is of the module before. */
+static void play_reload(void) {
+    static const char other[24] = "\177ELF of another";
+    resource(PASTA_CUPTI_MODULE_UNLOADING, 0, &module);
+    module.cubin = other;
+    resource(PASTA_CUPTI_MODULE_LOADED, 0, &module);
+}
+
 #include "cupti_replay.h"
 
 /* What the program's own tool does: guest:WHAT.  It may come before cuInit. */
@@ -604,6 +667,11 @@ int main(int count, char **scripts) {
         else if (!strcmp(script, "flood")) play_flood();
         else if (!strcmp(script, "cost")) play_cost();
         else if (!strcmp(script, "kill")) play_kill();
+        else if (!strcmp(script, "samples")) play_samples();
+        else if (!strcmp(script, "stopped")) play_stopped();
+        else if (!strcmp(script, "windows")) play_windows();
+        else if (!strcmp(script, "manysamples")) play_many_samples();
+        else if (!strcmp(script, "reload")) play_reload();
         else if (strchr(script, '/')) play_work(script);
         else return 93;
     }

@@ -1,0 +1,82 @@
+"""Source lines and texts of single instructions of a run's modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pasta import paths
+from pasta.errors import MissingDependency
+from pasta.sass.toolkit import SassError
+
+if TYPE_CHECKING:
+    from pasta.sass.cubin import Cubin
+
+_MACHINE: Final = b"\xbe\x00"  # EM_CUDA
+_MAX_READING: Final = 60.0
+
+
+class Place(NamedTuple):
+    """An instruction: hash of its module, mangled name of its function, byte offset in it."""
+
+    module: int
+    function: str
+    offset: int
+
+
+class Described(NamedTuple):
+    """What is known of an instruction: `file:line`, and its text."""
+
+    line: str | None = None
+    text: str | None = None
+
+
+def describe(places: Sequence[Place], images: Callable[[int], Path | None]) -> list[Described]:
+    """Lines and texts of instructions, in their order, as far as they can be read: a line needs the
+    image of the module with a line table, a text nvdisasm too."""
+    from pasta.sass.cubin import INSTRUCTION_BYTES, Cubin
+    from pasta.sass.lines import Lines, read_lines
+
+    wanted: dict[int, set[str]] = {}
+    for place in places:
+        wanted.setdefault(place.module, set()).add(place.function)
+    cubins: dict[int, Cubin] = {}
+    for module in wanted:
+        path = images(module)
+        try:
+            image = path.read_bytes() if path else b""
+            if image[18:20] == _MACHINE:
+                cubins[module] = Cubin(image)
+        except (OSError, SassError):
+            continue
+    lines = {module: read_lines(cubin) for module, cubin in cubins.items()}
+    texts = _texts(cubins, wanted)
+    found = []
+    for place in places:
+        at = lines.get(place.module, {}).get(place.function, Lines()).at(place.offset)
+        text = texts.get((place.module, place.function), ())
+        index = place.offset // INSTRUCTION_BYTES
+        line = f"{at.file}:{at.line}" if at else None
+        found.append(Described(line, text[index] if index < len(text) else None))
+    return found
+
+
+def _texts(
+    cubins: dict[int, Cubin], wanted: dict[int, set[str]]
+) -> dict[tuple[int, str], list[str]]:
+    """Instructions of functions; without those of modules that cannot be disassembled."""
+    from pasta.sass.disassembler import read_code
+
+    found = {}
+    try:
+        modules = [(cubin, wanted[module]) for module, cubin in cubins.items()]
+        codes = read_code(modules, cache=paths.cache("sass"), timeout=_MAX_READING)
+        for module, functions in zip(cubins, codes, strict=True):
+            for name, code in functions.items():
+                found[module, name] = code.texts()
+    except (MissingDependency, SassError, OSError):
+        if len(cubins) > 1:  # a damaged one does not affect the others
+            for module, cubin in cubins.items():
+                found |= _texts({module: cubin}, wanted)
+    return found
