@@ -1,6 +1,6 @@
 """Overhead of probes on an NVIDIA GPU, against the same kinds patched with an empty function.
 
-    python bench/gpu [--rounds 3] [--json FILE] [--only TEXT]
+    python bench/gpu [--rounds 3] [--json FILE] [--only TEXT] [--way TEXT]
 
 Every figure is the median over processes, which are interleaved so that clocks and heat affect all
 equally. Needs nvcc, PyTorch for the training step, and PASTA installed. Files are in /dev/shm.
@@ -119,6 +119,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="processes for each figure")
     parser.add_argument("--json", type=Path, help="write all figures there")
     parser.add_argument("--only", default="", help="workloads whose name contains this")
+    parser.add_argument(
+        "--way", action="append", default=[], help="besides native, ways whose name contains this"
+    )
     arguments = parser.parse_args()
     times: dict[str, dict[str, list[float]]] = {}
     memory = Path("/dev/shm")
@@ -132,12 +135,15 @@ def main() -> None:
                 way for way in WAYS
                 if way.name in ONLY.get(name, (way.name,))
                 and (name in ONLY or way.name not in RARE)
+                and (not arguments.way or any(t in way.name for t in ("native", *arguments.way)))
             ]  # fmt: skip
+            if len(ways) == 1 and arguments.way:
+                continue
             for _ in range(arguments.rounds):
                 for way in ways:
                     found = measured(way, command, directory)
                     times.setdefault(name, {}).setdefault(way.name, []).append(found)
-        traces = arguments.only in ("", "mem_trace")
+        traces = arguments.only in ("", "mem_trace") and not arguments.way
         rates = trace_rates(commands["vadd"], directory) if traces else None
     if arguments.json:
         arguments.json.write_text(json.dumps({**times, "mem_trace, GB/s": rates}, indent=1))
@@ -156,8 +162,8 @@ def main() -> None:
 
 def _line(name: str, way: Way, medians: dict[str, float]) -> str:
     ms = medians[way.name]
-    floor = f"{ms / medians[way.floor]:.3f}" if way.floor else ""
-    most = (way.most or {}).get(name)
+    floor = f"{ms / medians[way.floor]:.3f}" if way.floor in medians else ""
+    most = (way.most or {}).get(name) if floor else None
     missed = most is not None and way.floor is not None and ms / medians[way.floor] > most
     wanted = f"{most:.2f}" if most else ""
     return (
