@@ -136,6 +136,56 @@ def test_torch_profiler_gets_all_of_it(native: Run, profiled: Run, python: str) 
     check_completions(run)
 
 
+SHARE = """
+import sys, time, torch
+from torch.profiler import ProfilerActivity, profile
+a = torch.randn(4096, 4096, device="cuda")
+def step():
+    b = a
+    for _ in range(8):
+        b = b @ a
+        b = b / b.norm()
+    torch.cuda.synchronize()
+    time.sleep(0.002)
+for _ in range(3):
+    step()
+if sys.argv[1] == "torch":
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(100):
+            step()
+    spans = sorted(
+        (e.time_range.start, e.time_range.end) for e in profiled.events()
+        if e.device_type == torch.autograd.DeviceType.CUDA
+    )
+    busy, last = 0, spans[0][0]
+    for begin, end in spans:
+        busy += max(0, end - max(begin, last))
+        last = max(last, end)
+    print(busy / (last - spans[0][0]))
+else:
+    torch.cuda.profiler.start()
+    for _ in range(100):
+        step()
+    torch.cuda.profiler.stop()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.counters
+def test_busy_share_is_that_of_torch_profiler(native: Run, profiled: Run, python: str) -> None:
+    """Within 1 %, of programs that do the same in two processes."""
+    import pyarrow.parquet as pq
+
+    alone = native(python, "-c", SHARE, "torch")
+    options = ("--set", "nvidia.source=cupti", "-t", "utilization", "--profile-from-start", "off")
+    run = profiled(python, "-c", SHARE, "plain", options=options)
+    assert (alone.status, run.status) == (0, 0), run.stderr
+    path = run.directory / "results" / "utilization" / "devices.parquet"
+    (row,) = pq.read_table(path).to_pylist()
+    assert 0.2 < row["share"] < 0.99
+    assert row["share"] == pytest.approx(float(alone.stdout), rel=0.01)
+
+
 @pytest.mark.torch
 def test_losses_do_not_change(example: Build, native: Run, profiled: Run, python: str) -> None:
     command = (python, example("resnet18_train.py"), "--steps", "3", "--batch", "8", "--size", "64")
