@@ -1,4 +1,5 @@
-"""Overhead of probes on an NVIDIA GPU, against the same kinds patched with an empty function.
+"""Overhead of probes on an NVIDIA GPU, against the same kinds patched with an empty function, and
+of PC samples, against a bare client of CUPTI that takes the same.
 
     python bench/gpu [--rounds 3] [--json FILE] [--only TEXT] [--way TEXT]
 
@@ -17,17 +18,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from workloads import TOOLS, figure_of, profiled, ran, workloads
+from workloads import TOOLS, figure_of, profiled, ran, sampling_client, workloads
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run a workload; `floor` names the one that it is compared with."""
+    """A way to run a workload; `floor` names the one that it is compared with. `client`: under a
+    bare client of CUPTI that takes PC samples."""
 
     name: str
     options: tuple[str, ...] | None
     floor: str | None = None
     most: dict[str, float] | None = None  # workload -> ratio to the floor
+    client: bool = False
 
 
 def _tool(name: str) -> tuple[str, ...]:
@@ -62,6 +65,9 @@ WAYS = (
         {"resnet18, 200 steps": 1.30}),
     # Patching that step's shared memory with empty functions would cost 28 %: no target.
     Way("all three, 1 step in 100", ("-c", "memory", *STEPS), "empty subscription"),
+    Way("client of CUPTI with PC samples", None, client=True),
+    Way("pc_samples", ("-t", "pc_samples"), "client of CUPTI with PC samples",
+        {"vadd": 1.05, "resnet18": 1.05}),
 )  # fmt: skip
 #: Ways of workloads that are not measured in all ways.
 ONLY = {
@@ -91,7 +97,8 @@ RECORD = 64
 def measured(way: Way, command: list[str], directory: Path) -> float:
     """The ms that one process prints."""
     before = [] if way.options is None else profiled(way.options, directory)
-    return figure_of(way.name, [*before, *command], directory)
+    variables = sampling_client(directory) if way.client else None
+    return figure_of(way.name, [*before, *command], directory, variables)
 
 
 def trace_rates(vadd: list[str], directory: Path) -> tuple[float, float]:

@@ -44,6 +44,14 @@ def workloads(directory: Path) -> dict[str, list[str]]:
     }
 
 
+def sampling_client(directory: Path) -> dict[str, str]:
+    """Variables that load a client of CUPTI, compiled into a directory, which takes PC samples."""
+    sys.path.append(str(HERE.parent))
+    from gpu_overhead import SAMPLING, client
+
+    return {**client(directory), **SAMPLING}
+
+
 def profiled(options: tuple[str, ...], directory: Path) -> list[str]:
     """The command that profiles the command behind it."""
     preload = Path(sys.executable).parent / "pasta-preload"

@@ -16,7 +16,7 @@ from pasta.cli.preload import adapt_backends
 from pasta.config import Config
 from pasta.errors import ConfigError
 from pasta.sass.toolkit import find_nvdisasm
-from tests.support.fake_cupti import build, play_cupti
+from tests.support.fake_cupti import build, library, play_cupti
 from tests.support.places import DATA
 from tests.support.played import Played
 
@@ -178,6 +178,18 @@ def test_failure_leaves_times_and_program_alone(play: Play, failure: str, expect
     assert line.startswith("pasta: PC samples are not recorded: ")
     assert expected in line
     assert len(played["pc_sample"]) == 0
+    assert len(played["kernel_complete"]) == 2
+
+
+def test_library_without_the_functions(play: Play, tmp_path: Path) -> None:
+    library(tmp_path / "libcupti.so.13", "fake_cupti.c")
+    other = str(tmp_path / "libcupti.so.13")
+    played = play("context", "samples", settings=f"{ON}cupti_lib={other}\n", FAKE_CUPTI=other)
+    assert played.status == 7
+    assert played.stderr == (
+        "pasta: PC samples are not recorded: the library has no cuptiRegisterComputeCrcCallback; "
+        "pip install 'pasta-profiler[nvidia]'\n"
+    )
     assert len(played["kernel_complete"]) == 2
 
 

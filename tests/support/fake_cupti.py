@@ -12,27 +12,30 @@ from tests.support.played import LIBRARY, Played, play
 _SOURCES = PROGRAMS / "nvidia"
 
 
+_COMPILER = [os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"]
+_SHARED = [*_COMPILER, "-shared", "-fPIC", "-fvisibility=hidden"]
+
+
+def library(output: Path, *sources: str) -> None:
+    """Compiles a library of the name by which the source looks for it among what is loaded."""
+    paths = [_SOURCES / source for source in sources]
+    soname = f"-Wl,-soname,{output.name}"
+    subprocess.run([*_SHARED, soname, *paths, "-o", output, "-lpthread"], check=True)
+
+
 def build(directory: Path) -> Path:
     """Compiles all into a directory; returns it."""
-    compiler = [os.environ.get("CC", "cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"]
-    shared = [*compiler, "-shared", "-fPIC", "-fvisibility=hidden"]
-    # the source looks for both under these names among what is loaded
-    for sources, name in (
-        (("fake_cupti.c", "fake_cupti_sampling.c"), "libcupti.so.13"),
-        (("fake_driver.c",), "libcuda.so.1"),
-    ):
-        soname = f"-Wl,-soname,{name}"
-        paths = [_SOURCES / source for source in sources]
-        subprocess.run([*shared, soname, *paths, "-o", directory / name, "-lpthread"], check=True)
+    library(directory / "libcupti.so.13", "fake_cupti.c", "fake_cupti_sampling.c")
+    library(directory / "libcuda.so.1", "fake_driver.c")
     guest = [
         _SOURCES / "fake_cupti_guest.c",
         directory / "libcupti.so.13",
         f"-Wl,-rpath,{directory}",
     ]
-    subprocess.run([*shared, *guest, "-o", directory / "libguest.so"], check=True)
+    subprocess.run([*_SHARED, *guest, "-o", directory / "libguest.so"], check=True)
     recorder = [_SOURCES / "cupti_recorder.c", "-o", directory / "librecorder.so"]
-    subprocess.run([*shared, *recorder, "-ldl", "-lpthread"], check=True)
-    program = [*compiler, _SOURCES / "fake_cupti_program.c", "-o", directory / "program"]
+    subprocess.run([*_SHARED, *recorder, "-ldl", "-lpthread"], check=True)
+    program = [*_COMPILER, _SOURCES / "fake_cupti_program.c", "-o", directory / "program"]
     subprocess.run([*program, "-ldl", "-lpthread"], check=True)
     return directory
 
