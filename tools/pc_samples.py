@@ -266,7 +266,10 @@ class PcSamples(Tool):
         rows, sums = kernels
         total = int(sums["samples"].sum())
         if not total:
-            return "no samples were taken (on AMD devices amd.pc_sampling enables them)"
+            return (
+                "no samples were taken: kernels ran shorter than the interval, or the device takes"
+                " none (on AMD devices only with amd.pc_sampling)"
+            )
         most = _kernel_names(self.context, rows[:1, 0])[0]
         text = (
             f"{counted(total, 'sample')} in {counted(len(rows), 'kernel')}; most: {most},"

@@ -31,6 +31,7 @@ uint64_t pasta_config_u64(const char *key, uint64_t otherwise) { return key ? ot
 void pasta_say(const char *format, ...) { CHECK(!format); }
 void pasta_log(const char *format, ...) { CHECK(!format); }
 uint32_t pasta_thread(void) { return 1; }
+uint32_t pasta_generation(void) { return 0; }
 uint32_t pasta_intern(const char *text, size_t length) { return text && length ? (uint32_t)length : 0; }
 uint32_t pasta_intern_z(const char *text) { return pasta_intern(text, strlen(text)); }
 uint64_t pasta_hash(const void *bytes, size_t length) { return (uint64_t)(uintptr_t)bytes + length; }

@@ -514,6 +514,7 @@ OTHERS = {
     "cuMemPrefetchAsync_v2", "cuProfilerStart", "cuProfilerStop", "cuModuleLoad",
     "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuModuleUnload",
     "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryUnload", "cuLibraryGetModule",
+    "cuModuleGetFunction", "cuLibraryGetKernel", "cuKernelGetFunction", "cuFuncLoad",
 }  # fmt: skip
 CALLS = {name: int(id) for id, name in re.findall(r"\bX\((\d+), (cu\w+)\)", HEADER)}
 

@@ -67,10 +67,14 @@ enum {
     X(20, cuModuleLoadDataEx)                                                                    \
     X(21, cuModuleLoadFatBinary)                                                                 \
     X(22, cuModuleUnload)                                                                        \
+    X(23, cuModuleGetFunction)                                                                   \
     X(678, cuLibraryLoadData)                                                                    \
     X(679, cuLibraryLoadFromFile)                                                                \
     X(680, cuLibraryUnload)                                                                      \
+    X(681, cuLibraryGetKernel)                                                                   \
     X(682, cuLibraryGetModule)                                                                   \
+    X(683, cuKernelGetFunction)                                                                  \
+    X(742, cuFuncLoad)                                                                           \
     X(17, cuCtxSynchronize)                                                                      \
     X(800, cuCtxSynchronize_v2)                                                                  \
     X(126, cuStreamSynchronize)                                                                  \

@@ -552,6 +552,10 @@ static const row rows[PASTA_CUPTI_MAX_CALL] = {
     CALL(LibraryLoadFromFile, on_module_call, 0, false, false),
     CALL(LibraryUnload, on_module_call, 0, false, false),
     CALL(LibraryGetModule, on_module_call, 0, false, false),
+    CALL(ModuleGetFunction, on_module_call, 0, false, false), /* these load lazily */
+    CALL(LibraryGetKernel, on_module_call, 0, false, false),
+    CALL(KernelGetFunction, on_module_call, 0, false, false),
+    CALL(FuncLoad, on_module_call, 0, false, false),
     CALL(MemAdvise, on_other, 0, false, false),
     CALL(MemAdvise_v2, on_other, 0, false, false),
     BOTH(MemPrefetchAsync, _ptsz, on_other, 0, true),

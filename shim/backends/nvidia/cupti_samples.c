@@ -17,7 +17,8 @@
 
 #include "cupti_source.h"
 
-enum { CONTEXTS = 64, PCS = 4096, REASONS = 256, FUNCTIONS = 1024, FETCHES = 4096, PLACES = 1 << 15, WAIT_S = 1, KEEP_S = 5 };
+enum { CONTEXTS = 64, PCS = 4096, REASONS = 256, FUNCTIONS = 1024, PLACES = 1 << 15 };
+enum { FETCHES = 4096, WAIT_S = 1, KEEP_S = 5 };
 
 #define POINTER(name, symbol, arguments) int32_t(*name) arguments;
 static struct {
@@ -31,10 +32,10 @@ static struct {
 
 /* Of the reasons that CUPTI numbers, pairs of which are one of ours. */
 typedef struct reasons {
-    uint32_t count, numbers; /* ours, CUPTI's */
-    uint32_t names[REASONS];   /* ids, of ours */
-    uint16_t reason[REASONS];  /* ours, by CUPTI's number; absent: all ones */
-    bool not_issued[REASONS];  /* by CUPTI's number */
+    uint32_t count, numbers;  /* ours, CUPTI's */
+    uint32_t names[REASONS];  /* ids, of ours */
+    uint16_t reason[REASONS]; /* ours, by CUPTI's number; absent: all ones */
+    bool not_issued[REASONS]; /* by CUPTI's number */
     bool pairs;
 } reasons;
 
@@ -46,23 +47,25 @@ typedef struct sampled {
     reasons reasons;
 } sampled;
 
+typedef struct place {
+    uint64_t crc, offset, ordinal; /* of the launch; absent: all ones */
+    uint32_t function, name;
+    uint16_t reason, context;     /* ours; index */
+    uint32_t samples, not_issued; /* no samples: free */
+} place;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static sampled contexts[CONTEXTS];
 static struct {
     uint64_t crc;
     uint32_t function, name; /* plus one; id */
 } functions[FUNCTIONS];
-typedef struct place {
-    uint64_t crc, offset, ordinal; /* of the launch; absent: all ones */
-    uint32_t function, name;
-    uint16_t reason, context; /* ours; index */
-    uint32_t samples, not_issued; /* no samples: free */
-} place;
 static place places[PLACES]; /* that are not published yet */
 static uint32_t place_count;
 static uint64_t published_at;
 static uint64_t total, dropped, full; /* samples, samples, fetches */
 static bool discards; /* profiling is stopped */
+static uint32_t sampled_generation;
 
 /* CUPTI may hold a lock of its own around a callback, and want it while another thread fetches. */
 static bool lock_soon(void) {
@@ -263,7 +266,7 @@ static void fetch(sampled *s) {
         if (result == PASTA_CUPTI_OUT_OF_MEMORY) s->fetched.buffer_full = 1;
         else if (result == PASTA_CUPTI_INVALID_OPERATION) return;
         else if (result != 0) {
-            pasta_log("%s: samples are not fetched: %d (%s)", PASTA_CUPTI_SOURCE, result, pasta_cupti_error(result));
+            pasta_say("PC samples are missing: cuptiPCSamplingGetData failed with %d (%s)", result, pasta_cupti_error(result));
             return;
         }
         take(s, &s->fetched);
@@ -291,13 +294,17 @@ void pasta_cupti_samples_fetch(void) {
 /* Offsets are of this module until it is unloaded. */
 void pasta_cupti_samples_module_unloading(void) {
     if (!settings.on) return;
-    if (!lock_soon()) return;
+    if (!lock_soon()) {
+        pasta_log("%s: the samples of a module were not fetched before it was unloaded", PASTA_CUPTI_SOURCE);
+        return;
+    }
     fetch_all();
     pthread_mutex_unlock(&lock);
 }
 
+/* Not in the child of a fork, where CUPTI does not work. */
 static void on_profiling(bool on) {
-    if (!lock_soon()) return;
+    if (pasta_generation() != sampled_generation || !lock_soon()) return;
     fetch_all(); /* what was sampled while it was stopped is dropped */
     publish_places();
     discards = !on;
@@ -519,6 +526,7 @@ void pasta_cupti_samples_start(void) {
     discards = !pasta_profiling_is_on();
     pasta_on_profiling(on_profiling);
     published_at = pasta_now();
+    sampled_generation = pasta_generation();
     settings.on = true;
 }
 
