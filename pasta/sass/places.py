@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pasta.sass.cubin import Cubin
 
 _MACHINE: Final = b"\xbe\x00"  # EM_CUDA
+_TEXT: Final = ".text."
 _MAX_READING: Final = 60.0
 
 
@@ -38,11 +39,8 @@ def describe(places: Sequence[Place], images: Callable[[int], Path | None]) -> l
     from pasta.sass.cubin import INSTRUCTION_BYTES, Cubin
     from pasta.sass.lines import Lines, read_lines
 
-    wanted: dict[int, set[str]] = {}
-    for place in places:
-        wanted.setdefault(place.module, set()).add(place.function)
     cubins: dict[int, Cubin] = {}
-    for module in wanted:
+    for module in {place.module for place in places}:
         path = images(module)
         try:
             image = path.read_bytes() if path else b""
@@ -50,16 +48,35 @@ def describe(places: Sequence[Place], images: Callable[[int], Path | None]) -> l
                 cubins[module] = Cubin(image)
         except (OSError, SassError):
             continue
+    functions = {module: _functions(cubin) for module, cubin in cubins.items()}
+    located = []  # by section: a device function may lie behind its kernel
+    for module, function, offset in places:
+        section, start = functions.get(module, {}).get(function, (function, 0))
+        located.append(Place(module, section, start + offset))
+    wanted: dict[int, set[str]] = {}
+    for place in located:
+        wanted.setdefault(place.module, set()).add(place.function)
     lines = {module: read_lines(cubin) for module, cubin in cubins.items()}
     texts = _texts(cubins, wanted)
     found = []
-    for place in places:
+    for place in located:
         at = lines.get(place.module, {}).get(place.function, Lines()).at(place.offset)
         text = texts.get((place.module, place.function), ())
         index = place.offset // INSTRUCTION_BYTES
         line = f"{at.file}:{at.line}" if at else None
         found.append(Described(line, text[index] if index < len(text) else None))
     return found
+
+
+def _functions(cubin: Cubin) -> dict[str, tuple[str, int]]:
+    """Code section, by its name without prefix, and byte offset in it of each function."""
+    return {
+        symbol.name: (cubin.sections[symbol.section].name[len(_TEXT) :], symbol.value)
+        for symbol in cubin.symbols
+        if symbol.is_function
+        and symbol.section < len(cubin.sections)
+        and cubin.sections[symbol.section].name.startswith(_TEXT)
+    }
 
 
 def _texts(

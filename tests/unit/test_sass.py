@@ -32,6 +32,7 @@ from pasta.sass.disassembly import (
     summarize,
 )
 from pasta.sass.lines import Lines, read_lines
+from pasta.sass.places import Place, describe
 from tests.support.sass import (
     LISTINGS,
     code_of,
@@ -255,6 +256,28 @@ def test_calls_to_other_sections_are_named() -> None:
     caller = summarize(code, Lines())
     assert caller.calls == {"_Z5otherPi", "_Z6insidePi$3"}
     assert not caller.indirect
+
+
+def test_single_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a device function behind its kernel; unknown where nothing can be read."""
+    monkeypatch.setattr(nvdisasm, "list_instructions", play_recorded)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "text").write_bytes(b"no module")
+    images = {1: LISTINGS / "stalls_sm90.cubin", 2: tmp_path / "text", 3: tmp_path / "none"}
+    slow, start = "$__internal_0_$__cuda_sm3x_div_rn_noftz_f32_slowpath", 640
+    found = describe(
+        [
+            Place(1, "dependent_loads", 0x90), Place(1, "divergent", start + 16),
+            Place(1, slow, 16), Place(1, "dependent_loads", 1 << 40), Place(1, "none", 0),
+            Place(2, "f", 0), Place(3, "f", 0), Place(4, "f", 0),
+        ],
+        images.get,
+    )  # fmt: skip
+    assert found[0] == ("/tmp/src/stalls.cu:16", "LDG.E R4, desc[UR4][R4.64]")
+    assert found[1] == found[2]
+    assert found[1].text
+    assert [each.text for each in found[3:]] == [None] * 5
+    assert found[4:] == [(None, None)] * 4
 
 
 # ---- modules -------------------------------------------------------------------------------
