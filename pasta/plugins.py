@@ -188,7 +188,7 @@ def built_in_names() -> list[str]:
 
 
 def tool_names(paths: Sequence[str | os.PathLike[str]] = ()) -> list[str]:
-    """Names of all tools, sorted: built in, in directories (`paths`), and from installed packages."""
+    """Names of all tools: built in, in the directories `paths`, and of installed packages."""
     names = set(built_in_names())
     names.update(path.stem for each in paths for path in _tool_files(Path(each)))
     names.update(point.name for point in _entry_points())
