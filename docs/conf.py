@@ -64,13 +64,14 @@ html_theme_options = {
     "show_prev_next": True,
 }
 html_sidebars = {"index": []}
+html_context = {"default_mode": "auto"}
 copyright = "MIT license"
 
 #: Pages below each page, in the order of the navigation.
 NAVIGATION = {
     "index": [
-        "tutorials/index", "tools/index", "guide", "verbs", "extending", "api", "comparison", "faq",
-        "project",
+        "start", "tutorials/index", "tools/index", "guide", "verbs", "extending", "api",
+        "comparison", "faq", "project",
     ],
     "tutorials/index": ["tutorials/slow-training", "tutorials/out-of-memory", "tutorials/slow-kernel"],
     "tools/index": [f"tools/{name}" for name in built_in_names()],
@@ -90,7 +91,7 @@ ROOT_FILES = {"contributing": "CONTRIBUTING.md", "changes": "CHANGELOG.md"}
 def _add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
     below = NAVIGATION.get(page)
     if below:
-        source[0] += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(below) + "\n```\n"
+        source[0] += "\n\n```{toctree}\n:hidden:\n\n" + "".join(f"/{each}\n" for each in below) + "```\n"
 
 
 def _show_root_file(app: Sphinx, page: str, source: list[str]) -> None:
@@ -98,7 +99,10 @@ def _show_root_file(app: Sphinx, page: str, source: list[str]) -> None:
     name = ROOT_FILES.get(page)
     if name:
         app.env.note_dependency(str(ROOT / name))
-        source[0] = (ROOT / name).read_text().replace("](docs/", "](")
+        text = (ROOT / name).read_text().replace("](docs/", "](")
+        for other, file in ROOT_FILES.items():
+            text = text.replace(f"]({file}", f"]({other}.md")
+        source[0] = text
 
 
 def _link_files(app: Sphinx, page: str, source: list[str]) -> None:

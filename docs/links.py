@@ -71,7 +71,8 @@ def _in_styles(text: str) -> list[str]:
 
 def problems(site: Path) -> Iterator[str]:
     """Lines about links of a built site that lead nowhere, and addresses loaded from elsewhere."""
-    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    files = (path for path in site.rglob("*.html") if "_static" not in path.parts)
+    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in files}
     if not pages:
         yield f"{site}: no pages"
     for path, page in pages.items():

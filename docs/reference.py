@@ -1,8 +1,8 @@
-"""Writes docs/backends.md, docs/settings.md and the manual pages docs/man/*.1 from what backends,
-frameworks, settings and the parsers of command lines declare.
+"""Writes docs/backends.md, docs/settings.md, docs/verbs.md and the manual pages docs/man/*.1 from
+what backends, frameworks, settings and the parsers of command lines declare.
 
-`python -m docs.reference backends|settings|pasta.1|pasta-preload.1` prints one; tests hold the
-files against it.
+`python -m docs.reference backends|settings|verbs|pasta.1|pasta-preload.1` prints one; tests hold
+the files against it.
 """
 
 from __future__ import annotations
@@ -169,6 +169,38 @@ _FILES = {
 }
 
 
+_VERBS = """\
+# Commands and verbs
+
+Generated from the parsers of the command lines by `python -m docs.reference verbs`: do not edit.
+
+[Command line](command-line.md) explains the most important options, [settings](settings.md) lists
+what can also be set in TOML. `pasta VERB --help` prints the same.
+"""
+
+
+def render_verbs() -> str:
+    """A section for pasta-preload and each verb of `pasta`, with a table of its arguments."""
+    return _VERBS + "".join(_verb_sections())
+
+
+def _verb_sections() -> Iterator[str]:
+    for command, parser in parsers().items():
+        given = arguments(parser)
+        places = "".join(f" {_placed(each)}" for each in given if not each.options)
+        text = _DESCRIPTIONS.get(command) or parser.description or ""
+        usage = f"{command} [options]{places}"
+        yield f"\n## {command}\n{text[0].upper()}{text[1:]}.\n\n```\n{usage}\n```\n"
+        shown = [each for each in given if each.help and each.options != ("-h", "--help")]
+        if shown:
+            yield "\n| argument | |\n|---|---|\n"
+        for each in shown:
+            value = f" {_placed(each)}" if each.kind and each.options else ""
+            name = ", ".join(each.options) or each.metavar
+            cells = f"`{name}{value}` | {each.help}".replace("|", "\\|").replace(" \\| ", " | ", 1)
+            yield f"| {cells} |\n"
+
+
 def render_man(command: str) -> str:
     """The manual page of a command, in the man macros of roff."""
     return "\n".join(_man_lines(command)) + "\n"
@@ -229,6 +261,7 @@ def _roff(text: str) -> str:
 PAGES = {
     "backends": render_backends,
     "settings": render_settings,
+    "verbs": render_verbs,
     "pasta.1": lambda: render_man("pasta"),
     "pasta-preload.1": lambda: render_man("pasta-preload"),
 }

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +19,16 @@ from pasta.config import Config
 from pasta.plugins import built_in_names, find_tools
 from pasta.scaffold import new_tool
 from tests.support.places import ROOT
+from tests.support.preload import base_environment, cli
 
-README = (ROOT / "README.md").read_text()
+#: What a newcomer reads first.
+FIRST_PAGES = ("README.md", "docs/index.md", "docs/start.md", "docs/tools/index.md")
+README = "\n".join((ROOT / path).read_text() for path in FIRST_PAGES)
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT).with_suffix("")).removeprefix("docs/")
 
 
 def blocks(text: str, language: str = "") -> list[str]:
@@ -118,7 +130,7 @@ def test_documented_programs_run(
             exec(program, {"step": lambda: None})
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
 def test_documented_tools_and_settings_load(path: Path, tmp_path: Path) -> None:
     text = path.read_text()
     for number, source in enumerate(blocks(text, "python")):
@@ -132,11 +144,93 @@ def test_documented_tools_and_settings_load(path: Path, tmp_path: Path) -> None:
         Config().load(str(file))
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def anchors(path: Path) -> set[str]:
+    """Anchors of a page's headings, as forges and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    texts = (re.sub(r"[^\w\- ]", "", each.lower()) for each in headings)
+    return {each.strip().replace(" ", "-") for each in texts}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
 def test_links_have_targets(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
-        assert (path.parent / target).exists(), target
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", text):
+        found = path.parent / target if target else path
+        assert found.exists(), target
+        if anchor:
+            assert anchor in anchors(found), f"{target}#{anchor}"
 
 
-def test_readme_lists_every_tool() -> None:
+def test_every_tool_is_listed() -> None:
     assert sorted(re.findall(r"^\| \[(\w+)\]", README, re.MULTILINE)) == built_in_names()
+
+
+# ---- tutorials
+
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*-*.md"))
+TUTORIAL_PROGRAMS = ROOT / "examples" / "tutorials"
+#: Pages whose numbers are the same in every run.
+EXACT = {"slow-kernel"}
+_LEFT_OUT = "…"
+
+
+def sessions(text: str) -> list[tuple[str, str]]:
+    """Commands after a prompt, in order, each with the output that is shown."""
+    found = []
+    for block in blocks(text):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output))
+    return found
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorial_shows_its_programs(page: Path) -> None:
+    programs = [path.read_text() for path in TUTORIAL_PROGRAMS.iterdir() if path.is_file()]
+    for code in [*blocks(page.read_text(), "python"), *blocks(page.read_text(), "c")]:
+        assert any(code in program for program in programs), code
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[[list[str]], list[str]]:
+    """Runs commands in one shell beside the tutorials' programs; the output of each."""
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    for name in ("pasta", "pasta-preload"):
+        (bin / name).write_text(f'#!/bin/sh\nexec {shlex.join(cli(name))} "$@"\n')
+        (bin / name).chmod(0o755)
+    (bin / "python").symlink_to(Path(sys.executable).parent / "python3")
+    work = tmp_path / "work"
+    shutil.copytree(TUTORIAL_PROGRAMS, work)
+
+    def run(commands: list[str]) -> list[str]:
+        end = "=== end"
+        script = "".join(f"{{ {each}; }} 2>&1 || exit\necho '{end}'\n" for each in commands)
+        path = os.pathsep.join([str(bin), str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=work, capture_output=True, text=True, timeout=110,
+            env={**base_environment(), "PATH": path, "COLUMNS": "118"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.split(f"{end}\n")[:-1]
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorial_runs_as_shown(page: Path, shell: Callable[[list[str]], list[str]]) -> None:
+    text = page.read_text()
+    if page.stem not in EXACT:
+        pytest.importorskip("torch")
+    commands = sessions(text)
+    for (command, shown), printed in zip(
+        commands, shell([command for command, _ in commands]), strict=True
+    ):
+        assert words(shown) <= words(printed), command + "\n" + printed
+        if page.stem in EXACT:
+            lines = [" ".join(line.split()) for line in printed.splitlines()]
+            for line in shown.splitlines():
+                if line != _LEFT_OUT and not line.startswith("pasta: process"):
+                    assert " ".join(line.split()) in lines, f"{command}\n{printed}"
