@@ -91,7 +91,9 @@ ROOT_FILES = {"contributing": "CONTRIBUTING.md", "changes": "CHANGELOG.md"}
 def _add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
     below = NAVIGATION.get(page)
     if below:
-        source[0] += "\n\n```{toctree}\n:hidden:\n\n" + "".join(f"/{each}\n" for each in below) + "```\n"
+        source[0] += (
+            "\n\n```{toctree}\n:hidden:\n\n" + "".join(f"/{each}\n" for each in below) + "```\n"
+        )
 
 
 def _show_root_file(app: Sphinx, page: str, source: list[str]) -> None:

@@ -102,7 +102,9 @@ def _of_page(site: Path, path: Path, pages: dict[Path, _Page]) -> Iterator[str]:
             target = Path(os.path.normpath(path.parent / unquote(parts.path)))
         if not target.exists():
             yield f"{address} does not exist"
-        elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids:
+        elif (
+            parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids
+        ):
             yield f"{address} has no such anchor"
 
 

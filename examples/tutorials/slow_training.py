@@ -5,7 +5,7 @@ import random
 import torch
 from torch import nn
 
-FEATURES, CLASSES, BATCH = 256, 10, 128
+FEATURES, CLASSES, BATCH = 256, 10, 256
 
 
 def read_rows(count):

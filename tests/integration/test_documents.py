@@ -33,7 +33,8 @@ def _name(path: Path) -> str:
 
 def blocks(text: str, language: str = "") -> list[str]:
     """Contents of the code blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```([\w{}-]*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [content for each, content in found if each == language]
 
 
 def block_with(words: str, language: str = "") -> str:
@@ -199,7 +200,6 @@ def shell(tmp_path: Path) -> Callable[[list[str]], list[str]]:
     for name in ("pasta", "pasta-preload"):
         (bin / name).write_text(f'#!/bin/sh\nexec {shlex.join(cli(name))} "$@"\n')
         (bin / name).chmod(0o755)
-    (bin / "python").symlink_to(Path(sys.executable).parent / "python3")
     work = tmp_path / "work"
     shutil.copytree(TUTORIAL_PROGRAMS, work)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from pasta.run.results import ranked, read_results, read_summary
 from tests.support.places import PROGRAMS
 from tests.support.preload import base_environment, cli
 
@@ -100,18 +99,6 @@ def test_planted_fault_is_the_first_finding_with_its_line(
     # the line itself, or the gap between the operators before and after it
     assert fault_line(name) in lines or min(lines) <= fault_line(name) <= max(lines), first
     assert re.search(rf"{name}\.py:\d+", first["remedy"]), first
-
-
-def test_findings_of_a_complete_program_are_the_same(pasta_preload) -> None:
-    """Its startup, with the import of PyTorch, is not a finding."""
-    alone = subprocess.run([sys.executable, program("slow_loading")], capture_output=True)
-    done = pasta_preload(sys.executable, program("slow_loading"), options=("-c", "torch"))
-    assert (done.exit_status, done.stdout) == (alone.returncode, alone.stdout.decode())
-    assert done.run.count("python_sample") > 20
-    _, first = ranked(read_results(done.run.path / "results"))[0]
-    assert first.what == "much time passes outside operators"
-    assert first.where.startswith(f"slow_loading.py:{fault_line('slow_loading')} batches")
-    assert "before the first operator" in read_summary(done.run.path / "results", "operators")
 
 
 STOPPED = """
