@@ -73,7 +73,9 @@ NAVIGATION = {
         "start", "tutorials/index", "tools/index", "guide", "verbs", "extending", "api",
         "comparison", "faq", "project",
     ],
-    "tutorials/index": ["tutorials/slow-training", "tutorials/out-of-memory", "tutorials/slow-kernel"],
+    "tutorials/index": [
+        "tutorials/slow-training", "tutorials/out-of-memory", "tutorials/slow-kernel",
+    ],
     "tools/index": [f"tools/{name}" for name in built_in_names()],
     "guide": [
         "concepts", "command-line", "settings", "runs", "python-api", "pytorch", "annotations",

@@ -75,7 +75,7 @@ def problems(site: Path) -> Iterator[str]:
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in files}
     if not pages:
         yield f"{site}: no pages"
-    for path, page in pages.items():
+    for path in pages:
         yield from (f"{path.relative_to(site)}: {each}" for each in _of_page(site, path, pages))
     for path in site.rglob("*.css"):
         for address in _in_styles(path.read_text(encoding="utf-8", errors="replace")):

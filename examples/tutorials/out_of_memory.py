@@ -13,7 +13,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     known = torch.randn(2 * BATCH, WIDTH)
     history = []
-    for step in range(STEPS):
+    for _ in range(STEPS):
         x = torch.randn(BATCH, WIDTH)
         optimizer.zero_grad()
         (model(x) - x).square().mean().backward()

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,61 @@ if TYPE_CHECKING:
     from pasta.sources import Capabilities
 
 
-class Tables(ABC):
+class Displayed(ABC):
+    """An object that notebooks show as HTML, and other front ends as Markdown or text."""
+
+    @abstractmethod
+    def _repr_html_(self) -> str | None:
+        """HTML whose text is escaped; None: text is shown. Raises RunError."""
+
+    @abstractmethod
+    def _repr_markdown_(self) -> str | None:
+        """GitHub-flavoured Markdown; None: text is shown. Raises RunError."""
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, str]:
+        """Every representation by its MIME type, as IPython requests it."""
+        made = {
+            "text/plain": lambda: str(self),
+            "text/html": self._repr_html_,
+            "text/markdown": self._repr_markdown_,
+        }
+        chosen = (set(made) if include is None else set(include)) - set(exclude or ())
+        shown = ((kind, make()) for kind, make in made.items() if kind in chosen)
+        return {kind: text for kind, text in shown if text is not None}
+
+
+class Findings(list["Finding"], Displayed):
+    """Findings of a run, the most promising first; a notebook shows them as a list."""
+
+    def __init__(self, ranked: Iterable[tuple[str, Finding]] = ()) -> None:
+        """Findings with the names of their tools."""
+        pairs = list(ranked)
+        super().__init__(finding for _, finding in pairs)
+        #: Names of the tools that reported them, in the same order.
+        self.tools = [tool for tool, _ in pairs]
+
+    def _pairs(self) -> list[tuple[str, Finding]]:
+        return list(zip(self.tools, self, strict=True))
+
+    def __str__(self) -> str:
+        from pasta.report.text import findings_of, text_of
+
+        return text_of(findings_of(self._pairs()))
+
+    def _repr_html_(self) -> str:
+        from pasta.report.notebook import findings_html
+
+        return findings_html(self._pairs())
+
+    def _repr_markdown_(self) -> str:
+        from pasta.report.markdown import findings_markdown
+
+        return findings_markdown(self._pairs())
+
+
+class Tables(Displayed):
     """Tables by tool name and table name; without a table name, the tool's main table."""
 
     @abstractmethod
@@ -132,11 +186,11 @@ class Run(Tables):
 
         return read_table(self._directory().results, tool, self._name(tool, name))
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> Findings:
         """Findings of all tools, the most promising first."""
         from pasta.run.results import ranked, read_results
 
-        return [finding for _, finding in ranked(read_results(self._directory().results))]
+        return Findings(ranked(read_results(self._directory().results)))
 
     def event_counts(self) -> dict[str, int]:
         """Numbers of recorded events by kind. Raises RunError if a file cannot be read."""
@@ -235,6 +289,13 @@ class Run(Tables):
 
         return render_html(self._directory())
 
+    def _repr_markdown_(self) -> str | None:
+        if self._pending:
+            return None
+        from pasta.report.markdown import render_markdown
+
+        return render_markdown(self._directory())
+
 
 class Diff(Tables):
     """Two runs compared, as `Run.diff` returns them. `str` gives the text of `pasta diff`.
@@ -269,6 +330,18 @@ class Diff(Tables):
     def __repr__(self) -> str:
         comparison = self._comparison
         return f"<Diff {comparison.before.path} {comparison.after.path}>"
+
+    def _repr_html_(self) -> str:
+        from pasta.report.diff import default_parts
+        from pasta.report.notebook import html_of
+
+        return html_of(default_parts(self._comparison))
+
+    def _repr_markdown_(self) -> str:
+        from pasta.report.diff import default_parts
+        from pasta.report.markdown import markdown_of
+
+        return markdown_of(default_parts(self._comparison))
 
 
 class Runs(Tables):
@@ -343,6 +416,18 @@ class Runs(Tables):
 
     def __repr__(self) -> str:
         return f"<pasta.Runs {self.path}: {counted(len(self._root.runs), 'run')}>"
+
+    def _repr_html_(self) -> str:
+        from pasta.report.notebook import html_of
+        from pasta.report.ranks import render
+
+        return html_of(render(self._root))
+
+    def _repr_markdown_(self) -> str:
+        from pasta.report.markdown import markdown_of
+        from pasta.report.ranks import render
+
+        return markdown_of(render(self._root))
 
 
 def load(path: str | os.PathLike[str]) -> Run | Runs:

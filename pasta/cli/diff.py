@@ -35,6 +35,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("-n", "--rows", type=count, default=None, metavar="N", help="rows of each table")
     add_width(parser)
     add("--json", metavar="FILE|-", help="write everything as JSON too; -: to stdout, instead")
+    add("--markdown", metavar="FILE|-",
+        help="write Markdown too, for a pull request; -: to stdout, instead")
     add("--fail-on", action="append", default=[], metavar="THRESHOLD",
         help="exit with 1 beyond it: 'bytes>+5%%', 'kernel_freq.launches[gemm]>+0' (repeatable)")
     # fmt: on
@@ -54,7 +56,9 @@ def run(options: argparse.Namespace) -> int:
     exceeded = [each for one in thresholds for each in one.check(comparison, notes)]
     if options.json:
         _write(after, options.json, _document(comparison, chosen, options.column, exceeded, notes))
-    if options.json != "-":
+    if options.markdown:
+        _write_markdown(options.markdown, comparison, chosen, options, exceeded, notes)
+    if "-" not in (options.json, options.markdown):
         _print(comparison, chosen, options, notes)
     sys.stdout.flush()
     for each in exceeded:
@@ -115,6 +119,29 @@ def _write(run: RunDirectory, target: str, document: dict[str, Any]) -> None:
 
     with written(run, target) as file:
         file.write((json.dumps(document, indent=1) + "\n").encode())
+
+
+def _write_markdown(
+    target: str,
+    comparison: Comparison,
+    chosen: list[tuple[str, str]],
+    options: argparse.Namespace,
+    exceeded: list[Exceeded],
+    notes: list[str],
+) -> None:
+    """Writes exceeded thresholds, then the report. Raises RunError."""
+    from pasta.report.diff import MARKDOWN_ROWS, exceeded_parts, note, render
+    from pasta.report.files import written
+    from pasta.report.markdown import markdown_of
+
+    rows = options.rows or MARKDOWN_ROWS
+    parts = [
+        *exceeded_parts([str(each) for each in exceeded]),
+        *render(comparison, chosen, options.column, rows),
+        *map(note, notes),
+    ]
+    with written(comparison.after, target) as file:
+        file.write(markdown_of(parts).encode())
 
 
 def _print(

@@ -10,13 +10,13 @@ from rich.text import Text
 from pasta.report.layout import View
 from pasta.report.text import text_of
 from pasta.run.diff import ColumnDiff, Comparison, TableDiff
-from pasta.table import Table, formatted, plain, shares
+from pasta.table import Table, counted, formatted, plain, shares
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Default rows of each table.
-ROWS = 10
+#: Default rows of each table, as text and as Markdown.
+ROWS, MARKDOWN_ROWS = 10, 5
 _MAX_LINE = 2000  # characters
 _MAX_KEY = 200  # characters of the keys of a row
 _IN_UNIT = ("before", "after", "difference")
@@ -59,6 +59,13 @@ def _asked(table: TableDiff, columns: Collection[str]) -> list[ColumnDiff]:
     if columns:
         return [each for each in every if each.name in columns]
     return [each for each in every if each.total is not None] or every
+
+
+def exceeded_parts(lines: Collection[str]) -> Iterator[Text]:
+    """Lines about exceeded thresholds, after a heading; nothing without any."""
+    if lines:
+        yield Text(f"{counted(len(lines), 'threshold')} exceeded", style="bold")
+        yield from (Text(plain(line, _MAX_LINE)) for line in lines)
 
 
 def note(text: str) -> Text:
@@ -119,6 +126,11 @@ def default_tables(comparison: Comparison) -> list[tuple[str, str]]:
     ]
 
 
+def default_parts(comparison: Comparison) -> Iterator[RenderableType]:
+    """Parts of the report on the tables that reports show. Raises RunError."""
+    return render(comparison, default_tables(comparison))
+
+
 def text_report(comparison: Comparison) -> str:
     """The comparison as plain text. Raises RunError."""
-    return text_of(render(comparison, default_tables(comparison)))
+    return text_of(default_parts(comparison))

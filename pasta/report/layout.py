@@ -196,21 +196,34 @@ class View:
     #: Command that prints the table, for the line about columns left out.
     command: str = "pasta report DIR"
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = self.table
-        rows = table.shown if self.rows is None else self.rows
-        columns = columns_of(table, rows)
+    def layout(self, width: int) -> Layout | None:
+        """The columns that fit into `width` cells; None for a table without visible columns."""
+        columns = columns_of(self.table, self.shown)
         if not columns:
+            return None
+        key, *important = _importance(self.table, columns)
+        return lay_out(columns, key, width, important)
+
+    @property
+    def shown(self) -> int:
+        """Number of rows that are shown."""
+        return self.table.shown if self.rows is None else self.rows
+
+    @property
+    def left(self) -> int:
+        """Number of rows that are not shown."""
+        return max((self.table.of or len(self.table)) - self.shown, 0)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        layout = self.layout(options.max_width)
+        if layout is None:
             return
-        if table.title:
-            yield Text(plain(table.title), style="italic")
-        key, *important = _importance(table, columns)
-        layout = lay_out(columns, key, options.max_width, important)
+        if self.table.title:
+            yield Text(plain(self.table.title), style="italic")
         drawn = _draw(layout)
         yield from console.render(drawn, options.update(width=max(layout.width, options.max_width)))
-        left = (table.of or len(table)) - rows
-        if left > 0:
-            yield Text(counted(left, "more row"), style="dim italic")
+        if self.left:
+            yield Text(counted(self.left, "more row"), style="dim italic")
         if layout.left_out:
             names = ", ".join(visible(name) for name in layout.left_out)
             yield Text(

@@ -91,6 +91,7 @@ VERBS: dict[str, Callable[[Scene], list[str]]] = {
     "report": _report(),
     "report -n": _report("-n", "100000"),
     "report --html": _report("--html", "{out}/x.html"),
+    "report --markdown": _report("--markdown", "{out}/x.md"),
     "report --json": _report("--json", "{out}/x.json"),
     "report --csv": _report("--csv", "{out}/csv"),
     "report --parquet": _report("--parquet", "{out}/parquet"),
@@ -100,7 +101,8 @@ VERBS: dict[str, Callable[[Scene], list[str]]] = {
     "report ROOT": lambda scene: ["report", str(scene.run.parent)],
     "merge": lambda scene: ["merge", str(scene.run.parent), "-o", str(scene.out / "merged")],
     "merge --passes": _passes,
-    "diff": lambda scene: ["diff", str(scene.run), str(scene.good), "--json", str(scene.out / "d")],
+    "diff": lambda scene: ["diff", str(scene.run), str(scene.good), "--json", str(scene.out / "d"),
+                           "--markdown", str(scene.out / "d.md")],
     "diff after": lambda scene: ["diff", str(scene.good), str(scene.run)],
     "replay": _replay,
     "replay accesses": _accesses,
@@ -127,7 +129,7 @@ def _load(scene: Scene) -> None:
                 quietly(lambda run=run, tool=tool, name=name: run.arrow(tool, name))
         quietly(lambda run=run: str(run))
         if path == scene.run:
-            for read in ("findings", "event_counts", "_repr_html_"):
+            for read in ("findings", "event_counts", "_repr_mimebundle_"):
                 quietly(getattr(run, read))
             quietly(lambda run=run: (run.capabilities, run.failures))
             for kind in quietly(run.event_counts) or {}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 
 import pasta
+from pasta.api.runs import Findings
 from pasta.errors import MissingDependency, RunError
+from pasta.report.markdown import code, escaped
 from pasta.run.directory import SCHEMA, RunDirectory
 from pasta.run.results import write_result
 from pasta.table import Table, absent_where
-from pasta.tool import Result
+from pasta.tool import Finding, Result
 
 MANIFEST = {
     "schema": SCHEMA,
@@ -131,16 +134,75 @@ def test_str_is_the_report(directory: Path) -> None:
 def test_html_escapes_every_name(directory: Path) -> None:
     html = pasta.load(directory)._repr_html_()
     assert html is not None
-    for escaped in (
+    for name in (
         "python &lt;b&gt;train&lt;/b&gt;.py", "void f&lt;int&gt;(int*)", "Main &lt;table&gt;",
         "&lt;script&gt;alert(1)&lt;/script&gt;", "time &amp; more", "1 &amp; 2",
         "ValueError: &lt;nothing&gt;", "lost &amp; counted",
     ):  # fmt: skip
-        assert escaped in html
+        assert name in html
     assert "<script>" not in html and "<b>train" not in html
     assert html.count("<tr>") == 3  # headings and two of three rows
     assert "1 more row" in html and "1,024.000 KiB" in html
     assert "place" not in html and "count</th>" not in html  # hidden, and not shown
+
+
+def test_markdown_has_no_markup_of_a_name(directory: Path) -> None:
+    markdown = pasta.load(directory)._repr_markdown_()
+    assert markdown is not None
+    for line in (
+        "### `python <b>train</b>.py`", "*Main &lt;table&gt;*", "| `void f<int>(int*)` |",
+        "ValueError: &lt;nothing&gt;", "lost &amp; counted",
+    ):  # fmt: skip
+        assert line in markdown, markdown
+    outside = re.sub("`[^`]*`", "", markdown)  # of code spans
+    assert "<script>" not in outside and "<b>train" not in outside
+    assert markdown.count("<details>") == markdown.count("</details>") >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a_b *c* [d](e) `f` <g> & h", r"a\_b \*c\* \[d\](e) \`f\` &lt;g&gt; &amp; h"),
+        ("- item", r"\- item"), ("# heading", r"\# heading"), ("12. item", r"12\. item"),
+        ("12.5 ms", "12.5 ms"), ("by @user in #12", "by @<!-- -->user in #<!-- -->12"),
+        ("two\nlines", r"two\\nlines"),
+    ],
+)  # fmt: skip
+def test_text_in_markdown(text: str, shown: str) -> None:
+    assert escaped(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a|b", r"`a\|b`"), ("a`b", "``a`b``"), ("`a`", "`` `a` ``"), (" ", ""), ("@x #1", "`@x #1`")],
+)
+def test_code_in_markdown(text: str, shown: str) -> None:
+    assert code(text) == shown
+
+
+def test_notebooks_get_every_representation(directory: Path) -> None:
+    run = pasta.load(directory)
+    bundle = run._repr_mimebundle_()
+    assert bundle == {
+        "text/plain": str(run),
+        "text/html": run._repr_html_(),
+        "text/markdown": run._repr_markdown_(),
+    }
+    assert set(run._repr_mimebundle_(include={"text/html"})) == {"text/html"}
+    assert "text/html" not in run._repr_mimebundle_(exclude={"text/html"})
+    diff = run.diff(run)
+    assert "<table" in diff._repr_html_() or "unchanged" in diff._repr_html_()
+    assert "unchanged" in diff._repr_markdown_()
+
+
+def test_findings_are_shown_as_a_list() -> None:
+    finding = Finding("slow <loop>", "a_b.py:3", "9 of 10 s", "use *one* call", 0.5)
+    found = Findings([("my_tool", finding), ("other", finding)])
+    assert found == [finding, finding] and found.tools == ["my_tool", "other"]
+    assert "1. slow <loop>: a_b.py:3" in str(found)
+    html, markdown = found._repr_html_(), found._repr_markdown_()
+    assert html.count("<li>") == 2 and "slow &lt;loop&gt;" in html and "up to 50%" in html
+    assert r"2. **slow &lt;loop&gt;**: a\_b.py:3" in markdown and r"use \*one\* call" in markdown
 
 
 def test_unfinished_block(tmp_path: Path) -> None:
@@ -148,6 +210,5 @@ def test_unfinished_block(tmp_path: Path) -> None:
     for ask in (run.tables, lambda: run.arrow("x"), lambda: run.manifest, lambda: "x" in run):
         with pytest.raises(RunError, match="it has not ended"):
             ask()
-    assert (str(run), repr(run), run._repr_html_()) == (
-        "it has not ended", "<pasta.Run it has not ended>", None,
-    )  # fmt: skip
+    assert repr(run) == "<pasta.Run it has not ended>"
+    assert run._repr_mimebundle_() == {"text/plain": "it has not ended"}

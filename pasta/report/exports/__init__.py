@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from pasta.report.exports.base import Export
 
 #: Modules, in the order of `pasta report --help`. A new format needs a module and its name here.
-FORMATS = ("html", "json", "csv", "parquet", "speedscope", "flamegraph", "perfetto")
+FORMATS = (
+    "html", "markdown", "json", "csv", "parquet", "speedscope", "flamegraph", "perfetto",
+)  # fmt: skip
 
 
 def exports() -> list[Export]:
