@@ -169,6 +169,7 @@ def test_every_tool_is_listed() -> None:
 # ---- tutorials
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*-*.md"))
+CI = ROOT / "docs" / "ci.md"
 TUTORIAL_PROGRAMS = ROOT / "examples" / "tutorials"
 #: Pages whose numbers are the same in every run.
 EXACT = {"slow-kernel"}
@@ -215,6 +216,36 @@ def shell(tmp_path: Path) -> Callable[[list[str]], list[str]]:
         return done.stdout.split(f"{end}\n")[:-1]
 
     return run
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_job_fails_when_the_program_launches_more(
+    shell: Callable[[list[str]], list[str]], tmp_path: Path
+) -> None:
+    yaml = pytest.importorskip("yaml")
+    job = yaml.safe_load((ROOT / "examples" / "ci" / "pasta.yml").read_text())["jobs"]["profile"]
+    steps = {each["name"]: each["run"] for each in job["steps"] if "run" in each}
+    (store,) = (line for line in blocks(CI.read_text()) if "baseline" in line and "git" in line)
+    earlier = store.splitlines()[0].replace("./app", '"$(pasta demo convolution --path)" 9')
+    outputs = shell(
+        [
+            "export GITHUB_STEP_SUMMARY=summary.md BASELINE=" + job["env"]["BASELINE"],
+            earlier,
+            steps["program"],
+            steps["profile"],
+            f"({steps['compare'].strip()}); echo status $?",
+            steps["summary"].strip(),
+            steps["report"],
+            f"BASELINE=after; {steps['compare'].strip()}; echo status $?",
+        ]
+    )
+    assert "exceeds kernel_freq.launches>+0" in outputs[4] and "status 1\n" in outputs[4]
+    assert outputs[-1].endswith("status 0\n")
+    summary = (tmp_path / "work" / "summary.md").read_text()
+    assert "**2 thresholds exceeded**" in summary, summary
+    assert "<b>kernel_freq</b>: 50 launches" in summary
+    assert "<!DOCTYPE html>" in (tmp_path / "work" / "report.html").read_text()[:100]
 
 
 @pytest.mark.slow
