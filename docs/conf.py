@@ -63,7 +63,8 @@ html_theme_options = {
     "footer_end": ["theme-version"],
     "show_prev_next": True,
 }
-html_sidebars = {"index": []}
+#: Pages without pages below them need no sidebar.
+html_sidebars = dict.fromkeys(("index", "start", "verbs", "api", "comparison", "faq"), [])
 html_context = {"default_mode": "auto"}
 copyright = "MIT license"
 
