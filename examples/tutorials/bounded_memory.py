@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-WIDTH, BATCH, STEPS = 512, 256, 12
+WIDTH, BATCH, STEPS = 256, 512, 12
 
 
 def main():
