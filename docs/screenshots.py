@@ -118,7 +118,7 @@ def _capture(browser: Any, page: Path, picture: Picture) -> bytes:
          "mobile": picture.width < 600},
     )  # fmt: skip
     browser.get(page.as_uri())
-    time.sleep(1)
+    time.sleep(3)  # until it is drawn, also on a loaded machine
     for script in picture.scripts:
         browser.execute_script(script)
         time.sleep(1)
