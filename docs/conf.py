@@ -64,7 +64,7 @@ html_theme_options = {
     "show_prev_next": True,
 }
 #: Pages without pages below them need no sidebar.
-html_sidebars = dict.fromkeys(("index", "start", "verbs", "api", "comparison", "faq"), [])
+html_sidebars = {page: [] for page in ("index", "start", "verbs", "api", "comparison", "faq")}
 html_context = {"default_mode": "auto"}
 copyright = "MIT license"
 

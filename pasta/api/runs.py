@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pasta.sources import Capabilities
 
 
+_NO_FINDINGS = "no findings"
+
+
 class Displayed(ABC):
     """An object that notebooks show as HTML, and other front ends as Markdown or text."""
 
@@ -59,8 +62,12 @@ class Findings(list["Finding"], Displayed):
         """Findings with the names of their tools."""
         pairs = list(ranked)
         super().__init__(finding for _, finding in pairs)
-        #: Names of the tools that reported them, in the same order.
-        self.tools = [tool for tool, _ in pairs]
+        self._tools = {id(finding): tool for tool, finding in pairs}
+
+    @property
+    def tools(self) -> list[str]:
+        """Names of the tools that reported the findings, in the same order."""
+        return [self._tools.get(id(finding), "") for finding in self]
 
     def _pairs(self) -> list[tuple[str, Finding]]:
         return list(zip(self.tools, self, strict=True))
@@ -68,17 +75,17 @@ class Findings(list["Finding"], Displayed):
     def __str__(self) -> str:
         from pasta.report.text import findings_of, text_of
 
-        return text_of(findings_of(self._pairs()))
+        return text_of(findings_of(self._pairs())) or _NO_FINDINGS
 
     def _repr_html_(self) -> str:
         from pasta.report.notebook import findings_html
 
-        return findings_html(self._pairs())
+        return findings_html(self._pairs()) if self else f"<p>{_NO_FINDINGS}</p>"
 
     def _repr_markdown_(self) -> str:
         from pasta.report.markdown import findings_markdown
 
-        return findings_markdown(self._pairs())
+        return findings_markdown(self._pairs()) or _NO_FINDINGS
 
 
 class Tables(Displayed):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -197,12 +198,16 @@ def test_notebooks_get_every_representation(directory: Path) -> None:
 
 def test_findings_are_shown_as_a_list() -> None:
     finding = Finding("slow <loop>", "a_b.py:3", "9 of 10 s", "use *one* call", 0.5)
-    found = Findings([("my_tool", finding), ("other", finding)])
-    assert found == [finding, finding] and found.tools == ["my_tool", "other"]
+    other = replace(finding)
+    found = Findings([("my_tool", finding), ("other", other)])
+    assert found == [finding, other] and found.tools == ["my_tool", "other"]
     assert "1. slow <loop>: a_b.py:3" in str(found)
     html, markdown = found._repr_html_(), found._repr_markdown_()
     assert html.count("<li>") == 2 and "slow &lt;loop&gt;" in html and "up to 50%" in html
     assert r"2. **slow &lt;loop&gt;**: a\_b.py:3" in markdown and r"use \*one\* call" in markdown
+    found.reverse()
+    assert found.tools == ["other", "my_tool"]
+    assert set(Findings()._repr_mimebundle_().values()) == {"no findings", "<p>no findings</p>"}
 
 
 def test_unfinished_block(tmp_path: Path) -> None:
