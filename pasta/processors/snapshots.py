@@ -97,6 +97,11 @@ class Launches:
         """UNSEEN, DROPPED or SELECTED (uint8) for launch ordinals (uint64)."""
         return self._of(self._state, ordinals)
 
+    @property
+    def dropped(self) -> bool:
+        """Whether the filter dropped any launch."""
+        return bool((self._state == DROPPED).any())
+
     def positions(self, ordinals: NDArray[Any]) -> NDArray[Any]:
         """Ring positions (uint64) of selected launches."""
         return self._of(self._position, ordinals)

@@ -1,0 +1,717 @@
+"""Memory that objects hold while nothing uses them, and the peak without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.probes import Counter, probe
+from pasta.processors.codes import grown
+from pasta.processors.kernel_names import Launched, kernel_names
+from pasta.processors.object_names import TensorNames, has_tensors, object_columns
+from pasta.processors.object_uses import COPIED_FROM, LAUNCH, SPAN, USE, WRITTEN
+from pasta.processors.operator_names import user_lines
+from pasta.processors.timeline import LevelTimeline
+from pasta.table import Figure, Table, absent_where, counted, formatted, shares
+from pasta.tool import Finding, Result, Tool, option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from pasta.processors.batch import Batch
+    from pasta.processors.object_uses import DeviceLaunches, ObjectUses
+    from pasta.processors.packing import Packing
+    from pasta.tool import Confidence
+
+#: Patterns by number.
+PATTERNS = (
+    "early allocation", "late free", "leak", "unused allocation", "temporary idleness",
+    "redundant allocation", "dead write",
+)  # fmt: skip
+EARLY, LATE, LEAK, UNUSED, IDLE, REDUNDANT, DEAD_WRITE = range(len(PATTERNS))
+#: Memory of a device that counts for its peak, and that of it whose accesses are all visible.
+_ON_DEVICE = ("device", "pool", "array", "module", "external")
+_VISIBLE = ("device", "pool")
+_LAYERS = ("memory", "tensor")
+#: Groups whose savings are computed, those with most bytes at the peak.
+_MAX_GROUPS = 64
+#: From this number on, allocations that are never freed are growth, which memory_timeline finds.
+_GROWTH = 12
+_POINTS = 1024
+_FOREVER = (1 << 63) - 1
+_ABSENT = 0xFFFF_FFFF_FFFF_FFFF
+
+#: A pattern of an object: as a SPAN; `times`: how often; `written`: bytes of dead writes;
+#: `partner`: object whose memory it could use; `saved`: bytes of the peak if it alone is changed;
+#: `site`: node of the operator that allocated it.
+_ROW = [
+    *SPAN,
+    ("pattern", "u1"),
+    ("times", "i8"),
+    ("written", "i8"),
+    ("partner", "i8"),
+    ("bytes", "i8"),
+    ("saved", "i8"),
+    ("site", "i8"),
+]
+
+_CONFIDENCE: dict[int, Confidence] = {EARLY: "medium", LATE: "medium", LEAK: "high", UNUSED: "high"}
+_WHAT = {
+    EARLY: "memory is allocated long before its first use",
+    LATE: "memory is freed long after its last use",
+    LEAK: "memory is never freed after its last use",
+    UNUSED: "memory is allocated that nothing uses",
+    IDLE: "memory is held while nothing uses it, and used again later",
+    REDUNDANT: "memory is allocated though equal memory is no longer used",
+}
+
+
+class ObjectLifetimes(Tool):
+    """Objects allocated early, freed late, idle or unused, and the peak of memory without that."""
+
+    title = "Lifetimes of objects"
+    topic = "memory"
+
+    needs = ("objects", "history", "allocations")
+    uses = ("copy_addresses",)
+
+    threshold = option(
+        1, help="minimum launches of the device without use for early, late and idle", minimum=1
+    )
+    least = option("1MiB", kind="bytes", help="finding: minimum bytes of the peak saved")
+    share = option(0.05, help="… and their minimum share of the peak", minimum=0.0)
+    keep = option(10_000, help="rows of the table of objects: those that save most", minimum=1)
+    top = option(10, help="rows of each table in the text report", minimum=1)
+
+    touched = Counter(by=("launch", "object"))
+
+    @probe.global_memory
+    def touch(access: Any, maps: Any) -> None:
+        """Count the accesses of a launch to an object."""
+        if access.known:
+            maps.touched.add(access.object)
+
+    def start(self) -> None:
+        """Initialize the launches, the copies, and the sites of allocations."""
+        self.launched = Launched(position="u8", device="i2", probed="?")
+        self.transfers: list[NDArray[Any]] = []
+        self.nodes = np.zeros(1024, np.int32)  # operators that made allocations, by object
+        self.holds = np.zeros(1024, bool)  # whether tensors are in an allocation, by object
+
+    def on_batch(self, batch: Batch) -> None:
+        """Follow launches, copies, sets, and where memory is allocated."""
+        launches = batch["kernel_launch"]
+        if len(launches):
+            self.launched.add(
+                launches,
+                position=batch.positions(launches),
+                device=launches["device"],
+                probed=(launches["flags"] & _flag("PROBED")) != 0,
+            )
+        self._follow_sites()
+        copies, sets = batch["memory_copy"], batch["memory_set"]
+        if len(copies):
+            flat = (copies["height"] <= 1) | (copies["height"] == _ABSENT)
+            self._follow_transfers(batch, copies, "source", COPIED_FROM, flat)
+            self._follow_transfers(batch, copies, "destination", WRITTEN, flat)
+        if len(sets):
+            self._follow_transfers(batch, sets, "address", WRITTEN, sets["height"] <= 1)
+
+    def _follow_sites(self) -> None:
+        from pasta.processors.objects import MEMORY, TENSOR
+
+        objects = self.context.objects
+        new = objects.changes[objects.changes["sign"] > 0]
+        if not len(new):
+            return
+        self.nodes = grown(self.nodes, len(objects.rows))
+        self.holds = grown(self.holds, len(objects.rows))
+        layers = objects.rows["layer"][new["object"]]
+        tensors = new["object"][layers == TENSOR]
+        indices = new["index"][layers == TENSOR]
+        owners = objects.lookup(objects.rows["address"][tensors], indices, "memory")
+        self.holds[owners[owners >= 0]] = True
+        new = new[layers == MEMORY]
+        if self.context.has("operators") and len(new):
+            where = np.zeros(len(new), [("index", "u4"), ("thread", "u4")])
+            where["index"], where["thread"] = new["index"], objects.rows["thread"][new["object"]]
+            self.nodes[new["object"]] = self.context.operators.at(where)
+
+    def _follow_transfers(
+        self, batch: Batch, records: NDArray[Any], field: str, how: int, flat: NDArray[Any]
+    ) -> None:
+        """Adds uses of the objects at the addresses in a field; `flat`: contiguous ones."""
+        addresses = records[field]
+        objects = self.context.objects.lookup(addresses, records["index"])
+        known = objects >= 0
+        found = np.zeros(int(known.sum()), USE)
+        found["object"], found["how"], found["launch"] = objects[known], how, -1
+        found["position"] = batch.positions(records)[known].astype(np.int64)
+        found["address"] = addresses[known]
+        sized = flat & (records["bytes"] != _ABSENT)
+        found["bytes"] = np.where(sized, records["bytes"], 0)[known]
+        self.transfers.append(found)
+
+    def result(self) -> Result:
+        """Tables of peaks, groups of patterns and objects, a figure for each peak, and findings."""
+        self._knows_accesses = bool(self.launched.rows()["probed"].any())
+        self._lines = user_lines(self.context)
+        launches = self._device_launches()
+        uses = self._uses()
+        parts = [
+            part
+            for layer in range(len(_LAYERS))
+            for device in self._devices(layer)
+            if (part := self._part(layer, device, launches, uses)) is not None
+        ]
+        return Result(
+            summary=self._summary(parts),
+            tables={
+                "peaks": self._peaks(parts),
+                "patterns": self._patterns(parts),
+                "objects": self._objects(parts),
+            },
+            findings=[each for part in parts for each in self._findings(part)],
+            figures={part.name: self._figure(part) for part in parts if part.packing.peak},
+            notes=self._notes(),
+        )
+
+    def _device_launches(self) -> DeviceLaunches:
+        from pasta.processors.object_uses import DeviceLaunches
+
+        rows = self.launched.rows()
+        unknown = ~rows["probed"] if self._knows_accesses else np.zeros(len(rows), bool)
+        return DeviceLaunches(rows["position"].astype(np.int64), rows["device"], unknown)
+
+    def _uses(self) -> NDArray[Any]:
+        """All accesses to objects (dtype USE)."""
+        rows, touched = self.launched.rows(), self.touched.rows()
+        touched = touched[touched["object"] >= 0]
+        at = np.minimum(np.searchsorted(rows["launch"], touched["launch"]), len(rows) - 1)
+        found = np.zeros(len(touched), USE)
+        if len(touched):
+            found["position"] = rows["position"][at]
+        found["object"], found["launch"] = touched["object"], touched["launch"]
+        found["how"] = LAUNCH
+        return np.concatenate([found, *self.transfers])
+
+    def _counts(self, layer: int) -> NDArray[Any]:
+        """Whether objects (bool) count for the peak of their device in a layer."""
+        from pasta.processors.objects import MEMORY, TENSOR
+
+        rows = self.context.objects.rows
+        mine = (rows["device"] >= 0) & (rows["bytes"] != _ABSENT)
+        if layer == _LAYERS.index("tensor"):
+            return np.asarray(mine & (rows["layer"] == TENSOR))
+        mine &= (rows["layer"] == MEMORY) & ((rows["flags"] & _flag("INTERNAL")) == 0)
+        return np.asarray(mine & np.isin(rows["memory"], _memories(_ON_DEVICE)))
+
+    def _devices(self, layer: int) -> list[int]:
+        return sorted(set(self.context.objects.rows["device"][self._counts(layer)].tolist()))
+
+    def _part(
+        self, layer: int, device: int, launches: DeviceLaunches, uses: NDArray[Any]
+    ) -> _Part | None:
+        """Patterns of the objects of a layer on a device, and the savings."""
+        from pasta.processors.object_uses import ObjectUses
+        from pasta.processors.packing import Packing
+
+        rows = self.context.objects.rows
+        ids = np.flatnonzero(self._counts(layer) & (rows["device"] == device))
+        if not len(ids):
+            return None
+        begins = rows["alloc_position"][ids].astype(np.int64)
+        live = rows["free_position"][ids] == _ABSENT
+        ends = np.where(live, _FOREVER, rows["free_position"][ids].view(np.int64))
+        sizes = rows["bytes"][ids].astype(np.int64)
+        packing = Packing(begins, ends, sizes)
+        visible = np.isin(rows["memory"][ids], _memories(_VISIBLE)) | (layer == 1)
+        visible &= ~grown(self.holds, len(rows))[ids]  # memory of a caching allocator
+        at = np.flatnonzero(visible)
+        found = ObjectUses(ids[at], begins[at], ends[at], np.full(len(at), device), uses, launches)
+        patterns = self._found(found, packing, layer)
+        breaks = np.concatenate([patterns["start"], patterns["stop"]])
+        packing = Packing(begins, ends, sizes, breaks)
+        patterns["site"] = self._sites(patterns["object"], layer)
+        groups, of_group = _grouped(patterns, packing)
+        part = _Part(layer, device, packing, found, patterns, groups, of_group)
+        self._save_by_group(part)
+        part.peak_after = packing.peak_without(*self._together(part))
+        return part
+
+    def _found(self, uses: ObjectUses, packing: Packing, layer: int) -> NDArray[Any]:
+        """Rows (dtype _ROW) of all patterns."""
+        rows = self.context.objects.rows
+        found: list[NDArray[Any]] = [np.zeros(0, _ROW)]
+
+        def add(
+            pattern: int, spans: NDArray[Any], times: Any = 1, written: Any = 0
+        ) -> NDArray[Any]:
+            made = np.zeros(len(spans), _ROW)
+            for name, *_ in SPAN:
+                made[name] = spans[name]
+            made["pattern"], made["times"], made["written"] = pattern, times, written
+            made["partner"] = -1
+            found.append(made)
+            return made
+
+        early, late = uses.before_first(), uses.after_last()
+        add(EARLY, early[early["launches"] >= self.threshold])
+        leaks = (late["stop"] == _FOREVER) & (layer == 0)
+        add(LATE, late[(late["launches"] >= self.threshold) & ~leaks])
+        add(LEAK, late[leaks])
+        if self._knows_accesses:
+            add(UNUSED, uses.unused())
+        gaps = uses.between()
+        add(IDLE, *_one_gap(gaps[gaps["launches"] >= self.threshold], packing))
+        add(DEAD_WRITE, *_one_write(*uses.overwritten()))
+        if self._knows_accesses:
+            _, sizes = np.unique(rows["bytes"][uses.objects], return_inverse=True)
+            first, second = uses.reusable(sizes.reshape(-1).astype(np.int64))
+            spans = np.zeros(len(second), SPAN)
+            spans["object"], spans["start"] = uses.objects[second], uses.begins[second]
+            spans["stop"] = np.minimum(uses.ends[first], uses.ends[second])
+            spans["before"] = uses.uses["launch"][uses.stop[first] - 1]
+            spans["after"] = uses.uses["launch"][uses.start[second]]
+            last = uses.uses["position"][uses.stop[first] - 1]
+            start = uses.uses["position"][uses.start[second]]
+            ranks = (uses.launches.ranks(each, uses.devices[second]) for each in (start, last + 1))
+            spans["launches"] = np.subtract(*ranks)
+            add(REDUNDANT, spans)["partner"] = uses.objects[first]
+        all = np.concatenate(found)
+        all["bytes"] = rows["bytes"][all["object"]]
+        return all
+
+    @staticmethod
+    def _save_by_group(part: _Part) -> None:
+        """The savings of groups alone: exact for those with most bytes at the peak, -1 for others
+        that have any there."""
+        groups = part.groups
+        groups["saved"] = np.where(groups["held"] > 0, -1, 0)
+        order = np.argsort(-groups["held"], kind="stable")[:_MAX_GROUPS]
+        by_group = np.argsort(part.of_group, kind="stable")
+        starts = np.searchsorted(part.of_group[by_group], [order, order + 1])
+        for group, begin, end in zip(order.tolist(), *starts.tolist(), strict=True):
+            if groups["held"][group]:
+                mine = part.rows[by_group[begin:end]]
+                peak = part.packing.peak_without(*(mine[n] for n in ("start", "stop", "bytes")))
+                groups["saved"][group] = part.packing.peak - peak
+
+    @staticmethod
+    def _together(part: _Part) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Intervals and sizes of all changes that can be made together. Memory is not used again
+        by another object if it is freed after its last use, or if the other one has a change."""
+        rows = part.rows
+        redundant = rows["pattern"] == REDUNDANT
+        chosen = ~redundant & (rows["pattern"] != DEAD_WRITE)
+        ends_late = chosen & np.isin(rows["pattern"], (LATE, LEAK))
+        redundant &= ~np.isin(rows["partner"], rows["object"][ends_late])
+        redundant &= ~np.isin(rows["object"], rows["object"][chosen])
+        taken = rows[chosen | redundant]
+        return taken["start"], taken["stop"], taken["bytes"]
+
+    def _sites(self, ids: NDArray[Any], layer: int) -> NDArray[Any]:
+        """Nodes of the operators that made objects, 0 if unknown."""
+        if layer == _LAYERS.index("tensor"):
+            return np.asarray(self.context.tensors.rows["node"][ids])
+        return grown(self.nodes, len(self.context.objects.rows))[ids]
+
+    def _findings(self, part: _Part) -> Iterator[Finding]:
+        """Groups whose change lowers the peak most, and writes that nothing reads."""
+        if not self._is_complete():
+            return
+        peak = part.packing.peak
+        for group in np.argsort(-part.groups["saved"], kind="stable").tolist():
+            row = part.groups[group]
+            saved, pattern = int(row["saved"]), int(row["pattern"])
+            if saved < max(self.least, self.share * peak, 1):
+                break
+            if pattern == LEAK and row["objects"] >= _GROWTH:
+                continue  # memory_timeline reports it
+            yield Finding(
+                what=_WHAT[pattern],
+                where=self._where(part, group),
+                evidence=self._evidence(part, group),
+                remedy=self._remedy(part, group),
+                gain=saved / peak,
+                of="peak memory",
+                confidence=_CONFIDENCE.get(pattern, "low") if self._knows_accesses else "low",
+            )
+        yield from self._dead_writes(part)
+
+    def _dead_writes(self, part: _Part) -> Iterator[Finding]:
+        """Writes of copies and sets that no launch up to the next write reads. Without a launch
+        between them code_check reports them."""
+        groups = part.groups
+        dead = (groups["pattern"] == DEAD_WRITE) & (groups["longest"] > 0)
+        for group in np.flatnonzero(dead & (groups["written"] >= self.least)).tolist():
+            row = groups[group]
+            yield Finding(
+                what="memory is written, and overwritten before anything reads it",
+                where=self._where(part, group),
+                evidence=f"{counted(int(row['times']), 'copy or set', 'copies and sets')} of"
+                f" {formatted(int(row['written']), 'bytes')}; no launch in between accesses it",
+                remedy="leave out the first of the two writes",
+                confidence="medium" if self._knows_accesses else "low",
+            )
+
+    def _is_complete(self) -> bool:
+        """Whether no launch was left out by the selection of launches."""
+        return not self.context.probes.launches.dropped
+
+    def _where(self, part: _Part, group: int) -> str:
+        row = part.groups[group]
+        name = self._names(part, np.asarray([group]))["object"][0]
+        count = int(row["objects"])
+        line = self._line(int(row["site"]))
+        return (
+            f"device {part.device}: "
+            + (f"{count:,} of " if count > 1 else "")
+            + name
+            + (f", {line}" if line else "")
+        )
+
+    def _line(self, node: int) -> str:
+        frame = self._lines[node] if node < len(self._lines) else None
+        return str(frame) if frame else ""
+
+    def _evidence(self, part: _Part, group: int) -> str:
+        row, first = part.groups[group], part.rows[part.groups["first"][group]]
+        pattern, peak = int(row["pattern"]), part.packing.peak
+        after = peak - int(row["saved"])
+        saved = f"the peak of {formatted(peak, 'bytes')} would be {formatted(after, 'bytes')}"
+        launches = counted(int(first["launches"]), "launch")
+        if pattern == UNUSED:
+            text = f"no launch, copy or set accesses it in {launches}"
+        elif pattern == EARLY:
+            text = (
+                f"{launches} from the allocation to the first use, by {self._user(first['after'])}"
+            )
+        elif pattern in (LATE, LEAK):
+            until = "the end" if first["stop"] == _FOREVER else "the free"
+            text = f"{launches} from the last use, by {self._user(first['before'])}, to {until}"
+        elif pattern == IDLE:
+            text = (
+                f"{launches} between {self._user(first['before'])} and"
+                f" {self._user(first['after'])}, at the time of the peak"
+            )
+        else:
+            (other,) = object_columns(self.context, first["partner"][None])["object"]
+            text = (
+                f"its first use, by {self._user(first['after'])}, comes {launches} after the last"
+                f" one of {other}, which has the same size"
+            )
+        if not self._knows_accesses:
+            text += "; only copies and sets are known, not what kernels access"
+        return f"{text}; {saved}"
+
+    def _user(self, launch: Any) -> str:
+        """A launch, with its kernel and the program's line; or a copy or set."""
+        launch = int(launch)
+        if launch < 0:
+            return "a copy or set"
+        ordinal = np.asarray([launch], np.uint64)
+        (name,) = kernel_names(self.context, self.launched.of(ordinal))
+        node = int(self.context.probes.launches.nodes(ordinal)[0])
+        line = self._line(node) if node else ""
+        return f"{name} (launch {launch:,}{f', {line}' if line else ''})"
+
+    def _remedy(self, part: _Part, group: int) -> str:
+        row, first = part.groups[group], part.rows[part.groups["first"][group]]
+        line = self._line(int(row["site"]))
+        tensor = part.layer == _LAYERS.index("tensor")
+        pattern = int(row["pattern"])
+        if pattern == EARLY:
+            text = f"allocate it directly before its first use, by {self._user(first['after'])}"
+        elif pattern in (LATE, LEAK):
+            how = "drop the last reference to it (del)" if tensor else "free it"
+            text = f"{how} directly after its last use, by {self._user(first['before'])}"
+        elif pattern == UNUSED:
+            text = "do not allocate it"
+        elif pattern == IDLE:
+            text = "free it, or move it to the host, until it is used again; or compute it again"
+        else:
+            text = "use the memory of the earlier object, which is not used any more"
+        return f"{line}: {text}" if line else text
+
+    def _names(self, part: _Part, groups: NDArray[Any]) -> dict[str, Any]:
+        """Columns that describe groups: what their objects are, and where they are allocated."""
+        first = part.rows["object"][part.groups["first"][groups]]
+        columns = object_columns(self.context, first)
+        names = [name.rpartition(" at ")[0] or name for name in columns["object"]]
+        sites = part.groups["site"][groups]
+        made = {"operator": [None] * len(groups), "module": [None] * len(groups)}
+        if self.context.has("operators") and len(self.context.operators.nodes) > 1:
+            none = np.zeros(len(groups), np.int64)
+            described = TensorNames(self.context).described(none, none, none, sites)
+            made = {name: described[name] for name in ("operator", "module")}
+        return {
+            "object": names,
+            **made,
+            "line": [self._line(node) or None for node in sites.tolist()],
+        }
+
+    def _peaks(self, parts: list[_Part]) -> Table:
+        peaks = np.asarray([part.packing.peak for part in parts], np.int64)
+        after = np.asarray([part.peak_after for part in parts], np.int64)
+        return Table(
+            {
+                "layer": [_LAYERS[part.layer] for part in parts],
+                "device": [part.device for part in parts],
+                "objects": [len(part.uses.objects) for part in parts],
+                "peak": peaks,
+                "peak_after": after,
+                "saved": peaks - after,
+                "share": (peaks - after) / np.maximum(peaks, 1),
+            },
+            units={"peak": "bytes", "peak_after": "bytes", "saved": "bytes", "share": "share"},
+            labels={"peak_after": "with all changes", "share": "of the peak"},
+            keys=("layer", "device"),
+            sums=("objects",),
+            levels=("peak", "peak_after", "saved"),
+            title="Peaks of memory, and with all changes together",
+            shown=self.top,
+        )
+
+    def _patterns(self, parts: list[_Part]) -> Table:
+        columns: dict[str, list[Any]] = {name: [] for name in _PATTERN_COLUMNS}
+        for part in parts:
+            order = np.lexsort(
+                (-part.groups["bytes"] * part.groups["objects"], -part.groups["saved"])
+            )
+            groups = part.groups[order]
+            mine = {
+                "pattern": [PATTERNS[each] for each in groups["pattern"].tolist()],
+                "layer": [_LAYERS[part.layer]] * len(groups),
+                "device": [part.device] * len(groups),
+                **self._names(part, order),
+                "objects": groups["objects"].tolist(),
+                "bytes": (groups["bytes"] * groups["objects"]).tolist(),
+                "saved": [each if each >= 0 else None for each in groups["saved"].tolist()],
+                "share": [
+                    max(0, each) / max(1, part.packing.peak) for each in groups["saved"].tolist()
+                ],
+                "launches": (groups["launches"] / groups["objects"]).tolist(),
+                "longest": groups["longest"].tolist(),
+                "times": groups["times"].tolist(),
+                "written": groups["written"].tolist(),
+            }
+            for name, column in mine.items():
+                columns[name] += column
+        order = sorted(range(len(columns["saved"])), key=lambda at: -(columns["saved"][at] or 0))
+        columns = {name: [column[at] for at in order] for name, column in columns.items()}
+        sites = {name for name in ("operator", "module", "line") if not any(columns[name])}
+        return Table(
+            columns,
+            units={"bytes": "bytes", "saved": "bytes", "share": "share", "written": "bytes"},
+            labels={
+                "saved": "saved of the peak",
+                "share": "of the peak",
+                "launches": "mean launches",
+                "longest": "most launches",
+            },
+            keys=("pattern", "layer", "device", "object", "operator", "module", "line"),
+            sums=("objects", "bytes", "times", "written"),
+            levels=("saved", "launches", "longest"),
+            important=("saved", "objects", "bytes"),
+            title="Patterns by site and size; each saving is that of the row alone",
+            shown=self.top,
+            hidden=frozenset({"layer", "times", "written", "module"} | sites),
+        )
+
+    def _objects(self, parts: list[_Part]) -> Table:
+        rows = np.concatenate([np.zeros(0, _ROW), *(part.rows for part in parts)])
+        rows = rows[np.lexsort((-rows["bytes"], -rows["saved"]))[: self.keep]]
+        columns = object_columns(self.context, rows["object"])
+        partners = object_columns(self.context, rows["partner"])
+        dead = rows["pattern"] == DEAD_WRITE
+        return Table(
+            {
+                "pattern": [PATTERNS[each] for each in rows["pattern"].tolist()],
+                **columns,
+                "saved": rows["saved"],
+                "launches": rows["launches"],
+                "times": rows["times"],
+                "written": absent_where(rows["written"], ~dead),
+                "before": absent_where(rows["before"], rows["before"] < 0),
+                "after": absent_where(rows["after"], rows["after"] < 0),
+                "partner": [
+                    name if at >= 0 else None
+                    for name, at in zip(partners["object"], rows["partner"].tolist(), strict=True)
+                ],
+            },
+            units={
+                "object_address": "address",
+                "object_bytes": "bytes",
+                "saved": "bytes",
+                "written": "bytes",
+            },
+            labels={
+                "saved": "saved of the peak",
+                "launches": "launches without use",
+                "before": "launch before",
+                "after": "launch after",
+            },
+            keys=("pattern", "memory", "object_bytes"),
+            sums=("saved", "launches", "times", "written"),
+            title="Patterns by object",
+            shown=0,
+        )
+
+    def _figure(self, part: _Part) -> Figure:
+        """Live bytes over time, and with all changes."""
+        times = self._times(part)
+        start = self.context.process.start_time
+        series = {}
+        for name, levels in (
+            ("live", part.packing.levels),
+            ("with all changes", part.packing.levels_without(*self._together(part))),
+        ):
+            timeline = LevelTimeline(start, _POINTS)
+            timeline.add(times, np.maximum(levels, 0))
+            series[name] = timeline.highest
+        what = "tensors" if part.layer else "memory"
+        return Figure(
+            "step",
+            f"Live {what} of device {part.device}, and without the time in which nothing uses it",
+            timeline.times,
+            series,
+            x_label="time since start",
+            x_unit="ns",
+            y_label="live bytes, highest in each step",
+            y_unit="bytes",
+        )
+
+    def _times(self, part: _Part) -> NDArray[Any]:
+        """Times (uint64, ns) of the positions of a part's packing."""
+        rows = self.context.objects.rows
+        rows = rows[self._counts(part.layer) & (rows["device"] == part.device)]
+        freed = rows[rows["free_position"] != _ABSENT]
+        positions = np.concatenate([rows["alloc_position"], freed["free_position"]])
+        times = np.concatenate([rows["alloc_time"], freed["free_time"]])
+        order = np.argsort(positions, kind="stable")
+        at = np.searchsorted(positions[order], part.packing.positions.astype(np.uint64), "right")
+        return np.asarray(times[order][np.maximum(at, 1) - 1])
+
+    def _summary(self, parts: list[_Part]) -> str:
+        texts = []
+        for part in parts:
+            peak, after = part.packing.peak, part.peak_after
+            what = "tensors" if part.layer else "memory"
+            text = f"device {part.device}: peak of {what} {formatted(peak, 'bytes')}"
+            if after < peak:
+                share = formatted(shares([peak - after], peak)[0], "share")
+                text += f", {formatted(after, 'bytes')} with all changes ({share} less)"
+            texts.append(text)
+        counts = np.zeros(len(PATTERNS), np.int64)
+        for part in parts:
+            counts += np.bincount(part.rows["pattern"], minlength=len(PATTERNS))
+        found = [f"{PATTERNS[at]} {counts[at]:,}" for at in np.flatnonzero(counts).tolist()]
+        if found:
+            texts.append(f"objects: {', '.join(found)}")
+        return "; ".join(texts) or "no memory of a device was allocated"
+
+    def _notes(self) -> list[str]:
+        notes = []
+        launches = len(self.launched.rows())
+        if launches and not self._knows_accesses:
+            notes.append(
+                "no launch was probed: this is from copies and sets only, and what kernels access"
+                " is unknown"
+            )
+        if not self._is_complete():
+            notes.append("launches were left out by the selection and may use objects: no findings")
+        return notes
+
+
+@dataclass
+class _Part:
+    """Objects of a layer on a device."""
+
+    layer: int
+    device: int
+    packing: Packing
+    uses: ObjectUses
+    rows: NDArray[Any]  # dtype _ROW
+    groups: NDArray[Any]  # dtype _GROUP
+    of_group: NDArray[Any]  # by row
+    peak_after: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{_LAYERS[self.layer]}_{self.device}"
+
+
+#: Rows of one pattern, site and size: `held` bytes at the peak that the change removes there,
+#: `first`: the row that saves most.
+_GROUP = [
+    (name, "i8")
+    for name in (
+        "pattern", "site", "bytes", "objects", "times", "written", "launches", "longest", "held",
+        "saved", "first",
+    )
+]  # fmt: skip
+_PATTERN_COLUMNS = (
+    "pattern", "object", "objects", "bytes", "saved", "share", "launches", "longest", "operator",
+    "line", "module", "layer", "device", "times", "written",
+)  # fmt: skip
+
+
+def _grouped(rows: NDArray[Any], packing: Packing) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Groups (dtype _GROUP, without `saved`) of rows, and the group of each row; adds to the rows
+    what each of them saves alone."""
+    movable = rows["pattern"] != DEAD_WRITE
+    rows["saved"][movable] = packing.saved_alone(
+        *(rows[name][movable] for name in ("start", "stop", "bytes"))
+    )
+    keys = np.stack([rows[name] for name in ("pattern", "site", "bytes")], axis=1)
+    distinct, of = np.unique(keys.astype(np.int64), axis=0, return_inverse=True)
+    groups, of = np.zeros(len(distinct), _GROUP), of.reshape(-1)
+    for at, name in enumerate(("pattern", "site", "bytes")):
+        groups[name] = distinct[:, at]
+    groups["objects"] = np.bincount(of, minlength=len(distinct))
+    for name in ("times", "written", "launches"):
+        np.add.at(groups[name], of, rows[name])
+    np.maximum.at(groups["longest"], of, rows["launches"])
+    order = np.argsort(rows["saved"], kind="stable")
+    groups["first"][of[order]] = order
+    held = packing.at_peak(rows["start"], rows["stop"]) & movable
+    np.add.at(groups["held"], of[held], rows["bytes"][held])
+    return groups, of
+
+
+def _one_gap(gaps: NDArray[Any], packing: Packing) -> tuple[NDArray[Any], NDArray[Any]]:
+    """For each object the gap at the peak, otherwise the longest one; and its number of gaps."""
+    at_peak = packing.at_peak(gaps["start"], gaps["stop"])
+    order = np.lexsort((gaps["launches"], at_peak, gaps["object"]))
+    last = np.append(gaps["object"][order][1:] != gaps["object"][order][:-1], True)[: len(order)]
+    _, counts = np.unique(gaps["object"], return_counts=True)
+    return gaps[order[last]], counts
+
+
+def _one_write(
+    spans: NDArray[Any], sizes: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """For each object its dead write with most launches up to the next one; the number of its dead
+    writes and their bytes."""
+    order = np.lexsort((spans["launches"], spans["object"]))
+    last = np.append(spans["object"][order][1:] != spans["object"][order][:-1], True)[: len(order)]
+    objects, of, counts = np.unique(spans["object"], return_inverse=True, return_counts=True)
+    written = np.zeros(len(objects), np.int64)
+    np.add.at(written, of.reshape(-1), sizes)
+    return spans[order[last]], counts, written
+
+
+def _flag(name: str) -> int:
+    from pasta import abi
+
+    return int(getattr(abi, f"FLAG_{name}"))
+
+
+def _memories(names: tuple[str, ...]) -> list[int]:
+    from pasta import abi
+
+    return [number for number, name in abi.enums()["memory"].items() if name in names]
