@@ -9,7 +9,7 @@ from pasta.lazy import np
 from pasta.probes import Counter, probe
 from pasta.processors.codes import grown
 from pasta.processors.kernel_names import Launched, kernel_names
-from pasta.processors.object_names import TensorNames, has_tensors, object_columns
+from pasta.processors.object_names import TensorNames, object_columns
 from pasta.processors.object_uses import COPIED_FROM, LAUNCH, SPAN, USE, WRITTEN
 from pasta.processors.operator_names import user_lines
 from pasta.processors.timeline import LevelTimeline
