@@ -82,14 +82,14 @@ def run(options: argparse.Namespace) -> int:
     """Prints or exports a run; exit status 1 if an export or a tool failed. Raises PastaError."""
     directory, formats = options.directory, exports()
     for each in formats:
-        given = getattr(options, each.name)
+        given = getattr(options, each.option)
         if directory is None and each.default and given and _has_runs(Path(given)):
             directory = Path(given)  # pasta report --html DIR
-            setattr(options, each.name, _DEFAULT)
+            setattr(options, each.option, _DEFAULT)
     if directory is None:
         directory = _latest()
         sys.stderr.write(f"pasta: the latest run here: {directory}\n")
-    asked = [each for each in formats if getattr(options, each.name) is not None]
+    asked = [each for each in formats if getattr(options, each.option) is not None]
     if options.weight and not any(each.weighted for each in asked):
         weighted = " and ".join(f"--{each.name}" for each in formats if each.weighted)
         raise ConfigError(f"--weight applies to {weighted}", remedy="give one")
@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
         return int(bool(recorded.manifest().get("failures")))
     made = []
     for each in asked:
-        target = getattr(options, each.name)
+        target = getattr(options, each.option)
         if target == _DEFAULT and each.default:
             target = str(recorded.path / each.default)
         made.append(_export(each, Request(recorded, target, options.weight)))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pasta import abi
 from pasta.plugins import find_tools
 from pasta.rules import Calls, Rules, Violation, rule
 from pasta.testing import Events, run_tool
@@ -87,18 +86,17 @@ def test_a_pool_that_is_filled_and_emptied_is_no_loop() -> None:
 
 def test_launches_below_one_wave() -> None:
     events = Events(start_time=0, step=1000)
-    events.device(
-        multiprocessors=8, warp=32, threads=64, blocks=2, registers=65536, shared=65536,
-        architecture=events.string("refacc1"),
-    )  # fmt: skip
+    events.device(architecture="sm_90", multiprocessors=100, warp=32)  # 800 blocks of 256 threads
+    full = {"block": (256, 1, 1), "registers": 32, "shared_static": 0, "shared_dynamic": 0}
     for number in range(200):
-        ordinal = events.launch("small", grid=(4, 1, 1), registers=8, shared_static=0,
-                                shared_dynamic=0)  # fmt: skip
+        ordinal = events.launch("small", grid=(80, 1, 1), **full)
         events.complete(ordinal, number * 2000, number * 2000 + 1000)
+        events.launch("large", grid=(800, 1, 1), **full)
     result = checked(events)
-    assert broken(result) in ([("below_one_wave", 200)], [])
-    if broken(result):  # 16 blocks fit: three quarters of 200 us are lost
-        assert result.findings[0].gain == pytest.approx(150 / 399, rel=0.02)
+    assert broken(result) == [("below_one_wave", 200)]
+    assert result.findings[0].where == "small"
+    # nine tenths of 200 us, of 600 events 1 us apart without the properties and the last two
+    assert result.findings[0].gain == pytest.approx(180 / 599, rel=0.005)
 
 
 def test_memory_of_many_sizes_that_grows() -> None:
@@ -186,4 +184,3 @@ def test_a_rule_of_ones_own_has_operators_and_lines() -> None:
     assert row["line"] == "train.py:12 step"
     assert result.findings[0].remedy == "train.py:12 step: copy more"
     assert result.notes == ["rule fails failed: RuntimeError: no such thing"]
-    assert abi.KINDS["memory_copy"] in range(256)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 #: Modules, in the order of `pasta report --help`. A new format needs a module and its name here.
 FORMATS = (
     "html", "markdown", "json", "csv", "parquet", "speedscope", "flamegraph", "perfetto",
+    "memory_snapshot",
 )  # fmt: skip
 
 

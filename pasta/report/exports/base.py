@@ -40,6 +40,11 @@ class Export(ABC):
     metavar: ClassVar[str]
     #: File name in the run directory, if the option is given without a target.
     default: ClassVar[str | None] = None
+    @property
+    def option(self) -> str:
+        """Attribute of the option in parsed arguments."""
+        return self.name.replace("-", "_")
+
     #: Whether `Request.weight` makes a difference.
     weighted: ClassVar[bool] = False
 
