@@ -12,8 +12,8 @@
                 if len(found) >= 100:
                     yield Violation(site, len(found), "of one byte each", "copy them together")
 
-A class of rules is a tool: `-t ./small_copies.py`, `tools = ["./small_copies.py"]` in TOML, or an entry
-point of the group `pasta.tools`. The built-in rules are the tool `code_check`.
+A class of rules is a tool: `-t ./small_copies.py`, `tools = ["./small_copies.py"]` in TOML, or an
+entry point of the group `pasta.tools`. The built-in rules are the tool `code_check`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Calls", "Rules", "Site", "Violation", "rule"]
 
-#: A call. `kind`: number of its event kind; `name`: id of the kernel's name; `node`: operator around
-#: it; `ranges`: number of the open ranges; `address`: memory that is written, allocated or freed;
-#: `source`: memory that is read; `detail`: kind of memory of an allocation, direction of a copy,
-#: value of a set, target of a wait, 1 for a launch by a graph; `duration`: ns that a wait took, or
+#: A call. `kind`: number of its event kind; `name`: id of the kernel's name; `node`: operator
+#: around it; `ranges`: number of the open ranges; `address`: memory that is written, allocated or
+#: freed; `source`: memory that is read; `detail`: kind of memory of an allocation, direction of a
+#: copy, value of a set, target of a wait, 1 for a launch by a graph; `duration`: ns that a wait took, or
 #: device time of a launch, copy or set (-1: unknown); `waves`: waves of blocks of a launch (NaN:
 #: unknown); `key`: launch ordinal, or correlation. What a kind of call does not have is 0.
 CALL = [
@@ -92,7 +92,7 @@ class Site:
     kernel: str = ""
 
     def __str__(self) -> str:
-        """For `where` of findings: `conv2d in step, aten::relu at train.py:12 forward`."""
+        """For `where` of findings: `conv2d in step, relu at train.py:12 forward`."""
         text = " in ".join(filter(None, (self.kernel, self.ranges)))
         at = " at ".join(filter(None, (self.operator, str(self.line or ""))))
         return ", ".join(filter(None, (text, at))) or "outside ranges and operators"
@@ -314,7 +314,9 @@ class Rules(Tool):
             "gain": [one.gain for *_, one in found],
             "of": [one.of for *_, one in found],
         }
-        empty = {name for name in ("kernel", "ranges", "operator", "line") if not any(columns[name])}
+        empty = {
+            name for name in ("kernel", "ranges", "operator", "line") if not any(columns[name])
+        }
         return Table(
             columns,
             units={"count": "count", "gain": "share"},

@@ -40,6 +40,7 @@ class Export(ABC):
     metavar: ClassVar[str]
     #: File name in the run directory, if the option is given without a target.
     default: ClassVar[str | None] = None
+
     @property
     def option(self) -> str:
         """Attribute of the option in parsed arguments."""

@@ -183,7 +183,9 @@ class Snapshot:
             for segment in sorted(live)
         ]
         rows = self._objects.rows
-        segments += [self._segment(place[int(rows["device"][each])], each, [each]) for each in alone]
+        segments += [
+            self._segment(place[int(rows["device"][each])], each, [each]) for each in alone
+        ]
         return {"segments": segments, "device_traces": traces}
 
     def _segment(self, device: int, segment: int, blocks: Iterable[int]) -> Entry:

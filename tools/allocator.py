@@ -1,0 +1,489 @@
+"""A framework's caching allocator: segments and blocks over time, memory by category over time, and
+what was live when memory ran out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.processors.codes import grown
+from pasta.processors.object_names import TensorNames
+from pasta.table import Figure, Table, absent_where, counted, formatted
+from pasta.tool import Finding, Result, Tool, option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from pasta.processors.batch import Batch
+
+_ABSENT = 0xFFFF_FFFF_FFFF_FFFF
+#: Failures that are described; later ones are counted.
+_MAX_FAILURES = 4
+#: Lines and categories named in evidence.
+_MAX_NAMED = 3
+#: State of an allocator at a moment; `largest`: bytes of its largest free block.
+_STATE = [
+    ("position", "i8"),
+    ("time", "i8"),
+    ("reserved", "i8"),
+    ("allocated", "i8"),
+    ("segments", "i8"),
+    ("blocks", "i8"),
+    ("largest", "i8"),
+]
+#: A segment: `used`: bytes in blocks, `largest`: bytes of its largest free block.
+_SEGMENT = [("address", "u8"), *((name, "i8") for name in ("bytes", "used", "blocks", "largest"))]
+#: What to change, by the category that holds most of the memory.
+_REMEDIES = {
+    "activation": "checkpoint modules (torch.utils.checkpoint), use smaller batches, or autocast",
+    "parameter": "a smaller type of parameters, or shard them over devices (FSDP)",
+    "gradient": "zero_grad(set_to_none=True) before the forward pass, or shard them (FSDP)",
+    "optimizer state": "an optimizer with less state, or ZeroRedundancyOptimizer over devices",
+    "input": "load less at a time, and move it to the device when it is needed",
+    "temporary": "use in-place operations or smaller chunks",
+    "workspace": "limit the workspaces of libraries",
+}
+
+
+@dataclass
+class _Failure:
+    """An allocation that failed."""
+
+    position: int
+    time: int
+    device: int
+    bytes: int
+    node: int
+
+
+class Allocator(Tool):
+    """A caching allocator over time, tensors by category over time, what was live out of memory."""
+
+    title = "Caching allocator"
+    topic = "memory"
+
+    needs = ("tensors", "history", "allocations")
+
+    points = option(512, help="moments of the allocator's state, at most", minimum=2)
+    bars = option(96, help="moments of memory by category, at most", minimum=2)
+    top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
+    reserve = option(0.2, help="finding: minimum share of free memory in segments at a failure",
+                     minimum=0.0)  # fmt: skip
+
+    def start(self) -> None:
+        """Initialize owners of tensors and failures."""
+        self.owner_plus_1 = np.zeros(1024, np.int64)  # segment of each tensor
+        self.failures: list[_Failure] = []
+        self.memory: dict[int, int] = {}  # bytes of devices
+        self.states: dict[int, list[NDArray[Any]]] = {}  # reported totals by device
+
+    def on_batch(self, batch: Batch) -> None:
+        """Follow the segments that hold tensors, totals that allocators report, and failures."""
+        from pasta.processors.objects import TENSOR
+        from pasta.processors.out_of_memory import failures
+
+        objects, devices = self.context.objects, batch["device"]
+        self.memory |= {
+            device: bytes
+            for device, bytes in zip(
+                devices["device"].tolist(), devices["memory"].tolist(), strict=True
+            )
+            if bytes != _ABSENT
+        }
+        new = objects.changes[objects.changes["sign"] > 0]
+        rows = objects.rows[new["object"]]
+        new = new[(rows["layer"] == TENSOR) & (rows["device"] >= 0)]
+        if len(new):
+            addresses = objects.rows["address"][new["object"]]
+            owners = objects.lookup(addresses, new["index"], "memory")
+            self.owner_plus_1 = grown(self.owner_plus_1, len(objects.rows))
+            self.owner_plus_1[new["object"]] = owners + 1
+        failed = failures(batch["mark"], self.context.strings)
+        if len(failed):
+            nodes = self.context.operators.at(failed).tolist()
+            names = ("index", "time", "device", "bytes")
+            columns = (failed[name].tolist() for name in names)
+            for (index, *row), node in zip(zip(*columns, strict=True), nodes, strict=True):
+                self.failures.append(_Failure(batch.base + index, *row, node))
+
+    def result(self) -> Result:
+        """Tables of states, categories over time and failures, figures, and findings."""
+        found = [_Device(self, number) for number in self._devices()]
+        return Result(
+            summary=self._summary(found),
+            tables={
+                "states": self._states(found),
+                "categories": self._categories(found),
+                "segments": self._segments(found),
+                "out_of_memory": self._out_of_memory(found),
+            },
+            findings=list(self._findings(found)),
+            figures={
+                **{f"categories_{each.name}": each.category_figure() for each in found},
+                **{f"states_{each.name}": each.state_figure() for each in found if each.caching},
+            },
+        )
+
+    def _devices(self) -> list[int]:
+        from pasta.processors.objects import TENSOR
+
+        rows = self.context.objects.rows
+        return sorted(set(rows["device"][rows["layer"] == TENSOR].tolist()))
+
+    def since_start(self, times: Any) -> Any:
+        """Times as ns since the start of the process."""
+        return np.maximum(np.asarray(times, np.int64) - self.context.process.start_time, 0)
+
+    def _states(self, found: list[_Device]) -> Table:
+        states = np.concatenate([np.zeros(0, _STATE), *(each.states for each in found)])
+        devices = np.repeat([each.number for each in found], [len(each.states) for each in found])
+        devices = devices.astype(np.int64)
+        free = states["reserved"] - states["allocated"]
+        return Table(
+            {
+                "device": absent_where(devices, devices < 0),
+                "time": self.since_start(states["time"]),
+                **{name: states[name] for name in ("allocated", "reserved", "segments", "blocks")},
+                "free": free,
+                "largest": states["largest"],
+                "fragmentation": 1 - states["largest"] / np.maximum(free, 1) * (free > 0)
+                - (free <= 0),
+            },
+            units={
+                "time": "ns", "reserved": "bytes", "allocated": "bytes", "free": "bytes",
+                "largest": "bytes", "fragmentation": "share",
+            },
+            labels={
+                "free": "free in segments",
+                "largest": "largest free block",
+                "fragmentation": "free outside of the largest block",
+            },
+            keys=(),
+            sums=(),
+            title="State of the allocator over time",
+            shown=0,
+        )  # fmt: skip
+
+    def _categories(self, found: list[_Device]) -> Table:
+        parts: list[tuple[int, str, Any, Any]] = [
+            (each.number, name, each.moments, levels)
+            for each in found
+            for name, levels in each.by_category.items()
+        ]
+        lengths = [len(levels) for *_, levels in parts]
+        devices = np.repeat([number for number, *_ in parts], lengths).astype(np.int64)
+        nothing = np.zeros(0, np.int64)
+        return Table(
+            {
+                "device": absent_where(devices, devices < 0),
+                "category": [
+                    name for (_, name, *_), n in zip(parts, lengths, strict=True) for _ in range(n)
+                ],
+                "time": np.concatenate([nothing, *(times for *_, times, _ in parts)]),
+                "bytes": np.concatenate([nothing, *(levels for *_, levels in parts)]),
+            },
+            units={"time": "ns", "bytes": "bytes"},
+            keys=(),
+            sums=(),
+            title="Live tensors by category over time",
+            shown=0,
+        )
+
+    def _segments(self, found: list[_Device]) -> Table:
+        """Segments at the peak of the reserved memory."""
+        parts = [each.segments_at(each.peak_position) for each in found]
+        devices = np.repeat([each.number for each in found], [len(part) for part in parts])
+        rows = np.concatenate([np.zeros(0, _SEGMENT), *parts])
+        order = np.argsort(-rows["bytes"], kind="stable")
+        rows = rows[order]
+        return Table(
+            {
+                "device": devices.astype(np.int64)[order],
+                **{name: rows[name] for name, _ in _SEGMENT},
+                "share": rows["used"] / np.maximum(rows["bytes"], 1),
+            },
+            units={
+                "address": "address", "bytes": "bytes", "used": "bytes", "largest": "bytes",
+                "share": "share",
+            },
+            labels={"share": "of the segment", "largest": "largest free block"},
+            keys=("device",),
+            sums=("bytes", "used", "blocks"),
+            title="Segments at the peak of live tensors",
+            shown=self.top,
+        )  # fmt: skip
+
+    def _out_of_memory(self, found: list[_Device]) -> Table:
+        """Live tensors at failures, alike in category, shape, type and operator."""
+        columns: dict[str, list[Any]] = {name: [] for name in ("failure", "device", "requested")}
+        devices = {each.number: each for each in found}
+        more: dict[str, list[Any]] = {}
+        for number, failure in enumerate(self.failures[:_MAX_FAILURES]):
+            device = devices.get(failure.device)
+            if device is None:
+                continue
+            names, rows = device.live_at(failure.position)
+            for name, column in (
+                *names.items(), ("tensors", rows["tensors"].tolist()),
+                ("bytes", rows["bytes"].tolist()),
+                ("share", (rows["bytes"] / max(1, int(rows["bytes"].sum()))).tolist()),
+            ):  # fmt: skip
+                more.setdefault(name, []).extend(column)
+            place = None if failure.device < 0 else failure.device
+            for name, value in zip(columns, (number, place, failure.bytes), strict=True):
+                columns[name] += [value] * len(rows)
+        alike = ("category", "shape", "dtype", "operator", "module", "line")
+        more = more or {name: [] for name in (*alike, "file", "tensors", "bytes", "share")}
+        return Table(
+            {**more, **columns},
+            units={"bytes": "bytes", "share": "share", "requested": "bytes"},
+            labels={"share": "of live tensors"},
+            keys=("failure", "device", *alike),
+            sums=("tensors", "bytes"),
+            title="Live tensors when an allocation failed",
+            shown=self.top,
+            important=("bytes", "share"),
+            hidden=frozenset({"dtype", "file", "requested"}),
+        )
+
+    def _findings(self, found: list[_Device]) -> Iterator[Finding]:
+        devices = {each.number: each for each in found}
+        failed: set[tuple[int, int]] = set()
+        for failure in self.failures:
+            device = devices.get(failure.device)
+            if device is None or (failure.device, failure.node) in failed:
+                continue
+            failed.add((failure.device, failure.node))
+            yield self._failed(failure, device)
+
+    def _failed(self, failure: _Failure, device: _Device) -> Finding:
+        """What was live when an allocation failed, and what to change."""
+        names, rows = device.live_at(failure.position)
+        live = int(rows["bytes"].sum())
+        state = device.state_at(np.asarray([failure.position], np.int64))[0]
+        reserved, largest = int(state["reserved"]), int(state["largest"])
+        free = reserved - int(state["allocated"])
+        categories, lines = (_sums(names[name], rows["bytes"]) for name in ("category", "line"))
+        evidence = (
+            f"{formatted(failure.bytes, 'bytes')} were requested,"
+            f" {formatted(live, 'bytes')} were live in"
+            f" {counted(int(rows['tensors'].sum()), 'tensor')}: {_in_words(categories, live)}"
+        )
+        if any(lines):
+            evidence += f"; most allocated at {_in_words(lines, live)}"
+        if device.caching:
+            evidence += (
+                f"; {formatted(reserved, 'bytes')} were reserved, of which"
+                f" {formatted(free, 'bytes')} were free, the largest block"
+                f" {formatted(largest, 'bytes')}"
+            )
+        split = device.caching and free >= failure.bytes and free >= self.reserve * reserved
+        most = max(categories, key=lambda name: categories[name] if name else 0, default=None)
+        remedy = _REMEDIES.get(most or "", "keep less in memory at a time")
+        first = max(lines, key=lambda name: lines[name] if name else 0, default=None)
+        remedy = f"{first}: {remedy}" if first else remedy
+        if split:
+            remedy = (
+                "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: enough memory is free,"
+                " in pieces"
+            )
+        return Finding(
+            what="an allocation failed: out of memory",
+            where=f"{device.place}, in {self._origin(failure.node)}",
+            evidence=evidence,
+            remedy=remedy,
+            gain=min(1.0, failure.bytes / max(1, live)),
+            of="live tensors, to be freed for the allocation",
+            confidence="high" if split else "medium",
+        )
+
+    def _origin(self, node: int) -> str:
+        """Operator, module and line of a node."""
+        zero = np.zeros(1, np.int64)
+        described = TensorNames(self.context).described(zero, zero, zero, np.asarray([node]))
+        made = [described[name][0] for name in ("operator", "module", "line")]
+        return " ".join(filter(None, made)) or "no operator"
+
+    def _summary(self, found: list[_Device]) -> str:
+        parts = []
+        for each in found:
+            text = f"{each.place}: peak of tensors {formatted(each.peak, 'bytes')}"
+            if each.caching:
+                most = each.states[int(each.states["reserved"].argmax())]
+                text += (
+                    f", {formatted(int(most['reserved']), 'bytes')} reserved in"
+                    f" {counted(int(most['segments']), 'segment')}"
+                )
+            parts.append(text)
+        if self.failures:
+            parts.append(f"{counted(len(self.failures), 'allocation')} failed, out of memory")
+        return "; ".join(parts) or "no tensor of a framework was recorded"
+
+
+class _Device:
+    """Tensors and segments of a device over the run."""
+
+    def __init__(self, tool: Allocator, number: int) -> None:
+        from pasta.processors.objects import TENSOR
+
+        self.tool, self.number = tool, number
+        rows = tool.context.objects.rows
+        self.tensors = np.flatnonzero((rows["layer"] == TENSOR) & (rows["device"] == number))
+        self.tensors = self.tensors[rows["bytes"][self.tensors] != _ABSENT]
+        self.owners = grown(tool.owner_plus_1, len(rows))[self.tensors] - 1
+        held = np.unique(self.owners[self.owners >= 0])
+        self.caching = len(held) > 0
+        self.blocks, self.held = rows[self.tensors], rows[held]
+        self.held_ids = held
+        self._follow()
+        self._add_categories()
+        self._add_states()
+
+    @property
+    def name(self) -> str:
+        return "host" if self.number < 0 else str(self.number)
+
+    @property
+    def place(self) -> str:
+        return "host" if self.number < 0 else f"device {self.number}"
+
+    def _follow(self) -> None:
+        """Changes of live tensors in ring order, and their peak."""
+        freed = self.blocks["free_position"] != _ABSENT
+        sizes = self.blocks["bytes"].astype(np.int64)
+        positions = np.concatenate(
+            [self.blocks["alloc_position"], self.blocks["free_position"][freed]]
+        ).astype(np.int64)
+        times = np.concatenate([self.blocks["alloc_time"], self.blocks["free_time"][freed]])
+        order = np.lexsort((np.repeat([1, 0], [len(freed), int(freed.sum())]), positions))
+        self.positions, self.times = positions[order], times[order].astype(np.int64)
+        self.of = np.concatenate([np.arange(len(freed)), np.flatnonzero(freed)])[order]
+        self.changes = np.concatenate([sizes, -sizes[freed]])[order]
+        self.levels = np.cumsum(self.changes)
+        self.peak = int(self.levels.max(initial=0))
+        self.peak_position = int(self.positions[int(self.levels.argmax())])
+
+    def _chosen(self, count: int) -> NDArray[Any]:
+        """Indices of at most `count` changes over time: of each part the highest level."""
+        since = self.tool.since_start(self.times)
+        bins = since * count // (int(since.max(initial=0)) + 1)
+        order = np.lexsort((self.levels, bins))
+        last = np.append(bins[order][1:] != bins[order][:-1], True)
+        return np.sort(order[last])
+
+    def _add_categories(self) -> None:
+        """Bytes of each category at moments."""
+        tensors = self.tool.context.tensors
+        categories = tensors.category(self.tensors)
+        at = self._chosen(self.tool.bars)
+        self.moments = self.tool.since_start(self.times[at])
+        self.by_category = {}
+        for number in sorted(set(categories.tolist()), reverse=True):
+            mine = np.where(categories[self.of] == number, self.changes, 0)
+            self.by_category[tensors.names[number]] = np.cumsum(mine)[at]
+
+    def _add_states(self) -> None:
+        at = self._chosen(self.tool.points)
+        self.states = self.state_at(self.positions[at])
+        self.states["time"] = self.times[at]
+
+    def _live(self, rows: NDArray[Any], position: int) -> NDArray[Any]:
+        at = np.uint64(position)
+        return np.flatnonzero((rows["alloc_position"] <= at) & (rows["free_position"] > at))
+
+    def segments_at(self, position: int) -> NDArray[Any]:
+        """Segments at a position (dtype _SEGMENT)."""
+        segments, live = self._live(self.held, position), self._live(self.blocks, position)
+        held = self.held[segments]
+        found = np.zeros(len(segments), _SEGMENT)
+        for name in ("address", "bytes"):
+            found[name] = held[name]
+        found["largest"] = found["bytes"]
+        live = live[np.isin(self.owners[live], self.held_ids[segments])]
+        if not len(live):
+            return found
+        of = np.searchsorted(self.held_ids[segments], self.owners[live])
+        order = np.lexsort((self.blocks["address"][live], of))
+        of, blocks = of[order], self.blocks[live[order]]
+        starts, sizes = (blocks[name].astype(np.int64) for name in ("address", "bytes"))
+        first = np.append(True, of[1:] != of[:-1])
+        ends = (found["address"].astype(np.int64) + found["bytes"])[of]
+        following = np.where(np.append(first[1:], True), ends, np.append(starts[1:], 0))
+        found["largest"][of[first]] = starts[first] - found["address"][of[first]].astype(np.int64)
+        np.maximum.at(found["largest"], of, following - starts - sizes)
+        np.add.at(found["used"], of, sizes)
+        np.add.at(found["blocks"], of, 1)
+        return found
+
+    def state_at(self, positions: NDArray[Any]) -> NDArray[Any]:
+        """States (dtype _STATE, without times) of the allocator at positions."""
+        found = np.zeros(len(positions), _STATE)
+        found["position"] = positions
+        at = np.searchsorted(self.positions, positions, "right") - 1
+        found["allocated"] = np.where(at >= 0, self.levels[np.maximum(at, 0)], 0)
+        for row in found if self.caching else ():
+            segments = self.segments_at(int(row["position"]))
+            row["segments"] = len(segments)
+            row["blocks"], row["reserved"] = segments["blocks"].sum(), segments["bytes"].sum()
+            row["largest"] = segments["largest"].max(initial=0)
+        if not self.caching:
+            found["reserved"] = found["allocated"]
+            found["blocks"] = [len(self._live(self.blocks, each)) for each in positions.tolist()]
+        return found
+
+    def live_at(self, position: int) -> tuple[dict[str, list[Any]], NDArray[Any]]:
+        """Tensors that were live, alike in category, shape, type and operator: columns that
+        describe them, and rows with their number `tensors` and `bytes`, most bytes first."""
+        live = self._live(self.blocks, position)
+        rows = np.zeros(len(live), [("object", "i8"), ("bytes", "u8")])
+        rows["object"], rows["bytes"] = self.tensors[live], self.blocks["bytes"][live]
+        return TensorNames(self.tool.context).alike(rows, "bytes")
+
+    def category_figure(self) -> Figure:
+        """Bytes of categories over time, stacked."""
+        return Figure(
+            "bar",
+            f"Live tensors by category: {self.place}",
+            self.moments,
+            self.by_category,
+            x_label="time since start",
+            x_unit="ns",
+            y_label="live bytes",
+            y_unit="bytes",
+        )
+
+    def state_figure(self) -> Figure:
+        """Reserved and allocated bytes, and the largest free block, over time."""
+        return Figure(
+            "step",
+            f"State of the caching allocator: {self.place}",
+            self.tool.since_start(self.states["time"]),
+            {
+                "reserved in segments": self.states["reserved"],
+                "allocated": self.states["allocated"],
+                "largest free block": self.states["largest"],
+            },
+            x_label="time since start",
+            x_unit="ns",
+            y_label="bytes",
+            y_unit="bytes",
+        )
+
+
+def _sums(names: list[str | None], bytes: NDArray[Any]) -> dict[str | None, int]:
+    found: dict[str | None, int] = {}
+    for name, amount in zip(names, bytes.tolist(), strict=True):
+        found[name] = found.get(name, 0) + amount
+    return found
+
+
+def _in_words(sums: dict[str | None, int], whole: int) -> str:
+    most = sorted((name for name in sums if name), key=lambda name: -sums[name])[:_MAX_NAMED]
+    parts = ((name, sums[name], sums[name] / max(1, whole)) for name in most)
+    return ", ".join(
+        f"{name} {formatted(bytes, 'bytes')} ({formatted(share, 'share')})"
+        for name, bytes, share in parts
+    )
