@@ -43,9 +43,9 @@ __all__ = ["Calls", "Rules", "Site", "Violation", "rule"]
 #: A call. `kind`: number of its event kind; `name`: id of the kernel's name; `node`: operator
 #: around it; `ranges`: number of the open ranges; `address`: memory that is written, allocated or
 #: freed; `source`: memory that is read; `detail`: kind of memory of an allocation, direction of a
-#: copy, value of a set, target of a wait, 1 for a launch by a graph; `duration`: ns that a wait took, or
-#: device time of a launch, copy or set (-1: unknown); `waves`: waves of blocks of a launch (NaN:
-#: unknown); `key`: launch ordinal, or correlation. What a kind of call does not have is 0.
+#: copy, value of a set, target of a wait, 1 for a launch by a graph; `duration`: ns that a wait
+#: took, or device time of a launch, copy or set (-1: unknown); `waves`: waves of blocks of a launch
+#: (NaN: unknown); `key`: launch ordinal, or correlation. What a kind of call does not have is 0.
 CALL = [
     ("kind", "u1"),
     ("device", "i2"),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 #: Failures that are described; later ones are counted.
 _MAX_FAILURES = 4
+#: Share of live bytes from earlier steps from which these are the cause.
+_MOST = 0.5
 #: Lines and categories named in evidence.
 _MAX_NAMED = 3
 #: State of an allocator at a moment; `largest`: bytes of its largest free block.
@@ -78,7 +80,11 @@ class Allocator(Tool):
         self.owner_plus_1 = np.zeros(1024, np.int64)  # segment of each tensor
         self.failures: list[_Failure] = []
         self.memory: dict[int, int] = {}  # bytes of devices
-        self.states: dict[int, list[NDArray[Any]]] = {}  # reported totals by device
+        from pasta.processors.growth import Steps  # imports Numba
+
+        self.steps = Steps()
+        #: Positions at which steps of optimizers begin, and calls of models.
+        self.marks: tuple[list[NDArray[Any]], list[NDArray[Any]]] = ([], [])
 
     def on_batch(self, batch: Batch) -> None:
         """Follow the segments that hold tensors, totals that allocators report, and failures."""
@@ -101,6 +107,8 @@ class Allocator(Tool):
             owners = objects.lookup(addresses, new["index"], "memory")
             self.owner_plus_1 = grown(self.owner_plus_1, len(objects.rows))
             self.owner_plus_1[new["object"]] = owners + 1
+        for kept, indices in zip(self.marks, self.steps.feed(batch, self.context), strict=True):
+            kept.append(indices + batch.base)
         failed = failures(batch["mark"], self.context.strings)
         if len(failed):
             nodes = self.context.operators.at(failed).tolist()
@@ -283,6 +291,13 @@ class Allocator(Tool):
         split = device.caching and free >= failure.bytes and free >= self.reserve * reserved
         most = max(categories, key=lambda name: categories[name] if name else 0, default=None)
         remedy = _REMEDIES.get(most or "", "keep less in memory at a time")
+        earlier = device.live_before(self._last_step(failure.position), failure.position)
+        if earlier >= _MOST * live:
+            evidence += f"; {formatted(earlier, 'bytes')} are of earlier steps"
+            remedy = (
+                "keep .detach() or .item() of a step's result instead of the result, which holds"
+                " all tensors that its gradient needs; or drop it before the next step"
+            )
         first = max(lines, key=lambda name: lines[name] if name else 0, default=None)
         remedy = f"{first}: {remedy}" if first else remedy
         if split:
@@ -299,6 +314,14 @@ class Allocator(Tool):
             of="live tensors, to be freed for the allocation",
             confidence="high" if split else "medium",
         )
+
+    def _last_step(self, position: int) -> int:
+        """Position at which the step around a position began; 0 if no step began before."""
+        for kept in self.marks:
+            marks = np.concatenate([np.zeros(0, np.int64), *kept])
+            if len(marks) >= 2:
+                return int(marks[marks <= position].max(initial=0))
+        return 0
 
     def _origin(self, node: int) -> str:
         """Operator, module and line of a node."""
@@ -393,6 +416,15 @@ class _Device:
     def _live(self, rows: NDArray[Any], position: int) -> NDArray[Any]:
         at = np.uint64(position)
         return np.flatnonzero((rows["alloc_position"] <= at) & (rows["free_position"] > at))
+
+    def live_before(self, begun: int, position: int) -> int:
+        """Bytes live at a position in temporary tensors and activations from before `begun`."""
+        tensors = self.tool.context.tensors
+        live = self._live(self.blocks, position)
+        live = live[self.blocks["alloc_position"][live] < np.uint64(begun)]
+        names = [tensors.names[each] for each in tensors.category(self.tensors[live]).tolist()]
+        of_step = np.isin(np.asarray(names, "U"), ("activation", "temporary"))
+        return int(self.blocks["bytes"][live][of_step].sum())
 
     def segments_at(self, position: int) -> NDArray[Any]:
         """Segments at a position (dtype _SEGMENT)."""

@@ -65,27 +65,42 @@ void pasta_torch_report(void *pointer, int64_t bytes, size_t allocated, size_t r
     if (call) call(pointer, bytes, allocated, reserved, device);
 }
 
+/* Bytes that this thread asks alloc_cpu for.  A failure is a C++ exception, which passes this function without
+ * returning to it: then the number is still there when the thread next allocates, or frees while it unwinds. */
+static __thread size_t asked;
+
+static void publish_failure(int64_t bytes, c10_device device) {
+    char text[64];
+    int length = snprintf(text, sizeof text, "out of memory: %" PRId64 " bytes", bytes);
+    pasta_range *e = PASTA_BEGIN_AS(mark, range, number_of(device), PASTA_NO_CONTEXT, PASTA_NO_STREAM);
+    if (!e) return;
+    e->name = pasta_intern(text, (size_t)length);
+    e->domain = pasta_intern_z("torch");
+    e->origin = PASTA_ORIGIN_framework;
+    pasta_publish(e);
+}
+
 void pasta_torch_out_of_memory(int64_t bytes, size_t allocated, size_t reserved, c10_device device) {
-    if (followed && pasta_ring_mine()) {
-        char text[64];
-        int length = snprintf(text, sizeof text, "out of memory: %" PRId64 " bytes", bytes);
-        pasta_range *e = PASTA_BEGIN_AS(mark, range, number_of(device), PASTA_NO_CONTEXT, PASTA_NO_STREAM);
-        if (e) {
-            e->name = pasta_intern(text, (size_t)length);
-            e->domain = pasta_intern_z("torch");
-            e->origin = PASTA_ORIGIN_framework;
-            pasta_publish(e);
-        }
-    }
+    if (device.type == DEVICE_CPU) asked = 0; /* torch's profiler is active, and tells of it */
+    if (followed && pasta_ring_mine()) publish_failure(bytes, device);
     PASTA_NEXT(out_of_memory_function, OUT_OF_MEMORY)
     if (call) call(bytes, allocated, reserved, device);
 }
 
 static bool follows_cpu(void) { return followed && pasta_profiling_is_on() && pasta_ring_mine(); }
 
+static void publish_cpu_failure(void) {
+    size_t bytes = asked;
+    asked = 0;
+    if (follows_cpu() && bytes <= INT64_MAX) publish_failure((int64_t)bytes, (c10_device){DEVICE_CPU, 0});
+}
+
 void *pasta_torch_alloc_cpu(size_t bytes) {
     PASTA_NEXT(alloc_function, ALLOC)
+    if (asked) publish_cpu_failure();
+    asked = bytes;
     void *pointer = call ? call(bytes) : aligned_alloc(64, (bytes + 63) / 64 * 64);
+    asked = 0;
     if (PASTA_LIKELY(pointer != NULL) && follows_cpu())
         publish(PASTA_EVENT_tensor_alloc, (uint64_t)pointer, bytes, (c10_device){0, 0});
     return pointer;
@@ -93,6 +108,7 @@ void *pasta_torch_alloc_cpu(size_t bytes) {
 
 void pasta_torch_free_cpu(void *pointer) {
     PASTA_NEXT(free_function, FREE)
+    if (asked) publish_cpu_failure();
     /* first: another thread may get the memory at once */
     if (pointer && follows_cpu())
         publish(PASTA_EVENT_tensor_free, (uint64_t)pointer, PASTA_ABSENT_U64, (c10_device){0, 0});
