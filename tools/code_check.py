@@ -49,6 +49,7 @@ class CodeCheck(Rules):
     )
     grown = option("1MiB", kind="bytes", help="growing memory: minimum growth")
     set_bytes = option("16MiB", kind="bytes", help="unneeded sets: minimum bytes at a site")
+    sets = option(100, help="… or minimum number of sets", minimum=1)
     switches = option(
         100, help="default stream: minimum switches between it and other streams", minimum=1
     )
@@ -205,7 +206,7 @@ class CodeCheck(Rules):
         for site, found in calls.sites(first[dead]):
             size = int(rows["bytes"][found].sum())
             time = int(np.maximum(rows["duration"][found], 0).sum())
-            if size < self.set_bytes:
+            if size < self.set_bytes and len(found) < self.sets:
                 continue
             yield Violation(
                 site,

@@ -237,9 +237,10 @@ class ObjectLifetimes(Tool):
         packing = Packing(begins, ends, sizes, breaks)
         patterns["site"] = self._sites(patterns["object"], layer)
         groups, of_group = _grouped(patterns, packing)
-        part = _Part(layer, device, packing, found, patterns, groups, of_group)
+        together = _together(patterns)
+        levels = packing.levels_without(*_intervals(patterns[together]))
+        part = _Part(layer, device, packing, found, patterns, groups, of_group, together, levels)
         self._save_by_group(part)
-        part.peak_after = packing.peak_without(*self._together(part))
         return part
 
     def _found(self, uses: ObjectUses, packing: Packing, layer: int) -> NDArray[Any]:
@@ -287,31 +288,24 @@ class ObjectLifetimes(Tool):
 
     @staticmethod
     def _save_by_group(part: _Part) -> None:
-        """The savings of groups alone: exact for those with most bytes at the peak, -1 for others
-        that have any there."""
-        groups = part.groups
+        """The savings of groups, alone and beside all other changes: those of the groups with most
+        bytes, and -1 of the others that may have any."""
+        groups, packing = part.groups, part.packing
+        total = groups["bytes"] * groups["objects"] * (groups["pattern"] != DEAD_WRITE)
         groups["saved"] = np.where(groups["held"] > 0, -1, 0)
-        order = np.argsort(-groups["held"], kind="stable")[:_MAX_GROUPS]
+        groups["beside"] = np.where(total > 0, -1, 0)
         by_group = np.argsort(part.of_group, kind="stable")
+        order = np.lexsort((-total, groups["held"] == 0))[:_MAX_GROUPS]
         starts = np.searchsorted(part.of_group[by_group], [order, order + 1])
+        together = part.together[by_group]
         for group, begin, end in zip(order.tolist(), *starts.tolist(), strict=True):
-            if groups["held"][group]:
-                mine = part.rows[by_group[begin:end]]
-                peak = part.packing.peak_without(*(mine[n] for n in ("start", "stop", "bytes")))
-                groups["saved"][group] = part.packing.peak - peak
-
-    @staticmethod
-    def _together(part: _Part) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Intervals and sizes of all changes that can be made together. Memory is not used again
-        by another object if it is freed after its last use, or if the other one has a change."""
-        rows = part.rows
-        redundant = rows["pattern"] == REDUNDANT
-        chosen = ~redundant & (rows["pattern"] != DEAD_WRITE)
-        ends_late = chosen & np.isin(rows["pattern"], (LATE, LEAK))
-        redundant &= ~np.isin(rows["partner"], rows["object"][ends_late])
-        redundant &= ~np.isin(rows["object"], rows["object"][chosen])
-        taken = rows[chosen | redundant]
-        return taken["start"], taken["stop"], taken["bytes"]
+            if not total[group]:
+                continue
+            mine = part.rows[by_group[begin:end]]
+            groups["saved"][group] = packing.peak - packing.peak_without(*_intervals(mine))
+            taken = _intervals(mine[together[begin:end]])
+            removed = packing.levels - packing.levels_without(*taken)
+            groups["beside"][group] = (part.levels_after + removed).max(initial=0) - part.peak_after
 
     def _sites(self, ids: NDArray[Any], layer: int) -> NDArray[Any]:
         """Nodes of the operators that made objects, 0 if unknown."""
@@ -324,9 +318,10 @@ class ObjectLifetimes(Tool):
         if not self._is_complete():
             return
         peak = part.packing.peak
-        for group in np.argsort(-part.groups["saved"], kind="stable").tolist():
+        savings = np.maximum(part.groups["saved"], part.groups["beside"])
+        for group in np.argsort(-savings, kind="stable").tolist():
             row = part.groups[group]
-            saved, pattern = int(row["saved"]), int(row["pattern"])
+            saved, pattern = int(savings[group]), int(row["pattern"])
             if saved < max(self.least, self.share * peak, 1):
                 break
             if pattern == LEAK and row["objects"] >= _GROWTH:
@@ -381,8 +376,13 @@ class ObjectLifetimes(Tool):
     def _evidence(self, part: _Part, group: int) -> str:
         row, first = part.groups[group], part.rows[part.groups["first"][group]]
         pattern, peak = int(row["pattern"]), part.packing.peak
-        after = peak - int(row["saved"])
-        saved = f"the peak of {formatted(peak, 'bytes')} would be {formatted(after, 'bytes')}"
+        alone, without = peak - int(row["saved"]), part.peak_after + int(row["beside"])
+        saved = f"the peak of {formatted(peak, 'bytes')} would be"
+        if row["beside"] > row["saved"]:
+            saved += f" {formatted(part.peak_after, 'bytes')} with all changes, and"
+            saved += f" {formatted(without, 'bytes')} without this one"
+        else:
+            saved += f" {formatted(alone, 'bytes')}"
         launches = counted(int(first["launches"]), "launch")
         if pattern == UNUSED:
             text = f"no launch, copy or set accesses it in {launches}"
@@ -491,9 +491,11 @@ class ObjectLifetimes(Tool):
                 "objects": groups["objects"].tolist(),
                 "bytes": (groups["bytes"] * groups["objects"]).tolist(),
                 "saved": [each if each >= 0 else None for each in groups["saved"].tolist()],
-                "share": [
-                    max(0, each) / max(1, part.packing.peak) for each in groups["saved"].tolist()
-                ],
+                "beside": [each if each >= 0 else None for each in groups["beside"].tolist()],
+                "share": (
+                    np.maximum(groups["saved"], groups["beside"]).clip(0)
+                    / max(1, part.packing.peak)
+                ).tolist(),
                 "launches": (groups["launches"] / groups["objects"]).tolist(),
                 "longest": groups["longest"].tolist(),
                 "times": groups["times"].tolist(),
@@ -501,23 +503,30 @@ class ObjectLifetimes(Tool):
             }
             for name, column in mine.items():
                 columns[name] += column
-        order = sorted(range(len(columns["saved"])), key=lambda at: -(columns["saved"][at] or 0))
+        order = sorted(range(len(columns["saved"])), key=lambda at: -columns["share"][at])
         columns = {name: [column[at] for at in order] for name, column in columns.items()}
         sites = {name for name in ("operator", "module", "line") if not any(columns[name])}
         return Table(
             columns,
-            units={"bytes": "bytes", "saved": "bytes", "share": "share", "written": "bytes"},
+            units={
+                "bytes": "bytes",
+                "saved": "bytes",
+                "beside": "bytes",
+                "share": "share",
+                "written": "bytes",
+            },
             labels={
-                "saved": "saved of the peak",
+                "saved": "saved alone",
+                "beside": "beside all others",
                 "share": "of the peak",
                 "launches": "mean launches",
                 "longest": "most launches",
             },
             keys=("pattern", "layer", "device", "object", "operator", "module", "line"),
             sums=("objects", "bytes", "times", "written"),
-            levels=("saved", "launches", "longest"),
-            important=("saved", "objects", "bytes"),
-            title="Patterns by site and size; each saving is that of the row alone",
+            levels=("saved", "beside", "launches", "longest"),
+            important=("share", "saved", "beside", "objects"),
+            title="Patterns by site and size, and what each saves of the peak",
             shown=self.top,
             hidden=frozenset({"layer", "times", "written", "module"} | sites),
         )
@@ -568,7 +577,7 @@ class ObjectLifetimes(Tool):
         series = {}
         for name, levels in (
             ("live", part.packing.levels),
-            ("with all changes", part.packing.levels_without(*self._together(part))),
+            ("with all changes", part.levels_after),
         ):
             timeline = LevelTimeline(start, _POINTS)
             timeline.add(times, np.maximum(levels, 0))
@@ -638,25 +647,32 @@ class _Part:
     rows: NDArray[Any]  # dtype _ROW
     groups: NDArray[Any]  # dtype _GROUP
     of_group: NDArray[Any]  # by row
-    peak_after: int = 0
+    together: NDArray[Any]  # rows (bool) whose changes can be made together
+    levels_after: NDArray[Any]  # live bytes with these, by position of `packing`
+
+    @property
+    def peak_after(self) -> int:
+        """Peak with all changes together, bytes."""
+        return int(self.levels_after.max(initial=0))
 
     @property
     def name(self) -> str:
         return f"{_LAYERS[self.layer]}_{self.device}"
 
 
-#: Rows of one pattern, site and size: `held` bytes at the peak that the change removes there,
-#: `first`: the row that saves most.
+#: Rows of one pattern, site and size: `held` bytes at the peak that the change removes there;
+#: `saved` bytes of the peak by this change alone, and `beside` all others; `first`: the row that
+#: saves most.
 _GROUP = [
     (name, "i8")
     for name in (
         "pattern", "site", "bytes", "objects", "times", "written", "launches", "longest", "held",
-        "saved", "first",
+        "saved", "beside", "first",
     )
 ]  # fmt: skip
 _PATTERN_COLUMNS = (
-    "pattern", "object", "objects", "bytes", "saved", "share", "launches", "longest", "operator",
-    "line", "module", "layer", "device", "times", "written",
+    "pattern", "object", "objects", "bytes", "saved", "beside", "share", "launches", "longest",
+    "operator", "line", "module", "layer", "device", "times", "written",
 )  # fmt: skip
 
 
@@ -681,6 +697,21 @@ def _grouped(rows: NDArray[Any], packing: Packing) -> tuple[NDArray[Any], NDArra
     held = packing.at_peak(rows["start"], rows["stop"]) & movable
     np.add.at(groups["held"], of[held], rows["bytes"][held])
     return groups, of
+
+
+def _intervals(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    return rows["start"], rows["stop"], rows["bytes"]
+
+
+def _together(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows (bool) whose changes can be made together. Memory is not used again by another object
+    if it is freed after its last use, or if the other one has a change."""
+    redundant = rows["pattern"] == REDUNDANT
+    chosen = ~redundant & (rows["pattern"] != DEAD_WRITE)
+    ends_late = chosen & np.isin(rows["pattern"], (LATE, LEAK))
+    redundant &= ~np.isin(rows["partner"], rows["object"][ends_late])
+    redundant &= ~np.isin(rows["object"], rows["object"][chosen])
+    return np.asarray(chosen | redundant)
 
 
 def _one_gap(gaps: NDArray[Any], packing: Packing) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -80,7 +80,7 @@ def expected(demo: str, *arguments: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     "command",
     ["vadd", "vadd 1000", "gemm", "convolution 3", "streams", "streams 8 2 50", "graph 7", "memory",
-     "memory --leak"],
+     "memory --leak", "lifetimes 3"],
 )  # fmt: skip
 def test_counts_match_the_program(record: Record, command: str) -> None:
     recorded, expect = record(*command.split()), expected(*command.split())
