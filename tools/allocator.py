@@ -24,7 +24,7 @@ _ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 _MAX_FAILURES = 4
 #: Share of live bytes from earlier steps from which these are the cause.
 _MOST = 0.5
-#: Lines and categories named in evidence.
+#: Categories named in evidence.
 _MAX_NAMED = 3
 #: State of an allocator at a moment; `largest`: bytes of its largest free block.
 _STATE = [
@@ -281,7 +281,7 @@ class Allocator(Tool):
             f" {counted(int(rows['tensors'].sum()), 'tensor')}: {_in_words(categories, live)}"
         )
         if any(lines):
-            evidence += f"; most allocated at {_in_words(lines, live)}"
+            evidence += f"; most allocated at {_in_words(lines, live, 1)}"
         if device.caching:
             evidence += (
                 f"; {formatted(reserved, 'bytes')} were reserved, of which"
@@ -305,9 +305,10 @@ class Allocator(Tool):
                 "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: enough memory is free,"
                 " in pieces"
             )
+        origin = f", in {self._origin(failure.node)}" if failure.node else ""
         return Finding(
             what="an allocation failed: out of memory",
-            where=f"{device.place}, in {self._origin(failure.node)}",
+            where=f"{device.place}{origin}",
             evidence=evidence,
             remedy=remedy,
             gain=min(1.0, failure.bytes / max(1, live)),
@@ -328,7 +329,7 @@ class Allocator(Tool):
         zero = np.zeros(1, np.int64)
         described = TensorNames(self.context).described(zero, zero, zero, np.asarray([node]))
         made = [described[name][0] for name in ("operator", "module", "line")]
-        return " ".join(filter(None, made)) or "no operator"
+        return " ".join(filter(None, made))
 
     def _summary(self, found: list[_Device]) -> str:
         parts = []
@@ -512,8 +513,8 @@ def _sums(names: list[str | None], bytes: NDArray[Any]) -> dict[str | None, int]
     return found
 
 
-def _in_words(sums: dict[str | None, int], whole: int) -> str:
-    most = sorted((name for name in sums if name), key=lambda name: -sums[name])[:_MAX_NAMED]
+def _in_words(sums: dict[str | None, int], whole: int, named: int = _MAX_NAMED) -> str:
+    most = sorted((name for name in sums if name), key=lambda name: -sums[name])[:named]
     parts = ((name, sums[name], sums[name] / max(1, whole)) for name in most)
     return ", ".join(
         f"{name} {formatted(bytes, 'bytes')} ({formatted(share, 'share')})"

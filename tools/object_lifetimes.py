@@ -148,7 +148,8 @@ class ObjectLifetimes(Tool):
         objects = self.context.objects.lookup(addresses, records["index"])
         known = objects >= 0
         found = np.zeros(int(known.sum()), USE)
-        found["object"], found["how"], found["launch"] = objects[known], how, -1
+        found["object"], found["how"] = objects[known], how
+        found["launch"] = -2 - self.context.operators.at(records)[known]
         found["position"] = batch.positions(records)[known].astype(np.int64)
         found["address"] = addresses[known]
         sized = flat & (records["bytes"] != _ABSENT)
@@ -412,7 +413,8 @@ class ObjectLifetimes(Tool):
         """A launch, with its kernel and the program's line; or a copy or set."""
         launch = int(launch)
         if launch < 0:
-            return "a copy or set"
+            line = self._line(-2 - launch) if launch < -2 else ""
+            return f"a copy or set ({line})" if line else "a copy or set"
         ordinal = np.asarray([launch], np.uint64)
         (name,) = kernel_names(self.context, self.launched.of(ordinal))
         node = int(self.context.probes.launches.nodes(ordinal)[0])

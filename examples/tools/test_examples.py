@@ -9,6 +9,7 @@ from pasta.testing import Events, run_tool
 
 HERE = Path(__file__).parent
 (LaunchGaps,) = find_tools(str(HERE / "launch_gaps.py"))
+(DeviceWaits,) = find_tools(str(HERE / "device_waits.py"))
 (RangeLaunches,) = find_tools(str(HERE / "range_launches.py"))
 
 
@@ -38,3 +39,14 @@ def test_launches_count_for_the_path_of_their_ranges() -> None:
     result = run_tool(RangeLaunches, events, splits=[3])
     counts = {row["range"]: row["launches"] for row in result.tables["ranges"].rows()}
     assert counts == {"step/forward": 2, "step": 1, "(no range)": 1}
+
+
+def test_waits_for_a_device_with_several_streams() -> None:
+    events = Events()
+    for number in range(20):
+        events.launch("a", stream=number % 2)
+        events.add("sync", device=0, what=3)
+    events.add("sync", device=0, what=1)
+    (finding,) = run_tool(DeviceWaits, events).findings
+    assert finding.evidence == "20 waits for work of 2 streams"
+    assert not run_tool(DeviceWaits, events, options={"least": 21}).findings

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 #: How an object was accessed.
 LAUNCH, COPIED_FROM, WRITTEN = 0, 1, 2
 
-#: An access: the object's id, ring position, how, launch ordinal (-1: none), and of a write by a
-#: copy or a set the contiguous bytes that it fills.
+#: An access: the object's id, ring position, how, launch ordinal (of a copy or set: -2 - the node of
+#: its operator), and of a write by a copy or a set the contiguous bytes that it fills.
 USE = [
     ("object", "i8"),
     ("position", "i8"),
@@ -23,7 +23,7 @@ USE = [
     ("bytes", "u8"),
 ]
 #: Interval without accesses to an object: positions [start, stop), launches in it, and the
-#: ordinals of the launches that access the object before and after it (-1: another access).
+#: `launch` of the accesses before and after it (-1: none).
 SPAN = [
     ("object", "i8"),
     ("start", "i8"),

@@ -17,7 +17,7 @@ from tests.support.places import ROOT
 #: What tools may import from PASTA, and exceptions for single tools.
 OF_TOOLS = (
     "pasta.abi", "pasta.arrow", "pasta.findings", "pasta.lazy", "pasta.options", "pasta.probes",
-    "pasta.processors", "pasta.table", "pasta.tool",
+    "pasta.processors", "pasta.rules", "pasta.table", "pasta.tool",
 )  # fmt: skip
 OF_ONE_TOOL = {
     "event_trace": ("pasta.report.exports",),

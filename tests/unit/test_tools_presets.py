@@ -18,6 +18,9 @@ OURS = [
     "counters",
     "utilization",
     "telemetry",
+    "object_lifetimes",
+    "code_check",
+    "allocator",
 ]
 
 

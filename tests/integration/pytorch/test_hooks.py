@@ -168,13 +168,21 @@ def test_unwritable_cache(pasta_preload, program, tmp_path: Path) -> None:
 
 def test_allocations_alone_compile_nothing(pasta_preload, program, tmp_path: Path) -> None:
     cache = tmp_path / "empty"
+    failing = """
+try:
+    torch.empty(1 << 50)
+except RuntimeError:
+    torch.ones(3)  # by then the thread is known not to have the memory
+"""
     done = pasta_preload(
-        sys.executable, program(SHORT), options=("-t", "memory_timeline"),
+        sys.executable, program(SHORT + failing), options=("-t", "memory_timeline"),
         environment={"XDG_CACHE_HOME": str(cache), "CXX": "/nonexistent/c++"},
     )  # fmt: skip
     assert (done.stdout, done.notes) == ("6.0\n", [])
     assert not (cache / "pasta" / "torch").exists()
     assert done.run.count("tensor_alloc") >= 3
+    (mark,) = events(done.run, "mark")
+    assert (mark["name"], mark["device"]) == (f"out of memory: {4 << 50} bytes", None)
 
 
 def test_modules_created_and_destroyed(pasta_preload, program) -> None:
