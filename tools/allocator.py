@@ -177,7 +177,7 @@ class Allocator(Tool):
 
     def _categories(self, found: list[_Device]) -> Table:
         parts: list[tuple[int, str, Any, Any]] = [
-            (each.number, name, each.moments, levels)
+            (each.number, name, each.moment_times, levels)
             for each in found
             for name, levels in each.by_category.items()
         ]
@@ -390,10 +390,9 @@ class _Device:
         self.peak = int(self.levels.max(initial=0))
         self.peak_position = int(self.positions[int(self.levels.argmax())])
 
-    def _chosen(self, count: int) -> NDArray[Any]:
-        """Indices of at most `count` changes over time: of each part the highest level."""
-        since = self.tool.since_start(self.times)
-        bins = since * count // (int(since.max(initial=0)) + 1)
+    def _highest(self, count: int) -> NDArray[Any]:
+        """Indices of at most `count` changes: the highest level in each of as many equal parts."""
+        bins = np.arange(len(self.levels)) * count // len(self.levels)
         order = np.lexsort((self.levels, bins))
         last = np.append(bins[order][1:] != bins[order][:-1], True)
         return np.sort(order[last])
@@ -402,15 +401,16 @@ class _Device:
         """Bytes of each category at moments."""
         tensors = self.tool.context.tensors
         categories = tensors.category(self.tensors)
-        at = self._chosen(self.tool.bars)
-        self.moments = self.tool.since_start(self.times[at])
+        at = self._highest(self.tool.bars)
+        self.moments, self.moment_times = at, self.tool.since_start(self.times[at])
         self.by_category = {}
         for number in sorted(set(categories.tolist()), reverse=True):
             mine = np.where(categories[self.of] == number, self.changes, 0)
             self.by_category[tensors.names[number]] = np.cumsum(mine)[at]
 
     def _add_states(self) -> None:
-        at = self._chosen(self.tool.points)
+        at = self._highest(self.tool.points)
+        self.changed = at
         self.states = self.state_at(self.positions[at])
         self.states["time"] = self.times[at]
 
@@ -482,8 +482,7 @@ class _Device:
             f"Live tensors by category: {self.place}",
             self.moments,
             self.by_category,
-            x_label="time since start",
-            x_unit="ns",
+            x_label="allocations and frees before",
             y_label="live bytes",
             y_unit="bytes",
         )
@@ -493,14 +492,13 @@ class _Device:
         return Figure(
             "step",
             f"State of the caching allocator: {self.place}",
-            self.tool.since_start(self.states["time"]),
+            self.changed,
             {
                 "reserved in segments": self.states["reserved"],
                 "allocated": self.states["allocated"],
                 "largest free block": self.states["largest"],
             },
-            x_label="time since start",
-            x_unit="ns",
+            x_label="allocations and frees before",
             y_label="bytes",
             y_unit="bytes",
         )

@@ -12,7 +12,6 @@ from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import TensorNames, object_columns
 from pasta.processors.object_uses import COPIED_FROM, LAUNCH, SPAN, USE, WRITTEN
 from pasta.processors.operator_names import user_lines
-from pasta.processors.timeline import LevelTimeline
 from pasta.table import Figure, Table, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
@@ -77,6 +76,7 @@ class ObjectLifetimes(Tool):
 
     needs = ("objects", "history", "allocations")
     uses = ("copy_addresses",)
+    optional_accesses = True
 
     threshold = option(
         1, help="minimum launches of the device without use for early, late and idle", minimum=1
@@ -158,7 +158,8 @@ class ObjectLifetimes(Tool):
 
     def result(self) -> Result:
         """Tables of peaks, groups of patterns and objects, a figure for each peak, and findings."""
-        self._knows_accesses = bool(self.launched.rows()["probed"].any())
+        probed = self.launched.rows()["probed"].any()
+        self._knows_accesses = bool(probed) and len(self.touched.rows()) > 0
         self._lines = user_lines(self.context)
         launches = self._device_launches()
         uses = self._uses()
@@ -184,7 +185,10 @@ class ObjectLifetimes(Tool):
         from pasta.processors.object_uses import DeviceLaunches
 
         rows = self.launched.rows()
-        unknown = ~rows["probed"] if self._knows_accesses else np.zeros(len(rows), bool)
+        unknown = np.zeros(len(rows), bool)
+        if self._knows_accesses:
+            # the last launches of a program that was killed may not have run
+            unknown = ~rows["probed"] | (rows["launch"] > self.touched.rows()["launch"].max())
         return DeviceLaunches(rows["position"].astype(np.int64), rows["device"], unknown)
 
     def _uses(self) -> NDArray[Any]:
@@ -573,39 +577,25 @@ class ObjectLifetimes(Tool):
         )
 
     def _figure(self, part: _Part) -> Figure:
-        """Live bytes over time, and with all changes."""
-        times = self._times(part)
-        start = self.context.process.start_time
-        series = {}
-        for name, levels in (
-            ("live", part.packing.levels),
-            ("with all changes", part.levels_after),
-        ):
-            timeline = LevelTimeline(start, _POINTS)
-            timeline.add(times, np.maximum(levels, 0))
-            series[name] = timeline.highest
+        """Live bytes over launches, and with all changes."""
+        positions = part.packing.positions
+        ranks = part.uses.launches.ranks(positions, np.full(len(positions), part.device))
+        launches = int(ranks.max(initial=0)) + 1
+        width = -(-launches // _POINTS)
         what = "tensors" if part.layer else "memory"
         return Figure(
             "step",
-            f"Live {what} of device {part.device}, and without the time in which nothing uses it",
-            timeline.times,
-            series,
-            x_label="time since start",
-            x_unit="ns",
-            y_label="live bytes, highest in each step",
+            f"Live {what} of device {part.device}, and without idle time"
+            + (f" (highest of each {width:,} launches)" if width > 1 else ""),
+            np.arange(0, launches, width),
+            {
+                "live": _highest(ranks // width, part.packing.levels),
+                "with all changes": _highest(ranks // width, part.levels_after),
+            },
+            x_label="launches of the device before",
+            y_label="live bytes",
             y_unit="bytes",
         )
-
-    def _times(self, part: _Part) -> NDArray[Any]:
-        """Times (uint64, ns) of the positions of a part's packing."""
-        rows = self.context.objects.rows
-        rows = rows[self._counts(part.layer) & (rows["device"] == part.device)]
-        freed = rows[rows["free_position"] != _ABSENT]
-        positions = np.concatenate([rows["alloc_position"], freed["free_position"]])
-        times = np.concatenate([rows["alloc_time"], freed["free_time"]])
-        order = np.argsort(positions, kind="stable")
-        at = np.searchsorted(positions[order], part.packing.positions.astype(np.uint64), "right")
-        return np.asarray(times[order][np.maximum(at, 1) - 1])
 
     def _summary(self, parts: list[_Part]) -> str:
         texts = []
@@ -629,10 +619,7 @@ class ObjectLifetimes(Tool):
         notes = []
         launches = len(self.launched.rows())
         if launches and not self._knows_accesses:
-            notes.append(
-                "no launch was probed: this is from copies and sets only, and what kernels access"
-                " is unknown"
-            )
+            notes.append("no accesses of launches are known: this is from copies and sets only")
         if not self._is_complete():
             notes.append("launches were left out by the selection and may use objects: no findings")
         return notes
@@ -676,6 +663,15 @@ _PATTERN_COLUMNS = (
     "pattern", "object", "objects", "bytes", "saved", "beside", "share", "launches", "longest",
     "operator", "line", "module", "layer", "device", "times", "written",
 )  # fmt: skip
+
+
+def _highest(bins: NDArray[Any], levels: NDArray[Any]) -> NDArray[Any]:
+    """The highest of levels (int64) in each bin, in which they begin in ascending order; a level
+    lasts until the next one begins."""
+    found = np.zeros(int(bins.max(initial=0)) + 1, np.int64)
+    np.maximum.at(found, bins, levels)
+    earlier = np.searchsorted(bins, np.arange(len(found)), "left") - 1
+    return np.maximum(found, np.where(earlier >= 0, levels[np.maximum(earlier, 0)], 0))
 
 
 def _grouped(rows: NDArray[Any], packing: Packing) -> tuple[NDArray[Any], NDArray[Any]]:

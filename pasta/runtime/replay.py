@@ -65,17 +65,18 @@ class Replay:
         context.sources = self.manifest.get("sources", {})
         self._pipeline = make_pipeline(config, context, self._limit)
         self._accesses = recorded_accesses(recorded.results)
-        probing = [each.name for each in self._pipeline.loaded if each.has_probes]
-        if probing and not self._accesses:
+        probing = [each for each in self._pipeline.loaded if each.has_probes]
+        needing = [each.name for each in probing if not each.tool.optional_accesses]
+        if needing and not self._accesses:
             blind = Capabilities(tuple(self.manifest.get("sources", ()))).blind
             if blind:
                 raise RunError(
                     f"{recorded.path}: {' and '.join(blind)} cannot give accesses, "
-                    f"which {', '.join(probing)} needs",
+                    f"which {', '.join(needing)} needs",
                     remedy="leave such tools out",
                 )
             raise RunError(
-                f"{recorded.path}: no accesses were recorded, which {', '.join(probing)} needs",
+                f"{recorded.path}: no accesses were recorded, which {', '.join(needing)} needs",
                 remedy="record them with pasta-preload --record-accesses",
             )
         if not probing:

@@ -98,6 +98,7 @@ VERBS: dict[str, Callable[[Scene], list[str]]] = {
     "report --flamegraph": _report("--flamegraph", "{out}/x.folded"),
     "report --speedscope": _report("--speedscope", "{out}/x.speedscope"),
     "report --perfetto": _report("--perfetto", "{out}/x.trace"),
+    "report --memory-snapshot": _report("--memory-snapshot", "{out}/x.pickle"),
     "report ROOT": lambda scene: ["report", str(scene.run.parent)],
     "merge": lambda scene: ["merge", str(scene.run.parent), "-o", str(scene.out / "merged")],
     "merge --passes": _passes,

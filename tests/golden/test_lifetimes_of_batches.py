@@ -1,4 +1,4 @@
-"""Results of tools on memory and calls do not depend on batches, nor on the process that has them."""
+"""Results of tools on memory and calls do not depend on batches and processes."""
 
 from __future__ import annotations
 

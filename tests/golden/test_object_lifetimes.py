@@ -80,6 +80,10 @@ def test_savings_come_from_the_packed_timeline() -> None:
     }
     (peak,) = result.tables["peaks"].rows()
     assert (peak["peak"], peak["peak_after"]) == (17 * KIB, 8 * KIB)  # B alone, at launch 3
+    figure = result.figures["memory_0"]
+    assert list(figure.x) == [0, 1, 2, 3, 4, 5]  # launches before
+    assert [each // KIB for each in figure.series["live"]] == [15, 15, 17, 17, 17, 15]
+    assert [each // KIB for each in figure.series["with all changes"]] == [6, 6, 2, 8, 8, 4]
     groups = {
         row["pattern"]: (row["objects"], row["saved"], row["beside"])
         for row in result.tables["patterns"].rows()
@@ -129,8 +133,10 @@ def test_devices_count_their_own_launches_and_the_threshold_is_inclusive() -> No
     use(events, "k", A)
     for _ in range(5):
         events.launch("other", device=1)
-    use(events, "k")
-    use(events, "k")
+    events.alloc(B, KIB)
+    use(events, "k", B)
+    use(events, "k", B)
+    events.free(B)
     events.free(A)
     for threshold, expected in ((2, {("late free", A)}), (3, set())):
         result = run_tool(ObjectLifetimes, events, options={"threshold": threshold})
@@ -178,6 +184,15 @@ def test_launches_that_were_not_probed_may_use_everything() -> None:
     events.launch("k", flags=0)
     events.launch("k")
     events.free(A)
+    assert rows(run_tool(ObjectLifetimes, events)) == {}
+
+
+def test_the_last_launches_of_a_killed_program_may_not_have_run() -> None:
+    events = Events()
+    events.alloc(A, KIB)
+    use(events, "k", A)
+    events.alloc(B, KIB)
+    events.launch("k")
     assert rows(run_tool(ObjectLifetimes, events)) == {}
 
 

@@ -135,7 +135,7 @@ def test_documented_programs_run(
 def test_documented_tools_and_settings_load(path: Path, tmp_path: Path) -> None:
     text = path.read_text()
     for number, source in enumerate(blocks(text, "python")):
-        if "(Tool)" in source and "import" in source:
+        if re.search(r"\((Tool|Rules)\)", source) and "import" in source:
             file = tmp_path / f"tool{number}.py"
             file.write_text(source)
             assert find_tools(str(file))
