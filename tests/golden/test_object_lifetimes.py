@@ -133,7 +133,7 @@ def test_devices_count_their_own_launches_and_the_threshold_is_inclusive() -> No
     use(events, "k", A)
     for _ in range(5):
         events.launch("other", device=1)
-    events.alloc(B, KIB)
+    events.alloc(B, 2 * KIB)
     use(events, "k", B)
     use(events, "k", B)
     events.free(B)
