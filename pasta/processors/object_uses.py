@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 #: How an object was accessed.
 LAUNCH, COPIED_FROM, WRITTEN = 0, 1, 2
 
-#: An access: the object's id, ring position, how, launch ordinal (of a copy or set: -2 - the node of
-#: its operator), and of a write by a copy or a set the contiguous bytes that it fills.
+#: An access: the object's id, ring position, how, launch ordinal (of a copy or set: -2 - the node
+#: of its operator), and of a write by a copy or a set the contiguous bytes that it fills.
 USE = [
     ("object", "i8"),
     ("position", "i8"),
