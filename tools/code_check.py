@@ -120,7 +120,10 @@ class CodeCheck(Rules):
                     f" {formatted(self.allocation_cost, 'ns')} each they take"
                     f" {formatted(len(mine) * self.allocation_cost, 'ns')} of"
                     f" {formatted(calls.span, 'ns')}",
-                    "allocate it once, before the loop, or from a pool (stream-ordered allocation)",
+                    "do not empty the cache of the framework's allocator in the loop"
+                    if site.operator
+                    else "allocate it once, before the loop, or from a pool (stream-ordered"
+                    " allocation)",
                     gain,
                 )
 

@@ -184,3 +184,17 @@ def test_a_rule_of_ones_own_has_operators_and_lines() -> None:
     assert row["line"] == "train.py:12 step"
     assert result.findings[0].remedy == "train.py:12 step: copy more"
     assert result.notes == ["rule fails failed: RuntimeError: no such thing"]
+
+
+def test_the_cache_of_an_allocator_that_a_loop_empties() -> None:
+    events = Events()
+    events.frames(7, ("/home/me/train.py", "step", 12))
+    for _ in range(40):
+        events.operator("aten::empty", stack=7)
+        events.alloc(A, 4096)
+        events.operator_end()
+        events.launch("work")
+        events.free(A)
+    (finding,) = checked(events).findings
+    assert finding.where == "aten::empty at train.py:12 step"
+    assert finding.remedy.startswith("train.py:12 step: do not empty the cache")
