@@ -114,8 +114,8 @@ class Allocator(Tool):
             nodes = self.context.operators.at(failed).tolist()
             names = ("index", "time", "device", "bytes")
             columns = (failed[name].tolist() for name in names)
-            for (index, *row), node in zip(zip(*columns, strict=True), nodes, strict=True):
-                self.failures.append(_Failure(batch.base + index, *row, node))
+            for index, time, device, bytes, node in zip(*columns, nodes, strict=True):
+                self.failures.append(_Failure(batch.base + index, time, device, bytes, node))
 
     def result(self) -> Result:
         """Tables of states, categories over time and failures, figures, and findings."""

@@ -316,7 +316,7 @@ class ObjectLifetimes(Tool):
         """Nodes of the operators that made objects, 0 if unknown."""
         if layer == _LAYERS.index("tensor"):
             return np.asarray(self.context.tensors.rows["node"][ids])
-        return grown(self.nodes, len(self.context.objects.rows))[ids]
+        return np.asarray(grown(self.nodes, len(self.context.objects.rows))[ids])
 
     def _findings(self, part: _Part) -> Iterator[Finding]:
         """Groups whose change lowers the peak most, and writes that nothing reads."""
@@ -364,7 +364,7 @@ class ObjectLifetimes(Tool):
 
     def _where(self, part: _Part, group: int) -> str:
         row = part.groups[group]
-        name = self._names(part, np.asarray([group]))["object"][0]
+        name = str(self._names(part, np.asarray([group]))["object"][0])
         count = int(row["objects"])
         line = self._line(int(row["site"]))
         return (
@@ -509,8 +509,8 @@ class ObjectLifetimes(Tool):
             }
             for name, column in mine.items():
                 columns[name] += column
-        order = sorted(range(len(columns["saved"])), key=lambda at: -columns["share"][at])
-        columns = {name: [column[at] for at in order] for name, column in columns.items()}
+        by_share = sorted(range(len(columns["saved"])), key=lambda at: -columns["share"][at])
+        columns = {name: [column[at] for at in by_share] for name, column in columns.items()}
         sites = {name for name in ("operator", "module", "line") if not any(columns[name])}
         return Table(
             columns,
