@@ -83,7 +83,7 @@ NAVIGATION = {
         "windows", "batch", "ci", "limits", "performance", "security", "troubleshooting",
         "backends", "nvidia", "amd", "reference-accelerator",
     ],
-    "extending": ["writing-a-tool", "probes", "new-backend", "new-framework", "events"],
+    "extending": ["writing-a-tool", "rules", "probes", "new-backend", "new-framework", "events"],
     "project": ["internals", "sass", "contributing", "changes"],
 }  # fmt: skip
 
