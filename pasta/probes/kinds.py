@@ -106,6 +106,7 @@ FIELDS: dict[str, Field] = {
         Field("warp", False, "nothing", "in its block"),
         Field("sm", False, "nothing", "multiprocessor, low 8 bits"),
         Field("launch", False, "nothing", "ordinal of the launch"),
+        Field("epoch", False, "nothing", "number of the launch, only to compare with others"),
         Field("rows", False, "access", "of a bulk or tensor transfer; else 1"),
         Field("stride", False, "access", "bytes between the rows of a transfer; else 0"),
     )

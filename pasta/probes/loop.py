@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from pasta.compiled import internal
-from pasta.probes.tables import DONE, FULL, LANES, LAUNCH
+from pasta.probes.tables import DONE, EXCHANGED, FULL, LANES, LAUNCH
 from pasta.probes.warp import (
     MAP_AT,
     OBJECTS,
@@ -99,6 +99,7 @@ def run_records(  # type: ignore[no-untyped-def]
                 )
             poke(state, LAUNCH, launch)
             poke(state, DONE, 0)
+            poke(state, EXCHANGED, 0)
             poke(state, LANES, mask)
             run_warp(
                 env, number, kind, pc, bytes, is_read, is_write, is_atomic, mask, lanes, sectors,

@@ -43,6 +43,7 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
     if reads_code:
         keep_code(session, config)
     session.document["probe_kinds"] = kinds
+    session.document["probe_ordered"] = needs_order(probing)
     session.document["probe_slowdown"] = max(_slowdowns(config, probing))
     session.document["probe_traces"] = has_traces(probing)
 
@@ -73,6 +74,16 @@ def has_traces(tools: Sequence[Tool]) -> bool:
     from pasta.probes.declare import maps_of
 
     return any(each.hands_on for tool in tools for each in maps_of(tool).values())
+
+
+def needs_order(tools: Sequence[Tool]) -> bool:
+    """Whether results depend on the order of accesses of different warps, so that a source that
+    can execute blocks one after the other has to."""
+    from pasta.probes.declare import maps_of, probes_of
+
+    return any(each.method.returns for tool in tools for each in maps_of(tool).values()) or any(
+        "time" in probe.fields for tool in tools for probe in probes_of(tool)
+    )
 
 
 def _scope(key: str, name: str, pattern: str) -> dict[str, object]:

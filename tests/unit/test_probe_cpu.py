@@ -16,10 +16,23 @@ from hypothesis import strategies as st
 
 from pasta.compiled import Compiled, building
 from pasta.compiled.building import declared
-from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace, cpu, maps_of, probe, tables
+from pasta.probes import (
+    Bitmap,
+    Counter,
+    Histogram,
+    PerPC,
+    Shadow,
+    TopK,
+    Trace,
+    cpu,
+    maps_of,
+    probe,
+    tables,
+)
 from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE
 from pasta.probes.maps import accumulators_of
 from pasta.probes.maps.bitmap import BitmapSpec
+from pasta.probes.maps.shadow import ShadowSpec
 from pasta.probes.maps.top_k import TopKSpec
 from pasta.probes.records import ACCESS, Accesses
 from pasta.processors.batch import ABSENT_U64
@@ -65,6 +78,8 @@ class Everything(Tool):
     ever = Bitmap(by="object", granularity="32B")
     whole = Bitmap(by=(), granularity=1)
     top = TopK(5, capacity=4096)
+    last = Shadow(granularity=16)
+    followed = TopK(4096)
     some = Trace()
     warps = Trace()
 
@@ -82,6 +97,11 @@ class Everything(Tool):
         maps.ever.touch(access)
         maps.whole.touch(access)
         maps.top.add(access.address // 64, 1 + access.leader)
+        previous = maps.last.exchange(access.address, access.pc << 8 | access.lane + 1)
+        if previous != 0:
+            maps.followed.add(previous << 16 | access.epoch, 1 + access.is_write)
+            again = maps.last.exchange(-access.address, previous)
+            maps.followed.add(again)
         if access.known and access.lane & 1:
             maps.some.write(access)
         for i in range(options.step):
@@ -256,6 +276,8 @@ def check(tool: Tool, model: Model, events: Events) -> None:
         if spec.hands_on:
             assert isinstance(tool, Everything)
             check_trace(tool, name, expected.written, model)
+        elif isinstance(spec, ShadowSpec):
+            assert accumulators_of(tool)[name].total() == 0
         elif isinstance(spec, TopKSpec):
             everything = {key[0]: count for (key, _), count in expected.sums.items()}
             best = sorted(everything.items(), key=lambda each: (-each[1], each[0]))

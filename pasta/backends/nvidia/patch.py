@@ -55,6 +55,8 @@ _FIELDS: dict[str, str] = {
     "block": "block = ctaid_x() + nctaid_x() * (ctaid_y() + nctaid_y() * ctaid_z())",
     "warp": "warp = (tid_x() + ntid_x() * (tid_y() + ntid_y() * tid_z())) >> 5",
     "sm": "sm = smid() & 255",
+    "epoch": "epoch = load_u64(user + L_EPOCH)",
+    "time": "time = global_time()",
 }
 #: Fields of a transfer by one lane, which may be long.
 _TRANSFER = {

@@ -146,11 +146,13 @@ static void unrecorded(uint64_t *correlation) {
 /* ---- launches ---- */
 
 static uint32_t probed_kinds; /* bits 1 << RA_KIND_*; 0: accesses are not recorded */
+static bool probes_need_order; /* of the accesses of different warps */
 
 static void hook(ra_launch_data *d) {
     d->hook = pasta_refacc_on_access;
     d->hook_userdata = (void *)(uintptr_t)d->user[0];
     d->hook_kinds = probed_kinds;
+    if (probes_need_order) d->serial = 1;
 }
 
 static uint32_t name_of(const ra_launch_data *d) {
@@ -464,6 +466,7 @@ static void begin_process(void) {
     if (generation != recorded_generation) devices = context_count = 0;
     recorded_generation = generation;
     probed_kinds = pasta_refacc_kinds();
+    probes_need_order = pasta_config_u64("probe_ordered", 0) != 0;
 }
 
 /* Always 0: a failure here is not the target's. */
