@@ -67,8 +67,12 @@ STRIDE, DELTAS, FULL, ROWS = range(4)
 #: `sm` is recorded in 8 bits.
 MULTIPROCESSORS = 256
 
-#: Kinds that have a field: all, those with an address, memory accesses, or those to shared memory.
-Needs = Literal["nothing", "address", "access", "shared"]
+#: Kinds whose records have a time instead of an address.
+TIMED = ("barrier", "block_enter", "block_exit")
+
+#: Kinds that have a field: all, those with an address, memory accesses, those to shared memory, or
+#: those with a time.
+Needs = Literal["nothing", "address", "access", "shared", "time"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,7 @@ FIELDS: dict[str, Field] = {
         Field("sm", False, "nothing", "multiprocessor, low 8 bits"),
         Field("launch", False, "nothing", "ordinal of the launch"),
         Field("epoch", False, "nothing", "number of the launch, only to compare with others"),
+        Field("time", False, "time", "of the device clock, ns; 0: the source has none"),
         Field("rows", False, "access", "of a bulk or tensor transfer; else 1"),
         Field("stride", False, "access", "bytes between the rows of a transfer; else 0"),
     )
@@ -119,6 +124,8 @@ def missing(field: Field, kinds: tuple[str, ...]) -> list[str]:
     def has(kind: Kind) -> bool:
         if field.needs == "address":
             return kind.space != "none" or kind.name == "call"
+        if field.needs == "time":
+            return kind.name in TIMED
         if field.needs == "access":
             return kind.space != "none"
         return field.needs == "nothing" or kind.space == "shared"

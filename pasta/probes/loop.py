@@ -30,7 +30,8 @@ from pasta.probes.warp import (
 #: Arguments of the function that runs the probes of a warp, after `env` and `number`.
 WARP_FIELDS = (
     "kind", "pc", "bytes", "is_read", "is_write", "is_atomic", "mask", "lanes", "sectors",
-    "ideal_sectors", "ways", "ideal_ways", "block", "warp", "sm", "launch", "rows", "stride",
+    "ideal_sectors", "ways", "ideal_ways", "block", "warp", "sm", "launch", "time", "rows",
+    "stride",
 )  # fmt: skip
 #: The same of the function that runs the probes of a lane.
 LANE_FIELDS = ("address", "object", "offset", "known", "lane", "leader", *WARP_FIELDS)
@@ -52,7 +53,7 @@ def run_records(  # type: ignore[no-untyped-def]
     `run_warp(env, number, *WARP_FIELDS)` and `run_lane(env, number, *LANE_FIELDS)` run the probes,
     or with a map's `number` count for it; `take_record(state, traced, capacity, at, mask, number)`
     and `write_record(state, traced, capacity, at)` note the record for the maps that hand records
-    on.
+    on. Kinds with a time have it in place of an address.
     """
     state = env[0]
     found, origin, low, high = locate(layers, np.uint64(0))
@@ -103,7 +104,7 @@ def run_records(  # type: ignore[no-untyped-def]
             poke(state, LANES, mask)
             run_warp(
                 env, number, kind, pc, bytes, is_read, is_write, is_atomic, mask, lanes, sectors,
-                ideal_sectors, ways, ideal_ways, block, warp, sm, launch, rows, stride,
+                ideal_sectors, ways, ideal_ways, block, warp, sm, launch, base, rows, stride,
             )  # fmt: skip
             if (in_lanes >> kind) & 1:
                 apart = False
@@ -136,7 +137,7 @@ def run_records(  # type: ignore[no-untyped-def]
                     run_lane(
                         env, number, address, object, offset, known, lane, leader, kind, pc, bytes,
                         is_read, is_write, is_atomic, mask, lanes, sectors, ideal_sectors, ways,
-                        ideal_ways, block, warp, sm, launch, rows, stride,
+                        ideal_ways, block, warp, sm, launch, base, rows, stride,
                     )  # fmt: skip
             if peek(state, FULL) != 0:
                 return at

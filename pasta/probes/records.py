@@ -83,7 +83,8 @@ class Accesses:
     @cached_property
     def columns(self) -> dict[str, NDArray[Any]]:
         """Arrays by field of `records`, and `lanes`, the number of lanes that wrote the record;
-        `address` (uint64) is that of the lowest one."""
+        `address` (uint64) is that of the lowest one; of the kinds TIMED the time of the device
+        clock, ns."""
         from pasta.probes.columns import columns_of
 
         return columns_of(self.words, self.starts, self.masks)
@@ -175,7 +176,8 @@ class Accesses:
 
 @dataclass(frozen=True)
 class Access:
-    """A record to encode; `addresses` are those of the active lanes, lowest lane first."""
+    """A record to encode; `addresses` are those of the active lanes, lowest lane first. Kinds with
+    a time have it instead."""
 
     kind: str
     addresses: Sequence[int] = ()
@@ -190,6 +192,7 @@ class Access:
     rows: int = 1
     stride: int = 0
     form: int | None = None
+    time: int = 0
 
     def encoded(self) -> builtins.bytes:
         """Encode the record for pasta_trace.h, in the shortest form unless one is given.
@@ -199,7 +202,7 @@ class Access:
         kind = KIND[self.kind]
         mask = (1 << max(1, len(self.addresses))) - 1 if self.mask is None else self.mask
         lanes = [lane for lane in range(32) if mask >> lane & 1]
-        addresses = list(self.addresses) or [0] * len(lanes)
+        addresses = list(self.addresses) or [self.time] * len(lanes)
         if len(addresses) != len(lanes) or mask >> 32:
             raise ValueError(f"{len(addresses)} addresses for {len(lanes)} lanes")
         transfer = self.rows != 1 or self.stride or self.form == ROWS

@@ -77,13 +77,20 @@ def has_traces(tools: Sequence[Tool]) -> bool:
 
 
 def needs_order(tools: Sequence[Tool]) -> bool:
-    """Whether results depend on the order of accesses of different warps, so that a source that
-    can execute blocks one after the other has to."""
+    """Whether results depend on the order of different warps, or on times: then a source that can
+    execute blocks one after the other does."""
     from pasta.probes.declare import maps_of, probes_of
+    from pasta.probes.kinds import TIMED
 
-    return any(each.method.returns for tool in tools for each in maps_of(tool).values()) or any(
-        "time" in probe.fields for tool in tools for probe in probes_of(tool)
-    )
+    for tool in tools:
+        maps = maps_of(tool)
+        if any(each.method.returns for each in maps.values()):
+            return True
+        for probe in probes_of(tool):
+            takes = any(maps[op.map].hands_on for op in probe.ops) or "time" in probe.fields
+            if takes and set(probe.kinds) & set(TIMED):
+                return True
+    return False
 
 
 def _scope(key: str, name: str, pattern: str) -> dict[str, object]:

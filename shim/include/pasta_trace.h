@@ -69,7 +69,8 @@ typedef struct pasta_access {
     uint16_t warp;    /* in its block */
     int64_t stride;   /* bytes */
     uint64_t address; /* of lane 0 as `stride` has it, or of the first active one; shared and local
-                       * memory: offset in the window (in a cluster's: rank of the block << 24 | offset) */
+                       * memory: offset in the window (in a cluster's: rank of the block << 24 | offset);
+                       * barrier, block_enter, block_exit: time of the device clock, ns; 0: none */
     uint64_t pc;
     uint64_t launch;  /* ordinal, as in kernel_launch */
     uint64_t block;   /* linear index in the grid */

@@ -129,6 +129,7 @@ typedef struct ra_access {
     int64_t stride;       /* bytes between them (between the first two, where a box has more dimensions) */
     uint64_t transfer;    /* bytes of all lanes or rows */
     uint64_t block_index; /* linear, in the grid */
+    uint64_t time;        /* of the device clock, ns, in a launch with `serial`; else 0 */
 } ra_access;
 
 typedef void (*ra_access_hook)(void *userdata, const ra_access *access);

@@ -56,6 +56,7 @@ class Made:
     rows: int = 1
     stride: int = 0
     form: int | None = None
+    time: int = 0
 
     @property
     def lanes(self) -> list[int]:
@@ -152,7 +153,8 @@ class Model:
             "is_atomic": made.flags >> 2 & 1, "mask": made.mask, "lanes": len(made.lanes),
             "sectors": sectors, "ideal_sectors": ideal_sectors, "ways": ways,
             "ideal_ways": ideal_ways, "block": made.block, "warp": made.warp, "sm": made.sm,
-            "launch": made.launch, "epoch": made.launch, "rows": made.rows, "stride": made.stride,
+            "time": made.time, "launch": made.launch, "epoch": made.launch,
+            "rows": made.rows, "stride": made.stride,
         }  # fmt: skip
         if probe.per == "warp":
             self._call(probe, shared, made.launch, made.mask)

@@ -29,7 +29,7 @@ from pasta.probes import (
     probe,
     tables,
 )
-from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE
+from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE, TIMED
 from pasta.probes.maps import accumulators_of
 from pasta.probes.maps.bitmap import BitmapSpec
 from pasta.probes.maps.shadow import ShadowSpec
@@ -80,6 +80,7 @@ class Everything(Tool):
     top = TopK(5, capacity=4096)
     last = Shadow(granularity=16)
     followed = TopK(4096)
+    times = TopK(4096)
     some = Trace()
     warps = Trace()
 
@@ -120,6 +121,10 @@ class Everything(Tool):
     @probe.shared_memory(per="warp")
     def shared(access: Any, maps: Any) -> None:
         maps.banks.add(access.pc, ways=access.ways, ideal=access.ideal_ways)
+
+    @probe.on("barrier", "block_enter", per="warp")
+    def timed(access: Any, maps: Any) -> None:
+        maps.times.add(access.time)
 
     @probe.on("barrier", "block_enter", "call")
     def others(access: Any, maps: Any) -> None:
@@ -197,6 +202,7 @@ def access_of(draw: st.DrawFn, launches: int) -> Made:
         rows=rows,
         stride=stride,
         form=form,
+        time=draw(st.integers(0, 1 << 62)) if kind in TIMED else 0,
     )
 
 

@@ -15,7 +15,7 @@ from pasta.backends.nvidia.layout import Layout
 from pasta.backends.nvidia.places import Place
 from pasta.backends.nvidia.signatures import Signature
 from pasta.errors import ToolError
-from pasta.probes.kinds import KIND
+from pasta.probes.kinds import KIND, TIMED
 from pasta.probes.language import ProbeFunction
 
 #: Kinds whose instruction is executed once per warp: all active lanes pass the same arguments.
@@ -164,6 +164,9 @@ def _calls(
     if late:
         known["object"] = "object = 0"
     fields = {field for each in called for field in each.probe.fields}
+    recorded = any(place.writes_records for place in _places(called, layout))
+    if recorded and kind in TIMED:
+        fields.add("time")
     lines = [text for field, text in known.items() if field in fields - before]
     found = "0, 0, 0"
     if late:
@@ -179,8 +182,8 @@ def _calls(
     who = ["CALLERS", "EVERYONE"]
     if uniform or KIND[kind].space == "none":
         who = ["SINGLE", "SINGLE"]
-    if any(place.writes_records for place in _places(called, layout)):
-        address = "address" if KIND[kind].space != "none" or kind == "call" else "0"
+    if recorded:
+        address = "time" if kind in TIMED else "address"
         of = "counted" if uniform else "together" if kind == "async_copy" else "mask"
         record = f"user, pc, {address}, bytes, head, rows, stride, {of}"
         lines.append(

@@ -1,4 +1,5 @@
 /* Accesses of the reference accelerator, in the shortest form of a record of the access trace. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,12 @@ static bool is_transfer(uint32_t kind) {
     case RA_KIND_BULK_SHARED: return true;
     default: return false;
     }
+}
+
+/* Whether the record has the time instead of an address.  Older accelerators do not tell it. */
+static bool has_time(const ra_access *a) {
+    return a->size >= offsetof(ra_access, time) + sizeof a->time &&
+           (a->kind == RA_KIND_BARRIER || a->kind == RA_KIND_BLOCK_ENTER || a->kind == RA_KIND_BLOCK_EXIT);
 }
 
 /* Whether the active lanes' addresses are base + lane * stride. */
@@ -115,6 +122,7 @@ void pasta_refacc_on_access(void *userdata, const ra_access *a) {
         base = a->address[__builtin_ctz(a->mask)];
         stride = 0;
     }
+    if (has_time(a)) base = a->time;
     pasta_access *e = pasta_trace_begin(&writer, pasta_access_bytes(form, lanes));
     if (!e) return;
     *e = (pasta_access){.mask = a->mask,

@@ -48,7 +48,8 @@ __all__ = [
     "activemask", "again", "any_sync", "atomic_add_u64", "atomic_cas_u64", "atomic_exchange_u64",
     "ballot_sync", "bin_address", "bin_of", "bytes_of", "ctaid_x", "ctaid_y", "ctaid_z", "find",
     "find_offset", "find_whole", "global_time", "is_first", "is_lowest", "lane_id", "load_pair",
-    "load_u8", "load_u32", "load_u64", "load_u64_volatile", "lshr", "match_any_sync", "match_any_sync_64", "minus",
-    "nctaid_x", "nctaid_y", "ntid_x", "ntid_y", "plus", "popc", "row_address", "smid",
-    "tensor_box", "tid_x", "tid_y", "tid_z", "times", "touch_plane", "trace_lanes", "trace_single",
+    "load_u8", "load_u32", "load_u64", "load_u64_volatile", "lshr", "match_any_sync",
+    "match_any_sync_64", "minus", "nctaid_x", "nctaid_y", "ntid_x", "ntid_y", "plus", "popc",
+    "row_address", "smid", "tensor_box", "tid_x", "tid_y", "tid_z", "times", "touch_plane",
+    "trace_lanes", "trace_single",
 ]  # fmt: skip
