@@ -31,10 +31,12 @@ from pasta.probes.warp import (
 WARP_FIELDS = (
     "kind", "pc", "bytes", "is_read", "is_write", "is_atomic", "mask", "lanes", "sectors",
     "ideal_sectors", "ways", "ideal_ways", "block", "warp", "sm", "launch", "time", "rows",
-    "stride",
+    "stride", "has_value",
 )  # fmt: skip
 #: The same of the function that runs the probes of a lane.
-LANE_FIELDS = ("address", "object", "offset", "known", "lane", "leader", *WARP_FIELDS)
+LANE_FIELDS = (
+    "address", "object", "offset", "known", "lane", "leader", "value", "value_high", *WARP_FIELDS,
+)  # fmt: skip
 
 
 @internal(inline=True)
@@ -61,9 +63,10 @@ def run_records(  # type: ignore[no-untyped-def]
         head = peek(words, at)
         mask = head & 0xFFFFFFFF
         kind = (head >> 32) & 255
-        form = (head >> 48) & 255
+        form = (head >> 48) & 15
+        values = (head >> 52) & 15
         lanes = bit_count(mask)
-        after = at + RECORD + words_after(form, lanes)
+        after = at + RECORD + words_after(form, lanes, values)
         if after > end:
             break
         number = (head >> MAP_AT) & 15
@@ -89,6 +92,7 @@ def run_records(  # type: ignore[no-untyped-def]
             is_read = (head >> 40) & 1
             is_write = (head >> 41) & 1
             is_atomic = (head >> 42) & 1
+            has_value = 1 if values != 0 else 0
             sectors, ideal_sectors, ways, ideal_ways = 0, 0, 0, 0
             if number == 0 and (with_sectors >> kind) & 1:
                 sectors, ideal_sectors = sector_counts(
@@ -105,6 +109,7 @@ def run_records(  # type: ignore[no-untyped-def]
             run_warp(
                 env, number, kind, pc, bytes, is_read, is_write, is_atomic, mask, lanes, sectors,
                 ideal_sectors, ways, ideal_ways, block, warp, sm, launch, base, rows, stride,
+                has_value,
             )  # fmt: skip
             if (in_lanes >> kind) & 1:
                 apart = False
@@ -132,12 +137,19 @@ def run_records(  # type: ignore[no-untyped-def]
                         object = found
                         offset = address - np.int64(origin)
                     known = 1 if object >= 0 else 0
+                    value, value_high = np.int64(0), np.int64(0)
+                    if values != 0:
+                        beside = at + RECORD + words_after(form, lanes, 0) + place * values
+                        value = peek(words, beside)
+                        if values > 1:
+                            value_high = peek(words, beside + 1)
                     place += 1
                     poke(state, LANES, 1 << lane)
                     run_lane(
-                        env, number, address, object, offset, known, lane, leader, kind, pc, bytes,
-                        is_read, is_write, is_atomic, mask, lanes, sectors, ideal_sectors, ways,
-                        ideal_ways, block, warp, sm, launch, base, rows, stride,
+                        env, number, address, object, offset, known, lane, leader, value,
+                        value_high, kind, pc, bytes, is_read, is_write, is_atomic, mask, lanes,
+                        sectors, ideal_sectors, ways, ideal_ways, block, warp, sm, launch, base,
+                        rows, stride, has_value,
                     )  # fmt: skip
             if peek(state, FULL) != 0:
                 return at

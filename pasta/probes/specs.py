@@ -61,6 +61,9 @@ class MapSpec:
     per_launch: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
 
+    #: Whether its records have the values of accesses.
+    with_values: bool = False
+
     #: Whether the map passes whole records to the tool's `on_accesses` and counts nothing.
     hands_on: ClassVar[bool] = False
 

@@ -44,6 +44,7 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
         keep_code(session, config)
     session.document["probe_kinds"] = kinds
     session.document["probe_ordered"] = needs_order(probing)
+    session.document["probe_values"] = needs_values(probing)
     session.document["probe_slowdown"] = max(_slowdowns(config, probing))
     session.document["probe_traces"] = has_traces(probing)
 
@@ -91,6 +92,15 @@ def needs_order(tools: Sequence[Tool]) -> bool:
             if takes and set(probe.kinds) & set(TIMED):
                 return True
     return False
+
+
+def needs_values(tools: Sequence[Tool]) -> bool:
+    """Whether probes use values, or records have to have them."""
+    from pasta.probes.declare import maps_of, probes_of
+
+    used = {field for tool in tools for probe in probes_of(tool) for field in probe.fields}
+    recorded = any(each.with_values for tool in tools for each in maps_of(tool).values())
+    return recorded or bool(used & {"value", "value_high", "has_value"})
 
 
 def _scope(key: str, name: str, pattern: str) -> dict[str, object]:

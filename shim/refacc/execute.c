@@ -57,12 +57,27 @@ static void tick(const ra_warp *w) {
     if (w->clock) *w->clock += RA_INSTRUCTION_NS;
 }
 
+enum { VALUE_BYTES = 16 }; /* of a lane, at most */
+
+/* What global memory has at the lanes' addresses; false where they are not valid, and the kernel will fault. */
+static bool find_values(const ra_warp *w, ra_kind kind, uint32_t flags, uint32_t bytes, uint32_t mask,
+                        const uint64_t *address, unsigned char *found) {
+    bool loads = kind == RA_KIND_GLOBAL || kind == RA_KIND_ASYNC_COPY;
+    if (!loads || !(flags & RA_ACCESS_READ) || flags & RA_ACCESS_PREFETCH || bytes > VALUE_BYTES) return false;
+    if (!ra_global_valid(w, mask, address, bytes)) return false;
+    RA_EACH_LANE(lane)
+        if (RA_ACTIVE(mask, lane)) memcpy(found + (size_t)lane * bytes, (const void *)(uintptr_t)address[lane], bytes);
+    return true;
+}
+
 void ra_warp_report(const ra_warp *w, uint32_t at, ra_kind kind, uint32_t flags, uint32_t bytes, uint32_t mask,
                     const uint64_t *address, const void *value) {
     tick(w);
     if (!RA_ACTIVE(w->hook_kinds, kind)) return;
     ra_access access;
     describe(w, at, kind, flags, bytes, mask, &access);
+    unsigned char found[RA_LANES * VALUE_BYTES];
+    if (w->launch->hook_values && !value && find_values(w, kind, flags, bytes, mask, address, found)) value = found;
     access.value = value;
     if (!address)
         memset(access.address, 0, sizeof access.address);

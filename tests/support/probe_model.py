@@ -57,6 +57,7 @@ class Made:
     stride: int = 0
     form: int | None = None
     time: int = 0
+    values: list[int] | None = None
 
     @property
     def lanes(self) -> list[int]:
@@ -154,13 +155,14 @@ class Model:
             "sectors": sectors, "ideal_sectors": ideal_sectors, "ways": ways,
             "ideal_ways": ideal_ways, "block": made.block, "warp": made.warp, "sm": made.sm,
             "time": made.time, "launch": made.launch, "epoch": made.launch,
-            "rows": made.rows, "stride": made.stride,
+            "rows": made.rows, "stride": made.stride, "has_value": int(made.values is not None),
         }  # fmt: skip
         if probe.per == "warp":
             self._call(probe, shared, made.launch, made.mask)
             return
         addresses = made.addresses or [0] * len(made.lanes)
-        for lane, address in zip(made.lanes, addresses, strict=True):
+        values = made.values or [0] * len(made.lanes)
+        for lane, address, value in zip(made.lanes, addresses, values, strict=True):
             found = None
             if KIND[made.kind].space == "global":
                 found = self.object_at(made.launch, address)
@@ -171,6 +173,8 @@ class Model:
                 "known": int(found is not None),
                 "lane": lane,
                 "leader": int(lane == made.lanes[0]),
+                "value": value % (1 << 64),
+                "value_high": value >> 64,
             }
             self._call(probe, {**shared, **own}, made.launch, 1 << lane)
 

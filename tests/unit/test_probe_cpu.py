@@ -29,7 +29,7 @@ from pasta.probes import (
     probe,
     tables,
 )
-from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE, TIMED
+from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE, TIMED, VALUED
 from pasta.probes.maps import accumulators_of
 from pasta.probes.maps.bitmap import BitmapSpec
 from pasta.probes.maps.shadow import ShadowSpec
@@ -81,6 +81,7 @@ class Everything(Tool):
     last = Shadow(granularity=16)
     followed = TopK(4096)
     times = TopK(4096)
+    values = TopK(4096)
     some = Trace()
     warps = Trace()
 
@@ -122,6 +123,12 @@ class Everything(Tool):
     def shared(access: Any, maps: Any) -> None:
         maps.banks.add(access.pc, ways=access.ways, ideal=access.ideal_ways)
 
+    @probe.on("global", "async_copy")
+    def valued(access: Any, maps: Any) -> None:
+        if access.has_value:
+            maps.values.add(access.value)
+            maps.values.add(access.value_high ^ 5, 2)
+
     @probe.on("barrier", "block_enter", per="warp")
     def timed(access: Any, maps: Any) -> None:
         maps.times.add(access.time)
@@ -138,6 +145,8 @@ class Everything(Tool):
         lanes, records, columns = accesses.lanes, accesses.records, accesses.columns
         objects = accesses.objects(lanes)
         self.given.append((accesses.map, records, (lanes, objects)))
+        self.found = accesses.values
+        assert len(self.found) == len(lanes)
         first = np.flatnonzero(np.diff(lanes["access"], prepend=-1))
         for name in set(ACCESS.names or ()) - {"address"}:
             assert columns[name].tolist() == records[name].tolist(), name
@@ -168,6 +177,13 @@ def addresses(draw: st.DrawFn, lanes: int, bytes: int) -> list[int]:
         return [start] * lanes
     found = [draw(ADDRESS) for _ in range(lanes)]
     return [each + (each % 3 << 40) for each in found] if how == "far" else found
+
+
+@st.composite
+def values_of(draw: st.DrawFn, lanes: int, bytes: int) -> list[int] | None:
+    most = (1 << (8 * bytes)) - 1
+    some = st.lists(st.sampled_from([0, 1, most, most // 3]), min_size=lanes, max_size=lanes)
+    return draw(st.none() | some)
 
 
 @st.composite
@@ -203,6 +219,7 @@ def access_of(draw: st.DrawFn, launches: int) -> Made:
         stride=stride,
         form=form,
         time=draw(st.integers(0, 1 << 62)) if kind in TIMED else 0,
+        values=draw(values_of(count, bytes)) if kind in VALUED and 0 < bytes <= 16 else None,
     )
 
 

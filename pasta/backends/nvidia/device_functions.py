@@ -50,11 +50,12 @@ def stripe_of(user: int) -> int:
 
 
 @device_function
-def hash_row(table: int, key: int, rows: int) -> int:
-    """Row of a key in a table of the run, claimed if new; the last one, `rows`, if it is full."""
+def hash_row(table: int, key: int, rows: int, tries: int) -> int:
+    """Row of a key in a table of the run, claimed if new; the last one, `rows`, if none of `tries`
+    is free."""
     mask = rows - 1
     row = lshr(times(key, -7046029254386353131), 40) & mask
-    for _ in range(rows):
+    for _ in range(tries):
         at = table + 8 * row
         there = load_u64(at)
         if there == 0:

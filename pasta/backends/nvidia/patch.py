@@ -15,7 +15,7 @@ from pasta.backends.nvidia.layout import Layout
 from pasta.backends.nvidia.places import Place
 from pasta.backends.nvidia.signatures import Signature
 from pasta.errors import ToolError
-from pasta.probes.kinds import KIND, TIMED
+from pasta.probes.kinds import KIND, MAX_VALUE, TIMED
 from pasta.probes.language import ProbeFunction
 
 #: Kinds whose instruction is executed once per warp: all active lanes pass the same arguments.
@@ -119,6 +119,9 @@ def patch_text(
     lines = ["if user == 0:", "    return 0", *_arguments(kind, signature), "mask = activemask()"]
     if fields & {"lane", "ways"} or kind in _UNIFORM:
         lines.append("lane = lane_id()")
+    lines += _guard(called, layout)
+    if fields & {"value", "value_high", "has_value"}:
+        lines += _value(kind)
     if kind in _PER_WARP:
         lines += ["if not is_first(mask):", "    return 0"]
     if kind in _UNIFORM:  # all active lanes have the same transfer: the first counts it
@@ -147,6 +150,28 @@ def patch_text(
     lines.append("return 0")
     text = "\n".join(f"    {line}" for line in lines)
     return f"def {name}({arguments}):\n{text}"
+
+
+#: Fields that cost next to nothing, and are equal in all lanes.
+_CHEAP = {"block", "warp", "sm", "epoch"}
+
+
+def _guard(called: Sequence[Instance], layout: Layout) -> list[str]:
+    """Lines that leave the patch before its lookups, if the only probe begins with
+    `if TEST: return` and the test needs none."""
+    if len(called) != 1 or traces_whole(called[0], layout):
+        return []
+    (each,) = called
+    prefix = prefix_of(each, layout)
+    first = each.probe.definitions(each.options, prefix, wrapping=True)[-1].body[0]
+    if not isinstance(first, ast.If) or first.orelse or not isinstance(first.body[0], ast.Return):
+        return []
+    names = {node.id for node in ast.walk(first.test) if isinstance(node, ast.Name)}
+    fields = names & {*each.probe.fields}
+    if not fields <= _CHEAP:
+        return []
+    lines = [_FIELDS[field] for field in sorted(fields)]
+    return [*lines, f"if {ast.unparse(first.test)}:", "    return 0"]
 
 
 def _calls(
@@ -273,6 +298,19 @@ def _arguments(kind: str, signature: Signature) -> list[str]:
     if kind in ("tensor_load", "tensor_store"):
         return [*_tensor(), "if bytes == 0:", "    return 0", *flags, number]
     return ["bytes = 0", "is_read = 0", "is_write = 0", "is_atomic = 0", *plain]
+
+
+def _value(kind: str) -> list[str]:
+    """Lines that set the value of an access: what is stored, or what memory has before the access,
+    which a load or atomic will find."""
+    stored = ["from_ = address"]
+    if kind == "global":
+        stored += ["if is_write & ~is_atomic != 0:", "    from_ = data"]
+    return [
+        *stored,
+        "value, value_high = value_at(from_, bytes)",
+        f"has_value = int(bytes <= {MAX_VALUE} and from_ != 0)",
+    ]
 
 
 def _tensor() -> list[str]:

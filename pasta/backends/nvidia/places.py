@@ -289,6 +289,8 @@ class _HashWords(Place[P]):
     """Words of each key in a hash table of the run."""
 
     offset = 0
+    #: Rows that are looked at for a key.
+    tries: ClassVar[int] = 1 << 30
 
     @property
     def index(self) -> int:
@@ -309,7 +311,7 @@ class _HashWords(Place[P]):
             *group,
             "SUMS",
             _ADDS,
-            f"    row = hash_row(table, {key}, {table.rows})",
+            f"    row = hash_row(table, {key}, {table.rows}, {min(table.rows, self.tries)})",
             f"    at = {at}",
             "    ADD",
         ]
@@ -373,6 +375,9 @@ class PcWords(_HashWords[PerPc]):
 
 class KeyWords(_HashWords[PerKey]):
     """A word for each key, in the map's own table."""
+
+    #: Up to the capacity every second row is free: more tries would only cost later keys.
+    tries = 256
 
     def allocate(self) -> None:
         """Take a table with at least twice as many rows as the map's capacity."""
@@ -617,7 +622,13 @@ class Records(Place[Recorded]):
     writes_records = True
 
     def allocate(self) -> None:
-        """Take an index. `Areas.check` limits their number."""
+        """Take an index. `Areas.check` limits their number. Raises ToolError for records with
+        values."""
+        if self.spec.with_values:
+            raise ToolError(
+                f"tool {self.tool}: records of {self.spec.name} have values",
+                remedy="leave the values out on a GPU, or use them in a probe",
+            )
         self.areas.traces += 1
         self.index = self.areas.traces
 

@@ -21,6 +21,7 @@ from pasta.backends.nvidia.intrinsics.objects import find, find_offset, find_who
 from pasta.backends.nvidia.intrinsics.planes import bytes_of, touch_plane
 from pasta.backends.nvidia.intrinsics.records import trace_lanes, trace_single
 from pasta.backends.nvidia.intrinsics.tensor import tensor_box
+from pasta.backends.nvidia.intrinsics.values import value_at
 from pasta.backends.nvidia.intrinsics.warp import (
     activemask,
     any_sync,
@@ -52,4 +53,5 @@ __all__ = [
     "match_any_sync_64", "minus", "nctaid_x", "nctaid_y", "ntid_x", "ntid_y", "plus", "popc",
     "row_address", "smid", "tensor_box", "tid_x", "tid_y", "tid_z", "times", "touch_plane",
     "trace_lanes", "trace_single",
+    "value_at",
 ]  # fmt: skip
