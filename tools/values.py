@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 #: Bytes of an access up to which its elements are compared.
 _MOST = 16
-# A word of the shadow: the folded element, thread (lane, warp, block), a bit that is always set.
-_LANE, _WARP, _BLOCK, _SEEN = 32, 37, 42, 62
+# A word of the shadow: the folded element, a hash of the thread, a bit that is always set.
+_THREAD, _THREAD_BITS, _SEEN = 32, 30, 62
 _LOW = (1 << 32) - 1
+_MIX = 0x1E3779B97F4A7C15
 #: The keys of objects in the shadow, beside addresses.
 _OF_OBJECT = 1 << 62
 #: Bits of an element's count in the sums of an access.
@@ -47,7 +48,7 @@ _BITS = 4
 _FOLD, _WIDTH, _PC = 32, 34, 36
 _WHOLE, _HIGH, _HASH = 0, 1, 2
 _PC_SHIFT, _PC_BITS = 4, 20
-_MAX_FINDINGS = 5
+_MAX_FINDINGS = 20
 _COUNTS = ("zeros", "narrow_int", "narrow_float", "repeated", "redundant")
 _FLOATS = ("Float", "Double", "Half", "BFloat16")
 
@@ -64,7 +65,7 @@ def folded(value: int, width: int) -> int:
         return low(value, 32)
     if low(value, 32) == 0:
         return low(value >> 32, 32)
-    mixed = (value ^ value >> 29) * 0x1E3779B97F4A7C15
+    mixed = (value ^ value >> 29) * _MIX
     return low(mixed >> 32, 32)
 
 
@@ -139,12 +140,8 @@ class Values(Tool):
         width = access.bytes
         if width > 8:
             width = options.vector
-        thread = (
-            1 << _SEEN
-            | low(access.block, 20) << _BLOCK
-            | low(access.warp, 5) << _WARP
-            | access.lane << _LANE
-        )
+        thread = access.epoch << 42 ^ access.block << 10 ^ access.warp << 5 ^ access.lane
+        thread = 1 << _SEEN | low(thread * _MIX >> 32, _THREAD_BITS) << _THREAD
         where = _OF_OBJECT | access.address - access.offset
         stores = access.is_write and not access.is_atomic
         elements = counts = 0

@@ -104,6 +104,10 @@ def test_redundant_stores_and_loads() -> None:
     }
     first, same, news, again, changed, own = (redundant[ENTRY + 16 * i] for i in range(6))
     assert (first, same, news, again, changed, own) == (0, 32, 0, 32, 0, 32)
+    events.launch("kernel", entry_pc=ENTRY)
+    events.access("global", WORDS, values=values[::-1], pc=ENTRY + 96, warp=2)  # another thread
+    rows = run_tool(TOOL, events).tables["instructions"].rows()
+    assert [row["redundant"] for row in rows if row["pc"] == ENTRY + 96] == [0]
 
 
 def test_atomics_find_values() -> None:
