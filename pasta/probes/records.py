@@ -262,11 +262,11 @@ class Access:
             form, base, stride, tail = ROWS, addresses[0], self.stride, b""
         else:
             form, base, stride, tail = _formed(lanes, addresses, self.form)
-        values = self._values(len(lanes))
-        words = len(values) // 8 // len(lanes) if values else 0
+        after = self._values(len(lanes))
+        words = len(after) // 8 // len(lanes) if after else 0
         record["form"], record["stride"] = form | words << VALUES_SHIFT, stride
         record["address"] = base % (1 << 64)
-        return record.tobytes() + tail + builtins.bytes(-len(tail) % 8) + values
+        return record.tobytes() + tail + builtins.bytes(-len(tail) % 8) + after
 
     def _values(self, lanes: int) -> builtins.bytes:
         """The values as they follow a record, a word or two for each lane."""
