@@ -12,7 +12,6 @@ from pasta.backends.nvidia.intrinsics.define import I64, PAIR, Values, define, n
 _VALUE = """{
 .reg .pred p;
 .reg .b32 a, b;
-.reg .b16 h;
 mov.b64 $0, 0;
 mov.b64 $1, 0;
 setp.eq.u64 p, $2, 0;
@@ -32,9 +31,9 @@ mov.b64 $1, {a, b};
 bra done${:uid};
 narrow${:uid}:
 setp.eq.u32 p, $3, 2;
-@p ld.u16 h, [$2];
-@!p ld.u8 h, [$2];
-cvt.u64.u16 $0, h;
+@p ld.u16 a, [$2];
+@!p ld.u8 a, [$2];
+cvt.u64.u32 $0, a;
 done${:uid}:
 }"""
 
