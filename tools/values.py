@@ -404,7 +404,7 @@ def _shares(rows: NDArray[Any]) -> dict[str, Any]:
 def _narrow(row: Mapping[str, Any], least: float) -> str | None:
     """The column of the narrower type that holds enough of the object's values other than zero;
     what its type says, if a framework gave it one."""
-    type_ = row.get("dtype")
+    type_ = row.get("object_dtype")
     columns = list(_NARROW)
     if type_ is not None:
         columns = ["narrow_float"] if type_ in _FLOATS else ["narrow_int"]
