@@ -212,7 +212,8 @@ class Events:
 
         `addresses` are those of the active lanes: lanes 0, 1, … or those of `mask`. By default
         it reads unless it writes. More `fields`: mask, pc, block, warp, sm; rows, stride of a
-        transfer; form. Raises ValueError if they are inconsistent.
+        transfer; time of a kind without addresses; values of the lanes, unsigned; form. Raises
+        ValueError if they are inconsistent.
         """
         from pasta.probes.kinds import ATOMIC, KIND, READ, WRITE
         from pasta.probes.records import Access

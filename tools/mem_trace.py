@@ -58,10 +58,13 @@ class MemTrace(Tool):
     global_memory = option(True, help="trace accesses to global memory")
     shared_memory = option(False, help="trace accesses to shared memory")
     local_memory = option(False, help="trace accesses to local memory")
+    values = option(
+        False, help="record the values of accesses to global memory, where the source tells them"
+    )
     directory = option(
         "", help="directory of the files until the run ends; default: TMPDIR or /tmp"
     )
-    accesses = Trace()
+    accesses = Trace(values=values)
 
     @probe.global_memory(per="warp")
     def trace_global(access: Any, maps: Any, options: Any) -> None:
@@ -126,7 +129,7 @@ class MemTrace(Tool):
         try:
             part = self._idle.pop()
         except IndexError:
-            part = _Part(self.directory)
+            part = _Part(self.directory, self.values)
             self.parts.append(part.path)
         try:
             return part.add(Accesses.joined(accesses))
@@ -208,7 +211,8 @@ class _Written:
 class _Part:
     """A file in progress; one thread at a time adds to it."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, values: bool) -> None:
+        self.values = values
         descriptor, self.path = tempfile.mkstemp(
             prefix="pasta-mem_trace-", suffix=".parquet", dir=directory or None
         )
@@ -218,7 +222,10 @@ class _Part:
 
     def add(self, accesses: Accesses) -> _Written:
         columns, objects = accesses.columns, accesses.first_objects
-        self.buffered.append(_table(accesses, columns, objects))
+        table = _table(accesses, columns, objects)
+        if self.values:
+            table = table.append_column("values", _values(accesses, columns["lanes"]))
+        self.buffered.append(table)
         if sum(map(len, self.buffered)) >= _ROW_GROUP:
             self.write()
         launches = columns["launch"]
@@ -285,6 +292,20 @@ def _table(accesses: Accesses, columns: Mapping[str, NDArray[Any]], objects: NDA
             name: to_arrow(each) if isinstance(each, np.ndarray) else each
             for name, each in rows.items()
         }
+    )
+
+
+def _values(accesses: Accesses, lanes: NDArray[Any]) -> Any:
+    """Two words for each lane, the low one first; null for records without values."""
+    from pasta.arrow import to_arrow
+
+    found = accesses.values
+    ends = np.cumsum(2 * lanes.astype(np.int64))
+    starts = np.append(0, ends)
+    none = np.ma.getmaskarray(found)[starts[:-1] // 2, 0]
+    return pa.ListArray.from_arrays(
+        to_arrow(starts.astype(np.int32), np.append(none, False)),
+        to_arrow(np.ascontiguousarray(found.filled(0)).reshape(-1)),
     )
 
 

@@ -27,7 +27,10 @@ class RecordAccesses(Tool):
     directory = option(
         "", help="directory of the files until the run ends; default: TMPDIR or /tmp"
     )
-    accesses = Trace()
+    values = option(
+        False, help="record the values of accesses to global memory, where the source tells them"
+    )
+    accesses = Trace(values=values)
 
     @probe.on(*_KINDS, per="warp")
     def record(access: Any, maps: Any) -> None:

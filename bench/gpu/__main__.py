@@ -52,6 +52,12 @@ WAYS = (
     ),
     Way("access_count + working_set + hotness", ("-c", "memory"), "memory, empty",
         {"vadd": 1.6, "resnet18": 1.6}),
+    Way("global and transfers, empty", _tool("EmptyTransfers")),
+    Way("pc_dependency", ("-t", "pc_dependency", "--set", "pc_dependency.granules=4194304"),
+        "global and transfers, empty", {"gemm 1024": 20}),
+    Way("values, 1 block in 64", ("-t", "values", "--set", "values.every=64"),
+        "global and transfers, empty", {"gemm 1024": 3}),
+    Way("block_schedule", ("-t", "block_schedule"), "empty subscription"),
     Way("mem_trace", ("-t", "mem_trace"), "global, empty", {"vadd, 2^20 floats": 50}),
     Way("access_count, no kernel selected", ("-t", "access_count", "-k", "nothing_matches"),
         "empty subscription", {"vadd": 1.05, "resnet18": 1.05}),
@@ -72,6 +78,10 @@ WAYS = (
 #: Ways of workloads that are not measured in all ways.
 ONLY = {
     "vadd, 4096 objects": ("native", "global, empty", "attribution"),
+    "gemm 1024": (
+        "native", "empty subscription", "global and transfers, empty", "pc_dependency",
+        "values, 1 block in 64", "block_schedule",
+    ),
     "vadd, 2^20 floats": ("native", "global, empty", "mem_trace"),
     "resnet18, 4096 objects": ("native", "global, empty", "attribution"),
     "resnet18, 200 steps": (
@@ -87,7 +97,8 @@ ONLY = {
 
 #: Ways that only workloads of ONLY use.
 RARE = (
-    "mem_trace", "attribution, 1 step in 100", "all three, 1 step in 100",
+    "mem_trace", "global and transfers, empty", "pc_dependency", "values, 1 block in 64",
+    "block_schedule", "attribution, 1 step in 100", "all three, 1 step in 100",
     "access_count --sample", "access_count, budget 10%",
 )  # fmt: skip
 #: Bytes of a coalesced access record of a warp, as the collector receives it.

@@ -22,6 +22,14 @@ class EmptyGlobal(Tool):
         return Result(summary="nothing was counted")
 
 
+class EmptyTransfers(EmptyGlobal):
+    """Nothing, at what the floor of `pc_dependency` and `values` patches."""
+
+    @probe.global_memory
+    def touch(access: Any, maps: Any) -> None:
+        """Do nothing."""
+
+
 class EmptyMemory(EmptyGlobal):
     """Nothing, at everything that accesses memory."""
 

@@ -27,6 +27,7 @@ def workloads(directory: Path) -> dict[str, list[str]]:
         "vadd": [str(vadd)],
         "vadd, 4096 objects": [str(vadd), "4096"],
         "vadd, 2^20 floats": [str(vadd), "0", "20"],
+        "gemm 1024": [sys.executable, str(HERE / "gemm.py"), "1024", "9"],
         "resnet18": [*train, "--steps", "6", "--warmup", "2"],
         "resnet18, 4096 objects": [
             sys.executable,

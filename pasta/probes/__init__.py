@@ -20,7 +20,7 @@ from pasta.errors import ProbeError
 from pasta.probes.declare import maps_of, probe, probes_of
 from pasta.probes.kinds import FIELDS, KINDS
 from pasta.probes.language import Op, ProbeFunction
-from pasta.probes.maps import Bitmap, Counter, Histogram, PerPC, TopK, Trace
+from pasta.probes.maps import Bitmap, Counter, Histogram, PerPC, Shadow, TopK, Trace
 from pasta.probes.specs import MapSpec
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "PerPC",
     "ProbeError",
     "ProbeFunction",
+    "Shadow",
     "TopK",
     "Trace",
     "maps_of",

@@ -43,7 +43,7 @@ def _split(  # type: ignore[no-untyped-def]
         mask[i], lanes[i] = wrote, bit_count(wrote)
         kind[i], sm[i] = head >> 32, head >> 56
         flags[i] = (head >> 40) & _FLAGS
-        form[i] = shape = (head >> 48) & 255
+        form[i] = shape = (head >> 48) & 15
         bytes[i], rows[i], warp[i] = second, second >> 32, second >> 48
         if wrote == 0 or shape == 3:
             pass

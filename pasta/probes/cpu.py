@@ -19,6 +19,7 @@ from pasta.compiled import generated, memory
 from pasta.probes import loop, tables, warp
 from pasta.probes.declare import maps_of, probes_of
 from pasta.probes.kinds import KIND, kinds_of
+from pasta.probes.language import MAX_ITERATIONS
 from pasta.probes.maps import accumulators_of
 from pasta.probes.tables import Table, state_of
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 _MAX_KEYS = 1 << 20
 #: Runs of records of one launch per call of `launch_runs`.
 _MAX_RUNS = 4096
+_LANES = 32
+#: Fields that have another name in `loop`.
+_SAME = {"epoch": "launch"}
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class CpuExecutor:
     def __init__(self, tools: Sequence[Owner]) -> None:
         self.tools = list(tools)
         self._used = list(_used_maps(self.tools))
-        self._state = state_of(len(self._used))
+        self._state = state_of(len(self._used), _max_exchanged(self.tools))
         for each in self._used:
             each.table.attach(self._state)
         self._traces = [each for each in self._used if each.spec.hands_on]
@@ -137,7 +141,8 @@ class CpuExecutor:
     def _make_room(self, used: _Used, at: int) -> None:
         table = used.table
         place = (at, int(self._state[tables.RESUME]))
-        if table.cells[tables.COUNT] >= _MAX_KEYS and place != table.last_full:
+        many = table.cells[tables.COUNT] >= _MAX_KEYS and not table.most
+        if many and place != table.last_full:
             self._deliver(used)
         else:
             larger = np.zeros(2 * len(table.rows), np.int64)
@@ -168,6 +173,18 @@ def _used_maps(tools: Iterable[Owner]) -> Iterator[_Used]:
             if name in used:
                 yield _Used(index, spec, spec.table(f"tool{index}_{name}", number))
                 number += 1
+
+
+def _max_exchanged(tools: Iterable[Owner]) -> int:
+    """Maximum of values that the probes exchange with shadows in one record."""
+    sites = 0
+    for tool in tools:
+        shadows = {name for name, spec in maps_of(tool).items() if spec.method.returns}
+        for probe in probes_of(tool):
+            names = {op.name for op in probe.ops if op.map in shadows}
+            calls = [each for each in ast.walk(probe.tree) if isinstance(each, ast.Call)]
+            sites += sum(ast.unparse(each.func) in names for each in calls)
+    return sites * MAX_ITERATIONS * _LANES
 
 
 # ---- the generated module -------------------------------------------------------------------
@@ -305,7 +322,7 @@ def _calls(probes: Iterable[tuple[int, ProbeFunction]], per: str, where: str) ->
     lines = []
     for index, probe in probes:
         if probe.per == per:
-            arguments = ", ".join((*probe.fields, "env"))
+            arguments = ", ".join((*(_SAME.get(each, each) for each in probe.fields), "env"))
             lines.append(f"if {where}({_bits(probe.kinds)} >> kind) & 1:")
             lines.append(f"    {_prefix(index, probe)}{probe.name}({arguments})")
     return lines

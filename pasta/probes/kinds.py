@@ -63,12 +63,23 @@ READ, WRITE, ATOMIC, PREFETCH = 1, 2, 4, 8
 MAP_SHIFT = 4
 # pasta_access.form
 STRIDE, DELTAS, FULL, ROWS = range(4)
+#: First bit in `form` of the number of words of a value that follow for each lane.
+VALUES_SHIFT = 4
+#: Bytes of an access up to which its values are known.
+MAX_VALUE = 16
 
 #: `sm` is recorded in 8 bits.
 MULTIPROCESSORS = 256
 
-#: Kinds that have a field: all, those with an address, memory accesses, or those to shared memory.
-Needs = Literal["nothing", "address", "access", "shared"]
+#: Kinds whose records have a time instead of an address.
+TIMED = ("barrier", "block_enter", "block_exit")
+
+#: Kinds whose values can be known.
+VALUED = ("global", "async_copy")
+
+#: Kinds that have a field: all, those with an address, memory accesses, those to shared memory,
+#: those with a time, or those with a value.
+Needs = Literal["nothing", "address", "access", "shared", "time", "value"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,9 @@ FIELDS: dict[str, Field] = {
         Field("known", True, "access", "whether it lies in a live object"),
         Field("lane", True, "nothing", "0 to 31"),
         Field("leader", True, "nothing", "whether it is the lowest active lane"),
+        Field("value", True, "value", "low 64 bits of what is stored, or found in memory"),
+        Field("value_high", True, "value", "the next 64 bits"),
+        Field("has_value", False, "value", "whether the value is known"),
         Field("pc", False, "nothing", "address of the instruction"),
         Field("bytes", False, "access", "of one lane; of a bulk or tensor transfer: all of it"),
         Field("kind", False, "nothing", "number of the kind, as in pasta.probes.KINDS"),
@@ -106,6 +120,8 @@ FIELDS: dict[str, Field] = {
         Field("warp", False, "nothing", "in its block"),
         Field("sm", False, "nothing", "multiprocessor, low 8 bits"),
         Field("launch", False, "nothing", "ordinal of the launch"),
+        Field("epoch", False, "nothing", "number of the launch, only to compare with others"),
+        Field("time", False, "time", "of the device clock, ns; 0: the source has none"),
         Field("rows", False, "access", "of a bulk or tensor transfer; else 1"),
         Field("stride", False, "access", "bytes between the rows of a transfer; else 0"),
     )
@@ -118,6 +134,10 @@ def missing(field: Field, kinds: tuple[str, ...]) -> list[str]:
     def has(kind: Kind) -> bool:
         if field.needs == "address":
             return kind.space != "none" or kind.name == "call"
+        if field.needs == "time":
+            return kind.name in TIMED
+        if field.needs == "value":
+            return kind.name in VALUED
         if field.needs == "access":
             return kind.space != "none"
         return field.needs == "nothing" or kind.space == "shared"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from pasta.compiled import internal
-from pasta.probes.tables import DONE, FULL, LANES, LAUNCH
+from pasta.probes.tables import DONE, EXCHANGED, FULL, LANES, LAUNCH
 from pasta.probes.warp import (
     MAP_AT,
     OBJECTS,
@@ -30,10 +30,13 @@ from pasta.probes.warp import (
 #: Arguments of the function that runs the probes of a warp, after `env` and `number`.
 WARP_FIELDS = (
     "kind", "pc", "bytes", "is_read", "is_write", "is_atomic", "mask", "lanes", "sectors",
-    "ideal_sectors", "ways", "ideal_ways", "block", "warp", "sm", "launch", "rows", "stride",
+    "ideal_sectors", "ways", "ideal_ways", "block", "warp", "sm", "launch", "time", "rows",
+    "stride", "has_value",
 )  # fmt: skip
 #: The same of the function that runs the probes of a lane.
-LANE_FIELDS = ("address", "object", "offset", "known", "lane", "leader", *WARP_FIELDS)
+LANE_FIELDS = (
+    "address", "object", "offset", "known", "lane", "leader", "value", "value_high", *WARP_FIELDS,
+)  # fmt: skip
 
 
 @internal(inline=True)
@@ -52,7 +55,7 @@ def run_records(  # type: ignore[no-untyped-def]
     `run_warp(env, number, *WARP_FIELDS)` and `run_lane(env, number, *LANE_FIELDS)` run the probes,
     or with a map's `number` count for it; `take_record(state, traced, capacity, at, mask, number)`
     and `write_record(state, traced, capacity, at)` note the record for the maps that hand records
-    on.
+    on. Kinds with a time have it in place of an address.
     """
     state = env[0]
     found, origin, low, high = locate(layers, np.uint64(0))
@@ -60,9 +63,10 @@ def run_records(  # type: ignore[no-untyped-def]
         head = peek(words, at)
         mask = head & 0xFFFFFFFF
         kind = (head >> 32) & 255
-        form = (head >> 48) & 255
+        form = (head >> 48) & 15
+        values = (head >> 52) & 15
         lanes = bit_count(mask)
-        after = at + RECORD + words_after(form, lanes)
+        after = at + RECORD + words_after(form, lanes, values)
         if after > end:
             break
         number = (head >> MAP_AT) & 15
@@ -88,6 +92,7 @@ def run_records(  # type: ignore[no-untyped-def]
             is_read = (head >> 40) & 1
             is_write = (head >> 41) & 1
             is_atomic = (head >> 42) & 1
+            has_value = 1 if values != 0 else 0
             sectors, ideal_sectors, ways, ideal_ways = 0, 0, 0, 0
             if number == 0 and (with_sectors >> kind) & 1:
                 sectors, ideal_sectors = sector_counts(
@@ -99,10 +104,12 @@ def run_records(  # type: ignore[no-untyped-def]
                 )
             poke(state, LAUNCH, launch)
             poke(state, DONE, 0)
+            poke(state, EXCHANGED, 0)
             poke(state, LANES, mask)
             run_warp(
                 env, number, kind, pc, bytes, is_read, is_write, is_atomic, mask, lanes, sectors,
-                ideal_sectors, ways, ideal_ways, block, warp, sm, launch, rows, stride,
+                ideal_sectors, ways, ideal_ways, block, warp, sm, launch, base, rows, stride,
+                has_value,
             )  # fmt: skip
             if (in_lanes >> kind) & 1:
                 apart = False
@@ -130,12 +137,19 @@ def run_records(  # type: ignore[no-untyped-def]
                         object = found
                         offset = address - np.int64(origin)
                     known = 1 if object >= 0 else 0
+                    value, value_high = np.int64(0), np.int64(0)
+                    if values != 0:
+                        beside = at + RECORD + words_after(form, lanes, 0) + place * values
+                        value = peek(words, beside)
+                        if values > 1:
+                            value_high = peek(words, beside + 1)
                     place += 1
                     poke(state, LANES, 1 << lane)
                     run_lane(
-                        env, number, address, object, offset, known, lane, leader, kind, pc, bytes,
-                        is_read, is_write, is_atomic, mask, lanes, sectors, ideal_sectors, ways,
-                        ideal_ways, block, warp, sm, launch, rows, stride,
+                        env, number, address, object, offset, known, lane, leader, value,
+                        value_high, kind, pc, bytes, is_read, is_write, is_atomic, mask, lanes,
+                        sectors, ideal_sectors, ways, ideal_ways, block, warp, sm, launch, base,
+                        rows, stride, has_value,
                     )  # fmt: skip
             if peek(state, FULL) != 0:
                 return at

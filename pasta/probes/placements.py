@@ -56,5 +56,14 @@ class PerGranule(Placement):
 
 
 @dataclass(frozen=True)
+class PerAddress(Placement):
+    """A value of the run for each of `capacity` granules of `bytes` bytes of the address space,
+    which probes exchange; accesses to further granules are counted as lost."""
+
+    capacity: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Recorded(Placement):
     """No counts on the device: it writes the accesses as records, which the host counts."""

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pasta.probes.kinds import DELTAS, FULL, KIND, KINDS, MAP_SHIFT, ROWS, STRIDE
+from pasta.probes.kinds import (
+    DELTAS,
+    FULL,
+    KIND,
+    KINDS,
+    MAP_SHIFT,
+    MAX_VALUE,
+    ROWS,
+    STRIDE,
+    VALUES_SHIFT,
+)
 from pasta.processors.codes import bit_count
 
 if TYPE_CHECKING:
@@ -40,6 +50,7 @@ ACCESS_HEAD = np.dtype(ACCESS.descr[:5])
 LANE = np.dtype([("access", "i8"), ("address", "u8"), ("lane", "u1")])
 
 WORDS = ACCESS.itemsize // 8
+_SHAPE = (1 << VALUES_SHIFT) - 1
 _IS_GLOBAL = np.zeros(256, bool)
 _IS_GLOBAL[[kind.number for kind in KINDS if kind.space == "global"]] = True
 
@@ -78,12 +89,14 @@ class Accesses:
         records = words.view(ACCESS)
         records["mask"] = self.masks
         records["flags"] &= (1 << MAP_SHIFT) - 1
+        records["form"] &= _SHAPE
         return np.asarray(records)
 
     @cached_property
     def columns(self) -> dict[str, NDArray[Any]]:
         """Arrays by field of `records`, and `lanes`, the number of lanes that wrote the record;
-        `address` (uint64) is that of the lowest one."""
+        `address` (uint64) is that of the lowest one; of the kinds TIMED the time of the device
+        clock, ns."""
         from pasta.probes.columns import columns_of
 
         return columns_of(self.words, self.starts, self.masks)
@@ -93,8 +106,8 @@ class Accesses:
         """Words (int64) of the records as recorded, without the number of their map."""
         heads = np.ascontiguousarray(self.words[self.starts]).view(ACCESS_HEAD)
         lanes = bit_count(heads["mask"]).astype(np.int64)
-        after = np.where(heads["form"] == DELTAS, (lanes + 1) >> 1, 0)
-        lengths = WORDS + np.where(heads["form"] == FULL, lanes, after)
+        lengths = WORDS + _address_words(heads["form"], lanes)
+        lengths += lanes * (heads["form"] >> VALUES_SHIFT)
         begins = np.cumsum(lengths) - lengths
         total = int(lengths.sum())
         if total == len(self.words):  # nothing is between them
@@ -123,13 +136,7 @@ class Accesses:
     @property
     def lanes(self) -> NDArray[Any]:
         """A structured array with a row (dtype LANE) for every lane that wrote a record."""
-        whole = np.ascontiguousarray(self.words[self.starts]).view(np.uint64) & np.uint64(
-            0xFFFF_FFFF
-        )
-        bits = (whole[:, None] >> np.arange(32, dtype=np.uint64)) & np.uint64(1) == 1
-        access, lane = np.nonzero(bits)
-        # addresses of all active lanes follow a record, also of those that did not write it
-        place = (np.cumsum(bits, axis=1) - 1)[access, lane]
+        access, lane, place = self._active()
         records = self.records[access]
         lanes = np.empty(len(access), LANE)
         lanes["access"] = access
@@ -137,6 +144,34 @@ class Accesses:
         lanes["address"] = self._addresses(records, self.starts[access] + WORDS, lane, place)
         wrote = (records["mask"] >> lane.astype(np.uint32)) & 1 == 1
         return np.asarray(lanes[wrote])
+
+    def _active(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Record, number, and place among the active lanes of each active lane: what follows a
+        record is of all of them, also of those that did not write it."""
+        heads = np.ascontiguousarray(self.words[self.starts]).view(np.uint64)
+        whole = heads & np.uint64(0xFFFF_FFFF)
+        bits = (whole[:, None] >> np.arange(32, dtype=np.uint64)) & np.uint64(1) == 1
+        access, lane = np.nonzero(bits)
+        return access, lane, (np.cumsum(bits, axis=1) - 1)[access, lane]
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """Values of `lanes`, a masked array (uint64) of their number by 2, low word first; masked
+        where the record has none."""
+        access, lane, place = self._active()
+        wrote = (self.masks[access] >> lane) & 1 == 1
+        access, place = access[wrote], place[wrote]
+        heads = np.ascontiguousarray(self.words[self.starts]).view(ACCESS_HEAD)
+        lanes = bit_count(heads["mask"]).astype(np.int64)
+        begins = self.starts + WORDS + _address_words(heads["form"], lanes)
+        count = (heads["form"] >> VALUES_SHIFT).astype(np.int64)[access]
+        found = np.ma.zeros((len(access), 2), np.uint64)
+        at = begins[access] + place * count
+        for word in range(2):
+            some = count > word
+            found[some, word] = self.words[at[some] + word].view(np.uint64)
+        found[count == 0] = np.ma.masked
+        return found
 
     def _addresses(
         self, records: NDArray[Any], tails: NDArray[Any], lane: NDArray[Any], place: NDArray[Any]
@@ -173,9 +208,17 @@ class Accesses:
         return found
 
 
+def _address_words(forms: NDArray[Any], lanes: NDArray[Any]) -> NDArray[Any]:
+    """Words of addresses that follow records of these forms."""
+    shape = forms & _SHAPE
+    after = np.where(shape == DELTAS, (lanes + 1) >> 1, 0)
+    return np.where(shape == FULL, lanes, after).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class Access:
-    """A record to encode; `addresses` are those of the active lanes, lowest lane first."""
+    """A record to encode; `addresses` are those of the active lanes, lowest lane first. Kinds with
+    a time have it instead. `values`: as unsigned integers of up to 16 bytes."""
 
     kind: str
     addresses: Sequence[int] = ()
@@ -190,6 +233,8 @@ class Access:
     rows: int = 1
     stride: int = 0
     form: int | None = None
+    time: int = 0
+    values: Sequence[int] | None = None
 
     def encoded(self) -> builtins.bytes:
         """Encode the record for pasta_trace.h, in the shortest form unless one is given.
@@ -199,7 +244,7 @@ class Access:
         kind = KIND[self.kind]
         mask = (1 << max(1, len(self.addresses))) - 1 if self.mask is None else self.mask
         lanes = [lane for lane in range(32) if mask >> lane & 1]
-        addresses = list(self.addresses) or [0] * len(lanes)
+        addresses = list(self.addresses) or [self.time] * len(lanes)
         if len(addresses) != len(lanes) or mask >> 32:
             raise ValueError(f"{len(addresses)} addresses for {len(lanes)} lanes")
         transfer = self.rows != 1 or self.stride or self.form == ROWS
@@ -217,9 +262,20 @@ class Access:
             form, base, stride, tail = ROWS, addresses[0], self.stride, b""
         else:
             form, base, stride, tail = _formed(lanes, addresses, self.form)
-        record["form"], record["stride"] = form, stride
+        after = self._values(len(lanes))
+        words = len(after) // 8 // len(lanes) if after else 0
+        record["form"], record["stride"] = form | words << VALUES_SHIFT, stride
         record["address"] = base % (1 << 64)
-        return record.tobytes() + tail + builtins.bytes(-len(tail) % 8)
+        return record.tobytes() + tail + builtins.bytes(-len(tail) % 8) + after
+
+    def _values(self, lanes: int) -> builtins.bytes:
+        """The values as they follow a record, a word or two for each lane."""
+        if self.values is None:
+            return b""
+        if len(self.values) != lanes or not 0 < self.bytes <= MAX_VALUE:
+            raise ValueError(f"{len(self.values)} values of {self.bytes} bytes for {lanes} lanes")
+        words = -(-self.bytes // 8)
+        return b"".join(value.to_bytes(8 * words, "little") for value in self.values)
 
     def on(self, launch: int) -> Access:
         """The access in another launch."""

@@ -28,11 +28,12 @@ class Parameter:
 @dataclass(frozen=True)
 class Method:
     """The method of a map that probes call. `takes_access`: its only argument is `access`, for the
-    fields with the parameters' names."""
+    fields with the parameters' names. `returns`: it gives an integer, which probes assign."""
 
     name: str
     parameters: tuple[Parameter, ...] = ()
     takes_access: bool = False
+    returns: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -59,6 +60,9 @@ class MapSpec:
     fields: tuple[str, ...] = ()
     per_launch: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
+
+    #: Whether its records have the values of accesses.
+    with_values: bool = False
 
     #: Whether the map passes whole records to the tool's `on_accesses` and counts nothing.
     hands_on: ClassVar[bool] = False

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 # Cells of `state`: operations of the record still to skip, and done; number of the full map plus 1;
 # operations done before it was full; current launch; lanes that run the probe; bytes between the
-# sizes of objects.
-SKIP, DONE, FULL, RESUME, LAUNCH, LANES, SIZE_STRIDE = range(7)
+# sizes of objects; values exchanged in the record, the last of which are before the state: value n
+# is at -1 - n.
+SKIP, DONE, FULL, RESUME, LAUNCH, LANES, SIZE_STRIDE, EXCHANGED = range(8)
 # Cells of each map after those: last row; distinct keys, or records written; words of the table;
 # dropped amounts; lanes that wrote.
 _FIRST, _CELLS = 8, 5
@@ -31,21 +32,23 @@ _MIN_SLOTS = 1 << 10
 _MAX_SPARSE_WORDS = 1 << 20
 
 
-def state_of(tables: int) -> NDArray[Any]:
-    """State (int64) for a number of tables."""
-    return np.zeros(_FIRST + _CELLS * tables, np.int64)
+def state_of(tables: int, exchanged: int = 0) -> NDArray[Any]:
+    """State (int64) for a number of tables, and for the values that a record exchanges."""
+    return np.zeros(exchanged + _FIRST + _CELLS * tables, np.int64)[exchanged:]
 
 
 @dataclass
 class Table:
     """Counts of one map since its last delivery. `limit`: maximum of distinct keys, later ones
-    count as other; 0: the table grows."""
+    count as other; 0: the table grows. `most`: maximum of keys to which it grows, which it keeps;
+    0: no maximum, and it may be delivered and cleared."""
 
     name: str
     number: int
     keys: tuple[str, ...]
     fields: tuple[str, ...]
     limit: int = 0
+    most: int = 0
     rows: NDArray[Any] = field(init=False)
     cells: NDArray[Any] = field(init=False)
     #: Record and operation when it was last full: the same again needs a larger, not an empty
@@ -108,6 +111,8 @@ def {self.name}__{method}(env, {", ".join(parameters)}):
         limit = f"{length} // ({8 * width} if {length} <= {_MAX_SPARSE_WORDS} else {2 * width})"
         if self.limit or not keys:
             limit = str(self.limit or 1)
+        elif self.most:
+            limit = f"min({limit}, {self.most})"
         hashes = "".join(f"    h = hashed(h, {key})\n" for key in keys)
         same = " and ".join(f"peek(table, at + {1 + i}) == {key}" for i, key in enumerate(keys))
         stored = "".join(f"    poke(table, at + {1 + i}, {key})\n" for i, key in enumerate(keys))
@@ -143,19 +148,19 @@ def {self.name}__find({", ".join(["state", "table", *keys])}):
         ]
         return "".join(f"\n{indent}{line}" for line in lines)
 
-    def stop(self) -> list[str]:
+    def stop(self, result: str = "") -> list[str]:
         """Statements that end `run`, so that the table can be delivered or grown."""
         return [
             f"poke(state, {FULL}, {self.number + 1})",
             f"poke(state, {RESUME}, peek(state, {DONE}))",
             f"poke(state, {SKIP}, {_SKIP_ALL})",
-            "return",
+            f"return {result}".rstrip(),
         ]
 
-    def lose(self, amount: str) -> list[str]:
+    def lose(self, amount: str, result: str = "") -> list[str]:
         """Statements that add an amount to that of other keys."""
         return [
             f"add(state, {self.cell(OTHER)}, {amount})",
             f"add(state, {DONE}, 1)",
-            "return",
+            f"return {result}".rstrip(),
         ]

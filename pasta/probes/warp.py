@@ -123,11 +123,11 @@ def add(memory, index, value):  # type: ignore[no-untyped-def]
 
 
 @internal
-def words_after(form, lanes):  # type: ignore[no-untyped-def]
-    """Words that follow a record."""
+def words_after(form, lanes, values):  # type: ignore[no-untyped-def]
+    """Words that follow a record: addresses, and `values` words for each lane."""
     if form == 1:
-        return (lanes + 1) >> 1
-    return lanes if form == 2 else 0
+        return ((lanes + 1) >> 1) + lanes * values
+    return (lanes if form == 2 else 0) + lanes * values
 
 
 @internal
@@ -372,7 +372,8 @@ def launch_runs(  # type: ignore[no-untyped-def]
     launch, bits, first, other = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     while at + RECORD <= end:
         head = peek(words, at)
-        following = words_after((head >> 48) & 255, bit_count(head & 0xFFFFFFFF))
+        lanes = bit_count(head & 0xFFFFFFFF)
+        following = words_after((head >> 48) & 15, lanes, (head >> 52) & 15)
         number = (head >> MAP_AT) & 15
         if at + RECORD + following > end:
             break

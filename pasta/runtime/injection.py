@@ -92,6 +92,8 @@ def _shim_settings(session: Session, root: int) -> dict[str, object]:
         "origin": paths.PACKAGE / "__init__.py",
         "probes": session.probes if session.probes.exists() else "",
         "probe_kinds": session.document.get("probe_kinds", ""),
+        "probe_ordered": int(session.document.get("probe_ordered", 0)),
+        "probe_values": int(session.document.get("probe_values", 0)),
         **{key: value for each in config.sections() for key, value in each.for_shim().items()},
         **_probe_settings(session),
         **_backend_settings(session),

@@ -43,6 +43,8 @@ def write_plan(session: Session, config: Config, tools: Sequence[Tool]) -> None:
     if reads_code:
         keep_code(session, config)
     session.document["probe_kinds"] = kinds
+    session.document["probe_ordered"] = needs_order(probing)
+    session.document["probe_values"] = needs_values(probing)
     session.document["probe_slowdown"] = max(_slowdowns(config, probing))
     session.document["probe_traces"] = has_traces(probing)
 
@@ -73,6 +75,32 @@ def has_traces(tools: Sequence[Tool]) -> bool:
     from pasta.probes.declare import maps_of
 
     return any(each.hands_on for tool in tools for each in maps_of(tool).values())
+
+
+def needs_order(tools: Sequence[Tool]) -> bool:
+    """Whether results depend on the order of different warps, or on times: then a source that can
+    execute blocks one after the other does."""
+    from pasta.probes.declare import maps_of, probes_of
+    from pasta.probes.kinds import TIMED
+
+    for tool in tools:
+        maps = maps_of(tool)
+        if any(each.method.returns for each in maps.values()):
+            return True
+        for probe in probes_of(tool):
+            takes = any(maps[op.map].hands_on for op in probe.ops) or "time" in probe.fields
+            if takes and set(probe.kinds) & set(TIMED):
+                return True
+    return False
+
+
+def needs_values(tools: Sequence[Tool]) -> bool:
+    """Whether probes use values, or records have to have them."""
+    from pasta.probes.declare import maps_of, probes_of
+
+    used = {field for tool in tools for probe in probes_of(tool) for field in probe.fields}
+    recorded = any(each.with_values for tool in tools for each in maps_of(tool).values())
+    return recorded or bool(used & {"value", "value_high", "has_value"})
 
 
 def _scope(key: str, name: str, pattern: str) -> dict[str, object]:

@@ -57,19 +57,24 @@ enum {
                             * (the first two, where a box has more than two dimensions) */
 };
 
+/* From this bit of `form` on: words of the value that follow for each active lane, after all addresses; 0: none,
+ * 1: up to 8 bytes, 2: up to 16.  The value that is stored, or that a load or atomic finds, zero-extended. */
+enum { PASTA_FORM_VALUES = 4 };
+
 /* Followed by what `form` says; the whole takes a multiple of 8 bytes. */
 typedef struct pasta_access {
     uint32_t mask;    /* active lanes; one lane for bulk and tensor transfers; those that give rows of matrices */
     uint8_t kind;     /* PASTA_ACCESS_* */
     uint8_t flags;    /* PASTA_ACCESS_READ, … */
-    uint8_t form;     /* PASTA_FORM_* */
+    uint8_t form;     /* PASTA_FORM_* | words of a value << PASTA_FORM_VALUES */
     uint8_t sm;       /* multiprocessor, low 8 bits */
     uint32_t bytes;   /* per lane (per row); 0 where nothing is accessed */
     uint16_t rows;    /* FORM_ROWS; else 1 */
     uint16_t warp;    /* in its block */
     int64_t stride;   /* bytes */
     uint64_t address; /* of lane 0 as `stride` has it, or of the first active one; shared and local
-                       * memory: offset in the window (in a cluster's: rank of the block << 24 | offset) */
+                       * memory: offset in the window (in a cluster's: rank of the block << 24 | offset);
+                       * barrier, block_enter, block_exit: time of the device clock, ns; 0: none */
     uint64_t pc;
     uint64_t launch;  /* ordinal, as in kernel_launch */
     uint64_t block;   /* linear index in the grid */
@@ -78,8 +83,10 @@ typedef struct pasta_access {
 #ifndef PASTA_CFFI
 /* Bytes of a record with `lanes` active lanes. */
 static inline uint32_t pasta_access_bytes(uint8_t form, int lanes) {
-    uint32_t each = form == PASTA_FORM_DELTAS ? sizeof(int32_t) : form == PASTA_FORM_FULL ? sizeof(uint64_t) : 0;
-    return sizeof(pasta_access) + ((uint32_t)lanes * each + 7) / 8 * 8;
+    uint8_t shape = form & ((1 << PASTA_FORM_VALUES) - 1);
+    uint32_t each = shape == PASTA_FORM_DELTAS ? sizeof(int32_t) : shape == PASTA_FORM_FULL ? sizeof(uint64_t) : 0;
+    uint32_t values = (uint32_t)(form >> PASTA_FORM_VALUES) * sizeof(uint64_t);
+    return sizeof(pasta_access) + ((uint32_t)lanes * each + 7) / 8 * 8 + (uint32_t)lanes * values;
 }
 #endif
 

@@ -49,13 +49,35 @@ static void describe(const ra_warp *w, uint32_t at, ra_kind kind, uint32_t flags
     access->stride = 0;
     access->transfer = (uint64_t)bytes * (uint32_t)__builtin_popcount(mask);
     access->block_index = w->block_index;
+    access->time = w->clock ? *w->clock : 0;
+}
+
+/* The device clock: an instruction that is reported takes a fixed time of the block's multiprocessor. */
+static void tick(const ra_warp *w) {
+    if (w->clock) *w->clock += RA_INSTRUCTION_NS;
+}
+
+enum { VALUE_BYTES = 16 }; /* of a lane, at most */
+
+/* What global memory has at the lanes' addresses; false where they are not valid, and the kernel will fault. */
+static bool find_values(const ra_warp *w, ra_kind kind, uint32_t flags, uint32_t bytes, uint32_t mask,
+                        const uint64_t *address, unsigned char *found) {
+    bool loads = kind == RA_KIND_GLOBAL || kind == RA_KIND_ASYNC_COPY;
+    if (!loads || !(flags & RA_ACCESS_READ) || flags & RA_ACCESS_PREFETCH || bytes > VALUE_BYTES) return false;
+    if (!ra_global_valid(w, mask, address, bytes)) return false;
+    RA_EACH_LANE(lane)
+        if (RA_ACTIVE(mask, lane)) memcpy(found + (size_t)lane * bytes, (const void *)(uintptr_t)address[lane], bytes);
+    return true;
 }
 
 void ra_warp_report(const ra_warp *w, uint32_t at, ra_kind kind, uint32_t flags, uint32_t bytes, uint32_t mask,
                     const uint64_t *address, const void *value) {
+    tick(w);
     if (!RA_ACTIVE(w->hook_kinds, kind)) return;
     ra_access access;
     describe(w, at, kind, flags, bytes, mask, &access);
+    unsigned char found[RA_LANES * VALUE_BYTES];
+    if (w->launch->hook_values && !value && find_values(w, kind, flags, bytes, mask, address, found)) value = found;
     access.value = value;
     if (!address)
         memset(access.address, 0, sizeof access.address);
@@ -67,7 +89,9 @@ void ra_warp_report(const ra_warp *w, uint32_t at, ra_kind kind, uint32_t flags,
 }
 
 void ra_warp_transfer(const ra_warp *w, uint32_t at, const ra_access *what) {
-    if (!w->hook || !RA_ACTIVE(w->hook_kinds, what->kind)) return;
+    if (!w->hook) return;
+    tick(w);
+    if (!RA_ACTIVE(w->hook_kinds, what->kind)) return;
     ra_access access = *what;
     describe(w, at, (ra_kind)what->kind, what->flags, what->bytes, what->mask, &access);
     access.rows = what->rows;
@@ -183,8 +207,9 @@ static ra_warp any_warp(struct ra_launch *launch, struct ra_executor *x) {
                      .cluster_step = shared_step(&launch->data)};
 }
 
-static void place(ra_warp *w, uint64_t block, uint32_t rank) {
+static void place(ra_warp *w, struct ra_launch *launch, uint64_t block, uint32_t rank) {
     w->block_index = block;
+    w->clock = launch->data.serial ? &launch->clock[block % RA_MULTIPROCESSORS] : NULL;
     w->block[0] = (uint32_t)(block % w->grid_size[0]);
     w->block[1] = (uint32_t)(block / w->grid_size[0] % w->grid_size[1]);
     w->block[2] = (uint32_t)(block / w->grid_size[0] / w->grid_size[1]);
@@ -192,7 +217,8 @@ static void place(ra_warp *w, uint64_t block, uint32_t rank) {
     w->shared = w->cluster + w->cluster_step * rank;
 }
 
-static void run_cluster(const ra_kernel *kernel, struct ra_executor *x, ra_warp *w, uint64_t first) {
+static void run_cluster(struct ra_launch *launch, struct ra_executor *x, ra_warp *w, uint64_t first) {
+    const ra_kernel *kernel = launch->kernel;
     uint32_t blocks = w->cluster_blocks, running[RA_MAX_CLUSTER], any = 1;
     /* Zeroed, so that a result cannot depend on which thread ran the block. */
     if (w->shared_bytes) memset(x->shared, 0, w->cluster_step * blocks);
@@ -205,7 +231,7 @@ static void run_cluster(const ra_kernel *kernel, struct ra_executor *x, ra_warp 
     for (w->phase = 0; any; w->phase++) {
         any = 0;
         for (uint32_t i = 0; i < blocks; i++) {
-            if (blocks > 1 || w->phase == 0) place(w, first + i, i);
+            if (blocks > 1 || w->phase == 0) place(w, launch, first + i, i);
             running[i] = run_phase(w, x, kernel, running[i]);
             any |= running[i];
         }
@@ -227,7 +253,7 @@ static void run_blocks(struct ra_launch *launch, struct ra_executor *x) {
         for (; block < end; block += w.cluster_blocks) {
             bool hooked = launch->data.hook && ra_tools_enter(launch->subscription);
             w.hook = hooked ? launch->data.hook : NULL;
-            run_cluster(launch->kernel, x, &w, block);
+            run_cluster(launch, x, &w, block);
             if (hooked) ra_tools_leave();
         }
     }
@@ -329,6 +355,7 @@ static void launch_run(struct ra_op *op, struct ra_stream_s *stream, struct ra_e
     uint64_t threads = (uint64_t)launch->data.block[0] * launch->data.block[1] * launch->data.block[2];
     int none = RA_OK;
     launch->data.start = ra_now();
+    for (int i = 0; i < RA_MULTIPROCESSORS; i++) launch->clock[i] = launch->data.start;
     launch->fault = atomic_load(&stream->context->error);
     launch->chunk = launch->blocks / ((uint64_t)ra_settings.threads * 16) + 1;
     if (launch->chunk > 64) launch->chunk = 64;

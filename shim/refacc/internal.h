@@ -16,6 +16,7 @@
 #define RA_MAX_THREADS 1024
 #define RA_MAX_SHARED 65536
 #define RA_MULTIPROCESSORS 16
+#define RA_INSTRUCTION_NS 10 /* of a warp, by the device clock */
 
 #pragma GCC visibility push(hidden)
 
@@ -159,6 +160,7 @@ struct ra_launch {
     int fault;
     uint32_t helpers; /* pool threads that work on it; the pool's mutex */
     struct ra_launch *next_job;
+    uint64_t clock[RA_MULTIPROCESSORS]; /* of a serial launch, ns: each executes its blocks one after the other */
 };
 
 void ra_warp_transfer(const ra_warp *w, uint32_t at, const ra_access *what); /* kind, flags, bytes, mask, rows, stride */

@@ -60,6 +60,7 @@ typedef struct ra_warp {
     uint32_t cluster_blocks; /* blocks of the cluster */
     unsigned char *cluster;  /* shared memory of the cluster's first block */
     size_t cluster_step;     /* bytes between the shared memories of consecutive blocks */
+    uint64_t *clock;         /* of the block's multiprocessor, ns; NULL: none */
 } ra_warp;
 
 typedef bool (*ra_kernel_function)(ra_warp *w);

@@ -122,13 +122,15 @@ typedef struct ra_access {
     uint32_t multiprocessor; /* a function of the block index, so equal in every run */
     int32_t device;
     uint64_t function;
-    const void *value;    /* of a store, one of `bytes` per lane; NULL for others */
+    const void *value;    /* of a store, one of `bytes` per lane; with hook_values also what a load or atomic on
+                           * global memory, or an asynchronous copy, finds; NULL for others */
     uint64_t address[32]; /* of inactive lanes: 0 */
     uint32_t kind;        /* ra_kind */
     uint32_t rows;        /* of a tensor transfer: rows inside the tensor, from the address; else 1 */
     int64_t stride;       /* bytes between them (between the first two, where a box has more dimensions) */
     uint64_t transfer;    /* bytes of all lanes or rows */
     uint64_t block_index; /* linear, in the grid */
+    uint64_t time;        /* of the device clock, ns, in a launch with `serial`; else 0 */
 } ra_access;
 
 typedef void (*ra_access_hook)(void *userdata, const ra_access *access);
@@ -202,6 +204,7 @@ typedef struct ra_launch_data {
     uint64_t end;
     uint32_t hook_kinds; /* LAUNCH_BEGIN: bits 1 << ra_kind that the hook is called for; all at first */
     uint32_t cluster;    /* blocks along x that share their shared memory; 1: none */
+    uint32_t hook_values; /* LAUNCH_BEGIN: 1: the hook gets the values that loads and atomics find, too */
 } ra_launch_data;
 
 typedef struct ra_memcpy_data {

@@ -12,8 +12,11 @@ from pasta.tool import Result
 
 TOOLS = {
     name: find_tools(name)[0]
-    for name in ("access_count", "working_set", "hotness", "coalescing", "heatmap", "mem_trace")
-}
+    for name in (
+        "access_count", "working_set", "hotness", "coalescing", "heatmap", "mem_trace",
+        "pc_dependency", "values",
+    )
+}  # fmt: skip
 SEGMENT, W, X, H = 0x100_0000, 0x100_0000, 0x101_0000, 0x102_0000
 
 
@@ -160,3 +163,44 @@ def test_no_framework_columns_without_a_framework() -> None:
         result = run_tool(TOOLS[name], events)
         assert not {"operators", "tensors"} & set(result.tables)
         assert not any("object_shape" in each.columns for each in result.tables.values())
+
+
+def test_dependencies_by_tensor() -> None:
+    """Addresses are followed: a tensor comes after the one before it at its address."""
+    result = run_tool(TOOLS["pc_dependency"], training())
+    columns = ("category", "shape", "tensors", "granules", "cold", "after_launch")
+    assert rows(result, "tensors", *columns) == [
+        ("parameter", None, 1, 9, 3, 6),
+        ("input", "128", 3, 6, 1, 5),
+        ("temporary", "256", 3, 3, 1, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "narrow"),
+    [
+        ("Float", 0x3F800000, True),
+        ("Int", 100, True),
+        ("Float", 100, False),
+        ("Int", 1 << 30, False),
+    ],
+)
+def test_narrower_types_of_tensors(dtype: str, value: int, narrow: bool) -> None:
+    """Their own type decides what would be narrower."""
+    events = Events()
+    events.frames(1, ("/my/train.py", "train", 7))
+    events.alloc(SEGMENT, 0x10_0000)
+    events.operator("aten::randn", stack=1)
+    events.tensor_alloc(X, 0x8000)
+    events.tensor(2, X, 0x8000, "8192", dtype=dtype)
+    events.launch("fill")
+    for number in range(64):
+        addresses = [X + 128 * number + 4 * lane for lane in range(32)]
+        # two values, so that it is not a single one
+        events.access("global", addresses, values=[value, 0] * 16, write=True)
+    events.operator_end(outputs=[2])
+    result = run_tool(TOOLS["values"], events, options={"zero": 0.6, "frequent_share": 0.6})
+    (row,) = rows(result, "tensors", "dtype", "elements", "stored", "zeros")
+    assert row == (dtype, 2048, 2048, 0.5)
+    found = [each.what for each in result.findings]
+    assert found == ["a narrower type holds the values of an object"] * narrow

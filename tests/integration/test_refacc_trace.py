@@ -45,6 +45,8 @@ class Access:
     block: int
     warp: int
     addresses: list[int]
+    sm: int = 0
+    values: tuple[int, ...] = ()
 
     @property
     def transfer(self) -> int:
@@ -81,17 +83,22 @@ def decode(chunk: bytes, at: int) -> tuple[Access, int]:
     lanes = [lane for lane in range(32) if int(record["mask"]) >> lane & 1]
     base, stride, length = int(record["address"]), int(record["stride"]), RECORD.itemsize
     addresses = [base + lane * stride for lane in lanes]
-    if record["form"] == lib.PASTA_FORM_ROWS:
+    form, words = int(record["form"]) & 15, int(record["form"]) >> lib.PASTA_FORM_VALUES
+    if form == lib.PASTA_FORM_ROWS:
         addresses = [base]
-    elif record["form"] == lib.PASTA_FORM_DELTAS:
+    elif form == lib.PASTA_FORM_DELTAS:
         deltas = np.frombuffer(chunk, np.int32, len(lanes), at + length)
         addresses, length = [base + int(d) for d in deltas], length + (len(lanes) + 1) // 2 * 8
-    elif record["form"] == lib.PASTA_FORM_FULL:
+    elif form == lib.PASTA_FORM_FULL:
         addresses = np.frombuffer(chunk, np.uint64, len(lanes), at + length).tolist()
         length += len(lanes) * 8
-    names = ("flags", "bytes", "rows", "stride", "launch", "block", "warp")
-    values = {name: int(record[name]) for name in names}
-    return Access(kind=KINDS[int(record["kind"])], addresses=addresses, **values), length
+    names = ("flags", "bytes", "rows", "stride", "launch", "block", "warp", "sm")
+    fields = {name: int(record[name]) for name in names}
+    found = np.frombuffer(chunk, np.uint64, words * len(lanes), at + length)
+    length += found.nbytes
+    values = tuple(found.tolist())
+    kind = KINDS[int(record["kind"])]
+    return Access(kind=kind, addresses=addresses, values=values, **fields), length
 
 
 def sectors(access: Access) -> int:
@@ -191,6 +198,29 @@ def test_accesses_of_a_warp_are_in_program_order(record: Record) -> None:
         for warp in range(4):
             mine = [a.kind for a in found if (a.block, a.warp) == (block, warp)]
             assert mine == order
+    assert not any(access.values for access in found)  # nobody asked for them, nor for times
+    assert {a.addresses[0] for a in found if a.kind == "block_enter"} == {0}
+
+
+def test_blocks_are_in_order_with_times_and_values(record: Record) -> None:
+    """For probes that need them: a copy stores what it loaded, and each multiprocessor executes its
+    blocks one after the other."""
+    found = record("stride_1", probes=1, probe_ordered=1, probe_values=1)
+    assert [access.block for access in found] == sorted(access.block for access in found)
+    loads, stores = (
+        {(a.block, a.warp): a.values for a in found if a.kind == "global" and a.flags == flag}
+        for flag in (lib.PASTA_ACCESS_READ, lib.PASTA_ACCESS_WRITE)
+    )
+    assert loads == stores and len(next(iter(loads.values()))) == 32
+    assert len(set(loads.values())) > 1
+    before: dict[int, int] = {}
+    for access in found:
+        if access.kind in ("block_enter", "block_exit"):
+            (time,) = set(access.addresses)
+            assert access.sm == access.block % 16 and time > before.get(access.sm, 0)
+            before[access.sm] = time
+    begins = [a.addresses[0] for a in found if a.kind == "block_enter" and a.block < 16]
+    assert begins and max(begins) - min(begins) < max(before.values()) - min(begins)
 
 
 @pytest.mark.parametrize("config", [{"probes": 1, "start": 0}, {}, {"probes": ""}], ids=str)

@@ -93,6 +93,56 @@ static void check_rows(void) {
     pasta_trace_release(pasta_trace_mine());
 }
 
+/* Behind the addresses, a word or two for each lane; of kinds and sizes that have values. */
+static void check_values(void) {
+    unsigned char values[32 * 16];
+    for (size_t i = 0; i < sizeof values; i++) values[i] = (unsigned char)(7 * i + 1);
+    static const struct {
+        uint32_t bytes, words;
+        ra_kind kind;
+    } cases[] = {{1, 1, RA_KIND_GLOBAL}, {4, 1, RA_KIND_GLOBAL}, {8, 1, RA_KIND_ASYNC_COPY},
+                 {16, 2, RA_KIND_GLOBAL}, {4, 0, RA_KIND_SHARED}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int wanted = 0; wanted < 2; wanted++) {
+            uint32_t bytes, words = wanted ? cases[i].words : 0;
+            ra_access a = access_of(1u << 2 | 1u << 5 | 1u << 6);
+            a.bytes = cases[i].bytes;
+            a.kind = cases[i].kind;
+            a.value = values;
+            set_strided(&a, 4096, 16);
+            a.address[6]++;
+            pasta_refacc_values = wanted;
+            pasta_refacc_on_access(NULL, &a);
+            const pasta_access *e = (const void *)next_record(&bytes);
+            CHECK(e->form == (PASTA_FORM_DELTAS | words << PASTA_FORM_VALUES));
+            CHECK(bytes == pasta_access_bytes(e->form, 3) && bytes == sizeof *e + 16 + 3 * words * 8);
+            const unsigned char *found = (const unsigned char *)(e + 1) + 16;
+            static const int lanes[] = {2, 5, 6};
+            for (uint32_t lane = 0; lane < 3 && words; lane++) {
+                uint64_t expected[2] = {0, 0};
+                memcpy(expected, values + lanes[lane] * (int)a.bytes, a.bytes);
+                CHECK(!memcmp(found + (size_t)lane * words * 8, expected, words * 8));
+            }
+            pasta_trace_release(pasta_trace_mine());
+        }
+    pasta_refacc_values = false;
+}
+
+/* A time in place of an address, where the accelerator tells it. */
+static void check_times(void) {
+    uint32_t bytes;
+    for (int old = 0; old < 2; old++) {
+        ra_access a = access_of(UINT32_MAX);
+        a.kind = RA_KIND_BLOCK_ENTER;
+        a.time = 12345;
+        if (old) a.size = offsetof(ra_access, time);
+        pasta_refacc_on_access(NULL, &a);
+        const pasta_access *e = (const void *)next_record(&bytes);
+        CHECK(e->address == (old ? 0 : 12345) && e->stride == 0 && bytes == sizeof *e);
+        pasta_trace_release(pasta_trace_mine());
+    }
+}
+
 static void two_lanes(void) {
     ra_access a = access_of(1u << 2 | 1u << 5);
     a.address[2] = 1000;
@@ -143,6 +193,8 @@ int main(int count, char **arguments) {
     }
     two_lanes();
     check_rows();
+    check_values();
+    check_times();
     CHECK(configured_kinds() == (pasta_config("probe_kinds")
                                      ? (1u << RA_KIND_GLOBAL | 1u << RA_KIND_BULK_LOAD)
                                      : (1u << RA_KIND_COUNT) - 2));

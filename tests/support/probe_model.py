@@ -13,6 +13,7 @@ from pasta.probes.declare import Declared, maps_of
 from pasta.probes.kinds import KIND, ROWS
 from pasta.probes.maps.bitmap import BitmapSpec
 from pasta.probes.maps.histogram import HistogramSpec
+from pasta.probes.maps.shadow import ShadowSpec
 from pasta.probes.maps.top_k import TopKSpec
 from pasta.probes.specs import MapSpec
 from pasta.processors.batch import ABSENT_U64
@@ -55,6 +56,8 @@ class Made:
     rows: int = 1
     stride: int = 0
     form: int | None = None
+    time: int = 0
+    values: list[int] | None = None
 
     @property
     def lanes(self) -> list[int]:
@@ -151,13 +154,15 @@ class Model:
             "is_atomic": made.flags >> 2 & 1, "mask": made.mask, "lanes": len(made.lanes),
             "sectors": sectors, "ideal_sectors": ideal_sectors, "ways": ways,
             "ideal_ways": ideal_ways, "block": made.block, "warp": made.warp, "sm": made.sm,
-            "launch": made.launch, "rows": made.rows, "stride": made.stride,
+            "time": made.time, "launch": made.launch, "epoch": made.launch,
+            "rows": made.rows, "stride": made.stride, "has_value": int(made.values is not None),
         }  # fmt: skip
         if probe.per == "warp":
             self._call(probe, shared, made.launch, made.mask)
             return
         addresses = made.addresses or [0] * len(made.lanes)
-        for lane, address in zip(made.lanes, addresses, strict=True):
+        values = made.values or [0] * len(made.lanes)
+        for lane, address, value in zip(made.lanes, addresses, values, strict=True):
             found = None
             if KIND[made.kind].space == "global":
                 found = self.object_at(made.launch, address)
@@ -168,6 +173,8 @@ class Model:
                 "known": int(found is not None),
                 "lane": lane,
                 "leader": int(lane == made.lanes[0]),
+                "value": value % (1 << 64),
+                "value_high": value >> 64,
             }
             self._call(probe, {**shared, **own}, made.launch, 1 << lane)
 
@@ -191,6 +198,7 @@ class MapModel:
     sums: Tally[tuple[tuple[Any, ...], str]] = field(default_factory=Tally)
     bytes: dict[tuple[Any, ...], set[tuple[int, int]]] = field(default_factory=dict)
     written: list[tuple[Any, int]] = field(default_factory=list)
+    values: dict[int, int] = field(default_factory=dict)
     lanes: int = 0
 
     def at(self, launch: int, access: Any, lanes: int) -> Any:
@@ -205,7 +213,14 @@ class MapModel:
         def write(access: Any) -> None:
             self.lanes |= lanes
 
-        return SimpleNamespace(add=add, touch=touch, write=write)
+        def exchange(address: int, value: int) -> int:
+            assert isinstance(self.spec, ShadowSpec)
+            granule = address % (1 << 64) // self.spec.granularity
+            previous = self.values.get(granule, 0)
+            self.values[granule] = value
+            return previous
+
+        return SimpleNamespace(add=add, touch=touch, write=write, exchange=exchange)
 
     def _by(self, launch: int, values: dict[str, int]) -> tuple[Any, ...]:
         implicit = {"launch": launch, "kernel": self.model.launches[launch][0]}

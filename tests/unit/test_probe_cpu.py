@@ -16,10 +16,23 @@ from hypothesis import strategies as st
 
 from pasta.compiled import Compiled, building
 from pasta.compiled.building import declared
-from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, Trace, cpu, maps_of, probe, tables
-from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE
+from pasta.probes import (
+    Bitmap,
+    Counter,
+    Histogram,
+    PerPC,
+    Shadow,
+    TopK,
+    Trace,
+    cpu,
+    maps_of,
+    probe,
+    tables,
+)
+from pasta.probes.kinds import DELTAS, FULL, KIND, ROWS, STRIDE, TIMED, VALUED
 from pasta.probes.maps import accumulators_of
 from pasta.probes.maps.bitmap import BitmapSpec
+from pasta.probes.maps.shadow import ShadowSpec
 from pasta.probes.maps.top_k import TopKSpec
 from pasta.probes.records import ACCESS, Accesses
 from pasta.processors.batch import ABSENT_U64
@@ -65,6 +78,10 @@ class Everything(Tool):
     ever = Bitmap(by="object", granularity="32B")
     whole = Bitmap(by=(), granularity=1)
     top = TopK(5, capacity=4096)
+    last = Shadow(granularity=16)
+    followed = TopK(4096)
+    times = TopK(4096)
+    values = TopK(4096)
     some = Trace()
     warps = Trace()
 
@@ -82,6 +99,11 @@ class Everything(Tool):
         maps.ever.touch(access)
         maps.whole.touch(access)
         maps.top.add(access.address // 64, 1 + access.leader)
+        previous = maps.last.exchange(access.address, access.pc << 8 | access.lane + 1)
+        if previous != 0:
+            maps.followed.add(previous << 16 | access.epoch, 1 + access.is_write)
+            again = maps.last.exchange(-access.address, previous)
+            maps.followed.add(again)
         if access.known and access.lane & 1:
             maps.some.write(access)
         for i in range(options.step):
@@ -101,6 +123,16 @@ class Everything(Tool):
     def shared(access: Any, maps: Any) -> None:
         maps.banks.add(access.pc, ways=access.ways, ideal=access.ideal_ways)
 
+    @probe.on("global", "async_copy")
+    def valued(access: Any, maps: Any) -> None:
+        if access.has_value:
+            maps.values.add(access.value)
+            maps.values.add(access.value_high ^ 5, 2)
+
+    @probe.on("barrier", "block_enter", per="warp")
+    def timed(access: Any, maps: Any) -> None:
+        maps.times.add(access.time)
+
     @probe.on("barrier", "block_enter", "call")
     def others(access: Any, maps: Any) -> None:
         maps.blocks.add(access.block)
@@ -113,6 +145,8 @@ class Everything(Tool):
         lanes, records, columns = accesses.lanes, accesses.records, accesses.columns
         objects = accesses.objects(lanes)
         self.given.append((accesses.map, records, (lanes, objects)))
+        self.found = accesses.values
+        assert len(self.found) == len(lanes)
         first = np.flatnonzero(np.diff(lanes["access"], prepend=-1))
         for name in set(ACCESS.names or ()) - {"address"}:
             assert columns[name].tolist() == records[name].tolist(), name
@@ -143,6 +177,13 @@ def addresses(draw: st.DrawFn, lanes: int, bytes: int) -> list[int]:
         return [start] * lanes
     found = [draw(ADDRESS) for _ in range(lanes)]
     return [each + (each % 3 << 40) for each in found] if how == "far" else found
+
+
+@st.composite
+def values_of(draw: st.DrawFn, lanes: int, bytes: int) -> list[int] | None:
+    most = (1 << (8 * bytes)) - 1
+    some = st.lists(st.sampled_from([0, 1, most, most // 3]), min_size=lanes, max_size=lanes)
+    return draw(st.none() | some)
 
 
 @st.composite
@@ -177,6 +218,8 @@ def access_of(draw: st.DrawFn, launches: int) -> Made:
         rows=rows,
         stride=stride,
         form=form,
+        time=draw(st.integers(0, 1 << 62)) if kind in TIMED else 0,
+        values=draw(values_of(count, bytes)) if kind in VALUED and 0 < bytes <= 16 else None,
     )
 
 
@@ -256,6 +299,8 @@ def check(tool: Tool, model: Model, events: Events) -> None:
         if spec.hands_on:
             assert isinstance(tool, Everything)
             check_trace(tool, name, expected.written, model)
+        elif isinstance(spec, ShadowSpec):
+            assert accumulators_of(tool)[name].total() == 0
         elif isinstance(spec, TopKSpec):
             everything = {key[0]: count for (key, _), count in expected.sums.items()}
             best = sorted(everything.items(), key=lambda each: (-each[1], each[0]))

@@ -92,7 +92,7 @@ FIRST = HEAD.count("\n") + 3  # line of the body's first line
         ("maps.heat.add(access.object)", 0, "heat needs offset", "add(object, offset, amount=1)"),
         ("maps.pcs.add(access.pc, -1)", 0, "the amount -1 is negative", "unsigned"),
         ("x = maps.n.add(reads=1)", 0, "gives no value", "write it as a statement"),
-        ("x = maps.n", 0, "maps.n is no integer", "only added to"),
+        ("x = maps.n", 0, "maps.n is no integer", "call a method"),
         ("access.pc", 0, "access.pc has no effect", "assign it, or remove it"),
         ("half(3)", 0, "half(…) has no effect", "call a method of a map"),
         ("x = access", 0, "access alone is no integer", "a field of it"),

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from pasta._native import ffi, lib
-from pasta.backends.nvidia.intrinsics import bins, define, planes
+from pasta.backends.nvidia.intrinsics import bins, define, planes, values
 from pasta.backends.nvidia.intrinsics import objects as lookups
 from pasta.backends.nvidia.structs import constants
 from tests.support.examples import examples
@@ -320,3 +320,23 @@ def test_concurrent_launches_share_words(
     ]
     marked = touch(plane(source), warps, seed)
     assert sorted(marked) == [(epoch, granule) for epoch in (5, 6) for granule in range(128)]
+
+
+@pytest.mark.parametrize("bytes", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("offset", [0, 16])
+def test_values_are_zero_extended(bytes: int, offset: int) -> None:
+    """Of the first 16 bytes; nothing behind the value is read."""
+    content = struct.pack("<6Q", *(0xF1E2_D3C4_B5A6_9788 * n % (1 << 64) for n in range(1, 7)))
+    memory = Memory()
+    memory.add(SLOT, content[: offset + bytes])
+    program = Program(define.with_offsets(values._VALUE))
+    program.widths |= {"$0": 64, "$1": 64, "$2": 64, "$3": 32}
+
+    def value_at(address: int) -> tuple[int, int]:
+        lane = Lane(0, {"$2": address, "$3": bytes}, {})
+        Machine(program, memory, lambda: None).run([[lane]], random.Random(0))
+        return lane.registers["$0"], lane.registers["$1"]
+
+    whole = int.from_bytes(content[offset : offset + min(bytes, 16)], "little")
+    assert value_at(SLOT + offset) == (whole % (1 << 64), whole >> 64)
+    assert value_at(0) == (0, 0)

@@ -22,7 +22,8 @@ _MAX_HASHES, _MAX_PLANES, _MAX_TRACES = 4, 4, 15
 
 @dataclass(frozen=True)
 class Hash:
-    """A table of keys: rows (a power of two), words of a row, stripes."""
+    """A table of keys: rows (a power of two), words of a row, stripes; without stripes, a shadow:
+    pairs of a key and a value, which are not read back."""
 
     rows: int
     words: int

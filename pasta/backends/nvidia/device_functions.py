@@ -11,6 +11,7 @@ from pasta.backends.nvidia.intrinsics import (
     activemask,
     any_sync,
     atomic_cas_u64,
+    atomic_exchange_u64,
     ballot_sync,
     bytes_of,
     find,
@@ -30,12 +31,14 @@ from pasta.backends.nvidia.nvptx import device_function
 from pasta.backends.nvidia.structs import constants
 
 __all__ = [
-    "bank_ways", "find_group", "group_max", "group_sum", "hash_row", "lane_groups", "stripe_of",
-    "touch_word",
+    "bank_ways", "find_group", "group_max", "group_sum", "hash_row", "lane_groups",
+    "shadow_exchange", "stripe_of", "touch_word",
 ]  # fmt: skip
 
 _CONSTANTS = constants()
 _SLOT = _CONSTANTS["L_SLOT"]
+#: Rows of a shadow that are looked at for a key.
+_SHADOW_TRIES = 64
 _UNIT_SHIFT = _CONSTANTS["BASE_SHIFT"]
 
 
@@ -47,11 +50,12 @@ def stripe_of(user: int) -> int:
 
 
 @device_function
-def hash_row(table: int, key: int, rows: int) -> int:
-    """Row of a key in a table of the run, claimed if new; the last one, `rows`, if it is full."""
+def hash_row(table: int, key: int, rows: int, tries: int) -> int:
+    """Row of a key in a table of the run, claimed if new; the last one, `rows`, if none of `tries`
+    is free."""
     mask = rows - 1
     row = lshr(times(key, -7046029254386353131), 40) & mask
-    for _ in range(rows):
+    for _ in range(tries):
         at = table + 8 * row
         there = load_u64(at)
         if there == 0:
@@ -62,6 +66,24 @@ def hash_row(table: int, key: int, rows: int) -> int:
             return row
         row = (row + 1) & mask
     return rows
+
+
+@device_function
+def shadow_exchange(table: int, key: int, rows: int, value: int) -> tuple[int, int]:
+    """Replace the value of a key in a table of pairs. Returns the previous value, 0 for the first,
+    and whether the key has a row."""
+    row = lshr(times(key, -7046029254386353131), 40) & (rows - 1)
+    for _ in range(_SHADOW_TRIES):
+        at = table + 16 * row
+        there = load_u64(at)
+        if there == 0:
+            there = atomic_cas_u64(at, 0, key + 1)
+            if there == 0:
+                there = key + 1
+        if there == key + 1:
+            return atomic_exchange_u64(at + 8, value), 1
+        row = (row + 1) & (rows - 1)
+    return 0, 0
 
 
 @device_function

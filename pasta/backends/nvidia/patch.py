@@ -15,7 +15,7 @@ from pasta.backends.nvidia.layout import Layout
 from pasta.backends.nvidia.places import Place
 from pasta.backends.nvidia.signatures import Signature
 from pasta.errors import ToolError
-from pasta.probes.kinds import KIND
+from pasta.probes.kinds import KIND, MAX_VALUE, TIMED
 from pasta.probes.language import ProbeFunction
 
 #: Kinds whose instruction is executed once per warp: all active lanes pass the same arguments.
@@ -55,6 +55,8 @@ _FIELDS: dict[str, str] = {
     "block": "block = ctaid_x() + nctaid_x() * (ctaid_y() + nctaid_y() * ctaid_z())",
     "warp": "warp = (tid_x() + ntid_x() * (tid_y() + ntid_y() * tid_z())) >> 5",
     "sm": "sm = smid() & 255",
+    "epoch": "epoch = load_u64(user + L_EPOCH)",
+    "time": "time = global_time()",
 }
 #: Fields of a transfer by one lane, which may be long.
 _TRANSFER = {
@@ -117,6 +119,9 @@ def patch_text(
     lines = ["if user == 0:", "    return 0", *_arguments(kind, signature), "mask = activemask()"]
     if fields & {"lane", "ways"} or kind in _UNIFORM:
         lines.append("lane = lane_id()")
+    lines += _guard(called, layout)
+    if fields & {"value", "value_high", "has_value"}:
+        lines += _value(kind)
     if kind in _PER_WARP:
         lines += ["if not is_first(mask):", "    return 0"]
     if kind in _UNIFORM:  # all active lanes have the same transfer: the first counts it
@@ -147,6 +152,28 @@ def patch_text(
     return f"def {name}({arguments}):\n{text}"
 
 
+#: Fields that cost next to nothing, and are equal in all lanes.
+_CHEAP = {"block", "warp", "sm", "epoch"}
+
+
+def _guard(called: Sequence[Instance], layout: Layout) -> list[str]:
+    """Lines that leave the patch before its lookups, if the only probe begins with
+    `if TEST: return` and the test needs none."""
+    if len(called) != 1 or traces_whole(called[0], layout):
+        return []
+    (each,) = called
+    prefix = prefix_of(each, layout)
+    first = each.probe.definitions(each.options, prefix, wrapping=True)[-1].body[0]
+    if not isinstance(first, ast.If) or first.orelse or not isinstance(first.body[0], ast.Return):
+        return []
+    names = {node.id for node in ast.walk(first.test) if isinstance(node, ast.Name)}
+    fields = names & {*each.probe.fields}
+    if not fields <= _CHEAP:
+        return []
+    lines = [_FIELDS[field] for field in sorted(fields)]
+    return [*lines, f"if {ast.unparse(first.test)}:", "    return 0"]
+
+
 def _calls(
     kind: str, called: Sequence[Instance], layout: Layout, before: set[str], *, late: bool
 ) -> list[str]:
@@ -162,6 +189,9 @@ def _calls(
     if late:
         known["object"] = "object = 0"
     fields = {field for each in called for field in each.probe.fields}
+    recorded = any(place.writes_records for place in _places(called, layout))
+    if recorded and kind in TIMED:
+        fields.add("time")
     lines = [text for field, text in known.items() if field in fields - before]
     found = "0, 0, 0"
     if late:
@@ -177,8 +207,8 @@ def _calls(
     who = ["CALLERS", "EVERYONE"]
     if uniform or KIND[kind].space == "none":
         who = ["SINGLE", "SINGLE"]
-    if any(place.writes_records for place in _places(called, layout)):
-        address = "address" if KIND[kind].space != "none" or kind == "call" else "0"
+    if recorded:
+        address = "time" if kind in TIMED else "address"
         of = "counted" if uniform else "together" if kind == "async_copy" else "mask"
         record = f"user, pc, {address}, bytes, head, rows, stride, {of}"
         lines.append(
@@ -268,6 +298,19 @@ def _arguments(kind: str, signature: Signature) -> list[str]:
     if kind in ("tensor_load", "tensor_store"):
         return [*_tensor(), "if bytes == 0:", "    return 0", *flags, number]
     return ["bytes = 0", "is_read = 0", "is_write = 0", "is_atomic = 0", *plain]
+
+
+def _value(kind: str) -> list[str]:
+    """Lines that set the value of an access: what is stored, or what memory has before the access,
+    which a load or atomic will find."""
+    stored = ["from_ = address"]
+    if kind == "global":
+        stored += ["if is_write & ~is_atomic != 0:", "    from_ = data"]
+    return [
+        *stored,
+        "value, value_high = value_at(from_, bytes)",
+        f"has_value = int(bytes <= {MAX_VALUE} and from_ != 0)",
+    ]
 
 
 def _tensor() -> list[str]:

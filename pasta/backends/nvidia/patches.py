@@ -84,7 +84,10 @@ def _by_leader(instance: Instance, layout: Layout) -> list[str]:
     text = []
     for op in instance.probe.ops:
         call = f"{instance.prefix}{op.name}(env, *given)"
-        if not layout.place_of(instance.probe.tool, op.map).writes_records:
+        place = layout.place_of(instance.probe.tool, op.map)
+        if place.spec.method.returns:
+            call = f"if env[LEADS] != 0:\n        return {call}\n    return 0"
+        elif not place.writes_records:
             call = f"if env[LEADS] != 0:\n        {call}"
         text.append(f"def {prefix_of(instance, layout)}{op.name}(env, *given):\n    {call}")
     return text

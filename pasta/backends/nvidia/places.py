@@ -18,6 +18,7 @@ from pasta.errors import ToolError
 from pasta.lazy import np
 from pasta.probes.kinds import MAP_SHIFT
 from pasta.probes.placements import (
+    PerAddress,
     PerBin,
     PerGranule,
     PerKey,
@@ -136,7 +137,8 @@ class Place(Generic[P]):
         for index, name in enumerate(amounts):
             added += [f"if sum_{name} != 0:", f"    {self.add(WORD * index, f'sum_{name}')}"]
         inserted = {"SUMS": sums, "ADD": added}
-        lines = [] if self.shares_transfers else ["if env[COUNTS] == 0:", "    return"]
+        none = "return 0" if self.spec.method.returns else "return"
+        lines = [] if self.shares_transfers else ["if env[COUNTS] == 0:", f"    {none}"]
         for line in self.body():
             indent = line[: len(line) - len(line.lstrip())]
             lines += [indent + each for each in inserted.get(line.strip(), [line.strip()])]
@@ -287,6 +289,8 @@ class _HashWords(Place[P]):
     """Words of each key in a hash table of the run."""
 
     offset = 0
+    #: Rows that are looked at for a key.
+    tries: ClassVar[int] = 1 << 30
 
     @property
     def index(self) -> int:
@@ -307,7 +311,7 @@ class _HashWords(Place[P]):
             *group,
             "SUMS",
             _ADDS,
-            f"    row = hash_row(table, {key}, {table.rows})",
+            f"    row = hash_row(table, {key}, {table.rows}, {min(table.rows, self.tries)})",
             f"    at = {at}",
             "    ADD",
         ]
@@ -372,6 +376,9 @@ class PcWords(_HashWords[PerPc]):
 class KeyWords(_HashWords[PerKey]):
     """A word for each key, in the map's own table."""
 
+    #: Up to the capacity every second row is free: more tries would only cost later keys.
+    tries = 256
+
     def allocate(self) -> None:
         """Take a table with at least twice as many rows as the map's capacity."""
         rows = 1 << (2 * self.request.capacity - 1).bit_length()
@@ -395,6 +402,37 @@ class KeyWords(_HashWords[PerKey]):
             columns, dropped = self._counted(keys, words)
             del columns["inner"]
             target.accumulator.accumulate(columns, other=dropped)
+
+
+class ShadowWords(Place[PerAddress]):
+    """A key and a value for each granule, in the map's own table; a word of the slot for those
+    without a row."""
+
+    def allocate(self) -> None:
+        """Take a table with at least twice as many rows as granules, and a word of the slot."""
+        self._rows = 1 << (2 * self.request.capacity - 1).bit_length()
+        self._number = len(self.areas.key_tables)
+        self.areas.key_tables.append(Hash(self._rows, 1, 0))
+        self.lost = self.areas.take("slot", 1)
+
+    def body(self) -> list[str]:
+        """Exchange the value of the address's granule, lane by lane."""
+        index = self._number + bool(self.areas.pc_words)
+        shift = self.request.bytes.bit_length() - 1
+        return [
+            f"table = load_u64(env[USER] + L_HASH + {WORD * index})",
+            "previous, found = 0, 0",
+            "if table != 0:",
+            "    previous, found = "
+            f"shadow_exchange(table, lshr(address, {shift}), {self._rows}, value)",
+            "if found == 0:",
+            f"    atomic_add_u64(stripe_of(env[USER]) + {WORD * self.lost}, 1)",
+            "return previous",
+        ]
+
+    def read_launches(self, target: Target, ordinals: NDArray[Any], words: NDArray[Any]) -> None:
+        """Deliver the number of lost exchanges."""
+        target.accumulator.lost += int(words[:, self.areas.plain_words + self.lost].sum())
 
 
 class BinWords(Place[PerBin]):
@@ -584,7 +622,13 @@ class Records(Place[Recorded]):
     writes_records = True
 
     def allocate(self) -> None:
-        """Take an index. `Areas.check` limits their number."""
+        """Take an index. `Areas.check` limits their number. Raises ToolError for records with
+        values."""
+        if self.spec.with_values:
+            raise ToolError(
+                f"tool {self.tool}: records of {self.spec.name} have values",
+                remedy="leave the values out on a GPU, or use them in a probe",
+            )
         self.areas.traces += 1
         self.index = self.areas.traces
 
@@ -608,6 +652,7 @@ PLACES: dict[type[Placement], type[Place[Any]]] = {
     PerObject: ObjectWords,
     PerPc: PcWords,
     PerKey: KeyWords,
+    PerAddress: ShadowWords,
     PerBin: BinWords,
     PerGranule: PlaneBits,
     Recorded: Records,

@@ -193,7 +193,7 @@ class Expressions:
             if base.id == self.option_parameter and self.option_parameter:
                 return self._option(node)
             if base.id == self.map_parameter and self.map_parameter:
-                self._wrong(node, f"{shown(node)} is no integer", "maps are only added to")
+                self._wrong(node, f"{shown(node)} is no integer", "call a method of the map")
             module = self.source.function.__globals__.get(base.id)
             if isinstance(module, ModuleType) and hasattr(module, node.attr):
                 return self._literal(node, getattr(module, node.attr), shown(node))
@@ -283,8 +283,18 @@ class Expressions:
 
     def _call(self, node: ast.Call) -> Value:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if self.map_parameter and ast.unparse(node.func).startswith(f"{self.map_parameter}."):
-            self._wrong(node, f"{shown(node.func)}(…) gives no value", "write it as a statement")
+        if self._is_map_call(node):
+            attribute = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if any(
+                each.method.returns and each.method.name == attribute
+                for each in (self.maps or {}).values()
+            ):
+                self._wrong(
+                    node,
+                    f"{shown(node.func)}(…) is part of an expression",
+                    f"assign it alone: name = {shown(node)}",
+                )
+            self._gives_no_value(node)
         if node.keywords or any(isinstance(each, ast.Starred) for each in node.args):
             self._wrong(node, f"{shown(node)}", "give plain arguments")
         if name in ("min", "max", "abs", "int", "bool") and not self._is_global(name):
@@ -299,6 +309,15 @@ class Expressions:
             f"{shown(node.func)} is not in the language of probes",
             "use min, max, abs or a function decorated with @probe.function",
         )
+
+    def _is_map_call(self, node: ast.expr) -> bool:
+        """Whether the node calls something of the parameter for maps."""
+        start = f"{self.map_parameter}."
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        return bool(self.map_parameter) and called.startswith(start)
+
+    def _gives_no_value(self, node: ast.Call) -> NoReturn:
+        self._wrong(node, f"{shown(node.func)}(…) gives no value", "write it as a statement")
 
     def _is_global(self, name: str) -> bool:
         return name in self.source.function.__globals__

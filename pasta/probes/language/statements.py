@@ -111,7 +111,11 @@ class Translator(Expressions):
             if not isinstance(target, ast.Name):
                 self._wrong(node, "only local names can be assigned", "assign one name at a time")
             names.append(target.id)
-        return self._stored(names, self._value(node.value), place), assigned | set(names)
+        if self._is_map_call(node.value):
+            value = Value(self._map_call(node.value, assigned=True), varying=self.per == "lane")
+        else:
+            value = self._value(node.value)
+        return self._stored(names, value, place), assigned | set(names)
 
     def _stored(self, names: list[str], value: Value, place: _Position) -> ast.stmt:
         if value.varying or place.divergent:
@@ -168,10 +172,12 @@ class Translator(Expressions):
             self._wrong(node, "a probe returns nothing", "write return alone")
         return ast.Return(None)
 
-    def _map_call(self, node: ast.expr) -> ast.expr:
+    def _map_call(self, node: ast.expr, *, assigned: bool = False) -> ast.expr:
         if not isinstance(node, ast.Call):
             self._wrong(node, f"{shown(node)} has no effect", "assign it, or remove it")
         name, method = self._map_of(node)
+        if assigned and not method.returns:
+            self._gives_no_value(node)
         if method.takes_access:
             if not self._is_access_alone(node):
                 signature = _signature(f"{self.map_parameter}.{name}", method)

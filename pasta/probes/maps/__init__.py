@@ -11,9 +11,11 @@ from pasta.probes.maps.bitmap import Bitmap
 from pasta.probes.maps.counter import Counter
 from pasta.probes.maps.histogram import Histogram
 from pasta.probes.maps.per_pc import PerPC
+from pasta.probes.maps.shadow import Shadow
 from pasta.probes.maps.top_k import TopK
 from pasta.probes.maps.trace import Trace
 
 __all__ = [
-    "Bitmap", "Counter", "Histogram", "Map", "PerPC", "TopK", "Trace", "accumulators_of",
+    "Bitmap", "Counter", "Histogram", "Map", "PerPC", "Shadow", "TopK", "Trace",
+    "accumulators_of",
 ]  # fmt: skip

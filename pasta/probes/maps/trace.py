@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasta.errors import ToolError
+from pasta.options import Option
 from pasta.probes.accumulators import Accumulator, Sums
 from pasta.probes.maps.base import Map
 from pasta.probes.placements import Placement, Recorded
@@ -64,12 +65,19 @@ class TraceAccumulator(Accumulator):
 
 class Trace(Map[TraceAccumulator]):
     """Access records: `maps.m.write(access)` passes the record, with the lanes that wrote it, to
-    the tool's `on_accesses`."""
+    the tool's `on_accesses`. `values`: an option of the tool, whether records have the values of
+    accesses to global memory, where the source can record them."""
 
     storage = TraceAccumulator
     calls = "on_accesses"
     method = Method("write", takes_access=True)
 
+    def __init__(self, *, values: Option[bool] | bool = False) -> None:
+        super().__init__()
+        self.values = values
+
     def spec(self, options: Mapping[str, Any]) -> TraceSpec:
         """The map with the values of a tool's options. Raises ToolError."""
-        return self._spec(TraceSpec)
+        values = self.values
+        given = options[values.name] if isinstance(values, Option) else values
+        return self._spec(TraceSpec, with_values=bool(given))

@@ -59,5 +59,6 @@ uint64_t pasta_nv_device_memory(pasta_nv_prober *p, uint64_t bytes) {
 }
 
 uint64_t pasta_nv_hash_bytes(const pasta_nv_hash *h) {
+    if (!h->stripes) return 2 * h->rows * sizeof(uint64_t);
     return h->rows * sizeof(uint64_t) + h->stripes * (h->rows + 1) * h->words * sizeof(uint64_t);
 }

@@ -26,7 +26,8 @@ typedef struct pasta_nv_patch {
 } pasta_nv_patch;
 
 typedef struct pasta_nv_hash {
-    uint64_t rows, words, stripes;
+    uint64_t rows, words;
+    uint64_t stripes; /* 0: a shadow, pairs of a key and a value, which only patches read */
 } pasta_nv_hash;
 
 /* The launcher's plan (pasta/backends/nvidia/plan.py writes it). */

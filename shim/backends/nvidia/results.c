@@ -325,7 +325,7 @@ void pasta_nv_read_totals(pasta_nv_prober *p, uint64_t stream) {
     publish_pieces(p);
     text t = {0};
     for (uint32_t i = 0; i < pasta_nv_the_plan.hash_count && !p->broken; i++)
-        if (p->hashes[i]) read_hash(&t, p, i, stream);
+        if (p->hashes[i] && pasta_nv_the_plan.hashes[i].stripes) read_hash(&t, p, i, stream);
     if (p->bins && !p->broken) read_bins(&t, p, stream);
     publish(&t, p);
     free(t.bytes);

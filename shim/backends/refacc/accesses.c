@@ -1,4 +1,5 @@
 /* Accesses of the reference accelerator, in the shortest form of a record of the access trace. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,12 @@ static bool is_transfer(uint32_t kind) {
     case RA_KIND_BULK_SHARED: return true;
     default: return false;
     }
+}
+
+/* Whether the record has the time instead of an address.  Older accelerators do not tell it. */
+static bool has_time(const ra_access *a) {
+    return a->size >= offsetof(ra_access, time) + sizeof a->time &&
+           (a->kind == RA_KIND_BARRIER || a->kind == RA_KIND_BLOCK_ENTER || a->kind == RA_KIND_BLOCK_EXIT);
 }
 
 /* Whether the active lanes' addresses are base + lane * stride. */
@@ -64,6 +71,20 @@ static bool fits_deltas(const ra_access *a, int32_t *deltas) {
         fits = fits && *deltas++ == delta;
     }
     return fits;
+}
+
+bool pasta_refacc_values;
+
+/* Words of a lane's value in the record; 0: none. */
+static uint32_t value_words(const ra_access *a) {
+    bool wanted = pasta_refacc_values && a->value && (a->kind == RA_KIND_GLOBAL || a->kind == RA_KIND_ASYNC_COPY);
+    return wanted && a->bytes && a->bytes <= 16 ? (a->bytes + 7) / 8 : 0;
+}
+
+static void put_values(const ra_access *a, uint32_t words, uint64_t *values) {
+    memset(values, 0, (size_t)words * sizeof *values * (size_t)__builtin_popcount(a->mask));
+    for (uint32_t lanes = a->mask; lanes; lanes &= lanes - 1, values += words)
+        memcpy(values, (const char *)a->value + (size_t)__builtin_ctz(lanes) * a->bytes, a->bytes);
 }
 
 static void put_full(const ra_access *a, uint64_t *addresses) {
@@ -115,12 +136,15 @@ void pasta_refacc_on_access(void *userdata, const ra_access *a) {
         base = a->address[__builtin_ctz(a->mask)];
         stride = 0;
     }
-    pasta_access *e = pasta_trace_begin(&writer, pasta_access_bytes(form, lanes));
+    if (has_time(a)) base = a->time;
+    uint32_t words = value_words(a);
+    uint8_t whole = (uint8_t)(form | words << PASTA_FORM_VALUES);
+    pasta_access *e = pasta_trace_begin(&writer, pasta_access_bytes(whole, lanes));
     if (!e) return;
     *e = (pasta_access){.mask = a->mask,
                         .kind = kind_of[a->kind],
                         .flags = (uint8_t)a->flags,
-                        .form = form,
+                        .form = whole,
                         .sm = (uint8_t)a->multiprocessor,
                         .bytes = a->bytes,
                         .rows = (uint16_t)a->rows,
@@ -130,6 +154,7 @@ void pasta_refacc_on_access(void *userdata, const ra_access *a) {
                         .pc = a->pc,
                         .launch = (uintptr_t)userdata,
                         .block = a->block_index};
+    if (words) put_values(a, words, (uint64_t *)((char *)e + pasta_access_bytes(form, lanes)));
     if (form == PASTA_FORM_DELTAS) {
         if (lanes % 2) deltas[lanes++] = 0; /* fills the record */
         memcpy(e + 1, deltas, (size_t)lanes * sizeof *deltas);

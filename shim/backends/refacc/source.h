@@ -2,6 +2,9 @@
 #ifndef PASTA_REFACC_SOURCE_H
 #define PASTA_REFACC_SOURCE_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "../../core/internal.h"
 #include "../../refacc/refacc.h"
 #include "../../refacc/refacc_tools.h"
@@ -13,6 +16,7 @@
 /* ---- accesses.c ---- */
 /* Kinds of accesses to record, bits 1 << RA_KIND_*; 0: none.  Opens the access trace. */
 uint32_t pasta_refacc_kinds(void);
+extern bool pasta_refacc_values; /* whether records have values */
 /* On worker threads of refacc.  `userdata`: the launch's ordinal. */
 void pasta_refacc_on_access(void *userdata, const ra_access *a);
 /* Counts the accesses of a launch that is a sample of its shape; reports them when it is complete. */

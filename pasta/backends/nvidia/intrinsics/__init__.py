@@ -10,6 +10,7 @@ from pasta.backends.nvidia.intrinsics.bits import again, lshr, minus, plus, popc
 from pasta.backends.nvidia.intrinsics.memory import (
     atomic_add_u64,
     atomic_cas_u64,
+    atomic_exchange_u64,
     load_pair,
     load_u8,
     load_u32,
@@ -20,6 +21,7 @@ from pasta.backends.nvidia.intrinsics.objects import find, find_offset, find_who
 from pasta.backends.nvidia.intrinsics.planes import bytes_of, touch_plane
 from pasta.backends.nvidia.intrinsics.records import trace_lanes, trace_single
 from pasta.backends.nvidia.intrinsics.tensor import tensor_box
+from pasta.backends.nvidia.intrinsics.values import value_at
 from pasta.backends.nvidia.intrinsics.warp import (
     activemask,
     any_sync,
@@ -27,6 +29,7 @@ from pasta.backends.nvidia.intrinsics.warp import (
     ctaid_x,
     ctaid_y,
     ctaid_z,
+    global_time,
     is_first,
     is_lowest,
     lane_id,
@@ -43,10 +46,12 @@ from pasta.backends.nvidia.intrinsics.warp import (
 )
 
 __all__ = [
-    "activemask", "again", "any_sync", "atomic_add_u64", "atomic_cas_u64", "ballot_sync",
-    "bin_address", "bin_of", "bytes_of", "ctaid_x", "ctaid_y", "ctaid_z", "find", "find_offset",
-    "find_whole", "is_first", "is_lowest", "lane_id", "load_pair", "load_u8", "load_u32",
-    "load_u64", "load_u64_volatile", "lshr", "match_any_sync", "match_any_sync_64", "minus",
-    "nctaid_x", "nctaid_y", "ntid_x", "ntid_y", "plus", "popc", "row_address", "smid",
-    "tensor_box", "tid_x", "tid_y", "tid_z", "times", "touch_plane", "trace_lanes", "trace_single",
+    "activemask", "again", "any_sync", "atomic_add_u64", "atomic_cas_u64", "atomic_exchange_u64",
+    "ballot_sync", "bin_address", "bin_of", "bytes_of", "ctaid_x", "ctaid_y", "ctaid_z", "find",
+    "find_offset", "find_whole", "global_time", "is_first", "is_lowest", "lane_id", "load_pair",
+    "load_u8", "load_u32", "load_u64", "load_u64_volatile", "lshr", "match_any_sync",
+    "match_any_sync_64", "minus", "nctaid_x", "nctaid_y", "ntid_x", "ntid_y", "plus", "popc",
+    "row_address", "smid", "tensor_box", "tid_x", "tid_y", "tid_z", "times", "touch_plane",
+    "trace_lanes", "trace_single",
+    "value_at",
 ]  # fmt: skip

@@ -51,6 +51,11 @@ def _swap(builder: Any, arguments: Values) -> Any:
     return emit_ptx(builder, text, "=l,l,l,l,~{memory}", arguments, I64)
 
 
+def _exchange(builder: Any, arguments: Values) -> Any:
+    text = "atom.relaxed.gpu.global.exch.b64 $0, [$1], $2;"
+    return emit_ptx(builder, text, "=l,l,l,~{memory}", arguments, I64)
+
+
 load_u8 = define("load_u8", 1, _load(8))
 load_u32 = define("load_u32", 1, _load(32))
 load_u64 = define("load_u64", 1, _load(64))
@@ -61,3 +66,5 @@ load_u64_volatile = define("load_u64_volatile", 1, _load(64, volatile=True))
 atomic_add_u64 = define("atomic_add_u64", 2, _add, types.none)
 #: Compare and swap: address, expected word, new word → the previous word.
 atomic_cas_u64 = define("atomic_cas_u64", 3, _swap)
+#: Address, new word → the previous word.
+atomic_exchange_u64 = define("atomic_exchange_u64", 2, _exchange)

@@ -9,6 +9,7 @@ from llvmlite import ir
 from pasta.backends.nvidia.intrinsics.define import (
     I1,
     I32,
+    I64,
     Generate,
     Values,
     call_llvm,
@@ -90,3 +91,9 @@ ctaid_y = define("ctaid_y", 0, _register("ctaid.y"))
 ctaid_z = define("ctaid_z", 0, _register("ctaid.z"))
 nctaid_x = define("nctaid_x", 0, _register("nctaid.x"))
 nctaid_y = define("nctaid_y", 0, _register("nctaid.y"))
+#: Clock of the device, ns; the same for all multiprocessors.
+global_time = define(
+    "global_time",
+    0,
+    lambda builder, arguments: emit_ptx(builder, "mov.u64 $0, %globaltimer;", "=l", [], I64),
+)
