@@ -1,0 +1,192 @@
+"""Advice on managed memory: each action is tried in the page simulator, and kept if it saves time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pasta.processors.managed_pages import (
+    ACCESSED_BY,
+    DEVICE,
+    HOST,
+    METRICS,
+    OP,
+    PREFER_DEVICE,
+    PREFER_HOST,
+    READ_MOSTLY,
+    Costs,
+    Simulated,
+    moved_pages,
+    simulate,
+)
+from pasta.processors.managed_trace import ManagedPages, with_evictions, with_prefetches
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Advice of an action, for the simulator.
+_ADVICE = {
+    "read_mostly": (READ_MOSTLY,),
+    "preferred_host": (PREFER_HOST, ACCESSED_BY),
+    "pin": (PREFER_DEVICE,),
+}
+#: Actions that exclude each other.
+_ONE_PLACE = frozenset({"preferred_host", "pin"})
+#: An action must save this share of the time that its object costs.
+_WORTHWHILE = 0.01
+_FAULTS = [METRICS.index("device_faults"), METRICS.index("host_faults")]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Something to advise on: pages first … end - 1 of the object with id `object`, in the
+    allocation of index `allocation`."""
+
+    object: int
+    allocation: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action (of pasta.uvm_plan.ACTIONS, where preferred_host includes accessed_by), and the
+    launches that it belongs to."""
+
+    name: str
+    launches: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Advice:
+    """An action on a unit, and what it saves beyond those before it, by the simulator."""
+
+    unit: Unit
+    action: Action
+    faults: int
+    bytes: int
+    time: float
+    reason: str
+
+
+class Advisor:
+    """Tries actions on the operations of a run, with space for `capacity` pages (None: all)."""
+
+    def __init__(
+        self, ops: NDArray[Any], pages: ManagedPages, capacity: int | None, costs: Costs
+    ) -> None:
+        self.ops, self.pages, self.capacity, self.costs = ops, pages, capacity, costs
+
+    def advise(self, unit: Unit, page_bytes: int) -> list[Advice]:
+        """Actions that save time together, the best first; `page_bytes`: of a page."""
+        ops, own = self._ops(unit)
+        if not own.any():
+            return []
+        simulated, best = self._tried(ops, unit, [])
+        whole, chosen, found = best, [], []
+        while len(chosen) < 3:
+            tried = [
+                (self._tried(ops, unit, [*chosen, action]), action, reason)
+                for action, reason in self._candidates(ops, own, simulated, unit, chosen)
+            ]
+            if not tried:
+                break
+            (after, time), action, reason = min(tried, key=lambda each: each[0][1])
+            if best - time <= _WORTHWHILE * whole or best <= time:
+                break
+            found.append(
+                Advice(
+                    unit, action,
+                    int(simulated.totals[:, _FAULTS].sum() - after.totals[:, _FAULTS].sum()),
+                    int(moved_pages(simulated.totals).sum() - moved_pages(after.totals).sum())
+                    * page_bytes,
+                    best - time, reason,
+                )
+            )  # fmt: skip
+            chosen.append(action)
+            simulated, best = after, time
+        return found
+
+    def all_applied(self, advice: Iterable[Advice]) -> NDArray[Any]:
+        """The run's operations with all of this advice."""
+        ops = self.ops
+        for each in advice:
+            ops = applied(ops, each.unit, [each.action])
+        return ops
+
+    def _ops(self, unit: Unit) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Operations to simulate, and which are on the unit. Where all pages fit, objects do not
+        affect each other."""
+        own = (self.ops["first"] < unit.end) & (self.ops["end"] > unit.first)
+        if self.capacity is not None:
+            return self.ops, own
+        ops = self.ops[own]
+        ops["first"] = np.maximum(ops["first"], unit.first)
+        ops["end"] = np.minimum(ops["end"], unit.end)
+        return ops, np.ones(len(ops), bool)
+
+    def _tried(
+        self, ops: NDArray[Any], unit: Unit, actions: Sequence[Action]
+    ) -> tuple[Simulated, float]:
+        simulated = simulate(applied(ops, unit, actions), self.pages.owner, self.capacity)
+        return simulated, float(self.costs.of(simulated.totals).sum())
+
+    def _candidates(
+        self,
+        ops: NDArray[Any],
+        own: NDArray[Any],
+        simulated: Simulated,
+        unit: Unit,
+        chosen: Sequence[Action],
+    ) -> Iterator[tuple[Action, str]]:
+        taken = {each.name for each in chosen}
+        mine = ops[own]
+        on_device, on_host = mine["what"] == DEVICE, mine["what"] == HOST
+        writes = int((mine["write"][on_device] != 0).sum())
+        if "read_mostly" not in taken and not writes and on_device.any():
+            yield Action("read_mostly"), "no launch writes it"
+        if not taken & _ONE_PLACE and "read_mostly" not in taken:
+            yield Action("preferred_host"), "launches can access it where it is"
+            if self.capacity is not None and simulated["evicted"]:
+                yield Action("pin"), "it is evicted and comes back"
+        if "prefetch" not in taken:
+            launches = self._faulting(ops, unit, chosen)
+            if launches:
+                yield Action("prefetch", launches), "launches fault on it"
+        if "evict" not in taken and on_host.any():
+            last = np.flatnonzero(on_device[:-1] & on_host[1:])
+            launches = tuple(np.unique(mine["launch"][last]).tolist())
+            if launches:
+                yield Action("evict", launches), "the host faults on it after launches"
+
+    def _faulting(
+        self, ops: NDArray[Any], unit: Unit, chosen: Sequence[Action]
+    ) -> tuple[int, ...]:
+        """Launches that fault on the unit with the chosen actions."""
+        with_chosen = applied(ops, unit, chosen)
+        faults = simulate(with_chosen, self.pages.owner, self.capacity).faults
+        faulting = (
+            (faults > 0) & (with_chosen["first"] < unit.end) & (with_chosen["end"] > unit.first)
+        )
+        return tuple(np.unique(with_chosen["launch"][faulting]).tolist())
+
+
+def applied(ops: NDArray[Any], unit: Unit, actions: Sequence[Action]) -> NDArray[Any]:
+    """Operations with actions on a unit."""
+    for action in actions:
+        count = len(action.launches)
+        first, end = np.full(count, unit.first), np.full(count, unit.end)
+        launches = np.asarray(action.launches, np.int64)
+        if action.name == "prefetch":
+            ops = with_prefetches(ops, first, end, launches)
+        elif action.name == "evict":
+            ops = with_evictions(ops, first, end, launches)
+        else:
+            advice = np.zeros(len(_ADVICE[action.name]), OP)
+            advice["what"], advice["write"], advice["launch"] = _ADVICE[action.name], 1, -1
+            advice["first"], advice["end"] = unit.first, unit.end
+            ops = np.concatenate([advice, ops])
+    return ops
