@@ -106,6 +106,15 @@ def written(entries: Iterable[Entry], comment: str = "") -> str:
     return "\n".join([f"{head}version = {VERSION}\n", *(entry.toml() for entry in entries)])
 
 
+def read(path: str) -> list[Entry]:
+    """The entries of a plan's file. Raises ConfigError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parsed(file.read(), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+
+
 def parsed(text: str, name: str = "plan") -> list[Entry]:
     """The entries of a plan's text. Raises ConfigError that names the entry and what is wrong."""
     if sys.version_info >= (3, 11):  # deferred: most launches read no TOML

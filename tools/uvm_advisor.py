@@ -733,8 +733,11 @@ class _Run:
         trace = Trace(self.pages)
         trace.add_launches(self.touched, partial(self.tool.launched.of, field="time"))
         host = self.activity[self.activity["fault"] & (self.activity["source"] < 0)]
+        host = host[np.argsort(host["start"], kind="stable")]
         page = self.pages.page(host["owner"], host["address"])
-        trace.add(HOST, host["start"], page, page + 1, host["reason"] != _READ)
+        writes = host["reason"] != _READ
+        trace.add(HOST, host["start"], page, page + 1, writes)
+        self._add_brought(trace, host["start"], writes)
         moves = self.activity[~self.activity["fault"]]
         first = np.zeros(
             len(moves), [("address", "u8"), ("bytes", "u8"), ("start", "u8"), ("to_device", "?")]
@@ -747,6 +750,21 @@ class _Run:
         trace.add_calls(calls)
         trace.add_frees()
         return trace.ops()
+
+    def _add_brought(self, trace: Any, starts: NDArray[Any], writes: NDArray[Any]) -> None:
+        """The host is taken to access all pages that its faults brought, as it did the page that
+        it faulted on: `starts` and `writes` of its faults."""
+        from pasta import abi
+        from pasta.processors.managed_pages import HOST
+
+        if not len(starts):
+            return
+        moves = self.activity[~self.activity["fault"] & (self.activity["destination"] < 0)]
+        moves = moves[moves["reason"] == abi.REASON_COHERENCE]
+        last = np.searchsorted(starts, moves["start"], "right") - 1
+        moves, last = moves[last >= 0], last[last >= 0]
+        page, index = self.pages.expanded(moves["owner"], moves["address"], moves["bytes"])
+        trace.add(HOST, moves["start"][index], page, page + 1, writes[last][index])
 
     @cached_property
     def space(self) -> int | None:
