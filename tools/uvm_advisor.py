@@ -649,8 +649,14 @@ class _Run:
 
     @property
     def exact(self) -> bool:
-        """Whether accesses of all launches are known."""
-        return bool(self.launches["probed"].all()) and len(self.accesses) > 0
+        """Whether accesses of all launches, faults and accesses of the host are known."""
+        everything = bool(self.launches["probed"].all()) and len(self.accesses) > 0
+        return everything and len(self.activity) > 0 and not self.moves_by_itself
+
+    @property
+    def moves_by_itself(self) -> bool:
+        """Whether the program prefetches."""
+        return any(bool((each["advice"] == 0).any()) for each in self.tool.calls)
 
     def accesses_by_owner(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Reads and writes of each allocation (int64)."""
@@ -816,8 +822,7 @@ class _Run:
     def object_units(self, limit: int) -> Iterator[Any]:
         from pasta.processors.managed_advice import Unit
 
-        sums = self.sums(self.activity["owner"])
-        cost = sums["fault_time"] + sums["move_time"] + sums["faults"] + sums["host_faults"]
+        cost = self.costs.of(self.simulated(self.ops, self.space).totals)
         for at in np.argsort(-cost, kind="stable")[:limit].tolist():
             if cost[at]:
                 first = int(self.pages.firsts[at])
@@ -846,14 +851,13 @@ class _Run:
         from pasta.processors.managed_advice import Unit
 
         ranges = self._tensor_ranges()
-        cost = np.zeros(len(self.context.objects.rows), np.int64)
+        cost = np.bincount(self.accesses["object"], minlength=len(self.context.objects.rows))
         known = self.activity[self.activity["object"] >= 0]
         np.add.at(cost, known["object"], _measure(known, "fault_time") + known["count"])
         cost = cost[ranges["object"]]
         for at in np.argsort(-cost, kind="stable")[:limit].tolist():
             row = ranges[at]
-            if cost[at]:
-                yield Unit(int(row["object"]), int(row["owner"]), int(row["first"]), int(row["end"]))
+            yield Unit(int(row["object"]), int(row["owner"]), int(row["first"]), int(row["end"]))
 
     def variants(self, best: list[Advice]) -> dict[str, NDArray[Any]]:
         """Operations of the plans that are compared."""
@@ -955,7 +959,12 @@ class _Run:
         if not len(self.accesses):
             yield "accesses were not recorded: launches are taken to touch what faulted or moved"
         elif not self.exact:
-            yield "launches that were not probed are taken to touch what faulted or moved"
+            if not self.launches["probed"].all():
+                yield "launches that were not probed are taken to touch what faulted or moved"
+            if not len(self.activity):
+                yield "no fault or migration was recorded: all that moves is simulated"
+            if self.moves_by_itself:
+                yield "the program prefetches: accesses of the host that did not fault are not known"
 
 
 _ACCESS = [
