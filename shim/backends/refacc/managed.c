@@ -34,21 +34,28 @@ static struct {
     query_function *query;
 } library;
 
-static void find_library(void) {
-    *(void **)&library.alloc = dlsym(RTLD_NEXT, "ra_alloc_managed");
-    *(void **)&library.free = dlsym(RTLD_NEXT, "ra_free");
-    *(void **)&library.symbol = dlsym(RTLD_NEXT, "ra_module_function");
-    *(void **)&library.launch = dlsym(RTLD_NEXT, "ra_launch");
-    *(void **)&library.prefetch = dlsym(RTLD_NEXT, "ra_prefetch");
-    *(void **)&library.advise = dlsym(RTLD_NEXT, "ra_advise");
-    *(void **)&library.query = dlsym(RTLD_NEXT, "ra_pointer_query");
-}
+static const struct {
+    const char *name;
+    void *pointer; /* in `library` */
+} functions_of_library[] = {
+    {"ra_alloc_managed", &library.alloc}, {"ra_free", &library.free},     {"ra_module_function", &library.symbol},
+    {"ra_launch", &library.launch},       {"ra_advise", &library.advise}, {"ra_pointer_query", &library.query},
+    {"ra_prefetch", &library.prefetch},
+};
 
-/* False where the program opened the library in a way that we cannot follow. */
+/* False where the program opened the library in a way that we cannot follow.  Threads that come at once find the same:
+ * without a lock, since the loader holds one. */
 static bool is_found(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find_library);
-    return library.alloc && library.free && library.symbol && library.launch && library.prefetch && library.advise && library.query;
+    static bool found;
+    if (__atomic_load_n(&found, __ATOMIC_ACQUIRE)) return true;
+    bool all = true;
+    for (size_t i = 0; i < sizeof functions_of_library / sizeof *functions_of_library; i++) {
+        void *function = dlsym(RTLD_NEXT, functions_of_library[i].name);
+        __atomic_store_n((void **)functions_of_library[i].pointer, function, __ATOMIC_RELAXED);
+        all = all && function;
+    }
+    __atomic_store_n(&found, all, __ATOMIC_RELEASE);
+    return all;
 }
 
 /* ---- names of functions ---- */
