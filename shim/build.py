@@ -155,7 +155,7 @@ def managed_sources() -> list[Path]:
     """A library of its own: it interposes functions of vendors, for pasta-preload
     --apply-uvm-plan only."""
     return sorted((SHIM / "managed").glob("*.c")) + sorted(
-        (SHIM / "backends").glob("*/managed.c")
+        (SHIM / "backends").glob("*/managed*.c")
     )
 
 

@@ -2,10 +2,10 @@
 
 It is a model, not a driver. Pages have 64 KiB, blocks 2 MiB. A fault brings a page and, of the
 aligned groups of 2, 4, … 32 pages around it in its block, the largest of which more than 51 % are
-then resident (the density prefetcher, as NVIDIA documents it for its driver). A full device evicts
-the block that was used least recently; the driver sees only faults, the simulator all accesses.
+then resident (the density prefetcher; docs/tools/uvm_advisor.md). A full device evicts the block
+that was used least recently; drivers see only faults, the simulator all accesses.
 Pages of a launch are served in ascending order. The reference accelerator works by the same rules
-(docs/reference-accelerator.md), in code of its own.
+(managed.c), in code of its own.
 """
 
 from __future__ import annotations

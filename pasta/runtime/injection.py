@@ -141,7 +141,11 @@ def _backend_settings(session: Session) -> dict[str, object]:
 def _framework_settings(session: Session) -> dict[str, object]:
     """Settings of framework hooks; empty unless a tool requires frameworks."""
     wanted, config = Wanted(**session.document["wanted"]), session.config
-    followed = [each for each in FRAMEWORKS.known() if wanted and each.is_followed(config)]
+    followed = [
+        each
+        for each in FRAMEWORKS.known()
+        if (wanted and each.is_followed(config)) or each.is_needed(config)
+    ]
     found: dict[str, object] = {"frameworks": ",".join(each.name for each in followed)}
     for each in followed:
         settings = each.hook_settings(config, wanted)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from pasta.uvm_plan import Allocation, Entry, LaunchKey, written
-from tests.support.places import PROGRAMS
+from tests.support.places import PROGRAMS, ROOT
 
 SOURCE = PROGRAMS / "nvidia" / "fake_managed.c"
 KEY, K = Allocation(4096), "_Z1kv"
@@ -80,3 +84,70 @@ def test_a_stream_that_is_captured_is_left_alone(
     assert "\n".join(without) + "\n" == alone.stdout and "prefetch" not in done.stdout
     assert any("2 of 4 entries carried out" in line for line in done.lines)
     assert sum("the first with error 900" in line for line in done.lines) == 2
+
+
+POOL = """
+import ctypes, sys
+pool = ctypes.CDLL(sys.argv[1])
+alloc, release = pool.pasta_managed_alloc, pool.pasta_managed_free
+alloc.restype = ctypes.c_void_p
+alloc.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+release.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+assert alloc(100, 0, None) is None
+assert pool.pasta_managed_ready() == 1
+MIB, BASE = 1 << 20, 0x7000000
+one, two = alloc(100, 0, None), alloc(1 * MIB, 0, None)
+assert (one, two) == (BASE, BASE + 512)  # parts of one segment of 32 MiB
+other = alloc(100, 0, 0x51)  # another stream: another segment
+assert other == BASE + 32 * MIB
+large = alloc(33 * MIB, 0, None)  # a segment of 34 MiB
+assert large == BASE + 64 * MIB
+release(one, 100, 0, None)
+assert alloc(400, 0, None) == one  # the same part again
+release(one, 400, 0, None)
+release(two, 1 * MIB, 0, None)
+assert alloc(15 * MIB, 0, None) == BASE  # parts that were freed are joined
+release(large, 33 * MIB, 0, None)
+assert alloc(20 * MIB, 0, None) == large
+release(12345, 1, 0, None)  # not of the pool
+parts = [alloc(4096, 0, None) for _ in range(3000)]
+assert len(set(parts)) == 3000
+for part in parts[::2] + parts[1::2]:
+    release(part, 4096, 0, None)
+assert alloc(12 * MIB, 0, None) == min(parts)
+"""
+
+
+def test_the_pool_of_managed_memory(program: Path, native: Path) -> None:
+    """The allocator that torch.managed gives to PyTorch."""
+    done = subprocess.run(
+        [sys.executable, "-c", POOL, native / "libpasta_managed.so"],
+        env={**os.environ, "LD_LIBRARY_PATH": str(program.parent)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    mib = 1 << 20
+    assert done.stdout.splitlines() == [f"alloc {size * mib} 1" for size in (32, 32, 34)]
+
+
+def test_torch_gets_the_pool(native: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    hooks = ROOT / "pasta" / "frameworks" / "torch" / "hooks.py"
+    library = str(native / "libpasta_managed.so")
+    space: dict[str, Any] = {
+        "settings": json.dumps({"block": True, "managed": library, "quiet": False}),
+        "__file__": str(hooks),
+    }
+    exec(compile(hooks.read_text(), hooks, "exec"), space)
+    given: list[Any] = []
+    memory = SimpleNamespace(
+        CUDAPluggableAllocator=lambda *named: named, change_current_allocator=given.append
+    )
+    torch = SimpleNamespace(
+        __version__="2.9", version=SimpleNamespace(cuda=None), cuda=SimpleNamespace(memory=memory)
+    )
+    space["_use_managed"](torch)
+    assert "torch.managed=true has no effect: torch 2.9 is not built for CUDA" in capfd.readouterr().err
+    torch.version.cuda = "13.0"
+    with patch("ctypes.CDLL", lambda path: SimpleNamespace(pasta_managed_ready=lambda: path == library)):
+        space["_use_managed"](torch)
+    assert given == [(library, "pasta_managed_alloc", "pasta_managed_free")]
