@@ -154,9 +154,7 @@ def libpasta_amd(compiler: Compiler, directory: Path) -> Path:
 def managed_sources() -> list[Path]:
     """A library of its own: it interposes functions of vendors, for pasta-preload
     --apply-uvm-plan only."""
-    return sorted((SHIM / "managed").glob("*.c")) + sorted(
-        (SHIM / "backends").glob("*/managed*.c")
-    )
+    return sorted((SHIM / "managed").glob("*.c")) + sorted((SHIM / "backends").glob("*/managed*.c"))
 
 
 def libpasta_managed(compiler: Compiler, directory: Path) -> Path:

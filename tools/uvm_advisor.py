@@ -24,7 +24,7 @@ from pasta.processors.object_names import (
 )
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups, of_probes
 from pasta.processors.rows import combined
-from pasta.table import Figure, Table, Unit, absent_where, counted, formatted, shares
+from pasta.table import Figure, Table, Unit, absent_where, counted, formatted
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from pasta.processors.managed_advice import Advice
     from pasta.processors.managed_pages import Costs, Simulated
+    from pasta.processors.managed_plan import Entry
     from pasta.processors.managed_trace import ManagedPages
-    from pasta.uvm_plan import Entry
 
 _PAGE = "64KiB"
 _PART = 32  # pages
@@ -89,12 +89,15 @@ class UvmAdvisor(Tool):
             if access.is_write:
                 maps.writes.add(access.object, access.offset)
 
+    @classmethod
+    def wants(cls) -> frozenset[str]:
+        """Without thrashing, which only some sources report and no result needs."""
+        return super().wants() - {"uvm_thrashing"}
+
     def start(self) -> None:
         """Start with no launch and no activity."""
         self.owners = TensorOwners()
-        self.launched = Launched(
-            time="u8", device="i2", probed="?", grid="(3,)u4", bytes="f8"
-        )
+        self.launched = Launched(time="u8", device="i2", probed="?", grid="(3,)u4", bytes="f8")
         self.times: list[NDArray[Any]] = []
         self.activity: list[NDArray[Any]] = []
         self.calls: list[NDArray[Any]] = []
@@ -214,12 +217,17 @@ class UvmAdvisor(Tool):
             {
                 "kernel": kernel_names(self.context, ids[order]),
                 "launches": launches[order],
-                **{name: sums[name] for name in ("faults", "to_device", "evicted", "fault_time", "move_time")},
+                **{
+                    name: sums[name]
+                    for name in ("faults", "to_device", "evicted", "fault_time", "move_time")
+                },
                 "share": run.shares(sums, order, inverse.reshape(-1), len(ids)),
             },
             units={**{n: u for n, u in _MOVE_UNITS.items() if n != "to_host"}, "share": "share"},
-            labels={**{n: t for n, t in _MOVE_LABELS.items() if n not in ("to_host", "host_faults")},
-                    "share": "of the kernel's time"},
+            labels={
+                **{n: t for n, t in _MOVE_LABELS.items() if n not in ("to_host", "host_faults")},
+                "share": "of the kernel's time",
+            },
             keys=("kernel",),
             sums=("launches", "faults", "to_device", "evicted", "fault_time", "move_time"),
             levels=("share",),
@@ -338,9 +346,7 @@ class UvmAdvisor(Tool):
             "line",
             "Simulated moves of managed memory, by plan",
             list(_FACTORS),
-            {
-                name: [each.moved for plan, _, each in rows if plan == name] for name in variants
-            },
+            {name: [each.moved for plan, _, each in rows if plan == name] for name in variants},
             x_label="oversubscription",
             y_label="moved",
             y_unit="bytes",
@@ -573,7 +579,9 @@ class _Run:
     @cached_property
     def times(self) -> NDArray[Any]:
         types = [("ordinal", "u8"), ("device", "i2"), ("start", "u8"), ("end", "u8")]
-        return np.concatenate([np.zeros(0, types), *(each.astype(types) for each in self.tool.times)])
+        return np.concatenate(
+            [np.zeros(0, types), *(each.astype(types) for each in self.tool.times)]
+        )
 
     @property
     def device_time(self) -> float:
@@ -590,9 +598,7 @@ class _Run:
             np.add.at(found[name], codes, _measure(self.activity, name))
         return found
 
-    def launch_sums(
-        self, groups: NDArray[Any], count: int
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    def launch_sums(self, groups: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Measures of groups of launches, and the number of launches in each."""
         inside = self.activity["launch"] >= 0
         found = np.zeros(count, [(name, "i8") for name in _SUMS])
@@ -693,7 +699,9 @@ class _Run:
         return combined(found, ("owner", "offset"))
 
     def _part(self, owner: NDArray[Any], page: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray((page - self.pages.firsts[owner]) // _PART * _PART * 65536).astype(np.uint64)
+        return np.asarray((page - self.pages.firsts[owner]) // _PART * _PART * 65536).astype(
+            np.uint64
+        )
 
     def over_time(self) -> tuple[NDArray[Any], int]:
         """Measures by bin of time and allocation, and the width of a bin, ns."""
@@ -716,7 +724,9 @@ class _Run:
 
         known = np.unique(self.accesses["launch"])
         rows = self.activity[self.activity["launch"] >= 0]
-        moved = ~rows["fault"] & (rows["destination"] >= 0) & (rows["reason"] == abi.REASON_COHERENCE)
+        moved = (
+            ~rows["fault"] & (rows["destination"] >= 0) & (rows["reason"] == abi.REASON_COHERENCE)
+        )
         rows = rows[(rows["fault"] & (rows["source"] >= 0)) | moved]
         launches = self.launches["launch"][rows["launch"]]
         other = ~np.isin(launches, known)
@@ -877,7 +887,9 @@ class _Run:
         if has_tensors(self.context):
             ranges = self._tensor_ranges()
             touched = self.accesses[["launch", "object"]]
-            touched = combined(touched[np.isin(touched["object"], ranges["object"])], ("launch", "object"))
+            touched = combined(
+                touched[np.isin(touched["object"], ranges["object"])], ("launch", "object")
+            )
             at = np.searchsorted(ranges["object"], touched["object"])
             found[_TENSORS] = with_prefetches(
                 self.ops, ranges["first"][at], ranges["end"][at], touched["launch"].astype(np.int64)
@@ -907,7 +919,7 @@ class _Run:
     def entries(self, advice: list[Advice]) -> list[Entry]:
         """The plan's entries."""
         from pasta.processors.launch_keys import occurrences
-        from pasta.uvm_plan import Allocation, Entry
+        from pasta.processors.managed_plan import Allocation, Entry
 
         rows = self.pages.rows
         numbers = occurrences(rows["bytes"])
@@ -927,11 +939,15 @@ class _Run:
         return found
 
     def _keys(self, advice: Advice) -> Iterator[tuple[str, Any]]:
-        from pasta.uvm_plan import LaunchKey
+        from pasta.processors.managed_plan import LaunchKey
 
         action = advice.action
         if not action.launches:
-            names = ("preferred_host", "accessed_by") if action.name == "preferred_host" else (action.name,)
+            names = (
+                ("preferred_host", "accessed_by")
+                if action.name == "preferred_host"
+                else (action.name,)
+            )
             for name in names:
                 yield name, None
             return
@@ -944,7 +960,7 @@ class _Run:
             grid = tuple(row["grid"].tolist())
             equal = int((contents == content).sum())
             # most of many: a prefetch of what is there costs little
-            if len(mine) > 1 and 2 * len(mine) >= equal or len(mine) > _MAX_LAUNCHES:
+            if (len(mine) > 1 and 2 * len(mine) >= equal) or len(mine) > _MAX_LAUNCHES:
                 yield action.name, LaunchKey(kernel, grid, None)
                 continue
             for number in numbers[mine].tolist():
@@ -964,7 +980,7 @@ class _Run:
             if not len(self.activity):
                 yield "no fault or migration was recorded: all that moves is simulated"
             if self.moves_by_itself:
-                yield "the program prefetches: accesses of the host that did not fault are not known"
+                yield "the program prefetches: accesses of the host without faults are not known"
 
 
 _ACCESS = [
@@ -974,7 +990,7 @@ _ACCESS = [
 
 
 def _write_plan(entries: list[Entry], program: str, file: BinaryIO) -> None:
-    from pasta.uvm_plan import written
+    from pasta.processors.managed_plan import written
 
     comment = (
         "A plan for managed memory, by the tool uvm_advisor:\n"

@@ -227,7 +227,7 @@ def adapt_backends(config: Config, tools: list[Tool]) -> bool:
 
 def _native_plan(path: str) -> str:
     """A plan for managed memory, for the preloaded library. Raises ConfigError."""
-    from pasta.uvm_plan import read
+    from pasta.processors.managed_plan import read
 
     return "".join(entry.native() for entry in read(path))
 

@@ -1,4 +1,4 @@
-"""Advice on managed memory: each action is tried in the page simulator, and kept if it saves time."""
+"""Advice on managed memory: actions are tried in the page simulator, and kept if they save time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Action:
-    """An action (of pasta.uvm_plan.ACTIONS, where preferred_host includes accessed_by), and the
+    """An action (of managed_plan.ACTIONS, where preferred_host includes accessed_by), and the
     launches that it belongs to."""
 
     name: str
@@ -86,7 +86,9 @@ class Advisor:
         if not own.any():
             return []
         simulated, best = self._tried(ops, unit, [])
-        whole, chosen, found = best, [], []
+        whole = best
+        chosen: list[Action] = []
+        found: list[Advice] = []
         while len(chosen) < 3:
             tried = [
                 (self._tried(ops, unit, [*chosen, action]), action, reason)
@@ -162,9 +164,7 @@ class Advisor:
             if launches:
                 yield Action("evict", launches), "the host faults on it after launches"
 
-    def _faulting(
-        self, ops: NDArray[Any], unit: Unit, chosen: Sequence[Action]
-    ) -> tuple[int, ...]:
+    def _faulting(self, ops: NDArray[Any], unit: Unit, chosen: Sequence[Action]) -> tuple[int, ...]:
         """Launches that fault on the unit with the chosen actions."""
         with_chosen = applied(ops, unit, chosen)
         faults = simulate(with_chosen, self.pages.owner, self.capacity).faults

@@ -26,9 +26,7 @@ BLOCK_PAGES = 32
 DENSE = 51
 
 #: An operation on the pages first … end - 1. `launch` is carried along for users.
-OP = np.dtype(
-    [("what", "i8"), ("first", "i8"), ("end", "i8"), ("write", "i8"), ("launch", "i8")]
-)
+OP = np.dtype([("what", "i8"), ("first", "i8"), ("end", "i8"), ("write", "i8"), ("launch", "i8")])
 #: Values of `what`: accesses of the device and the host; prefetches; advice, which `write` sets
 #: (1) or unsets (0), and FREE.
 DEVICE, HOST, TO_DEVICE, TO_HOST, READ_MOSTLY, PREFER_DEVICE, PREFER_HOST, ACCESSED_BY, FREE = (
@@ -40,9 +38,16 @@ METRICS = (
     "device_faults", "host_faults", "fault_in", "fault_out", "prefetch_in", "prefetch_out",
     "evicted", "remote",
 )  # fmt: skip
-_DEVICE_FAULTS, _HOST_FAULTS, _FAULT_IN, _FAULT_OUT, _PREFETCH_IN, _PREFETCH_OUT, _EVICTED, _REMOTE = (
-    range(8)
-)
+(
+    _DEVICE_FAULTS,
+    _HOST_FAULTS,
+    _FAULT_IN,
+    _FAULT_OUT,
+    _PREFETCH_IN,
+    _PREFETCH_OUT,
+    _EVICTED,
+    _REMOTE,
+) = range(8)
 
 # Bits of a page's residence, and of its advice.
 _AT_HOST, _AT_DEVICE = 1, 2
@@ -222,9 +227,7 @@ def _on_device(page, write, resident, advice, owner, newer, older, held, meta, t
         totals[mine, _REMOTE] += 1
     else:
         totals[mine, _DEVICE_FAULTS] += 1
-        _fetch(
-            page, _AT_DEVICE, write, resident, advice, owner, newer, older, held, meta, totals
-        )
+        _fetch(page, _AT_DEVICE, write, resident, advice, owner, newer, older, held, meta, totals)
     block = page // BLOCK_PAGES
     if held[block]:
         _unlink(block, newer, older, meta)
@@ -274,9 +277,7 @@ def _run(  # type: ignore[no-untyped-def]
         if what == DEVICE:
             for page in range(first, end):
                 before = totals[owner[page], _DEVICE_FAULTS]
-                _on_device(
-                    page, write, resident, advice, owner, newer, older, held, meta, totals
-                )
+                _on_device(page, write, resident, advice, owner, newer, older, held, meta, totals)
                 faults[at] += totals[owner[page], _DEVICE_FAULTS] - before
         elif what == HOST:
             for page in range(first, end):

@@ -30,7 +30,7 @@ _SHIFT = np.uint64(PAGE.bit_length() - 1)
 _TIMED = np.dtype([("time", "u8"), ("rank", "i8"), *OP.descr])
 #: Order of operations of the same time.
 _RANK = {HOST: 2, TO_DEVICE: 1, TO_HOST: 1, DEVICE: 3, FREE: 4}
-#: Advice by its number in an event: what it sets, and whether it is set. The vendors' numbers agree.
+#: Advice by its number in an event, on which vendors agree: what it sets, and whether it is set.
 _ADVICE = {1: (READ_MOSTLY, 1), 2: (READ_MOSTLY, 0), 5: (ACCESSED_BY, 1), 6: (ACCESSED_BY, 0)}
 _PREFER, _UNSET_PREFER = 3, 4
 
@@ -135,7 +135,9 @@ class Trace:
         self.pages = pages
         self._parts: list[NDArray[Any]] = []
 
-    def add(self, what: int, times: Any, first: Any, end: Any, write: Any, launch: Any = -1) -> None:
+    def add(
+        self, what: int, times: Any, first: Any, end: Any, write: Any, launch: Any = -1
+    ) -> None:
         """Adds operations on pages at times (u8, ns)."""
         rows = np.zeros(len(times), _TIMED)
         rows["time"], rows["rank"], rows["what"] = times, _RANK.get(what, 0), what
@@ -146,9 +148,7 @@ class Trace:
         """Adds the accesses of launches; `time_of` gives their times by ordinals (u8)."""
         ranges = touched.ranges()
         times = time_of(ranges["launch"].astype(np.uint64))
-        self.add(
-            DEVICE, times, ranges["first"], ranges["end"], ranges["write"], ranges["launch"]
-        )
+        self.add(DEVICE, times, ranges["first"], ranges["end"], ranges["write"], ranges["launch"])
 
     def add_initial(self, migrations: NDArray[Any], owners: NDArray[Any]) -> None:
         """Pages that first moved to a device were on the host: the host wrote them after their
@@ -204,17 +204,23 @@ class Trace:
         return rows[list(OP.names or ())].astype(OP)
 
 
-def with_prefetches(ops: NDArray[Any], first: NDArray[Any], end: NDArray[Any], launch: NDArray[Any]) -> NDArray[Any]:
+def with_prefetches(
+    ops: NDArray[Any], first: NDArray[Any], end: NDArray[Any], launch: NDArray[Any]
+) -> NDArray[Any]:
     """Operations with prefetches of pages to the device before the launches' first operations."""
     return _inserted(ops, TO_DEVICE, first, end, launch, after=False)
 
 
-def with_evictions(ops: NDArray[Any], first: NDArray[Any], end: NDArray[Any], launch: NDArray[Any]) -> NDArray[Any]:
+def with_evictions(
+    ops: NDArray[Any], first: NDArray[Any], end: NDArray[Any], launch: NDArray[Any]
+) -> NDArray[Any]:
     """Operations with prefetches of pages to the host after the launches' last operations."""
     return _inserted(ops, TO_HOST, first, end, launch, after=True)
 
 
-def _inserted(ops: Any, what: int, first: Any, end: Any, launch: Any, *, after: bool) -> NDArray[Any]:
+def _inserted(
+    ops: Any, what: int, first: Any, end: Any, launch: Any, *, after: bool
+) -> NDArray[Any]:
     mine = np.flatnonzero(ops["what"] == DEVICE)
     order = mine[np.argsort(ops["launch"][mine], kind="stable")]
     ordered = ops["launch"][order]

@@ -410,8 +410,7 @@ typedef struct pasta_uvm_activity {
     uint64_t end;          /* ns; absent: all ones */
     pasta_uvm_cause cause; /* PASTA_UVM_* */
     uint32_t count;        /* faults in this record; absent: all ones */
-    uint32_t vendor_flags; /* of a fault the kind of access (1 read, 2 write, 3 atomic, 4 prefetch), of a migration
-                              PASTA_REASON_*; absent: all ones */
+    uint32_t vendor_flags; /* access (1 read, 2 write, 3 atomic), or PASTA_REASON_* of a migration; absent: all ones */
     int16_t source;        /* device; -1: host or absent */
     int16_t destination;   /* device; -1: host or absent */
     uint64_t unused[5];

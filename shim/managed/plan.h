@@ -1,4 +1,4 @@
-/* A plan for managed memory (pasta/uvm_plan.py), carried out in the program: libpasta_managed.so, which is preloaded
+/* A plan for managed memory (pasta/processors/managed_plan.py), carried out in the program: libpasta_managed.so, which is preloaded
  * only with --apply-uvm-plan.
  *
  * A backend interposes the vendor's functions that allocate managed memory, free it and launch kernels, and makes the

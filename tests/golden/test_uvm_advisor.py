@@ -9,9 +9,9 @@ import pytest
 
 from pasta import abi
 from pasta.plugins import find_tools
+from pasta.processors.managed_plan import Allocation, Entry, LaunchKey, parsed
 from pasta.testing import Events, run_tool
 from pasta.tool import Result
-from pasta.uvm_plan import Allocation, Entry, LaunchKey, parsed
 
 (TOOL,) = find_tools("uvm_advisor")
 PAGE, BLOCK = 1 << 16, 2 << 20
@@ -160,8 +160,8 @@ def test_memory_that_both_only_read() -> None:
     # after the first scan nothing moves: 2 of 3 scans of the device and 3 of the host are saved
     assert first == ("read_mostly", 30, 5 * BLOCK, 5 * (6_000.0 + 32 * PAGE_NS))
     assert result.findings[0].what.startswith("managed memory that launches only read")
-    assert [each.action for each in plan(result)][0] == "read_mostly"
-    assert plan(result)[0].launch is None
+    entry, *_ = plan(result)
+    assert (entry.action, entry.launch) == ("read_mostly", None)
 
 
 def test_without_accesses_launches_touch_what_faulted() -> None:

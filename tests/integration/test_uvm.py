@@ -1,5 +1,5 @@
-"""Managed memory of the reference accelerator under pasta-preload: the tool uvm_advisor, and its plan
-carried out in the program."""
+"""Managed memory of the reference accelerator under pasta-preload: the tool uvm_advisor, and its
+plan carried out in the program."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pasta.processors.managed_plan import Allocation, Entry, LaunchKey, written
 from pasta.run.directory import RunDirectory
-from pasta.uvm_plan import Allocation, Entry, LaunchKey, written
 
 BLOCK = 2 << 20
 #: A demo whose three arrays have a block each; and a device that holds two of them.
@@ -68,7 +68,9 @@ def test_a_device_that_is_too_small_is_simulated_exactly(pasta_preload: Any, dem
         demo("managed"), *ARGUMENTS, options=("-t", "uvm_advisor"), environment=OVERSUBSCRIBED
     )
     totals = rows(done.run, "objects", "faults", "host_faults", "to_device", "to_host", "evicted")
-    device, host, to_device, to_host, evicted = (sum(column) for column in zip(*totals, strict=True))
+    device, host, to_device, to_host, evicted = (
+        sum(column) for column in zip(*totals, strict=True)
+    )
     assert evicted > 0 and done.stdout == OUTPUT
     simulated = rows(
         done.run, "simulation", "plan", "factor", "faults", "host_faults", "moved", "evicted"

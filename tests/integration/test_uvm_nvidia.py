@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from pasta.uvm_plan import Allocation, Entry, LaunchKey, written
+from pasta.processors.managed_plan import Allocation, Entry, LaunchKey, written
 from tests.support.places import PROGRAMS, ROOT
 
 SOURCE = PROGRAMS / "nvidia" / "fake_managed.c"
@@ -63,7 +63,9 @@ def run(pasta_preload: Any, program: Path, how: str, plan: Path | None = None) -
     return done
 
 
-@pytest.mark.parametrize("how", [pytest.param("dlsym", marks=pytest.mark.main), "address", "thread"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("dlsym", marks=pytest.mark.main), "address", "thread"]
+)
 def test_calls_around_launches(pasta_preload: Any, program: Path, tmp_path: Path, how: str) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)
@@ -146,8 +148,13 @@ def test_torch_gets_the_pool(native: Path, capfd: pytest.CaptureFixture[str]) ->
         __version__="2.9", version=SimpleNamespace(cuda=None), cuda=SimpleNamespace(memory=memory)
     )
     space["_use_managed"](torch)
-    assert "torch.managed=true has no effect: torch 2.9 is not built for CUDA" in capfd.readouterr().err
+    assert (
+        "torch.managed=true has no effect: torch 2.9 is not built for CUDA"
+        in capfd.readouterr().err
+    )
     torch.version.cuda = "13.0"
-    with patch("ctypes.CDLL", lambda path: SimpleNamespace(pasta_managed_ready=lambda: path == library)):
+    with patch(
+        "ctypes.CDLL", lambda path: SimpleNamespace(pasta_managed_ready=lambda: path == library)
+    ):
         space["_use_managed"](torch)
     assert given == [(library, "pasta_managed_alloc", "pasta_managed_free")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pasta.errors import ConfigError
-from pasta.uvm_plan import Allocation, Entry, LaunchKey, parsed, written
+from pasta.processors.managed_plan import Allocation, Entry, LaunchKey, parsed, written
 
 KEY = Allocation(4096, 1)
 ENTRIES = [
@@ -30,7 +30,13 @@ def test_lines_for_the_library() -> None:
     ]
 
 
-GOOD = 'version = 1\n[[entry]]\naction = "pin"\nallocation = {bytes = 8, occurrence = 0}\noffset = 0\nbytes = 8\n'
+GOOD = """version = 1
+[[entry]]
+action = "pin"
+allocation = {bytes = 8, occurrence = 0}
+offset = 0
+bytes = 8
+"""
 LAUNCH = 'launch = {kernel = "k", grid = [1, 1, 1], occurrence = 0}\n'
 
 
@@ -44,7 +50,11 @@ LAUNCH = 'launch = {kernel = "k", grid = [1, 1, 1], occurrence = 0}\n'
         ('"pin"', '"move"', "p: entry 1: action = 'move' is not accepted: give one of prefetch"),
         ('"pin"', "7", "p: entry 1: action = 7 is not accepted: give a text"),
         ('"pin"', '"prefetch"', "p: entry 1: launch is missing"),
-        ("bytes = 8\n", "bytes = 9\n", "p: entry 1: bytes = 9 is not accepted: give a range inside"),
+        (
+            "bytes = 8\n",
+            "bytes = 9\n",
+            "p: entry 1: bytes = 9 is not accepted: give a range inside",
+        ),
         ("bytes = 8,", "bytes = 0,", "p: entry 1: allocation: bytes = 0 is not accepted"),
         ("bytes = 8,", "bytes = true,", "p: entry 1: allocation: bytes = True is not accepted"),
         ("offset = 0", "offset = -1", "p: entry 1: offset = -1 is not accepted"),
