@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,8 @@ _ADVICE = {
 _ONE_PLACE = frozenset({"preferred_host", "pin"})
 #: An action must save this share of the time that its object costs.
 _WORTHWHILE = 0.01
+#: Actions on one object.
+_MOST = 3
 _FAULTS = [METRICS.index("device_faults"), METRICS.index("host_faults")]
 
 
@@ -72,6 +75,16 @@ class Advice:
     reason: str
 
 
+@dataclass(frozen=True)
+class _Tried:
+    """Operations, and what the simulator says of them."""
+
+    ops: NDArray[Any]
+    totals: NDArray[Any]
+    faults: NDArray[Any]
+    time: float
+
+
 class Advisor:
     """Tries actions on the operations of a run, with space for `capacity` pages (None: all)."""
 
@@ -85,31 +98,26 @@ class Advisor:
         ops, own = self._ops(unit)
         if not own.any():
             return []
-        simulated, best = self._tried(ops, unit, [])
-        whole = best
+        now = self._without if self.capacity is not None else self._tried(ops, unit, [])
+        whole = now.time
         chosen: list[Action] = []
         found: list[Advice] = []
-        while len(chosen) < 3:
+        while len(chosen) < _MOST:
             tried = [
                 (self._tried(ops, unit, [*chosen, action]), action, reason)
-                for action, reason in self._candidates(ops, own, simulated, unit, chosen)
+                for action, reason in self._candidates(ops[own], now, unit, chosen)
             ]
             if not tried:
                 break
-            (after, time), action, reason = min(tried, key=lambda each: each[0][1])
-            if best - time <= _WORTHWHILE * whole or best <= time:
+            after, action, reason = min(tried, key=lambda each: each[0].time)
+            saved = now.time - after.time
+            if saved <= max(_WORTHWHILE * whole, 0.0):
                 break
-            found.append(
-                Advice(
-                    unit, action,
-                    int(simulated.totals[:, _FAULTS].sum() - after.totals[:, _FAULTS].sum()),
-                    int(moved_pages(simulated.totals).sum() - moved_pages(after.totals).sum())
-                    * page_bytes,
-                    best - time, reason,
-                )
-            )  # fmt: skip
+            faults = now.totals[:, _FAULTS].sum() - after.totals[:, _FAULTS].sum()
+            pages = moved_pages(now.totals).sum() - moved_pages(after.totals).sum()
+            found.append(Advice(unit, action, int(faults), int(pages) * page_bytes, saved, reason))
             chosen.append(action)
-            simulated, best = after, time
+            now = after
         return found
 
     def all_applied(self, advice: Iterable[Advice]) -> NDArray[Any]:
@@ -130,32 +138,35 @@ class Advisor:
         ops["end"] = np.minimum(ops["end"], unit.end)
         return ops, np.ones(len(ops), bool)
 
-    def _tried(
-        self, ops: NDArray[Any], unit: Unit, actions: Sequence[Action]
-    ) -> tuple[Simulated, float]:
-        simulated = simulate(applied(ops, unit, actions), self.pages.owner, self.capacity)
-        return simulated, float(self.costs.of(simulated.totals).sum())
+    @cached_property
+    def _without(self) -> _Tried:
+        """The run as it was."""
+        simulated = simulate(self.ops, self.pages.owner, self.capacity)
+        return self._timed(self.ops, simulated)
+
+    def _tried(self, ops: NDArray[Any], unit: Unit, actions: Sequence[Action]) -> _Tried:
+        made = applied(ops, unit, actions)
+        return self._timed(made, simulate(made, self.pages.owner, self.capacity))
+
+    def _timed(self, ops: NDArray[Any], simulated: Simulated) -> _Tried:
+        time = float(self.costs.of(simulated.totals).sum())
+        return _Tried(ops, simulated.totals, simulated.faults, time)
 
     def _candidates(
-        self,
-        ops: NDArray[Any],
-        own: NDArray[Any],
-        simulated: Simulated,
-        unit: Unit,
-        chosen: Sequence[Action],
+        self, mine: NDArray[Any], now: _Tried, unit: Unit, chosen: Sequence[Action]
     ) -> Iterator[tuple[Action, str]]:
+        """Actions that may help, given the run's operations on the unit."""
         taken = {each.name for each in chosen}
-        mine = ops[own]
         on_device, on_host = mine["what"] == DEVICE, mine["what"] == HOST
-        writes = int((mine["write"][on_device] != 0).sum())
+        writes = bool((mine["write"][on_device] != 0).any())
         if "read_mostly" not in taken and not writes and on_device.any():
             yield Action("read_mostly"), "no launch writes it"
         if not taken & _ONE_PLACE and "read_mostly" not in taken:
             yield Action("preferred_host"), "launches can access it where it is"
-            if self.capacity is not None and simulated["evicted"]:
+            if self.capacity is not None and now.totals[:, METRICS.index("evicted")].any():
                 yield Action("pin"), "it is evicted and comes back"
         if "prefetch" not in taken:
-            launches = self._faulting(ops, unit, chosen)
+            launches = _faulting(now, unit)
             if launches:
                 yield Action("prefetch", launches), "launches fault on it"
         if "evict" not in taken and on_host.any():
@@ -164,14 +175,11 @@ class Advisor:
             if launches:
                 yield Action("evict", launches), "the host faults on it after launches"
 
-    def _faulting(self, ops: NDArray[Any], unit: Unit, chosen: Sequence[Action]) -> tuple[int, ...]:
-        """Launches that fault on the unit with the chosen actions."""
-        with_chosen = applied(ops, unit, chosen)
-        faults = simulate(with_chosen, self.pages.owner, self.capacity).faults
-        faulting = (
-            (faults > 0) & (with_chosen["first"] < unit.end) & (with_chosen["end"] > unit.first)
-        )
-        return tuple(np.unique(with_chosen["launch"][faulting]).tolist())
+
+def _faulting(now: _Tried, unit: Unit) -> tuple[int, ...]:
+    """Launches that fault on a unit."""
+    on_unit = (now.ops["first"] < unit.end) & (now.ops["end"] > unit.first)
+    return tuple(np.unique(now.ops["launch"][(now.faults > 0) & on_unit]).tolist())
 
 
 def applied(ops: NDArray[Any], unit: Unit, actions: Sequence[Action]) -> NDArray[Any]:
