@@ -32,7 +32,8 @@ class ReferenceAccelerator(Backend):
                 uvm_attach uvm_prefetch uvm_advise uvm_fault uvm_migration sync event_create
                 event_destroy event_record event_wait accesses device_name stream_priority
                 module_hash module_of_launch cluster registers shared_static shared_dynamic local
-                graph_node_of_launch graph_node_of_copy entry_pc copy_addresses copy_devices wait_times"""
+                graph_node_of_launch graph_node_of_copy entry_pc copy_addresses copy_devices
+                wait_times"""
             ),
             notes={"accesses": "by probes that run on the CPU"},
         ),
