@@ -75,7 +75,11 @@ class UvmAdvisor(Tool):
     capacity = option(
         "0B", kind="bytes", help="device memory for managed pages; 0: as much as the run shows"
     )
-    cost = option(0.02, help="finding: minimum share of device time that advice saves", minimum=0.0)
+    cost = option(
+        0.02,
+        help="finding: minimum share saved of the time of launches and host faults",
+        minimum=0.0,
+    )
     part = option(_PAGE, kind="bytes", help="bytes of a part; at least a page", minimum=65536)
     reads = Histogram(by=("launch", "object"), bin=part)
     writes = Histogram(by=("launch", "object"), bin=part)
@@ -435,7 +439,7 @@ class UvmAdvisor(Tool):
     # ---- findings, summary ----
 
     def _findings(self, run: _Run, advice: list[Advice]) -> Iterator[Finding]:
-        whole = run.device_time
+        whole = run.device_time + run.host_time
         for each in advice[: self.top]:
             gain = min(each.time / whole, 1.0) if whole else None
             if gain is None or gain < self.cost:
@@ -447,10 +451,12 @@ class UvmAdvisor(Tool):
                 where=name + (f", {kernels}" if kernels else ""),
                 evidence=f"{each.reason}; in the simulator, {_WHEN[each.action.name]} saves"
                 f" {counted(each.faults, 'fault')}, {formatted(each.bytes, 'bytes')} of moves and"
-                f" {formatted(each.time, 'ns')} of {formatted(whole, 'ns')} of device time",
+                f" {formatted(each.time, 'ns')} of {formatted(whole, 'ns')} of launches and host"
+                " faults",
                 remedy=f"{_REMEDY[each.action.name]}; or let PASTA do it: pasta-preload"
                 " --apply-uvm-plan RUN/results/uvm_advisor/plan.toml -- PROGRAM",
                 gain=gain,
+                of="time of launches and host faults",
                 confidence="medium" if run.exact else "low",
             )
 
@@ -587,6 +593,13 @@ class _Run:
     def device_time(self) -> float:
         """Nanoseconds of all launches with device times."""
         return float((self.times["end"] - self.times["start"]).sum())
+
+    @property
+    def host_time(self) -> float:
+        """Nanoseconds of the host's faults, and of the moves that they caused."""
+        outside = self.activity[self.activity["launch"] < 0]
+        faults = _measure(outside, "fault_time")[outside["source"] < 0].sum()
+        return float(faults + _measure(outside, "move_time")[outside["destination"] < 0].sum())
 
     # ---- sums ----
 
@@ -784,16 +797,23 @@ class _Run:
 
     @cached_property
     def space(self) -> int | None:
-        """Pages that the device held at most, if it was full; None: all fit."""
+        """Pages that the device holds: those with which the simulator evicts as much as the run
+        did; None: all fit."""
         from pasta.processors.managed_pages import PAGE
 
         if self.tool.capacity:
             return int(self.tool.capacity) // PAGE
-        if not int(_measure(self.activity, "evicted").sum()):
+        evicted = int(_measure(self.activity, "evicted").sum()) // PAGE
+        if not evicted:
             return None
-        moves = self.activity[np.argsort(self.activity["start"], kind="stable")]
-        change = _measure(moves, "to_device") - _measure(moves, "to_host")
-        return max(int(np.cumsum(change).max(initial=0)) // PAGE, 1)
+        low, high = 1, -(-len(self.pages.owner) // _PART)  # blocks
+        while low < high:  # the most blocks with which as much is evicted
+            middle = (low + high + 1) // 2
+            if self.simulated(self.ops, middle * _PART)["evicted"] >= evicted:
+                low = middle
+            else:
+                high = middle - 1
+        return low * _PART
 
     @cached_property
     def costs(self) -> Costs:

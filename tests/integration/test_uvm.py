@@ -3,6 +3,7 @@ plan carried out in the program."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,10 @@ def test_a_device_that_is_too_small_is_simulated_exactly(pasta_preload: Any, dem
         done.run, "simulation", "plan", "factor", "faults", "host_faults", "moved", "evicted"
     )
     assert ("no plan", 1.5, device, host, to_device + to_host, evicted) in simulated
+    # the capacity is found from what was evicted: the simulated time is the measured one
+    (summary,) = (line for line in done.lines if line.startswith("uvm_advisor:"))
+    measured, simulated_time = re.findall(r"([\d.]+ [mu]s)(?:;| \(simulated)", summary)
+    assert measured == simulated_time
 
 
 def test_a_wrong_plan_is_one_line(pasta_preload: Any, demo: Any, tmp_path: Path) -> None:
