@@ -101,7 +101,7 @@ class UvmAdvisor(Tool):
     def start(self) -> None:
         """Start with no launch and no activity."""
         self.owners = TensorOwners()
-        self.launched = Launched(time="u8", device="i2", probed="?", grid="(3,)u4", bytes="f8")
+        self.launched = Launched(time="u8", device="i2", probed="?", grid="(3,)u4", graph="?")
         self.times: list[NDArray[Any]] = []
         self.activity: list[NDArray[Any]] = []
         self.calls: list[NDArray[Any]] = []
@@ -116,7 +116,8 @@ class UvmAdvisor(Tool):
 
         self.launched.add(
             launches, time=launches["time"], device=launches["device"], grid=launches["grid"],
-            probed=(launches["flags"] & abi.FLAG_PROBED) != 0, bytes=0.0,
+            probed=(launches["flags"] & abi.FLAG_PROBED) != 0,
+            graph=(launches["flags"] & abi.FLAG_GRAPH) != 0,
         )  # fmt: skip
 
     def on_completions(self, completions: NDArray[Any]) -> None:
@@ -929,11 +930,13 @@ class _Run:
 
     @cached_property
     def _launch_keys(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Content of each launch (a hash of kernel and grid), and its number among equal ones."""
+        """Content of each launch (a hash of kernel and grid), and its number among equal ones. A
+        launch by a graph is no call of the program: it is counted apart."""
         from pasta.processors.launch_keys import mixed, occurrences
 
         rows = self.launches
-        keys = mixed(rows["kernel"], *(rows["grid"][:, axis] for axis in range(3)))
+        grid = (rows["grid"][:, axis] for axis in range(3))
+        keys = mixed(rows["kernel"], *grid, rows["graph"])
         return keys, occurrences(keys)
 
     def entries(self, advice: list[Advice]) -> list[Entry]:
@@ -976,6 +979,8 @@ class _Run:
         for content in np.unique(contents[at]).tolist():
             mine = at[contents[at] == content]
             row = self.launches[mine[0]]
+            if row["graph"]:
+                continue
             kernel = self.context.strings[int(row["kernel"])]
             grid = tuple(row["grid"].tolist())
             equal = int((contents == content).sum())
@@ -992,6 +997,8 @@ class _Run:
             "advice and the comparison of plans are a simulation of pages of 64 KiB and blocks of"
             " 2 MiB, with the costs of this run"
         )
+        if self.launches["graph"].any():
+            yield "the plan has no entries for launches by graphs"
         if not len(self.accesses):
             yield "accesses were not recorded: launches are taken to touch what faulted or moved"
         elif not self.exact:

@@ -51,10 +51,12 @@ class Program(Events):
             if moves:
                 self.move(first + page, count, to_host=host)
 
-    def kernel(self, name: str, read: Any, write: Any = (), **faults: Any) -> None:
+    def kernel(
+        self, name: str, read: Any, write: Any = (), flags: int = abi.FLAG_PROBED, **faults: Any
+    ) -> None:
         """A launch that accesses pages, and faults on them as `faults` say before it ends."""
         self.now += 1000
-        ordinal = self.launch(name, grid=(4, 1, 1), time=self.now)
+        ordinal = self.launch(name, grid=(4, 1, 1), time=self.now, flags=flags)
         start = self.now + 10
         self.now = start + 10
         for page in read:
@@ -162,6 +164,20 @@ def test_memory_that_both_only_read() -> None:
     assert result.findings[0].what.startswith("managed memory that launches only read")
     entry, *_ = plan(result)
     assert (entry.action, entry.launch) == ("read_mostly", None)
+
+
+def test_launches_by_graphs_are_not_in_the_plan() -> None:
+    """The launch of the program is the first of its kind, though a graph launched one before."""
+    events = Program()
+    events.alloc(A, 2 * BLOCK, "managed")
+    graph = abi.FLAG_PROBED | abi.FLAG_GRAPH
+    events.kernel("k", range(32), range(32), flags=graph, scans=(0,))
+    events.kernel("k", range(32, 64), range(32, 64), scans=(32,))
+    result = run_tool(TOOL, events)
+    assert [row[0] for row in rows(result, "advice", "launches")] == [2]
+    (entry,) = plan(result)
+    assert entry.launch == LaunchKey("k", (4, 1, 1), 0)
+    assert any("launches by graphs" in note for note in result.notes)
 
 
 def test_without_accesses_launches_touch_what_faulted() -> None:
