@@ -105,6 +105,9 @@ static bool read_entry(char *line) {
     return true;
 }
 
+/* Another thread of the parent may have held it. */
+static void forked(void) { pthread_mutex_init(&plan.mutex, NULL); }
+
 __attribute__((constructor)) static void load(void) {
     const char *path = pasta_config("uvm_plan");
     if (!path || !*path) return;
@@ -115,7 +118,7 @@ __attribute__((constructor)) static void load(void) {
     if (file) fclose(file);
     if (!good) pasta_say("the plan for managed memory is not carried out: %s cannot be read", path);
     plan.generation = pasta_generation();
-    plan.on = good && plan.entries;
+    plan.on = good && plan.entries && !pthread_atfork(NULL, NULL, forked);
 }
 
 bool pasta_plan_is_on(void) { return plan.on; }

@@ -69,6 +69,11 @@ static struct {
     size_t count;
 } functions = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
+/* Another thread of the parent may have held it. */
+static void forked(void) { pthread_mutex_init(&functions.mutex, NULL); }
+
+__attribute__((constructor)) static void load(void) { pthread_atfork(NULL, NULL, forked); }
+
 static void keep_symbol(ra_function function, const char *symbol) {
     pthread_mutex_lock(&functions.mutex);
     size_t i = 0;
