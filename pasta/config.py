@@ -217,6 +217,13 @@ class Config(Section):
         "how often the program runs; auto: twice if some tools have probes and others do not",
         option=CommandOption("--passes", metavar="1|auto"),
     )
+    uvm_plan = setting(
+        "run.uvm-plan",
+        parse_path,
+        "",
+        "plan for managed memory to carry out in the program, as the tool uvm_advisor writes it",
+        option=CommandOption("--apply-uvm-plan", metavar="FILE"),
+    )
     tool_timeout = setting(
         "run.tool-timeout",
         parse_milliseconds,

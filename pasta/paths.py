@@ -13,6 +13,7 @@ from pasta.errors import MissingDependency, RunError
 PACKAGE = Path(__file__).resolve().parent
 NATIVE = PACKAGE / "_native"
 LIBPASTA = NATIVE / "libpasta.so"
+LIBPASTA_MANAGED = NATIVE / "libpasta_managed.so"
 DEMOS = NATIVE / "bin"
 
 

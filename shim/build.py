@@ -1,5 +1,5 @@
-"""Builds the native parts: libpasta.so, libpasta_amd.so, librefacc.so with its demos, two cffi
-modules, and the commands that start PASTA's Python.
+"""Builds the native parts: libpasta.so, libpasta_amd.so, libpasta_managed.so, librefacc.so with
+its demos, two cffi modules, and the commands that start PASTA's Python.
 
 `python -m shim.build [DIRECTORY]` builds into pasta/_native; hatch_build.py calls `build()`. With
 PASTA_PLATFORM=manylinux_2_28_x86_64 (a tag of wheels) it builds for that glibc and processor, on
@@ -124,7 +124,7 @@ def libpasta(compiler: Compiler, directory: Path) -> Path:
     sources = [
         SHIM / "load.c",
         *sorted((SHIM / "core").glob("*.c")),
-        *sorted(set((SHIM / "backends").rglob("*.c")) - set(amd_sources())),
+        *sorted(set((SHIM / "backends").rglob("*.c")) - {*amd_sources(), *managed_sources()}),
         *sorted((SHIM / "frameworks").rglob("*.c")),
         *sorted((SHIM / "annotations").glob("*.c")),
         SHIM / "python" / "start.c",
@@ -147,6 +147,22 @@ def libpasta_amd(compiler: Compiler, directory: Path) -> Path:
     shared_library(
         compiler, output, amd_sources(), f"-L{directory}", "-lpasta",
         "-Wl,-soname,libpasta_amd.so", "-Wl,-rpath,$ORIGIN",
+    )  # fmt: skip
+    return output
+
+
+def managed_sources() -> list[Path]:
+    """A library of its own: it interposes functions of vendors, for pasta-preload
+    --apply-uvm-plan only."""
+    return sorted((SHIM / "managed").glob("*.c")) + sorted((SHIM / "backends").glob("*/managed*.c"))
+
+
+def libpasta_managed(compiler: Compiler, directory: Path) -> Path:
+    """Carries out plans for managed memory; it calls the core in libpasta.so beside it."""
+    output = directory / "libpasta_managed.so"
+    shared_library(
+        compiler, output, managed_sources(), f"-L{directory}", "-lpasta",
+        "-Wl,-soname,libpasta_managed.so", "-Wl,-rpath,$ORIGIN",
     )  # fmt: skip
     return output
 
@@ -213,6 +229,7 @@ def build(directory: Path, compiler: Compiler | None = None) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     libpasta(compiler, directory)
     libpasta_amd(compiler, directory)
+    libpasta_managed(compiler, directory)
     librefacc(compiler, directory)
     commands(compiler, directory)
     with tempfile.TemporaryDirectory() as temporary:

@@ -196,6 +196,8 @@ def _prepared(
     samples = adapt_backends(config, tools)
     session = Session.create(config, command, verbosity, wanted)
     try:
+        if config.uvm_plan:
+            session.uvm_plan.write_text(_native_plan(config.uvm_plan))
         _prepare_probes(session, config, tools)
         if samples:
             from pasta.runtime.probe_plan import keep_code
@@ -221,6 +223,13 @@ def adapt_backends(config: Config, tools: list[Tool]) -> bool:
                 remedy="select some: -k, --launch-count, --range, or probes.window",
             )
     return PC_SAMPLES in wanted
+
+
+def _native_plan(path: str) -> str:
+    """A plan for managed memory, for the preloaded library. Raises ConfigError."""
+    from pasta.processors.managed_plan import read
+
+    return "".join(entry.native() for entry in read(path))
 
 
 def _prepare_backends(session: Session, program: str) -> None:

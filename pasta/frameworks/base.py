@@ -76,6 +76,10 @@ class Framework(Extension):
         """Whether the settings enable it."""
         return True
 
+    def is_needed(self, config: Sections) -> bool:
+        """Whether the settings require the hooks, also if no tool does."""
+        return False
+
     def hook_settings(self, config: Sections, wanted: Wanted) -> dict[str, object]:
         """Settings of the hooks, in JSON's types."""
         return dict(wanted.document())

@@ -32,7 +32,10 @@ def target_environment(
     target = dict(environment)
     if ways != "vendor" and preload:
         others = environment.get("LD_PRELOAD", "")
-        target["LD_PRELOAD"] = f"{library}:{others}" if others else library
+        own = [library]
+        if session.uvm_plan.exists():
+            own.append(str(paths.built(paths.LIBPASTA_MANAGED)))
+        target["LD_PRELOAD"] = ":".join([*own, others] if others else own)
     if ways != "preload":
         target.setdefault(_ANNOTATIONS, library)
     config, prepared = session.config, session.document["backends"]
@@ -59,7 +62,8 @@ def unprofiled_environment(environment: Mapping[str, str]) -> dict[str, str]:
         own = backend.withdrawn(own)
         for name in backend.injections:
             own.pop(name, None)
-    others = [each for each in own.pop("LD_PRELOAD", "").split(":") if each != str(paths.LIBPASTA)]
+    libraries = (str(paths.LIBPASTA), str(paths.LIBPASTA_MANAGED))
+    others = [each for each in own.pop("LD_PRELOAD", "").split(":") if each not in libraries]
     if any(others):
         own["LD_PRELOAD"] = ":".join(others)
     own["PASTA_SHIM"] = ""
@@ -91,6 +95,7 @@ def _shim_settings(session: Session, root: int) -> dict[str, object]:
         "embed": paths.embedding_module() or "",
         "origin": paths.PACKAGE / "__init__.py",
         "probes": session.probes if session.probes.exists() else "",
+        "uvm_plan": session.uvm_plan if session.uvm_plan.exists() else "",
         "probe_kinds": session.document.get("probe_kinds", ""),
         "probe_ordered": int(session.document.get("probe_ordered", 0)),
         "probe_values": int(session.document.get("probe_values", 0)),
@@ -138,7 +143,11 @@ def _backend_settings(session: Session) -> dict[str, object]:
 def _framework_settings(session: Session) -> dict[str, object]:
     """Settings of framework hooks; empty unless a tool requires frameworks."""
     wanted, config = Wanted(**session.document["wanted"]), session.config
-    followed = [each for each in FRAMEWORKS.known() if wanted and each.is_followed(config)]
+    followed = [
+        each
+        for each in FRAMEWORKS.known()
+        if (wanted and each.is_followed(config)) or each.is_needed(config)
+    ]
     found: dict[str, object] = {"frameworks": ",".join(each.name for each in followed)}
     for each in followed:
         settings = each.hook_settings(config, wanted)

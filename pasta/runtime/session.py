@@ -13,6 +13,7 @@ rings/         PID-SEQUENCE: the event rings, each with temporary companion file
                .trace (accesses for a collector)
 modules/       images of loaded modules by the hash of their contents, if they are kept
 probes         the plan of probes, if any
+uvm_plan       the plan for managed memory, if any
 log.txt        messages of all processes
 """
 
@@ -175,6 +176,11 @@ class Session(NamedTuple):
     def config(self) -> Config:
         """The configuration of the session."""
         return Config(**self.document["config"])
+
+    @property
+    def uvm_plan(self) -> Path:
+        """File of the plan for managed memory; absent without one."""
+        return self.directory / "uvm_plan"
 
     @property
     def probes(self) -> Path:

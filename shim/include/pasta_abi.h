@@ -176,6 +176,15 @@ PASTA_INTEGER(pasta_uvm_cause, uint32_t,
     PASTA_UVM_remote_map = 6, /* the driver mapped a page that thrashed instead of moving it */
 )
 
+/* pasta_uvm_activity.vendor_flags of a migration. */
+PASTA_INTEGER(pasta_uvm_reason, uint32_t,
+    PASTA_REASON_user = 1,      /* the program's prefetch */
+    PASTA_REASON_coherence = 2, /* a fault */
+    PASTA_REASON_prefetch = 3,  /* the driver's own prefetch, around a fault */
+    PASTA_REASON_eviction = 4,
+    PASTA_REASON_counters = 5,  /* of accesses to remote memory */
+)
+
 /* Bits of pasta_device_sample.throttle: why clocks are below their maximum. */
 PASTA_INTEGER(pasta_throttle, uint32_t,
     PASTA_THROTTLE_POWER = 1,    /* the power limit */
@@ -401,7 +410,7 @@ typedef struct pasta_uvm_activity {
     uint64_t end;          /* ns; absent: all ones */
     pasta_uvm_cause cause; /* PASTA_UVM_* */
     uint32_t count;        /* faults in this record; absent: all ones */
-    uint32_t vendor_flags; /* kind of access, or reason of a migration; absent: all ones */
+    uint32_t vendor_flags; /* access (1 read, 2 write, 3 atomic), or PASTA_REASON_* of a migration; absent: all ones */
     int16_t source;        /* device; -1: host or absent */
     int16_t destination;   /* device; -1: host or absent */
     uint64_t unused[5];

@@ -155,12 +155,13 @@ static int setting(const char *name, uint64_t otherwise, uint64_t min, uint64_t 
 }
 
 static int settings_read(void) {
-    uint64_t devices, threads, megabytes;
+    uint64_t devices, threads, megabytes, managed;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     RA_TRY(setting("REFACC_DEVICES", 1, 1, RA_MAX_DEVICES, &devices));
     RA_TRY(setting("REFACC_THREADS", online > 0 ? (uint64_t)online : 1, 1, 1024, &threads));
     RA_TRY(setting("REFACC_MEMORY", 4096, 1, RA_REGION_BYTES >> 20, &megabytes));
-    ra_settings = (struct ra_settings){(int)devices, (uint32_t)threads, megabytes << 20};
+    RA_TRY(setting("REFACC_MANAGED", megabytes < 2 ? 2 : megabytes, 2, RA_REGION_BYTES >> 20, &managed));
+    ra_settings = (struct ra_settings){(int)devices, (uint32_t)threads, megabytes << 20, managed << 20};
     return RA_OK;
 }
 

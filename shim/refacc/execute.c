@@ -204,7 +204,9 @@ static ra_warp any_warp(struct ra_launch *launch, struct ra_executor *x) {
                      .hook_kinds = launch->data.hook_kinds,
                      .cluster_blocks = cluster_of(launch->kernel),
                      .cluster = x->shared,
-                     .cluster_step = shared_step(&launch->data)};
+                     .cluster_step = shared_step(&launch->data),
+                     .touched = launch->touched,
+                     .managed_words = launch->managed_words};
 }
 
 static void place(ra_warp *w, struct ra_launch *launch, uint64_t block, uint32_t rank) {
@@ -363,7 +365,9 @@ static void launch_run(struct ra_op *op, struct ra_stream_s *stream, struct ra_e
     if (launch->fault == RA_OK) {
         bool alone = launch->data.serial || launch->blocks < 2 || ra_settings.threads < 2 ||
                      (launch->blocks < POOL_WORTH && threads * launch->blocks < POOL_WORTH);
+        ra_managed_begin(launch);
         (alone ? run_blocks : run_with_help)(launch, executor);
+        ra_managed_end(launch);
         if (launch->fault != RA_OK) atomic_compare_exchange_strong(&stream->context->error, &none, launch->fault);
     }
     launch->data.end = ra_now();

@@ -54,6 +54,7 @@ struct ra_settings {
     int devices;
     uint32_t threads; /* that execute blocks */
     uint64_t memory;  /* bytes per region */
+    uint64_t managed; /* bytes of managed memory that a device holds at most */
 };
 extern struct ra_settings ra_settings;
 extern pthread_mutex_t ra_lock; /* object lists, contexts' lists, memory blocks */
@@ -159,6 +160,8 @@ struct ra_launch {
     _Atomic uint64_t next_block;
     int fault;
     uint32_t helpers; /* pool threads that work on it; the pool's mutex */
+    uint64_t *touched; /* as of ra_warp */
+    uint64_t managed_words;
     struct ra_launch *next_job;
     uint64_t clock[RA_MULTIPROCESSORS]; /* of a serial launch, ns: each executes its blocks one after the other */
 };
@@ -171,6 +174,22 @@ struct ra_executor *ra_executor_new(void);
 void ra_executor_delete(struct ra_executor *executor);
 void ra_pool_stop(void);
 void ra_pool_forget(void);
+
+/* ---- managed.c ---- */
+#define RA_PAGE_SHIFT 16
+#define RA_MANAGED_BLOCK (UINT64_C(1) << 21)
+int ra_managed_born(uint64_t address, uint64_t bytes);
+void ra_managed_dead(uint64_t address, uint64_t bytes); /* ra_lock held */
+void ra_managed_begin(struct ra_launch *launch);
+void ra_managed_end(struct ra_launch *launch); /* serves what it touched */
+/* A copy or set writes: pages that are nowhere come to the device, other copies of pages end. */
+void ra_managed_written(uint64_t address, uint64_t bytes, const struct ra_context_s *context, uint64_t stream);
+void ra_managed_host(const struct ra_context_s *context, uint64_t address, uint64_t bytes, bool write);
+void ra_managed_prefetch(const struct ra_context_s *context, uint64_t stream, uint64_t address, uint64_t bytes,
+                         int place);
+void ra_managed_advise(uint64_t address, uint64_t bytes, ra_advice advice, int place);
+void ra_managed_clear(void);
+void ra_managed_forget(void);
 
 /* ---- memory.c: operations ---- */
 int ra_copy_make(struct ra_op **op, void *destination, uint64_t destination_pitch, const void *source,

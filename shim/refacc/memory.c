@@ -60,6 +60,7 @@ void ra_memory_unmap(void) {
         }
         regions[i] = NULL;
     }
+    ra_managed_clear();
     if (ra_window.bytes) munmap((void *)(uintptr_t)ra_window.base, ra_window.bytes);
     ra_window = (struct ra_window){0};
 }
@@ -67,6 +68,7 @@ void ra_memory_unmap(void) {
 /* The window stays mapped: the child may read what its parent computed into pinned memory. */
 void ra_memory_forget(void) {
     memset(regions, 0, sizeof regions);
+    ra_managed_forget();
     ra_window = (struct ra_window){0};
 }
 
@@ -84,17 +86,27 @@ static struct block *block_of(uint64_t address, uint64_t bytes) {
     return offset <= b->requested && bytes <= b->requested - offset ? b : NULL;
 }
 
-static struct block *block_take(struct block *region, uint64_t bytes) {
-    struct block *b = region;
-    while (b && (b->state != BLOCK_FREE || b->bytes < bytes)) b = b->next;
-    if (!b || b->bytes == bytes) return b;
+/* Shortens a block; the rest becomes a free block after it. */
+static bool block_split(struct block *b, uint64_t bytes) {
+    if (b->bytes == bytes) return true;
     struct block *rest = malloc(sizeof *rest);
-    if (!rest) return NULL;
+    if (!rest) return false;
     *rest = (struct block){.previous = b, .next = b->next, .address = b->address + bytes, .bytes = b->bytes - bytes};
     if (b->next) b->next->previous = rest;
     b->next = rest;
     b->bytes = bytes;
-    return b;
+    return true;
+}
+
+static struct block *block_take(struct block *region, uint64_t bytes, uint64_t alignment) {
+    struct block *b = region;
+    uint64_t before = 0;
+    for (; b; b = b->next) {
+        before = -b->address & (alignment - 1);
+        if (b->state == BLOCK_FREE && b->bytes >= bytes && b->bytes - bytes >= before) break;
+    }
+    if (b && before) b = block_split(b, before) ? b->next : NULL;
+    return b && block_split(b, bytes) ? b : NULL;
 }
 
 static void block_absorb_next(struct block *b) {
@@ -110,7 +122,9 @@ static void block_release(struct block *b) {
         uint64_t first = (b->address + 4095) & ~UINT64_C(4095), end = (b->address + b->bytes) & ~UINT64_C(4095);
         madvise((void *)(uintptr_t)first, end - first, MADV_DONTNEED);
     }
+    if (b->kind == RA_MEMORY_MANAGED) ra_managed_dead(b->address, b->bytes);
     b->state = BLOCK_FREE;
+    b->kind = RA_MEMORY_DEVICE;
     b->context = NULL;
     if (b->next && b->next->state == BLOCK_FREE) block_absorb_next(b);
     if (b->previous && b->previous->state == BLOCK_FREE) block_absorb_next(b->previous);
@@ -159,8 +173,16 @@ static int allocate(void **address, uint64_t bytes, ra_memory_kind kind, struct 
     RA_REQUIRE(address && bytes, RA_INVALID_VALUE);
     RA_REQUIRE(bytes <= ra_settings.memory, RA_OUT_OF_MEMORY);
     int region = kind == RA_MEMORY_MANAGED || kind == RA_MEMORY_PINNED ? 0 : 1 + context->device;
+    uint64_t alignment = kind != RA_MEMORY_MANAGED       ? GRANULE
+                         : bytes < RA_MANAGED_BLOCK ? UINT64_C(1) << RA_PAGE_SHIFT
+                                                    : RA_MANAGED_BLOCK;
+    uint64_t whole = kind == RA_MEMORY_MANAGED ? UINT64_C(1) << RA_PAGE_SHIFT : GRANULE;
     pthread_mutex_lock(&ra_lock);
-    struct block *b = block_take(regions[region], (bytes + GRANULE - 1) / GRANULE * GRANULE);
+    struct block *b = block_take(regions[region], (bytes + whole - 1) / whole * whole, alignment);
+    if (b && kind == RA_MEMORY_MANAGED && ra_managed_born(b->address, b->bytes) != RA_OK) {
+        block_release(b);
+        b = NULL;
+    }
     struct block made;
     if (b) {
         b->requested = bytes;
@@ -291,6 +313,7 @@ static void copy_run(struct ra_op *op, struct ra_stream_s *stream, struct ra_exe
     for (uint64_t row = 0; row < d->height; row++)
         memmove((void *)(uintptr_t)(d->destination + row * d->destination_pitch),
                 (const void *)(uintptr_t)(d->source + row * d->source_pitch), d->width);
+    ra_managed_written(d->destination, (d->height - 1) * d->destination_pitch + d->width, stream->context, d->stream);
     d->end = ra_now();
     if (ra_tools_want(RA_DOMAIN_MEMCPY)) ra_tools_call(RA_DOMAIN_MEMCPY, RA_CALLBACK_MEMCPY_COMPLETE, d);
 }
@@ -360,6 +383,7 @@ static void set_run(struct ra_op *op, struct ra_stream_s *stream, struct ra_exec
     ra_memset_data *d = &((struct set_op *)op)->data;
     d->start = ra_now();
     for (uint64_t row = 0; row < d->height; row++) set_row(d->address + row * d->pitch, d->width, d->element, d->value);
+    ra_managed_written(d->address, (d->height - 1) * d->pitch + d->width * d->element, stream->context, d->stream);
     d->end = ra_now();
     if (ra_tools_want(RA_DOMAIN_MEMSET)) ra_tools_call(RA_DOMAIN_MEMSET, RA_CALLBACK_MEMSET_COMPLETE, d);
 }
@@ -461,16 +485,20 @@ int ra_memset_2d_async(void *address, uint64_t pitch, uint32_t value, uint32_t e
 
 /* ---- managed memory ---- */
 
-static int uvm(ra_callback_id id, struct ra_stream_s *stream, const void *address, uint64_t bytes, uint32_t value,
-               int destination) {
-    RA_REQUIRE(destination >= RA_HOST && destination < ra_settings.devices, RA_INVALID_DEVICE);
-    RA_REQUIRE(!stream->capture, RA_CAPTURE);
+static int managed_range(const void *address, uint64_t bytes) {
     RA_REQUIRE(bytes, RA_INVALID_VALUE);
     pthread_mutex_lock(&ra_lock);
     struct block *b = block_of((uintptr_t)address, bytes);
     bool managed = b && b->kind == RA_MEMORY_MANAGED;
     pthread_mutex_unlock(&ra_lock);
-    RA_REQUIRE(managed, RA_INVALID_ADDRESS);
+    return managed ? RA_OK : RA_INVALID_ADDRESS;
+}
+
+static int uvm(ra_callback_id id, struct ra_stream_s *stream, const void *address, uint64_t bytes, uint32_t value,
+               int destination) {
+    RA_REQUIRE(destination >= RA_HOST && destination < ra_settings.devices, RA_INVALID_DEVICE);
+    RA_REQUIRE(!stream->capture, RA_CAPTURE);
+    RA_TRY(managed_range(address, bytes));
     if (ra_tools_want(RA_DOMAIN_UVM)) {
         ra_uvm_data data = {sizeof data,
                             stream->context->device,
@@ -485,17 +513,44 @@ static int uvm(ra_callback_id id, struct ra_stream_s *stream, const void *addres
     return RA_OK;
 }
 
+struct prefetch_op {
+    struct ra_op op;
+    uint64_t address, bytes;
+    int place;
+};
+
+static void prefetch_run(struct ra_op *op, struct ra_stream_s *stream, struct ra_executor *executor) {
+    (void)executor;
+    const struct prefetch_op *p = (const struct prefetch_op *)op;
+    if (atomic_load(&stream->context->error) != RA_OK) return;
+    ra_managed_prefetch(stream->context, ra_stream_handle(stream), p->address, p->bytes, p->place);
+}
+
 int ra_prefetch(const void *address, uint64_t bytes, int device, ra_stream handle) {
     struct ra_stream_s *stream;
     RA_TRY(ra_stream_get(handle, &stream));
-    return uvm(RA_CALLBACK_UVM_PREFETCH, stream, address, bytes, 0, device);
+    RA_TRY(uvm(RA_CALLBACK_UVM_PREFETCH, stream, address, bytes, 0, device));
+    struct prefetch_op *op = calloc(1, sizeof *op);
+    RA_REQUIRE(op, RA_OUT_OF_MEMORY);
+    *op = (struct prefetch_op){.op.run = prefetch_run, .address = (uintptr_t)address, .bytes = bytes, .place = device};
+    return ra_stream_queue(stream, &op->op);
+}
+
+int ra_host_access(const void *address, uint64_t bytes, int write) {
+    struct ra_context_s *context;
+    RA_TRY(ra_current(&context));
+    RA_TRY(managed_range(address, bytes));
+    ra_managed_host(context, (uintptr_t)address, bytes, write != 0);
+    return RA_OK;
 }
 
 int ra_advise(const void *address, uint64_t bytes, ra_advice advice, int device) {
     struct ra_stream_s *stream;
     RA_TRY(ra_stream_get(NULL, &stream));
     RA_REQUIRE(advice >= RA_ADVICE_READ_MOSTLY && advice <= RA_ADVICE_UNSET_ACCESSED_BY, RA_INVALID_VALUE);
-    return uvm(RA_CALLBACK_UVM_ADVISE, stream, address, bytes, advice, device);
+    RA_TRY(uvm(RA_CALLBACK_UVM_ADVISE, stream, address, bytes, advice, device));
+    ra_managed_advise((uintptr_t)address, bytes, advice, device);
+    return RA_OK;
 }
 
 int ra_stream_attach(ra_stream handle, const void *address, uint64_t bytes, uint32_t flags) {

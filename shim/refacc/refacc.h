@@ -159,9 +159,14 @@ RA_API int ra_memset_2d(void *address, uint64_t pitch, uint32_t value, uint32_t 
 RA_API int ra_memset_2d_async(void *address, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
                               uint64_t height, ra_stream stream);
 
-/* For managed memory; checked and reported to tools, without an effect: it never moves here. */
+/* For managed memory, whose pages of 64 KiB are where they were last used.  A device faults on pages that it does
+ * not hold, and is told of by a model with costs (docs/reference-accelerator.md); the values are at the same address
+ * for all.  ra_prefetch moves pages in the stream's order, before they are used. */
 RA_API int ra_prefetch(const void *address, uint64_t bytes, int device, ra_stream stream);
 RA_API int ra_advise(const void *address, uint64_t bytes, ra_advice advice, int device);
+/* The host is about to read, or also to write, managed memory, which refacc cannot see by itself: its pages come to
+ * the host.  Waits for no work. */
+RA_API int ra_host_access(const void *address, uint64_t bytes, int write);
 RA_API int ra_stream_attach(ra_stream stream, const void *address, uint64_t bytes, uint32_t flags);
 
 /* ---- modules and launches ---- */

@@ -61,6 +61,8 @@ typedef struct ra_warp {
     unsigned char *cluster;  /* shared memory of the cluster's first block */
     size_t cluster_step;     /* bytes between the shared memories of consecutive blocks */
     uint64_t *clock;         /* of the block's multiprocessor, ns; NULL: none */
+    uint64_t *touched;       /* bits of pages of managed memory: those read, then those written; NULL: there is none */
+    uint64_t managed_words;  /* of 64 bits, of each */
 } ra_warp;
 
 typedef bool (*ra_kernel_function)(ra_warp *w);
@@ -84,6 +86,9 @@ RA_API int ra_kernel_register(const ra_kernel *kernels, size_t count);
 RA_API void ra_warp_report(const ra_warp *w, uint32_t at, ra_kind kind, uint32_t flags, uint32_t bytes,
                            uint32_t mask, const uint64_t *address, const void *value);
 RA_API void ra_warp_fault(ra_warp *w, uint32_t mask, const uint64_t *address, uint32_t bytes);
+/* Notes the pages of managed memory that an access touches; w->touched is set. */
+RA_API void ra_warp_touch(const ra_warp *w, uint32_t mask, const uint64_t address[RA_LANES], uint32_t bytes,
+                          uint32_t flags);
 
 #define RA_EACH_LANE(lane) for (int lane = 0; lane < RA_LANES; lane++)
 #define RA_ACTIVE(mask, lane) ((mask) >> (lane) & 1u)
@@ -151,6 +156,8 @@ static inline uint32_t ra_access_begin(ra_warp *w, uint32_t at, ra_kind kind, ui
         ra_warp_fault(w, mask, address, bytes);
         return 0;
     }
+    if (kind == RA_KIND_GLOBAL && __builtin_expect(w->touched != NULL, 0))
+        ra_warp_touch(w, mask, address, bytes, flags);
     return mask;
 }
 

@@ -59,10 +59,12 @@ typedef enum ra_domain {
     X(PROFILER_START, 25, PROFILER, ra_profiler_data)                                              \
     X(PROFILER_STOP, 26, PROFILER, ra_profiler_data)                                               \
     X(MEMCPY_COMPLETE, 27, MEMCPY, ra_memcpy_data) /* it ran: not after an error of a kernel */    \
-    X(MEMSET_COMPLETE, 28, MEMSET, ra_memset_data)
+    X(MEMSET_COMPLETE, 28, MEMSET, ra_memset_data)                                                 \
+    X(UVM_FAULT, 29, UVM, ra_uvm_activity_data)    /* a page fault on managed memory */            \
+    X(UVM_MIGRATED, 30, UVM, ra_uvm_activity_data) /* pages moved or were duplicated */
 
 #define RA_ENUMERATOR(name, number, domain, type) RA_CALLBACK_##name = number,
-typedef enum ra_callback_id { RA_CALLBACKS(RA_ENUMERATOR) RA_CALLBACK_COUNT = 29 } ra_callback_id;
+typedef enum ra_callback_id { RA_CALLBACKS(RA_ENUMERATOR) RA_CALLBACK_COUNT = 31 } ra_callback_id;
 #undef RA_ENUMERATOR
 
 typedef enum ra_space {
@@ -291,6 +293,30 @@ typedef struct ra_uvm_data {
     uint32_t value;      /* the flags or the ra_advice */
     int32_t destination; /* PREFETCH, ADVISE: device or -1 for the host */
 } ra_uvm_data;
+
+typedef enum ra_fault_access { RA_FAULT_READ = 1, RA_FAULT_WRITE = 2 } ra_fault_access;
+typedef enum ra_migration_reason {
+    RA_MIGRATED_FAULT = 1,    /* a page fault, with its dense surroundings */
+    RA_MIGRATED_PREFETCH = 2, /* ra_prefetch */
+    RA_MIGRATED_EVICTION = 3, /* the device's memory was full */
+} ra_migration_reason;
+
+/* After it happened; times are those of the cost model. */
+typedef struct ra_uvm_activity_data {
+    uint32_t size;
+    int32_t device; /* that works, or whose context the host's thread has */
+    uint64_t context;
+    uint64_t stream;
+    uint64_t launch; /* that touched the pages; 0: none */
+    uint64_t address;
+    uint64_t bytes;
+    int32_t source;      /* MIGRATED: device or -1 for the host; FAULT: the processor that faulted, twice */
+    int32_t destination;
+    uint32_t reason; /* ra_fault_access or ra_migration_reason */
+    ra_callback_id id;
+    uint64_t start; /* CLOCK_MONOTONIC, ns */
+    uint64_t end;
+} ra_uvm_activity_data;
 
 typedef struct ra_profiler_data {
     uint32_t size;

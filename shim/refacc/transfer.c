@@ -17,6 +17,12 @@ static bool shared_valid(const ra_warp *w, uint64_t offset, uint64_t bytes) {
 
 static void *global(uint64_t address) { return (void *)(uintptr_t)address; }
 
+/* Notes an access of one lane, if there is managed memory. */
+static void touch(const ra_warp *w, uint64_t address, uint32_t bytes, uint32_t flags) {
+    uint64_t addresses[RA_LANES] = {address};
+    if (w->touched && bytes) ra_warp_touch(w, 1, addresses, bytes, flags);
+}
+
 /* ---- control ---- */
 
 void ra_exit(ra_warp *w, uint32_t at, uint32_t mask) {
@@ -54,6 +60,7 @@ void ra_async_copy(ra_warp *w, uint32_t at, uint32_t mask, const uint64_t to[RA_
     } else if (!ra_window_valid(w->shared_bytes, mask, to, bytes)) {
         ra_warp_fault(w, mask, to, bytes);
     } else {
+        if (w->touched) ra_warp_touch(w, mask, from, bytes, RA_ACCESS_READ);
         RA_EACH_LANE(lane) if (RA_ACTIVE(mask, lane)) memcpy(w->shared + to[lane], global(from[lane]), bytes);
     }
 }
@@ -91,7 +98,10 @@ static bool bulk_begin(ra_warp *w, uint32_t at, uint32_t mask, ra_kind kind, uin
     uint32_t one = leader(w, mask);
     if (!one) return false;
     report_transfer(w, at, kind, flags, one, address, bytes, 1, 0);
-    return bulk_valid(w, global_valid(w, address, bytes), shared_valid(w, shared, bytes), address, shared, bytes);
+    if (!bulk_valid(w, global_valid(w, address, bytes), shared_valid(w, shared, bytes), address, shared, bytes))
+        return false;
+    touch(w, address, bytes, flags);
+    return true;
 }
 
 void ra_bulk_load(ra_warp *w, uint32_t at, uint32_t mask, uint64_t to, uint64_t from, uint32_t bytes) {
@@ -284,12 +294,14 @@ static bool each_row(ra_warp *w, const ra_tensor *t, const struct inside *in, ui
 
 static bool row_load(ra_warp *w, uint64_t address, uint64_t offset, uint32_t bytes) {
     if (!global_valid(w, address, bytes)) return false;
+    touch(w, address, bytes, RA_ACCESS_READ);
     memcpy(w->shared + offset, global(address), bytes);
     return true;
 }
 
 static bool row_store(ra_warp *w, uint64_t address, uint64_t offset, uint32_t bytes) {
     if (!global_valid(w, address, bytes)) return false;
+    touch(w, address, bytes, RA_ACCESS_WRITE);
     memcpy(global(address), w->shared + offset, bytes);
     return true;
 }

@@ -16,7 +16,8 @@ from tests.support.capabilities import Tables, disagreements
 
 __all__ = ["built", "play"]  # fixtures
 
-DEMOS = ("vadd", "gemm", "streams", "graph 2", "memory", "accesses cluster contexts")
+DEMOS = ("vadd", "gemm", "streams", "graph 2", "memory", "accesses cluster contexts",
+         "managed 64 2")  # fmt: skip
 SCRIPTS = ("context", "memory", "peer", "launches", "graph", "events", "managed")
 #: Source of device names, which the API does not provide.
 DRIVER = Path("/proc/driver/nvidia")
@@ -52,10 +53,10 @@ def test_false_claim_is_detected(of_refacc: list[Tables]) -> None:
     for tables in without:
         if "kernel_launch" in tables:
             tables["kernel_launch"]["registers"] = np.iinfo(np.uint16).max
-    without[0]["uvm_fault"] = np.zeros(1, abi.dtype("uvm_fault"))
+    without[0]["uvm_thrashing"] = np.zeros(1, abi.dtype("uvm_thrashing"))
     assert disagreements("refacc", without) == {
         "registers": "claimed, and in no record",
-        "uvm_fault": "in some record, and not claimed",
+        "uvm_thrashing": "in some record, and not claimed",
     }
     assert disagreements("refacc", of_refacc, unplayed={"sync"}) == {"sync": "played after all"}
 

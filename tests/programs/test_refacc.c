@@ -1069,6 +1069,7 @@ static void test_injection(const char *tool) {
     RA(ra_stream_synchronize(stream));
     RA(ra_context_synchronize());
     RA(ra_device_synchronize());
+    RA(ra_host_access(managed, 64, 0));
     RA(ra_prefetch(managed, 64, 0, stream));
     RA(ra_advise(managed, 64, RA_ADVICE_READ_MOSTLY, 0));
     RA(ra_stream_attach(stream, managed, 64, 1));
@@ -1098,7 +1099,7 @@ static void test_injection(const char *tool) {
         {RA_CALLBACK_GRAPH_LAUNCH_BEGIN, 4}, {RA_CALLBACK_GRAPH_LAUNCH_END, 4}, {RA_CALLBACK_GRAPH_NODE_LAUNCH, 12},
         {RA_CALLBACK_UVM_ATTACH, 1},        {RA_CALLBACK_UVM_PREFETCH, 1},      {RA_CALLBACK_UVM_ADVISE, 1},
         {RA_CALLBACK_PROFILER_START, 1},    {RA_CALLBACK_PROFILER_STOP, 1},     {RA_CALLBACK_MEMCPY_COMPLETE, 4},
-        {RA_CALLBACK_MEMSET_COMPLETE, 4},
+        {RA_CALLBACK_MEMSET_COMPLETE, 4},   {RA_CALLBACK_UVM_FAULT, 1},         {RA_CALLBACK_UVM_MIGRATED, 2},
     };
     CHECK(sizeof expected / sizeof *expected == RA_CALLBACK_COUNT - 1);
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
@@ -1116,6 +1117,92 @@ static void test_injection(const char *tool) {
     RA(ra_shutdown());
     unsetenv("REFACC_INJECTION_PATH");
     dlclose(library);
+}
+
+/* ---- managed memory: a device holds two blocks of 32 pages ---- */
+
+static struct {
+    uint32_t faults, host_faults, wrong; /* wrong: not as long as the model says */
+    uint64_t pages[4];                   /* moved, by reason */
+    uint64_t to_host;
+} uvm;
+
+static void count_uvm(void *userdata, ra_domain domain, ra_callback_id id, void *data) {
+    (void)userdata, (void)domain;
+    const ra_uvm_activity_data *d = data;
+    if (id != RA_CALLBACK_UVM_FAULT && id != RA_CALLBACK_UVM_MIGRATED) return;
+    bool fault = id == RA_CALLBACK_UVM_FAULT;
+    uvm.wrong += d->end - d->start != (fault ? 10000 : d->bytes / 16);
+    if (fault && d->source == RA_HOST) uvm.host_faults++;
+    else if (fault) uvm.faults++;
+    if (!fault) uvm.pages[d->reason] += d->bytes >> 16;
+    if (!fault && d->destination == RA_HOST) uvm.to_host += d->bytes >> 16;
+}
+
+static void moved(uint32_t faults, uint32_t host_faults, uint64_t by_fault, uint64_t prefetched, uint64_t evicted,
+                  uint64_t to_host) {
+    RA(ra_context_synchronize());
+    bool as_expected = uvm.faults == faults && uvm.host_faults == host_faults && uvm.pages[RA_MIGRATED_FAULT] == by_fault &&
+                       uvm.pages[RA_MIGRATED_PREFETCH] == prefetched && uvm.pages[RA_MIGRATED_EVICTION] == evicted &&
+                       uvm.to_host == to_host && !uvm.wrong;
+    if (!as_expected)
+        fprintf(stderr, "faults %u, of the host %u; pages %d, %d, %d, to the host %d\n", uvm.faults, uvm.host_faults,
+                (int)uvm.pages[1], (int)uvm.pages[2], (int)uvm.pages[3], (int)uvm.to_host);
+    CHECK(as_expected);
+    memset(&uvm, 0, sizeof uvm);
+}
+
+static void test_managed(void) {
+    enum { BLOCK = 2 << 20, FLOATS = BLOCK / 4 };
+    int n = FLOATS, few = 64;
+    float zero = 0, one = 1, *x;
+    RA(ra_tools()->unsubscribe(tools));
+    RA(ra_tools()->subscribe(&tools, count_uvm, NULL));
+    RA(ra_tools()->enable_domain(tools, RA_DOMAIN_UVM, 1));
+    RA(ra_alloc_managed((void **)&x, 3 * BLOCK));
+    CHECK((uintptr_t)x % BLOCK == 0);
+    float *y = x + FLOATS, *z = y + FLOATS;
+    RA(ra_host_access(x, 3 * BLOCK, 1));
+    moved(0, 0, 0, 0, 0, 0); /* the host's first accesses */
+    launch("_Z5scalePfffi", FLOATS / 256, 1, 256, 1, 0, P(&x, &one, &zero, &n));
+    moved(6, 0, 32, 0, 0, 0); /* pages 0, 1, 2, 4, 8 and 16 fault, and bring 1, 1, 2, 4, 8 and 16 */
+    launch("_Z5scalePfffi", FLOATS / 256, 1, 256, 1, 0, P(&x, &one, &zero, &n));
+    moved(0, 0, 0, 0, 0, 0);
+    launch("_Z5scalePfffi", 1, 1, 64, 1, 0, P(&y, &one, &zero, &few));
+    moved(1, 0, 1, 0, 0, 0); /* page 0 alone */
+    RA(ra_prefetch(y, BLOCK, 0, NULL));
+    moved(0, 0, 0, 31, 0, 0);
+    launch("_Z5scalePfffi", FLOATS / 256, 1, 256, 1, 0, P(&z, &one, &zero, &n));
+    moved(6, 0, 32, 0, 32, 32); /* x, which was used before y, is evicted */
+    RA(ra_host_access(z, BLOCK, 0));
+    moved(0, 6, 32, 0, 0, 32);
+    /* read mostly: both have it, until one writes */
+    RA(ra_advise(x, BLOCK, RA_ADVICE_READ_MOSTLY, 0));
+    launch("_Z4vaddPKfS0_Pfi", 1, 1, 64, 1, 0, P(&x, &x, &y, &few));
+    moved(1, 0, 1, 0, 0, 0);
+    RA(ra_host_access(x, 64, 0));
+    moved(0, 0, 0, 0, 0, 0);
+    RA(ra_host_access(x, 64, 1));
+    moved(0, 1, 0, 0, 0, 0);
+    launch("_Z4vaddPKfS0_Pfi", 1, 1, 64, 1, 0, P(&x, &x, &y, &few));
+    moved(1, 0, 1, 0, 0, 0);
+    launch("_Z5scalePfffi", 1, 1, 64, 1, 0, P(&x, &one, &zero, &few));
+    moved(1, 0, 0, 0, 0, 0);
+    /* accessed on the host, where it prefers to be; with a mapping from the start without a fault */
+    RA(ra_prefetch(z, BLOCK, RA_HOST, NULL));
+    RA(ra_advise(z, BLOCK, RA_ADVICE_PREFERRED_LOCATION, RA_HOST));
+    launch("_Z5scalePfffi", 1, 1, 64, 1, 0, P(&z, &one, &zero, &few));
+    launch("_Z5scalePfffi", 1, 1, 64, 1, 0, P(&z, &one, &zero, &few));
+    moved(1, 0, 0, 0, 0, 0);
+    RA(ra_advise(z, BLOCK, RA_ADVICE_ACCESSED_BY, 0));
+    float *later = z + FLOATS / 2;
+    launch("_Z5scalePfffi", 1, 1, 64, 1, 0, P(&later, &one, &zero, &few));
+    moved(0, 0, 0, 0, 0, 0);
+    GIVES(RA_INVALID_ADDRESS, ra_host_access(x, 3 * BLOCK + 1, 0));
+    RA(ra_free(x));
+    CHECK(!uvm.faults && !uvm.wrong);
+    RA(ra_tools()->unsubscribe(tools));
+    RA(ra_tools()->subscribe(&tools, ignore, NULL));
 }
 
 static double seconds(void) {
@@ -1159,6 +1246,7 @@ int main(int argc, char **argv) {
     setenv("REFACC_DEVICES", "two", 1);
     GIVES(RA_INVALID_VALUE, ra_init());
     setenv("REFACC_DEVICES", "2", 1);
+    setenv("REFACC_MANAGED", "4", 1);
     test_injection(argv[1]);
 
     RA(ra_kernel_register(own_kernels, sizeof own_kernels / sizeof *own_kernels));
@@ -1184,6 +1272,7 @@ int main(int argc, char **argv) {
     test_transfers();
     test_tensors();
     test_devices();
+    test_managed();
     test_copies_complete();
     test_tools();
     test_signals();

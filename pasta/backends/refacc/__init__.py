@@ -29,10 +29,11 @@ class ReferenceAccelerator(Backend):
                 """device context_create context_destroy stream_create stream_destroy module_load
                 module_unload kernel_launch kernel_launch_end kernel_complete graph_launch
                 graph_launch_end memory_alloc memory_free memory_copy memory_set copy_complete
-                uvm_attach uvm_prefetch uvm_advise sync event_create event_destroy event_record
-                event_wait accesses device_name stream_priority module_hash module_of_launch
-                cluster registers shared_static shared_dynamic local graph_node_of_launch
-                graph_node_of_copy entry_pc copy_addresses copy_devices wait_times"""
+                uvm_attach uvm_prefetch uvm_advise uvm_fault uvm_migration sync event_create
+                event_destroy event_record event_wait accesses device_name stream_priority
+                module_hash module_of_launch cluster registers shared_static shared_dynamic local
+                graph_node_of_launch graph_node_of_copy entry_pc copy_addresses copy_devices
+                wait_times"""
             ),
             notes={"accesses": "by probes that run on the CPU"},
         ),

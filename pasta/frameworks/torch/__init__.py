@@ -35,6 +35,12 @@ class TorchSettings(Section):
     modules = setting(
         "torch.modules", parse_bool, True, "the nn.Module of every operator", per_block=True
     )
+    managed = setting(
+        "torch.managed",
+        parse_bool,
+        False,
+        "allocate the tensors of CUDA devices in managed memory",
+    )
     kineto = setting(
         "torch.kineto", parse_bool, True, "show PASTA's records in torch.profiler", per_block=True
     )
@@ -66,6 +72,10 @@ class Torch(Framework):
         """The setting `torch.follow`."""
         return config.of(TorchSettings).follow
 
+    def is_needed(self, config: Sections) -> bool:
+        """The setting `torch.managed`."""
+        return config.of(TorchSettings).managed
+
     def hook_settings(self, config: Sections, wanted: Wanted) -> dict[str, object]:
         """The events that tools require, the settings, and folders of headers and hooks."""
         given = config.of(TorchSettings)
@@ -75,6 +85,7 @@ class Torch(Framework):
             "frames": given.frames,
             "modules": given.modules and wanted.operators,
             "kineto": given.kineto,
+            "managed": str(paths.built(paths.LIBPASTA_MANAGED)) if given.managed else "",
             "include": str(paths.NATIVE / "include"),
             "cache": str(paths.cache("torch", make=True)),
         }

@@ -311,10 +311,35 @@ def _join_profiler(torch):
         profiler._prepare_profiler = prepare_first
 
 
+# ---- managed memory --------------------------------------------------------------------------
+
+
+def _use_managed(torch):
+    """Gives torch PASTA's allocator of managed memory, before the first allocation."""
+    none = "torch.managed=true has no effect: "
+    if not torch.version.cuda:
+        _say(none + "torch %s is not built for CUDA" % torch.__version__)
+        return
+    import ctypes
+
+    path = _settings["managed"]
+    if not ctypes.CDLL(path).pasta_managed_ready():
+        _say(none + "there is no CUDA driver")
+        return
+    memory = torch.cuda.memory
+    allocator = memory.CUDAPluggableAllocator(path, "pasta_managed_alloc", "pasta_managed_free")
+    memory.change_current_allocator(allocator)
+
+
 # ---- the beginning ---------------------------------------------------------------------------
 
 
 def _follow(torch):
+    if _settings.get("managed"):
+        try:
+            _use_managed(torch)
+        except Exception as error:
+            _say("torch.managed=true has no effect: %r" % (error,))
     if _settings["kineto"]:
         _join_profiler(torch)
     extension = None

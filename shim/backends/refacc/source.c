@@ -402,7 +402,36 @@ static void on_event(ra_callback_id id, void *data) {
 
 /* ---- managed memory, profiler ---- */
 
+/* Numbers of pasta_uvm_reason, by ra_migration_reason. */
+static const uint32_t reasons[] = {
+    [RA_MIGRATED_FAULT] = PASTA_REASON_coherence,
+    [RA_MIGRATED_PREFETCH] = PASTA_REASON_user,
+    [RA_MIGRATED_EVICTION] = PASTA_REASON_eviction,
+};
+
+static void on_uvm_activity(const ra_uvm_activity_data *d) {
+    bool fault = d->id == RA_CALLBACK_UVM_FAULT;
+    uint16_t context = context_of(d->context);
+    pasta_uvm_activity *e = fault ? PASTA_BEGIN_AS(uvm_fault, uvm_activity, d->device, context, d->stream)
+                                  : PASTA_BEGIN_AS(uvm_migration, uvm_activity, d->device, context, d->stream);
+    if (!e) return;
+    e->address = d->address;
+    e->bytes = d->bytes;
+    e->start = d->start;
+    e->end = d->end;
+    e->cause = !fault ? PASTA_UVM_migration : d->source == RA_HOST ? PASTA_UVM_cpu_fault : PASTA_UVM_gpu_fault;
+    if (fault) e->count = 1;
+    e->vendor_flags = fault ? d->reason : d->reason < sizeof reasons / sizeof *reasons ? reasons[d->reason] : PASTA_ABSENT_U32;
+    e->source = (int16_t)d->source;
+    e->destination = (int16_t)(fault ? PASTA_NO_DEVICE : d->destination);
+    pasta_publish(e);
+}
+
 static void on_uvm(ra_callback_id id, void *data) {
+    if (id == RA_CALLBACK_UVM_FAULT || id == RA_CALLBACK_UVM_MIGRATED) {
+        on_uvm_activity(data);
+        return;
+    }
     const ra_uvm_data *d = data;
     uint16_t context = context_of(d->context);
     pasta_uvm *e;

@@ -1,0 +1,253 @@
+"""The tool uvm_advisor on events with counts known from arithmetic."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from pasta import abi
+from pasta.plugins import find_tools
+from pasta.processors.managed_plan import Allocation, Entry, LaunchKey, parsed
+from pasta.testing import Events, run_tool
+from pasta.tool import Result
+
+(TOOL,) = find_tools("uvm_advisor")
+PAGE, BLOCK = 1 << 16, 2 << 20
+A, B = 1 << 40, (1 << 40) + BLOCK
+READ, WRITE = 1, 2
+#: Pages of a block that fault in a scan, and how many pages each brings.
+SCAN = {0: 1, 1: 1, 2: 2, 4: 4, 8: 8, 16: 16}
+FAULT_NS, PAGE_NS = 1000, 100
+
+
+class Program(Events):
+    """A program with managed memory on one device, whose faults take 1 us and pages 100 ns."""
+
+    now = 10_000_000
+
+    def fault(self, page: int, access: int, *, host: bool = False) -> None:
+        self.add(
+            "uvm_fault", device=0, address=A + page * PAGE, bytes=PAGE, start=self.now,
+            end=self.now + FAULT_NS, cause=1 if host else 2, count=1, vendor_flags=access,
+            source=-1 if host else 0, time=self.now,
+        )  # fmt: skip
+        self.now += FAULT_NS
+
+    def move(self, page: int, count: int, *, to_host: bool = False, reason: int = 2) -> None:
+        end = self.now + count * PAGE_NS
+        self.add(
+            "uvm_migration", device=0, address=A + page * PAGE, bytes=count * PAGE, start=self.now,
+            end=end, cause=3, vendor_flags=reason, source=0 if to_host else -1,
+            destination=-1 if to_host else 0, time=self.now,
+        )  # fmt: skip
+        self.now = end
+
+    def scan(self, first: int, access: int, *, host: bool = False, moves: bool = True) -> None:
+        """Faults of a scan over the block that begins at a page."""
+        for page, count in SCAN.items():
+            self.fault(first + page, access, host=host)
+            if moves:
+                self.move(first + page, count, to_host=host)
+
+    def kernel(
+        self, name: str, read: Any, write: Any = (), flags: int = abi.FLAG_PROBED, **faults: Any
+    ) -> None:
+        """A launch that accesses pages, and faults on them as `faults` say before it ends."""
+        self.now += 1000
+        ordinal = self.launch(name, grid=(4, 1, 1), time=self.now, flags=flags)
+        start = self.now + 10
+        self.now = start + 10
+        for page in read:
+            self.access("global", [A + page * PAGE], launch=ordinal)
+        for page in write:
+            self.access("global", [A + page * PAGE + 8], write=True, launch=ordinal)
+        for first in faults.get("scans", ()):
+            self.scan(first, WRITE if write else READ)
+        for first in faults.get("populates", ()):
+            self.scan(first, WRITE, moves=False)
+        self.complete(ordinal, start, self.now + 5, time=self.now + 6)
+        self.now += 100
+
+
+def rows(result: Result, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in columns) for row in result.tables[table].rows()]
+
+
+def plan(result: Result) -> list[Entry]:
+    file = io.BytesIO()
+    write = result.files["plan.toml"]
+    assert callable(write)
+    write(file)
+    return parsed(file.getvalue().decode())
+
+
+def exchange() -> Program:
+    """The host writes A and reads B; two launches of `step` read A and write B."""
+    events = Program()
+    events.alloc(A, BLOCK, "managed")
+    events.alloc(B, BLOCK, "managed")
+    a, b = range(32), range(32, 64)
+    events.kernel("step", a, b, scans=(0,), populates=(32,))
+    events.scan(32, READ, host=True)
+    events.scan(0, WRITE, host=True)
+    events.kernel("step", a, b, scans=(0, 32))
+    events.kernel("other", ())
+    return events
+
+
+@pytest.mark.parametrize("splits", [[], range(3, 60, 7)])
+def test_faults_and_moves_by_object_and_kernel(splits: Any) -> None:
+    result = run_tool(TOOL, exchange(), splits=splits)
+    columns = ("faults", "host_faults", "to_device", "to_host", "fault_time", "move_time")
+    assert rows(result, "objects", "object_address", *columns, "reads", "writes") == [
+        (A, 12, 6, 2 * BLOCK, BLOCK, 18_000, 9_600, 64, 0),
+        (B, 12, 6, BLOCK, BLOCK, 18_000, 6_400, 0, 64),
+    ]
+    assert rows(result, "kernels", "kernel", "launches", "faults", "to_device") == [
+        ("step", 2, 24, 3 * BLOCK), ("other", 1, 0, 0),
+    ]  # fmt: skip
+    assert rows(result, "launches", "launch", "touched", "faults", "fault_time") == [
+        (0, 64 * PAGE, 12, 12_000), (1, 64 * PAGE, 12, 12_000), (2, 0, 0, 0),
+    ]  # fmt: skip
+    found = rows(result, "parts", "object_address", "offset", "launches", "reads", "writes")
+    assert found == [(A, 0, 2, 64, 0), (B, 0, 2, 0, 64)]
+    timeline = rows(result, "timeline", *columns)
+    assert [sum(column) for column in zip(*timeline, strict=True)] == [
+        24, 12, 3 * BLOCK, 2 * BLOCK, 36_000, 16_000,
+    ]  # fmt: skip
+
+
+def test_the_simulator_repeats_what_happened() -> None:
+    result = run_tool(TOOL, exchange())
+    found = rows(result, "simulation", "plan", "factor", "faults", "host_faults", "moved", "time")
+    assert found[0] == ("no plan", 1.0, 24, 12, 5 * BLOCK, 36_000.0 + 160 * PAGE_NS)
+    by_plan = {(row[0], row[1]): row for row in found}
+    # a prefetch moves what faults would, without the faults of the device
+    assert by_plan["object-level", 1.0][2:5] == (0, 12, 5 * BLOCK)
+    assert by_plan["advice", 1.0][2:5] == (0, 0, 5 * BLOCK)
+    assert "simulation of pages" in result.notes[0]
+
+
+def test_advice_and_its_plan() -> None:
+    result = run_tool(TOOL, exchange())
+    columns = ("level", "object_address", "action", "kernels", "launches", "faults_saved")
+    assert sorted(rows(result, "advice", *columns, "bytes_saved", "time_saved")) == [
+        ("object-level", A, "evict", "step", 1, 6, 0, 6_000.0),
+        ("object-level", A, "prefetch", "step", 2, 12, 0, 12_000.0),
+        ("object-level", B, "evict", "step", 1, 6, 0, 6_000.0),
+        ("object-level", B, "prefetch", "step", 2, 12, 0, 12_000.0),
+    ]
+    entries = {(each.action, each.allocation.occurrence): each for each in plan(result)}
+    assert set(entries) == {("prefetch", 0), ("prefetch", 1), ("evict", 0), ("evict", 1)}
+    prefetch, evict = entries["prefetch", 0], entries["evict", 1]
+    assert (prefetch.allocation, prefetch.offset, prefetch.bytes) == (Allocation(BLOCK), 0, BLOCK)
+    assert prefetch.launch == LaunchKey("step", (4, 1, 1), None)
+    assert evict.launch == LaunchKey("step", (4, 1, 1), 0)
+    assert "would save 36.00 us of 52.00 us" in result.summary
+    (worst, *_) = result.findings
+    assert worst.what == "launches fault on managed memory" and worst.confidence == "medium"
+    assert "12 faults" in worst.evidence and "--apply-uvm-plan" in worst.remedy
+
+
+def test_memory_that_both_only_read() -> None:
+    events = Program()
+    events.alloc(A, BLOCK, "managed")
+    for _ in range(3):
+        events.kernel("look", range(32), scans=(0,))
+        events.scan(0, READ, host=True)
+    result = run_tool(TOOL, events)
+    first, *_ = rows(result, "advice", "action", "faults_saved", "bytes_saved", "time_saved")
+    # after the first scan nothing moves: 2 of 3 scans of the device and 3 of the host are saved
+    assert first == ("read_mostly", 30, 5 * BLOCK, 5 * (6_000.0 + 32 * PAGE_NS))
+    assert result.findings[0].what.startswith("managed memory that launches only read")
+    entry, *_ = plan(result)
+    assert (entry.action, entry.launch) == ("read_mostly", None)
+
+
+def test_launches_by_graphs_are_not_in_the_plan() -> None:
+    """The launch of the program is the first of its kind, though a graph launched one before."""
+    events = Program()
+    events.alloc(A, 2 * BLOCK, "managed")
+    graph = abi.FLAG_PROBED | abi.FLAG_GRAPH
+    events.kernel("k", range(32), range(32), flags=graph, scans=(0,))
+    events.kernel("k", range(32, 64), range(32, 64), scans=(32,))
+    result = run_tool(TOOL, events)
+    assert [row[0] for row in rows(result, "advice", "launches")] == [2]
+    (entry,) = plan(result)
+    assert entry.launch == LaunchKey("k", (4, 1, 1), 0)
+    assert any("launches by graphs" in note for note in result.notes)
+
+
+def test_without_accesses_launches_touch_what_faulted() -> None:
+    with_accesses, without = exchange(), exchange()
+    without._accesses.clear()
+    results = [run_tool(TOOL, each) for each in (with_accesses, without)]
+    simulated = [rows(each, "simulation", "plan", "factor", "faults", "moved") for each in results]
+    assert simulated[1][0] == simulated[0][0]
+    assert any("accesses were not recorded" in note for note in results[1].notes)
+    assert "reads" in results[1].tables["objects"].hidden
+
+
+def test_programs_without_managed_memory() -> None:
+    events = Program()
+    events.alloc(A, BLOCK)
+    events.kernel("k", [0])
+    assert run_tool(TOOL, events).summary == "no managed memory was allocated"
+    events = Program()
+    events.alloc(A, BLOCK, "managed")
+    events.kernel("k", [0])
+    result = run_tool(TOOL, events)
+    assert "0 faults of devices" in result.summary and plan(result)[0].action == "prefetch"
+
+
+def training() -> Program:
+    """In a managed segment of 16 MiB: eight tensors of a block each, and kernels that each use
+    two of them, in a cycle."""
+    events = Program()
+    events.alloc(A, 8 * BLOCK, "managed")
+    for number in range(8):
+        events.operator("aten::empty", stack=0)
+        events.tensor_alloc(A + number * BLOCK, BLOCK, "managed")
+        events.tensor(number + 1, A + number * BLOCK, BLOCK, "524288")
+        events.operator_end(outputs=[number + 1])
+    for step in range(2):
+        for number in range(0, 8, 2):
+            events.operator("aten::add", inputs=[number + 1])
+            first = 32 * number
+            scans = {"populates": (first, first + 32)} if not step else {}
+            events.kernel(
+                f"add{number}", range(first, first + 32), range(first + 32, first + 64), **scans
+            )
+            events.operator_end(outputs=[number + 2])
+    return events
+
+
+def test_tensors_and_objects_side_by_side() -> None:
+    result = run_tool(TOOL, training())
+    assert {row[0] for row in rows(result, "advice", "level")} == {"object-level", "tensor-level"}
+    moved = {
+        (plan, factor): bytes
+        for plan, factor, bytes in rows(result, "simulation", "plan", "factor", "moved")
+    }
+    # objects: each launch prefetches 8 blocks; tensors: 2, of which a third of 8 holds them
+    assert moved["object-level", 1.0] == moved["tensor-level", 1.0] == 0
+    assert moved["tensor-level", 3.0] < moved["object-level", 3.0]
+    assert moved["tensor-level", 3.0] == moved["no plan", 3.0]
+    tensors = rows(result, "tensors", "shape", "tensors", "faults", "fault_time")
+    assert tensors == [("524288", 8, 48, 48_000)]
+    operators = rows(result, "operators", "operator", "launches", "faults")
+    assert operators == [("aten::add", 8, 48)]
+
+
+def test_events_of_the_vendor_that_lack_fields() -> None:
+    """Faults without an end, of unknown access, and thrashing, which is no fault."""
+    events = Program()
+    events.alloc(A, BLOCK, "managed")
+    events.kernel("k", [0])
+    events.add("uvm_fault", address=A, start=events.now, cause=1, count=3, time=events.now)
+    events.add("uvm_thrashing", address=A, start=events.now, cause=4, time=events.now)
+    result = run_tool(TOOL, events)
+    assert rows(result, "objects", "faults", "host_faults", "fault_time") == [(0, 3, 0)]
+    assert abi.REASON_EVICTION == 4
