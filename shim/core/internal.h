@@ -2,7 +2,8 @@
  *
  * Order of the core's files, lowest first (a file calls only those before it):
  * config, hash, process, environment, cpython, observers, interpose · sandbox · say, processes, loadable · exec, ring ·
- * strings · select, images · scope, shapes, budget · windows, life · trace, block. */
+ * strings · objects, cfi, python_frames · unwind · select, images · scope, shapes, budget · call_paths · windows, life · trace,
+ * block. */
 #ifndef PASTA_INTERNAL_H
 #define PASTA_INTERNAL_H
 
@@ -135,6 +136,14 @@ typedef struct {
 } pasta_signals;
 void pasta_signals_hold(pasta_signals *held);
 void pasta_signals_restore(const pasta_signals *held);
+
+/* ---- call_paths.c ---- */
+typedef void pasta_tap_function(const pasta_header *record);
+void pasta_tap_set(pasta_tap_function *tap); /* of a framework's hooks; NULL: none */
+/* When a source is first used; `program`: id of the program's path. */
+void pasta_call_paths_begin(uint32_t program);
+void pasta_call_paths_forget(void); /* in the child of a fork */
+void pasta_call_paths_again(void); /* stacks are recorded again from now on */
 
 /* ---- processes.c: processes of the session ---- */
 void pasta_register_process(bool forked);
