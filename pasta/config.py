@@ -26,10 +26,12 @@ from pasta.settings import (
     parse_bool,
     parse_budget,
     parse_bytes,
+    parse_call_paths,
     parse_count,
     parse_milliseconds,
     parse_path,
     parse_regex,
+    parse_unwind,
     parse_window,
     setting,
 )
@@ -236,6 +238,30 @@ class Config(Section):
         parse_milliseconds,
         100,
         "interval between samples of devices' power, clocks, temperature and memory; 0: none",
+    )
+    call_paths = setting(
+        "host.call_paths",
+        parse_call_paths,
+        "",
+        "record the call paths of launches, allocations, copies, waits, or all of them",
+        shim="call_paths",
+        option=CommandOption("--call-paths", metavar="WORK"),
+    )
+    unwind = setting(
+        "host.unwind",
+        parse_unwind,
+        "auto",
+        "how stacks are walked: auto, frame_pointers, or eh_frame, which needs libunwind",
+        shim="unwind",
+    )
+    call_paths_every = setting(
+        "host.call_paths_every",
+        parse_count,
+        1,
+        "record the call path of every N-th launch of each kernel",
+        minimum=1,
+        maximum=10**9,
+        shim="call_paths_every",
     )
     ring_max = setting(
         "ring.max",

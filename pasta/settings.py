@@ -107,6 +107,30 @@ def parse_names(value: object) -> str:
     return ",".join(dict.fromkeys(name for name in names if name))
 
 
+#: Values of the setting `host.call_paths`, and what each records the stacks of.
+CALL_PATHS = ("launches", "allocations", "copies", "waits")
+#: Values of the setting `host.unwind`.
+UNWIND = ("auto", "frame_pointers", "eh_frame")
+
+
+def parse_call_paths(value: object) -> str:
+    """Work whose call paths are recorded: some of CALL_PATHS, or "all". Raises ValueError."""
+    texts = value if isinstance(value, list) else _text(value).split(",")
+    names = [name for name in (_text(text).strip() for text in texts) if name]
+    if names == ["all"]:
+        return ",".join(CALL_PATHS)
+    if not set(names) <= set(CALL_PATHS):
+        raise ValueError(f'some of {", ".join(CALL_PATHS)}, or "all"')
+    return ",".join(name for name in CALL_PATHS if name in names)
+
+
+def parse_unwind(value: object) -> str:
+    """How stacks are walked: one of UNWIND. Raises ValueError."""
+    if _text(value) not in UNWIND:
+        raise ValueError(f"one of {', '.join(UNWIND)}")
+    return _text(value)
+
+
 def parse_interval(value: object) -> str:
     """An interval between samples such as "100us", or nothing. Raises ValueError."""
     match = re.fullmatch(

@@ -114,7 +114,9 @@ def shared_library(
     compiler: Compiler, output: Path, sources: Sequence[Path], *options: str
 ) -> None:
     compiler.run(
+        # frame pointers: call paths are walked from inside these libraries
         [*WARNINGS, "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-g1",
+         "-fno-omit-frame-pointer",
          *sources, "-o", output, "-Wl,-z,nodelete", *options, "-ldl"]
     )  # fmt: skip
 

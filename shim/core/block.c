@@ -13,6 +13,7 @@ PASTA_EXPORT uint64_t pasta_block_begin(int *was_on, uint32_t *number) {
     static uint32_t blocks;
     pasta_ring *r = pasta_ring_mine();
     uint64_t from;
+    pasta_call_paths_again();
     *number = ++blocks & 0xffff;
     __atomic_store_n(&r->ends, 0, __ATOMIC_SEQ_CST);
     do {

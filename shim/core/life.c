@@ -31,6 +31,7 @@ static void forget_parent(void) {
     consumer_ran = consumer_ran || used;
     used = refused = false;
     pasta_ring_forget();
+    pasta_call_paths_forget();
     consumer->forget();
     pasta_ring_restart_counters();
     pasta_config_forked();
@@ -119,6 +120,8 @@ static uint32_t intern_environment(void) {
     free(picked);
     return id;
 }
+
+uint32_t pasta_program(void) { return identity.executable; }
 
 static uint32_t intern_executable(void) {
     char path[4096];
@@ -219,6 +222,7 @@ bool pasta_use(const char *source, const char *version) {
     pthread_mutex_lock(&opening);
     pasta_ring *r = pasta_ring_mine();
     if (register_source(r, name)) publish_start(name, version);
+    pasta_call_paths_begin();
     if (!used) {
         used = true;
         register_exit();

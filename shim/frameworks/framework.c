@@ -20,9 +20,6 @@ static __thread uint32_t thread_stack;
 static uint32_t *stack_of_thread(void) { return &thread_stack; }
 uint32_t pasta_framework_stack(void) { return thread_stack; }
 
-/* Relaxed loads see it: a tap must be ready for calls before it is set. */
-static void tap(pasta_tap *tapped) { __atomic_store_n(&pasta_tapped, tapped, __ATOMIC_SEQ_CST); }
-
 enum { NO_DOMAIN = 0 };
 
 static void range_begins(uint32_t name) {
@@ -44,7 +41,7 @@ static pasta_framework api = {
     .range_ends = range_ends,
     .capturing = &pasta_capturing,
     .captured = pasta_captured,
-    .tap = tap,
+    .tap = pasta_tap_set,
     .interned = pasta_interned,
     .say = pasta_say,
     .follows_operators = &pasta_scope_follows_operators,

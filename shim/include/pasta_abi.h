@@ -33,7 +33,7 @@
 
 /* Id of an interned string. */
 PASTA_INTEGER(pasta_string_id, uint32_t, PASTA_STRING_absent = 0)
-/* Id of an interned Python stack. */
+/* Id of an interned stack, of Python or of the host. */
 PASTA_INTEGER(pasta_stack_id, uint32_t, PASTA_STACK_absent = 0)
 /* Number shared by the records of one operation. */
 PASTA_INTEGER(pasta_correlation, uint64_t, PASTA_CORRELATION_absent = 0)
@@ -81,6 +81,8 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X(45, operator_tensors,  operator_tensors,  on_operators,      other,         0, 0, 0, "further operator tensors", "tensors of an operator beyond those in its begin and end") \
     X(36, operator_end,      operator_end,      on_operators,      other,         1, 0, 0, "operator ends", "a framework operator ended") \
     X(40, python_frame,      python_frame,      on_frames,         other,         1, 1, 0, "Python stacks", "one frame of an interned Python stack") \
+    X(58, host_frame,        host_frame,        on_host_frames,    other,         1, 1, 1, "frames of the host", "one native frame of an interned call stack") \
+    X(59, host_stack,        host_stack,        on_host_stacks,    other,         0, 0, 1, "call stacks of the host", "the call stack of the thread that submitted work or allocated memory, right behind the work's record") \
     X( 9, kernel_launch,     kernel_launch,     on_launches,       launch,        0, 0, 0, "kernel launches", "a kernel launch was submitted") \
     X(10, kernel_launch_end, launch_end,        on_launch_ends,    launch_return, 0, 0, 0, "launch returns", "the launch call returned; the kernel may still run") \
     X(11, kernel_complete,   kernel_complete,   on_completions,    launch_result, 0, 0, 0, "device times of kernels", "a kernel ran, with its device times") \
@@ -543,6 +545,23 @@ typedef struct pasta_python_frame {
     uint32_t line;
     uint32_t first_line; /* of the function */
 } pasta_python_frame;
+
+/* Frames of a stack that run Python are python_frame records. */
+typedef struct pasta_host_frame {
+    pasta_stack_id stack;
+    uint32_t depth;        /* 0 is the innermost */
+    pasta_string_id image; /* path of the program or library; absent: code of none, such as generated code */
+    pasta_string_id build; /* its build id, hexadecimal */
+    uint64_t address;      /* inside the call, in the image's file; without an image in memory */
+} pasta_host_frame;
+
+typedef struct pasta_host_stack {
+    pasta_stack_id stack;
+    uint16_t work;      /* pasta_event_kind of the work */
+    uint16_t truncated; /* 1: outer frames are missing */
+    uint64_t key;       /* ordinal of the launch, or address of the allocation; absent: all ones */
+    uint64_t work_time; /* of the work's record */
+} pasta_host_stack;
 
 typedef struct pasta_python_sample {
     pasta_stack_id stack; /* id of the stack of the thread that ran the last operator */

@@ -1,0 +1,295 @@
+/* Walks over this thread's stack.
+ *
+ * Words are read between the stack pointer and the stack's end only.  The end of a thread's own stack is found
+ * once; any other stack (a coroutine's, a signal's) is read by system calls, which fail where nothing is mapped.
+ * Rules of frames (unwind.h) are found once for each address and kept.  Nothing is allocated. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "unwind.h"
+
+/* ---- loaded objects ---- */
+
+typedef struct search {
+    uint64_t address;
+    pasta_object *found;
+} search;
+
+static int look_in(struct dl_phdr_info *info, size_t size, void *argument) {
+    search *s = argument;
+    (void)size;
+    pasta_object o = {.bias = info->dlpi_addr, .path = info->dlpi_name ? info->dlpi_name : "", .headers = info->dlpi_phdr,
+                      .header_count = info->dlpi_phnum};
+    bool holds = false;
+    for (uint64_t i = 0; i < o.header_count; i++) {
+        const ElfW(Phdr) *p = &o.headers[i];
+        uint64_t start = o.bias + p->p_vaddr;
+        if (p->p_type == PT_GNU_EH_FRAME) o.frame_header = start;
+        if (p->p_type != PT_LOAD || !(p->p_flags & PF_X) || s->address - start >= p->p_memsz) continue;
+        o.start = start;
+        o.end = start + p->p_memsz;
+        holds = true;
+    }
+    if (holds) *s->found = o;
+    return holds;
+}
+
+bool pasta_object_at(uint64_t address, pasta_object *object) {
+    search s = {.address = address, .found = object};
+    return dl_iterate_phdr(look_in, &s) != 0;
+}
+
+typedef struct loads {
+    uint64_t added, removed;
+} loads;
+
+static int count_loads(struct dl_phdr_info *info, size_t size, void *argument) {
+    loads *l = argument;
+    (void)size;
+    l->added = info->dlpi_adds;
+    l->removed = info->dlpi_subs;
+    return 1; /* the first object says it of all */
+}
+
+static loads loads_now(void) {
+    loads l = {0};
+    dl_iterate_phdr(count_loads, &l);
+    return l;
+}
+
+uint64_t pasta_unwind_unloads(void) { return loads_now().removed; }
+
+/* ---- the thread's stack ---- */
+
+typedef struct stack {
+    uint64_t low, high; /* readable addresses; `low` is the stack pointer */
+    bool own;           /* else it is read by system calls */
+} stack;
+
+/* Parses "START-END …" of /proc/self/maps from `text`; NULL at its end. */
+static const char *parse_hex(const char *text, uint64_t *value) {
+    for (*value = 0;; text++) {
+        int digit = *text >= '0' && *text <= '9' ? *text - '0' : *text >= 'a' && *text <= 'f' ? *text - 'a' + 10 : -1;
+        if (digit < 0) return text;
+        *value = *value << 4 | (uint64_t)digit;
+    }
+}
+
+/* The mapping with an address, by /proc/self/maps. */
+static bool mapping_of(uint64_t address, uint64_t *start, uint64_t *end) {
+    char text[4096 + 1];
+    size_t kept = 0;
+    bool found = false;
+    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    for (ssize_t got; !found && fd >= 0 && (got = read(fd, text + kept, sizeof text - 1 - kept)) > 0;) {
+        char *line = text, *line_end;
+        text[kept + (size_t)got] = '\0';
+        for (; !found && (line_end = strchr(line, '\n')); line = line_end + 1) {
+            const char *at = parse_hex(line, start);
+            if (*at != '-') continue;
+            at = parse_hex(at + 1, end);
+            found = address >= *start && address < *end && at[0] == ' ' && at[1] == 'r';
+        }
+        kept = strlen(line);
+        if (kept >= sizeof text - 1) kept = 0; /* a path of more than 4,000 bytes: its line is not needed */
+        memmove(text, line, kept);
+    }
+    if (fd >= 0) close(fd);
+    return found;
+}
+
+enum { MAX_OWN = 64 << 20, SEARCHES = 3 };
+
+static __thread struct {
+    uint64_t low, high; /* of this thread's own stack; 0: not found yet */
+    uint32_t searches;
+} mine;
+
+/* The stack of a thread of libc ends at its control block; that of the main thread with its mapping. */
+static void find_own(uint64_t sp) {
+    uint64_t start, end, control = (uint64_t)pthread_self();
+    mine.searches++;
+    if (pasta_is_sandboxed() || !mapping_of(sp, &start, &end)) return;
+    bool of_thread = control > sp && control <= end, of_main = !of_thread && (uint32_t)getpid() == pasta_thread();
+    if (!of_thread && !of_main) return; /* a coroutine's or a signal's */
+    mine.high = of_thread ? control : end;
+    mine.low = of_thread ? start : mine.high > MAX_OWN ? mine.high - MAX_OWN : 0; /* the main thread's grows */
+}
+
+static stack stack_at(uint64_t sp) {
+    if (PASTA_UNLIKELY(!mine.high) && mine.searches < SEARCHES) find_own(sp);
+    if (sp >= mine.low && sp < mine.high) return (stack){.low = sp, .high = mine.high, .own = true};
+    return (stack){.low = sp, .high = sp + MAX_OWN, .own = false};
+}
+
+static bool load(const stack *s, uint64_t address, uint64_t *value) {
+    if (PASTA_UNLIKELY(address < s->low || address > s->high - sizeof *value || address % sizeof *value)) return false;
+    if (PASTA_LIKELY(s->own)) {
+        *value = *(const volatile uint64_t *)(uintptr_t)address;
+        return true;
+    }
+    if (pasta_is_sandboxed()) return false;
+    struct iovec to = {value, sizeof *value}, from = {(void *)(uintptr_t)address, sizeof *value};
+    int saved = errno;
+    bool read = process_vm_readv(getpid(), &to, 1, &from, 1, 0) == (ssize_t)sizeof *value;
+    errno = saved;
+    return read;
+}
+
+/* ---- rules by address ---- */
+
+enum { RULES = 1 << 15, MAX_PROBES = 32 };
+
+/* A rule in a word, with the low bits of the number of loads and unloads that it was found at. */
+typedef union packed {
+    uint64_t word;
+    struct {
+        uint64_t kind : 3, saved : 2, stamp : 11, cfa : 20, ra : 14, fp : 14;
+    };
+} packed;
+
+static struct {
+    uint64_t address, rule;
+} rules[RULES];
+static pasta_unwind_method method;
+static bool has_cfi;
+
+static int64_t extended(uint64_t value, unsigned bits) { return (int64_t)(value << (64 - bits)) >> (64 - bits); }
+
+static bool pack(pasta_rule rule, uint32_t stamp, uint64_t *word) {
+    packed p = {.kind = rule.kind, .saved = rule.saved, .stamp = stamp, .cfa = (uint32_t)rule.cfa, .ra = (uint16_t)rule.ra, .fp = (uint16_t)rule.fp};
+    *word = p.word;
+    return extended(p.cfa, 20) == rule.cfa && extended(p.ra, 14) == rule.ra && extended(p.fp, 14) == rule.fp;
+}
+
+static pasta_rule unpack(packed p) {
+    return (pasta_rule){.kind = p.kind, .saved = p.saved, .cfa = (int32_t)extended(p.cfa, 20), .ra = (int16_t)extended(p.ra, 14),
+                        .fp = (int16_t)extended(p.fp, 14)};
+}
+
+/* Of code with frame pointers, after its prologue. */
+static const pasta_rule frame_pointer = {.kind = PASTA_RULE_FP, .saved = PASTA_SAVED_CFA, .cfa = 16, .ra = -8, .fp = -16};
+
+static pasta_rule find_rule(uint64_t address) {
+    pasta_object object;
+    bool loaded = pasta_object_at(address, &object);
+    pasta_rule rule = {.kind = PASTA_RULE_NONE};
+    if (loaded && has_cfi && method != PASTA_UNWIND_FRAME_POINTERS) rule = pasta_cfi_rule(address, &object);
+    /* generated code has no tables, and usually keeps frame pointers */
+    return rule.kind == PASTA_RULE_NONE && method != PASTA_UNWIND_EH_FRAME ? frame_pointer : rule;
+}
+
+static pasta_rule rule_at(uint64_t address, uint32_t stamp) {
+    size_t slot = (size_t)((address * UINT64_C(0x9e3779b97f4a7c15)) >> 40) % RULES, place = RULES;
+    for (unsigned probe = 0; probe < MAX_PROBES && place == RULES; probe++, slot = (slot + 1) % RULES) {
+        uint64_t known = __atomic_load_n(&rules[slot].address, __ATOMIC_ACQUIRE);
+        if (known != address && known) continue;
+        packed p = {.word = __atomic_load_n(&rules[slot].rule, __ATOMIC_ACQUIRE)};
+        if (known && p.word && p.stamp == stamp) return unpack(p);
+        place = slot;
+    }
+    pasta_rule rule = find_rule(address);
+    uint64_t word, none = 0;
+    if (place == RULES || !pack(rule, stamp, &word)) return rule;
+    if (__atomic_compare_exchange_n(&rules[place].address, &none, address, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) || none == address)
+        __atomic_store_n(&rules[place].rule, word, __ATOMIC_RELEASE);
+    return rule;
+}
+
+/* ---- the walk ---- */
+
+typedef struct registers {
+    uint64_t ip, sp, fp;
+    bool exact; /* ip is the next instruction, not a return address */
+} registers;
+
+/* Steps to the caller; false at the outermost frame, and where a word cannot be read or is none of a stack. */
+static bool step(const stack *s, pasta_rule rule, registers *r, bool *ended) {
+    registers caller = {.fp = r->fp};
+    bool by_fp = rule.kind == PASTA_RULE_FP || rule.kind == PASTA_RULE_FP_WORD;
+    *ended = rule.kind == PASTA_RULE_OUTER;
+    if (rule.kind == PASTA_RULE_NONE || *ended) return false;
+    uint64_t cfa = (by_fp ? r->fp : r->sp) + (uint64_t)(int64_t)rule.cfa;
+    bool is_word = rule.kind == PASTA_RULE_SP_WORD || rule.kind == PASTA_RULE_FP_WORD || rule.kind == PASTA_RULE_SIGNAL;
+    if (is_word && !load(s, cfa, &cfa)) return false;
+    bool signal = rule.kind == PASTA_RULE_SIGNAL;
+    uint64_t base = signal ? r->sp : cfa;
+    if (!load(s, base + (uint64_t)(int64_t)rule.ra, &caller.ip)) return false;
+    if (signal || rule.saved == PASTA_SAVED_CFA) {
+        if (!load(s, base + (uint64_t)(int64_t)rule.fp, &caller.fp)) return false;
+    } else if (rule.saved == PASTA_SAVED_FP && !load(s, r->fp + (uint64_t)(int64_t)rule.fp, &caller.fp)) {
+        return false;
+    }
+    caller.sp = cfa;
+    caller.exact = signal;
+    *ended = caller.ip == 0 || (rule.kind == PASTA_RULE_FP && rule.cfa == 16 && caller.fp == 0 && caller.ip < 4096);
+    if (caller.ip < 4096 || (caller.sp <= r->sp && !signal)) return false; /* stacks grow downwards: every step ends */
+    *r = caller;
+    return true;
+}
+
+static __attribute__((always_inline)) inline registers registers_here(void) {
+    registers r = {.exact = true};
+#if defined __x86_64__
+    __asm__ volatile("lea 0(%%rip), %0\n\tmov %%rsp, %1\n\tmov %%rbp, %2" : "=r"(r.ip), "=r"(r.sp), "=r"(r.fp));
+#elif defined __aarch64__
+    __asm__ volatile("adr %0, .\n\tmov %1, sp\n\tmov %2, x29" : "=r"(r.ip), "=r"(r.sp), "=r"(r.fp));
+#endif
+    return r;
+}
+
+static struct {
+    uint64_t start, end;
+} library; /* this library's code */
+
+bool pasta_unwind_configure(pasta_unwind_method chosen) {
+    pasta_object self;
+    method = chosen;
+    has_cfi = chosen != PASTA_UNWIND_FRAME_POINTERS && pasta_cfi_load();
+    if (pasta_object_at((uint64_t)(uintptr_t)pasta_unwind_configure, &self)) {
+        library.start = self.start;
+        library.end = self.end;
+    }
+    return has_cfi || chosen == PASTA_UNWIND_FRAME_POINTERS;
+}
+
+static uint64_t call_of(const registers *r) { return r->exact ? r->ip : r->ip - 1; }
+
+/* Drops frames without an object behind the last one that has one: words of no stack were taken for them. */
+static size_t without_tail(const pasta_frame *frames, size_t count) {
+    pasta_object object;
+    while (count && !frames[count - 1].code && !pasta_object_at(frames[count - 1].address, &object)) count--;
+    return count;
+}
+
+size_t pasta_unwind(pasta_frame *frames, size_t capacity, bool *truncated) {
+    registers r = registers_here();
+    stack s = stack_at(r.sp);
+    loads l = loads_now();
+    uint32_t stamp = (uint32_t)(l.added + l.removed) & 0x7ff;
+    pasta_python_walk python = pasta_python_begin();
+    size_t count = 0;
+    bool ended = false, inside = true, left = true;
+    while (count < capacity) {
+        uint64_t call = call_of(&r);
+        inside = inside && call - library.start < library.end - library.start;
+        if (!inside) {
+            size_t taken = python.frame && pasta_python_is_eval(call) ? pasta_python_take(&python, frames + count, capacity - count) : 0;
+            if (!taken) frames[count++] = (pasta_frame){.address = call};
+            count += taken;
+        }
+        left = step(&s, rule_at(call, stamp), &r, &ended);
+        s.low = r.sp;
+        if (!left) break;
+    }
+    *truncated = left || !ended;
+    if (!left) count = without_tail(frames, count);
+    /* below a frame that hides its caller there may be more of Python */
+    while (*truncated && python.frame && count < capacity) count += pasta_python_take(&python, frames + count, capacity - count);
+    return count;
+}

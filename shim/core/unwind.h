@@ -1,0 +1,93 @@
+/* Call stacks of this thread: unwind.c, with rules from cfi.c and the interpreter's frames from python_frames.c. */
+#ifndef PASTA_UNWIND_H
+#define PASTA_UNWIND_H
+
+#include <link.h>
+
+#include "internal.h"
+
+enum { PASTA_MAX_FRAMES = 192 };
+
+/* A frame: native code, or a line of Python that runs in it. */
+typedef struct pasta_frame {
+    uint64_t address;  /* inside the call; of a Python frame, the address of its instruction */
+    const void *code;  /* Python's code object; NULL: native */
+} pasta_frame;
+
+typedef enum pasta_unwind_method {
+    PASTA_UNWIND_AUTO, /* .eh_frame where there is some and libunwind is installed, else frame pointers */
+    PASTA_UNWIND_FRAME_POINTERS,
+    PASTA_UNWIND_EH_FRAME,
+} pasta_unwind_method;
+
+/* How the caller's registers are found from those of a frame, by the address of the call.
+ *
+ *     CFA = BASE + cfa, or the word there        BASE: the stack or the frame pointer
+ *     the return address is at CFA + ra, the caller's frame pointer as `saved` says */
+typedef struct pasta_rule {
+    uint8_t kind;  /* pasta_rule_kind */
+    uint8_t saved; /* pasta_saved */
+    int16_t ra, fp;
+    int32_t cfa;
+} pasta_rule;
+
+typedef enum pasta_rule_kind {
+    PASTA_RULE_NONE,    /* not known */
+    PASTA_RULE_OUTER,   /* the outermost frame */
+    PASTA_RULE_SP,      /* CFA = stack pointer + cfa */
+    PASTA_RULE_FP,      /* CFA = frame pointer + cfa */
+    PASTA_RULE_SP_WORD, /* CFA = the word at stack pointer + cfa */
+    PASTA_RULE_FP_WORD,
+    PASTA_RULE_SIGNAL,  /* the frame of a signal's handler: `cfa`, `ra` and `fp` are offsets from the stack pointer */
+} pasta_rule_kind;
+
+typedef enum pasta_saved {
+    PASTA_SAVED_NOT, /* the frame pointer is the caller's */
+    PASTA_SAVED_CFA, /* the caller's is at CFA + fp */
+    PASTA_SAVED_FP,  /* … at frame pointer + fp */
+} pasta_saved;
+
+/* A loaded object, while it is loaded. */
+typedef struct pasta_object {
+    uint64_t start, end;  /* of the segment with the address */
+    uint64_t bias;        /* address of a byte less its address in the file */
+    const char *path;     /* empty: the program itself */
+    const ElfW(Phdr) *headers;
+    uint64_t header_count;
+    uint64_t frame_header; /* address of .eh_frame_hdr; 0: none */
+} pasta_object;
+
+/* The object whose executable code is at an address. */
+bool pasta_object_at(uint64_t address, pasta_object *object);
+
+/* ---- cfi.c ---- */
+bool pasta_cfi_load(void); /* false: libunwind is not installed, or has another interface */
+/* Rule for the code at `address` of an object.  May wait for another thread, for less than a millisecond. */
+pasta_rule pasta_cfi_rule(uint64_t address, const pasta_object *object);
+
+/* ---- python_frames.c ---- */
+typedef struct pasta_python_walk {
+    const void *frame; /* next frame, or NULL */
+} pasta_python_walk;
+void pasta_python_find(void); /* the program's Python, once; without one there are no frames */
+bool pasta_python_is_eval(uint64_t address); /* code of the interpreter's loop */
+pasta_python_walk pasta_python_begin(void);
+/* Takes the frames that one call of the interpreter's loop runs, innermost first; their number. */
+size_t pasta_python_take(pasta_python_walk *walk, pasta_frame *frames, size_t capacity);
+uint64_t pasta_python_hash(const pasta_frame *frame); /* of its content, not of addresses */
+/* Fills in the fields of a record but `stack` and `depth`. */
+typedef struct pasta_python_line {
+    uint32_t file, function, line, first_line;
+} pasta_python_line;
+pasta_python_line pasta_python_describe(const pasta_frame *frame);
+
+/* ---- unwind.c ---- */
+/* Before the first walk; false: it needs libunwind, which is not installed. */
+bool pasta_unwind_configure(pasta_unwind_method method);
+/* The frames of this thread, innermost first, from the caller of this library on; their number.
+ * Sets `truncated` where more or unknown frames are left. */
+size_t pasta_unwind(pasta_frame *frames, size_t capacity, bool *truncated);
+/* Number of libraries that were unloaded: addresses mean something else after a change. */
+uint64_t pasta_unwind_unloads(void);
+
+#endif
