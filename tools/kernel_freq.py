@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.call_paths import WorkByPath, combined_paths, of_work
 from pasta.processors.codes import Codes, RowCodes, grown, span_dtype, words_of
 from pasta.processors.correlate import LaunchWindow
 from pasta.processors.demangle import distinct_names, short_name
@@ -32,7 +33,7 @@ _TIMES = ("total", "mean", "min", "p50", "p99", "max")
 _HIDDEN = frozenset(
     {*_SIZES, "first_launch", "last_launch", "completions", "min_time", "p50_time"}
     | {"first_time", "steady_time"}
-    | {"demangled", "name"}
+    | {"demangled", "name", "call_path"}
 )
 _SIZE_UNITS: dict[str, Unit] = {
     "shared_static": "bytes",
@@ -53,6 +54,7 @@ class KernelFreq(Tool):
     title = "Kernels"
     topic = "time"
 
+    needs = ("call_paths",)
     uses = (*_SIZES, "cluster", "device")
 
     top = option(10, help="kernels in the text report; the tables have all", minimum=1)
@@ -93,6 +95,7 @@ class KernelFreq(Tool):
         self.times = DurationSummary()
         self.first_times = np.zeros(0, np.int64)
         self.unknown_completions = 0
+        self.paths = WorkByPath()
         self.waits, self.wait_time = 0, 0
         self.timeline = CountTimeline(self.context.process.start_time)
 
@@ -120,6 +123,11 @@ class KernelFreq(Tool):
         self.shape_of.put(launches["ordinal"], shapes + 1)
         self.timeline.add(launches["time"])
 
+    def on_host_stacks(self, stacks: NDArray[Any]) -> None:
+        """Count launches by kernel and call path."""
+        stacks = of_work(stacks, "kernel_launch")
+        self.paths.count(self.context.launches.names(stacks["key"]), stacks["stack"])
+
     def on_devices(self, devices: NDArray[Any]) -> None:
         """Follow the properties of devices, for occupancy."""
         self.devices.add(devices)
@@ -133,6 +141,9 @@ class KernelFreq(Tool):
         codes = self.names.encode(names[good])
         durations = (end[good] - start[good]).astype(np.int64)
         self._keep_first(codes, durations)
+        self.paths.add(
+            names[good], self.context.call_paths.stacks_of(completions["ordinal"][good]), durations
+        )
         self.times.add(codes, durations)
         ordinals = completions["ordinal"]
         shapes = self.shape_of.get(ordinals if good.all() else ordinals[good]) - 1
@@ -185,6 +196,7 @@ class KernelFreq(Tool):
                     title=f"Launches per {formatted(self.timeline.width, 'ns')}",
                     shown=0,
                 ),
+                **self._call_paths(),
             },
             figures={
                 "timeline": Figure(
@@ -208,7 +220,7 @@ class KernelFreq(Tool):
         if first["share_of_time"] >= self.dominant:
             yield Finding(
                 what="one kernel takes most of the device time",
-                where=first["kernel"],
+                where=first["kernel"] + (f", launched at {first['line']}" if first.get("line") else ""),
                 evidence=f"{formatted(first['share_of_time'], 'share')} of"
                 f" {formatted(total, 'ns')}, in {counted(first['completions'], 'launch')} of"
                 f" {formatted(first['mean_time'], 'ns')} on average",
@@ -318,6 +330,7 @@ class KernelFreq(Tool):
             "p50_time": times(p50),
             "p99_time": times(p99),
             "max_time": times(self.times.maximum),
+            **self.paths.heaviest(self.context, names.tolist()),
             "demangled": demangled,
             "name": self.context.strings.many(names),
         }
@@ -337,6 +350,7 @@ class KernelFreq(Tool):
             labels={
                 "share": "of launches",
                 "share_of_time": "of kernel time",
+                "line": "launched at",
                 **_OCCUPANCY_LABELS,
                 "first_time": "first",
                 "steady_time": "mean without the first",
@@ -361,6 +375,40 @@ class KernelFreq(Tool):
             shown=self.top,
             hidden=frozenset(untold),
         )
+
+    def _call_paths(self) -> dict[str, Table]:
+        """Launches and device time by kernel and call path; empty without call paths."""
+        rows = self.paths.rows()
+        if not len(rows):
+            return {}
+        columns, rows = combined_paths(self.context, rows)
+        demangled = self.context.demangled(rows["name"])
+        untimed = rows["time"] == 0
+        return {
+            "call_paths": Table(
+                {
+                    "kernel": distinct_names(demangled),
+                    "launches": rows["count"],
+                    "total_time": absent_where(rows["time"], untimed),
+                    "share_of_time": absent_where(
+                        shares(rows["time"], int(self.times.total.sum())), untimed
+                    ),
+                    **columns,
+                    "name": demangled,
+                },
+                units={"total_time": "ns", "share_of_time": "share"},
+                labels={
+                    "total_time": "total",
+                    "share_of_time": "of kernel time",
+                    "line": "launched at",
+                },
+                keys=("name", "call_path"),
+                sums=("launches", "total_time"),
+                title="Call paths of kernels",
+                shown=self.top,
+                hidden=frozenset({"name"}),
+            )
+        }
 
     def _shapes(self) -> NDArray[Any]:
         """Distinct configurations as launch records; only the configuration fields are valid."""

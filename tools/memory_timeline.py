@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.call_paths import combined_paths, path_columns
 from pasta.processors.object_names import AllocatingOperators, python_line
 from pasta.processors.timeline import LevelTimeline
 from pasta.table import Figure, Table, absent_where, counted, formatted
@@ -125,7 +126,7 @@ class MemoryTimeline(Tool):
     title = "Memory over time"
     topic = "memory"
 
-    needs = ("objects", "allocations")
+    needs = ("objects", "allocations", "call_paths")
 
     points = option(1024, help="points of each line; maxima are kept", minimum=16)
     keep = option(1_000_000, help="freed allocations in the table: the largest", minimum=1)
@@ -221,6 +222,7 @@ class MemoryTimeline(Tool):
             "never_freed": self._never_freed(rows),
             "allocations": self._allocations(rows, "Allocations, largest first", shown=0),
             "timeline": self._timeline(),
+            **self._call_paths(rows),
         }
         if self.allocators:
             tables["allocator"] = self._allocator_table()
@@ -255,6 +257,7 @@ class MemoryTimeline(Tool):
             if total < self.leaked or not self._is_recurring(alike["alloc_position"]):
                 continue
             line = self.allocated_by.line(self.context, device, numbers[name])
+            line = line or self._usual_line(alike)
             times = alike["alloc_time"]
             first, last = self._since_start([times.min(), times.max()])
             yield Finding(
@@ -268,6 +271,12 @@ class MemoryTimeline(Tool):
                 gain=total / track.peak,
                 of=f"the peak of {name} memory",
             )
+
+    def _usual_line(self, rows: NDArray[Any]) -> Frame | None:
+        """The program's line on most call paths of allocations; None if unknown."""
+        stacks, counts = np.unique(rows["stack"], return_counts=True)
+        stack = int(stacks[counts.argmax()])
+        return self.context.stacks.user_line(stack, self.context.strings) if stack else None
 
     def _is_recurring(self, positions: NDArray[Any]) -> bool:
         """Whether many allocations (by position) are spread up to the end of the work."""
@@ -401,6 +410,54 @@ class MemoryTimeline(Tool):
             "free_missed": rows["stale"] != 0,
             "thread": rows["thread"],
             "stack": absent_where(rows["stack"], rows["stack"] == 0),
+            **self._lines(rows),
+        }
+
+    def _lines(self, rows: NDArray[Any]) -> dict[str, Any]:
+        """Columns of the objects' call paths; empty without any."""
+        if not self._is_native(rows).any():
+            return {}
+        return path_columns(self.context, rows["stack"].tolist())
+
+    def _is_native(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Which objects have call paths of the host."""
+        stacks, of = np.unique(rows["stack"], return_inverse=True)
+        native = [self.context.stacks.is_native(stack) for stack in stacks.tolist()]
+        return np.asarray(native, bool)[of.reshape(-1)]
+
+    def _call_paths(self, rows: NDArray[Any]) -> dict[str, Table]:
+        """Allocations by call path; empty without any."""
+        rows = rows[self._is_native(rows)]
+        if not len(rows):
+            return {}
+        pairs = np.unique(rows[["layer", "device", "memory", "stack"]], return_inverse=True)
+        found = np.zeros(len(pairs[0]), [*_PATH_FIELDS, ("count", "i8"), ("bytes", "i8")])
+        for name, _ in _PATH_FIELDS:
+            found[name] = pairs[0][name]
+        of = pairs[1].reshape(-1)
+        found["count"] = np.bincount(of, minlength=len(found))
+        np.add.at(found["bytes"], of, _sizes(rows).astype(np.int64))
+        columns, found = combined_paths(self.context, found)
+        order = np.argsort(-found["bytes"], kind="stable")
+        found = found[order]
+        memories = _memory_names()
+        return {
+            "call_paths": Table(
+                {
+                    "layer": [_LAYERS[layer] for layer in found["layer"].tolist()],
+                    "device": absent_where(found["device"], found["device"] < 0),
+                    "memory": [memories.get(each, "unknown") for each in found["memory"].tolist()],
+                    "allocations": found["count"],
+                    "bytes": found["bytes"],
+                    **{name: [each[at] for at in order.tolist()] for name, each in columns.items()},
+                },
+                units={"bytes": "bytes"},
+                labels={"line": "allocated at"},
+                keys=("layer", "device", "memory", "call_path"),
+                sums=("allocations", "bytes"),
+                title="Call paths of allocations",
+                shown=self.top,
+            )
         }
 
     def _timeline(self) -> Table:
@@ -531,7 +588,10 @@ _OBJECT_UNITS: Any = {
     "freed": "ns",
     "lifetime": "ns",
 }
-_OBJECT_HIDDEN = frozenset({"free_missed", "thread", "stack", "internal", "layer", "freed"})
+_OBJECT_HIDDEN = frozenset(
+    {"free_missed", "thread", "stack", "internal", "layer", "freed", "call_path"}
+)
+_PATH_FIELDS = [("layer", "u1"), ("device", "i2"), ("memory", "u4"), ("stack", "u4")]
 
 
 def _memory_names() -> dict[int, str]:

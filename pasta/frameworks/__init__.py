@@ -28,5 +28,12 @@ def conventions() -> Conventions:
 
     sources = (source for backend in BACKENDS.known() for source in backend.sources)
     buffered = tuple(source.name for source in sources if source.is_buffered)
-    of_backends = Conventions(architectures=(find_architecture,), buffered=buffered)
+    of_backends = Conventions(
+        architectures=(find_architecture,),
+        buffered=buffered,
+        runtime_images=tuple(each for backend in BACKENDS.known() for each in backend.runtime_images),
+        runtime_functions=tuple(
+            each for backend in BACKENDS.known() for each in backend.runtime_functions
+        ),
+    )
     return reduce(or_, (each.conventions for each in FRAMEWORKS.known()), of_backends)

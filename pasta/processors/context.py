@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from pasta.errors import ToolError
 from pasta.processors.conventions import Conventions
 from pasta.processors.demangle import demangle
+from pasta.processors.symbols import Symbols
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.processors.batch import Batch
+    from pasta.processors.call_paths import CallPaths
     from pasta.processors.correlate import LaunchNames, OpenRanges
     from pasta.processors.objects import ObjectTable
     from pasta.processors.operators import Operators
@@ -79,6 +81,8 @@ class Context:
     recorded: Callable[[], Iterator[Batch]] = lambda: iter(())
     #: File of a module's image by the hash (uint64) of its content; None if it was not kept.
     images: Callable[[int], Path | None] = lambda hash: None
+    #: Names and lines of native code.
+    symbols: Symbols = field(default_factory=Symbols)
     #: Processors of the run by need, in the order in which they are fed.
     processors: Mapping[str, Processor] = field(default_factory=dict)
     #: Names by which code of frameworks is recognized.
@@ -127,8 +131,13 @@ class Context:
 
     @property
     def stacks(self) -> Stacks:
-        """Python stacks by id (uint32), innermost frame first."""
+        """Stacks by id (uint32), innermost frame first."""
         return cast("Stacks", self._get("stacks"))
+
+    @property
+    def call_paths(self) -> CallPaths:
+        """Host stacks of launches: `stacks_of(ordinals)` gives ids (uint32) in `stacks`, 0 for none."""
+        return cast("CallPaths", self._get("call_paths"))
 
     @property
     def tensors(self) -> Tensors:

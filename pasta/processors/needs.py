@@ -55,7 +55,17 @@ def _operators(context: Context, needs: Collection[str]) -> Processor:
 def _stacks(context: Context, needs: Collection[str]) -> Processor:
     from pasta.processors.stacks import Stacks
 
-    return Stacks(context.conventions)
+    return Stacks(context.conventions, context.symbols)
+
+
+def _attach_stacks(stacks: Any, context: Context) -> None:
+    stacks.symbols = context.symbols
+
+
+def _call_paths(context: Context, needs: Collection[str]) -> Processor:
+    from pasta.processors.call_paths import CallPaths
+
+    return CallPaths()
 
 
 def _of_tensors(context: Context) -> tuple[Any, ...]:
@@ -86,7 +96,8 @@ NEEDS: Final[dict[str, Need]] = {
         requires=("stacks",),
         compiled=("pasta.processors.operators", "operator_begin"),
     ),
-    "stacks": Need(_stacks),
+    "stacks": Need(_stacks, _attach_stacks, reads=frozenset({"python_frame", "host_frame"})),
+    "call_paths": Need(_call_paths, requires=("stacks",), reads=frozenset({"host_stack"})),
     "tensors": Need(
         _tensors,
         _attach_tensors,

@@ -8,6 +8,7 @@ import numpy as np
 
 from pasta.compiled import compiled, internal
 from pasta.processors.batch import ABSENT_U32, ABSENT_U64, Batch
+from pasta.processors.call_paths import of_work
 from pasta.processors.codes import grown
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ CHANGE = np.dtype([("object", "i8"), ("time", "u8"), ("index", "u4"), ("sign", "
 _EVENT = np.dtype([*OBJECT.descr, ("free", "u1")])
 
 _BLOCK = 128
+#: Allocations of earlier batches whose stacks may follow.
+_RECENT = 256
 _LAYER_SHIFT = np.uint64(60)
 _ADDRESS_MASK = np.uint64((1 << 60) - 1)
 _ABSENT = np.uint64(ABSENT_U64)
@@ -350,6 +353,8 @@ class ObjectTable(LiveObjects):
         self._rows = np.zeros(1024, OBJECT)
         self._recycled = np.zeros(1024, np.int64)
         self._changes = np.zeros(1024, CHANGE)
+        #: Ids of objects that began in this batch, and the last before it.
+        self._began = np.zeros(0, np.int64)
 
     @property
     def rows(self) -> NDArray[Any]:
@@ -389,9 +394,13 @@ class ObjectTable(LiveObjects):
         self._end_batch()
         self._base = batch.base
         merged = _events(batch)
-        if merged is None:
-            return
-        events, indices = merged
+        if merged is not None:
+            self._follow(*merged)
+        stacks = batch["host_stack"]
+        if len(stacks):
+            self._name_stacks(stacks)
+
+    def _follow(self, events: NDArray[Any], indices: NDArray[Any]) -> None:
         self.reserve_blocks(len(events))
         objects = int(self._meta[_OBJECTS])
         self._rows = grown(self._rows, objects + len(events))
@@ -400,6 +409,25 @@ class ObjectTable(LiveObjects):
         self._changes = grown(self._changes, live + 2 * len(events))
         blocks = self.blocks
         _apply(events, indices, self._rows, self._recycled, self._changes, *blocks, self._meta)
+        changes = self.changes
+        began = changes["object"][changes["sign"] > 0]
+        self._began = np.concatenate([self._began[-_RECENT:], began])
+
+    def _name_stacks(self, stacks: NDArray[Any]) -> None:
+        """Gives allocations their host stacks, whose records follow theirs in this or the next batch."""
+        mine = of_work(stacks, "memory_alloc", "tensor_alloc")
+        if not len(mine) or not len(self._began):
+            return
+        rows = self._rows[self._began]
+        keys = _mixed(rows["address"], rows["alloc_time"])
+        order = np.argsort(keys, kind="stable")
+        wanted = _mixed(mine["key"], mine["work_time"])
+        at = np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)
+        found = self._began[order[at]]
+        same = (self._rows["address"][found] == mine["key"]) & (
+            self._rows["alloc_time"][found] == mine["work_time"]
+        )
+        self._rows["stack"][found[same]] = mine["stack"][same]
 
     def _end_batch(self) -> None:
         if not self.history:
@@ -476,6 +504,11 @@ def _events(batch: Batch) -> tuple[NDArray[Any], NDArray[Any]] | None:
     indices = np.concatenate([indices for _, indices in parts]).astype(np.int64)
     order = np.argsort(indices, kind="stable")
     return together[order], indices[order]
+
+
+def _mixed(address: NDArray[Any], time: NDArray[Any]) -> NDArray[Any]:
+    """A hash (uint64) of an allocation's address and time."""
+    return np.asarray((address ^ (time << np.uint64(20))) * np.uint64(0x9E3779B97F4A7C15))
 
 
 def _layers(memory: NDArray[Any]) -> NDArray[Any]:

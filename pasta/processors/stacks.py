@@ -1,4 +1,4 @@
-"""Python stacks by id."""
+"""Stacks by id: of Python, and of the host with Python frames among those of native code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pasta.processors.conventions import Conventions
+from pasta.processors.demangle import short_name
+from pasta.processors.symbols import Code, Symbols
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,33 +20,55 @@ if TYPE_CHECKING:
 #: Files of the import system.
 _MACHINERY = "^<frozen "
 #: Files of any library, including the standard library.
-_LIBRARIES = (r"/(site|dist)-packages/", r"/lib/python\d", r"/pasta/frameworks/", "^<")
+_LIBRARIES = (
+    r"/(site|dist)-packages/", r"/lib/python\d", r"/pasta/frameworks/", "^<",
+    r"^/(usr/)?lib(x?32|64)?/",
+)  # fmt: skip
 #: Matches no file.
 _NOTHING = "(?!)"
 
 
+#: Where processes and threads begin.
+_START = re.compile(r"_start|__libc_start\w*|start_thread|__?clone3?")
+#: Images of Python itself: its functions are left out of paths that have frames of Python.
+_INTERPRETER = re.compile(r"/(lib)?python\d[^/]*$")
+_GENERATED = "generated code"
+
+
 @dataclass(frozen=True)
 class Frame:
-    """A frame of a stack: the line that ran in it."""
+    """A frame of a stack: the line that ran in it.
+
+    Of native code `image` is the program or library; `file` is empty and `line` 0 if unknown.
+    """
 
     file: str
     function: str
     line: int
+    image: str = ""
 
     def __str__(self) -> str:
-        """File name, line and function, for tables."""
+        """File name, line and function, for tables; the image where the line is unknown."""
+        if self.image and not self.line:
+            return f"{self.function} ({self.image.rpartition('/')[2]})"
         return f"{self.file.rpartition('/')[2]}:{self.line} {self.function}"
 
 
 class Stacks:
     """All recorded stacks: `context.stacks`."""
 
-    def __init__(self, conventions: Conventions) -> None:
+    def __init__(self, conventions: Conventions, symbols: Symbols | None = None) -> None:
         self._own_files = re.compile("|".join((*conventions.own_files, _MACHINERY)))
         self._libraries = re.compile("|".join((*conventions.library_files, *_LIBRARIES)))
         self._loader_files = re.compile("|".join(conventions.loader_files) or _NOTHING)
+        self._runtime = re.compile("|".join(conventions.runtime_images) or _NOTHING)
+        self._functions = re.compile("|".join(conventions.runtime_functions) or _NOTHING)
+        #: Names of native code.
+        self.symbols = symbols or Symbols()
         #: Depth, file, function, line and the function's first line of each frame.
         self._frames: dict[int, list[tuple[int, int, int, int, int]]] = {}
+        #: Depth, image, build id and address of each native frame.
+        self._native: dict[int, list[tuple[int, int, int, int]]] = {}
 
     def feed(self, batch: Batch) -> None:
         """Follows the frames of a batch."""
@@ -53,13 +77,60 @@ class Stacks:
         for stack, *frame in zip(*(frames[name].tolist() for name in fields), strict=True):
             depth, file, function, line, first = frame
             self._frames.setdefault(stack, []).append((depth, file, function, line, first))
+        native = batch["host_frame"]
+        places = ("stack", "depth", "image", "build", "address")
+        for stack, depth, image, build, address in zip(
+            *(native[name].tolist() for name in places), strict=True
+        ):
+            self._native.setdefault(stack, []).append((depth, image, build, address))
 
     def frames(self, stack: int, strings: Strings) -> list[Frame]:
         """Frames, innermost first; empty for an unknown id."""
-        return [
-            Frame(strings[file], strings[function], line)
-            for _, file, function, line, _ in sorted(self._frames.get(stack, []))
+        found = [
+            (depth, [Frame(strings[file], strings[function], line)])
+            for depth, file, function, line, _ in self._frames.get(stack, [])
         ]
+        for depth, image, build, address in self._native.get(stack, []):
+            code = Code(strings[image], strings[build], address)
+            found.append((depth, self._native_frames(code)))
+        found.sort(key=lambda each: each[0])
+        return [frame for _, frames in found for frame in frames]
+
+    def _native_frames(self, code: Code) -> list[Frame]:
+        image = code.image or _GENERATED
+        unknown = f"{code.address:#x}"
+        return [
+            Frame(symbol.file, short_name(symbol.function) or unknown, symbol.line, image)
+            for symbol in self.symbols.at(code)
+        ]
+
+    def is_native(self, stack: int) -> bool:
+        """Whether a stack is of the host: it has native frames, or may have."""
+        return stack in self._native
+
+    def path(self, stack: int, strings: Strings) -> list[Frame]:
+        """The call path, outermost first: without the start of the process or thread, the interpreter's own
+        functions between frames of Python, and what the accelerator's runtime calls inside itself."""
+        frames = self.frames(stack, strings)
+        python = any(not frame.image for frame in frames)
+        inner = 0  # up to the function of the runtime that the program called
+        while inner + 1 < len(frames) and self._is_runtimes(frames[inner + 1]):
+            inner += 1
+        return [
+            frame
+            for frame in reversed(frames[inner:])
+            if not frame.image
+            or not (
+                _START.fullmatch(frame.function)
+                or (python and _INTERPRETER.search(frame.image))
+            )
+        ]
+
+    def _is_runtimes(self, frame: Frame) -> bool:
+        return bool(
+            frame.image
+            and (self._runtime.search(frame.image) or self._functions.search(frame.function))
+        )
 
     def content(self, stack: int, strings: Strings) -> list[tuple[str, str, int, int]]:
         """File, function, its first line and the line of each frame, innermost first: the same in
@@ -70,9 +141,25 @@ class Stacks:
         ]
 
     def own(self, stack: int, strings: Strings) -> list[Frame]:
-        """Frames outside of the framework, innermost first; without any, the innermost frame."""
+        """Frames outside of the framework, of the host outside of libraries, innermost first; without any, the
+        innermost frame."""
         frames = self.frames(stack, strings)
-        return [each for each in frames if not self._own_files.search(each.file)] or frames[:1]
+        own = self._is_users if self.is_native(stack) else self._is_own
+        return [each for each in frames if own(each)] or frames[:1]
+
+    def _is_own(self, frame: Frame) -> bool:
+        return not self._own_files.search(frame.file)
+
+    def _is_users(self, frame: Frame) -> bool:
+        if not frame.image:
+            return not self._libraries.search(frame.file)
+        return not (
+            frame.image == _GENERATED
+            or self._is_runtimes(frame)
+            or _START.fullmatch(frame.function)
+            or self._libraries.search(frame.image)
+            or _INTERPRETER.search(frame.image)
+        )
 
     def lines(self, stacks: NDArray[Any], strings: Strings) -> list[Frame | None]:
         """`line` of each stack."""
@@ -86,7 +173,7 @@ class Stacks:
     def user_line(self, stack: int, strings: Strings) -> Frame | None:
         """The innermost frame outside of libraries; without one, `line`."""
         for frame in self.frames(stack, strings):
-            if not self._libraries.search(frame.file):
+            if self._is_users(frame):
                 return frame
         return self.line(stack, strings)
 

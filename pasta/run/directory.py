@@ -5,6 +5,7 @@
     modules/HASH.*     images of loaded modules, if run.modules is on
     results/TOOL/      tables, figures and files of each tool
     report.txt         the text report
+    symbols.json       functions and lines of native code in call paths
     log.txt            PASTA's own log
     passes/            the runs of two passes, if this one joins them
 
@@ -19,16 +20,19 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pasta import private
 from pasta.errors import RunError
 from pasta.run.schema import MANIFEST as MANIFEST_SCHEMA
 from pasta.run.schema import check_document, read_document, record, whole
 from pasta.table import plain
+
+if TYPE_CHECKING:
+    from pasta.processors.symbols import Code, Symbols
 
 MANIFEST = "run.json"
 #: Version of the layout and of the manifest's keys. 2: `passes`, and read_bytes, write_bytes and
@@ -81,6 +85,29 @@ class RunDirectory(NamedTuple):
     def results(self) -> Path:
         """Directory of the tools' results."""
         return self.path / "results"
+
+    @property
+    def _symbols(self) -> Path:
+        return self.path / "symbols.json"
+
+    def write_symbols(self, symbols: Symbols, codes: Iterable[Code]) -> None:
+        """Stores functions and lines of native code; nothing without any. Raises OSError."""
+        document = symbols.document(codes)
+        if document:
+            text = json.dumps(document, separators=(",", ":"))
+            self._symbols.write_text(text + "\n", encoding="utf-8")
+
+    def symbols(self) -> Symbols:
+        """Functions and lines of native code, as recorded. Raises RunError for a broken file."""
+        from pasta.processors.symbols import Symbols
+
+        path = self._symbols
+        if not os.path.lexists(path):
+            return Symbols(reads_files=False)
+        try:
+            return Symbols.from_document(read_document(path, self.path))
+        except ValueError as error:
+            raise RunError(f"{plain(str(path))}: {error}") from None
 
     @property
     def report(self) -> Path:

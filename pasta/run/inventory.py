@@ -8,6 +8,7 @@ from pasta.lazy import np
 from pasta.processors.batch import ABSENT_U64, Batch
 from pasta.processors.context import Process
 from pasta.processors.strings import Strings
+from pasta.processors.symbols import Code
 from pasta.run.directory import RunDirectory
 from pasta.run.events import span
 
@@ -33,7 +34,7 @@ class Inventory:
     """Facts about one process, collected from its batches for the manifest."""
 
     #: Kinds that `learn` reads.
-    KINDS = frozenset({"process_start", "module_load", "context_create", "device"})
+    KINDS = frozenset({"process_start", "module_load", "context_create", "device", "host_frame"})
 
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
@@ -45,6 +46,8 @@ class Inventory:
         #: Program counter samples, and those without a place by reason.
         self.samples = 0
         self.unlocated_samples: dict[str, int] = {}
+        #: Native code in call paths.
+        self.codes: set[Code] = set()
         self.last_time = 0
 
     def add(self, batch: Batch) -> None:
@@ -69,6 +72,9 @@ class Inventory:
         for record in batch["process_start"]:
             self._add_process(record)
         self.modules.update(batch["module_load"]["hash"].tolist())
+        text = self._strings
+        for image, build, address in batch["host_frame"][["image", "build", "address"]].tolist():
+            self.codes.add(Code(text[image], text[build], address))
         for kind in ("context_create", "device"):
             for record in batch[kind]:
                 if record["device"] >= 0 and record["name"]:

@@ -62,6 +62,7 @@ class Replay:
         self._inventory = Inventory(self._strings)
         context = Context(strings=self._strings, process=process_of(recorded))
         context.recorded, context.images = self._selected, self._image
+        context.symbols = recorded.symbols()
         context.sources = self.manifest.get("sources", {})
         self._pipeline = make_pipeline(config, context, self._limit)
         self._accesses = recorded_accesses(recorded.results)

@@ -134,6 +134,7 @@ class RunWriter:
                 " kept (run.max-size); results have them"
             )
         self._attempt("images of modules", self._copy_modules)
+        self._attempt("symbols.json", self._write_symbols)
         self._attempt("log.txt", self._copy_log)
         self.run.write_manifest(self._manifest(ended))  # from here on the run is complete
         known = len(self.warnings)
@@ -148,6 +149,9 @@ class RunWriter:
 
         report_progress("writing the report")
         write_text_report(self.run)
+
+    def _write_symbols(self) -> None:
+        self.run.write_symbols(self.pipeline.context.symbols, self.inventory.codes)
 
     def _copy_modules(self) -> None:
         if not self.config.modules:

@@ -59,6 +59,8 @@ class Amd(Backend):
     title = "AMD"
     settings = AmdSettings
     selectors = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    runtime_images = (r"/lib(amdhip64|hsa-runtime64|roc|hip|MIOpen|rccl)[^/]*\.so",)
+    runtime_functions = (r"^hip[A-Z]",)
     unused = (
         "no HIP or HSA runtime called rocprofiler-register (it is not linked with it, as before "
         "ROCm 6.2, or statically linked, or the program used no device)"

@@ -20,6 +20,7 @@ class ReferenceAccelerator(Backend):
     name = "refacc"
     title = "reference accelerator"
     injections = ("REFACC_INJECTION_PATH",)
+    runtime_images = (r"/librefacc\.so",)
     unused = "the reference accelerator was not used"
     sources = (
         Source(

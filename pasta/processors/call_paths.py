@@ -1,0 +1,137 @@
+"""Call paths of the host: the stacks of threads that submitted work or allocated memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pasta.lazy import np
+from pasta.processors.correlate import LaunchWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from pasta.processors.batch import Batch
+    from pasta.processors.context import Context
+    from pasta.processors.stacks import Frame
+
+_SEPARATOR = " > "
+
+
+def of_work(stacks: NDArray[Any], *kinds: str) -> NDArray[Any]:
+    """The records of `host_stack` that belong to work of these kinds."""
+    from pasta import abi
+
+    return stacks[np.isin(stacks["work"], [abi.KINDS[kind] for kind in kinds])]
+
+
+class CallPaths:
+    """Host stacks by launch: `context.call_paths`."""
+
+    def __init__(self) -> None:
+        self._window = LaunchWindow()
+
+    def feed(self, batch: Batch) -> None:
+        """Follows the stacks of a batch."""
+        stacks = batch["host_stack"]
+        if len(stacks):
+            launches = of_work(stacks, "kernel_launch")
+            self._window.put(launches["key"], launches["stack"].view(np.int32))
+
+    def stacks_of(self, ordinals: NDArray[Any]) -> NDArray[Any]:
+        """Ids (uint32) of the stacks of launches (uint64); 0 if unknown."""
+        return np.asarray(self._window.get(ordinals).view(np.uint32))
+
+
+class WorkByPath:
+    """Number and time of work by kernel and call path."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, list[int]] = {}  # count and time, by name << 32 | stack
+
+    def count(self, names: NDArray[Any], stacks: NDArray[Any]) -> None:
+        """Counts work; `names`: ids (uint32), 0 is skipped; `stacks`: ids (uint32)."""
+        self._sum(names, stacks, np.ones(len(names), np.int64), 0)
+
+    def add(self, names: NDArray[Any], stacks: NDArray[Any], times: NDArray[Any]) -> None:
+        """Adds times (int64, ns) of work; that without a stack is skipped."""
+        known = stacks != 0
+        if known.any():
+            self._sum(names[known], stacks[known], times[known], 1)
+
+    def _sum(
+        self, names: NDArray[Any], stacks: NDArray[Any], amounts: NDArray[Any], cell: int
+    ) -> None:
+        keys = names.astype(np.uint64) << np.uint64(32) | stacks.astype(np.uint64)
+        distinct, of = np.unique(keys, return_inverse=True)
+        sums = np.zeros(len(distinct), np.int64)
+        np.add.at(sums, of.reshape(-1), amounts)
+        for key, amount in zip(distinct.tolist(), sums.tolist(), strict=True):
+            if key >> 32:
+                self._found.setdefault(key, [0, 0])[cell] += amount
+
+    def rows(self) -> NDArray[Any]:
+        """Name and stack (ids), count and time (ns) of each, the most time first."""
+        rows = np.zeros(
+            len(self._found), [("name", "u4"), ("stack", "u4"), ("count", "i8"), ("time", "i8")]
+        )
+        if len(rows):
+            keys = np.fromiter(self._found, np.uint64, len(rows))
+            rows["name"], rows["stack"] = keys >> np.uint64(32), keys & np.uint64(0xFFFF_FFFF)
+            rows["count"], rows["time"] = np.asarray(list(self._found.values())).T
+        return rows[np.lexsort((rows["stack"], rows["name"], -rows["count"], -rows["time"]))]
+
+    def heaviest(self, context: Context, names: Sequence[int]) -> dict[str, list[str | None]]:
+        """`path_columns` of the call path with the most time of each kernel, by name ids; empty where no call
+        paths were recorded."""
+        rows = self.rows()
+        if not len(rows):
+            return {}
+        first: dict[int, int] = {}
+        for name, stack in rows[["name", "stack"]].tolist():
+            first.setdefault(name, stack)
+        return path_columns(context, [first.get(name, 0) for name in names])
+
+
+def path_text(frames: Iterable[Frame]) -> str:
+    """A call path in one line, outermost first: `main:12 > solve:40 > launch`."""
+    return _SEPARATOR.join(
+        f"{frame.function}:{frame.line}" if frame.line else frame.function for frame in frames
+    )
+
+
+def combined_paths(context: Context, rows: NDArray[Any]) -> tuple[dict[str, list[str | None]], NDArray[Any]]:
+    """Columns of stacks as `path_columns`, and the rows: those that differ in nothing but addresses of code without
+    lines are one. `rows` have `stack`, fields of which the first of equal ones stays, and `count`, `time` or `bytes`,
+    which are summed."""
+    columns = path_columns(context, rows["stack"].tolist())
+    sums = [name for name in ("count", "time", "bytes") if name in (rows.dtype.names or ())]
+    others = [name for name in rows.dtype.names or () if name not in (*sums, "stack")]
+    first: dict[Any, int] = {}
+    of = [
+        first.setdefault((path, *other), len(first))
+        for path, other in zip(columns["call_path"], rows[others].tolist() if others else [()] * len(rows), strict=True)
+    ]
+    kept = np.unique(np.asarray(of, np.int64), return_index=True)[1]
+    found = rows[kept].copy()
+    for name in sums:
+        found[name] = 0
+        np.add.at(found[name], of, rows[name])
+    return {name: [values[at] for at in kept.tolist()] for name, values in columns.items()}, found
+
+
+def path_columns(context: Context, stacks: Iterable[int]) -> dict[str, list[str | None]]:
+    """Columns for stacks by id: `line`, the innermost line of the program itself, and `call_path`, one
+    line; None for 0."""
+    lines: list[str | None] = []
+    paths: list[str | None] = []
+    known: dict[int, tuple[str | None, str | None]] = {0: (None, None)}
+    for stack in stacks:
+        if stack not in known:
+            line = context.stacks.user_line(stack, context.strings)
+            path = context.stacks.path(stack, context.strings)
+            known[stack] = (None if line is None else str(line), path_text(path) or None)
+        lines.append(known[stack][0])
+        paths.append(known[stack][1])
+    return {"line": lines, "call_path": paths}
