@@ -220,7 +220,8 @@ class KernelFreq(Tool):
         if first["share_of_time"] >= self.dominant:
             yield Finding(
                 what="one kernel takes most of the device time",
-                where=first["kernel"] + (f", launched at {first['line']}" if first.get("line") else ""),
+                where=first["kernel"]
+                + (f", launched at {first['line']}" if first.get("line") else ""),
                 evidence=f"{formatted(first['share_of_time'], 'share')} of"
                 f" {formatted(total, 'ns')}, in {counted(first['completions'], 'launch')} of"
                 f" {formatted(first['mean_time'], 'ns')} on average",

@@ -438,8 +438,6 @@ class MemoryTimeline(Tool):
         found["count"] = np.bincount(of, minlength=len(found))
         np.add.at(found["bytes"], of, _sizes(rows).astype(np.int64))
         columns, found = combined_paths(self.context, found)
-        order = np.argsort(-found["bytes"], kind="stable")
-        found = found[order]
         memories = _memory_names()
         return {
             "call_paths": Table(
@@ -449,7 +447,7 @@ class MemoryTimeline(Tool):
                     "memory": [memories.get(each, "unknown") for each in found["memory"].tolist()],
                     "allocations": found["count"],
                     "bytes": found["bytes"],
-                    **{name: [each[at] for at in order.tolist()] for name, each in columns.items()},
+                    **columns,
                 },
                 units={"bytes": "bytes"},
                 labels={"line": "allocated at"},

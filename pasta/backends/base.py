@@ -92,8 +92,8 @@ class Backend(Extension):
     #: Environment variables by which a program selects the devices that it sees; `Sampler.ordinals`
     #: receives their values.
     selectors: tuple[str, ...] = ()
-    #: Regular expressions of the files of the vendor's runtime and libraries, and of their functions that programs link
-    #: to statically: call paths end in them.
+    #: Regular expressions of the files of the vendor's runtime and libraries, and of their
+    #: functions that programs link to statically: call paths end in them.
     runtime_images: tuple[str, ...] = ()
     runtime_functions: tuple[str, ...] = ()
     #: Why `--backend NAME` recorded nothing; completes the message "… --backend NAME, and ".

@@ -37,8 +37,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         optional: dict[str, Any] = {} if each.default is None else {"nargs": "?", "const": _DEFAULT}
         add(f"--{each.name}", metavar=each.metavar, help=each.help, **optional)
     add("--weight", choices=tuple(WEIGHTS),
-        help="weight of stacks: device or host time, or allocated bytes (default: the first"
-        " recorded)")
+        help="weight of stacks: device or host time, allocated bytes, or memory accesses"
+        " (default: the first recorded)")
     # fmt: on
 
 

@@ -31,7 +31,9 @@ def conventions() -> Conventions:
     of_backends = Conventions(
         architectures=(find_architecture,),
         buffered=buffered,
-        runtime_images=tuple(each for backend in BACKENDS.known() for each in backend.runtime_images),
+        runtime_images=tuple(
+            each for backend in BACKENDS.known() for each in backend.runtime_images
+        ),
         runtime_functions=tuple(
             each for backend in BACKENDS.known() for each in backend.runtime_functions
         ),

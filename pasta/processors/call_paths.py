@@ -26,6 +26,25 @@ def of_work(stacks: NDArray[Any], *kinds: str) -> NDArray[Any]:
     return stacks[np.isin(stacks["work"], [abi.KINDS[kind] for kind in kinds])]
 
 
+def matched(
+    keys: NDArray[Any], times: NDArray[Any], wanted: NDArray[Any], at: NDArray[Any]
+) -> NDArray[Any]:
+    """Index (int64) of the record with the key and the time of each wanted one; -1 without one."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    mixed = _mixed(keys, times)
+    order = np.argsort(mixed, kind="stable")
+    place = np.searchsorted(mixed[order], _mixed(wanted, at))
+    found = order[np.minimum(place, len(order) - 1)]
+    return np.where((keys[found] == wanted) & (times[found] == at), found, -1)
+
+
+def _mixed(keys: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
+    """A hash (uint64) of keys and times."""
+    shifted = times.astype(np.uint64) << np.uint64(20)
+    return np.asarray((keys.astype(np.uint64) ^ shifted) * np.uint64(0x9E3779B97F4A7C15))
+
+
 class CallPaths:
     """Host stacks by launch: `context.call_paths`."""
 
@@ -83,8 +102,8 @@ class WorkByPath:
         return rows[np.lexsort((rows["stack"], rows["name"], -rows["count"], -rows["time"]))]
 
     def heaviest(self, context: Context, names: Sequence[int]) -> dict[str, list[str | None]]:
-        """`path_columns` of the call path with the most time of each kernel, by name ids; empty where no call
-        paths were recorded."""
+        """`path_columns` of the call path with the most time of each kernel, by name ids; empty
+        where no call paths were recorded."""
         rows = self.rows()
         if not len(rows):
             return {}
@@ -101,29 +120,37 @@ def path_text(frames: Iterable[Frame]) -> str:
     )
 
 
-def combined_paths(context: Context, rows: NDArray[Any]) -> tuple[dict[str, list[str | None]], NDArray[Any]]:
-    """Columns of stacks as `path_columns`, and the rows: those that differ in nothing but addresses of code without
-    lines are one. `rows` have `stack`, fields of which the first of equal ones stays, and `count`, `time` or `bytes`,
-    which are summed."""
+def combined_paths(
+    context: Context, rows: NDArray[Any]
+) -> tuple[dict[str, list[str | None]], NDArray[Any]]:
+    """Columns of stacks as `path_columns`, and the rows: those that differ in nothing but addresses
+    of code without lines are one. `rows` have `stack`, fields of which the first of equal ones
+    stays, and `count`, `time` or `bytes`, which are summed, in the order of time or bytes."""
     columns = path_columns(context, rows["stack"].tolist())
     sums = [name for name in ("count", "time", "bytes") if name in (rows.dtype.names or ())]
     others = [name for name in rows.dtype.names or () if name not in (*sums, "stack")]
     first: dict[Any, int] = {}
     of = [
         first.setdefault((path, *other), len(first))
-        for path, other in zip(columns["call_path"], rows[others].tolist() if others else [()] * len(rows), strict=True)
+        for path, other in zip(
+            columns["call_path"], rows[others].tolist() if others else [()] * len(rows), strict=True
+        )
     ]
     kept = np.unique(np.asarray(of, np.int64), return_index=True)[1]
     found = rows[kept].copy()
     for name in sums:
         found[name] = 0
         np.add.at(found[name], of, rows[name])
-    return {name: [values[at] for at in kept.tolist()] for name, values in columns.items()}, found
+    order = np.argsort(-found["time" if "time" in sums else "bytes"], kind="stable")
+    kept = kept[order]
+    return {name: [values[at] for at in kept.tolist()] for name, values in columns.items()}, found[
+        order
+    ]
 
 
 def path_columns(context: Context, stacks: Iterable[int]) -> dict[str, list[str | None]]:
-    """Columns for stacks by id: `line`, the innermost line of the program itself, and `call_path`, one
-    line; None for 0."""
+    """Columns for stacks by id: `line`, the innermost line of the program itself, and `call_path`,
+    one line; None for 0."""
     lines: list[str | None] = []
     paths: list[str | None] = []
     known: dict[int, tuple[str | None, str | None]] = {0: (None, None)}

@@ -136,7 +136,8 @@ class Context:
 
     @property
     def call_paths(self) -> CallPaths:
-        """Host stacks of launches: `stacks_of(ordinals)` gives ids (uint32) in `stacks`, 0 for none."""
+        """Host stacks of launches: `stacks_of(ordinals)` gives ids (uint32) in `stacks`, 0 for
+        none."""
         return cast("CallPaths", self._get("call_paths"))
 
     @property

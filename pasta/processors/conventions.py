@@ -44,8 +44,8 @@ class Conventions(NamedTuple):
     types: tuple[tuple[str, str], ...] = ()
     #: Architectures of devices by name; None: not known.
     architectures: tuple[Callable[[str], Architecture | None], ...] = ()
-    #: Regular expressions of the images of accelerators' runtimes, and of their functions that programs link to
-    #: statically: call paths end in them, but no finding names them.
+    #: Regular expressions of the images of accelerators' runtimes, and of their functions that
+    #: programs link to statically: call paths end in them, but no finding names them.
     runtime_images: tuple[str, ...] = ()
     runtime_functions: tuple[str, ...] = ()
     #: Names of sources whose device times are recorded up to seconds later.

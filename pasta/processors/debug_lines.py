@@ -1,4 +1,5 @@
-"""Source lines and inlined calls of native code, by elfutils' libdw (0.170 or newer), loaded at run time.
+"""Source lines and inlined calls of native code, by elfutils' libdw (0.170 or newer), loaded at run
+time.
 
 Only files of this machine are read: libdw is never asked for a file of a server (debuginfod).
 """
@@ -20,7 +21,12 @@ _MAX_INLINED: Final = 32
 
 
 class _Die(ctypes.Structure):
-    _fields_ = [("address", c_void_p), ("unit", c_void_p), ("abbreviation", c_void_p), ("pad", c_uint64)]
+    _fields_ = [
+        ("address", c_void_p),
+        ("unit", c_void_p),
+        ("abbreviation", c_void_p),
+        ("pad", c_uint64),
+    ]
 
 
 class _Attribute(ctypes.Structure):
@@ -97,9 +103,7 @@ class DebugLines:
         )
         self._session = dw.dwfl_begin(byref(self._callbacks))
         if self._session:
-            self._module = dw.dwfl_report_elf(
-                self._session, b"", os.fsencode(path), -1, 0, True
-            )
+            self._module = dw.dwfl_report_elf(self._session, b"", os.fsencode(path), -1, 0, True)
             dw.dwfl_report_end(self._session, None, None)
 
     def __del__(self) -> None:
@@ -107,7 +111,8 @@ class DebugLines:
             self._libdw.dwfl_end(self._session)
 
     def at(self, address: int) -> list[tuple[str, str, int]]:
-        """Function, file and line at an address, the innermost inlined call first; empty if unknown."""
+        """Function, file and line at an address, the innermost inlined call first; empty if
+        unknown."""
         if not self._module:
             return []
         dw, line = self._libdw, c_int(0)
@@ -127,7 +132,8 @@ class DebugLines:
         self._subprogram = ""
         unit = dw.dwfl_module_addrdie(self._module, address, byref(bias))
         lexical, scopes = POINTER(_Die)(), POINTER(_Die)()
-        # those around an inlined function are of its definition: its calls are the parents in the tree
+        # those around an inlined function are of its definition: its calls are the parents in the
+        # tree
         count = dw.dwarf_getscopes(unit, address - bias.value, byref(lexical)) if unit else 0
         if count > 0:
             count = dw.dwarf_getscopes_die(byref(lexical[0]), byref(scopes))
@@ -137,7 +143,10 @@ class DebugLines:
             die = byref(scopes[number])
             tag = dw.dwarf_tag(die)
             if tag == _INLINED and len(found) < _MAX_INLINED:
-                place = self._file(unit, self._number(die, _CALL_FILE)), self._number(die, _CALL_LINE)
+                place = (
+                    self._file(unit, self._number(die, _CALL_FILE)),
+                    self._number(die, _CALL_LINE),
+                )
                 found.append((self._name(die), *place))
             elif tag == _SUBPROGRAM:
                 self._subprogram = self._name(die)

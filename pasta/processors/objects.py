@@ -8,7 +8,7 @@ import numpy as np
 
 from pasta.compiled import compiled, internal
 from pasta.processors.batch import ABSENT_U32, ABSENT_U64, Batch
-from pasta.processors.call_paths import of_work
+from pasta.processors.call_paths import matched, of_work
 from pasta.processors.codes import grown
 
 if TYPE_CHECKING:
@@ -414,20 +414,14 @@ class ObjectTable(LiveObjects):
         self._began = np.concatenate([self._began[-_RECENT:], began])
 
     def _name_stacks(self, stacks: NDArray[Any]) -> None:
-        """Gives allocations their host stacks, whose records follow theirs in this or the next batch."""
+        """Gives allocations their host stacks, whose records follow theirs in this or the next
+        batch."""
         mine = of_work(stacks, "memory_alloc", "tensor_alloc")
         if not len(mine) or not len(self._began):
             return
         rows = self._rows[self._began]
-        keys = _mixed(rows["address"], rows["alloc_time"])
-        order = np.argsort(keys, kind="stable")
-        wanted = _mixed(mine["key"], mine["work_time"])
-        at = np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)
-        found = self._began[order[at]]
-        same = (self._rows["address"][found] == mine["key"]) & (
-            self._rows["alloc_time"][found] == mine["work_time"]
-        )
-        self._rows["stack"][found[same]] = mine["stack"][same]
+        at = matched(rows["address"], rows["alloc_time"], mine["key"], mine["work_time"])
+        self._rows["stack"][self._began[at[at >= 0]]] = mine["stack"][at >= 0]
 
     def _end_batch(self) -> None:
         if not self.history:
@@ -504,11 +498,6 @@ def _events(batch: Batch) -> tuple[NDArray[Any], NDArray[Any]] | None:
     indices = np.concatenate([indices for _, indices in parts]).astype(np.int64)
     order = np.argsort(indices, kind="stable")
     return together[order], indices[order]
-
-
-def _mixed(address: NDArray[Any], time: NDArray[Any]) -> NDArray[Any]:
-    """A hash (uint64) of an allocation's address and time."""
-    return np.asarray((address ^ (time << np.uint64(20))) * np.uint64(0x9E3779B97F4A7C15))
 
 
 def _layers(memory: NDArray[Any]) -> NDArray[Any]:

@@ -29,7 +29,7 @@ _NOTHING = "(?!)"
 
 
 #: Where processes and threads begin.
-_START = re.compile(r"_start|__libc_start\w*|start_thread|__?clone3?")
+_START = re.compile(r"_start|__libc_start\w*|start_thread|(__GI_)?_*clone3?")
 #: Images of Python itself: its functions are left out of paths that have frames of Python.
 _INTERPRETER = re.compile(r"/(lib)?python\d[^/]*$")
 _GENERATED = "generated code"
@@ -49,8 +49,11 @@ class Frame:
 
     def __str__(self) -> str:
         """File name, line and function, for tables; the image where the line is unknown."""
+        image = self.image.rpartition("/")[2]
         if self.image and not self.line:
-            return f"{self.function} ({self.image.rpartition('/')[2]})"
+            return (
+                self.function if self.function.startswith(image) else f"{self.function} ({image})"
+            )
         return f"{self.file.rpartition('/')[2]}:{self.line} {self.function}"
 
 
@@ -98,7 +101,7 @@ class Stacks:
 
     def _native_frames(self, code: Code) -> list[Frame]:
         image = code.image or _GENERATED
-        unknown = f"{code.address:#x}"
+        unknown = f"{image.rpartition('/')[2]}+{code.address:#x}" if code.image else image
         return [
             Frame(symbol.file, short_name(symbol.function) or unknown, symbol.line, image)
             for symbol in self.symbols.at(code)
@@ -109,8 +112,9 @@ class Stacks:
         return stack in self._native
 
     def path(self, stack: int, strings: Strings) -> list[Frame]:
-        """The call path, outermost first: without the start of the process or thread, the interpreter's own
-        functions between frames of Python, and what the accelerator's runtime calls inside itself."""
+        """The call path, outermost first: without the start of the process or thread, the
+        interpreter's own functions between frames of Python, and what the accelerator's runtime
+        calls inside itself."""
         frames = self.frames(stack, strings)
         python = any(not frame.image for frame in frames)
         inner = 0  # up to the function of the runtime that the program called
@@ -121,8 +125,7 @@ class Stacks:
             for frame in reversed(frames[inner:])
             if not frame.image
             or not (
-                _START.fullmatch(frame.function)
-                or (python and _INTERPRETER.search(frame.image))
+                _START.fullmatch(frame.function) or (python and _INTERPRETER.search(frame.image))
             )
         ]
 
@@ -141,11 +144,14 @@ class Stacks:
         ]
 
     def own(self, stack: int, strings: Strings) -> list[Frame]:
-        """Frames outside of the framework, of the host outside of libraries, innermost first; without any, the
-        innermost frame."""
+        """Frames outside of the framework, of the host outside of libraries, innermost first;
+        without any, the innermost frame."""
         frames = self.frames(stack, strings)
-        own = self._is_users if self.is_native(stack) else self._is_own
-        return [each for each in frames if own(each)] or frames[:1]
+        if self.is_native(stack):
+            return [each for each in frames if self._is_users(each)] or self.path(stack, strings)[
+                -1:
+            ]
+        return [each for each in frames if self._is_own(each)] or frames[:1]
 
     def _is_own(self, frame: Frame) -> bool:
         return not self._own_files.search(frame.file)
@@ -171,11 +177,12 @@ class Stacks:
         return next(iter(self.own(stack, strings)), None)
 
     def user_line(self, stack: int, strings: Strings) -> Frame | None:
-        """The innermost frame outside of libraries; without one, `line`."""
-        for frame in self.frames(stack, strings):
-            if self._is_users(frame):
-                return frame
-        return self.line(stack, strings)
+        """The innermost frame outside of libraries, if possible one whose line is known; without
+        one, `line`."""
+        users = [frame for frame in self.frames(stack, strings) if self._is_users(frame)]
+        if not users:
+            return self.line(stack, strings)
+        return next((frame for frame in users if frame.line), users[0])
 
     def loader(self, stack: int, strings: Strings) -> Frame | None:
         """The frame that requests data from a data loader; None outside of data loaders."""

@@ -1,9 +1,8 @@
 """Functions and source lines of native code, after the run: from the program's files.
 
-Functions come from ELF symbols, of the file or of its separate debug file; lines and inlined calls from DWARF, by
-elfutils' libdw if that is installed. A file whose build id differs from the recorded one is not the one that ran: it is
-not read.
-"""
+Functions come from ELF symbols, of the file or of its separate debug file; lines and inlined calls
+from DWARF, by elfutils' libdw if that is installed. A file whose build id differs from the recorded
+one is not the one that ran: it is not read. """
 
 from __future__ import annotations
 
@@ -38,7 +37,8 @@ _SYMBOL = [
 
 
 class Code(NamedTuple):
-    """An address of an image: its path, its build id (hexadecimal, may be empty), and the address in the file."""
+    """An address of an image: its path, its build id (hexadecimal, may be empty), and the address
+    in the file."""
 
     image: str
     build: str
@@ -54,8 +54,8 @@ class Symbol(NamedTuple):
 
 
 class Symbols:
-    """Symbols of code; each is looked up once. `reads_files`: in this machine's files, else only those that are
-    known."""
+    """Symbols of code; each is looked up once. `reads_files`: in this machine's files, else only
+    those that are known."""
 
     def __init__(
         self, known: Mapping[Code, tuple[Symbol, ...]] | None = None, *, reads_files: bool = True
@@ -64,8 +64,8 @@ class Symbols:
         self._reads_files = reads_files
 
     def at(self, code: Code) -> tuple[Symbol, ...]:
-        """Functions at an address, the innermost inlined one first; at least one, which has no name if the
-        function is unknown."""
+        """Functions at an address, the innermost inlined one first; at least one, which has no name
+        if the function is unknown."""
         found = self._found.get(code)
         if found is None:
             reads = self._reads_files and bool(code.image)
@@ -108,7 +108,8 @@ def _image(path: str, build: str) -> Image | None:
 
 
 class Image:
-    """The symbols of a file. Raises OSError, or ValueError for a file that is no 64-bit little-endian ELF."""
+    """The symbols of a file. Raises OSError, or ValueError for a file that is no 64-bit
+    little-endian ELF."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -203,7 +204,9 @@ class _Elf:
         names = int.from_bytes(header[62:64], "little")
         self.sections = self._array(offset, count * _HEADER, _SECTION)[:_MAX_SECTIONS]
         self._section_names = (
-            self._contents(self.sections[names]) if names < len(self.sections) else self._content[:0]
+            self._contents(self.sections[names])
+            if names < len(self.sections)
+            else self._content[:0]
         )
 
     def _array(self, offset: int, size: int, dtype: Any) -> NDArray[Any]:

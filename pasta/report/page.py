@@ -21,7 +21,7 @@ from pasta.names import title_of
 from pasta.report.heat import HeatMap, heat_maps, is_strip
 from pasta.report.overview import Bar, overview, own_notes
 from pasta.report.pack import Packer
-from pasta.report.stacks import CallTree, has_operators, read_call_tree
+from pasta.report.stacks import CallTree, has_stacks, read_call_tree
 from pasta.report.text import gain_of, heading, notes
 from pasta.report.timeline import WORK, Timeline, read_timeline
 from pasta.report.weights import WEIGHTS
@@ -54,7 +54,7 @@ def render_page(run: RunDirectory) -> str:
     if timeline:
         page.timeline(timeline, first.bars)
     tools = [page.tool(run, result) for result in results]
-    if has_operators(run):
+    if has_stacks(run):
         try:
             page.flame(read_call_tree(run))
         except RunError as error:

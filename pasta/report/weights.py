@@ -6,10 +6,13 @@ from typing import Literal
 
 from pasta.table import Unit
 
-Weight = Literal["device", "host", "bytes"]
-#: Label and unit of each weight. Host time excludes operators called from the node.
+Weight = Literal["device", "host", "bytes", "accesses"]
+#: Label and unit of each weight. Host time excludes operators called from the node; without
+#: operators it is that of launch calls and waits. Accesses are those of probed launches, as
+#: access_count has them.
 WEIGHTS: dict[Weight, tuple[str, Unit]] = {
     "device": ("device time", "ns"),
     "host": ("host time", "ns"),
     "bytes": ("allocated bytes", "bytes"),
+    "accesses": ("memory accesses", "count"),
 }

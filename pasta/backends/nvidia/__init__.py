@@ -144,7 +144,9 @@ class Nvidia(Backend):
     settings = NvidiaSettings
     injections = ("CUDA_INJECTION64_PATH",)
     selectors = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-    runtime_images = (r"/lib(cuda|cudart|cudnn|cublas|cufft|cusparse|cusolver|curand|nccl|nv)[^/]*\.so",)
+    runtime_images = (
+        r"/lib(cuda|cudart|cudnn|cublas|cufft|cusparse|cusolver|curand|nccl|nv)[^/]*\.so",
+    )
     runtime_functions = (r"^(__)?cu(da)?[A-Z]", r"^(__cudart|libcudart_static_)")
     unused = "no CUDA driver was loaded with PASTA in it"
     sources = (

@@ -740,7 +740,7 @@
       this.choice.addEventListener("change", () => this.weigh(this.weights[Number(this.choice.value)]));
       this.out = make("button", { type: "button" }, "Zoom out");
       this.out.addEventListener("click", () => this.zoom(0));
-      const kinds = [["python", "Python line"], ["module", "module"], ["operator", "operator"], ["kernel", "kernel"]];
+      const kinds = [["python", "Python line"], ["native", "native function"], ["module", "module"], ["operator", "operator"], ["kernel", "kernel"]];
       const legend = make(
         "div",
         { className: "key" },

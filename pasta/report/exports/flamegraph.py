@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Flamegraph(FileExport):
-    """Python stacks as folded lines."""
+    """Stacks as folded lines."""
 
     name = "flamegraph"
-    help = "write Python stacks as folded lines"
+    help = "write stacks as folded lines"
     weighted = True
 
     def writer(self, request: Request) -> Callable[[BinaryIO], object]:

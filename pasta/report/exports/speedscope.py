@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from pasta.report.weights import Weight
 
 
+_UNITS = {"ns": "nanoseconds", "bytes": "bytes", "count": "none"}
+
+
 class Speedscope(FileExport):
-    """Python stacks for speedscope.app."""
+    """Stacks for speedscope.app."""
 
     name = "speedscope"
-    help = "write Python stacks for speedscope.app"
+    help = "write stacks for speedscope.app"
     weighted = True
 
     def writer(self, request: Request) -> Callable[[BinaryIO], object]:
@@ -50,7 +53,7 @@ def write_speedscope(tree: CallTree, weight: Weight, name: str, file: BinaryIO) 
             {
                 "type": "sampled",
                 "name": what,
-                "unit": "nanoseconds" if unit == "ns" else "bytes",
+                "unit": _UNITS[unit],
                 "startValue": 0,
                 "endValue": sum(own[node] for node in nodes),
                 "samples": samples,
