@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: Files of libpasta's core that the ring needs.
 RING = (
-    *("config", "exec", "hash", "life", "loadable", "process", "processes", "ring"),
-    *("sandbox", "say", "strings"),
+    *("call_paths", "cfi", "config", "exec", "hash", "life", "loadable", "objects", "process"),
+    *("processes", "python_frames", "ring", "sandbox", "say", "strings", "unwind"),
 )
 
 

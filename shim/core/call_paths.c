@@ -21,6 +21,7 @@ static struct {
 
 static uint64_t stacks[STACKS]; /* upper bits of the hash, id; 0: free */
 static uint64_t stacks_epoch;
+static uint32_t program; /* id of its path */
 static uint32_t last_id, blocks;
 static uint32_t launches_of[KERNELS]; /* by a hash of the kernel */
 static pasta_tap_function *framework_tap;
@@ -97,7 +98,7 @@ static void record_native(uint32_t stack, uint32_t depth, const pasta_frame *fra
     uint32_t image = PASTA_STRING_absent, id = PASTA_STRING_absent;
     uint64_t address = frame->address;
     if (pasta_object_at(address, &object)) {
-        image = *object.path ? pasta_intern_z(object.path) : pasta_program();
+        image = *object.path ? pasta_intern_z(object.path) : program;
         id = pasta_intern(build, build_id(&object, build));
         address -= object.bias;
     }
@@ -137,7 +138,7 @@ static uint64_t hash_of(const pasta_frame *frames, size_t count, uint64_t epoch)
 
 /* Addresses and ids mean something else after a library was unloaded, in a fork's child, and in another block. */
 static uint64_t current_epoch(void) {
-    uint64_t epoch = mix(mix(pasta_unwind_unloads() + 1, pasta_generation()), __atomic_load_n(&blocks, __ATOMIC_RELAXED));
+    uint64_t epoch = mix(mix(pasta_loads_now().removed + 1, pasta_generation()), __atomic_load_n(&blocks, __ATOMIC_RELAXED));
     uint64_t before = __atomic_load_n(&stacks_epoch, __ATOMIC_ACQUIRE);
     if (PASTA_UNLIKELY(before != epoch) &&
         __atomic_compare_exchange_n(&stacks_epoch, &before, epoch, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -212,7 +213,8 @@ void pasta_tap_set(pasta_tap_function *tap) {
     __atomic_store_n(&pasta_tapped, settings.kinds ? on_record : tap, __ATOMIC_SEQ_CST);
 }
 
-void pasta_call_paths_begin(void) {
+void pasta_call_paths_begin(uint32_t of_program) {
+    program = of_program;
     if (!settings.configured) configure();
     if (!settings.kinds) return;
     pasta_python_find();

@@ -2,7 +2,7 @@
  *
  * Order of the core's files, lowest first (a file calls only those before it):
  * config, hash, process, environment, cpython, observers, interpose · sandbox · say, processes, loadable · exec, ring ·
- * strings · cfi, python_frames · unwind · select, images · scope, shapes, budget · call_paths · windows, life · trace,
+ * strings · objects, cfi, python_frames · unwind · select, images · scope, shapes, budget · call_paths · windows, life · trace,
  * block. */
 #ifndef PASTA_INTERNAL_H
 #define PASTA_INTERNAL_H
@@ -123,7 +123,6 @@ typedef struct pasta_consumer {
     void (*leave)(bool every_thread);
 } pasta_consumer;
 
-uint32_t pasta_program(void); /* id of the program's path */
 /* Reads the configuration and registers the process with its session. */
 void pasta_life_load(const pasta_consumer *consumer);
 bool pasta_is_late(void); /* the program opens PASTA itself (pasta.profile) */
@@ -141,7 +140,8 @@ void pasta_signals_restore(const pasta_signals *held);
 /* ---- call_paths.c ---- */
 typedef void pasta_tap_function(const pasta_header *record);
 void pasta_tap_set(pasta_tap_function *tap); /* of a framework's hooks; NULL: none */
-void pasta_call_paths_begin(void); /* when a source is first used */
+/* When a source is first used; `program`: id of the program's path. */
+void pasta_call_paths_begin(uint32_t program);
 void pasta_call_paths_forget(void); /* in the child of a fork */
 void pasta_call_paths_again(void); /* stacks are recorded again from now on */
 

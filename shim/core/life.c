@@ -121,8 +121,6 @@ static uint32_t intern_environment(void) {
     return id;
 }
 
-uint32_t pasta_program(void) { return identity.executable; }
-
 static uint32_t intern_executable(void) {
     char path[4096];
     ssize_t length = readlink("/proc/self/exe", path, sizeof path);
@@ -222,7 +220,7 @@ bool pasta_use(const char *source, const char *version) {
     pthread_mutex_lock(&opening);
     pasta_ring *r = pasta_ring_mine();
     if (register_source(r, name)) publish_start(name, version);
-    pasta_call_paths_begin();
+    pasta_call_paths_begin(identity.executable);
     if (!used) {
         used = true;
         register_exit();

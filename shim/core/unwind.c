@@ -13,57 +13,6 @@
 
 #include "unwind.h"
 
-/* ---- loaded objects ---- */
-
-typedef struct search {
-    uint64_t address;
-    pasta_object *found;
-} search;
-
-static int look_in(struct dl_phdr_info *info, size_t size, void *argument) {
-    search *s = argument;
-    (void)size;
-    pasta_object o = {.bias = info->dlpi_addr, .path = info->dlpi_name ? info->dlpi_name : "", .headers = info->dlpi_phdr,
-                      .header_count = info->dlpi_phnum};
-    bool holds = false;
-    for (uint64_t i = 0; i < o.header_count; i++) {
-        const ElfW(Phdr) *p = &o.headers[i];
-        uint64_t start = o.bias + p->p_vaddr;
-        if (p->p_type == PT_GNU_EH_FRAME) o.frame_header = start;
-        if (p->p_type != PT_LOAD || !(p->p_flags & PF_X) || s->address - start >= p->p_memsz) continue;
-        o.start = start;
-        o.end = start + p->p_memsz;
-        holds = true;
-    }
-    if (holds) *s->found = o;
-    return holds;
-}
-
-bool pasta_object_at(uint64_t address, pasta_object *object) {
-    search s = {.address = address, .found = object};
-    return dl_iterate_phdr(look_in, &s) != 0;
-}
-
-typedef struct loads {
-    uint64_t added, removed;
-} loads;
-
-static int count_loads(struct dl_phdr_info *info, size_t size, void *argument) {
-    loads *l = argument;
-    (void)size;
-    l->added = info->dlpi_adds;
-    l->removed = info->dlpi_subs;
-    return 1; /* the first object says it of all */
-}
-
-static loads loads_now(void) {
-    loads l = {0};
-    dl_iterate_phdr(count_loads, &l);
-    return l;
-}
-
-uint64_t pasta_unwind_unloads(void) { return loads_now().removed; }
-
 /* ---- the thread's stack ---- */
 
 typedef struct stack {
@@ -127,7 +76,8 @@ static stack stack_at(uint64_t sp) {
     return (stack){.low = sp, .high = sp + MAX_OWN, .own = false};
 }
 
-static bool load(const stack *s, uint64_t address, uint64_t *value) {
+/* Reads words of other functions' frames, which the address sanitizer would report. */
+__attribute__((no_sanitize("address", "thread"))) static bool load(const stack *s, uint64_t address, uint64_t *value) {
     if (PASTA_UNLIKELY(address < s->low || address > s->high - sizeof *value || address % sizeof *value)) return false;
     if (PASTA_LIKELY(s->own)) {
         *value = *(const volatile uint64_t *)(uintptr_t)address;
@@ -228,7 +178,9 @@ static bool step(const stack *s, pasta_rule rule, registers *r, bool *ended) {
     caller.sp = cfa;
     caller.exact = signal;
     *ended = caller.ip == 0 || (rule.kind == PASTA_RULE_FP && rule.cfa == 16 && caller.fp == 0 && caller.ip < 4096);
-    if (caller.ip < 4096 || (caller.sp <= r->sp && !signal)) return false; /* stacks grow downwards: every step ends */
+    /* stacks grow downwards, so the walk ends; only from a signal's stack it goes anywhere */
+    bool elsewhere = signal && !s->own;
+    if (caller.ip < 4096 || (caller.sp <= r->sp && !elsewhere)) return false;
     *r = caller;
     return true;
 }
@@ -267,10 +219,10 @@ static size_t without_tail(const pasta_frame *frames, size_t count) {
     return count;
 }
 
-size_t pasta_unwind(pasta_frame *frames, size_t capacity, bool *truncated) {
-    registers r = registers_here();
+/* The frames from these registers on; see pasta_unwind. */
+static size_t walk(registers r, pasta_frame *frames, size_t capacity, bool *truncated) {
     stack s = stack_at(r.sp);
-    loads l = loads_now();
+    pasta_loads l = pasta_loads_now();
     uint32_t stamp = (uint32_t)(l.added + l.removed) & 0x7ff;
     pasta_python_walk python = pasta_python_begin();
     size_t count = 0;
@@ -284,12 +236,17 @@ size_t pasta_unwind(pasta_frame *frames, size_t capacity, bool *truncated) {
             count += taken;
         }
         left = step(&s, rule_at(call, stamp), &r, &ended);
-        s.low = r.sp;
         if (!left) break;
+        s.low = r.sp;
+        if (!s.own) s.high = s.low + MAX_OWN;
     }
     *truncated = left || !ended;
     if (!left) count = without_tail(frames, count);
     /* below a frame that hides its caller there may be more of Python */
     while (*truncated && python.frame && count < capacity) count += pasta_python_take(&python, frames + count, capacity - count);
     return count;
+}
+
+__attribute__((noinline)) size_t pasta_unwind(pasta_frame *frames, size_t capacity, bool *truncated) {
+    return walk(registers_here(), frames, capacity, truncated);
 }

@@ -57,6 +57,12 @@ typedef struct pasta_object {
     uint64_t frame_header; /* address of .eh_frame_hdr; 0: none */
 } pasta_object;
 
+/* ---- objects.c ---- */
+/* Objects that were loaded and unloaded so far: addresses mean something else after a change. */
+typedef struct pasta_loads {
+    uint64_t added, removed;
+} pasta_loads;
+pasta_loads pasta_loads_now(void);
 /* The object whose executable code is at an address. */
 bool pasta_object_at(uint64_t address, pasta_object *object);
 
@@ -87,7 +93,5 @@ bool pasta_unwind_configure(pasta_unwind_method method);
 /* The frames of this thread, innermost first, from the caller of this library on; their number.
  * Sets `truncated` where more or unknown frames are left. */
 size_t pasta_unwind(pasta_frame *frames, size_t capacity, bool *truncated);
-/* Number of libraries that were unloaded: addresses mean something else after a change. */
-uint64_t pasta_unwind_unloads(void);
 
 #endif

@@ -23,9 +23,9 @@ RING_SOURCES = (
     *(
         ROOT / "shim" / "core" / f"{name}.c"
         for name in (
-            *("budget", "config", "exec", "hash", "life", "loadable", "process"),
-            *("processes", "ring", "sandbox", "say", "scope", "select", "shapes", "strings"),
-            "windows",
+            *("budget", "call_paths", "cfi", "config", "exec", "hash", "life", "loadable"),
+            *("objects", "process", "processes", "python_frames", "ring", "sandbox", "say", "scope"),
+            *("select", "shapes", "strings", "unwind", "windows"),
         )
     ),
     ROOT / "shim" / "python" / "reader.c",
