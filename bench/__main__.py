@@ -15,6 +15,7 @@ from bench import (
     analyze,
     consume,
     executor,
+    host_stacks,
     imports,
     launch,
     memory,
@@ -61,6 +62,7 @@ BENCHMARKS = {
     "telemetry": telemetry.measure,
     "utilization": utilization.measure,
     "report": report.measure,
+    "host_stacks": host_stacks.measure,
 }
 
 

@@ -80,11 +80,14 @@ def preload_command() -> list[str]:
     return command("pasta-preload")
 
 
-def compile_program(directory: Path, name: str, *, ring: bool = False) -> Path:
-    """bench/c/NAME.c, linked to libpasta's ring or to the reference accelerator."""
-    program = directory / name
+def compile_program(
+    directory: Path, name: str, *more: str, ring: bool = False, output: str = ""
+) -> Path:
+    """bench/c/NAME.c, compiled with `more` options, linked to libpasta's ring or to the reference
+    accelerator."""
+    program = directory / (output or name)
     compiler = shlex.split(os.environ.get("CC", "cc"))
-    options = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    options = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", *more]
     shim = ROOT / "shim"
     if ring:
         sources = [

@@ -168,6 +168,20 @@ class Events:
                 file=self.string(file), function=self.string(function),
             )  # fmt: skip
 
+    def native_frames(self, stack: int, *frames: tuple[int, str, int]) -> None:
+        """Adds native frames of a host stack: depth, image and address."""
+        for depth, image, address in frames:
+            self.add(
+                "host_frame", stack=stack, depth=depth, image=self.string(image), build=0,
+                address=address,
+            )  # fmt: skip
+
+    def host_stack(self, stack: int, kind: str, key: int, **fields: Any) -> None:
+        """Adds the call stack of the last event, of a kind: `key` is a launch's ordinal or an
+        allocation's address."""
+        work = {"work": abi.KINDS[kind], "work_time": self._time, "truncated": 0}
+        self.add("host_stack", stack=stack, key=key, **{**work, **fields})
+
     def _memory(self, kind: str, address: int, memory: str, fields: Mapping[str, Any]) -> None:
         self.add(kind, **{"device": 0, "address": address, "memory": _MEMORY[memory], **fields})
 

@@ -351,7 +351,7 @@ class KernelFreq(Tool):
             labels={
                 "share": "of launches",
                 "share_of_time": "of kernel time",
-                "line": "launched at",
+                **({"line": "launched at"} if "line" in columns else {}),
                 **_OCCUPANCY_LABELS,
                 "first_time": "first",
                 "steady_time": "mean without the first",

@@ -63,6 +63,11 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 
 
 @cache
+def _free() -> Any:
+    return ctypes.CDLL(None).free
+
+
+@cache
 def _libdw() -> Any:
     """libdw with the types of its functions; None if it is not installed."""
     try:
@@ -70,8 +75,7 @@ def _libdw() -> Any:
         for name, (result, parameters) in _FUNCTIONS.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, parameters
-        library.free = ctypes.CDLL(None).free
-        library.free.argtypes = [c_void_p]
+        _free().argtypes = [c_void_p]
     except (OSError, AttributeError):
         return None
     return library
@@ -137,7 +141,7 @@ class DebugLines:
         count = dw.dwarf_getscopes(unit, address - bias.value, byref(lexical)) if unit else 0
         if count > 0:
             count = dw.dwarf_getscopes_die(byref(lexical[0]), byref(scopes))
-            dw.free(lexical)
+            _free()(lexical)
         found: list[tuple[str, str, int]] = []
         for number in range(max(0, count)):
             die = byref(scopes[number])
@@ -152,7 +156,7 @@ class DebugLines:
                 self._subprogram = self._name(die)
                 break
         if count > 0:
-            dw.free(scopes)
+            _free()(scopes)
         return found
 
     def _name(self, die: Any) -> str:
