@@ -1,5 +1,6 @@
-"""Nanoseconds that a call stack adds to a launch on the reference accelerator, in a program with and
-without frame pointers, and memory and seconds of the analysis of a million launches with stacks.
+"""Nanoseconds that a call stack adds to a launch on the reference accelerator, in a program with
+and without frame pointers, and memory and seconds of the analysis of a million launches with
+stacks.
 
 A figure is the difference of medians over a program's launches, with and without call paths, the
 least of three rounds.

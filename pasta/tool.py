@@ -77,6 +77,8 @@ class Tool:
         on_ranges          ranges and marks of annotations
         on_operators       framework operators that begin and end, and their tensors
         on_frames          frames of Python stacks
+        on_host_frames     native frames of the host's call stacks
+        on_host_stacks     call stacks of launches and other work
         on_launches        kernel launches
         on_launch_ends     returns of launch calls
         on_completions     device times of kernels

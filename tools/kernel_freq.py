@@ -7,12 +7,13 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
-from pasta.processors.call_paths import WorkByPath, combined_paths, of_work
+from pasta.processors.call_paths import WorkByPath, of_work
 from pasta.processors.codes import Codes, RowCodes, grown, span_dtype, words_of
 from pasta.processors.correlate import LaunchWindow
 from pasta.processors.demangle import distinct_names, short_name
 from pasta.processors.histogram import DurationSummary
 from pasta.processors.occupancy import LIMITERS, Devices, resident, waves
+from pasta.processors.path_columns import combined_paths, heaviest_paths
 from pasta.processors.timeline import CountTimeline
 from pasta.table import Figure, Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
@@ -331,7 +332,7 @@ class KernelFreq(Tool):
             "p50_time": times(p50),
             "p99_time": times(p99),
             "max_time": times(self.times.maximum),
-            **self.paths.heaviest(self.context, names.tolist()),
+            **heaviest_paths(self.context, self.paths, names.tolist()),
             "demangled": demangled,
             "name": self.context.strings.many(names),
         }
@@ -385,6 +386,7 @@ class KernelFreq(Tool):
         columns, rows = combined_paths(self.context, rows)
         demangled = self.context.demangled(rows["name"])
         untimed = rows["time"] == 0
+        known, launches = int(rows["count"].sum()), int(self.launches.sum())
         return {
             "call_paths": Table(
                 {
@@ -405,7 +407,8 @@ class KernelFreq(Tool):
                 },
                 keys=("name", "call_path"),
                 sums=("launches", "total_time"),
-                title="Call paths of kernels",
+                title="Call paths of kernels"
+                + (f" ({known:,} of {launches:,} launches)" if known < launches else ""),
                 shown=self.top,
                 hidden=frozenset({"name"}),
             )

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
-from pasta.processors.call_paths import combined_paths, path_columns
 from pasta.processors.object_names import AllocatingOperators, python_line
+from pasta.processors.path_columns import combined_paths, path_columns
 from pasta.processors.timeline import LevelTimeline
 from pasta.table import Figure, Table, absent_where, counted, formatted
 from pasta.tool import Finding, Result, Tool, option
@@ -368,7 +368,7 @@ class MemoryTimeline(Tool):
         return Table(
             {"peak_of": of, **columns, "share": share},
             units={**_OBJECT_UNITS, "share": "share"},
-            labels={"share": "of the device's peak"},
+            labels={"share": "of the device's peak", **_line_label(columns)},
             keys=("peak_of", "device", "memory"),
             sums=("bytes",),
             title="Live at the peak of a device",
@@ -380,9 +380,11 @@ class MemoryTimeline(Tool):
         return self._allocations(rows[_leaked(rows)], "Never freed", shown=self.top)
 
     def _allocations(self, rows: NDArray[Any], title: str, shown: int) -> Table:
+        columns = self._object_columns(rows)
         return Table(
-            self._object_columns(rows),
+            columns,
             units=_OBJECT_UNITS,
+            labels=_line_label(columns),
             keys=("layer", "device", "memory", "internal"),
             sums=("bytes",),
             title=title,
@@ -590,6 +592,10 @@ _OBJECT_HIDDEN = frozenset(
     {"free_missed", "thread", "stack", "internal", "layer", "freed", "call_path"}
 )
 _PATH_FIELDS = [("layer", "u1"), ("device", "i2"), ("memory", "u4"), ("stack", "u4")]
+
+
+def _line_label(columns: dict[str, Any]) -> dict[str, str]:
+    return {"line": "allocated at"} if "line" in columns else {}
 
 
 def _memory_names() -> dict[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.metadata
 import json
 import os
@@ -80,7 +81,7 @@ def _print(checks: list[Check]) -> None:
 
 def _checks(options: argparse.Namespace) -> Iterator[Check]:
     checks: list[Callable[[], Iterator[Check]]] = [
-        _python, _native, _google_pasta, _shared_memory, _cache, _prepared, _compiler,
+        _python, _native, _google_pasta, _shared_memory, _cache, _prepared, _compiler, _call_paths,
         _extensions, _abandoned,
     ]  # fmt: skip
     if not options.no_run:
@@ -111,6 +112,26 @@ def _python() -> Iterator[Check]:
 def _native() -> Iterator[Check]:
     yield built_check("libpasta", paths.LIBPASTA)
     yield built_check("embedding module", paths.embedding_module())
+
+
+#: Libraries that `--call-paths` loads: name, without it, packages that have it.
+_CALL_PATHS = (
+    ("libunwind-x86_64.so.8", "call paths need frame pointers", ("libunwind8", "libunwind")),
+    ("libdw.so.1", "call paths have no source lines", ("libdw1", "elfutils-libs")),
+)
+
+
+def _call_paths() -> Iterator[Check]:
+    for library, without, (debian, fedora) in _CALL_PATHS:
+        name = library.partition(".")[0].partition("-")[0]
+        if name == "libunwind" and platform.machine() != "x86_64":
+            continue  # code for other processors keeps frame pointers
+        try:
+            ctypes.CDLL(library)
+            yield Check(name, GOOD, library)
+        except OSError:
+            remedy = f"optional (Debian: apt install {debian}; Fedora: dnf install {fedora})"
+            yield Check(name, NOTE, f"not installed: {without}", remedy)
 
 
 def _google_pasta() -> Iterator[Check]:

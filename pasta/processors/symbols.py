@@ -2,7 +2,7 @@
 
 Functions come from ELF symbols, of the file or of its separate debug file; lines and inlined calls
 from DWARF, by elfutils' libdw if that is installed. A file whose build id differs from the recorded
-one is not the one that ran: it is not read. """
+one is not the one that ran: it is not read."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -61,10 +62,10 @@ static __thread struct {
 
 /* The stack of a thread of libc ends at its control block; that of the main thread with its mapping. */
 static void find_own(uint64_t sp) {
-    uint64_t start, end, control = (uint64_t)pthread_self();
+    uint64_t start, end, control = (uint64_t)pthread_self(), top = getauxval(AT_RANDOM); /* bytes that the kernel put there */
     mine.searches++;
     if (pasta_is_sandboxed() || !mapping_of(sp, &start, &end)) return;
-    bool of_thread = control > sp && control <= end, of_main = !of_thread && (uint32_t)getpid() == pasta_thread();
+    bool of_thread = control > sp && control <= end, of_main = !of_thread && top > sp && top < end;
     if (!of_thread && !of_main) return; /* a coroutine's or a signal's */
     mine.high = of_thread ? control : end;
     mine.low = of_thread ? start : mine.high > MAX_OWN ? mine.high - MAX_OWN : 0; /* the main thread's grows */

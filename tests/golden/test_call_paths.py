@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from pasta.testing import Events, run_tool
 from pasta.tools.kernel_freq import KernelFreq
 from pasta.tools.memory_timeline import MemoryTimeline
+
+from pasta.testing import Events, run_tool
 
 FIRST, SECOND = 0x8000_0001, 0x8000_0002
 APP, RUNTIME = "/home/user/app", "/opt/refacc/librefacc.so"

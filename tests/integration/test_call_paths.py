@@ -80,9 +80,7 @@ def functions(path: str) -> list[str]:
 
 @pytest.mark.main
 @pytest.mark.parametrize("way", WAYS)
-def test_c_programs(
-    pasta_preload: Preload, compile_c: Callable[..., Path], way: str
-) -> None:
+def test_c_programs(pasta_preload: Preload, compile_c: Callable[..., Path], way: str) -> None:
     program = compile_c(MAIN, *WAYS[way])
     done = pasta_preload(program, options=(*OPTIONS, "--set", f"host.unwind={way}"))
     assert (done.exit_status, done.stdout, done.target_stderr) == (3, "done\n", "")
@@ -135,7 +133,7 @@ def test_python_with_a_c_extension(
 ) -> None:
     extension = tmp_path / "extension.c"
     extension.write_text(
-        "__attribute__((noinline)) void call(void (*f)(void)) { f(); __asm__ volatile(\"\"); }\n"
+        '__attribute__((noinline)) void call(void (*f)(void)) { f(); __asm__ volatile(""); }\n'
     )
     library = extension.with_suffix(".so")
     subprocess.run(["cc", "-g", "-O1", "-shared", "-fPIC", extension, "-o", library], check=True)

@@ -103,11 +103,15 @@ static void in_coroutine(void) { nested(DEPTH); }
 static void coroutine(void) {
     char *memory = mmap(NULL, BYTES + 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED && !mprotect(memory, 4096, PROT_NONE) && !mprotect(memory + 4096 + BYTES, 4096, PROT_NONE));
-    nested(1); /* this thread's own stack is known */
     getcontext(&inside);
     inside.uc_stack.ss_sp = memory + 4096;
     inside.uc_stack.ss_size = BYTES;
     inside.uc_link = &back;
+    makecontext(&inside, in_coroutine, 0);
+    swapcontext(&back, &inside);
+    CHECK(find_nested(DEPTH) < count && !mine.high);
+    walks();
+    CHECK(mine.high);
     makecontext(&inside, in_coroutine, 0);
     swapcontext(&back, &inside);
     CHECK(find_nested(DEPTH) < count);

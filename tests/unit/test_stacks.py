@@ -21,7 +21,7 @@ def stacks_of(*files: str) -> tuple[Stacks, list[str]]:
         frame["stack"], frame["depth"], frame["file"], frame["function"] = 1, depth, depth + 2, 1
         frame["line"] = 10 + depth
     stacks = Stacks(CONVENTIONS)
-    stacks.feed({"python_frame": frames})
+    stacks.feed({"python_frame": frames, "host_frame": np.zeros(0, dtype("host_frame"))})
     return stacks, strings
 
 

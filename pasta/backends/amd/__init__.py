@@ -59,7 +59,7 @@ class Amd(Backend):
     title = "AMD"
     settings = AmdSettings
     selectors = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-    runtime_images = (r"/lib(amdhip64|hsa-runtime64|roc|hip|MIOpen|rccl)[^/]*\.so",)
+    runtime_images = (r"/lib(amdhip64|hsa-runtime64|roc|hip|MIOpen|rccl|pasta_amd)[^/]*\.so",)
     runtime_functions = (r"^hip[A-Z]",)
     unused = (
         "no HIP or HSA runtime called rocprofiler-register (it is not linked with it, as before "

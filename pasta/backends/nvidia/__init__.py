@@ -145,7 +145,7 @@ class Nvidia(Backend):
     injections = ("CUDA_INJECTION64_PATH",)
     selectors = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
     runtime_images = (
-        r"/lib(cuda|cudart|cudnn|cublas|cufft|cusparse|cusolver|curand|nccl|nv)[^/]*\.so",
+        r"/lib(cuda|cudnn|cublas|cufft|cusparse|cusolver|curand|cupti|nccl|nv|sanitizer)[^/]*\.so",
     )
     runtime_functions = (r"^(__)?cu(da)?[A-Z]", r"^(__cudart|libcudart_static_)")
     unused = "no CUDA driver was loaded with PASTA in it"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _NOT_DRAWN = frozenset(
     {
         "python_frame", "python_sample", "pad", "pc_sample", "counter", "probe_data", "graph_node",
-        "graph_instantiate",
+        "graph_instantiate", "host_frame", "host_stack",
     }
 )  # fmt: skip
 
