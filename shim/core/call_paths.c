@@ -4,6 +4,7 @@
  * work.  Everything happens in the tap of published records, so sources know nothing of it, and a program without call
  * paths pays nothing. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -190,8 +191,10 @@ static bool is_sampled(const pasta_header *h) {
 static __attribute__((noinline)) void record_stack(const pasta_header *h) {
     pasta_frame frames[PASTA_MAX_FRAMES];
     bool truncated;
+    int saved = errno;
     size_t count = pasta_unwind(frames, PASTA_MAX_FRAMES, &truncated);
     uint32_t stack = count ? intern_stack(frames, count) : PASTA_STACK_absent;
+    errno = saved;
     if (!stack) return;
     pasta_host_stack *e = (pasta_host_stack *)pasta_begin(PASTA_EVENT_host_stack, PASTA_SLOTS(pasta_host_stack), h->device, h->context, h->stream);
     if (!e) return;

@@ -9,7 +9,6 @@
  * among them is found by asking for the rule of a function of ours. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <errno.h>
 #include <sched.h>
 #include <stddef.h>
 #include <string.h>
@@ -214,25 +213,26 @@ static pasta_rule rule_of(uint64_t cfa, uint64_t ip, uint64_t fp) {
     return rule;
 }
 
-pasta_rule pasta_cfi_rule(uint64_t address, const pasta_object *object) {
-    pasta_rule rule = {.kind = PASTA_RULE_NONE};
+pasta_cfi_answer pasta_cfi_rule(uint64_t address, const pasta_object *object, pasta_rule *rule) {
     uint64_t cursor[CURSOR_WORDS], cfa, ip, fp;
     question q = {.address = address, .object = object};
+    *rule = (pasta_rule){.kind = PASTA_RULE_NONE};
+    if (!library.space || !object->frame_header) return PASTA_CFI_NONE;
     /* libunwind blocks signals while it works: system calls */
-    if (!library.space || !object->frame_header || pasta_is_sandboxed() || !begin_learning()) return rule;
-    int saved = errno, stepped = library.init(cursor, library.space, &q) ? -1 : library.step(cursor);
-    if (q.found && stepped == 0) rule.kind = PASTA_RULE_OUTER;
+    if (pasta_is_sandboxed() || !begin_learning()) return PASTA_CFI_BUSY;
+    int stepped = library.init(cursor, library.space, &q) ? -1 : library.step(cursor);
+    if (q.found && stepped == 0) rule->kind = PASTA_RULE_OUTER;
     if (q.found && stepped > 0 && !library.get(cursor, SP, &cfa) && !library.get(cursor, IP, &ip) && !library.get(cursor, BP, &fp))
-        rule = rule_of(cfa, ip, fp);
-    errno = saved;
+        *rule = rule_of(cfa, ip, fp);
     end_learning();
-    return rule;
+    return q.found ? PASTA_CFI_FOUND : PASTA_CFI_NONE;
 }
 
 static bool knows_itself(void) {
     pasta_object self;
+    pasta_rule rule;
     uint64_t here = (uint64_t)(uintptr_t)pasta_cfi_rule;
-    return pasta_object_at(here, &self) && pasta_cfi_rule(here, &self).ra == -8;
+    return pasta_object_at(here, &self) && pasta_cfi_rule(here, &self, &rule) == PASTA_CFI_FOUND && rule.ra == -8;
 }
 
 bool pasta_cfi_load(void) {
@@ -263,9 +263,9 @@ bool pasta_cfi_load(void) {
 
 bool pasta_cfi_load(void) { return false; }
 
-pasta_rule pasta_cfi_rule(uint64_t address, const pasta_object *object) {
-    (void)address, (void)object;
-    return (pasta_rule){.kind = PASTA_RULE_NONE};
+pasta_cfi_answer pasta_cfi_rule(uint64_t address, const pasta_object *object, pasta_rule *rule) {
+    (void)address, (void)object, (void)rule;
+    return PASTA_CFI_NONE;
 }
 
 #endif

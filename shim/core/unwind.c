@@ -54,6 +54,7 @@ static bool mapping_of(uint64_t address, uint64_t *start, uint64_t *end) {
 }
 
 enum { MAX_OWN = 64 << 20, SEARCHES = 3 };
+enum { LEFT = 24 << 10 }; /* of a thread's stack, for walking and libunwind; else it is not walked */
 
 static __thread struct {
     uint64_t low, high; /* of this thread's own stack; 0: not found yet */
@@ -126,13 +127,16 @@ static pasta_rule unpack(packed p) {
 /* Of code with frame pointers, after its prologue. */
 static const pasta_rule frame_pointer = {.kind = PASTA_RULE_FP, .saved = PASTA_SAVED_CFA, .cfa = 16, .ra = -8, .fp = -16};
 
-static pasta_rule find_rule(uint64_t address) {
+/* `keep`: the answer stays the same while the code is loaded. */
+static pasta_rule find_rule(uint64_t address, bool *keep) {
     pasta_object object;
-    bool loaded = pasta_object_at(address, &object);
     pasta_rule rule = {.kind = PASTA_RULE_NONE};
-    if (loaded && has_cfi && method != PASTA_UNWIND_FRAME_POINTERS) rule = pasta_cfi_rule(address, &object);
+    pasta_cfi_answer answer = PASTA_CFI_NONE;
+    if (has_cfi && pasta_object_at(address, &object)) answer = pasta_cfi_rule(address, &object, &rule);
+    *keep = answer != PASTA_CFI_BUSY;
+    if (answer == PASTA_CFI_FOUND || method == PASTA_UNWIND_EH_FRAME) return rule;
     /* generated code has no tables, and usually keeps frame pointers */
-    return rule.kind == PASTA_RULE_NONE && method != PASTA_UNWIND_EH_FRAME ? frame_pointer : rule;
+    return answer == PASTA_CFI_NONE || pasta_is_sandboxed() ? frame_pointer : rule;
 }
 
 static pasta_rule rule_at(uint64_t address, uint32_t stamp) {
@@ -144,9 +148,10 @@ static pasta_rule rule_at(uint64_t address, uint32_t stamp) {
         if (known && p.word && p.stamp == stamp) return unpack(p);
         place = slot;
     }
-    pasta_rule rule = find_rule(address);
+    bool keep;
+    pasta_rule rule = find_rule(address, &keep);
     uint64_t word, none = 0;
-    if (place == RULES || !pack(rule, stamp, &word)) return rule;
+    if (place == RULES || !keep || !pack(rule, stamp, &word)) return rule;
     if (__atomic_compare_exchange_n(&rules[place].address, &none, address, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) || none == address)
         __atomic_store_n(&rules[place].rule, word, __ATOMIC_RELEASE);
     return rule;
@@ -227,6 +232,8 @@ static size_t walk(registers r, pasta_frame *frames, size_t capacity, bool *trun
     uint32_t stamp = (uint32_t)(l.added + l.removed) & 0x7ff;
     pasta_python_walk python = pasta_python_begin();
     size_t count = 0;
+    *truncated = true;
+    if (s.own && r.sp - mine.low < LEFT) return 0;
     bool ended = false, inside = true, left = true;
     while (count < capacity) {
         uint64_t call = call_of(&r);

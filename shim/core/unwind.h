@@ -68,8 +68,13 @@ bool pasta_object_at(uint64_t address, pasta_object *object);
 
 /* ---- cfi.c ---- */
 bool pasta_cfi_load(void); /* false: libunwind is not installed, or has another interface */
+typedef enum pasta_cfi_answer {
+    PASTA_CFI_NONE,  /* there is no table for the code */
+    PASTA_CFI_FOUND, /* `rule`; its kind is PASTA_RULE_NONE where no rule has this form */
+    PASTA_CFI_BUSY,  /* cannot be found now */
+} pasta_cfi_answer;
 /* Rule for the code at `address` of an object.  May wait for another thread, for less than a millisecond. */
-pasta_rule pasta_cfi_rule(uint64_t address, const pasta_object *object);
+pasta_cfi_answer pasta_cfi_rule(uint64_t address, const pasta_object *object, pasta_rule *rule);
 
 /* ---- python_frames.c ---- */
 typedef struct pasta_python_walk {
