@@ -1,0 +1,41 @@
+"""Samples and accesses of a run, or of two passes, to the stalls of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pasta import paths
+from pasta.lazy import np
+from pasta.stalls.blamed import Images, blame_all, read_functions
+from pasta.stalls.charge import charge
+from pasta.stalls.result import Stalls
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.stalls.samples import Function
+    from pasta.table import Table
+
+
+def stalls_of(
+    functions: Sequence[Function],
+    samples: NDArray[Any],
+    reasons: Mapping[int, str],
+    accesses: NDArray[Any],
+    launched: NDArray[Any],
+    objects: Table,
+    images: Images,
+    top: int = 10,
+) -> Stalls:
+    """The stalls of a run: samples (`sample_type`) charged to the objects of accesses
+    (`access_type`).
+
+    `launched`: numbers of the functions whose launches were probed; `objects`: see `Stalls`;
+    `images`: modules by the hash of their content.
+    """
+    sampled = np.unique(samples["function"]).tolist()
+    code = read_functions(functions, sampled, images, paths.cache("sass"))
+    blamed = blame_all(samples, reasons, code.code)
+    charges = charge(blamed.rows, accesses, launched)
+    return Stalls(functions, reasons, samples, code, blamed, charges, objects, top)
