@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING, Any
 from pasta.errors import ToolError
 from pasta.lazy import np
 from pasta.probes import Counter, probe
-from pasta.processors.kernel_names import kernel_names
-from pasta.processors.object_names import ALIKE, ALIKE_HIDDEN, ALIKE_KEYS, TensorNames, has_tensors, object_columns
+from pasta.processors.object_names import (
+    ALIKE,
+    ALIKE_HIDDEN,
+    ALIKE_KEYS,
+    TensorNames,
+    has_tensors,
+    object_columns,
+)
 from pasta.processors.rows import combined, places_of
 from pasta.stalls.analysis import stalls_of
 from pasta.stalls.charge import access_type, launch_times
 from pasta.stalls.result import DESCRIBED
 from pasta.stalls.samples import StallSamples
 from pasta.stalls.views import Views
-from pasta.table import Table, absent_where, counted, formatted, shares
+from pasta.table import Table, counted, formatted, shares
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from pasta.processors.batch import Batch
@@ -27,7 +35,7 @@ _MODES = ("both", "accesses", "stalls", "kernel_replay")
 
 
 class TensorStalls(Tool):
-    """Stalls of warps charged to tensors: by the tensor that a load read, and the line that made it."""
+    """Stalls of warps by the tensor that they waited for, and by the line that made it."""
 
     title = "Stalls charged to tensors"
     topic = "time"
@@ -40,7 +48,9 @@ class TensorStalls(Tool):
         choices=_MODES,
         help="passes to run: both, accesses, stalls; kernel_replay needs a driver that allows it",
     )
-    pairs = option(1024, help="pairs of a load and a tensor counted in a launch, on a GPU", minimum=1)
+    pairs = option(
+        1024, help="pairs of a load and a tensor counted in a launch, on a GPU", minimum=1
+    )
     places = option(1 << 22, help="rows of launch, load and tensor to keep", minimum=1)
 
     loads = Counter(
@@ -63,14 +73,18 @@ class TensorStalls(Tool):
         """Event kinds that the tool follows."""
         return StallSamples.KINDS | Views.KINDS
 
-    def start(self) -> None:
+    def __init__(self, options: Mapping[str, object] | None = None) -> None:
         """Raises ToolError for a mode that no driver allows."""
+        super().__init__(options)
         if self.mode == "kernel_replay":
             raise ToolError(
                 "tensor_stalls.mode = kernel_replay samples and patches kernels in one process,"
-                " which the driver refuses: the Sanitizer and CUPTI exclude each other",
+                " which drivers refuse: the Sanitizer library and CUPTI exclude each other",
                 remedy="use mode both: the program runs twice, and the passes are joined",
             )
+
+    def start(self) -> None:
+        """Begin without samples and views."""
         self.samples = StallSamples()
         self.views = Views()
 
@@ -100,8 +114,8 @@ class TensorStalls(Tool):
         ids = np.unique(samples["reason"]).tolist()
         accesses["time"] = launch_times(self.samples.launches(), accesses["launch"])
         stalls = stalls_of(
-            functions, samples, {id: strings[id] if id else "" for id in ids}, accesses,
-            np.unique(accesses["function"]), objects, self.context.images, self.top,
+            functions, samples, {id: strings[id] if id else "" for id in ids}, accesses, objects,
+            self.context.images, self.top,
         )  # fmt: skip
         found = stalls.result()
         return Result(
@@ -154,8 +168,7 @@ class TensorStalls(Tool):
         )
 
     def _objects(self, ids: NDArray[Any]) -> Table:
-        columns = object_columns(self.context, ids)
-        count = len(ids)
+        columns, count = object_columns(self.context, ids), len(ids)
         described = {name: columns.get(f"object_{name}", [None] * count) for name in DESCRIBED}
         described["strides"] = self.views.strides(self.context, ids)
         return Table(

@@ -23,7 +23,6 @@ def stalls_of(
     samples: NDArray[Any],
     reasons: Mapping[int, str],
     accesses: NDArray[Any],
-    launched: NDArray[Any],
     objects: Table,
     images: Images,
     top: int = 10,
@@ -31,11 +30,10 @@ def stalls_of(
     """The stalls of a run: samples (`sample_type`) charged to the objects of accesses
     (`access_type`).
 
-    `launched`: numbers of the functions whose launches were probed; `objects`: see `Stalls`;
-    `images`: modules by the hash of their content.
+    `objects`: see `Stalls`; `images`: modules by the hash of their content.
     """
     sampled = np.unique(samples["function"]).tolist()
     code = read_functions(functions, sampled, images, paths.cache("sass"))
     blamed = blame_all(samples, reasons, code.code)
-    charges = charge(blamed.rows, accesses, launched)
+    charges = charge(blamed.rows, accesses)
     return Stalls(functions, reasons, samples, code, blamed, charges, objects, top)

@@ -207,10 +207,14 @@ def _edges(
         why = OTHER_REASON
         if _waits_for_memory(edge.reason):
             why = LOAD if _reads_tensors(code, edge.blamed) else NOT_GLOBAL
-        rows.append((-1, function, edge.stalled, ids[edge.reason], edge.blamed, number, why, edge.samples))
+        rows.append(
+            (-1, function, edge.stalled, ids[edge.reason], edge.blamed, number, why, edge.samples)
+        )
     for rest in result.unattributed:
         why = NO_CANDIDATE if _waits_for_memory(rest.reason) else OTHER_REASON
-        rows.append((-1, function, rest.stalled, ids[rest.reason], rest.stalled, 0, why, rest.samples))
+        rows.append(
+            (-1, function, rest.stalled, ids[rest.reason], rest.stalled, 0, why, rest.samples)
+        )
     return np.asarray(rows, blamed_type())
 
 
@@ -224,9 +228,7 @@ def _reads_tensors(code: Code, offset: int) -> bool:
     return opcode is not None and opcode.kind in {*_SPACES, _TEXTURES}
 
 
-def _of_launches(
-    samples: NDArray[Any], places: NDArray[Any], edges: NDArray[Any]
-) -> NDArray[Any]:
+def _of_launches(samples: NDArray[Any], places: NDArray[Any], edges: NDArray[Any]) -> NDArray[Any]:
     """Edges of all launches together, divided among the samples of each place."""
     keys, first, sizes = _groups(edges, _PLACE)
     at = _find(keys, samples, _PLACE)
@@ -268,7 +270,7 @@ def _find(known: NDArray[Any], wanted: NDArray[Any], keys: Sequence[str]) -> NDA
     has[group[is_known]] = True
     found = np.empty(len(both), np.int64)
     found[order] = np.where(has[group], last, -1)
-    return found[len(known):]
+    return found[len(known) :]
 
 
 def _expanded(first: NDArray[Any], sizes: NDArray[Any]) -> NDArray[Any]:

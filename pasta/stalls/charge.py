@@ -57,14 +57,10 @@ class Charges:
         return int(self.charged["samples"].sum()) + int(self.rest["samples"].sum())
 
 
-def charge(blamed: NDArray[Any], accesses: NDArray[Any], launched: NDArray[Any]) -> Charges:
-    """Charge blamed samples (`blamed_type`) to objects, by accesses (`access_type`).
-
-    `launched`: functions (int32) of which launches were joined: what a load of another one waited
-    for is not known.
-    """
+def charge(blamed: NDArray[Any], accesses: NDArray[Any]) -> Charges:
+    """Charge blamed samples (`blamed_type`) to objects, by accesses (`access_type`)."""
     accesses = accesses[np.lexsort([accesses["launch"], accesses["pc"], accesses["function"]])]
-    whole, first, sizes = _groups(accesses, _EXACT)
+    _, first, sizes = _groups(accesses, _EXACT)
     sums = np.add.reduceat(accesses["accesses"].astype(np.float64), first) if len(first) else sizes
     weight = accesses["accesses"] / np.repeat(np.maximum(sums, 1), sizes)
     loads, rest = blamed[blamed["why"] == LOAD], [blamed[blamed["why"] != LOAD]]
@@ -78,7 +74,8 @@ def charge(blamed: NDArray[Any], accesses: NDArray[Any], launched: NDArray[Any])
         wanted = _at_load(mine)
         at = _find(known, wanted, keys)
         missed = mine[at < 0].copy()
-        missed["why"] = np.where(np.isin(missed["function"], launched), NO_ACCESS, NO_LAUNCH)
+        of = "launch" if keys is _EXACT else "function"
+        missed["why"] = np.where(np.isin(missed[of], accesses[of]), NO_ACCESS, NO_LAUNCH)
         rest.append(missed)
         wanted, at = wanted[at >= 0], at[at >= 0]
         wanted["of"] = at
@@ -94,7 +91,9 @@ def charge(blamed: NDArray[Any], accesses: NDArray[Any], launched: NDArray[Any])
     found = np.concatenate(charged)
     unknown = found[(found["object"] < 0) & (found["samples"] > 0)]
     rest.append(_without_object(unknown))
-    return Charges(found[(found["object"] >= 0) & (found["samples"] > 0)], np.concatenate(rest), estimated)
+    return Charges(
+        found[(found["object"] >= 0) & (found["samples"] > 0)], np.concatenate(rest), estimated
+    )
 
 
 def _charged_type() -> Any:

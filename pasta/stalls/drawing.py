@@ -29,7 +29,7 @@ def dot_of(trees: list[dict[str, Any]], total: int) -> str:
 
 
 def _object(name: str, tree: Mapping[str, Any], share: float) -> Iterator[str]:
-    red = ', color=red, fontcolor=red, penwidth=2' if share >= _RED else ""
+    red = ", color=red, fontcolor=red, penwidth=2" if share >= _RED else ""
     label = f"{tree['object']}\n{formatted(share, 'share')} of samples"
     size = 1 + 3 * share
     yield (

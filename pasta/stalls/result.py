@@ -12,9 +12,9 @@ from pasta.findings import Finding, Result
 from pasta.lazy import np
 from pasta.processors.demangle import demangle, distinct_names
 from pasta.processors.rows import combined, places_of
-from pasta.stalls.drawing import dot_of, svg_of
 from pasta.stalls.blamed import LOAD, NO_ACCESS, NO_LAUNCH, NO_OBJECT, WHY, Blamed, FunctionCode
-from pasta.table import Column, Table, absent_where, counted, formatted, shares
+from pasta.stalls.drawing import dot_of, svg_of
+from pasta.table import Column, Table, Unit, absent_where, counted, formatted, shares
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,14 +24,24 @@ if TYPE_CHECKING:
     from pasta.stalls.views import Forest
 
 #: Columns of the table `objects` that describe a tensor, and by which alike ones are grouped.
-DESCRIBED: Final = ("category", "name", "shape", "strides", "dtype", "operator", "module", "line", "file")
+DESCRIBED: Final = (
+    "category",
+    "name",
+    "shape",
+    "strides",
+    "dtype",
+    "operator",
+    "module",
+    "line",
+    "file",
+)
 ALIKE: Final = ("category", "name", "shape", "dtype", "operator", "module", "line")
 _OF: Final = {
     "stalls": "stall samples",
     "share": "of all samples",
     "of_memory": "of memory stalls",
 }
-_SHARES: Final = {"share": "share", "of_memory": "share"}
+_SHARES: Final[dict[str, Unit]] = {"share": "share", "of_memory": "share"}
 #: Whys of waits for memory; the others wait for something else.
 _MEMORY: Final = (LOAD, 2, 3, 4, NO_LAUNCH, NO_ACCESS, NO_OBJECT)
 _OTHER: Final = 1
@@ -110,10 +120,12 @@ class Stalls:
     def _summary(self) -> str:
         if not self.total:
             return "no samples of stalled warps"
+        objects = len(np.unique(self.charges.charged["object"]))
+        waiting = formatted(self.memory / self.total, "share")
+        charged = formatted(self.charged / max(self.memory, 1), "share")
         return (
-            f"{counted(self.total, 'sample')}, {formatted(self.memory / self.total, 'share')} waiting"
-            f" for memory; {formatted(self.charged / max(self.memory, 1), 'share')} of these charged"
-            f" to {counted(len(np.unique(self.charges.charged['object'])), 'tensor or allocation', 'tensors and allocations')}"
+            f"{counted(self.total, 'sample')}, {waiting} waiting for memory; {charged} of these"
+            f" charged to {counted(objects, 'tensor or allocation', 'tensors and allocations')}"
         )
 
     def _remarks(self) -> list[str]:
@@ -159,7 +171,9 @@ class Stalls:
             numbers.setdefault(tuple(column[row] for column in columns), len(numbers))
             for row in at.tolist()
         ]
-        sums = np.zeros(len(numbers), [(name, "i8") for name in ("samples", "accesses", "bytes", "objects")])
+        sums = np.zeros(
+            len(numbers), [(name, "i8") for name in ("samples", "accesses", "bytes", "objects")]
+        )
         for name in ("samples", "accesses", "bytes"):
             np.add.at(sums[name], group, rows[name].astype(np.int64))
         np.add.at(sums["objects"], group, 1)
@@ -260,7 +274,9 @@ class Stalls:
         found = found[np.argsort(-found["samples"], kind="stable")]
         return Table(
             {
-                "reason": [self.reasons.get(each) or "(unknown)" for each in found["reason"].tolist()],
+                "reason": [
+                    self.reasons.get(each) or "(unknown)" for each in found["reason"].tolist()
+                ],
                 "samples": found["samples"],
                 "share": shares(found["samples"], self.total),
             },
@@ -306,7 +322,16 @@ class Stalls:
         waited for."""
         columns: dict[str, list[Any]] = {
             name: []
-            for name in ("kernel", "offset", "instruction", "line", "samples", "reasons", "blamed", "waited_for")
+            for name in (
+                "kernel",
+                "offset",
+                "instruction",
+                "line",
+                "samples",
+                "reasons",
+                "blamed",
+                "waited_for",
+            )
         }
         rows = self.blamed.rows
         for function, code in sorted(self.code.code.items()):

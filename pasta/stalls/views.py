@@ -4,7 +4,7 @@ changed it in place."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pasta.lazy import np
@@ -144,8 +144,8 @@ class Views:
         self._node, self._versions = grown(self._node, count), grown(self._versions, count)
         self._parent_plus_1 = grown(self._parent_plus_1, count)
         taken = ~uses["made"] & (uses["call"] >= 0) & (views >= 0)
-        inputs = np.column_stack([uses["call"][taken], objects[taken], views[taken]])
-        inputs = np.concatenate([self._inputs, inputs.astype(np.int64)])
+        new_inputs = np.column_stack([uses["call"][taken], objects[taken], views[taken]])
+        inputs = np.concatenate([self._inputs, new_inputs.astype(np.int64)])
         order = np.lexsort([np.arange(len(inputs)), inputs[:, 1], inputs[:, 0]])
         inputs = inputs[order]
         made = np.flatnonzero(uses["made"] & (views >= 0))
@@ -164,9 +164,9 @@ class Views:
         kept = np.full(len(begun), -1, np.int64)
         kept[last] = np.arange(len(last))
         self._open = begun[last] >> _32 << _32  # in the next batch, before its first record
-        inputs = inputs[kept[inputs[:, 0]] >= 0] if len(inputs) else inputs
-        inputs[:, 0] = kept[inputs[:, 0]]
-        self._inputs = inputs
+        left = inputs[kept[inputs[:, 0]] >= 0]
+        left[:, 0] = kept[left[:, 0]]
+        self._inputs = left
 
     def _count_versions(
         self, context: Context, made: NDArray[Any], views: NDArray[Any], sources: NDArray[Any],
@@ -179,7 +179,9 @@ class Views:
         in_place = [
             name.endswith("_") and not parent.endswith("_")
             for name, parent in zip(
-                context.strings.many(names[nodes]), context.strings.many(names[parents]), strict=True
+                context.strings.many(names[nodes]),
+                context.strings.many(names[parents]),
+                strict=True,
             )
         ]
         changed = np.asarray(in_place, bool)[inverse.reshape(-1)]
@@ -234,10 +236,17 @@ class Views:
             known = bool(nodes[at])
             views.append(
                 View(
-                    object, view, int(self._parent_plus_1[view]) - 1, int(offset), size, strides,
-                    dtype, extent_of(size, strides, sizes.get(dtype)), int(self._versions[view]),
+                    object,
+                    view,
+                    int(self._parent_plus_1[view]) - 1,
+                    int(offset),
+                    size,
+                    strides,
+                    dtype,
+                    extent_of(size, strides, sizes.get(dtype)),
+                    int(self._versions[view]),
                     *(made[name][at] if known else None for name in ("operator", "module", "line")),
-                )  # fmt: skip
+                )
             )
         return Forest(objects, views)
 
@@ -261,6 +270,10 @@ class View:
     line: str | None
 
 
+#: Fields of a view, the columns of its table.
+VIEW_FIELDS = tuple(field.name for field in fields(View))
+
+
 @dataclass(frozen=True)
 class Forest:
     """A tree of views for each object."""
@@ -270,10 +283,8 @@ class Forest:
 
     def table(self) -> Table:
         """The views."""
-        names = ("object", "view", "parent", "offset", "shape", "strides", "dtype", "extent",
-                 "versions", "operator", "module", "line")  # fmt: skip
         columns: dict[str, Any] = {
-            name: [getattr(each, name) for each in self.views] for name in names
+            name: [getattr(each, name) for each in self.views] for name in VIEW_FIELDS
         }
         for name in ("object", "view", "parent", "offset", "versions"):
             columns[name] = np.asarray(columns[name], np.int64)
@@ -309,9 +320,19 @@ class Forest:
 
 
 def _nested(views: list[View]) -> list[dict[str, Any]]:
-    names = ("offset", "shape", "strides", "dtype", "extent", "versions", "operator", "module", "line")
+    names = (
+        "offset",
+        "shape",
+        "strides",
+        "dtype",
+        "extent",
+        "versions",
+        "operator",
+        "module",
+        "line",
+    )
     made: dict[int, dict[str, Any]] = {}
-    roots = []
+    roots: list[dict[str, Any]] = []
     for view in views:  # a parent appears before its views
         made[view.view] = {**{name: getattr(view, name) for name in names}, "views": []}
         parent = made.get(view.parent)
@@ -320,7 +341,7 @@ def _nested(views: list[View]) -> list[dict[str, Any]]:
 
 
 def extent_of(shape: str, strides: str, item_size: int | None) -> int | None:
-    """Bytes from the first to the last element, (Σ (size − 1) · stride + 1) · item size; 0 without
+    """Bytes from the first to the last element, (Σ (size - 1) · stride + 1) · item size; 0 without
     elements, None if the strides or the size of an element are not known."""
     sizes = _numbers(shape)
     steps = _numbers(strides)
@@ -352,10 +373,9 @@ def _flat(
     return uses
 
 
-def _sources(
-    inputs: NDArray[Any], calls: NDArray[Any], objects: NDArray[Any]
-) -> NDArray[Any]:
-    """The first view of each object that a call took (sorted rows of call, object, view); -1: none."""
+def _sources(inputs: NDArray[Any], calls: NDArray[Any], objects: NDArray[Any]) -> NDArray[Any]:
+    """The first view of each object that a call took (sorted rows of call, object, view);
+    -1: none."""
     if not len(inputs):
         return np.full(len(calls), -1, np.int64)
     pairs = np.column_stack([calls, objects])
