@@ -57,8 +57,8 @@ def joined_stalls(times: RecordedPass, accesses: RecordedPass, joined: Joined) -
     report_progress("charging stalls to tensors")
     stored = next(each for each in read_results(accesses.run.results) if each.name == STALLS)
     objects, forest = _objects(stored), _forest(stored)
-    launches, functions = samples.launches(), samples.functions(strings)
-    found, alone = _accesses(accesses, joined, launches)
+    functions = samples.functions(strings)
+    found, alone = _accesses(accesses, joined, _same_functions(functions, stored))
     ids = np.unique(rows["reason"]) if len(rows := samples.rows()) else np.zeros(0, np.uint32)
     runs = (times, accesses)
     stalls = stalls_of(
@@ -95,10 +95,11 @@ def joined_stalls(times: RecordedPass, accesses: RecordedPass, joined: Joined) -
 
 
 def _accesses(
-    accesses: RecordedPass, joined: Joined, launches: NDArray[Any]
+    accesses: RecordedPass, joined: Joined, same: NDArray[Any]
 ) -> tuple[NDArray[Any], int]:
-    """Accesses (`access_type`) of joined launches, which are named as in the pass with times; and
-    the number of launches with accesses but without partner."""
+    """Accesses (`access_type`) of joined launches, with ordinals and functions of the pass with
+    times; and the number of launches with accesses but without partner. `same`: numbers of
+    functions there, by those of the pass with accesses."""
     path = accesses.run.results / STALLS / "accesses.parquet"
     file = open_parquet(path, accesses.run.path, whole=False)
     parts = [np.zeros(0, access_type())]
@@ -119,20 +120,40 @@ def _accesses(
         part, one = part[one >= 0], one[one >= 0]
         part["launch"] = joined.times.rows["ordinal"][one].astype(np.int64)
         part["time"] = np.maximum(joined.times.time[one], 0)
-        of, known = places_of(launches["launch"], part["launch"].astype(np.uint64))
-        part["function"] = -1
-        part["function"][known] = launches["function"][of]
+        inside = (part["function"] >= 0) & (part["function"] < len(same))
+        part["function"] = np.where(inside, same[np.where(inside, part["function"], -1)], -1)
         parts.append(part)
     return np.concatenate(parts), len(alone)
+
+
+def _same_functions(functions: Sequence[Function], stored: StoredResult) -> NDArray[Any]:
+    """Numbers (int32) in `functions` of the functions of the pass with accesses: those of the same
+    module, else of the same name; -1: none. The last entry is -1."""
+    exact: dict[tuple[str, str | None], int] = {}
+    named: dict[str, int] = {}
+    for number, each in enumerate(functions):
+        if each.module is not None:
+            exact.setdefault((each.name, f"{each.module:016x}"), number)
+            named.setdefault(each.name, number)
+    for number, each in enumerate(functions):
+        named.setdefault(each.name, number)
+    table = _functions(stored)
+    theirs = zip(*(table.values(name) for name in ("function", "module")), strict=True)
+    return np.asarray([*(exact.get(key, named.get(key[0], -1)) for key in theirs), -1], np.int32)
+
+
+def _functions(stored: StoredResult) -> Table:
+    table = stored.tables.get("functions")
+    if table is None or not {"function", "module"} <= set(table.columns):
+        raise RunError(f"{STALLS} of the pass accesses has no functions: record it again")
+    return table
 
 
 def _different_code(
     functions: Sequence[Function], accesses: NDArray[Any], stored: StoredResult
 ) -> int:
     """How many functions with accesses have other contents in the pass with accesses."""
-    table = stored.tables.get("functions")
-    if not has_columns(table, "function", "module"):
-        return 0
+    table = _functions(stored)
     theirs: dict[str, set[str]] = {}
     for name, module in zip(table.values("function"), table.values("module"), strict=True):
         if module is not None:

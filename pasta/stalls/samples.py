@@ -127,6 +127,20 @@ class StallSamples:
             for name, hash in self._codes
         ]
 
+    def _merged(self, codes: NDArray[Any]) -> NDArray[Any]:
+        """Numbers of functions; of a module that is not known, that of the first known module with
+        a function of this name."""
+        known: dict[int, int] = {}
+        for (name, hash), code in self._codes.items():
+            if hash != ABSENT_U64 and name:
+                known.setdefault(name, code)
+        same = np.arange(len(self._codes) + 1, dtype=np.int32)
+        same[-1] = -1  # of -1
+        for (name, hash), code in self._codes.items():
+            if hash == ABSENT_U64:
+                same[code] = known.get(name, code)
+        return np.asarray(same[codes])
+
     def launches(self) -> NDArray[Any]:
         """All launches, by ordinal: `launch` (uint64), `function` (int32), `pc`, the address of
         its first instruction (all ones: unknown), and `time` (int64, ns; -1: unknown)."""
@@ -136,6 +150,7 @@ class StallSamples:
         found = np.empty(len(rows), [*types, ("time", "i8")])
         for name, _ in types:
             found[name] = rows[name]
+        found["function"] = self._merged(rows["function"])
         found["time"] = -1
         took = np.concatenate([np.zeros(0, [("launch", "u8"), ("time", "i8")]), *self._took])
         at, known = places_of(rows["launch"], took["launch"])
@@ -154,4 +169,5 @@ class StallSamples:
             )[0]
             at, known = places_of(launches["launch"], rows["launch"][open_].astype(np.uint64))
             rows["function"][open_[known]] = launches["function"][at]
+        rows["function"] = self._merged(rows["function"])
         return combined(rows, ("launch", "function", "pc", "reason"))

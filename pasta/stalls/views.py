@@ -163,7 +163,8 @@ class Views:
         last = np.flatnonzero(np.append(begun[1:] >> _32 != begun[:-1] >> _32, True)[: len(begun)])
         kept = np.full(len(begun), -1, np.int64)
         kept[last] = np.arange(len(last))
-        self._open = begun[last] >> _32 << _32  # in the next batch, before its first record
+        # in the next batch, before its first record
+        self._open = np.asarray(begun[last] >> _32 << _32, np.uint64)
         left = inputs[kept[inputs[:, 0]] >= 0]
         left[:, 0] = kept[left[:, 0]]
         self._inputs = left

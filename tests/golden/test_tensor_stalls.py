@@ -66,7 +66,9 @@ def work(probed: bool, entry: int, steps: int = 2) -> Events:
         events.operator_end(outputs=[3])
         events.operator("aten::mm", stack=1, module="Net.fc (Linear)", inputs=[3])
         flags = abi.FLAG_PROBED if probed else 0
-        ordinal = events.launch(KERNEL, entry_pc=entry, module=1, function=9, flags=flags)
+        # CUPTI gives the module of a sample, but not of a launch
+        place = {"entry_pc": entry, "module": 1} if probed else {}
+        ordinal = events.launch(KERNEL, **place, function=9, flags=flags)
         if probed:
             first, second = offset("LDG", 0), offset("LDG", 1)
             events.access("global", [W + 4 * i for i in range(4)], pc=entry + first)
