@@ -169,8 +169,16 @@ class TensorStalls(Tool):
 
     def _objects(self, ids: NDArray[Any]) -> Table:
         columns, count = object_columns(self.context, ids), len(ids)
-        described = {name: columns.get(f"object_{name}", [None] * count) for name in DESCRIBED}
+        described: dict[str, list[Any]] = {
+            name: list(columns.get(f"object_{name}", [None] * count)) for name in DESCRIBED
+        }
         described["strides"] = self.views.strides(self.context, ids)
+        for at, (category, memory) in enumerate(
+            zip(described["category"], columns["memory"], strict=True)
+        ):
+            if category is None:  # no tensor: as allocated, by its number in the run
+                described["category"][at] = memory
+                described["name"][at] = f"allocation {ids[at]}"
         return Table(
             {
                 "object_id": ids,

@@ -45,6 +45,7 @@ _SPACES: Final = frozenset(
 )
 _TEXTURES: Final = "texture"
 _MAX_READING = 60.0  # s
+_ELF: Final = b"\x7fELF"
 
 
 def blamed_type() -> Any:
@@ -103,7 +104,10 @@ def read_functions(
             missing += len(numbers)
             continue
         try:
-            cubin = Cubin(path.read_bytes())
+            image = path.read_bytes()
+            if not image.startswith(_ELF):
+                continue  # of a source without machine code that can be read
+            cubin = Cubin(image)
             names = [functions[number].name for number in numbers]
             left = max(end - time.monotonic(), 0.0)
             (codes,) = read_code([(cubin, names)], cache=cache, timeout=left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from pasta.findings import Finding, Result
 from pasta.lazy import np
 from pasta.processors.demangle import demangle, distinct_names
-from pasta.processors.rows import combined, places_of
+from pasta.processors.rows import combined, group_starts, places_of
 from pasta.stalls.blamed import LOAD, NO_ACCESS, NO_LAUNCH, NO_OBJECT, WHY, Blamed, FunctionCode
 from pasta.stalls.drawing import dot_of, svg_of
 from pasta.table import Column, Table, Unit, absent_where, counted, formatted, shares
@@ -99,19 +99,18 @@ class Stalls:
     def result(self, notes: Sequence[str] = ()) -> Result:
         """Summary, tables and findings."""
         tensors = self._tensors()
-        loads = self._loads()
         return Result(
             self._summary(),
             {
                 "tensors": tensors,
                 "lines": self._lines(),
-                "loads": loads,
+                "loads": self._loads(),
                 "unattributed": self._unattributed(),
                 "reasons": self._reasons(),
                 "tensor_stall_cost": self._cost(),
                 "sass": self._sass(),
             },
-            findings=list(self._findings(tensors, loads)),
+            findings=list(self._findings(tensors)),
             notes=[*self._remarks(), *self.code.notes, *notes],
         )
 
@@ -159,11 +158,9 @@ class Stalls:
         return at
 
     def _grouped(self, names: Sequence[str]) -> tuple[dict[str, list[Any]], NDArray[Any]]:
-        """Columns of distinct groups of objects, and `stalls`, `accesses`, `bytes`, `objects` of
-        each; those with most stalls first."""
-        rows = combined(
-            self.charges.charged[["object", "samples", "accesses", "bytes"]], ["object"]
-        )
+        """Columns of distinct groups of objects, and `samples` and `objects` of each; those with
+        most samples first. The column `load` is the load that most are at."""
+        rows = combined(self.charges.charged[["object", "samples"]], ["object"])
         at = self._object_rows(rows["object"])
         columns = [self.objects.values(name) for name in names]
         numbers: dict[tuple[Any, ...], int] = {}
@@ -171,18 +168,33 @@ class Stalls:
             numbers.setdefault(tuple(column[row] for column in columns), len(numbers))
             for row in at.tolist()
         ]
-        sums = np.zeros(
-            len(numbers), [(name, "i8") for name in ("samples", "accesses", "bytes", "objects")]
-        )
-        for name in ("samples", "accesses", "bytes"):
-            np.add.at(sums[name], group, rows[name].astype(np.int64))
+        sums = np.zeros(len(numbers), [("samples", "i8"), ("objects", "i8")])
+        np.add.at(sums["samples"], group, rows["samples"])
         np.add.at(sums["objects"], group, 1)
         order = np.argsort(-sums["samples"], kind="stable")
-        keys = list(numbers)
-        return (
-            {name: [keys[row][at] for row in order.tolist()] for at, name in enumerate(names)},
-            sums[order],
+        keys, loads = list(numbers), self._most_waited_for(rows["object"], group)
+        found = {name: [keys[row][at] for row in order.tolist()] for at, name in enumerate(names)}
+        return {**found, "load": [loads[row] for row in order.tolist()]}, sums[order]
+
+    def _most_waited_for(self, objects: NDArray[Any], groups: list[int]) -> list[str]:
+        """The load with most stalls of each group of objects, in words."""
+        rows = self.charges.charged
+        at = np.searchsorted(objects, rows["object"])
+        found = np.zeros(
+            len(rows), [("group", "i8"), ("function", "i4"), ("pc", "u8"), ("samples", "i8")]
         )
+        found["group"] = np.asarray(groups, np.int64)[at]
+        for name in ("function", "pc", "samples"):
+            found[name] = rows[name]
+        found = combined(found, ("group", "function", "pc"))
+        found = found[np.lexsort([-found["samples"], found["group"]])]
+        found = found[group_starts(found, ("group",))]
+        names = self._kernels(found["function"])
+        lines = [self.code.line(*pair) for pair in found[["function", "pc"]].tolist()]
+        return [
+            f"{name} at {line}" if line else f"{name} +{pc:#x}"
+            for name, line, pc in zip(names, lines, found["pc"].tolist(), strict=True)
+        ]
 
     def _tensors(self) -> Table:
         names = [*ALIKE, "file"]
@@ -192,19 +204,17 @@ class Stalls:
                 **columns,
                 "tensors": sums["objects"],
                 **self._share_columns(sums["samples"]),
-                "accesses": sums["accesses"],
-                "bytes": sums["bytes"],
                 "bound": _bounds(sums["samples"], self.total),
             },
-            units={**_SHARES, "bytes": "bytes"},
-            labels={**_OF, "bytes": "bytes of these loads", "bound": "speed-up at most"},
+            units=_SHARES,
+            labels={**_OF, "bound": "speed-up at most"},
             title="Stalls by tensors, alike in category, shape, type and operator",
             keys=ALIKE,
-            sums=("tensors", "stalls", "accesses", "bytes"),
+            sums=("tensors", "stalls"),
             levels=("share", "of_memory"),
             important=("stalls", "share"),
             shown=self.top,
-            hidden=frozenset({"dtype", "file", "accesses"}),
+            hidden=frozenset({"dtype", "file", "load"}),
         )
 
     def _lines(self) -> Table:
@@ -218,7 +228,7 @@ class Stalls:
             sums=("tensors", "stalls"),
             levels=("share", "of_memory"),
             shown=self.top,
-            hidden=frozenset({"file"}),
+            hidden=frozenset({"file", "load"}),
         )
 
     def _loads(self) -> Table:
@@ -373,22 +383,26 @@ class Stalls:
 
     # ---- findings
 
-    def _findings(self, tensors: Table, loads: Table) -> Any:
-        load = next(loads.rows(1), None)
-        for row in list(tensors.rows(_MAX_FINDINGS)):
+    def _findings(self, tensors: Table) -> Iterator[Finding]:
+        for row in tensors.rows(_MAX_FINDINGS):
             if row["share"] < MIN_SHARE:
                 break
             what = " ".join(filter(None, (row["category"], row["name"] or row["operator"])))
-            where = row["line"] or row["module"] or what or "an allocation"
+            where = row["line"] or row["module"] or what
             yield Finding(
-                what=f"warps wait for {what or 'an allocation'}",
+                what=f"warps wait for {what}",
                 where=where,
                 evidence=f"{row['stalls']:,} of {self.total:,} samples"
                 f" ({formatted(row['share'], 'share')}), {formatted(row['of_memory'], 'share')} of"
                 f" all waits for memory, are charged to {counted(row['tensors'], 'tensor')}"
-                f"{' of shape ' + row['shape'] if row['shape'] else ''}; without these stalls the"
-                f" kernels would be at most {row['bound']:.2f} times as fast"
-                + (f"; most waited-for load: {_place(load)}" if load else ""),
+                f"{' of shape ' + row['shape'] if row['shape'] else ''}, most at the load"
+                f" {row['load']}"
+                + (
+                    f"; without these stalls kernels would be at most"
+                    f" {row['bound']:.2f} times as fast"
+                    if row["bound"]
+                    else ""
+                ),
                 remedy=(f"{row['line']}: " if row["line"] else "")
                 + "read it less often or in a layout that coalesces: a smaller type, contiguous()"
                 " before repeated use, or a fused operator",
@@ -402,11 +416,6 @@ def _write(content: bytes, file: BinaryIO) -> None:
 
 
 _OF_REST = {"share": "of all samples", "of_memory": "of memory stalls"}
-
-
-def _place(load: Mapping[str, Any]) -> str:
-    line = f" at {load['line']}" if load["line"] else f" +{load['offset']:#x}"
-    return f"{load['kernel']}{line}"
 
 
 def _bounds(stalls: NDArray[Any], total: int) -> Column:

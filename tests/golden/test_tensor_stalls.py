@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pasta import abi
@@ -16,7 +17,8 @@ from pasta.report.text import write_text_report
 from pasta.run.directory import RunDirectory
 from pasta.run.passes import join_as
 from pasta.run.results import read_results, write_result
-from pasta.sass import nvdisasm
+from pasta.sass import cache, nvdisasm
+from pasta.stalls.spread import spread
 from pasta.testing import Events, run_tool
 from pasta.tool import Result
 from tests.support.passes import manifested
@@ -37,13 +39,14 @@ def offset(text: str, nth: int = 0) -> int:
 
 
 @pytest.fixture(autouse=True)
-def disassembler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Listings beside the modules stand in for nvdisasm."""
     monkeypatch.setattr(nvdisasm, "list_instructions", play_recorded)
     for name in ("find_nvdisasm", "required_nvdisasm"):
         monkeypatch.setattr(nvdisasm, name, lambda: Path("nvdisasm"))
     monkeypatch.setattr(nvdisasm, "version", lambda program: "recorded")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "load", lambda *given: None)
+    monkeypatch.setattr(cache, "store", lambda *given: None)
 
 
 def work(probed: bool, entry: int, steps: int = 2) -> Events:
@@ -219,3 +222,36 @@ def test_without_the_code_nothing_is_blamed(tmp_path: Path) -> None:
 def test_passes_without_samples_have_accesses_only(tmp_path: Path) -> None:
     result: Result = stalls(joined_run(tmp_path, work(False, 0x7000), work(True, 0x9000)))
     assert "no stalls" in result.summary
+
+
+@pytest.mark.slow
+def test_reference_accelerator_runs_twice(pasta_preload: Any, demo: Any) -> None:
+    """Each vector of vadd is read once, 8 floats in a sector: so many samples."""
+    elements = 10_240
+    done = pasta_preload(
+        demo("vadd"), str(elements),
+        options=("-c", "tensor_stalls", "--set", "refacc.samples=1", "-q", "-o", "run"),
+    )  # fmt: skip
+    found = stalls(RunDirectory.open(done.directory / "run"))
+    assert rows(found.tables, "tensors", "category", "tensors", "stalls") == [
+        ("device", 1, elements // 8), ("device", 1, elements // 8),
+    ]  # fmt: skip
+    adds_up(found.tables, 2 * elements // 8)
+    assert {row["kernel"] for row in found.tables["loads"].rows()} == {"vadd"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whole_parts_add_up_and_are_near_their_shares(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 50, 200)
+    counts, weights = random.integers(0, 10_000, 200), random.random(int(sizes.sum()))
+    weights[: sizes[0]] = 0  # divided equally
+    parts = spread(counts, sizes, weights)
+    starts = np.cumsum(sizes) - sizes
+    assert (np.add.reduceat(parts, starts) == counts).all()
+    weights[: sizes[0]] = 1
+    exact = weights * np.repeat(counts / np.add.reduceat(weights, starts), sizes)
+    assert (abs(parts - exact) < 1 + 1e-6).all()
+    # many groups of one, in equal parts: each part gets its share of them, within the shift
+    many = spread(np.ones(1000, np.int64), np.full(1000, 10), np.ones(10_000)).reshape(1000, 10)
+    assert (abs(many.sum(0) - 100) < 3).all()
