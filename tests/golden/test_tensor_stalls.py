@@ -13,6 +13,7 @@ import pytest
 
 from pasta import abi
 from pasta.plugins import find_tools
+from pasta.report.page import render_page
 from pasta.report.text import write_text_report
 from pasta.run.directory import RunDirectory
 from pasta.run.passes import join_as
@@ -255,3 +256,14 @@ def test_whole_parts_add_up_and_are_near_their_shares(seed: int) -> None:
     # many groups of one, in equal parts: each part gets its share of them, within the shift
     many = spread(np.ones(1000, np.int64), np.full(1000, 10), np.ones(10_000)).reshape(1000, 10)
     assert (abs(many.sum(0) - 100) < 3).all()
+
+
+def test_html_report_shows_the_forest_and_the_code(tmp_path: Path) -> None:
+    times = work(False, 0x7000)
+    sample(times, offset("FMUL"), 600, LONG)
+    page = render_page(joined_run(tmp_path, times, work(True, 0x9000)))
+    assert "Tensors that warps waited for" in page and f"Code of {KERNEL}" in page
+    load = offset("LDG", 0)
+    assert f'id="sass-1-{load:#x}" class="hot"' in page and f'href="#sass-1-{load:#x}"' in page
+    assert "[16,8] strides (1,16) Float, 0 bytes in, 512 B long, 1 changes in place" in page
+    assert "style=" not in page.split("<main")[1].split("<script")[0]  # the policy forbids it
