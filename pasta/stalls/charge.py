@@ -85,15 +85,12 @@ def charge(blamed: NDArray[Any], accesses: NDArray[Any]) -> Charges:
         for name in ("launch", "function", "pc", "object", "accesses", "bytes"):
             rows[name] = accesses[name][taken]
         rows["samples"] = spread(sums["samples"], sizes[sums["of"]], weights[taken])
-        charged.append(rows)
+        charged.append(rows[rows["samples"] > 0])
         if keys is _INSTRUCTION:
             estimated = int(sums["samples"].sum())
     found = np.concatenate(charged)
-    unknown = found[(found["object"] < 0) & (found["samples"] > 0)]
-    rest.append(_without_object(unknown))
-    return Charges(
-        found[(found["object"] >= 0) & (found["samples"] > 0)], np.concatenate(rest), estimated
-    )
+    rest.append(_without_object(found[found["object"] < 0]))
+    return Charges(found[found["object"] >= 0], np.concatenate(rest), estimated)
 
 
 def _charged_type() -> Any:
