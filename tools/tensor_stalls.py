@@ -79,7 +79,7 @@ class TensorStalls(Tool):
         if self.mode == "kernel_replay":
             raise ToolError(
                 "tensor_stalls.mode = kernel_replay samples and patches kernels in one process,"
-                " which drivers refuse: the Sanitizer library and CUPTI exclude each other",
+                " which vendors' libraries refuse: they exclude each other",
                 remedy="use mode both: the program runs twice, and the passes are joined",
             )
 
