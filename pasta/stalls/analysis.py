@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pasta import paths
 from pasta.lazy import np
-from pasta.stalls.blamed import Images, blame_all, read_functions
+from pasta.stalls.blamed import blame_all, read_code
 from pasta.stalls.charge import charge
 from pasta.stalls.result import Stalls
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pasta.sass.places import Images
     from pasta.stalls.samples import Function
     from pasta.table import Table
 
@@ -33,7 +33,7 @@ def stalls_of(
     `objects`: see `Stalls`; `images`: modules by the hash of their content.
     """
     sampled = np.unique(samples["function"]).tolist()
-    code = read_functions(functions, sampled, images, paths.cache("sass"))
+    code = read_code(functions, sampled, images)
     blamed = blame_all(samples, reasons, code.code)
     charges = charge(blamed.rows, accesses)
     return Stalls(functions, reasons, samples, code, blamed, charges, objects, top)

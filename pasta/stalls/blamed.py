@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pasta.errors import PastaError
 from pasta.lazy import np
 from pasta.processors.rows import combined
 from pasta.stalls.spread import spread
@@ -19,10 +16,9 @@ if TYPE_CHECKING:
 
     from pasta.sass.disassembler import Code
     from pasta.sass.lines import Lines
+    from pasta.sass.places import Images
     from pasta.stalls.samples import Function
 
-#: File of a module's image by the hash of its content; None if it was not kept.
-Images = Callable[[int], "Path | None"]
 #: A source whose samples are of the access itself gives this reason: nothing is blamed.
 DIRECT: Final = "memory access"
 #: How a sample is accounted for, by number; `why` of a blamed row.
@@ -44,8 +40,6 @@ _SPACES: Final = frozenset(
     {"global", "generic", "async_copy", "bulk_load", "tensor_load", "bulk_reduction"}
 )
 _TEXTURES: Final = "texture"
-_MAX_READING = 60.0  # s
-_ELF: Final = b"\x7fELF"
 
 
 def blamed_type() -> Any:
@@ -81,46 +75,26 @@ class FunctionCode:
         return None if place is None else f"{place.file}:{place.line}"
 
 
-def read_functions(
-    functions: Sequence[Function], wanted: Sequence[int], images: Images, cache: Path | None = None
-) -> FunctionCode:
-    """The code of the wanted functions (numbers), read for at most a minute; what cannot be read is
-    in the notes."""
-    from pasta.sass.cubin import Cubin
-    from pasta.sass.disassembler import read_code
+def read_code(functions: Sequence[Function], wanted: Sequence[int], images: Images) -> FunctionCode:
+    """The code of the wanted functions (numbers); what cannot be read is in the notes."""
     from pasta.sass.lines import read_lines
+    from pasta.sass.places import open_cubins, read_functions
 
     found = FunctionCode()
-    end = time.monotonic() + _MAX_READING
-    modules: dict[int, list[int]] = {}
-    missing = 0
+    modules: dict[int, dict[str, int]] = {}
     for number in wanted:
-        module = functions[number].module
-        if module is not None and functions[number].name:
-            modules.setdefault(module, []).append(number)
-    for module, numbers in modules.items():
-        path = images(module)
-        if path is None:
-            missing += len(numbers)
-            continue
-        try:
-            image = path.read_bytes()
-            if not image.startswith(_ELF):
-                continue  # of a source without machine code that can be read
-            cubin = Cubin(image)
-            names = [functions[number].name for number in numbers]
-            left = max(end - time.monotonic(), 0.0)
-            (codes,) = read_code([(cubin, names)], cache=cache, timeout=left)
-            lines = read_lines(cubin) if codes else {}
-        except (PastaError, OSError) as error:
-            found.notes.append(f"code of {counted(len(numbers), 'function')} not read: {error}")
-            continue
-        for number in numbers:
-            name = functions[number].name
-            if name in codes:
-                found.code[number] = codes[name]
-                if name in lines:
-                    found.lines[number] = lines[name]
+        name, module = functions[number]
+        if module is not None and name:
+            modules.setdefault(module, {})[name] = number
+    cubins = open_cubins(modules, images)
+    missing = sum(len(modules[each]) for each in modules if images(each) is None)
+    codes = read_functions(cubins, modules, found.notes)
+    lines = {module: read_lines(cubin) for module, cubin in cubins.items()}
+    for (module, name), code in codes.items():
+        number = modules[module][name]
+        found.code[number] = code
+        if name in lines[module]:
+            found.lines[number] = lines[module][name]
     if missing:
         found.notes.append(
             f"the modules of {counted(missing, 'sampled function')} were not kept: record with"
