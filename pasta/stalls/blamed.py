@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pasta.lazy import np
-from pasta.processors.rows import combined
+from pasta.processors.rows import combined, group_starts
 from pasta.stalls.spread import spread
 from pasta.table import counted
 
@@ -222,11 +222,12 @@ def _groups(
     rows: NDArray[Any], keys: Sequence[str]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Distinct keys of sorted rows, the first row of each and the number of rows."""
-    from pasta.processors.rows import group_starts
-
     first = group_starts(rows, keys)
     sizes = np.diff(np.append(first, len(rows)))
-    return rows[first], first, sizes
+    found = np.empty(len(first), [(name, rows.dtype[name]) for name in keys])
+    for name in keys:
+        found[name] = rows[name][first]
+    return found, first, sizes
 
 
 def _find(known: NDArray[Any], wanted: NDArray[Any], keys: Sequence[str]) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from pasta.processors.demangle import demangle, distinct_names
 from pasta.processors.rows import combined, group_starts, places_of
 from pasta.stalls.blamed import LOAD, NO_ACCESS, NO_LAUNCH, NO_OBJECT, WHY, Blamed, FunctionCode
 from pasta.stalls.drawing import dot_of, svg_of
-from pasta.table import Column, Table, Unit, absent_where, counted, formatted, shares
+from pasta.table import Column, Figure, Table, Unit, absent_where, counted, formatted, shares
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,6 +111,7 @@ class Stalls:
                 "sass": self._sass(),
             },
             findings=list(self._findings(tensors)),
+            figures={"tensors": self._figure(tensors)} if len(tensors) else {},
             notes=[*self._remarks(), *self.code.notes, *notes],
         )
 
@@ -215,6 +216,16 @@ class Stalls:
             important=("stalls", "share"),
             shown=self.top,
             hidden=frozenset({"dtype", "file", "load"}),
+        )
+
+    def _figure(self, tensors: Table) -> Figure:
+        rows = list(tensors.rows(self.top))
+        return Figure(
+            "bar",
+            "Stall samples by tensors",
+            [_called(row) for row in rows],
+            {"samples": [row["stalls"] for row in rows]},
+            y_label="samples",
         )
 
     def _lines(self) -> Table:
@@ -387,7 +398,7 @@ class Stalls:
         for row in tensors.rows(_MAX_FINDINGS):
             if row["share"] < MIN_SHARE:
                 break
-            what = " ".join(filter(None, (row["category"], row["name"] or row["operator"])))
+            what = _called(row)
             where = row["line"] or row["module"] or what
             yield Finding(
                 what=f"warps wait for {what}",
@@ -416,6 +427,11 @@ def _write(content: bytes, file: BinaryIO) -> None:
 
 
 _OF_REST = {"share": "of all samples", "of_memory": "of memory stalls"}
+
+
+def _called(row: Mapping[str, Any]) -> str:
+    """Category, and name or operator of a tensor."""
+    return " ".join(filter(None, (row["category"], row["name"] or row["operator"])))
 
 
 def _bounds(stalls: NDArray[Any], total: int) -> Column:

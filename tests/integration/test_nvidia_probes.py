@@ -33,7 +33,7 @@ class Played(Tool):
     total = Counter(by="launch", fields=("seen", "bytes"))
     heat = Histogram(by="object", bin="4KiB")
     objects = Counter(by=("object", "launch"), fields="hits")
-    pairs = Counter(by=("launch", "object", "pc"), pairs=64)
+    pairs = Counter(by=("launch", "object", "pc"), pairs=16)
     pcs = PerPC("requests")
 
     @probe.global_memory
@@ -304,7 +304,7 @@ def test_launches_in_flight_take_precedence_over_object_rows(play: Play) -> None
     for n in range(370):  # more than fit in memory with rows for all objects
         script.launch(S, (0x200000000 + n * 8192, n + 1, 0x10))
     script.say("release", S)
-    expect(play(script, "--set", "probes.memory=40MiB"), script)
+    expect(play(script, "--set", "probes.memory=42MiB"), script)
 
 
 def test_memory_without_a_context(play: Play) -> None:
