@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pasta.errors import ToolError
@@ -118,13 +119,7 @@ class TensorStalls(Tool):
             self.context.images, self.top,
         )  # fmt: skip
         found = stalls.result()
-        return Result(
-            found.summary,
-            {**found.tables, **tables},
-            findings=found.findings,
-            files=stalls.files(forest),
-            notes=found.notes,
-        )
+        return replace(found, tables={**found.tables, **tables}, files=stalls.files(forest))
 
     def _accesses(self) -> NDArray[Any]:
         """Accesses (`access_type`) by launch, function and load. Loads in functions that are not

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,13 +86,8 @@ def joined_stalls(times: RecordedPass, accesses: RecordedPass, joined: Joined) -
         )
     result = stalls.result(notes)
     others = {name: stored.tables[name] for name in stored.tables if name not in _OF_PASS}
-    return Result(
-        result.summary,
-        {**result.tables, **others},
-        findings=result.findings,
-        files=stalls.files(Forest(objects, forest.views)),
-        notes=result.notes,
-    )
+    files = stalls.files(Forest(objects, forest.views))
+    return replace(result, tables={**result.tables, **others}, files=files)
 
 
 def _accesses(

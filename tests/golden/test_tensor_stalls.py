@@ -262,6 +262,7 @@ def test_html_report_shows_the_forest_and_the_code(tmp_path: Path) -> None:
     times = work(False, 0x7000)
     sample(times, offset("FMUL"), 600, LONG)
     page = render_page(joined_run(tmp_path, times, work(True, 0x9000)))
+    assert "Stall samples by tensors" in page
     assert "Tensors that warps waited for" in page and f"Code of {KERNEL}" in page
     load = offset("LDG", 0)
     assert f'id="sass-1-{load:#x}" class="hot"' in page and f'href="#sass-1-{load:#x}"' in page
