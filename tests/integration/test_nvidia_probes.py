@@ -612,7 +612,7 @@ def test_results_survive_a_kill(play: Play) -> None:
 
 # ---- coverage of the code ------------------------------------------------------------------------
 
-ENTRY = 0x400A  # kernel address reported by the fake library
+ENTRY = 0x40A0  # kernel address reported by the fake library
 CODE = """
 .version 8.0
 .target sm_90
