@@ -18,7 +18,7 @@ from pasta.report.text import write_text_report
 from pasta.run.directory import RunDirectory
 from pasta.run.passes import join_as
 from pasta.run.results import read_results, write_result
-from pasta.sass import cache, nvdisasm
+from pasta.sass import cache, nvdisasm, places
 from pasta.stalls.spread import spread
 from pasta.testing import Events, run_tool
 from pasta.tool import Result
@@ -268,3 +268,19 @@ def test_html_report_shows_the_forest_and_the_code(tmp_path: Path) -> None:
     assert f'id="sass-1-{load:#x}" class="hot"' in page and f'href="#sass-1-{load:#x}"' in page
     assert "[16,8] strides (1,16) Float, 0 bytes in, 512 B long, 1 changes in place" in page
     assert "style=" not in page.split("<main")[1].split("<script")[0]  # the policy forbids it
+
+
+def test_samples_in_a_device_function_count_in_its_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function `behind` begins at an offset in the section of its kernel."""
+    begin = offset("LDG", 0)
+    monkeypatch.setattr(
+        places, "sections_of", lambda cubin: {"behind": (KERNEL, begin), KERNEL: (KERNEL, 0)}
+    )
+    times = work(False, 0x7000)
+    sample(times, offset("FMUL") - begin, 600, LONG, name="behind")
+    found = stalls(joined_run(tmp_path, times, work(True, 0x9000)))
+    adds_up(found.tables, 600)
+    assert sum(count for (count,) in rows(found.tables, "tensors", "stalls")) == 600
+    assert {row["kernel"] for row in found.tables["loads"].rows()} == {KERNEL}
