@@ -1,5 +1,5 @@
-"""Lane accesses per second that one core processes from recorded accesses: `hotness`, by the CPU
-executor of probes.
+"""Lane accesses per second that one core processes from recorded accesses: `hotness`, and counts by
+object with and without the instruction, by the CPU executor of probes.
 
 Each record is a warp of 32 lanes that read 4 bytes each.  The objects have 64 MiB in total, 16,384
 parts of 4 KiB, with a gap after each object.  Coalesced: the lanes are adjacent, and each warp
@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.figures import Figure, environment
+from pasta.probes import Counter, probe
+from pasta.tool import Result, Tool
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,6 +35,32 @@ _CHUNK = 1 << 20
 _ROUNDS = 9
 
 
+class ByObject(Tool):
+    """Accesses by launch and object."""
+
+    counts = Counter(by=("launch", "object"))
+
+    @probe.on("global")
+    def count(access: Any, maps: Any) -> None:
+        """Count a lane's access."""
+        maps.counts.add(access.object)
+
+    def result(self) -> Result:
+        """Nothing: `counts` is read."""
+        return Result(summary="")
+
+
+class ByInstruction(ByObject):
+    """Accesses by launch, object and instruction."""
+
+    counts = Counter(by=("launch", "object", "pc"))
+
+    @probe.on("global")
+    def count(access: Any, maps: Any) -> None:
+        """Count a lane's access."""
+        maps.counts.add(access.object, access.pc)
+
+
 def measure() -> list[Figure]:
     """Lane accesses per second, by layout of the addresses."""
     text = subprocess.run(
@@ -40,7 +68,7 @@ def measure() -> list[Figure]:
         env=environment(), check=True, stdout=subprocess.PIPE, text=True, timeout=300,
     ).stdout  # fmt: skip
     return [
-        Figure(f"executor: hotness, {name}", rate / 1e6, "M lanes/s", least=50)
+        Figure(f"executor: {name}", rate / 1e6, "M lanes/s", least=50)
         for name, rate in json.loads(text).items()
     ]
 
@@ -74,10 +102,9 @@ def records(form: int, objects: int) -> list[bytes]:
     return [rows[begin : begin + each].tobytes() for begin in range(0, WARPS, each)]
 
 
-def _rate(form: int, objects: int) -> float:
-    """Lane accesses per second of processor time."""
-    from pasta.tools.hotness import Hotness
-
+def _rate(form: int, objects: int, tool: Any) -> float:
+    """Lane accesses per second of processor time; `tool` counts them in its first map."""
+    from pasta.probes.maps import accumulators_of
     from pasta.processors.filter import Filter
     from pasta.runtime.pipeline import Pipeline
     from pasta.testing import Events
@@ -87,7 +114,6 @@ def _rate(form: int, objects: int) -> float:
     for start in _addresses(np.arange(objects) * size, objects).tolist():
         events.alloc(start, size)
     events.launch("kernel")
-    tool = Hotness()
     pipeline = Pipeline(Filter(), [tool], events.context())
     pipeline.feed(events.batch())
     chunks = records(form, objects)
@@ -98,22 +124,28 @@ def _rate(form: int, objects: int) -> float:
             pipeline.feed_accesses(chunk)
         seconds.append(time.process_time() - start)
     pipeline.finish()
-    heat = tool.heat.rows()
-    counted = int(heat["count"][heat["object"] >= 0].sum())
+    rows = next(iter(accumulators_of(tool).values())).rows()
+    counted = int(rows["count"][rows["object"] >= 0].sum())
     if counted != _ROUNDS * WARPS * LANES:
         raise RuntimeError(f"{counted} accesses to objects counted: {pipeline.failures}")
     return WARPS * LANES / median(seconds[1:])
 
 
 def _worker() -> None:
+    from pasta.tools.hotness import Hotness
+
     from pasta.probes.kinds import DELTAS, FULL, STRIDE
 
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     rates = {
-        "coalesced": _rate(STRIDE, 8),
-        "scattered in 8 objects": _rate(DELTAS, 8),
-        "scattered in 4,096 objects": _rate(DELTAS, 4096),
-        "the same, 64-bit addresses": _rate(FULL, 4096),
+        "hotness, coalesced": _rate(STRIDE, 8, Hotness()),
+        "hotness, scattered in 8 objects": _rate(DELTAS, 8, Hotness()),
+        "hotness, scattered in 4,096 objects": _rate(DELTAS, 4096, Hotness()),
+        "hotness, the same, 64-bit addresses": _rate(FULL, 4096, Hotness()),
+        "by launch and object, coalesced": _rate(STRIDE, 8, ByObject()),
+        "by launch, object and instruction, coalesced": _rate(STRIDE, 8, ByInstruction()),
+        "by launch and object, scattered": _rate(DELTAS, 8, ByObject()),
+        "by launch, object and instruction, scattered": _rate(DELTAS, 8, ByInstruction()),
     }
     print(json.dumps(rates))
 

@@ -135,6 +135,12 @@ class Tool:
         return "tensors" in self.needed()
 
     @property
+    def passes(self) -> tuple[str, ...]:
+        """The passes that this tool wants of a program that runs twice (`--passes auto`): "times",
+        with device times, and "accesses", with probes. A tool may want one alone."""
+        return ("times", "accesses")
+
+    @property
     def needs_compiled(self) -> bool:
         """Whether the tool needs a processor with compiled functions, and therefore a collector."""
         return any(NEEDS[name].compiled for name in self.needed() & NEEDS.keys())

@@ -50,6 +50,8 @@ WAYS = (
             "resnet18": 1.15, "resnet18, 4096 objects": 1.25,
         },
     ),
+    Way("attribution by instruction", _tool("AttributeByInstruction"), "attribution",
+        dict.fromkeys(("vadd", "resnet18"), 1.25)),
     Way("access_count + working_set + hotness", ("-c", "memory"), "memory, empty",
         {"vadd": 1.6, "resnet18": 1.6}),
     Way("global and transfers, empty", _tool("EmptyTransfers")),

@@ -38,6 +38,21 @@ class EmptyMemory(EmptyGlobal):
         """Do nothing."""
 
 
+class AttributeByInstruction(Tool):
+    """Accesses by launch, object and instruction: what `tensor_stalls` counts."""
+
+    by_pair = Counter(by=("launch", "object", "pc"))
+
+    @probe.on("global")
+    def touch(access: Any, maps: Any) -> None:
+        """Count a lane's access by launch, object and instruction."""
+        maps.by_pair.add(access.object, access.pc)
+
+    def result(self) -> Result:
+        """The number of accesses."""
+        return Result(summary=f"accesses={self.by_pair.total()}")
+
+
 class Attribute(Tool):
     """Accesses by object and launch: exact, 64-bit counts."""
 

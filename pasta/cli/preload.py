@@ -378,6 +378,7 @@ def _run_passes(config: Config, tools: list[Tool], program: _Program) -> int:
     """`_run_once` in two passes, if the tools need them."""
     from pasta.runtime import passes as two
 
+    config, tools = two.narrowed(config, tools)
     whole = two.place_of_whole(config, program.executable.path, time.time_ns())
     planned = two.split(config, tools, whole)
     talk = _quiet if program.verbosity < 0 else say

@@ -15,6 +15,7 @@ from pasta.probes.declare import probes_of
 from pasta.probes.kinds import KINDS
 from pasta.probes.maps import accumulators_of
 from pasta.processors.batch import ABSENT_U64
+from pasta.processors.module_hashes import ModuleHashes
 from pasta.progress import report_progress
 from pasta.sass import disassembly as sass
 from pasta.table import counted
@@ -46,40 +47,23 @@ class ProbedKernels:
     """
 
     def __init__(self) -> None:
-        self._loads: dict[int, list[tuple[int, int]]] = {}  # handle: position, hash
+        self._modules = ModuleHashes()
         self._entries: dict[tuple[int, int], set[int]] = {}  # name, hash: entry points
         self._fired: dict[int, int] = {}  # name: bits of kinds that the CPU executor saw
         self._code: dict[int, Code] = {}
 
     def feed(self, selected: Batch) -> None:
         """Follow a filtered batch."""
-        loads = selected["module_load"]
-        for load, position in zip(loads, selected.positions(loads).tolist(), strict=True):
-            history = self._loads.setdefault(int(load["handle"]), [])
-            history.append((position, int(load["hash"])))
+        self._modules.feed(selected)
         launches = selected["kernel_launch"]
         launches = launches[launches["flags"] & abi.FLAG_PROBED != 0]
         kernels = np.column_stack(
-            [launches["name"], self._hashes(launches, selected), launches["entry_pc"]]
+            [launches["name"], self._modules.of(launches, selected), launches["entry_pc"]]
         )
         for name, hash, entry in np.unique(kernels, axis=0).tolist():
             entries = self._entries.setdefault((name, hash), set())
             if entry != ABSENT_U64:
                 entries.add(entry)
-
-    def _hashes(self, launches: NDArray[Any], selected: Batch) -> NDArray[Any]:
-        """Hashes (uint64) of the modules of launches at launch time; absent if their load was not
-        seen."""
-        found = np.full(len(launches), ABSENT_U64, np.uint64)
-        positions = selected.positions(launches)
-        for module in np.unique(launches["module"]).tolist():
-            history = self._loads.get(module)
-            if history:
-                mine = launches["module"] == module
-                loaded, hashes = np.array(history, np.uint64).T
-                at = np.searchsorted(loaded, positions[mine])
-                found[mine] = np.where(at > 0, hashes[at - 1], found[mine])
-        return found
 
     def fire(self, names: NDArray[Any], kinds: NDArray[Any]) -> None:
         """Register access kinds (int64 bits) seen in kernels (name ids)."""

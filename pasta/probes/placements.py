@@ -33,6 +33,14 @@ class PerPc(Placement):
 
 
 @dataclass(frozen=True)
+class PerPair(Placement):
+    """Sums of each launch for at most `pairs` pairs of an object and an instruction, and the sum of
+    all others."""
+
+    pairs: int
+
+
+@dataclass(frozen=True)
 class PerKey(Placement):
     """A sum of the run for each of `capacity` keys, and one for all other keys."""
 

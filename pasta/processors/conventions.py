@@ -42,6 +42,8 @@ class Conventions(NamedTuple):
     flops: tuple[tuple[str, Formula], ...] = ()
     #: Types of numbers by the framework's name: ("Half", "float16").
     types: tuple[tuple[str, str], ...] = ()
+    #: Bytes of an element, by the framework's name of the type.
+    item_sizes: tuple[tuple[str, int], ...] = ()
     #: Architectures of devices by name; None: not known.
     architectures: tuple[Callable[[str], Architecture | None], ...] = ()
     #: Regular expressions of the images of accelerators' runtimes, and of their functions that

@@ -38,3 +38,11 @@ def combined(rows: NDArray[Any], keys: Iterable[str], combine: str = "add") -> N
         if name not in keys:
             result[name] = ufunc.reduceat(rows[name], starts)
     return np.asarray(result)
+
+
+def places_of(ordered: NDArray[Any], wanted: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Indices of the wanted values that are in the sorted ones, and which of them are (bool)."""
+    at = np.searchsorted(ordered, wanted)
+    known = at < len(ordered)
+    known[known] = ordered[at[known]] == wanted[known]
+    return at[known], known

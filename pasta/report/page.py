@@ -22,6 +22,7 @@ from pasta.report.heat import HeatMap, heat_maps, is_strip
 from pasta.report.overview import Bar, overview, own_notes
 from pasta.report.pack import Packer
 from pasta.report.stacks import CallTree, has_stacks, read_call_tree
+from pasta.report.stall_views import stall_views
 from pasta.report.text import gain_of, heading, notes
 from pasta.report.timeline import WORK, Timeline, read_timeline
 from pasta.report.weights import WEIGHTS
@@ -126,6 +127,7 @@ class _Page:
             "summary": result.summary,
             "notes": own_notes(result),
             "charts": list(self._charts(result)),
+            "stalls": stall_views(result),
             "tables": [self._table(name, table) for name, table in result.tables.items()],
             "files": [str(path.relative_to(run.path)) for path in result.files],
         }

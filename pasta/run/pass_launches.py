@@ -16,6 +16,7 @@ from pasta.errors import RunError
 from pasta.frameworks import conventions
 from pasta.probes.kinds import kinds_of
 from pasta.processors.launch_keys import LaunchKeys
+from pasta.processors.rows import places_of
 from pasta.processors.strings import Strings
 from pasta.progress import report_progress
 from pasta.run.directory import RunDirectory
@@ -131,7 +132,7 @@ class Reader:
         """All launches; without `operators`, those around them are ignored. Raises RunError."""
         rows = self.keys.rows(operators=operators)
         time = np.full(len(rows), -1, np.int64)
-        at, known = _found(rows["ordinal"], self._ordinals)
+        at, known = places_of(rows["ordinal"], self._ordinals)
         time[at] = self._taken[known]
         bytes = {} if self._times or not self._of.has_bytes else self._bytes(rows["ordinal"])
         return PassLaunches(rows, self.keys.kernels, self.keys.sites, time, bytes, self._peak)
@@ -150,18 +151,10 @@ class Reader:
                     to_numpy(mine.column(name).cast(pa.uint64()), 0)
                     for name in ("launch", *columns)
                 )
-            at, known = _found(ordinals, launches)
+            at, known = places_of(ordinals, launches)
             for name, amount in zip(columns, amounts, strict=True):
                 np.add.at(found[name], at, amount[known])
         return found
-
-
-def _found(ordinals: NDArray[Any], wanted: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Indices of the wanted ordinals that are in the sorted ones, and which of them are."""
-    at = np.searchsorted(ordinals, wanted)
-    known = at < len(ordinals)
-    known[known] = ordinals[at[known]] == wanted[known]
-    return at[known], known
 
 
 def read_launches(times: RecordedPass, accesses: RecordedPass) -> tuple[PassLaunches, PassLaunches]:

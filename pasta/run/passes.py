@@ -15,18 +15,20 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pasta import private
 from pasta.errors import RunError
+from pasta.findings import Result
 from pasta.progress import report_progress
 from pasta.run.directory import MANIFEST, SCHEMA, RunDirectory, staging_beside
 from pasta.run.files import regular_file
 from pasta.run.naming import name_in_root
 from pasta.run.pass_launches import COUNTS, RecordedPass, read_launches
+from pasta.run.pass_stalls import STALLS, has_stalls, joined_stalls
 from pasta.run.pass_tables import ACCESSES, JOINED, TIMES, Joined
 from pasta.run.results import document_of, result_documents, write_result
 from pasta.run.root import PASSES, program_of
@@ -135,7 +137,12 @@ def join(
         )
     warnings = list(_warnings(times, accesses))
     report_progress("writing tables")
-    _copy_results(times, accesses, staging, warnings)
+    stalls = _stalls(times, accesses, joined, warnings)
+    _copy_results(times, accesses, staging, warnings, without=[STALLS] if stalls else [])
+    if stalls is not None:
+        write_result(
+            staging.results, STALLS, stalls, title="Stalls charged to tensors", topic="time"
+        )
     result = joined.result((times.sources, accesses.sources), list(_lost(times, accesses)))
     title = "Bandwidth: both passes joined"
     write_result(staging.results, JOINED, result, title=title, topic="accesses")
@@ -234,11 +241,27 @@ def _lost(times: RecordedPass, accesses: RecordedPass) -> Iterator[str]:
 # ---- results ----
 
 
+def _stalls(
+    times: RecordedPass, accesses: RecordedPass, joined: Joined, warnings: list[str]
+) -> Result | None:
+    """Stalls charged to tensors, if the passes have samples and accesses by load and tensor."""
+    try:
+        if has_stalls(times, accesses):
+            return joined_stalls(times, accesses, joined)
+    except RunError as error:
+        warnings.append(f"stalls are not charged to tensors: {error}")
+    return None
+
+
 def _copy_results(
-    times: RecordedPass, accesses: RecordedPass, staging: RunDirectory, warnings: list[str]
+    times: RecordedPass,
+    accesses: RecordedPass,
+    staging: RunDirectory,
+    warnings: list[str],
+    without: Collection[str] = (),
 ) -> None:
     """Copies the results of both passes with a note about their origin; what cannot be read is
-    left out with a warning."""
+    left out with a warning. `without`: tools whose results are made of both."""
     for name, each in _named(times, accesses):
         try:
             documents = result_documents(each.run.results)
@@ -247,6 +270,8 @@ def _copy_results(
             continue
         for path in documents:
             target = staging.results / path.parent.name
+            if target.name in without:
+                continue
             if target.exists():
                 warnings.append(f"{target.name} ran in both passes; shown is that of {TIMES}")
                 continue

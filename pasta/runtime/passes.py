@@ -43,6 +43,16 @@ def has_probes(tool: Tool | type[Tool]) -> bool:
     return "probes" in tool.needed()
 
 
+def narrowed(config: Config, tools: Sequence[Tool]) -> tuple[Config, list[Tool]]:
+    """The configuration and the tools, without those of a pass that some tool does not want."""
+    wanted = [name for name in (TIMES, ACCESSES) if all(name in each.passes for each in tools)]
+    if len(wanted) != 1:
+        return config, list(tools)
+    kept = [each for each in tools if has_probes(each) == (wanted[0] == ACCESSES)]
+    document = {**config.document(), **_tools_of(config, wanted[0])}
+    return Config(**document), kept
+
+
 def split(config: Config, tools: Sequence[Tool], whole: Path) -> list[Pass]:
     """The two passes, with runs in a directory; empty if all tools fit one pass. Raises
     PastaError."""
@@ -67,6 +77,18 @@ def split(config: Config, tools: Sequence[Tool], whole: Path) -> list[Pass]:
 
 def _of(config: Config, name: str, whole: Path) -> Config:
     """The configuration of a pass."""
+    changed = {
+        **_tools_of(config, name),
+        "out": str(whole / PASSES / name).replace("%", "%%"),
+        "root": "",
+        "force": False,
+        "passes": ONE_PASS,
+    }
+    return Config(**{**config.document(), **changed})
+
+
+def _tools_of(config: Config, name: str) -> dict[str, Any]:
+    """The entries of a configuration about the tools of a pass."""
     specs: list[str] = []
     names: set[str] = set()
     for spec in config.tools:
@@ -75,16 +97,8 @@ def _of(config: Config, name: str, whole: Path) -> Config:
         names.update(each.name for each in mine)
         whole_file = len(mine) == len(found)
         specs += [spec] if whole_file else [f"{spec}:{each.__name__}" for each in mine]
-    document = config.document()
-    changed = {
-        "tools": specs,
-        "tool_options": {key: of for key, of in config.tool_options.items() if key in names},
-        "out": str(whole / PASSES / name).replace("%", "%%"),
-        "root": "",
-        "force": False,
-        "passes": ONE_PASS,
-    }
-    return Config(**{**document, **changed})
+    options = {key: of for key, of in config.tool_options.items() if key in names}
+    return {"tools": specs, "tool_options": options}
 
 
 def place_of_whole(config: Config, program: str, started: int) -> Path:

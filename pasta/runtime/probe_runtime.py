@@ -13,9 +13,11 @@ from pasta.compiled.building import declared
 from pasta.errors import ToolError
 from pasta.probes.coverage import Coverage, Visibility
 from pasta.probes.cpu import CpuExecutor, Runs
+from pasta.probes.declare import maps_of
 from pasta.probes.device import DeviceProbes
 from pasta.probes.kernels import ProbedKernels
 from pasta.probes.maps import accumulators_of
+from pasta.probes.placements import PerPair
 from pasta.probes.records import WORDS, Accesses, words_of
 from pasta.processors.object_numbers import ObjectNumbers
 from pasta.processors.sampling import Sampling
@@ -268,8 +270,9 @@ class ProbeRuntime:
         if self._device is None:
             return []
         losses = [
-            (tool, f"{counted(count, 'access')} left out of {name}: raise probes.memory")
+            (tool, f"{counted(count, 'access')} left out of {name}: raise {what}")
             for (tool, name), count in self._device.no_room.items()
+            for what in [self._scarce(tool, name)]
         ]
         if self._device.other_objects:
             text = (
@@ -278,6 +281,12 @@ class ProbeRuntime:
             )
             losses.append(("", text))
         return losses
+
+    def _scarce(self, tool: str, name: str) -> str:
+        """What bounds a map on devices."""
+        found = next(maps_of(each) for each in self.tools if type(each).name == tool)
+        paired = isinstance(found[name].placement, PerPair)
+        return "its pairs" if paired else "probes.memory"
 
     def flush(self) -> None:
         """Deliver all counts to the tools' maps."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,6 +12,10 @@ from pasta.sass.toolkit import SassError
 
 if TYPE_CHECKING:
     from pasta.sass.cubin import Cubin
+    from pasta.sass.disassembler import Code
+
+#: File of a module's image by the hash of its content; None if it was not kept.
+Images = Callable[[int], "Path | None"]
 
 _MACHINE: Final = b"\xbe\x00"  # EM_CUDA
 _TEXT: Final = ".text."
@@ -33,22 +37,14 @@ class Described(NamedTuple):
     text: str | None = None
 
 
-def describe(places: Sequence[Place], images: Callable[[int], Path | None]) -> list[Described]:
+def describe(places: Sequence[Place], images: Images) -> list[Described]:
     """Lines and texts of instructions, in their order, as far as they can be read: a line needs the
     image of the module with a line table, a text nvdisasm too."""
-    from pasta.sass.cubin import INSTRUCTION_BYTES, Cubin
+    from pasta.sass.cubin import INSTRUCTION_BYTES
     from pasta.sass.lines import Lines, read_lines
 
-    cubins: dict[int, Cubin] = {}
-    for module in {place.module for place in places}:
-        path = images(module)
-        try:
-            image = path.read_bytes() if path else b""
-            if image[18:20] == _MACHINE:
-                cubins[module] = Cubin(image)
-        except (OSError, SassError):
-            continue
-    functions = {module: _functions(cubin) for module, cubin in cubins.items()}
+    cubins = open_cubins({place.module for place in places}, images)
+    functions = {module: sections_of(cubin) for module, cubin in cubins.items()}
     located = []  # by section: a device function may lie behind its kernel
     for module, function, offset in places:
         section, start = functions.get(module, {}).get(function, (function, 0))
@@ -57,7 +53,7 @@ def describe(places: Sequence[Place], images: Callable[[int], Path | None]) -> l
     for place in located:
         wanted.setdefault(place.module, set()).add(place.function)
     lines = {module: read_lines(cubin) for module, cubin in cubins.items()}
-    texts = _texts(cubins, wanted)
+    texts = {key: code.texts() for key, code in read_functions(cubins, wanted).items()}
     found = []
     for place in located:
         at = lines.get(place.module, {}).get(place.function, Lines()).at(place.offset)
@@ -68,7 +64,7 @@ def describe(places: Sequence[Place], images: Callable[[int], Path | None]) -> l
     return found
 
 
-def _functions(cubin: Cubin) -> dict[str, tuple[str, int]]:
+def sections_of(cubin: Cubin) -> dict[str, tuple[str, int]]:
     """Code section, by its name without prefix, and byte offset in it of each function."""
     return {
         symbol.name: (cubin.sections[symbol.section].name[len(_TEXT) :], symbol.value)
@@ -79,10 +75,30 @@ def _functions(cubin: Cubin) -> dict[str, tuple[str, int]]:
     }
 
 
-def _texts(
-    cubins: dict[int, Cubin], wanted: dict[int, set[str]]
-) -> dict[tuple[int, str], list[str]]:
-    """Instructions of functions; without those of modules that cannot be disassembled."""
+def open_cubins(modules: Iterable[int], images: Images) -> dict[int, Cubin]:
+    """Modules by the hash of their content, without those that were not kept or have no machine
+    code that can be read."""
+    from pasta.sass.cubin import Cubin
+
+    found = {}
+    for module in modules:
+        path = images(module)
+        try:
+            image = path.read_bytes() if path else b""
+            if image[18:20] == _MACHINE:
+                found[module] = Cubin(image)
+        except (OSError, SassError):
+            continue
+    return found
+
+
+def read_functions(
+    cubins: Mapping[int, Cubin],
+    wanted: Mapping[int, Collection[str]],
+    problems: list[str] | None = None,
+) -> dict[tuple[int, str], Code]:
+    """Code of the wanted functions (mangled names) by module and name; without those of modules
+    that cannot be disassembled, of which `problems` gets the reasons."""
     from pasta.sass.disassembler import read_code
 
     found = {}
@@ -91,9 +107,12 @@ def _texts(
         codes = read_code(modules, cache=paths.cache("sass"), timeout=_MAX_READING)
         for module, functions in zip(cubins, codes, strict=True):
             for name, code in functions.items():
-                found[module, name] = code.texts()
-    except (MissingDependency, SassError, OSError):
-        if len(cubins) > 1:  # a damaged one does not affect the others
+                found[module, name] = code
+    except (MissingDependency, SassError, OSError) as error:
+        if len(cubins) > 1 and not isinstance(error, MissingDependency):
+            # a damaged one does not affect the others
             for module, cubin in cubins.items():
-                found |= _texts({module: cubin}, wanted)
+                found |= read_functions({module: cubin}, wanted, problems)
+        elif problems is not None:
+            problems.append(str(error))
     return found

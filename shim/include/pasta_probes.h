@@ -17,6 +17,7 @@ enum {
     PASTA_PROBE_CLUSTERS = 4,
     PASTA_PROBE_TRIES = 16, /* rows of a hash table of objects that are looked at */
     PASTA_PROBE_BASE_SHIFT = 17,
+    PASTA_PROBE_PC_BITS = 49, /* of addresses of instructions, which are multiples of 16 */
     PASTA_PROBE_BUCKETS = 1 << 24, /* of a cluster, at most */
 };
 
@@ -42,8 +43,10 @@ typedef struct pasta_probe_launch {
     uint64_t plain;       /* uint64_t words of this launch that have no stripes */
     uint64_t trace;       /* pasta_probe_trace; 0: none */
     uint64_t bin_stripe;  /* bytes of the bins of one stripe */
-    uint64_t spill;       /* … uint64_t[spill_rows][words of a row], less the bytes before the rows of a */
-    uint64_t unused;      /* stripe; others go to the row behind all */
+    uint64_t spill;       /* … uint64_t[spill_rows][words of a row], less the bytes before the rows of a
+                           * stripe; others go to the row behind all */
+    uint64_t pairs;       /* by object and instruction: uint64_t keys[rows], free: 0; then for each stripe
+                           * uint64_t[rows + 1][words].  A key is 1 + (pc / 16 | index of the object << 45) */
     uint64_t hash[4];     /* PASTA_PROBE_HASHES tables of keys that are not objects */
     uint64_t planes[4];   /* PASTA_PROBE_PLANES: words of epoch << 32 | bits of touched granules */
 } pasta_probe_launch;
@@ -115,13 +118,14 @@ enum {
     PASTA_PROBED_hash = 2,   /* after it: rows × {uint64_t key, uint64_t[words]}: totals of all launches so far */
     PASTA_PROBED_bins = 3,   /* after it: rows × {uint64_t number, first, count, shift, values[count × words]} */
     PASTA_PROBED_pieces = 4, /* after it: rows × {uint64_t number, address, bytes}: parts of allocations, for tensors */
+    PASTA_PROBED_pairs = 5,  /* after it: rows × {uint64_t number of the object, pc, uint64_t[words]}, of a launch */
 };
 enum { PASTA_PROBED_OTHER = 0xffffffff /* object number: the launch touched more objects than rows */ };
 
 typedef struct pasta_probed {
     uint32_t kind;       /* PASTA_PROBED_* */
     uint32_t words;      /* of a row, or fixed ones of a launch */
-    uint32_t rows;       /* objects of a launch */
+    uint32_t rows;       /* objects of a launch, or pairs */
     uint32_t row_words;  /* of an object */
     uint64_t ordinal;    /* of the launch */
     uint64_t generation; /* of a hash or bins: a new one begins empty */

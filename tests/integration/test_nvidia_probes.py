@@ -33,6 +33,7 @@ class Played(Tool):
     total = Counter(by="launch", fields=("seen", "bytes"))
     heat = Histogram(by="object", bin="4KiB")
     objects = Counter(by=("object", "launch"), fields="hits")
+    pairs = Counter(by=("launch", "object", "pc"), pairs=16)
     pcs = PerPC("requests")
 
     @probe.global_memory
@@ -40,13 +41,14 @@ class Played(Tool):
         maps.total.add(seen=1, bytes=access.bytes)
         maps.heat.add(access.object, access.offset)
         maps.objects.add(access.object)
+        maps.pairs.add(access.object, access.pc)
         maps.pcs.add(access.pc, requests=1)
 
     def result(self):
         rows = self.context.objects.rows
         size = lambda ids: np.where(ids < 0, 0, rows["bytes"][ids]) if len(rows) else 0 * ids
-        total, heat, objects, pcs = (
-            each.rows() for each in (self.total, self.heat, self.objects, self.pcs)
+        total, heat, objects, pcs, pairs = (
+            each.rows() for each in (self.total, self.heat, self.objects, self.pcs, self.pairs)
         )
         named = lambda **columns: Table({name: np.asarray(c) for name, c in columns.items()})
         return Result(
@@ -56,6 +58,10 @@ class Played(Tool):
                 "heat": named(size=size(heat["object"]), bin=heat["bin"], count=heat["count"]),
                 "objects": named(
                     launch=objects["launch"], size=size(objects["object"]), hits=objects["hits"]
+                ),
+                "pairs": named(
+                    launch=pairs["launch"], size=size(pairs["object"]), pc=pairs["pc"],
+                    count=pairs["count"],
                 ),
                 "pcs": named(pc=pcs["pc"], requests=pcs["requests"]),
                 "lines": Table(instruction_columns(self.context, pcs["pc"])),
@@ -78,6 +84,7 @@ class Script:
     heat: Counter[tuple[int, int]] = field(default_factory=Counter)
     objects: Counter[tuple[int, int]] = field(default_factory=Counter)
     pcs: Counter[int] = field(default_factory=Counter)
+    pairs: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
     def say(self, *words: str | int) -> None:
         self.lines.append(" ".join(w if isinstance(w, str) else f"{w:x}" for w in words))
@@ -111,6 +118,7 @@ class Script:
             self.pcs[pc] += count
             start, size = self._holder(address)
             self.objects[launch, size] += count
+            self.pairs[launch, size, pc] += count
             self.heat[size, (address - start) // BIN if size else 0] += count
 
     def _holder(self, address: int) -> tuple[int, int]:
@@ -165,6 +173,11 @@ def expect(done: Done, script: Script) -> None:
     assert sorted(rows(done, "pcs")) == sorted(script.pcs.items())
     heat = sorted((size, bin, count) for (size, bin), count in script.heat.items())
     assert sorted(rows(done, "heat")) == heat
+    pairs = {tuple(key): count for *key, count in rows(done, "pairs")}
+    lost = re.search(r"([\d,]+) accesses left out of pairs: raise its pairs", done.run.report)
+    other = int(lost[1].replace(",", "")) if lost else 0
+    assert sum(pairs.values()) + other == sum(script.pairs.values())
+    assert all(script.pairs[key] == count for key, count in pairs.items())
 
 
 def assert_counted(done: Done, script: Script) -> None:
@@ -186,7 +199,7 @@ def test_launches_and_objects(play: Play) -> None:
             S,
             (0x200000000 + n * 600, n, 0x10),
             (0x7F0000000000 + (n << 25), 2, 0x20),
-            (0x7F0000000000 + (5 << 30) + 512 + n, 3, 0x20 + n % 3),
+            (0x7F0000000000 + (5 << 30) + 512 + n, 3, 0x20 + n % 3 * 16),
             (0x1000, 1, 0x40),
         )
     done = play(script)
@@ -291,7 +304,7 @@ def test_launches_in_flight_take_precedence_over_object_rows(play: Play) -> None
     for n in range(370):  # more than fit in memory with rows for all objects
         script.launch(S, (0x200000000 + n * 8192, n + 1, 0x10))
     script.say("release", S)
-    expect(play(script, "--set", "probes.memory=40MiB"), script)
+    expect(play(script, "--set", "probes.memory=42MiB"), script)
 
 
 def test_memory_without_a_context(play: Play) -> None:
@@ -599,7 +612,7 @@ def test_results_survive_a_kill(play: Play) -> None:
 
 # ---- coverage of the code ------------------------------------------------------------------------
 
-ENTRY = 0x400A  # kernel address reported by the fake library
+ENTRY = 0x40A0  # kernel address reported by the fake library
 CODE = """
 .version 8.0
 .target sm_90

@@ -290,7 +290,7 @@ def test_launches(play: Play) -> None:
     assert launches["cluster"][0].tolist() == [2, 1, 1]
     assert launches["cluster"][11].tolist() == [ABSENT16] * 3
     assert set(launches["stream"].tolist()) == {STREAM}
-    assert launches["entry_pc"].tolist() == [0x4000 + 9] * 12 + [0x4000 + 10]
+    assert launches["entry_pc"].tolist() == [0x4000 + 16 * 9] * 12 + [0x4000 + 16 * 10]
     assert set(launches["shared_dynamic"].tolist()) == {int(ABSENT32)}
     ended = dict(zip(ends["ordinal"].tolist(), ends["correlation"].tolist(), strict=True))
     begun = dict(zip(launches["ordinal"].tolist(), launches["correlation"].tolist(), strict=True))

@@ -23,6 +23,7 @@ OF_ONE_TOOL = {
     "event_trace": ("pasta.report.exports",),
     "pc_samples": ("pasta.sass.places",),
     "record_accesses": ("pasta.run.accesses",),
+    "tensor_stalls": ("pasta.errors", "pasta.stalls"),
 }
 
 

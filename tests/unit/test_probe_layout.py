@@ -14,6 +14,7 @@ from pasta.backends.nvidia.places import (
     KeyWords,
     LaunchWords,
     ObjectWords,
+    PairWords,
     PcWords,
     Place,
     PlaneBits,
@@ -28,7 +29,18 @@ _FIELDS = st.integers(1, 4).map(lambda count: tuple(f"f{n}" for n in range(count
 _MAPS = st.one_of(
     st.builds(
         lambda by, fields: Counter(by=by, fields=fields),
-        st.sampled_from([(), "launch", "kernel", "object", ("object", "launch"), "pc", "sm"]),
+        st.sampled_from(
+            [
+                (),
+                "launch",
+                "kernel",
+                "object",
+                ("object", "launch"),
+                "pc",
+                "sm",
+                ("launch", "object", "pc"),
+            ]
+        ),
         _FIELDS,
     ),
     st.builds(
@@ -74,8 +86,8 @@ def words_of(place: Place[Any]) -> list[tuple[tuple[object, ...], int]]:
         return [(("bins",), place.offset), *((("slot",), place.unknown + i) for i in range(2))]
     if isinstance(place, (PcWords, KeyWords)):
         return [(("hash", place.index), place.offset + i) for i in range(size)]
-    assert isinstance(place, (LaunchWords, ObjectWords))
-    area = "object"
+    assert isinstance(place, (LaunchWords, ObjectWords, PairWords))
+    area = "pair" if isinstance(place, PairWords) else "object"
     if isinstance(place, LaunchWords):
         area = "slot" if place.request.contended else "plain"
     return [((area,), place.offset + i) for i in range(size)]
@@ -85,7 +97,7 @@ def words_of(place: Place[Any]) -> list[tuple[tuple[object, ...], int]]:
 def test_maps_do_not_overlap(maps: list[Any]) -> None:
     specs = [(f"tool{n % 3}", spec_of(each, f"m{n}")) for n, each in enumerate(maps)]
     tables = sum(isinstance(spec.placement, PerKey) for _, spec in specs)
-    tables += any("pc" in spec.keys for _, spec in specs)
+    tables += any(spec.keys == ("pc",) or spec.keys[1:] == ("bin",) for _, spec in specs)
     planes = sum(isinstance(spec.placement, PerGranule) for _, spec in specs)
     if tables > 4 or planes > 4:
         with pytest.raises(ToolError, match="too many"):
@@ -96,6 +108,7 @@ def test_maps_do_not_overlap(maps: list[Any]) -> None:
         ("slot",): layout.slot_words,
         ("plain",): layout.plain_words,
         ("object",): layout.object_words,
+        ("pair",): layout.pair_words,
         ("bins",): layout.bin_words,
         ("plane",): layout.planes,
         **{("hash", n): each.words for n, each in enumerate(layout.hashes)},
@@ -107,7 +120,7 @@ def test_maps_do_not_overlap(maps: list[Any]) -> None:
     )
     for tool, spec in specs:
         assert layout.place_of(tool, spec.name) is layout.places[specs.index((tool, spec))]
-    assert layout.objects == any(spec.keys[:1] == ("object",) for _, spec in specs)
+    assert layout.objects == any("object" in spec.keys for _, spec in specs)
 
 
 def test_bins_and_granules_are_powers_of_two() -> None:

@@ -20,6 +20,7 @@ from pasta.backends.nvidia.places import PLACES
 from pasta.errors import ProbeError, ToolError
 from pasta.probes import Bitmap, Counter, Histogram, PerPC, TopK, maps_of, probe
 from pasta.probes.accumulators import Sums
+from pasta.probes.maps import counter
 from pasta.probes.placements import Placement
 from pasta.tool import Result, Tool, option
 
@@ -47,7 +48,9 @@ TEXT = option("a", help="")
     ("make", "what", "remedy"),
     [
         (lambda: Counter(by="tensor"), "by 'tensor'", '"launch", "kernel", "object"'),
-        (lambda: Counter(by=("object", "pc")), "by ('object', 'pc')", "at most one"),
+        (lambda: Counter(by=("object", "block")), "by ('object', 'block')", "at most one"),
+        (lambda: Counter(by=("object", "pc", 4)), "by ('object', 'pc', 4)", "at most one"),
+        (lambda: Counter(by=("object", "pc"), pairs=0), "pairs = 0", "at least 1"),
         (lambda: Counter(by=("pc", 4, 5)), "by ('pc', 4, 5)", "at most one"),
         (lambda: Counter(by=("block", 4)), "by ('block', 4)", '"pc" with N'),
         (lambda: Counter(by=("launch", "launch")), "by ('launch', 'launch')", "once"),
@@ -114,6 +117,8 @@ def test_maps_cannot_be_replaced_on_an_instance() -> None:
         (Counter(by="launch"), (), ("launch", "count")),
         (Counter(by=("object", "kernel")), ("object",), ("launch", "object", "count")),
         (Counter(by=("pc", 4), fields=("a", "b")), ("pc", "index"), ("pc", "index", "a", "b")),
+        (Counter(by=("launch", "object", "pc")), ("object", "pc"),
+         ("launch", "object", "pc", "count")),
         (Histogram(bin=4), ("object", "offset"), ("object", "bin", "count")),
         (Histogram(bin=4, window=9), ("object", "offset"), ("launch", "object", "bin", "count")),
         (PerPC("a"), ("pc",), ("pc", "a")),
@@ -159,6 +164,19 @@ def test_counters_by_kernel_add_up_over_launches(rows: Any, cuts: Any, compact: 
     found = accumulator.rows()
     assert found.dtype.names == ("kernel", "object", "count")
     assert found.tolist() == [(*key, total % (1 << 64)) for key, total in sorted(expected.items())]
+
+
+def test_pairs_beyond_the_capacity_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows stay in any order of deliveries: those of the first launches."""
+    monkeypatch.setattr(counter, "_SLACK", 0)
+    rows = [(launch, launch % 3, 16 * pc, launch + pc) for launch in range(6) for pc in range(4)]
+    for order in (rows, rows[::-1], rows[1::2] + rows[::2]):
+        made = bound(Counter(by=("launch", "object", "pc"), capacity=10).accumulator({}))
+        deliver(made, [*order, *order], list(range(0, 48, 7)))
+        kept = sorted((*key, 2 * count) for *key, count in rows)[:10]
+        assert made.rows().tolist() == kept
+        assert made.other == 2 * sum(each[-1] for each in rows) - sum(each[-1] for each in kept)
+        assert made.losses() == [f"{made.other} of  had no room"]
 
 
 def test_sums_are_exact_beyond_double_precision() -> None:

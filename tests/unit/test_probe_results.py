@@ -15,7 +15,7 @@ from pasta.runtime.pipeline import Pipeline
 from pasta.testing import Events
 from pasta.tool import Result, Tool
 
-LAUNCH, HASH, BINS, PIECES = 1, 2, 3, 4
+LAUNCH, HASH, BINS, PIECES, PAIRS = 1, 2, 3, 4, 5
 OTHER_OBJECT, OTHER_KEY = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 A, B = 0x1000, 0x200000
 
@@ -25,6 +25,7 @@ class Counted(Tool):
 
     total = Counter(by="launch", fields=("seen", "bytes"))
     objects = Counter(by=("object", "launch"))
+    pairs = Counter(by=("launch", "object", "pc"), fields=("seen", "bytes"))
     blocks = Counter(by="block", blocks=4)
     heat = Histogram(by="object", bin="4KiB")
     pcs = PerPC("requests")
@@ -36,6 +37,7 @@ class Counted(Tool):
     def count(access: Any, maps: Any) -> None:
         maps.total.add(seen=1, bytes=access.bytes)
         maps.objects.add(access.object)
+        maps.pairs.add(access.object, access.pc, seen=1, bytes=access.bytes)
         maps.blocks.add(access.block)
         maps.heat.add(access.object, access.offset)
         maps.pcs.add(access.pc, requests=1)
@@ -47,7 +49,7 @@ class Counted(Tool):
         return Result(summary="")
 
 
-MAPS = ("total", "objects", "blocks", "heat", "pcs", "touched", "of_objects", "top")
+MAPS = ("total", "objects", "pairs", "blocks", "heat", "pcs", "touched", "of_objects", "top")
 
 
 def made() -> tuple[Events, Pipeline, Counted]:
@@ -137,6 +139,8 @@ def test_results_match_the_cpu_executor() -> None:
         second.encoded()
         + entry(HASH, pcs, words=1, rows=3, index=index["pcs"])
         + entry(HASH, top, words=1, rows=3, index=index["top"])
+        + entry(PAIRS, [1, 0x10, 3, 12, 2, 0x10, 1, 4], words=2, rows=2, ordinal=0)
+        + entry(PAIRS, [2, 0x20, 2, 8, OTHER_OBJECT, 0, 0, 0], words=2, rows=2, ordinal=1)
         + entry(BINS, [2, 0, 1, 0, 0], words=1, rows=5, row_words=12, ordinal=1)
         + entry(BINS, [3], words=1, rows=1, row_words=12, ordinal=2)
     )
@@ -154,7 +158,8 @@ def test_unattributed_accesses_are_counted_separately() -> None:
     heat: Any = launch.layout.place_of(tool.name, "heat")
     launch.slot[launch.layout.plain_words + heat.unknown] = 6
     launch.slot[launch.layout.plain_words + heat.unknown + 1] = 9
-    pipeline.feed_device(launch.encoded())
+    pairs = entry(PAIRS, [0, 0x10, 6, 24, OTHER_OBJECT, 0, 8, 32], words=2, rows=2, ordinal=0)
+    pipeline.feed_device(launch.encoded() + pairs)
     assert pipeline.probes is not None
     device = pipeline.probes.device
     pipeline.finish()
@@ -162,7 +167,8 @@ def test_unattributed_accesses_are_counted_separately() -> None:
     assert counted["object"].tolist() == [-1] and counted["count"].tolist() == [14]
     assert tool.heat.rows()["count"].tolist() == [6]
     assert device.other_objects == 1
-    assert device.no_room == {(tool.name, "heat"): 9}
+    assert device.no_room == {(tool.name, "heat"): 9, (tool.name, "pairs"): 8}
+    assert tool.pairs.rows().tolist() == [(0, -1, 0x10, 6, 24)]
 
 
 def test_pieces_map_to_tensors() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pasta.config import Config, preset_names
+from pasta.errors import ToolError
 from pasta.plugins import built_in_names, load_tools
+from pasta.runtime.passes import narrowed
 
 OURS = [
     "kernel_freq",
@@ -40,6 +42,25 @@ def test_preset_is_accepted(preset: str) -> None:
         }
 
 
+def test_preset_of_tensor_stalls_runs_the_program_twice() -> None:
+    config = Config()
+    config.load("tensor_stalls")
+    tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+    assert [tool.name for tool in tools] == ["pc_samples", "tensor_stalls"]
+    assert (config.passes, config.modules) == ("auto", True)
+    defaults = {name: option.default for name, option in tools[1].options().items()}
+    assert config.tool_options["tensor_stalls"] == {
+        name: defaults[name] for name in config.tool_options["tensor_stalls"]
+    }
+    for mode, kept in (("accesses", "tensor_stalls"), ("stalls", "pc_samples")):
+        config.tool_options["tensor_stalls"]["mode"] = mode
+        tools = load_tools(config.tools, config.tool_options, config.tool_paths)
+        _, narrow = narrowed(config, tools)
+        assert [tool.name for tool in narrow] == [kept]
+    with pytest.raises(ToolError, match="exclude each other"):
+        load_tools(["tensor_stalls"], {"tensor_stalls": {"mode": "kernel_replay"}}, [])
+
+
 def test_each_tool_has_a_preset() -> None:
     assert set(OURS) <= set(preset_names()) & set(built_in_names())
 
@@ -48,5 +69,5 @@ def test_preset_all_omits_tools_that_need_settings_or_keep_every_access() -> Non
     config = Config()
     config.load("all")
     others = {"mem_trace", "record_accesses", "uvm_advisor", "counters", "pc_samples"}
-    others |= {"block_schedule", "pc_dependency", "values"}
+    others |= {"block_schedule", "pc_dependency", "tensor_stalls", "values"}
     assert sorted(config.tools) == sorted(set(built_in_names()) - others)

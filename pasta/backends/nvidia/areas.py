@@ -18,6 +18,8 @@ BIN_STRIPES = 16
 #: Rows of the table of program counters, a power of two.
 _PC_ROWS = 1 << 14
 _MAX_HASHES, _MAX_PLANES, _MAX_TRACES = 4, 4, 15
+#: Copies of the words of pairs of an object and an instruction.
+_PAIR_STRIPES = 8
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Areas:
     plain_words: int = 0
     object_words: int = 0
     pc_words: int = 0
+    pair_words: int = 0
+    pair_rows: int = 0
     key_tables: list[Hash] = field(default_factory=list)
     planes: int = 0
     plane_shift: int = 5
@@ -52,8 +56,13 @@ class Areas:
         pcs = [Hash(_PC_ROWS, words, 4 if words > 16 else 16)] if words else []
         return [*pcs, *self.key_tables]
 
+    @property
+    def pairs(self) -> Hash:
+        """The table of each launch by object and instruction; without words if no map needs it."""
+        return Hash(self.pair_rows, self.pair_words, _PAIR_STRIPES)
+
     def take(self, area: str, words: int) -> int:
-        """Reserve words of `slot`, `plain`, `object`, `pc` or `bin`. Returns the offset."""
+        """Reserve words of `slot`, `plain`, `object`, `pair`, `pc` or `bin`. Returns the offset."""
         name = f"{area}_words"
         offset: int = getattr(self, name)
         setattr(self, name, offset + words)

@@ -31,7 +31,7 @@ from pasta.backends.nvidia.nvptx import device_function
 from pasta.backends.nvidia.structs import constants
 
 __all__ = [
-    "bank_ways", "find_group", "group_max", "group_sum", "hash_row", "lane_groups",
+    "bank_ways", "find_group", "group_max", "group_sum", "hash_row", "lane_groups", "pair_row",
     "shadow_exchange", "stripe_of", "touch_word",
 ]  # fmt: skip
 
@@ -40,6 +40,8 @@ _SLOT = _CONSTANTS["L_SLOT"]
 #: Rows of a shadow that are looked at for a key.
 _SHADOW_TRIES = 64
 _UNIT_SHIFT = _CONSTANTS["BASE_SHIFT"]
+_PC_BITS, _OBJECT_BITS = _CONSTANTS["PC_BITS"], 67 - _CONSTANTS["PC_BITS"]
+_PAIR_TRIES = 64
 
 
 @device_function
@@ -84,6 +86,29 @@ def shadow_exchange(table: int, key: int, rows: int, value: int) -> tuple[int, i
             return atomic_exchange_u64(at + 8, value), 1
         row = (row + 1) & (rows - 1)
     return 0, 0
+
+
+@device_function
+def pair_row(table: int, object: int, pc: int, rows: int) -> int:
+    """Row of an object (its index) and an instruction in the launch's table, claimed if new; the
+    last one, `rows`, if it has none within some tries."""
+    # instructions are at multiples of 16: 45 bits tell them apart
+    if lshr(pc, _PC_BITS) != 0 or lshr(object, _OBJECT_BITS) != 0:
+        return rows
+    key = 1 + (lshr(pc, 4) | (object << (_PC_BITS - 4)))
+    mask = rows - 1
+    row = lshr(times(key, -7046029254386353131), 40) & mask
+    for _ in range(_PAIR_TRIES):
+        at = table + 8 * row
+        there = load_u64(at)
+        if there == 0:
+            there = atomic_cas_u64(at, 0, key)
+            if there == 0:
+                return row
+        if there == key:
+            return row
+        row = (row + 1) & mask
+    return rows
 
 
 @device_function

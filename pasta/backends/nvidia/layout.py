@@ -24,7 +24,7 @@ class Layout(Areas):
     @property
     def objects(self) -> bool:
         """Whether anything is counted by object."""
-        return any(each.spec.keys[:1] == ("object",) for each in self.places)
+        return any("object" in each.spec.keys for each in self.places)
 
     def place_of(self, tool: str, map: str) -> Place[Any]:
         """The place of a tool's map. Raises KeyError if it has none."""

@@ -24,6 +24,7 @@ from pasta.probes.placements import (
     PerKey,
     PerLaunch,
     PerObject,
+    PerPair,
     PerPc,
     Placement,
     Recorded,
@@ -156,6 +157,12 @@ class Place(Generic[P]):
     def read_objects(self, target: Target, rows: ObjectRows) -> None:
         """Deliver words of the objects that launches touched."""
 
+    def read_pairs(self, target: Target, rows: ObjectRows, pcs: NDArray[Any]) -> None:
+        """Deliver words of the pairs of an object and an instruction in launches."""
+
+    def lose_pairs(self, target: Target, words: NDArray[Any]) -> None:
+        """Report words of pairs that had no room: a row for each launch."""
+
     def read_table(
         self, target: Target, index: int, keys: NDArray[Any], words: NDArray[Any]
     ) -> None:
@@ -249,6 +256,16 @@ def _at_row(areas: Areas, offset: int) -> str:
     return f"at_row(env[USER], found) + {WORD * (areas.slot_words + offset)}"
 
 
+#: Lines that set `found` to the index of the access's object, looked up here if LATE, and `group`.
+_FOUND = [
+    "if env[LATE] != 0:",
+    "    found, group = find_group(env[USER], env[ADDRESS], env[TOGETHER])",
+    "else:",
+    "    found = env[OBJECT]",
+    *(f"    {line}" for line in _same("found")),
+]
+
+
 class ObjectWords(Place[PerObject]):
     """Words of each object that the launch touches."""
 
@@ -261,11 +278,7 @@ class ObjectWords(Place[PerObject]):
     def body(self) -> list[str]:
         """Add the sums to the words of the access's object, looked up here if LATE."""
         return [
-            "if env[LATE] != 0:",
-            "    found, group = find_group(env[USER], env[ADDRESS], env[TOGETHER])",
-            "else:",
-            "    found = env[OBJECT]",
-            *(f"    {line}" for line in _same("found")),
+            *_FOUND,
             "SUMS",
             _ADDS,
             f"    at = {_at_row(self.areas, self.offset)}",
@@ -283,6 +296,54 @@ class ObjectWords(Place[PerObject]):
             for index, each in enumerate(spec.fields):
                 columns[each] = counts[some, index]
             target.accumulator.accumulate(columns)
+
+
+class PairWords(Place[PerPair]):
+    """Words of each pair of an object and an instruction that a launch has, in its table."""
+
+    needs_object = finds_object = True
+
+    def allocate(self) -> None:
+        """Take words of a pair's row, in a table with at least twice as many rows as pairs."""
+        rows = 1 << (2 * self.request.pairs - 1).bit_length()
+        self.areas.pair_rows = max(self.areas.pair_rows, rows)
+        self.offset = self.areas.take("pair", len(self.spec.fields))
+
+    def body(self) -> list[str]:
+        """Add the sums to the row of the access's object and instruction."""
+        table = self.areas.pairs
+        stripe = (table.rows + 1) * table.words * WORD
+        at = (
+            f"table + {table.rows * WORD + self.offset * WORD} + {table.words * WORD} * row "
+            f"+ {stripe} * (smid() & {table.stripes - 1})"
+        )
+        return [
+            *_FOUND,
+            "SUMS",
+            _ADDS,
+            "    table = load_u64(env[USER] + L_PAIRS)",
+            f"    row = pair_row(table, found, pc, {table.rows})",
+            f"    at = {at}",
+            "    ADD",
+        ]
+
+    def _words(self, words: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(words[:, self.offset : self.offset + len(self.spec.fields)])
+
+    def read_pairs(self, target: Target, rows: ObjectRows, pcs: NDArray[Any]) -> None:
+        """Deliver counts by launch, object id and instruction."""
+        counts = self._words(rows.words)
+        some = counts.any(axis=1)
+        if some.any():
+            columns = {"launch": rows.ordinals[some]} if self.spec.per_launch else {}
+            columns |= {"object": rows.ids[some], "pc": pcs[some]}
+            for index, each in enumerate(self.spec.fields):
+                columns[each] = counts[some, index]
+            target.accumulator.accumulate(columns)
+
+    def lose_pairs(self, target: Target, words: NDArray[Any]) -> None:
+        """Report the amounts of the first field."""
+        target.drop(int(self._words(words)[:, 0].sum()))
 
 
 class _HashWords(Place[P]):
@@ -650,6 +711,7 @@ class Records(Place[Recorded]):
 PLACES: dict[type[Placement], type[Place[Any]]] = {
     PerLaunch: LaunchWords,
     PerObject: ObjectWords,
+    PerPair: PairWords,
     PerPc: PcWords,
     PerKey: KeyWords,
     PerAddress: ShadowWords,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pasta.probes.accumulators import Accumulator
     from pasta.probes.device import Numbers
 
-_LAUNCH, _HASH, _BINS, _PIECES = 1, 2, 3, 4
+_LAUNCH, _HASH, _BINS, _PIECES, _PAIRS = 1, 2, 3, 4, 5
 _OTHER_OBJECT = 0xFFFF_FFFF
 ENTRY = np.dtype(
     [("kind", "u4"), ("words", "u4"), ("rows", "u4"), ("row_words", "u4"), ("ordinal", "u8"),
@@ -51,6 +51,7 @@ class DeviceResults:
         """Decode consecutive entries. Raises ValueError for an unknown kind."""
         words = np.frombuffer(data, np.uint64)
         at, launches, slots, owners, objects = 0, [], [], [], []
+        pairs: list[tuple[int, NDArray[Any]]] = []
         header = ENTRY.itemsize // 8
         while at + header <= len(words):
             entry = words[at : at + header].view(ENTRY)[0]
@@ -63,6 +64,9 @@ class DeviceResults:
                 if rows:
                     owners.append(np.full(rows, entry["ordinal"]))
                     objects.append(words[at + fixed : at + length].reshape(rows, -1))
+            elif kind == _PAIRS:
+                length = rows * (2 + fixed)
+                pairs.append((int(entry["ordinal"]), words[at : at + length].reshape(rows, -1)))
             elif kind == _HASH:
                 length = rows * (1 + fixed)
                 key = (
@@ -95,6 +99,11 @@ class DeviceResults:
             kept = self.selected(ordinals)
             if kept.any():
                 self._deliver_objects(ordinals[kept], np.concatenate(objects)[kept])
+        if pairs:
+            ordinals = np.concatenate([np.full(len(rows), of, np.uint64) for of, rows in pairs])
+            kept = self.selected(ordinals)
+            if kept.any():
+                self._deliver_pairs(ordinals[kept], np.concatenate([r for _, r in pairs])[kept])
 
     def _places(self) -> Iterator[tuple[Place[Any], Target]]:
         """Places, each with the target of its map's results."""
@@ -118,6 +127,15 @@ class DeviceResults:
         objects = ObjectRows(ordinals, numbers, known, rows[:, 1:], self.numbers)
         for place, target in self._places():
             place.read_objects(target, objects)
+
+    def _deliver_pairs(self, ordinals: NDArray[Any], rows: NDArray[Any]) -> None:
+        numbers, pcs, words = rows[:, 0], rows[:, 1], rows[:, 2:]
+        other = numbers == _OTHER_OBJECT
+        numbers = numbers[~other]
+        objects = ObjectRows(ordinals[~other], numbers, numbers != 0, words[~other], self.numbers)
+        for place, target in self._places():
+            place.read_pairs(target, objects, pcs[~other])
+            place.lose_pairs(target, words[other])
 
     def finish(self) -> None:
         """Deliver the totals."""

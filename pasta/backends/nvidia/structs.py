@@ -30,6 +30,7 @@ def constants() -> dict[str, int]:
 
     return {
         "TRIES": lib.PASTA_PROBE_TRIES,
+        "PC_BITS": lib.PASTA_PROBE_PC_BITS,
         "BASE_SHIFT": lib.PASTA_PROBE_BASE_SHIFT,
         "BASE_UNIT": 1 << lib.PASTA_PROBE_BASE_SHIFT,
         "RANGE": ffi.sizeof("pasta_object_range"),

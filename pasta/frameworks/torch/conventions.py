@@ -24,4 +24,12 @@ CONVENTIONS = Conventions(
         ("Float8_e4m3fn", "float8"),
         ("Float8_e5m2", "float8"),
     ),
+    item_sizes=(
+        *dict.fromkeys(("Bool", "Byte", "Char", "QInt8", "QUInt8"), 1).items(),
+        *dict.fromkeys(("Float8_e4m3fn", "Float8_e5m2"), 1).items(),
+        *dict.fromkeys(("Short", "Half", "BFloat16", "UInt16"), 2).items(),
+        *dict.fromkeys(("Int", "Float", "UInt32", "QInt32", "ComplexHalf"), 4).items(),
+        *dict.fromkeys(("Long", "Double", "UInt64", "ComplexFloat"), 8).items(),
+        ("ComplexDouble", 16),
+    ),
 )

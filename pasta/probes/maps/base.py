@@ -23,6 +23,8 @@ IMPLICIT = ("launch", "kernel")
 KEYS = ("object", "pc", "block", "sm")
 #: Maximum of values of an index and keys of a table.
 MAX_INDEX = 1 << 20
+#: Maximum of pairs of an object and an instruction in a launch on a device.
+MAX_PAIRS = 1 << 14
 
 
 A = TypeVar("A", bound=Accumulator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pasta.probes.accumulators import Accumulator
 from pasta.probes.kinds import MULTIPROCESSORS
@@ -12,23 +12,40 @@ from pasta.probes.maps.base import (
     IMPLICIT,
     KEYS,
     MAX_INDEX,
+    MAX_PAIRS,
     By,
     Map,
     Number,
     amounts,
     checked_fields,
 )
-from pasta.probes.placements import PerLaunch, PerObject, PerPc, Placement
+from pasta.probes.placements import PerLaunch, PerObject, PerPair, PerPc, Placement
 from pasta.probes.specs import MapSpec, Method, Parameter
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pasta.probes.accumulators import Columns
+
+#: Keys that a call gives together with others.
+_TOGETHER = ({"pc", "index"}, {"object", "pc"})
+#: Rows that are added before those beyond the capacity are dropped.
+_SLACK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class CounterSpec(MapSpec):
-    """A counter for one tool instance."""
+    """A counter for one tool instance. By object and instruction: `pairs` of both in a launch on a
+    device, `capacity` rows."""
+
+    pairs: int = 0
+    capacity: int = 0
 
     @property
     def placement(self) -> Placement:
         """Placement of the counts on a device."""
+        if self.pairs:
+            return PerPair(self.pairs)
         if "pc" in self.keys:
             return PerPc()
         if self.keys == ("object",):
@@ -36,32 +53,86 @@ class CounterSpec(MapSpec):
         return PerLaunch(contended=self.keys != ("block",))
 
 
+class PairAccumulator(Accumulator):
+    """Sums by object and instruction: the `capacity` smallest keys; `other`: amounts (of the first
+    field) of the rest.
+
+    Which rows are kept does not depend on the order of deliveries: a key that is dropped has
+    `capacity` smaller ones. By launch, they are those of the first launches.
+    """
+
+    spec: CounterSpec
+
+    def __init__(self, spec: CounterSpec) -> None:
+        super().__init__(spec)
+        self.other = 0
+
+    def accumulate(self, columns: Columns) -> None:
+        """Adds counts of an executor. Raises ValueError for other columns."""
+        super().accumulate(columns)
+        if len(self._sums) > self.spec.capacity + _SLACK:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Drop rows beyond the capacity, and add up their amounts."""
+        rows, most = self._sums.rows(), self.spec.capacity
+        if len(rows) > most:
+            self.other += sum(rows[self.spec.fields[0]][most:].tolist())
+            self._sums.keep(rows[:most].copy())
+
+    def losses(self) -> list[str]:
+        """Amounts of keys beyond the capacity, for the summary of the tool's result."""
+        self._trim()
+        if not self.other:
+            return []
+        field = "" if len(self.spec.fields) == 1 else f" ({self.spec.fields[0]})"
+        return [f"{self.other:,} of {self.spec.name}{field} had no room"]
+
+    def rows(self) -> NDArray[Any]:
+        """The columns of `by`, and the fields (uint64), without keys beyond the capacity."""
+        self._trim()
+        return super().rows()
+
+
 class Counter(Map[Accumulator]):
     """Sums: `maps.n.add(*keys, amount=1)`, with several fields `maps.n.add(*keys, reads=1, …)`.
 
     `by` is any of "launch", "kernel" (the current ones) and at most one of "object", "pc",
-    "block", "sm" and an int N (an index below N); "pc" and N go together. Keys that the call
-    gives are in the order of `by`. Of blocks, the last of `blocks` rows collects the rest.
+    "block", "sm" and an int N (an index below N); "pc" goes together with N or "object". Keys that
+    the call gives are in the order of `by`. Of blocks, the last of `blocks` rows collects the rest.
+    By object and pc, a GPU counts `pairs` of both in each launch, and `capacity` rows are kept;
+    what exceeds them is reported.
     """
 
     def __init__(
-        self, *, by: By = (), fields: tuple[str, ...] | str = ("count",), blocks: Number = 4096
+        self,
+        *,
+        by: By = (),
+        fields: tuple[str, ...] | str = ("count",),
+        blocks: Number = 4096,
+        pairs: Number = 512,
+        capacity: Number = 1 << 22,
     ) -> None:
         super().__init__()
         parts = self._checked_by(by, [*IMPLICIT, *KEYS], index=True)
         given = [part for part in parts if part not in IMPLICIT]
         indices = [part for part in parts if isinstance(part, int)]
         pair = {"index" if isinstance(part, int) else part for part in given}
-        if len(given) > 1 and (pair != {"pc", "index"} or len(given) > 2):
+        if len(given) > 1 and (pair not in _TOGETHER or len(given) > 2):
             raise self._wrong(
                 f"by {parts!r}",
-                'give at most one of "object", "pc", "block", "sm", N, or "pc" with N',
+                'give at most one of "object", "pc", "block", "sm", N, or "pc" with N or "object"',
             )
         self.by = tuple("index" if isinstance(part, int) else part for part in parts)
         self.fields = checked_fields(self, fields)
         self.blocks = self._number(blocks, "blocks", high=MAX_INDEX)
         self.index = self._number(indices[0], "by", high=MAX_INDEX) if indices else 0
+        self.pairs = self._number(pairs, "pairs", high=MAX_PAIRS)
+        self.capacity = self._number(capacity, "capacity")
         self.keys = tuple(part for part in self.by if part not in IMPLICIT)
+        self._paired = set(self.keys) == {"object", "pc"}
+        if self._paired:
+            self.storage = PairAccumulator
         keys = (Parameter(key, field=key in ("object", "sm")) for key in self.keys)
         self.method = Method("add", (*keys, *amounts(self.fields)))
 
@@ -74,6 +145,15 @@ class Counter(Map[Accumulator]):
         }
         limits = {key: sizes[key] for key in self.keys if key in sizes}
         implicit = any(part in IMPLICIT for part in self.by)
+        paired = {}
+        if self._paired:
+            paired["pairs"] = self._value(self.pairs, options, high=MAX_PAIRS)
+            paired["capacity"] = self._value(self.capacity, options)
         return self._spec(
-            CounterSpec, keys=self.keys, fields=self.fields, per_launch=implicit, limits=limits
+            CounterSpec,
+            keys=self.keys,
+            fields=self.fields,
+            per_launch=implicit,
+            limits=limits,
+            **paired,
         )

@@ -42,7 +42,8 @@ static void lay_out(pasta_nv_batch *b) {
     b->keys_bytes = b->rows ? ((b->rows + 1) * sizeof(uint32_t) + 31) / 32 * 32 : 0;
     b->stripe_bytes = (uint32_t)((words * sizeof(uint64_t) + 31) / 32 * 32);
     b->plain_bytes = (pasta_nv_the_plan.plain_words * sizeof(uint64_t) + 31) / 32 * 32;
-    b->slot_bytes = b->keys_bytes + b->plain_bytes + (uint64_t)b->stripes * b->stripe_bytes;
+    b->pairs_bytes = pasta_nv_the_plan.pairs.words ? (pasta_nv_hash_bytes(&pasta_nv_the_plan.pairs) + 31) / 32 * 32 : 0;
+    b->slot_bytes = b->keys_bytes + b->plain_bytes + b->pairs_bytes + (uint64_t)b->stripes * b->stripe_bytes;
     if (!b->slot_bytes) b->slot_bytes = 32;
 }
 
@@ -101,7 +102,8 @@ static pasta_probe_launch describe(const pasta_nv_batch *b, uint32_t slot, const
                             .stripe_mask = b->stripes - 1, .hash_mask = b->rows ? b->rows - 1 : 0};
     l.keys = b->slots + slot * b->slot_bytes;
     l.plain = l.keys + b->keys_bytes;
-    l.slot = l.plain + b->plain_bytes;
+    l.pairs = l.plain + b->plain_bytes;
+    l.slot = l.pairs + b->pairs_bytes;
     l.spill = pasta_nv_spill_of(b, slot) - pasta_nv_the_plan.slot_words * sizeof(uint64_t);
     l.spill_rows = b->spill_rows;
     if (!v) return l;

@@ -37,6 +37,9 @@ static bool plan_line(const char *key, char *value) {
         {"bin_words", offsetof(pasta_nv_plan, bin_words)},
         {"bin_shift", offsetof(pasta_nv_plan, bin_shift)},
         {"bin_stripes", offsetof(pasta_nv_plan, bin_stripes)},
+        {"pair_rows", offsetof(pasta_nv_plan, pairs.rows)},
+        {"pair_words", offsetof(pasta_nv_plan, pairs.words)},
+        {"pair_stripes", offsetof(pasta_nv_plan, pairs.stripes)},
         {"memory", offsetof(pasta_nv_plan, memory)},
         {"trace", offsetof(pasta_nv_plan, trace)},
     };

@@ -42,6 +42,7 @@ typedef struct pasta_nv_plan {
     uint64_t slot_words;   /* of a launch */
     uint64_t object_words; /* of an object that a launch touches */
     uint64_t stripes;      /* copies of both, a power of two */
+    pasta_nv_hash pairs;   /* of a launch: by object and instruction */
     uint64_t objects;      /* 1: patches look addresses up */
     uint64_t planes, plane_shift;
     uint64_t bin_words, bin_shift, bin_stripes;
@@ -68,7 +69,7 @@ typedef struct pasta_nv_batch {
     const pasta_nv_version *table; /* in the descriptors of its unused slots; NULL: none */
     uint64_t as_of;                /* state of that table */
     volatile uint8_t *marker;
-    uint64_t keys_bytes, plain_bytes, slot_bytes, last_marker;
+    uint64_t keys_bytes, plain_bytes, pairs_bytes, slot_bytes, last_marker;
     uint32_t rows, stripes, stripe_bytes;
     uint32_t spill_rows; /* after all slots, for each: for objects without a row in the slot */
     uint32_t used;         /* slots given out */

@@ -152,10 +152,41 @@ static uint64_t amount_of(const pasta_probed *e) {
     return amount;
 }
 
+/* Writes what a launch counted by object and instruction; the sum of all amounts. */
+static uint64_t write_pairs(text *t, const pasta_nv_batch *b, uint32_t slot, const char *table) {
+    const pasta_nv_hash *h = &pasta_nv_the_plan.pairs;
+    const uint64_t *keys = (const void *)table;
+    const char *words = table + h->rows * sizeof *keys;
+    uint64_t row_bytes = h->words * sizeof(uint64_t), amount = 0;
+    size_t begin = t->used;
+    pasta_probed *e = entry(t, b->owner, PASTA_PROBED_pairs, 0);
+    if (!e) return 0;
+    e->words = (uint32_t)h->words;
+    e->ordinal = b->ordinals[slot];
+    uint32_t count = 0;
+    for (uint64_t row = 0; row <= h->rows; row++) { /* the last row has all pairs without one */
+        if (row < h->rows && !keys[row]) continue;
+        uint64_t *to = extend(t, 2 * sizeof *to + row_bytes);
+        if (!to) break;
+        count++;
+        to[0] = PASTA_PROBED_OTHER;
+        if (row < h->rows) {
+            uint64_t key = keys[row] - 1, index = key >> (PASTA_PROBE_PC_BITS - 4);
+            to[0] = b->versions[slot] ? number_at(b->versions[slot], (uint32_t)index) : 0;
+            to[1] = (key & ((UINT64_C(1) << (PASTA_PROBE_PC_BITS - 4)) - 1)) << 4;
+        }
+        add_stripes(to + 2, words + row * row_bytes, (uint32_t)h->stripes, (h->rows + 1) * row_bytes, h->words);
+        for (uint64_t w = 0; w < h->words; w++) amount += to[2 + w];
+    }
+    e = (void *)(t->bytes + begin); /* it may have moved */
+    e->rows = count;
+    return amount;
+}
+
 static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, const char *slot, uint64_t stream) {
     const pasta_nv_plan *plan = &pasta_nv_the_plan;
     const uint32_t *keys = (const void *)slot;
-    const char *plain = slot + b->keys_bytes, *stripes = plain + b->plain_bytes;
+    const char *plain = slot + b->keys_bytes, *pairs = plain + b->plain_bytes, *stripes = pairs + b->pairs_bytes;
     const char *rows = stripes + plan->slot_words * sizeof(uint64_t);
     uint64_t row_bytes = plan->object_words * sizeof(uint64_t), fixed = plan->plain_words + plan->slot_words;
     uint64_t sums[PASTA_NV_MAX_WORDS];
@@ -178,8 +209,9 @@ static void write_launch(text *t, const pasta_nv_batch *b, uint32_t number, cons
     if (b->spill_rows && keys[b->rows]) count += write_spill(t, b, number, stream);
     e = (void *)(t->bytes + begin); /* it may have moved */
     e->rows = count;
-    if (b->shapes[number] != PASTA_ABSENT_U32 && e->words + e->row_words)
-        pasta_probe_counted(b->shapes[number], amount_of(e));
+    uint64_t amount = amount_of(e), words = e->words + e->row_words + plan->pairs.words;
+    if (plan->pairs.words) amount += write_pairs(t, b, number, pairs);
+    if (b->shapes[number] != PASTA_ABSENT_U32 && words) pasta_probe_counted(b->shapes[number], amount);
 }
 
 char *pasta_nv_staging(pasta_nv_prober *p, uint64_t bytes, bool *pinned) {

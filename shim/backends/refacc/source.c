@@ -149,10 +149,18 @@ static uint32_t probed_kinds; /* bits 1 << RA_KIND_*; 0: accesses are not record
 static bool probes_need_order; /* of the accesses of different warps */
 static bool probes_need_values;
 
-static void hook(ra_launch_data *d) {
-    d->hook = pasta_refacc_on_access;
+static void sample_access(void *userdata, const ra_access *a) { pasta_refacc_sample_access((uintptr_t)userdata, a); }
+
+static void record_and_sample(void *userdata, const ra_access *a) {
+    sample_access(userdata, a);
+    if (probed_kinds >> a->kind & 1) pasta_refacc_on_access(userdata, a);
+}
+
+static void hook(ra_launch_data *d, bool probed, bool sampled) {
+    d->hook = !sampled ? pasta_refacc_on_access : probed ? record_and_sample : sample_access;
     d->hook_userdata = (void *)(uintptr_t)d->user[0];
-    d->hook_kinds = probed_kinds;
+    if (!sampled) d->hook_kinds = probed_kinds;
+    if (!probed) return;
     if (probes_need_order) d->serial = 1;
     if (probes_need_values && d->size >= offsetof(ra_launch_data, hook_values) + sizeof d->hook_values) d->hook_values = 1;
 }
@@ -209,9 +217,9 @@ static void on_launch_begin(ra_launch_data *d) {
     if (selected) decision = pasta_probe_takes(e);
     if (decision.probed) pasta_header_of(e)->flags |= PASTA_FLAG_PROBED;
     pasta_publish(e);
-    if (!decision.probed) return;
-    hook(d);
-    pasta_refacc_count(d->user[0], decision.shape);
+    bool sampled = pasta_refacc_sample(d->user[0]);
+    if (decision.probed || sampled) hook(d, decision.probed, sampled);
+    if (decision.probed) pasta_refacc_count(d->user[0], decision.shape);
 }
 
 static void on_launch_end(const ra_launch_data *d) {
@@ -226,6 +234,7 @@ static void on_launch_end(const ra_launch_data *d) {
 
 static void on_launch_complete(const ra_launch_data *d) {
     pasta_refacc_counted(d->user[0]);
+    pasta_refacc_sampled(d, context_of(d->context));
     pasta_kernel_complete *e = PASTA_BEGIN(kernel_complete, d->device, context_of(d->context), d->stream);
     if (!e) return;
     pasta_header_of(e)->flags = launch_flags(d);
@@ -500,6 +509,7 @@ static void begin_process(void) {
     probes_need_order = pasta_config_u64("probe_ordered", 0) != 0;
     probes_need_values = pasta_config_u64("probe_values", 0) != 0;
     pasta_refacc_values = probes_need_values;
+    pasta_refacc_samples();
 }
 
 /* Always 0: a failure here is not the target's. */

@@ -23,4 +23,11 @@ void pasta_refacc_on_access(void *userdata, const ra_access *a);
 void pasta_refacc_count(uint64_t launch, uint32_t shape);
 void pasta_refacc_counted(uint64_t launch);
 
+/* ---- samples.c ---- */
+void pasta_refacc_samples(void); /* reads the configuration */
+/* Whether a launch is sampled: then its accesses must be reported until it is complete. */
+bool pasta_refacc_sample(uint64_t launch);
+void pasta_refacc_sample_access(uint64_t launch, const ra_access *a); /* on worker threads of refacc */
+void pasta_refacc_sampled(const ra_launch_data *d, uint16_t context); /* publishes the samples of a complete launch */
+
 #endif

@@ -45,7 +45,8 @@ static void (*report)(void);
 static void (*hold)(uint64_t, bool);
 static void (*destroy_stream)(uint64_t);
 static void (*submit)(uint64_t, void (*)(void *), void *);
-static uint64_t slot_words, object_words, bin_words, hash_rows, hash_words, hash_stripes;
+static uint64_t slot_words, object_words, bin_words, hash_rows, hash_words, hash_stripes,
+    pair_rows, pair_words, pair_stripes;
 
 static void *required(void *found, const char *what) {
     if (!found) {
@@ -64,6 +65,9 @@ static void read_plan(void) {
         sscanf(line, "slot_words %lu", &slot_words);
         sscanf(line, "object_words %lu", &object_words);
         sscanf(line, "bin_words %lu", &bin_words);
+        sscanf(line, "pair_rows %lu", &pair_rows);
+        sscanf(line, "pair_words %lu", &pair_words);
+        sscanf(line, "pair_stripes %lu", &pair_stripes);
         sscanf(line, "hash %lu %lu %lu", &hash_rows, &hash_words, &hash_stripes);
     }
     fclose(file);
@@ -134,6 +138,17 @@ static void count_pc(uint64_t table, uint64_t pc, uint64_t count, uint32_t sm) {
     words[row * hash_words] += count;
 }
 
+static void count_pair(const pasta_probe_launch *l, const pasta_object_range *found, uint64_t pc, uint64_t count, uint32_t sm) {
+    uint64_t object = found ? (uint64_t)(found - (const pasta_object_range *)at(l->ranges)) + 1 : 0;
+    uint64_t key = 1 + (pc >> 4 | object << (PASTA_PROBE_PC_BITS - 4)), *keys = at(l->pairs), row = key * 7 & (pair_rows - 1);
+    for (uint32_t tries = 0; keys[row] && keys[row] != key; tries++) {
+        row = tries < 64 ? (row + 1) & (pair_rows - 1) : pair_rows;
+        if (row == pair_rows) break;
+    }
+    if (row < pair_rows) keys[row] = key;
+    keys[pair_rows + (sm & (pair_stripes - 1)) * (pair_rows + 1) * pair_words + row * pair_words] += count;
+}
+
 /* Places of the tool's maps: words 0 and 1 of the slot, 2 and 3 for what has no bin, word 0 of an
  * object's row, of a bin, and of a program counter's row. */
 static void access_memory(const pasta_probe_launch *l, uint64_t address, uint64_t count, uint64_t pc) {
@@ -148,6 +163,7 @@ static void access_memory(const pasta_probe_launch *l, uint64_t address, uint64_
     else
         stripe[found ? 3 : 2] += count;
     if (l->hash[0]) count_pc(l->hash[0], pc, count, sm);
+    if (pair_words) count_pair(l, found, pc, count, sm);
 }
 
 typedef struct kernel {
