@@ -178,7 +178,8 @@ static bool near(uint64_t time, uint64_t expected) {
     return apart > -10000000 && apart < 10000000;
 }
 
-static uint64_t ticks(void) { return pasta_now() / 3 + (UINT64_C(1) << 62); }
+static uint64_t theirs(uint64_t time) { return time / 3 + (UINT64_C(1) << 62); }
+static uint64_t ticks(void) { return theirs(pasta_now()); }
 
 static void clocks(void) {
     pasta_cupti_set_clock();
@@ -186,15 +187,37 @@ static void clocks(void) {
     CHECK(apart > UINT64_C(1) << 58); /* CLOCK_REALTIME, of this century */
     CHECK(near(pasta_cupti_time(now + apart), now));
     CHECK(pasta_cupti_time(0) == 0);
+    pasta_cupti_guest_buffers(request, complete);
+    pasta_cupti_guest_records(PASTA_CUPTI_KERNEL, true);
+    pasta_cupti_guest_records(PASTA_CUPTI_RUNTIME_CALL, true);
     pasta_cupti_guest_clock(ticks);
     struct timespec pause = {0, 20000000};
     nanosleep(&pause, NULL);
-    pasta_cupti_sample_clock();
-    uint64_t later = pasta_now();
-    CHECK(near(pasta_cupti_time(later / 3 + (UINT64_C(1) << 62)), later));
-    CHECK(near(pasta_cupti_time(now + apart), now)); /* a record of before */
+    uint64_t later = pasta_now(), kernel[6] = {0}, call[3] = {0}, got_kernel[6], got_call[3];
+    memcpy(kernel, (uint32_t[]){PASTA_CUPTI_KERNEL, sizeof kernel}, 8);
+    kernel[2] = now + apart + 1000000; /* start; the end is not recorded, and the record ends before it was queued */
+    kernel[4] = later + apart;
+    kernel[5] = 42;
+    memcpy(call, (uint32_t[]){PASTA_CUPTI_RUNTIME_CALL, sizeof call}, 8);
+    call[1] = call[2] = later + apart;
+    their_size = BYTES;
+    got_bytes = 0;
+    static uint8_t ours[BYTES];
+    memcpy(ours, kernel, sizeof kernel);
+    memcpy(ours + sizeof kernel, call, sizeof call);
+    pasta_cupti_guest_copy(5, 6, ours, sizeof kernel + sizeof call);
+    CHECK(got_bytes == sizeof kernel + sizeof call);
+    memcpy(got_kernel, got, sizeof kernel);
+    memcpy(got_call, got + sizeof kernel, sizeof call);
+    CHECK(near(got_kernel[2], theirs(now + 1000000)) && near(got_kernel[4], theirs(later)));
+    CHECK(got_kernel[0] == kernel[0] && got_kernel[3] == 0 && got_kernel[5] == 42);
+    CHECK(near(got_call[1], theirs(later)) && got_call[2] == got_call[1]);
+    CHECK(near(pasta_cupti_time(later + apart), later)); /* PASTA's own stays as it is */
     pasta_cupti_guest_clock(NULL);
-    CHECK(near(pasta_cupti_time(now + apart), now));
+    memcpy(ours, kernel, sizeof kernel);
+    got_bytes = 0;
+    pasta_cupti_guest_copy(5, 6, ours, sizeof kernel);
+    CHECK(!memcmp(got, kernel, sizeof kernel));
 }
 
 int main(int count, char **arguments) {

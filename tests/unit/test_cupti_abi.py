@@ -371,6 +371,18 @@ ENUMERATORS = {
     "OVERHEAD": _KIND + "OVERHEAD",
     "PEER_COPY": _KIND + "MEMCPY2",
     "UVM": _KIND + "UNIFIED_MEMORY_COUNTER",
+    "SERIAL_KERNEL": _KIND + "KERNEL",
+    "DRIVER_CALL": _KIND + "DRIVER",
+    "RUNTIME_CALL": _KIND + "RUNTIME",
+    "MARKER": _KIND + "MARKER",
+    "ENVIRONMENT": _KIND + "ENVIRONMENT",
+    "EVENT": _KIND + "CUDA_EVENT",
+    "SYNCHRONIZATION": _KIND + "SYNCHRONIZATION",
+    "INTERNAL_CALL": _KIND + "INTERNAL_LAUNCH_API",
+    "MEMORY": _KIND + "MEMORY2",
+    "POOL": _KIND + "MEMORY_POOL",
+    "GRAPH_TRACE": _KIND + "GRAPH_TRACE",
+    "JIT": _KIND + "JIT",
     "FLUSH_FORCED": "CUPTI_ACTIVITY_FLAG_FLUSH_FORCED",
     "INVALID_PARAMETER": "CUPTI_ERROR_INVALID_PARAMETER",
     "INVALID_OPERATION": "CUPTI_ERROR_INVALID_OPERATION",
@@ -518,6 +530,28 @@ OTHERS = {
 }  # fmt: skip
 CALLS = {name: int(id) for id, name in re.findall(r"\bX\((\d+), (cu\w+)\)", HEADER)}
 
+#: By struct, members with times and their offsets in bytes: `times_at` in cupti_guest.c, besides
+#: those of our own structs.
+TIMES = {
+    "CUpti_ActivityAPI": {"start": 8, "end": 16},
+    "CUpti_ActivityMemcpy*": {"start": 16, "end": 24},
+    "CUpti_ActivityMemcpyPtoP*": {"start": 16, "end": 24},
+    "CUpti_ActivityMemset*": {"start": 16, "end": 24},
+    "CUpti_ActivityKernel*": {
+        "start": 16, "end": 24, "completed": 32, "queued": 120, "submitted": 128,
+    },
+    "CUpti_ActivityMarker2": {"timestamp": 8},
+    "CUpti_ActivityOverhead3": {"start": 24, "end": 32},
+    "CUpti_ActivityEnvironment": {"timestamp": 8},
+    "CUpti_ActivityUnifiedMemoryCounter*": {"start": 16, "end": 24},
+    "CUpti_ActivityCudaEvent*": {"deviceTimestamp": 40},
+    "CUpti_ActivitySynchronization*": {"start": 8, "end": 16},
+    "CUpti_ActivityMemory4": {"timestamp": 32},
+    "CUpti_ActivityMemoryPool*": {"timestamp": 56},
+    "CUpti_ActivityGraphTrace2": {"start": 8, "end": 16},
+    "CUpti_ActivityJit2": {"start": 16, "end": 24},
+}  # fmt: skip
+
 CUPTIS = headers("cupti_activity.h")
 CUDAS = [
     directory for directory in headers("cuda.h") if (directory / "cuda.h").stat().st_size > 1000
@@ -578,6 +612,12 @@ def assertions(cupti: Path) -> str:
             if (name, field) not in LARGER:
                 size = f"sizeof((({struct} *)0)->{member}) * {1 + len(more)}"
                 check(f"sizeof((({ours} *)0)->{field}) == {size}")
+    for theirs, members in TIMES.items():
+        struct = newest(activity, theirs) if "*" in theirs else theirs
+        body = activity.partition(f"}} {struct};")[0].rpartition("typedef struct")[2]
+        for member, offset in members.items():
+            if re.search(rf"\b{member};", body):  # 12.6 has no times of events
+                check(f"offsetof({struct}, {member}) == {offset}")
     for name, every in WHOLE.items():
         for theirs in every:
             check(f"sizeof(pasta_cupti_{name}) == sizeof({theirs})")

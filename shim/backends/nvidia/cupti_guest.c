@@ -25,7 +25,6 @@ static struct {
     uint64_t from, to; /* enabled, disabled, on the clock of records */
 } kinds[KINDS];
 static uint32_t kind_count;
-static uint64_t (*their_clock)(void);
 static pasta_cupti_request *request;
 static pasta_cupti_complete *complete;
 
@@ -101,8 +100,7 @@ void pasta_cupti_guest_buffers(pasta_cupti_request *requests, pasta_cupti_comple
 
 void pasta_cupti_guest_records(int32_t kind, bool on) {
     if (kind < 0 || kind >= KINDS || LOAD(kinds[kind].on) == on) return;
-    uint64_t (*clock)(void) = LOAD(their_clock);
-    uint64_t now = clock ? clock() : pasta_cupti_clock();
+    uint64_t now = pasta_cupti_clock();
     STORE(*(on ? &kinds[kind].from : &kinds[kind].to), now);
     STORE(kinds[kind].on, on);
     STORE(kinds[kind].ever, true);
@@ -141,8 +139,106 @@ bool pasta_cupti_guest_request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_
     return true;
 }
 
-/* Leaves its records; gives the bytes that are left. */
+/* ---- times ----
+ *
+ * CUPTI has one clock of the host, which can be set only before it records.  So it is always ours, and the times in
+ * records that the tool gets are converted to the clock that it set.
+ */
+
+static uint64_t realtime_ahead; /* of CLOCK_MONOTONIC; settimeofday does not change it here */
+
+/* CLOCK_REALTIME, which CUPTI uses by itself. */
+void pasta_cupti_set_clock(void) {
+    struct timespec real;
+    uint64_t before = pasta_now();
+    clock_gettime(CLOCK_REALTIME, &real);
+    uint64_t after = pasta_now();
+    realtime_ahead = (uint64_t)real.tv_sec * 1000000000 + (uint64_t)real.tv_nsec - (before + (after - before) / 2);
+}
+
+uint64_t pasta_cupti_clock(void) { return pasta_now() + realtime_ahead; }
+
+uint64_t pasta_cupti_time(uint64_t value) { return value ? value - realtime_ahead : 0; }
+
+/* Our clock and theirs at one moment. */
+typedef struct pair {
+    uint64_t ours, theirs;
+} pair;
+
+typedef struct conversion {
+    pair at;
+    double rate; /* their ticks in 1 ns; 0: their clock is ours */
+} conversion;
+
+static uint64_t (*their_clock)(void);
+static pair clock_set; /* when they set their clock */
+static pthread_mutex_t clock_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static pair sample(uint64_t (*clock)(void)) {
+    uint64_t before = pasta_cupti_clock(), theirs = clock(), after = pasta_cupti_clock();
+    return (pair){before + (after - before) / 2, theirs};
+}
+
+void pasta_cupti_guest_clock(uint64_t (*function)(void)) {
+    pthread_mutex_lock(&clock_lock);
+    their_clock = function;
+    if (function) clock_set = sample(function);
+    pthread_mutex_unlock(&clock_lock);
+}
+
+/* Between the moment at which they set their clock and now. */
+static conversion current_conversion(void) {
+    pthread_mutex_lock(&clock_lock);
+    uint64_t (*clock)(void) = their_clock;
+    pair first = clock_set;
+    pthread_mutex_unlock(&clock_lock);
+    if (!clock) return (conversion){0};
+    pair last = sample(clock);
+    double ours = (double)(last.ours - first.ours), theirs = (double)(int64_t)(last.theirs - first.theirs);
+    return (conversion){last, last.ours > first.ours && theirs > 0 ? theirs / ours : 1};
+}
+
+/* Where records have times, in bytes.  A version of a record that ends before has none there. */
+enum { TIMES = 5 };
+static const uint8_t times_at[KINDS][TIMES] = {
+    [PASTA_CUPTI_COPY] = {16, 24},
+    [PASTA_CUPTI_SET] = {16, 24},
+    [PASTA_CUPTI_DRIVER_CALL] = {8, 16},
+    [PASTA_CUPTI_RUNTIME_CALL] = {8, 16},
+    [PASTA_CUPTI_SERIAL_KERNEL] = {16, 24, 32, 120, 128},
+    [PASTA_CUPTI_KERNEL] = {16, 24, 32, 120, 128},
+    [PASTA_CUPTI_MARKER] = {8},
+    [PASTA_CUPTI_OVERHEAD] = {24, 32},
+    [PASTA_CUPTI_ENVIRONMENT] = {8},
+    [PASTA_CUPTI_PEER_COPY] = {16, 24},
+    [PASTA_CUPTI_UVM] = {16, 24},
+    [PASTA_CUPTI_EVENT] = {40},
+    [PASTA_CUPTI_SYNCHRONIZATION] = {8, 16},
+    [PASTA_CUPTI_INTERNAL_CALL] = {8, 16},
+    [PASTA_CUPTI_MEMORY] = {32},
+    [PASTA_CUPTI_POOL] = {56},
+    [PASTA_CUPTI_GRAPH_TRACE] = {8, 16},
+    [PASTA_CUPTI_JIT] = {16, 24},
+};
+
+static void convert(uint8_t *record, size_t size, conversion to) {
+    uint32_t kind;
+    memcpy(&kind, record, sizeof kind);
+    for (int i = 0; kind < KINDS && i < TIMES && times_at[kind][i]; i++) {
+        uint64_t value;
+        if (times_at[kind][i] + sizeof value > size) return;
+        memcpy(&value, record + times_at[kind][i], sizeof value);
+        if (!value) continue; /* not recorded */
+        value = to.at.theirs + (uint64_t)(int64_t)((double)(int64_t)(value - to.at.ours) * to.rate);
+        memcpy(record + times_at[kind][i], &value, sizeof value);
+    }
+}
+
+/* ---- records that the tool gets ---- */
+
+/* Leaves its records, with times of its clock; gives the bytes that are left. */
 static uint64_t keep_wanted(uint8_t *buffer, uint64_t valid) {
+    conversion to_theirs = current_conversion();
     uint8_t *to = buffer;
     void *record = NULL;
     bool more = valid && pasta_cupti.next_record(buffer, valid, &record) == 0;
@@ -152,6 +248,7 @@ static uint64_t keep_wanted(uint8_t *buffer, uint64_t valid) {
         size_t size = (size_t)((more ? (uint8_t *)record : buffer + valid) - from);
         if (!is_theirs(from)) continue;
         memmove(to, from, size);
+        if (to_theirs.rate != 0) convert(to, size, to_theirs);
         to += size;
     }
     return (uint64_t)(to - buffer);
@@ -187,55 +284,4 @@ void pasta_cupti_guest_copy(uint64_t context, uint32_t stream, uint8_t *ours, ui
         complete(context, stream, to.buffer, to.bytes, fits);
         if (!fits) return;
     }
-}
-
-/* ---- times: CUPTI asks one function for the host's time; ours gives CLOCK_REALTIME as CUPTI does by itself ---- */
-
-typedef struct pair {
-    uint64_t ours, theirs;
-} pair;
-
-static uint64_t realtime_ahead; /* of CLOCK_MONOTONIC; settimeofday does not change it here */
-static pthread_mutex_t sampling = PTHREAD_MUTEX_INITIALIZER;
-static pair earliest, latest;
-
-void pasta_cupti_set_clock(void) {
-    struct timespec real;
-    uint64_t before = pasta_now();
-    clock_gettime(CLOCK_REALTIME, &real);
-    uint64_t after = pasta_now();
-    realtime_ahead = (uint64_t)real.tv_sec * 1000000000 + (uint64_t)real.tv_nsec - (before + (after - before) / 2);
-}
-
-uint64_t pasta_cupti_clock(void) { return pasta_now() + realtime_ahead; }
-
-static pair sample(void) {
-    uint64_t before = pasta_now(), theirs = their_clock(), after = pasta_now();
-    return (pair){before + (after - before) / 2, theirs};
-}
-
-void pasta_cupti_guest_clock(uint64_t (*function)(void)) {
-    pthread_mutex_lock(&sampling);
-    STORE(their_clock, function);
-    if (function) earliest = latest = sample();
-    pthread_mutex_unlock(&sampling);
-}
-
-void pasta_cupti_sample_clock(void) {
-    pthread_mutex_lock(&sampling);
-    if (their_clock) latest = sample();
-    pthread_mutex_unlock(&sampling);
-}
-
-/* A record may be of before the program set its clock: the two are so far apart that the value tells. */
-uint64_t pasta_cupti_time(uint64_t value) {
-    enum { YEAR_BITS = 55 }; /* ns */
-    uint64_t ours = value - realtime_ahead;
-    if (!value) return 0;
-    if (PASTA_LIKELY(!LOAD(their_clock)) || ours < UINT64_C(1) << YEAR_BITS) return ours;
-    pthread_mutex_lock(&sampling);
-    pair first = earliest, last = latest;
-    pthread_mutex_unlock(&sampling);
-    double rate = last.theirs > first.theirs ? (double)(last.ours - first.ours) / (double)(last.theirs - first.theirs) : 1;
-    return (uint64_t)((int64_t)last.ours + (int64_t)((double)(int64_t)(value - last.theirs) * rate));
 }

@@ -1,6 +1,6 @@
 /* Records that CUPTI delivers in buffers, on a thread of its own: what ran, and when.
  *
- * CUPTI converts the device's times to the host's clock, which cupti_guest.c converts to ours.  Work whose call is
+ * CUPTI converts the device's times to the host's clock, which is CLOCK_REALTIME as cupti_guest.c sets it.  Work whose call is
  * not known is recorded here too, from its record: nodes of a graph, with the time and thread of the graph's launch,
  * and work of calls that have no callback.
  */
@@ -320,7 +320,6 @@ static void on_uvm(const pasta_cupti_uvm *u) {
 void pasta_cupti_read_buffer(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t valid) {
     uint64_t dropped = 0;
     void *record = NULL;
-    pasta_cupti_sample_clock();
     while (valid && pasta_cupti.next_record(buffer, valid, &record) == 0 && record)
         switch (*(const uint32_t *)record) {
         case PASTA_CUPTI_KERNEL: on_kernel(record); break;

@@ -69,11 +69,10 @@ bool pasta_cupti_guest_request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_
 /* Its buffer is full; a buffer of ours is, of which it gets copies of its records. */
 void pasta_cupti_guest_complete(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid);
 void pasta_cupti_guest_copy(uint64_t context, uint32_t stream, uint8_t *ours, uint64_t valid);
-/* The clock of records until the guest sets its own, and the conversion of a record's time; 0 stays 0. */
+/* The clock of records, the conversion of a record's time to CLOCK_MONOTONIC (0 stays 0), and the clock of the guest. */
 void pasta_cupti_set_clock(void);
 uint64_t pasta_cupti_clock(void);
 void pasta_cupti_guest_clock(uint64_t (*clock)(void));
-void pasta_cupti_sample_clock(void);
 uint64_t pasta_cupti_time(uint64_t value);
 
 /* ---- cupti_samples.c: PC samples; no-ops unless they are asked for ---- */
