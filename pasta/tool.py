@@ -119,8 +119,8 @@ class Tool:
     #: Whether the results of a tool with probes are of all launches, estimated from the probed ones
     #: with `context.sampling`. Otherwise its summary says that they are of the probed ones.
     estimates: ClassVar[bool] = False
-    #: Whether a tool with probes has results without accesses too, so that it can be run on a
-    #: recorded run that has none.
+    #: Whether a tool with probes has results without accesses too: of a source that gives none, and
+    #: of a recorded run that has none.
     optional_accesses: ClassVar[bool] = False
 
     context: Context

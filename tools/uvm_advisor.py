@@ -70,6 +70,7 @@ class UvmAdvisor(Tool):
     topic = "memory"
 
     needs = ("history",)
+    optional_accesses = True
     top = option(10, help="rows of each table in the text report; the tables have all", minimum=1)
     advised = option(16, help="objects that advice is computed for, the costliest first", minimum=1)
     capacity = option(

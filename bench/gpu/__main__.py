@@ -163,6 +163,7 @@ def main() -> None:
                 for way in ways:
                     found = measured(way, command, directory)
                     times.setdefault(name, {}).setdefault(way.name, []).append(found)
+                    print(f"{name}, {way.name}: {found:.3f} ms", file=sys.stderr, flush=True)
         traces = arguments.only in ("", "mem_trace") and not arguments.way
         rates = trace_rates(commands["vadd"], directory) if traces else None
     if arguments.json:

@@ -12,6 +12,7 @@ from tests.support.ncu import launch_rows
 
 from .conftest import Build, Run
 
+pytestmark = pytest.mark.counters  # one process can sample at a time
 VADD = ("--n", str(1 << 26), "--launches", "50")
 SAMPLES = ("-t", "pc_samples,kernel_freq", "--set", "nvidia.pc_sampling=1024cycles", "--record")
 
@@ -73,7 +74,6 @@ def test_programs_are_unharmed(example: Build, native: Run, profiled: Run, progr
     assert "PC samples are not recorded" not in run.stderr
 
 
-@pytest.mark.counters
 def test_shares_match_ncu(example: Build, profiled: Run) -> None:
     """The share of stalls on memory is that of ncu's source counters, within 5 points."""
     prefix = "smsp__pcsamp_warps_issue_stalled_"
