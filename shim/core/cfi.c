@@ -87,10 +87,10 @@ static bool is_made_up(uint64_t address) {
 static bool in_object(const pasta_object *o, uint64_t address, size_t bytes) {
     for (uint64_t i = 0; i < o->header_count; i++) {
         const ElfW(Phdr) *p = &o->headers[i];
-        uint64_t start = o->bias + p->p_vaddr;
         /* whole pages are mapped: words at the end are read with their neighbours */
-        if (p->p_type == PT_LOAD && (p->p_flags & PF_R) && address >= (start & ~UINT64_C(7)) && address + bytes <= ((start + p->p_filesz + 7) & ~UINT64_C(7)))
-            return true;
+        uint64_t start = (o->bias + p->p_vaddr) & ~UINT64_C(7), end = (o->bias + p->p_vaddr + p->p_filesz + 7) & ~UINT64_C(7);
+        /* subtracted, as the sum of a damaged table's address and `bytes` may wrap around */
+        if (p->p_type == PT_LOAD && (p->p_flags & PF_R) && address >= start && address < end && bytes <= end - address) return true;
     }
     return false;
 }

@@ -41,7 +41,7 @@ static struct {
 
 #define FIELD(type, object, offset) (*(const type *)((const char *)(object) + (offset)))
 
-/* Once, and again for a Python that is loaded later. */
+/* Called once: a Python that is loaded later is not found. */
 static __attribute__((noinline)) bool find_python(void) {
     const char *(*version)(void) = NULL;
     void *eval = dlsym(RTLD_DEFAULT, "_PyEval_EvalFrameDefault");

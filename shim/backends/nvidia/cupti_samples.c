@@ -413,6 +413,16 @@ static void forget(sampled *s) {
     s->context = 0;
 }
 
+/* Where it fails CUPTI may still write to `left`: its memory is then not freed. */
+static int32_t disable(sampled *s) {
+    pasta_cupti_sampling sampling = {sizeof sampling, NULL, s->context};
+    int32_t result = cupti.disable(&sampling);
+    if (result == 0) return result;
+    pasta_log("%s: cuptiPCSamplingDisable failed with %d (%s)", PASTA_CUPTI_SOURCE, result, pasta_cupti_error(result));
+    s->left = (pasta_cupti_samples){0};
+    return result;
+}
+
 /* The reasons of a context are known only after sampling is enabled in it. */
 static void add(sampled *s, uint64_t context, pasta_nv_place at) {
     pasta_cupti_sampling sampling = {sizeof sampling, NULL, context};
@@ -421,7 +431,7 @@ static void add(sampled *s, uint64_t context, pasta_nv_place at) {
     s->at = at;
     s->started = false;
     if (read_reasons(s) && make_buffers(s) && configure(s)) return;
-    cupti.disable(&sampling);
+    disable(s);
     forget(s);
 }
 
@@ -449,13 +459,10 @@ static void set_started(sampled *s, bool start) {
 
 /* CUPTI gives what is left when it disables sampling, up to the room of the buffer: so the rest is fetched before. */
 static void end(sampled *s) {
-    pasta_cupti_sampling sampling = {sizeof sampling, NULL, s->context};
     set_started(s, false);
     fetch(s);
     reset(&s->left, s->reasons.numbers);
-    int32_t result = cupti.disable(&sampling);
-    if (result == 0) take(s, &s->left);
-    else pasta_log("%s: cuptiPCSamplingDisable failed with %d (%s)", PASTA_CUPTI_SOURCE, result, pasta_cupti_error(result));
+    if (disable(s) == 0) take(s, &s->left);
     publish_places();
     forget(s);
 }
