@@ -11,7 +11,7 @@
 
 /* Instead of the number of a launch. */
 enum { EACH = -1, AT_ALLOCATION = -2 };
-enum { MAX_LISTED = 8, MAX_LINE = 8192 };
+enum { MAX_LISTED = 8 };
 
 static const char *const names[PASTA_PLAN_ACTIONS] = {"prefetch",       "evict",       "read_mostly",
                                                       "preferred_host", "accessed_by", "pin"};
@@ -112,9 +112,11 @@ __attribute__((constructor)) static void load(void) {
     const char *path = pasta_config("uvm_plan");
     if (!path || !*path) return;
     FILE *file = fopen(path, "re");
-    char line[MAX_LINE];
+    char *line = NULL; /* names of kernels are of any length */
+    size_t room = 0;
     bool good = file != NULL;
-    while (good && fgets(line, sizeof line, file)) good = read_entry(line);
+    while (good && getline(&line, &room, file) >= 0) good = read_entry(line);
+    free(line);
     if (file) fclose(file);
     if (!good) pasta_say("the plan for managed memory is not carried out: %s cannot be read", path);
     plan.generation = pasta_generation();

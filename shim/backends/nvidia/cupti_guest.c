@@ -44,6 +44,7 @@ static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 
 bool pasta_cupti_guest_subscribe(pasta_cupti_callback *function, void *user) {
     pasta_cupti_callback *none = NULL;
+    if (LOAD(callback)) return false; /* the pointer of the first subscriber stays */
     callback_user = user;
     return __atomic_compare_exchange_n(&callback, &none, function, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
