@@ -196,7 +196,9 @@ class CodeCheck(Rules):
         """Sets whose bytes another set or copy overwrites before a launch or a copy can read
         them."""
         rows = calls.rows
-        writes = np.flatnonzero(calls.of("memory_set", "memory_copy") & (rows["bytes"] != _ABSENT))
+        # the rows of a 2D copy or set leave gaps
+        known = rows["contiguous"] & (rows["bytes"] != _ABSENT)
+        writes = np.flatnonzero(calls.of("memory_set", "memory_copy") & known)
         writes = writes[np.lexsort((writes, rows["address"][writes]))]
         first, second = writes[:-1], writes[1:]
         sets = calls.of("memory_set")
