@@ -357,10 +357,10 @@ class Values(Tool):
             frequent = row["frequent"]
             if frequent and row["frequent_share"] >= self.frequent_share and row["zeros"] < 1:
                 yield Finding(
-                    what="an instruction mostly has one value",
+                    what="an instruction loads or stores mostly one value",
                     evidence=f"{formatted(row['frequent_share'], 'share')} of"
                     f" {counted(count, 'element')} are {frequent}",
-                    remedy=at_line(row, "treat this value apart, or compress the data"),
+                    remedy=at_line(row, "add a fast path for this value, or compress the data"),
                     gain=row["frequent_share"] * count / whole, confidence="low", **place,
                 )  # fmt: skip
 

@@ -165,10 +165,10 @@ def test_findings() -> None:
     assert finding(distinct) == []
     assert finding([0] * 32) == ["all values of an object are zero"]
     assert finding([f32(0.1)] * 32) == [
-        "all values of an object are equal", "an instruction mostly has one value",
+        "all values of an object are equal", "an instruction loads or stores mostly one value",
     ]  # fmt: skip
     assert finding([0] * 20 + distinct[:12]) == [
-        "most values of an object are zero", "an instruction mostly has one value",
+        "most values of an object are zero", "an instruction loads or stores mostly one value",
     ]  # fmt: skip
     assert finding(list(range(100, 132))) == ["a narrower type holds the values of an object"]
     events = launched()
