@@ -18,6 +18,7 @@ from pasta.processors.object_names import (
     TensorNames,
     TensorOwners,
     has_tensors,
+    memory_numbers,
     object_columns,
     object_keys,
     object_names,
@@ -556,13 +557,12 @@ class _Run:
     tool: UvmAdvisor
 
     def __post_init__(self) -> None:
-        from pasta import abi
         from pasta.processors.managed_trace import ManagedPages
         from pasta.processors.objects import MEMORY
 
         self.context = self.tool.context
         rows = self.context.objects.rows
-        (managed,) = (n for n, name in abi.enums()["memory"].items() if name == "managed")
+        (managed,) = memory_numbers(["managed"])
         known = (rows["layer"] == MEMORY) & (rows["memory"] == managed)
         known &= rows["bytes"] != np.iinfo(np.uint64).max
         #: Ids of the managed allocations, in the order of their allocation.
