@@ -45,7 +45,8 @@ __all__ = ["Calls", "Rules", "Site", "Violation", "rule"]
 #: freed; `source`: memory that is read; `detail`: kind of memory of an allocation, direction of a
 #: copy, value of a set, target of a wait, 1 for a launch by a graph; `duration`: ns that a wait
 #: took, or device time of a launch, copy or set (-1: unknown); `waves`: waves of blocks of a launch
-#: (NaN: unknown); `key`: launch ordinal, or correlation. What a kind of call does not have is 0.
+#: (NaN: unknown); `key`: launch ordinal, or correlation; `contiguous`: whether a copy or set writes
+#: one row of bytes. What a kind of call does not have is 0.
 CALL = [
     ("kind", "u1"),
     ("device", "i2"),
@@ -62,6 +63,7 @@ CALL = [
     ("duration", "i8"),
     ("waves", "f4"),
     ("key", "u8"),
+    ("contiguous", "?"),
 ]
 #: Fields of the kinds of calls that have others in a CALL.
 _FIELDS: dict[str, dict[str, str]] = {
@@ -248,6 +250,8 @@ class Rules(Tool):
             rows[name] = records[field].astype(rows.dtype[name])
         rows["node"] = self.context.operators.at(records)
         rows["ranges"] = self.context.ranges.at(records)
+        if kind in ("memory_copy", "memory_set"):
+            rows["contiguous"] = (records["height"] <= 1) | (records["height"] == _ABSENT)
         if kind == "kernel_launch":
             rows["detail"] = (records["flags"] & abi.FLAG_GRAPH) != 0
             rows["waves"] = self.waves.of(records, self.context)

@@ -41,12 +41,13 @@ _SEGMENT = [("address", "u8"), *((name, "i8") for name in ("bytes", "used", "blo
 #: What to change, by the category that holds most of the memory.
 _REMEDIES = {
     "activation": "checkpoint modules (torch.utils.checkpoint), use smaller batches, or autocast",
-    "parameter": "a smaller type of parameters, or shard them over devices (FSDP)",
-    "gradient": "zero_grad(set_to_none=True) before the forward pass, or shard them (FSDP)",
-    "optimizer state": "an optimizer with less state, or ZeroRedundancyOptimizer over devices",
-    "input": "load less at a time, and move it to the device when it is needed",
+    "parameter": "use a smaller data type for parameters, or shard them over devices (FSDP)",
+    "gradient": "call zero_grad(set_to_none=True) before the forward pass, or shard them (FSDP)",
+    "optimizer state": "use an optimizer with less state, or shard it over devices"
+    " (ZeroRedundancyOptimizer)",
+    "input": "load smaller batches, and move each to the device when it is needed",
     "temporary": "use in-place operations or smaller chunks",
-    "workspace": "limit the workspaces of libraries",
+    "workspace": "limit the workspaces of libraries (CUBLAS_WORKSPACE_CONFIG)",
 }
 
 
@@ -139,7 +140,8 @@ class Allocator(Tool):
         from pasta.processors.objects import TENSOR
 
         rows = self.context.objects.rows
-        return sorted(set(rows["device"][rows["layer"] == TENSOR].tolist()))
+        sized = (rows["layer"] == TENSOR) & (rows["bytes"] != _ABSENT)
+        return sorted(set(rows["device"][sized].tolist()))
 
     def since_start(self, times: Any) -> Any:
         """Times as ns since the start of the process."""
@@ -201,7 +203,7 @@ class Allocator(Tool):
         )
 
     def _segments(self, found: list[_Device]) -> Table:
-        """Segments at the peak of the reserved memory."""
+        """Segments at the peak of live tensors."""
         parts = [each.segments_at(each.peak_position) for each in found]
         devices = np.repeat([each.number for each in found], [len(part) for part in parts])
         rows = np.concatenate([np.zeros(0, _SEGMENT), *parts])

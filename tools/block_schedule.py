@@ -225,23 +225,26 @@ class BlockSchedule(Tool):
 
     def _multiprocessors(self, schedule: Schedule) -> Table:
         """Blocks and busy time of each multiprocessor, over all launches."""
-        groups = schedule.groups
-        rows = np.zeros(len(groups), [("sm", "u8"), ("blocks", "u8"), ("busy", "u8")])
-        for name in rows.dtype.names or ():
+        groups, sums = schedule.groups, ("blocks", "busy")
+        rows = np.zeros(len(groups), [("device", "i2"), ("sm", "u8"), *((n, "u8") for n in sums)])
+        rows["device"] = self.launched.of(groups["launch"], "device")
+        for name in ("sm", *sums):
             rows[name] = groups[name]
-        rows = combined(rows, ("sm",))
+        rows = combined(rows, ("device", "sm"))
         return _table(
             {
+                "device": rows["device"],
                 "sm": rows["sm"],
                 "blocks": rows["blocks"],
                 "busy": rows["busy"],
                 "share": shares(rows["busy"], int(rows["busy"].max(initial=0))),
             },
             labels={"sm": "multiprocessor", "share": "of the busiest"},
-            keys=("sm",),
-            sums=("blocks", "busy"),
+            keys=("device", "sm"),
+            sums=sums,
             title="Multiprocessors, over all launches",
             shown=self.top,
+            hidden=frozenset({"device"} if len(np.unique(rows["device"])) == 1 else ()),
         )
 
     # ---- blocks of single launches

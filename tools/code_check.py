@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.object_names import memory_numbers
 from pasta.rules import Calls, Rules, Violation, rule
 from pasta.table import counted, formatted
 from pasta.tool import option
@@ -92,7 +93,7 @@ class CodeCheck(Rules):
     def allocation_in_loop(self, calls: Calls) -> Iterator[Violation]:
         """Allocations of one site, kind and size that are freed again, with launches between."""
         rows = calls.rows
-        costly = np.isin(rows["detail"], _memories(_COSTLY))
+        costly = np.isin(rows["detail"], memory_numbers(_COSTLY))
         allocated = np.flatnonzero(calls.of("memory_alloc") & costly)
         freed = _frees(calls, allocated)
         allocated, freed = allocated[freed >= 0], freed[freed >= 0]
@@ -196,7 +197,9 @@ class CodeCheck(Rules):
         """Sets whose bytes another set or copy overwrites before a launch or a copy can read
         them."""
         rows = calls.rows
-        writes = np.flatnonzero(calls.of("memory_set", "memory_copy") & (rows["bytes"] != _ABSENT))
+        # the rows of a 2D copy or set leave gaps
+        known = rows["contiguous"] & (rows["bytes"] != _ABSENT)
+        writes = np.flatnonzero(calls.of("memory_set", "memory_copy") & known)
         writes = writes[np.lexsort((writes, rows["address"][writes]))]
         first, second = writes[:-1], writes[1:]
         sets = calls.of("memory_set")
@@ -270,7 +273,7 @@ def _frees(calls: Calls, allocated: NDArray[Any]) -> NDArray[Any]:
 def _seen_by_host(calls: Calls, addresses: NDArray[Any]) -> NDArray[Any]:
     """Whether addresses (bool) are in memory that the host can read: its reads are not visible."""
     rows = calls.rows
-    shared = calls.of("memory_alloc") & np.isin(rows["detail"], _memories(_SHARED))
+    shared = calls.of("memory_alloc") & np.isin(rows["detail"], memory_numbers(_SHARED))
     begins = rows["address"][shared]
     order = np.argsort(begins, kind="stable")
     ends = np.maximum.accumulate((begins + rows["bytes"][shared])[order])
@@ -308,12 +311,6 @@ def _levels(
     order = np.argsort(places, kind="stable")
     until = np.concatenate([np.zeros(1, np.int64), np.cumsum(changes[order])])
     return np.asarray(until[np.searchsorted(places[order], at)])
-
-
-def _memories(names: tuple[str, ...]) -> list[int]:
-    from pasta import abi
-
-    return [number for number, name in abi.enums()["memory"].items() if name in names]
 
 
 def _name(enum: str, number: int) -> str:

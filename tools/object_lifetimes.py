@@ -9,7 +9,7 @@ from pasta.lazy import np
 from pasta.probes import Counter, probe
 from pasta.processors.codes import grown
 from pasta.processors.kernel_names import Launched, kernel_names
-from pasta.processors.object_names import TensorNames, object_columns
+from pasta.processors.object_names import TensorNames, memory_numbers, object_columns
 from pasta.processors.object_uses import COPIED_FROM, LAUNCH, SPAN, USE, WRITTEN
 from pasta.processors.operator_names import user_lines
 from pasta.table import Figure, Table, absent_where, counted, formatted, shares
@@ -212,7 +212,7 @@ class ObjectLifetimes(Tool):
         if layer == _LAYERS.index("tensor"):
             return np.asarray(mine & (rows["layer"] == TENSOR))
         mine &= (rows["layer"] == MEMORY) & ((rows["flags"] & _flag("INTERNAL")) == 0)
-        return np.asarray(mine & np.isin(rows["memory"], _memories(_ON_DEVICE)))
+        return np.asarray(mine & np.isin(rows["memory"], memory_numbers(_ON_DEVICE)))
 
     def _devices(self, layer: int) -> list[int]:
         return sorted(set(self.context.objects.rows["device"][self._counts(layer)].tolist()))
@@ -233,7 +233,7 @@ class ObjectLifetimes(Tool):
         ends = np.where(live, _FOREVER, rows["free_position"][ids].view(np.int64))
         sizes = rows["bytes"][ids].astype(np.int64)
         packing = Packing(begins, ends, sizes)
-        visible = np.isin(rows["memory"][ids], _memories(_VISIBLE)) | (layer == 1)
+        visible = np.isin(rows["memory"][ids], memory_numbers(_VISIBLE)) | (layer == 1)
         visible &= ~grown(self.holds, len(rows))[ids]  # memory of a caching allocator
         at = np.flatnonzero(visible)
         found = ObjectUses(ids[at], begins[at], ends[at], np.full(len(at), device), uses, launches)
@@ -738,9 +738,3 @@ def _flag(name: str) -> int:
     from pasta import abi
 
     return int(getattr(abi, f"FLAG_{name}"))
-
-
-def _memories(names: tuple[str, ...]) -> list[int]:
-    from pasta import abi
-
-    return [number for number, name in abi.enums()["memory"].items() if name in names]

@@ -25,7 +25,7 @@ from pasta.processors.object_names import (
     object_columns,
     object_keys,
 )
-from pasta.processors.rows import combined
+from pasta.processors.rows import combined, places_of
 from pasta.table import Figure, Table, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
@@ -195,10 +195,10 @@ class PcDependency(Tool):
         edges["atomic"] = (was == _ATOMIC) & (what == _ATOMIC)
         edges["distance"] = _field(key, 2 * _WHAT, _DISTANCE_BITS)
         at = 2 * _WHAT + _DISTANCE_BITS
-        edges["before"] = _with_tags(_field(key, at, _PC_BITS), pcs)
-        edges["pc"] = _with_tags(_field(key, at + _PC_BITS, _PC_BITS), pcs)
+        edges["before"], known_before = _with_tags(_field(key, at, _PC_BITS), pcs)
+        edges["pc"], known = _with_tags(_field(key, at + _PC_BITS, _PC_BITS), pcs)
         edges["granules"] = rows["count"]
-        return edges
+        return edges[known & known_before]  # a program that was killed may have lost instructions
 
     def _notes(self, pcs: NDArray[Any]) -> list[str]:
         alike = len(pcs) - len(np.unique(_tags(pcs)))
@@ -432,9 +432,10 @@ def _tags(pcs: NDArray[Any]) -> NDArray[Any]:
     return _field(pcs, _PC_SHIFT, _PC_BITS)
 
 
-def _with_tags(tags: NDArray[Any], pcs: NDArray[Any]) -> NDArray[Any]:
-    """The first of these instructions with each tag."""
-    if not len(tags):
-        return np.empty(0, np.uint64)
-    known, first = np.unique(_tags(pcs), return_index=True)
-    return np.asarray(pcs[first[np.searchsorted(known, tags)]])
+def _with_tags(tags: NDArray[Any], pcs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The first of these instructions with each tag, and for which tags there is one (bool)."""
+    distinct, first = np.unique(_tags(pcs), return_index=True)
+    at, known = places_of(distinct, tags)
+    found = np.zeros(len(tags), np.uint64)
+    found[known] = pcs[first[at]]
+    return found, known

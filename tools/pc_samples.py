@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pasta.lazy import np
 from pasta.processors.groups import Groups
 from pasta.processors.kernel_names import at_line, instruction_place, kernel_names
-from pasta.table import Figure, Table, absent_where, counted, shares
+from pasta.table import Figure, Table, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -172,9 +172,14 @@ class PcSamples(Tool):
                 Finding(
                     "one instruction has a large share of the samples",
                     instruction_place({**row, "pc": row["offset"]}),
-                    f"{100 * row['share']:.1f} % of {counted(total, 'sample')}; most of them,"
-                    f" {100 * share:.0f} %: {_reasons(self.context, reasons[most, 4:])[0]}",
-                    at_line(row, "shorten what warps wait for here, or give them other work"),
+                    f"{formatted(row['share'], 'share')} of {counted(total, 'sample')}; most of"
+                    f" these, {formatted(share, 'share')}:"
+                    f" {_reasons(self.context, reasons[most, 4:])[0]}",
+                    at_line(
+                        row,
+                        "remove the cause of this stall, or hide it by more resident warps or"
+                        " more independent instructions",
+                    ),
                     gain=row["share"],
                     confidence="low",
                 )

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pasta.tool import Confidence
+
 #: Bytes of an access up to which its elements are compared.
 _MOST = 16
 # A word of the shadow: the folded element, a hash of the thread, a bit that is always set.
@@ -295,6 +297,9 @@ class Values(Tool):
 
     def _of_objects(self, objects: Table) -> Iterator[Finding]:
         whole = int(objects.columns["elements"].sum())
+        # the blocks that were not looked at may have other values
+        sure: Confidence = "medium" if self.every == 1 else "low"
+        seen = "" if self.every == 1 else f" (in one of {self.every} blocks)"
         for row in objects.rows(_MAX_FINDINGS):
             count = row["elements"]
             if count < self.at_least or row["object_id"] is None:
@@ -303,17 +308,18 @@ class Values(Tool):
             if row["zeros"] == 1:
                 yield Finding(
                     what="all values of an object are zero",
-                    evidence=f"{counted(count, 'element')} were loaded or stored, all of them zero",
+                    evidence=f"{counted(count, 'element')} were loaded or stored{seen}, all of them"
+                    " zero",
                     remedy="leave out its allocation, its copies and the work on it",
-                    gain=share, confidence="medium", **place,
+                    gain=share, confidence=sure, **place,
                 )  # fmt: skip
             elif row["repeated"] * count >= count - 1:
                 yield Finding(
                     what="all values of an object are equal",
-                    evidence=f"{counted(count, 'element')} were loaded or stored, each equal to the"
-                    " one before",
+                    evidence=f"{counted(count, 'element')} were loaded or stored{seen}, each equal"
+                    " to the one before",
                     remedy="pass the value as an argument of the kernel, or use a constant",
-                    gain=share, confidence="medium", **place,
+                    gain=share, confidence=sure, **place,
                 )  # fmt: skip
             elif row["zeros"] >= self.zero:
                 yield Finding(
@@ -357,10 +363,10 @@ class Values(Tool):
             frequent = row["frequent"]
             if frequent and row["frequent_share"] >= self.frequent_share and row["zeros"] < 1:
                 yield Finding(
-                    what="an instruction mostly has one value",
+                    what="an instruction loads or stores mostly one value",
                     evidence=f"{formatted(row['frequent_share'], 'share')} of"
                     f" {counted(count, 'element')} are {frequent}",
-                    remedy=at_line(row, "treat this value apart, or compress the data"),
+                    remedy=at_line(row, "add a fast path for this value, or compress the data"),
                     gain=row["frequent_share"] * count / whole, confidence="low", **place,
                 )  # fmt: skip
 

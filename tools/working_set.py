@@ -17,6 +17,7 @@ from pasta.processors.object_names import (
     TensorNames,
     TensorOwners,
     has_tensors,
+    memory_numbers,
     object_columns,
     object_keys,
     object_names,
@@ -454,9 +455,7 @@ def _is_program_memory(rows: NDArray[Any]) -> NDArray[Any]:
 
 def _devices(rows: NDArray[Any]) -> NDArray[Any]:
     """Devices of objects; -1 for memory that all devices can access."""
-    from pasta import abi
-
-    shared = [number for number, name in abi.enums()["memory"].items() if name in _SHARED_MEMORY]
+    shared = memory_numbers(_SHARED_MEMORY)
     return np.where(np.isin(rows["memory"], shared), -1, rows["device"].astype(np.int64))
 
 

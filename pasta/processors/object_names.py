@@ -11,6 +11,8 @@ from pasta.processors.rows import combined
 from pasta.table import Column, Unit, absent_where, formatted
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from pasta.processors.context import Context
@@ -29,6 +31,13 @@ OBJECT_HIDDEN = frozenset(
         for name in ("name", "category", "shape", "dtype", "operator", "module", "line", "file")
     }
 )
+
+
+def memory_numbers(names: Collection[str]) -> list[int]:
+    """Numbers of kinds of memory, as in `memory` of events and objects, by name."""
+    from pasta import abi
+
+    return [number for number, name in abi.enums()["memory"].items() if name in names]
 
 
 def object_keys(context: Context) -> list[str]:

@@ -80,6 +80,12 @@ def test_what_was_live_when_an_allocation_failed() -> None:
     assert finding.remedy.endswith("enough memory is free, in pieces")
 
 
+def test_tensors_of_unknown_size_are_no_device() -> None:
+    events = Events()
+    events.tensor_alloc(A, (1 << 64) - 1)
+    assert run_tool(Allocator, events).summary == "no tensor of a framework was recorded"
+
+
 def test_categories_add_up_at_every_moment() -> None:
     events = Events(start_time=0, step=1000)
     for number in range(50):
@@ -123,6 +129,14 @@ def test_snapshot_has_traces_and_the_segments_at_the_end() -> None:
         (2 * KIB, "inactive"),
     ]  # fmt: skip
     assert [frame["line"] for frame in segment["blocks"][0]["frames"]] == [12, 30]
+
+
+def test_free_memory_of_a_device_of_unknown_size() -> None:
+    events = run_of()
+    events.device(0, memory=(1 << 64) - 1)
+    events.add("mark", device=0, name="out of memory: 1 bytes", origin=FRAMEWORK)
+    (*_, failure) = snapshot_of(events)["device_traces"][0]
+    assert failure["action"] == "oom" and failure["device_free"] == 0
 
 
 @pytest.mark.torch

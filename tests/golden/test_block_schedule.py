@@ -21,12 +21,16 @@ CLOCK = 5_000_000  # of the device, where a launch begins
 Block = tuple[int, int, int]  # multiprocessor, begin, end
 
 
-def played(*launches: list[Block], multiprocessors: int = 4, warps: int = 2) -> Events:
-    """Launches of kernels k0, k1, …; all warps of a block begin together, the last one ends it."""
+def played(
+    *launches: list[Block], multiprocessors: int = 4, warps: int = 2, devices: int = 1
+) -> Events:
+    """Launches of kernels k0, k1, … on one device after the other; all warps of a
+    block begin together, the last one ends it."""
     events = Events()
     events.device(0, multiprocessors=multiprocessors)
     for number, blocks in enumerate(launches):
-        events.launch(f"k{number}", grid=(len(blocks), 1, 1), block=(32 * warps, 1, 1))
+        where = {"device": number % devices, "grid": (len(blocks), 1, 1)}
+        events.launch(f"k{number}", block=(32 * warps, 1, 1), **where)
         for block, (sm, begin, end) in enumerate(blocks):
             for warp in range(warps):
                 where = {"block": block, "warp": warp, "sm": sm, "mask": 0xFFFF_FFFF}
@@ -39,6 +43,13 @@ def played(*launches: list[Block], multiprocessors: int = 4, warps: int = 2) -> 
 def launch(result: Result, number: int = 0) -> dict[str, Any]:
     (found,) = (each for each in result.tables["launches"].rows() if each["launch"] == number)
     return found
+
+
+def test_multiprocessors_of_two_devices() -> None:
+    events = played([(0, 0, 100)], [(0, 0, 50), (0, 50, 80)], devices=2)
+    table = run_tool(TOOL, events).tables["multiprocessors"]
+    found = [(row["device"], row["sm"], row["blocks"]) for row in table.rows()]
+    assert found == [(0, 0, 1), (1, 0, 2)]
 
 
 def test_one_block_after_the_other() -> None:

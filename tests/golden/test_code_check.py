@@ -122,8 +122,8 @@ def test_growth_by_equal_allocations_is_left_to_memory_timeline() -> None:
     assert broken(checked(events)) == []
 
 
-def set_memory(events: Events, address: int, bytes: int) -> None:
-    events.add("memory_set", device=0, address=address, bytes=bytes, height=1, correlation=0)
+def set_memory(events: Events, address: int, bytes: int, height: int = 1) -> None:
+    events.add("memory_set", device=0, address=address, bytes=bytes, height=height, correlation=0)
 
 
 def test_sets_that_the_next_copy_overwrites() -> None:
@@ -146,6 +146,18 @@ def test_sets_that_the_next_copy_overwrites() -> None:
     assert broken(result) == [("unneeded_set", 3)]
     assert result.findings[0].confidence == "high"
     assert "3 sets of 24.00 MiB" in result.findings[0].evidence
+
+
+def test_sets_of_rows_with_gaps_are_not_covered() -> None:
+    """As many bytes, in rows with a pitch: which of them are overwritten is not known."""
+    events = Events()
+    events.alloc(A, 32 * MIB)
+    for first, second in ((1, 8), (8, 1), (8, 8)):
+        for _ in range(2):
+            set_memory(events, A, 8 * MIB, first)
+            set_memory(events, A, 8 * MIB, second)
+            events.launch("work")
+    assert broken(checked(events, sets=1)) == []
 
 
 def test_the_default_stream_between_others() -> None:

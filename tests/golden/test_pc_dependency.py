@@ -7,6 +7,7 @@ from collections import Counter as Tally
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pasta.backends.nvidia.patches import write
@@ -194,6 +195,15 @@ class Lossy(Tool):
 
     def result(self) -> Result:
         return Result(summary="exchanged")
+
+
+def test_edges_of_instructions_that_are_not_known() -> None:
+    """A program that was killed may have delivered edges, but not the counts of an instruction."""
+    from tools.pc_dependency import _with_tags
+
+    pcs, known = _with_tags(np.array([2, 5, 3], np.uint64), np.array([0x20, 0x30], np.uint64))
+    assert pcs[known].tolist() == [0x20, 0x30] and known.tolist() == [True, False, True]
+    assert not _with_tags(np.array([2], np.uint64), np.zeros(0, np.uint64))[1].any()
 
 
 def test_granules_without_room_are_counted() -> None:

@@ -111,7 +111,7 @@ def test_samples_without_launches() -> None:
     ]
     (finding,) = result.findings
     assert finding.where == "gemm at 0x10"
-    assert finding.evidence == "75.0 % of 1,200 samples; most of them, 78 %: long_scoreboard"
+    assert finding.evidence == "75.0 % of 1,200 samples; most of these, 77.8 %: long_scoreboard"
     assert finding.gain == 0.75
 
 

@@ -246,8 +246,34 @@ def test_events_of_the_vendor_that_lack_fields() -> None:
     events = Program()
     events.alloc(A, BLOCK, "managed")
     events.kernel("k", [0])
+    events.complete(7, events.now, (1 << 64) - 1, time=events.now)  # no launch, no end
     events.add("uvm_fault", address=A, start=events.now, cause=1, count=3, time=events.now)
     events.add("uvm_thrashing", address=A, start=events.now, cause=4, time=events.now)
     result = run_tool(TOOL, events)
     assert rows(result, "objects", "faults", "host_faults", "fault_time") == [(0, 3, 0)]
+    assert rows(result, "kernels", "kernel", "launches") == [("k", 1)]
+
+
+@pytest.mark.parametrize("ordinals", [(0,), (0, 1)])
+def test_launches_that_were_lost_charge_no_other(ordinals: tuple[int, ...]) -> None:
+    """The completion of a launch whose event is missing, and a fault during it."""
+    events = Program()
+    events.alloc(A, BLOCK, "managed")
+    for ordinal in ordinals:
+        events.launch("k", ordinal=2 * ordinal, time=events.now)
+        events.complete(2 * ordinal, events.now, events.now + 10, time=events.now + 10)
+        events.now += 100
+    events.complete(1, events.now, events.now + 5000, time=events.now)
+    events.fault(0, READ)
+    result = run_tool(TOOL, events)
+    assert sum(faults for (faults,) in rows(result, "kernels", "faults")) == 0
+    assert rows(result, "objects", "faults") == [(1,)]
+
+
+def test_evidence_says_what_grows() -> None:
+    from pasta.processors.managed_advice import Action, Advice, Unit
+    from tools.uvm_advisor import _more_or_less
+
+    advice = Advice(Unit(0, 0, 0, 1), Action("prefetch"), 8, -PAGE, 1.0, "")
+    assert _more_or_less(advice) == "8 faults fewer, 64.00 KiB of moves more"
     assert abi.REASON_EVICTION == 4

@@ -128,6 +128,16 @@ def test_sampled_blocks() -> None:
     assert row["frequent"] in ("0", "4") and row["frequent_share"] == 0.5
 
 
+@pytest.mark.parametrize(("every", "confidence"), [(1, "medium"), (4, "low")])
+def test_zeros_in_a_sample_of_blocks_are_less_certain(every: int, confidence: str) -> None:
+    events = launched()
+    for block in range(8):
+        events.access("global", WORDS, values=[0] * 32, block=block)
+    (found,) = run_tool(TOOL, events, options={"every": every, "at_least": 1}).findings
+    assert found.confidence == confidence
+    assert ("in one of 4 blocks" in found.evidence) == (every == 4)
+
+
 def test_random_values_match_a_walk() -> None:
     random_ = random.Random(7)
     events, last, wanted = launched(), dict[int, tuple[int, Any]](), dict.fromkeys(PATTERNS, 0)
@@ -165,10 +175,10 @@ def test_findings() -> None:
     assert finding(distinct) == []
     assert finding([0] * 32) == ["all values of an object are zero"]
     assert finding([f32(0.1)] * 32) == [
-        "all values of an object are equal", "an instruction mostly has one value",
+        "all values of an object are equal", "an instruction loads or stores mostly one value",
     ]  # fmt: skip
     assert finding([0] * 20 + distinct[:12]) == [
-        "most values of an object are zero", "an instruction mostly has one value",
+        "most values of an object are zero", "an instruction loads or stores mostly one value",
     ]  # fmt: skip
     assert finding(list(range(100, 132))) == ["a narrower type holds the values of an object"]
     events = launched()

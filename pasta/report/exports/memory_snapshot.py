@@ -72,7 +72,8 @@ class Snapshot:
         for device, bytes in zip(
             *(batch["device"][name].tolist() for name in ("device", "memory")), strict=True
         ):
-            self._memory[device] = bytes
+            if bytes != ABSENT_U64:
+                self._memory[device] = bytes
         changes = self._objects.changes
         marks = self._out_of_memory(batch)
         if not len(changes) and not marks:
