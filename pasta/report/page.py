@@ -21,9 +21,11 @@ from pasta.names import title_of
 from pasta.report.heat import HeatMap, heat_maps, is_strip
 from pasta.report.overview import Bar, overview, own_notes
 from pasta.report.pack import Packer
+from pasta.report.sources import Source, measures, read_sources
 from pasta.report.stacks import CallTree, has_stacks, read_call_tree
 from pasta.report.text import gain_of, heading, notes
 from pasta.report.timeline import WORK, Timeline, read_timeline
+from pasta.report.treemap import TreeMap, tree_maps
 from pasta.report.weights import WEIGHTS
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, ranked, read_results
@@ -39,11 +41,12 @@ _HERE = Path(__file__).parent
 _dumps = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def render_page(run: RunDirectory) -> str:
-    """The page as HTML. Raises RunError for a damaged manifest or result."""
+def render_page(run: RunDirectory, *, source: bool = True) -> str:
+    """The page as HTML; `source`: with lines of the program's source. Raises RunError for a damaged
+    manifest or result."""
     manifest = run.manifest()
     results = sorted(read_results(run.results, rows=MAX_ROWS), key=_place)
-    page = _Page()
+    page = Page()
     warnings = [(text.plain, text.style == "red") for text in notes(manifest)]
     timeline = None
     try:  # the rest of the report does not need events
@@ -54,6 +57,8 @@ def render_page(run: RunDirectory) -> str:
     if timeline:
         page.timeline(timeline, first.bars)
     tools = [page.tool(run, result) for result in results]
+    sources, left_out = read_sources(manifest, results) if source else ([], [])
+    page.sources(sources)
     if has_stacks(run):
         try:
             page.flame(read_call_tree(run))
@@ -61,10 +66,8 @@ def render_page(run: RunDirectory) -> str:
             warnings.append((f"no flame graph: {error}", True))
     lines = [text.plain for text in heading(run, manifest)]
     titles = {result.name: result.title for result in results}
-    scripts = [_asset("uplot/uPlot.iife.min.js"), _asset("timeline.js"), _asset("report.js")]
-    styles = [_asset("uplot/uPlot.min.css"), _asset("report.css")]
-    return _environment().get_template("report.html.j2").render(
-        version=VERSION,
+    return page.html(
+        "report.html.j2",
         title=lines[0],
         lines=lines[1:],
         notes=warnings,
@@ -73,14 +76,10 @@ def render_page(run: RunDirectory) -> str:
         overview=first,
         timeline=timeline,
         tools=tools,
+        sources=[each.path for each in sources],
+        source_notes=left_out,
         weights=page.weights,
-        blocks=page.blocks,
-        strings=page.packer.strings(),
-        scripts=[Markup(text) for text in scripts],
-        styles=[Markup(text) for text in styles],
-        script_hashes=" ".join(map(_hash, scripts)),
-        style_hashes=" ".join(map(_hash, styles)),
-    )  # fmt: skip
+    )
 
 
 def _place(result: StoredResult) -> tuple[int, bool, str]:
@@ -111,13 +110,29 @@ def _hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-class _Page:
+class Page:
     """The template's view of tools; data are blocks by the id of their element."""
 
     def __init__(self) -> None:
         self.packer = Packer()
         self.blocks: dict[str, dict[str, Any]] = {}
         self.weights: list[str] = []
+
+    def html(self, template: str, **values: Any) -> str:
+        """The page as HTML: a template with these values, and all data, scripts and styles."""
+        names = ("uplot/uPlot.iife.min.js", "timeline.js", "pictures.js", "report.js")
+        scripts = [_asset(name) for name in names]
+        styles = [_asset("uplot/uPlot.min.css"), _asset("report.css")]
+        return _environment().get_template(template).render(
+            **values,
+            version=VERSION,
+            blocks=self.blocks,
+            strings=self.packer.strings(),
+            scripts=[Markup(text) for text in scripts],
+            styles=[Markup(text) for text in styles],
+            script_hashes=" ".join(map(_hash, scripts)),
+            style_hashes=" ".join(map(_hash, styles)),
+        )  # fmt: skip
 
     def tool(self, run: RunDirectory, result: StoredResult) -> dict[str, Any]:
         return {
@@ -126,16 +141,18 @@ class _Page:
             "summary": result.summary,
             "notes": own_notes(result),
             "charts": list(self._charts(result)),
-            "tables": [self._table(name, table) for name, table in result.tables.items()],
+            "tables": [self.table(name, table) for name, table in result.tables.items()],
             "files": [str(path.relative_to(run.path)) for path in result.files],
         }
 
-    def _add(self, what: str, block: dict[str, Any], **about: Any) -> str:
+    def add(self, what: str, block: dict[str, Any], **about: Any) -> str:
+        """Adds a block under a new id."""
         id = f"{what}-{len(self.blocks)}"
         self.blocks[id] = {**about, **block}
         return id
 
-    def _table(self, name: str, table: Table) -> dict[str, Any]:
+    def table(self, name: str, table: Table) -> dict[str, Any]:
+        """Adds a table; returns the template's view of it."""
         block = self.packer.block(table.columns, MAX_ROWS)
         for about in block["columns"]:
             column = about["name"]
@@ -144,21 +161,24 @@ class _Page:
             about["hidden"] = column in table.hidden
         title = table.title or title_of(name)
         return {
-            "id": self._add("table", block, title=visible(title)),
+            "id": self.add("table", block, title=visible(title)),
             "title": title,
             "rows": table.of or len(table),
             "cut": MAX_ROWS if (table.of or 0) > MAX_ROWS else 0,
             "open": table.shown > 0 and len(table) > 0,
         }
 
-    def _charts(self, result: StoredResult) -> Iterator[dict[str, str]]:
+    def _charts(self, result: StoredResult) -> Iterator[dict[str, Any]]:
         for figure in (each for name, each in result.figures.items() if not is_strip(name, each)):
             if len(figure.x):
-                yield {"id": self._figure(figure), "title": figure.title, "kind": "figure"}
+                yield self.figure(figure)
+        for tree in tree_maps(result.with_all_rows()):
+            yield {"id": self._tree(tree), "title": tree.title, "kind": "treemap", "wide": True}
         for map in heat_maps(result.with_all_rows()):
-            yield {"id": self._heat(map), "title": map.title, "kind": "heat"}
+            yield {"id": self._heat(map), "title": map.title, "kind": "heat", "wide": True}
 
-    def _figure(self, figure: Figure) -> str:
+    def figure(self, figure: Figure, colors: Sequence[int] | None = None) -> dict[str, Any]:
+        """Adds a figure; returns the template's view of it. `colors`: numbers of its series'."""
         columns = {"x": figure.x, **{f" {name}": each for name, each in figure.series.items()}}
         block = self.packer.block(columns)
         for about, label in zip(block["columns"], ("", *figure.series), strict=True):
@@ -166,7 +186,31 @@ class _Page:
         kept = ("kind", "x_unit", "y_unit")
         about = {name: getattr(figure, name) for name in kept}
         labels = {name: visible(getattr(figure, name)) for name in ("title", "x_label", "y_label")}
-        return self._add("figure", block, **about, **labels)
+        chosen = {} if colors is None else {"colors": list(colors)}
+        id = self.add("figure", block, **about, **labels, **chosen)
+        return {"id": id, "title": figure.title, "kind": "figure", "wide": figure.kind == "area"}
+
+    def _tree(self, tree: TreeMap) -> str:
+        names = ("parent", "name", "detail", "size", "color", "find")
+        columns = {name: getattr(tree, name) for name in names}
+        about = {"title": tree.title, "unit": tree.unit, "table": tree.table}
+        return self.add("treemap", self.packer.block(columns), **about)
+
+    def sources(self, sources: Sequence[Source]) -> None:
+        """Adds lines of source files, with a column for each measure."""
+        known = measures(sources)
+        for number, each in enumerate(sources):
+            lines = sorted(each.text)
+            columns: dict[str, Any] = {"line": lines, "text": [each.text[at] for at in lines]}
+            own = [measure for measure in known if measure in each.sums]
+            for at, measure in enumerate(own):
+                columns[f"measure_{at}"] = [each.sums[measure].get(line) for line in lines]
+            described = [
+                {"label": visible(f"{measure.tool}: {measure.label}"), "unit": measure.unit}
+                for measure in own
+            ]
+            block = self.packer.block(columns)
+            self.blocks[f"source-{number}"] = {**block, "file": each.path, "measures": described}
 
     def _heat(self, map: HeatMap) -> str:
         cells = np.concatenate([strip.cells.reshape(-1) for strip in map.strips])
@@ -182,7 +226,7 @@ class _Page:
             }
             for strip in map.strips
         ]
-        return self._add("heat", block, strips=strips, lines=map.lines, title=visible(map.title))
+        return self.add("heat", block, strips=strips, lines=map.lines, title=visible(map.title))
 
     def timeline(self, timeline: Timeline, bars: Sequence[Bar]) -> None:
         """Adds the timeline: its slices, levels of detail, names and counters. What the bars of the
@@ -234,18 +278,29 @@ class _Page:
         """Adds the call tree, for flame graphs by each recorded weight."""
         if not tree.present:
             return
-        block = self.packer.block(
-            {
-                "parent": np.asarray(tree.parents, np.int64),
-                "name": [call.name for call in tree.calls],
-                "kind": [call.kind for call in tree.calls],
-                "place": [f"{call.file}:{call.line}" if call.file else None for call in tree.calls],
-                **{weight: np.asarray(tree.weights[weight], np.int64) for weight in tree.present},
-            }
-        )
+        columns = {weight: np.asarray(tree.weights[weight], np.int64) for weight in tree.present}
         weights = [
             {"column": weight, "label": WEIGHTS[weight][0], "unit": WEIGHTS[weight][1]}
             for weight in tree.present
         ]
-        self.blocks["flame"] = {**block, "weights": weights}
-        self.weights = [WEIGHTS[weight][0] for weight in tree.present]
+        self.add_flame(tree, dict(columns), weights)
+
+    def add_flame(
+        self, tree: CallTree, columns: dict[str, Any], weights: list[dict[str, Any]]
+    ) -> None:
+        """Adds a flame graph with these numbers by node, and descriptions of them."""
+        self.blocks["flame"] = {
+            **self.packer.block(
+                {
+                    "parent": np.asarray(tree.parents, np.int64),
+                    "name": [call.name for call in tree.calls],
+                    "kind": [call.kind for call in tree.calls],
+                    "place": [
+                        f"{call.file}:{call.line}" if call.file else None for call in tree.calls
+                    ],
+                    **columns,
+                }
+            ),
+            "weights": weights,
+        }
+        self.weights = list(dict.fromkeys(each["label"] for each in weights))

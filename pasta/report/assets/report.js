@@ -481,7 +481,9 @@
         return cell;
       }
       const name = column.type === "text" ? timeline?.data.named(text) : undefined;
+      const place = name === undefined && column.type === "text" ? sourceOf(text) : undefined;
       if (name !== undefined) cell.append(foundButton(name, text));
+      else if (place !== undefined) cell.append(sourceButton(place, text));
       else cell.textContent = text;
       cell.title = raw(value, column.unit, column.type);
       if (column.unit === "share" && value !== null) {
@@ -578,9 +580,10 @@
   /** Lines, steps or bars over numbers; `named` gives the text of an x where that is not its number. */
   function drawPlot(host, block, x, lines, levels, named) {
     const bars = block.kind === "bar";
-    const own = bars ? [...levels].reverse() : levels;
-    const colours = lines.map((_, number) => (bars ? lines.length - 1 - number : number) % SERIES);
-    if (bars) [lines, levels] = stacked(lines, levels);
+    const filled = bars || block.kind === "area";
+    const own = filled ? [...levels].reverse() : levels;
+    const colours = block.colors ?? lines.map((_, number) => (filled ? lines.length - 1 - number : number) % SERIES);
+    if (filled) [lines, levels] = stacked(lines, levels);
     const paths = bars
       ? uPlot.paths.bars({ size: [0.8, 60] })
       : block.kind === "step"
@@ -600,9 +603,10 @@
       size,
     });
     const width = () => Math.max(200, host.clientWidth);
+    const height = block.kind === "area" ? 230 : 170;
     const options = {
       width: width(),
-      height: 170,
+      height,
       scales: {
         x: { time: false, ...(bars ? { range: [-0.6, x.length - 0.4] } : {}) },
         y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 1) * 1.06 || 1] },
@@ -618,8 +622,8 @@
           label: shortened(line.label, 40),
           value: of(number),
           stroke: () => colour(`--s${colours[number]}`),
-          fill: () => colour(`--s${colours[number]}`) + (bars ? "" : "22"),
-          width: bars ? 0 : 1.25,
+          fill: () => colour(`--s${colours[number]}`) + (filled ? "" : "22"),
+          width: filled ? 0 : 1.25,
           points: { show: !bars && x.length < 3 },
           paths,
         })),
@@ -628,8 +632,10 @@
     host.replaceChildren(make("p", { className: "readout" }, block.y_label));
     const plot = new uPlot(options, [x, ...levels], host);
     plots.push(plot);
+    if (block.x_unit === "ns" && block.x_label === "time since start")
+      plot.over.addEventListener("click", () => showTime(plot.posToVal(plot.cursor.left, "x")));
     new ResizeObserver(() => {
-      if (plot.width !== width()) plot.setSize({ width: width(), height: 170 });
+      if (plot.width !== width()) plot.setSize({ width: width(), height });
     }).observe(host);
   }
   const repaint = () => {
@@ -740,7 +746,9 @@
       this.choice.addEventListener("change", () => this.weigh(this.weights[Number(this.choice.value)]));
       this.out = make("button", { type: "button" }, "Zoom out");
       this.out.addEventListener("click", () => this.zoom(0));
-      const kinds = [["python", "Python line"], ["native", "native function"], ["module", "module"], ["operator", "operator"], ["kernel", "kernel"]];
+      const kinds = this.weights[0].other
+        ? [["grown", "more than before"], ["same", "as before"], ["shrunk", "less than before"]]
+        : [["python", "Python line"], ["native", "native function"], ["module", "module"], ["operator", "operator"], ["kernel", "kernel"]];
       const legend = make(
         "div",
         { className: "key" },
@@ -758,10 +766,17 @@
       this.host.replaceChildren(controls, this.box, this.readout);
     }
 
+    /** A column's sums over the nodes below each, too. */
+    summed(name) {
+      const total = Float64Array.from({ length: this.count }, (_, node) => Number(this.of[name].value(node)));
+      for (let node = this.count - 1; node > 0; node--) total[this.parents[node]] += total[node];
+      return total;
+    }
+
     weigh(weight) {
       this.weight = weight;
-      this.total = Float64Array.from({ length: this.count }, (_, node) => Number(this.of[weight.column].value(node)));
-      for (let node = this.count - 1; node > 0; node--) this.total[this.parents[node]] += this.total[node];
+      this.total = this.summed(weight.column);
+      this.other = weight.other ? this.summed(weight.other) : null; // the same of the other run
       for (const below of this.children) below.sort((a, b) => this.total[b] - this.total[a]);
       this.zoom(this.total[this.zoomed] ? this.zoomed : 0);
     }
@@ -777,11 +792,27 @@
       const share = formatted(this.total[node] / this.total[0], "share", "float");
       const place = this.of.place.value(node);
       const name = shortened(this.of.name.value(node), 160);
-      return `${name}: ${formatted(this.total[node], this.weight.unit, "int")}, ${share}${place ? ` (${shortened(place, 100)})` : ""}`;
+      const text = `${name}: ${formatted(this.total[node], this.weight.unit, "int")}, ${share}${place ? ` (${shortened(place, 100)})` : ""}`;
+      if (!this.other) return text;
+      return `${text}; ${this.weight.otherName}: ${formatted(this.other[node], this.weight.unit, "int")}`;
+    }
+
+    /** Of a comparison: red where the later run has more, blue where it has less. */
+    tint(node) {
+      const [one, other] = this.weight.otherName === "before" ? [this.other[node], this.total[node]] : [this.total[node], this.other[node]];
+      if (!one || !other) return one ? -1 : 1;
+      return Math.min(1, Math.max(-1, Math.log2(other / one)));
     }
 
     show(node) {
-      this.readout.textContent = this.says(node);
+      const name = timeline?.data.named(this.of.name.value(node));
+      const place = this.of.place.value(node);
+      const line = place ? sourceOf(place) : undefined;
+      const buttons = [
+        ...(name === undefined ? [] : [" ", foundButton(name, "timeline")]),
+        ...(line === undefined ? [] : [" ", sourceButton(line, "source")]),
+      ];
+      this.readout.replaceChildren(this.says(node), ...buttons);
     }
 
     draw() {
@@ -823,6 +854,11 @@
       bar.style.top = `${depth * FLAME_ROW}px`;
       bar.style.width = `${Math.max(1, width - 1)}px`;
       if (width < 10) bar.style.padding = "0";
+      if (this.other) {
+        const tint = this.tint(node);
+        const strength = `${Math.round(100 * Math.abs(tint))}%`;
+        bar.style.background = `color-mix(in srgb, var(${tint > 0 ? "--grown" : "--shrunk"}) ${strength}, var(--same))`;
+      }
       bar.addEventListener("click", () => this.zoom(node));
       bar.addEventListener("pointerenter", () => this.show(node));
       bar.addEventListener("focus", () => this.show(node));
@@ -885,6 +921,57 @@
     return button;
   }
 
+  /** Shows a moment, in ns since the start, in the timeline. */
+  function showTime(time) {
+    if (!timeline || !(time >= 0)) return;
+    const [from, to] = timeline.full;
+    const span = (to - from) / 20;
+    timeline.look(time - span / 2, time + span / 2);
+    $("timeline-section").scrollIntoView();
+  }
+
+  // ---- source lines ----
+
+  const LINE = /(?:^|[\s(/])([^\s:/()]+):(\d{1,7})(?!\d)/;
+  let sources = null;
+  /** The host and number of the source line that a text names, or undefined. */
+  function sourceOf(text) {
+    sources ??= [...document.querySelectorAll("[data-source]")].map((host) => ({ host, ...read(host.dataset.source) }));
+    const found = sources.length ? LINE.exec(text) : null;
+    const of = found && sources.find((each) => each.file.endsWith(`/${found[1]}`));
+    return of ? { host: of.host, number: Number(found[2]), text: `${found[1]}:${found[2]}` } : undefined;
+  }
+
+  async function findInSource({ host, number }) {
+    $("whole").close();
+    host.closest("details").open = true;
+    if (host.dataset.drawn === undefined) await draw(host);
+    if (!host.showLine?.(number)) host.scrollIntoView();
+  }
+
+  function sourceButton(place, text) {
+    const button = make("button", { type: "button", className: "more", title: `Show the source of ${place.text}` }, text);
+    button.addEventListener("click", () => findInSource(place));
+    return button;
+  }
+
+  /** Shows the rows with a text, of the section of `host` if there is one. */
+  const links = {
+    async rows(host, text) {
+      const within = host?.closest("section") ?? document;
+      for (const details of within.querySelectorAll("details[open], details")) {
+        const table = details.querySelector("[data-table]");
+        if (!table) continue;
+        if (table.dataset.drawn === undefined) await draw(table);
+        if (!table.view?.showOnly(text)) continue;
+        details.open = true;
+        table.scrollIntoView({ block: "center" });
+        return true;
+      }
+      return false;
+    },
+  };
+
   /** Names in the overview and in findings lead to the timeline. */
   function linkNames() {
     for (const label of document.querySelectorAll(".whole-bar .label, .findings .where")) {
@@ -895,6 +982,17 @@
         label.replaceChildren(foundButton(name, part), text.slice(part.length));
         break;
       }
+    }
+  }
+
+  /** Lines of findings lead to their source. */
+  function linkSources() {
+    for (const place of document.querySelectorAll(".findings .where, .findings .remedy")) {
+      const last = place.lastChild;
+      const line = last?.nodeType === Node.TEXT_NODE ? sourceOf(last.data) : undefined;
+      if (line === undefined) continue;
+      const at = last.data.indexOf(line.text);
+      last.replaceWith(last.data.slice(0, at), sourceButton(line, line.text), last.data.slice(at + line.text.length));
     }
   }
 
@@ -916,7 +1014,15 @@
 
   // ---- the page ----
 
-  const DRAW = { table: drawTable, figure: drawFigure, heat: drawHeat, flame: drawFlame, timeline: drawTimeline };
+  const pictures = picturesWith({ make, formatted, grouped, shortened, series, seriesCount: SERIES, links });
+  const picture = (name) => async (host) => {
+    const block = read(host.dataset[name]);
+    pictures[name](host, block, await unpacked(block));
+  };
+  const DRAW = {
+    table: drawTable, figure: drawFigure, heat: drawHeat, flame: drawFlame, timeline: drawTimeline,
+    ...Object.fromEntries(Object.keys(pictures).map((name) => [name, picture(name)])),
+  };
   async function draw(host) {
     const [kind] = Object.keys(host.dataset).filter((name) => name in DRAW);
     host.dataset.drawn = "";
@@ -951,15 +1057,16 @@
       $("too-old").hidden = false;
       return;
     }
-    const waiting = "[data-table],[data-figure],[data-heat],[data-flame],[data-timeline]";
+    const waiting = Object.keys(DRAW).map((name) => `[data-${name}]`).join(",");
     for (const details of document.querySelectorAll("details"))
       details.addEventListener("toggle", () => {
-        const host = details.querySelector("[data-table]:not([data-drawn])");
-        if (details.open && host) draw(host);
+        const host = details.querySelector(waiting);
+        if (details.open && host && host.dataset.drawn === undefined) draw(host);
       });
     for (const host of document.querySelectorAll(waiting))
       if ((host.closest("details")?.open ?? true) && host.dataset.drawn === undefined) await draw(host);
     if (timeline) linkNames();
+    linkSources();
     linkFindings();
     followSections();
     if (location.hash) document.querySelector(`[id="${CSS.escape(decodeURIComponent(location.hash.slice(1)))}"]`)?.scrollIntoView();
