@@ -21,6 +21,7 @@ from pasta.names import title_of
 from pasta.report.heat import HeatMap, heat_maps, is_strip
 from pasta.report.overview import Bar, overview, own_notes
 from pasta.report.pack import Packer
+from pasta.report.roofline import Roofline, roofline_of
 from pasta.report.sources import Source, measures, read_sources
 from pasta.report.stacks import CallTree, has_stacks, read_call_tree
 from pasta.report.text import gain_of, heading, notes
@@ -172,6 +173,8 @@ class Page:
         for figure in (each for name, each in result.figures.items() if not is_strip(name, each)):
             if len(figure.x):
                 yield self.figure(figure)
+        if (plot := roofline_of(result)) is not None:
+            yield {"id": self._roofline(plot), "title": plot.title, "kind": "roofline", "wide": True}
         for tree in tree_maps(result.with_all_rows()):
             yield {"id": self._tree(tree), "title": tree.title, "kind": "treemap", "wide": True}
         for map in heat_maps(result.with_all_rows()):
@@ -189,6 +192,12 @@ class Page:
         chosen = {} if colors is None else {"colors": list(colors)}
         id = self.add("figure", block, **about, **labels, **chosen)
         return {"id": id, "title": figure.title, "kind": "figure", "wide": figure.kind == "area"}
+
+    def _roofline(self, plot: Roofline) -> str:
+        names = ("name", "intensity", "rate", "time", "share")
+        columns = {name: getattr(plot, name) for name in names}
+        roofs = [{"label": label, "kind": kind, "rate": rate} for label, kind, rate in plot.roofs]
+        return self.add("roofline", self.packer.block(columns), title=plot.title, roofs=roofs)
 
     def _tree(self, tree: TreeMap) -> str:
         names = ("parent", "name", "detail", "size", "color", "find")
