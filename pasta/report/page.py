@@ -21,7 +21,7 @@ from pasta.names import title_of
 from pasta.report.heat import HeatMap, heat_maps, is_strip
 from pasta.report.overview import Bar, overview, own_notes
 from pasta.report.pack import Packer
-from pasta.report.roofline import Roofline, roofline_of
+from pasta.report.roofline import Roofline, rooflines
 from pasta.report.sources import Source, measures, read_sources
 from pasta.report.stacks import CallTree, has_stacks, read_call_tree
 from pasta.report.text import gain_of, heading, notes
@@ -173,8 +173,8 @@ class Page:
         for figure in (each for name, each in result.figures.items() if not is_strip(name, each)):
             if len(figure.x):
                 yield self.figure(figure)
-        if (plot := roofline_of(result)) is not None:
-            yield {"id": self._roofline(plot), "title": plot.title, "kind": "roofline", "wide": True}
+        for plot in rooflines(result):
+            yield {"id": self._roofline(plot), "title": plot.title, "kind": "roofline"}
         for tree in tree_maps(result.with_all_rows()):
             yield {"id": self._tree(tree), "title": tree.title, "kind": "treemap", "wide": True}
         for map in heat_maps(result.with_all_rows()):

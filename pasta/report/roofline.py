@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pasta.report.overview import MAX_LABEL
 from pasta.table import has_columns, plain
 
 if TYPE_CHECKING:
     from pasta.run.results import StoredResult
+    from pasta.table import Table
 
 #: Kernels in a plot: those with most device time.
 _MAX_POINTS = 500
@@ -31,15 +33,21 @@ class Roofline:
     roofs: list[tuple[str, str, float]]
 
 
-def roofline_of(result: StoredResult) -> Roofline | None:
-    """The roofline of a result; None if it has no kernels with operations, bytes and times. Raises
+def rooflines(result: StoredResult) -> Iterator[Roofline]:
+    """Rooflines of a result's kernels and operators with operations, bytes and times. Raises
     RunError."""
-    kernels, roofs = result.tables.get("kernels"), result.tables.get("roofs")
-    if not has_columns(kernels, "kernel", "intensity", "gflop_rate", "device_time", "of_roof"):
+    for name, key in (("kernels", "kernel"), ("operators", "operator")):
+        plot = _roofline(result.tables.get(name), key, result.tables.get("roofs"))
+        if plot is not None:
+            yield plot
+
+
+def _roofline(table: Table | None, key: str, roofs: Table | None) -> Roofline | None:
+    if not has_columns(table, key, "intensity", "gflop_rate", "device_time", "of_roof"):
         return None
     rows = [
         row
-        for row in kernels.rows(_MAX_POINTS)
+        for row in table.rows(_MAX_POINTS)
         if _is_positive(row["intensity"])
         and _is_positive(row["gflop_rate"])
         and _is_positive(row["device_time"])
@@ -48,8 +56,8 @@ def roofline_of(result: StoredResult) -> Roofline | None:
         return None
     known = roofs.rows() if has_columns(roofs, "roof", "kind", "rate") else ()
     return Roofline(
-        "Roofline",
-        [plain(str(row["kernel"]), MAX_LABEL) for row in rows],
+        f"Roofline: {key}s",
+        [plain(_label(row, key), MAX_LABEL) for row in rows],
         [float(row["intensity"]) for row in rows],
         [_GIGA * row["gflop_rate"] for row in rows],
         [float(row["device_time"]) for row in rows],
@@ -60,6 +68,11 @@ def roofline_of(result: StoredResult) -> Roofline | None:
             if row["kind"] in ("memory", "compute") and _is_positive(row["rate"])
         ],
     )
+
+
+def _label(row: dict[str, Any], key: str) -> str:
+    place = row.get("module") or row.get("line")
+    return f"{row[key]}, {place}" if place else str(row[key])
 
 
 def _is_positive(value: object) -> bool:

@@ -246,7 +246,7 @@ const picturesWith = ({ make, formatted, grouped, shortened, series, seriesCount
         const show = () => (readout.textContent = says);
         mark.addEventListener("pointerenter", show);
         mark.addEventListener("focus", show);
-        mark.addEventListener("click", () => links.rows(host, point.label));
+        mark.addEventListener("click", () => links.rows(host, point.label.split(", ")[0]));
         parts.push(mark);
       }
       canvas.setAttribute("viewBox", `0 0 ${wide} ${high}`);

@@ -688,7 +688,9 @@
         const offset = strip.start + point * strip.step;
         const hex = (number) => `0x${number.toString(16)}`;
         const range = strip.step ? `${hex(offset)}–${hex(offset + strip.step - 1)}` : hex(offset);
-        const which = block.lines === "word" ? `, word +${4 * line}` : block.lines ? `, ${block.lines} ${line * strip.lines_step}` : "";
+        const which = block.lines === "row"
+          ? ` of row ${line * strip.lines_step}${strip.lines_step > 1 ? `–${(line + 1) * strip.lines_step - 1}` : ""}`
+          : block.lines === "word" ? `, word +${4 * line}` : block.lines ? `, ${block.lines} ${line * strip.lines_step}` : "";
         const value = at(line, point);
         const says = value === null ? "not accessed" : `${formatted(value, null, "int")} accesses`;
         readout.textContent = `${shortened(strip.label)}, offset ${range}${which}: ${says}`;
