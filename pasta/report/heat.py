@@ -95,11 +95,11 @@ def _of_figure(name: str, figure: Figure) -> Strip | None:
 
 def _shapes(table: Table | None) -> dict[str, tuple[list[int], int]]:
     """Shape and bytes of tensors, by the name of their object."""
-    if not has_columns(table, "object", "shape", "object_bytes"):
+    if not has_columns(table, "object", "object_shape", "object_bytes"):
         return {}
     found = {}
     for row in table.rows():
-        sizes = str(row["shape"] or "").split(",")
+        sizes = str(row["object_shape"] or "").split(",")
         if len(sizes) > 1 and all(size.isdecimal() and len(size) < 12 for size in sizes):
             found[str(row["object"])] = [int(size) for size in sizes], _whole(row["object_bytes"])
     return found

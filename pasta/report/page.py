@@ -19,6 +19,8 @@ from pasta.errors import RunError
 from pasta.findings import Topic
 from pasta.names import title_of
 from pasta.report.heat import HeatMap, heat_maps, is_strip
+from pasta.report.live_tables import MIN_ROWS
+from pasta.report.live_timeline import LiveTimeline
 from pasta.report.overview import Bar, overview, own_notes
 from pasta.report.pack import Packer
 from pasta.report.roofline import Roofline, rooflines
@@ -42,21 +44,32 @@ _HERE = Path(__file__).parent
 _dumps = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def render_page(run: RunDirectory, *, source: bool = True) -> str:
+def render_page(
+    run: RunDirectory,
+    *,
+    source: bool = True,
+    live: LiveTimeline | None = None,
+    served: bool = False,
+) -> str:
     """The page as HTML; `source`: with lines of the program's source. Raises RunError for a damaged
-    manifest or result."""
+    manifest or result.
+
+    `served`: a page that asks its server for rows of long tables, and for slices of `live`.
+    """
     manifest = run.manifest()
-    results = sorted(read_results(run.results, rows=MAX_ROWS), key=_place)
-    page = Page()
+    rows = MIN_ROWS if served else MAX_ROWS
+    results = sorted(read_results(run.results, rows=rows), key=_place)
+    page = Page(served=served)
     warnings = [(text.plain, text.style == "red") for text in notes(manifest)]
-    timeline = None
+    timeline = live.timeline if live else None
     try:  # the rest of the report does not need events
-        timeline = read_timeline(run)
+        timeline = timeline if served else read_timeline(run)
     except RunError as error:
         warnings.append((f"no timeline: {error}", True))
     first = overview(manifest, results, timeline)
     if timeline:
-        page.timeline(timeline, first.bars)
+        shown, remote = live.in_page() if live else (timeline, [])
+        page.timeline(shown, first.bars, remote)
     tools = [page.tool(run, result) for result in results]
     sources, left_out = read_sources(manifest, results) if source else ([], [])
     page.sources(sources)
@@ -114,7 +127,8 @@ def _hash(text: str) -> str:
 class Page:
     """The template's view of tools; data are blocks by the id of their element."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, served: bool = False) -> None:
+        self.served = served
         self.packer = Packer()
         self.blocks: dict[str, dict[str, Any]] = {}
         self.weights: list[str] = []
@@ -126,6 +140,7 @@ class Page:
         styles = [_asset("uplot/uPlot.min.css"), _asset("report.css")]
         return _environment().get_template(template).render(
             **values,
+            served=self.served,
             version=VERSION,
             blocks=self.blocks,
             strings=self.packer.strings(),
@@ -142,7 +157,9 @@ class Page:
             "summary": result.summary,
             "notes": own_notes(result),
             "charts": list(self._charts(result)),
-            "tables": [self.table(name, table) for name, table in result.tables.items()],
+            "tables": [
+                self.table(name, table, result.name) for name, table in result.tables.items()
+            ],
             "files": [str(path.relative_to(run.path)) for path in result.files],
         }
 
@@ -152,9 +169,12 @@ class Page:
         self.blocks[id] = {**about, **block}
         return id
 
-    def table(self, name: str, table: Table) -> dict[str, Any]:
-        """Adds a table; returns the template's view of it."""
-        block = self.packer.block(table.columns, MAX_ROWS)
+    def table(self, name: str, table: Table, tool: str = "") -> dict[str, Any]:
+        """Adds a table; returns the template's view of it. `tool`: of a stored table."""
+        remote = self.served and (table.of or 0) > MIN_ROWS
+        block = self.packer.block(table.columns, 1 if remote else MAX_ROWS)
+        if remote:
+            block |= {"rows": table.of, "tool": tool, "table": name}
         for about in block["columns"]:
             column = about["name"]
             about["label"] = visible(table.heading(column))
@@ -165,7 +185,7 @@ class Page:
             "id": self.add("table", block, title=visible(title)),
             "title": title,
             "rows": table.of or len(table),
-            "cut": MAX_ROWS if (table.of or 0) > MAX_ROWS else 0,
+            "cut": MAX_ROWS if (table.of or 0) > MAX_ROWS and not remote else 0,
             "open": table.shown > 0 and len(table) > 0,
         }
 
@@ -237,9 +257,11 @@ class Page:
         ]
         return self.add("heat", block, strips=strips, lines=map.lines, title=visible(map.title))
 
-    def timeline(self, timeline: Timeline, bars: Sequence[Bar]) -> None:
+    def timeline(
+        self, timeline: Timeline, bars: Sequence[Bar], remote: Sequence[bool] = ()
+    ) -> None:
         """Adds the timeline: its slices, levels of detail, names and counters. What the bars of the
-        overview have a color for has the same one."""
+        overview have a color for has the same one. `remote`: rows whose slices the server has."""
         gaps = timeline.start - np.append(0, timeline.end[:-1])
         firsts = [row.first for row in timeline.rows if row.count]
         gaps[firsts] = timeline.start[firsts]
@@ -274,8 +296,9 @@ class Page:
                     "depth": row.depth,
                     "count": row.count,
                     "levels": [len(level.name) for level in row.levels],
+                    "remote": number < len(remote) and remote[number],
                 }
-                for row in timeline.rows
+                for number, row in enumerate(timeline.rows)
             ],
             "counters": [
                 {"label": visible(each.label), "unit": each.unit, "count": len(each.time)}

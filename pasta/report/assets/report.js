@@ -337,8 +337,16 @@
       this.host.replaceChildren(controls, scroll, this.none);
     }
 
+    get found() {
+      return this.order.length;
+    }
+
+    rowsInPage(from) {
+      return Array.from(this.order.subarray(from, from + this.size));
+    }
+
     get pages() {
-      return Math.max(1, Math.ceil(this.order.length / this.size));
+      return Math.max(1, Math.ceil(this.found / this.size));
     }
 
     turn(page) {
@@ -358,7 +366,7 @@
       for (const each of [text, before]) {
         this.search.value = each;
         this.find(each);
-        if (each === text && this.order.length) return true;
+        if (each === text && this.found) return true;
       }
       return false;
     }
@@ -452,7 +460,7 @@
       if (focused !== null)
         this.table.tHead.querySelector(`[data-column="${CSS.escape(focused)}"]`)?.focus();
       const from = this.page * this.size;
-      const order = Array.from(this.order.subarray(from, from + this.size));
+      const order = this.rowsInPage(from);
       const texts = shown.map((column) =>
         columnTexts(order.map((row) => column.value(row)), column.unit, column.type),
       );
@@ -461,7 +469,7 @@
       );
       this.table.tBodies[0].replaceChildren(...rows);
       this.none.hidden = rows.length > 0;
-      const found = this.order.length;
+      const { found } = this;
       const of = found < this.rows ? ` (of ${grouped(String(this.rows))})` : "";
       const range = found ? `${grouped(String(from + 1))}–${grouped(String(from + rows.length))} of ` : "";
       this.count.textContent = `${range}${grouped(String(found))}${of}`;
@@ -502,10 +510,75 @@
     $("whole").showModal();
   }
 
+  /** An answer of the server that serves this page. */
+  async function asked(what, query) {
+    const reply = await fetch(`${what}?${new URLSearchParams(query)}`);
+    if (!reply.ok) throw new Error((await reply.text()) || `the server answers ${reply.status}`);
+    return reply.json();
+  }
+
+  /** A table of which the server has the rows. */
+  class RemoteTable extends TableView {
+    constructor(host, block, columns, texts) {
+      for (const [number, column] of columns.entries())
+        column.value = (row) => {
+          const value = RemoteTable.current.reply.columns[number][row];
+          return column.type === "int" && typeof value === "string" ? BigInt(value) : value;
+        };
+      super(host, block, columns, texts);
+    }
+
+    get found() {
+      return this.reply?.found ?? 0;
+    }
+
+    rowsInPage() {
+      RemoteTable.current = this; // whose columns are read next
+      return Array.from({ length: this.reply?.columns[0]?.length ?? 0 }, (_, row) => row);
+    }
+
+    build() {
+      super.build();
+      this.block = read(this.host.dataset.table);
+    }
+
+    select() {
+      this.page = 0;
+      this.draw();
+    }
+
+    showOnly(text) {
+      this.search.value = text;
+      this.find(text);
+      return true; // the server is asked
+    }
+
+    async draw() {
+      const number = (this.asking = (this.asking ?? 0) + 1);
+      const { tool, table } = this.block;
+      const query = {
+        tool, name: table, first: this.page * this.size, count: this.size, words: this.words.join(" "),
+        columns: this.shown.map((column) => column.name).join("\x1f"),
+        sort: this.sorted.column?.name ?? "", descending: this.sorted.descending ? "1" : "0",
+      };
+      this.host.setAttribute("aria-busy", "true");
+      try {
+        const reply = await asked("table", query);
+        if (number !== this.asking) return; // asked again meanwhile
+        this.reply = reply;
+        super.draw();
+      } catch (error) {
+        this.count.textContent = error.message;
+      }
+      this.host.removeAttribute("aria-busy");
+    }
+  }
+
   async function drawTable(host) {
     const block = read(host.dataset.table);
     const columns = await unpacked(block);
-    host.view = new TableView(host, block, columns, await strings());
+    const View = block.tool === undefined ? TableView : RemoteTable;
+    host.view = new View(host, block, columns, await strings());
   }
 
   // ---- plots ----
@@ -901,7 +974,13 @@
       const part = read(`timeline-${name}`);
       parts[name] = { rows: part.rows, columns: await unpacked(part) };
     }
-    const make_ = timelineWith({ make, colour, formatted, grouped, shortened, TableView });
+    const remote = block.lines.some((line) => line.remote)
+      ? {
+          ask: (query) => asked("timeline", query),
+          unpacked,
+        }
+      : null;
+    const make_ = timelineWith({ make, colour, formatted, grouped, shortened, TableView, remote });
     timeline = make_(host, block, await unpacked(block), parts.bins.columns, parts.points.columns, parts.names);
     timeline.summarize(); // at once, so that nothing moves later
     host.timeline = timeline; // for scripts that measure
