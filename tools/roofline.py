@@ -142,9 +142,7 @@ class Roofline(Tool):
             if peak is not None:
                 yield Roof("compute", name, peak, _DERIVED)
 
-    def _work(
-        self, rows: NDArray[Any], roofs: list[Roof]
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _work(self, rows: NDArray[Any], roofs: list[Roof]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Work of each launch, and the kernels' name ids by their numbers."""
         work = np.zeros(len(rows), WORK)
         kernels, work["kernel"] = np.unique(rows["name"], return_inverse=True)
@@ -241,14 +239,15 @@ class Roofline(Tool):
             if share > self.low or of_time < self.least_share:
                 continue
             memory = row["bound"] == "memory"
-            rate = (
-                f"{row['gb_per_second']:,.3g} GB/s" if memory else f"{row['gflop_rate']:,.3g} GFLOP/s"
+            rate, unit = (
+                (row["gb_per_second"], "GB/s") if memory else (row["gflop_rate"], "GFLOP/s")
             )
+            whole = "memory" if memory else "arithmetic"
             yield Finding(
                 what="a kernel reaches little of the device's roof",
                 where=row["kernel"],
-                evidence=f"{formatted(of_time, 'share')} of the device time at {rate},"
-                f" {formatted(share, 'share')} of what {'memory' if memory else 'arithmetic'} allows",
+                evidence=f"{formatted(of_time, 'share')} of the device time at {rate:,.3g} {unit},"
+                f" {formatted(share, 'share')} of what {whole} allows",
                 remedy="see how its accesses fall into sectors, and what its warps wait for:"
                 f" pasta-preload -t coalescing,divergence -k {row['kernel']} -- PROGRAM",
                 gain=of_time * (1 - share),

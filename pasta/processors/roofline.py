@@ -140,9 +140,7 @@ def work_table(
         "of_time": absent_where(shares(time, float(time.sum())), no_time),
         "gflop": absent_where(flops / _GIGA, no_flops),
         "bytes": absent_where(bytes.astype(np.int64), no_bytes),
-        "intensity": absent_where(
-            flops / np.maximum(bytes, 1), no_flops | no_bytes | (bytes <= 0)
-        ),
+        "intensity": absent_where(flops / np.maximum(bytes, 1), no_flops | no_bytes | (bytes <= 0)),
         "gflop_rate": absent_where(worked / np.maximum(time, 1), no_time | no_flops),
         "gb_per_second": absent_where(moved / np.maximum(meanwhile, 1), meanwhile <= 0),
         "bound": [

@@ -13,7 +13,7 @@ from pasta.findings import Finding
 from pasta.names import title_of
 from pasta.report.diff import asked_columns, rows_of, total_text
 from pasta.report.overview import MAX_LABEL, Fact, overview
-from pasta.report.page import Page
+from pasta.report.page import Page, place
 from pasta.report.stacks import CallTree, has_stacks, read_call_tree
 from pasta.report.text import gain_of
 from pasta.report.weights import WEIGHTS, Weight
@@ -53,9 +53,11 @@ def render_diff_page(
     if tree is not None:
         _add_flame(page, *tree)
     sections: dict[str, list[dict[str, Any]]] = {}
-    for table in tables:
+    order = {each.name: place(each) for each in results[1]}
+    for table in sorted(tables, key=lambda each: order[each.tool]):
         if parts := list(_parts(page, table, columns)):
             sections.setdefault(table.tool, []).extend(parts)
+    facts = [overview(*each, None).facts for each in zip(manifests, results, strict=True)]
     return page.html(
         "diff.html.j2",
         title=f"{comparison.before.path.name} → {comparison.after.path.name}",
@@ -65,7 +67,7 @@ def render_diff_page(
         ],
         notes=[(plain(each, 2000), False) for each in comparison.notes],
         uncompared=[plain(each, 2000) for each in dict.fromkeys(said)],
-        facts=list(_facts(*(overview(*each, None).facts for each in zip(manifests, results, strict=True)))),
+        facts=list(_facts(*facts)),
         gone=_findings(*results),
         new=_findings(*results[::-1]),
         titles=titles,
@@ -111,13 +113,18 @@ def _memory(
     for key in [key for key in sides[0] if key in sides[1]]:
         if any(figure.kind == "area" for figure in (sides[0][key], sides[1][key])):
             continue
-        yield page.figure(both(sides[0][key], sides[1][key]), colors=_COLORS)
+        yield {**page.figure(both(sides[0][key], sides[1][key]), colors=_COLORS), "wide": True}
     for key, one in sides[0].items():
         other = sides[1].get(key)
         if other is None or "area" not in (one.kind, other.kind):
             continue
+        most = max(float(np.max(_total(each))) for each in (one, other))
+        last = max(float(each.x[-1]) for each in (one, other))
         for name, each in zip(_RUNS, (one, other), strict=True):
-            yield page.figure(replace(each, title=f"{each.title}, {name}"))
+            yield {
+                **page.figure(replace(each, title=f"{each.title}, {name}"), most=most, last=last),
+                "wide": False,
+            }
 
 
 def _figures(results: Sequence[StoredResult]) -> dict[tuple[str, str], Figure]:
@@ -158,20 +165,18 @@ def _held(x: Any, level: Any, at: Any) -> list[float | None]:
 
 def _parts(page: Page, table: TableDiff, columns: Collection[str]) -> Iterator[dict[str, Any]]:
     """Paired bars of the most changed columns of a table, and the changed rows."""
-    changed = [each for each in asked_columns(table, columns) if each.weight]
-    for column in sorted(changed, key=lambda each: -each.weight)[:_MAX_COLUMNS]:
-        if not table.keys:
-            continue
-        rows = rows_of(table, column)
-        yield {
-            "title": _title(table, column),
-            "pairs": _pairs(page, table, column),
-            "table": page.table(column.name, rows),
-        }
-
-
-def _title(table: TableDiff, column: ColumnDiff) -> str:
-    return f"{table.title or title_of(table.name)}: {column.label}{total_text(column)}"
+    changed = [each for each in asked_columns(table, columns) if each.weight and table.keys]
+    changed.sort(key=lambda each: (each.unit != "ns", -each.weight))  # times first
+    if changed:
+        pictures = [
+            {
+                "title": column.label.capitalize() + total_text(column),
+                "pairs": _pairs(page, table, column),
+                "table": page.table(column.name, rows_of(table, column)),
+            }
+            for column in changed[:_MAX_COLUMNS]
+        ]
+        yield {"title": table.title or title_of(table.name), "columns": pictures}
 
 
 def _pairs(page: Page, table: TableDiff, column: ColumnDiff) -> str:
@@ -238,4 +243,3 @@ def _add_flame(
             )  # fmt: skip
     if weights:
         page.add_flame(tree, columns, weights)
-

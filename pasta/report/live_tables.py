@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from pasta.arrow import to_numpy
 from pasta.report.cells import cell
-from pasta.run.results import read_table
+from pasta.run.results import read_table, stored_tables
 from pasta.table import visible
 
 if TYPE_CHECKING:
@@ -34,12 +34,15 @@ class LiveTables:
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
+        self._known = stored_tables(run.results)
         self._tables: OrderedDict[tuple[str, str], pa.Table] = OrderedDict()
         self._orders: OrderedDict[tuple[Any, ...], NDArray[Any]] = OrderedDict()
 
     def _table(self, tool: str, name: str) -> pa.Table:
         key = tool, name
         if key not in self._tables:
+            if name not in self._known.get(tool, ()):
+                raise KeyError(key)
             self._tables[key] = read_table(self._run.results, tool, name)
             if len(self._tables) > _KEPT:
                 self._tables.popitem(last=False)
@@ -85,7 +88,7 @@ def _order(
     if sort:
         direction = "descending" if descending else "ascending"
         keys = [(sort, direction), ("", "ascending")]
-        numbered = numbered.take(pc.sort_indices(numbered, keys, null_placement="at_end"))
+        numbered = numbered.take(pc.sort_indices(numbered, keys))  # absent values last
     return to_numpy(numbered.column("").combine_chunks(), 0)
 
 

@@ -96,8 +96,8 @@ class LiveTimeline:
         return row.first + first, row.first + max(first, last)
 
     def _part(self, row: Row, begin: int, until: int) -> tuple[int, Bins, int]:
-        """The bins of an interval of the coarsest level that is fine enough; the first one's number,
-        and those of the whole level."""
+        """The bins of an interval, of the coarsest level that is fine enough: the number of the
+        first, these, and how many the level has."""
         whole = self.timeline.until - self.timeline.begin
         share = max(until - begin, 1) / whole
         fine = (each for each in row.levels if len(each.name) * share >= _MIN_BINS)

@@ -112,11 +112,7 @@ def _busy(results: Sequence[StoredResult], timeline: Timeline | None) -> Iterato
 
 def _peak(results: Sequence[StoredResult], timeline: Timeline | None) -> Iterator[Fact]:
     table = _first(results, "peaks", "layer", "device", "memory", "peak")
-    totals = [
-        row
-        for row in (table.rows() if table else ())
-        if row["memory"] == "total"
-    ]
+    totals = [row for row in (table.rows() if table else ()) if row["memory"] == "total"]
     if any(row["device"] is not None for row in totals):
         totals = [row for row in totals if row["device"] is not None]
     for layer in ("memory", "tensor"):  # without memory of the runtime: that of tensors

@@ -58,7 +58,7 @@ def render_page(
     """
     manifest = run.manifest()
     rows = MIN_ROWS if served else MAX_ROWS
-    results = sorted(read_results(run.results, rows=rows), key=_place)
+    results = sorted(read_results(run.results, rows=rows), key=place)
     page = Page(served=served)
     warnings = [(text.plain, text.style == "red") for text in notes(manifest)]
     timeline = live.timeline if live else None
@@ -96,7 +96,7 @@ def render_page(
     )
 
 
-def _place(result: StoredResult) -> tuple[int, bool, str]:
+def place(result: StoredResult) -> tuple[int, bool, str]:
     """Order of sections: by topic, those with findings first."""
     return get_args(Topic).index(result.topic), not result.findings, result.title
 
@@ -200,8 +200,9 @@ class Page:
         for map in heat_maps(result.with_all_rows()):
             yield {"id": self._heat(map), "title": map.title, "kind": "heat", "wide": True}
 
-    def figure(self, figure: Figure, colors: Sequence[int] | None = None) -> dict[str, Any]:
-        """Adds a figure; returns the template's view of it. `colors`: numbers of its series'."""
+    def figure(self, figure: Figure, **axes: Any) -> dict[str, Any]:
+        """Adds a figure; returns the template's view of it. `axes`: `colors`, numbers of its
+        series' colors; `most` and `last`, values that the axes reach at least."""
         columns = {"x": figure.x, **{f" {name}": each for name, each in figure.series.items()}}
         block = self.packer.block(columns)
         for about, label in zip(block["columns"], ("", *figure.series), strict=True):
@@ -209,8 +210,7 @@ class Page:
         kept = ("kind", "x_unit", "y_unit")
         about = {name: getattr(figure, name) for name in kept}
         labels = {name: visible(getattr(figure, name)) for name in ("title", "x_label", "y_label")}
-        chosen = {} if colors is None else {"colors": list(colors)}
-        id = self.add("figure", block, **about, **labels, **chosen)
+        id = self.add("figure", block, **about, **labels, **axes)
         return {"id": id, "title": figure.title, "kind": "figure", "wide": figure.kind == "area"}
 
     def _roofline(self, plot: Roofline) -> str:
@@ -310,12 +310,14 @@ class Page:
         """Adds the call tree, for flame graphs by each recorded weight."""
         if not tree.present:
             return
-        columns = {weight: np.asarray(tree.weights[weight], np.int64) for weight in tree.present}
+        columns: dict[str, Any] = {
+            weight: np.asarray(tree.weights[weight], np.int64) for weight in tree.present
+        }
         weights = [
             {"column": weight, "label": WEIGHTS[weight][0], "unit": WEIGHTS[weight][1]}
             for weight in tree.present
         ]
-        self.add_flame(tree, dict(columns), weights)
+        self.add_flame(tree, columns, weights)
 
     def add_flame(
         self, tree: CallTree, columns: dict[str, Any], weights: list[dict[str, Any]]

@@ -87,10 +87,11 @@ def read_sources(
 
 def _collect(sources: dict[str, Source], tool: str, table: Table) -> None:
     """Adds the sums of a table that has lines."""
-    if "line" not in table.columns or not len(table):
+    prefix = next((each for each in ("", "object_") if f"{each}line" in table.columns), None)
+    if prefix is None or not len(table):
         return
-    lines = table.values("line")
-    files = table.values("file") if "file" in table.columns else lines
+    lines = table.values(f"{prefix}line")
+    files = table.values(f"{prefix}file") if f"{prefix}file" in table.columns else lines
     sums = table.sums or ()
     columns = [
         (Measure(tool, table.heading(name), table.units.get(name)), table.values(name))

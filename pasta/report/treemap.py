@@ -91,7 +91,7 @@ def _by_device(table: Table, leaf_of: Any) -> dict[Any, list[Leaf]]:
             sums[1] += int(bytes)
     return {
         device: [
-            Leaf(groups, f"{count:,} × {name}" if count > 1 else name, detail, bytes, find)
+            Leaf(groups, f"{count:,} of {name}" if count > 1 else name, detail, bytes, find)
             for (groups, name, detail, find), (count, bytes) in each.items()
         ]
         for device, each in found.items()

@@ -681,8 +681,12 @@
       width: width(),
       height,
       scales: {
-        x: { time: false, ...(bars ? { range: [-0.6, x.length - 0.4] } : {}) },
-        y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 1) * 1.06 || 1] },
+        x: {
+          time: false,
+          ...(block.last === undefined ? {} : { range: (_, low, high) => [low, Math.max(high, block.last)] }),
+          ...(bars ? { range: [-0.6, x.length - 0.4] } : {}),
+        },
+        y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, block.most ?? 0) * 1.06 || 1] },
       },
       axes: [axis(block.x_unit, named, 26), axis(block.y_unit, null, 62)],
       cursor: { sync: block.x_unit === "ns" ? { key: "time" } : undefined, points: { size: 6 } },
@@ -1141,11 +1145,11 @@
     const waiting = Object.keys(DRAW).map((name) => `[data-${name}]`).join(",");
     for (const details of document.querySelectorAll("details"))
       details.addEventListener("toggle", () => {
-        const host = details.querySelector(waiting);
-        if (details.open && host && host.dataset.drawn === undefined) draw(host);
+        for (const host of details.open ? details.querySelectorAll(waiting) : [])
+          if (host.dataset.drawn === undefined && host.closest("details:not([open])") === null) draw(host);
       });
     for (const host of document.querySelectorAll(waiting))
-      if ((host.closest("details")?.open ?? true) && host.dataset.drawn === undefined) await draw(host);
+      if (host.closest("details:not([open])") === null && host.dataset.drawn === undefined) await draw(host);
     if (timeline) linkNames();
     linkSources();
     linkFindings();
