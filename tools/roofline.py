@@ -12,9 +12,19 @@ from pasta.processors.groups import Groups
 from pasta.processors.kernel_names import kernel_names
 from pasta.processors.occupancy import Devices
 from pasta.processors.operator_names import GROUP_KEYS, OperatorGroups
-from pasta.processors.roofline import WORK, Roof, memory_rate, roofs_table, split, work_table
+from pasta.processors.roofline import (
+    LEAST_SHARE,
+    LOW,
+    WORK,
+    Roof,
+    findings,
+    memory_rate,
+    roofs_table,
+    split,
+    work_table,
+)
 from pasta.table import Table, absent_where, counted, formatted
-from pasta.tool import Finding, Result, Tool, option
+from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,8 +50,8 @@ class Roofline(Tool):
     compute_roof = option(
         0.0, help="GFLOP/s of the device for all types; 0: from its attributes", minimum=0.0
     )
-    low = option(0.4, help="finding: maximum share of the roof", minimum=0.0)
-    least_share = option(0.1, help="… and minimum share of the device time", minimum=0.0)
+    low = option(LOW, help="finding: maximum share of the roof", minimum=0.0)
+    least_share = option(LEAST_SHARE, help="… and minimum share of the device time", minimum=0.0)
     top = option(15, help="rows of each table in the text report; the tables have all", minimum=1)
 
     traffic = Counter(by=("launch",), fields=("bytes",))
@@ -116,7 +126,7 @@ class Roofline(Tool):
         return Result(
             summary=self._summary(work, table),
             tables=tables,
-            findings=list(self._findings(table)),
+            findings=list(findings(table, self.low, self.least_share)),
             notes=list(self._notes(work, roofs)),
         )
 
@@ -230,29 +240,6 @@ class Roofline(Tool):
             )
         if np.isnan(work["time"]).all() and len(work):
             yield "no device times in this pass: --passes auto joins them with those of another one"
-
-    def _findings(self, table: Table) -> Iterator[Finding]:
-        for row in table.rows():
-            share, of_time = row["of_roof"], row["of_time"]
-            if share is None or of_time is None:
-                continue
-            if share > self.low or of_time < self.least_share:
-                continue
-            memory = row["bound"] == "memory"
-            rate, unit = (
-                (row["gb_per_second"], "GB/s") if memory else (row["gflop_rate"], "GFLOP/s")
-            )
-            whole = "memory" if memory else "arithmetic"
-            yield Finding(
-                what="a kernel reaches little of the device's roof",
-                where=row["kernel"],
-                evidence=f"{formatted(of_time, 'share')} of the device time at {rate:,.3g} {unit},"
-                f" {formatted(share, 'share')} of what {whole} allows",
-                remedy="see how its accesses fall into sectors, and what its warps wait for:"
-                f" pasta-preload -t coalescing,divergence -k {row['kernel']} -- PROGRAM",
-                gain=of_time * (1 - share),
-                confidence="low",
-            )
 
 
 def _put(

@@ -7,12 +7,13 @@ measured time is the share of the roof that it reaches (Williams, Waterman and P
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from pasta.findings import Finding
 from pasta.lazy import np
-from pasta.table import Column, Table, Unit, absent_where, shares
+from pasta.table import Column, Table, Unit, absent_where, formatted, shares
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +24,8 @@ WORK = [
     ("kernel", "i8"), ("group", "i8"), ("node", "i8"),
     ("time", "f8"), ("bytes", "f8"), ("flops", "f8"), ("at_peak", "f8"),
 ]  # fmt: skip
+#: Thresholds of findings: most of the roof, and least of the device time.
+LOW, LEAST_SHARE = 0.4, 0.1
 _GIGA = 1e9
 _UNITS: dict[str, Unit] = {
     "device_time": "ns", "bytes": "bytes", "of_time": "share", "of_roof": "share",
@@ -167,6 +170,29 @@ def work_table(
         shown=shown,
         hidden=hidden | frozenset(none),
     )
+
+
+def findings(
+    kernels: Table, low: float = LOW, least_share: float = LEAST_SHARE
+) -> Iterator[Finding]:
+    """Kernels with at least `least_share` of the device time that reach at most `low` of the
+    roof."""
+    for row in kernels.rows():
+        share, of_time = row["of_roof"], row["of_time"]
+        if share is None or of_time is None or share > low or of_time < least_share:
+            continue
+        memory = row["bound"] == "memory"
+        rate, unit = (row["gb_per_second"], "GB/s") if memory else (row["gflop_rate"], "GFLOP/s")
+        yield Finding(
+            what="a kernel reaches little of the device's roof",
+            where=row["kernel"],
+            evidence=f"{formatted(of_time, 'share')} of the device time at {rate:,.3g} {unit},"
+            f" {formatted(share, 'share')} of what {'memory' if memory else 'arithmetic'} allows",
+            remedy="see how its accesses fall into sectors, and how many lanes are active:"
+            f" pasta-preload -t coalescing,divergence -k {row['kernel']} -- PROGRAM",
+            gain=of_time * (1 - share),
+            confidence="low",
+        )
 
 
 def _both(timed: NDArray[Any], probed: NDArray[Any]) -> list[tuple[str, NDArray[Any]]]:

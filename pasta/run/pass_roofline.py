@@ -9,10 +9,18 @@ import pyarrow as pa
 
 from pasta.arrow import to_numpy
 from pasta.processors.operator_names import GROUP_KEYS
-from pasta.processors.roofline import WORK, Roof, memory_rate, roofs_table, split, work_table
+from pasta.processors.roofline import (
+    WORK,
+    Roof,
+    findings,
+    memory_rate,
+    roofs_table,
+    split,
+    work_table,
+)
 from pasta.run.files import reading
 from pasta.run.pass_tables import ACCESSES, TIMES
-from pasta.run.results import read_table, stored_tables
+from pasta.run.results import as_table, read_schema, read_table, stored_tables
 from pasta.table import counted
 from pasta.tool import Result
 
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
 
 #: The tool, and its tables that are read.
 ROOFLINE = "roofline"
-_LAUNCHES, _ROOFS = "launches", "roofs"
+_KERNELS, _LAUNCHES, _ROOFS = "kernels", "launches", "roofs"
 _PLACE = (*GROUP_KEYS, "file")
 
 
@@ -35,7 +43,7 @@ def join_roofline(accesses: RecordedPass, joined: Joined) -> Result | None:
     """The roofline with the device times of the other pass; None if the tool did not run in the
     pass with accesses. Raises RunError for a damaged table."""
     results = accesses.run.results
-    if not {_LAUNCHES, _ROOFS} <= set(stored_tables(results).get(ROOFLINE, ())):
+    if not {_KERNELS, _LAUNCHES, _ROOFS} <= set(stored_tables(results).get(ROOFLINE, ())):
         return None
     table = read_table(results, ROOFLINE, _LAUNCHES)
     with reading(results / ROOFLINE / f"{_LAUNCHES}.parquet"):
@@ -54,15 +62,17 @@ def join_roofline(accesses: RecordedPass, joined: Joined) -> Result | None:
     roofs = _roofs(read_table(results, ROOFLINE, _ROOFS), results)
     memory = memory_rate(roofs)
     names = {name: [place[at] for place in places] for at, name in enumerate(_PLACE)}
+    path = results / ROOFLINE / f"{_KERNELS}.parquet"
+    shown = as_table(read_schema(results, ROOFLINE, _KERNELS).empty_table(), path).shown
     tables = {
-        "kernels": work_table(
+        _KERNELS: work_table(
             work, "kernel", {"kernel": kernels}, memory,
-            title="Kernels", shown=15, keys=("kernel",),
+            title="Kernels", shown=shown, keys=("kernel",),
         )
     }  # fmt: skip
     if len(places) > 1:
         tables["operators"] = work_table(
-            work, "group", names, memory, title="Operators", shown=15, keys=GROUP_KEYS,
+            work, "group", names, memory, title="Operators", shown=shown, keys=GROUP_KEYS,
             hidden=frozenset({"file", "backward"}),
         )  # fmt: skip
     tables[_ROOFS] = roofs_table(roofs)
@@ -73,6 +83,7 @@ def join_roofline(accesses: RecordedPass, joined: Joined) -> Result | None:
     return Result(
         f"{counted(len(work), 'launch')} of {counted(len(tables['kernels']), 'kernel')}, joined",
         tables,
+        findings=list(findings(tables[_KERNELS])),
         notes=notes,
     )
 
