@@ -272,7 +272,9 @@ class Tensors(Tool):
         for number, levels in sorted(self.levels.items()):
             # at the ends of bins, where the total is known exactly, and at the peak
             peak = self.devices[number].peak_time - start
-            times = np.union1d(levels.times + levels.width, peak)
+            first = int(np.flatnonzero(levels.highest)[0]) if levels.highest.any() else 0
+            times = np.union1d(levels.times[first:] + levels.width, peak)
+            times = np.union1d(times, levels.times[first])
             mine = known["device"] == number
             series = {}
             for each in np.unique(category[mine]).tolist():

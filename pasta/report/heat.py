@@ -25,6 +25,8 @@ _MAX_STRIPS = 10
 #: Parts of a line of a tensor, if its shape allows.
 _MIN_ACROSS = 4
 _WORD_BYTES = 4
+#: Ratio of accesses from which on a tensor is shown by its shape.
+_UNEVEN = 1.25
 _MAX_EXACT = 2.0**53
 
 
@@ -59,8 +61,9 @@ def heat_maps(result: StoredResult) -> Iterator[HeatMap]:
         yield HeatMap("Accesses to objects, by offset", strips)
     shapes = _shapes(result.tables.get("objects")) if strips else {}
     folded = [_by_shape(strip, shapes[strip.label]) for strip in strips if strip.label in shapes]
-    if tensors := [strip for strip in folded if strip is not None]:
-        yield HeatMap("Accesses to tensors, by shape: rows down, columns across", tensors, "row")
+    if tensors := [strip for strip in folded if strip is not None and _is_uneven(strip)]:
+        title = "Tensors that are accessed unevenly: rows down, columns across"
+        yield HeatMap(title, tensors, "row")
     windows = result.tables.get("window_bins")
     if has_columns(windows, "window", "object", "object_id", "offset", "count"):
         lines = HeatMap(
@@ -133,8 +136,14 @@ def _by_shape(strip: Strip, tensor: tuple[list[int], int]) -> Strip | None:
     at = line[inside], place[inside]
     cells[at] = 0
     np.add.at(cells, at, np.nan_to_num(values[inside]))
-    label = f"{strip.label} [{', '.join(map(str, shape))}]"
+    label = f"[{', '.join(map(str, shape))}] {strip.label}"
     return Strip(label, 0, strip.step, cells, lines_step=each)
+
+
+def _is_uneven(strip: Strip) -> bool:
+    """Whether parts differ by more than the ends of rows, which may be in two parts."""
+    cells = strip.cells[:, :-1] if strip.cells.shape[1] > 1 else strip.cells
+    return bool(np.nanmax(cells) > _UNEVEN * np.nanmin(cells))
 
 
 def _numbers(table: Table, name: str) -> NDArray[Any]:

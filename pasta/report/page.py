@@ -234,10 +234,7 @@ class Page:
             own = [measure for measure in known if measure in each.sums]
             for at, measure in enumerate(own):
                 columns[f"measure_{at}"] = [each.sums[measure].get(line) for line in lines]
-            described = [
-                {"label": visible(f"{measure.tool}: {measure.label}"), "unit": measure.unit}
-                for measure in own
-            ]
+            described = [{"label": visible(str(measure)), "unit": measure.unit} for measure in own]
             block = self.packer.block(columns)
             self.blocks[f"source-{number}"] = {**block, "file": each.path, "measures": described}
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pasta.names import title_of
 from pasta.table import Table, Unit, plain
 
 if TYPE_CHECKING:
@@ -42,8 +43,13 @@ class Measure:
     """What a tool adds up by line: a column of one of its tables."""
 
     tool: str
+    table: str
     label: str
     unit: Unit | None
+
+    def __str__(self) -> str:
+        """The table and the column."""
+        return f"{self.table}: {self.label}"
 
 
 @dataclass
@@ -67,8 +73,8 @@ def read_sources(
     shown. Raises RunError for a damaged table."""
     sources: dict[str, Source] = {}
     for result in results:
-        for table in result.tables.values():
-            _collect(sources, result.title, table)
+        for name, table in result.tables.items():
+            _collect(sources, result.title, table.title or title_of(name), table)
     found, changed = [], []
     if manifest.get("host") != socket.gethostname():
         return [], []
@@ -85,7 +91,7 @@ def read_sources(
     return found, notes
 
 
-def _collect(sources: dict[str, Source], tool: str, table: Table) -> None:
+def _collect(sources: dict[str, Source], tool: str, title: str, table: Table) -> None:
     """Adds the sums of a table that has lines."""
     prefix = next((each for each in ("", "object_") if f"{each}line" in table.columns), None)
     if prefix is None or not len(table):
@@ -94,7 +100,7 @@ def _collect(sources: dict[str, Source], tool: str, table: Table) -> None:
     files = table.values(f"{prefix}file") if f"{prefix}file" in table.columns else lines
     sums = table.sums or ()
     columns = [
-        (Measure(tool, table.heading(name), table.units.get(name)), table.values(name))
+        (Measure(tool, title, table.heading(name), table.units.get(name)), table.values(name))
         for name in sums
         if name in table.columns and name not in table.hidden
     ]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Leaves of a tree map; smaller ones of a group are combined.
 MAX_LEAVES = 500
+#: Rows of a table in it: the first, which are the largest.
+_MAX_ROWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def tree_maps(result: StoredResult) -> Iterator[TreeMap]:
     tensors = result.tables.get("peak")
     if has_columns(tensors, "device", "category", "shape", "operator", "line", "bytes"):
         for device, leaves in _by_device(tensors, _tensor).items():
-            yield _tree(f"Tensors at the peak of {_place(device)}", "peak", leaves)
+            yield _tree(f"Tensors at the peak of {_place(device)}{_cut(tensors)}", "peak", leaves)
     memory = result.tables.get("at_peak")
     if has_columns(memory, "peak_of", "device", "memory", "bytes"):
         of_memory = {
@@ -71,7 +73,12 @@ def tree_maps(result: StoredResult) -> Iterator[TreeMap]:
             if len({leaf.groups for leaf in leaves}) > 1 or len(leaves) > 1
         }
         for device, leaves in of_memory.items():
-            yield _tree(f"Allocations at the peak of {_place(device)}", "at_peak", leaves)
+            title = f"Allocations at the peak of {_place(device)}{_cut(memory)}"
+            yield _tree(title, "at_peak", leaves)
+
+
+def _cut(table: Table) -> str:
+    return f", of the {_MAX_ROWS:,} largest" if len(table) > _MAX_ROWS else ""
 
 
 def _place(device: Any) -> str:
@@ -81,7 +88,7 @@ def _place(device: Any) -> str:
 def _by_device(table: Table, leaf_of: Any) -> dict[Any, list[Leaf]]:
     """Leaves by device, equal ones combined."""
     found: dict[Any, dict[tuple[Any, ...], list[int]]] = {}
-    for row in table.rows():
+    for row in table.rows(_MAX_ROWS):
         bytes = row["bytes"]
         leaf = leaf_of(row) if isinstance(bytes, (int, float)) and bytes > 0 else None
         if leaf is not None:
@@ -91,7 +98,13 @@ def _by_device(table: Table, leaf_of: Any) -> dict[Any, list[Leaf]]:
             sums[1] += int(bytes)
     return {
         device: [
-            Leaf(groups, f"{count:,} of {name}" if count > 1 else name, detail, bytes, find)
+            Leaf(
+                groups,
+                f"{count:,} \N{MULTIPLICATION SIGN} {name}" if count > 1 else name,
+                detail,
+                bytes,
+                find,
+            )
             for (groups, name, detail, find), (count, bytes) in each.items()
         ]
         for device, each in found.items()

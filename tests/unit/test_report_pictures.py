@@ -70,7 +70,7 @@ def test_tree_map_of_tensors(tmp_path: Path) -> None:
     )
     sums = dict(zip(device.name, totals(device), strict=True))
     assert sums == {
-        "all": 230, "activation": 200, "Net.a": 200, "2 of [8,8]": 200, "parameter": 30,
+        "all": 230, "activation": 200, "Net.a": 200, "2 \N{MULTIPLICATION SIGN} [8,8]": 200, "parameter": 30,
         "empty": 30, "[4]": 30,
     }  # fmt: skip
     assert device.color[1:] == [0, 0, 0, 1, 1, 1]  # the largest category first
@@ -87,7 +87,7 @@ def test_small_leaves_of_a_tree_map_are_combined(tmp_path: Path) -> None:
 
 def test_heat_map_by_shape() -> None:
     offsets = list(range(0, 128, 16))
-    bars = Figure("bar", "Accesses to w", offsets, {"accesses": range(8)}, x_unit="bytes")
+    bars = Figure("bar", "Accesses to w", offsets, {"accesses": list(range(8))}, x_unit="bytes")
     objects = Table({"object": ["w"], "object_shape": ["2,16"], "object_bytes": [128]})
     tables: Any = {"objects": objects}
     result = StoredResult("t", "", tables, [], [], {"object_1": bars}, [], "", "other")
@@ -119,12 +119,13 @@ def lines(path: Path) -> Table:
 def test_source_lines_have_the_sums_of_their_rows(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("a = 1\nb = 2\n\tc = 3\n")
-    result = stored(tmp_path, lines=lines(path))
+    result = stored(tmp_path, lines=lines(path), others=lines(path))
     (source,), notes = read_sources(manifest(), [result])
     assert source.path == str(path) and not notes
     assert source.text == {1: "a = 1", 2: "b = 2", 3: "    c = 3"}
-    (measure,) = measures([source])
-    assert (measure.label, measure.unit, source.sums[measure]) == ("time", "ns", {2: 11})
+    both = measures([source])  # tables are not added up
+    assert [str(each) for each in both] == ["Lines: time", "Others: time"]
+    assert [source.sums[each] for each in both] == [{2: 11}, {2: 11}]
 
 
 def test_only_source_of_the_run_is_read(tmp_path: Path) -> None:

@@ -337,9 +337,15 @@ const picturesWith = ({ make, formatted, grouped, shortened, series, seriesCount
     };
     choice.addEventListener("change", show);
     show();
+    const hottest = () => {
+      const bars = [...body.querySelectorAll("td.share")];
+      const wide = (bar) => parseFloat(bar.style.getPropertyValue("--share")) || 0;
+      return bars.reduce((most, bar) => (wide(bar) > wide(most) ? bar : most), bars[0]);
+    };
     const scroll = make("div", { className: "scroll source", tabIndex: 0, role: "region" }, table);
     scroll.setAttribute("aria-label", block.file);
     host.replaceChildren(make("div", { className: "controls" }, make("span", {}, "Bars:"), choice), scroll);
+    scroll.scrollTop = hottest().offsetTop - scroll.clientHeight / 3;
     host.showLine = (number) => {
       const line = body.querySelector(`[data-line="${number}"]`);
       if (!line) return false;

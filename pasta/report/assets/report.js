@@ -9,6 +9,7 @@
   const MOST_BARS = 16; // of numbers, below each other; more stand side by side
   const MOST_NAMES = 40;
   const FLAME_ROW = 18;
+  const NARROW = matchMedia("(max-width: 760px)"); // as in report.css
 
   /** An element with properties and children; texts never become HTML. */
   function make(tag, properties = {}, ...children) {
@@ -283,8 +284,13 @@
       this.draw();
     }
 
+    /** Columns in the order shown: on narrow screens numbers follow the first one. */
     get shown() {
-      return this.columns.filter((column) => this.all || !column.hidden);
+      const shown = this.columns.filter((column) => this.all || !column.hidden);
+      if (!NARROW.matches) return shown;
+      const [first, ...others] = shown;
+      const isText = (column) => column.type === "text";
+      return [first, ...others.filter((each) => !isText(each)), ...others.filter(isText)];
     }
 
     build() {
@@ -579,6 +585,7 @@
     const columns = await unpacked(block);
     const View = block.tool === undefined ? TableView : RemoteTable;
     host.view = new View(host, block, columns, await strings());
+    NARROW.addEventListener("change", () => host.view.draw());
   }
 
   // ---- plots ----
