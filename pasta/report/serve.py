@@ -57,6 +57,9 @@ class ReportServer(ThreadingHTTPServer):
         except OSError as error:
             raise RunError(f"{run.path}: cannot be served ({error})") from error
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: the browser closed the connection."""
+
     @property
     def authority(self) -> str:
         """Host and port, as browsers send them."""
@@ -139,8 +142,9 @@ class _Handler(BaseHTTPRequestHandler):
             found = dumped(self.server.answer(name, query))
         except (KeyError, ValueError, OverflowError):
             self._send(HTTPStatus.BAD_REQUEST, b"", "text/plain")
-        except (PastaError, OSError) as error:
-            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, plain(str(error)).encode(), "text/plain")
+        except Exception as error:  # tables and events of an untrusted run may be inconsistent
+            why = str(error) if isinstance(error, PastaError) else type(error).__name__
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, plain(why).encode(), "text/plain")
         else:
             self._send(HTTPStatus.OK, found, "application/json")
 

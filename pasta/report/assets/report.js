@@ -526,12 +526,14 @@
   /** A table of which the server has the rows. */
   class RemoteTable extends TableView {
     constructor(host, block, columns, texts) {
+      let view = null;
       for (const [number, column] of columns.entries())
         column.value = (row) => {
-          const value = RemoteTable.current.reply.columns[number][row];
+          const value = view.reply.columns[number][row];
           return column.type === "int" && typeof value === "string" ? BigInt(value) : value;
         };
       super(host, block, columns, texts);
+      view = this;
     }
 
     get found() {
@@ -539,7 +541,6 @@
     }
 
     rowsInPage() {
-      RemoteTable.current = this; // whose columns are read next
       return Array.from({ length: this.reply?.columns[0]?.length ?? 0 }, (_, row) => row);
     }
 
