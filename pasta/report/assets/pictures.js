@@ -141,7 +141,9 @@ const picturesWith = ({ make, formatted, grouped, shortened, series, seriesCount
       part.style.width = `${Math.max(1, width - 1)}px`;
       part.style.height = `${Math.max(1, height - 1)}px`;
       if (width > LEAST_TEXT && height > 14) {
-        const text = group ? `${this.of.name[node]}  ${exact(this.total[node], this.block.unit)}` : this.of.name[node];
+        const name = this.of.name[node];
+        const short = width < 7 * name.length ? name.split(" (")[0].split(".").slice(-2).join(".") : name; // of a module
+        const text = group ? `${short}  ${exact(this.total[node], this.block.unit)}` : name;
         part.append(make("span", {}, text));
         if (!group && height > 30) part.append(make("small", {}, exact(this.total[node], this.block.unit)));
       }
