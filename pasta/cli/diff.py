@@ -48,8 +48,8 @@ def run(options: argparse.Namespace) -> int:
     from pasta.run.diff import Comparison
     from pasta.run.thresholds import Threshold
 
-    if options.json == options.html == "-":
-        raise ConfigError("--json and --html both go to stdout", remedy="name a file for one")
+    if [options.json, options.markdown, options.html].count("-") > 1:
+        raise ConfigError("two outputs go to stdout", remedy="name files for all but one")
     thresholds = [Threshold.parse(each) for each in options.fail_on]
     before, after = (RunDirectory.open(path) for path in (options.before, options.after))
     comparison = Comparison(before, after)
