@@ -34,10 +34,6 @@ class Speedscope(FileExport):
         return partial(write_speedscope, tree, weight, run.path.resolve().name)
 
 
-#: Units of speedscope by those of weights.
-_UNITS = {"ns": "nanoseconds", "bytes": "bytes", "count": "none"}
-
-
 def write_speedscope(tree: CallTree, weight: Weight, name: str, file: BinaryIO) -> None:
     """Writes a file for speedscope.app: a profile for each recorded weight, `weight` first.
 
