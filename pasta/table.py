@@ -93,10 +93,11 @@ class Table:
 class Figure:
     """A chart of the report: one or more series over common x values.
 
-    `kind` "step" holds each level until the next x. A value that is None or NaN is a gap.
+    `kind` "step" holds each level until the next x; "area" stacks the series, the first at the
+    bottom. A value that is None or NaN is a gap.
     """
 
-    kind: Literal["line", "step", "bar"]
+    kind: Literal["line", "step", "bar", "area"]
     title: str
     x: Column
     series: Mapping[str, Column]

@@ -10,7 +10,8 @@ from pasta.lazy import np
 from pasta.processors.codes import RowCodes, grown
 from pasta.processors.loops import Loop
 from pasta.processors.object_names import TensorNames
-from pasta.table import Table, Unit, absent_where, counted, formatted, shares
+from pasta.processors.timeline import LevelTimeline
+from pasta.table import Figure, Table, Unit, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
 
 if TYPE_CHECKING:
@@ -57,8 +58,16 @@ _PATTERN = ("device", "category", "node", "shape", "dtype")
 _CODE_KEY = (*_PATTERN, "reader")
 #: Sums of a row of the patterns.
 _AMOUNTS = ("count", "bytes", "lifetime", "reads")
+#: Fields that memory over time needs; those that `category_of` and `resolved` read, and lifetimes.
+_LIVED = ("device", "node", "flags", "group", "reader", "storage", "bytes", "time", "lifetime")
+#: Freed tensors of which these are kept: of more, the largest.
+_MAX_LIVED = 1 << 20
+#: Bins of memory over time.
+_POINTS = 512
 #: Number of freed tensors with an undecided category at which equal ones are merged.
 _MAX_UNSETTLED = 1 << 14
+
+_FOREVER = 1 << 62
 
 _PLURALS = {"activation": "activations", "optimizer state": "tensors of optimizer state"}
 #: Keys by which runs are compared.
@@ -104,6 +113,8 @@ class Tensors(Tool):
         self.patterns = RowCodes(sys.maxsize)
         self.amounts = np.zeros((1024, len(_AMOUNTS)), np.int64)  # by pattern
         self.unsettled = _Unsettled()
+        self.lived = _Lived(_MAX_LIVED)
+        self.levels: dict[int, LevelTimeline] = {}  # live bytes by device
         self.reserved: dict[int, int] = {}  # by device, before this batch
         from pasta.processors.growth import LiveByOperator, Steps  # imports Numba
 
@@ -143,6 +154,9 @@ class Tensors(Tool):
         device = self.devices.setdefault(number, _Device())
         ids, sign = changes["object"], changes["sign"].astype(np.int64)
         levels = device.live + np.cumsum(rows["bytes"][ids].astype(np.int64) * sign)
+        if number not in self.levels:
+            self.levels[number] = LevelTimeline(self.context.process.start_time, _POINTS)
+        self.levels[number].add(changes["time"], levels)
         highest = int(levels.argmax())
         device.live = int(levels[-1])
         if levels[highest] <= device.peak:
@@ -185,6 +199,7 @@ class Tensors(Tool):
             if mine.any():
                 self.devices[number].freed.append(known[mine])
         self.at_peak[ids] = False
+        self.lived.add(known)
         grouped = known["group"] != 0
         self._add_patterns(_amounts(known[~grouped]))
         if self.unsettled.add(known[grouped]):
@@ -246,7 +261,44 @@ class Tensors(Tool):
                 "patterns": self._patterns(named),
             },
             findings=list(self._findings(peaks)),
+            figures=dict(self._over_time(known)),
         )
+
+    def _over_time(self, live: NDArray[Any]) -> Iterator[tuple[str, Figure]]:
+        """Live bytes by category over time, for each device; `live`: tensors that are not freed."""
+        known = self.lived.with_live(live)
+        category = self._category(known)
+        start = self.context.process.start_time
+        for number, levels in sorted(self.levels.items()):
+            # at the ends of bins, where the total is known exactly, and at the peak
+            peak = self.devices[number].peak_time - start
+            first = int(np.flatnonzero(levels.highest)[0]) if levels.highest.any() else 0
+            times = np.union1d(levels.times[first:] + levels.width, peak)
+            times = np.union1d(times, levels.times[first])
+            mine = known["device"] == number
+            series = {}
+            for each in np.unique(category[mine]).tolist():
+                rows = known[mine & (category == each)]
+                series[self.context.tensors.names[each]] = _level(rows, times + start)
+            at_peak = int(np.searchsorted(times, peak))
+            series = dict(sorted(series.items(), key=lambda each: (-each[1][at_peak], each[0])))
+            if self.lived.left_out:
+                total = np.interp(times, levels.times + levels.width, levels.last)
+                smaller = np.maximum(total.astype(np.int64) - sum(series.values()), 0)
+                series["smaller tensors"] = smaller
+            yield (
+                f"categories_{'host' if number < 0 else number}",
+                Figure(
+                    "area",
+                    f"Tensors by category: {'the host' if number < 0 else f'device {number}'}",
+                    times,
+                    series,
+                    x_label="time since start",
+                    x_unit="ns",
+                    y_label="live bytes",
+                    y_unit="bytes",
+                ),
+            )
 
     def _findings(self, peaks: dict[int, NDArray[Any]]) -> Iterator[Finding]:
         from pasta.processors.growth import MIN_STEPS
@@ -502,6 +554,42 @@ class Tensors(Tool):
 
 
 @dataclass
+class _Lived:
+    """Freed tensors with their lifetimes: the `limit` largest."""
+
+    limit: int
+    rows: list[NDArray[Any]] = field(default_factory=list)
+    count: int = 0
+    left_out: int = 0
+
+    def add(self, known: NDArray[Any]) -> None:
+        """Adds rows with fields of _FIELDS."""
+        self.rows.append(_only(known, _LIVED))
+        self.count += len(known)
+        if self.count > 2 * self.limit:
+            rows = np.concatenate(self.rows)
+            kept = np.argsort(-rows["bytes"], kind="stable")[: self.limit]
+            self.left_out += len(rows) - len(kept)
+            self.rows, self.count = [rows[kept]], len(kept)
+
+    def with_live(self, live: NDArray[Any]) -> NDArray[Any]:
+        """All rows, and those of tensors that are not freed, which live forever."""
+        rows = _only(live, _LIVED)
+        rows["lifetime"] = _FOREVER
+        return np.concatenate([*self.rows, rows])
+
+
+def _level(rows: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
+    """Bytes (int64) of rows that are live at ascending times (int64 ns)."""
+    found = np.zeros(len(times), np.int64)
+    for sign, moments in ((1, rows["time"]), (-1, rows["time"] + rows["lifetime"])):
+        order = np.argsort(moments, kind="stable")
+        sums = np.append(0, np.cumsum(rows["bytes"][order]))
+        found += sign * sums[np.searchsorted(moments[order], times, side="right")]
+    return found
+
+
+@dataclass
 class _Unsettled:
     """Freed tensors that were copied from or to a live one and may yet turn out to be parameters.
 
@@ -590,6 +678,14 @@ def _columns(named: TensorNames, known: NDArray[Any], categories: NDArray[Any]) 
 def _table(columns: dict[str, Any], **arguments: Any) -> Table:
     units = {name: unit for name, unit in _UNITS.items() if name in columns}
     return Table(columns, units=units, **arguments)
+
+
+def _only(rows: NDArray[Any], names: tuple[str, ...]) -> NDArray[Any]:
+    """A copy of rows with these columns alone."""
+    found = _zeros(len(rows), names)
+    for name in names:
+        found[name] = rows[name]
+    return found
 
 
 def _zeros(length: int, names: tuple[str, ...]) -> NDArray[Any]:

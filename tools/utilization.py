@@ -142,17 +142,18 @@ class Utilization(Tool):
             *self._tiny(), *self._tails(), *self._findings(rows), *self._alone(),
             *self._serialised(),
         ]  # fmt: skip
+        devices = self._devices(rows)
         return Result(
             summary=self._summary(rows, path),
             tables={
-                "devices": self._devices(rows),
+                "devices": devices,
                 "gaps": self._gaps(rows),
                 "critical_path": path,
                 "overlap": self._overlap(),
                 "kernels": self._kernels(),
                 "waits": waits,
             },
-            figures=self._figures(),
+            figures={**self._causes(devices), **self._figures()},
             findings=sorted(findings, key=lambda each: -each.rank),
             notes=self._notes(),
         )
@@ -252,6 +253,24 @@ class Utilization(Tool):
             sums=("time",),
             title="What ran at once, from first to last work",
         )
+
+    def _causes(self, devices: Table) -> dict[str, Figure]:
+        """Busy time of each device, and its idle time by cause: a bar for each."""
+        if not len(devices):
+            return {}
+        names = [name for name in _COLUMNS.values() if any(devices.columns[name])]
+        names.sort(key=lambda name: -sum(devices.columns[name]))
+        series = {name: devices.columns[name] for name in ("busy", *names)}
+        return {
+            "causes": Figure(
+                "bar",
+                "Busy time, and idle time by cause",
+                [f"device {number}" for number in devices.columns["device"]],
+                {devices.heading(name): list(map(int, each)) for name, each in series.items()},
+                y_label="time of each device",
+                y_unit="ns",
+            )
+        }
 
     def _figures(self) -> dict[str, Figure]:
         """Busy share of each device over time."""

@@ -37,6 +37,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--json", metavar="FILE|-", help="write everything as JSON too; -: to stdout, instead")
     add("--markdown", metavar="FILE|-",
         help="write Markdown too, for a pull request; -: to stdout, instead")
+    add("--html", metavar="FILE|-", help="write a page with pictures too; -: to stdout, instead")
     add("--fail-on", action="append", default=[], metavar="THRESHOLD",
         help="exit with 1 beyond it: 'bytes>+5%%', 'kernel_freq.launches[gemm]>+0' (repeatable)")
     # fmt: on
@@ -47,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
     from pasta.run.diff import Comparison
     from pasta.run.thresholds import Threshold
 
+    if [options.json, options.markdown, options.html].count("-") > 1:
+        raise ConfigError("two outputs go to stdout", remedy="name files for all but one")
     thresholds = [Threshold.parse(each) for each in options.fail_on]
     before, after = (RunDirectory.open(path) for path in (options.before, options.after))
     comparison = Comparison(before, after)
@@ -58,7 +61,9 @@ def run(options: argparse.Namespace) -> int:
         _write(after, options.json, _document(comparison, chosen, options.column, exceeded, notes))
     if options.markdown:
         _write_markdown(options.markdown, comparison, chosen, options, exceeded, notes)
-    if "-" not in (options.json, options.markdown):
+    if options.html:
+        _write_page(comparison, chosen, options, notes)
+    if "-" not in (options.json, options.markdown, options.html):
         _print(comparison, chosen, options, notes)
     sys.stdout.flush()
     for each in exceeded:
@@ -142,6 +147,21 @@ def _write_markdown(
     ]
     with written(comparison.after, target) as file:
         file.write(markdown_of(parts).encode())
+
+
+def _write_page(
+    comparison: Comparison,
+    chosen: list[tuple[str, str]],
+    options: argparse.Namespace,
+    notes: list[str],
+) -> None:
+    from pasta.report.diff_page import render_diff_page
+    from pasta.report.files import written
+
+    with display_progress("writing html", quiet=options.html == "-"):
+        page = render_diff_page(comparison, chosen, options.column, notes).encode("utf-8")
+    with written(comparison.after, options.html) as file:
+        file.write(page)
 
 
 def _print(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("-n", "--rows", type=count, metavar="N", help="rows of each table of the text report")
     add_width(parser)
     add("--rank", type=int, metavar="N", help="report one rank of a root")
+    add("--serve", action="store_true",
+        help="serve the HTML report on this machine, with all rows and events, until Ctrl-C")
+    add("--no-source", action="store_true", help="HTML without lines of the program's source")
     for each in exports():
         optional: dict[str, Any] = {} if each.default is None else {"nargs": "?", "const": _DEFAULT}
         add(f"--{each.name}", metavar=each.metavar, help=each.help, **optional)
@@ -90,6 +94,8 @@ def run(options: argparse.Namespace) -> int:
         directory = _latest()
         sys.stderr.write(f"pasta: the latest run here: {directory}\n")
     asked = [each for each in formats if getattr(options, each.option) is not None]
+    if options.serve and asked:
+        raise ConfigError(f"--serve and --{asked[0].name} exclude each other", remedy="give one")
     if options.weight and not any(each.weighted for each in asked):
         weighted = " and ".join(f"--{each.name}" for each in formats if each.weighted)
         raise ConfigError(f"--weight applies to {weighted}", remedy="give one")
@@ -97,10 +103,12 @@ def run(options: argparse.Namespace) -> int:
         if options.rank is not None:
             raise RunError(f"{directory}: --rank is for a directory of runs")
         recorded = RunDirectory.open(directory)
-    elif not asked:
+    elif not asked and not options.serve:
         return _print_root(Root.open(directory), options)
     else:
         recorded = _of_rank(Root.open(directory), options.rank)
+    if options.serve:
+        return _serve(recorded, source=not options.no_source)
     if not asked:
         print_run(recorded, options.rows, options.width)
         return int(bool(recorded.manifest().get("failures")))
@@ -109,8 +117,22 @@ def run(options: argparse.Namespace) -> int:
         target = getattr(options, each.option)
         if target == _DEFAULT and each.default:
             target = str(recorded.path / each.default)
-        made.append(_export(each, Request(recorded, target, options.weight)))
+        request = Request(recorded, target, options.weight, source=not options.no_source)
+        made.append(_export(each, request))
     return int(not all(made))
+
+
+def _serve(run: RunDirectory, *, source: bool) -> int:
+    """Serves the report until Ctrl-C. Raises PastaError."""
+    from pasta.report.serve import ReportServer
+
+    with display_progress(f"reading {run.path}"):
+        server = ReportServer(run, source=source)
+    with server:
+        print(f"{run.path}: {server.address} (Ctrl-C ends it)", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0
 
 
 def _has_runs(path: Path) -> bool:

@@ -35,13 +35,13 @@ def render(
     notes = list(comparison.notes)
     for tool, name in chosen:
         table = comparison.table(tool, name)
-        asked = _asked(table, columns)
+        asked = asked_columns(table, columns)
         changed = sorted((each for each in asked if each.weight), key=lambda each: -each.weight)
         for column in changed:
             yield Text()
             yield Text(_heading(table, column), style="bold")
             if table.keys:
-                yield View(_rows(table, column), rows, command="pasta diff BEFORE AFTER")
+                yield View(rows_of(table, column), rows, command="pasta diff BEFORE AFTER")
         same = [_with_total(each) for each in asked if not each.weight]
         if same:
             yield Text()
@@ -53,7 +53,7 @@ def render(
         yield note(each)
 
 
-def _asked(table: TableDiff, columns: Collection[str]) -> list[ColumnDiff]:
+def asked_columns(table: TableDiff, columns: Collection[str]) -> list[ColumnDiff]:
     """The requested columns; by default those that add up, or all if none does."""
     every = list(table.columns.values())
     if columns:
@@ -74,13 +74,18 @@ def note(text: str) -> Text:
 
 
 def _heading(table: TableDiff, column: ColumnDiff) -> str:
-    text = plain(f"{table.tool}.{table.name}.{column.name}")
+    """Tool, table and column, with the totals of columns that add up."""
+    return plain(f"{table.tool}.{table.name}.{column.name}") + total_text(column)
+
+
+def total_text(column: ColumnDiff) -> str:
+    """The totals of a column that adds up: ": 1.00 ms → 2.00 ms (+100.0%)"; empty for others."""
     total = column.total
     if total is None or total.before is None or total.after is None:
-        return text
+        return ""
     before, after = (formatted(each, column.unit) for each in (total.before, total.after))
     relative = "" if total.ratio is None else f" ({total.ratio - 1:+.1%})"
-    return f"{text}: {before} → {after}{relative}"
+    return f": {before} → {after}{relative}"
 
 
 def _with_total(column: ColumnDiff) -> str:
@@ -89,7 +94,7 @@ def _with_total(column: ColumnDiff) -> str:
     return f"{column.name} ({formatted(column.total.after, column.unit)})"
 
 
-def _rows(table: TableDiff, column: ColumnDiff) -> Table:
+def rows_of(table: TableDiff, column: ColumnDiff) -> Table:
     """Changed rows, the largest difference first, incomparable ones last."""
     changes = column.changes
     some = [at for at, each in enumerate(changes) if each.before != each.after]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 _MAX_POINTS = 512
 _MAX_LINES = 64
 _MAX_STRIPS = 10
+#: Parts of a line of a tensor, if its shape allows.
+_MIN_ACROSS = 4
 _WORD_BYTES = 4
+#: Ratio of accesses from which on a tensor is shown by its shape.
+_UNEVEN = 1.25
 _MAX_EXACT = 2.0**53
 
 
@@ -54,6 +59,11 @@ def heat_maps(result: StoredResult) -> Iterator[HeatMap]:
     strips = [strip for name, each in result.figures.items() if (strip := _of_figure(name, each))]
     if strips:
         yield HeatMap("Accesses to objects, by offset", strips)
+    shapes = _shapes(result.tables.get("objects")) if strips else {}
+    folded = [_by_shape(strip, shapes[strip.label]) for strip in strips if strip.label in shapes]
+    if tensors := [strip for strip in folded if strip is not None and _is_uneven(strip)]:
+        title = "Tensors that are accessed unevenly: rows down, columns across"
+        yield HeatMap(title, tensors, "row")
     windows = result.tables.get("window_bins")
     if has_columns(windows, "window", "object", "object_id", "offset", "count"):
         lines = HeatMap(
@@ -84,6 +94,56 @@ def _of_figure(name: str, figure: Figure) -> Strip | None:
     step = int(figure.x[1] - figure.x[0]) if len(figure.x) > 1 else 0
     label = figure.title.removeprefix("Accesses to ")
     return Strip(label, int(figure.x[0]), step, np.asarray(values, np.float64).reshape(1, -1))
+
+
+def _shapes(table: Table | None) -> dict[str, tuple[list[int], int]]:
+    """Shape and bytes of tensors, by the name of their object."""
+    if not has_columns(table, "object", "object_shape", "object_bytes"):
+        return {}
+    found = {}
+    for row in table.rows():
+        sizes = str(row["object_shape"] or "").split(",")
+        if len(sizes) > 1 and all(size.isdecimal() and len(size) < 12 for size in sizes):
+            found[str(row["object"])] = [int(size) for size in sizes], _whole(row["object_bytes"])
+    return found
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and 0 < value < _MAX_EXACT else 0
+
+
+def _by_shape(strip: Strip, tensor: tuple[list[int], int]) -> Strip | None:
+    """A strip folded into lines of the tensor's last dimensions, as few as its parts resolve."""
+    shape, bytes = tensor
+    count = math.prod(shape)
+    if not 0 < count <= bytes or strip.step <= 0 or strip.start:
+        return None
+    item = 1 << min((bytes // count).bit_length() - 1, 4)  # storage may be rounded up
+    wide, lines = item, count
+    for size in reversed(shape):
+        if wide >= strip.step * _MIN_ACROSS and wide > item:
+            break
+        wide, lines = wide * size, lines // size
+    if lines < 2 or wide < strip.step:
+        return None
+    each = -(-lines // _MAX_LINES)
+    (values,) = strip.cells
+    offset = np.arange(len(values)) * strip.step
+    line = offset // wide // each
+    place = offset % wide // strip.step
+    inside = line < -(-lines // each)
+    cells = np.full((-(-lines // each), -(-wide // strip.step)), np.nan)
+    at = line[inside], place[inside]
+    cells[at] = 0
+    np.add.at(cells, at, np.nan_to_num(values[inside]))
+    label = f"[{', '.join(map(str, shape))}] {strip.label}"
+    return Strip(label, 0, strip.step, cells, lines_step=each)
+
+
+def _is_uneven(strip: Strip) -> bool:
+    """Whether parts differ by more than the ends of rows, which may be in two parts."""
+    cells = strip.cells[:, :-1] if strip.cells.shape[1] > 1 else strip.cells
+    return bool(np.nanmax(cells) > _UNEVEN * np.nanmin(cells))
 
 
 def _numbers(table: Table, name: str) -> NDArray[Any]:

@@ -112,16 +112,12 @@ def _busy(results: Sequence[StoredResult], timeline: Timeline | None) -> Iterato
 
 def _peak(results: Sequence[StoredResult], timeline: Timeline | None) -> Iterator[Fact]:
     table = _first(results, "peaks", "layer", "device", "memory", "peak")
-    totals = [
-        row
-        for row in (table.rows() if table else ())
-        if row["memory"] == "total" and row["device"] is not None
-    ]
+    totals = [row for row in (table.rows() if table else ()) if row["memory"] == "total"]
+    if any(row["device"] is not None for row in totals):
+        totals = [row for row in totals if row["device"] is not None]
     for layer in ("memory", "tensor"):  # without memory of the runtime: that of tensors
         found = [
-            (_number(row["peak"]), f"on device {row['device']}")
-            for row in totals
-            if row["layer"] == layer
+            (_number(row["peak"]), _where(row["device"])) for row in totals if row["layer"] == layer
         ]
         if found:
             break
@@ -131,6 +127,10 @@ def _peak(results: Sequence[StoredResult], timeline: Timeline | None) -> Iterato
     if found:
         peak, where = max(found)
         yield Fact("Peak memory", formatted(peak, "bytes"), where)
+
+
+def _where(device: object) -> str:
+    return "of tensors on the host" if device is None else f"on device {device}"
 
 
 def _time(results: Sequence[StoredResult], timeline: Timeline | None) -> Bar | None:

@@ -19,12 +19,17 @@ from pasta.errors import RunError
 from pasta.findings import Topic
 from pasta.names import title_of
 from pasta.report.heat import HeatMap, heat_maps, is_strip
+from pasta.report.live_tables import MIN_ROWS
+from pasta.report.live_timeline import LiveTimeline
 from pasta.report.overview import Bar, overview, own_notes
 from pasta.report.pack import Packer
+from pasta.report.roofline import Roofline, rooflines
+from pasta.report.sources import Source, measures, read_sources
 from pasta.report.stacks import CallTree, has_stacks, read_call_tree
 from pasta.report.stall_views import stall_views
 from pasta.report.text import gain_of, heading, notes
 from pasta.report.timeline import WORK, Timeline, read_timeline
+from pasta.report.treemap import TreeMap, tree_maps
 from pasta.report.weights import WEIGHTS
 from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, ranked, read_results
@@ -40,21 +45,35 @@ _HERE = Path(__file__).parent
 _dumps = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def render_page(run: RunDirectory) -> str:
-    """The page as HTML. Raises RunError for a damaged manifest or result."""
+def render_page(
+    run: RunDirectory,
+    *,
+    source: bool = True,
+    live: LiveTimeline | None = None,
+    served: bool = False,
+) -> str:
+    """The page as HTML; `source`: with lines of the program's source. Raises RunError for a damaged
+    manifest or result.
+
+    `served`: a page that asks its server for rows of long tables, and for slices of `live`.
+    """
     manifest = run.manifest()
-    results = sorted(read_results(run.results, rows=MAX_ROWS), key=_place)
-    page = _Page()
+    rows = MIN_ROWS if served else MAX_ROWS
+    results = sorted(read_results(run.results, rows=rows), key=place)
+    page = Page(served=served)
     warnings = [(text.plain, text.style == "red") for text in notes(manifest)]
-    timeline = None
+    timeline = live.timeline if live else None
     try:  # the rest of the report does not need events
-        timeline = read_timeline(run)
+        timeline = timeline if served else read_timeline(run)
     except RunError as error:
         warnings.append((f"no timeline: {error}", True))
     first = overview(manifest, results, timeline)
     if timeline:
-        page.timeline(timeline, first.bars)
+        shown, remote = live.in_page() if live else (timeline, [])
+        page.timeline(shown, first.bars, remote)
     tools = [page.tool(run, result) for result in results]
+    sources, left_out = read_sources(manifest, results) if source else ([], [])
+    page.sources(sources)
     if has_stacks(run):
         try:
             page.flame(read_call_tree(run))
@@ -62,10 +81,8 @@ def render_page(run: RunDirectory) -> str:
             warnings.append((f"no flame graph: {error}", True))
     lines = [text.plain for text in heading(run, manifest)]
     titles = {result.name: result.title for result in results}
-    scripts = [_asset("uplot/uPlot.iife.min.js"), _asset("timeline.js"), _asset("report.js")]
-    styles = [_asset("uplot/uPlot.min.css"), _asset("report.css")]
-    return _environment().get_template("report.html.j2").render(
-        version=VERSION,
+    return page.html(
+        "report.html.j2",
         title=lines[0],
         lines=lines[1:],
         notes=warnings,
@@ -74,17 +91,13 @@ def render_page(run: RunDirectory) -> str:
         overview=first,
         timeline=timeline,
         tools=tools,
+        sources=[each.path for each in sources],
+        source_notes=left_out,
         weights=page.weights,
-        blocks=page.blocks,
-        strings=page.packer.strings(),
-        scripts=[Markup(text) for text in scripts],
-        styles=[Markup(text) for text in styles],
-        script_hashes=" ".join(map(_hash, scripts)),
-        style_hashes=" ".join(map(_hash, styles)),
-    )  # fmt: skip
+    )
 
 
-def _place(result: StoredResult) -> tuple[int, bool, str]:
+def place(result: StoredResult) -> tuple[int, bool, str]:
     """Order of sections: by topic, those with findings first."""
     return get_args(Topic).index(result.topic), not result.findings, result.title
 
@@ -112,13 +125,31 @@ def _hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-class _Page:
+class Page:
     """The template's view of tools; data are blocks by the id of their element."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, served: bool = False) -> None:
+        self.served = served
         self.packer = Packer()
         self.blocks: dict[str, dict[str, Any]] = {}
         self.weights: list[str] = []
+
+    def html(self, template: str, **values: Any) -> str:
+        """The page as HTML: a template with these values, and all data, scripts and styles."""
+        names = ("uplot/uPlot.iife.min.js", "timeline.js", "pictures.js", "report.js")
+        scripts = [_asset(name) for name in names]
+        styles = [_asset("uplot/uPlot.min.css"), _asset("report.css")]
+        return _environment().get_template(template).render(
+            **values,
+            served=self.served,
+            version=VERSION,
+            blocks=self.blocks,
+            strings=self.packer.strings(),
+            scripts=[Markup(text) for text in scripts],
+            styles=[Markup(text) for text in styles],
+            script_hashes=" ".join(map(_hash, scripts)),
+            style_hashes=" ".join(map(_hash, styles)),
+        )  # fmt: skip
 
     def tool(self, run: RunDirectory, result: StoredResult) -> dict[str, Any]:
         return {
@@ -128,17 +159,24 @@ class _Page:
             "notes": own_notes(result),
             "charts": list(self._charts(result)),
             "stalls": stall_views(result),
-            "tables": [self._table(name, table) for name, table in result.tables.items()],
+            "tables": [
+                self.table(name, table, result.name) for name, table in result.tables.items()
+            ],
             "files": [str(path.relative_to(run.path)) for path in result.files],
         }
 
-    def _add(self, what: str, block: dict[str, Any], **about: Any) -> str:
+    def add(self, what: str, block: dict[str, Any], **about: Any) -> str:
+        """Adds a block under a new id."""
         id = f"{what}-{len(self.blocks)}"
         self.blocks[id] = {**about, **block}
         return id
 
-    def _table(self, name: str, table: Table) -> dict[str, Any]:
-        block = self.packer.block(table.columns, MAX_ROWS)
+    def table(self, name: str, table: Table, tool: str = "") -> dict[str, Any]:
+        """Adds a table; returns the template's view of it. `tool`: of a stored table."""
+        remote = self.served and (table.of or 0) > MIN_ROWS
+        block = self.packer.block(table.columns, 1 if remote else MAX_ROWS)
+        if remote:
+            block |= {"rows": table.of, "tool": tool, "table": name}
         for about in block["columns"]:
             column = about["name"]
             about["label"] = visible(table.heading(column))
@@ -146,21 +184,27 @@ class _Page:
             about["hidden"] = column in table.hidden
         title = table.title or title_of(name)
         return {
-            "id": self._add("table", block, title=visible(title)),
+            "id": self.add("table", block, title=visible(title)),
             "title": title,
             "rows": table.of or len(table),
-            "cut": MAX_ROWS if (table.of or 0) > MAX_ROWS else 0,
+            "cut": MAX_ROWS if (table.of or 0) > MAX_ROWS and not remote else 0,
             "open": table.shown > 0 and len(table) > 0,
         }
 
-    def _charts(self, result: StoredResult) -> Iterator[dict[str, str]]:
+    def _charts(self, result: StoredResult) -> Iterator[dict[str, Any]]:
         for figure in (each for name, each in result.figures.items() if not is_strip(name, each)):
             if len(figure.x):
-                yield {"id": self._figure(figure), "title": figure.title, "kind": "figure"}
+                yield self.figure(figure)
+        for plot in rooflines(result):
+            yield {"id": self._roofline(plot), "title": plot.title, "kind": "roofline"}
+        for tree in tree_maps(result.with_all_rows()):
+            yield {"id": self._tree(tree), "title": tree.title, "kind": "treemap", "wide": True}
         for map in heat_maps(result.with_all_rows()):
-            yield {"id": self._heat(map), "title": map.title, "kind": "heat"}
+            yield {"id": self._heat(map), "title": map.title, "kind": "heat", "wide": True}
 
-    def _figure(self, figure: Figure) -> str:
+    def figure(self, figure: Figure, **axes: Any) -> dict[str, Any]:
+        """Adds a figure; returns the template's view of it. `axes`: `colors`, numbers of its
+        series' colors; `most` and `last`, values that the axes reach at least."""
         columns = {"x": figure.x, **{f" {name}": each for name, each in figure.series.items()}}
         block = self.packer.block(columns)
         for about, label in zip(block["columns"], ("", *figure.series), strict=True):
@@ -168,7 +212,33 @@ class _Page:
         kept = ("kind", "x_unit", "y_unit")
         about = {name: getattr(figure, name) for name in kept}
         labels = {name: visible(getattr(figure, name)) for name in ("title", "x_label", "y_label")}
-        return self._add("figure", block, **about, **labels)
+        id = self.add("figure", block, **about, **labels, **axes)
+        return {"id": id, "title": figure.title, "kind": "figure", "wide": figure.kind == "area"}
+
+    def _roofline(self, plot: Roofline) -> str:
+        names = ("name", "intensity", "rate", "time", "share")
+        columns = {name: getattr(plot, name) for name in names}
+        roofs = [{"label": label, "kind": kind, "rate": rate} for label, kind, rate in plot.roofs]
+        return self.add("roofline", self.packer.block(columns), title=plot.title, roofs=roofs)
+
+    def _tree(self, tree: TreeMap) -> str:
+        names = ("parent", "name", "detail", "size", "color", "find")
+        columns = {name: getattr(tree, name) for name in names}
+        about = {"title": tree.title, "unit": tree.unit, "table": tree.table}
+        return self.add("treemap", self.packer.block(columns), **about)
+
+    def sources(self, sources: Sequence[Source]) -> None:
+        """Adds lines of source files, with a column for each measure."""
+        known = measures(sources)
+        for number, each in enumerate(sources):
+            lines = sorted(each.text)
+            columns: dict[str, Any] = {"line": lines, "text": [each.text[at] for at in lines]}
+            own = [measure for measure in known if measure in each.sums]
+            for at, measure in enumerate(own):
+                columns[f"measure_{at}"] = [each.sums[measure].get(line) for line in lines]
+            described = [{"label": visible(str(measure)), "unit": measure.unit} for measure in own]
+            block = self.packer.block(columns)
+            self.blocks[f"source-{number}"] = {**block, "file": each.path, "measures": described}
 
     def _heat(self, map: HeatMap) -> str:
         cells = np.concatenate([strip.cells.reshape(-1) for strip in map.strips])
@@ -184,11 +254,13 @@ class _Page:
             }
             for strip in map.strips
         ]
-        return self._add("heat", block, strips=strips, lines=map.lines, title=visible(map.title))
+        return self.add("heat", block, strips=strips, lines=map.lines, title=visible(map.title))
 
-    def timeline(self, timeline: Timeline, bars: Sequence[Bar]) -> None:
+    def timeline(
+        self, timeline: Timeline, bars: Sequence[Bar], remote: Sequence[bool] = ()
+    ) -> None:
         """Adds the timeline: its slices, levels of detail, names and counters. What the bars of the
-        overview have a color for has the same one."""
+        overview have a color for has the same one. `remote`: rows whose slices the server has."""
         gaps = timeline.start - np.append(0, timeline.end[:-1])
         firsts = [row.first for row in timeline.rows if row.count]
         gaps[firsts] = timeline.start[firsts]
@@ -223,8 +295,9 @@ class _Page:
                     "depth": row.depth,
                     "count": row.count,
                     "levels": [len(level.name) for level in row.levels],
+                    "remote": number < len(remote) and remote[number],
                 }
-                for row in timeline.rows
+                for number, row in enumerate(timeline.rows)
             ],
             "counters": [
                 {"label": visible(each.label), "unit": each.unit, "count": len(each.time)}
@@ -236,18 +309,31 @@ class _Page:
         """Adds the call tree, for flame graphs by each recorded weight."""
         if not tree.present:
             return
-        block = self.packer.block(
-            {
-                "parent": np.asarray(tree.parents, np.int64),
-                "name": [call.name for call in tree.calls],
-                "kind": [call.kind for call in tree.calls],
-                "place": [f"{call.file}:{call.line}" if call.file else None for call in tree.calls],
-                **{weight: np.asarray(tree.weights[weight], np.int64) for weight in tree.present},
-            }
-        )
+        columns: dict[str, Any] = {
+            weight: np.asarray(tree.weights[weight], np.int64) for weight in tree.present
+        }
         weights = [
             {"column": weight, "label": WEIGHTS[weight][0], "unit": WEIGHTS[weight][1]}
             for weight in tree.present
         ]
-        self.blocks["flame"] = {**block, "weights": weights}
-        self.weights = [WEIGHTS[weight][0] for weight in tree.present]
+        self.add_flame(tree, columns, weights)
+
+    def add_flame(
+        self, tree: CallTree, columns: dict[str, Any], weights: list[dict[str, Any]]
+    ) -> None:
+        """Adds a flame graph with these numbers by node, and descriptions of them."""
+        self.blocks["flame"] = {
+            **self.packer.block(
+                {
+                    "parent": np.asarray(tree.parents, np.int64),
+                    "name": [call.name for call in tree.calls],
+                    "kind": [call.kind for call in tree.calls],
+                    "place": [
+                        f"{call.file}:{call.line}" if call.file else None for call in tree.calls
+                    ],
+                    **columns,
+                }
+            ),
+            "weights": weights,
+        }
+        self.weights = list(dict.fromkeys(each["label"] for each in weights))

@@ -159,6 +159,9 @@ class _Weights:
         table = read_table(run.results, _ACCESSES, _BY_LAUNCH)
         ordinals = table["launch"].to_numpy().astype(np.uint64)
         counts = table["accesses"].to_numpy().astype(np.int64)
+        self._add_counts(ordinals, counts)
+
+    def _add_counts(self, ordinals: NDArray[Any], counts: NDArray[Any]) -> None:
         self.accesses.add(self.launches.names(ordinals), self.paths.stacks_of(ordinals), counts)
 
     def _add_paths(self, tree: CallTree) -> None:
@@ -189,7 +192,10 @@ class _CallWeights(_Weights):
         super().__init__(strings, symbols)
         self.operators = Operators()
         self.window = LaunchWindow()
-        self.without_path: dict[int, int] = {}  # device time, ns, by node and kernel name
+        #: Device time (ns) and accesses by node and kernel name.
+        self.without_path: dict[int, int] = {}
+        self.accesses_without_path: dict[int, int] = {}
+        self.launched: list[NDArray[Any]] = []  # ordinal and node of each launch
         self.allocated: dict[int, int] = {}  # bytes by node
 
     def feed(self, batch: Batch) -> None:
@@ -201,8 +207,21 @@ class _CallWeights(_Weights):
         self.operators.follow(batch, batch)
         new, launches = batch["tensor_alloc"], batch["kernel_launch"]
         _add(self.allocated, self.operators.at(new), new["bytes"].astype(np.int64))
-        self.window.put(launches["ordinal"], self.operators.at(launches) + 1)
+        nodes = self.operators.at(launches)
+        self.window.put(launches["ordinal"], nodes + 1)
+        self.launched.append(np.stack([launches["ordinal"].astype(np.int64), nodes]))
         self._complete(batch["kernel_complete"])
+
+    def _add_counts(self, ordinals: NDArray[Any], counts: NDArray[Any]) -> None:
+        super()._add_counts(ordinals, counts)
+        launched, nodes = np.concatenate([np.zeros((2, 0), np.int64), *self.launched], axis=1)
+        order = np.argsort(launched, kind="stable")
+        at = np.searchsorted(launched[order], ordinals.astype(np.int64))
+        alone = (at < len(launched)) & (self.paths.stacks_of(ordinals) == 0)
+        alone[alone] = launched[order[at[alone]]] == ordinals[alone].astype(np.int64)
+        names = self.launches.names(ordinals[alone]).astype(np.int64)
+        keys = nodes[order[at[alone]]] << 32 | names
+        _add(self.accesses_without_path, keys, counts[alone])
 
     def _complete(self, completions: NDArray[Any]) -> None:
         nodes = self.window.get(completions["ordinal"]).astype(np.int64) - 1
@@ -222,10 +241,15 @@ class _CallWeights(_Weights):
             tree.weights["host"][node] += own
         for number, bytes in self.allocated.items():
             tree.weights["bytes"][nodes[number]] += bytes
-        for key, took in self.without_path.items():
-            name = demangle(self.strings[key & 0xFFFF_FFFF]) or "(unnamed kernel)"
-            kernel = tree.node(nodes[key >> 32], Call(name, "kernel"))
-            tree.weights["device"][kernel] += took
+        work: tuple[tuple[Weight, dict[int, int]], ...] = (
+            ("device", self.without_path),
+            ("accesses", self.accesses_without_path),
+        )
+        for weight, amounts in work:
+            for key, amount in amounts.items():
+                name = demangle(self.strings[key & 0xFFFF_FFFF]) or "(unnamed kernel)"
+                kernel = tree.node(nodes[key >> 32], Call(name, "kernel"))
+                tree.weights[weight][kernel] += amount
         self._add_paths(tree)
         return tree
 

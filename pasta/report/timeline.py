@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -117,8 +118,9 @@ class Work:
     by_name: dict[int, int]
 
 
-def read_timeline(run: RunDirectory) -> Timeline | None:
-    """The timeline of a run's events; None if none were recorded. Raises RunError."""
+def read_timeline(run: RunDirectory, *, whole: bool = False) -> Timeline | None:
+    """The timeline of a run's events; None if none were recorded. `whole`: of all events, with all
+    slices. Raises RunError."""
     recorded = run.recorded()
     present = parts(recorded.events)
     if not present:
@@ -128,7 +130,7 @@ def read_timeline(run: RunDirectory) -> Timeline | None:
         clocked="kernel_complete" in present, copies_clocked="copy_complete" in present
     )
     columns = Columns(process_of(recorded), strings)
-    drawing, left = Drawing(columns, head), MAX_EVENTS
+    drawing, left = Drawing(columns, head), sys.maxsize if whole else MAX_EVENTS
     report_progress("reading events")
     try:
         for batch in read_batches(recorded.events, strings, on_warning=lambda line: None):
@@ -139,7 +141,7 @@ def read_timeline(run: RunDirectory) -> Timeline | None:
             if len(columns.tracks) > _MAX_TRACKS:
                 raise RunError(f"{run.path}: more than {_MAX_TRACKS:,} threads and streams")
         drawing.close()
-        return columns.timeline(cut=left <= 0)
+        return columns.timeline(cut=left <= 0, most=sys.maxsize if whole else MAX_SLICES)
     except (RunError, OSError):
         raise
     except Exception as error:  # records of an untrusted run may be inconsistent
@@ -199,8 +201,8 @@ class Columns(Tracks):
             name, start = self._ranges.pop(id)
             self._add(self._process_track, start, time, "user_annotation", name)
 
-    def timeline(self, *, cut: bool) -> Timeline:
-        """What was drawn; `cut`: later events were not read."""
+    def timeline(self, *, cut: bool, most: int) -> Timeline:
+        """What was drawn, `most` slices; `cut`: later events were not read."""
         base = self.process.start_time
         track, depth, start, end, name = _int64(self._slices).reshape(-1, 5).T.copy()
         start, end = start - base, end - base
@@ -209,7 +211,7 @@ class Columns(Tracks):
         begin = min([0, *(int(each.min()) for each in ends)])
         until = max([begin + 1, *(int(each.max()) for each in ends)])
         names = [(_kind(category, text), text) for (category, text) in self._names()]
-        longest = _longest(end - start)
+        longest = _longest(end - start, most)
         rows: list[Row] = []
         order, first, unseen = [], 0, 0
         work = _Busy(names)
@@ -284,11 +286,11 @@ def _int64(values: array[int]) -> NDArray[Any]:
     return np.frombuffer(values, np.int64) if len(values) else np.zeros(0, np.int64)
 
 
-def _longest(took: NDArray[Any]) -> NDArray[Any]:
+def _longest(took: NDArray[Any], most: int) -> NDArray[Any]:
     """Which slices are kept: the longest, of equal ones the first."""
     kept = np.ones(len(took), bool)
-    if len(took) > MAX_SLICES:
-        kept[np.argsort(-took, kind="stable")[MAX_SLICES:]] = False
+    if len(took) > most:
+        kept[np.argsort(-took, kind="stable")[most:]] = False
     return kept
 
 

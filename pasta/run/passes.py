@@ -29,6 +29,7 @@ from pasta.run.files import regular_file
 from pasta.run.naming import name_in_root
 from pasta.run.pass_launches import COUNTS, RecordedPass, read_launches
 from pasta.run.pass_stalls import STALLS, has_stalls, joined_stalls
+from pasta.run.pass_roofline import ROOFLINE, join_roofline
 from pasta.run.pass_tables import ACCESSES, JOINED, TIMES, Joined
 from pasta.run.results import document_of, result_documents, write_result
 from pasta.run.root import PASSES, program_of
@@ -146,6 +147,10 @@ def join(
     result = joined.result((times.sources, accesses.sources), list(_lost(times, accesses)))
     title = "Bandwidth: both passes joined"
     write_result(staging.results, JOINED, result, title=title, topic="accesses")
+    roofline = join_roofline(accesses, joined)
+    if roofline is not None:  # instead of the copied one, which has no times
+        shutil.rmtree(staging.results / ROOFLINE)
+        write_result(staging.results, ROOFLINE, roofline, topic="time")
     staging.write_manifest(_manifest(times, accesses, joined, place, warnings))
     report_progress("writing the report")
     finish(staging)

@@ -217,7 +217,7 @@ def _points(value: Any, place: str) -> None:
 
 _FIGURE_KEYS = record(
     {
-        "kind": one_of("line", "step", "bar"),
+        "kind": one_of("line", "step", "bar", "area"),
         "title": text,
         "x": _points,
         "series": map_of(_points, 1000),

@@ -14,7 +14,7 @@ from pasta.tool import Result, Tool
 def with_gaps(tool: Tool, result: Result, sources: Iterable[str]) -> Result:
     """The result with a note for each accelerator among `sources` that lacks data the tool uses.
 
-    If a tool has no results without accesses and no source gives them, the result only states that. Raises ToolError
+    If a tool has no results without accesses and no source gives them, the result only says so. Raises ToolError
     if `uses` of the tool has an unknown capability.
     """
     kind = type(tool)  # the instance may have attributes of these names

@@ -72,7 +72,7 @@ def command(entry: str) -> list[str]:
 
 def demo(place: Path) -> None:
     """A new run of a program of the reference accelerator, with a trace."""
-    tools = ["kernel_freq", "copies", "memory_timeline", "event_trace", "hotness"]
+    tools = ["kernel_freq", "copies", "memory_timeline", "event_trace", "hotness", "roofline"]
     program = REPOSITORY / "pasta" / "_native" / "bin" / "gemm"
     chosen = [word for tool in tools for word in ("-t", tool)]
     subprocess.run(

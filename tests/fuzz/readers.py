@@ -105,6 +105,8 @@ VERBS: dict[str, Callable[[Scene], list[str]]] = {
     "diff": lambda scene: ["diff", str(scene.run), str(scene.good), "--json", str(scene.out / "d"),
                            "--markdown", str(scene.out / "d.md")],
     "diff after": lambda scene: ["diff", str(scene.good), str(scene.run)],
+    "diff --html": lambda scene: ["diff", str(scene.good), str(scene.run),
+                                  "--html", str(scene.out / "diff.html")],
     "replay": _replay,
     "replay accesses": _accesses,
     "analyze": lambda scene: ["analyze", str(scene.run.parent), "-t", "kernel_freq", "-q",

@@ -391,6 +391,8 @@ def test_busy_and_idle_time_add_up_to_the_run(
     for row in result.tables["devices"].rows():
         assert row["busy"] + sum(row[cause] for cause in CAUSES) == row["observed"] == end - 1000
         assert row["busy"] <= row["span"] <= row["observed"]
+    causes = result.figures["causes"].series.values() if "causes" in result.figures else ()
+    assert sum(sum(each) for each in causes) == sum(result.tables["devices"].columns["observed"])
     path = [row["time"] for row in result.tables["critical_path"].rows()]
     assert sum(path) == end - 1000 and all(time > 0 for time in path)
     rows = [*result.tables["gaps"].rows()]

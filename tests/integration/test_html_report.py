@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bench.report import write_run
+from pasta.report.diff_page import render_diff_page
 from pasta.report.numbers import column_texts
 from pasta.report.page import render_page
+from pasta.report.serve import ReportServer
+from pasta.run.diff import Comparison
 from pasta.run.directory import RunDirectory
 from pasta.run.events import Recorder
-from pasta.run.results import write_result
+from pasta.run.results import read_results, write_result
 from pasta.table import Figure, Table, Unit, absent_where
 from pasta.tool import Finding, Result
 from tests.support.runs import MANIFEST
@@ -49,10 +56,42 @@ def numbers() -> Table:
     return Table(columns, units={f"c{at}": unit for at, (_, unit) in enumerate(NUMBERS) if unit})
 
 
+def pictures(source: Path) -> Result:
+    """Memory of tensors, and a roofline."""
+    peak = Table(
+        {
+            "device": [0, 0, 0],
+            "category": ["activation", "activation", "parameter"],
+            "shape": ["8,8", "4", "2"],
+            "operator": ["mm", EVIL, "empty"],
+            "line": [f"{source.name}:2 step"] * 2 + [None],
+            "file": [str(source)] * 2 + [None],
+            "bytes": [600, 300, 100],
+        },
+        units={"bytes": "bytes"},
+        sums=("bytes",),
+    )
+    kernels = Table(
+        {
+            "kernel": ["gemm", "fill"],
+            "device_time": [9000, 1000],
+            "intensity": absent_where(np.array([8.0, 0]), [False, True]),
+            "gflop_rate": absent_where(np.array([2.0, 0]), [False, True]),
+            "of_roof": [0.5, 0.25],
+        },
+        units={"device_time": "ns", "of_roof": "share"},
+    )
+    roofs = Table({"roof": ["memory", "float"], "kind": ["memory", "compute"], "rate": [1e9, 4e9]})
+    area = Figure("area", "Tensors by category", [0, 10, 20], {"a": [1, 2, 3], "b": [3, 2, 1]},
+                  x_label="time since start", x_unit="ns", y_unit="bytes")  # fmt: skip
+    return Result("", {"peak": peak, "kernels": kernels, "roofs": roofs}, figures={"area": area})
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = RunDirectory.create(tmp_path_factory.mktemp("run"))
-    run.write_manifest({**MANIFEST, "command": ["python", EVIL], "warnings": [EVIL]})
+    here = {"host": socket.gethostname(), "start": {"realtime_ns": 1 << 62, "monotonic_ns": 0}}
+    run.write_manifest({**MANIFEST, **here, "command": ["python", EVIL], "warnings": [EVIL]})
     events = training()
     events.push(EVIL)
     events.pop()
@@ -91,6 +130,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = Result(f"all {EVIL}", {"kernels": table, "numbers": numbers()}, findings, figures)
     write_result(run.results, "first", result)
     write_result(run.results, "second", Result("closed", {"t": Table({"n": [41]}, shown=0)}))
+    source = run.path / "train.py"
+    source.write_text("import x\nstep()\n")
+    write_result(run.results, "third", pictures(source))
     path = run.path / "report.html"
     path.write_text(render_page(run), encoding="utf-8")
     return path
@@ -321,6 +363,81 @@ def test_links_of_findings_and_names(script: Script, browser: Any) -> None:
     assert script(f"return {TIMELINE}.picked.slice") >= 0
     label = browser.find_element("css selector", ".whole-bar .label").text
     assert script(f"return {TIMELINE}.search.value") == label
+
+
+def test_tree_map(script: Script, browser: Any) -> None:
+    areas = (
+        "return Object.fromEntries([...document.querySelectorAll('.treemap button')]"
+        ".map((e) => [e.getAttribute('aria-label').split(':')[0], e.offsetWidth * e.offsetHeight]))"
+    )
+    found = script(areas)
+    assert found["[8,8]"] / found["[4]"] == pytest.approx(2, rel=0.15)
+    browser.find_element("css selector", ".treemap .group").send_keys("\n")  # opens it
+    assert set(script(areas)) == {"mm", EVIL, "[8,8]", "[4]"}
+    browser.find_element("css selector", ".treemap .leaf").click()
+    table = "document.querySelector('#tool-third [data-table]')"
+    _until(browser, f"return {table}.querySelectorAll('tbody tr').length === 2")
+
+
+def test_source_lines(script: Script, browser: Any) -> None:
+    browser.find_element("css selector", "#tool-third td button[title^='Show the source']").click()
+    _until(browser, "return document.querySelector('#source tr.here td.code')")
+    line = browser.find_element("css selector", "#source tr.here")
+    assert line.text.split() == ["2", "900", "B", "step()"]
+    assert script("return document.querySelectorAll('#source td.code').length") == 2
+
+
+def test_roofline(script: Script, browser: Any) -> None:
+    assert len(browser.find_elements("css selector", ".roofline .point")) == 1
+    title = script("return document.querySelector('.roofline .point title').textContent")
+    assert title == "gemm: 2 GFLOP/s at 8 FLOP per byte, 9.00 us, 50.0 % of the roof"
+    roofs = script("return [...document.querySelectorAll('.on-roof')].map((e) => e.textContent)")
+    assert roofs == ["float: 4 GFLOP/s", "memory: 1 GB/s"]
+
+
+def test_comparison(browser: Any, page: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(page.parent, other)
+    gone = read_results(other / "results")
+    for result in gone:
+        if result.name == "third":
+            pieces = result.tables["kernels"]
+            changed = replace(pieces, columns={**pieces.columns, "device_time": [3000, 5000]})
+            write_result(other / "results", "third", Result("", {"kernels": changed}))
+    comparison = Comparison(RunDirectory.open(page.parent), RunDirectory.open(other))
+    path = tmp_path / "diff.html"
+    path.write_text(render_diff_page(comparison, [("third", "kernels")]), encoding="utf-8")
+    browser.get(path.as_uri())
+    _until(browser, "return document.documentElement.dataset.ready !== undefined")
+    texts = [each.text for each in browser.find_elements("css selector", ".pairs .value")]
+    assert texts == ["9.00 us \u2192 3.00 us", "1.00 us \u2192 5.00 us"]
+    words = [each.text for each in browser.find_elements("css selector", ".pairs .change")]
+    assert words == ["\u221266.7 %", "+400 %"]
+    assert browser.find_element("css selector", ".flame [data-node='0']").is_displayed()
+    assert browser.get_log("browser") == []
+
+
+def test_served_page(browser: Any, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 20_000)
+    run = RunDirectory.open(tmp_path / "run")
+    rows = Table({"kernel": [f"k{at}" for at in range(COUNT)], "n": np.arange(COUNT)})
+    write_result(run.results, "freq", Result("", {"kernels": rows}))
+    with ReportServer(run) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        browser.get(server.address)
+        count = "document.querySelector('#tool-freq .count')?.textContent"
+        _until(browser, f"return {count} === '1\u201315 of 3,000'")
+        browser.find_element("css selector", "#tool-freq th:nth-child(2) button").click()
+        first = "document.querySelector('#tool-freq tbody td:nth-child(2)').textContent"
+        _until(browser, f"return {first} === '2,999'")
+        _until(browser, "return document.querySelector('.interval tbody tr')")
+        browser.execute_script(f"const t = {TIMELINE}; t.find('kernel_7'); t.step(1)")
+        _until(browser, f"return {TIMELINE}.picked")
+        said = browser.find_element("css selector", ".timeline .readout").text
+        assert said.startswith("kernel_7: kernel, ")
+        assert browser.get_log("browser") == []
+        browser.get("about:blank")
+        server.shutdown()
 
 
 def test_narrow_screen(script: Script, browser: Any) -> None:

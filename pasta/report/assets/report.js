@@ -9,6 +9,7 @@
   const MOST_BARS = 16; // of numbers, below each other; more stand side by side
   const MOST_NAMES = 40;
   const FLAME_ROW = 18;
+  const NARROW = matchMedia("(max-width: 760px)"); // as in report.css
 
   /** An element with properties and children; texts never become HTML. */
   function make(tag, properties = {}, ...children) {
@@ -283,8 +284,13 @@
       this.draw();
     }
 
+    /** Columns in the order shown: on narrow screens numbers follow the first one. */
     get shown() {
-      return this.columns.filter((column) => this.all || !column.hidden);
+      const shown = this.columns.filter((column) => this.all || !column.hidden);
+      if (!NARROW.matches) return shown;
+      const [first, ...others] = shown;
+      const isText = (column) => column.type === "text";
+      return [first, ...others.filter((each) => !isText(each)), ...others.filter(isText)];
     }
 
     build() {
@@ -337,8 +343,16 @@
       this.host.replaceChildren(controls, scroll, this.none);
     }
 
+    get found() {
+      return this.order.length;
+    }
+
+    rowsInPage(from) {
+      return Array.from(this.order.subarray(from, from + this.size));
+    }
+
     get pages() {
-      return Math.max(1, Math.ceil(this.order.length / this.size));
+      return Math.max(1, Math.ceil(this.found / this.size));
     }
 
     turn(page) {
@@ -358,7 +372,7 @@
       for (const each of [text, before]) {
         this.search.value = each;
         this.find(each);
-        if (each === text && this.order.length) return true;
+        if (each === text && this.found) return true;
       }
       return false;
     }
@@ -452,7 +466,7 @@
       if (focused !== null)
         this.table.tHead.querySelector(`[data-column="${CSS.escape(focused)}"]`)?.focus();
       const from = this.page * this.size;
-      const order = Array.from(this.order.subarray(from, from + this.size));
+      const order = this.rowsInPage(from);
       const texts = shown.map((column) =>
         columnTexts(order.map((row) => column.value(row)), column.unit, column.type),
       );
@@ -461,7 +475,7 @@
       );
       this.table.tBodies[0].replaceChildren(...rows);
       this.none.hidden = rows.length > 0;
-      const found = this.order.length;
+      const { found } = this;
       const of = found < this.rows ? ` (of ${grouped(String(this.rows))})` : "";
       const range = found ? `${grouped(String(from + 1))}–${grouped(String(from + rows.length))} of ` : "";
       this.count.textContent = `${range}${grouped(String(found))}${of}`;
@@ -481,7 +495,9 @@
         return cell;
       }
       const name = column.type === "text" ? timeline?.data.named(text) : undefined;
+      const place = name === undefined && column.type === "text" ? sourceOf(text) : undefined;
       if (name !== undefined) cell.append(foundButton(name, text));
+      else if (place !== undefined) cell.append(sourceButton(place, text));
       else cell.textContent = text;
       cell.title = raw(value, column.unit, column.type);
       if (column.unit === "share" && value !== null) {
@@ -500,10 +516,77 @@
     $("whole").showModal();
   }
 
+  /** An answer of the server that serves this page. */
+  async function asked(what, query) {
+    const reply = await fetch(`${what}?${new URLSearchParams(query)}`);
+    if (!reply.ok) throw new Error((await reply.text()) || `the server answers ${reply.status}`);
+    return reply.json();
+  }
+
+  /** A table of which the server has the rows. */
+  class RemoteTable extends TableView {
+    constructor(host, block, columns, texts) {
+      let view = null;
+      for (const [number, column] of columns.entries())
+        column.value = (row) => {
+          const value = view.reply.columns[number][row];
+          return column.type === "int" && typeof value === "string" ? BigInt(value) : value;
+        };
+      super(host, block, columns, texts);
+      view = this;
+    }
+
+    get found() {
+      return this.reply?.found ?? 0;
+    }
+
+    rowsInPage() {
+      return Array.from({ length: this.reply?.columns[0]?.length ?? 0 }, (_, row) => row);
+    }
+
+    build() {
+      super.build();
+      this.block = read(this.host.dataset.table);
+    }
+
+    select() {
+      this.page = 0;
+      this.draw();
+    }
+
+    showOnly(text) {
+      this.search.value = text;
+      this.find(text);
+      return true; // the server is asked
+    }
+
+    async draw() {
+      const number = (this.asking = (this.asking ?? 0) + 1);
+      const { tool, table } = this.block;
+      const query = {
+        tool, name: table, first: this.page * this.size, count: this.size, words: this.words.join(" "),
+        columns: this.shown.map((column) => column.name).join("\x1f"),
+        sort: this.sorted.column?.name ?? "", descending: this.sorted.descending ? "1" : "0",
+      };
+      this.host.setAttribute("aria-busy", "true");
+      try {
+        const reply = await asked("table", query);
+        if (number !== this.asking) return; // asked again meanwhile
+        this.reply = reply;
+        super.draw();
+      } catch (error) {
+        this.count.textContent = error.message;
+      }
+      this.host.removeAttribute("aria-busy");
+    }
+  }
+
   async function drawTable(host) {
     const block = read(host.dataset.table);
     const columns = await unpacked(block);
-    host.view = new TableView(host, block, columns, await strings());
+    const View = block.tool === undefined ? TableView : RemoteTable;
+    host.view = new View(host, block, columns, await strings());
+    NARROW.addEventListener("change", () => host.view.draw());
   }
 
   // ---- plots ----
@@ -578,9 +661,10 @@
   /** Lines, steps or bars over numbers; `named` gives the text of an x where that is not its number. */
   function drawPlot(host, block, x, lines, levels, named) {
     const bars = block.kind === "bar";
-    const own = bars ? [...levels].reverse() : levels;
-    const colours = lines.map((_, number) => (bars ? lines.length - 1 - number : number) % SERIES);
-    if (bars) [lines, levels] = stacked(lines, levels);
+    const filled = bars || block.kind === "area";
+    const own = filled ? [...levels].reverse() : levels;
+    const colours = block.colors ?? lines.map((_, number) => (filled ? lines.length - 1 - number : number) % SERIES);
+    if (filled) [lines, levels] = stacked(lines, levels);
     const paths = bars
       ? uPlot.paths.bars({ size: [0.8, 60] })
       : block.kind === "step"
@@ -600,12 +684,17 @@
       size,
     });
     const width = () => Math.max(200, host.clientWidth);
+    const height = block.kind === "area" ? 230 : 170;
     const options = {
       width: width(),
-      height: 170,
+      height,
       scales: {
-        x: { time: false, ...(bars ? { range: [-0.6, x.length - 0.4] } : {}) },
-        y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 1) * 1.06 || 1] },
+        x: {
+          time: false,
+          ...(block.last === undefined ? {} : { range: (_, low, high) => [low, Math.max(high, block.last)] }),
+          ...(bars ? { range: [-0.6, x.length - 0.4] } : {}),
+        },
+        y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, block.most ?? 0) * 1.06 || 1] },
       },
       axes: [axis(block.x_unit, named, 26), axis(block.y_unit, null, 62)],
       cursor: { sync: block.x_unit === "ns" ? { key: "time" } : undefined, points: { size: 6 } },
@@ -618,8 +707,8 @@
           label: shortened(line.label, 40),
           value: of(number),
           stroke: () => colour(`--s${colours[number]}`),
-          fill: () => colour(`--s${colours[number]}`) + (bars ? "" : "22"),
-          width: bars ? 0 : 1.25,
+          fill: () => colour(`--s${colours[number]}`) + (filled ? "" : "22"),
+          width: filled ? 0 : 1.25,
           points: { show: !bars && x.length < 3 },
           paths,
         })),
@@ -628,8 +717,10 @@
     host.replaceChildren(make("p", { className: "readout" }, block.y_label));
     const plot = new uPlot(options, [x, ...levels], host);
     plots.push(plot);
+    if (block.x_unit === "ns" && block.x_label === "time since start")
+      plot.over.addEventListener("click", () => showTime(plot.posToVal(plot.cursor.left, "x")));
     new ResizeObserver(() => {
-      if (plot.width !== width()) plot.setSize({ width: width(), height: 170 });
+      if (plot.width !== width()) plot.setSize({ width: width(), height });
     }).observe(host);
   }
   const repaint = () => {
@@ -682,7 +773,9 @@
         const offset = strip.start + point * strip.step;
         const hex = (number) => `0x${number.toString(16)}`;
         const range = strip.step ? `${hex(offset)}–${hex(offset + strip.step - 1)}` : hex(offset);
-        const which = block.lines === "word" ? `, word +${4 * line}` : block.lines ? `, ${block.lines} ${line * strip.lines_step}` : "";
+        const which = block.lines === "row"
+          ? ` of row ${line * strip.lines_step}${strip.lines_step > 1 ? `–${(line + 1) * strip.lines_step - 1}` : ""}`
+          : block.lines === "word" ? `, word +${4 * line}` : block.lines ? `, ${block.lines} ${line * strip.lines_step}` : "";
         const value = at(line, point);
         const says = value === null ? "not accessed" : `${formatted(value, null, "int")} accesses`;
         readout.textContent = `${shortened(strip.label)}, offset ${range}${which}: ${says}`;
@@ -740,7 +833,9 @@
       this.choice.addEventListener("change", () => this.weigh(this.weights[Number(this.choice.value)]));
       this.out = make("button", { type: "button" }, "Zoom out");
       this.out.addEventListener("click", () => this.zoom(0));
-      const kinds = [["python", "Python line"], ["native", "native function"], ["module", "module"], ["operator", "operator"], ["kernel", "kernel"]];
+      const kinds = this.weights[0].other
+        ? [["grown", "more than before"], ["same", "as before"], ["shrunk", "less than before"]]
+        : [["python", "Python line"], ["native", "native function"], ["module", "module"], ["operator", "operator"], ["kernel", "kernel"]];
       const legend = make(
         "div",
         { className: "key" },
@@ -758,10 +853,17 @@
       this.host.replaceChildren(controls, this.box, this.readout);
     }
 
+    /** A column's sums over the nodes below each, too. */
+    summed(name) {
+      const total = Float64Array.from({ length: this.count }, (_, node) => Number(this.of[name].value(node)));
+      for (let node = this.count - 1; node > 0; node--) total[this.parents[node]] += total[node];
+      return total;
+    }
+
     weigh(weight) {
       this.weight = weight;
-      this.total = Float64Array.from({ length: this.count }, (_, node) => Number(this.of[weight.column].value(node)));
-      for (let node = this.count - 1; node > 0; node--) this.total[this.parents[node]] += this.total[node];
+      this.total = this.summed(weight.column);
+      this.other = weight.other ? this.summed(weight.other) : null; // the same of the other run
       for (const below of this.children) below.sort((a, b) => this.total[b] - this.total[a]);
       this.zoom(this.total[this.zoomed] ? this.zoomed : 0);
     }
@@ -777,11 +879,27 @@
       const share = formatted(this.total[node] / this.total[0], "share", "float");
       const place = this.of.place.value(node);
       const name = shortened(this.of.name.value(node), 160);
-      return `${name}: ${formatted(this.total[node], this.weight.unit, "int")}, ${share}${place ? ` (${shortened(place, 100)})` : ""}`;
+      const text = `${name}: ${formatted(this.total[node], this.weight.unit, "int")}, ${share}${place ? ` (${shortened(place, 100)})` : ""}`;
+      if (!this.other) return text;
+      return `${text}; ${this.weight.otherName}: ${formatted(this.other[node], this.weight.unit, "int")}`;
+    }
+
+    /** Of a comparison: red where the later run has more, blue where it has less. */
+    tint(node) {
+      const [one, other] = this.weight.otherName === "before" ? [this.other[node], this.total[node]] : [this.total[node], this.other[node]];
+      if (!one || !other) return one ? -1 : 1;
+      return Math.min(1, Math.max(-1, Math.log2(other / one)));
     }
 
     show(node) {
-      this.readout.textContent = this.says(node);
+      const name = timeline?.data.named(this.of.name.value(node));
+      const place = this.of.place.value(node);
+      const line = place ? sourceOf(place) : undefined;
+      const buttons = [
+        ...(name === undefined ? [] : [" ", foundButton(name, "timeline")]),
+        ...(line === undefined ? [] : [" ", sourceButton(line, "source")]),
+      ];
+      this.readout.replaceChildren(this.says(node), ...buttons);
     }
 
     draw() {
@@ -823,6 +941,11 @@
       bar.style.top = `${depth * FLAME_ROW}px`;
       bar.style.width = `${Math.max(1, width - 1)}px`;
       if (width < 10) bar.style.padding = "0";
+      if (this.other) {
+        const tint = this.tint(node);
+        const strength = `${Math.round(100 * Math.abs(tint))}%`;
+        bar.style.background = `color-mix(in srgb, var(${tint > 0 ? "--grown" : "--shrunk"}) ${strength}, var(--same))`;
+      }
       bar.addEventListener("click", () => this.zoom(node));
       bar.addEventListener("pointerenter", () => this.show(node));
       bar.addEventListener("focus", () => this.show(node));
@@ -863,7 +986,13 @@
       const part = read(`timeline-${name}`);
       parts[name] = { rows: part.rows, columns: await unpacked(part) };
     }
-    const make_ = timelineWith({ make, colour, formatted, grouped, shortened, TableView });
+    const remote = block.lines.some((line) => line.remote)
+      ? {
+          ask: (query) => asked("timeline", query),
+          unpacked,
+        }
+      : null;
+    const make_ = timelineWith({ make, colour, formatted, grouped, shortened, TableView, remote });
     timeline = make_(host, block, await unpacked(block), parts.bins.columns, parts.points.columns, parts.names);
     timeline.summarize(); // at once, so that nothing moves later
     host.timeline = timeline; // for scripts that measure
@@ -885,6 +1014,57 @@
     return button;
   }
 
+  /** Shows a moment, in ns since the start, in the timeline. */
+  function showTime(time) {
+    if (!timeline || !(time >= 0)) return;
+    const [from, to] = timeline.full;
+    const span = (to - from) / 20;
+    timeline.look(time - span / 2, time + span / 2);
+    $("timeline-section").scrollIntoView();
+  }
+
+  // ---- source lines ----
+
+  const LINE = /(?:^|[\s(/])([^\s:/()]+):(\d{1,7})(?!\d)/;
+  let sources = null;
+  /** The host and number of the source line that a text names, or undefined. */
+  function sourceOf(text) {
+    sources ??= [...document.querySelectorAll("[data-source]")].map((host) => ({ host, ...read(host.dataset.source) }));
+    const found = sources.length ? LINE.exec(text) : null;
+    const of = found && sources.find((each) => each.file.endsWith(`/${found[1]}`));
+    return of ? { host: of.host, number: Number(found[2]), text: `${found[1]}:${found[2]}` } : undefined;
+  }
+
+  async function findInSource({ host, number }) {
+    $("whole").close();
+    host.closest("details").open = true;
+    if (host.dataset.drawn === undefined) await draw(host);
+    if (!host.showLine?.(number)) host.scrollIntoView();
+  }
+
+  function sourceButton(place, text) {
+    const button = make("button", { type: "button", className: "more", title: `Show the source of ${place.text}` }, text);
+    button.addEventListener("click", () => findInSource(place));
+    return button;
+  }
+
+  /** Shows the rows with a text, of the section of `host` if there is one. */
+  const links = {
+    async rows(host, text) {
+      const within = host?.closest("section") ?? document;
+      for (const details of within.querySelectorAll("details[open], details")) {
+        const table = details.querySelector("[data-table]");
+        if (!table) continue;
+        if (table.dataset.drawn === undefined) await draw(table);
+        if (!table.view?.showOnly(text)) continue;
+        details.open = true;
+        table.scrollIntoView({ block: "center" });
+        return true;
+      }
+      return false;
+    },
+  };
+
   /** Names in the overview and in findings lead to the timeline. */
   function linkNames() {
     for (const label of document.querySelectorAll(".whole-bar .label, .findings .where")) {
@@ -895,6 +1075,17 @@
         label.replaceChildren(foundButton(name, part), text.slice(part.length));
         break;
       }
+    }
+  }
+
+  /** Lines of findings lead to their source. */
+  function linkSources() {
+    for (const place of document.querySelectorAll(".findings .where, .findings .remedy")) {
+      const last = place.lastChild;
+      const line = last?.nodeType === Node.TEXT_NODE ? sourceOf(last.data) : undefined;
+      if (line === undefined) continue;
+      const at = last.data.indexOf(line.text);
+      last.replaceWith(last.data.slice(0, at), sourceButton(line, line.text), last.data.slice(at + line.text.length));
     }
   }
 
@@ -916,7 +1107,15 @@
 
   // ---- the page ----
 
-  const DRAW = { table: drawTable, figure: drawFigure, heat: drawHeat, flame: drawFlame, timeline: drawTimeline };
+  const pictures = picturesWith({ make, formatted, grouped, shortened, series, seriesCount: SERIES, links });
+  const picture = (name) => async (host) => {
+    const block = read(host.dataset[name]);
+    pictures[name](host, block, await unpacked(block));
+  };
+  const DRAW = {
+    table: drawTable, figure: drawFigure, heat: drawHeat, flame: drawFlame, timeline: drawTimeline,
+    ...Object.fromEntries(Object.keys(pictures).map((name) => [name, picture(name)])),
+  };
   async function draw(host) {
     const [kind] = Object.keys(host.dataset).filter((name) => name in DRAW);
     host.dataset.drawn = "";
@@ -951,15 +1150,16 @@
       $("too-old").hidden = false;
       return;
     }
-    const waiting = "[data-table],[data-figure],[data-heat],[data-flame],[data-timeline]";
+    const waiting = Object.keys(DRAW).map((name) => `[data-${name}]`).join(",");
     for (const details of document.querySelectorAll("details"))
       details.addEventListener("toggle", () => {
-        const host = details.querySelector("[data-table]:not([data-drawn])");
-        if (details.open && host) draw(host);
+        for (const host of details.open ? details.querySelectorAll(waiting) : [])
+          if (host.dataset.drawn === undefined && host.closest("details:not([open])") === null) draw(host);
       });
     for (const host of document.querySelectorAll(waiting))
-      if ((host.closest("details")?.open ?? true) && host.dataset.drawn === undefined) await draw(host);
+      if (host.closest("details:not([open])") === null && host.dataset.drawn === undefined) await draw(host);
     if (timeline) linkNames();
+    linkSources();
     linkFindings();
     followSections();
     if (location.hash) document.querySelector(`[id="${CSS.escape(decodeURIComponent(location.hash.slice(1)))}"]`)?.scrollIntoView();

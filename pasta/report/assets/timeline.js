@@ -1,6 +1,6 @@
 // The timeline of a PASTA report: rows of slices and counters on one canvas. Data: pasta/report/page.py.
 "use strict";
-const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }) => {
+const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, remote }) => {
   const LINE = 18; // CSS pixels: height of a row of slices
   const HEAD = 17;
   const COUNTER = 38;
@@ -78,12 +78,15 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
           time = this.end[at] = this.start[at] + took[at];
         }
         const levels = line.levels.map((count) => {
-          const level = { count, name: binName.subarray(bin, bin + count), share: binShare.subarray(bin, bin + count) };
+          const level = { first: 0, of: count, name: binName.subarray(bin, bin + count), share: binShare.subarray(bin, bin + count) };
           bin += count;
           return level;
         });
-        return { group: line.group, label: line.label, depth: line.depth, first, last: at, levels, found: null };
+        const { group, label, depth } = line;
+        return { group, label, depth, first, last: at, levels, found: null, remote: Boolean(line.remote), tile: null };
       });
+      this.own = block.rows; // slices of the page itself; those of a tile follow
+      this.tile = null; // the interval of which tiles are here
       const [time, value] = points.map(numbers);
       at = 0;
       this.counters = block.counters.map((counter) => {
@@ -93,6 +96,46 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
         at = last;
         return of;
       });
+    }
+
+    /** Takes what the server has of an interval instead of what was there of another. */
+    take(tile, slices, bins) {
+      const [gap, took, name] = slices.map(numbers);
+      const joined = (before, length) => {
+        const all = new before.constructor(this.own + length);
+        all.set(before.subarray(0, this.own));
+        return all;
+      };
+      this.name = joined(this.name, name.length);
+      this.start = joined(this.start, name.length);
+      this.end = joined(this.end, name.length);
+      const [binName, binShare] = [Int32Array.from(bins[0].values, Number), Uint8Array.from(bins[1].values, Number)];
+      let at = 0;
+      let bin = 0;
+      for (const row of tile.rows) {
+        const line = this.lines[row.row];
+        line.tile = null;
+        line.first = line.last = this.own + at;
+        if (row.slices === undefined) {
+          line.tile = { first: row.first, of: row.of, name: binName.subarray(bin, bin + row.bins), share: binShare.subarray(bin, bin + row.bins) };
+          bin += row.bins;
+          continue;
+        }
+        let time = 0;
+        for (const last = at + row.slices; at < last; at++) {
+          this.start[this.own + at] = time + gap[at];
+          time = this.end[this.own + at] = this.start[this.own + at] + took[at];
+          this.name[this.own + at] = name[at];
+        }
+        line.last = this.own + at;
+      }
+      this.tile = [tile.begin, tile.until];
+    }
+
+    /** Whether all slices of an interval are here. */
+    has(from, to) {
+      const within = this.tile && this.tile[0] <= from && to <= this.tile[1];
+      return this.lines.every((line) => !line.remote || (within && !line.tile));
     }
 
     /** The kernel, operator or range of a text: itself, or without template arguments; or undefined. */
@@ -384,7 +427,10 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
       scan.fill(this.paper);
       const per = this.span / scan.length; // ns of a device pixel
       const total = this.full[1] - this.full[0];
-      const level = line.levels.find((each) => total / each.count <= per);
+      const here = !line.remote || (this.data.tile && this.data.tile[0] <= this.view[0] && this.view[1] <= this.data.tile[1]);
+      const levels = here && line.tile ? [...line.levels, line.tile] : line.levels;
+      let level = levels.find((each) => total / each.of <= per);
+      if (!level && (!here || line.tile)) level = levels.at(-1); // finer ones are asked for
       if (level) this.scanLevel(level, per, total);
       else this.scanSlices(line, per, y);
       if (line.found) this.scanFound(line, per);
@@ -401,15 +447,16 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
 
     scanLevel(level, per, total) {
       const { scan } = this;
-      const scale = level.count / total;
+      const scale = level.of / total;
+      const bins = level.name.length;
       for (let pixel = 0; pixel < scan.length; pixel++) {
-        const low = Math.floor((this.view[0] - this.full[0] + pixel * per) * scale);
-        const high = Math.floor((this.view[0] - this.full[0] + (pixel + 1) * per) * scale);
+        const low = Math.floor((this.view[0] - this.full[0] + pixel * per) * scale) - level.first;
+        const high = Math.floor((this.view[0] - this.full[0] + (pixel + 1) * per) * scale) - level.first;
         let most = 0;
         let name = -1;
         let sum = 0;
         let count = 0;
-        for (let bin = Math.max(0, low); bin < Math.max(high, low + 1) && bin < level.count; bin++) {
+        for (let bin = Math.max(0, low); bin < Math.max(high, low + 1) && bin < bins; bin++) {
           const share = level.share[bin];
           sum += share;
           count += 1;
@@ -732,6 +779,25 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
       this.wanted = words.length
         ? Uint8Array.from(data.names, (name) => Number(exact ? name === text : found(name)))
         : null;
+      const [count, took] = this.markFound();
+      this.sought_text = [text, exact];
+      this.matches.textContent = this.wanted ? `${grouped(String(count))} found, ${formatted(took, "ns", "int")}` : "";
+      for (const step of this.steps) step.disabled = !count;
+      if (remote && this.wanted) this.count(text, exact);
+      this.draw();
+    }
+
+    /** Counts matches where the slices are. */
+    async count(text, exact) {
+      const { count, took } = await remote.ask({ what: "find", text, exact: exact ? "1" : "0" });
+      if (this.sought_text[0] !== text) return;
+      this.matches.textContent = `${grouped(String(count))} found, ${formatted(took, "ns", "int")}`;
+      for (const step of this.steps) step.disabled = !count;
+    }
+
+    /** Collects the slices that are here and match; their number and summed time. */
+    markFound() {
+      const { data } = this;
       let count = 0;
       let took = 0;
       for (const line of data.lines) {
@@ -746,14 +812,16 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
         line.found = Uint32Array.from(found);
         count += found.length;
       }
-      this.matches.textContent = this.wanted ? `${grouped(String(count))} found, ${formatted(took, "ns", "int")}` : "";
-      for (const step of this.steps) step.disabled = !count;
-      this.draw();
+      return [count, took];
     }
 
     /** Picks the next match in time, or the one before. */
     step(direction) {
       if (!this.wanted) return;
+      if (remote) {
+        this.stepRemote(direction);
+        return;
+      }
       const { start } = this.data;
       const now = this.picked ? [start[this.picked.slice], this.picked.slice] : [this.view[0] - 1, -1];
       const later = (a, b) => a[0] > b[0] || (a[0] === b[0] && a[1] > b[1]);
@@ -769,6 +837,19 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
       this.show(best);
     }
 
+    async stepRemote(direction) {
+      const [text, exact] = this.sought_text;
+      const time = this.picked ? this.data.start[this.picked.slice] : this.view[0] - 1;
+      const query = { what: "step", text, exact: exact ? "1" : "0", time: Math.floor(time), forward: direction > 0 ? "1" : "0" };
+      const found = await remote.ask(query);
+      if (!found) return;
+      const around = Math.max(8 * (found.end - found.start), 200 * LEAST_SPAN);
+      const middle = (found.start + found.end) / 2;
+      this.sought = found;
+      this.look(middle - around / 2, middle + around / 2);
+      if (this.data.has(...this.view)) this.pickAt(found);
+    }
+
     select(interval, moving = false) {
       this.selection = interval && [Math.min(...interval), Math.max(...interval)];
       this.draw();
@@ -777,7 +858,44 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
 
     settle() {
       clearTimeout(this.settling);
-      this.settling = setTimeout(() => this.summarize(), SETTLED);
+      this.settling = setTimeout(() => {
+        this.fetch();
+        this.summarize();
+      }, SETTLED);
+    }
+
+    /** Asks the server for what is in view, and as much on both sides, unless it is here. */
+    async fetch() {
+      if (!remote) return;
+      const [from, to] = this.view;
+      const { tile, lines } = this.data;
+      const wide = tile && tile[1] - tile[0];
+      const coarse = lines.some((line) => line.tile);
+      if (tile && tile[0] <= from && to <= tile[1] && (!coarse || wide <= 4 * this.span)) return;
+      const margin = this.span;
+      const begin = Math.floor(Math.max(this.full[0], from - margin));
+      const until = Math.ceil(Math.min(this.full[1], to + margin));
+      const number = (this.fetching = (this.fetching ?? 0) + 1);
+      try {
+        const reply = await remote.ask({ what: "tile", begin, until });
+        const parts = [await remote.unpacked(reply.slices), await remote.unpacked(reply.bins)];
+        if (number !== this.fetching) return; // asked again meanwhile
+        this.data.take(reply, ...parts);
+        this.picked = null;
+        if (this.wanted) this.markFound();
+        if (this.sought) this.pickAt(this.sought);
+        this.draw();
+      } catch (error) {
+        this.readout.textContent = `The server does not answer: ${error.message}`;
+      }
+    }
+
+    /** Picks the slice that the server found, once it is here. */
+    pickAt({ row, start, end }) {
+      this.sought = null;
+      const line = this.data.lines[row];
+      const slice = this.data.at(line, (start + end) / 2, 1);
+      if (slice >= 0) this.pick({ line, slice });
     }
 
     /** By name: slices in an interval, their time in it, and that without what is nested in them. */
@@ -806,14 +924,30 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView }
     }
 
     /** The table of what ran in the selection, otherwise in the view. */
-    summarize() {
+    async summarize() {
       const [from, to] = this.selection ?? this.view;
       this.clear.hidden = !this.selection;
       const key = `${from} ${to}`;
       if (key === this.summarized) return;
       this.summarized = key;
+      if (!remote || this.data.has(from, to)) {
+        this.list(from, to, this.sums(from, to));
+        return;
+      }
+      const query = { what: "sums", begin: Math.floor(from), until: Math.ceil(to) };
+      const reply = await remote.ask(query).catch(() => null);
+      if (!reply || key !== this.summarized) return;
+      const spread = (values) => {
+        const all = new Float64Array(this.data.names.length);
+        reply.codes.forEach((code, at) => (all[code] = values[at]));
+        return all;
+      };
+      this.list(from, to, { counts: spread(reply.counts), times: spread(reply.times), own: spread(reply.own) });
+    }
+
+    /** Lists the sums of an interval by name. */
+    list(from, to, { counts, times, own }) {
       const { names, kinds } = this.data;
-      const { counts, times, own } = this.sums(from, to);
       const codes = [...names.keys()].filter((code) => counts[code]);
       codes.sort((a, b) => own[b] - own[a] || times[b] - times[a] || a - b);
       const what = this.selection ? "the selection" : "view";

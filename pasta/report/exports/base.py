@@ -23,12 +23,13 @@ class Request:
     """A run to write, and the destination.
 
     `target` is the user's argument: a file, - for stdout, or a directory. `weight` is the weight of
-    stacks; None: the first that the run has.
+    stacks; None: the first that the run has. `source`: with lines of the program's source.
     """
 
     run: RunDirectory
     target: str
     weight: Weight | None = None
+    source: bool = True
 
 
 class Export(ABC):

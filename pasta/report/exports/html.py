@@ -19,7 +19,7 @@ class Html(FileExport):
         """Returns a function that writes the page. Raises RunError."""
         from pasta.report.page import render_page
 
-        page = render_page(request.run).encode("utf-8")
+        page = render_page(request.run, source=request.source).encode("utf-8")
         return lambda file: file.write(page)
 
 

@@ -1,0 +1,128 @@
+"""The roofline with work known from arithmetic: a product, and a kernel without operations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from pasta.plugins import find_tools
+from pasta.processors.roofline import WORK, split
+from pasta.testing import Events, run_tool
+
+TOOL = find_tools("roofline")[0]
+#: A product of M x K and K x N float32 numbers, of which the kernel reads a part.
+M, K, N = 64, 32, 16
+FLOPS = 2 * M * K * N
+READ, LANES = 128, 4
+#: Device times, ns.
+PRODUCT, SPLIT, FILL = 3000, 1000, 4000
+MEMORY, COMPUTE = 1e9, 32.768  # bytes/s, GFLOP/s
+ROOFS = {"memory_roof": int(MEMORY), "compute_roof": COMPUTE}
+
+
+def products(calls: int = 2) -> Events:
+    """Each call launches a product and its reduction, and is followed by a fill outside of it."""
+    events = Events()
+    a, b, c = 0x1000_0000, 0x1100_0000, 0x1200_0000
+    for address in (a, b, c):
+        events.alloc(address, 0x10_0000)
+    events.frames(1, ("/my/train.py", "train", 7))
+    events.tensor(1, a, 4 * M * K, f"{M},{K}", dtype="float")
+    events.tensor(2, b, 4 * K * N, f"{K},{N}", dtype="float")
+    events.tensor(3, c, 4 * M * N, f"{M},{N}", dtype="float")
+    for _ in range(calls):
+        events.operator("aten::mm", stack=1, inputs=[1, 2])
+        product, reduction = events.launch("gemm"), events.launch("reduce")
+        events.access("global", [a + 4 * lane for lane in range(READ // 4)], launch=product)
+        events.access("global", [c + 4 * lane for lane in range(LANES)], launch=reduction)
+        events.operator_end(outputs=[3])
+        fill = events.launch("fill")
+        events.access("global", [c + 4 * lane for lane in range(LANES)], write=True, launch=fill)
+        for ordinal, took in ((product, PRODUCT), (reduction, SPLIT), (fill, FILL)):
+            events.complete(ordinal, 10_000, 10_000 + took)
+    return events
+
+
+def by_kernel(result: Any) -> dict[str, dict[str, Any]]:
+    return {row["kernel"]: row for row in result.tables["kernels"].rows()}
+
+
+@pytest.mark.parametrize("splits", [[], range(3, 20, 5)])
+def test_intensity_rate_and_share_of_the_roof(splits: Any) -> None:
+    result = run_tool(TOOL, products(), options=ROOFS, splits=splits)
+    kernels = by_kernel(result)
+    gemm, reduce, fill = (kernels[name] for name in ("gemm", "reduce", "fill"))
+    # the operator's operations belong to its kernels in proportion to their times
+    assert gemm["gflop"] == pytest.approx(2 * FLOPS * 3 / 4 / 1e9)
+    assert reduce["gflop"] == pytest.approx(2 * FLOPS / 4 / 1e9)
+    assert fill["gflop"] is None and fill["intensity"] is None
+    assert [each["bytes"] for each in (gemm, reduce, fill)] == [2 * READ, 32, 32]
+    assert gemm["intensity"] == pytest.approx(FLOPS * 3 / 4 / READ)
+    assert gemm["gflop_rate"] == pytest.approx(FLOPS * 3 / 4 / PRODUCT)
+    assert fill["gb_per_second"] == pytest.approx(16 / FILL)
+    assert (gemm["bound"], fill["bound"]) == ("compute", "memory")
+    assert gemm["of_roof"] == pytest.approx(FLOPS * 3 / 4 / PRODUCT / COMPUTE)
+    assert fill["of_roof"] == pytest.approx(16 / (MEMORY * FILL / 1e9))
+    (operator, outside) = (
+        row for row in sorted(result.tables["operators"].rows(), key=lambda row: -row["launches"])
+    )
+    assert (operator["operator"], operator["line"]) == ("aten::mm", "train.py:7 train")
+    assert operator["gflop"] == pytest.approx(2 * FLOPS / 1e9)
+    assert operator["gflop_rate"] == pytest.approx(FLOPS / (PRODUCT + SPLIT))
+    assert outside["launches"] == 2
+    (finding,) = result.findings
+    assert finding.where == "fill" and "bytes" not in finding.where
+
+
+def test_without_roofs_and_times() -> None:
+    events = Events()
+    events.alloc(0x1000, 4096)
+    launch = events.launch("fill")
+    events.access("global", [0x1000], launch=launch)
+    result = run_tool(TOOL, events)
+    (row,) = by_kernel(result).values()
+    assert (row["bytes"], row["bound"], row["of_roof"], row["device_time"]) == (4, None, None, None)
+    assert len(result.tables["roofs"]) == 0
+    assert any("roofs are not known" in note for note in result.notes)
+    assert run_tool(TOOL, Events()).summary.startswith("0 launches")
+
+
+def test_roofs_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = products()
+    events.device(bandwidth=2_000_000_000, multiprocessors=4, clock=1000, architecture="sm_90")
+    result = run_tool(TOOL, events)
+    roofs = {row["kind"]: row for row in result.tables["roofs"].rows()}
+    assert roofs["memory"]["rate"] == 2e9
+    assert all("derived" in row["how"] for row in roofs.values())
+    assert any("derived" in note for note in result.notes)
+
+
+def test_operations_are_divided_by_bytes_without_times() -> None:
+    work = np.zeros(4, WORK)
+    work["node"] = [5, 5, 7, 7]
+    work["time"] = [np.nan, 1, np.nan, np.nan]
+    work["bytes"] = [30, 10, np.nan, 5]
+    work["flops"] = [100, 0, 8, 0]
+    split(work)
+    assert work["flops"].tolist() == [75, 25, 4, 4]  # by bytes; equally where these are unknown
+
+
+def test_two_passes(pasta_preload: Any, demo: Any) -> None:
+    """Times of one pass and bytes of the other, on the reference accelerator."""
+    elements = 10_000
+    options = ("--passes", "auto", "-c", "roofline", "-q", "-o", "run")
+    roof = ("--set", f"tool.roofline.memory_roof={int(MEMORY)}")
+    done = pasta_preload(demo("vadd"), str(elements), options=(*options, *roof))
+    run: Path = done.directory / "run"
+    (row,) = pq.read_table(run / "results" / "roofline" / "kernels.parquet").to_pylist()
+    (path,) = (run / "passes" / "times" / "events").glob("kernel_complete-*.parquet")
+    (event,) = pq.read_table(path).to_pylist()
+    took = event["end"] - event["start"]
+    assert (row["bytes"], row["device_time"]) == (3 * 4 * elements, took)
+    assert row["gb_per_second"] == pytest.approx(3 * 4 * elements / took)
+    assert row["of_roof"] == pytest.approx(3 * 4 * elements / took)
+    assert row["bound"] == "memory"
