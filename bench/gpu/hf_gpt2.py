@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--times", action="store_true", help="always given")
     parser.add_argument("--switch", action="store_true")
+    parser.add_argument("--each", metavar="FILE", help="write the ms of each step, a line each")
     options = parser.parse_args()
     torch.manual_seed(0)
     step = generated() if options.mode == "generate" else trained(options.mode)
@@ -104,6 +105,9 @@ def main() -> None:
         )
         print(f"on {quartiles(on)} ms, off {quartiles(off)} ms", file=sys.stderr)
         print(f"on / off = {statistics.median(on) / statistics.median(off):.4f}", file=sys.stderr)
+    if options.each:
+        with open(options.each, "w") as file:
+            file.writelines(f"{ms:.3f}\n" for _, ms in times)
     print(f"mean_ms {statistics.mean(ms for _, ms in times):.6f}", file=sys.stderr)
     print(f"median_step_ms={statistics.median(ms for _, ms in times):.6f}", file=sys.stderr)
 

@@ -28,8 +28,8 @@ from pasta.run.directory import MANIFEST, SCHEMA, RunDirectory, staging_beside
 from pasta.run.files import regular_file
 from pasta.run.naming import name_in_root
 from pasta.run.pass_launches import COUNTS, RecordedPass, read_launches
-from pasta.run.pass_stalls import STALLS, has_stalls, joined_stalls
 from pasta.run.pass_roofline import ROOFLINE, join_roofline
+from pasta.run.pass_stalls import STALLS, has_stalls, joined_stalls
 from pasta.run.pass_tables import ACCESSES, JOINED, TIMES, Joined
 from pasta.run.results import document_of, result_documents, write_result
 from pasta.run.root import PASSES, program_of

@@ -14,8 +14,8 @@ from pasta.tool import Result, Tool
 def with_gaps(tool: Tool, result: Result, sources: Iterable[str]) -> Result:
     """The result with a note for each accelerator among `sources` that lacks data the tool uses.
 
-    If a tool has no results without accesses and no source gives them, the result only says so. Raises ToolError
-    if `uses` of the tool has an unknown capability.
+    If a tool has no results without accesses and no source gives them, the result only says so.
+    Raises ToolError if `uses` of the tool has an unknown capability.
     """
     kind = type(tool)  # the instance may have attributes of these names
     unknown = [name for name in kind.uses if name not in CAPABILITIES]
