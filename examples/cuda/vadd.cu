@@ -1,7 +1,6 @@
 // Adds two vectors: three allocations, two copies to the device, launches, one copy back.
-//   vadd [--n FLOATS] [--launches COUNT] [--pause MILLISECONDS between launches] [--expect]
-#include <chrono>
-#include <thread>
+//   vadd [--n FLOATS] [--launches COUNT] [--apart 1] [--expect]
+// With --apart, an input is read after each launch: the next one finds nothing in the L2 cache that is to be written back.
 #include <vector>
 
 #include "example.cuh"
@@ -13,7 +12,7 @@ __global__ void vadd(const float *a, const float *b, float *c, size_t n) {
 
 int main(int argc, char **argv) {
     const size_t n = number(argc, argv, "--n", 1 << 20), bytes = n * sizeof(float);
-    const long launches = number(argc, argv, "--launches", 1), pause = number(argc, argv, "--pause", 0);
+    const long launches = number(argc, argv, "--launches", 1), apart = number(argc, argv, "--apart", 0);
     std::vector<float> a(n), b(n), c(n);
     for (size_t i = 0; i < n; i++) a[i] = float(i % 1000), b[i] = float(i % 7);
 
@@ -26,9 +25,7 @@ int main(int argc, char **argv) {
     const unsigned blocks = unsigned((n + 255) / 256);
     for (long i = 0; i < launches; i++) {
         vadd<<<blocks, 256>>>(da, db, dc, n);
-        if (!pause) continue;
-        CHECK(cudaDeviceSynchronize());
-        std::this_thread::sleep_for(std::chrono::milliseconds(pause));
+        if (apart) CHECK(cudaMemcpy(c.data(), da, bytes, cudaMemcpyDeviceToHost));
     }
     CHECK(cudaGetLastError());
     CHECK(cudaMemcpy(c.data(), dc, bytes, cudaMemcpyDeviceToHost));

@@ -120,9 +120,10 @@ class Stacks:
         inner = 0  # up to the function of the runtime that the program called
         while inner + 1 < len(frames) and self._is_runtimes(frames[inner + 1]):
             inner += 1
+        mains = [at for at, each in enumerate(frames) if each.image and each.function == "main"]
         return [
             frame
-            for frame in reversed(frames[inner:])
+            for frame in reversed(frames[inner : mains[-1] + 1 if mains else None])
             if not frame.image
             or not (
                 _START.fullmatch(frame.function) or (python and _INTERPRETER.search(frame.image))

@@ -30,6 +30,7 @@ def of_refacc(tmp_path_factory: pytest.TempPathFactory) -> list[Tables]:
         session = tmp_path_factory.mktemp("session")
         (session / "rings").mkdir()
         shim = f"session={session}\nschema={abi.SCHEMA}\ncollector=1\nring_max={1 << 28}\n"
+        shim += "refacc.samples=16\n"
         run(*demo.split(), PASTA_SHIM=shim, LD_PRELOAD=str(NATIVE / "libpasta.so"))
         (ring,) = (session / "rings").iterdir()
         streams.append(Recorded(ring).tables)

@@ -192,4 +192,4 @@ def test_names_remain_text(name: str, tmp_path: Path) -> None:
     page = render_page(run)
     assert name not in page
     assert "<img" not in page
-    assert page.count("<script") == page.count("</script>") == 2 + 1 + 2
+    assert page.count("<script") == page.count("</script>") == 2 + 1 + 3

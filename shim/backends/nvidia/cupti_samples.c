@@ -424,9 +424,21 @@ static int32_t disable(sampled *s) {
 }
 
 /* The reasons of a context are known only after sampling is enabled in it. */
+/* Seen on an H200: a second context of a device gets HARDWARE_BUSY. */
+static bool is_sampled(int16_t device) {
+    for (int i = 0; i < CONTEXTS; i++)
+        if (contexts[i].context && contexts[i].at.device == device) return true;
+    return false;
+}
+
 static void add(sampled *s, uint64_t context, pasta_nv_place at) {
     pasta_cupti_sampling sampling = {sizeof sampling, NULL, context};
-    if (failed(cupti.enable(&sampling), "cuptiPCSamplingEnable")) return;
+    int32_t result = cupti.enable(&sampling);
+    if (result == PASTA_CUPTI_HARDWARE_BUSY && is_sampled(at.device)) {
+        pasta_say("one context of a device can be sampled at a time: PC samples are of the first one");
+        return;
+    }
+    if (failed(result, "cuptiPCSamplingEnable")) return;
     s->context = context;
     s->at = at;
     s->started = false;
