@@ -72,7 +72,7 @@ def times_by_ncu(command: list[str]) -> dict[str, list[float]]:
 
 @pytest.mark.counters
 def test_times_match_ncu(example: Build, profiled: Run) -> None:
-    """Within 1 % over kernels of at least 20 µs. Under ncu a launch finds a clean L2 cache. Directly
+    """Within 1 % over kernels of at least 20 µs. Under ncu a launch finds a clean cache. Directly
     after another one it also waits for what that left to be written back: 6 % of vadd.
     """
     command = [example("vadd"), "--n", str(1 << 26), "--launches", "20", "--apart", "1"]
