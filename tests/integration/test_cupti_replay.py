@@ -17,7 +17,6 @@ from tests.support.places import DATA
 from tests.support.played import Played
 
 SCRIPTS = ("context", "launches", "copies", "memory", "graph", "events", "unknown", "end")
-RECORDED = sorted((DATA / "nvidia").glob("*.stream"))
 #: What differs between two plays of one stream. Registers and the like are those of a fake driver.
 OWN = {
     "index",
@@ -86,16 +85,31 @@ def test_threads_of_a_recording(built: Path, tmp_path: Path) -> None:
     assert len({thread for (thread,) in again.rows("kernel_launch", "thread")}) == 8
 
 
-@pytest.mark.skipif(
-    not RECORDED, reason="no NVIDIA GPU has recorded a stream yet: tests/data/nvidia"
-)
-@pytest.mark.parametrize("stream", RECORDED or [Path("none")], ids=lambda path: path.stem)
-def test_recordings_of_a_gpu(built: Path, tmp_path: Path, stream: Path) -> None:
-    """Every launch that ran has its times."""
+#: Launches, copies and sets of each recording, known from the program (examples/cuda).
+WORK = {
+    "vadd": (1, 3, 0),
+    "graph": (11, 10, 11),
+    "memory": (0, 5, 6),
+    "annotated": (2, 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_recordings_of_a_gpu(built: Path, tmp_path: Path, name: str) -> None:
+    """All work of the program is there, and has its times, on an H200."""
+    stream = DATA / "nvidia" / f"{name}.stream"
     version = int.from_bytes(stream.read_bytes()[16:20], "little")
     played = play_cupti(built, tmp_path, f"replay:{stream}", FAKE_CUPTI_API=str(version))
     assert (played.status, played.stderr) == (7, "")
-    launches = [ordinal for (ordinal,) in played.rows("kernel_launch", "ordinal")]
-    completed = [ordinal for (ordinal,) in played.rows("kernel_complete", "ordinal")]
-    assert launches
-    assert sorted(completed) == sorted(launches)
+    launches, copies, sets = WORK[name]
+    assert len(played["kernel_launch"]) == launches
+    assert (len(played["memory_copy"]), len(played["memory_set"])) == (copies, sets)
+    for work, done, key in (
+        (("kernel_launch",), "kernel_complete", "ordinal"),
+        (("memory_copy", "memory_set"), "copy_complete", "correlation"),
+    ):
+        submitted = sorted(row for kind in work for row in played.rows(kind, key))
+        assert sorted(played.rows(done, key)) == submitted
+        assert all(start < end for start, end in played.rows(done, "start", "end"))
+    ((name,),) = played.rows("device", "name")[-1:]
+    assert name == "NVIDIA H200"

@@ -258,9 +258,9 @@ def test_calls_to_other_sections_are_named() -> None:
     assert not caller.indirect
 
 
+@pytest.mark.usefixtures("recorded")
 def test_single_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a device function behind its kernel; unknown where nothing can be read."""
-    monkeypatch.setattr(nvdisasm, "list_instructions", play_recorded)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "text").write_bytes(b"no module")
     images = {1: LISTINGS / "stalls_sm90.cubin", 2: tmp_path / "text", 3: tmp_path / "none"}

@@ -50,7 +50,7 @@ static size_t size_of(uint32_t kind) {
     case PASTA_CUPTI_COPY: return version < 25 ? 88 : version < 130400 ? 96 : 112;
     case PASTA_CUPTI_PEER_COPY: return 96;
     case PASTA_CUPTI_SET: return version < 130400 ? 88 : 104;
-    case PASTA_CUPTI_DEVICE: return sizeof(pasta_cupti_device);
+    case PASTA_CUPTI_DEVICE: return version < 130200 ? 184 : 192;
     case PASTA_CUPTI_OVERHEAD: return 56;
     case PASTA_CUPTI_UVM: return version < 28 ? 64 : 104;
     default: return 0;
@@ -167,15 +167,18 @@ EXPORT int32_t cuptiActivityEnable(int32_t kind) {
     if (kind == PASTA_CUPTI_OVERHEAD) PLANNED("ActivityEnableOverhead")
     kinds[kind] = true;
     if (kind != PASTA_CUPTI_DEVICE) return 0;
-    pasta_cupti_device d = {.kind = PASTA_CUPTI_DEVICE, .bandwidth = 4800000000, .memory = UINT64_C(150) << 30,
+    union {
+        pasta_cupti_device d;
+        uint8_t whole[192];
+    } device = {{.kind = PASTA_CUPTI_DEVICE, .bandwidth = 4800000000, .memory = UINT64_C(150) << 30,
                             .l2 = 50 << 20, .warp = 32, .clock = 1980000, .multiprocessors = 132, .warps = 64,
                             .blocks = 32, .shared = 228 << 10, .registers = 65536, .shared_per_block = 48 << 10,
                             .major = 9, .minor = 0, .id = 0, .uuid = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
-                            .name = "A Device", .visible = 1};
-    fake_cupti_record(&d);
-    d.id = 1;
-    d.visible = 0; /* CUDA_VISIBLE_DEVICES hides it */
-    fake_cupti_record(&d);
+                            .name = "A Device", .visible = 1}};
+    fake_cupti_record(&device);
+    device.d.id = 1;
+    device.d.visible = 0; /* CUDA_VISIBLE_DEVICES hides it */
+    fake_cupti_record(&device);
     return 0;
 }
 
