@@ -106,7 +106,8 @@ void pasta_cupti_guest_records(int32_t kind, bool on) {
     STORE(kinds[kind].on, on);
     STORE(kinds[kind].ever, true);
     uint32_t before = __atomic_fetch_add(&kind_count, on ? 1 : -1, __ATOMIC_ACQ_REL);
-    if (LOAD(request)) STORE(wants_spare, on ? !before || LOAD(wants_spare) : before > 1 && LOAD(wants_spare));
+    if (on && before == 0 && LOAD(request)) STORE(wants_spare, true);
+    if (!on && before == 1) STORE(wants_spare, false);
 }
 
 bool pasta_cupti_guest_wants_records(int32_t kind) { return kind >= 0 && kind < KINDS && LOAD(kinds[kind].on); }
