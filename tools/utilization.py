@@ -127,16 +127,21 @@ class Utilization(Tool):
 
     def start(self) -> None:
         """Initialize the devices."""
-        self.use = DeviceUse(self.context, self.latency, self.short, re.compile(self.communication))
+        self.use = DeviceUse(
+            self.context.process.start_time,
+            self.latency,
+            self.short,
+            re.compile(self.communication),
+        )
 
     def on_batch(self, batch: Batch) -> None:
         """Add submissions, work and waits."""
-        self.use.add(batch)
+        self.use.add(batch, self.context)
 
     def result(self) -> Result:
         """Tables of devices, gaps and overlap, and findings."""
         self.use.finish()
-        rows = self.use.gaps()
+        rows = self.use.gaps(self.context)
         path, waits = self._critical_path(), self._stream_waits()
         findings = [
             *self._tiny(), *self._tails(), *self._findings(rows), *self._alone(),

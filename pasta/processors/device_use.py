@@ -7,7 +7,7 @@ into what was not submitted yet and what had been submitted and did not start.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from pasta import abi
@@ -21,6 +21,7 @@ from pasta.processors.activity import (
     WORK,
     Activity,
 )
+from pasta.processors.batch import ABSENT_U64
 from pasta.processors.codes import Codes, distinct
 from pasta.processors.correlate import LateNodes, Submissions
 from pasta.processors.demangle import short_name
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 #: Causes of idle time.
 START, WAIT, READ, LOAD, HOST, LATENCY, BLOCKED, UNSUBMITTED, END = range(9)
+
 #: What a gap is located by: nothing, an operator's node, a gap between operators, a kernel's name.
 _NOWHERE, _NODE, _BETWEEN, _KERNEL = range(4)
 #: Fields of what the host submitted: operator (0: none), kernel's name, thread, begin of the
@@ -52,7 +54,6 @@ CLOCK_ERROR = 1_000
 _LATE = 2_000_000_000
 #: Kinds that the host's threads publish while they work.
 _OF_HOST = ("kernel_launch", "memory_copy", "memory_set", "sync", "operator_end", "process_end")
-_ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 _FOREVER = 1 << 62
 
 
@@ -198,14 +199,12 @@ class Row:
 class DeviceUse:
     """Activity of all devices, causes of their gaps, and the critical path of the run.
 
-    `latency`: submitted work that starts later waited for something, ns; `short`: kernels below
-    are short, ns; `communicates` matches the names of kernels that communicate.
+    `begin`: when the process started, ns, 0 if unknown; `latency`: submitted work that starts
+    later waited for something, ns; `short`: kernels below are short, ns; `communicates` matches
+    the names of kernels that communicate.
     """
 
-    def __init__(
-        self, context: Context, latency: int, short: int, communicates: re.Pattern[str]
-    ) -> None:
-        self._context = context
+    def __init__(self, begin: int, latency: int, short: int, communicates: re.Pattern[str]) -> None:
         self._latency, self._short, self._communicates = latency, short, communicates
         self.devices: dict[int, Device] = {}
         self._launches = Submissions("key", _submission())
@@ -217,7 +216,7 @@ class DeviceUse:
         self._classes = np.zeros(0, np.int8)  # by code of the name
         self._waits = np.zeros(0, _wait())
         self._outermost: dict[int, tuple[int, int]] = {}  # by thread: begin and gap before it
-        self.begin = self._context.process.start_time
+        self.begin = begin
         #: Latest time in all batches, and in all but the last one.
         self.end = self._before = self.begin
         self._stopped_since: int | None = None
@@ -228,22 +227,22 @@ class DeviceUse:
         self.path: Any = None  # a CriticalPath
         self.last_host = (0, 0)  # time and thread of what the host did last
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Batch, context: Context) -> None:
         """Add submissions and work, and sweep the devices as far as nothing earlier can come."""
         earliest, latest = batch.span
         if not self.begin:
             self.begin = self.end = earliest
         self._before = self.end
         self.end = max(self.end, latest)
-        sources = self._context.strings.many(batch["process_start"]["source"])
-        if not self._delay and set(sources) & set(self._context.conventions.buffered):
+        sources = context.strings.many(batch["process_start"]["source"])
+        if not self._delay and set(sources) & set(context.conventions.buffered):
             self._delay = _LATE
-        for context in batch["context_create"]["device"].tolist():
-            self._device(context)
+        for number in batch["context_create"]["device"].tolist():
+            self._device(number)
         self._waves.add_devices(batch["device"])
         self._follow_stops(batch)
         self._follow_host(batch)
-        self._submit(batch)
+        self._submit(batch, context)
         self._complete(batch)
         self._sweep()
 
@@ -258,7 +257,7 @@ class DeviceUse:
             if len(records):
                 latest = records[int(records["time"].argmax())]
                 self.last_host = max(self.last_host, (int(latest["time"]), int(latest["thread"])))
-        syncs = batch["sync"][batch["sync"]["duration"] != _ABSENT]
+        syncs = batch["sync"][batch["sync"]["duration"] != ABSENT_U64]
         for kind, records in (
             (critical_path.SYNC, syncs),
             (critical_path.RECORD, batch["event_record"]),
@@ -280,7 +279,7 @@ class DeviceUse:
                 rows["target"][of_stream] = critical_path.OF_STREAM
                 rows["target"][of_event] = critical_path.OF_EVENT
                 rows["event"][of_event] = syncs["handle"][of_event]
-                handle = of_stream & (syncs["handle"] != _ABSENT)
+                handle = of_stream & (syncs["handle"] != ABSENT_U64)
                 rows["stream"][handle] = syncs["handle"][handle]
             self.path.add_host(rows)
 
@@ -316,28 +315,29 @@ class DeviceUse:
         work["submitted"], work["class"] = work["start"], STOPPED
         return work
 
-    def _submit(self, batch: Batch) -> None:
+    def _submit(self, batch: Batch, context: Context) -> None:
         """Note what the host submitted, and its waits, with where it was."""
         begins = batch["operator_begin"]
         outermost = begins["depth"] == 1
-        begins, before = begins[outermost], self._context.operators.left[outermost]
+        begins, before = begins[outermost], context.operators.left[outermost]
+        placed = partial(self._placed, batch, context.operators, begins, before)
         graphs = batch["graph_launch"]
-        self._graphs.put(graphs, self._placed(batch, graphs, begins, before))
+        self._graphs.put(graphs, placed(graphs))
         launches = batch["kernel_launch"]
-        rows = self._placed(batch, launches, begins, before)
+        rows = placed(launches)
         rows["key"], rows["name"] = launches["ordinal"], launches["name"]
-        rows["class"] = self._class_of(launches["name"])
-        rows["waves"] = self._waves.of(launches, self._context)
-        self._launches.put(rows[rows["key"] != _ABSENT])
+        rows["class"] = self._class_of(launches["name"], context)
+        rows["waves"] = self._waves.of(launches, context)
+        self._launches.put(rows[rows["key"] != ABSENT_U64])
         for kind in ("memory_copy", "memory_set"):
             records = batch[kind]
-            rows = self._placed(batch, records, begins, before)
+            rows = placed(records)
             rows["key"], rows["class"] = records["correlation"], COPY
             rows["blocking"] = (records["flags"] & abi.FLAG_ASYNC) == 0
             rows["blocking"] &= kind == "memory_copy"
             self._copies.put(rows[rows["key"] != 0])
-        syncs = batch["sync"][batch["sync"]["duration"] != _ABSENT]
-        rows = self._placed(batch, syncs, begins, before)
+        syncs = batch["sync"][batch["sync"]["duration"] != ABSENT_U64]
+        rows = placed(syncs)
         waits = np.zeros(len(rows), _wait())
         for name, _ in _PLACE:
             waits[name] = rows[name]
@@ -348,12 +348,16 @@ class DeviceUse:
         self._outermost.update(zip(begins["thread"].tolist(), found, strict=True))
 
     def _placed(
-        self, batch: Batch, records: NDArray[Any], begins: NDArray[Any], before: NDArray[Any]
+        self,
+        batch: Batch,
+        operators: Any,
+        begins: NDArray[Any],
+        before: NDArray[Any],
+        records: NDArray[Any],
     ) -> NDArray[Any]:
         """Submissions (dtype `_submission()`) with the times and places of records. `begins`: the
         outermost operators of the batch, `before`: the gaps that they end. A node of a graph that
         is recorded later has the place of its graph launch, whose time and thread it has."""
-        operators = self._context.operators
         rows = np.zeros(len(records), _submission())
         rows["submitted"], rows["thread"] = records["time"], records["thread"]
         rows["stream"], rows["order"] = records["stream"], records["index"]
@@ -377,12 +381,12 @@ class DeviceUse:
         self._graphs.fill(records, rows)
         return rows
 
-    def _class_of(self, names: NDArray[Any]) -> NDArray[Any]:
+    def _class_of(self, names: NDArray[Any], context: Context) -> NDArray[Any]:
         codes = self.names.encode(names)
         new = self.names.ids[len(self._classes) :]
         found = [
             COMMUNICATION if self._communicates.search(name) else COMPUTE
-            for name in self._context.demangled(new)
+            for name in context.demangled(new)
         ]
         self._classes = np.concatenate([self._classes, np.asarray(found, np.int8)])
         return np.asarray(self._classes[codes])
@@ -409,7 +413,7 @@ class DeviceUse:
     @staticmethod
     def _timed(completions: NDArray[Any], rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Completions that have times, with their times in the rows."""
-        good = (completions["end"] != _ABSENT) & (completions["end"] >= completions["start"])
+        good = (completions["end"] != ABSENT_U64) & (completions["end"] >= completions["start"])
         completions, rows = completions[good], rows[good]
         rows["start"], rows["end"] = completions["start"], completions["end"]
         return completions, rows
@@ -523,9 +527,8 @@ class DeviceUse:
         for device in self.devices.values():
             device.close(self.end)
 
-    def gaps(self) -> list[Row]:
+    def gaps(self, context: Context) -> list[Row]:
         """Gaps of all devices by cause and place, the longest first."""
-        context = self._context
         lines = user_lines(context)
         operators = context.strings.many(context.operators.nodes["name"])
         found: dict[Any, Row] = {}
