@@ -176,7 +176,9 @@ static void launch(uint64_t context, uint64_t ordinal) {
     pasta_kernel_launch launch = {.ordinal = ordinal};
     CHECK(!pasta_cupti_samples_decide(&launch));
     pasta_cupti_samples_launching(context);
+    pthread_mutex_lock(&lock);
     contexts[context].correlation = (uint32_t)ordinal + 1;
+    pthread_mutex_unlock(&lock);
     take(context, 5);
 }
 
@@ -199,7 +201,12 @@ static bool ended;
 
 static void *fetch(void *unused) {
     fetches = true;
-    while (!__atomic_load_n(&ended, __ATOMIC_ACQUIRE)) pasta_cupti_samples_fetch();
+    /* The lock is not fair: without a pause nobody else gets it for a second, and gives up. */
+    struct timespec pause = {0, 100000};
+    while (!__atomic_load_n(&ended, __ATOMIC_ACQUIRE)) {
+        pasta_cupti_samples_fetch();
+        nanosleep(&pause, NULL);
+    }
     count();
     return unused;
 }

@@ -150,22 +150,38 @@ bool pasta_cupti_guest_request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_
 static uint64_t realtime_ahead; /* of CLOCK_MONOTONIC; settimeofday does not change it here */
 
 /* CLOCK_REALTIME, which CUPTI uses by itself. */
+/* Two clocks at one moment.  A thread may be interrupted between the readings: the closest of some are taken. */
+typedef struct pair {
+    uint64_t ours, theirs;
+} pair;
+
+enum { READINGS = 8, CLOSE_NS = 1000 };
+
+static pair read_both(uint64_t (*ours)(void), uint64_t (*theirs)(void)) {
+    pair closest = {0};
+    for (uint64_t i = 0, apart = UINT64_MAX; i < READINGS && apart > CLOSE_NS; i++) {
+        uint64_t before = ours(), value = theirs(), after = ours();
+        if (after - before >= apart) continue;
+        apart = after - before;
+        closest = (pair){before + apart / 2, value};
+    }
+    return closest;
+}
+
+static uint64_t realtime(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
 void pasta_cupti_set_clock(void) {
-    struct timespec real;
-    uint64_t before = pasta_now();
-    clock_gettime(CLOCK_REALTIME, &real);
-    uint64_t after = pasta_now();
-    realtime_ahead = (uint64_t)real.tv_sec * 1000000000 + (uint64_t)real.tv_nsec - (before + (after - before) / 2);
+    pair now = read_both(pasta_now, realtime);
+    realtime_ahead = now.theirs - now.ours;
 }
 
 uint64_t pasta_cupti_clock(void) { return pasta_now() + realtime_ahead; }
 
 uint64_t pasta_cupti_time(uint64_t value) { return value ? value - realtime_ahead : 0; }
-
-/* Our clock and theirs at one moment. */
-typedef struct pair {
-    uint64_t ours, theirs;
-} pair;
 
 typedef struct conversion {
     pair at;
@@ -176,15 +192,10 @@ static uint64_t (*their_clock)(void);
 static pair clock_set; /* when they set their clock */
 static pthread_mutex_t clock_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static pair sample(uint64_t (*clock)(void)) {
-    uint64_t before = pasta_cupti_clock(), theirs = clock(), after = pasta_cupti_clock();
-    return (pair){before + (after - before) / 2, theirs};
-}
-
 void pasta_cupti_guest_clock(uint64_t (*function)(void)) {
     pthread_mutex_lock(&clock_lock);
     their_clock = function;
-    if (function) clock_set = sample(function);
+    if (function) clock_set = read_both(pasta_cupti_clock, function);
     pthread_mutex_unlock(&clock_lock);
 }
 
@@ -195,7 +206,7 @@ static conversion current_conversion(void) {
     pair first = clock_set;
     pthread_mutex_unlock(&clock_lock);
     if (!clock) return (conversion){0};
-    pair last = sample(clock);
+    pair last = read_both(pasta_cupti_clock, clock);
     double ours = (double)(last.ours - first.ours), theirs = (double)(int64_t)(last.theirs - first.theirs);
     return (conversion){last, last.ours > first.ours && theirs > 0 ? theirs / ours : 1};
 }

@@ -67,6 +67,9 @@ static uint64_t total, dropped, full; /* samples, samples, fetches */
 static bool discards; /* profiling is stopped */
 static uint32_t sampled_generation;
 
+/* Not in the child of a fork, where CUPTI does not work and the lock may have been held. */
+static bool is_on(void) { return settings.on && pasta_generation() == sampled_generation; }
+
 /* CUPTI may hold a lock of its own around a callback, and want it while another thread fetches. */
 static bool lock_soon(void) {
     struct timespec until;
@@ -81,7 +84,7 @@ static uint32_t changing; /* threads in such a call */
 static bool fetching;
 
 void pasta_cupti_samples_module_call(bool entering) {
-    if (!settings.on) return;
+    if (!is_on()) return;
     if (!entering) {
         __atomic_fetch_sub(&changing, 1, __ATOMIC_SEQ_CST);
         return;
@@ -282,7 +285,7 @@ static void fetch_all(void) {
 
 /* On our own thread. */
 void pasta_cupti_samples_fetch(void) {
-    if (!settings.on || pthread_mutex_trylock(&lock) != 0) return;
+    if (!is_on() || pthread_mutex_trylock(&lock) != 0) return;
     if (may_fetch()) {
         fetch_all();
         __atomic_store_n(&fetching, false, __ATOMIC_SEQ_CST);
@@ -293,7 +296,7 @@ void pasta_cupti_samples_fetch(void) {
 
 /* Offsets are of this module until it is unloaded. */
 void pasta_cupti_samples_module_unloading(void) {
-    if (!settings.on) return;
+    if (!is_on()) return;
     if (!lock_soon()) {
         pasta_log("%s: the samples of a module were not fetched before it was unloaded", PASTA_CUPTI_SOURCE);
         return;
@@ -302,9 +305,8 @@ void pasta_cupti_samples_module_unloading(void) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Not in the child of a fork, where CUPTI does not work. */
 static void on_profiling(bool on) {
-    if (pasta_generation() != sampled_generation || !lock_soon()) return;
+    if (!is_on() || !lock_soon()) return;
     fetch_all(); /* what was sampled while it was stopped is dropped */
     publish_places();
     discards = !on;
@@ -423,7 +425,6 @@ static int32_t disable(sampled *s) {
     return result;
 }
 
-/* The reasons of a context are known only after sampling is enabled in it. */
 /* Seen on an H200: a second context of a device gets HARDWARE_BUSY. */
 static bool is_sampled(int16_t device) {
     for (int i = 0; i < CONTEXTS; i++)
@@ -431,6 +432,7 @@ static bool is_sampled(int16_t device) {
     return false;
 }
 
+/* The reasons of a context are known only after sampling is enabled in it. */
 static void add(sampled *s, uint64_t context, pasta_nv_place at) {
     pasta_cupti_sampling sampling = {sizeof sampling, NULL, context};
     int32_t result = cupti.enable(&sampling);
@@ -448,7 +450,7 @@ static void add(sampled *s, uint64_t context, pasta_nv_place at) {
 }
 
 void pasta_cupti_samples_context_created(uint64_t context, pasta_nv_place at) {
-    if (!settings.on) return;
+    if (!is_on()) return;
     if (!lock_soon()) {
         pasta_say("PC samples of a context are not recorded: CUPTI was busy for %d s when it was created", WAIT_S);
         return;
@@ -480,7 +482,7 @@ static void end(sampled *s) {
 }
 
 void pasta_cupti_samples_context_destroyed(uint64_t context) {
-    if (!settings.on || !lock_soon()) return;
+    if (!context || !is_on() || !lock_soon()) return;
     for (int i = 0; i < CONTEXTS; i++)
         if (contexts[i].context == context) end(&contexts[i]);
     pthread_mutex_unlock(&lock);
@@ -488,7 +490,7 @@ void pasta_cupti_samples_context_destroyed(uint64_t context) {
 
 /* ---- launches, in serialized mode ---- */
 
-bool pasta_cupti_samples_by_launch(void) { return settings.on && settings.serialized; }
+bool pasta_cupti_samples_by_launch(void) { return is_on() && settings.serialized; }
 
 static _Thread_local bool taken;
 
@@ -500,7 +502,10 @@ bool pasta_cupti_samples_decide(const pasta_kernel_launch *launch) {
 void pasta_cupti_samples_launching(uint64_t context) {
     bool start = taken;
     taken = false;
-    if (!lock_soon()) return;
+    if (!lock_soon()) {
+        pasta_log("%s: CUPTI was busy: a launch has samples though it was not selected, or has none", PASTA_CUPTI_SOURCE);
+        return;
+    }
     for (int i = 0; i < CONTEXTS; i++)
         if (contexts[i].context == context) set_started(&contexts[i], start);
     pthread_mutex_unlock(&lock);
@@ -549,10 +554,10 @@ void pasta_cupti_samples_start(void) {
     settings.on = true;
 }
 
-bool pasta_cupti_samples_on(void) { return settings.on; }
+bool pasta_cupti_samples_on(void) { return is_on(); }
 
 void pasta_cupti_samples_finish(void) {
-    if (!settings.on || !lock_soon()) return;
+    if (!is_on() || !lock_soon()) return;
     for (int i = 0; i < CONTEXTS; i++)
         if (contexts[i].context) end(&contexts[i]);
     if (dropped || full)
