@@ -126,20 +126,15 @@ static void record_frames(uint32_t stack, const pasta_frame *frames, size_t coun
 
 /* ---- stacks by hash ---- */
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
-    return hash ^ hash >> 31;
-}
-
 static uint64_t hash_of(const pasta_frame *frames, size_t count, uint64_t epoch) {
     uint64_t hash = epoch;
-    for (size_t i = 0; i < count; i++) hash = mix(hash, frames[i].code ? pasta_python_hash(&frames[i]) : frames[i].address);
+    for (size_t i = 0; i < count; i++) hash = pasta_mix(hash, frames[i].code ? pasta_python_hash(&frames[i]) : frames[i].address);
     return hash;
 }
 
 /* Addresses and ids mean something else after a library was unloaded, in a fork's child, and in another block. */
 static uint64_t current_epoch(void) {
-    uint64_t epoch = mix(mix(pasta_loads_now().removed + 1, pasta_generation()), __atomic_load_n(&blocks, __ATOMIC_RELAXED));
+    uint64_t epoch = pasta_mix(pasta_mix(pasta_loads_now().removed + 1, pasta_generation()), __atomic_load_n(&blocks, __ATOMIC_RELAXED));
     uint64_t before = __atomic_load_n(&stacks_epoch, __ATOMIC_ACQUIRE);
     if (PASTA_UNLIKELY(before != epoch) &&
         __atomic_compare_exchange_n(&stacks_epoch, &before, epoch, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))

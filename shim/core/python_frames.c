@@ -147,11 +147,6 @@ static uint32_t intern_text(const void *object) {
     return pasta_intern(utf8, used);
 }
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
-    return hash ^ hash >> 29;
-}
-
 static uint64_t text_hash(const void *object) {
     text t = text_of(object);
     return t.hash != -1 ? (uint64_t)t.hash : pasta_hash(t.data, t.length * t.kind);
@@ -162,8 +157,8 @@ static int64_t instruction_of(const pasta_frame *f) {
 }
 
 uint64_t pasta_python_hash(const pasta_frame *f) {
-    uint64_t hash = mix(text_hash(FIELD(void *, f->code, CODE_FILE)), text_hash(FIELD(void *, f->code, CODE_NAME)));
-    return mix(hash, (uint64_t)FIELD(uint32_t, f->code, python.layout->first_line) << 32 ^ (uint64_t)instruction_of(f));
+    uint64_t hash = pasta_mix(text_hash(FIELD(void *, f->code, CODE_FILE)), text_hash(FIELD(void *, f->code, CODE_NAME)));
+    return pasta_mix(hash, (uint64_t)FIELD(uint32_t, f->code, python.layout->first_line) << 32 ^ (uint64_t)instruction_of(f));
 }
 
 typedef struct reader {
