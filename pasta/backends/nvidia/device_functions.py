@@ -52,40 +52,39 @@ def stripe_of(user: int) -> int:
 
 
 @device_function
-def hash_row(table: int, key: int, rows: int, tries: int) -> int:
-    """Row of a key in a table of the run, claimed if new; the last one, `rows`, if none of `tries`
-    is free."""
+def claim(table: int, shift: int, key: int, rows: int, tries: int) -> int:
+    """Row of a key, not 0, in a table of 1 << `shift` bytes per row, which begin with the key;
+    claimed if new. `rows`, a power of two, if none of `tries` is free."""
     mask = rows - 1
-    row = lshr(times(key, -7046029254386353131), 40) & mask
+    row = lshr(times(key - 1, -7046029254386353131), 40) & mask
     for _ in range(tries):
-        at = table + 8 * row
+        at = table + (row << shift)
         there = load_u64(at)
         if there == 0:
-            there = atomic_cas_u64(at, 0, key + 1)
+            there = atomic_cas_u64(at, 0, key)
             if there == 0:
-                there = key + 1
-        if there == key + 1:
+                there = key
+        if there == key:
             return row
         row = (row + 1) & mask
     return rows
 
 
 @device_function
+def hash_row(table: int, key: int, rows: int, tries: int) -> int:
+    """Row of a key in a table of the run, claimed if new; the last one, `rows`, if none of `tries`
+    is free."""
+    return claim(table, 3, key + 1, rows, tries)
+
+
+@device_function
 def shadow_exchange(table: int, key: int, rows: int, value: int) -> tuple[int, int]:
     """Replace the value of a key in a table of pairs. Returns the previous value, 0 for the first,
     and whether the key has a row."""
-    row = lshr(times(key, -7046029254386353131), 40) & (rows - 1)
-    for _ in range(_SHADOW_TRIES):
-        at = table + 16 * row
-        there = load_u64(at)
-        if there == 0:
-            there = atomic_cas_u64(at, 0, key + 1)
-            if there == 0:
-                there = key + 1
-        if there == key + 1:
-            return atomic_exchange_u64(at + 8, value), 1
-        row = (row + 1) & (rows - 1)
-    return 0, 0
+    row = claim(table, 4, key + 1, rows, _SHADOW_TRIES)
+    if row == rows:
+        return 0, 0
+    return atomic_exchange_u64(table + (row << 4) + 8, value), 1
 
 
 @device_function
@@ -96,19 +95,7 @@ def pair_row(table: int, object: int, pc: int, rows: int) -> int:
     if lshr(pc, _PC_BITS) != 0 or lshr(object, _OBJECT_BITS) != 0:
         return rows
     key = 1 + (lshr(pc, 4) | (object << (_PC_BITS - 4)))
-    mask = rows - 1
-    row = lshr(times(key, -7046029254386353131), 40) & mask
-    for _ in range(_PAIR_TRIES):
-        at = table + 8 * row
-        there = load_u64(at)
-        if there == 0:
-            there = atomic_cas_u64(at, 0, key)
-            if there == 0:
-                return row
-        if there == key:
-            return row
-        row = (row + 1) & mask
-    return rows
+    return claim(table, 3, key, rows, _PAIR_TRIES)
 
 
 @device_function
