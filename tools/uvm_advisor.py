@@ -270,8 +270,8 @@ class UvmAdvisor(Tool):
         known = run.activity[run.activity["object"] >= 0]
         rows = np.zeros(len(known), [("object", "i8"), *((name, "i8") for name in _SUMS)])
         rows["object"] = known["object"]
-        for name in _SUMS:
-            rows[name] = _measure(known, name)
+        for name, values in _measures(known).items():
+            rows[name] = values
         rows = combined(rows, ("object",))
         columns, found = TensorNames(self.context).alike(rows, "fault_time")
         return Table(
@@ -527,8 +527,8 @@ def _more_or_less(advice: Advice) -> str:
     return ", ".join(f"{text} {less if saved >= 0 else 'more'}" for text, saved, less in changes)
 
 
-def _measure(activity: NDArray[Any], name: str) -> NDArray[Any]:
-    """A measure (int64) of each fault and migration."""
+def _measures(activity: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """The measures `_SUMS` (int64) of each fault and migration."""
     from pasta import abi
 
     fault, by_host = activity["fault"], activity["source"] < 0
@@ -537,17 +537,23 @@ def _measure(activity: NDArray[Any], name: str) -> NDArray[Any]:
     bytes = activity["bytes"].astype(np.int64)
     count = activity["count"].astype(np.int64)
     to_host = ~fault & (activity["destination"] < 0)
-    return np.asarray(
-        {
-            "faults": np.where(fault & ~by_host, count, 0),
-            "host_faults": np.where(fault & by_host, count, 0),
-            "to_device": np.where(~fault & ~to_host, bytes, 0),
-            "to_host": np.where(to_host, bytes, 0),
-            "evicted": np.where(to_host & (activity["reason"] == abi.REASON_EVICTION), bytes, 0),
-            "fault_time": np.where(fault, took, 0),
-            "move_time": np.where(~fault, took, 0),
-        }[name]
-    )
+    return {
+        "faults": np.where(fault & ~by_host, count, 0),
+        "host_faults": np.where(fault & by_host, count, 0),
+        "to_device": np.where(~fault & ~to_host, bytes, 0),
+        "to_host": np.where(to_host, bytes, 0),
+        "evicted": np.where(to_host & (activity["reason"] == abi.REASON_EVICTION), bytes, 0),
+        "fault_time": np.where(fault, took, 0),
+        "move_time": np.where(~fault, took, 0),
+    }
+
+
+def _summed(measures: dict[str, NDArray[Any]], codes: NDArray[Any], count: int) -> NDArray[Any]:
+    """Sums of measures (int64, a field for each of `_SUMS`) by code."""
+    found = np.zeros(count, [(name, "i8") for name in _SUMS])
+    for name, values in measures.items():
+        np.add.at(found[name], codes, values)
+    return found
 
 
 @dataclass
@@ -571,6 +577,7 @@ class _Run:
         self.pages: ManagedPages = ManagedPages(rows[self.ids])
         self.launches = self.tool.launched.rows()
         self.activity = self._attributed()
+        self.measures = _measures(self.activity)
 
     def _attributed(self) -> NDArray[Any]:
         """Faults and migrations of managed allocations with `owner`, their index, and `launch`,
@@ -609,26 +616,21 @@ class _Run:
     def host_time(self) -> float:
         """Nanoseconds of the host's faults, and of the moves that they caused."""
         outside = self.activity[self.activity["launch"] < 0]
-        faults = _measure(outside, "fault_time")[outside["source"] < 0].sum()
-        return float(faults + _measure(outside, "move_time")[outside["destination"] < 0].sum())
+        measures = _measures(outside)
+        faults = measures["fault_time"][outside["source"] < 0].sum()
+        return float(faults + measures["move_time"][outside["destination"] < 0].sum())
 
     # ---- sums ----
 
     def sums(self, codes: NDArray[Any], count: int | None = None) -> NDArray[Any]:
         """Measures (int64) of the activity, by code."""
-        count = len(self.ids) if count is None else count
-        found = np.zeros(count, [(name, "i8") for name in _SUMS])
-        for name in _SUMS:
-            np.add.at(found[name], codes, _measure(self.activity, name))
-        return found
+        return _summed(self.measures, codes, len(self.ids) if count is None else count)
 
     def launch_sums(self, groups: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Measures of groups of launches, and the number of launches in each."""
         inside = self.activity["launch"] >= 0
-        found = np.zeros(count, [(name, "i8") for name in _SUMS])
-        codes = groups[self.activity["launch"][inside]]
-        for name in _SUMS:
-            np.add.at(found[name], codes, _measure(self.activity[inside], name))
+        activity = self.activity[inside]
+        found = _summed(_measures(activity), groups[activity["launch"]], count)
         return found, np.bincount(groups, minlength=count)
 
     def shares(self, sums: NDArray[Any], order: Any, groups: NDArray[Any], count: int) -> Any:
@@ -717,8 +719,8 @@ class _Run:
         owner = self.activity["owner"]
         c["owner"] = owner
         c["offset"] = self._part(owner, self.pages.page(owner, self.activity["address"]))
-        c["faults"] = _measure(self.activity, "faults")
-        c["moved"] = _measure(self.activity, "to_device") + _measure(self.activity, "to_host")
+        c["faults"] = self.measures["faults"]
+        c["moved"] = self.measures["to_device"] + self.measures["to_host"]
         return combined(found, ("owner", "offset"))
 
     def _part(self, owner: NDArray[Any], page: NDArray[Any]) -> NDArray[Any]:
@@ -733,8 +735,8 @@ class _Run:
         width = 1 << max(0, (int(since.max(initial=0)) // _MAX_BINS).bit_length())
         rows = np.zeros(len(since), [("bin", "i8"), ("owner", "i8"), *((n, "i8") for n in _SUMS)])
         rows["bin"], rows["owner"] = since // width, self.activity["owner"]
-        for name in _SUMS:
-            rows[name] = _measure(self.activity, name)
+        for name, values in self.measures.items():
+            rows[name] = values
         return combined(rows, ("bin", "owner")), width
 
     # ---- the simulator ----
@@ -813,7 +815,7 @@ class _Run:
 
         if self.tool.capacity:
             return int(self.tool.capacity) // PAGE
-        evicted = int(_measure(self.activity, "evicted").sum()) // PAGE
+        evicted = int(self.measures["evicted"].sum()) // PAGE
         if not evicted:
             return None
         low, high = 1, -(-len(self.pages.owner) // _PART)  # blocks
@@ -893,7 +895,7 @@ class _Run:
         ranges = self._tensor_ranges()
         cost = np.bincount(self.accesses["object"], minlength=len(self.context.objects.rows))
         known = self.activity[self.activity["object"] >= 0]
-        np.add.at(cost, known["object"], _measure(known, "fault_time") + known["count"])
+        np.add.at(cost, known["object"], _measures(known)["fault_time"] + known["count"])
         cost = cost[ranges["object"]]
         for at in np.argsort(-cost, kind="stable")[:limit].tolist():
             row = ranges[at]
