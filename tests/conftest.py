@@ -160,9 +160,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     earlier = config.getoption("--passed-in")
     if earlier:
         passed = passed_tests(Path(earlier))
-        again = [each for each in items if junit_name(each) not in passed or tries_examples(each)]
-        config.hook.pytest_deselected(items=[each for each in items if each not in set(again)])
-        items[:] = again
+        parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for each in items:
+            parts[junit_name(each) not in passed or tries_examples(each)].append(each)
+        config.hook.pytest_deselected(items=parts[False])
+        items[:] = parts[True]
 
 
 def passed_tests(junit: Path) -> set[tuple[str, str]]:
