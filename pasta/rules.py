@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pasta.lazy import np
 from pasta.members import Member
+from pasta.processors.batch import ABSENT_U64
 from pasta.processors.kernel_names import kernel_names
 from pasta.processors.launch_waves import LaunchWaves
 from pasta.processors.operator_names import user_lines
@@ -230,7 +231,7 @@ class Rules(Tool):
             ("copy_complete", "correlation", self.copy_times),
         ):
             done = batch[kind]
-            done = done[(done["end"] >= done["start"]) & (done["end"] != _ABSENT)]
+            done = done[(done["end"] >= done["start"]) & (done["end"] != ABSENT_U64)]
             if len(done):
                 found = np.empty(len(done), _DONE)
                 found["key"], found["duration"] = done[key], done["end"] - done["start"]
@@ -251,7 +252,7 @@ class Rules(Tool):
         rows["node"] = self.context.operators.at(records)
         rows["ranges"] = self.context.ranges.at(records)
         if kind in ("memory_copy", "memory_set"):
-            rows["contiguous"] = (records["height"] <= 1) | (records["height"] == _ABSENT)
+            rows["contiguous"] = (records["height"] <= 1) | (records["height"] == ABSENT_U64)
         if kind == "kernel_launch":
             rows["detail"] = (records["flags"] & abi.FLAG_GRAPH) != 0
             rows["waves"] = self.waves.of(records, self.context)
@@ -294,7 +295,7 @@ class Rules(Tool):
         from pasta import abi
         from pasta.processors.rows import combined
 
-        mine = (rows["kind"] == abi.KINDS[kind]) & (rows["key"] != _ABSENT)
+        mine = (rows["kind"] == abi.KINDS[kind]) & (rows["key"] != ABSENT_U64)
         if kind != "kernel_launch":
             mine &= rows["key"] != 0  # without a correlation
         mine = np.flatnonzero(mine)
@@ -332,9 +333,6 @@ class Rules(Tool):
             shown=self.top,
             hidden=frozenset({"evidence", "remedy", "of"} | empty),
         )
-
-
-_ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def _finding(what: str, one: Violation) -> Finding:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.batch import ABSENT_U64
 from pasta.processors.codes import grown
 from pasta.processors.object_names import TensorNames
 from pasta.table import Figure, Table, absent_where, counted, formatted
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from pasta.processors.batch import Batch
 
-_ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 #: Failures that are described; later ones are counted.
 _MAX_FAILURES = 4
 #: Share of live bytes from earlier steps from which these are the cause.
@@ -98,7 +98,7 @@ class Allocator(Tool):
             for device, bytes in zip(
                 devices["device"].tolist(), devices["memory"].tolist(), strict=True
             )
-            if bytes != _ABSENT
+            if bytes != ABSENT_U64
         }
         new = objects.changes[objects.changes["sign"] > 0]
         rows = objects.rows[new["object"]]
@@ -140,7 +140,7 @@ class Allocator(Tool):
         from pasta.processors.objects import TENSOR
 
         rows = self.context.objects.rows
-        sized = (rows["layer"] == TENSOR) & (rows["bytes"] != _ABSENT)
+        sized = (rows["layer"] == TENSOR) & (rows["bytes"] != ABSENT_U64)
         return sorted(set(rows["device"][sized].tolist()))
 
     def since_start(self, times: Any) -> Any:
@@ -358,7 +358,7 @@ class _Device:
         self.tool, self.number = tool, number
         rows = tool.context.objects.rows
         self.tensors = np.flatnonzero((rows["layer"] == TENSOR) & (rows["device"] == number))
-        self.tensors = self.tensors[rows["bytes"][self.tensors] != _ABSENT]
+        self.tensors = self.tensors[rows["bytes"][self.tensors] != ABSENT_U64]
         self.owners = grown(tool.owner_plus_1, len(rows))[self.tensors] - 1
         held = np.unique(self.owners[self.owners >= 0])
         self.caching = len(held) > 0
@@ -378,7 +378,7 @@ class _Device:
 
     def _follow(self) -> None:
         """Changes of live tensors in ring order, and their peak."""
-        freed = self.blocks["free_position"] != _ABSENT
+        freed = self.blocks["free_position"] != ABSENT_U64
         sizes = self.blocks["bytes"].astype(np.int64)
         positions = np.concatenate(
             [self.blocks["alloc_position"], self.blocks["free_position"][freed]]

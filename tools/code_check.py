@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.batch import ABSENT_U64
 from pasta.processors.object_names import memory_numbers
 from pasta.rules import Calls, Rules, Violation, rule
 from pasta.table import counted, formatted
@@ -23,6 +24,7 @@ _MOST = 0.9
 _MIN_STEPS, _GROWING, _ALIKE = 8, 0.9, 12
 #: Memory whose allocation and free cost the host much: the device may have to become idle.
 _COSTLY = ("device", "managed", "pinned")
+
 #: Memory that the host reads too.
 _SHARED = ("managed", "pinned", "host")
 
@@ -164,7 +166,7 @@ class CodeCheck(Rules):
         steps = steps[len(steps) // 4 :]
         # in an operator a framework's allocator reserves memory: the tool tensors finds its growth
         own = calls.of("memory_alloc") & (rows["node"] == 0)
-        allocated = np.flatnonzero(own & (rows["bytes"] != _ABSENT))
+        allocated = np.flatnonzero(own & (rows["bytes"] != ABSENT_U64))
         freed = _frees(calls, allocated)
         for memory in np.unique(rows["detail"][allocated]).tolist():
             mine = rows["detail"][allocated] == memory
@@ -198,7 +200,7 @@ class CodeCheck(Rules):
         them."""
         rows = calls.rows
         # the rows of a 2D copy or set leave gaps
-        known = rows["contiguous"] & (rows["bytes"] != _ABSENT)
+        known = rows["contiguous"] & (rows["bytes"] != ABSENT_U64)
         writes = np.flatnonzero(calls.of("memory_set", "memory_copy") & known)
         writes = writes[np.lexsort((writes, rows["address"][writes]))]
         first, second = writes[:-1], writes[1:]
@@ -230,7 +232,9 @@ class CodeCheck(Rules):
         """Work that alternates between the default stream and others. With device times the tool
         utilization measures what that costs."""
         rows = calls.rows
-        work = calls.of("kernel_launch", "memory_copy", "memory_set") & (rows["stream"] != _ABSENT)
+        work = calls.of("kernel_launch", "memory_copy", "memory_set") & (
+            rows["stream"] != ABSENT_U64
+        )
         if (rows["duration"][calls.of("kernel_launch")] >= 0).any():
             return
         for device in np.unique(rows["device"][work]).tolist():
@@ -251,9 +255,6 @@ class CodeCheck(Rules):
                     " the default stream waits for blocking streams, and they for it",
                     confidence="low",
                 )
-
-
-_ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def _frees(calls: Calls, allocated: NDArray[Any]) -> NDArray[Any]:

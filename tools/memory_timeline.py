@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.batch import ABSENT_U64
 from pasta.processors.object_names import AllocatingOperators, python_line
 from pasta.processors.path_columns import combined_paths, path_columns
 from pasta.processors.timeline import LevelTimeline
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
     from pasta.processors.stacks import Frame
 
-_ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 #: Kinds of memory on a device, without managed memory, which has a separate line.
 _ON_DEVICE = frozenset({"device", "pool", "array", "module", "external"})
 #: Kinds that a program does not free itself, or that occupy no memory.
@@ -180,7 +180,7 @@ class MemoryTimeline(Tool):
         return 0 if seen else int(state["reserved"])
 
     def _follow(self, base: int, changes: NDArray[Any], rows: NDArray[Any]) -> None:
-        unknown = rows["bytes"] == _ABSENT
+        unknown = rows["bytes"] == ABSENT_U64
         began = changes["sign"] > 0
         self.unknown_sizes += int((unknown & began).sum())
         sizes = np.where(unknown, 0, rows["bytes"]).astype(np.int64) * changes["sign"]
@@ -245,7 +245,7 @@ class MemoryTimeline(Tool):
                 continue
             if name in _ON_DEVICE and device in self.allocators:
                 continue  # a caching allocator keeps its memory
-            kind = (rows["device"] == device) & (rows["memory"] == numbers.get(name, _ABSENT))
+            kind = (rows["device"] == device) & (rows["memory"] == numbers.get(name, ABSENT_U64))
             kind &= rows["layer"] != _LAYERS.index("tensor")
             mine = rows[kind & _live_at(rows, track.peak_position)]
             sizes, counts = np.unique(_sizes(mine), return_counts=True)
@@ -393,12 +393,12 @@ class MemoryTimeline(Tool):
         )
 
     def _object_columns(self, rows: NDArray[Any]) -> dict[str, Any]:
-        live = rows["free_time"] == _ABSENT
+        live = rows["free_time"] == ABSENT_U64
         freed = np.where(live, rows["alloc_time"], rows["free_time"])
         memories = _memory_names()
         return {
             "address": rows["address"],
-            "bytes": absent_where(rows["bytes"], rows["bytes"] == _ABSENT),
+            "bytes": absent_where(rows["bytes"], rows["bytes"] == ABSENT_U64),
             "layer": [_LAYERS[layer] for layer in rows["layer"].tolist()],
             "device": absent_where(rows["device"], rows["device"] < 0),
             "memory": [memories.get(memory, "unknown") for memory in rows["memory"].tolist()],
@@ -646,7 +646,7 @@ def _are_tensors(rows: NDArray[Any], device: int) -> NDArray[Any]:
 def _leaked(rows: NDArray[Any]) -> NDArray[Any]:
     exempt = [number for number, name in _memory_names().items() if name in _EXCLUDED_FROM_LEAKS]
     return np.asarray(
-        (rows["free_time"] == _ABSENT)
+        (rows["free_time"] == ABSENT_U64)
         & (rows["layer"] != _LAYERS.index("tensor"))
         & ((rows["flags"] & _internal()) == 0)
         & ~np.isin(rows["memory"], exempt)
@@ -659,7 +659,7 @@ def _live_at(rows: NDArray[Any], position: int) -> NDArray[Any]:
 
 
 def _sizes(rows: NDArray[Any]) -> NDArray[Any]:
-    return np.where(rows["bytes"] == _ABSENT, np.uint64(0), rows["bytes"])
+    return np.where(rows["bytes"] == ABSENT_U64, np.uint64(0), rows["bytes"])
 
 
 def _place(device: int) -> str:

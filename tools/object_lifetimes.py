@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pasta import abi
 from pasta.lazy import np
 from pasta.probes import Counter, probe
+from pasta.processors.batch import ABSENT_U64
 from pasta.processors.codes import grown
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import TensorNames, memory_numbers, object_columns
@@ -31,6 +33,7 @@ PATTERNS = (
     "redundant allocation", "dead write",
 )  # fmt: skip
 EARLY, LATE, LEAK, UNUSED, IDLE, REDUNDANT, DEAD_WRITE = range(len(PATTERNS))
+
 #: Memory of a device that counts for its peak, and that of it whose accesses are all visible.
 _ON_DEVICE = ("device", "pool", "array", "module", "external")
 _VISIBLE = ("device", "pool")
@@ -41,7 +44,6 @@ _MAX_GROUPS = 64
 _GROWTH = 12
 _POINTS = 1024
 _FOREVER = (1 << 63) - 1
-_ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 
 #: A pattern of an object: as a SPAN; `times`: how often; `written`: bytes of dead writes;
 #: `partner`: object whose memory it could use; `saved`: bytes of the peak if it alone is changed;
@@ -109,12 +111,12 @@ class ObjectLifetimes(Tool):
                 launches,
                 position=batch.positions(launches),
                 device=launches["device"],
-                probed=(launches["flags"] & _flag("PROBED")) != 0,
+                probed=(launches["flags"] & abi.FLAG_PROBED) != 0,
             )
         self._follow_sites()
         copies, sets = batch["memory_copy"], batch["memory_set"]
         if len(copies):
-            flat = (copies["height"] <= 1) | (copies["height"] == _ABSENT)
+            flat = (copies["height"] <= 1) | (copies["height"] == ABSENT_U64)
             self._follow_transfers(batch, copies, "source", COPIED_FROM, flat)
             self._follow_transfers(batch, copies, "destination", WRITTEN, flat)
         if len(sets):
@@ -152,7 +154,7 @@ class ObjectLifetimes(Tool):
         found["launch"] = -2 - self.context.operators.at(records)[known]
         found["position"] = batch.positions(records)[known].astype(np.int64)
         found["address"] = addresses[known]
-        sized = flat & (records["bytes"] != _ABSENT)
+        sized = flat & (records["bytes"] != ABSENT_U64)
         found["bytes"] = np.where(sized, records["bytes"], 0)[known]
         self.transfers.append(found)
 
@@ -208,10 +210,10 @@ class ObjectLifetimes(Tool):
         from pasta.processors.objects import MEMORY, TENSOR
 
         rows = self.context.objects.rows
-        mine = (rows["device"] >= 0) & (rows["bytes"] != _ABSENT)
+        mine = (rows["device"] >= 0) & (rows["bytes"] != ABSENT_U64)
         if layer == _LAYERS.index("tensor"):
             return np.asarray(mine & (rows["layer"] == TENSOR))
-        mine &= (rows["layer"] == MEMORY) & ((rows["flags"] & _flag("INTERNAL")) == 0)
+        mine &= (rows["layer"] == MEMORY) & ((rows["flags"] & abi.FLAG_INTERNAL) == 0)
         return np.asarray(mine & np.isin(rows["memory"], memory_numbers(_ON_DEVICE)))
 
     def _devices(self, layer: int) -> list[int]:
@@ -229,7 +231,7 @@ class ObjectLifetimes(Tool):
         if not len(ids):
             return None
         begins = rows["alloc_position"][ids].astype(np.int64)
-        live = rows["free_position"][ids] == _ABSENT
+        live = rows["free_position"][ids] == ABSENT_U64
         ends = np.where(live, _FOREVER, rows["free_position"][ids].view(np.int64))
         sizes = rows["bytes"][ids].astype(np.int64)
         packing = Packing(begins, ends, sizes)
@@ -732,9 +734,3 @@ def _one_write(
     written = np.zeros(len(objects), np.int64)
     np.add.at(written, of.reshape(-1), sizes)
     return spans[order[last]], counts, written
-
-
-def _flag(name: str) -> int:
-    from pasta import abi
-
-    return int(getattr(abi, f"FLAG_{name}"))

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.batch import ABSENT_U32, ABSENT_U64
 from pasta.processors.groups import Groups
 from pasta.processors.kernel_names import at_line, instruction_place, kernel_names
 from pasta.table import Figure, Table, absent_where, counted, formatted, shares
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_ABSENT_U32 = 0xFFFF_FFFF
-_ABSENT_U64 = 0xFFFF_FFFF_FFFF_FFFF
 #: An instruction is a finding from this share of all samples on, if there are this many.
 _MIN_SHARE, _MIN_SAMPLES = 0.2, 1000
 #: Columns of the groups of samples.
@@ -46,16 +45,16 @@ class PcSamples(Tool):
 
     def on_samples(self, samples: NDArray[Any]) -> None:
         """Count samples by kernel, location and stall reason."""
-        located = samples["pc"] != _ABSENT_U64
+        located = samples["pc"] != ABSENT_U64
         self._count_unlocated(samples[~located])
         samples = samples[located]
-        issue_known = samples["not_issued"] != _ABSENT_U32
+        issue_known = samples["not_issued"] != ABSENT_U32
         self.groups.add(
             self._kernels(samples),
             samples["pc"],
             samples["reason"],
             # without a function the offset is relative to the module
-            (samples["function"] == _ABSENT_U64) & (samples["name"] == 0),
+            (samples["function"] == ABSENT_U64) & (samples["name"] == 0),
             samples["module_hash"],
             samples=samples["samples"].astype(np.int64),
             not_issued=np.where(issue_known, samples["not_issued"], 0).astype(np.int64),
@@ -191,7 +190,7 @@ class PcSamples(Tool):
         lost = [
             module
             for module in np.unique(modules).tolist()
-            if module != _ABSENT_U64 and self.context.images(module) is None
+            if module != ABSENT_U64 and self.context.images(module) is None
         ]
         if lost:
             yield (
