@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-HUGGING_FACE = Path(__file__).resolve().parent / "gpu" / "hf_gpt2.py"
+HUGGING_FACE = Path(__file__).resolve().parent / "gpu" / "steps.py"
 # Python from the first launch on: the steady state of a long run
 STEADY = ("--set", "python.embed-delay=0ms")
 WAYS: dict[str, tuple[str, ...] | None] = {

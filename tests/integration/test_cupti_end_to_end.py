@@ -3,6 +3,7 @@ tools make of its times."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from bench.cupti_switch import switch_library
 from tests.support.fake_cupti import build
 from tests.support.places import PROGRAMS, ROOT
 
@@ -92,15 +94,19 @@ def test_unknown_source_is_an_error(pasta_preload: Any) -> None:
     assert "auto, cupti, sanitizer" in done.stderr
 
 
-def test_client_of_the_benchmark(built: Path, tmp_path: Path) -> None:
-    """It gets what the source gets: callbacks of its calls, records, and samples."""
+@pytest.mark.parametrize("switched", [False, True])
+def test_client_of_the_benchmark(built: Path, switched: bool, tmp_path: Path) -> None:
+    """It gets what the source gets: callbacks of its calls, records, and samples; also through the
+    library that switches CUPTI off."""
     library, log = tmp_path / "libclient.so", tmp_path / "log"
     source = ROOT / "bench" / "c" / "cupti_client.c"
     flags = ["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
     subprocess.run(["cc", *flags, source, "-o", library, "-ldl", "-lpthread"], check=True)
+    cupti = built / "libcupti.so.13"
     loads = {
         "CUDA_INJECTION64_PATH": str(library), "CUPTI_CLIENT_LOG": str(log),
-        "CUPTI_CLIENT_LIB": str(built / "libcupti.so.13"), "CUPTI_CLIENT_SAMPLING": "12",
+        "CUPTI_CLIENT_LIB": str(switch_library(tmp_path, cupti) if switched else cupti),
+        "CUPTI_CLIENT_SAMPLING": "12",
     }  # fmt: skip
     done = subprocess.run(
         [built / "program", *SCRIPTS[:-1], "samples", SCRIPTS[-1]],
@@ -111,3 +117,12 @@ def test_client_of_the_benchmark(built: Path, tmp_path: Path) -> None:
     # 5 kernels of `launches`, 14 copies and sets of `copies`, 6 nodes of `graph`, 2 devices, and
     # 2 kernels of `samples`
     assert log.read_text().endswith(" samples 588, records 29\n")
+
+
+def test_switch_of_the_benchmark(built: Path, tmp_path: Path) -> None:
+    """It switches what was enabled through it, each kind once."""
+    switch = ctypes.CDLL(str(switch_library(tmp_path, built / "libcupti.so.13")))
+    assert switch.cupti_switch(0) == 0
+    assert [switch.cuptiActivityEnable(kind) for kind in (1, 3, 1)] == [0, 0, 0]
+    assert [switch.cupti_switch(on) for on in (0, 1)] == [2, 2]
+    assert switch.cuptiActivityDisable(1) == 0  # a jump
