@@ -198,20 +198,25 @@ def hip_example(tmp_path_factory: pytest.TempPathFactory) -> Build:
     return build
 
 
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of programs/nvidia/accesses.cu, built with nvcc for this GPU."""
+def built_with_nvcc(source: Path, directory: Path) -> str:
+    """Path of the program, built for this GPU."""
     nvcc = CUDA / "bin" / "nvcc"
     compiler = str(nvcc) if nvcc.exists() else shutil.which("nvcc")
     if not compiler:
         pytest.skip("nvcc was not found: install a CUDA toolkit, or set CUDA_HOME")
-    output = tmp_path_factory.mktemp("accesses") / "kernels"
+    output = directory / source.stem
     command = [compiler, "-std=c++17", "-O2", "-lineinfo", "-arch=native", f"-I{EXAMPLES}"]
     done = subprocess.run(
-        [*command, str(KERNELS), "-o", str(output)], capture_output=True, text=True
+        [*command, str(source), "-o", str(output)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return str(output)
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of programs/nvidia/accesses.cu, built with nvcc for this GPU."""
+    return built_with_nvcc(KERNELS, tmp_path_factory.mktemp("accesses"))
 
 
 def environment(extra: dict[str, str]) -> dict[str, str]:
