@@ -50,7 +50,12 @@ class Jax(Framework):
     settings = JaxSettings
     usual_tools = ("operators",)
     sources = (
-        Source("jax", "JAX", names("operator_begin operator_end python_frame"), is_accelerator=False),
+        Source(
+            "jax",
+            "JAX",
+            names("operator_begin operator_end graph_node python_frame"),
+            is_accelerator=False,
+        ),
     )
 
     def is_followed(self, config: Sections) -> bool:

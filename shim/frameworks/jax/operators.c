@@ -5,6 +5,7 @@
  * The names are registered when a module is loaded, with the JAX operation and the source lines of each instruction:
  * nothing of XLA is replaced or called. */
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ enum { FIRST_STACK = 1 << 30 };
 typedef struct operator {
     uint64_t epoch;
     uint32_t name, module, stack;
+    uint32_t kernel; /* name of the kernel that XLA makes of an instruction; 0 once it is recorded */
     uint8_t scope;
     bool is_module;
     /* of a module: */
@@ -108,6 +110,14 @@ static uint32_t name_of(const char *path, pasta_xla_text instruction) {
     return pasta_intern(instruction.text, numbered ? length - 1 : instruction.length);
 }
 
+/* XLA names a kernel after its instruction, with _ for what is no letter or digit. */
+static uint32_t kernel_of(pasta_xla_text instruction) {
+    char text[MAX_NAME];
+    size_t length = instruction.length < sizeof text ? instruction.length : sizeof text;
+    for (size_t i = 0; i < length; i++) text[i] = isalnum((unsigned char)instruction.text[i]) ? instruction.text[i] : '_';
+    return pasta_intern(text, length);
+}
+
 static void describe_instruction(operator *o, const pasta_xla_title *title, const operator *module) {
     char path[MAX_NAME], text[2 * MAX_NAME];
     const pasta_xla_text in = title->instruction;
@@ -117,6 +127,7 @@ static void describe_instruction(operator *o, const pasta_xla_title *title, cons
     o->name = name_of(inner, in);
     o->module = pasta_intern(text, length > 0 && (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
     o->scope = strstr(inner, "transpose(") ? BACKWARD : 0;
+    o->kernel = kernel_of(in);
 }
 
 static operator *describe(const pasta_xla_title *title, const char *places, const operator *module) {
@@ -144,8 +155,8 @@ static const operator *innermost_module(void) {
 }
 
 /* What was described for an earlier epoch is not freed: another thread may read it. */
-static const operator *find(const char *name, const char *places, void **kept) {
-    const operator *known = __atomic_load_n((operator **)kept, __ATOMIC_ACQUIRE);
+static operator *find(const char *name, const char *places, void **kept) {
+    operator *known = __atomic_load_n((operator **)kept, __ATOMIC_ACQUIRE);
     pasta_xla_title title;
     if (PASTA_LIKELY(known && known->epoch == current_epoch())) return known;
     if (!pasta_xla_read_title(name, &title)) return NULL;
@@ -164,7 +175,16 @@ static void publish_range(pasta_event_kind kind, uint32_t name) {
     pasta_publish(e);
 }
 
-static void begin(const operator *o) {
+/* In a CUDA graph the instruction's kernel runs when no range of it is open. */
+static void publish_kernel(operator *o) {
+    uint32_t name = __atomic_exchange_n(&o->kernel, 0, __ATOMIC_RELAXED);
+    pasta_graph_node *e = name ? PASTA_BEGIN(graph_node, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM) : NULL;
+    if (!e) return;
+    e->name = name;
+    pasta_publish(e);
+}
+
+static void begin(operator *o) {
     pasta_operator_begin begin = {.name = o->name, .module = o->module, .stack = o->stack, .sequence = PASTA_ABSENT_U32,
                                   .forward_thread = PASTA_ABSENT_U16, .depth = ++here.depth, .scope = o->scope};
     if (o->is_module) {
@@ -176,6 +196,7 @@ static void begin(const operator *o) {
     if (!e) return;
     *e = begin;
     pasta_publish(e);
+    if (PASTA_UNLIKELY(o->kernel)) publish_kernel(o);
 }
 
 static void end(const operator *o) {
@@ -204,7 +225,7 @@ static bool keeps(const char *text) {
 
 static bool push(const char *name, const char *places, void **kept) {
     bool is_read = followed && kept && here.levels < MAX_LEVELS && pasta_use("jax", version);
-    const operator *found = is_read ? find(name, places, kept) : NULL;
+    operator *found = is_read ? find(name, places, kept) : NULL;
     if (found) begin(found);
     if (here.levels < MAX_LEVELS) here.open[here.levels] = found;
     here.levels++;
