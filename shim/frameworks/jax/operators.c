@@ -77,7 +77,7 @@ static uint32_t record_stack(const char *outer, const char *inner) {
         e->stack = id;
         e->depth = depth;
         e->file = pasta_intern(text, pasta_xla_unescape(f->file, text, sizeof text));
-        e->function = pasta_intern(text, pasta_xla_unescape(f->function, text, sizeof text));
+        e->function = f->function.text ? pasta_intern(text, pasta_xla_unescape(f->function, text, sizeof text)) : 0;
         e->line = f->line;
         e->first_line = 0;
         pasta_publish(e);

@@ -7,7 +7,7 @@
 #include <nvtx3/nvToolsExt.h>
 #include <nvtx3/nvToolsExtPayload.h>
 #else
-#include "nvtx_fake.h"
+#include "../nvtx_fake.h"
 #endif
 
 typedef struct {
