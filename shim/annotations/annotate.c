@@ -204,8 +204,9 @@ static const pasta_range_reader *reader_of(const pasta_domain *domain) { return 
 static void *on_register_string(void *domain, const char *text) {
     static pasta_text not_kept = {.text = ""};
     const pasta_range_reader *reader = reader_of(domain);
-    if (text && reader && !reader->keeps(text)) return &not_kept;
-    return text ? keep_text(text, strlen(text)) : NULL;
+    size_t length = text ? strlen(text) : 0;
+    if (text && reader && !(text = reader->part(text, &length))) return &not_kept;
+    return text ? keep_text(text, length) : NULL;
 }
 
 static void *on_register_string_wide(void *domain, const wchar_t *text) {
@@ -220,56 +221,55 @@ enum { MAX_SCHEMAS = 32 };
 
 static struct {
     uint64_t id; /* 0: being written */
-    uint64_t offset; /* of the field in the payload */
+    uint64_t offsets[PASTA_RANGE_FIELDS]; /* in the payload; absent: all ones */
 } schemas[MAX_SCHEMAS];
 static unsigned schema_count;
 
-/* The first of the reader's fields that the schema has. */
-static const pasta_nvtx_entry *field_of(const pasta_range_reader *reader, const pasta_nvtx_schema *schema) {
-    for (const char *const *name = reader->fields; *name; name++)
-        for (size_t i = 0; i < schema->count; i++) {
-            const pasta_nvtx_entry *e = &schema->entries[i];
-            if (e->type == PASTA_NVTX_ENTRY_REGISTERED && e->name && !strcmp(e->name, *name)) return e;
-        }
-    return NULL;
+static uint64_t offset_of(const pasta_nvtx_schema *schema, const char *field) {
+    for (size_t i = 0; field && i < schema->count; i++) {
+        const pasta_nvtx_entry *e = &schema->entries[i];
+        if (e->type == PASTA_NVTX_ENTRY_REGISTERED && e->name && !strcmp(e->name, field)) return e->offset;
+    }
+    return PASTA_ABSENT_U64;
 }
 
 static uint64_t on_schema_register(void *domain, const pasta_nvtx_schema *schema) {
     enum { NEEDED = PASTA_NVTX_SCHEMA_HAS_ENTRIES | PASTA_NVTX_SCHEMA_HAS_COUNT };
     const pasta_range_reader *reader = reader_of(domain);
     if (!reader || !schema || (schema->fields & NEEDED) != NEEDED || !schema->entries) return 0;
-    const pasta_nvtx_entry *field = field_of(reader, schema);
-    unsigned at = field ? __atomic_fetch_add(&schema_count, 1, __ATOMIC_RELAXED) : MAX_SCHEMAS;
+    unsigned at = __atomic_fetch_add(&schema_count, 1, __ATOMIC_RELAXED);
     uint64_t id = schema->fields & PASTA_NVTX_SCHEMA_HAS_ID ? schema->id : PASTA_NVTX_SCHEMA_DYNAMIC + at;
     if (at >= MAX_SCHEMAS || !id) return 0;
-    schemas[at].offset = field->offset;
+    for (int i = 0; i < PASTA_RANGE_FIELDS; i++) schemas[at].offsets[i] = offset_of(schema, reader->fields[i]);
     __atomic_store_n(&schemas[at].id, id, __ATOMIC_RELEASE);
     return id;
 }
 
-/* The field that the reader wants, or NULL. */
-static const char *read_payload(const pasta_nvtx_attributes *a) {
+/* Writes the texts of the reader's fields, NULL where there is none. */
+static void read_payload(const pasta_nvtx_attributes *a, const char **fields) {
     const pasta_nvtx_payload *p = (const pasta_nvtx_payload *)(uintptr_t)a->payload;
-    if (a->payload_type != PASTA_NVTX_PAYLOAD_EXTENDED || a->reserved < 1 || !p || !p->schema || !p->data) return NULL;
-    for (unsigned i = 0; i < MAX_SCHEMAS; i++) {
+    for (int i = 0; i < PASTA_RANGE_FIELDS; i++) fields[i] = NULL;
+    if (a->payload_type != PASTA_NVTX_PAYLOAD_EXTENDED || a->reserved < 1 || !p || !p->schema || !p->data) return;
+    int at = 0;
+    while (at < MAX_SCHEMAS && __atomic_load_n(&schemas[at].id, __ATOMIC_ACQUIRE) != p->schema) at++;
+    for (int i = 0; at < MAX_SCHEMAS && i < PASTA_RANGE_FIELDS; i++) {
         const pasta_text *text;
-        if (__atomic_load_n(&schemas[i].id, __ATOMIC_ACQUIRE) != p->schema) continue;
-        if (p->size < sizeof text || schemas[i].offset > p->size - sizeof text) return NULL;
-        memcpy(&text, (const char *)p->data + schemas[i].offset, sizeof text);
-        return text && text->length ? text->text : NULL;
+        if (p->size < sizeof text || schemas[at].offsets[i] > p->size - sizeof text) continue;
+        memcpy(&text, (const char *)p->data + schemas[at].offsets[i], sizeof text);
+        if (text && text->length) fields[i] = text->text;
     }
-    return NULL;
 }
 
 /* Whether the reader of its domain takes a range that begins. */
 static bool read_range(const pasta_domain *domain, const pasta_nvtx_attributes *a) {
     const pasta_range_reader *reader = reader_of(domain);
+    const char *fields[PASTA_RANGE_FIELDS];
     if (!reader || !a || a->size < sizeof *a) return false;
-    if (a->message_type == PASTA_NVTX_MESSAGE_ASCII)
-        return a->message.ascii && reader->push(a->message.ascii, read_payload(a), NULL);
+    read_payload(a, fields);
+    if (a->message_type == PASTA_NVTX_MESSAGE_ASCII) return a->message.ascii && reader->push(a->message.ascii, fields, NULL);
     if (a->message_type != PASTA_NVTX_MESSAGE_REGISTERED || !a->message.registered) return false;
     pasta_text *name = (pasta_text *)a->message.registered;
-    return reader->push(name->text, read_payload(a), &name->kept);
+    return reader->push(name->text, fields, &name->kept);
 }
 
 /* ---- NVTX: ranges and marks ---- */

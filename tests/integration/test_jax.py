@@ -34,6 +34,9 @@ TITLES = {
     "Thunk:#name=a=b,hlo_op=c#d/exp[axis=0],hlo_op=exp.10,unique_hlo_op_id=2#": (
         "exp", "jvp(MLP)/a=b,hlo_op=c#d/exp[axis=0] (exp.10)", 0,
     ),
+    "Thunk:#name=Dense_0/transpose(jvp()),hlo_op=loop_add_fusion.12#": (
+        "loop_add_fusion", "jvp(MLP)/Dense_0/transpose(jvp()) (loop_add_fusion.12)", 1,
+    ),
     "Thunk:#hlo_op=7#": ("7", "jvp(MLP) (7)", 0),
 }  # fmt: skip
 #: Not read: recorded as ranges.
@@ -114,13 +117,13 @@ def test_operators_of_a_training(pasta_preload, environment: dict[str, str]) -> 
     assert {row for row in found if not row[0].startswith("(")} == {
         ("jit_train_step", "forward", 6, 0),
         ("dot_general", "forward", 6, 12),
-        ("loop_add_fusion", "backward", 6, 12),
+        ("select_n", "backward", 6, 12),
         ("copy", "forward", 6, 12),
     }
     assert rows(run, "operators", "modules", "module", "launches") == {
         ("(no module)", 0),
         ("jvp(Dense_0)/dot_general (gemm_fusion_dot.5)", 12),
-        ("transpose(jvp()) (loop_add_fusion.3)", 12),
+        ("transpose(jvp(Dense_1))/select_n (loop_select_fusion)", 12),
         ("jit_train_step (copy.2)", 12),
     }
     # an instruction without a place of its own has the module's

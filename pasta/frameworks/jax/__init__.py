@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pasta.capabilities import Source, names
+from pasta.extensions import NOTE, Check
 from pasta.frameworks.base import Framework, Wanted
 from pasta.settings import Section, Sections, parse_bool, setting
 
@@ -69,6 +72,13 @@ class Jax(Framework):
     def hook_settings(self, config: Sections, wanted: Wanted) -> dict[str, object]:
         """The events that tools require, and the allocator."""
         return {**wanted.document(), "allocator": config.of(JaxSettings).allocator}
+
+    def checks(self) -> Iterator[Check]:
+        """Another tool that gets XLA's ranges."""
+        reader = os.environ.get("NVTX_INJECTION64_PATH")
+        if reader:
+            what = f"not followed: NVTX_INJECTION64_PATH names {reader}"
+            yield Check(self.title, NOTE, what, "unset NVTX_INJECTION64_PATH")
 
     @property
     def conventions(self) -> Conventions:

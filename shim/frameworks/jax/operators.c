@@ -17,6 +17,7 @@ enum { BACKWARD = 1 }; /* scope of operators that compute gradients */
 enum { MAX_FRAMES = 64, MAX_NAME = 4096, MAX_LEVELS = 64 };
 /* Ids of stacks: other hooks of the process count from 1, and those of the host have the upper bit set. */
 enum { FIRST_STACK = 1 << 30 };
+enum { PLACES, COMMON_PLACES, HLO }; /* fields of payloads */
 
 /* What a title means, as ids of this process and block. */
 typedef struct operator {
@@ -87,11 +88,14 @@ static uint32_t record_stack(const char *outer, const char *inner) {
 
 static const char *copy(pasta_xla_text text) { return text.text ? strndup(text.text, text.length) : NULL; }
 
-/* Writes the path of an operation in the program, without the jit() around all of it. */
-static const char *write_path(const pasta_xla_title *title, const char *prefix, char *to, size_t size) {
+/* Writes the path of an operation in the program, without the jit() around all of it.  `own`: that of the instruction,
+ * or NULL; a title has what it has in common with those fused with it. */
+static const char *write_path(const pasta_xla_title *title, const char *own, const char *prefix, char *to, size_t size) {
     const char *name = title->name.text ? title->name.text : "";
-    bool is_whole = !prefix || !strncmp(name, "jit(", 4);
-    snprintf(to, size, "%s%s%.*s", is_whole ? "" : prefix, is_whole || !title->name.length ? "" : "/", (int)title->name.length, name);
+    int length = (int)title->name.length;
+    if (own) snprintf(to, size, "%s", own);
+    else if (!prefix || !strncmp(name, "jit(", 4)) snprintf(to, size, "%.*s", length, name);
+    else snprintf(to, size, "%s%s%.*s", prefix, length ? "/" : "", length, name);
     if (strncmp(to, "jit(", 4) != 0) return to;
     const char *slash = strchr(to, '/');
     return slash ? slash + 1 : "";
@@ -118,10 +122,10 @@ static uint32_t kernel_of(pasta_xla_text instruction) {
     return pasta_intern(text, length);
 }
 
-static void describe_instruction(operator *o, const pasta_xla_title *title, const operator *module) {
+static void describe_instruction(operator *o, const pasta_xla_title *title, const char *own, const operator *module) {
     char path[MAX_NAME], text[2 * MAX_NAME];
     const pasta_xla_text in = title->instruction;
-    const char *inner = write_path(title, module ? module->prefix : NULL, path, sizeof path);
+    const char *inner = write_path(title, own, module ? module->prefix : NULL, path, sizeof path);
     const char *place = *inner ? inner : module && module->label ? module->label : "";
     int length = snprintf(text, sizeof text, "%s%s(%.*s)", place, *place ? " " : "", (int)in.length, in.text);
     o->name = name_of(inner, in);
@@ -130,7 +134,7 @@ static void describe_instruction(operator *o, const pasta_xla_title *title, cons
     o->kernel = kernel_of(in);
 }
 
-static operator *describe(const pasta_xla_title *title, const char *places, const operator *module) {
+static operator *describe(const pasta_xla_title *title, const char *const *fields, const operator *module) {
     operator *o = calloc(1, sizeof *o);
     if (!o) return NULL;
     o->epoch = current_epoch();
@@ -139,11 +143,11 @@ static operator *describe(const pasta_xla_title *title, const char *places, cons
         o->name = pasta_intern(title->module.text, title->module.length);
         o->label = copy(title->module);
         o->prefix = copy(title->prefix);
-        o->places = places;
-        o->stack = record_stack(NULL, places);
+        o->places = fields[COMMON_PLACES];
+        o->stack = record_stack(NULL, o->places);
     } else {
-        describe_instruction(o, title, module);
-        o->stack = places ? record_stack(module ? module->places : NULL, places) : 0;
+        describe_instruction(o, title, fields[HLO], module);
+        o->stack = fields[PLACES] ? record_stack(module ? module->places : NULL, fields[PLACES]) : 0;
     }
     return o;
 }
@@ -155,12 +159,12 @@ static const operator *innermost_module(void) {
 }
 
 /* What was described for an earlier epoch is not freed: another thread may read it. */
-static operator *find(const char *name, const char *places, void **kept) {
+static operator *find(const char *name, const char *const *fields, void **kept) {
     operator *known = __atomic_load_n((operator **)kept, __ATOMIC_ACQUIRE);
     pasta_xla_title title;
     if (PASTA_LIKELY(known && known->epoch == current_epoch())) return known;
     if (!pasta_xla_read_title(name, &title)) return NULL;
-    operator *made = describe(&title, places, innermost_module());
+    operator *made = describe(&title, fields, innermost_module());
     if (made) __atomic_store_n((operator **)kept, made, __ATOMIC_RELEASE);
     return made;
 }
@@ -214,18 +218,23 @@ static void end(const operator *o) {
 
 /* ---- ranges of XLA ---- */
 
-/* Names, and lists of source locations; not the HLO of instructions, which can have many pages. */
-static bool keeps(const char *text) {
+/* Names, lists of source locations, and of an instruction's HLO the operation; not its text, nor that of what it calls,
+ * which can have many pages. */
+static const char *part(const char *text, size_t *length) {
     pasta_xla_title title;
     pasta_xla_frame frame;
-    if (!followed) return true;
-    if (*text == '\n') return pasta_xla_read_frame(text, &frame) && frame.file.text;
-    return pasta_xla_read_title(text, &title) || !strstr(text, " = ");
+    if (pasta_xla_read_title(text, &title)) return text;
+    if (*text == '\n') return pasta_xla_read_frame(text, &frame) && frame.file.text ? text : NULL;
+    pasta_xla_text operation = pasta_xla_read_operation(text);
+    if (!operation.text) return strstr(text, " = ") ? NULL : text;
+    *length = operation.length;
+    return operation.text;
 }
 
-static bool push(const char *name, const char *places, void **kept) {
+/* A range that cannot be pushed again later costs too much to read: its name has to be registered. */
+static bool push(const char *name, const char *const *fields, void **kept) {
     bool is_read = followed && kept && here.levels < MAX_LEVELS && pasta_use("jax", version);
-    operator *found = is_read ? find(name, places, kept) : NULL;
+    operator *found = is_read ? find(name, fields, kept) : NULL;
     if (found) begin(found);
     if (here.levels < MAX_LEVELS) here.open[here.levels] = found;
     here.levels++;
@@ -249,8 +258,10 @@ PASTA_EXPORT int pasta_jax_follow(int follow, const char *of) {
 }
 
 static void load(void) {
-    static const char *const places[] = {"Source locations", "Common source locations", NULL};
-    static const pasta_range_reader reader = {.domain = "TSL", .fields = places, .keeps = keeps, .push = push, .pop = pop};
+    static const pasta_range_reader reader = {
+        .domain = "TSL",
+        .fields = {[PLACES] = "Source locations", [COMMON_PLACES] = "Common source locations", [HLO] = "HLO"},
+        .part = part, .push = push, .pop = pop};
     pasta_read_ranges(&reader);
 }
 

@@ -35,6 +35,13 @@ bool pasta_xla_read_title(const char *text, pasta_xla_title *title) {
     return true;
 }
 
+pasta_xla_text pasta_xla_read_operation(const char *hlo) {
+    static const char key[] = "op_name=\"";
+    const char *metadata = strstr(hlo, " metadata={"), *at = metadata ? strstr(metadata, key) : NULL;
+    const char *from = at ? at + sizeof key - 1 : NULL, *end = from ? strchr(from, '"') : NULL;
+    return end && end > from ? part(from, end) : (pasta_xla_text){NULL, 0};
+}
+
 /* The end of a number, or `text`. */
 static const char *read_number(const char *text, unsigned *number) {
     *number = 0;

@@ -23,6 +23,10 @@ typedef struct pasta_xla_title {
 /* False for other texts. */
 bool pasta_xla_read_title(const char *text, pasta_xla_title *title);
 
+/* The operation of an instruction, in its HLO, for example
+ *     dot.1 = f32[16,64]{1,0} dot(x, w), metadata={op_name="jit(step)/jvp(MLP)/Dense_0/dot_general" stack_frame_id=5} */
+pasta_xla_text pasta_xla_read_operation(const char *hlo);
+
 /* One line of a list of source locations:
  *     - /home/me/train.py:31:12[loss] dot_general
  * with more dashes for frames called from the one before; no dash in the list that all of a module's have in common. */

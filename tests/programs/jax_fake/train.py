@@ -15,9 +15,14 @@ INSTRUCTIONS = [
         "Thunk:#name=jvp(Dense_0)/dot_general,hlo_op=gemm_fusion_dot.5,unique_hlo_op_id=11#",
         "\n- /home/me/train.py:16:11[train_step]\n-- /home/me/model.py:9:16[mlp] dot_general\n"
         "-- /home/me/model.py:10:16[mlp] add\n",
-        "gemm_fusion_dot.5 = f32[16,64]{1,0} fusion(x)",
+        "gemm_fusion_dot.5 = f32[16,64]{1,0} fusion(x, w), kind=kCustom",
     ),
-    jax.Range("Thunk:#name=transpose(jvp()),hlo_op=loop_add_fusion.3,unique_hlo_op_id=12#", "\n"),
+    jax.Range(
+        "Thunk:#name=,hlo_op=loop_select_fusion,unique_hlo_op_id=12#",
+        "\n",
+        "loop_select_fusion = f32[16,64]{1,0} fusion(x), kind=kLoop, metadata={"
+        'op_name="jit(train_step)/transpose(jvp(Dense_1))/select_n" stack_frame_id=6}',
+    ),
     jax.Range("Thunk:#hlo_op=copy.2,unique_hlo_op_id=13#"),
 ]
 
