@@ -299,8 +299,8 @@ class _Graphs:
     after the graph was instantiated, those of executables after they are destroyed.
 
     An operator may also name its kernel without a graph: launches of that kernel then belong to it,
-    in any graph that the same outermost operator launches. Other launches belong to the operator
-    that launches the graph.
+    in any graph that the same outermost operator launches; those of a kernel that several operators
+    name belong to them in turn. Other launches belong to the operator that launches the graph.
     """
 
     def __init__(self) -> None:
@@ -312,7 +312,7 @@ class _Graphs:
         #: The same by thread and time, for nodes that are recorded later.
         self._launched: dict[tuple[int, int], _Launched] = {}
         #: Operators by the name of their outermost one and that of the kernel that they name.
-        self._named: dict[tuple[int, int], int] = {}
+        self._named: dict[tuple[int, int], list[int]] = {}
         self._ordinals = np.empty(0, np.uint64)  # of the batch's launches by graphs, …
         self._nodes = np.empty(0, np.int32)  # … and their operators
 
@@ -346,7 +346,9 @@ class _Graphs:
 
     def _capture(self, graph: int, node: int, name: int, operator: int, outermost: int) -> None:
         if graph == ABSENT_U64:
-            self._named[outermost, name] = operator
+            named = self._named.setdefault((outermost, name), [])
+            if operator not in named:
+                named.append(operator)
             return
         if graph in self._complete:  # another graph with a reused handle
             self._complete.discard(graph)
@@ -374,8 +376,8 @@ class _Graphs:
         same = launched.captured.kernels.get(name, [])
         in_order = same[number - 1] if number <= len(same) else 0
         found = launched.captured.nodes.get(node, in_order)
-        named = self._named.get((launched.outermost, name), launched.operator)
-        self._nodes[at] = found or named
+        named = self._named.get((launched.outermost, name), [launched.operator])
+        self._nodes[at] = found or named[(number - 1) % len(named)]
 
     def operators_of(self, ordinals: NDArray[Any]) -> NDArray[Any]:
         """Nodes (int32) of the operators that captured these launches, or 0."""

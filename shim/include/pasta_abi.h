@@ -337,7 +337,7 @@ typedef struct pasta_graph_launch {
 
 /* Nodes in creation order.  Launches of an executable graph carry node handles only while the captured graph
  * exists; otherwise the k-th launch of a kernel belongs to its k-th node.  Without a graph: in those that the same
- * outermost operator launches, this kernel is the operator's. */
+ * outermost operator launches, this kernel is the operator's, or in turn that of all operators that name it. */
 typedef struct pasta_graph_node {
     uint64_t node;        /* handle, as in graph_node of launches, copies and sets; absent: all ones */
     uint64_t graph;       /* handle of the captured graph; absent: all ones */

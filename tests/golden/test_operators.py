@@ -326,7 +326,10 @@ def test_kernels_named_by_operators_in_graphs_without_capture(splits: Any) -> No
     events = Events()
     for module in ("jit_step", "jit_other"):
         events.operator(module)
-        for operator, kernel in (("dot_general", "gemm_5"), ("add", "loop_3")):
+        for operator, kernel in (
+            ("dot_general", "gemm_5"), ("add", "loop_3"), ("dot_general", "gemm_5"),
+            ("mul", "loop_3"),
+        ):  # fmt: skip
             events.operator(f"{module}/{operator}", depth=2)
             events.add("graph_node", name=kernel)
             events.operator_end(depth=2)
@@ -338,7 +341,8 @@ def test_kernels_named_by_operators_in_graphs_without_capture(splits: Any) -> No
         events.add("graph_launch", graph=0xA, time=time + 1, thread=1)
         for kernel, operator in (
             ("loop_3", f"{module}/add"), ("gemm_5", f"{module}/dot_general"),
-            ("loop_3", f"{module}/add"), ("library_kernel", "command_buffer"),
+            ("loop_3", f"{module}/mul"), ("library_kernel", "command_buffer"),
+            ("loop_3", f"{module}/add"),
         ):  # fmt: skip
             expected[len(expected)] = operator
             events.launch(kernel, time=time + 1, thread=1, flags=abi.FLAG_GRAPH)

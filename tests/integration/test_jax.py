@@ -52,6 +52,9 @@ with jax.Range("XlaModule:#prefix=jit(step)/jvp(MLP),hlo_module=jit_step,program
             pass
     with jax.Text("Thunk:#hlo_op=not.registered#"):
         pass
+    shared = 'x.2 = f32[] y(), metadata={op_name="a}/b" deduplicated_name="x" line=1}, c={op_name="z"'
+    with jax.Range("Thunk:#hlo_op=x.2#", "", shared):
+        pass
     for number, each in enumerate(places):
         with jax.Range(f"Thunk:#hlo_op=at.{number}#", each):
             pass
@@ -155,15 +158,16 @@ def test_texts_of_xla(xla: Path, tmp_path: Path) -> None:
     deep = [f"Thunk:#hlo_op=deep.{level}#" for level in range(63, 70)]
     assert ranges == ["jit_step", *OTHERS, "Thunk:#hlo_op=not.registered#", *deep]
     counts = Counter(each["event"] for each in records)
-    assert counts["operator_begin"] == counts["operator_end"] == 1 + len(TITLES) + len(PLACES) + 63
+    assert counts["operator_begin"] == counts["operator_end"] == 2 + len(TITLES) + len(PLACES) + 63
     assert counts["range_push"] == counts["range_pop"]
     stacks = {each["name"]: each["stack"] for each in begun}
     frames = [each for each in records if each["event"] == "python_frame"]
-    placed = begun[1 + len(TITLES) : 1 + len(TITLES) + len(PLACES)]
+    shared, *placed = begun[1 + len(TITLES) : 2 + len(TITLES) + len(PLACES)]
+    assert (shared["name"], shared["module"]) == ("b", "a}/b (x.2)")
     for begin, expected in zip(placed, PLACES.values(), strict=True):
         own = [each for each in frames if each["stack"] == begin["stack"]]
         assert [(each["file"], each["line"], each.get("function")) for each in own] == expected
         assert bool(begin["stack"]) == bool(expected)
     assert stacks["jit_step"] == 0
     kernels = [each["name"] for each in records if each["event"] == "graph_node"]
-    assert kernels[:2] == ["dot_1", "add_1"]
+    assert (kernels[:2], kernels[len(TITLES)]) == (["dot_1", "add_1"], "x")

@@ -88,12 +88,12 @@ static uint32_t record_stack(const char *outer, const char *inner) {
 
 static const char *copy(pasta_xla_text text) { return text.text ? strndup(text.text, text.length) : NULL; }
 
-/* Writes the path of an operation in the program, without the jit() around all of it.  `own`: that of the instruction,
- * or NULL; a title has what it has in common with those fused with it. */
-static const char *write_path(const pasta_xla_title *title, const char *own, const char *prefix, char *to, size_t size) {
+/* Writes the path of an operation in the program, without the jit() around all of it.  `own`: that of the instruction;
+ * a title has what it has in common with those fused with it. */
+static const char *write_path(const pasta_xla_title *title, pasta_xla_text own, const char *prefix, char *to, size_t size) {
     const char *name = title->name.text ? title->name.text : "";
     int length = (int)title->name.length;
-    if (own) snprintf(to, size, "%s", own);
+    if (own.text) snprintf(to, size, "%.*s", (int)own.length, own.text);
     else if (!prefix || !strncmp(name, "jit(", 4)) snprintf(to, size, "%.*s", length, name);
     else snprintf(to, size, "%s%s%.*s", prefix, length ? "/" : "", length, name);
     if (strncmp(to, "jit(", 4) != 0) return to;
@@ -114,7 +114,8 @@ static uint32_t name_of(const char *path, pasta_xla_text instruction) {
     return pasta_intern(instruction.text, numbered ? length - 1 : instruction.length);
 }
 
-/* XLA names a kernel after its instruction, with _ for what is no letter or digit. */
+/* XLA names a kernel after its instruction, or the first one of those that share it, with _ for what is no letter or
+ * digit. */
 static uint32_t kernel_of(pasta_xla_text instruction) {
     char text[MAX_NAME];
     size_t length = instruction.length < sizeof text ? instruction.length : sizeof text;
@@ -122,16 +123,17 @@ static uint32_t kernel_of(pasta_xla_text instruction) {
     return pasta_intern(text, length);
 }
 
-static void describe_instruction(operator *o, const pasta_xla_title *title, const char *own, const operator *module) {
+/* `origin`: metadata of its HLO, or "". */
+static void describe_instruction(operator *o, const pasta_xla_title *title, const char *origin, const operator *module) {
     char path[MAX_NAME], text[2 * MAX_NAME];
-    const pasta_xla_text in = title->instruction;
-    const char *inner = write_path(title, own, module ? module->prefix : NULL, path, sizeof path);
+    const pasta_xla_text in = title->instruction, shared = pasta_xla_read_value(origin, "deduplicated_name");
+    const char *inner = write_path(title, pasta_xla_read_value(origin, "op_name"), module ? module->prefix : NULL, path, sizeof path);
     const char *place = *inner ? inner : module && module->label ? module->label : "";
     int length = snprintf(text, sizeof text, "%s%s(%.*s)", place, *place ? " " : "", (int)in.length, in.text);
     o->name = name_of(inner, in);
     o->module = pasta_intern(text, length > 0 && (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
     o->scope = strstr(inner, "transpose(") ? BACKWARD : 0;
-    o->kernel = kernel_of(in);
+    o->kernel = kernel_of(shared.text ? shared : in);
 }
 
 static operator *describe(const pasta_xla_title *title, const char *const *fields, const operator *module) {
@@ -146,7 +148,7 @@ static operator *describe(const pasta_xla_title *title, const char *const *field
         o->places = fields[COMMON_PLACES];
         o->stack = record_stack(NULL, o->places);
     } else {
-        describe_instruction(o, title, fields[HLO], module);
+        describe_instruction(o, title, fields[HLO] ? fields[HLO] : "", module);
         o->stack = fields[PLACES] ? record_stack(module ? module->places : NULL, fields[PLACES]) : 0;
     }
     return o;
@@ -218,17 +220,17 @@ static void end(const operator *o) {
 
 /* ---- ranges of XLA ---- */
 
-/* Names, lists of source locations, and of an instruction's HLO the operation; not its text, nor that of what it calls,
- * which can have many pages. */
+/* Names, lists of source locations, and of an instruction's HLO its origin; not the rest, nor what it calls, which can
+ * have many pages. */
 static const char *part(const char *text, size_t *length) {
     pasta_xla_title title;
     pasta_xla_frame frame;
     if (pasta_xla_read_title(text, &title)) return text;
     if (*text == '\n') return pasta_xla_read_frame(text, &frame) && frame.file.text ? text : NULL;
-    pasta_xla_text operation = pasta_xla_read_operation(text);
-    if (!operation.text) return strstr(text, " = ") ? NULL : text;
-    *length = operation.length;
-    return operation.text;
+    pasta_xla_text metadata = pasta_xla_read_metadata(text);
+    if (!metadata.text) return strstr(text, " = ") ? NULL : text;
+    *length = metadata.length;
+    return metadata.text;
 }
 
 /* A range that cannot be pushed again later costs too much to read: its name has to be registered. */

@@ -35,11 +35,22 @@ bool pasta_xla_read_title(const char *text, pasta_xla_title *title) {
     return true;
 }
 
-pasta_xla_text pasta_xla_read_operation(const char *hlo) {
-    static const char key[] = "op_name=\"";
-    const char *metadata = strstr(hlo, " metadata={"), *at = metadata ? strstr(metadata, key) : NULL;
-    const char *from = at ? at + sizeof key - 1 : NULL, *end = from ? strchr(from, '"') : NULL;
-    return end && end > from ? part(from, end) : (pasta_xla_text){NULL, 0};
+pasta_xla_text pasta_xla_read_metadata(const char *hlo) {
+    static const char key[] = ", metadata={";
+    const char *at = strstr(hlo, key), *from = at ? at + sizeof key - 1 : NULL, *end = from;
+    bool quoted = false;
+    for (; end && *end && (quoted || *end != '}'); end++) quoted ^= *end == '"';
+    return end && *end && end > from ? part(from, end) : (pasta_xla_text){NULL, 0};
+}
+
+pasta_xla_text pasta_xla_read_value(const char *metadata, const char *key) {
+    size_t length = strlen(key);
+    for (const char *at = metadata; at && (at = strstr(at, key)); at += length) {
+        bool is_key = (at == metadata || at[-1] == ' ') && at[length] == '=' && at[length + 1] == '"';
+        const char *from = at + length + 2, *end = is_key ? strchr(from, '"') : NULL;
+        if (end && end > from) return part(from, end);
+    }
+    return (pasta_xla_text){NULL, 0};
 }
 
 /* The end of a number, or `text`. */

@@ -23,9 +23,11 @@ typedef struct pasta_xla_title {
 /* False for other texts. */
 bool pasta_xla_read_title(const char *text, pasta_xla_title *title);
 
-/* The operation of an instruction, in its HLO, for example
- *     dot.1 = f32[16,64]{1,0} dot(x, w), metadata={op_name="jit(step)/jvp(MLP)/Dense_0/dot_general" stack_frame_id=5} */
-pasta_xla_text pasta_xla_read_operation(const char *hlo);
+/* What an instruction's HLO says of its origin: here from op_name to the number.
+ *     fusion.1 = f32[16,64]{1,0} fusion(x), metadata={op_name="jit(step)/mul" deduplicated_name="fusion" stack_frame_id=5} */
+pasta_xla_text pasta_xla_read_metadata(const char *hlo);
+/* The value of a key of it, such as `op_name`; NULL: absent. */
+pasta_xla_text pasta_xla_read_value(const char *metadata, const char *key);
 
 /* One line of a list of source locations:
  *     - /home/me/train.py:31:12[loss] dot_general

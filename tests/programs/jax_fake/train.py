@@ -21,7 +21,8 @@ INSTRUCTIONS = [
         "Thunk:#name=,hlo_op=loop_select_fusion,unique_hlo_op_id=12#",
         "\n",
         "loop_select_fusion = f32[16,64]{1,0} fusion(x), kind=kLoop, metadata={"
-        'op_name="jit(train_step)/transpose(jvp(Dense_1))/select_n" stack_frame_id=6}',
+        'op_name="jit(train_step)/transpose(jvp(Dense_1))/select_n" stack_frame_id=6}, '
+        'backend_config={"metadata":{"op_name":"none"}}',
     ),
     jax.Range("Thunk:#hlo_op=copy.2,unique_hlo_op_id=13#"),
 ]
