@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pasta.capabilities import CAPABILITIES
+from pasta.sources import known_sources
 from tests.integration.test_annotations import nvtx_include
 from tests.support.places import PROGRAMS, ROOT
 from tests.support.session import Session, compile_c
@@ -52,7 +54,7 @@ with jax.Range("XlaModule:#prefix=jit(step)/jvp(MLP),hlo_module=jit_step,program
             pass
     with jax.Text("Thunk:#hlo_op=not.registered#"):
         pass
-    shared = 'x.2 = f32[] y(), metadata={op_name="a}/b" deduplicated_name="x" line=1}, c={op_name="z"'
+    shared = 'x.2 = f32[] y(), metadata={op_name="a}/b" deduplicated_name="x" n=1}, c={op_name="z"'
     with jax.Range("Thunk:#hlo_op=x.2#", "", shared):
         pass
     for number, each in enumerate(places):
@@ -160,6 +162,7 @@ def test_texts_of_xla(xla: Path, tmp_path: Path) -> None:
     counts = Counter(each["event"] for each in records)
     assert counts["operator_begin"] == counts["operator_end"] == 2 + len(TITLES) + len(PLACES) + 63
     assert counts["range_push"] == counts["range_pop"]
+    assert counts.keys() & CAPABILITIES.keys() == set(known_sources()["jax"].gives)
     stacks = {each["name"]: each["stack"] for each in begun}
     frames = [each for each in records if each["event"] == "python_frame"]
     shared, *placed = begun[1 + len(TITLES) : 2 + len(TITLES) + len(PLACES)]
