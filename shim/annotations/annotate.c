@@ -245,10 +245,9 @@ static uint64_t on_schema_register(void *domain, const pasta_nvtx_schema *schema
     return id;
 }
 
-/* Writes the texts of the reader's fields, NULL where there is none. */
+/* Writes the texts of the reader's fields, where there are any. */
 static void read_payload(const pasta_nvtx_attributes *a, const char **fields) {
     const pasta_nvtx_payload *p = (const pasta_nvtx_payload *)(uintptr_t)a->payload;
-    for (int i = 0; i < PASTA_RANGE_FIELDS; i++) fields[i] = NULL;
     if (a->payload_type != PASTA_NVTX_PAYLOAD_EXTENDED || a->reserved < 1 || !p || !p->schema || !p->data) return;
     int at = 0;
     while (at < MAX_SCHEMAS && __atomic_load_n(&schemas[at].id, __ATOMIC_ACQUIRE) != p->schema) at++;
@@ -260,16 +259,19 @@ static void read_payload(const pasta_nvtx_attributes *a, const char **fields) {
     }
 }
 
-/* Whether the reader of its domain takes a range that begins. */
+/* Whether the reader of its domain, which counts all of them, takes a range that begins. */
 static bool read_range(const pasta_domain *domain, const pasta_nvtx_attributes *a) {
     const pasta_range_reader *reader = reader_of(domain);
-    const char *fields[PASTA_RANGE_FIELDS];
-    if (!reader || !a || a->size < sizeof *a) return false;
-    read_payload(a, fields);
-    if (a->message_type == PASTA_NVTX_MESSAGE_ASCII) return a->message.ascii && reader->push(a->message.ascii, fields, NULL);
-    if (a->message_type != PASTA_NVTX_MESSAGE_REGISTERED || !a->message.registered) return false;
-    pasta_text *name = (pasta_text *)a->message.registered;
-    return reader->push(name->text, fields, &name->kept);
+    const char *fields[PASTA_RANGE_FIELDS] = {NULL};
+    if (!reader) return false;
+    bool is_known = a && a->size >= sizeof *a;
+    if (is_known) read_payload(a, fields);
+    if (is_known && a->message_type == PASTA_NVTX_MESSAGE_REGISTERED && a->message.registered) {
+        pasta_text *name = (pasta_text *)a->message.registered;
+        return reader->push(name->text, fields, &name->kept);
+    }
+    bool is_text = is_known && a->message_type == PASTA_NVTX_MESSAGE_ASCII;
+    return reader->push(is_text ? a->message.ascii : NULL, fields, NULL);
 }
 
 /* ---- NVTX: ranges and marks ---- */

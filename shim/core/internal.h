@@ -165,8 +165,8 @@ typedef struct pasta_range_reader {
     const char *fields[PASTA_RANGE_FIELDS]; /* names of texts in the payloads of ranges */
     /* The part of a text that the runtime registers which is kept as a range's name or field; NULL: none. */
     const char *(*part)(const char *text, size_t *length);
-    /* `fields`: texts of the payload, NULL where it has none.  `*kept`: a word for the reader, of this registered name;
-     * `kept` is NULL for a name that is not registered.  */
+    /* Each range that begins.  `fields`: texts of the payload, NULL where it has none.  `*kept`: a word for the reader, of
+     * this registered name; NULL where the name, which may be NULL too, is not registered. */
     bool (*push)(const char *name, const char *const *fields, void **kept);
     bool (*pop)(void); /* whether the range that ends was taken */
 } pasta_range_reader;

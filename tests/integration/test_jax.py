@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pasta.capabilities import CAPABILITIES
+from pasta.frameworks.jax import FRAMEWORK, parse_allocator
 from pasta.sources import known_sources
 from tests.integration.test_annotations import nvtx_include
 from tests.support.places import PROGRAMS, ROOT
@@ -83,7 +84,7 @@ def xla(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     options = ["-shared", "-fPIC", f"-I{ROOT}"]
     if request.param == "real headers":
         include = nvtx_include()
-        if not include:
+        if not include or not (include / "nvtx3" / "nvToolsExtPayload.h").exists():
             pytest.skip("no NVTX headers: pip install nvidia-nvtx")
         options += ["-DREAL_NVTX", "-isystem", str(include)]
     directory = tmp_path_factory.mktemp("xla")
@@ -174,3 +175,18 @@ def test_texts_of_xla(xla: Path, tmp_path: Path) -> None:
     assert stacks["jit_step"] == 0
     kernels = [each["name"] for each in records if each["event"] == "graph_node"]
     assert (kernels[:2], kernels[len(TITLES)]) == (["dot_1", "add_1"], "x")
+
+
+def test_another_reader_of_nvtx_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NVTX_INJECTION64_PATH", raising=False)
+    assert list(FRAMEWORK.checks()) == []
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "/opt/nsys/libToolsInjection64.so")
+    (check,) = FRAMEWORK.checks()
+    assert (check.state, check.remedy) == ("note", "unset NVTX_INJECTION64_PATH")
+
+
+@pytest.mark.parametrize("name", ["platform", "bfc", "cuda_async", ""])
+def test_allocators(name: str) -> None:
+    assert parse_allocator(name) == name
+    with pytest.raises(ValueError, match="platform, bfc, cuda_async"):
+        parse_allocator(name + "?")

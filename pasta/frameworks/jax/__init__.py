@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pasta.processors.conventions import Conventions
 
 
-#: Allocators of XLA that give each buffer memory of its own, or take it from a pool.
-PLATFORM, POOL, ASYNC = ALLOCATORS = ("platform", "bfc", "cuda_async")
+#: Allocators of XLA: memory of its own for each buffer, or from a pool of XLA or of the driver.
+ALLOCATORS = ("platform", "bfc", "cuda_async")
 
 
 def parse_allocator(value: object) -> str:

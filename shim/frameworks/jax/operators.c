@@ -233,7 +233,7 @@ static const char *part(const char *text, size_t *length) {
     return metadata.text;
 }
 
-/* A range that cannot be pushed again later costs too much to read: its name has to be registered. */
+/* Only registered names are read: others would be at each push. */
 static bool push(const char *name, const char *const *fields, void **kept) {
     bool is_read = followed && kept && here.levels < MAX_LEVELS && pasta_use("jax", version);
     operator *found = is_read ? find(name, fields, kept) : NULL;
