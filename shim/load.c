@@ -8,14 +8,14 @@
 #include "core/internal.h"
 
 extern const pasta_component pasta_nvidia_backend, pasta_refacc_backend, pasta_amd_backend, pasta_annotations,
-    pasta_frameworks, pasta_torch_framework;
+    pasta_frameworks, pasta_torch_framework, pasta_jax_framework;
 extern const pasta_consumer pasta_python_consumer;
 
 /* In the order in which programs that the target starts get their variables; pasta_frameworks before each
  * framework. */
 static const pasta_component *const components[] = {
-    &pasta_nvidia_backend, &pasta_refacc_backend, &pasta_annotations,
-    &pasta_amd_backend,    &pasta_frameworks,     &pasta_torch_framework,
+    &pasta_nvidia_backend, &pasta_refacc_backend, &pasta_annotations,     &pasta_amd_backend,
+    &pasta_frameworks,     &pasta_torch_framework, &pasta_jax_framework,
 };
 
 /* ---- backends in libraries of their own: the key `libraries`, absolute paths separated by colons ---- */

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FRAMEWORKS: Registry[Framework] = Registry(
     [
         "pasta.frameworks.torch",
+        "pasta.frameworks.jax",
     ],
     "FRAMEWORK",
 )

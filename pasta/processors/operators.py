@@ -7,7 +7,7 @@ program, not by its run time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -280,22 +280,39 @@ class _Captured:
     kernels: dict[int, list[int]] = field(default_factory=dict)
 
 
+@dataclass
+class _Launched:
+    """A launch of a graph: the operators that captured its nodes, the operator that launched it and
+    the name of its outermost one, and launches so far by kernel name."""
+
+    captured: _Captured = field(default_factory=_Captured)
+    operator: int = 0
+    outermost: int = 0
+    counts: dict[int, int] = field(default_factory=dict)
+
+
 class _Graphs:
     """Operators that captured the launches of graphs.
 
     A launch has the handle of the captured node only while that graph exists; otherwise the k-th
     launch of a kernel name belongs to its k-th node. Handles of graphs and nodes may be reused
     after the graph was instantiated, those of executables after they are destroyed.
+
+    An operator may also name its kernel without a graph: launches of that kernel then belong to it,
+    in any graph that the same outermost operator launches; those of a kernel that several operators
+    name belong to them in turn. Other launches belong to the operator that launches the graph.
     """
 
     def __init__(self) -> None:
         self._captured: dict[int, _Captured] = {}  # by graph
         self._complete: set[int] = set()  # graphs that were instantiated
         self._executables: dict[int, _Captured] = {}
-        #: By thread: the graph of its last graph launch, and launches so far by kernel name.
-        self._open: dict[int, tuple[_Captured, dict[int, int]]] = {}
+        #: By thread: its last graph launch.
+        self._open: dict[int, _Launched] = {}
         #: The same by thread and time, for nodes that are recorded later.
-        self._launched: dict[tuple[int, int], tuple[_Captured, dict[int, int]]] = {}
+        self._launched: dict[tuple[int, int], _Launched] = {}
+        #: Operators by the name of their outermost one and that of the kernel that they name.
+        self._named: dict[tuple[int, int], list[int]] = {}
         self._ordinals = np.empty(0, np.uint64)  # of the batch's launches by graphs, …
         self._nodes = np.empty(0, np.int32)  # … and their operators
 
@@ -313,8 +330,9 @@ class _Graphs:
             (self._launch, launches, ("thread", "time", "graph_node", "name")),
         ):
             columns = [records[name].tolist() for name in fields]
-            if take == self._capture:
-                columns.append(operators.at(captured).tolist())
+            if take in (self._capture, self._begin):
+                nodes = operators.at(records).tolist()
+                columns += [nodes, operators.outermost_names(nodes)]
             if take == self._launch:
                 columns.append(list(range(len(launches))))
             rows = zip(*columns, strict=True)
@@ -326,7 +344,12 @@ class _Graphs:
         for _, take, row in calls:
             take(*row)
 
-    def _capture(self, graph: int, node: int, name: int, operator: int) -> None:
+    def _capture(self, graph: int, node: int, name: int, operator: int, outermost: int) -> None:
+        if graph == ABSENT_U64:
+            named = self._named.setdefault((outermost, name), [])
+            if operator not in named:
+                named.append(operator)
+            return
         if graph in self._complete:  # another graph with a reused handle
             self._complete.discard(graph)
             del self._captured[graph]
@@ -339,20 +362,22 @@ class _Graphs:
         self._executables[executable] = self._captured.setdefault(graph, _Captured())
         self._complete.add(graph)
 
-    def _begin(self, thread: int, time: int, executable: int) -> None:
-        counts: dict[int, int] = {}
-        launched = self._executables.get(executable, _Captured()), counts
+    def _begin(
+        self, thread: int, time: int, executable: int, operator: int, outermost: int
+    ) -> None:
+        launched = _Launched(self._executables.get(executable, _Captured()), operator, outermost)
         self._open[thread] = self._launched[thread, time] = launched
         if len(self._launched) > LateNodes.LIMIT:
             del self._launched[next(iter(self._launched))]
 
     def _launch(self, thread: int, time: int, node: int, name: int, at: int) -> None:
-        current = self._open.get(thread, (_Captured(), {}))
-        captured, counts = self._launched.get((thread, time), current)
-        number = counts[name] = counts.get(name, 0) + 1
-        same = captured.kernels.get(name, [])
+        launched = self._launched.get((thread, time)) or self._open.get(thread) or _Launched()
+        number = launched.counts[name] = launched.counts.get(name, 0) + 1
+        same = launched.captured.kernels.get(name, [])
         in_order = same[number - 1] if number <= len(same) else 0
-        self._nodes[at] = captured.nodes.get(node, in_order)
+        found = launched.captured.nodes.get(node, in_order)
+        named = self._named.get((launched.outermost, name), [launched.operator])
+        self._nodes[at] = found or named[(number - 1) % len(named)]
 
     def operators_of(self, ordinals: NDArray[Any]) -> NDArray[Any]:
         """Nodes (int32) of the operators that captured these launches, or 0."""
@@ -507,6 +532,15 @@ class Operators:
         if self._graphs and {"ordinal", "graph_node"} <= set(records.dtype.names or ()):
             replayed = _replayed(records)
             found[replayed] = self._graphs.operators_of(records["ordinal"][replayed])
+        return found
+
+    def outermost_names(self, nodes: Iterable[int]) -> list[int]:
+        """Ids of the names of the outermost operators around nodes; 0 for node 0."""
+        parents, names, found = self.nodes["parent"], self.nodes["name"], []
+        for node in nodes:
+            while parents[node]:
+                node = int(parents[node])
+            found.append(int(names[node]))
         return found
 
     def in_first_call(self, records: NDArray[Any]) -> NDArray[Any]:

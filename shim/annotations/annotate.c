@@ -2,8 +2,9 @@
  * this library through NVTX_INJECTION64_PATH and ask it for its functions.
  *
  * Annotations alone open a ring but start no consumer: a program that never uses an accelerator
- * leaves no run.  Of NVTX, ranges, marks, domains and registered strings are taken; categories,
- * payloads and names of threads and resources have no field in a record and stay no-ops. */
+ * leaves no run.  Of NVTX, ranges, marks, domains and registered strings are taken; categories
+ * and names of threads and resources have no field in a record and stay no-ops.  Payloads are read in the domain of a
+ * framework's runtime only. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -108,12 +109,14 @@ PASTA_EXPORT void pasta_api_step(void) {
 
 typedef struct {
     uint64_t id; /* generation << 32 | string id */
+    void *kept;  /* by the reader of its domain */
     size_t length;
     char text[];
 } pasta_text;
 
 typedef struct pasta_domain {
     struct pasta_domain *next;
+    const pasta_range_reader *reader;
     unsigned stack;
     pasta_text *name;
 } pasta_domain;
@@ -143,11 +146,13 @@ static uint32_t intern_wide(const wchar_t *text) {
 }
 
 static pasta_text *keep_text(const char *text, size_t length) {
-    pasta_text *kept = malloc(sizeof *kept + length);
+    pasta_text *kept = malloc(sizeof *kept + length + 1);
     if (!kept) return NULL;
     kept->id = 0;
+    kept->kept = NULL;
     kept->length = length;
     memcpy(kept->text, text, length);
+    kept->text[length] = '\0';
     return kept;
 }
 
@@ -175,6 +180,7 @@ static void *create_domain(const char *name, size_t length) {
         if (!fresh) {
             fresh = calloc(1, sizeof *fresh);
             if (!fresh || !(fresh->name = keep_text(name, length))) break;
+            fresh->reader = pasta_range_reader_of(name, length);
         }
         if (find_domain(name, length)) continue; /* another thread may have added it */
         fresh->next = first;
@@ -193,15 +199,79 @@ static void *on_domain_create_wide(const wchar_t *name) {
     return name ? create_domain(utf8, utf8_from(name, utf8)) : NULL;
 }
 
+static const pasta_range_reader *reader_of(const pasta_domain *domain) { return domain ? domain->reader : NULL; }
+
 static void *on_register_string(void *domain, const char *text) {
-    (void)domain;
-    return text ? keep_text(text, strlen(text)) : NULL;
+    static pasta_text not_kept = {.text = ""};
+    const pasta_range_reader *reader = reader_of(domain);
+    size_t length = text ? strlen(text) : 0;
+    if (text && reader && !(text = reader->part(text, &length))) return &not_kept;
+    return text ? keep_text(text, length) : NULL;
 }
 
 static void *on_register_string_wide(void *domain, const wchar_t *text) {
     char utf8[MAX_TEXT];
     (void)domain;
     return text ? keep_text(utf8, utf8_from(text, utf8)) : NULL;
+}
+
+/* ---- NVTX: payloads of a domain that a framework reads ---- */
+
+enum { MAX_SCHEMAS = 32 };
+
+static struct {
+    uint64_t id; /* 0: being written */
+    uint64_t offsets[PASTA_RANGE_FIELDS]; /* in the payload; absent: all ones */
+} schemas[MAX_SCHEMAS];
+static unsigned schema_count;
+
+static uint64_t offset_of(const pasta_nvtx_schema *schema, const char *field) {
+    for (size_t i = 0; field && i < schema->count; i++) {
+        const pasta_nvtx_entry *e = &schema->entries[i];
+        if (e->type == PASTA_NVTX_ENTRY_REGISTERED && e->name && !strcmp(e->name, field)) return e->offset;
+    }
+    return PASTA_ABSENT_U64;
+}
+
+static uint64_t on_schema_register(void *domain, const pasta_nvtx_schema *schema) {
+    enum { NEEDED = PASTA_NVTX_SCHEMA_HAS_ENTRIES | PASTA_NVTX_SCHEMA_HAS_COUNT };
+    const pasta_range_reader *reader = reader_of(domain);
+    if (!reader || !schema || (schema->fields & NEEDED) != NEEDED || !schema->entries) return 0;
+    unsigned at = __atomic_fetch_add(&schema_count, 1, __ATOMIC_RELAXED);
+    uint64_t id = schema->fields & PASTA_NVTX_SCHEMA_HAS_ID ? schema->id : PASTA_NVTX_SCHEMA_DYNAMIC + at;
+    if (at >= MAX_SCHEMAS || !id) return 0;
+    for (int i = 0; i < PASTA_RANGE_FIELDS; i++) schemas[at].offsets[i] = offset_of(schema, reader->fields[i]);
+    __atomic_store_n(&schemas[at].id, id, __ATOMIC_RELEASE);
+    return id;
+}
+
+/* Writes the texts of the reader's fields, where there are any. */
+static void read_payload(const pasta_nvtx_attributes *a, const char **fields) {
+    const pasta_nvtx_payload *p = (const pasta_nvtx_payload *)(uintptr_t)a->payload;
+    if (a->payload_type != PASTA_NVTX_PAYLOAD_EXTENDED || a->reserved < 1 || !p || !p->schema || !p->data) return;
+    int at = 0;
+    while (at < MAX_SCHEMAS && __atomic_load_n(&schemas[at].id, __ATOMIC_ACQUIRE) != p->schema) at++;
+    for (int i = 0; at < MAX_SCHEMAS && i < PASTA_RANGE_FIELDS; i++) {
+        const pasta_text *text;
+        if (p->size < sizeof text || schemas[at].offsets[i] > p->size - sizeof text) continue;
+        memcpy(&text, (const char *)p->data + schemas[at].offsets[i], sizeof text);
+        if (text && text->length) fields[i] = text->text;
+    }
+}
+
+/* Whether the reader of its domain, which counts all of them, takes a range that begins. */
+static bool read_range(const pasta_domain *domain, const pasta_nvtx_attributes *a) {
+    const pasta_range_reader *reader = reader_of(domain);
+    const char *fields[PASTA_RANGE_FIELDS] = {NULL};
+    if (!reader) return false;
+    bool is_known = a && a->size >= sizeof *a;
+    if (is_known) read_payload(a, fields);
+    if (is_known && a->message_type == PASTA_NVTX_MESSAGE_REGISTERED && a->message.registered) {
+        pasta_text *name = (pasta_text *)a->message.registered;
+        return reader->push(name->text, fields, &name->kept);
+    }
+    bool is_text = is_known && a->message_type == PASTA_NVTX_MESSAGE_ASCII;
+    return reader->push(is_text ? a->message.ascii : NULL, fields, NULL);
 }
 
 /* ---- NVTX: ranges and marks ---- */
@@ -273,12 +343,15 @@ static int on_push_wide(const wchar_t *name) {
     return pasta_open() ? push(named_wide(name), STACK_NVTX) : pushed(STACK_NVTX);
 }
 static int on_domain_push(void *domain, const pasta_nvtx_attributes *a) {
+    if (read_range(domain, a)) return pushed(stack_of(domain));
     return pasta_open() ? push(described(domain, a), stack_of(domain)) : pushed(stack_of(domain));
 }
 static int on_push_ex(const pasta_nvtx_attributes *a) { return on_domain_push(NULL, a); }
 
 static int on_domain_pop(void *domain) {
     int level = popped(stack_of(domain));
+    const pasta_range_reader *reader = reader_of(domain);
+    if (level != -1 && reader && reader->pop()) return level;
     if (level == -1 || !pasta_open()) return level;
     pasta_range range = nvtx_range(domain);
     publish(PASTA_EVENT_range_pop, &range);
@@ -306,10 +379,10 @@ static void on_end(uint64_t id) { on_domain_end(NULL, id); }
 typedef struct {
     unsigned number;
     pasta_nvtx_function function;
-} pasta_nvtx_entry;
+} numbered;
 
 #define ENTRY(number, function) {PASTA_NVTX_##number, (pasta_nvtx_function)(function)}
-static const pasta_nvtx_entry core[] = {
+static const numbered core[] = {
     ENTRY(MARK_EX, on_mark_ex),
     ENTRY(MARK_A, on_mark),
     ENTRY(MARK_W, on_mark_wide),
@@ -322,7 +395,7 @@ static const pasta_nvtx_entry core[] = {
     ENTRY(RANGE_PUSH_W, on_push_wide),
     ENTRY(RANGE_POP, on_pop),
 };
-static const pasta_nvtx_entry core2[] = {
+static const numbered core2[] = {
     ENTRY(DOMAIN_MARK_EX, on_domain_mark),
     ENTRY(DOMAIN_RANGE_START_EX, on_domain_start),
     ENTRY(DOMAIN_RANGE_END, on_domain_end),
@@ -334,7 +407,7 @@ static const pasta_nvtx_entry core2[] = {
     ENTRY(DOMAIN_CREATE_W, on_domain_create_wide),
 };
 
-static bool attach(const pasta_nvtx_callbacks *callbacks, int module, const pasta_nvtx_entry *entries, size_t count) {
+static bool attach(const pasta_nvtx_callbacks *callbacks, int module, const numbered *entries, size_t count) {
     pasta_nvtx_function **table = NULL;
     unsigned size = 0;
     if (!callbacks->module_table(module, &table, &size) || !table) return false;
@@ -356,4 +429,13 @@ PASTA_EXPORT int InitializeInjectionNvtx2(pasta_nvtx_tables tables) {
     const pasta_nvtx_version *version = tables(PASTA_NVTX_TABLE_VERSION);
     if (done && version && version->bytes >= sizeof *version) version->set_injection_version(3);
     return done;
+}
+
+/* The same for the functions of an extension.  Those that are left unset are no-ops; 0 would have programs take every
+ * domain for disabled. */
+PASTA_EXPORT int InitializeInjectionNvtxExtension(pasta_nvtx_extension *extension) {
+    if (!pasta_wanted() || !extension || extension->id != PASTA_NVTX_EXTENSION_PAYLOAD) return 1;
+    if (extension->segment_count && extension->segments[0].count > PASTA_NVTX_PAYLOAD_SCHEMA_REGISTER)
+        extension->segments[0].functions[PASTA_NVTX_PAYLOAD_SCHEMA_REGISTER] = (pasta_nvtx_function)on_schema_register;
+    return 1;
 }

@@ -1,5 +1,6 @@
 /* The binary interface between NVTX version 3 and the tool it loads, under names of our own.
- * Facts from nvToolsExt.h and nvtxDetail/nvtxTypes.h of NVTX 3.1 to 3.3 (CUDA 12 and 13);
+ * Facts from nvToolsExt.h and nvtxDetail/nvtxTypes.h of NVTX 3.1 to 3.3 (CUDA 12 and 13), and of payloads from
+ * nvToolsExtPayload.h and nvtxDetail/nvtxExtTypes.h of NVTX 3.2 (CUDA 13.0);
  * tests/programs/nvtx_abi_check.c compares every one of them with the real headers. */
 #ifndef PASTA_NVTX_ABI_H
 #define PASTA_NVTX_ABI_H
@@ -83,5 +84,50 @@ typedef struct pasta_nvtx_version {
 } pasta_nvtx_version;
 
 typedef const void *(*pasta_nvtx_tables)(uint32_t table);
+
+/* ---- payloads: an extension, which asks for its functions separately ---- */
+
+enum { PASTA_NVTX_EXTENSION_PAYLOAD = 2 };      /* of the extensions */
+enum { PASTA_NVTX_PAYLOAD_SCHEMA_REGISTER = 0 }; /* of its functions */
+enum { PASTA_NVTX_PAYLOAD_EXTENDED = (int32_t)0xdfbd0009 }; /* type of an attribute's payload: `pasta_nvtx_payload`s */
+enum { PASTA_NVTX_ENTRY_REGISTERED = 80 }; /* an entry is a registered string */
+enum { PASTA_NVTX_SCHEMA_HAS_ENTRIES = 1 << 4, PASTA_NVTX_SCHEMA_HAS_COUNT = 1 << 5, PASTA_NVTX_SCHEMA_HAS_ID = 1 << 8 };
+#define PASTA_NVTX_SCHEMA_DYNAMIC (UINT64_C(1) << 32) /* ids that the tool gives start here */
+
+typedef struct pasta_nvtx_segment {
+    size_t number, count;
+    pasta_nvtx_function *functions;
+} pasta_nvtx_segment;
+
+typedef struct pasta_nvtx_extension {
+    uint16_t version, size, id, compatibility;
+    size_t segment_count;
+    pasta_nvtx_segment *segments;
+    void (*export_function)(void);
+    const void *info;
+} pasta_nvtx_extension;
+
+typedef struct pasta_nvtx_entry {
+    uint64_t flags, type;
+    const char *name, *description;
+    uint64_t length, offset;
+    const void *semantics, *reserved;
+} pasta_nvtx_entry;
+
+typedef struct pasta_nvtx_schema {
+    uint64_t fields; /* which of the members are valid */
+    const char *name;
+    uint64_t type, flags;
+    const pasta_nvtx_entry *entries;
+    size_t count, size, alignment;
+    uint64_t id;
+    void *extension;
+} pasta_nvtx_schema;
+
+typedef struct pasta_nvtx_payload {
+    uint64_t schema;
+    size_t size;
+    const void *data;
+} pasta_nvtx_payload;
 
 #endif

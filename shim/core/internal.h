@@ -157,6 +157,22 @@ extern uint32_t pasta_capturing;   /* graphs that are being captured */
 void pasta_on_capture(void (*observe)(void)); /* set by a backend before it increments `pasta_capturing` */
 void pasta_captured(void); /* has new nodes recorded, on the thread whose operator added them */
 
+enum { PASTA_RANGE_FIELDS = 3 };
+/* Reads the nested ranges of one NVTX domain, by which a framework's runtime names its own work.  Called on the thread
+ * of the range; its ranges are recorded as any others where `push` returns false. */
+typedef struct pasta_range_reader {
+    const char *domain;
+    const char *fields[PASTA_RANGE_FIELDS]; /* names of texts in the payloads of ranges */
+    /* The part of a text that the runtime registers which is kept as a range's name or field; NULL: none. */
+    const char *(*part)(const char *text, size_t *length);
+    /* Each range that begins.  `fields`: texts of the payload, NULL where it has none.  `*kept`: a word for the reader, of
+     * this registered name; NULL where the name, which may be NULL too, is not registered. */
+    bool (*push)(const char *name, const char *const *fields, void **kept);
+    bool (*pop)(void); /* whether the range that ends was taken */
+} pasta_range_reader;
+void pasta_read_ranges(const pasta_range_reader *reader); /* one, when the library is loaded */
+const pasta_range_reader *pasta_range_reader_of(const char *domain, size_t length); /* NULL: none */
+
 /* ---- interpose.c ---- */
 /* The function `name` of the library that contains `caller` or of those that it links to; otherwise the next one. */
 void *pasta_next_symbol(const char *name, void *caller);

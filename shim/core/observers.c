@@ -1,4 +1,7 @@
-/* What frameworks report to backends and backends to frameworks, by slots: neither calls the other. */
+/* What frameworks report to backends and backends to frameworks, by slots: neither calls the other.  And ranges that
+ * a framework reads. */
+#include <string.h>
+
 #include "internal.h"
 
 bool pasta_follow_captures;
@@ -21,4 +24,13 @@ void pasta_on_capture(void (*observe)(void)) { __atomic_store_n(&capture_observe
 void pasta_captured(void) {
     void (*observe)(void) = __atomic_load_n(&capture_observer, __ATOMIC_ACQUIRE);
     if (observe) observe();
+}
+
+static const pasta_range_reader *range_reader;
+
+void pasta_read_ranges(const pasta_range_reader *reader) { range_reader = reader; }
+
+const pasta_range_reader *pasta_range_reader_of(const char *domain, size_t length) {
+    const pasta_range_reader *r = range_reader;
+    return r && strlen(r->domain) == length && !memcmp(r->domain, domain, length) ? r : NULL;
 }

@@ -336,10 +336,11 @@ typedef struct pasta_graph_launch {
 } pasta_graph_launch;
 
 /* Nodes in creation order.  Launches of an executable graph carry node handles only while the captured graph
- * exists; otherwise the k-th launch of a kernel belongs to its k-th node. */
+ * exists; otherwise the k-th launch of a kernel belongs to its k-th node.  Without a graph: in those that the same
+ * outermost operator launches, this kernel is the operator's, or in turn that of all operators that name it. */
 typedef struct pasta_graph_node {
-    uint64_t node;        /* handle, as in graph_node of launches, copies and sets */
-    uint64_t graph;       /* handle of the captured graph */
+    uint64_t node;        /* handle, as in graph_node of launches, copies and sets; absent: all ones */
+    uint64_t graph;       /* handle of the captured graph; absent: all ones */
     pasta_string_id name; /* of the kernel, as in kernel_launch; absent: not a kernel, or unknown */
     uint32_t unused;
 } pasta_graph_node;

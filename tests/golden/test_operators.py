@@ -320,6 +320,37 @@ def test_graph_launches_belong_to_the_capturing_operators(splits: Any, there: bo
     assert [seen[number] for number in range(2, len(expected))] == expected[2:]
 
 
+@pytest.mark.parametrize("splits", [[], [5], range(1, 24)], ids=str)
+def test_kernels_named_by_operators_in_graphs_without_capture(splits: Any) -> None:
+    """Kernels of the same name in two modules belong to the operator of the one that runs."""
+    events = Events()
+    for module in ("jit_step", "jit_other"):
+        events.operator(module)
+        for operator, kernel in (
+            ("dot_general", "gemm_5"), ("add", "loop_3"), ("dot_general", "gemm_5"),
+            ("mul", "loop_3"),
+        ):  # fmt: skip
+            events.operator(f"{module}/{operator}", depth=2)
+            events.add("graph_node", name=kernel)
+            events.operator_end(depth=2)
+        events.operator_end()
+    expected = {}
+    for time, module in ((5000, "jit_other"), (6000, "jit_step")):
+        events.operator(module, time=time)
+        events.operator("command_buffer", depth=2)
+        events.add("graph_launch", graph=0xA, time=time + 1, thread=1)
+        for kernel, operator in (
+            ("loop_3", f"{module}/add"), ("gemm_5", f"{module}/dot_general"),
+            ("loop_3", f"{module}/mul"), ("library_kernel", "command_buffer"),
+            ("loop_3", f"{module}/add"),
+        ):  # fmt: skip
+            expected[len(expected)] = operator
+            events.launch(kernel, time=time + 1, thread=1, flags=abi.FLAG_GRAPH)
+        events.operator_end(depth=2)
+        events.operator_end()
+    assert operators_of_launches(events, splits=splits) == expected
+
+
 @pytest.mark.parametrize("named", [True, False], ids=["nodes are named", "they are not"])
 @pytest.mark.parametrize("splits", [[], [3], range(1, 24)], ids=str)
 def test_nodes_that_are_recorded_when_they_ran(splits: Any, named: bool) -> None:

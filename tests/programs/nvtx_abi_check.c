@@ -1,6 +1,9 @@
 /* Our declarations of NVTX against the vendor's headers; compiled, never run. */
 #define NVTX_NO_IMPL
 #include <nvtx3/nvToolsExt.h>
+#if __has_include(<nvtx3/nvToolsExtPayload.h>)
+#include <nvtx3/nvToolsExtPayload.h>
+#endif
 
 #include "../../shim/annotations/nvtx_abi.h"
 
@@ -62,3 +65,28 @@ SAME_FIELD(pasta_nvtx_version, bytes, NvtxExportTableVersionInfo, struct_size);
 SAME_FIELD(pasta_nvtx_version, version, NvtxExportTableVersionInfo, version);
 SAME_FIELD(pasta_nvtx_version, set_injection_version, NvtxExportTableVersionInfo, SetInjectionNvtxVersion);
 SAME(sizeof(nvtxRangeId_t), sizeof(uint64_t));
+
+#ifdef NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_ENTRIES
+SAME(PASTA_NVTX_EXTENSION_PAYLOAD, NVTX_EXT_PAYLOAD_MODULEID);
+SAME(PASTA_NVTX_PAYLOAD_SCHEMA_REGISTER, NVTX3EXT_CBID_nvtxPayloadSchemaRegister);
+SAME(PASTA_NVTX_PAYLOAD_EXTENDED, NVTX_PAYLOAD_TYPE_EXT);
+SAME(PASTA_NVTX_ENTRY_REGISTERED, NVTX_PAYLOAD_ENTRY_TYPE_NVTX_REGISTERED_STRING_HANDLE);
+SAME(PASTA_NVTX_SCHEMA_HAS_ENTRIES, NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_ENTRIES);
+SAME(PASTA_NVTX_SCHEMA_HAS_COUNT, NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NUM_ENTRIES);
+SAME(PASTA_NVTX_SCHEMA_HAS_ID, NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_SCHEMA_ID);
+_Static_assert(PASTA_NVTX_SCHEMA_DYNAMIC == NVTX_PAYLOAD_SCHEMA_ID_DYNAMIC_START, "dynamic ids");
+SAME_FIELD(pasta_nvtx_attributes, reserved, nvtxEventAttributes_t, reserved0);
+
+SAME(sizeof(pasta_nvtx_entry), sizeof(nvtxPayloadSchemaEntry_t));
+SAME_FIELD(pasta_nvtx_entry, type, nvtxPayloadSchemaEntry_t, type);
+SAME_FIELD(pasta_nvtx_entry, name, nvtxPayloadSchemaEntry_t, name);
+SAME_FIELD(pasta_nvtx_entry, offset, nvtxPayloadSchemaEntry_t, offset);
+SAME_FIELD(pasta_nvtx_schema, fields, nvtxPayloadSchemaAttr_t, fieldMask);
+SAME_FIELD(pasta_nvtx_schema, entries, nvtxPayloadSchemaAttr_t, entries);
+SAME_FIELD(pasta_nvtx_schema, count, nvtxPayloadSchemaAttr_t, numEntries);
+SAME_FIELD(pasta_nvtx_schema, id, nvtxPayloadSchemaAttr_t, schemaId);
+SAME(sizeof(pasta_nvtx_payload), sizeof(nvtxPayloadData_t));
+SAME_FIELD(pasta_nvtx_payload, schema, nvtxPayloadData_t, schemaId);
+SAME_FIELD(pasta_nvtx_payload, size, nvtxPayloadData_t, size);
+SAME_FIELD(pasta_nvtx_payload, data, nvtxPayloadData_t, payload);
+#endif

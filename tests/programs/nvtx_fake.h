@@ -61,38 +61,81 @@ typedef struct {
 
 enum { NVTX_VERSION = 3, NVTX_COLOR_ARGB = 1, NVTX_MESSAGE_TYPE_ASCII = 1, NVTX_MESSAGE_TYPE_UNICODE, NVTX_MESSAGE_TYPE_REGISTERED };
 
-static void nvtxMarkA(const char *m) { FAKE_CALL(fake_core, MARK_A, void (*)(const char *), (void)0, m); }
-static void nvtxMarkW(const wchar_t *m) { FAKE_CALL(fake_core, MARK_W, void (*)(const wchar_t *), (void)0, m); }
-static int nvtxRangePushA(const char *m) { return FAKE_CALL(fake_core, RANGE_PUSH_A, int (*)(const char *), -2, m); }
-static int nvtxRangePushW(const wchar_t *m) { return FAKE_CALL(fake_core, RANGE_PUSH_W, int (*)(const wchar_t *), -2, m); }
-static int nvtxRangePushEx(const nvtxEventAttributes_t *a) {
+static inline void nvtxMarkA(const char *m) { FAKE_CALL(fake_core, MARK_A, void (*)(const char *), (void)0, m); }
+static inline void nvtxMarkW(const wchar_t *m) { FAKE_CALL(fake_core, MARK_W, void (*)(const wchar_t *), (void)0, m); }
+static inline int nvtxRangePushA(const char *m) { return FAKE_CALL(fake_core, RANGE_PUSH_A, int (*)(const char *), -2, m); }
+static inline int nvtxRangePushW(const wchar_t *m) { return FAKE_CALL(fake_core, RANGE_PUSH_W, int (*)(const wchar_t *), -2, m); }
+static inline int nvtxRangePushEx(const nvtxEventAttributes_t *a) {
     return FAKE_CALL(fake_core, RANGE_PUSH_EX, int (*)(const nvtxEventAttributes_t *), -2, a);
 }
-static int nvtxRangePop(void) { return FAKE_CALL(fake_core, RANGE_POP, int (*)(void), -2, ); }
-static nvtxRangeId_t nvtxRangeStartA(const char *m) {
+static inline int nvtxRangePop(void) { return FAKE_CALL(fake_core, RANGE_POP, int (*)(void), -2, ); }
+static inline nvtxRangeId_t nvtxRangeStartA(const char *m) {
     return FAKE_CALL(fake_core, RANGE_START_A, nvtxRangeId_t(*)(const char *), 0, m);
 }
-static void nvtxRangeEnd(nvtxRangeId_t id) { FAKE_CALL(fake_core, RANGE_END, void (*)(nvtxRangeId_t), (void)0, id); }
-static nvtxDomainHandle_t nvtxDomainCreateA(const char *m) {
+static inline void nvtxRangeEnd(nvtxRangeId_t id) { FAKE_CALL(fake_core, RANGE_END, void (*)(nvtxRangeId_t), (void)0, id); }
+static inline nvtxDomainHandle_t nvtxDomainCreateA(const char *m) {
     return FAKE_CALL(fake_core2, DOMAIN_CREATE_A, nvtxDomainHandle_t(*)(const char *), NULL, m);
 }
-static nvtxStringHandle_t nvtxDomainRegisterStringA(nvtxDomainHandle_t d, const char *m) {
+static inline nvtxStringHandle_t nvtxDomainRegisterStringA(nvtxDomainHandle_t d, const char *m) {
     return FAKE_CALL(fake_core2, DOMAIN_REGISTER_STRING_A, nvtxStringHandle_t(*)(void *, const char *), NULL, d, m);
 }
-static int nvtxDomainRangePushEx(nvtxDomainHandle_t d, const nvtxEventAttributes_t *a) {
+static inline int nvtxDomainRangePushEx(nvtxDomainHandle_t d, const nvtxEventAttributes_t *a) {
     return FAKE_CALL(fake_core2, DOMAIN_RANGE_PUSH_EX, int (*)(void *, const nvtxEventAttributes_t *), -2, d, a);
 }
-static int nvtxDomainRangePop(nvtxDomainHandle_t d) {
+static inline int nvtxDomainRangePop(nvtxDomainHandle_t d) {
     return FAKE_CALL(fake_core2, DOMAIN_RANGE_POP, int (*)(void *), -2, d);
 }
-static nvtxRangeId_t nvtxDomainRangeStartEx(nvtxDomainHandle_t d, const nvtxEventAttributes_t *a) {
+static inline nvtxRangeId_t nvtxDomainRangeStartEx(nvtxDomainHandle_t d, const nvtxEventAttributes_t *a) {
     return FAKE_CALL(fake_core2, DOMAIN_RANGE_START_EX, nvtxRangeId_t(*)(void *, const nvtxEventAttributes_t *), 0, d, a);
 }
-static void nvtxDomainRangeEnd(nvtxDomainHandle_t d, nvtxRangeId_t id) {
+static inline void nvtxDomainRangeEnd(nvtxDomainHandle_t d, nvtxRangeId_t id) {
     FAKE_CALL(fake_core2, DOMAIN_RANGE_END, void (*)(void *, nvtxRangeId_t), (void)0, d, id);
 }
-static void nvtxDomainMarkEx(nvtxDomainHandle_t d, const nvtxEventAttributes_t *a) {
+static inline void nvtxDomainMarkEx(nvtxDomainHandle_t d, const nvtxEventAttributes_t *a) {
     FAKE_CALL(fake_core2, DOMAIN_MARK_EX, void (*)(void *, const nvtxEventAttributes_t *), (void)0, d, a);
+}
+
+/* ---- payloads ---- */
+
+typedef pasta_nvtx_payload nvtxPayloadData_t;
+typedef struct {
+    uint64_t flags, type;
+    const char *name, *description;
+    uint64_t arrayOrUnionDetail, offset;
+    const void *semantics, *reserved;
+} nvtxPayloadSchemaEntry_t;
+
+typedef struct {
+    uint64_t fieldMask;
+    const char *name;
+    uint64_t type, flags;
+    const nvtxPayloadSchemaEntry_t *entries;
+    size_t numEntries, payloadStaticSize, packAlign;
+    uint64_t schemaId;
+    void *extension;
+} nvtxPayloadSchemaAttr_t;
+
+#define NVTX_PAYLOAD_TYPE_EXT ((int32_t)0xdfbd0009)
+enum { NVTX_PAYLOAD_ENTRY_TYPE_NVTX_REGISTERED_STRING_HANDLE = 80, NVTX_PAYLOAD_SCHEMA_TYPE_STATIC = 1 };
+enum {
+    NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_TYPE = 1 << 2,
+    NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_ENTRIES = 1 << 4,
+    NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NUM_ENTRIES = 1 << 5,
+    NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_STATIC_SIZE = 1 << 6,
+};
+
+static inline uint64_t nvtxPayloadSchemaRegister(nvtxDomainHandle_t d, const nvtxPayloadSchemaAttr_t *schema) {
+    static pasta_nvtx_function slots[FAKE_FUNCTIONS];
+    pasta_nvtx_segment segment = {0, FAKE_FUNCTIONS, slots};
+    pasta_nvtx_extension extension = {3, sizeof extension, PASTA_NVTX_EXTENSION_PAYLOAD, 0x0104, 1, &segment, NULL, NULL};
+    const char *path = getenv("NVTX_INJECTION64_PATH");
+    void *library = path ? dlopen(*path ? path : NULL, RTLD_LAZY) : NULL;
+    int (*initialize)(pasta_nvtx_extension *) = NULL;
+    if (library) *(void **)&initialize = dlsym(library, "InitializeInjectionNvtxExtension");
+    if (!slots[PASTA_NVTX_PAYLOAD_SCHEMA_REGISTER] && (!initialize || !initialize(&extension))) return 0;
+    uint64_t (*function)(void *, const nvtxPayloadSchemaAttr_t *) =
+        (uint64_t(*)(void *, const nvtxPayloadSchemaAttr_t *))slots[PASTA_NVTX_PAYLOAD_SCHEMA_REGISTER];
+    return function ? function(d, schema) : 0;
 }
 
 #endif

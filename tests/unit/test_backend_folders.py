@@ -12,10 +12,11 @@ from tests.support.places import ROOT
 VENDORS = re.compile(
     r"(?i:nvidia|cuda|cupti|pynvml|compute.sanitizer|\bamd|rocm|rocprof|refacc)|\bcu[A-Z]|\bhip[A-Z]"
 )
-FRAMEWORKS = re.compile(r"torch(?!run)|aten::", re.IGNORECASE)
+FRAMEWORKS = re.compile(r"torch(?!run)|aten::|\bjax|\bxla", re.IGNORECASE)
 #: Files that may name vendors, with the reason; a trailing slash means all files of a folder.
 VENDORS_IN = {
     "pasta/backends/": "their folders",
+    "pasta/frameworks/jax/": "JAX's devices are vendors'",
     "pasta/frameworks/torch/": "PyTorch's devices are vendors'",
     "pasta/sass/": "SASS is NVIDIA's instruction set, and its disassembler is NVIDIA's",
     "pasta/_native/__init__.py": "lists what is built",

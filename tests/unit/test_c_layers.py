@@ -27,12 +27,13 @@ ALLOWED = {
     "backends/refacc": {"include", "core", "managed"},
     "frameworks": {"include", "core"},
     "frameworks/torch": {"include", "core", "frameworks"},
+    "frameworks/jax": {"include", "core", "frameworks"},
     "annotations": {"include", "core"},
     "python": {"include", "core"},
     "refacc": set[str](),
     "refacc/demos": {"include", "refacc"},
     ".": {"core", "backends/nvidia", "backends/amd", "backends/refacc", "frameworks",
-          "frameworks/torch", "annotations", "python"},
+          "frameworks/torch", "frameworks/jax", "annotations", "python"},
 }  # fmt: skip
 #: Folders of which only headers are used: those of a vendor.
 HEADERS = {"backends/refacc": {"refacc"}}

@@ -1,0 +1,1 @@
+"""Takes jaxlib's place."""

@@ -1,0 +1,3 @@
+"""The version that hooks ask for."""
+
+__version__ = "0.11.2"
