@@ -530,7 +530,7 @@ typedef struct pasta_cupti_reasons {
 typedef void pasta_cupti_crc(const void *cubin, uint64_t bytes, uint64_t *crc);
 
 /* ---- hardware counters: `size` of a struct is that of its fields up to the last one that 12.6 has.  Versions up to
- * 13.1 refuse more, later ones take less: measured. ---- */
+ * 13.1 refuse more; 13.5 reads `later` fields whatever the size says, so they are there, as zeros: measured. ---- */
 
 #define PASTA_CUPTI_SIZE(type, last) (offsetof(type, last) + sizeof(((type *)0)->last))
 
@@ -561,6 +561,7 @@ typedef struct pasta_cupti_availability {
     void *unused;
     uint64_t context, bytes; /* written if there is no image */
     uint8_t *image;
+    uint64_t later;
 } pasta_cupti_availability;
 
 typedef struct pasta_cupti_host {
@@ -570,6 +571,7 @@ typedef struct pasta_cupti_host {
     const char *chip;
     const uint8_t *availability;
     void *object; /* written */
+    uint64_t later;
 } pasta_cupti_host;
 
 typedef struct pasta_cupti_metrics {
@@ -620,6 +622,7 @@ typedef struct pasta_cupti_enable_ranges {
     void *unused;
     uint64_t context;
     void *object; /* written */
+    uint64_t later;
 } pasta_cupti_enable_ranges;
 
 typedef struct pasta_cupti_data_size {

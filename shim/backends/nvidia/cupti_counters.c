@@ -168,7 +168,7 @@ static bool configure(counted *c) {
 /* Which of the chip's counters this device allows.  Missing privileges show here. */
 static uint8_t *availability_of(uint64_t context) {
     static const char call[] = "cuptiProfilerGetCounterAvailability";
-    pasta_cupti_availability a = {.size = sizeof a, .context = context};
+    pasta_cupti_availability a = {.size = PASTA_CUPTI_SIZE(pasta_cupti_availability, image), .context = context};
     if (failed(cupti.availability(&a), call) || !(a.image = allocated(a.bytes))) return NULL;
     if (!failed(cupti.availability(&a), call)) return a.image;
     free(a.image);
@@ -233,7 +233,7 @@ static bool enable(counted *c) {
             end_range(&contexts[i], true);
             disable(&contexts[i]);
         }
-    pasta_cupti_enable_ranges e = {sizeof e, NULL, c->context, NULL};
+    pasta_cupti_enable_ranges e = {.size = PASTA_CUPTI_SIZE(pasta_cupti_enable_ranges, object), .context = c->context};
     if (failed(cupti.enable(&e), "cuptiRangeProfilerEnable")) return false;
     c->profiler = e.object;
     return make_data(c);
