@@ -8,7 +8,7 @@ from pasta.lazy import np
 from pasta.processors.codes import grown
 from pasta.processors.groups import Groups
 from pasta.processors.kernel_names import kernel_names
-from pasta.table import Table, counted
+from pasta.table import Table, absent_where, counted
 from pasta.tool import Result, Tool, option
 
 if TYPE_CHECKING:
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+#: Ordinal of values that are not of one launch.
+_NO_LAUNCH = 0xFFFF_FFFF_FFFF_FFFF
 #: Largest integer up to which a double represents all integers exactly.
 _MAX_EXACT_INTEGER = 2.0**53
 
 
 class Counters(Tool):
-    """Hardware counters: sum, mean, minimum and maximum by kernel and instance."""
+    """Hardware counters: sum, mean, minimum and maximum by kernel and instance, or by range."""
 
     title = "Hardware counters"
     topic = "time"
@@ -37,9 +39,14 @@ class Counters(Tool):
         self.least = np.zeros(0)
         self.largest = np.zeros(0)
         self.unknown = 0  # values of unknown launches
+        self.ranges = Groups(self.instances, "value", dtype="f8")  # by range and counter
 
     def on_counters(self, counters: NDArray[Any]) -> None:
-        """Add values to their kernel; those without a known launch are only counted."""
+        """Add values to their kernel or range; those without a known launch are only counted."""
+        of_range = counters["ordinal"] == _NO_LAUNCH
+        ranges, counters = counters[of_range], counters[~of_range]
+        if len(ranges):
+            self.ranges.add(ranges["instance"], ranges["name"], value=ranges["value"])
         names = np.asarray(self.context.launches.names(counters["ordinal"]), np.uint32)
         told = (names != 0) & ~np.isnan(counters["value"])
         self.unknown += int(len(told) - told.sum())
@@ -52,12 +59,12 @@ class Counters(Tool):
         np.maximum.at(self.largest, codes[known], values[known])
 
     def result(self) -> Result:
-        """Tables by kernel and by counter instance."""
+        """Tables by kernel, by counter instance, and by range of launches."""
         kernels = self._kernels()
-        return Result(
-            summary=self._summary(kernels),
-            tables={"kernels": kernels, "instances": self._instances()},
-        )
+        tables = {"kernels": kernels, "instances": self._instances()}
+        if len(self.ranges):
+            tables["ranges"] = self._ranges()
+        return Result(summary=self._summary(kernels), tables=tables)
 
     def _kernels(self) -> Table:
         """Sums over instances. A launch has one value per instance and counts once in each."""
@@ -75,7 +82,7 @@ class Counters(Tool):
                 "counter": counters,
                 "launches": launches[order],
                 "instances": np.bincount(of, minlength=len(distinct))[order],
-                "sum": _as_integers(sums[order]),
+                "sum": _sums(sums[order], counters),
                 "mean": (sums / np.maximum(launches, 1))[order],
             },
             labels={"mean": "mean per launch"},
@@ -99,7 +106,7 @@ class Counters(Tool):
                 "counter": counters,
                 "instance": [instances[at] or None for at in order.tolist()],
                 "launches": count[order],
-                "sum": _as_integers(sums[order]),
+                "sum": _sums(sums[order], counters),
                 "mean": (sums / np.maximum(count, 1))[order],
                 "min": _as_integers(least[order]),
                 "max": _as_integers(largest[order]),
@@ -111,30 +118,61 @@ class Counters(Tool):
             shown=self.top if bool((rows[:, 2] != 0).any()) else 0,
         )
 
+    def _ranges(self) -> Table:
+        """Values of ranges of launches, in the order of the ranges."""
+        rows = np.asarray(self.ranges.rows, np.uint64).reshape(-1, 2).astype(np.uint32)
+        return Table(
+            {
+                "range": self.context.strings.many(rows[:, 0]),
+                "counter": self.context.strings.many(rows[:, 1]),
+                "value": _as_integers(self.ranges.sum("value")),
+            },
+            keys=("range", "counter"),
+            sums=(),
+            levels=("value",),
+            title="Counters by range",
+            shown=self.top,
+        )
+
     def _names(self, rows: NDArray[Any]) -> tuple[list[str], list[str]]:
         """Kernels and counters of rows whose first columns are ids of their names."""
         counters = self.context.strings.many(rows[:, 1].astype(np.uint32))
         return kernel_names(self.context, rows[:, 0].astype(np.uint32)), counters
 
     def _summary(self, kernels: Table) -> str:
-        if not len(kernels):
-            text = "no counters were collected (amd.counters selects them)"
-        else:
+        parts = []
+        if len(kernels):
             names, counters = (set(kernels.columns[name]) for name in ("kernel", "counter"))
-            text = f"{counted(len(counters), 'counter')} of {counted(len(names), 'kernel')}"
-        if self.unknown:
-            text += f"; {counted(self.unknown, 'value')} of unknown launches dropped"
-        if self.groups.left_out:
-            text += (
-                f"; {counted(self.groups.left_out, 'value')} of instances beyond the limit dropped"
+            parts.append(f"{counted(len(counters), 'counter')} of {counted(len(names), 'kernel')}")
+        if len(self.ranges):
+            ranges, counters = ({row[at] for row in self.ranges.rows} for at in (0, 1))
+            parts.append(f"{counted(len(counters), 'counter')} of {counted(len(ranges), 'range')}")
+        if not parts:
+            parts.append(
+                "no counters were collected (the setting counters of a backend selects them, as"
+                " nvidia.counters)"
             )
-        return text
+        if self.unknown:
+            parts.append(f"{counted(self.unknown, 'value')} of unknown launches dropped")
+        left_out = self.groups.left_out + self.ranges.left_out
+        if left_out:
+            parts.append(f"{counted(left_out, 'value')} of instances beyond the limit dropped")
+        return "; ".join(parts)
 
 
 def _sort_order(*texts: Sequence[str | None]) -> NDArray[Any]:
     """Sort order of rows by their texts, the first text most significant."""
     rows = [tuple(each or "" for each in row) for row in zip(*texts, strict=True)]
     return np.asarray(sorted(range(len(rows)), key=rows.__getitem__), np.intp)
+
+
+def _sums(values: NDArray[Any], counters: Sequence[str]) -> NDArray[Any]:
+    """The values as integers, if they are; absent for counters that are no sums, such as the rate
+    `hits.pct` or the mean `cycles.avg`."""
+    no_sum = [any(part != "sum" for part in name.split(".")[1:]) for name in counters]
+    return absent_where(_as_integers(values), np.asarray(no_sum, bool)) if any(no_sum) else (
+        _as_integers(values)
+    )
 
 
 def _as_integers(values: NDArray[Any]) -> NDArray[Any]:

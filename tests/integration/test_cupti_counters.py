@@ -7,8 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from pasta.backends.nvidia import CUPTI, DEFAULT_COUNTERS, NvidiaSettings
+from pasta.backends.nvidia.metrics import counters as chip_counters
+from pasta.cli import doctor
+from pasta.cli.preload import adapt_backends
+from pasta.config import Config
+from pasta.errors import ConfigError, MissingDependency
+from pasta.plugins import find_tools
 from tests.support.fake_cupti import build, library, play_cupti
 from tests.support.played import Played
 
@@ -210,3 +218,60 @@ def test_library_without_the_functions(play: Play, tmp_path: Path) -> None:
     played = play("context", "counters", settings=f"{ON}cupti_lib={other}\n", FAKE_CUPTI=other)
     assert played.status == 7 and len(played["kernel_complete"]) == 6
     assert "counters are not recorded: the library has no cuptiRangeProf" in played.stderr
+
+
+# ---- under pasta-preload ----
+
+
+def test_the_tool_counts(built: Path, pasta_preload: Any) -> None:
+    fake = str(built / "libcupti.so.13")
+    done = pasta_preload(
+        built / "program", "context", "counters", "end",
+        options=("-t", "counters", "--set", f"nvidia.counters={BYTES},{HITS}", "-k", "fill"),
+        environment={
+            "FAKE_CUPTI": fake, "PASTA_CUPTI_LIB": fake, "FAKE_DRIVER": str(built / "libcuda.so.1")
+        },
+    )  # fmt: skip
+    assert (done.exit_status, done.stdout) == (7, "done\n")
+    table = pq.read_table(done.run.path / "results" / "counters" / "kernels.parquet").to_pylist()
+    assert [tuple(row.values()) for row in table] == [
+        ("fill", BYTES, 5, 1, 1000 * (1 + 2 + 3 + 4 + 6), 1000 * 16 / 5),
+        ("fill", HITS, 5, 1, None, 12.5),
+    ]
+
+
+def adapted(tools: str, **settings: str) -> NvidiaSettings:
+    config = Config()
+    for name, value in settings.items():
+        setattr(config.of(NvidiaSettings), name, value)
+    adapt_backends(config, [tool() for name in tools.split(",") for tool in find_tools(name)])
+    own = config.of(NvidiaSettings)
+    own.check()
+    return own
+
+
+def test_a_tool_that_needs_counters_has_some() -> None:
+    own = adapted("counters")
+    assert (own.counters, own.source) == (DEFAULT_COUNTERS, "auto")
+    assert adapted("kernel_freq").counters == ""
+    own = adapted("counters", counters=BYTES, source=CUPTI)
+    assert (own.counters, own.source) == (BYTES, CUPTI)
+    # the hardware does one of them: what is named is not overridden
+    assert adapted("counters,pc_samples").counters == ""
+    assert adapted("counters,pc_samples", counters=BYTES).pc_sampling == ""
+    with pytest.raises(ConfigError, match=r"the hardware cannot count and sample in one run"):
+        adapted("counters", counters=BYTES, pc_sampling="32cycles")
+
+
+def test_list_of_a_chips_counters(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ((chip, found),) = chip_counters(built / "libcupti.so.13", "CHIP")
+    assert chip == "CHIP"
+    assert [tuple(each) for each in found] == [
+        (BYTES, "# of bytes accessed in DRAM"), (EXECUTED, ""), (HITS, ""),
+    ]  # fmt: skip
+    with pytest.raises(MissingDependency, match="it does not know CHIP2, but CHIP"):
+        chip_counters(built / "libcupti.so.13", "CHIP2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PASTA_CUPTI_LIB", str(built / "libcupti.so.13"))
+        assert doctor._list_counters("CHIP") == 0
+    assert f"CHIP {BYTES}  # of bytes accessed in DRAM\n" in capsys.readouterr().out

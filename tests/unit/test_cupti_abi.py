@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from pasta.backends.nvidia import DEFAULT_COUNTERS
+from pasta.backends.nvidia.metrics import counters
+from pasta.errors import MissingDependency
 from tests.support.nvidia_headers import headers, toolkits
 from tests.support.places import ROOT
 
@@ -858,3 +861,20 @@ def test_real_libraries(path: Path) -> None:
     if sizes:
         expected = SIZES[max(first for first in SIZES if first <= version)]
         assert sizes == {str(kind): [size] for kind, size in expected.items()}
+
+
+@pytest.mark.skipif(not libraries(), reason="no libcupti.so: pip install the dev extra")
+@pytest.mark.parametrize("path", libraries(), ids=str)
+def test_counters_of_real_libraries(path: Path) -> None:
+    """Versions up to 13.1 list those of any chip without a driver."""
+    try:
+        ((chip, found),) = counters(path, "GH100")
+    except MissingDependency as error:
+        assert re.search("SupportedChips failed with 999|status -11|does not know", error.message)
+        return
+    listed = {each.name: each.text for each in found}
+    assert chip == "GH100" and len(listed) > 3000
+    assert "DRAM" in listed["dram__bytes.sum"]
+    assert set(DEFAULT_COUNTERS.split(",")) <= {
+        *listed, *(f"{name[:-4]}.avg.pct_of_peak_sustained_active" for name in listed)
+    }  # fmt: skip

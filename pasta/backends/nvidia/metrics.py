@@ -94,10 +94,12 @@ def _counters(library: C.CDLL, chip: str) -> Iterator[tuple[str, str]]:
         for name in found.names[: found.count]:
             if b"." in name:  # of a set for sampling
                 continue
+            counter = f"{name.decode()}.{suffix}"  # 12.6 does not take the base metric
             about = _call(
-                library, "cuptiProfilerHostGetMetricProperties", PROPERTIES, object=host, name=name
-            )
-            yield f"{name.decode()}.{suffix}", (about.text or b"").decode(errors="replace")
+                library, "cuptiProfilerHostGetMetricProperties", PROPERTIES, object=host,
+                name=counter.encode(),
+            )  # fmt: skip
+            yield counter, (about.text or b"").decode(errors="replace")
 
 
 def main() -> int:
