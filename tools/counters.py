@@ -169,10 +169,9 @@ def _sort_order(*texts: Sequence[str | None]) -> NDArray[Any]:
 def _sums(values: NDArray[Any], counters: Sequence[str]) -> NDArray[Any]:
     """The values as integers, if they are; absent for counters that are no sums, such as the rate
     `hits.pct` or the mean `cycles.avg`."""
-    no_sum = [any(part != "sum" for part in name.split(".")[1:]) for name in counters]
-    return absent_where(_as_integers(values), np.asarray(no_sum, bool)) if any(no_sum) else (
-        _as_integers(values)
-    )
+    values = _as_integers(values)
+    no_sum = np.asarray([bool(set(name.split(".")[1:]) - {"sum"}) for name in counters], bool)
+    return absent_where(values, no_sum) if no_sum.any() else values
 
 
 def _as_integers(values: NDArray[Any]) -> NDArray[Any]:

@@ -339,7 +339,8 @@ _OF_RANGES = {**_OF_OBJECT, "object": "pRangeProfilerObject"}
 _NAMES = {"names": "pMetricNames", "count": "numMetrics"}
 STRUCTS |= {
     "profiler_initialize": (
-        "CUpti_Profiler_Initialize_Params", {"size": "structSize", "unused": "pPriv"}
+        "CUpti_Profiler_Initialize_Params",
+        {"size": "structSize", "unused": "pPriv"},
     ),
     "chip": ("CUpti_Device_GetChipName_Params", {"device": "deviceIndex", "name": "pChipName"}),
     "availability": (
@@ -425,11 +426,10 @@ STRUCTS |= {
             "complete": "isAllPassSubmitted",
         },
     ),
-    "push_range": (
-        "CUpti_RangeProfiler_PushRange_Params", {**_OF_RANGES, "name": "pRangeName"}
-    ),
+    "push_range": ("CUpti_RangeProfiler_PushRange_Params", {**_OF_RANGES, "name": "pRangeName"}),
     "decode": (
-        "CUpti_RangeProfiler_DecodeData_Params", {**_OF_RANGES, "dropped": "numOfRangeDropped"}
+        "CUpti_RangeProfiler_DecodeData_Params",
+        {**_OF_RANGES, "dropped": "numOfRangeDropped"},
     ),
     "range_count": (
         "CUpti_RangeProfiler_GetCounterDataInfo_Params",

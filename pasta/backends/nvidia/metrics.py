@@ -140,7 +140,7 @@ def counters(library: Path | None, chip: str = "") -> list[tuple[str, Sequence[D
     if isinstance(found, str):
         raise MissingDependency(
             f"{library} lists no counters: {found}",
-            remedy="13.2 and newer need NVIDIA's driver; PASTA_CUPTI_LIB names another library, such"
-            " as that of nvidia-cuda-cupti==13.1.*",
+            remedy="13.2 and newer need NVIDIA's driver; PASTA_CUPTI_LIB names another library, as"
+            " that of nvidia-cuda-cupti==13.1.*",
         )
     return [(name, [DeviceCounter(*each) for each in listed]) for name, listed in found]
