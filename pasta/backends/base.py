@@ -103,6 +103,8 @@ class Backend(Extension):
     #: functions that programs link to statically: call paths end in them.
     runtime_images: tuple[str, ...] = ()
     runtime_functions: tuple[str, ...] = ()
+    #: Names of hardware counters of the bytes that a kernel reads and writes in device memory.
+    memory_counters: tuple[str, ...] = ()
     #: Why `--backend NAME` recorded nothing; completes the message "… --backend NAME, and ".
     unused = "the program did not use it"
 

@@ -196,6 +196,7 @@ class Nvidia(Backend):
         r"/lib(cuda|cudnn|cublas|cufft|cusparse|cusolver|curand|cupti|nccl|nv|sanitizer)[^/]*\.so",
     )
     runtime_functions = (r"^(__)?cu(da)?[A-Z]", r"^(__cudart|libcudart_static_)")
+    memory_counters = ("dram__bytes.sum",)
     unused = "no CUDA driver was loaded with PASTA in it"
     sources = (
         Source(
