@@ -159,7 +159,7 @@ def test_launches_of_threads_are_counted_alone(play: Play) -> None:
     played = play("context", "countedthreads", "end")
     assert played.stderr == TWICE
     found = [of[BYTES] for of in values(played).values()]
-    assert len(found) == 800 and found.count(1000) == found.count(2000) == 400
+    assert len(found) == 200 and found.count(1000) == found.count(2000) == 100
 
 
 def test_child_of_a_fork_counts_nothing(play: Play) -> None:

@@ -658,7 +658,7 @@ static void play_contexts(void) {
 
 /* Kernels of other threads do not run beside one that is counted. */
 static void *launch_counted(void *unused) {
-    for (uint32_t i = 0; i < 200; i++) counted_launch(CONTEXT, PASTA_CUPTI_cuLaunchKernel, KERNEL, 1 + i % 2, 0);
+    for (uint32_t i = 0; i < 50; i++) counted_launch(CONTEXT, PASTA_CUPTI_cuLaunchKernel, KERNEL, 1 + i % 2, 0);
     return unused;
 }
 
