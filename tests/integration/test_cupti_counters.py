@@ -162,6 +162,12 @@ def test_launches_of_threads_are_counted_alone(play: Play) -> None:
     assert len(found) == 200 and found.count(1000) == found.count(2000) == 100
 
 
+def test_some_launches_of_each_shape(play: Play) -> None:
+    played = play("context", "countedthreads", settings=f"{ON}probe_enough=3\n")
+    found = sorted(of[BYTES] for of in values(played).values())
+    assert found == [1000] * 3 + [2000] * 3
+
+
 def test_child_of_a_fork_counts_nothing(play: Play) -> None:
     played = play("context", "counters", "countedfork", "end")
     assert (played.status, played.stderr) == (7, TWICE)

@@ -6,6 +6,7 @@
  * FAKE_CUPTI_FAIL=Profiler...=RESULT, RangeProfiler...=RESULT  as in fake_cupti.c
  * FAKE_CUPTI_COUNTERS=FILE              gets a line for each configuration, start, stop, range and end
  */
+#define _GNU_SOURCE
 #include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -64,8 +65,17 @@ static int metric(const char *name) {
     return -1;
 }
 
+static pthread_mutex_t *hold(void) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    return &lock;
+}
+static void release(pthread_mutex_t **held) { pthread_mutex_unlock(*held); }
+#define LOCKED __attribute__((cleanup(release), unused)) pthread_mutex_t *held = hold();
+
 /* As the vendor's: of the fields that 12.6 has, not more. */
 #define EXACTLY(type, last) \
+    LOCKED \
     if (p->size != PASTA_CUPTI_SIZE(type, last) || p->unused) return INVALID;
 
 EXPORT int32_t cuptiProfilerInitialize(pasta_cupti_profiler_initialize *p) {
@@ -277,6 +287,7 @@ EXPORT int32_t cuptiProfilerHostEvaluateToGpuValues(pasta_cupti_values *p) {
 /* A kernel runs: how often, as passes need. */
 EXPORT uint64_t fake_cupti_count(uint64_t context, const uint32_t *grid, const uint32_t *block) {
     usleep(20); /* others may launch meanwhile */
+    LOCKED
     double blocks = (double)grid[0] * grid[1] * grid[2], threads = blocks * block[0] * block[1] * block[2];
     for (int i = 0; i < PROFILERS; i++) {
         struct profiler *r = &profilers[i];
