@@ -84,9 +84,11 @@ class Roofline(Tool):
         hardware counters have. A handler of counters would make the source collect some."""
         counters = batch["counter"]
         if len(counters):
-            names = self.context.strings.many(counters["name"])
-            known = [name in self.context.conventions.memory_counters for name in names]
-            of_launch = (counters["ordinal"] != _FOREVER) & np.asarray(known, bool)
+            ids = np.unique(counters["name"])
+            known = self.context.conventions.memory_counters
+            wanted = [name in known for name in self.context.strings.many(ids)]
+            of_launch = np.isin(counters["name"], ids[np.asarray(wanted, bool)])
+            of_launch &= counters["ordinal"] != _FOREVER
             self.moved.append(counters[of_launch][["ordinal", "value"]])
         ended = self.context.operators.ended
         nodes, flops, types = self.by_shapes.feed(batch, ended, self.context.strings)
