@@ -71,10 +71,14 @@ def test_counters_that_are_no_sums_have_none() -> None:
         for name in ("l2.sum", "l2.hits.pct", "l2.sum.per_second"):
             events.add("counter", ordinal=ordinal, name=name, value=value)
     result = run_tool(Counters, events)
-    for table in ("kernels", "instances"):
-        assert rows(result, table, "counter", "sum", "mean") == [
-            ("l2.hits.pct", None, 0.75), ("l2.sum", 1.5, 0.75), ("l2.sum.per_second", None, 0.75),
-        ]  # fmt: skip
+    assert rows(result, "kernels", "counter", "sum", "mean") == [("l2.sum", 1.5, 0.75)]
+    assert rows(result, "rates", "counter", "launches", "mean") == [
+        ("l2.hits.pct", 2, 0.75), ("l2.sum.per_second", 2, 0.75),
+    ]  # fmt: skip
+    assert rows(result, "instances", "counter", "sum", "mean") == [
+        ("l2.hits.pct", None, 0.75), ("l2.sum", 1.5, 0.75), ("l2.sum.per_second", None, 0.75),
+    ]  # fmt: skip
+    assert result.summary == "3 counters of 1 kernel"
 
 
 @pytest.mark.parametrize("split", [0, 2, 5])
@@ -88,9 +92,9 @@ def test_ranges_of_launches(split: int) -> None:
             )  # fmt: skip
     result = run_tool(Counters, events, splits=[split])
     assert result.summary == "2 counters of 3 ranges"
-    assert rows(result, "ranges", "range", "counter", "value")[2:4] == [
-        ("launches 1 to 2", "bytes.sum", 100.0), ("launches 1 to 2", "hits.pct", 12.5),
-    ]  # fmt: skip
+    columns = ("range", "counter", "value")
+    assert rows(result, "ranges", *columns)[1] == ("launches 1 to 2", "bytes.sum", 100)
+    assert rows(result, "range_rates", *columns)[1] == ("launches 1 to 2", "hits.pct", 12.5)
     assert len(result.tables["kernels"]) == 0
 
 
