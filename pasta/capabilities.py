@@ -15,8 +15,8 @@ from pasta import abi
 
 #: The capability that probes need.
 ACCESSES = "accesses"
-#: That of tools with the handler `on_samples`.
-PC_SAMPLES = "pc_sample"
+#: Those of tools with the handlers `on_samples` and `on_counters`.
+PC_SAMPLES, COUNTERS = "pc_sample", "counter"
 
 
 class Capability(NamedTuple):

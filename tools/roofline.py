@@ -70,6 +70,7 @@ class Roofline(Tool):
         """Initialize launches, times and operations."""
         self.launched: list[NDArray[Any]] = []
         self.completed: list[NDArray[Any]] = []
+        self.moved: list[NDArray[Any]] = []  # bytes of launches by hardware counters
         self.by_shapes = Flops(dict(self.context.conventions.flops))
         self.by_type = Groups(1 << 16, "flops")
         self.devices = Devices()
@@ -79,7 +80,16 @@ class Roofline(Tool):
         self.devices.add(devices)
 
     def on_batch(self, batch: Any) -> None:
-        """Count the operations of operators by the shapes of their tensors."""
+        """Count the operations of operators by the shapes of their tensors; keep the bytes that
+        hardware counters have. A handler of counters would make the source collect some."""
+        counters = batch["counter"]
+        if len(counters):
+            ids = np.unique(counters["name"])
+            known = self.context.conventions.memory_counters
+            wanted = [name in known for name in self.context.strings.many(ids)]
+            of_launch = np.isin(counters["name"], ids[np.asarray(wanted, bool)])
+            of_launch &= counters["ordinal"] != _FOREVER
+            self.moved.append(counters[of_launch][["ordinal", "value"]])
         ended = self.context.operators.ended
         nodes, flops, types = self.by_shapes.feed(batch, ended, self.context.strings)
         if len(nodes):
@@ -161,11 +171,20 @@ class Roofline(Tool):
         if self.completed:
             ordinals, took = np.concatenate(self.completed, axis=1)
             _put(work["time"], rows["ordinal"], ordinals, took)
-        traffic = self.traffic.rows()
         work["bytes"] = np.where(rows["probed"], 0.0, np.nan)
-        _put(work["bytes"], rows["ordinal"], traffic["launch"].astype(np.int64), traffic["bytes"])
+        if self._has_counters():  # bytes of both kinds do not add up
+            work["bytes"] = np.nan
+            moved = np.concatenate(self.moved)
+            _put(work["bytes"], rows["ordinal"], moved["ordinal"].astype(np.int64), moved["value"])
+        else:
+            traffic = self.traffic.rows()
+            launches = traffic["launch"].astype(np.int64)
+            _put(work["bytes"], rows["ordinal"], launches, traffic["bytes"])
         self._add_flops(work, roofs)
         return work, kernels
+
+    def _has_counters(self) -> bool:
+        return any(map(len, self.moved))
 
     def _add_flops(self, work: NDArray[Any], roofs: list[Roof]) -> None:
         """Adds each operator node's operations to one of its launches, and divides them."""
@@ -217,7 +236,8 @@ class Roofline(Tool):
         parts = [
             f"{counted(len(work), 'launch')} of {counted(len(table), 'kernel')}:"
             f" {flops / _GIGA:,.3g} GFLOP in products, convolutions and attention,"
-            f" {formatted(int(bytes), 'bytes')} requested"
+            f" {formatted(int(bytes), 'bytes')}"
+            f" {'of device memory' if self._has_counters() else 'requested'}"
         ]
         bounds = {"memory": 0, "compute": 0}
         for row in table.rows():
@@ -231,6 +251,8 @@ class Roofline(Tool):
         return "; ".join(parts)
 
     def _notes(self, work: NDArray[Any], roofs: list[Roof]) -> Iterator[str]:
+        if self._has_counters():
+            yield "bytes are those of device memory, by hardware counters"
         if any(roof.how == _DERIVED for roof in roofs):
             yield "roofs are derived from the device's attributes: no kernel reaches all of them"
         if not roofs:

@@ -11,7 +11,7 @@ The methods are called in this order: `adapt` and `prepare` before the program s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -61,6 +61,13 @@ class Sample(NamedTuple):
     processes: Mapping[int, int | None] | None = None
 
 
+class DeviceCounter(NamedTuple):
+    """A hardware counter, by the name that the backend's setting takes; `text`: what it counts."""
+
+    name: str
+    text: str = ""
+
+
 class Sampler(Protocol):
     """Reads the state of a vendor's devices; a thread of the launcher calls all methods."""
 
@@ -96,6 +103,8 @@ class Backend(Extension):
     #: functions that programs link to statically: call paths end in them.
     runtime_images: tuple[str, ...] = ()
     runtime_functions: tuple[str, ...] = ()
+    #: Names of hardware counters of the bytes that a kernel reads and writes in device memory.
+    memory_counters: tuple[str, ...] = ()
     #: Why `--backend NAME` recorded nothing; completes the message "… --backend NAME, and ".
     unused = "the program did not use it"
 
@@ -105,6 +114,10 @@ class Backend(Extension):
 
     def selects_launches(self, config: Sections) -> bool:
         """Whether the source asks which launches are selected, as for probes, without probes."""
+        return False
+
+    def requires_selection(self, config: Sections) -> bool:
+        """Whether such a source refuses to take all launches."""
         return False
 
     def prepare(self, launch: Launch) -> Prepared:
@@ -143,8 +156,9 @@ class Backend(Extension):
         is not known, or of another vendor."""
         return None
 
-    def counters(self) -> list[list[str]]:
-        """Names of hardware counters of each device. Raises MissingDependency."""
+    def counters(self, chip: str = "") -> list[tuple[str, Sequence[DeviceCounter]]]:
+        """Hardware counters by device, or of a chip, which need not be in this machine, by its
+        vendor's name. Raises MissingDependency."""
         return []
 
     @property

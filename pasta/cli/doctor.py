@@ -38,12 +38,15 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--counters", action="store_true", help="only list the hardware counters of devices"
     )
     output.add_argument("--json", action="store_true", help="print the checks as JSON")
+    parser.add_argument(
+        "--chip", metavar="NAME", default="", help="with --counters: of this chip, such as GH100"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the checks, or the hardware counters; exit status 1 if a check fails."""
-    if options.counters:
-        return _list_counters()
+    if options.counters or options.chip:
+        return _list_counters(options.chip)
     checks = list(_checks(options))
     failed = any(check.state == BAD for check in checks)
     if options.json:
@@ -201,19 +204,19 @@ def _extensions() -> Iterator[Check]:
         yield Check(f"backend {name}", BAD, why, "mend its package, or uninstall it")
 
 
-def _list_counters() -> int:
-    """Prints the counters of every device; exit status 1 if no device has any."""
+def _list_counters(chip: str = "") -> int:
+    """Prints the counters of every device, or of a chip; exit status 1 if there are none."""
     found = False
     for backend in BACKENDS.installed():
         try:
-            devices = backend.counters()
+            devices = backend.counters(chip)
         except MissingDependency as error:
             print(f"pasta: {error}", file=sys.stderr)
             return 1
-        for number, names in enumerate(devices):
-            for name in names:
-                print(f"{number} {name}")
-        found = found or any(devices)
+        for device, counters in devices:
+            for counter in counters:
+                print(f"{device} {counter.name}  {counter.text}".rstrip())
+            found = found or bool(counters)
     if not found:
         print("pasta: no device offers counters: see pasta doctor", file=sys.stderr)
     return int(not found)

@@ -216,7 +216,7 @@ def adapt_backends(config: Config, tools: list[Tool]) -> bool:
     wanted = frozenset(name for tool in tools for name in tool.wants())
     for backend in config.backends():
         backend.adapt(config, wanted)
-        if backend.selects_launches(config) and not any(getattr(config, n) for n in _SELECTING):
+        if backend.requires_selection(config) and not any(getattr(config, n) for n in _SELECTING):
             raise ConfigError(
                 f"{backend.name}: samples by launch run one kernel at a time, and all launches are"
                 " selected",

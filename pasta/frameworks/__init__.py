@@ -32,6 +32,9 @@ def conventions() -> Conventions:
     of_backends = Conventions(
         architectures=(find_architecture,),
         buffered=buffered,
+        memory_counters=tuple(
+            each for backend in BACKENDS.known() for each in backend.memory_counters
+        ),
         runtime_images=tuple(
             each for backend in BACKENDS.known() for each in backend.runtime_images
         ),

@@ -50,6 +50,8 @@ class Conventions(NamedTuple):
     #: programs link to statically: call paths end in them, but no finding names them.
     runtime_images: tuple[str, ...] = ()
     runtime_functions: tuple[str, ...] = ()
+    #: Names of hardware counters of the bytes that a kernel reads and writes in device memory.
+    memory_counters: tuple[str, ...] = ()
     #: Names of sources whose device times are recorded up to seconds later.
     buffered: tuple[str, ...] = ()
 

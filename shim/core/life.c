@@ -265,9 +265,18 @@ static void before_restriction(bool every_thread) {
 
 /* ---- profiling on and off ---- */
 
-static void (*profiling_changed)(bool on);
+enum { MAX_CHANGED = 8 };
+static void (*profiling_changed[MAX_CHANGED])(bool on);
 
-void pasta_on_profiling(void (*changed)(bool on)) { __atomic_store_n(&profiling_changed, changed, __ATOMIC_RELEASE); }
+void pasta_on_profiling(void (*changed)(bool on)) {
+    for (int i = 0; i < MAX_CHANGED; i++) {
+        void (*none)(bool) = NULL;
+        if (__atomic_compare_exchange_n(&profiling_changed[i], &none, changed, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+            none == changed)
+            return;
+    }
+    pasta_log("no room for another hook of profiling");
+}
 
 void pasta_profiling_set(bool on, uint32_t origin) {
     if (!pasta_open() || pasta_ring_stopped() == !on) return;
@@ -279,8 +288,10 @@ void pasta_profiling_set(bool on, uint32_t origin) {
         e->origin = origin;
         pasta_publish(e);
     }
-    void (*changed)(bool) = __atomic_load_n(&profiling_changed, __ATOMIC_ACQUIRE);
-    if (changed) changed(on);
+    for (int i = 0; i < MAX_CHANGED; i++) {
+        void (*changed)(bool) = __atomic_load_n(&profiling_changed[i], __ATOMIC_ACQUIRE);
+        if (changed) changed(on);
+    }
 }
 
 bool pasta_profiling_is_on(void) { return !pasta_ring_stopped(); }

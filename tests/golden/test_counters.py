@@ -64,6 +64,40 @@ def test_integer_values_are_printed_as_integers() -> None:
     assert (row["sum"], type(row["sum"])) == (3 * 2**40, int)
 
 
+def test_counters_that_are_no_sums_have_none() -> None:
+    events = Events()
+    for value in (0.5, 1.0):
+        ordinal = events.launch("_Z1kv")
+        for name in ("l2.sum", "l2.hits.pct", "l2.sum.per_second"):
+            events.add("counter", ordinal=ordinal, name=name, value=value)
+    result = run_tool(Counters, events)
+    assert rows(result, "kernels", "counter", "sum", "mean") == [("l2.sum", 1.5, 0.75)]
+    assert rows(result, "rates", "counter", "launches", "mean") == [
+        ("l2.hits.pct", 2, 0.75), ("l2.sum.per_second", 2, 0.75),
+    ]  # fmt: skip
+    assert rows(result, "instances", "counter", "sum", "mean") == [
+        ("l2.hits.pct", None, 0.75), ("l2.sum", 1.5, 0.75), ("l2.sum.per_second", None, 0.75),
+    ]  # fmt: skip
+    assert result.summary == "3 counters of 1 kernel"
+
+
+@pytest.mark.parametrize("split", [0, 2, 5])
+def test_ranges_of_launches(split: int) -> None:
+    events = Events()
+    for first in range(3):
+        for name, value in (("bytes.sum", 100 * first), ("hits.pct", 12.5)):
+            events.add(
+                "counter", ordinal=2**64 - 1, name=name, value=float(value),
+                instance=f"launches {first} to {first + 1}",
+            )  # fmt: skip
+    result = run_tool(Counters, events, splits=[split])
+    assert result.summary == "2 counters of 3 ranges"
+    columns = ("range", "counter", "value")
+    assert rows(result, "ranges", *columns)[1] == ("launches 1 to 2", "bytes.sum", 100)
+    assert rows(result, "range_rates", *columns)[1] == ("launches 1 to 2", "hits.pct", 12.5)
+    assert len(result.tables["kernels"]) == 0
+
+
 def test_instances_beyond_the_limit(events: Events) -> None:
     result = run_tool(Counters, events, options={"instances": 3})
     assert len(result.tables["instances"]) == 3

@@ -52,6 +52,24 @@ def by_kernel(result: Any) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("splits", [[], range(3, 20, 5)])
+def test_bytes_of_hardware_counters(splits: Any) -> None:
+    """In place of those requested, also where only some launches have them."""
+    events = products()
+    for ordinal, moved in ((0, 96.0), (1, 64.0), (3, 160.0)):
+        events.add("counter", ordinal=ordinal, name="dram__bytes.sum", value=moved)
+        events.add("counter", ordinal=ordinal, name="another.sum", value=1e9)
+    range = {"ordinal": 2**64 - 1, "instance": "launches 0 to 1"}
+    events.add("counter", name="dram__bytes.sum", value=1e9, **range)
+    result = run_tool(TOOL, events, options=ROOFS, splits=splits)
+    kernels = by_kernel(result)
+    gemm, reduce, fill = (kernels[name] for name in ("gemm", "reduce", "fill"))
+    assert [each["bytes"] for each in (gemm, reduce, fill)] == [96 + 160, 2 * 64, None]
+    assert gemm["gb_per_second"] == pytest.approx((96 + 160) / (2 * PRODUCT))
+    assert "320 B of device memory" in result.summary
+    assert "bytes are those of device memory, by hardware counters" in result.notes
+
+
+@pytest.mark.parametrize("splits", [[], range(3, 20, 5)])
 def test_intensity_rate_and_share_of_the_roof(splits: Any) -> None:
     result = run_tool(TOOL, products(), options=ROOFS, splits=splits)
     kernels = by_kernel(result)

@@ -25,7 +25,8 @@ def library(output: Path, *sources: str) -> None:
 
 def build(directory: Path) -> Path:
     """Compiles all into a directory; returns it."""
-    library(directory / "libcupti.so.13", "fake_cupti.c", "fake_cupti_sampling.c")
+    parts = ("fake_cupti.c", "fake_cupti_sampling.c", "fake_cupti_counters.c")
+    library(directory / "libcupti.so.13", *parts)
     library(directory / "libcuda.so.1", "fake_driver.c")
     guest = [
         _SOURCES / "fake_cupti_guest.c",

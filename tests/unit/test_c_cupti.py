@@ -35,6 +35,23 @@ def test_every_sample_is_published_once(build: Build, samples: Path, mode: str) 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.fixture(scope="module")
+def counters(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sources = [
+        ROOT / "shim" / "backends" / "nvidia" / "cupti_counters.c",
+        PROGRAMS / "nvidia" / "fake_cupti_counters.c",
+        PROGRAMS / "test_cupti_counters.c",
+    ]
+    output = tmp_path_factory.mktemp(build.name) / "test_cupti_counters"
+    return compile_c(output, sources, *build.flags)
+
+
+@pytest.mark.parametrize("mode", ["kernel", "range"])
+def test_every_launch_has_its_own_counters(build: Build, counters: Path, mode: str) -> None:
+    done = build.run(counters, mode)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("case", ["submitted", "buffers", "clocks"])
 def test_cupti(build: Build, program: Path, case: str, seed: int) -> None:

@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from pasta.backends.nvidia import DEFAULT_COUNTERS
+from pasta.backends.nvidia.metrics import counters
+from pasta.errors import MissingDependency
 from tests.support.nvidia_headers import headers, toolkits
 from tests.support.places import ROOT
 
@@ -331,6 +334,127 @@ STRUCTS |= {
         },
     ),
 }
+_OF_OBJECT = {"size": "structSize", "unused": "pPriv", "object": "pHostObject"}
+_OF_RANGES = {**_OF_OBJECT, "object": "pRangeProfilerObject"}
+_NAMES = {"names": "pMetricNames", "count": "numMetrics"}
+STRUCTS |= {
+    "profiler_initialize": (
+        "CUpti_Profiler_Initialize_Params",
+        {"size": "structSize", "unused": "pPriv"},
+    ),
+    "chip": ("CUpti_Device_GetChipName_Params", {"device": "deviceIndex", "name": "pChipName"}),
+    "availability": (
+        "CUpti_Profiler_GetCounterAvailability_Params",
+        {
+            "context": "ctx",
+            "bytes": "counterAvailabilityImageSize",
+            "image": "pCounterAvailabilityImage",
+        },
+    ),
+    "host": (
+        "CUpti_Profiler_Host_Initialize_Params",
+        {
+            **_OF_OBJECT,
+            "type": "profilerType",
+            "chip": "pChipName",
+            "availability": "pCounterAvailabilityImage",
+        },
+    ),
+    "metrics": (
+        "CUpti_Profiler_Host_ConfigAddMetrics_Params",
+        {**_OF_OBJECT, "names": "ppMetricNames", "count": "numMetrics"},
+    ),
+    "image_size": (
+        "CUpti_Profiler_Host_GetConfigImageSize_Params",
+        {**_OF_OBJECT, "bytes": "configImageSize"},
+    ),
+    "image": (
+        "CUpti_Profiler_Host_GetConfigImage_Params",
+        {**_OF_OBJECT, "bytes": "configImageSize", "image": "pConfigImage"},
+    ),
+    "passes": (
+        "CUpti_Profiler_Host_GetNumOfPasses_Params",
+        {"bytes": "configImageSize", "image": "pConfigImage", "passes": "numOfPasses"},
+    ),
+    "values": (
+        "CUpti_Profiler_Host_EvaluateToGpuValues_Params",
+        {
+            **_OF_OBJECT,
+            "image": "pCounterDataImage",
+            "bytes": "counterDataImageSize",
+            "range": "rangeIndex",
+            "names": "ppMetricNames",
+            "count": "numMetrics",
+            "values": "pMetricValues",
+        },
+    ),
+    "profiler": ("CUpti_RangeProfiler_Start_Params", _OF_RANGES),
+    "enable_ranges": ("CUpti_RangeProfiler_Enable_Params", {**_OF_RANGES, "context": "ctx"}),
+    "data_size": (
+        "CUpti_RangeProfiler_GetCounterDataSize_Params",
+        {
+            **_OF_RANGES,
+            **_NAMES,
+            "ranges": "maxNumOfRanges",
+            "nodes": "maxNumRangeTreeNodes",
+            "bytes": "counterDataSize",
+        },
+    ),
+    "range_config": (
+        "CUpti_RangeProfiler_SetConfig_Params",
+        {
+            **_OF_RANGES,
+            "config_bytes": "configSize",
+            "config": "pConfig",
+            "data_bytes": "counterDataImageSize",
+            "data": "pCounterDataImage",
+            "range": "range",
+            "replay": "replayMode",
+            "max_ranges": "maxRangesPerPass",
+            "levels": "numNestingLevels",
+            "first_level": "minNestingLevel",
+            "pass": "passIndex",
+            "level": "targetNestingLevel",
+        },
+    ),
+    "stop_ranges": (
+        "CUpti_RangeProfiler_Stop_Params",
+        {
+            **_OF_RANGES,
+            "pass": "passIndex",
+            "level": "targetNestingLevel",
+            "complete": "isAllPassSubmitted",
+        },
+    ),
+    "push_range": ("CUpti_RangeProfiler_PushRange_Params", {**_OF_RANGES, "name": "pRangeName"}),
+    "decode": (
+        "CUpti_RangeProfiler_DecodeData_Params",
+        {**_OF_RANGES, "dropped": "numOfRangeDropped"},
+    ),
+    "range_count": (
+        "CUpti_RangeProfiler_GetCounterDataInfo_Params",
+        {
+            "image": "pCounterDataImage",
+            "bytes": "counterDataImageSize",
+            "ranges": "numTotalRanges",
+        },
+    ),
+}
+#: Structs of which the vendor has several of one layout, which ours stands for.
+ALIKE = {
+    "profiler": [
+        "CUpti_RangeProfiler_Disable_Params", "CUpti_RangeProfiler_PopRange_Params",
+        "CUpti_Profiler_Host_Deinitialize_Params",
+    ],
+    "image": ["CUpti_RangeProfiler_CounterDataImage_Initialize_Params"],
+}  # fmt: skip
+#: Structs to which no version has added: the last field, up to which the library is told the size.
+TOLD = {
+    "range_config": "level", "stop_ranges": "complete",
+    "data_size": "bytes", "values": "values", "passes": "passes", "decode": "dropped",
+    "range_count": "ranges", "push_range": "name", "metrics": "count", "image": "image",
+    "image_size": "bytes", "profiler": "object", "chip": "name", "profiler_initialize": "unused",
+}  # fmt: skip
 #: Structs that the library writes, or whose size it is told, whole.
 WHOLE = {
     "stall": ["CUpti_PCSamplingStallReason"],
@@ -437,6 +561,11 @@ ENUMERATORS = {
     "SAMPLING_CONTINUOUS": _MODE + "CONTINUOUS",
     "SAMPLING_SERIALIZED": _MODE + "KERNEL_SERIALIZED",
     "REASON_NAME": "CUPTI_STALL_REASON_STRING_SIZE",
+    "RANGE_PROFILER": "CUPTI_PROFILER_TYPE_RANGE_PROFILER",
+    "AUTO_RANGE": "CUPTI_AutoRange",
+    "USER_RANGE": "CUPTI_UserRange",
+    "KERNEL_REPLAY": "CUPTI_KernelReplay",
+    "USER_REPLAY": "CUPTI_UserReplay",
 }
 #: Enumerators that not every version has.
 LATER_ENUMERATORS = {"MIG_DEVICE", "WSL_DEVICE"}
@@ -583,10 +712,19 @@ def assertions(cupti: Path) -> str:
         )
     )
     lines = [
+        "#include <stdbool.h>",  # which 13.1 uses and does not include
         "#include <stddef.h>",
         "#include <cupti_callbacks.h>",
         "#include <cupti_activity.h>",
         "#include <cupti_pcsampling.h>",
+        "#include <cupti_target.h>",
+        # 12.6 includes a header of C++ in C
+        "".join(
+            line + "\n"
+            for line in (cupti / "cupti_profiler_host.h").read_text().splitlines()
+            if line != "#include <string>"
+        ),
+        "#include <cupti_range_profiler.h>",
         '#include "cupti_abi.h"',
     ]
     parameters = [
@@ -621,6 +759,12 @@ def assertions(cupti: Path) -> str:
     for name, every in WHOLE.items():
         for theirs in every:
             check(f"sizeof(pasta_cupti_{name}) == sizeof({theirs})")
+    for name, every in ALIKE.items():
+        for theirs in every:
+            check(f"sizeof(pasta_cupti_{name}) == sizeof({theirs})")
+    for name, last in TOLD.items():
+        size = f"PASTA_CUPTI_SIZE(pasta_cupti_{name}, {last})"
+        check(f"{size} == {STRUCTS[name][0]}_STRUCT_SIZE")
     check("offsetof(pasta_cupti_call, api.context) == offsetof(CUpti_CallbackData, context)")
     check("offsetof(pasta_cupti_call, api.symbol) == offsetof(CUpti_CallbackData, symbolName)")
     check("sizeof(pasta_cupti_attribute) == sizeof(CUlaunchAttribute)")
@@ -717,3 +861,20 @@ def test_real_libraries(path: Path) -> None:
     if sizes:
         expected = SIZES[max(first for first in SIZES if first <= version)]
         assert sizes == {str(kind): [size] for kind, size in expected.items()}
+
+
+@pytest.mark.skipif(not libraries(), reason="no libcupti.so: pip install the dev extra")
+@pytest.mark.parametrize("path", libraries(), ids=str)
+def test_counters_of_real_libraries(path: Path) -> None:
+    """Versions up to 13.1 list those of any chip without a driver."""
+    try:
+        ((chip, found),) = counters(path, "GH100")
+    except MissingDependency as error:
+        assert re.search("SupportedChips failed with 999|status -11|does not know", error.message)
+        return
+    listed = {each.name: each.text for each in found}
+    assert chip == "GH100" and len(listed) > 3000
+    assert "DRAM" in listed["dram__bytes.sum"]
+    assert set(DEFAULT_COUNTERS.split(",")) <= {
+        *listed, *(f"{name[:-4]}.avg.pct_of_peak_sustained_active" for name in listed)
+    }  # fmt: skip

@@ -151,17 +151,19 @@ def test_cache_path_under_a_file(
     assert found.found.startswith(f"{tmp_path}/file/pasta/probes cannot be written")
 
 
-# ---- PC sampling ----
+# ---- PC sampling and counters ----
 
 Sampling = Callable[..., Check]
 WHOLE: tuple[list[str], list[str]] = ([], ["0 (A GPU)"])
 ONE = ["0 (A GPU)"]
 
 
-@pytest.fixture
-def sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sampling:
+@pytest.fixture(params=["pc_sampling", "counting"])
+def sampling(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Sampling:
     def check(
-        library: bytes = b"\0cuptiPCSamplingEnable\0",
+        library: bytes = b"\0cuptiPCSamplingEnable\0cuptiRangeProfilerEnable\0",
         parameters: str = "RmProfilingAdminOnly: 1\n",
         administrator: bool = False,
         mig: tuple[list[str], list[str]] = WHOLE,
@@ -171,7 +173,9 @@ def sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sampling:
         monkeypatch.setattr(nvidia_checks, "PARAMETERS", tmp_path / "params")
         monkeypatch.setattr(nvidia_checks, "_is_administrator", lambda: administrator)
         monkeypatch.setattr(nvidia_checks, "_mig_devices", lambda: mig)
-        return nvidia_checks.pc_sampling(tmp_path / "libcupti.so")
+        found = getattr(nvidia_checks, request.param)(tmp_path / "libcupti.so")
+        assert isinstance(found, Check)
+        return found
 
     return check
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from pasta.backends.amd.rocprofiler import (
     usable_rocprofiler,
     with_tool,
 )
-from pasta.backends.base import Backend, Launch, Prepared, Sampler
+from pasta.backends.base import Backend, DeviceCounter, Launch, Prepared, Sampler
 from pasta.capabilities import Source, names
 from pasta.errors import ConfigError, MissingDependency
 from pasta.extensions import Check
@@ -147,11 +147,12 @@ class Amd(Backend):
 
         return checks()
 
-    def counters(self) -> list[list[str]]:
-        """Names of the counters of each GPU. Raises MissingDependency."""
+    def counters(self, chip: str = "") -> list[tuple[str, Sequence[DeviceCounter]]]:
+        """Counters of each GPU; the SDK does not list those of other chips. Raises
+        MissingDependency."""
         from pasta.backends.amd.checks import counters
 
-        return counters()
+        return [] if chip else list(counters())
 
     def sampler(self) -> Sampler:
         """Samples by AMD SMI."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pasta.backends.amd import devices, rocprofiler
+from pasta.backends.base import DeviceCounter
 from pasta.errors import MissingDependency
 from pasta.extensions import BAD, GOOD, NOTE, Check, built_check
 
@@ -93,7 +94,11 @@ def _offers(sdk: rocprofiler.Rocprofiler) -> Iterator[Check]:
         )
 
 
-def counters() -> list[list[str]]:
-    """Names of the counters of every device. Raises MissingDependency."""
+def counters() -> list[tuple[str, list[DeviceCounter]]]:
+    """Counters by device. Raises MissingDependency."""
     library = rocprofiler.find_rocprofiler()
-    return [offer.counters for offer in devices.offers(library)] if library else []
+    offers = devices.offers(library) if library else []
+    return [
+        (str(number), [DeviceCounter(name) for name in offer.counters])
+        for number, offer in enumerate(offers)
+    ]

@@ -5,11 +5,11 @@ They exclude each other in a process: CUPTI has device times, the Sanitizer has 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pasta.backends.base import Backend, Prepared, Sampler
-from pasta.capabilities import PC_SAMPLES, Source, names
+from pasta.backends.base import Backend, DeviceCounter, Prepared, Sampler
+from pasta.capabilities import COUNTERS, PC_SAMPLES, Source, names
 from pasta.errors import ConfigError
 from pasta.extensions import Check
 from pasta.settings import (
@@ -19,6 +19,7 @@ from pasta.settings import (
     parse_bytes,
     parse_interval,
     parse_milliseconds,
+    parse_names,
     setting,
 )
 
@@ -29,6 +30,23 @@ if TYPE_CHECKING:
 
 AUTO, CUPTI, SANITIZER = SOURCES = ("auto", "cupti", "sanitizer")
 CONTINUOUS, SERIALIZED = SAMPLING_MODES = ("continuous", "serialized")
+KERNEL, RANGE = COUNTING_MODES = ("kernel", "range")
+#: Counters, if a tool needs some and none are named: one pass on GA100, AD102, GH100 and GB100.
+DEFAULT_COUNTERS = ",".join(
+    (
+        "dram__bytes.sum",
+        "dram__bytes_read.sum",
+        "dram__bytes_write.sum",
+        "lts__t_bytes.sum",
+        "lts__t_tag_requests_hit.sum",
+        "lts__t_tag_requests_miss.sum",
+        "l1tex__t_sector_hit_rate.pct",
+        "sm__inst_executed.sum",
+        "sm__issue_active.avg.pct_of_peak_sustained_active",
+        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+        "sm__warps_active.avg.pct_of_peak_sustained_active",
+    )
+)
 #: Cycles between the samples of a multiprocessor, if a tool needs samples and no interval is set.
 DEFAULT_INTERVAL = "4096cycles"
 _INTERVALS = {f"{1 << power}cycles" for power in range(5, 32)}
@@ -45,6 +63,13 @@ def parse_sampling_mode(value: object) -> str:
     """One of SAMPLING_MODES. Raises ValueError."""
     if value not in SAMPLING_MODES:
         raise ValueError(f"one of {', '.join(SAMPLING_MODES)}")
+    return str(value)
+
+
+def parse_counting_mode(value: object) -> str:
+    """One of COUNTING_MODES. Raises ValueError."""
+    if value not in COUNTING_MODES:
+        raise ValueError(f"one of {', '.join(COUNTING_MODES)}")
     return str(value)
 
 
@@ -122,12 +147,35 @@ class NvidiaSettings(Section):
         maximum=60_000,
         shim="nvidia.pc_sampling_sleep_ms",
     )
+    counters = setting(
+        "nvidia.counters",
+        parse_names,
+        "",
+        "hardware counters (CUPTI): dram__bytes.sum,sm__inst_executed.sum; some common ones if a "
+        "tool needs counters",
+        shim="nvidia.counters",
+    )
+    counters_mode = setting(
+        "nvidia.counters_mode",
+        parse_counting_mode,
+        KERNEL,
+        "kernel: counters of each selected launch, which runs alone, once for each pass; range: of "
+        "all that runs during consecutive selected launches, once",
+        shim="nvidia.counters_mode",
+    )
     empty = setting(
         "nvidia.empty", parse_bool, False, "subscribe, record nothing", shim="nvidia.empty"
     )
 
     def check(self) -> None:
-        """Refuse intervals that the hardware does not have. Raises ConfigError."""
+        """Refuse intervals that the hardware does not have, and counters together with PC samples.
+        Raises ConfigError."""
+        if self.counters and self.pc_sampling:
+            raise ConfigError(
+                "nvidia.counters and nvidia.pc_sampling: the hardware cannot count and sample in"
+                " one run",
+                remedy="run the program twice, once with each",
+            )
         if self.pc_sampling and self.pc_sampling not in _INTERVALS:
             raise ConfigError(
                 f"nvidia.pc_sampling = {self.pc_sampling}: the hardware samples every power of two"
@@ -148,6 +196,7 @@ class Nvidia(Backend):
         r"/lib(cuda|cudnn|cublas|cufft|cusparse|cusolver|curand|cupti|nccl|nv|sanitizer)[^/]*\.so",
     )
     runtime_functions = (r"^(__)?cu(da)?[A-Z]", r"^(__cudart|libcudart_static_)")
+    memory_counters = ("dram__bytes.sum",)
     unused = "no CUDA driver was loaded with PASTA in it"
     sources = (
         Source(
@@ -169,6 +218,7 @@ class Nvidia(Backend):
                 "kernel_complete": "requires CUPTI, which excludes the Sanitizer",
                 "copy_complete": "requires CUPTI, which excludes the Sanitizer",
                 "pc_sample": "requires CUPTI, which excludes the Sanitizer",
+                "counter": "requires CUPTI, which excludes the Sanitizer",
             },
         ),
         Source(
@@ -180,7 +230,7 @@ class Nvidia(Backend):
                 graph_launch graph_launch_end memory_alloc memory_free memory_copy memory_set
                 copy_complete uvm_attach uvm_prefetch uvm_advise uvm_fault uvm_migration
                 uvm_thrashing sync event_create event_destroy event_record event_wait overhead
-                clock_error pc_sample device_name stream_id module_hash cluster registers
+                clock_error counter pc_sample device_name stream_id module_hash cluster registers
                 shared_static shared_dynamic local graph_node_of_launch graph_node_of_copy
                 vendor_flags copy_addresses copy_devices wait_times"""
             ),
@@ -191,6 +241,8 @@ class Nvidia(Backend):
                 "uvm_migration": "with the setting `nvidia.uvm`",
                 "uvm_thrashing": "with the setting `nvidia.uvm`",
                 "pc_sample": "if a tool needs them or `nvidia.pc_sampling` is set",
+                "counter": "if a tool needs them or `nvidia.counters` names some; not with PC "
+                "samples",
                 "device_name": "if all devices of the machine are the same model",
                 "copy_addresses": "not of nodes of graphs",
             },
@@ -199,14 +251,20 @@ class Nvidia(Backend):
     )
 
     def adapt(self, config: Sections, wanted: Collection[str]) -> None:
-        """Sample if a tool needs samples, and then prefer CUPTI to the Sanitizer."""
+        """Sample or count if a tool needs it, and then prefer CUPTI to the Sanitizer."""
         own = config.of(NvidiaSettings)
-        if PC_SAMPLES in wanted and not own.pc_sampling:
+        if PC_SAMPLES in wanted and not own.pc_sampling and not own.counters:
             own.pc_sampling = DEFAULT_INTERVAL
-        if own.pc_sampling and not own.source:
+        if COUNTERS in wanted and not own.pc_sampling and not own.counters:
+            own.counters = DEFAULT_COUNTERS
+        if (own.pc_sampling or own.counters) and not own.source:
             own.source = AUTO
 
     def selects_launches(self, config: Sections) -> bool:
+        """Whether launches are sampled or counted one by one."""
+        return bool(config.of(NvidiaSettings).counters) or self.requires_selection(config)
+
+    def requires_selection(self, config: Sections) -> bool:
         """Whether launches are sampled one by one."""
         own = config.of(NvidiaSettings)
         return bool(own.pc_sampling) and own.pc_sampling_mode == SERIALIZED
@@ -222,6 +280,13 @@ class Nvidia(Backend):
         from pasta.backends.nvidia.checks import checks
 
         return checks()
+
+    def counters(self, chip: str = "") -> list[tuple[str, Sequence[DeviceCounter]]]:
+        """Counters by chip, of the devices or of the one named. Raises MissingDependency."""
+        from pasta.backends.nvidia.libraries import find_cupti
+        from pasta.backends.nvidia.metrics import counters
+
+        return counters(find_cupti(), chip)
 
     def sampler(self) -> Sampler:
         """Samples by NVML."""

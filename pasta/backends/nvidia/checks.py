@@ -40,6 +40,7 @@ def _driver() -> Iterator[Check]:
     if cupti and cupti.exists():
         yield Check("CUPTI", GOOD, str(cupti))
         yield pc_sampling(cupti)
+        yield counting(cupti)
     else:
         yield Check("CUPTI", NOTE, "not found: no device times", "pip install nvidia-cuda-cupti")
 
@@ -47,16 +48,24 @@ def _driver() -> Iterator[Check]:
 #: Settings of the loaded driver, NAME: VALUE in each line.
 PARAMETERS = Path("/proc/driver/nvidia/params")
 _SYS_ADMIN = 21  # CAP_SYS_ADMIN
-_SAMPLES = "PC samples"
 
 
 def pc_sampling(library: Path) -> Check:
     """Whether the library, the driver's settings and the devices allow PC sampling."""
-    if b"cuptiPCSamplingEnable\0" not in library.read_bytes():
-        return Check(_SAMPLES, NOTE, f"{library} takes none", "pip install -U nvidia-cuda-cupti")
+    return _hardware(library, "PC samples", "cuptiPCSamplingEnable", "pc_samples")
+
+
+def counting(library: Path) -> Check:
+    """Whether they allow reading hardware counters."""
+    return _hardware(library, "hardware counters", "cuptiRangeProfilerEnable", "counters")
+
+
+def _hardware(library: Path, name: str, function: str, tool: str) -> Check:
+    if function.encode() + b"\0" not in library.read_bytes():
+        return Check(name, NOTE, f"{library} takes none", "pip install -U nvidia-cuda-cupti")
     if _is_restricted() and not _is_administrator():
         return Check(
-            _SAMPLES,
+            name,
             NOTE,
             "the driver allows profiling to administrators only (ERR_NVGPUCTRPERM)",
             "load its module with NVreg_RestrictProfilingToAdminUsers=0, or run as root; in a"
@@ -65,12 +74,12 @@ def pc_sampling(library: Path) -> Check:
     partitioned, devices = _mig_devices()
     if partitioned:
         return Check(
-            _SAMPLES,
+            name,
             NOTE,
             f"not of MIG devices: {', '.join(partitioned)}",
             "use a whole GPU" if partitioned == devices else "",
         )
-    return Check(_SAMPLES, GOOD, "pasta-preload -t pc_samples takes them")
+    return Check(name, GOOD, f"pasta-preload -t {tool} takes them")
 
 
 def _is_restricted() -> bool:

@@ -217,6 +217,7 @@ static void at_exit(void) {
     pthread_mutex_unlock(&flushing);
     pasta_cupti.flush_all(PASTA_CUPTI_FLUSH_FORCED);
     pasta_cupti_samples_finish();
+    pasta_cupti_counters_finish();
     pasta_cupti_finish_records();
     __atomic_store_n(&recording, false, __ATOMIC_RELEASE);
 }
@@ -233,6 +234,7 @@ bool pasta_cupti_start(char *why, size_t size) {
             __atomic_store_n(&recording, true, __ATOMIC_RELEASE);
             __atomic_store_n(&subscribed, true, __ATOMIC_RELEASE);
             pasta_cupti_samples_start();
+            pasta_cupti_counters_start();
             start_flushing();
             atexit(at_exit);
             return true;

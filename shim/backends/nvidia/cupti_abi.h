@@ -529,6 +529,151 @@ typedef struct pasta_cupti_reasons {
 
 typedef void pasta_cupti_crc(const void *cubin, uint64_t bytes, uint64_t *crc);
 
+/* ---- hardware counters: `size` of a struct is that of its fields up to the last one that 12.6 has.  Versions up to
+ * 13.1 refuse more; 13.5 reads `later` fields whatever the size says, so they are there, as zeros: measured. ---- */
+
+#define PASTA_CUPTI_SIZE(type, last) (offsetof(type, last) + sizeof(((type *)0)->last))
+
+enum {
+    PASTA_CUPTI_RANGE_PROFILER = 0, /* what a host object is for */
+
+    PASTA_CUPTI_AUTO_RANGE = 1, /* ranges: each kernel is one */
+    PASTA_CUPTI_USER_RANGE = 2, /* between a push and a pop */
+
+    PASTA_CUPTI_KERNEL_REPLAY = 2, /* of passes: by CUPTI */
+    PASTA_CUPTI_USER_REPLAY = 3,   /* by its client; none for one pass */
+};
+
+typedef struct pasta_cupti_profiler_initialize {
+    uint64_t size;
+    void *unused;
+} pasta_cupti_profiler_initialize;
+
+typedef struct pasta_cupti_chip {
+    uint64_t size;
+    void *unused;
+    uint64_t device;
+    const char *name; /* written */
+} pasta_cupti_chip;
+
+typedef struct pasta_cupti_availability {
+    uint64_t size;
+    void *unused;
+    uint64_t context, bytes; /* written if there is no image */
+    uint8_t *image;
+    uint64_t later;
+} pasta_cupti_availability;
+
+typedef struct pasta_cupti_host {
+    uint64_t size;
+    void *unused;
+    int32_t type;
+    const char *chip;
+    const uint8_t *availability;
+    void *object; /* written */
+    uint64_t later;
+} pasta_cupti_host;
+
+typedef struct pasta_cupti_metrics {
+    uint64_t size;
+    void *unused, *object;
+    const char *const *names;
+    uint64_t count;
+} pasta_cupti_metrics;
+
+typedef struct pasta_cupti_image_size {
+    uint64_t size;
+    void *unused, *object;
+    uint64_t bytes; /* written */
+} pasta_cupti_image_size;
+
+typedef struct pasta_cupti_image { /* a configuration to write, data to initialize */
+    uint64_t size;
+    void *unused, *object;
+    uint64_t bytes;
+    uint8_t *image;
+} pasta_cupti_image;
+
+typedef struct pasta_cupti_passes {
+    uint64_t size;
+    void *unused;
+    uint64_t bytes;
+    uint8_t *image;
+    uint64_t passes; /* written */
+} pasta_cupti_passes;
+
+typedef struct pasta_cupti_values {
+    uint64_t size;
+    void *unused, *object;
+    const uint8_t *image;
+    uint64_t bytes, range;
+    const char *const *names;
+    uint64_t count;
+    double *values; /* written */
+} pasta_cupti_values;
+
+typedef struct pasta_cupti_profiler { /* one of a host, or of a context */
+    uint64_t size;
+    void *unused, *object;
+} pasta_cupti_profiler;
+
+typedef struct pasta_cupti_enable_ranges {
+    uint64_t size;
+    void *unused;
+    uint64_t context;
+    void *object; /* written */
+    uint64_t later;
+} pasta_cupti_enable_ranges;
+
+typedef struct pasta_cupti_data_size {
+    uint64_t size;
+    void *unused, *object;
+    const char *const *names;
+    uint64_t count, ranges;
+    uint32_t nodes; /* of the tree of ranges */
+    uint64_t bytes; /* written */
+} pasta_cupti_data_size;
+
+typedef struct pasta_cupti_range_config {
+    uint64_t size;
+    void *unused, *object;
+    uint64_t config_bytes;
+    const uint8_t *config;
+    uint64_t data_bytes;
+    uint8_t *data;
+    int32_t range, replay;
+    uint64_t max_ranges;
+    uint16_t levels, first_level;
+    uint64_t pass;
+    uint16_t level;
+} pasta_cupti_range_config;
+
+typedef struct pasta_cupti_stop_ranges {
+    uint64_t size;
+    void *unused, *object;
+    uint64_t pass, level;
+    uint8_t complete; /* written: no pass is left */
+} pasta_cupti_stop_ranges;
+
+typedef struct pasta_cupti_push_range {
+    uint64_t size;
+    void *unused, *object;
+    const char *name;
+} pasta_cupti_push_range;
+
+typedef struct pasta_cupti_decode {
+    uint64_t size;
+    void *unused, *object;
+    uint64_t dropped; /* written */
+} pasta_cupti_decode;
+
+typedef struct pasta_cupti_range_count {
+    uint64_t size;
+    void *unused;
+    const uint8_t *image;
+    uint64_t bytes, ranges; /* ranges: written */
+} pasta_cupti_range_count;
+
 /* ---- functions: every one gives 0 or an error number ---- */
 
 typedef void pasta_cupti_callback(void *user, int32_t domain, uint32_t id, const void *data);
@@ -568,5 +713,28 @@ typedef void pasta_cupti_complete(uint64_t context, uint32_t stream, uint8_t *bu
     X(reason_count, "cuptiPCSamplingGetNumStallReasons", (pasta_cupti_reason_count *count))      \
     X(reasons, "cuptiPCSamplingGetStallReasons", (pasta_cupti_reasons *reasons))                 \
     X(register_crc, "cuptiRegisterComputeCrcCallback", (pasta_cupti_crc *crc))
+
+#define PASTA_CUPTI_COUNTER_FUNCTIONS(X)                                                               \
+    X(initialize, "cuptiProfilerInitialize", (pasta_cupti_profiler_initialize * p))                    \
+    X(chip, "cuptiDeviceGetChipName", (pasta_cupti_chip * p))                                          \
+    X(availability, "cuptiProfilerGetCounterAvailability", (pasta_cupti_availability * p))             \
+    X(host, "cuptiProfilerHostInitialize", (pasta_cupti_host * p))                                     \
+    X(end_host, "cuptiProfilerHostDeinitialize", (pasta_cupti_profiler * p))                           \
+    X(add_metrics, "cuptiProfilerHostConfigAddMetrics", (pasta_cupti_metrics * p))                     \
+    X(config_size, "cuptiProfilerHostGetConfigImageSize", (pasta_cupti_image_size * p))                \
+    X(config, "cuptiProfilerHostGetConfigImage", (pasta_cupti_image * p))                              \
+    X(passes, "cuptiProfilerHostGetNumOfPasses", (pasta_cupti_passes * p))                             \
+    X(values, "cuptiProfilerHostEvaluateToGpuValues", (pasta_cupti_values * p))                        \
+    X(enable, "cuptiRangeProfilerEnable", (pasta_cupti_enable_ranges * p))                             \
+    X(disable, "cuptiRangeProfilerDisable", (pasta_cupti_profiler * p))                                \
+    X(data_size, "cuptiRangeProfilerGetCounterDataSize", (pasta_cupti_data_size * p))                  \
+    X(initialize_data, "cuptiRangeProfilerCounterDataImageInitialize", (pasta_cupti_image * p))        \
+    X(configure, "cuptiRangeProfilerSetConfig", (pasta_cupti_range_config * p))                        \
+    X(start, "cuptiRangeProfilerStart", (pasta_cupti_profiler * p))                                    \
+    X(stop, "cuptiRangeProfilerStop", (pasta_cupti_stop_ranges * p))                                   \
+    X(push, "cuptiRangeProfilerPushRange", (pasta_cupti_push_range * p))                               \
+    X(pop, "cuptiRangeProfilerPopRange", (pasta_cupti_profiler * p))                                   \
+    X(decode, "cuptiRangeProfilerDecodeData", (pasta_cupti_decode * p))                                \
+    X(count, "cuptiRangeProfilerGetCounterDataInfo", (pasta_cupti_range_count * p))
 
 #endif

@@ -89,23 +89,28 @@ static pasta_nv_function look_up(const pasta_nv_launch *launch) {
     return f;
 }
 
+typedef bool decision(const pasta_kernel_launch *launch);
+
 static void launch(const pasta_cupti_call *c, const pasta_nv_launch *l, uint64_t stream, uint32_t shared) {
     if (is_captured(stream)) return;
     pasta_nv_function f = pasta_nv_function_of(l, look_up); /* slow, so before the record is reserved */
     pasta_nv_work w = work_of(c, stream);
     w.ordinal = pasta_next_launch();
     w.shared = shared;
-    bool by_launch = pasta_cupti_samples_by_launch();
-    bool selected = by_launch && pasta_probe_selects(f.name, l->name);
-    uint64_t time = pasta_nv_record_launch(l, &f, &w, selected ? pasta_cupti_samples_decide : NULL);
+    bool by_launch = pasta_cupti_samples_by_launch(), counts = pasta_cupti_counters_on();
+    bool selected = (by_launch || counts) && pasta_probe_selects(f.name, l->name);
+    decision *decide = counts ? pasta_cupti_counters_decide : pasta_cupti_samples_decide; /* never both */
+    uint64_t time = pasta_nv_record_launch(l, &f, &w, selected ? decide : NULL);
     submitted(c, PASTA_CUPTI_A_LAUNCH, &w, time);
     if (by_launch) pasta_cupti_samples_launching(c->api.context);
+    if (counts) pasta_cupti_counters_launching(c->api.context, false);
     if (!time) return;
     here.correlation = c->correlation;
     here.work = w;
 }
 
 static void launched(const pasta_cupti_call *c) {
+    pasta_cupti_counters_launched(succeeded(c));
     if (here.correlation != c->correlation) return; /* captured, not recorded, or begun before the subscription */
     here.correlation = 0;
     if (succeeded(c)) pasta_nv_record_return(&here.work);
@@ -145,13 +150,17 @@ static void on_graph(const pasta_cupti_call *c, const row *r, const uint64_t *a)
     if (entering(c)) {
         if (is_captured(stream)) return;
         if (pasta_cupti_samples_by_launch()) pasta_cupti_samples_launching(c->api.context); /* not of its nodes */
+        pasta_cupti_counters_launching(c->api.context, true);
         pasta_nv_work w = work_of(c, stream);
         uint64_t time = pasta_nv_record_graph(true, a[0], PASTA_ABSENT_U64, false, &w);
         submitted(c, PASTA_CUPTI_A_GRAPH, &w, time);
         if (!time) return;
         here.correlation = c->correlation;
         here.work = w;
-    } else if (here.correlation == c->correlation) {
+        return;
+    }
+    pasta_cupti_counters_launched(succeeded(c));
+    if (here.correlation == c->correlation) {
         here.correlation = 0;
         if (*c->api.result != 0) pasta_cupti_forget(c->correlation);
         pasta_nv_record_graph(false, a[0], PASTA_ABSENT_U64, false, &here.work);

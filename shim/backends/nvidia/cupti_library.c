@@ -80,3 +80,22 @@ const char *pasta_cupti_error(int32_t result) {
     const char *text = NULL;
     return pasta_cupti.result_string(result, &text) == 0 && text ? text : "unknown error";
 }
+
+const char *pasta_cupti_hardware_remedy(int32_t result) {
+    switch (result) {
+    case PASTA_CUPTI_NO_PRIVILEGES:
+        return "the driver allows profiling to administrators only (ERR_NVGPUCTRPERM): load the driver's module with "
+               "NVreg_RestrictProfilingToAdminUsers=0, or run as root; in a container with CAP_SYS_ADMIN";
+    case PASTA_CUPTI_MIG_DEVICE: return "a MIG device does not allow it: use a whole GPU";
+    case PASTA_CUPTI_VIRTUAL_DEVICE:
+    case PASTA_CUPTI_HYPERVISOR: return "a virtual GPU allows it only if its host enables profiling";
+    case PASTA_CUPTI_CONFIDENTIAL: return "confidential computing does not allow it";
+    case PASTA_CUPTI_WSL_DEVICE: return "WSL does not allow it";
+    case PASTA_CUPTI_OTHER_SUBSCRIBER:
+    case PASTA_CUPTI_HARDWARE_BUSY: return "another profiler (nsys, ncu, DCGM) uses the hardware: run without it";
+    case PASTA_CUPTI_NOT_INITIALIZED:
+    case PASTA_CUPTI_NOT_COMPATIBLE: return "the driver does not suit this library: a newer driver, or an older nvidia-cuda-cupti";
+    case PASTA_CUPTI_NOT_SUPPORTED: return "this device or driver has none: devices since compute capability 7.0 have, except MIG instances";
+    default: return "see `pasta doctor`";
+    }
+}

@@ -107,7 +107,9 @@ static void on_kernel(const pasta_cupti_kernel *k) {
     pasta_nv_work w;
     if (known && s.kind == PASTA_CUPTI_A_LAUNCH) {
         w = s.work;
-        if (!pasta_cupti_samples_by_launch()) pasta_cupti_forget(k->correlation); /* its samples come later */
+        if (pasta_cupti_counters_on()) /* it may run again, for further counters */
+            pasta_cupti_put(k->correlation, &(pasta_cupti_submitted){PASTA_CUPTI_NOTHING, s.work});
+        else if (!pasta_cupti_samples_by_launch()) pasta_cupti_forget(k->correlation); /* its samples come later */
     } else {
         uint64_t source = pasta_cupti.version >= PASTA_CUPTI_13_4 ? k->source_node : 0;
         w = work_of(known ? &s : NULL, k->context, k->stream, k->node, source, start);

@@ -113,6 +113,7 @@ void pasta_cupti_on_resource(uint32_t id, const pasta_cupti_resource *r) {
     case PASTA_CUPTI_CONTEXT_CREATED: add_context(r->context); return;
     case PASTA_CUPTI_CONTEXT_DESTROYING:
         pasta_cupti_samples_context_destroyed(r->context);
+        pasta_cupti_counters_context_destroyed(r->context);
         pasta_nv_context_destroyed(r->context);
         return;
     case PASTA_CUPTI_STREAM_CREATED:

@@ -315,29 +315,10 @@ static void on_profiling(bool on) {
 
 /* ---- contexts ---- */
 
-static const char *remedy_of(int32_t result) {
-    switch (result) {
-    case PASTA_CUPTI_NO_PRIVILEGES:
-        return "the driver allows profiling to administrators only (ERR_NVGPUCTRPERM): load the driver's module with "
-               "NVreg_RestrictProfilingToAdminUsers=0, or run as root; in a container with CAP_SYS_ADMIN";
-    case PASTA_CUPTI_MIG_DEVICE: return "a MIG device does not allow it: use a whole GPU";
-    case PASTA_CUPTI_VIRTUAL_DEVICE:
-    case PASTA_CUPTI_HYPERVISOR: return "a virtual GPU allows it only if its host enables profiling";
-    case PASTA_CUPTI_CONFIDENTIAL: return "confidential computing does not allow it";
-    case PASTA_CUPTI_WSL_DEVICE: return "WSL does not allow it";
-    case PASTA_CUPTI_OTHER_SUBSCRIBER:
-    case PASTA_CUPTI_HARDWARE_BUSY: return "another profiler (nsys, ncu, DCGM) uses the hardware: run without it";
-    case PASTA_CUPTI_NOT_INITIALIZED:
-    case PASTA_CUPTI_NOT_COMPATIBLE: return "the driver does not suit this library: a newer driver, or an older nvidia-cuda-cupti";
-    case PASTA_CUPTI_NOT_SUPPORTED: return "this device or driver has none: devices since compute capability 7.0 have, except MIG instances";
-    default: return "see `pasta doctor`";
-    }
-}
-
 static bool failed(int32_t result, const char *call) {
     if (result == 0) return false;
     pasta_say("PC samples are not recorded: %s failed with %d (%s); %s", call, result, pasta_cupti_error(result),
-              remedy_of(result));
+              pasta_cupti_hardware_remedy(result));
     return true;
 }
 

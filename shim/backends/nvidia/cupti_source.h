@@ -1,5 +1,5 @@
-/* Between the files of the CUPTI source.  Lowest first: cupti_library · cupti_submitted, cupti_guest · cupti_samples ·
- * cupti_resources, cupti_calls, cupti_records · cupti · injection · cupti_interpose. */
+/* Between the files of the CUPTI source.  Lowest first: cupti_library · cupti_submitted, cupti_guest · cupti_samples,
+ * cupti_counters · cupti_resources, cupti_calls, cupti_records · cupti · injection · cupti_interpose. */
 #ifndef PASTA_CUPTI_SOURCE_H
 #define PASTA_CUPTI_SOURCE_H
 
@@ -25,6 +25,8 @@ bool pasta_cupti_load(char *why, size_t size);
 void *pasta_cupti_function(const char *symbol); /* of the loaded library, or NULL */
 const char *pasta_cupti_version(void); /* of the toolkit that it belongs to */
 const char *pasta_cupti_error(int32_t result);
+/* What to do where a call that needs the hardware's counters or samplers fails. */
+const char *pasta_cupti_hardware_remedy(int32_t result);
 
 /* Functions of the CUDA driver that callbacks may call; NULL where it has none. */
 typedef struct pasta_cupti_driver {
@@ -89,6 +91,18 @@ bool pasta_cupti_samples_by_launch(void);
 bool pasta_cupti_samples_decide(const pasta_kernel_launch *launch);
 void pasta_cupti_samples_launching(uint64_t context);
 void pasta_cupti_samples_finish(void); /* the process exits */
+
+/* ---- cupti_counters.c: hardware counters; no-ops unless they are asked for ---- */
+
+void pasta_cupti_counters_start(void); /* a failure is reported, and nothing is counted */
+bool pasta_cupti_counters_on(void);
+/* `decide` gets the record of a launch that is selected; `launching` comes before every launch, of a graph too, whose
+ * nodes are not selected; `launched` at its return. */
+bool pasta_cupti_counters_decide(const pasta_kernel_launch *launch);
+void pasta_cupti_counters_launching(uint64_t context, bool of_graph);
+void pasta_cupti_counters_launched(bool succeeded);
+void pasta_cupti_counters_context_destroyed(uint64_t context);
+void pasta_cupti_counters_finish(void); /* the process exits */
 
 /* ---- cupti_resources.c: contexts, streams, modules, nodes of graphs ---- */
 

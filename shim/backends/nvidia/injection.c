@@ -22,16 +22,17 @@ static bool has_probes(void) {
     return probes && *probes;
 }
 
-static bool samples(void) {
-    const char *interval = pasta_config("nvidia.pc_sampling");
-    return interval && *interval;
+/* What only CUPTI records and the configuration asks for; NULL: nothing. */
+static const char *asked_of_cupti(void) {
+    const char *interval = pasta_config("nvidia.pc_sampling"), *counters = pasta_config("nvidia.counters");
+    if (interval && *interval) return "PC samples";
+    return counters && *counters ? "counters" : NULL;
 }
 
-static void say_no_samples(void) {
+static void say_not_taken(const char *what) {
     if (has_probes())
-        pasta_say("no PC samples: CUPTI takes them, which excludes probes; --passes auto runs the program twice, for both");
-    else
-        pasta_say("no PC samples: nvidia.source is sanitizer; cupti and auto take them");
+        pasta_say("no %s: CUPTI takes them, which excludes probes; --passes auto runs the program twice, for both", what);
+    else pasta_say("no %s: nvidia.source is sanitizer; cupti and auto take them", what);
 }
 
 bool pasta_nv_takes_cupti(void) {
@@ -42,12 +43,13 @@ bool pasta_nv_takes_cupti(void) {
 static void choose(void) {
     char why[512] = "";
     bool automatic = is_automatic(), cupti = pasta_nv_takes_cupti();
+    const char *asked = asked_of_cupti();
     if (cupti && has_probes())
         pasta_say("probes do not run: nvidia.source is cupti; auto or sanitizer runs them, or --passes auto both");
     if (cupti && (pasta_cupti_start(why, sizeof why) || !*why)) return;
     if (cupti && !automatic) pasta_say("CUDA is not recorded: %s", why);
-    else if (cupti) pasta_say("no %s: %s. The Compute Sanitizer records the rest", samples() ? "PC samples" : "device times", why);
-    else if (samples() && !pasta_config_u64("nvidia.empty", 0)) say_no_samples();
+    else if (cupti) pasta_say("no %s: %s. The Compute Sanitizer records the rest", asked ? asked : "device times", why);
+    else if (asked && !pasta_config_u64("nvidia.empty", 0)) say_not_taken(asked);
     if (!cupti || automatic) pasta_nv_start_sanitizer();
 }
 

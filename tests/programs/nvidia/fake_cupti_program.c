@@ -29,6 +29,7 @@ static bool (*record)(const void *);
 static uint64_t (*now)(void);
 static int32_t (*flush)(uint32_t);
 static bool (*sample)(uint64_t, const void *, uint64_t, uint32_t, const char *, uint64_t, uint32_t, uint32_t, uint32_t);
+static uint64_t (*count)(uint64_t, const uint32_t *, const uint32_t *);
 static void (*driver_captures)(uint64_t);
 static uint32_t correlations;
 
@@ -58,6 +59,7 @@ static void initialize(void) {
     *(void **)&record = required(dlsym(fake, "fake_cupti_record"), "fake_cupti_record");
     *(void **)&now = required(dlsym(fake, "fake_cupti_now"), "fake_cupti_now");
     *(void **)&sample = dlsym(fake, "fake_cupti_sample");
+    *(void **)&count = dlsym(fake, "fake_cupti_count");
     *(void **)&flush = required(dlsym(fake, "cuptiActivityFlushAll"), "cuptiActivityFlushAll");
 }
 
@@ -616,6 +618,67 @@ static void play_windows(void) {
     }
 }
 
+/* Kernels of a context, which run inside the call as often as passes need; a record for each time. */
+static void counted_launch(uint64_t context, uint32_t id, const char *name, uint32_t blocks, int32_t result) {
+    pasta_cupti_launch l = {FUNCTION + (name != KERNEL) + 2 * (context != CONTEXT), {blocks, 1, 1}, {64, 1, 1}, 0, STREAM};
+    uint32_t correlation = __atomic_add_fetch(&correlations, 1, __ATOMIC_RELAXED);
+    uint64_t user = 0, times = 0;
+    pasta_cupti_call c = {{0, "call", &l, NULL, name, context}, (uint32_t)context & 0xff, &user, correlation};
+    deliver(PASTA_CUPTI_DRIVER, id, &c);
+    if (result == 0) times = count ? count(context, l.grid, l.block) : 1;
+    c.api.site = PASTA_NV_API_EXIT, c.api.result = &result;
+    deliver(PASTA_CUPTI_DRIVER, id, &c);
+    for (; times; times--) {
+        pasta_cupti_kernel k = kernel(correlation, l.stream, l.grid, l.block, 0);
+        k.context = (uint32_t)context & 0xff;
+        record(&k);
+    }
+}
+
+/* Four of one kernel and one of another; a refused one; a graph; two contexts of the device. */
+static void play_counters(void) {
+    for (uint32_t i = 1; i <= 4; i++) counted_launch(CONTEXT, PASTA_CUPTI_cuLaunchKernel, KERNEL, i, 0);
+    counted_launch(CONTEXT, PASTA_CUPTI_cuLaunchKernel, KERNEL, 9, 1);
+    counted_launch(CONTEXT, PASTA_CUPTI_cuLaunchKernel_ptsz, "_Z5otherv", 5, 0);
+    uint32_t correlation = begin(PASTA_CUPTI_cuGraphLaunch, (uint64_t[]){0x99, STREAM}, NULL);
+    if (count) count(CONTEXT, (uint32_t[]){100, 1, 1}, (uint32_t[]){64, 1, 1});
+    end(PASTA_CUPTI_cuGraphLaunch, (uint64_t[]){0x99, STREAM}, correlation, 0);
+    counted_launch(CONTEXT, PASTA_CUPTI_cuLaunchKernel, KERNEL, 6, 0);
+}
+
+static void play_contexts(void) {
+    for (uint32_t i = 0; i < 2; i++) {
+        uint64_t context = CONTEXT + 0x1001 * i;
+        pasta_cupti_resource r = {context, 0, NULL};
+        if (i) deliver(PASTA_CUPTI_RESOURCE, PASTA_CUPTI_CONTEXT_CREATED, &r);
+        counted_launch(context, PASTA_CUPTI_cuLaunchKernel, KERNEL, 1 + i, 0);
+    }
+    counted_launch(CONTEXT, PASTA_CUPTI_cuLaunchKernel, KERNEL, 3, 0);
+}
+
+/* Kernels of other threads do not run beside one that is counted. */
+static void *launch_counted(void *unused) {
+    for (uint32_t i = 0; i < 50; i++) counted_launch(CONTEXT, PASTA_CUPTI_cuLaunchKernel, KERNEL, 1 + i % 2, 0);
+    return unused;
+}
+
+static void play_counted_threads(void) {
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        if (pthread_create(&threads[i], NULL, launch_counted, NULL)) exit(94);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+}
+
+static void play_counted_fork(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        counted_launch(CONTEXT, PASTA_CUPTI_cuLaunchKernel, KERNEL, 1, 0);
+        _exit(0);
+    }
+    int status = 1;
+    if (child < 0 || waitpid(child, &status, 0) != child || status) exit(94);
+}
+
 /* More instructions than a fetch takes. */
 static void play_many_samples(void) {
     for (uint32_t i = 0; i < 10000; i++) sampled(KERNEL, 7, 16 * i, LONG, 1 + i % 3, 0);
@@ -672,6 +735,12 @@ int main(int count, char **scripts) {
         else if (!strcmp(script, "windows")) play_windows();
         else if (!strcmp(script, "manysamples")) play_many_samples();
         else if (!strcmp(script, "reload")) play_reload();
+        else if (!strcmp(script, "counters")) play_counters();
+        else if (!strcmp(script, "contexts")) play_contexts();
+        else if (!strcmp(script, "stop")) runtime_profiler(false);
+        else if (!strcmp(script, "start")) runtime_profiler(true);
+        else if (!strcmp(script, "countedthreads")) play_counted_threads();
+        else if (!strcmp(script, "countedfork")) play_counted_fork();
         else if (strchr(script, '/')) play_work(script);
         else return 93;
     }
