@@ -36,7 +36,7 @@ def test_every_sample_is_published_once(build: Build, samples: Path, mode: str) 
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("case", ["submitted", "buffers", "clocks"])
+@pytest.mark.parametrize("case", ["submitted", "buffers", "too_small", "subscribers", "clocks"])
 def test_cupti(build: Build, program: Path, case: str, seed: int) -> None:
     done = build.run(program, case, seed)
     assert (done.returncode, done.stderr) == (0, "")
