@@ -29,7 +29,7 @@ def samples(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_c(output, sources, *build.flags)
 
 
-@pytest.mark.parametrize("mode", ["continuous", "serialized"])
+@pytest.mark.parametrize("mode", ["continuous", "serialized", "refused"])
 def test_every_sample_is_published_once(build: Build, samples: Path, mode: str) -> None:
     done = build.run(samples, mode)
     assert (done.returncode, done.stderr) == (0, "")
