@@ -76,6 +76,8 @@ def test_only_live_allocations_and_each_process_by_itself(carried_out: Any) -> N
     assert carried_out(entries, *reused)[:-2] == ["b 1 500 2"]
     # freed in a way that is not followed
     assert carried_out(entries, "a 8 500", "a 9 500", "l k")[:-2] == ["b 1 500 2"]
-    forked = carried_out(entries, "a 8 500", "a 9 600", "l k", "n", "f 500", "l k", "a 8 700", "l k")
+    forked = carried_out(
+        entries, "a 8 500", "a 9 600", "l k", "n", "f 500", "l k", "a 8 700", "l k"
+    )
     assert forked[:-2] == ["b 0 500 1", "b 1 600 2", "b 0 700 1"]
     assert forked[-2] == "plan for managed memory: 1 of 2 entries carried out, 1 calls"
