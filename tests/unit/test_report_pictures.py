@@ -128,6 +128,31 @@ def test_source_lines_have_the_sums_of_their_rows(tmp_path: Path) -> None:
     assert [source.sums[each] for each in both] == [{2: 11}, {2: 11}]
 
 
+def test_source_lines_have_their_instructions(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.cu"
+    path.write_text("a\nb\n")
+    code = Table(
+        {
+            "kernel": ["k", "k", "j", "k", "k"],
+            "offset": [32, 16, 0, 48, 64],
+            "instruction": ["EXIT", "IADD3", "NOP", "BRA", None],
+            "line": [f"{path.name}:2", f"{path.name}:2", f"{path.name}:2", None, f"{path.name}:2"],
+            "file": [str(path)] * 5,
+            "samples": [0, 5, 0, 1, 1],
+        },
+        sums=("samples",),
+    )
+    (source,), _ = read_sources(manifest(), [stored(tmp_path, sass=code, places=code)])
+    found, left = source.instructions(2)
+    expected = [("j", 0, "NOP"), ("k", 16, "IADD3"), ("k", 32, "EXIT")]
+    assert [(each.kernel, each.offset, each.text) for each in found] == expected and not left
+    many = Table({name: column * 50 for name, column in code.columns.items()})
+    many.columns["offset"] = list(range(len(many)))
+    (source,), _ = read_sources(manifest(), [stored(tmp_path / "b", sass=many)])
+    found, left = source.instructions(2)
+    assert (len(found), left) == (100, 50)
+
+
 def test_only_source_of_the_run_is_read(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("secret")
