@@ -433,6 +433,7 @@ def test_served_page(browser: Any, tmp_path: Path) -> None:
     rows = Table({"kernel": [f"k{at}" for at in range(COUNT)], "n": np.arange(COUNT)})
     write_result(run.results, "freq", Result("", {"kernels": rows}))
     with ReportServer(run) as server:
+        server.prepare()
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         browser.get(server.address)
         count = "document.querySelector('#tool-freq .count')?.textContent"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -29,6 +31,7 @@ from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, read_results, write_result
 from pasta.table import Figure, Table
 from pasta.tool import Result
+from tests.support.preload import TIMEOUT, base_environment, cli
 
 
 def stored(path: Path, **tables: Table) -> StoredResult:
@@ -290,6 +293,11 @@ def test_search_of_the_server(live: LiveTimeline) -> None:
 def server(run: RunDirectory) -> Iterator[ReportServer]:
     with ReportServer(run) as found:
         threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
+        with urllib.request.urlopen(found.address, timeout=20) as reply:
+            assert b"Reading" in reply.read()
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"{found.address}table?tool=freq", timeout=20)
+        found.prepare()
         yield found
         found.shutdown()
 
@@ -320,8 +328,22 @@ def test_only_requests_with_the_token_are_answered(server: ReportServer) -> None
     assert status(f"{server.address}{asked.replace('=freq', '=../../x')}") >= 400
 
 
+@pytest.mark.slow
+def test_interrupt_ends_the_server_without_a_word(run: RunDirectory) -> None:
+    command = [*cli("pasta"), "report", str(run.path), "--serve"]
+    with subprocess.Popen(
+        command, env=base_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.endswith(" (Ctrl-C ends it)\n")
+        process.send_signal(signal.SIGINT)  # while it reads the run, or serves it
+        assert process.communicate(timeout=TIMEOUT) == ("", "")
+        assert process.returncode == 0
+
+
 def test_a_damaged_run_is_not_served(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run")
     (run.path / "run.json").write_text("{")
-    with pytest.raises(PastaError):
-        ReportServer(run)
+    with ReportServer(run) as server, pytest.raises(PastaError):
+        server.prepare()
