@@ -153,8 +153,8 @@ The program's. If a signal ended the program, pasta-preload ends by the same sig
 cannot be run or found.""",
 }
 _ENVIRONMENT = {
-    "PASTA_OPTIONS": "options that pasta-preload reads before those of its command line, quoted as"
-    " in a shell",
+    "PASTA_OPTIONS": "options for pasta-preload, quoted as in a shell and read before those on the"
+    " command line",
     "PASTA_CUPTI_LIB, PASTA_SANITIZER_LIB": "NVIDIA's libraries",
     "PASTA_ROCPROFILER_LIB": "AMD's rocprofiler-sdk",
     "PASTA_PTXAS, PASTA_NVDISASM": "NVIDIA's assembler and disassembler",

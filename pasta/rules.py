@@ -252,7 +252,9 @@ class Rules(Tool):
         rows["node"] = self.context.operators.at(records)
         rows["ranges"] = self.context.ranges.at(records)
         if kind in ("memory_copy", "memory_set"):
-            rows["contiguous"] = (records["height"] <= 1) | (records["height"] == ABSENT_U64)
+            from pasta.processors.object_uses import is_contiguous
+
+            rows["contiguous"] = is_contiguous(records)
         if kind == "kernel_launch":
             rows["detail"] = (records["flags"] & abi.FLAG_GRAPH) != 0
             rows["waves"] = self.waves.of(records, self.context)

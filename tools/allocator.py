@@ -363,8 +363,8 @@ class _Device:
         held = np.unique(self.owners[self.owners >= 0])
         self.caching = len(held) > 0
         self.blocks, self.held = rows[self.tensors], rows[held]
-        self.held_ids = held
         self._follow()
+        self._sort(held)
         self._add_categories()
         self._add_states()
 
@@ -387,10 +387,22 @@ class _Device:
         order = np.lexsort((np.repeat([1, 0], [len(freed), int(freed.sum())]), positions))
         self.positions, self.times = positions[order], times[order].astype(np.int64)
         self.of = np.concatenate([np.arange(len(freed)), np.flatnonzero(freed)])[order]
+        self.begins = order < len(freed)  # whether a change is an allocation
         self.changes = np.concatenate([sizes, -sizes[freed]])[order]
         self.levels = np.cumsum(self.changes)
         self.peak = int(self.levels.max(initial=0))
         self.peak_position = int(self.positions[int(self.levels.argmax())])
+
+    def _sort(self, held: NDArray[Any]) -> None:
+        """Orders blocks by segment (an index of `held`; -1: none) and address."""
+        found = np.minimum(np.searchsorted(held, self.owners), len(held) - 1)
+        in_segment = np.where(self.owners >= 0, found, -1)
+        self.order = np.lexsort((self.blocks["address"], in_segment))
+        self.rank = np.empty(len(self.order), np.int64)
+        self.rank[self.order] = np.arange(len(self.order))
+        blocks = self.blocks[self.order]
+        self.segment = in_segment[self.order]
+        self.starts, self.sizes = (blocks[name].astype(np.int64) for name in ("address", "bytes"))
 
     def _highest(self, count: int) -> NDArray[Any]:
         """Indices of at most `count` changes: the highest level in each of as many equal parts."""
@@ -431,19 +443,24 @@ class _Device:
 
     def segments_at(self, position: int) -> NDArray[Any]:
         """Segments at a position (dtype _SEGMENT)."""
-        segments, live = self._live(self.held, position), self._live(self.blocks, position)
-        held = self.held[segments]
+        live = np.zeros(len(self.order), bool)
+        live[self.rank[self._live(self.blocks, position)]] = True
+        return self._segments(self._live(self.held, position), live)
+
+    def _segments(self, segments: NDArray[Any], live: NDArray[Any]) -> NDArray[Any]:
+        """Segments (dtype _SEGMENT) of which these are live, with blocks (bool, in their order)."""
         found = np.zeros(len(segments), _SEGMENT)
         for name in ("address", "bytes"):
-            found[name] = held[name]
+            found[name] = self.held[name][segments]
         found["largest"] = found["bytes"]
-        live = live[np.isin(self.owners[live], self.held_ids[segments])]
-        if not len(live):
+        index = np.full(len(self.held) + 1, -1)  # the last one: of no segment
+        index[segments] = np.arange(len(segments))
+        at = np.flatnonzero(live)
+        of = index[self.segment[at]]
+        at, of = at[of >= 0], of[of >= 0]
+        if not len(at):
             return found
-        of = np.searchsorted(self.held_ids[segments], self.owners[live])
-        order = np.lexsort((self.blocks["address"][live], of))
-        of, blocks = of[order], self.blocks[live[order]]
-        starts, sizes = (blocks[name].astype(np.int64) for name in ("address", "bytes"))
+        starts, sizes = self.starts[at], self.sizes[at]
         first = np.append(True, of[1:] != of[:-1])
         ends = (found["address"].astype(np.int64) + found["bytes"])[of]
         following = np.where(np.append(first[1:], True), ends, np.append(starts[1:], 0))
@@ -454,19 +471,24 @@ class _Device:
         return found
 
     def state_at(self, positions: NDArray[Any]) -> NDArray[Any]:
-        """States (dtype _STATE, without times) of the allocator at positions."""
+        """States (dtype _STATE, without times) of the allocator at ascending positions."""
         found = np.zeros(len(positions), _STATE)
         found["position"] = positions
-        at = np.searchsorted(self.positions, positions, "right") - 1
-        found["allocated"] = np.where(at >= 0, self.levels[np.maximum(at, 0)], 0)
-        for row in found if self.caching else ():
-            segments = self.segments_at(int(row["position"]))
+        after = np.searchsorted(self.positions, positions, "right")  # changes up to there
+        found["allocated"] = np.append(0, self.levels)[after]
+        if not self.caching:
+            found["reserved"] = found["allocated"]
+            found["blocks"] = np.append(0, np.cumsum(np.where(self.begins, 1, -1)))[after]
+            return found
+        live, done = np.zeros(len(self.order), bool), 0
+        for row, end in zip(found, after.tolist(), strict=True):
+            # of several changes of a block the last one stays
+            live[self.rank[self.of[done:end]]] = self.begins[done:end]
+            done = end
+            segments = self._segments(self._live(self.held, int(row["position"])), live)
             row["segments"] = len(segments)
             row["blocks"], row["reserved"] = segments["blocks"].sum(), segments["bytes"].sum()
             row["largest"] = segments["largest"].max(initial=0)
-        if not self.caching:
-            found["reserved"] = found["allocated"]
-            found["blocks"] = [len(self._live(self.blocks, each)) for each in positions.tolist()]
         return found
 
     def live_at(self, position: int) -> tuple[dict[str, list[Any]], NDArray[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pasta.lazy import np
@@ -285,17 +286,19 @@ class BlockSchedule(Tool):
             label = {"name": f"{name}, launch {launch}"}
             events.append({"ph": "M", "name": "process_name", "pid": number, "args": label})
             rows = schedule.of_launches(np.asarray([launch], np.uint64))
-            for row, lane in zip(rows.tolist(), _lanes(rows), strict=True):
+            lanes = _lanes(rows)
+            per_sm = max(lanes) + 1
+            for row, lane in zip(rows.tolist(), lanes, strict=True):
                 _, block, begin, end, sm = row
-                thread = 64 * sm + lane
+                thread = per_sm * sm + lane
                 events.append(
                     {"ph": "X", "name": f"block {block}", "pid": number, "tid": thread,
                      "ts": begin / 1000, "dur": (end - begin) / 1000}
                 )  # fmt: skip
-            for sm, lane in sorted(set(zip(rows["sm"].tolist(), _lanes(rows), strict=True))):
+            for sm, lane in sorted(set(zip(rows["sm"].tolist(), lanes, strict=True))):
                 label = {"name": f"multiprocessor {sm}" + (f", {lane + 1}" if lane else "")}
                 events.append(
-                    {"ph": "M", "name": "thread_name", "pid": number, "tid": 64 * sm + lane,
+                    {"ph": "M", "name": "thread_name", "pid": number, "tid": per_sm * sm + lane,
                      "args": label}
                 )  # fmt: skip
         file.write(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}).encode())
@@ -478,13 +481,16 @@ def _table(columns: dict[str, Any], **fields: Any) -> Table:
 def _lanes(rows: NDArray[Any]) -> list[int]:
     """For each block the lowest free place of its multiprocessor, in order of begin."""
     found: list[int] = []
+    resident: dict[int, list[tuple[int, int]]] = {}  # heaps of ends with their lanes
     free: dict[int, list[int]] = {}
     for begin, end, sm in zip(
         rows["begin"].tolist(), rows["end"].tolist(), rows["sm"].tolist(), strict=True
     ):
-        ends = free.setdefault(sm, [])
-        lane = next((i for i, each in enumerate(ends) if each <= begin), len(ends))
-        ends[lane : lane + 1] = [end]
+        running, lanes = resident.setdefault(sm, []), free.setdefault(sm, [])
+        while running and running[0][0] <= begin:
+            heappush(lanes, heappop(running)[1])
+        lane = heappop(lanes) if lanes else len(running)
+        heappush(running, (end, lane))
         found.append(lane)
     return found
 

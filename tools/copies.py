@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pasta import abi
 from pasta.lazy import np
 from pasta.processors.codes import grown
 from pasta.processors.correlate import LaunchWindow
@@ -160,7 +161,7 @@ class Copies(Tool):
         self.last_time = max(self.last_time, int(copies["time"].max()))
         bytes = copies["bytes"].astype(np.int64)
         source, destination = (self._memory(copies, side) for side in ("source", "destination"))
-        asynchronous = (copies["flags"] & _flag("FLAG_ASYNC")) != 0
+        asynchronous = (copies["flags"] & abi.FLAG_ASYNC) != 0
         codes = self.memories.add(
             copies["direction"], source, destination, asynchronous, bytes=bytes
         )
@@ -598,16 +599,8 @@ def _columns(groups: Groups) -> tuple[list[tuple[int, ...]], NDArray[Any], NDArr
     return groups.rows, groups.count, groups.sum("bytes")
 
 
-def _flag(name: str) -> int:
-    from pasta import abi
-
-    return int(getattr(abi, name))
-
-
 def _described(row: tuple[int, ...]) -> tuple[str, str, str, bool]:
     """Direction, memory of source and destination as names; whether asynchronous."""
-    from pasta import abi
-
     direction = _direction(row[0])
     memories = (
         abi.enums()["memory"].get(memory) or ("pageable" if on_host else "unknown")
@@ -617,14 +610,10 @@ def _described(row: tuple[int, ...]) -> tuple[str, str, str, bool]:
 
 
 def _direction(number: int) -> str:
-    from pasta import abi
-
     return abi.enums()["copy"].get(number, "unknown")
 
 
 def _number(direction: str) -> int:
-    from pasta import abi
-
     return next(number for number, name in abi.enums()["copy"].items() if name == direction)
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from pasta import abi
 from pasta.lazy import np
 from pasta.processors.call_paths import WorkByPath, of_work
 from pasta.processors.codes import Codes, RowCodes, grown, span_dtype, words_of
@@ -109,7 +110,7 @@ class KernelFreq(Tool):
         self.last = grown(self.last, kernels)
         self.launches += np.bincount(codes, minlength=len(self.launches))
         self.in_graphs = grown(self.in_graphs, kernels)
-        in_graph = (launches["flags"] & _flag_graph()) != 0
+        in_graph = (launches["flags"] & abi.FLAG_GRAPH) != 0
         self.in_graphs += np.bincount(codes[in_graph], minlength=len(self.in_graphs))
         self.first_time = min(self.first_time, int(launches["time"].min()))
         self.last_time = max(self.last_time, int(launches["time"].max()))
@@ -416,8 +417,6 @@ class KernelFreq(Tool):
 
     def _shapes(self) -> NDArray[Any]:
         """Distinct configurations as launch records; only the configuration fields are valid."""
-        from pasta import abi
-
         dtype = abi.dtype("kernel_launch")
         shapes = np.zeros(len(self.shapes), dtype)
         if len(shapes):
@@ -540,12 +539,6 @@ class KernelFreq(Tool):
                 f" {self.configurations:,}: numbers of distinct grids and blocks are lower bounds"
             )
         return text
-
-
-def _flag_graph() -> int:
-    from pasta import abi
-
-    return abi.FLAG_GRAPH
 
 
 def _limiters(numbers: Any) -> list[str | None]:

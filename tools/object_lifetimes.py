@@ -12,7 +12,7 @@ from pasta.processors.batch import ABSENT_U64
 from pasta.processors.codes import grown
 from pasta.processors.kernel_names import Launched, kernel_names
 from pasta.processors.object_names import TensorNames, memory_numbers, object_columns
-from pasta.processors.object_uses import COPIED_FROM, LAUNCH, SPAN, USE, WRITTEN
+from pasta.processors.object_uses import COPIED_FROM, LAUNCH, SPAN, USE, WRITTEN, is_contiguous
 from pasta.processors.operator_names import user_lines
 from pasta.table import Figure, Table, absent_where, counted, formatted, shares
 from pasta.tool import Finding, Result, Tool, option
@@ -116,11 +116,10 @@ class ObjectLifetimes(Tool):
         self._follow_sites()
         copies, sets = batch["memory_copy"], batch["memory_set"]
         if len(copies):
-            flat = (copies["height"] <= 1) | (copies["height"] == ABSENT_U64)
-            self._follow_transfers(batch, copies, "source", COPIED_FROM, flat)
-            self._follow_transfers(batch, copies, "destination", WRITTEN, flat)
+            self._follow_transfers(batch, copies, "source", COPIED_FROM)
+            self._follow_transfers(batch, copies, "destination", WRITTEN)
         if len(sets):
-            self._follow_transfers(batch, sets, "address", WRITTEN, sets["height"] <= 1)
+            self._follow_transfers(batch, sets, "address", WRITTEN)
 
     def _follow_sites(self) -> None:
         from pasta.processors.objects import MEMORY, TENSOR
@@ -142,10 +141,8 @@ class ObjectLifetimes(Tool):
             where["index"], where["thread"] = new["index"], objects.rows["thread"][new["object"]]
             self.nodes[new["object"]] = self.context.operators.at(where)
 
-    def _follow_transfers(
-        self, batch: Batch, records: NDArray[Any], field: str, how: int, flat: NDArray[Any]
-    ) -> None:
-        """Adds uses of the objects at the addresses in a field; `flat`: contiguous ones."""
+    def _follow_transfers(self, batch: Batch, records: NDArray[Any], field: str, how: int) -> None:
+        """Adds uses of the objects at the addresses in a field."""
         addresses = records[field]
         objects = self.context.objects.lookup(addresses, records["index"])
         known = objects >= 0
@@ -154,7 +151,7 @@ class ObjectLifetimes(Tool):
         found["launch"] = -2 - self.context.operators.at(records)[known]
         found["position"] = batch.positions(records)[known].astype(np.int64)
         found["address"] = addresses[known]
-        sized = flat & (records["bytes"] != ABSENT_U64)
+        sized = is_contiguous(records) & (records["bytes"] != ABSENT_U64)
         found["bytes"] = np.where(sized, records["bytes"], 0)[known]
         self.transfers.append(found)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: Bytes of an access up to which its elements are compared.
 _MOST = 16
-# A word of the shadow: the folded element, a hash of the thread, a bit that is always set.
+# A word of the shadow: the marked element, a hash of the thread, a bit that is always set.
 _THREAD, _THREAD_BITS, _SEEN = 32, 30, 62
 _LOW = (1 << 32) - 1
 _MIX = 0x1E3779B97F4A7C15
@@ -49,6 +49,7 @@ _BITS = 4
 # A key of `frequent`: the folded element, how it was folded, log2 of its bytes, instruction.
 _FOLD, _WIDTH, _PC = 32, 34, 36
 _WHOLE, _HIGH, _HASH = 0, 1, 2
+_FOLDS = 0x5A3C96E7  # times how an element was folded
 _PC_SHIFT, _PC_BITS = 4, 20
 _MAX_FINDINGS = 20
 _COUNTS = ("zeros", "narrow_int", "narrow_float", "repeated", "redundant")
@@ -67,7 +68,7 @@ def folded(value: int, width: int) -> int:
         return low(value, 32)
     if low(value, 32) == 0:
         return low(value >> 32, 32)
-    mixed = (value ^ value >> 29) * _MIX
+    mixed = (value ^ low(value >> 29, 35)) * _MIX  # the shift of a negative value keeps its sign
     return low(mixed >> 32, 32)
 
 
@@ -77,6 +78,12 @@ def fold_of(value: int, width: int) -> int:
     if width < 8 or low(value >> 32, 32) == 0:
         return 0
     return 1 if low(value, 32) == 0 else 2
+
+
+@probe.function
+def marked(short: int, fold: int) -> int:
+    """32 bits by which elements are compared: elements whose halves are exchanged fold alike."""
+    return low(short ^ fold * _FOLDS, 32)
 
 
 @probe.function
@@ -157,12 +164,14 @@ class Values(Tool):
             if width < 8:
                 element = low(element, 8 * width)
             short = folded(element, width)
-            previous = maps.last.exchange(access.address + at, thread | short)
-            before = maps.last.exchange(where, 1 << _SEEN | short)
-            same = previous != 0 and (previous ^ short) & _LOW == 0
-            again = before != 0 and (before ^ short) & _LOW == 0
+            fold = fold_of(element, width)
+            mark = marked(short, fold)
+            previous = maps.last.exchange(access.address + at, thread | mark)
+            before = maps.last.exchange(where, 1 << _SEEN | mark)
+            same = previous != 0 and (previous ^ mark) & _LOW == 0
+            again = before != 0 and (before ^ mark) & _LOW == 0
             if not stores:  # by another thread it is news
-                same = same and previous == thread | short
+                same = same and previous == thread | mark
             elements += 1
             counts += (
                 (element == 0)
@@ -174,7 +183,7 @@ class Values(Tool):
             size = 0
             if width >= 2:
                 size = 1 + (width >= 4) + (width >= 8)
-            kind = size << _WIDTH | fold_of(element, width) << _FOLD
+            kind = size << _WIDTH | fold << _FOLD
             maps.frequent.add(low(access.pc >> _PC_SHIFT, _PC_BITS) << _PC | kind | short)
         stored = elements * stores
         maps.instructions.add(
@@ -278,6 +287,8 @@ class Values(Tool):
             return [None] * len(pcs), np.zeros(len(pcs), np.uint64)
         at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
         there = known[at] == wanted
+        _, alike, count = np.unique(wanted, return_inverse=True, return_counts=True)
+        there &= count[alike] == 1  # instructions of one tag were counted together
         keys = rows["key"][first[at]].tolist()
         texts = [_text(key) if ok else None for key, ok in zip(keys, there.tolist(), strict=True)]
         return texts, np.where(there, rows["count"][first[at]], 0)

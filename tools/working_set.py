@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pasta import abi
 from pasta.lazy import np
 from pasta.probes import Bitmap, probe
 from pasta.processors.kernel_names import Launched, kernel_names
@@ -135,7 +136,7 @@ class WorkingSet(Tool):
     def on_launches(self, launches: NDArray[Any]) -> None:
         """Keep each launch's footprint, and the launch with the most live memory."""
         live = self.footprint.at(launches, self.context.objects)
-        probed = (launches["flags"] & _flag_probed()) != 0
+        probed = (launches["flags"] & abi.FLAG_PROBED) != 0
         self.launched.add(launches, footprint=live, probed=probed)
         at = int(live.argmax())
         if live[at] > self.most.bytes:
@@ -446,7 +447,6 @@ class _PeakLaunch:
 
 def _is_program_memory(rows: NDArray[Any]) -> NDArray[Any]:
     """Whether objects are memory of the program."""
-    from pasta import abi
     from pasta.processors.objects import ARRAY, MEMORY
 
     internal = (rows["flags"] & abi.FLAG_INTERNAL) != 0
@@ -457,12 +457,6 @@ def _devices(rows: NDArray[Any]) -> NDArray[Any]:
     """Devices of objects; -1 for memory that all devices can access."""
     shared = memory_numbers(_SHARED_MEMORY)
     return np.where(np.isin(rows["memory"], shared), -1, rows["device"].astype(np.int64))
-
-
-def _flag_probed() -> int:
-    from pasta import abi
-
-    return abi.FLAG_PROBED
 
 
 def _known_values(launches: NDArray[Any], name: str) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,12 +127,16 @@ def _serve(run: RunDirectory, *, source: bool) -> int:
     """Serves the report until Ctrl-C. Raises PastaError."""
     from pasta.report.serve import ReportServer
 
-    with display_progress(f"reading {run.path}"):
-        server = ReportServer(run, source=source)
-    with server:
-        print(f"{run.path}: {server.address} (Ctrl-C ends it)", flush=True)
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
+    with suppress(KeyboardInterrupt), ReportServer(run, source=source) as server:
+        answering = threading.Thread(target=server.serve_forever, daemon=True)
+        answering.start()
+        try:
+            print(f"{run.path}: {server.address} (Ctrl-C ends it)", flush=True)
+            with display_progress(f"reading {run.path}"):
+                server.prepare()
+            answering.join()
+        finally:
+            server.shutdown()
     return 0
 
 

@@ -52,8 +52,8 @@ METRICS = (
 # Bits of a page's residence, and of its advice.
 _AT_HOST, _AT_DEVICE = 1, 2
 _IS_READ_MOSTLY, _IS_FOR_DEVICE, _IS_FOR_HOST, _IS_ACCESSED, _IS_MAPPED = 1, 2, 4, 8, 16
-# Cells of `meta`.
-_NEWEST, _OLDEST, _USED, _CAPACITY = range(4)
+# Cells of `meta`. All blocks that were used less recently than _LOOSE prefer the device.
+_NEWEST, _OLDEST, _LOOSE, _USED, _CAPACITY = range(5)
 _NONE = -1
 
 #: The state of a device: residence, advice and owner by page; links of the blocks on the device, by
@@ -66,6 +66,8 @@ _STATE: dict[str, Any] = {
 
 @internal
 def _unlink(block, newer, older, meta):  # type: ignore[no-untyped-def]
+    if meta[_LOOSE] == block:
+        meta[_LOOSE] = newer[block]
     if newer[block] == _NONE:
         meta[_NEWEST] = older[block]
     else:
@@ -85,6 +87,8 @@ def _link(block, newer, older, meta):  # type: ignore[no-untyped-def]
     else:
         newer[meta[_NEWEST]] = block
     meta[_NEWEST] = block
+    if meta[_LOOSE] == _NONE:
+        meta[_LOOSE] = block
 
 
 @internal
@@ -99,7 +103,15 @@ def _arrive(page, place, resident, newer, older, held, meta):  # type: ignore[no
 
 
 @internal
-def _leave(page, place, resident, newer, older, held, meta):  # type: ignore[no-untyped-def]
+def _prefers_device(block, resident, advice):  # type: ignore[no-untyped-def]
+    for page in range(block * BLOCK_PAGES, min((block + 1) * BLOCK_PAGES, len(resident))):
+        if resident[page] & _AT_DEVICE and advice[page] & _IS_FOR_DEVICE:
+            return True
+    return False
+
+
+@internal
+def _leave(page, place, resident, advice, newer, older, held, meta):  # type: ignore[no-untyped-def]
     if resident[page] & place == 0:
         return
     resident[page] &= ~place
@@ -109,46 +121,47 @@ def _leave(page, place, resident, newer, older, held, meta):  # type: ignore[no-
         meta[_USED] -= 1
         if held[block] == 0:
             _unlink(block, newer, older, meta)
+        elif advice[page] & _IS_FOR_DEVICE and not _prefers_device(block, resident, advice):
+            meta[_LOOSE] = meta[_OLDEST]
 
 
 @internal
-def _evict(block, resident, advice, owner, newer, older, held, meta, totals):  # type: ignore[no-untyped-def]
+def _evict(block, resident, owner, newer, older, held, meta, totals):  # type: ignore[no-untyped-def]
     for page in range(block * BLOCK_PAGES, min((block + 1) * BLOCK_PAGES, len(resident))):
         if resident[page] & _AT_DEVICE == 0:
             continue
         if resident[page] == _AT_DEVICE:
             totals[owner[page], _EVICTED] += 1
             resident[page] |= _AT_HOST
-        _leave(page, _AT_DEVICE, resident, newer, older, held, meta)
+        resident[page] &= ~_AT_DEVICE
+    meta[_USED] -= held[block]
+    held[block] = 0
+    _unlink(block, newer, older, meta)
 
 
 @internal
-def _prefers_device(block, resident, advice):  # type: ignore[no-untyped-def]
-    for page in range(block * BLOCK_PAGES, min((block + 1) * BLOCK_PAGES, len(resident))):
-        if resident[page] & _AT_DEVICE and advice[page] & _IS_FOR_DEVICE:
-            return True
-    return False
+def _loose(block, resident, advice, newer, meta):  # type: ignore[no-untyped-def]
+    """The least recently used block but `block` that does not prefer the device, or none."""
+    at = meta[_LOOSE]
+    while at != _NONE and _prefers_device(at, resident, advice):
+        at = newer[at]
+    meta[_LOOSE] = at
+    while at != _NONE and (at == block or _prefers_device(at, resident, advice)):
+        at = newer[at]
+    return at
 
 
 @internal
 def _make_space(block, pages, resident, advice, owner, newer, older, held, meta, totals):  # type: ignore[no-untyped-def]
     while meta[_USED] + pages > meta[_CAPACITY]:
-        out = np.int64(_NONE)
-        preferring = np.int64(_NONE)
-        at = meta[_OLDEST]
-        while at != _NONE:
-            if at != block:
-                if not _prefers_device(at, resident, advice):
-                    out = at
-                    break
-                if preferring == _NONE:
-                    preferring = at
-            at = newer[at]
+        out = _loose(block, resident, advice, newer, meta)
         if out == _NONE:
-            out = preferring
+            out = meta[_OLDEST]
+        if out == block:
+            out = newer[out]
         if out == _NONE:
             return
-        _evict(out, resident, advice, owner, newer, older, held, meta, totals)
+        _evict(out, resident, owner, newer, older, held, meta, totals)
 
 
 @internal
@@ -180,7 +193,7 @@ def _bring(  # type: ignore[no-untyped-def]
         if resident[page]:
             totals[mine, metric] += 1
         if not (copies and advice[page] & _IS_READ_MOSTLY):
-            _leave(page, 3 - place, resident, newer, older, held, meta)
+            _leave(page, 3 - place, resident, advice, newer, older, held, meta)
         _arrive(page, place, resident, newer, older, held, meta)
 
 
@@ -243,7 +256,7 @@ def _on_host(page, write, resident, advice, owner, newer, older, held, meta, tot
         _fetch(page, _AT_HOST, write, resident, advice, owner, newer, older, held, meta, totals)
     elif write and resident[page] & _AT_DEVICE:
         totals[owner[page], _HOST_FAULTS] += 1
-        _leave(page, _AT_DEVICE, resident, newer, older, held, meta)
+        _leave(page, _AT_DEVICE, resident, advice, newer, older, held, meta)
 
 
 @internal
@@ -292,7 +305,7 @@ def _run(  # type: ignore[no-untyped-def]
             )
         elif what == FREE:
             for page in range(first, end):
-                _leave(page, _AT_DEVICE, resident, newer, older, held, meta)
+                _leave(page, _AT_DEVICE, resident, advice, newer, older, held, meta)
                 resident[page] = 0
                 advice[page] = 0
         else:
@@ -307,6 +320,8 @@ def _run(  # type: ignore[no-untyped-def]
             elif what == ACCESSED_BY:
                 bit = _IS_ACCESSED
             for page in range(first, end):
+                if (gone | bit) & _IS_FOR_DEVICE and advice[page] & _IS_FOR_DEVICE:
+                    meta[_LOOSE] = meta[_OLDEST]
                 advice[page] &= ~(gone | bit)
                 if write:
                     advice[page] |= bit
@@ -362,7 +377,7 @@ def simulate(ops: NDArray[Any], owner: NDArray[Any], capacity: int | None = None
     totals = np.zeros((int(owner.max(initial=-1)) + 1, len(METRICS)), np.int64)
     faults = np.zeros(len(ops), np.int64)
     space = len(owner) if capacity is None else max(capacity, BLOCK_PAGES)
-    meta = np.asarray([_NONE, _NONE, 0, space], np.int64)
+    meta = np.asarray([_NONE, _NONE, _NONE, 0, space], np.int64)
     zeros = [np.zeros(len(owner), np.int64) for _ in range(2)]
     lists = [np.full(blocks, _NONE, np.int64) for _ in range(2)]
     _run(

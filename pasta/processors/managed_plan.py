@@ -30,7 +30,7 @@ EVERY = "every"
 #: In place of the number of a launch for C: each, and none: after the allocation.
 _EACH, _AT_ALLOCATION = -1, -2
 _MAX_NUMBER = (1 << 63) - 1
-_MAX_NAME = 4000
+_MAX_NAME = 1 << 20  # as recorded (shim/core/strings.c)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
+from pasta.processors.batch import ABSENT_U64
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,48 +35,47 @@ SPAN = [
 ]
 
 
+def is_contiguous(transfers: NDArray[Any]) -> NDArray[Any]:
+    """Whether copies or sets (bool) are of one row of bytes: others leave gaps between rows. A
+    number of rows or planes that is absent counts as one."""
+    one = np.ones(len(transfers), bool)
+    for name in ("height", "depth"):
+        if name in (transfers.dtype.names or ()):  # sets have no planes
+            one &= (transfers[name] <= 1) | (transfers[name] == ABSENT_U64)
+    return one
+
+
 def spans(count: int) -> NDArray[Any]:
     """Uninitialized rows of SPAN."""
     return np.empty(count, SPAN)
 
 
 class DeviceLaunches:
-    """Positions of the launches of each device, and of those whose accesses are unknown."""
+    """Positions of the launches of each device, and of all whose accesses are unknown: they may be
+    to memory of any device."""
 
     def __init__(
         self, positions: NDArray[Any], devices: NDArray[Any], unknown: NDArray[Any]
     ) -> None:
         """`positions` (int64) and `devices` of launches; `unknown` (bool)."""
         self._positions: dict[int, NDArray[Any]] = {}
-        self._unknown: dict[int, NDArray[Any]] = {}
+        self._unknown = np.sort(positions[unknown])
         for device in np.unique(devices).tolist():
             mine = devices == device
             self._positions[device] = np.sort(positions[mine])
-            self._unknown[device] = np.sort(positions[mine & unknown])
 
     def ranks(self, positions: NDArray[Any], devices: NDArray[Any]) -> NDArray[Any]:
         """Numbers (int64) of launches of a device before positions."""
-        return self._ranks(self._positions, positions, devices)
-
-    def unknown(self, positions: NDArray[Any], devices: NDArray[Any]) -> NDArray[Any]:
-        """The same of launches whose accesses are unknown."""
-        return self._ranks(self._unknown, positions, devices)
-
-    @staticmethod
-    def _ranks(
-        known: dict[int, NDArray[Any]], positions: NDArray[Any], devices: NDArray[Any]
-    ) -> NDArray[Any]:
         found = np.zeros(len(positions), np.int64)
-        for device, of_device in known.items():
+        for device, of_device in self._positions.items():
             mine = devices == device
             found[mine] = np.searchsorted(of_device, positions[mine], "left")
         return found
 
-    def clear(
-        self, starts: NDArray[Any], stops: NDArray[Any], devices: NDArray[Any]
-    ) -> NDArray[Any]:
-        """Whether the accesses of all launches of a device in [start, stop) are known (bool)."""
-        return np.asarray(self.unknown(starts, devices) == self.unknown(stops, devices))
+    def clear(self, starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[Any]:
+        """Whether the accesses of all launches in [start, stop) are known (bool)."""
+        before, after = (np.searchsorted(self._unknown, each, "left") for each in (starts, stops))
+        return np.asarray(before == after)
 
 
 class ObjectUses:
@@ -161,7 +161,7 @@ class ObjectUses:
         found["start"], found["stop"] = first["position"] + 1, second["position"]
         found["before"] = found["after"] = -1
         sizes = first["bytes"].astype(np.int64)
-        clear = self.launches.clear(found["start"], found["stop"], self.devices[self.of[at]])
+        clear = self.launches.clear(found["start"], found["stop"])
         return self._counted(found, self.of[at]), sizes[clear]
 
     def reusable(self, groups: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -194,8 +194,8 @@ class ObjectUses:
         second = at[by_first[takes]]
         first = at[by_last[(begin + before)[takes]]]
         live = (self.ends[first] > self.begins[second]) & (first != second)
-        live &= self.launches.clear(self.begins[first], self.ends[first], self.devices[first])
-        live &= self.launches.clear(self.begins[second], self.ends[second], self.devices[second])
+        for each in (first, second):
+            live &= self.launches.clear(self.begins[each], self.ends[each])
         return first[live], second[live]
 
     def _counted(self, found: NDArray[Any], at: NDArray[Any]) -> NDArray[Any]:
@@ -205,7 +205,7 @@ class ObjectUses:
         found["launches"] = self.launches.ranks(found["stop"], devices) - self.launches.ranks(
             found["start"], devices
         )
-        known = self.launches.clear(found["start"], found["stop"], devices)
+        known = self.launches.clear(found["start"], found["stop"])
         return np.asarray(found[known])
 
 

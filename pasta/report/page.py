@@ -7,6 +7,7 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
@@ -100,6 +101,21 @@ def render_page(
 def place(result: StoredResult) -> tuple[int, bool, str]:
     """Order of sections: by topic, those with findings first."""
     return get_args(Topic).index(result.topic), not result.findings, result.title
+
+
+def _code(source: Source, lines: Sequence[int]) -> dict[str, Any]:
+    """Instructions of lines, by line: kernels, each with its name and then offsets and texts; and
+    how many more there are."""
+    found = {}
+    for line in lines:
+        shown, left = source.instructions(line)
+        kernels = [
+            [visible(kernel), *([each.offset, visible(each.text)] for each in instructions)]
+            for kernel, instructions in groupby(shown, lambda each: each.kernel)
+        ]
+        if kernels:
+            found[str(line)] = {"kernels": kernels, "left": left}
+    return found
 
 
 def _environment() -> Environment:
@@ -238,7 +254,8 @@ class Page:
                 columns[f"measure_{at}"] = [each.sums[measure].get(line) for line in lines]
             described = [{"label": visible(str(measure)), "unit": measure.unit} for measure in own]
             block = self.packer.block(columns)
-            self.blocks[f"source-{number}"] = {**block, "file": each.path, "measures": described}
+            about = {"file": each.path, "measures": described, "code": _code(each, lines)}
+            self.blocks[f"source-{number}"] = {**block, **about}
 
     def _heat(self, map: HeatMap) -> str:
         cells = np.concatenate([strip.cells.reshape(-1) for strip in map.strips])

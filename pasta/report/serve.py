@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
+from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,12 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
+#: The page while the run is read.
+_WAITING = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="1">
+<title>PASTA: reading</title><p>Reading {path} …</p></html>
+"""
+
 Query = dict[str, str]
 
 
@@ -39,23 +46,32 @@ class ReportServer(ThreadingHTTPServer):
     """A server on a random port of the loopback interface, below a random path.
 
     Only requests that name this address and the path's token are answered, so that neither other
-    users of the machine nor pages of other sites read the report. Raises RunError for a damaged
-    run, and if there is no port.
+    users of the machine nor pages of other sites read the report. It answers from the start: until
+    `prepare` has read the run, with a page that says so and loads itself again. Raises RunError if
+    there is no port.
     """
 
     daemon_threads = True
 
     def __init__(self, run: RunDirectory, *, source: bool = True) -> None:
-        timeline = read_timeline(run, whole=True)
-        self._timeline = LiveTimeline(timeline) if timeline else None
-        self._tables = LiveTables(run)
-        self.page = render_page(run, source=source, live=self._timeline, served=True).encode()
+        self._run, self._source = run, source
+        self._timeline: LiveTimeline | None = None
+        self._tables: LiveTables | None = None
+        self.page = _WAITING.format(path=escape(plain(str(run.path)))).encode()
         self.token = secrets.token_urlsafe(24)
         self._lock = threading.Lock()
         try:
             super().__init__((_HOST, 0), _Handler)
         except OSError as error:
             raise RunError(f"{run.path}: cannot be served ({error})") from error
+
+    def prepare(self) -> None:
+        """Read the run, and make its page. Raises RunError for a damaged run."""
+        timeline = read_timeline(self._run, whole=True)
+        live = LiveTimeline(timeline) if timeline else None
+        page = render_page(self._run, source=self._source, live=live, served=True).encode()
+        self._timeline, self._tables = live, LiveTables(self._run)
+        self.page = page  # last: it asks for the others
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: the browser closed the connection."""
@@ -78,6 +94,8 @@ class ReportServer(ThreadingHTTPServer):
 
     def table(self, query: Query) -> Any:
         """Rows of a table."""
+        if self._tables is None:
+            raise KeyError("table")
         return self._tables.page(
             query["tool"], query["name"],
             first=_whole(query["first"]), count=_whole(query["count"]),

@@ -1,4 +1,4 @@
-"""Lines of the program's source, with what tools measured of each.
+"""Lines of the program's source, with what tools measured of each, and their instructions.
 
 A run is untrusted input and names files of this machine, so only files that look like source, lie
 on the machine of the run and are older than its end are read, and of these only lines around
@@ -34,6 +34,7 @@ _WHOLE, _AROUND = 300, 6
 _MAX_LINES = 4000  # of a file
 _MAX_LENGTH = 400  # characters of a line
 _MAX_MEASURES = 12
+_MAX_INSTRUCTIONS = 100  # of a line
 #: A line as tools name it: `train.py:31 step`.
 _LINE = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d{1,7})(?: |$)")
 
@@ -52,18 +53,33 @@ class Measure:
         return f"{self.table}: {self.label}"
 
 
+@dataclass(frozen=True, order=True)
+class Instruction:
+    """An instruction of a kernel, by its offset in bytes."""
+
+    kernel: str
+    offset: int
+    text: str
+
+
 @dataclass
 class Source:
-    """Lines of a file by number, and each measure's sums by line."""
+    """Lines of a file by number, each measure's sums by line, and instructions by line."""
 
     path: str
     text: dict[int, str] = field(default_factory=dict)
     sums: dict[Measure, dict[int, float]] = field(default_factory=dict)
+    code: dict[int, set[Instruction]] = field(default_factory=dict)
 
     @property
     def measured(self) -> set[int]:
         """Numbers of the lines of which anything was measured."""
         return {line for sums in self.sums.values() for line in sums}
+
+    def instructions(self, line: int) -> tuple[list[Instruction], int]:
+        """The first instructions of a line, by kernel and offset, and how many more it has."""
+        found = sorted(self.code.get(line, ()))
+        return found[:_MAX_INSTRUCTIONS], max(0, len(found) - _MAX_INSTRUCTIONS)
 
 
 def read_sources(
@@ -104,6 +120,8 @@ def _collect(sources: dict[str, Source], tool: str, title: str, table: Table) ->
         for name in sums
         if name in table.columns and name not in table.hidden
     ]
+    has_code = {"kernel", "offset", "instruction"} <= table.columns.keys()
+    code = [table.values(name) for name in ("kernel", "offset", "instruction") if has_code]
     for row, (line, file) in enumerate(zip(lines, files, strict=True)):
         found = _LINE.match(line) if isinstance(line, str) else None
         path = found["file"] if found and file is line else file
@@ -111,6 +129,9 @@ def _collect(sources: dict[str, Source], tool: str, title: str, table: Table) ->
             continue
         source = sources.setdefault(path, Source(path))
         number = int(found["line"])
+        if has_code and isinstance(code[2][row], str) and isinstance(code[1][row], int):
+            kernel, offset, text = (values[row] for values in code)
+            source.code.setdefault(number, set()).add(Instruction(str(kernel), offset, text))
         for measure, values in columns:
             value = values[row]
             if isinstance(value, (int, float)) and value > 0 and value == value:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pasta.sass.disassembler import Code
-    from pasta.sass.lines import Lines
+    from pasta.sass.lines import Lines, Place
     from pasta.sass.places import Images
     from pasta.stalls.samples import Function
 
@@ -68,10 +68,14 @@ class FunctionCode:
             return None
         return code.text(index)
 
+    def place(self, function: int, offset: int) -> Place | None:
+        """File and line of an instruction; None if they are not known."""
+        lines = self.lines.get(function)
+        return None if lines is None else lines.at(offset)
+
     def line(self, function: int, offset: int) -> str | None:
         """Source line of an instruction, `file:line`; None if it is not known."""
-        lines = self.lines.get(function)
-        place = None if lines is None else lines.at(offset)
+        place = self.place(function, offset)
         return None if place is None else f"{place.file}:{place.line}"
 
 

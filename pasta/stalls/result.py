@@ -348,6 +348,7 @@ class Stalls:
                 "offset",
                 "instruction",
                 "line",
+                "file",
                 "samples",
                 "reasons",
                 "blamed",
@@ -369,7 +370,10 @@ class Stalls:
                 columns["kernel"].append(kernel)
                 columns["offset"].append(offset)
                 columns["instruction"].append(code.text(index))
-                columns["line"].append(self.code.line(function, offset))
+                place = self.code.place(function, offset)
+                line = f"{place.file.rpartition('/')[2]}:{place.line}" if place else None
+                columns["line"].append(line)
+                columns["file"].append(place.file if place else None)
                 columns["samples"].append(sum(count for *_, count in here))
                 columns["reasons"].append(self._reasons_at(here))
                 columns["blamed"].append(_blamed_at(here, offset))
@@ -382,6 +386,7 @@ class Stalls:
             keys=("kernel", "offset"),
             sums=("samples", "waited_for"),
             shown=0,
+            hidden=frozenset({"file"}),
         )
 
     def _reasons_at(self, here: Any) -> str | None:

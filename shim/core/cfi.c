@@ -84,27 +84,16 @@ static bool is_made_up(uint64_t address) {
     return is_near(address, STACK) || is_near(address, FRAME) || is_near(address, STACK + WORD) || is_near(address, FRAME + WORD);
 }
 
-static bool in_object(const pasta_object *o, uint64_t address, size_t bytes) {
-    for (uint64_t i = 0; i < o->header_count; i++) {
-        const ElfW(Phdr) *p = &o->headers[i];
-        /* whole pages are mapped: words at the end are read with their neighbours */
-        uint64_t start = (o->bias + p->p_vaddr) & ~UINT64_C(7), end = (o->bias + p->p_vaddr + p->p_filesz + 7) & ~UINT64_C(7);
-        /* subtracted, as the sum of a damaged table's address and `bytes` may wrap around */
-        if (p->p_type == PT_LOAD && (p->p_flags & PF_R) && address >= start && address < end && bytes <= end - address) return true;
-    }
-    return false;
-}
-
 static int find_proc_info(space *as, uint64_t address, proc_info *info, int need, void *argument) {
     question *q = argument;
     const pasta_object *o = q->object;
     enum { HEADER = 12, PC_RELATIVE_4 = 0x1b, UNSIGNED_4 = 0x03, TABLE_RELATIVE_4 = 0x3b };
-    if (address < o->start || address >= o->end || !in_object(o, o->frame_header, HEADER)) return NO_INFO;
+    if (address < o->start || address >= o->end || !pasta_object_holds(o, o->frame_header, HEADER)) return NO_INFO;
     const uint8_t *header = (const uint8_t *)(uintptr_t)o->frame_header;
     uint32_t count;
     memcpy(&count, header + 8, sizeof count);
     if (header[0] != 1 || header[1] != PC_RELATIVE_4 || header[2] != UNSIGNED_4 || header[3] != TABLE_RELATIVE_4 || !count ||
-        !in_object(o, o->frame_header + HEADER, (size_t)count * 8))
+        !pasta_object_holds(o, o->frame_header + HEADER, (size_t)count * 8))
         return NO_INFO;
     table_info table = {.start = o->start, .end = o->end, .format = REMOTE_TABLE,
                         .table = {.base = o->frame_header, .length = count, .entries = o->frame_header + HEADER}};
@@ -127,7 +116,7 @@ static int read_memory(space *as, uint64_t address, uint64_t *value, int write, 
     (void)as;
     if (write) return INVALID;
     if (is_made_up(address)) *value = address + WORD;
-    else if (in_object(q->object, address, sizeof *value)) memcpy(value, (const void *)(uintptr_t)address, sizeof *value);
+    else if (pasta_object_holds(q->object, address, sizeof *value)) memcpy(value, (const void *)(uintptr_t)address, sizeof *value);
     else return INVALID;
     return 0;
 }

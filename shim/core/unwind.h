@@ -71,6 +71,11 @@ typedef struct pasta_loads {
 pasta_loads pasta_loads_now(void);
 /* The object whose executable code is at an address. */
 bool pasta_object_at(uint64_t address, pasta_object *object);
+/* Whether these bytes can be read: they are in one segment of the object's file. */
+bool pasta_object_holds(const pasta_object *o, uint64_t address, uint64_t bytes);
+enum { PASTA_MAX_BUILD = 64 };
+/* The build id of an object as hexadecimal digits, without a NUL; its length, 0 without one. */
+size_t pasta_object_build_id(const pasta_object *o, char text[PASTA_MAX_BUILD]);
 
 /* ---- cfi.c ---- */
 bool pasta_cfi_load(void); /* false: libunwind is not installed, or has another interface */

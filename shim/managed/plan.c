@@ -16,6 +16,13 @@ enum { MAX_LISTED = 8 };
 static const char *const names[PASTA_PLAN_ACTIONS] = {"prefetch",       "evict",       "read_mostly",
                                                       "preferred_host", "accessed_by", "pin"};
 
+enum { BUCKETS = 1 << 14 };
+#define NONE UINT32_MAX
+
+#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
+#define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
+#define COUNT(place) __atomic_fetch_add(&(place), 1, __ATOMIC_RELAXED) /* gives what it was */
+
 struct entry {
     pasta_plan_action action;
     uint32_t allocation, kernel; /* in the tables below */
@@ -25,32 +32,39 @@ struct entry {
     int error; /* the first */
 };
 
+/* The three tables: elements with equal hashes of their keys are linked by `next`. */
 struct allocation {
     uint64_t bytes, occurrence;
-    uint64_t address; /* 0: not live */
+    uint32_t next;
+    uint64_t address;     /* 0: not live */
+    uint32_t next_living; /* in the chain of live ones by address */
 };
-
-/* Each distinct size of the plan's allocations, and each distinct kernel with its grid. */
-struct size {
+struct size { /* each distinct one of the plan's allocations */
     uint64_t bytes, count;
+    uint32_t next;
 };
-struct kernel {
+struct kernel { /* each distinct one with its grid */
     char *name;
     uint32_t grid[3];
+    uint32_t next;
     uint64_t count;
 };
 
+/* Does not change once `on` is set, except counts, addresses and chains of live allocations. */
 static struct {
-    pthread_mutex_t mutex;
-    bool on;
+    bool on, exits;
     uint32_t entries, allocations, sizes, kernels;
     struct entry *entry;
     struct allocation *allocation;
     struct size *size;
     struct kernel *kernel;
-    uint32_t generation; /* of the process, which a fork changes */
-    bool used, exits;
-} plan = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+    uint32_t *order; /* entries, sorted by their keys */
+    uint64_t used;   /* the process that used it: its generation + 1 */
+} plan;
+
+static uint32_t allocation_at[BUCKETS], size_at[BUCKETS], kernel_at[BUCKETS]; /* first of a chain */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;                     /* of live allocations */
+static uint32_t living_at[BUCKETS];
 
 /* ---- reading ---- */
 
@@ -66,24 +80,60 @@ static void *grown(void *array, uint32_t count, size_t bytes) {
         plan.array[plan.count++] = __VA_ARGS__;                                      \
     } while (0)
 
-static bool find_allocation(uint64_t bytes, uint64_t occurrence, uint32_t *found) {
-    for (*found = 0; *found < plan.allocations; ++*found)
-        if (plan.allocation[*found].bytes == bytes && plan.allocation[*found].occurrence == occurrence) return true;
-    APPEND(allocation, allocations, (struct allocation){bytes, occurrence, 0});
-    for (uint32_t i = 0; i < plan.sizes; i++)
-        if (plan.size[i].bytes == bytes) return true;
-    APPEND(size, sizes, (struct size){bytes, 0});
+static uint32_t *bucket_of(uint32_t *table, const uint64_t *key, size_t words) {
+    return &table[pasta_hash(key, words * sizeof *key) >> 32 & (BUCKETS - 1)];
+}
+static uint32_t *allocation_bucket(uint64_t bytes, uint64_t occurrence) {
+    return bucket_of(allocation_at, (uint64_t[]){bytes, occurrence}, 2);
+}
+static uint32_t *size_bucket(uint64_t bytes) { return bucket_of(size_at, &bytes, 1); }
+static uint32_t *living_bucket(uint64_t address) { return bucket_of(living_at, &address, 1); }
+static uint32_t *kernel_bucket(const char *name, const uint32_t grid[3]) {
+    uint64_t key[] = {pasta_hash(name, strlen(name)), (uint64_t)grid[0] << 32 | grid[1], grid[2]};
+    return bucket_of(kernel_at, key, 3);
+}
+
+static uint32_t find_allocation(uint64_t bytes, uint64_t occurrence) {
+    uint32_t i = *allocation_bucket(bytes, occurrence);
+    while (i != NONE && (plan.allocation[i].bytes != bytes || plan.allocation[i].occurrence != occurrence))
+        i = plan.allocation[i].next;
+    return i;
+}
+
+static uint32_t find_size(uint64_t bytes) {
+    uint32_t i = *size_bucket(bytes);
+    while (i != NONE && plan.size[i].bytes != bytes) i = plan.size[i].next;
+    return i;
+}
+
+static uint32_t find_kernel(const char *name, const uint32_t grid[3]) {
+    uint32_t i = *kernel_bucket(name, grid);
+    while (i != NONE && (memcmp(plan.kernel[i].grid, grid, sizeof plan.kernel->grid) || strcmp(plan.kernel[i].name, name)))
+        i = plan.kernel[i].next;
+    return i;
+}
+
+static bool add_allocation(uint64_t bytes, uint64_t occurrence, uint32_t *number) {
+    *number = find_allocation(bytes, occurrence);
+    if (*number != NONE) return true;
+    uint32_t *first = allocation_bucket(bytes, occurrence);
+    APPEND(allocation, allocations, (struct allocation){.bytes = bytes, .occurrence = occurrence, .next = *first});
+    *first = *number = plan.allocations - 1;
+    if (find_size(bytes) != NONE) return true;
+    first = size_bucket(bytes);
+    APPEND(size, sizes, (struct size){.bytes = bytes, .next = *first});
+    *first = plan.sizes - 1;
     return true;
 }
 
-static bool find_kernel(const char *name, const uint32_t grid[3], uint32_t *found) {
-    for (*found = 0; *found < plan.kernels; ++*found) {
-        const struct kernel *k = &plan.kernel[*found];
-        if (!memcmp(k->grid, grid, sizeof k->grid) && !strcmp(k->name, name)) return true;
-    }
+static bool add_kernel(const char *name, const uint32_t grid[3], uint32_t *number) {
+    *number = find_kernel(name, grid);
+    if (*number != NONE) return true;
+    uint32_t *first = kernel_bucket(name, grid);
     char *copy = strdup(name);
     if (!copy) return false;
-    APPEND(kernel, kernels, (struct kernel){.name = copy, .grid = {grid[0], grid[1], grid[2]}});
+    APPEND(kernel, kernels, (struct kernel){.name = copy, .grid = {grid[0], grid[1], grid[2]}, .next = *first});
+    *first = *number = plan.kernels - 1;
     return true;
 }
 
@@ -99,18 +149,75 @@ static bool read_entry(char *line) {
                       action, &size, &occurrence, &e.offset, &e.bytes, &e.number, &grid[0], &grid[1], &grid[2], &used);
     if (read != 9 || line[used] != '\t') return false;
     while (e.action < PASTA_PLAN_ACTIONS && strcmp(names[e.action], action)) e.action++;
-    if (e.action == PASTA_PLAN_ACTIONS || !find_allocation(size, occurrence, &e.allocation)) return false;
-    if (e.number != AT_ALLOCATION && !find_kernel(line + used + 1, grid, &e.kernel)) return false;
+    if (e.action == PASTA_PLAN_ACTIONS || !add_allocation(size, occurrence, &e.allocation)) return false;
+    if (e.number != AT_ALLOCATION && !add_kernel(line + used + 1, grid, &e.kernel)) return false;
     APPEND(entry, entries, e);
     return true;
 }
 
+/* ---- entries by what they wait for ---- */
+
+/* Entries of an allocation, or those of a kernel that are done before or after each launch, or a numbered one. */
+typedef struct key {
+    bool at_launch;
+    uint32_t owner;
+    bool after;
+    int64_t number;
+    uint32_t entry;
+} key;
+
+static key key_of(uint32_t entry) {
+    const struct entry *e = &plan.entry[entry];
+    if (e->number == AT_ALLOCATION) return (key){false, e->allocation, false, AT_ALLOCATION, entry};
+    return (key){true, e->kernel, e->action == PASTA_PLAN_EVICT, e->number, entry};
+}
+
+static int compare(const key *a, const key *b) {
+#define BY(field) if (a->field != b->field) return a->field < b->field ? -1 : 1;
+    BY(at_launch) BY(owner) BY(after) BY(number) BY(entry)
+    return 0;
+}
+
+static int compare_entries(const void *a, const void *b) {
+    key first = key_of(*(const uint32_t *)a), second = key_of(*(const uint32_t *)b);
+    return compare(&first, &second);
+}
+
+static bool sort_entries(void) {
+    plan.order = malloc((plan.entries + 1) * sizeof *plan.order); /* + 1: never 0 bytes */
+    for (uint32_t i = 0; plan.order && i < plan.entries; i++) plan.order[i] = i;
+    if (plan.order) qsort(plan.order, plan.entries, sizeof *plan.order, compare_entries);
+    return plan.order != NULL;
+}
+
+/* The place in `order` of the first entry that is not below k. */
+static uint32_t lower_bound(key k) {
+    uint32_t low = 0, high = plan.entries;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        key found = key_of(plan.order[middle]);
+        if (compare(&found, &k) < 0) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static pasta_plan_range range_of(key k) {
+    k.entry = 0;
+    uint32_t first = lower_bound(k);
+    k.entry = NONE;
+    return (pasta_plan_range){first, lower_bound(k)};
+}
+
 /* Another thread of the parent may have held it. */
-static void forked(void) { pthread_mutex_init(&plan.mutex, NULL); }
+static void forked(void) { pthread_mutex_init(&mutex, NULL); }
 
 __attribute__((constructor)) static void load(void) {
     const char *path = pasta_config("uvm_plan");
     if (!path || !*path) return;
+    memset(allocation_at, 0xff, sizeof allocation_at);
+    memset(size_at, 0xff, sizeof size_at);
+    memset(kernel_at, 0xff, sizeof kernel_at);
     FILE *file = fopen(path, "re");
     char *line = NULL; /* names of kernels are of any length */
     size_t room = 0;
@@ -119,8 +226,7 @@ __attribute__((constructor)) static void load(void) {
     free(line);
     if (file) fclose(file);
     if (!good) pasta_say("the plan for managed memory is not carried out: %s cannot be read", path);
-    plan.generation = pasta_generation();
-    plan.on = good && plan.entries && !pthread_atfork(NULL, NULL, forked);
+    plan.on = good && plan.entries && sort_entries() && !pthread_atfork(NULL, NULL, forked);
 }
 
 bool pasta_plan_is_on(void) { return plan.on; }
@@ -139,7 +245,7 @@ static void describe(const struct entry *e, char *text, size_t size) {
 }
 
 static void report(void) {
-    if (!plan.used || plan.generation != pasta_generation()) return;
+    if (LOAD(plan.used) != pasta_generation() + UINT64_C(1)) return;
     uint64_t done = 0, listed = 0, missing = 0;
     uint32_t carried = 0;
     for (uint32_t i = 0; i < plan.entries; i++) {
@@ -162,77 +268,94 @@ static void report(void) {
 
 /* ---- the program's calls ---- */
 
-/* plan.mutex held.  The child of a fork starts as a process of its own. */
+/* The child of a fork starts as a process of its own. */
 static void begin(void) {
-    if (plan.generation != pasta_generation()) {
-        plan.generation = pasta_generation();
+    uint64_t process = pasta_generation() + UINT64_C(1);
+    if (LOAD(plan.used) == process) return;
+    pthread_mutex_lock(&mutex);
+    if (LOAD(plan.used) != process) {
+        memset(living_at, 0xff, sizeof living_at);
         for (uint32_t i = 0; i < plan.allocations; i++) plan.allocation[i].address = 0;
         for (uint32_t i = 0; i < plan.sizes; i++) plan.size[i].count = 0;
         for (uint32_t i = 0; i < plan.kernels; i++) plan.kernel[i].count = 0;
         for (uint32_t i = 0; i < plan.entries; i++) plan.entry[i].done = plan.entry[i].failed = 0;
+        if (!plan.exits) plan.exits = !atexit(report);
+        STORE(plan.used, process);
     }
-    plan.used = true;
-    if (!plan.exits) plan.exits = !atexit(report);
+    pthread_mutex_unlock(&mutex);
 }
 
-static void add_step(pasta_plan_steps *steps, uint32_t entry) {
-    const struct entry *e = &plan.entry[entry];
-    uint64_t address = plan.allocation[e->allocation].address;
-    if (address && steps->count < PASTA_PLAN_STEPS)
-        steps->step[steps->count++] = (pasta_plan_step){e->action, entry, address + e->offset, e->bytes};
+/* mutex held.  Several have an address where the program freed one in a way that is not followed. */
+static void forget_living(uint64_t address) {
+    for (uint32_t *link = living_bucket(address); *link != NONE;) {
+        struct allocation *a = &plan.allocation[*link];
+        if (a->address == address) {
+            STORE(a->address, 0);
+            *link = a->next_living;
+        } else {
+            link = &a->next_living;
+        }
+    }
 }
 
-void pasta_plan_allocated(uint64_t address, uint64_t bytes, pasta_plan_steps *steps) {
-    *steps = (pasta_plan_steps){0};
-    pthread_mutex_lock(&plan.mutex);
+pasta_plan_steps pasta_plan_allocated(uint64_t address, uint64_t bytes) {
+    pasta_plan_steps none = {{{0, 0}, {0, 0}}};
     begin();
-    struct size *size = NULL;
-    for (uint32_t i = 0; i < plan.sizes && !size; i++)
-        if (plan.size[i].bytes == bytes) size = &plan.size[i];
-    uint64_t occurrence = size ? size->count++ : UINT64_MAX;
-    for (uint32_t i = 0; size && i < plan.allocations; i++) {
-        struct allocation *a = &plan.allocation[i];
-        if (a->bytes != bytes || a->occurrence != occurrence) continue;
-        a->address = address;
-        for (uint32_t e = 0; e < plan.entries; e++)
-            if (plan.entry[e].allocation == i && plan.entry[e].number == AT_ALLOCATION) add_step(steps, e);
-    }
-    steps->before = steps->count;
-    pthread_mutex_unlock(&plan.mutex);
+    uint32_t size = find_size(bytes);
+    uint32_t found = size == NONE ? NONE : find_allocation(bytes, COUNT(plan.size[size].count));
+    if (found == NONE || !address) return none;
+    pthread_mutex_lock(&mutex);
+    forget_living(address);
+    uint32_t *first = living_bucket(address);
+    plan.allocation[found].next_living = *first;
+    *first = found;
+    STORE(plan.allocation[found].address, address);
+    pthread_mutex_unlock(&mutex);
+    return (pasta_plan_steps){{range_of((key){.owner = found, .number = AT_ALLOCATION}), {0, 0}}};
 }
 
 void pasta_plan_freed(uint64_t address) {
-    pthread_mutex_lock(&plan.mutex);
-    for (uint32_t i = 0; address && i < plan.allocations; i++)
-        if (plan.allocation[i].address == address) plan.allocation[i].address = 0;
-    pthread_mutex_unlock(&plan.mutex);
+    if (LOAD(plan.used) != pasta_generation() + UINT64_C(1)) return; /* nothing lives */
+    pthread_mutex_lock(&mutex);
+    forget_living(address);
+    pthread_mutex_unlock(&mutex);
 }
 
-void pasta_plan_launched(const char *kernel, const uint32_t grid[3], pasta_plan_steps *steps) {
-    steps->before = steps->count = 0;
-    pthread_mutex_lock(&plan.mutex);
+pasta_plan_launch pasta_plan_launched(const char *kernel, const uint32_t grid[3]) {
+    pasta_plan_launch launch = {{{{0, 0}, {0, 0}}}, {{{0, 0}, {0, 0}}}};
     begin();
-    uint32_t found = 0;
-    while (found < plan.kernels && (memcmp(plan.kernel[found].grid, grid, sizeof plan.kernel->grid) ||
-                                    strcmp(plan.kernel[found].name, kernel)))
-        found++;
-    uint64_t number = found < plan.kernels ? plan.kernel[found].count++ : 0;
-    for (int after = 0; found < plan.kernels && after < 2; after++) {
-        for (uint32_t e = 0; e < plan.entries; e++) {
-            const struct entry *entry = &plan.entry[e];
-            bool mine = entry->number != AT_ALLOCATION && entry->kernel == found &&
-                        (entry->number == EACH || (uint64_t)entry->number == number);
-            if (mine && (entry->action == PASTA_PLAN_EVICT) == (after == 1)) add_step(steps, e);
-        }
-        if (!after) steps->before = steps->count;
+    uint32_t found = find_kernel(kernel, grid);
+    if (found == NONE) return launch;
+    int64_t number = (int64_t)COUNT(plan.kernel[found].count);
+    for (int after = 0; after < 2; after++) {
+        pasta_plan_steps *steps = after ? &launch.after : &launch.before;
+        steps->range[0] = range_of((key){true, found, after, EACH, 0});
+        steps->range[1] = range_of((key){true, found, after, number, 0});
     }
-    pthread_mutex_unlock(&plan.mutex);
+    return launch;
+}
+
+/* Removes the earlier of two ranges' first entries; NONE: both are empty. */
+static uint32_t take_entry(pasta_plan_steps *steps) {
+    pasta_plan_range *a = &steps->range[0], *b = &steps->range[1];
+    if (a->next == a->end && b->next == b->end) return NONE;
+    bool first = b->next == b->end || (a->next < a->end && plan.order[a->next] < plan.order[b->next]);
+    return plan.order[first ? a->next++ : b->next++];
+}
+
+bool pasta_plan_next(pasta_plan_steps *steps, pasta_plan_step *step) {
+    for (uint32_t i; (i = take_entry(steps)) != NONE;) {
+        const struct entry *e = &plan.entry[i];
+        uint64_t address = LOAD(plan.allocation[e->allocation].address);
+        if (!address) continue; /* not live */
+        *step = (pasta_plan_step){e->action, i, address + e->offset, e->bytes};
+        return true;
+    }
+    return false;
 }
 
 void pasta_plan_done(const pasta_plan_step *step, int error) {
-    pthread_mutex_lock(&plan.mutex);
     struct entry *e = &plan.entry[step->entry];
-    if (!error) e->done++;
-    else if (!e->failed++) e->error = error;
-    pthread_mutex_unlock(&plan.mutex);
+    if (!error) COUNT(e->done);
+    else if (COUNT(e->failed) == 0) STORE(e->error, error);
 }

@@ -28,19 +28,25 @@ typedef struct pasta_plan_step {
     uint64_t address, bytes;
 } pasta_plan_step;
 
-enum { PASTA_PLAN_STEPS = 64 }; /* of one launch or allocation; further ones are not done */
-
-/* What a launch finds: steps before it, then steps after it. */
+/* Steps that are still to be taken: entries of the plan, sorted by what they wait for. */
+typedef struct pasta_plan_range {
+    uint32_t next, end;
+} pasta_plan_range;
 typedef struct pasta_plan_steps {
-    uint32_t before, count;
-    pasta_plan_step step[PASTA_PLAN_STEPS];
+    pasta_plan_range range[2]; /* merged in the plan's order */
 } pasta_plan_steps;
 
+typedef struct pasta_plan_launch {
+    pasta_plan_steps before, after;
+} pasta_plan_launch;
+
 bool pasta_plan_is_on(void);
-void pasta_plan_allocated(uint64_t address, uint64_t bytes, pasta_plan_steps *steps);
+pasta_plan_steps pasta_plan_allocated(uint64_t address, uint64_t bytes);
 void pasta_plan_freed(uint64_t address);
 /* kernel: its name, as recorded. */
-void pasta_plan_launched(const char *kernel, const uint32_t grid[3], pasta_plan_steps *steps);
+pasta_plan_launch pasta_plan_launched(const char *kernel, const uint32_t grid[3]);
+/* Takes a step whose allocation is live; false: there are no more. */
+bool pasta_plan_next(pasta_plan_steps *steps, pasta_plan_step *step);
 /* error: of the vendor's call; 0: done. */
 void pasta_plan_done(const pasta_plan_step *step, int error);
 

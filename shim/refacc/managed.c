@@ -13,6 +13,7 @@
  * the open kernel modules).  Pages of other allocations, and those that prefer another place, are not in the group. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -59,7 +60,7 @@ static struct {
 /* What is served for one processor: its records, and the time they take. */
 struct service {
     ra_uvm_activity_data *records;
-    size_t count, room;
+    size_t count, room, lost;
     bool recorded;
     uint64_t clock; /* ns */
     ra_uvm_activity_data common;
@@ -80,7 +81,10 @@ static void record(struct service *s, ra_callback_id id, uint64_t first, uint64_
     if (s->count == s->room) {
         size_t room = s->room ? 2 * s->room : 64;
         ra_uvm_activity_data *grown = realloc(s->records, room * sizeof *grown);
-        if (!grown) return; /* the model does not depend on its records */
+        if (!grown) { /* the model does not depend on its records */
+            s->lost++;
+            return;
+        }
         s->records = grown;
         s->room = room;
     }
@@ -309,6 +313,7 @@ static void finish(struct service *s) {
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) continue;
     for (size_t i = 0; i < s->count; i++)
         if (ra_tools_want(RA_DOMAIN_UVM)) ra_tools_call(RA_DOMAIN_UVM, s->records[i].id, &s->records[i]);
+    if (s->lost) fprintf(stderr, "refacc: out of memory: %zu faults and migrations are not reported to tools\n", s->lost);
     free(s->records);
 }
 
@@ -320,6 +325,7 @@ void ra_managed_begin(struct ra_launch *launch) {
     pthread_mutex_unlock(&managed.mutex);
     launch->managed_words = (pages + 63) / 64;
     launch->touched = pages ? calloc(2 * launch->managed_words, sizeof *launch->touched) : NULL;
+    if (pages && !launch->touched) launch->fault = RA_OUT_OF_MEMORY;
 }
 
 void ra_warp_touch(const ra_warp *w, uint32_t mask, const uint64_t address[RA_LANES], uint32_t bytes, uint32_t flags) {

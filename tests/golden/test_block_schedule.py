@@ -98,11 +98,27 @@ def test_the_trace_has_a_thread_for_each_resident_block() -> None:
     slices = [(e["pid"], e["tid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
     assert slices == [
         (0, 0, "block 0", 0, 0.1), (0, 1, "block 1", 0.05, 0.1), (0, 0, "block 2", 0.1, 0.02),
-        (1, 64, "block 0", 0, 0.01),
+        (1, 1, "block 0", 0, 0.01),
     ]  # fmt: skip
     names = [e["args"]["name"] for e in events if e["ph"] == "M"]
     assert names == ["k0, launch 0", "multiprocessor 0", "multiprocessor 0, 2", "k1, launch 1",
                      "multiprocessor 1"]  # fmt: skip
+
+
+def test_any_number_of_blocks_may_be_resident() -> None:
+    """On a multiprocessor; each has a thread of its own, the lowest one that is free."""
+    blocks = [(sm, begin, 1000) for sm in range(2) for begin in range(100)]
+    result = run_tool(TOOL, played([*blocks, (0, 1000, 1100)]))
+    file = io.BytesIO()
+    write_ = result.files["blocks.json"]
+    assert callable(write_)
+    write_(file)
+    events = json.loads(file.getvalue())["traceEvents"]
+    threads = [e["tid"] for e in events if e["ph"] == "X"]
+    assert len(set(threads)) == 200 and threads.count(0) == 2
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names[0] == "multiprocessor 0" and names[100] == "multiprocessor 1"
+    assert names[199] == "multiprocessor 1, 100"
 
 
 def test_random_schedules_match_a_walk() -> None:

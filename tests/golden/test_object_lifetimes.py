@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from pasta.plugins import find_tools
 from pasta.processors.packing import Packing
@@ -146,10 +147,11 @@ def test_devices_count_their_own_launches_and_the_threshold_is_inclusive() -> No
 def test_copies_and_sets_are_uses_and_their_repeated_writes_are_dead() -> None:
     events = Events()
     events.alloc(A, KIB)
-    events.add("memory_set", device=0, address=A, bytes=KIB, height=1)
+    events.add("memory_set", device=0, address=A, bytes=KIB)
     events.launch("other")
     events.copy("host_to_device", 0x9_0000, A, KIB, height=1)  # covers the set
     events.copy("host_to_device", 0x9_0000, A, KIB // 2, height=1)  # does not cover it
+    events.copy("host_to_device", 0x9_0000, A, KIB, height=1, depth=4)  # may have gaps
     events.copy("device_to_host", A, 0x9_0000, KIB, height=1)
     events.free(A)
     result = run_tool(ObjectLifetimes, events)
@@ -175,13 +177,15 @@ def test_without_accesses_only_copies_and_sets_are_uses() -> None:
     assert "from copies and sets only" in result.notes[0]
 
 
-def test_launches_that_were_not_probed_may_use_everything() -> None:
+@pytest.mark.parametrize("device", [0, 1])
+def test_launches_that_were_not_probed_may_use_everything(device: int) -> None:
+    """Also memory of another device."""
     events = Events()
     events.alloc(A, KIB)
     events.alloc(B, KIB)
     use(events, "k", A)
     events.launch("k")
-    events.launch("k", flags=0)
+    events.launch("k", flags=0, device=device)
     events.launch("k")
     events.free(A)
     assert rows(run_tool(ObjectLifetimes, events)) == {}

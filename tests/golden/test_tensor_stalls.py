@@ -183,6 +183,8 @@ def test_two_passes_without_launches_in_samples(tmp_path: Path) -> None:
     assert any("600 samples of no certain launch" in note for note in found.notes)
     lines = {row["offset"]: row for row in found.tables["sass"].rows()}
     assert lines[offset("FMUL")]["samples"] == 650
+    place = lines[offset("FMUL")]
+    assert place["file"].endswith("/" + place["line"].partition(":")[0])
     assert lines[first]["waited_for"] == loads[first]
     assert f"{first:#x}" in lines[offset("FMUL")]["blamed"]
     (best, *_) = found.findings

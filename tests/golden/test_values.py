@@ -110,6 +110,28 @@ def test_redundant_stores_and_loads() -> None:
     assert [row["redundant"] for row in rows if row["pc"] == ENTRY + 96] == [0]
 
 
+def test_elements_of_eight_bytes_with_exchanged_halves_differ() -> None:
+    low = 0x3FF0_0000
+    values = [low, low << 32, 1, 1 << 32, 0x5_0000_0007, 0x7_0000_0005, 3 << 62 | 9, 1 << 62 | 9]
+    events = launched()
+    for value in values:
+        events.access("global", [A], values=[value], bytes=8, write=True)
+    found = counts(run_tool(TOOL, events))
+    assert (found["repeated"], found["redundant"]) == (0, 0)
+    events.access("global", [A], values=[values[-1]], bytes=8, write=True)
+    found = counts(run_tool(TOOL, events))
+    assert (found["repeated"], found["redundant"]) == (1, 1)
+
+
+def test_no_frequent_value_where_instructions_cannot_be_told_apart() -> None:
+    """Their addresses are equal in the bits that a key has: 16 MiB apart."""
+    events = launched()
+    for pc, value in ((ENTRY, 1), (ENTRY + (1 << 24), 2), (ENTRY + 16, 3)):
+        events.access("global", WORDS, values=[value] * 32, pc=pc)
+    rows = run_tool(TOOL, events).tables["instructions"].rows()
+    assert {row["pc"] - ENTRY: row["frequent"] for row in rows} == {0: None, 1 << 24: None, 16: "3"}
+
+
 def test_atomics_find_values() -> None:
     events = launched()
     events.access("global", WORDS, values=[3] * 32, atomic=True)

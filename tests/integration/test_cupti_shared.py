@@ -25,8 +25,10 @@ Play = Callable[..., Played]
 
 @pytest.fixture
 def play(built: Path, tmp_path: Path) -> Play:
-    def run(*scripts: str, settings: str = "") -> Played:
-        return play_cupti(built, tmp_path, *scripts, "guest:report", settings=settings)
+    def run(*scripts: str, settings: str = "", **environment: str) -> Played:
+        return play_cupti(
+            built, tmp_path, *scripts, "guest:report", settings=settings, **environment
+        )
 
     return run
 
@@ -42,6 +44,14 @@ def without_pasta(built: Path, *scripts: str) -> str:
     )  # fmt: skip
     assert done.returncode == 7
     return done.stdout
+
+
+def test_errors_of_cupti_reach_the_tool(play: Play) -> None:
+    script = ("context", "guest:start", "guest:more", "step", "guest:less", "guest:stop")
+    played = play(*script, FAKE_CUPTI_FAIL="ActivityDisable=15")
+    assert (played.status, played.stderr) == (7, "")
+    assert "guest less: 15\n" in played.stdout
+    assert "kernels 1, copies 1, others 0" in played.stdout
 
 
 ORDERS = {

@@ -84,7 +84,14 @@ def pictures(source: Path) -> Result:
     roofs = Table({"roof": ["memory", "float"], "kind": ["memory", "compute"], "rate": [1e9, 4e9]})
     area = Figure("area", "Tensors by category", [0, 10, 20], {"a": [1, 2, 3], "b": [3, 2, 1]},
                   x_label="time since start", x_unit="ns", y_unit="bytes")  # fmt: skip
-    return Result("", {"peak": peak, "kernels": kernels, "roofs": roofs}, figures={"area": area})
+    sass = Table(
+        {
+            "kernel": ["gemm", "gemm"], "offset": [0, 16], "instruction": ["MOV", EVIL],
+            "line": [f"{source.name}:2"] * 2, "file": [str(source)] * 2,
+        }
+    )  # fmt: skip
+    tables = {"peak": peak, "kernels": kernels, "roofs": roofs, "sass": sass}
+    return Result("", tables, figures={"area": area})
 
 
 @pytest.fixture(scope="module")
@@ -385,6 +392,9 @@ def test_source_lines(script: Script, browser: Any) -> None:
     line = browser.find_element("css selector", "#source tr.here")
     assert line.text.split() == ["2", "900", "B", "step()"]
     assert script("return document.querySelectorAll('#source td.code').length") == 2
+    browser.find_element("css selector", "#source label input").click()
+    rows = browser.find_elements("css selector", "#source tr.sass")
+    assert [row.text for row in rows] == ["gemm", "0x0 MOV", f"0x10 {EVIL}"]
 
 
 def test_roofline(script: Script, browser: Any) -> None:
@@ -423,6 +433,7 @@ def test_served_page(browser: Any, tmp_path: Path) -> None:
     rows = Table({"kernel": [f"k{at}" for at in range(COUNT)], "n": np.arange(COUNT)})
     write_result(run.results, "freq", Result("", {"kernels": rows}))
     with ReportServer(run) as server:
+        server.prepare()
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         browser.get(server.address)
         count = "document.querySelector('#tool-freq .count')?.textContent"

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pasta import abi
+from pasta.backends.nvidia.areas import BIN_STRIPES
 from pasta.backends.nvidia.nvptx import find_ptxas
 from pasta.errors import MissingDependency
 from pasta.sass.disassembly import disassemble, find_nvdisasm
@@ -463,7 +464,8 @@ def test_storage_of_freed_objects_is_reused(play: Play) -> None:
         script.launch(S, *((0x200003000 + (i << 20) * n, n + 1, 0x10) for i in range(5)))
         script.free(0x200000000)
         script.say("sync")
-        script.say("pause")
+        # more than half in use is cleared: wait until at most two have storage
+        script.say("cleared", BIN_STRIPES * max(0, n - 1))
     done = play(script)
     expect(done, script)
     assert done.notes == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shlex
@@ -89,7 +90,7 @@ def test_a_stream_that_is_captured_is_left_alone(
 
 
 POOL = """
-import ctypes, sys
+import ctypes, os, sys
 pool = ctypes.CDLL(sys.argv[1])
 alloc, release = pool.pasta_managed_alloc, pool.pasta_managed_free
 alloc.restype = ctypes.c_void_p
@@ -117,6 +118,22 @@ assert len(set(parts)) == 3000
 for part in parts[::2] + parts[1::2]:
     release(part, 4096, 0, None)
 assert alloc(12 * MIB, 0, None) == min(parts)
+share = pool.pasta_managed_record_stream
+share.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+shared = alloc(40 * MIB, 0, None)
+share(shared, 0x51)
+release(shared, 40 * MIB, 0, None)
+assert alloc(40 * MIB, 1, None) != shared  # of another device: nothing is awaited for it
+mine = alloc(40 * MIB, 0, None)  # awaits the other stream
+assert mine == shared
+share(mine, None)  # its own stream
+release(mine, 40 * MIB, 0, None)
+assert alloc(40 * MIB, 0, None) == mine
+sys.stdout.flush()
+if not os.fork():  # a child has no driver
+    release(mine, 40 * MIB, 0, None)
+    os._exit(alloc(100, 0, None) is not None)
+assert os.wait()[1] == 0
 """
 
 
@@ -129,7 +146,9 @@ def test_the_pool_of_managed_memory(program: Path, native: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     mib = 1 << 20
-    assert done.stdout.splitlines() == [f"alloc {size * mib} 1" for size in (32, 32, 34)]
+    assert done.stdout.splitlines() == [
+        *(f"alloc {size * mib} 1" for size in (32, 32, 34, 40, 40)), "synchronize"
+    ]  # fmt: skip
 
 
 def test_torch_gets_the_pool(native: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +161,10 @@ def test_torch_gets_the_pool(native: Path, capfd: pytest.CaptureFixture[str]) ->
     exec(compile(hooks.read_text(), hooks, "exec"), space)
     given: list[Any] = []
     memory = SimpleNamespace(
-        CUDAPluggableAllocator=lambda *named: named, change_current_allocator=given.append
+        CUDAPluggableAllocator=lambda *named: SimpleNamespace(
+            named=named, allocator=lambda: SimpleNamespace(set_record_stream_fn=given.append)
+        ),
+        change_current_allocator=lambda allocator: given.append(allocator.named),
     )
     torch = SimpleNamespace(
         __version__="2.9", version=SimpleNamespace(cuda=None), cuda=SimpleNamespace(memory=memory)
@@ -153,8 +175,12 @@ def test_torch_gets_the_pool(native: Path, capfd: pytest.CaptureFixture[str]) ->
         in capfd.readouterr().err
     )
     torch.version.cuda = "13.0"
-    with patch(
-        "ctypes.CDLL", lambda path: SimpleNamespace(pasta_managed_ready=lambda: path == library)
-    ):
+    pool = ctypes.CDLL(library)
+    record = ctypes.cast(pool.pasta_managed_record_stream, ctypes.c_void_p).value
+    ready = SimpleNamespace(
+        pasta_managed_ready=lambda: True,
+        pasta_managed_record_stream=pool.pasta_managed_record_stream,
+    )
+    with patch("ctypes.CDLL", {library: ready}.get):
         space["_use_managed"](torch)
-    assert given == [(library, "pasta_managed_alloc", "pasta_managed_free")]
+    assert given == [record, (library, "pasta_managed_alloc", "pasta_managed_free")]

@@ -1,5 +1,6 @@
 /* What is remembered of submitted work, and the buffers of a program's own tool, each against a model. */
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,16 @@ uint64_t pasta_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static unsigned said;
+
+void pasta_say(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    CHECK(strstr(format, "did not fit in its buffer") && va_arg(arguments, unsigned long long) < 64);
+    va_end(arguments);
+    said++;
 }
 
 static uint64_t state;
@@ -104,13 +115,13 @@ static int32_t next_record(uint8_t *buffer, uint64_t valid, void **record) {
 pasta_cupti_library pasta_cupti = {.next_record = next_record};
 
 static uint8_t got[2 * BYTES];
-static uint64_t got_bytes, their_size;
+static uint64_t got_bytes, their_size, most;
 static unsigned handed;
 
 static void request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_records) {
     *bytes = their_size;
-    *buffer = aligned_alloc(8, their_size);
-    *max_records = 0;
+    *buffer = their_size ? aligned_alloc(8, their_size) : NULL;
+    *max_records = most;
 }
 
 static void complete(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid) {
@@ -153,6 +164,7 @@ static void buffers(void) {
         }
         got_bytes = handed = 0;
         their_size = 64 + 8 * below(200); /* smaller than ours, too */
+        most = below(4);
         bool copied = below(2);
         if (copied) {
             pasta_cupti_guest_copy(5, 6, ours, valid);
@@ -165,9 +177,73 @@ static void buffers(void) {
         CHECK(got_bytes == wanted && !memcmp(got, expected, wanted));
         CHECK(copied ? (handed > 0) == (wanted > 0) : handed == 1);
     }
+    CHECK(!said);
     uint8_t *none;
     uint64_t size, records;
     CHECK(!pasta_cupti_guest_request(&none, &size, &records)); /* it has stopped */
+}
+
+/* Records that fit in no buffer of the tool are lost, those after them are not. */
+static void too_small(void) {
+    static uint8_t ours[BYTES], expected[BYTES];
+    uint64_t valid = 0, wanted = 0;
+    pasta_cupti_guest_buffers(request, complete);
+    pasta_cupti_guest_records(5, true);
+    their_size = 40;
+    for (uint32_t i = 0; i < 30; i++) {
+        uint32_t length = i % 3 == 1 || i == 29 ? 64 : 24, kind = 5;
+        memset(ours + valid, (int)i, length);
+        memcpy(ours + valid, &kind, sizeof kind);
+        memcpy(ours + valid + LENGTH_AT, &length, sizeof length);
+        if (length <= their_size) memcpy(expected + wanted, ours + valid, length), wanted += length;
+        valid += length;
+    }
+    pasta_cupti_guest_copy(5, 6, ours, valid);
+    CHECK(got_bytes == wanted && !memcmp(got, expected, wanted) && said == 11 && handed == 20);
+    uint8_t *buffer;
+    uint64_t size, records;
+    their_size = 0; /* it gives none: CUPTI gets one of ours */
+    CHECK(!pasta_cupti_guest_request(&buffer, &size, &records));
+    pasta_cupti_guest_copy(5, 6, ours, valid);
+    CHECK(got_bytes == wanted && said == 12 && handed == 20);
+}
+
+/* ---- subscribers: the first stays ---- */
+
+static unsigned called[2];
+
+static void on_call(void *user, int32_t domain, uint32_t id, const void *data) {
+    CHECK(domain == PASTA_CUPTI_DRIVER && id == 3 && !data);
+    __atomic_fetch_add((unsigned *)user, 1, __ATOMIC_RELAXED);
+}
+
+static void not_called(void *user, int32_t domain, uint32_t id, const void *data) {
+    CHECK(!user && !domain && !id && !data && false);
+}
+
+static void *call_often(void *unused) {
+    for (int i = 0; i < CALLS; i++) pasta_cupti_guest_on_callback(PASTA_CUPTI_DRIVER, 3, NULL);
+    return unused;
+}
+
+static void subscribers(void) {
+    pthread_t caller;
+    CHECK(pasta_cupti_guest_subscribe(on_call, &called[0]));
+    pasta_cupti_guest_enable(PASTA_CUPTI_DRIVER, 3, true);
+    CHECK(!pasta_cupti_guest_subscribe(not_called, &called[1]));
+    pasta_cupti_guest_on_callback(PASTA_CUPTI_DRIVER, 3, NULL);
+    CHECK(called[0] == 1 && called[1] == 0);
+    CHECK(!pthread_create(&caller, NULL, call_often, NULL));
+    for (int i = 0; i < 1000; i++) { /* while another thread is in its function */
+        pasta_cupti_guest_unsubscribe();
+        CHECK(pasta_cupti_guest_subscribe(on_call, &called[i % 2]));
+        pasta_cupti_guest_enable(PASTA_CUPTI_DRIVER, 3, true);
+    }
+    pthread_join(caller, NULL);
+    pasta_cupti_guest_unsubscribe();
+    unsigned before = called[0] + called[1];
+    pasta_cupti_guest_on_callback(PASTA_CUPTI_DRIVER, 3, NULL);
+    CHECK(called[0] + called[1] == before);
 }
 
 /* ---- clocks ---- */
@@ -195,6 +271,7 @@ static void clocks(void) {
     pasta_cupti_guest_records(PASTA_CUPTI_RUNTIME_CALL, true);
     pasta_cupti_guest_clock(ticks);
     struct timespec pause = {0, 20000000};
+    now = pasta_now(); /* records of a kind that began before it was enabled are not the tool's */
     nanosleep(&pause, NULL);
     uint64_t later = pasta_now(), kernel[6] = {0}, call[3] = {0}, got_kernel[6], got_call[3];
     memcpy(kernel, (uint32_t[]){PASTA_CUPTI_KERNEL, sizeof kernel}, 8);
@@ -228,6 +305,8 @@ int main(int count, char **arguments) {
     state = strtoull(arguments[2], NULL, 10) * 0x9e3779b97f4a7c15 + 1;
     if (!strcmp(arguments[1], "submitted")) submitted();
     else if (!strcmp(arguments[1], "buffers")) buffers();
+    else if (!strcmp(arguments[1], "too_small")) too_small();
+    else if (!strcmp(arguments[1], "subscribers")) subscribers();
     else if (!strcmp(arguments[1], "clocks")) clocks();
     else return 2;
     return 0;

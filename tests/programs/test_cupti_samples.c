@@ -28,7 +28,12 @@ const char *pasta_config(const char *key) {
     return !strcmp(key, "nvidia.pc_sampling_mode") ? mode : NULL;
 }
 uint64_t pasta_config_u64(const char *key, uint64_t otherwise) { return key ? otherwise : 0; }
-void pasta_say(const char *format, ...) { CHECK(!format); }
+static bool refuses; /* cuptiPCSamplingDisable */
+static unsigned said;
+void pasta_say(const char *format, ...) {
+    CHECK(refuses && strstr(format, "cuptiPCSamplingDisable failed"));
+    said++;
+}
 void pasta_log(const char *format, ...) { CHECK(!format); }
 uint32_t pasta_thread(void) { return 1; }
 uint32_t pasta_generation(void) { return 0; }
@@ -122,6 +127,7 @@ static int32_t get(pasta_cupti_get_samples *p) {
     return 0;
 }
 static int32_t disable(pasta_cupti_sampling *p) {
+    if (refuses) return 1;
     give(p->context, contexts[p->context].left);
     contexts[p->context].enabled = false;
     return 0;
@@ -212,9 +218,29 @@ static void *fetch(void *unused) {
     return unused;
 }
 
+/* CUPTI goes on to write where it was told, although the context is gone. */
+static void refused(void) {
+    pasta_cupti_samples_start();
+    pasta_cupti_samples_context_created(1, (pasta_nv_place){0, 0, 0});
+    refuses = true;
+    pasta_cupti_samples_context_destroyed(1);
+    CHECK(said == 1);
+    refuses = false;
+    pasta_cupti_samples_context_created(2, (pasta_nv_place){0, 0, 0});
+    CHECK(contexts[2].left != contexts[1].left);
+    contexts[1].waiting = 7;
+    give(1, contexts[1].left); /* into memory of its own */
+    take(2, 3);
+    pasta_cupti_samples_fetch();
+    pasta_cupti_samples_finish();
+    count();
+    CHECK(published == 9 && contexts[1].left->count == 7);
+}
+
 int main(int arguments, char **words) {
     pthread_t threads[THREADS], fetcher;
     CHECK(arguments > 1);
+    if (!strcmp(words[1], "refused")) return refused(), 0;
     mode = words[1];
     pasta_cupti_samples_start();
     CHECK(pasta_cupti_samples_on() && pasta_cupti_samples_by_launch() == !strcmp(mode, "serialized"));

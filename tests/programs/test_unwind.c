@@ -274,6 +274,39 @@ static void threads(void) {
     CHECK(pasta_loads_now().removed >= before);
 }
 
+/* ---- objects whose headers and tables are wrong ---- */
+
+static size_t build_id_of(uint64_t address, uint64_t bytes, const pasta_object *loaded, char *text) {
+    ElfW(Phdr) headers[2] = {loaded->headers[0], {.p_type = PT_NOTE, .p_vaddr = address, .p_memsz = bytes}};
+    return pasta_object_build_id(&(pasta_object){.headers = headers, .header_count = 2}, text);
+}
+
+static void objects(void) {
+    static uint32_t image[32]; /* a note of another kind, then the build id */
+    char text[PASTA_MAX_BUILD];
+    uint64_t at = (uintptr_t)image;
+    memcpy(image, (uint32_t[]){4, 4, 1, 0x554e47, 7, 4, 3, 3, 0x554e47, 0xcdab12}, 40);
+    ElfW(Phdr) segment = {.p_type = PT_LOAD, .p_flags = PF_R, .p_vaddr = at, .p_filesz = sizeof image};
+    pasta_object o = {.headers = &segment, .header_count = 1};
+    CHECK(build_id_of(at, 40, &o, text) == 6 && !memcmp(text, "12abcd", 6));
+    CHECK(build_id_of(at, 39, &o, text) == 0); /* its last byte is missing */
+    CHECK(build_id_of(16, 40, &o, text) == 0 && build_id_of(at, sizeof image + 8, &o, text) == 0); /* not loaded */
+    for (uint32_t size = UINT32_MAX; size > UINT32_MAX - 8; size--)
+        for (int field = 0; field < 2; field++) {
+            image[field] = size;
+            CHECK(build_id_of(at, 40, &o, text) == 0);
+            image[field] = 4;
+        }
+    CHECK(pasta_object_holds(&o, at, sizeof image) && pasta_object_holds(&o, at + sizeof image - 1, 1));
+    CHECK(!pasta_object_holds(&o, at + 8, sizeof image) && !pasta_object_holds(&o, at + 8, UINT64_MAX - at));
+    CHECK(!pasta_object_holds(&o, at + 8, UINT64_MAX) && !pasta_object_holds(&o, UINT64_MAX - 7, 16 + at));
+    segment.p_vaddr = -(uint64_t)sizeof image; /* its end is 2^64 */
+    CHECK(!pasta_object_holds(&o, UINT64_MAX - 3, 4 + 8) && !pasta_object_holds(&o, UINT64_MAX, 2));
+    segment.p_flags = PF_X;
+    segment.p_vaddr = at;
+    CHECK(!pasta_object_holds(&o, at, 1));
+}
+
 static void forks(void) {
     int status;
     nested(2);
@@ -288,7 +321,7 @@ static void forks(void) {
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"walks", walks}, {"deep", deep}, {"small_stack", small_stack}, {"coroutine", coroutine}, {"signals", signals},
-        {"generated", generated}, {"corrupt", corrupt}, {"packs", packs}, {"threads", threads}, {"forks", forks},
+        {"generated", generated}, {"corrupt", corrupt}, {"packs", packs}, {"objects", objects}, {"threads", threads}, {"forks", forks},
     };
     pasta_unwind_method chosen = argc > 2 ? (pasta_unwind_method)(argv[2][0] - '0') : PASTA_UNWIND_AUTO;
     CHECK(pasta_unwind_configure(chosen));

@@ -26,7 +26,8 @@ import pyarrow.parquet as pq
 from tests.support.places import ROOT
 
 INSTALLED = bool(os.environ.get("PASTA_TEST_INSTALLED"))
-TIMEOUT = 45
+#: Seconds, below pytest's own limit: the first process of a file may compile, on a loaded machine.
+TIMEOUT = 100
 #: Options that start Python in the target immediately instead of after a delay.
 EMBED_NOW = ("--set", "python.embed-delay=0")
 

@@ -32,7 +32,7 @@ def walker(
     return compile_c(output, SOURCES, *build.flags, flag), method
 
 
-@pytest.mark.parametrize("case", [*CASES, "packs", "forks"])
+@pytest.mark.parametrize("case", [*CASES, "packs", "objects", "forks"])
 def test_walks(build: Build, walker: tuple[Path, str], case: str) -> None:
     program, method = walker
     done = build.run(program, case, method)

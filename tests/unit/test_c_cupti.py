@@ -29,7 +29,7 @@ def samples(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_c(output, sources, *build.flags)
 
 
-@pytest.mark.parametrize("mode", ["continuous", "serialized"])
+@pytest.mark.parametrize("mode", ["continuous", "serialized", "refused"])
 def test_every_sample_is_published_once(build: Build, samples: Path, mode: str) -> None:
     done = build.run(samples, mode)
     assert (done.returncode, done.stderr) == (0, "")
@@ -53,7 +53,7 @@ def test_every_launch_has_its_own_counters(build: Build, counters: Path, mode: s
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("case", ["submitted", "buffers", "clocks"])
+@pytest.mark.parametrize("case", ["submitted", "buffers", "too_small", "subscribers", "clocks"])
 def test_cupti(build: Build, program: Path, case: str, seed: int) -> None:
     done = build.run(program, case, seed)
     assert (done.returncode, done.stderr) == (0, "")

@@ -99,6 +99,23 @@ def test_the_least_recently_used_block_is_evicted() -> None:
     assert totals(*pinned, capacity=64) == totals(*given, capacity=64)
 
 
+@pytest.mark.parametrize("lost", [(PREFER_DEVICE, 32, 33, 0), (HOST, 32, 33, 1)])
+def test_a_block_that_no_longer_prefers_the_device_is_evicted_in_its_turn(
+    lost: tuple[int, ...],
+) -> None:
+    """After blocks that were used later were evicted instead of it."""
+    given = [
+        (PREFER_DEVICE, 32, 33, 1),
+        *((DEVICE, first, first + 32, 1) for first in (32, 64, 96)),
+        lost,
+        (DEVICE, 128, 160, 1),
+    ]
+    kept = totals(*given, (DEVICE, 96, 128, 0), pages=160, capacity=64)
+    assert kept == totals(*given, pages=160, capacity=64)
+    again = totals(*given, (DEVICE, 64, 96, 0), pages=160, capacity=64)
+    assert again["device_faults"] > kept["device_faults"]
+
+
 def test_a_cycle_longer_than_the_device_misses_always() -> None:
     cycle = [(DEVICE, 32 * at, 32 * at + 32, 0) for _ in range(5) for at in range(3)]
     assert totals(*cycle, capacity=64)["device_faults"] == 15 * 6

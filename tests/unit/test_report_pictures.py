@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -29,6 +31,7 @@ from pasta.run.directory import RunDirectory
 from pasta.run.results import StoredResult, read_results, write_result
 from pasta.table import Figure, Table
 from pasta.tool import Result
+from tests.support.preload import TIMEOUT, base_environment, cli
 
 
 def stored(path: Path, **tables: Table) -> StoredResult:
@@ -126,6 +129,31 @@ def test_source_lines_have_the_sums_of_their_rows(tmp_path: Path) -> None:
     both = measures([source])  # tables are not added up
     assert [str(each) for each in both] == ["Lines: time", "Others: time"]
     assert [source.sums[each] for each in both] == [{2: 11}, {2: 11}]
+
+
+def test_source_lines_have_their_instructions(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.cu"
+    path.write_text("a\nb\n")
+    code = Table(
+        {
+            "kernel": ["k", "k", "j", "k", "k"],
+            "offset": [32, 16, 0, 48, 64],
+            "instruction": ["EXIT", "IADD3", "NOP", "BRA", None],
+            "line": [f"{path.name}:2", f"{path.name}:2", f"{path.name}:2", None, f"{path.name}:2"],
+            "file": [str(path)] * 5,
+            "samples": [0, 5, 0, 1, 1],
+        },
+        sums=("samples",),
+    )
+    (source,), _ = read_sources(manifest(), [stored(tmp_path, sass=code, places=code)])
+    found, left = source.instructions(2)
+    expected = [("j", 0, "NOP"), ("k", 16, "IADD3"), ("k", 32, "EXIT")]
+    assert [(each.kernel, each.offset, each.text) for each in found] == expected and not left
+    many = Table({name: column * 50 for name, column in code.columns.items()})
+    many.columns["offset"] = list(range(len(many)))
+    (source,), _ = read_sources(manifest(), [stored(tmp_path / "b", sass=many)])
+    found, left = source.instructions(2)
+    assert (len(found), left) == (100, 50)
 
 
 def test_only_source_of_the_run_is_read(tmp_path: Path) -> None:
@@ -265,6 +293,11 @@ def test_search_of_the_server(live: LiveTimeline) -> None:
 def server(run: RunDirectory) -> Iterator[ReportServer]:
     with ReportServer(run) as found:
         threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
+        with urllib.request.urlopen(found.address, timeout=20) as reply:
+            assert b"Reading" in reply.read()
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"{found.address}table?tool=freq", timeout=20)
+        found.prepare()
         yield found
         found.shutdown()
 
@@ -295,8 +328,22 @@ def test_only_requests_with_the_token_are_answered(server: ReportServer) -> None
     assert status(f"{server.address}{asked.replace('=freq', '=../../x')}") >= 400
 
 
+@pytest.mark.slow
+def test_interrupt_ends_the_server_without_a_word(run: RunDirectory) -> None:
+    command = [*cli("pasta"), "report", str(run.path), "--serve"]
+    with subprocess.Popen(
+        command, env=base_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.endswith(" (Ctrl-C ends it)\n")
+        process.send_signal(signal.SIGINT)  # while it reads the run, or serves it
+        assert process.communicate(timeout=TIMEOUT) == ("", "")
+        assert process.returncode == 0
+
+
 def test_a_damaged_run_is_not_served(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run")
     (run.path / "run.json").write_text("{")
-    with pytest.raises(PastaError):
-        ReportServer(run)
+    with ReportServer(run) as server, pytest.raises(PastaError):
+        server.prepare()

@@ -110,8 +110,8 @@ class NvidiaSettings(Section):
         "nvidia.pc_sampling",
         parse_interval,
         "",
-        "interval between PC samples of a multiprocessor (CUPTI): a power of two of cycles, as "
-        f"4096cycles; {DEFAULT_INTERVAL} if a tool needs samples",
+        "interval between PC samples of a multiprocessor (CUPTI): a power of two of cycles, such"
+        f" as 4096cycles; {DEFAULT_INTERVAL} if a tool needs samples",
         shim="nvidia.pc_sampling",
     )
     pc_sampling_mode = setting(

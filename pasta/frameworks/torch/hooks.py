@@ -323,11 +323,15 @@ def _use_managed(torch):
     import ctypes
 
     path = _settings["managed"]
-    if not ctypes.CDLL(path).pasta_managed_ready():
+    library = ctypes.CDLL(path)
+    if not library.pasta_managed_ready():
         _say(none + "there is no CUDA driver")
         return
     memory = torch.cuda.memory
     allocator = memory.CUDAPluggableAllocator(path, "pasta_managed_alloc", "pasta_managed_free")
+    # without it torch would ignore Tensor.record_stream, and memory in use would be given out again
+    record = ctypes.cast(library.pasta_managed_record_stream, ctypes.c_void_p)
+    allocator.allocator().set_record_stream_fn(record.value)
     memory.change_current_allocator(allocator)
 
 

@@ -314,7 +314,17 @@ const picturesWith = ({ make, formatted, grouped, shortened, series, seriesCount
     const table = make("table", {}, make("tbody"));
     const choice = make("select", {}, ...block.measures.map((each, at) => make("option", { value: at }, each.label)));
     choice.setAttribute("aria-label", "What the bars are");
+    const code = make("input", { type: "checkbox" });
     const body = table.tBodies[0];
+    const instructions = (number) => {
+      const { kernels, left } = block.code[number] ?? { kernels: [], left: 0 };
+      const rows = kernels.flatMap(([kernel, ...lines]) => [
+        ["", kernel, "kernel"],
+        ...lines.map(([offset, text]) => [`0x${offset.toString(16)}`, text, "code"]),
+      ]);
+      if (left) rows.push(["", `${grouped(String(left))} more instructions`, "kernel"]);
+      return rows.map(([offset, text, name]) => make("tr", { className: "sass" }, make("td"), make("td", { className: "number quiet" }, offset), make("td", { className: name }, text)));
+    };
     const show = () => {
       const at = Number(choice.value) || 0;
       const unit = block.measures[at]?.unit ?? null;
@@ -333,11 +343,13 @@ const picturesWith = ({ make, formatted, grouped, shortened, series, seriesCount
           line.cells[0].replaceChildren(find);
         }
         const gap = row && number !== numbers[row - 1] + 1;
-        return gap ? [make("tr", { className: "gap" }, make("td", { colSpan: 3 }, "⋯")), line] : [line];
+        const below = code.checked ? instructions(number) : [];
+        return gap ? [make("tr", { className: "gap" }, make("td", { colSpan: 3 }, "⋯")), line, ...below] : [line, ...below];
       });
       body.replaceChildren(...rows);
     };
     choice.addEventListener("change", show);
+    code.addEventListener("change", show);
     show();
     const hottest = () => {
       const bars = [...body.querySelectorAll("td.share")];
@@ -346,7 +358,9 @@ const picturesWith = ({ make, formatted, grouped, shortened, series, seriesCount
     };
     const scroll = make("div", { className: "scroll source", tabIndex: 0, role: "region" }, table);
     scroll.setAttribute("aria-label", block.file);
-    host.replaceChildren(make("div", { className: "controls" }, make("span", {}, "Bars:"), choice), scroll);
+    const controls = [make("span", {}, "Bars:"), choice];
+    if (Object.keys(block.code).length) controls.push(make("label", {}, code, " instructions (SASS)"));
+    host.replaceChildren(make("div", { className: "controls" }, ...controls), scroll);
     scroll.scrollTop = hottest().offsetTop - scroll.clientHeight / 3;
     host.showLine = (number) => {
       const line = body.querySelector(`[data-line="${number}"]`);

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -17,14 +18,20 @@ enum { DOMAINS = 8, IDS = 1024, KINDS = 128 };
 #define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
 #define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
 
-static pasta_cupti_callback *callback;
-static void *callback_user;
+/* Never freed: another thread may be in its function when it ends. */
+typedef struct subscription {
+    pasta_cupti_callback *function;
+    void *user;
+} subscription;
+
+static subscription *subscribed; /* NULL: none */
 static bool enabled[DOMAINS][IDS];
 static struct {
     bool on, ever;
     uint64_t from, to; /* enabled, disabled, on the clock of records */
 } kinds[KINDS];
 static uint32_t kind_count;
+static pthread_mutex_t kinds_lock = PTHREAD_MUTEX_INITIALIZER; /* of changes */
 static pasta_cupti_request *request;
 static pasta_cupti_complete *complete;
 
@@ -43,15 +50,18 @@ static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 /* ---- callbacks ---- */
 
 bool pasta_cupti_guest_subscribe(pasta_cupti_callback *function, void *user) {
-    pasta_cupti_callback *none = NULL;
-    if (LOAD(callback)) return false; /* the pointer of the first subscriber stays */
-    callback_user = user;
-    return __atomic_compare_exchange_n(&callback, &none, function, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    subscription *none = NULL, *made = malloc(sizeof *made);
+    if (!made) return false;
+    *made = (subscription){function, user};
+    if (__atomic_compare_exchange_n(&subscribed, &none, made, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return true;
+    free(made);
+    return false;
 }
 
 void pasta_cupti_guest_unsubscribe(void) {
-    STORE(callback, NULL);
-    memset(enabled, 0, sizeof enabled);
+    STORE(subscribed, NULL);
+    for (int domain = 0; domain < DOMAINS; domain++)
+        for (int id = 0; id < IDS; id++) STORE(enabled[domain][id], false);
 }
 
 void pasta_cupti_guest_enable(int32_t domain, uint32_t id, bool on) {
@@ -72,8 +82,12 @@ static room take_spare(void) {
 
 static room ask_for_room(void) {
     room r = {0};
-    request(&r.buffer, &r.bytes, &r.max_records);
+    LOAD(request)(&r.buffer, &r.bytes, &r.max_records);
     return r;
+}
+
+static void give_back(uint64_t context, uint32_t stream, room r, uint64_t valid) {
+    LOAD(complete)(context, stream, r.buffer, r.bytes, valid);
 }
 
 static void make_spare(void) {
@@ -83,13 +97,13 @@ static void make_spare(void) {
     room left = spare.buffer ? made : (room){0};
     if (!spare.buffer) spare = made;
     pthread_mutex_unlock(&spare_lock);
-    if (left.buffer) complete(0, 0, left.buffer, left.bytes, 0);
+    if (left.buffer) give_back(0, 0, left, 0);
 }
 
 void pasta_cupti_guest_on_callback(int32_t domain, uint32_t id, const void *data) {
-    pasta_cupti_callback *function = LOAD(callback);
+    const subscription *s = LOAD(subscribed);
     if (PASTA_UNLIKELY(LOAD(wants_spare))) make_spare();
-    if (PASTA_UNLIKELY(function != NULL) && pasta_cupti_guest_wants(domain, id)) function(callback_user, domain, id, data);
+    if (PASTA_UNLIKELY(s != NULL) && pasta_cupti_guest_wants(domain, id)) s->function(s->user, domain, id, data);
 }
 
 /* ---- records ---- */
@@ -100,14 +114,19 @@ void pasta_cupti_guest_buffers(pasta_cupti_request *requests, pasta_cupti_comple
 }
 
 void pasta_cupti_guest_records(int32_t kind, bool on) {
-    if (kind < 0 || kind >= KINDS || LOAD(kinds[kind].on) == on) return;
-    uint64_t now = pasta_cupti_clock();
-    STORE(*(on ? &kinds[kind].from : &kinds[kind].to), now);
-    STORE(kinds[kind].on, on);
-    STORE(kinds[kind].ever, true);
-    uint32_t before = __atomic_fetch_add(&kind_count, on ? 1 : -1, __ATOMIC_ACQ_REL);
-    if (on && before == 0 && LOAD(request)) STORE(wants_spare, true);
-    if (!on && before == 1) STORE(wants_spare, false);
+    if (kind < 0 || kind >= KINDS) return;
+    pthread_mutex_lock(&kinds_lock);
+    if (LOAD(kinds[kind].on) != on) {
+        uint64_t now = pasta_cupti_clock();
+        STORE(*(on ? &kinds[kind].from : &kinds[kind].to), now);
+        STORE(kinds[kind].on, on);
+        STORE(kinds[kind].ever, true);
+        uint32_t before = kind_count;
+        STORE(kind_count, on ? before + 1 : before - 1);
+        if (on && before == 0 && LOAD(request)) STORE(wants_spare, true);
+        if (!on && before == 1) STORE(wants_spare, false);
+    }
+    pthread_mutex_unlock(&kinds_lock);
 }
 
 bool pasta_cupti_guest_wants_records(int32_t kind) { return kind >= 0 && kind < KINDS && LOAD(kinds[kind].on); }
@@ -135,6 +154,7 @@ bool pasta_cupti_guest_request(uint8_t **buffer, uint64_t *bytes, uint64_t *max_
     STORE(wants_spare, false);
     room given = take_spare();
     if (!given.buffer) given = ask_for_room();
+    if (!given.buffer) return false;
     *buffer = given.buffer;
     *bytes = given.bytes;
     *max_records = given.max_records;
@@ -268,7 +288,15 @@ static uint64_t keep_wanted(uint8_t *buffer, uint64_t valid) {
 }
 
 void pasta_cupti_guest_complete(uint64_t context, uint32_t stream, uint8_t *buffer, uint64_t bytes, uint64_t valid) {
-    complete(context, stream, buffer, bytes, keep_wanted(buffer, valid));
+    if (buffer) give_back(context, stream, (room){.buffer = buffer, .bytes = bytes}, keep_wanted(buffer, valid));
+}
+
+/* Bytes of the first record. */
+static uint64_t first_size(uint8_t *from, uint64_t bytes) {
+    void *record = NULL;
+    for (int i = 0; i < 2; i++)
+        if (pasta_cupti.next_record(from, bytes, &record) != 0) return bytes;
+    return (uint64_t)((uint8_t *)record - from);
 }
 
 /* Bytes of the records at `from` that fit. */
@@ -277,24 +305,38 @@ static uint64_t fitting(const room *r, uint8_t *from, uint64_t bytes) {
     uint64_t fits = 0, count = 0;
     while (pasta_cupti.next_record(from, bytes, &record) == 0) {
         uint64_t begin = (uint64_t)((uint8_t *)record - from);
-        if (begin <= r->bytes) fits = begin;
+        if (begin > r->bytes) return fits;
+        fits = begin;
         if (r->max_records && count == r->max_records) return fits;
         count++;
     }
     return bytes <= r->bytes ? bytes : fits;
 }
 
+/* CUPTI would drop it as well. */
+static void say_lost(uint64_t bytes) {
+    pasta_say("the program's own CUPTI tool does not get all records: one did not fit in its buffer of %llu bytes; make "
+              "the tool's buffers larger",
+              (unsigned long long)bytes);
+}
+
 void pasta_cupti_guest_copy(uint64_t context, uint32_t stream, uint8_t *ours, uint64_t valid) {
-    uint64_t left = LOAD(request) ? keep_wanted(ours, valid) : 0, fits;
+    uint64_t left = LOAD(request) ? keep_wanted(ours, valid) : 0;
     if (!left && LOAD(kind_count)) return;
     room to = take_spare();
-    if (!left && to.buffer) complete(context, stream, to.buffer, to.bytes, 0);
-    for (uint64_t done = 0; left > done; done += fits, to = (room){0}) {
+    for (uint64_t done = 0; left > done;) {
         if (!to.buffer) to = ask_for_room();
-        if (!to.buffer) return;
-        fits = fitting(&to, ours + done, left - done);
+        if (!to.buffer) return say_lost(0);
+        uint64_t fits = fitting(&to, ours + done, left - done);
+        if (!fits) { /* in the same buffer, those after it */
+            say_lost(to.bytes);
+            done += first_size(ours + done, left - done);
+            continue;
+        }
         memcpy(to.buffer, ours + done, fits);
-        complete(context, stream, to.buffer, to.bytes, fits);
-        if (!fits) return;
+        give_back(context, stream, to, fits);
+        to = (room){0};
+        done += fits;
     }
+    if (to.buffer) give_back(context, stream, to, 0);
 }

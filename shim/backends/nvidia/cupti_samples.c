@@ -40,7 +40,7 @@ typedef struct reasons {
 } reasons;
 
 typedef struct sampled {
-    uint64_t context; /* 0: free */
+    uint64_t context; /* 0: free; RETIRED: CUPTI may still write to `left` */
     pasta_nv_place at;
     bool started; /* serialized mode: between start and stop */
     pasta_cupti_samples fetched, left; /* left: CUPTI writes it when sampling ends */
@@ -53,6 +53,8 @@ typedef struct place {
     uint16_t reason, context;     /* ours; index */
     uint32_t samples, not_issued; /* no samples: free */
 } place;
+
+#define RETIRED UINT64_MAX
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static sampled contexts[CONTEXTS];
@@ -278,9 +280,11 @@ static void fetch(sampled *s) {
     }
 }
 
+static bool is_live(const sampled *s) { return s->context && s->context != RETIRED; }
+
 static void fetch_all(void) {
     for (int i = 0; i < CONTEXTS; i++)
-        if (contexts[i].context) fetch(&contexts[i]);
+        if (is_live(&contexts[i])) fetch(&contexts[i]);
 }
 
 /* On our own thread. */
@@ -390,26 +394,26 @@ static bool make_buffers(sampled *s) {
     return made;
 }
 
-static void forget(sampled *s) {
-    free_buffer(&s->fetched);
-    free_buffer(&s->left);
-    s->context = 0;
-}
-
-/* Where it fails CUPTI may still write to `left`: its memory is then not freed. */
-static int32_t disable(sampled *s) {
+static bool disable(sampled *s) {
     pasta_cupti_sampling sampling = {sizeof sampling, NULL, s->context};
     int32_t result = cupti.disable(&sampling);
-    if (result == 0) return result;
-    pasta_log("%s: cuptiPCSamplingDisable failed with %d (%s)", PASTA_CUPTI_SOURCE, result, pasta_cupti_error(result));
-    s->left = (pasta_cupti_samples){0};
-    return result;
+    if (result == 0) return true;
+    pasta_say("the last PC samples of a context are missing: cuptiPCSamplingDisable failed with %d (%s)", result,
+              pasta_cupti_error(result));
+    return false;
+}
+
+/* Where CUPTI was not disabled it may still write to `left`. */
+static void forget(sampled *s, bool disabled) {
+    free_buffer(&s->fetched);
+    if (disabled) free_buffer(&s->left);
+    s->context = disabled ? 0 : RETIRED;
 }
 
 /* Seen on an H200: a second context of a device gets HARDWARE_BUSY. */
 static bool is_sampled(int16_t device) {
     for (int i = 0; i < CONTEXTS; i++)
-        if (contexts[i].context && contexts[i].at.device == device) return true;
+        if (is_live(&contexts[i]) && contexts[i].at.device == device) return true;
     return false;
 }
 
@@ -426,8 +430,7 @@ static void add(sampled *s, uint64_t context, pasta_nv_place at) {
     s->at = at;
     s->started = false;
     if (read_reasons(s) && make_buffers(s) && configure(s)) return;
-    disable(s);
-    forget(s);
+    forget(s, disable(s));
 }
 
 void pasta_cupti_samples_context_created(uint64_t context, pasta_nv_place at) {
@@ -457,9 +460,10 @@ static void end(sampled *s) {
     set_started(s, false);
     fetch(s);
     reset(&s->left, s->reasons.numbers);
-    if (disable(s) == 0) take(s, &s->left);
+    bool disabled = disable(s);
+    if (disabled) take(s, &s->left);
     publish_places();
-    forget(s);
+    forget(s, disabled);
 }
 
 void pasta_cupti_samples_context_destroyed(uint64_t context) {
@@ -540,7 +544,7 @@ bool pasta_cupti_samples_on(void) { return is_on(); }
 void pasta_cupti_samples_finish(void) {
     if (!is_on() || !lock_soon()) return;
     for (int i = 0; i < CONTEXTS; i++)
-        if (contexts[i].context) end(&contexts[i]);
+        if (is_live(&contexts[i])) end(&contexts[i]);
     if (dropped || full)
         pasta_say("the hardware dropped %llu of %llu PC samples%s: raise nvidia.pc_sampling or "
                   "nvidia.pc_sampling_hardware, or lower nvidia.pc_sampling_sleep",

@@ -237,9 +237,9 @@ static int carry_out_one(const pasta_plan_step *step, handle stream, bool per_th
     }
 }
 
-static void carry_out(const pasta_plan_steps *steps, uint32_t from, uint32_t to, handle stream, bool per_thread) {
-    for (uint32_t i = from; i < to; i++)
-        pasta_plan_done(&steps->step[i], carry_out_one(&steps->step[i], stream, per_thread));
+static void carry_out(pasta_plan_steps steps, handle stream, bool per_thread) {
+    for (pasta_plan_step step; pasta_plan_next(&steps, &step);)
+        pasta_plan_done(&step, carry_out_one(&step, stream, per_thread));
 }
 
 /* A launch also takes the handle of a kernel. */
@@ -248,14 +248,13 @@ static bool name_of(handle function, const char **name) {
     return driver.kernel_name && driver.kernel_name(name, function) == SUCCESS && *name;
 }
 
-/* Runs the steps before a launch; false: there are none around it. */
-static bool before_launch(handle function, const uint32_t grid[3], handle stream, bool per_thread,
-                          pasta_plan_steps *steps) {
+/* Carries out the steps before a launch; gives those after it. */
+static pasta_plan_steps before_launch(handle function, const uint32_t grid[3], handle stream, bool per_thread) {
     const char *name = NULL;
-    if (!pasta_plan_is_on() || !is_found() || !name_of(function, &name)) return false;
-    pasta_plan_launched(name, grid, steps);
-    carry_out(steps, 0, steps->before, stream, per_thread);
-    return true;
+    if (!pasta_plan_is_on() || !is_found() || !name_of(function, &name)) return (pasta_plan_steps){{{0, 0}, {0, 0}}};
+    pasta_plan_launch plan = pasta_plan_launched(name, grid);
+    carry_out(plan.before, stream, per_thread);
+    return plan.after;
 }
 
 /* ---- the driver's functions ---- */
@@ -264,11 +263,8 @@ int pasta_planned_cu_alloc(device_pointer *address, size_t bytes, unsigned flags
     is_found();
     if (!driver.alloc) return NOT_INITIALIZED;
     int error = driver.alloc(address, bytes, flags);
-    if (error == SUCCESS && pasta_plan_is_on() && is_found()) {
-        pasta_plan_steps steps;
-        pasta_plan_allocated(*address, bytes, &steps);
-        carry_out(&steps, 0, steps.count, NULL, false);
-    }
+    if (error == SUCCESS && pasta_plan_is_on() && is_found())
+        carry_out(pasta_plan_allocated(*address, bytes), NULL, false);
     return error;
 }
 
@@ -282,20 +278,19 @@ int pasta_planned_cu_free(device_pointer address) {
 static int launch(launch_function *call, bool per_thread, handle function, const uint32_t grid[3], const uint32_t block[3],
                   unsigned shared, handle stream, void **parameters, void **extra) {
     if (!call) return NOT_INITIALIZED;
-    pasta_plan_steps steps;
-    bool planned = before_launch(function, grid, stream, per_thread, &steps);
+    pasta_plan_steps after = before_launch(function, grid, stream, per_thread);
     int error = call(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, stream, parameters, extra);
-    if (planned && error == SUCCESS) carry_out(&steps, steps.before, steps.count, stream, per_thread);
+    if (error == SUCCESS) carry_out(after, stream, per_thread);
     return error;
 }
 
 static int launch_ex(launch_ex_function *call, bool per_thread, const launch_config *config, handle function,
                      void **parameters, void **extra) {
     if (!call) return NOT_INITIALIZED;
-    pasta_plan_steps steps;
-    bool planned = config && before_launch(function, config->grid, config->stream, per_thread, &steps);
+    if (!config) return call(config, function, parameters, extra);
+    pasta_plan_steps after = before_launch(function, config->grid, config->stream, per_thread);
     int error = call(config, function, parameters, extra);
-    if (planned && error == SUCCESS) carry_out(&steps, steps.before, steps.count, config->stream, per_thread);
+    if (error == SUCCESS) carry_out(after, config->stream, per_thread);
     return error;
 }
 

@@ -3,7 +3,8 @@
  *
  * As frameworks' own allocators do, it gives out parts of larger allocations, and keeps what is freed for the stream
  * that it was used in: without an event, no other stream may use it.  So tensors and allocations differ, and each
- * tensor is recorded.  Segments are given back to the driver only when memory runs out. */
+ * tensor is recorded.  Memory that other streams used too waits, once it is freed, until the device is idle: it is
+ * awaited before the pool would grow.  Segments are given back to the driver only when memory runs out. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -14,10 +15,12 @@
 
 typedef int alloc_function(uint64_t *address, size_t bytes, unsigned flags);
 typedef int free_function(uint64_t address);
+typedef int synchronize_function(void);
 
 PASTA_EXPORT int pasta_managed_ready(void);
 PASTA_EXPORT void *pasta_managed_alloc(ptrdiff_t bytes, int device, void *stream);
 PASTA_EXPORT void pasta_managed_free(void *address, size_t bytes, int device, void *stream);
+PASTA_EXPORT void pasta_managed_record_stream(void *address, void *stream);
 
 enum { ATTACH_GLOBAL = 1, BUCKETS = 64, HASHES = 1 << 14 };
 #define GRANULE ((uint64_t)512)
@@ -33,19 +36,25 @@ struct part {
     void *stream;
     int device;
     bool free;
+    bool shared; /* another stream uses it too */
 };
 
 static struct {
     pthread_mutex_t mutex; /* never held during a call of the driver */
     struct part *unused[BUCKETS]; /* by the logarithm of their bytes */
     struct part *used[HASHES];
+    struct part *waiting; /* shared ones that were freed */
     uint64_t allocated, reserved;
+    bool inherited; /* by a forked child: it has no driver, and the lists may be in the middle of a change */
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- the driver ---- */
 
 static alloc_function *driver_alloc;
 static free_function *driver_free;
+static synchronize_function *driver_synchronize;
+
+static void forked(void) { pool.inherited = true; }
 
 /* Whether there is a driver.  Called before the first allocation. */
 int pasta_managed_ready(void) {
@@ -53,17 +62,22 @@ int pasta_managed_ready(void) {
     if (!library) return 0;
     *(void **)&driver_alloc = dlsym(library, "cuMemAllocManaged");
     *(void **)&driver_free = dlsym(library, "cuMemFree_v2");
-    return driver_alloc && driver_free;
+    *(void **)&driver_synchronize = dlsym(library, "cuCtxSynchronize");
+    return driver_alloc && driver_free && driver_synchronize && !pthread_atfork(NULL, NULL, forked);
 }
+
+static bool is_ready(void) { return driver_alloc && !pool.inherited; }
 
 /* ---- records ---- */
 
 static uint32_t stack(void) {
-    static const pasta_framework *framework;
+    static const pasta_framework *known;
+    const pasta_framework *framework = __atomic_load_n(&known, __ATOMIC_ACQUIRE);
     if (!framework) {
         pasta_framework_function *find = NULL;
         *(void **)&find = dlsym(RTLD_DEFAULT, PASTA_FRAMEWORK_SYMBOL);
         framework = find ? find(PASTA_FRAMEWORK_VERSION) : NULL;
+        __atomic_store_n(&known, framework, __ATOMIC_RELEASE);
     }
     return framework ? *framework->stack() : PASTA_STACK_absent;
 }
@@ -125,7 +139,7 @@ static void use(struct part *p, uint64_t bytes) {
         p->bytes = bytes;
         put(rest, unused_list(rest->bytes));
     }
-    p->free = false;
+    p->free = p->shared = false;
     put(p, used_list(p->address));
     pool.allocated += p->bytes;
 }
@@ -138,9 +152,8 @@ static void absorb(struct part *p, struct part *next) {
     free(next);
 }
 
+/* `p` is in no list. */
 static void unuse(struct part *p) {
-    take(p);
-    pool.allocated -= p->bytes;
     p->free = true;
     if (p->after && p->after->free) {
         take(p->after);
@@ -154,29 +167,69 @@ static void unuse(struct part *p) {
     put(p, unused_list(p->bytes));
 }
 
-/* A segment that is not used, removed from the pool; NULL: there is none. */
-static struct part *unused_segment(void) {
-    for (size_t bucket = 0; bucket < BUCKETS; bucket++)
-        for (struct part *p = pool.unused[bucket]; p; p = p->next)
-            if (!p->before && !p->after) {
-                take(p);
-                pool.reserved -= p->bytes;
-                return p;
-            }
-    return NULL;
+static struct part *find_used(uint64_t address) {
+    struct part *p = *used_list(address);
+    while (p && p->address != address) p = p->next;
+    return p;
 }
 
-/* ---- segments: calls of the driver, without the mutex ---- */
+/* Removes the segments that are not used from the pool; they are linked by `next`. */
+static struct part *take_unused_segments(void) {
+    struct part *taken = NULL;
+    for (size_t bucket = 0; bucket < BUCKETS; bucket++)
+        for (struct part *p = pool.unused[bucket], *next; p; p = next) {
+            next = p->next;
+            if (p->before || p->after) continue;
+            take(p);
+            pool.reserved -= p->bytes;
+            p->next = taken;
+            taken = p;
+        }
+    return taken;
+}
+
+/* Removes the parts of a device that wait. */
+static struct part *take_waiting(int device) {
+    struct part *taken = NULL;
+    for (struct part *p = pool.waiting, *next; p; p = next) {
+        next = p->next;
+        if (p->device != device) continue;
+        take(p);
+        p->next = taken;
+        taken = p;
+    }
+    return taken;
+}
+
+/* ---- calls of the driver, without the mutex ---- */
 
 static void release_unused(void) {
-    for (;;) {
-        pthread_mutex_lock(&pool.mutex);
-        struct part *p = unused_segment();
-        pthread_mutex_unlock(&pool.mutex);
-        if (!p) return;
-        driver_free(p->address);
+    pthread_mutex_lock(&pool.mutex);
+    struct part *p = take_unused_segments();
+    pthread_mutex_unlock(&pool.mutex);
+    for (struct part *next; p; p = next) {
+        next = p->next;
+        int error = driver_free(p->address);
+        if (error) pasta_say("managed memory was not given back to the driver (error %d)", error);
         free(p);
     }
+}
+
+/* Makes what waits on the device usable, as its context is current; false: nothing. */
+static bool await_shared(int device) {
+    pthread_mutex_lock(&pool.mutex);
+    struct part *p = take_waiting(device);
+    pthread_mutex_unlock(&pool.mutex);
+    if (!p) return false;
+    bool idle = driver_synchronize() == 0; /* otherwise the program's next call reports the error */
+    pthread_mutex_lock(&pool.mutex);
+    for (struct part *next; p; p = next) {
+        next = p->next;
+        if (idle) unuse(p);
+        else put(p, &pool.waiting);
+    }
+    pthread_mutex_unlock(&pool.mutex);
+    return idle;
 }
 
 static struct part *new_segment(uint64_t bytes, int device, void *stream) {
@@ -198,10 +251,16 @@ static struct part *new_segment(uint64_t bytes, int device, void *stream) {
 }
 
 void *pasta_managed_alloc(ptrdiff_t wanted, int device, void *stream) {
-    if (wanted <= 0 || !driver_alloc) return NULL;
+    if (wanted <= 0 || !is_ready()) return NULL;
     uint64_t bytes = ((uint64_t)wanted + GRANULE - 1) / GRANULE * GRANULE;
     pthread_mutex_lock(&pool.mutex);
     struct part *p = find_unused(bytes, device, stream);
+    if (!p) {
+        pthread_mutex_unlock(&pool.mutex);
+        bool more = await_shared(device);
+        pthread_mutex_lock(&pool.mutex);
+        if (more) p = find_unused(bytes, device, stream);
+    }
     if (!p) {
         pthread_mutex_unlock(&pool.mutex);
         if (!(p = new_segment(bytes, device, stream))) return NULL;
@@ -218,16 +277,30 @@ void *pasta_managed_alloc(ptrdiff_t wanted, int device, void *stream) {
 
 void pasta_managed_free(void *pointer, size_t bytes, int device, void *stream) {
     (void)stream;
+    if (!is_ready()) return;
     uint64_t address = (uintptr_t)pointer;
     pthread_mutex_lock(&pool.mutex);
-    struct part *p = *used_list(address);
-    while (p && p->address != address) p = p->next;
-    uint64_t freed = p ? p->bytes : 0, allocated = pool.allocated - freed, reserved = pool.reserved;
+    struct part *p = find_used(address);
+    if (p) {
+        take(p);
+        pool.allocated -= p->bytes;
+    }
+    uint64_t allocated = pool.allocated, reserved = pool.reserved;
     pthread_mutex_unlock(&pool.mutex);
     if (!p) return;
     /* first: another thread may get the memory at once */
     publish(PASTA_EVENT_tensor_free, address, bytes ? bytes : PASTA_ABSENT_U64, device, allocated, reserved);
     pthread_mutex_lock(&pool.mutex);
-    unuse(p);
+    if (p->shared) put(p, &pool.waiting);
+    else unuse(p);
+    pthread_mutex_unlock(&pool.mutex);
+}
+
+/* Called before the memory is freed. */
+void pasta_managed_record_stream(void *pointer, void *stream) {
+    if (!is_ready()) return;
+    pthread_mutex_lock(&pool.mutex);
+    struct part *p = find_used((uintptr_t)pointer);
+    if (p && p->stream != stream) p->shared = true;
     pthread_mutex_unlock(&pool.mutex);
 }

@@ -118,18 +118,14 @@ static int carry_out_one(const pasta_plan_step *step, ra_stream stream) {
     }
 }
 
-static void carry_out(const pasta_plan_steps *steps, uint32_t from, uint32_t to, ra_stream stream) {
-    for (uint32_t i = from; i < to; i++) pasta_plan_done(&steps->step[i], carry_out_one(&steps->step[i], stream));
+static void carry_out(pasta_plan_steps steps, ra_stream stream) {
+    for (pasta_plan_step step; pasta_plan_next(&steps, &step);) pasta_plan_done(&step, carry_out_one(&step, stream));
 }
 
 int pasta_planned_alloc(void **address, uint64_t bytes) {
     if (!is_found()) return RA_SYSTEM;
     int error = library.alloc(address, bytes);
-    if (error == RA_OK && pasta_plan_is_on()) {
-        pasta_plan_steps steps;
-        pasta_plan_allocated((uintptr_t)*address, bytes, &steps);
-        carry_out(&steps, 0, steps.count, NULL);
-    }
+    if (error == RA_OK && pasta_plan_is_on()) carry_out(pasta_plan_allocated((uintptr_t)*address, bytes), NULL);
     return error;
 }
 
@@ -151,10 +147,9 @@ int pasta_planned_launch(ra_function function, const uint32_t grid[3], const uin
     if (!is_found()) return RA_SYSTEM;
     const char *symbol = pasta_plan_is_on() && grid ? symbol_of(function) : NULL;
     if (!symbol) return library.launch(function, grid, block, shared, stream, parameters);
-    pasta_plan_steps steps;
-    pasta_plan_launched(symbol, grid, &steps);
-    carry_out(&steps, 0, steps.before, stream);
+    pasta_plan_launch plan = pasta_plan_launched(symbol, grid);
+    carry_out(plan.before, stream);
     int error = library.launch(function, grid, block, shared, stream, parameters);
-    if (error == RA_OK) carry_out(&steps, steps.before, steps.count, stream);
+    if (error == RA_OK) carry_out(plan.after, stream);
     return error;
 }

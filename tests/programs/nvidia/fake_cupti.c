@@ -183,6 +183,7 @@ EXPORT int32_t cuptiActivityEnable(int32_t kind) {
 }
 
 EXPORT int32_t cuptiActivityDisable(int32_t kind) {
+    PLANNED("ActivityDisable")
     kinds[kind] = false;
     return 0;
 }

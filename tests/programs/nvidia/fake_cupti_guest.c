@@ -97,6 +97,10 @@ __attribute__((visibility("default"))) void guest_does(const char *what) {
         tell(what, cuptiActivityDisable(PASTA_CUPTI_KERNEL));
         tell(what, cuptiActivityDisable(PASTA_CUPTI_COPY));
         if (__atomic_load_n(&outstanding, __ATOMIC_RELAXED)) tell(what, cuptiActivityFlushAll(0));
+    } else if (!strcmp(what, "more")) {
+        tell(what, cuptiActivityEnable(PASTA_CUPTI_SYNCHRONIZATION));
+    } else if (!strcmp(what, "less")) {
+        tell(what, cuptiActivityDisable(PASTA_CUPTI_SYNCHRONIZATION));
     } else if (!strcmp(what, "finalize")) {
         tell(what, cuptiFinalize());
     } else if (!strcmp(what, "report")) {

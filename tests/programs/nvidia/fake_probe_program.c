@@ -15,9 +15,11 @@
  *     threads COUNT LAUNCHES ADDRESS   each on its own stream, and one shared by all
  *     cost LAUNCHES CHANGES        prints ns in the callbacks of a launch, the median of batches; with
  *                                  CHANGES an object comes and goes before each
- *     pause                        so that results are read
+ *     pause                        until the thread that reads results has done what it can
+ *     cleared SETS                 until it has cleared storage of freed objects in so many sets, and given it back
  *     kill                         by SIGKILL
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
@@ -42,6 +44,7 @@ static struct {
 static bool (*deliver)(int32_t, uint32_t, const void *);
 static uint64_t (*launch_data)(uint64_t, uint64_t, uint64_t);
 static void (*report)(void);
+static unsigned (*cleared)(void);
 static void (*hold)(uint64_t, bool);
 static void (*destroy_stream)(uint64_t);
 static void (*submit)(uint64_t, void (*)(void *), void *);
@@ -81,6 +84,7 @@ static void initialize(void) {
     void *fake = required(dlopen(getenv("PASTA_SANITIZER_LIB"), RTLD_NOW), "fake library");
     *(void **)&deliver = required(dlsym(fake, "fake_deliver"), "fake_deliver");
     *(void **)&launch_data = required(dlsym(fake, "fake_launch_data"), "fake_launch_data");
+    *(void **)&cleared = required(dlsym(fake, "fake_cleared"), "fake_cleared");
     *(void **)&report = required(dlsym(fake, "fake_report"), "fake_report");
     *(void **)&hold = required(dlsym(fake, "fake_hold"), "fake_hold");
     *(void **)&destroy_stream = required(dlsym(fake, "fake_destroy_stream"), "fake_destroy_stream");
@@ -314,6 +318,41 @@ static void measure(unsigned long count, bool changes) {
     printf("cost %lu\n", batches[count / BATCH / 2] / BATCH);
 }
 
+/* How often the thread that reads results has waited, by the kernel's count; -1: there is none. */
+static long waits_of_reader(void) {
+    static char path[64];
+    char name[32], line[128];
+    long count = -1;
+    DIR *threads = *path ? NULL : required(opendir("/proc/self/task"), "threads");
+    for (struct dirent *entry; threads && (entry = readdir(threads));) {
+        char file[300];
+        snprintf(file, sizeof file, "/proc/self/task/%s/comm", entry->d_name);
+        FILE *comm = fopen(file, "r");
+        if (comm && fgets(name, sizeof name, comm) && !strcmp(name, "pasta-probes\n"))
+            snprintf(path, sizeof path, "/proc/self/task/%.20s/status", entry->d_name);
+        if (comm) fclose(comm);
+    }
+    if (threads) closedir(threads);
+    FILE *status = *path ? fopen(path, "r") : NULL;
+    while (status && fgets(line, sizeof line, status)) sscanf(line, "voluntary_ctxt_switches: %ld", &count);
+    if (status) fclose(status);
+    return count;
+}
+
+/* Until the reader has cleared so much, and then has waited some times: between two waits it does all that it can. */
+static void await_reader(unsigned sets) {
+    enum { ROUNDS = 3, MAX_TRIES = 60000 };
+    long before = -1;
+    for (int i = 0; i < MAX_TRIES; i++) {
+        long now = cleared() < sets ? -1 : waits_of_reader();
+        if (before < 0) before = now;
+        if (now >= 0 && now >= before + ROUNDS) return;
+        nanosleep(&(struct timespec){0, 1000 * 1000}, NULL);
+    }
+    fprintf(stderr, "fake program: the thread that reads results does not go on\n");
+    exit(94);
+}
+
 static void play(char *line) {
     char word[16] = "";
     unsigned long a = 0, b = 0;
@@ -336,7 +375,8 @@ static void play(char *line) {
     else if (!strcmp(word, "load")) module(PASTA_NV_MODULE_LOADED, a);
     else if (!strcmp(word, "threads") && sscanf(line + rest, "%lx %lx", &team.launches, &team.address) == 2) team.count = a, play_threads();
     else if (!strcmp(word, "cost") && sscanf(line + rest, "%lx", &b) == 1) measure(a, b);
-    else if (!strcmp(word, "pause")) nanosleep(&(struct timespec){0, 300 * 1000 * 1000}, NULL);
+    else if (!strcmp(word, "pause")) await_reader(0);
+    else if (!strcmp(word, "cleared")) await_reader((unsigned)a);
     else if (!strcmp(word, "kill")) kill(getpid(), SIGKILL);
     else exit(93);
 }
