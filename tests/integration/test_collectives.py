@@ -1,0 +1,168 @@
+"""Calls of a library with NCCL's functions, which launches kernels on the reference accelerator."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta.run.results import read_results
+from tests.support.places import PROGRAMS, ROOT
+
+RANKS = r"""
+#include "communication/fake_nccl.h"
+#define NCCL(call) do { int error_ = (call); if (error_) { fprintf(stderr, "%s: %d\n", #call, error_); _exit(95); } } while (0)
+
+static void work(int rank, int size, ncclUniqueId id, int rounds) {
+    ncclComm_t world, half;
+    launch(1);
+    NCCL(ncclCommInitRank(&world, size, id, rank));
+    for (int i = 0; i < rounds; i++) NCCL(ncclAllReduce(NULL, NULL, 1000, ncclFloat32, ncclSum, world, NULL));
+    NCCL(ncclGroupStart());
+    NCCL(ncclGroupStart());
+    NCCL(ncclAllGather(NULL, NULL, 10, ncclFloat16, world, NULL));
+    NCCL(ncclGroupEnd());
+    NCCL(ncclAllGather(NULL, NULL, 30, ncclFloat16, world, NULL));
+    NCCL(ncclGroupEnd());
+    NCCL(ncclGroupStart()); /* in a ring */
+    NCCL(ncclSend(NULL, 100, ncclInt8, (rank + 1) % size, world, NULL));
+    NCCL(ncclRecv(NULL, 100, ncclInt8, (rank + size - 1) % size, world, NULL));
+    NCCL(ncclGroupEnd());
+    NCCL(ncclGroupStart());
+    NCCL(ncclCommSplit(world, rank % 2, rank, &half, NULL));
+    NCCL(ncclGroupEnd());
+    NCCL(ncclAllReduce(NULL, NULL, 50, ncclFloat32, ncclSum, half, NULL));
+    if (ncclBroadcast(NULL, NULL, 7, ncclInt8, size, world, NULL) != 4) _exit(94); /* fails, and is passed on */
+    NCCL(ncclCommDestroy(half));
+    NCCL(ncclCommDestroy(world));
+    RA(ra_context_synchronize());
+}
+
+int main(int count, char **words) {
+    int size = count > 1 ? atoi(words[1]) : 4, rounds = count > 2 ? atoi(words[2]) : 3;
+    ncclUniqueId id;
+    NCCL(ncclGetUniqueId(&id));
+    for (int rank = 0; rank < size; rank++) {
+        if (fork()) continue;
+        char text[2] = {(char)('0' + rank), 0}, all[2] = {(char)('0' + size), 0};
+        setenv("RANK", text, 1);
+        setenv("WORLD_SIZE", all, 1);
+        work(rank, size, id, rounds + (count > 3 && rank == 1));
+        return 0;
+    }
+    int failed = 0;
+    for (int status; wait(&status) > 0;) failed |= status;
+    return failed != 0;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def fake_nccl(tmp_path_factory: pytest.TempPathFactory, native: Path) -> Path:
+    """The directory of a libnccl.so.2."""
+    directory = tmp_path_factory.mktemp("nccl")
+    command = [
+        *os.environ.get("CC", "cc").split(), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC",
+        "-shared", "-Wl,-soname,libnccl.so.2", f"-I{ROOT / 'shim' / 'refacc'}",
+        f"-I{ROOT / 'shim' / 'include'}", PROGRAMS / "communication" / "fake_nccl.c",
+        "-o", directory / "libnccl.so.2", f"-L{native}", "-lrefacc", f"-Wl,-rpath,{native}",
+    ]  # fmt: skip
+    subprocess.run(command, check=True)
+    (directory / "libnccl.so").symlink_to("libnccl.so.2")
+    return directory
+
+
+@pytest.fixture
+def ranks(compile_c: Callable[..., Path], fake_nccl: Path) -> Path:
+    """A program whose children are the ranks of a job."""
+    link = (f"-L{fake_nccl}", "-lnccl", f"-Wl,-rpath,{fake_nccl}")
+    return compile_c(RANKS, *link, name="ranks")
+
+
+def tables(run: Path, tool: str = "collectives") -> dict[str, list[dict[str, Any]]]:
+    (result,) = (each for each in read_results(run / "results") if each.name == tool)
+    return {name: list(table.rows()) for name, table in result.tables.items()}
+
+
+def findings(run: Path, tool: str) -> list[str]:
+    document = json.loads((run / "results" / tool / "result.json").read_text())
+    return [each["what"] for each in document["findings"]]
+
+
+@pytest.mark.main
+def test_ranks_of_a_job(pasta_preload, pasta, ranks: Path) -> None:
+    """Calls, groups, splits, sends and failures of four processes, and the merged run."""
+    done = pasta_preload(ranks, options=("-t", "collectives", "-o", "job"))
+    assert (done.exit_status, done.stdout) == (0, "")
+    job = done.directory / "job"
+    runs = sorted(job.iterdir())
+    assert [run.name[:9] for run in runs] == [f"rank-000{rank}" for rank in range(4)]
+    ids = set()
+    for rank, run in enumerate(runs):
+        found = tables(run)
+        world, half = found["communicators"]
+        assert [world["member"], world["ranks"], world["from"]] == [rank, 4, None]
+        assert [half["member"], half["ranks"], half["from"]] == [rank // 2, 2, "#1, 4 ranks"]
+        assert world["library"] == "NCCL 2.28.3"
+        rows = {(row["operation"], row["communicator"]): row for row in found["collectives"]}
+        reduced = rows["all_reduce", "#1, 4 ranks"]
+        assert [reduced["calls"], reduced["bytes"]] == [3, 3 * 4000]
+        gathered = rows["all_gather", "#1, 4 ranks"]
+        assert [gathered["calls"], gathered["bytes"]] == [2, (10 + 30) * 2 * 4], "of all ranks"
+        ring = rows["exchange", "#1, 4 ranks"]
+        assert [ring["calls"], ring["bytes"]] == [2, 100], "sends and receives at once"
+        assert rows["all_reduce", "#2, 2 ranks"]["bytes"] == 200
+        assert all(row["time"] > 0 for row in rows.values()), "all kernels are known"
+        assert "kernels" not in found, "and all are of calls"
+        calls = found["calls"]
+        assert [call["order"] for call in calls] == [0, 1, 2, 3, 4, 0, 0, 0]
+        ids.add(calls[0]["id"])
+    assert len(ids) == 1
+    assert "1 call failed" in json.loads((runs[0] / "results/collectives/result.json").read_text())["notes"][0]
+    merged = done.directory / "merged"
+    assert pasta("merge", job, "-o", merged).returncode == 0
+    found = tables(merged, "arrivals")
+    rows = {(row["operation"], row["communicator"]): row for row in found["arrivals"]}
+    assert {key: row["joined"] for key, row in rows.items()} == {
+        ("all_reduce", "ranks 0-3"): 3,
+        ("all_gather", "ranks 0-3"): 2,
+        ("send and recv", "ranks 0-3"): 4,
+        ("all_reduce", "ranks 0, 2"): 1,
+        ("all_reduce", "ranks 1, 3"): 1,
+    }
+    assert "mismatches" not in found
+    report = pasta("report", merged).stdout
+    assert "Arrival of ranks" in report and "ranks 0-3" in report
+
+
+def test_different_numbers_of_calls(pasta_preload, pasta, ranks: Path) -> None:
+    """A rank that makes one call more than the other, which would wait forever with a real
+    library."""
+    done = pasta_preload(ranks, "2", "3", "more", options=("-t", "collectives", "-o", "job"))
+    merged = done.directory / "merged"
+    assert pasta("merge", done.directory / "job", "-o", merged).returncode == 0
+    assert "ranks call collectives with a different operation" in findings(merged, "arrivals")
+    first = tables(merged, "arrivals")["mismatches"][0]
+    assert [first["differs"], first["call"]] == ["operation", 3]
+    assert {first["one"], first["other"]} == {
+        "rank 0: all_gather of 40 B", "rank 1: all_reduce of 3.91 KiB",
+    }  # fmt: skip
+
+
+def test_a_library_that_is_missing(pasta_preload, compile_c) -> None:
+    """A program that could do without the library gets an error, and one line."""
+    program = compile_c(r"""
+        int ncclGroupStart(void) __attribute__((weak));
+        int main(void) {
+            launch(1);
+            return ncclGroupStart ? ncclGroupStart() + ncclGroupStart() : 0;
+        }
+    """)
+    done = pasta_preload(program, options=("-t", "collectives"))
+    assert done.exit_status == 4
+    assert done.stderr.count("ncclGroupStart was called, and no library") == 1
