@@ -117,8 +117,9 @@ class Arrivals:
         of_all = first["channel"] == OF_ALL
         what = np.where(of_all, first["operation"], len(self._operations))
         ids, codes = np.unique(first["id"], return_inverse=True)
-        keys, kind = np.unique(codes * 256 + what, return_inverse=True)
-        kinds = [(int(ids[key // 256]), int(key % 256)) for key in keys.tolist()]
+        count = len(self._operations) + 1
+        keys, kind = np.unique(codes * count + what, return_inverse=True)
+        kinds = [(int(ids[key // count]), int(key % count)) for key in keys.tolist()]
         return kinds, np.where(self.complete, kind, -1)
 
     def _name(self, operation: int) -> str:
