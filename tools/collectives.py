@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _IN_NAMES = re.compile(
     r"(AllReduce|AllGather|ReduceScatter|Broadcast|SendRecv|AlltoAll|AllToAll|Reduce)"
 )
+_KERNELS = "kernels that communicate"
 _OF_WHOLE = "the time from first to last work"
 
 
@@ -156,9 +157,7 @@ class Collectives(Tool):
     def _name(self, number: int) -> str:
         return self.names.get(number, "unknown")
 
-    def _operations(
-        self, joined: Joined
-    ) -> tuple[Table, list[tuple[str, str, int]], _Sums]:
+    def _operations(self, joined: Joined) -> tuple[Table, list[tuple[str, str, int]], _Sums]:
         """Units by operation, communicator and size, with these three and their sums."""
         units, names = joined.units, {number: name for name, number in operations().items()}
         # the number of the power of two that a size does not exceed
@@ -167,9 +166,7 @@ class Collectives(Tool):
         known = np.unique(units.communicator)
         label = np.asarray([labels.index(self._name(each)) for each in known.tolist()], np.int64)
         codes = label[np.searchsorted(known, units.communicator)] if len(known) else units.calls
-        keys, groups = np.unique(
-            (codes * 256 + units.operation) * 64 + size, return_inverse=True
-        )
+        keys, groups = np.unique((codes * 256 + units.operation) * 64 + size, return_inverse=True)
         kinds = [
             (names[key // 64 % 256], labels[key // 64 // 256], 1 << key % 64)
             for key in keys.tolist()
@@ -255,9 +252,7 @@ class Collectives(Tool):
         """Units by the framework's operator that made the first call, and operation."""
         units, of = joined.units, OperatorGroups(self.context)
         names = {number: name for name, number in operations().items()}
-        keys, groups = np.unique(
-            of.codes[units.node] * 256 + units.operation, return_inverse=True
-        )
+        keys, groups = np.unique(of.codes[units.node] * 256 + units.operation, return_inverse=True)
         sums = _Sums(units, groups)
         order = np.lexsort((np.arange(len(keys)), -sums.bytes, -sums.time))
         keys = keys[order]
@@ -332,6 +327,7 @@ class Collectives(Tool):
         """Every call, from which `pasta merge` finds what ranks wait for."""
         rows = joined.calls[: self.calls]
         units, unit = joined.units, joined.unit[: self.calls]
+        member, size = joined.member[: self.calls], joined.size[: self.calls]
         names = {number: name for name, number in operations().items()}
         begin = self.context.process.start_time
         known = units.timed[unit]
@@ -353,8 +349,8 @@ class Collectives(Tool):
                 "start": absent_where(units.start[unit] - begin, ~known),
                 "end": absent_where(units.end[unit] - begin, ~known),
                 "id": absent_where(id[at], id[at] == ABSENT_U64),
-                "member": absent_where(joined.member[: self.calls], joined.member[: self.calls] < 0),
-                "ranks": absent_where(joined.size[: self.calls], joined.size[: self.calls] < 0),
+                "member": absent_where(member, member < 0),
+                "ranks": absent_where(size, size < 0),
             },
             units={"bytes": "bytes", "begin": "ns", "start": "ns", "end": "ns", "id": "address"},
             labels={"peer": "root or peer", "begin": "called", "start": "started", "end": "ended",
@@ -445,8 +441,8 @@ class Collectives(Tool):
                 where=f"{name} of {group}, up to {formatted(size, 'bytes')}",
                 evidence=f"{formatted(bus)} of {self.link_bandwidth:g} GB/s on the bus, in"
                 f" {formatted(time, 'ns')}; waits for ranks that come late count",
-                remedy="merge the ranks (pasta merge) to see if one comes late; otherwise look at the"
-                " paths that the library chose (its debug log), and at what shares the links",
+                remedy="merge the ranks (pasta merge) to see if one comes late; otherwise look at"
+                " the paths that the library chose (its debug log), and at what shares the links",
                 gain=min(1.0, saved / max(1, self.span)),
                 of=_OF_WHOLE,
                 confidence="low",
@@ -487,6 +483,9 @@ class Collectives(Tool):
     def _summary(self, joined: Joined) -> str:
         units = joined.units
         calls, bytes = len(joined.calls), int(units.bytes.sum())
+        if not calls:
+            kernels = counted(int(joined.unclaimed.sum()), "kernel that communicates", _KERNELS)
+            return f"no call of a communication library was seen, and {kernels}"
         text = f"{counted(calls, 'call')}, {formatted(bytes, 'bytes')}"
         groups = len({self._name(number) for number in self.of.communicators})
         text += f" on {counted(groups, 'communicator')}"

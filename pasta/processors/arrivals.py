@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 OF_ALL = -1
 #: Differences between ranks that are listed.
 _MAX_LISTED = 1000
+#: Fields of differences that are called otherwise.
+_DIFFERENT = {"size": "bytes"}
 
 
 @cache
@@ -29,7 +31,18 @@ def arrival() -> Any:
     """A rank's part in an operation. `channel`: sender << 32 | receiver, or OF_ALL; `operation`,
     `type`: codes of the caller's; `root`: -1 where there is none; `start` and `end`: ns, on one
     clock for all ranks."""
-    numbers = ("channel", "order", "member", "size", "operation", "type", "root", "bytes", "start", "end")
+    numbers = (
+        "channel",
+        "order",
+        "member",
+        "size",
+        "operation",
+        "type",
+        "root",
+        "bytes",
+        "start",
+        "end",
+    )
     return np.dtype([("id", "u8"), *((name, "i8") for name in numbers)])
 
 
@@ -208,12 +221,10 @@ class Arrivals:
         rows = self._rows
         first = self._begins[self._of]
         of_all = rows["channel"] == OF_ALL
-        found = []
-        for what, names in (("operation", ("operation",)), ("type", ("type",)), ("size", ("bytes",)),
-                            ("root", ("root",))):  # fmt: skip
-            differs = np.zeros(len(rows), bool)
-            for name in names:
-                differs |= rows[name] != rows[name][first]
+        found: list[tuple[str, str, int, str, str]] = []
+        for what in ("operation", "type", "size", "root"):
+            name = _DIFFERENT.get(what, what)
+            differs = rows[name] != rows[name][first]
             if what in ("operation", "root"):
                 differs &= of_all
             if what != "operation":

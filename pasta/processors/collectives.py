@@ -184,7 +184,10 @@ class Joined:
             return
         at = np.minimum(np.searchsorted(groups["group"], self.calls["group"]), len(groups) - 1)
         mine = groups["group"][at] == self.calls["group"]
-        self.first[mine], self.count[mine] = groups["launch"][at[mine]], groups["launches"][at[mine]]
+        self.first[mine], self.count[mine] = (
+            groups["launch"][at[mine]],
+            groups["launches"][at[mine]],
+        )
 
     def _pairs(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Calls and kernels that belong together: kernels launched by the thread in the call, and
@@ -219,7 +222,7 @@ class Joined:
                 new[1:] |= np.diff(column[order].view(np.int64)) != 0
             begins = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
             first[grouped[order]] = grouped[order][begins]  # lexsort is stable: the first call
-        return np.unique(first, return_inverse=True)[1]
+        return np.asarray(np.unique(first, return_inverse=True)[1])
 
     def _join(self) -> None:
         self.unit = unit = self._units_of_calls()

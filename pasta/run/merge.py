@@ -86,8 +86,8 @@ def merge(
         arrivals = arrivals_of(root, _with_calls(tools), problems)
         if arrivals is not None:
             write_result(staging.results, ARRIVALS, arrivals, title=TITLE, topic="time")
-        results = [*tools, *([ARRIVALS] if arrivals is not None else [])]
-        staging.write_manifest(_manifest(root, results, problems))
+        names = [*tools, *([ARRIVALS] if arrivals is not None else [])]
+        staging.write_manifest(_manifest(root, names, problems))
         finish(staging)
         return staging.move_to(out, force=force, suffix=str(os.getpid()))
     except BaseException:

@@ -61,8 +61,8 @@ def arrivals_of(root: Root, runs: Sequence[RankRun], problems: list[str]) -> Res
         operations = counted(arrivals.incomplete, "operation")
         notes.append(f"{operations} were not recorded by all ranks, and are left out")
     if arrivals.error:
-        error = formatted(arrivals.error, "ns")
-        notes.append(f"the clocks of the hosts differ by up to {error}: less is no skew")
+        by = formatted(arrivals.error, "ns")
+        notes.append(f"the clocks of the hosts differ by up to {by}: less is no skew")
     return Result(summary, arrivals.tables(), list(arrivals.findings()), notes=notes)
 
 
@@ -127,8 +127,6 @@ def _rows(batch: pa.RecordBatch, shift: int, codes: dict[str, int]) -> NDArray[A
     timed = columns["start"] >= 0
     rows["start"] = np.where(timed, columns["start"], columns["begin"]) + shift
     rows["end"] = np.where(timed & (columns["end"] >= 0), columns["end"] + shift, -1)
-    sends, receives = (
-        texts["operation"] == codes.get(name, -1) for name in ("send", "recv")
-    )
+    sends, receives = (texts["operation"] == codes.get(name, -1) for name in ("send", "recv"))
     rows["channel"] = channel_of(sends, receives, rows["member"], rows["root"])
     return rows

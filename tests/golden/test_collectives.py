@@ -276,7 +276,9 @@ def arrivals_of(calls: list[tuple[Any, ...]], **fields: Any) -> Arrivals:
 def test_arrivals_equal_a_simple_count(data: Any) -> None:
     """Waits and last ranks of any arrivals, by a loop."""
     count = data.draw(st.integers(0, 6))
-    starts = data.draw(st.lists(st.tuples(*[st.integers(0, 50)] * 3), min_size=count, max_size=count))
+    starts = data.draw(
+        st.lists(st.tuples(*[st.integers(0, 50)] * 3), min_size=count, max_size=count)
+    )
     missing = data.draw(st.sets(st.integers(0, max(0, count - 1))))
     calls = [
         (member, order, each, each + 20)

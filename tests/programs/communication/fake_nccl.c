@@ -1,24 +1,35 @@
 /* A library with NCCL's functions that moves nothing: each call, and each group on a communicator, launches one
- * kernel on the reference accelerator, with the name that NCCL's would have. */
+ * kernel on the reference accelerator, with the name that NCCL's would have.  An all-reduce of a communicator of
+ * ncclCommInitRank ends when all ranks have come, which must be forks of the process that made the id. */
 #include "fake_nccl.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "refacc_kernel.h"
 
-enum { INVALID_ARGUMENT = 4, MAX_GROUP = 64, MAX_CREATED = 8 };
+enum { INVALID_ARGUMENT = 4, MAX_GROUP = 64, MAX_CREATED = 8, MAX_CALLS = 4096 };
 
 struct fake_communicator {
     int rank, size;
+    uint32_t *come; /* ranks, by number of the all-reduce; NULL: none waits */
+    int calls;
 };
 
 static bool nothing(ra_warp *w) {
     (void)w;
+    return false;
+}
+
+/* At most 10 s. */
+static bool wait_for_all(ra_warp *w) {
+    uint32_t *come = (uint32_t *)w->parameters[0];
+    if (come) __atomic_add_fetch(come, 1, __ATOMIC_ACQ_REL);
+    for (int i = 0; come && i < 100000 && __atomic_load_n(come, __ATOMIC_ACQUIRE) < w->parameters[1]; i++) usleep(100);
     return false;
 }
 
@@ -34,7 +45,9 @@ static ra_function find(int symbol) {
         ra_module module;
         for (int i = 0; i < SYMBOLS; i++) {
             kernels[i].symbol = symbols[i];
-            kernels[i].run = nothing;
+            kernels[i].run = i == ALL_REDUCE ? wait_for_all : nothing;
+            kernels[i].parameters = 2;
+            kernels[i].parameter_bytes[0] = kernels[i].parameter_bytes[1] = 8;
             strcat(strcat(image, symbols[i]), "\n");
         }
         if (ra_kernel_register(kernels, SYMBOLS) || ra_module_load(&module, image, strlen(image))) _exit(98);
@@ -44,8 +57,12 @@ static ra_function find(int symbol) {
     return found[symbol];
 }
 
-static void launch_one(int symbol, ncclStream stream) {
-    if (ra_launch(find(symbol), (uint32_t[]){1, 1, 1}, (uint32_t[]){32, 1, 1}, 0, stream, NULL)) _exit(96);
+static void launch_one(int symbol, ncclComm_t communicator, ncclStream stream) {
+    bool waits = symbol == ALL_REDUCE && communicator->come && communicator->calls < MAX_CALLS;
+    uint32_t *come = waits ? &communicator->come[communicator->calls++] : NULL;
+    uint64_t size = (uint64_t)communicator->size;
+    uint32_t grid[] = {1, 1, 1}, block[] = {32, 1, 1};
+    if (ra_launch(find(symbol), grid, block, 0, stream, (void *[]){&come, &size})) _exit(96);
 }
 
 /* ---- groups: work and communicators appear when the outermost one ends ---- */
@@ -65,7 +82,7 @@ static __thread struct {
 static ncclResult_t submit(int symbol, ncclComm_t communicator, ncclStream stream) {
     if (!communicator) return INVALID_ARGUMENT;
     if (!group.depth) {
-        launch_one(symbol, stream);
+        launch_one(symbol, communicator, stream);
         return 0;
     }
     group.work[group.works].symbol = symbol;
@@ -74,9 +91,9 @@ static ncclResult_t submit(int symbol, ncclComm_t communicator, ncclStream strea
     return 0;
 }
 
-static ncclResult_t create(ncclComm_t *made, int size, int rank) {
+static ncclResult_t create(ncclComm_t *made, int size, int rank, uint32_t *come) {
     ncclComm_t value = malloc(sizeof *value);
-    *value = (struct fake_communicator){rank, size};
+    *value = (struct fake_communicator){.rank = rank, .size = size, .come = come};
     if (group.depth) {
         group.created[group.creations].made = made;
         group.created[group.creations++].value = value;
@@ -96,7 +113,7 @@ ncclResult_t ncclGroupEnd(void) {
     for (int i = 0; i < group.works; i++) {
         int before = 0;
         while (before < i && group.work[before].communicator != group.work[i].communicator) before++;
-        if (before == i) launch_one(group.work[i].symbol, group.work[i].stream);
+        if (before == i) launch_one(group.work[i].symbol, group.work[i].communicator, group.work[i].stream);
     }
     group.works = group.creations = 0;
     return 0;
@@ -110,19 +127,22 @@ ncclResult_t ncclGetVersion(int *version) {
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+    void *come = mmap(NULL, MAX_CALLS * sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (come == MAP_FAILED) _exit(93);
     memset(id, 0, sizeof *id);
-    snprintf(id->internal, sizeof id->internal, "%d", (int)getpid());
+    memcpy(id->internal, &come, sizeof come);
     return 0;
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *made, int size, ncclUniqueId id, int rank) {
-    (void)id;
-    return create(made, size, rank);
+    uint32_t *come;
+    memcpy(&come, id.internal, sizeof come);
+    return create(made, size, rank, come);
 }
 
 ncclResult_t ncclCommInitAll(ncclComm_t *made, int devices, const int *device) {
     (void)device;
-    for (int i = 0; i < devices; i++) create(&made[i], devices, i);
+    for (int i = 0; i < devices; i++) create(&made[i], devices, i, NULL);
     return 0;
 }
 
@@ -130,7 +150,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t *made, int devices, const int *device) {
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *made, void *config) {
     (void)key, (void)config;
     if (color != parent->rank % 2) return INVALID_ARGUMENT;
-    return create(made, (parent->size + 1 - color) / 2, parent->rank / 2);
+    return create(made, (parent->size + 1 - color) / 2, parent->rank / 2, NULL);
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
