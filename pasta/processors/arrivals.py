@@ -69,7 +69,7 @@ class Arrivals:
 
     `rows`: dtype `arrival()`; `operations`: names by code; `group` names a communicator by its id,
     and `rank` a member of it; `span`: time of the run, `error`: of the clocks against each other,
-    ns.
+    ns, or None: unknown.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Arrivals:
         group: Callable[[int], str],
         rank: Callable[[int, int], str],
         span: int,
-        error: int = 0,
+        error: int | None = 0,
     ) -> None:
         self._operations, self._group, self._rank = operations, group, rank
         self._span, self.error = max(1, span), error
@@ -108,11 +108,15 @@ class Arrivals:
     def _arrive(self) -> None:
         rows, begins = self._rows, self._begins
         if not len(rows):
-            self._latest = self._skew = self._last = self._wait = np.zeros(0, np.int64)
+            self._skew = self._last = self._wait = self._transfer = np.zeros(0, np.int64)
             return
-        self._latest = np.maximum.reduceat(rows["start"], begins)
-        self._skew = self._latest - np.minimum.reduceat(rows["start"], begins)
-        latest = self._latest[self._of]
+        latest_start = np.maximum.reduceat(rows["start"], begins)
+        self._skew = latest_start - np.minimum.reduceat(rows["start"], begins)
+        # what it takes once all have come; -1: the end is not known
+        ends = np.maximum.reduceat(rows["end"], begins)
+        timed = np.minimum.reduceat(rows["end"], begins) >= 0
+        self._transfer = np.where(timed, np.maximum(ends - latest_start, 0), -1)
+        latest = latest_start[self._of]
         late = np.flatnonzero(rows["start"] == latest)
         # the first of several in each operation
         self._last = late[np.unique(self._of[late], return_index=True)[1]]
@@ -153,7 +157,8 @@ class Arrivals:
             name, group = self._name(operation), self._group(id)
             arrivals.append(
                 (name, group, len(mine), int(skew.mean()), int(np.median(skew)), int(skew.max()),
-                 sum(each[4] for each in found), self._rank(id, last[0]), last[2] / len(mine))
+                 sum(each[4] for each in found), self._rank(id, last[0]), last[2] / len(mine),
+                 *self._speed(mine))
             )  # fmt: skip
             members += [
                 (name, group, self._rank(id, member), count, times, times / max(1, count), caused,
@@ -167,6 +172,15 @@ class Arrivals:
         if different:
             tables["mismatches"] = _mismatches_table(different[:_MAX_LISTED])
         return tables
+
+    def _speed(self, mine: NDArray[Any]) -> tuple[int | None, float | None]:
+        """Mean time (ns) from the last start to the last end, and bytes per ns in it."""
+        timed = mine[self._transfer[mine] >= 0]
+        time = int(self._transfer[timed].sum())
+        if not time:
+            return None, None
+        bytes = int(self._rows["bytes"][self._begins[timed]].sum())
+        return time // len(timed), bytes / time
 
     def _members(self, kind: NDArray[Any], number: int) -> list[tuple[int, int, int, int, int]]:
         """For each member: operations, times that it was last, waits of all others then, own
@@ -188,6 +202,8 @@ class Arrivals:
         """Ranks for which the others wait, and calls that differ between ranks."""
         limits = thresholds or Thresholds()
         yield from self._mismatch_findings()
+        if self.error is None:
+            return
         kinds, kind = self._kinds()
         for number, (id, operation) in enumerate(kinds):
             found = self._members(kind, number)
@@ -291,19 +307,29 @@ class Arrivals:
 
 
 def _arrivals_table(rows: list[tuple[Any, ...]]) -> Table:
-    names = ("operation", "communicator", "joined", "skew", "median_skew", "longest_skew", "waits",
-             "last", "last_share")  # fmt: skip
+    names = (
+        "operation", "communicator", "joined", "skew", "median_skew", "longest_skew", "waits",
+        "last", "last_share", "transfer", "algorithm",
+    )  # fmt: skip
+    times = ("skew", "median_skew", "longest_skew", "waits", "transfer")
     return Table(
         {name: [row[at] for row in rows] for at, name in enumerate(names)},
-        units={"skew": "ns", "median_skew": "ns", "longest_skew": "ns", "waits": "ns",
-               "last_share": "share"},
-        labels={"joined": "of all ranks", "skew": "mean skew", "waits": "waits of all ranks",
-                "last": "most often last", "last_share": "of the operations"},
-        keys=("operation", "communicator"), sums=("joined", "waits"),
-        levels=("skew", "median_skew", "longest_skew", "last_share"),
+        units={**dict.fromkeys(times, "ns"), "last_share": "share"},
+        labels={
+            "joined": "of all ranks",
+            "skew": "mean skew",
+            "waits": "waits of all ranks",
+            "last": "most often last",
+            "last_share": "of the operations",
+            "transfer": "mean time when all have come",
+            "algorithm": "GB/s in it",
+        },
+        keys=("operation", "communicator"),
+        sums=("joined", "waits"),
+        levels=("skew", "median_skew", "longest_skew", "last_share", "transfer", "algorithm"),
         important=("skew", "waits"),
         title="Arrival of ranks: latest less earliest start",
-    )  # fmt: skip
+    )
 
 
 def _members_table(rows: list[tuple[Any, ...]]) -> Table:

@@ -51,7 +51,7 @@ def arrivals_of(root: Root, runs: Sequence[RankRun], problems: list[str]) -> Res
         group=lambda id: groups.get(id, f"communicator {id:#x}"),
         rank=lambda id, member: ranks.get((id, member), f"member {member}"),
         span=max(run.observed for run in used),
-        error=max((root.error(used[0], run) or 0 for run in used), default=0),
+        error=root.worst_error,
     )
     if not len(arrivals) and not arrivals.mismatches():
         return None
@@ -60,7 +60,9 @@ def arrivals_of(root: Root, runs: Sequence[RankRun], problems: list[str]) -> Res
     if arrivals.incomplete:
         operations = counted(arrivals.incomplete, "operation")
         notes.append(f"{operations} were not recorded by all ranks, and are left out")
-    if arrivals.error:
+    if arrivals.error is None:
+        notes.append("the clocks of the hosts are not synchronized: skew between them is not known")
+    elif arrivals.error:
         by = formatted(arrivals.error, "ns")
         notes.append(f"the clocks of the hosts differ by up to {by}: less is no skew")
     return Result(summary, arrivals.tables(), list(arrivals.findings()), notes=notes)

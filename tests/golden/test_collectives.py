@@ -205,6 +205,7 @@ def test_planted_late_rank() -> None:
     (row,) = rows(result, "arrivals")
     assert (row["joined"], row["skew"], row["longest_skew"]) == (20, 3 * MS, 3 * MS)
     assert row["waits"] == 3 * 20 * 3 * MS
+    assert (row["transfer"], row["algorithm"]) == (1 * MS, pytest.approx(16 * MIB / (1 * MS)))
     members = {row["member"]: row for row in rows(result, "members")}
     assert (members["rank 3"]["last"], members["rank 3"]["caused"]) == (20, 180 * MS)
     assert (members["rank 0"]["last"], members["rank 0"]["waited"]) == (0, 60 * MS)
