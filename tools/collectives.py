@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _IN_NAMES = re.compile(
     r"(AllReduce|AllGather|ReduceScatter|Broadcast|SendRecv|AlltoAll|AllToAll|Reduce)"
 )
+#: Columns that are empty without device times.
+_TIMES = ("time", "share", "mean", "algorithm", "bus", "alone", "alone_share", "link")
 _KERNELS = "kernels that communicate"
 _OF_WHOLE = "the time from first to last work"
 
@@ -46,6 +48,9 @@ class _Sums:
         self.timed = np.bincount(groups, timed, length).astype(np.int64)
         self.time = total(np.where(timed, units.time, 0)).astype(np.int64)
         self.alone = total(np.where(timed, units.alone, 0)).astype(np.int64)
+        #: Time of the fastest, which waited least for other ranks.
+        self.least = np.full(length, np.iinfo(np.int64).max)
+        np.minimum.at(self.least, groups[timed], units.time[timed])
         self._moved = total(np.where(timed, units.bytes, 0))
         self._carried = total(np.where(timed, units.bus, 0))  # NaN where one is
 
@@ -208,6 +213,7 @@ class Collectives(Tool):
             levels=("mean", "algorithm", "bus"),
             important=("time", "bus", "alone"),
             title="Operations by communicator and size",
+            hidden=frozenset() if sums.timed.any() else frozenset(_TIMES),
             shown=20,
         )  # fmt: skip
         return table, kinds, sums
@@ -406,10 +412,11 @@ class Collectives(Tool):
                 int(values[small].sum())
                 for values in (sums.units, sums.time, sums.bytes, sums.alone)
             )
-            best = max(float(sums.algorithm[at]) for at in mine)
-            if count < self.small_calls or best <= 0 or not time:
+            if count < self.small_calls or not time:
                 continue
-            saved = max(0.0, time - bytes / best) * alone / time
+            least = int(sums.least[mine].min())
+            merged = -(-bytes // max(1, self.small))
+            saved = (count - merged) * least * alone / time
             if saved < max(self.least_time, self.least_share * self.span):
                 continue
             yield Finding(
@@ -418,7 +425,8 @@ class Collectives(Tool):
                 evidence=f"{counted(count, name)} of at most"
                 f" {formatted(max(kinds[at][2] for at in small), 'bytes')} take"
                 f" {formatted(time, 'ns')}, in {formatted(alone, 'ns')} of which nothing else ran,"
-                f" at {formatted(bytes / time)} GB/s; the best size reaches {formatted(best)} GB/s",
+                f" and each at least {formatted(least, 'ns')}: {merged:,} of"
+                f" {formatted(self.small, 'bytes')} would carry as much",
                 remedy="send them together: larger buckets for gradients, one flat buffer, or one"
                 " group of calls",
                 gain=min(1.0, saved / max(1, self.span)),

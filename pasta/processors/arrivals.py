@@ -301,7 +301,8 @@ class Arrivals:
                 where=f"{group}, call {order}",
                 evidence=f"{one}; {other}" + (f"; {len(rows):,} in all" if len(rows) > 1 else ""),
                 remedy="have all ranks make the same calls in the same order: otherwise they wait"
-                " for each other forever, or compute wrong results",
+                " for each other forever, or compute wrong results (unless profiling ended earlier"
+                " in one of them)",
                 confidence="high" if what != "number of calls" else "medium",
             )
 

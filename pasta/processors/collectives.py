@@ -174,7 +174,7 @@ class Joined:
         if not len(known):
             return np.zeros(0, np.int64)
         at = np.searchsorted(known, self.calls["communicator"])
-        return np.asarray(values, np.int64)[at]
+        return np.asarray(np.asarray(values, np.int64)[at])
 
     def _follow_groups(self, groups: NDArray[Any]) -> None:
         """Calls in a group launch when it ends."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pasta.cli.main import main
 from pasta.run.results import read_results
 from tests.support.places import PROGRAMS, ROOT
 
@@ -99,7 +100,7 @@ def tables(run: Path, tool: str = "collectives") -> dict[str, list[dict[str, Any
 
 
 @pytest.mark.main
-def test_ranks_of_a_job(pasta_preload, pasta, ranks: Path) -> None:
+def test_ranks_of_a_job(pasta_preload, ranks: Path) -> None:
     """Calls, groups, splits, sends and failures of four processes, and the merged run."""
     done = pasta_preload(ranks, options=("-t", "collectives", "-o", "job"))
     assert (done.exit_status, done.stdout) == (0, "")
@@ -132,7 +133,7 @@ def test_ranks_of_a_job(pasta_preload, pasta, ranks: Path) -> None:
         in json.loads((runs[0] / "results/collectives/result.json").read_text())["notes"][0]
     )
     merged = done.directory / "merged"
-    assert pasta("merge", job, "-o", merged).returncode == 0
+    assert main(["merge", str(job), "-o", str(merged)]) == 0
     found = tables(merged, "arrivals")
     rows = {(row["operation"], row["communicator"]): row for row in found["arrivals"]}
     assert {key: row["joined"] for key, row in rows.items()} == {
@@ -143,8 +144,51 @@ def test_ranks_of_a_job(pasta_preload, pasta, ranks: Path) -> None:
         ("all_reduce", "ranks 1, 3"): 1,
     }
     assert "mismatches" not in found
-    report = pasta("report", merged).stdout
-    assert "Arrival of ranks" in report and "ranks 0-3" in report
+    assert "Arrival of ranks" in (merged / "report.txt").read_text()
+
+
+PLUGIN = r"""
+#include "communication/fake_nccl.h"
+
+int run(void) {
+    ncclComm_t made[2];
+    int failed = ncclCommInitAll(made, 2, NULL);
+    for (int i = 0; i < 3; i++) {
+        failed |= ncclGroupStart();
+        for (int rank = 0; rank < 2; rank++)
+            failed |= ncclAllReduce(NULL, NULL, 10, ncclFloat16, ncclSum, made[rank], NULL);
+        failed |= ncclGroupEnd();
+    }
+    return failed;
+}
+"""
+
+
+def test_a_library_of_a_plugin(pasta_preload, compile_c, fake_nccl: Path) -> None:
+    """As Python loads PyTorch: neither the plugin nor its library is visible to others. The process
+    has two ranks."""
+    link = (f"-L{fake_nccl}", "-lnccl", f"-Wl,-rpath,{fake_nccl}")
+    plugin = compile_c(PLUGIN, "-shared", "-fPIC", *link, name="plugin.so")
+    program = compile_c(r"""
+        #include <dlfcn.h>
+        int main(int count, char **words) {
+            launch(count - 1);
+            void *plugin = dlopen(words[1], RTLD_NOW | RTLD_LOCAL);
+            int (*run)(void) = plugin ? (int (*)(void))dlsym(plugin, "run") : NULL;
+            int status = run ? run() : 92;
+            RA(ra_context_synchronize());
+            return status;
+        }
+    """)
+    done = pasta_preload(program, plugin, options=("-t", "collectives"))
+    assert (done.exit_status, done.stderr.count("no library")) == (0, 0)
+    (run,) = (path.parent for path in done.directory.rglob("run.json"))
+    found = tables(run)
+    (row,) = found["collectives"]
+    assert [row["operation"], row["communicator"]] == ["all_reduce", "#1, 2 ranks"]
+    assert [row["calls"], row["bytes"]] == [6, 6 * 20]
+    (row,) = found["arrivals"]
+    assert [row["communicator"], row["joined"]] == ["#1, 2 ranks", 3]
 
 
 def test_a_library_that_is_missing(pasta_preload, compile_c) -> None:
