@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.places import ROOT
+from tests.support.nvidia_headers import headers
+from tests.support.places import PROGRAMS, ROOT
 
 from .conftest import Run, script
 
@@ -45,6 +47,16 @@ dist.destroy_process_group()
 def job(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in JOB.items():
         monkeypatch.setenv(name, value)
+
+
+def test_declarations_match_the_header() -> None:
+    """Those of the NCCL that PyTorch brings, without the types of numbers, which it does not need."""
+    found = {name: headers(name) for name in ("nccl.h", "cuda_runtime_api.h")}
+    assert all(found.values()), found
+    folders = [f"-I{places[0]}" for places in found.values()]
+    without = [f"-D__CUDA_{name}_H__" for name in ("FP16", "BF16", "FP8")]
+    check = PROGRAMS / "communication" / "nccl_abi_check.c"
+    subprocess.run(["cc", *without, *folders, "-c", check, "-o", os.devnull], check=True)
 
 
 @pytest.mark.usefixtures("job")

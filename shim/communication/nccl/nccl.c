@@ -1,7 +1,7 @@
 /* NCCL, and RCCL, which has the same functions: their public calls, where the program or its libraries link to them.
  *
  * A program that looks the functions up itself (dlsym), or links to them statically, is not seen here.  Declarations
- * follow nccl.h 2.28.  Not run with a real library of more than one rank so far: tests play one. */
+ * follow nccl.h 2.32.3.  Not run with a real library and a GPU so far: tests play one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
