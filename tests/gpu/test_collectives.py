@@ -50,7 +50,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_declarations_match_the_header() -> None:
-    """Those of the NCCL that PyTorch brings, without the types of numbers, which it does not need."""
+    """Those of the NCCL that PyTorch brings; types of numbers do not matter."""
     found = {name: headers(name) for name in ("nccl.h", "cuda_runtime_api.h")}
     assert all(found.values()), found
     folders = [f"-I{places[0]}" for places in found.values()]
