@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from pasta.findings import Finding
@@ -168,7 +168,7 @@ class Arrivals:
         arrivals.sort(key=lambda row: -row[6])
         members.sort(key=lambda row: -row[6])
         tables = {"arrivals": _arrivals_table(arrivals), "members": _members_table(members)}
-        different = self.mismatches()
+        different = self.mismatches
         if different:
             tables["mismatches"] = _mismatches_table(different[:_MAX_LISTED])
         return tables
@@ -231,6 +231,7 @@ class Arrivals:
 
     # ---- differences between ranks ----
 
+    @cached_property
     def mismatches(self) -> list[tuple[str, str, int, str, str]]:
         """Operations that differ between ranks: communicator, what differs, order, what two ranks
         do."""
@@ -290,7 +291,7 @@ class Arrivals:
         return found
 
     def _mismatch_findings(self) -> Iterator[Finding]:
-        found = self.mismatches()
+        found = self.mismatches
         for what in dict.fromkeys(each[1] for each in found):
             rows = [each for each in found if each[1] == what]
             group, _, order, one, other = rows[0]

@@ -53,7 +53,7 @@ def arrivals_of(root: Root, runs: Sequence[RankRun], problems: list[str]) -> Res
         span=max(run.observed for run in used),
         error=root.worst_error,
     )
-    if not len(arrivals) and not arrivals.mismatches():
+    if not len(arrivals) and not arrivals.mismatches:
         return None
     summary = f"{counted(len(arrivals), 'operation')} of all ranks"
     notes = []

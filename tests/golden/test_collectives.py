@@ -312,7 +312,7 @@ def test_calls_that_differ_between_ranks() -> None:
     calls = [(rank, order, 10 * order, 10 * order + 5) for rank in (0, 1) for order in (0, 1, 2)]
     calls += [(2, 0, 0, 5, 1, 64), (2, 1, 10, 15, 0, 128)]
     found = arrivals_of(calls)
-    assert [row[1:] for row in found.mismatches()] == [
+    assert [row[1:] for row in found.mismatches] == [
         ("operation", 0, "rank 0: all_reduce of 64 B", "rank 2: broadcast of 64 B"),
         ("size", 1, "rank 0: all_reduce of 64 B", "rank 2: all_reduce of 128 B"),
         ("number of calls", 2, "rank 2: 2 calls", "another rank: 3 calls"),
