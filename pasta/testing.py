@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _MEMORY = {name: number for number, name in abi.enums()["memory"].items()}
 _DIRECTION = {name: number for number, name in abi.enums()["copy"].items()}
+_OPERATION = {name: number for number, name in abi.enums()["collective"].items()}
 _ROLE = {name: number for number, name in abi.enums()["role"].items()}
 
 
@@ -106,6 +107,19 @@ class Events:
         """Adds a completion with its device times, ns."""
         times = {"ordinal": ordinal, "start": start, "end": end}
         self.add("kernel_complete", **{"device": 0, **times, **fields})
+
+    def communicator(self, number: int, id: int, rank: int, size: int, **fields: Any) -> None:
+        """Adds a communicator: its number in the process, and its id, which all ranks share."""
+        given = {"communicator": number, "id": id, "rank": rank, "size": size, "library": 0}
+        self.add("communicator", **{"device": 0, **given, **fields})
+
+    def collective(self, operation: str, communicator: int, count: int, **fields: Any) -> None:
+        """Adds a call of a communication library; `operation` is a name in
+        `abi.enums()["collective"]`. By default of float32, outside of a group, without a launch."""
+        usual = {"element": 4, "type": "float32", "launches": 0, "result": 0, "device": 0}
+        time = fields.setdefault("time", self._time + self._step)
+        given = {"operation": _OPERATION[operation], "count": count, "begin": time}
+        self.add("collective", **{"communicator": communicator, **usual, **given, **fields})
 
     def alloc(self, address: int, bytes: int, memory: str = "device", **fields: Any) -> None:
         """Adds a memory allocation; `memory` is a name in `abi.enums()["memory"]`."""

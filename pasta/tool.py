@@ -81,6 +81,7 @@ class Tool:
         on_host_stacks     call stacks of launches and other work
         on_launches        kernel launches
         on_launch_ends     returns of launch calls
+        on_collectives     communicators, and calls of communication libraries
         on_completions     device times of kernels
         on_kernel_details  how kernels were queued and configured
         on_samples         samples of program counters

@@ -129,6 +129,7 @@ def libpasta(compiler: Compiler, directory: Path) -> Path:
         *sorted(set((SHIM / "backends").rglob("*.c")) - {*amd_sources(), *managed_sources()}),
         *sorted((SHIM / "frameworks").rglob("*.c")),
         *sorted((SHIM / "annotations").glob("*.c")),
+        *sorted((SHIM / "communication").rglob("*.c")),
         SHIM / "python" / "start.c",
     ]
     output = directory / "libpasta.so"

@@ -1,4 +1,4 @@
-/* The constructor of libpasta.so: the only file that names backends, frameworks and the consumer. */
+/* The constructor of libpasta.so: the only file that names backends, frameworks, communication and the consumer. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -8,14 +8,14 @@
 #include "core/internal.h"
 
 extern const pasta_component pasta_nvidia_backend, pasta_refacc_backend, pasta_amd_backend, pasta_annotations,
-    pasta_frameworks, pasta_torch_framework, pasta_jax_framework;
+    pasta_communication, pasta_frameworks, pasta_torch_framework, pasta_jax_framework;
 extern const pasta_consumer pasta_python_consumer;
 
 /* In the order in which programs that the target starts get their variables; pasta_frameworks before each
  * framework. */
 static const pasta_component *const components[] = {
-    &pasta_nvidia_backend, &pasta_refacc_backend, &pasta_annotations,     &pasta_amd_backend,
-    &pasta_frameworks,     &pasta_torch_framework, &pasta_jax_framework,
+    &pasta_nvidia_backend, &pasta_refacc_backend,  &pasta_annotations,   &pasta_amd_backend,
+    &pasta_communication,  &pasta_frameworks,      &pasta_torch_framework, &pasta_jax_framework,
 };
 
 /* ---- backends in libraries of their own: the key `libraries`, absolute paths separated by colons ---- */

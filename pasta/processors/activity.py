@@ -23,11 +23,15 @@ class Activity:
     """Union, overlap and gaps of the work of one device, swept from `begin` to the run's end.
 
     Work may be added in any order. What it did before the time up to which was swept is not in any
-    result but `late`.
+    result but `late`. `follow`: the class whose work `alone` has.
     """
 
-    def __init__(self, begin: int, work: Any) -> None:
+    def __init__(self, begin: int, work: Any, follow: int | None = None) -> None:
         self.begin = begin
+        self._follow = follow  # a class
+        #: For work of the class `follow`, which has a `key`: time in which no other class ran, ns,
+        #: in parts.
+        self.alone: list[NDArray[Any]] = []
         #: Everything before this time was swept, ns.
         self.swept = begin
         #: Time by mask of the classes that ran at once, ns; [0]: idle.
@@ -87,6 +91,8 @@ class Activity:
         self.overlap[0] += (int(times[0]) if count else until) - self.swept
         busy = np.cumsum(np.where(mask & ~(1 << STOPPED), durations, 0))
         self._draw(times, busy, until)
+        if self._follow is not None:
+            self._follow_alone(active, edges, np.where(mask == 1 << self._follow, durations, 0))
         if count:
             idle = np.flatnonzero((mask == 0) & (durations > 0))
             found = self._gaps(work, begins, edges, times, idle[idle < len(edges) - 1])
@@ -96,6 +102,20 @@ class Activity:
         self._work = work[(work["end"] > until) | (work["start"] >= until)]
         self.swept = until
         return found
+
+    def _follow_alone(
+        self, active: NDArray[Any], edges: NDArray[Any], durations: NDArray[Any]
+    ) -> None:
+        """Adds what `durations` (of the intervals from each edge to the next) give the work."""
+        before = np.cumsum(durations) - durations  # each edge
+        of_edge = np.zeros(len(edges), np.int64)
+        of_edge[edges] = before
+        begin, end = of_edge[: len(active)], of_edge[len(active) :]
+        mine = active["class"] == self._follow
+        found = np.zeros(int(mine.sum()), [("key", "u8"), ("time", "i8")])
+        found["key"], found["time"] = active["key"][mine], (end - begin)[mine]
+        if len(found):
+            self.alone.append(found)
 
     def _draw(self, times: NDArray[Any], busy: NDArray[Any], until: int) -> None:
         """Adds the busy time (ns, from each of these times to the next) to the timeline."""

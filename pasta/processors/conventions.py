@@ -33,6 +33,8 @@ class Conventions(NamedTuple):
     optimizer_steps: tuple[str, ...] = ()
     #: Operators that add a gradient to a parameter's.
     gradient_sums: tuple[str, ...] = ()
+    #: Name prefixes of operators that communicate with other processes.
+    communication: tuple[str, ...] = ()
     #: Name prefixes of operators that only allocate, on behalf of their caller.
     allocators: tuple[str, ...] = ()
     #: Operators that copy a tensor within a change of its device or type, each with the operator

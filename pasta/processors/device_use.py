@@ -55,20 +55,25 @@ _LATE = 2_000_000_000
 #: Kinds that the host's threads publish while they work.
 _OF_HOST = ("kernel_launch", "memory_copy", "memory_set", "sync", "operator_end", "process_end")
 _FOREVER = 1 << 62
+#: Fields of the kernels that `DeviceUse.followed` keeps.
+FOLLOWED = [
+    ("key", "u8"), ("start", "i8"), ("end", "i8"), ("stream", "u8"), ("thread", "u4"),
+    ("name", "u4"), ("node", "i4"), ("device", "i2"),
+]  # fmt: skip
 
 
 @cache
 def _work() -> Any:
-    """Work; `blocking`: a copy that the host waited for."""
-    return np.dtype([*WORK, ("blocking", "?"), *_PLACE])
+    """Work, by launch ordinal or correlation; `blocking`: a copy that the host waited for."""
+    return np.dtype([("key", "u8"), *WORK, ("blocking", "?"), *_PLACE])
 
 
 @cache
 def _submission() -> Any:
-    """Work that has not completed, by launch ordinal or correlation; `waves` of its blocks (NaN:
-    unknown), `order` among all submissions."""
+    """Work that has not completed; `waves` of its blocks (NaN: unknown), `order` among all
+    submissions."""
     more = [("stream", "u8"), ("order", "i8"), ("waves", "f8")]
-    return np.dtype([("key", "u8"), *_work().descr, *more])
+    return np.dtype([*_work().descr, *more])
 
 
 @cache
@@ -94,8 +99,8 @@ class Gaps:
 class Device:
     """Activity of a device, and its gaps by cause and place."""
 
-    def __init__(self, begin: int) -> None:
-        self.activity = Activity(begin, _work())
+    def __init__(self, begin: int, follow: int | None = None) -> None:
+        self.activity = Activity(begin, _work(), follow)
         self.gaps: dict[int, Gaps] = {}
         self.starts = DurationSummary()  # of work that ended a gap, since its submission
         self.all_starts = DurationSummary()  # of all work
@@ -201,11 +206,22 @@ class DeviceUse:
 
     `begin`: when the process started, ns, 0 if unknown; `latency`: submitted work that starts
     later waited for something, ns; `short`: kernels below are short, ns; `communicates` matches
-    the names of kernels that communicate.
+    the names of kernels that communicate. `follow`: a class of kernels, of which `followed` keeps
+    all, and `Activity.alone` the time in which nothing else ran; the critical path is left out.
     """
 
-    def __init__(self, begin: int, latency: int, short: int, communicates: re.Pattern[str]) -> None:
+    def __init__(
+        self,
+        begin: int,
+        latency: int,
+        short: int,
+        communicates: re.Pattern[str],
+        follow: int | None = None,
+    ) -> None:
         self._latency, self._short, self._communicates = latency, short, communicates
+        self._follow = follow
+        #: Completed kernels of the class `follow`, with the fields of `FOLLOWED`, batch by batch.
+        self.followed: list[NDArray[Any]] = []
         self.devices: dict[int, Device] = {}
         self._launches = Submissions("key", _submission())
         self._copies = Submissions("key", _submission(), 1 << 16)
@@ -241,7 +257,8 @@ class DeviceUse:
             self._device(number)
         self._waves.add_devices(batch["device"])
         self._follow_stops(batch)
-        self._follow_host(batch)
+        if self._follow is None:
+            self._follow_host(batch)
         self._submit(batch, context)
         self._complete(batch)
         self._sweep()
@@ -287,7 +304,7 @@ class DeviceUse:
         if number < 0:
             return None
         if number not in self.devices:
-            made = Device(self.begin)
+            made = Device(self.begin, self._follow)
             made.activity.add(self._stopped(self.stops))
             self.devices[number] = made
         return self.devices[number]
@@ -402,6 +419,7 @@ class DeviceUse:
         for number in distinct(kernels["device"]):
             mine = kernels["device"] == number
             self.kernels.setdefault(number, Kernels()).add(codes[mine], rows[mine], self._short)
+        self._keep_followed(kernels, rows)
         self._add(kernels, rows, 1 + codes.astype(np.int64))
         copies = batch["copy_complete"]
         rows, known = self._copies.take(copies["correlation"], forget=False)
@@ -409,6 +427,15 @@ class DeviceUse:
         rows["stream"][~known] = copies["stream"][~known]
         copies, rows = self._timed(copies, rows)
         self._add(copies, rows, np.zeros(len(rows), np.int64))
+
+    def _keep_followed(self, kernels: NDArray[Any], rows: NDArray[Any]) -> None:
+        mine = np.flatnonzero(rows["class"] == self._follow) if self._follow is not None else ()
+        if not len(mine):
+            return
+        kept = np.zeros(len(mine), FOLLOWED)
+        for name in kept.dtype.names or ():
+            kept[name] = (kernels if name == "device" else rows)[name][mine]
+        self.followed.append(kept)
 
     @staticmethod
     def _timed(completions: NDArray[Any], rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -442,6 +469,8 @@ class DeviceUse:
     def _add_to_path(
         self, completions: NDArray[Any], rows: NDArray[Any], what: NDArray[Any]
     ) -> None:
+        if self.path is None:
+            return
         known = completions["device"] >= 0
         if not known.all():
             completions, rows, what = completions[known], rows[known], what[known]

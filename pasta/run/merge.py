@@ -16,9 +16,10 @@ from pasta.findings import Finding
 from pasta.names import title_of
 from pasta.progress import report_progress
 from pasta.run.directory import SCHEMA, RunDirectory, staging_beside
+from pasta.run.merge_arrivals import ARRIVALS, CALLS, COLLECTIVES, TITLE, arrivals_of
 from pasta.run.merge_tables import Part, merge_table
 from pasta.run.merge_traces import merge_traces
-from pasta.run.results import document_of, findings_of, result_documents
+from pasta.run.results import document_of, findings_of, result_documents, write_result
 from pasta.run.root import RankRun, Root, ranks_text
 from pasta.table import counted
 from pasta.version import VERSION
@@ -82,7 +83,11 @@ def merge(
         for number, (tool, results) in enumerate(tools.items(), 1):
             report_progress(f"results of {tool}", f"tool {number} of {len(tools)}")
             _merge_tool(root, tool, results, staging.results / tool, problems)
-        staging.write_manifest(_manifest(root, list(tools), problems))
+        arrivals = arrivals_of(root, _with_calls(tools), problems)
+        if arrivals is not None:
+            write_result(staging.results, ARRIVALS, arrivals, title=TITLE, topic="time")
+        names = [*tools, *([ARRIVALS] if arrivals is not None else [])]
+        staging.write_manifest(_manifest(root, names, problems))
         finish(staging)
         return staging.move_to(out, force=force, suffix=str(os.getpid()))
     except BaseException:
@@ -111,6 +116,11 @@ def _tools(root: Root, problems: list[str]) -> dict[str, _Documents]:
                 continue
             found.setdefault(path.parent.name, []).append((run, document))
     return dict(sorted(found.items()))
+
+
+def _with_calls(tools: dict[str, _Documents]) -> list[RankRun]:
+    """Runs whose collectives were recorded."""
+    return [run for run, document in tools.get(COLLECTIVES, ()) if CALLS in document["tables"]]
 
 
 def _merge_tool(

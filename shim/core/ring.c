@@ -402,8 +402,14 @@ static uint64_t correlation, launch;
 
 uint64_t pasta_next_correlation(void) { return __atomic_add_fetch(&correlation, 1, __ATOMIC_RELAXED); }
 
+static __thread pasta_launch_range launched; /* by this thread, since pasta_launches_mark */
+
+void pasta_launches_mark(void) { launched.count = 0; }
+pasta_launch_range pasta_launches_since_mark(void) { return launched; }
+
 uint64_t pasta_next_launch(void) {
     uint64_t ordinal = __atomic_fetch_add(&launch, 1, __ATOMIC_RELAXED);
+    if (!launched.count++) launched.first = ordinal;
     pasta_ring *r = pasta_same_process() ? pasta_ring_mine() : NULL;
     if (r) __atomic_store_n(&r->launches, ordinal + 1, __ATOMIC_RELAXED);
     return ordinal;

@@ -85,6 +85,8 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X(59, host_stack,        host_stack,        on_host_stacks,    other,         0, 0, 1, "call stacks of the host", "the call stack of the thread that submitted work or allocated memory, right behind the work's record") \
     X( 9, kernel_launch,     kernel_launch,     on_launches,       launch,        0, 0, 0, "kernel launches", "a kernel launch was submitted") \
     X(10, kernel_launch_end, launch_end,        on_launch_ends,    launch_return, 0, 0, 0, "launch returns", "the launch call returned; the kernel may still run") \
+    X(60, communicator,      communicator,      on_collectives,    other,         1, 1, 1, "communicators", "a communication library created a communicator") \
+    X(61, collective,        collective,        on_collectives,    activity,      0, 0, 1, "collectives", "a call of a communication library returned: a collective, a send or receive, or the end of a group of them") \
     X(11, kernel_complete,   kernel_complete,   on_completions,    launch_result, 0, 0, 0, "device times of kernels", "a kernel ran, with its device times") \
     X(54, kernel_details,    kernel_details,    on_kernel_details, launch_result, 0, 0, 0, "details of kernels", "how a kernel was queued and configured; on request") \
     X(41, pc_sample,         pc_sample,         on_samples,        launch_result, 0, 0, 0, "program counter samples", "stall samples of one program counter") \
@@ -167,6 +169,20 @@ PASTA_INTEGER(pasta_sync_target, uint32_t,
     PASTA_SYNC_context = 2,
     PASTA_SYNC_device = 3,
     PASTA_SYNC_event = 4,
+)
+
+PASTA_INTEGER(pasta_collective_operation, uint32_t,
+    PASTA_COLLECTIVE_group = 1, /* end of a group: the launches of all calls in it */
+    PASTA_COLLECTIVE_all_reduce = 2,
+    PASTA_COLLECTIVE_reduce = 3,
+    PASTA_COLLECTIVE_broadcast = 4,
+    PASTA_COLLECTIVE_all_gather = 5,
+    PASTA_COLLECTIVE_reduce_scatter = 6,
+    PASTA_COLLECTIVE_all_to_all = 7,
+    PASTA_COLLECTIVE_gather = 8,
+    PASTA_COLLECTIVE_scatter = 9,
+    PASTA_COLLECTIVE_send = 10,
+    PASTA_COLLECTIVE_recv = 11,
 )
 
 PASTA_INTEGER(pasta_uvm_cause, uint32_t,
@@ -385,6 +401,36 @@ typedef struct pasta_memory_set {
     uint64_t graph_node; /* absent: all ones */
     uint64_t unused[4];
 } pasta_memory_set;
+
+typedef struct pasta_communicator {
+    uint64_t communicator; /* number in this process, from 1 */
+    uint64_t id;           /* equal in all its ranks, and in no other communicator; absent: all ones */
+    uint64_t parent;       /* number of the communicator that it was split from; absent: all ones */
+    uint64_t handle;
+    uint32_t rank;           /* in the communicator; absent: all ones */
+    uint32_t size;           /* ranks; absent: all ones */
+    pasta_string_id library; /* name and version */
+    uint32_t unused;
+    uint64_t unused2[5];
+} pasta_communicator;
+
+/* header.time is the return of the call.  Calls in a group launch when it ends: their launches are in its record. */
+typedef struct pasta_collective {
+    uint64_t communicator; /* number; absent: all ones */
+    uint64_t count;        /* elements, as the call counts them; of a group: calls */
+    uint64_t order;        /* number of the collective in its communicator, the same in all ranks; of a send or recv
+                              among those to or from the peer; absent: all ones */
+    uint64_t group;        /* number of the group in this process; absent: all ones */
+    uint64_t begin;        /* ns: the call began */
+    uint64_t launch;       /* ordinal of the first launch by this thread in the call; absent: all ones */
+    uint32_t launches;     /* by this thread in the call */
+    pasta_collective_operation operation; /* PASTA_COLLECTIVE_* */
+    uint32_t element;      /* bytes; absent: all ones */
+    pasta_string_id type;  /* of the elements */
+    uint32_t peer;         /* root, or other end of a send or recv; absent: all ones */
+    uint32_t result;       /* the library's status; 0: success */
+    uint64_t unused[2];
+} pasta_collective;
 
 /* header.correlation is that of the memory_copy or memory_set.  A copy that the vendor executes in parts has one
  * record per part: their bytes add up to those of the copy. */

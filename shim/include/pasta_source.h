@@ -161,6 +161,13 @@ bool pasta_write_all(int fd, const void *bytes, size_t length); /* retries after
 /* A fresh correlation id (from 1) and launch ordinal (from 0) of this process. */
 uint64_t pasta_next_correlation(void);
 uint64_t pasta_next_launch(void);
+/* Launches whose ordinals this thread took since its last mark. */
+typedef struct pasta_launch_range {
+    uint64_t first; /* undefined if there were none */
+    uint32_t count;
+} pasta_launch_range;
+void pasta_launches_mark(void);
+pasta_launch_range pasta_launches_since_mark(void);
 uint64_t pasta_now(void); /* CLOCK_MONOTONIC, ns */
 
 /* Incremented in the child of a fork, which invalidates per-thread and per-process caches. */

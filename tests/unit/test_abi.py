@@ -85,7 +85,9 @@ def test_string_and_enum_fields_match_the_header(kind: str) -> None:
 
 
 def test_names_of_enum_values() -> None:
-    assert set(abi.enums()) == {"memory", "copy", "sync", "origin", "role", "uvm"}
+    assert set(abi.enums()) == {
+        "memory", "copy", "sync", "origin", "role", "uvm", "collective",
+    }  # fmt: skip
     assert abi.enums()["sync"] == {1: "stream", 2: "context", 3: "device", 4: "event"}
     assert abi.enum_fields("memory_copy") == {"direction": abi.enums()["copy"]}
     assert (abi.THROTTLE["power"], abi.THROTTLE["thermal"], abi.THROTTLE["idle"]) == (1, 2, 16)

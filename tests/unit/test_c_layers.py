@@ -29,11 +29,13 @@ ALLOWED = {
     "frameworks/torch": {"include", "core", "frameworks"},
     "frameworks/jax": {"include", "core", "frameworks"},
     "annotations": {"include", "core"},
+    "communication": {"include", "core"},
+    "communication/nccl": {"include", "core", "communication"},
     "python": {"include", "core"},
     "refacc": set[str](),
     "refacc/demos": {"include", "refacc"},
     ".": {"core", "backends/nvidia", "backends/amd", "backends/refacc", "frameworks",
-          "frameworks/torch", "frameworks/jax", "annotations", "python"},
+          "frameworks/torch", "frameworks/jax", "annotations", "communication", "python"},
 }  # fmt: skip
 #: Folders of which only headers are used: those of a vendor.
 HEADERS = {"backends/refacc": {"refacc"}}

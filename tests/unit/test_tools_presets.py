@@ -19,6 +19,7 @@ OURS = [
     "pc_samples",
     "counters",
     "utilization",
+    "collectives",
     "telemetry",
     "object_lifetimes",
     "code_check",

@@ -13,6 +13,7 @@ CONVENTIONS = Conventions(
     backward_waits=("_engine_run_backward",),
     optimizer_steps=("Optimizer.step#",),
     gradient_sums=("torch::autograd::AccumulateGrad",),
+    communication=("c10d::",),
     allocators=("aten::empty",),
     moves=(("aten::copy_", "aten::_to_copy"),),
     flops=FORMULAS,
