@@ -7,10 +7,10 @@
  * give the time of a launch, and every nanosecond of them earns `share` of a nanosecond.
  *
  * A window starts with a unit. It ends with it, or sooner, when as many launches were probed as are paid for, or their
- * time is spent. Its aftermath, in which patches are removed, and the device catches up, lasts for a further unit and until the next
- * wait. The time of the whole, from the wait before the window on, beyond that of as many launches without probes, is what the
- * window cost, and what the next one is expected to cost. Before the first one that is assumed; so it is small, and
- * opens when much more is paid for, and each is at most GROWTH times as large as the one before. */
+ * time is spent. Its aftermath, in which patches are removed and the device catches up, lasts for a further unit, and
+ * until the next wait. What all this took, from the wait before the window on, beyond the time of as many launches
+ * without probes, is what the window cost, and about what the next one will cost. Before the first one that is assumed:
+ * it is small and opens when much more is paid for. Each is at most GROWTH times as large as the one before. */
 #include <string.h>
 
 #include "probing.h"
@@ -22,7 +22,7 @@ enum {
     FIRST = 8,    /* launches of the first window, and the fewest that are worth one */
     GROWTH = 8,
 };
-/* How much more than expected must be paid for: shapes differ; before the first window little is known. */
+/* How many times the expected cost must be paid for: shapes differ; before the first window little is known. */
 #define MARGIN 3.0
 #define FIRST_MARGIN 24.0
 #define WHOLE 1e18
@@ -46,17 +46,17 @@ static struct {
     uint64_t until;  /* ns: when the host has spent what is paid for */
     /* under the lock: */
     phase phase;
-    uint64_t begun;                   /* ns: end of start-up */
+    uint64_t begun;                    /* ns: end of start-up */
     uint64_t since, first, first_unit; /* ns, launch, unit: begin of the period */
-    uint64_t mark, mark_unit;         /* launch, unit: the same, or the end of the window */
-    uint64_t last_wait, longest_wait; /* launch; launches between two */
-    bool rested;                      /* a period without probes has passed since the last window */
-    group groups[2], current;         /* of periods without probes: the last two complete ones */
-    double last, noise;               /* ns: of a launch in the last one; by which periods differ */
-    uint32_t windows;                 /* charged so far */
-    double added, quota;              /* ns, of all windows; launches, of the last one */
-    double assumed;                   /* ns that a probed launch adds, before the first window */
-    double cost, probed;              /* ns, launches: of all windows, each counting half as much as the next */
+    uint64_t mark, mark_unit;          /* launch, unit: the same, or the end of the window in it */
+    uint64_t last_wait, longest_wait;  /* launch; launches between two */
+    bool rested;                       /* a period without probes has passed since the last window */
+    group groups[2], current;          /* of periods without probes: the last two complete ones */
+    double last, noise;                /* ns: of a launch in the last period; by which one differs from the one before */
+    uint32_t windows;                  /* charged so far */
+    double added, quota;               /* ns, by all windows; launches, of the last one */
+    double assumed;                    /* ns that a probed launch adds, before a window was charged */
+    double cost, probed;               /* ns, launches: of all windows, each counting half as much as the next */
 } state;
 
 static pasta_budget given;
@@ -67,7 +67,6 @@ static uint64_t first_patching; /* ns */
 
 static double min(double a, double b) { return a < b ? a : b; }
 static double max(double a, double b) { return a > b ? a : b; }
-
 static double distance(double a, double b) { return a < b ? b - a : a - b; }
 
 void pasta_budget_begin(pasta_budget budget) {
@@ -114,13 +113,13 @@ static void charge(double took, double launches, bool settled) {
     if (!settled) added = max(added, taken * state.assumed);
     state.added += added;
     if (!state.windows++) added = max(added - (double)LOAD(first_patching), taken * state.assumed); /* once only */
-    state.cost = state.cost / 2 + added + state.noise;
+    state.cost = state.cost / 2 + added + state.noise; /* which may have hidden so much */
     state.probed = state.probed / 2 + taken;
 }
 
 /* Launches that a window starting now may probe; 0: none. */
 static double affordable(double paid) {
-    bool first = !state.quota;
+    bool first = !state.windows;
     if (first) {
         state.assumed = (given.factor - 1) * rate();
         state.cost = FIRST * state.assumed;
@@ -172,6 +171,7 @@ static void end_period(uint64_t unit, uint64_t ordinal, bool settled) {
         if (!state.begun) state.begun = now;
     } else if (state.phase == AFTERMATH && LOAD(state.taken)) {
         charge(took, launches, settled);
+        STORE(state.taken, 0);
     } else {
         learn(took, launches, (double)(unit - state.first_unit));
         state.rested = true;

@@ -324,14 +324,19 @@ static void selected_modules(void) {
 }
 
 static void spot_checks(void) {
-    uint64_t at[16], count = 0;
-    for (uint64_t i = 0; i < 4000 && count < 16; i++) {
+    enum { UNLIKE = 300000, END = 500000 };
+    uint64_t at[1000], count = 0, alike = 0, anew = 0;
+    for (uint64_t i = 0; i < END && count < 1000; i++) {
         pasta_probe_decision d = decide(i, 8, 1, 1);
         if (!d.probed) continue;
         at[count++] = i;
-        pasta_probe_counted(d.shape, 1000); /* alike */
+        if (i < UNLIKE) alike++;
+        pasta_probe_counted(d.shape, i < UNLIKE ? 1000 : 1200);
     }
-    CHECK(count == 7 && at[2] == 2 && at[3] == 253 && at[4] == 1253 && at[5] == 2253 && at[6] == 3253);
+    static const uint64_t doubling[] = {0, 1, 2, 253, 1253, 3253, 7253, 15253, 31253, 63253, 127253, 191253, 255253};
+    CHECK(alike == sizeof doubling / sizeof *doubling && !memcmp(at, doubling, sizeof doubling));
+    for (uint64_t i = alike + 1; i < count; i++) anew += at[i] - at[i - 1] < 1000;
+    CHECK(anew > 20); /* closer again, until the mean is known */
 }
 
 /* Of launches that differ by 10 % about a hundred are probed, spread over the run; of those that are alike none more. */
@@ -345,7 +350,7 @@ static void unlike_launches(void) {
         else alike++;
         pasta_probe_counted(d.shape, first ? 1000 + random_below(400) : 1000);
     }
-    CHECK(alike == 3 + 10 && differing > 40 && differing < 110 && late > 10);
+    CHECK(alike == 3 + 4 && differing > 40 && differing < 110 && late > 10);
 }
 
 static void many_shapes(void) {
