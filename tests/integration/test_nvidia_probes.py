@@ -598,7 +598,7 @@ def test_shapes_that_do_not_return_keep_no_patches(play: Play) -> None:
     script.say("report")
     done = play(script, "--sample", "--set", "probes.spot-check=100")
     assert_counted(done, script)
-    # 13 probed ones, and 4 after each of 4 times that patches were there, before they were taken out
+    # 13 probed ones, and 4 after each of the 4 times that patches were there
     assert patched(done)[0x5000] == (13 + 4 * 4, 2 * count + 1 - 29, 4, 4)
 
 
