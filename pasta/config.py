@@ -337,7 +337,8 @@ class Config(Section):
         "probes.spot-check",
         parse_count,
         1000,
-        "launches of a shape after which --sample probes another one; 0: none",
+        "launches of a shape after which --sample probes another one, then twice as many, and"
+        " so on; 0: none",
         maximum=10**9,
     )
     probes_step_range = setting(

@@ -27,5 +27,7 @@ void pasta_budget_begin(pasta_budget given);
 /* Whether a window is open at this launch; `steps`: how many the program has marked. */
 bool pasta_budget_is_open(uint64_t ordinal, uint64_t steps);
 void pasta_budget_decided(bool probed, bool due); /* about a launch */
+void pasta_budget_waited(void);                   /* see pasta_probe_waited */
+void pasta_budget_patches(uint64_t first_ns);
 
 #endif

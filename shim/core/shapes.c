@@ -1,6 +1,7 @@
 /* Shapes of launches: kernel, module, grid, block, dynamic shared memory, and the framework's operator, unless a graph
- * launched them. Launches of one shape are probed as samples of each other: the first `enough` of them, and later one now and then (a spot check), since what a kernel
- * does may depend on its data. Where the amounts counted in them differ, more are probed, at growing distances.
+ * launched them. Launches of one shape are probed as samples of each other: the first `enough` of them, and later one
+ * now and then (a spot check), since what a kernel does may depend on its data. The distance between spot checks doubles,
+ * until the amounts counted in launches differ: then more are probed, at growing distances, and spot checks begin anew.
  *
  * The table is lock-free and never shrinks; a launch costs one look-up. */
 #include <sched.h>
@@ -8,6 +9,7 @@
 #include "probing.h"
 
 enum { SHAPES = 1 << 15, MAX_PROBES = 64 };
+enum { MAX_DISTANCE = 64 }; /* of spot checks: times the one that is set */
 /* Standard error of a mean, as a share of it, that sampling aims at; and the least spread that counts. */
 #define WANTED_ERROR 0.01
 #define MIN_SPREAD 1e-4
@@ -16,7 +18,8 @@ typedef struct {
     uint64_t key; /* 0: free */
     uint32_t launches, probed;
     uint32_t wanted; /* more than `enough` where amounts differ */
-    uint32_t next;   /* number of the launch that is probed next, when `enough` were */
+    uint32_t next;     /* number of the launch that is probed next, when `enough` were */
+    uint32_t distance; /* to it, of a spot check; 0: none yet */
     uint32_t counting, counted; /* a lock; amounts counted so far */
     double mean, squares;       /* of these amounts: their mean, sum of squared differences from it */
 } shape;
@@ -57,11 +60,21 @@ static shape *shape_of(const pasta_kernel_launch *l) {
 
 static uint32_t sum(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
 
+/* Launches to the next spot check after one at a distance of `last`: a quarter of the setting, all of it, twice, … */
+static uint32_t distance_after(uint32_t last) {
+    uint32_t set = settings.spot_check, first = 1 + set / 4;
+    if (last < first) return first;
+    if (last < set) return set;
+    return last / set >= MAX_DISTANCE ? last : sum(last, last);
+}
+
 /* When the next launch is probed after `probed` ones, of which the last was `number`. */
-static uint32_t next_after(uint32_t number, uint32_t probed, uint32_t wanted) {
-    if (probed < wanted) return sum(number, 2 * probed);
+static uint32_t next_after(shape *s, uint32_t number, uint32_t probed) {
+    if (probed < __atomic_load_n(&s->wanted, __ATOMIC_RELAXED)) return sum(number, 2 * probed);
     if (!settings.spot_check) return UINT32_MAX;
-    return sum(number, probed == settings.enough ? 1 + settings.spot_check / 4 : settings.spot_check);
+    uint32_t distance = distance_after(__atomic_load_n(&s->distance, __ATOMIC_RELAXED));
+    __atomic_store_n(&s->distance, distance, __ATOMIC_RELAXED);
+    return sum(number, distance);
 }
 
 pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, bool open, bool *due) {
@@ -82,8 +95,7 @@ pasta_probe_decision pasta_shapes_decide(const pasta_kernel_launch *l, bool open
     if (settings.enough == UINT32_MAX) return d;
     probed = __atomic_add_fetch(&s->probed, 1, __ATOMIC_RELAXED);
     if (probed == settings.enough) d.wanted--;
-    uint32_t next = next_after(number, probed, __atomic_load_n(&s->wanted, __ATOMIC_RELAXED));
-    __atomic_store_n(&s->next, next, __ATOMIC_RELAXED);
+    if (probed >= settings.enough) __atomic_store_n(&s->next, next_after(s, number, probed), __ATOMIC_RELAXED);
     return d;
 }
 
@@ -108,6 +120,7 @@ void pasta_probe_counted(uint32_t which, uint64_t amount) {
     __atomic_store_n(&s->wanted, wanted, __ATOMIC_RELAXED);
     __atomic_store_n(&s->counting, 0, __ATOMIC_RELEASE);
     if (probed < settings.enough || probed >= wanted) return;
+    __atomic_store_n(&s->distance, 0, __ATOMIC_RELAXED);
     uint32_t sooner = sum(__atomic_load_n(&s->launches, __ATOMIC_RELAXED), 2 * probed);
     if (sooner < __atomic_load_n(&s->next, __ATOMIC_RELAXED)) __atomic_store_n(&s->next, sooner, __ATOMIC_RELAXED);
 }

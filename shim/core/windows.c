@@ -143,6 +143,12 @@ pasta_probe_decision pasta_probe_takes(const pasta_kernel_launch *l) {
     return decision;
 }
 
+void pasta_probe_waited(void) {
+    if (settings.unit == BUDGET) pasta_budget_waited();
+}
+
+void pasta_probe_patches(uint64_t first_ns) { pasta_budget_patches(first_ns); }
+
 /* ---- steps ---- */
 
 void pasta_probe_step(void) {

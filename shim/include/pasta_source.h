@@ -144,6 +144,10 @@ void pasta_probe_counted(uint32_t shape, uint64_t amount);
 /* Whether a window is open at this launch; asking again changes nothing. */
 bool pasta_probe_wanted(uint64_t ordinal);
 bool pasta_probe_always(void); /* every launch is probed, whatever its kernel */
+/* The host has waited for the device: an overhead budget takes the program's time from wait to wait. */
+void pasta_probe_waited(void);
+/* Probes are patches of modules; the first change of a module's patches while the program runs may take that long. */
+void pasta_probe_patches(uint64_t first_ns);
 /* A step of the program begins (pasta.step()); so it does with ranges of some names. */
 void pasta_probe_step(void);
 /* A range of the whole process, which may overlap others; `id` is unique in it. */

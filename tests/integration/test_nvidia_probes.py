@@ -570,16 +570,28 @@ def test_patches_follow_windows(play: Play) -> None:
 
 
 def test_patches_of_known_shapes_are_taken_out(play: Play) -> None:
-    script, count = Script(), 60
-    steps(script, count, counted=lambda _, step: step < 3)
-    script.say("kernel", 0x6000, 0xF2, 7)  # a new shape, in a module without patches
+    """Launches with patches, and changes of patches, do not grow with the length of the run, though
+    one shape in a module will never have enough launches."""
+    script, count = Script(), 600
+    script.alloc(0x200000000, 1 << 20)
+    script.say("load", 0x5000)
+    script.say("load", 0x6000)
+    script.say("kernel", 0x5000, 0xF2, 7)
+    script.launch(S, (0x200000000, 1, 0x10))
+    checks = (0, 1, 2, 28, 128, 328)  # then 26, 100, 200 launches of a kernel later
+    for step in range(count):
+        for module, function in ((0x5000, 0xF0), (0x5000, 0xF1), (0x6000, 0xF3)):
+            script.say("kernel", module, function, 1)
+            script.launch(S, (0x200000000, 1, 0x10), counts=step in checks)
+    script.say("kernel", 0x6000, 0xF3, 7)  # a new shape, in a module without patches
     for n in range(5):
         script.launch(S, (0x200000000, 1000 + n, 0x10), counts=n < 3)
     script.say("report")
-    done = play(script, "--sample", "--set", "probes.spot-check=0")
+    done = play(script, "--sample", "--set", "probes.spot-check=100")
     assert_counted(done, script)
-    assert patched(done)[0x5000][:2] == (6, 2 * count - 6)
-    assert patched(done)[0x6000] == (6, count + 5 - 6, 2, 2)
+    # 13 probed ones, and 4 after each of the 4 times that patches were there
+    assert patched(done)[0x5000] == (13 + 4 * 4, 2 * count + 1 - 29, 4, 4)
+    assert patched(done)[0x6000] == (6 + 3, count + 5 - 9, 5, 5)
 
 
 def test_threads_at_the_edges_of_windows(play: Play) -> None:

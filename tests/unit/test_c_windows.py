@@ -15,6 +15,7 @@ SECOND = 10**9
 
 BUDGET = {"probe_budget": 200_000, "probe_factor": 3000}
 SAMPLE = {"probe_enough": 3, "probe_spot_check": 1000}
+KEPT = {"probe_budget": 100_000, "probe_factor": 1200, **SAMPLE}
 CASES = (
     Case("always"),
     Case("launches", {"probe_window": "launches 100 1000"}),
@@ -23,12 +24,14 @@ CASES = (
     Case("every", {"probe_window": "launches 4 8", "probe_every": 3}),
     Case("counted", {"probe_window": "launches 4 8", "probe_skip": 5, "probe_count": 10}),
     Case("forked", {"probe_window": "steps 1 2", "probe_skip": 1}),
-    Case("budget_launches", BUDGET),
-    Case("budget_steps", BUDGET),
-    Case("budget_cheap", BUDGET),
+    *(
+        Case(f"budget_{program}", KEPT)
+        for program in (
+            *("host_bound", "device_bound", "waits", "without_waits", "slow_start", "unsampled"),
+            *("long_launches", "cheap"),
+        )
+    ),
     Case("budget_then_steps", BUDGET),
-    Case("budget_short", {"probe_budget": 100_000, "probe_factor": 1200, **SAMPLE}),
-    Case("budget_sampled", {"probe_budget": 100_000, "probe_factor": 1200, **SAMPLE}),
     Case("enough", SAMPLE),
     Case("modules", SAMPLE),
     Case("by_operator", SAMPLE),
@@ -58,4 +61,4 @@ def program(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_windows(build: Build, program: Path, tmp_path: Path, case: Case) -> None:
-    case.check(build, program, tmp_path)
+    case.check(build, program, tmp_path, 100_000 // build.events)

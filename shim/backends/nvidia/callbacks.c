@@ -169,6 +169,7 @@ static void on_graphs(uint32_t id, const void *data) {
 /* ---- synchronization ---- */
 
 static void waited(uint64_t handle, uint32_t what, uint64_t context, uint64_t stream) {
+    pasta_probe_waited();
     pasta_nv_record_wait(handle, what, context, stream, PASTA_ABSENT_U64);
 }
 

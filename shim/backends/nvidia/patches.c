@@ -26,9 +26,10 @@ bool pasta_nv_add_patches(pasta_nv_prober *p) {
 
 /* ---- modules by handle: entries are never freed, since launches read them without the lock ---- */
 
-/* Launches without a probe after which a module loses its patches though something in it is still to be probed;
- * twice as many each time that they are put back. */
-enum { PATIENCE = 256, MAX_PATIENCE = 1 << 20 };
+/* Launches without a probe after which a module loses its patches though something in it is still to be probed, perhaps
+ * a shape that never returns. On an H200 such a launch costs 0.5 ms (1.5 ms with shared memory), and so does taking the
+ * patches of a module out and putting them in again (docs/performance.md). */
+enum { PATIENCE = 4 };
 
 static pasta_nv_patched **bucket_of(pasta_nv_prober *p, uint64_t module) {
     return &p->modules[(module * UINT64_C(0x9e3779b97f4a7c15) >> 32) % PASTA_NV_MODULES];
@@ -66,7 +67,6 @@ static void put_in(pasta_nv_prober *p, pasta_nv_patched *m) {
     if (m->loaded && !m->patched && !p->broken) {
         patch(p, m->handle);
         set_patched(m, true);
-        if (m->patience < MAX_PATIENCE) m->patience *= 2;
         __atomic_fetch_add(&p->switches, 1, __ATOMIC_RELAXED);
         p->switching += pasta_now() - begin;
     }
@@ -99,7 +99,6 @@ void pasta_nv_probes_module(uint64_t context, uint64_t module, bool loaded) {
     pasta_nv_patched *m = loaded ? add_module(p, module) : module_of(p, module);
     if (m) {
         m->loaded = loaded;
-        m->patience = PATIENCE;
         __atomic_store_n(&m->wanted, 0, __ATOMIC_RELAXED); /* another one may have had the handle */
         set_patched(m, loaded);
     }
@@ -132,7 +131,7 @@ static void loaded_later(pasta_nv_prober *p, pasta_nv_patched *m, uint64_t funct
 /* Whether a module with patches should lose them at a launch that is not probed. */
 static bool is_spared(pasta_nv_patched *m, uint64_t ordinal) {
     uint32_t idle = __atomic_add_fetch(&m->idle, 1, __ATOMIC_RELAXED);
-    return __atomic_load_n(&m->wanted, __ATOMIC_RELAXED) <= 0 || idle > m->patience || !pasta_profiling_is_on() ||
+    return __atomic_load_n(&m->wanted, __ATOMIC_RELAXED) <= 0 || idle > PATIENCE || !pasta_profiling_is_on() ||
            !pasta_probe_wanted(ordinal);
 }
 

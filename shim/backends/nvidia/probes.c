@@ -59,6 +59,7 @@ bool pasta_nv_probes_set_up(const char *api) {
         .planes = plan.planes ? (uint32_t)(2 * share / (plan.planes * sizeof(uint64_t))) : 0,
     });
     pasta_on_tensor(on_tensor);
+    pasta_probe_patches(PASTA_NV_FIRST_PATCHING_NS);
     __atomic_store_n(&plan.on, true, __ATOMIC_RELEASE);
     return true;
 }
@@ -169,6 +170,7 @@ void pasta_nv_probes_launch(const pasta_nv_launch *l, uint64_t ordinal, bool gra
     if (!p || p->broken) return;
     if (PASTA_UNLIKELY(here.waited == p)) {
         here.waited = NULL;
+        pasta_probe_waited();
         pasta_nv_readback_at_once(p);
     }
     if (decision.probed) __atomic_add_fetch(&p->under_way, 1, __ATOMIC_SEQ_CST);

@@ -18,6 +18,7 @@ enum {
     PASTA_NV_MODULES = 1 << 10, /* ways of the table of modules */
     PASTA_NV_MAX_WORDS = 64, /* of an object's row */
     PASTA_NV_WAYS = 64, /* of the table of streams */
+    PASTA_NV_FIRST_PATCHING_NS = 300 * 1000 * 1000, /* assumed by an overhead budget before its first window */
 };
 
 typedef struct pasta_nv_patch {
@@ -94,7 +95,6 @@ typedef struct pasta_nv_patched {
     bool loaded, patched; /* `patched` is read without the lock of patching */
     int32_t wanted;       /* kernels, or shapes of launches, still to be probed */
     uint32_t idle;        /* launches since the last probed one */
-    uint32_t patience;
 } pasta_nv_patched;
 
 /* A context's side of the probes. */

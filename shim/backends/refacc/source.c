@@ -377,6 +377,7 @@ static void on_synchronize(ra_callback_id id, void *data) {
     (void)id;
     const ra_sync_data *d = data;
     uint64_t stream = d->kind == RA_SYNC_STREAM ? d->handle : PASTA_NO_STREAM;
+    pasta_probe_waited();
     pasta_sync *e = PASTA_BEGIN(sync, d->device, context_of(d->context), stream);
     if (!e) return;
     if (d->kind != RA_SYNC_DEVICE) e->handle = d->handle;
