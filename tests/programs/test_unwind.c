@@ -217,7 +217,7 @@ static void corrupt(void) {
     volatile uint64_t words[WORDS];
     nested(1);
     for (int i = 0; i < ROUNDS; i++) {
-        registers r = registers_here();
+        pasta_registers r = registers_here();
         for (int word = 0; word < WORDS; word++) words[word] = noise() % 3 ? any_word(r.sp) : (uint64_t)(uintptr_t)&words[noise() % WORDS];
         if (noise() % 2) r.fp = (uint64_t)(uintptr_t)&words[noise() % WORDS];
         else r.fp = any_word(r.sp);
