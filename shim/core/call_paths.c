@@ -10,7 +10,7 @@
 
 #include "unwind.h"
 
-enum { STACKS = 1 << 16, MAX_PROBES = 64, KERNELS = 1 << 12, MAX_BUILD = 64, ID_BITS = 31 };
+enum { STACKS = 1 << 16, MAX_PROBES = 64, KERNELS = 1 << 12, ID_BITS = 31 };
 #define ID_MASK ((UINT64_C(1) << ID_BITS) - 1)
 #define FIRST_ID UINT32_C(0x80000000) /* smaller ones are of frameworks' hooks */
 
@@ -67,40 +67,14 @@ static void configure(void) {
 
 /* ---- frames ---- */
 
-/* The build id of an object as hexadecimal digits; its length, 0 without one. */
-static size_t build_id(const pasta_object *o, char *text) {
-    enum { NAME = 4, BUILD_ID = 3 };
-    for (uint64_t i = 0; i < o->header_count; i++) {
-        const ElfW(Phdr) *p = &o->headers[i];
-        const uint8_t *at = (const uint8_t *)(uintptr_t)(o->bias + p->p_vaddr), *end = at + p->p_memsz;
-        if (p->p_type != PT_NOTE) continue;
-        while (end - at >= (ptrdiff_t)sizeof(ElfW(Nhdr))) {
-            ElfW(Nhdr) note;
-            memcpy(&note, at, sizeof note);
-            const uint8_t *name = at + sizeof note, *data = name + (note.n_namesz + 3u) / 4 * 4;
-            uint64_t left = (uint64_t)(end - name), needed = ((uint64_t)note.n_namesz + 3) / 4 * 4 + ((uint64_t)note.n_descsz + 3) / 4 * 4;
-            if (needed > left) break;
-            if (note.n_type == BUILD_ID && note.n_namesz == NAME && !memcmp(name, "GNU", NAME) && note.n_descsz <= MAX_BUILD / 2) {
-                for (uint32_t byte = 0; byte < note.n_descsz; byte++) {
-                    text[2 * byte] = "0123456789abcdef"[data[byte] >> 4];
-                    text[2 * byte + 1] = "0123456789abcdef"[data[byte] & 15];
-                }
-                return 2 * note.n_descsz;
-            }
-            at = name + needed;
-        }
-    }
-    return 0;
-}
-
 static void record_native(uint32_t stack, uint32_t depth, const pasta_frame *frame) {
     pasta_object object;
-    char build[MAX_BUILD];
+    char build[PASTA_MAX_BUILD];
     uint32_t image = PASTA_STRING_absent, id = PASTA_STRING_absent;
     uint64_t address = frame->address;
     if (pasta_object_at(address, &object)) {
         image = *object.path ? pasta_intern_z(object.path) : program;
-        id = pasta_intern(build, build_id(&object, build));
+        id = pasta_intern(build, pasta_build_id(&object, build));
         address -= object.bias;
     }
     pasta_host_frame *e = PASTA_BEGIN(host_frame, PASTA_NO_DEVICE, PASTA_NO_CONTEXT, PASTA_NO_STREAM);

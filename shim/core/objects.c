@@ -1,5 +1,7 @@
 /* The program and its libraries, as they are loaded now. */
 #define _GNU_SOURCE
+#include <string.h>
+
 #include "unwind.h"
 
 typedef struct search {
@@ -43,4 +45,33 @@ pasta_loads pasta_loads_now(void) {
     pasta_loads l = {0};
     dl_iterate_phdr(count_loads, &l);
     return l;
+}
+
+size_t pasta_build_id_of(const uint8_t *notes, uint64_t bytes, char *text) {
+    enum { NAME = 4, BUILD_ID = 3 };
+    const uint8_t *at = notes, *end = notes + bytes;
+    while (end - at >= (ptrdiff_t)sizeof(ElfW(Nhdr))) {
+        ElfW(Nhdr) note;
+        memcpy(&note, at, sizeof note);
+        const uint8_t *name = at + sizeof note, *data = name + (note.n_namesz + 3u) / 4 * 4;
+        uint64_t left = (uint64_t)(end - name), needed = ((uint64_t)note.n_namesz + 3) / 4 * 4 + ((uint64_t)note.n_descsz + 3) / 4 * 4;
+        if (needed > left) break;
+        if (note.n_type == BUILD_ID && note.n_namesz == NAME && !memcmp(name, "GNU", NAME) && note.n_descsz <= PASTA_MAX_BUILD / 2) {
+            for (uint32_t byte = 0; byte < note.n_descsz; byte++) {
+                text[2 * byte] = "0123456789abcdef"[data[byte] >> 4];
+                text[2 * byte + 1] = "0123456789abcdef"[data[byte] & 15];
+            }
+            return 2 * note.n_descsz;
+        }
+        at = name + needed;
+    }
+    return 0;
+}
+
+size_t pasta_build_id(const pasta_object *o, char *text) {
+    size_t length = 0;
+    for (uint64_t i = 0; i < o->header_count && !length; i++)
+        if (o->headers[i].p_type == PT_NOTE)
+            length = pasta_build_id_of((const uint8_t *)(uintptr_t)(o->bias + o->headers[i].p_vaddr), o->headers[i].p_memsz, text);
+    return length;
 }

@@ -73,6 +73,10 @@ typedef struct pasta_loads {
 pasta_loads pasta_loads_now(void);
 /* The object whose executable code is at an address. */
 bool pasta_object_at(uint64_t address, pasta_object *object);
+/* The build id of a loaded object as hexadecimal digits, or of one with these notes; its length, 0 without one. */
+enum { PASTA_MAX_BUILD = 64 };
+size_t pasta_build_id(const pasta_object *object, char *text);
+size_t pasta_build_id_of(const uint8_t *notes, uint64_t bytes, char *text);
 
 /* ---- cfi.c ---- */
 bool pasta_cfi_load(void); /* false: libunwind is not installed, or has another interface */
