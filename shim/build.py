@@ -171,7 +171,10 @@ def libpasta_managed(compiler: Compiler, directory: Path) -> Path:
 
 def sampler_sources() -> list[Path]:
     """Run in the launcher only, when it samples the program's call stacks."""
-    parts = ("core/cfi", "core/objects", "core/hash", "python/reader", "python/writer")
+    parts = (
+        *("core/cfi", "core/objects", "core/python_objects", "core/hash"),
+        *("python/reader", "python/writer"),
+    )
     return [*sorted((SHIM / "sampler").glob("*.c")), *(SHIM / f"{part}.c" for part in parts)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from pasta.runtime.ring import Ring
@@ -29,7 +30,7 @@ class HostSampling:
     The process must not have executed its program yet. `unwind`: one of UNWIND. Raises OSError.
     """
 
-    def __init__(self, pid: int, rate: int, unwind: str) -> None:
+    def __init__(self, pid: int, rate: int, unwind: str, log: Callable[[str], None]) -> None:
         from pasta._native import ffi
         from pasta._native._sampler import lib  # only where the host is sampled
 
@@ -39,6 +40,7 @@ class HostSampling:
         if not self._sampler:
             raise OSError(error[0], os.strerror(error[0]))
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._log = log
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="pasta-perf", daemon=True)
         self._thread.start()
@@ -79,8 +81,11 @@ class HostSampling:
         self._thread.join(_STOP_SECONDS)
         if self._thread.is_alive():
             raise RuntimeError("the thread that samples the host does not end")
+        unread = self._lib.pasta_sampler_python_error(self._sampler)
         self._lib.pasta_sampler_close(self._sampler)
         os.close(self._wake)
+        if unread:
+            self._log(f"samples of the host have no frames of Python: {os.strerror(unread)}")
 
 
 def problem(error: OSError) -> str:

@@ -120,11 +120,53 @@ static void use_own_vdso(pasta_file *file) {
     file->is_elf = true;
 }
 
+/* Minor version in the name of an interpreter's file: python3.12, libpython3.12.so.1.0; 0 for other files. */
+static uint32_t python_of(const char *path) {
+    const char *name = strrchr(path, '/');
+    name = name ? name + 1 : path;
+    if (!strncmp(name, "lib", 3)) name += 3;
+    return strncmp(name, "python3.", 8) ? 0 : (uint32_t)strtoul(name + 8, NULL, 10);
+}
+
+static void take_symbol(pasta_file *file, const char *name, const ElfW(Sym) *symbol) {
+    if (!strcmp(name, "_PyRuntime")) file->runtime = symbol->st_value;
+    if (!strcmp(name, "PyCode_Type")) file->code_type = symbol->st_value;
+    if (strcmp(name, "_PyEval_EvalFrameDefault") != 0) return;
+    file->eval_start = symbol->st_value;
+    file->eval_end = symbol->st_value + symbol->st_size;
+}
+
+/* What python.c needs of the dynamic symbols. */
+static void find_python(pasta_file *file, int fd) {
+    enum { MAX_SECTIONS = 256, MAX_BYTES = 16 << 20 };
+    ElfW(Ehdr) head;
+    ElfW(Shdr) sections[MAX_SECTIONS];
+    if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.e_shnum > MAX_SECTIONS || head.e_shentsize != sizeof *sections ||
+        pread(fd, sections, head.e_shnum * sizeof *sections, (off_t)head.e_shoff) != (ssize_t)(head.e_shnum * sizeof *sections))
+        return;
+    for (unsigned i = 0; i < head.e_shnum; i++) {
+        const ElfW(Shdr) *table = &sections[i], *texts = &sections[table->sh_link < head.e_shnum ? table->sh_link : 0];
+        if (table->sh_type != SHT_DYNSYM || table->sh_size > MAX_BYTES || texts->sh_size > MAX_BYTES) continue;
+        ElfW(Sym) *symbols = malloc(table->sh_size + 1);
+        char *names = malloc(texts->sh_size + 1);
+        if (symbols && names && pread(fd, symbols, table->sh_size, (off_t)table->sh_offset) == (ssize_t)table->sh_size &&
+            pread(fd, names, texts->sh_size, (off_t)texts->sh_offset) == (ssize_t)texts->sh_size) {
+            names[texts->sh_size] = '\0';
+            for (size_t at = 0; at < table->sh_size / sizeof *symbols; at++)
+                if (symbols[at].st_shndx && symbols[at].st_name < texts->sh_size) take_symbol(file, names + symbols[at].st_name, &symbols[at]);
+        }
+        free(symbols);
+        free(names);
+    }
+    if (file->runtime && file->code_type && file->eval_start) file->python = python_of(file->path);
+}
+
 static void describe(pasta_files *f, pasta_file *file, uint32_t pid) {
     int fd = open_path(file, pid);
     if (fd < 0) return;
     file->is_elf = read_headers(file, fd);
     if (file->is_elf) file->build = build_id(f, file, fd);
+    if (file->is_elf && python_of(file->path)) find_python(file, fd);
     if (file->is_elf) keep_open(f, file, fd);
     else close(fd);
 }

@@ -1,4 +1,5 @@
-/* Between the files of the sampler only.  Lowest first: texts, objects, rules, processes, python, stacks, perf. */
+/* Between the files of the sampler only.  Lowest first: texts · files, mappings, python, stacks · rules ·
+ * walk · perf. */
 #ifndef PASTA_SAMPLER_INTERNAL_H
 #define PASTA_SAMPLER_INTERNAL_H
 
@@ -27,8 +28,8 @@ typedef struct pasta_file {
     ElfW(Phdr) *headers;
     int64_t used;          /* when its descriptor was last used; 0: it is closed */
     bool is_elf;
-    uint64_t eval_start, eval_end, runtime; /* of the interpreter, in the file; 0: none */
-    uint32_t python;       /* minor version of Python 3 */
+    uint32_t python;       /* minor version of Python 3, of its interpreter; 0: another file */
+    uint64_t eval_start, eval_end, runtime, code_type; /* addresses in the interpreter's file */
 } pasta_file;
 typedef struct pasta_files pasta_files;
 pasta_files *pasta_files_create(pasta_texts *texts);
@@ -49,7 +50,7 @@ bool pasta_rules_have_cfi(const pasta_rules *rules);
 /* `file`: -1 for code of none. */
 pasta_rule pasta_rules_at(pasta_rules *rules, int32_t file, uint64_t address);
 
-/* ---- processes.c ---- */
+/* ---- mappings.c ---- */
 typedef struct pasta_mapping {
     uint64_t start, end, offset;
     int32_t file;
@@ -83,18 +84,31 @@ uint32_t pasta_stacks_put(pasta_stacks *stacks, const pasta_host_line *lines, ui
 /* Publishes the frames of a stack; its id in the ring, PASTA_STACK_absent where the ring is full. */
 uint32_t pasta_stacks_publish(pasta_stacks *stacks, uint32_t number, pasta_process_state *process);
 
+/* ---- python.c ---- */
+typedef struct pasta_interpreter {
+    uint32_t minor;
+    uint64_t runtime, code_type; /* addresses in the process */
+} pasta_interpreter;
+typedef struct pasta_python pasta_python;
+pasta_python *pasta_python_create(pasta_texts *texts);
+void pasta_python_free(pasta_python *python);
+int pasta_python_error(const pasta_python *python); /* errno value where processes may not be read; 0: none */
+/* Frames of Python of a thread, innermost first, at most PASTA_MAX_FRAMES; their number.  `calls`: the numbers of frames up to
+ * the end of each call of the interpreter's loop, at most 2 * PASTA_MAX_FRAMES. */
+uint32_t pasta_python_lines(pasta_python *python, uint32_t pid, uint32_t thread, const pasta_interpreter *interpreter,
+                            pasta_host_line *lines, uint32_t *calls, uint32_t *call_count);
+
 /* ---- walk.c ---- */
 typedef struct pasta_dump {
     pasta_registers registers;
     const uint8_t *stack; /* from the stack pointer on */
     uint64_t bytes;
     uint32_t thread;
-    uint64_t time;
 } pasta_dump;
 typedef struct pasta_walker {
     pasta_files *files;
     pasta_rules *rules;
-    pasta_texts *texts;
+    pasta_python *python;
 } pasta_walker;
 /* The lines of a stack, innermost first; their number. */
 uint32_t pasta_walk(const pasta_walker *walker, const pasta_process_state *process, const pasta_dump *dump, pasta_host_line *lines,

@@ -59,6 +59,7 @@ struct pasta_sampler {
     pasta_files *files;
     pasta_rules *rules;
     pasta_stacks *stacks;
+    pasta_python *python;
     uint8_t record[MAX_RECORD] __attribute__((aligned(8)));
 };
 
@@ -152,7 +153,7 @@ static uint64_t word(reader *r) {
 
 static void take_sample(pasta_sampler *s, const struct perf_event_header *head, reader r) {
     uint64_t ids = word(&r), time = word(&r), abi = word(&r);
-    pasta_dump dump = {.thread = (uint32_t)(ids >> 32), .time = time, .registers = {.exact = true}};
+    pasta_dump dump = {.thread = (uint32_t)(ids >> 32), .registers = {.exact = true}};
     pasta_process_state *p = process_of(s, (uint32_t)ids);
     if (!p) return;
     if (s->waiting_count == MAX_WAITING) {
@@ -173,7 +174,7 @@ static void take_sample(pasta_sampler *s, const struct perf_event_header *head, 
     }
     pasta_host_line lines[PASTA_MAX_FRAMES];
     bool truncated = true;
-    pasta_walker walker = {.files = s->files, .rules = s->rules, .texts = s->texts};
+    pasta_walker walker = {.files = s->files, .rules = s->rules, .python = s->python};
     uint32_t count = abi ? pasta_walk(&walker, p, &dump, lines, &truncated) : 0;
     s->waiting[s->waiting_count++] = (sample){.process = p, .time = time, .thread = dump.thread, .stack = pasta_stacks_put(s->stacks, lines, count),
                                               .in_kernel = (head->misc & PERF_RECORD_MISC_CPUMODE_MASK) == PERF_RECORD_MISC_KERNEL,
@@ -346,8 +347,9 @@ pasta_sampler *pasta_sampler_open(int pid, uint32_t rate, int unwind, int *error
     s->files = pasta_files_create(s->texts);
     s->rules = pasta_rules_create(s->files, (pasta_unwind_method)unwind);
     s->stacks = pasta_stacks_create(s->texts);
+    s->python = pasta_python_create(s->texts);
     s->waiting = calloc(MAX_WAITING, sizeof *s->waiting);
-    if (s->texts && s->files && s->rules && s->stacks && s->waiting) {
+    if (s->texts && s->files && s->rules && s->stacks && s->python && s->waiting) {
         s->sees_kernel = true;
         *error = open_all(s, pid, true);
         if (*error == EACCES || *error == EPERM) { /* perf_event_paranoid may allow this much */
@@ -364,6 +366,8 @@ pasta_sampler *pasta_sampler_open(int pid, uint32_t rate, int unwind, int *error
 int pasta_sampler_sees_kernel(const pasta_sampler *s) { return s->sees_kernel; }
 
 int pasta_sampler_has_cfi(const pasta_sampler *s) { return pasta_rules_have_cfi(s->rules); }
+
+int pasta_sampler_python_error(const pasta_sampler *s) { return pasta_python_error(s->python); }
 
 void pasta_sampler_work(pasta_sampler *s, int wake, int timeout_ms) {
     s->polled[s->count] = (struct pollfd){.fd = wake, .events = POLLIN};
@@ -405,6 +409,7 @@ void pasta_sampler_close(pasta_sampler *s) {
             next = p->next;
             free_process(p);
         }
+    pasta_python_free(s->python);
     pasta_stacks_free(s->stacks);
     pasta_rules_free(s->rules);
     pasta_files_free(s->files);

@@ -16,6 +16,8 @@ pasta_sampler *pasta_sampler_open(int pid, uint32_t rate, int unwind, int *error
 /* Whether the kernel's part of the time is sampled too, and whether stacks of code without frame pointers can be walked. */
 int pasta_sampler_sees_kernel(const pasta_sampler *sampler);
 int pasta_sampler_has_cfi(const pasta_sampler *sampler);
+/* An errno value if memory of the program may not be read, for frames of Python; else 0. */
+int pasta_sampler_python_error(const pasta_sampler *sampler);
 /* Waits for samples, until `wake` (a descriptor) is readable or for `timeout_ms`, and publishes them. */
 void pasta_sampler_work(pasta_sampler *sampler, int wake, int timeout_ms);
 /* Publishes samples of a process to its ring, beginning with those that waited for it, until pasta_sampler_leave. */

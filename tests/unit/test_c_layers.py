@@ -30,6 +30,7 @@ ALLOWED = {
     "frameworks/jax": {"include", "core", "frameworks"},
     "annotations": {"include", "core"},
     "python": {"include", "core"},
+    "sampler": {"include", "core", "python"},
     "refacc": set[str](),
     "refacc/demos": {"include", "refacc"},
     ".": {"core", "backends/nvidia", "backends/amd", "backends/refacc", "frameworks",
