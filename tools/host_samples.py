@@ -30,6 +30,11 @@ class HostSamples(Tool):
 
     needs = ("stacks",)
 
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """Probes would be sampled too."""
+        return ("times",)
+
     top = option(10, help="rows of each table in the text report", minimum=1)
     least_share = option(
         0.3, help="finding: minimum share of the processor time of one line", minimum=0.0
@@ -155,7 +160,9 @@ class HostSamples(Tool):
         return self.context.stacks.path(stack, self.context.strings) if stack else []
 
     def _call_paths(self, rows: NDArray[Any]) -> Table:
-        paths, found = combined_paths(self.context, self._by(rows, "stack")[["stack", "count", "time"]])
+        paths, found = combined_paths(
+            self.context, self._by(rows, "stack")[["stack", "count", "time"]]
+        )
         return Table(
             {
                 "samples": found["count"],

@@ -109,7 +109,9 @@ def has_operators(run: RunDirectory) -> bool:
 def has_stacks(run: RunDirectory) -> bool:
     """Whether operators of a framework, or call paths of the host, were recorded. Raises
     RunError."""
-    return not {"operator_begin", "host_stack", "host_sample"}.isdisjoint(parts(run.recorded().events))
+    return not {"operator_begin", "host_stack", "host_sample"}.isdisjoint(
+        parts(run.recorded().events)
+    )
 
 
 def read_call_tree(run: RunDirectory) -> CallTree:

@@ -88,6 +88,19 @@ class HostSampling:
             self._log(f"samples of the host have no frames of Python: {os.strerror(unread)}")
 
 
+def obstacle() -> str:
+    """Why this machine does not allow samples of the host, in one line; empty if it does."""
+    from pasta._native import ffi
+    from pasta._native._sampler import lib
+
+    error = ffi.new("int *")
+    sampler = lib.pasta_sampler_open(os.getpid(), 1, UNWIND.index("auto"), error)
+    if sampler:
+        lib.pasta_sampler_close(sampler)
+        return ""
+    return problem(OSError(error[0], os.strerror(error[0])))
+
+
 def problem(error: OSError) -> str:
     """Why the host cannot be sampled, in one line, with the remedy."""
     head = f"--perf: the host's call stacks are not sampled: {error.strerror}"

@@ -194,9 +194,7 @@ class Rings:
 
         config = self.session.config
         try:
-            self._host = HostSampling(
-                pid, config.host_rate, config.unwind, self.session.log
-            )
+            self._host = HostSampling(pid, config.host_rate, config.unwind, self.session.log)
         except OSError as error:
             self.say_once(problem(error))
             return
