@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _LIMIT = 1 << 18
 _NO_SAMPLES = "no samples: record with pasta-preload --perf"
 _UNKNOWN = "(unknown)"
+#: Function, and file.
+_Place = tuple[str, str]
 
 
 class HostSamples(Tool):
@@ -63,14 +65,15 @@ class HostSamples(Tool):
         rows = self._rows()
         if not len(rows):
             return Result(summary=_NO_SAMPLES)
-        functions = self._functions(rows)
+        places = {stack: self._places(stack) for stack in np.unique(rows["stack"]).tolist()}
+        functions = self._functions(rows, places)
         lines = self._lines(rows)
         return Result(
             summary=self._summary(rows, functions),
             tables={
                 "functions": functions,
                 "call_paths": self._call_paths(rows),
-                "threads": self._threads(rows),
+                "threads": self._threads(rows, places),
                 "lines": lines,
             },
             findings=list(self._findings(lines, int(rows["time"].sum()))),
@@ -98,13 +101,13 @@ class HostSamples(Tool):
         found: NDArray[Any] = sums[np.lexsort((values, -sums["time"]))]
         return found
 
-    def _threads(self, rows: NDArray[Any]) -> Table:
+    def _threads(self, rows: NDArray[Any], places: dict[int, list[_Place]]) -> Table:
         by_thread = self._by(rows, "thread")
         total = by_thread["time"].sum()
-        names = []
-        for thread in by_thread["thread"].tolist():
-            most = self._functions(rows[rows["thread"] == thread]).columns["function"]
-            names.append(most[0] if len(most) else _UNKNOWN)
+        most: dict[int, dict[str, int]] = {}
+        for thread, stack, time in rows[["thread", "stack", "time"]].tolist():
+            of_thread, (function, _) = most.setdefault(thread, {}), places[stack][-1]
+            of_thread[function] = of_thread.get(function, 0) + time
         return Table(
             {
                 "thread": by_thread["thread"].astype(np.int64),
@@ -112,7 +115,10 @@ class HostSamples(Tool):
                 "time": by_thread["time"],
                 "share": shares(by_thread["time"], total),
                 "kernel_time": by_thread["kernel_time"],
-                "mostly_in": names,
+                "mostly_in": [
+                    max(most[thread], key=lambda name: (most[thread][name], name))
+                    for thread in by_thread["thread"].tolist()
+                ],
             },
             units={"time": "ns", "share": "share", "kernel_time": "ns"},
             labels={"share": "of processor time", "kernel_time": "in the kernel"},
@@ -122,12 +128,12 @@ class HostSamples(Tool):
             shown=self.top,
         )
 
-    def _functions(self, rows: NDArray[Any]) -> Table:
+    def _functions(self, rows: NDArray[Any], of_stack: dict[int, list[_Place]]) -> Table:
         """Time in each function itself, and with all that it calls."""
-        own: dict[tuple[str, str], int] = {}
-        whole: dict[tuple[str, str], int] = {}
+        own: dict[_Place, int] = {}
+        whole: dict[_Place, int] = {}
         for stack, time in self._by(rows, "stack")[["stack", "time"]].tolist():
-            path = [_place(frame) for frame in self._path(stack)] or [(_UNKNOWN, "")]
+            path = of_stack[stack]
             own[path[-1]] = own.get(path[-1], 0) + time
             for place in set(path):
                 whole[place] = whole.get(place, 0) + time
@@ -156,8 +162,10 @@ class HostSamples(Tool):
             shown=self.top,
         )  # fmt: skip
 
-    def _path(self, stack: int) -> list[Frame]:
-        return self.context.stacks.path(stack, self.context.strings) if stack else []
+    def _places(self, stack: int) -> list[_Place]:
+        """Functions of a call path, outermost first; at least one."""
+        path = self.context.stacks.path(stack, self.context.strings) if stack else []
+        return [_place(frame) for frame in path] or [(_UNKNOWN, "")]
 
     def _call_paths(self, rows: NDArray[Any]) -> Table:
         paths, found = combined_paths(
@@ -184,7 +192,7 @@ class HostSamples(Tool):
         sums: dict[str, list[int]] = {}
         for stack, count, time in self._by(rows, "stack")[["stack", "count", "time"]].tolist():
             line = self.context.stacks.user_line(stack, self.context.strings) if stack else None
-            found = sums.setdefault(_UNKNOWN if line is None else str(line), [0, 0])
+            found = sums.setdefault(_line_text(line), [0, 0])
             found[0] += count
             found[1] += time
         lines = sorted(sums, key=lambda line: (-sums[line][1], line))
@@ -248,6 +256,12 @@ class HostSamples(Tool):
             yield f"{formatted(self.left_out, 'ns')} in further call paths are not shown"
 
 
-def _place(frame: Frame) -> tuple[str, str]:
+def _line_text(frame: Frame | None) -> str:
+    if frame is None:
+        return _UNKNOWN
+    return str(frame) if frame.name == frame.function else frame.name
+
+
+def _place(frame: Frame) -> _Place:
     """Function, and the file of its source or the library that it is in."""
-    return frame.function, (frame.file or frame.image).rpartition("/")[2]
+    return frame.name, (frame.file or frame.image).rpartition("/")[2]

@@ -73,7 +73,7 @@ class HostSamples:
     def _path(self, stack: int) -> list[str]:
         if stack not in self._paths:
             frames = self.stacks.path(stack, self.out.strings)
-            self._paths[stack] = [json.dumps(frame.function) for frame in frames]
+            self._paths[stack] = [json.dumps(frame.name) for frame in frames]
         return self._paths[stack]
 
     def close(self) -> None:
