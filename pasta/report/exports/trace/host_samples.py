@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pasta.processors.stacks import Stacks
 
 CATEGORY = "host_sample"
+#: Outermost calls of a stack that a picture has room for; a trace has all.
+_MAX_CALLS = 24
 #: A thread that used no processor time for so many periods was not in the calls meanwhile.
 _PAUSE = 2.0
 
@@ -73,7 +75,8 @@ class HostSamples:
     def _path(self, stack: int) -> list[str]:
         if stack not in self._paths:
             frames = self.stacks.path(stack, self.out.strings)
-            self._paths[stack] = [json.dumps(frame.name) for frame in frames]
+            drawn = frames if self.out.detailed else frames[:_MAX_CALLS]
+            self._paths[stack] = [json.dumps(frame.name) for frame in drawn]
         return self._paths[stack]
 
     def close(self) -> None:
