@@ -147,7 +147,7 @@ uint32_t pasta_python_lines(pasta_python *p, uint32_t pid, uint32_t thread, cons
     for (unsigned seen = 0; at && seen < 2 * PASTA_MAX_FRAMES && count < PASTA_MAX_FRAMES; seen++) {
         if (!peek(&r, at, frame, FRAME_BYTES)) break;
         bool of_c = r.layout->is_entry < 0 && FIELD(char, frame, r.layout->owner) == PASTA_PYTHON_OWNED_BY_C;
-        bool last = of_c || (r.layout->is_entry >= 0 && FIELD(bool, frame, r.layout->is_entry));
+        bool last = of_c || (r.layout->is_entry >= 0 && FIELD(char, frame, r.layout->is_entry) != 0);
         if (!of_c && describe(&r, frame, &lines[count])) count++;
         if (last) calls[(*call_count)++] = count;
         at = FIELD(uint64_t, frame, r.layout->previous);
