@@ -144,6 +144,7 @@ class Rings:
         for watched in self.watched.values():
             if watched.ended is None:
                 watched.ended = self._how_it_ended(watched)
+                self._follow_on_host(watched)
                 if watched.ended is not None and watched.ring.used:
                     for sampling in self._sampling.values():
                         sampling.leave(watched.path.name)
@@ -152,9 +153,6 @@ class Rings:
                     self._report_end(watched, watched.ended)
                 elif watched.ended is None and watched.ring.used and self.taken is None:
                     self._sample_devices(watched)
-                    if self._host is not None and not watched.on_host:
-                        watched.on_host = True
-                        self._host.follow(watched.pid, watched.ring)
             self._attend(watched)
 
     def _sample_devices(self, watched: WatchedRing) -> None:
@@ -203,6 +201,13 @@ class Rings:
             return
         for note in self._host.notes:
             self.say_once(note)
+
+    def _follow_on_host(self, watched: WatchedRing) -> None:
+        """Publishes samples of a process's stacks from now on, also if it has just ended."""
+        replaced = watched.ended is not None and watched.ended.how == "exec"
+        if self._host is not None and watched.ring.used and not watched.on_host and not replaced:
+            watched.on_host = True
+            self._host.follow(watched.pid, watched.ring)
 
     def _stop_host(self) -> None:
         if self._host is not None:

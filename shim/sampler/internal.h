@@ -62,7 +62,8 @@ typedef struct pasta_process_state {
     pasta_ring *ring;
     uint8_t *published; /* stacks whose frames are in the ring, a bit each */
     uint32_t lost;      /* since the last sample */
-    bool ended;
+    uint64_t begun;     /* ns; of its program, or of its fork */
+    uint64_t ended;     /* ns; 0: it runs */
 } pasta_process_state;
 void pasta_mappings_add(pasta_process_state *process, pasta_mapping mapping);
 const pasta_mapping *pasta_mappings_at(const pasta_process_state *process, uint64_t address);

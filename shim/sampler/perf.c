@@ -28,6 +28,7 @@ enum { FP = 29, SP = 31, IP = 32 };
 
 enum { DUMP = 32 << 10, MAX_RECORD = 1 << 16, MOST_PAGES = 128, LEAST_PAGES = 32, FEW_PROCESSORS = 32 };
 enum { MAX_WAITING = 1 << 18, MAX_PROCESSES = 4096, PROCESS_SLOTS = 256 };
+#define GRACE UINT64_C(5000000000) /* ns */
 
 typedef struct buffer {
     int fd;
@@ -44,6 +45,13 @@ typedef struct sample {
     uint16_t in_kernel, truncated;
 } sample;
 
+/* A record in a buffer that is no sample. */
+typedef struct record {
+    const buffer *buffer;
+    uint64_t position, time;
+    size_t bytes;
+} record;
+
 struct pasta_sampler {
     pthread_mutex_t lock;
     buffer *buffers;
@@ -55,6 +63,8 @@ struct pasta_sampler {
     uint32_t process_count;
     sample *waiting; /* for rings of their processes, and those of this round */
     uint32_t waiting_count;
+    record *noted; /* of this round */
+    size_t noted_count, noted_room;
     pasta_texts *texts;
     pasta_files *files;
     pasta_rules *rules;
@@ -100,11 +110,18 @@ static void free_process(pasta_process_state *p) {
     free(p);
 }
 
-/* Forgets processes that have ended without a ring. */
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Forgets processes that have ended and have no ring, once the launcher had time to find one. */
 static void forget_ended(pasta_sampler *s) {
+    uint64_t at_most = now() - GRACE;
     for (size_t slot = 0; slot < PROCESS_SLOTS; slot++)
         for (pasta_process_state **at = &s->processes[slot], *p; (p = *at);) {
-            if (!p->ended || p->ring) {
+            if (!p->ended || p->ended > at_most || p->ring) {
                 at = &p->next;
                 continue;
             }
@@ -155,7 +172,7 @@ static void take_sample(pasta_sampler *s, const struct perf_event_header *head, 
     uint64_t ids = word(&r), time = word(&r), abi = word(&r);
     pasta_dump dump = {.thread = (uint32_t)(ids >> 32), .registers = {.exact = true}};
     pasta_process_state *p = process_of(s, (uint32_t)ids);
-    if (!p) return;
+    if (!p || time < p->begun) return;
     if (s->waiting_count == MAX_WAITING) {
         p->lost++;
         return;
@@ -196,28 +213,33 @@ static void take_mapping(pasta_sampler *s, reader r) {
     pasta_mappings_add(p, (pasta_mapping){.start = start, .end = start + length, .offset = path[0] == '[' ? 0 : offset, .file = file});
 }
 
+/* An exec, or a fork that may have the pid of a process that has ended. */
+static void begin_program(pasta_sampler *s, pasta_process_state *p, const reader *r) {
+    drop_waiting(s, p);
+    leave_ring(p);
+    p->count = p->lost = 0;
+    p->ended = 0;
+    memcpy(&p->begun, r->end - sizeof p->begun, sizeof p->begun); /* the time ends each record (sample_id_all) */
+}
+
 static void take_fork(pasta_sampler *s, reader r) {
     uint64_t pids = word(&r);
     uint32_t pid = (uint32_t)pids, parent = (uint32_t)(pids >> 32);
     pasta_process_state *of = find_process(s, parent), *p = pid != parent ? process_of(s, pid) : NULL;
     if (!p) return;
-    p->ended = false;
+    begin_program(s, p, &r);
     if (of) pasta_mappings_copy(p, of);
 }
 
 static void take_exec(pasta_sampler *s, reader r) {
     pasta_process_state *p = process_of(s, (uint32_t)word(&r));
-    if (!p) return;
-    drop_waiting(s, p);
-    leave_ring(p);
-    p->count = p->lost = 0;
-    p->ended = false;
+    if (p) begin_program(s, p, &r);
 }
 
 static void take_exit(pasta_sampler *s, reader r) {
     uint64_t pids = word(&r), threads = word(&r);
     pasta_process_state *p = (uint32_t)pids == (uint32_t)threads ? find_process(s, (uint32_t)pids) : NULL;
-    if (p) p->ended = true;
+    if (p) p->ended = now();
 }
 
 /* Of which process is not known: every one has lost them. */
@@ -230,10 +252,9 @@ static void take_lost(pasta_sampler *s, reader r) {
 
 /* ---- buffers ---- */
 
-static void take(pasta_sampler *s, const struct perf_event_header *head, bool samples) {
+static void take(pasta_sampler *s, const struct perf_event_header *head) {
     reader r = {.at = (const uint8_t *)(head + 1), .end = (const uint8_t *)head + head->size};
-    if (samples != (head->type == PERF_RECORD_SAMPLE)) return;
-    if (samples) take_sample(s, head, r);
+    if (head->type == PERF_RECORD_SAMPLE) take_sample(s, head, r);
     else if (head->type == PERF_RECORD_MMAP2) take_mapping(s, r);
     else if (head->type == PERF_RECORD_FORK) take_fork(s, r);
     else if (head->type == PERF_RECORD_EXIT) take_exit(s, r);
@@ -247,24 +268,59 @@ static void copy_out(const buffer *b, uint64_t position, void *to, size_t bytes)
     memcpy((uint8_t *)to + first, b->data, bytes - first);
 }
 
-/* Takes the samples, or all other records, between two positions. */
-static void take_between(pasta_sampler *s, const buffer *b, uint64_t from, uint64_t until, bool samples) {
-    for (struct perf_event_header head; until - from >= sizeof head; from += head.size) {
-        copy_out(b, from, &head, sizeof head);
-        if (head.size < sizeof head || head.size > until - from) return;
-        if (samples != (head.type == PERF_RECORD_SAMPLE)) continue;
-        copy_out(b, from, s->record, head.size);
-        take(s, (const struct perf_event_header *)s->record, samples);
+/* Where a record is; false without memory. */
+static bool note(pasta_sampler *s, const buffer *b, uint64_t position, size_t bytes) {
+    if (s->noted_count == s->noted_room) {
+        size_t room = s->noted_room ? 2 * s->noted_room : 256;
+        record *larger = realloc(s->noted, room * sizeof *larger);
+        if (!larger) return false;
+        s->noted = larger;
+        s->noted_room = room;
     }
+    record *r = &s->noted[s->noted_count++];
+    *r = (record){.buffer = b, .position = position, .bytes = bytes};
+    copy_out(b, position + bytes - sizeof r->time, &r->time, sizeof r->time);
+    return true;
+}
+
+static int by_record_time(const void *left, const void *right) {
+    const record *a = left, *b = right;
+    return (a->time > b->time) - (a->time < b->time);
+}
+
+static void take_at(pasta_sampler *s, const buffer *b, uint64_t position, size_t bytes) {
+    copy_out(b, position, s->record, bytes);
+    take(s, (const struct perf_event_header *)s->record);
+}
+
+/* Takes the samples that were not taken yet, or notes where the other records are. */
+static void take_records(pasta_sampler *s, const buffer *b, bool samples) {
+    uint64_t from = b->page->data_tail;
+    for (struct perf_event_header head; b->until - from >= sizeof head; from += head.size) {
+        copy_out(b, from, &head, sizeof head);
+        if (head.size < sizeof head || head.size > b->until - from) return;
+        if (samples != (head.type == PERF_RECORD_SAMPLE)) continue;
+        if (samples) take_at(s, b, from, head.size);
+        else if (!note(s, b, from, head.size)) take_at(s, b, from, head.size);
+    }
+}
+
+/* A process may have moved between processors meanwhile: records are taken in the order of their times. */
+static void take_others(pasta_sampler *s) {
+    s->noted_count = 0;
+    for (buffer *b = s->buffers; b < s->buffers + s->count; b++)
+        if (b->page->data_tail != b->until) take_records(s, b, false);
+    if (s->noted_count) qsort(s->noted, s->noted_count, sizeof *s->noted, by_record_time);
+    for (size_t i = 0; i < s->noted_count; i++) take_at(s, s->noted[i].buffer, s->noted[i].position, s->noted[i].bytes);
 }
 
 /* Samples are taken after the mappings, forks and execs on all processors that came before them. */
 static void drain(pasta_sampler *s) {
     forget_ended(s);
     for (buffer *b = s->buffers; b < s->buffers + s->count; b++) b->until = __atomic_load_n(&b->page->data_head, __ATOMIC_ACQUIRE);
-    for (int others = 1; others >= 0; others--)
-        for (buffer *b = s->buffers; b < s->buffers + s->count; b++)
-            if (b->page->data_tail != b->until) take_between(s, b, b->page->data_tail, b->until, !others);
+    take_others(s);
+    for (buffer *b = s->buffers; b < s->buffers + s->count; b++)
+        if (b->page->data_tail != b->until) take_records(s, b, true);
     for (buffer *b = s->buffers; b < s->buffers + s->count; b++) __atomic_store_n(&b->page->data_tail, b->until, __ATOMIC_RELEASE);
     publish_all(s);
 }
@@ -279,7 +335,7 @@ static struct perf_event_attr attributes(uint32_t period, bool kernel) {
     a.sample_type = PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER;
     a.sample_regs_user = UINT64_C(1) << FP | UINT64_C(1) << SP | UINT64_C(1) << IP;
     a.sample_stack_user = DUMP;
-    a.disabled = a.inherit = a.enable_on_exec = a.mmap = a.mmap2 = a.comm = a.comm_exec = a.task = 1;
+    a.disabled = a.inherit = a.enable_on_exec = a.mmap = a.mmap2 = a.comm = a.comm_exec = a.task = a.sample_id_all = 1;
     a.exclude_kernel = !kernel;
     a.exclude_hv = 1;
     a.use_clockid = 1;
@@ -415,6 +471,7 @@ void pasta_sampler_close(pasta_sampler *s) {
     pasta_files_free(s->files);
     pasta_texts_free(s->texts);
     free(s->waiting);
+    free(s->noted);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
