@@ -15,6 +15,7 @@ from bench import (
     analyze,
     consume,
     executor,
+    host_samples,
     host_stacks,
     imports,
     launch,
@@ -63,6 +64,7 @@ BENCHMARKS = {
     "utilization": utilization.measure,
     "report": report.measure,
     "host_stacks": host_stacks.measure,
+    "host_samples": host_samples.measure,
 }
 
 

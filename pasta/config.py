@@ -239,6 +239,18 @@ class Config(Section):
         100,
         "interval between samples of devices' power, clocks, temperature and memory; 0: none",
     )
+    host_rate = setting(
+        "host.sample-rate",
+        parse_count,
+        0,
+        "samples of call stacks in each second of processor time of a thread of the host; 0: none",
+        maximum=10_000,
+        option=CommandOption(
+            "--perf",
+            help="sample the call stacks of the host's threads, 199 times a second",
+            value=199,
+        ),
+    )
     call_paths = setting(
         "host.call_paths",
         parse_call_paths,

@@ -97,6 +97,7 @@ class Tool:
         on_events          accelerator events created, destroyed, recorded and waited for
         on_overheads       delays that the vendor's profiling library caused
         on_device_samples  power, clocks, temperature and memory of devices over time
+        on_host_samples    call stacks of threads that used processor time
         on_batch           all events: a `pasta.processors.batch.Batch`, after the other handlers
         on_accesses        accesses of a `Trace` map: a `pasta.probes.records.Accesses`
 

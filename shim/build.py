@@ -1,5 +1,5 @@
 """Builds the native parts: libpasta.so, libpasta_amd.so, libpasta_managed.so, librefacc.so with
-its demos, two cffi modules, and the commands that start PASTA's Python.
+its demos, three cffi modules, and the commands that start PASTA's Python.
 
 `python -m shim.build [DIRECTORY]` builds into pasta/_native; hatch_build.py calls `build()`. With
 PASTA_PLATFORM=manylinux_2_28_x86_64 (a tag of wheels) it builds for that glibc and processor, on
@@ -170,6 +170,15 @@ def libpasta_managed(compiler: Compiler, directory: Path) -> Path:
     return output
 
 
+def sampler_sources() -> list[Path]:
+    """Run in the launcher only, when it samples the program's call stacks."""
+    parts = (
+        *("core/cfi", "core/objects", "core/python_objects", "core/hash"),
+        *("python/reader", "python/writer"),
+    )
+    return [*sorted((SHIM / "sampler").glob("*.c")), *(SHIM / f"{part}.c" for part in parts)]
+
+
 def librefacc(compiler: Compiler, directory: Path) -> Path:
     """The reference accelerator and its demonstration programs (bin/)."""
     output = directory / "librefacc.so"
@@ -215,7 +224,7 @@ def extension(compiler: Compiler, directory: Path, name: str, source: Path, *mor
     # cffi's generated code is not ours to make warning-free
     compiler.run(
         ["-fPIC", "-shared", "-pthread", "-w", f"-I{include}", f"-I{SHIM / 'include'}",
-         f"-I{SHIM / 'python'}", source, *more, "-o", output]
+         f"-I{SHIM / 'python'}", source, *more, "-o", output, "-ldl"]
     )  # fmt: skip
     return output
 
@@ -240,6 +249,9 @@ def build(directory: Path, compiler: Compiler | None = None) -> list[Path]:
         native.builder(list(compiler.command)).emit_c_code(str(ring))
         parts = ("python/reader", "python/writer", "python/trace_reader", "core/hash")
         extension(compiler, directory, "_ring", ring, *(SHIM / f"{part}.c" for part in parts))
+        sampler = Path(temporary, "_sampler.c")
+        native.sampler(list(compiler.command)).emit_c_code(str(sampler))
+        extension(compiler, directory, "_sampler", sampler, *sampler_sources())
         embed.builder().emit_c_code(str(embedding))
         extension(compiler, directory, "_embed", embedding)
     headers = directory / "include"

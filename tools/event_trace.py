@@ -105,6 +105,7 @@ class EventTrace(Tool):
                 self.context.strings,
                 self.context.recorded(),
                 self.head,
+                self.context.symbols,
             )
 
     @staticmethod

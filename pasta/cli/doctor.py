@@ -85,7 +85,7 @@ def _print(checks: list[Check]) -> None:
 def _checks(options: argparse.Namespace) -> Iterator[Check]:
     checks: list[Callable[[], Iterator[Check]]] = [
         _python, _native, _google_pasta, _shared_memory, _cache, _prepared, _compiler, _call_paths,
-        _extensions, _abandoned,
+        _perf, _extensions, _abandoned,
     ]  # fmt: skip
     if not options.no_run:
         checks.append(_demonstration)
@@ -135,6 +135,13 @@ def _call_paths() -> Iterator[Check]:
         except OSError:
             remedy = f"optional (Debian: apt install {debian}; Fedora: dnf install {fedora})"
             yield Check(name, NOTE, f"not installed: {without}", remedy)
+
+
+def _perf() -> Iterator[Check]:
+    from pasta.runtime.host_sampling import obstacle
+
+    why = obstacle()
+    yield Check("perf events", NOTE if why else GOOD, why or "--perf can sample the host")
 
 
 def _google_pasta() -> Iterator[Check]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pasta.tool import Tool
 
 _RECORDER = "record_accesses"
+_HOST = "host_samples"
 #: Settings that select launches.
 _SELECTING = (
     "kernel", "exclude", "launch_skip", "launch_count", "range", "operator", "module",
@@ -121,6 +122,8 @@ def configure(arguments: argparse.Namespace) -> tuple[Config, list[Tool]]:
     if arguments.record or arguments.record_accesses:
         config.events = config.modules = True
     set_options(config, arguments)
+    if config.host_rate:
+        config.add_tools([_HOST])
     if arguments.out:
         config.root = ""
     return config, _checked(config)
@@ -142,6 +145,8 @@ def _checked(config: Config) -> list[Tool]:
         raise ConfigError("run.rotate needs a size", remedy="give one with --max-size 2GiB")
     for section in config.sections():
         section.check()
+    if config.host_rate:
+        config.collector = True  # otherwise many samples are of PASTA's own Python
     if config.max_size or config.live:
         # otherwise events stay on disk uncompressed, and uncounted, until the program ends
         config.collector = True

@@ -47,6 +47,12 @@ class Frame:
     line: int
     image: str = ""
 
+    @property
+    def name(self) -> str:
+        """The function; the name of its image if it is unknown."""
+        image = self.image.rpartition("/")[2]
+        return image if image and self.function.startswith(f"{image}+0x") else self.function
+
     def __str__(self) -> str:
         """File name, line and function, for tables; the image where the line is unknown."""
         image = self.image.rpartition("/")[2]

@@ -31,7 +31,7 @@ _KINDS = frozenset(
     {
         "operator_begin", "operator_end", "python_frame", "tensor_alloc", "kernel_launch",
         "kernel_complete", "graph_node", "graph_instantiate", "graph_launch", "host_frame",
-        "host_stack", "kernel_launch_end", "memory_alloc", "sync",
+        "host_stack", "host_sample", "kernel_launch_end", "memory_alloc", "sync",
     }
 )  # fmt: skip
 #: Records of earlier batches whose stacks may follow.
@@ -109,7 +109,9 @@ def has_operators(run: RunDirectory) -> bool:
 def has_stacks(run: RunDirectory) -> bool:
     """Whether operators of a framework, or call paths of the host, were recorded. Raises
     RunError."""
-    return not {"operator_begin", "host_stack"}.isdisjoint(parts(run.recorded().events))
+    return not {"operator_begin", "host_stack", "host_sample"}.isdisjoint(
+        parts(run.recorded().events)
+    )
 
 
 def read_call_tree(run: RunDirectory) -> CallTree:
@@ -118,7 +120,7 @@ def read_call_tree(run: RunDirectory) -> CallTree:
     if not has_stacks(run):
         raise RunError(
             f"{run.path}: neither operators nor call paths were recorded, which stacks require",
-            remedy="record with --call-paths all, or a framework followed: "
+            remedy="record with --call-paths all, --perf, or a framework followed: "
             + " or ".join(f"pasta-preload -c {each.name}" for each in FRAMEWORKS.known()),
         )
     strings = Strings()
@@ -151,6 +153,15 @@ class _Weights:
         self.launches, self.paths = LaunchNames(), CallPaths()
         self.stacks = Stacks(conventions(), symbols)
         self.device, self.accesses = WorkByPath(), WorkByPath()
+        self.sampled: dict[int, int] = {}  # processor time (ns) by stack
+
+    def _feed(self, batch: Batch) -> None:
+        """Adds what all runs may have."""
+        self.launches.feed(batch)
+        self.stacks.feed(batch)
+        self.paths.feed(batch)
+        samples = batch["host_sample"]
+        _add(self.sampled, samples["stack"], samples["period"].astype(np.int64))
 
     def add_accesses(self, run: RunDirectory) -> None:
         """Adds the accesses that were counted in launches with call paths. Raises RunError."""
@@ -165,7 +176,10 @@ class _Weights:
         self.accesses.add(self.launches.names(ordinals), self.paths.stacks_of(ordinals), counts)
 
     def _add_paths(self, tree: CallTree) -> None:
-        """Adds device times and accesses of kernels below their call paths."""
+        """Adds processor time of the host, and device times and accesses of kernels below their
+        call paths."""
+        for stack, time in self.sampled.items():
+            tree.weights["cpu"][self._path_node(tree, stack)] += time
         work: tuple[tuple[Weight, WorkByPath], ...] = (
             ("device", self.device),
             ("accesses", self.accesses),
@@ -200,10 +214,8 @@ class _CallWeights(_Weights):
 
     def feed(self, batch: Batch) -> None:
         """Adds a batch; batches must come in the order of the run."""
-        self.launches.feed(batch)
+        self._feed(batch)
         self.operators.feed(batch)
-        self.stacks.feed(batch)
-        self.paths.feed(batch)
         self.operators.follow(batch, batch)
         new, launches = batch["tensor_alloc"], batch["kernel_launch"]
         _add(self.allocated, self.operators.at(new), new["bytes"].astype(np.int64))
@@ -300,9 +312,7 @@ class _PathWeights(_Weights):
 
     def feed(self, batch: Batch) -> None:
         """Adds a batch; batches must come in the order of the run."""
-        self.launches.feed(batch)
-        self.stacks.feed(batch)
-        self.paths.feed(batch)
+        self._feed(batch)
         self._add_calls(batch["kernel_launch"], batch["kernel_launch_end"])
         ends = batch["kernel_complete"]
         known = (ends["end"] >= ends["start"]) & (ends["end"] != np.iinfo(np.uint64).max)

@@ -130,7 +130,8 @@ def read_timeline(run: RunDirectory, *, whole: bool = False) -> Timeline | None:
         clocked="kernel_complete" in present, copies_clocked="copy_complete" in present
     )
     columns = Columns(process_of(recorded), strings)
-    drawing, left = Drawing(columns, head), sys.maxsize if whole else MAX_EVENTS
+    drawing = Drawing(columns, head, recorded.symbols())
+    left = sys.maxsize if whole else MAX_EVENTS
     report_progress("reading events")
     try:
         for batch in read_batches(recorded.events, strings, on_warning=lambda line: None):

@@ -73,8 +73,9 @@ class Launcher:
         if self.mask is not None:
             mask = self.mask
         self._rings.root = start_target(
-            self.session, executable, command, self.environment, umask=self.umask, mask=mask
-        )
+            self.session, executable, command, self.environment, umask=self.umask, mask=mask,
+            before_exec=self._rings.sample_host if self.session.config.host_rate else None,
+        )  # fmt: skip
 
     def wait(self) -> int:
         """Waits for the target while watching rings and forwarding signals; its wait status."""
@@ -160,7 +161,7 @@ class Launcher:
         return ", ".join(parts if len(waiting) > 1 else texts[:1])
 
     def stop_sampling(self) -> None:
-        """Ends the threads that sample devices."""
+        """Ends the threads that sample devices and the host."""
         self._rings.stop_sampling()
 
     def unsaved(self) -> bool:

@@ -52,6 +52,11 @@ class Ring:
         self._ring = ffi.NULL
 
     @property
+    def address(self) -> Any:
+        """The mapping, for other native modules."""
+        return ffi.cast("void *", self._ring)
+
+    @property
     def held(self) -> int:
         """Segments between the released position and the tail."""
         return int((self.tail - self.released) // self.segment_slots)

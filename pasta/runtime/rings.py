@@ -22,6 +22,7 @@ from pasta.runtime.session import Ended, Session, beside, mark_ended, read_ended
 
 if TYPE_CHECKING:
     from pasta.backends.base import Backend
+    from pasta.runtime.host_sampling import HostSampling
     from pasta.runtime.telemetry import DeviceSampling
 
 _REMOVED = (
@@ -46,6 +47,8 @@ class WatchedRing:
     plain_name: bool = False
     #: Ids of the sources of the process for whose devices samples were considered.
     sources: list[int] = field(default_factory=list)
+    #: Whether its process's stacks are published to it.
+    on_host: bool = False
 
     @property
     def unfinished(self) -> bool:
@@ -111,6 +114,7 @@ class Rings:
     _said: set[str] = field(default_factory=set)
     #: By name of the backend.
     _sampling: dict[str, DeviceSampling] = field(default_factory=dict)
+    _host: HostSampling | None = None
     _backends: list[Backend] | None = None  # those that record; None: not known yet
 
     def __post_init__(self) -> None:
@@ -140,9 +144,12 @@ class Rings:
         for watched in self.watched.values():
             if watched.ended is None:
                 watched.ended = self._how_it_ended(watched)
+                self._follow_on_host(watched)
                 if watched.ended is not None and watched.ring.used:
                     for sampling in self._sampling.values():
                         sampling.leave(watched.path.name)
+                    if self._host is not None:
+                        self._host.leave(watched.ring)
                     self._report_end(watched, watched.ended)
                 elif watched.ended is None and watched.ring.used and self.taken is None:
                     self._sample_devices(watched)
@@ -178,8 +185,42 @@ class Rings:
             )
         self._sampling[backend.name].follow(watched.path.name, watched.ring)
 
+    def sample_host(self, pid: int) -> None:
+        """Samples the call stacks of a process that has not executed its program yet; reports why
+        not."""
+        from pasta.runtime.host_sampling import HostSampling, problem
+
+        config = self.session.config
+        try:
+            self._host = HostSampling(pid, config.host_rate, config.unwind, self.session.log)
+        except OSError as error:
+            self.say_once(problem(error))
+            return
+        except Exception as error:
+            self.say_once(f"--perf: the host's call stacks are not sampled: {error!r}")
+            return
+        for note in self._host.notes:
+            self.say_once(note)
+
+    def _follow_on_host(self, watched: WatchedRing) -> None:
+        """Publishes samples of a process's stacks from now on, also if it has just ended."""
+        replaced = watched.ended is not None and watched.ended.how == "exec"
+        if self._host is not None and watched.ring.used and not watched.on_host and not replaced:
+            watched.on_host = True
+            self._host.follow(watched.pid, watched.ring)
+
+    def _stop_host(self) -> None:
+        if self._host is not None:
+            try:
+                self._host.stop()
+            except RuntimeError as error:
+                self.session.log(str(error))
+            self._host = None
+
     def stop_sampling(self) -> None:
-        """Ends the threads that sample devices; `look` starts them again for processes that run."""
+        """Ends the threads that sample devices, which `look` starts again for processes that run,
+        and the host, for good."""
+        self._stop_host()
         for name, sampling in [*self._sampling.items()]:
             if sampling.stop():
                 del self._sampling[name]

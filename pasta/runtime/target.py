@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pasta.runtime.executable import CannotRun, Executable, is_text
 from pasta.runtime.injection import target_environment
@@ -20,19 +20,29 @@ def start_target(
     *,
     umask: int | None,
     mask: set[int | signal.Signals],
+    before_exec: Callable[[int], None] | None = None,
 ) -> int:
     """Starts the target with the signal mask `mask`, and `umask` unless None; its pid. Raises
-    CannotRun if exec fails."""
+    CannotRun if exec fails. `before_exec` is called with the pid before the program is executed;
+    it must not raise."""
     # If SIGCHLD were ignored, the kernel would discard the target's status.
     on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     reader, writer = os.pipe()
+    waits, lets = os.pipe() if before_exec else (-1, -1)
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGCHLD, on_child)
+        if before_exec:
+            os.close(lets)
+            os.read(waits, 1)  # until the launcher closes its end
         if umask is not None:
             os.umask(umask)
         _become(session, executable, command, environment, mask, writer)
     os.close(writer)
+    if before_exec:
+        os.close(waits)
+        before_exec(pid)
+        os.close(lets)
     with os.fdopen(reader, "rb") as failure:
         message = failure.read()
     if message:

@@ -9,9 +9,9 @@
  * among them is found by asking for the rule of a function of ours. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <sched.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "unwind.h"
 
@@ -84,16 +84,25 @@ static bool is_made_up(uint64_t address) {
     return is_near(address, STACK) || is_near(address, FRAME) || is_near(address, STACK + WORD) || is_near(address, FRAME + WORD);
 }
 
+/* Reads from an object that is loaded here, or from its file. */
+static bool read_object(const pasta_object *o, uint64_t address, void *to, size_t bytes) {
+    const ElfW(Phdr) *p = pasta_object_segment(o, address, bytes);
+    if (!p) return false;
+    if (o->in_file) return pread(o->file, to, bytes, (off_t)(p->p_offset + (address - o->bias - p->p_vaddr))) == (ssize_t)bytes;
+    memcpy(to, (const void *)(uintptr_t)address, bytes);
+    return true;
+}
+
 static int find_proc_info(space *as, uint64_t address, proc_info *info, int need, void *argument) {
     question *q = argument;
     const pasta_object *o = q->object;
     enum { HEADER = 12, PC_RELATIVE_4 = 0x1b, UNSIGNED_4 = 0x03, TABLE_RELATIVE_4 = 0x3b };
-    if (address < o->start || address >= o->end || !pasta_object_holds(o, o->frame_header, HEADER)) return NO_INFO;
-    const uint8_t *header = (const uint8_t *)(uintptr_t)o->frame_header;
+    uint8_t header[HEADER];
     uint32_t count;
+    if (address < o->start || address >= o->end || !read_object(o, o->frame_header, header, sizeof header)) return NO_INFO;
     memcpy(&count, header + 8, sizeof count);
     if (header[0] != 1 || header[1] != PC_RELATIVE_4 || header[2] != UNSIGNED_4 || header[3] != TABLE_RELATIVE_4 || !count ||
-        !pasta_object_holds(o, o->frame_header + HEADER, (size_t)count * 8))
+        !pasta_object_segment(o, o->frame_header + HEADER, (uint64_t)count * 8))
         return NO_INFO;
     table_info table = {.start = o->start, .end = o->end, .format = REMOTE_TABLE,
                         .table = {.base = o->frame_header, .length = count, .entries = o->frame_header + HEADER}};
@@ -116,8 +125,7 @@ static int read_memory(space *as, uint64_t address, uint64_t *value, int write, 
     (void)as;
     if (write) return INVALID;
     if (is_made_up(address)) *value = address + WORD;
-    else if (pasta_object_holds(q->object, address, sizeof *value)) memcpy(value, (const void *)(uintptr_t)address, sizeof *value);
-    else return INVALID;
+    else if (!read_object(q->object, address, value, sizeof *value)) return INVALID;
     return 0;
 }
 
@@ -143,25 +151,6 @@ static int no_name(space *as, uint64_t address, char *name, size_t size, uint64_
     (void)as, (void)address, (void)name, (void)size, (void)offset, (void)argument;
     return NO_INFO;
 }
-
-/* ---- one learner at a time ---- */
-
-static uint64_t learner; /* generation << 32 | thread; 0: none */
-
-/* False where this thread itself is learning (a signal interrupted it), a thread of a fork's parent was, or another one
- * takes too long. */
-static bool begin_learning(void) {
-    enum { MAX_TURNS = 1000 };
-    uint64_t generation = (uint64_t)pasta_generation() << 32, mine = generation | pasta_thread(), held = 0;
-    for (int turn = 0; turn < MAX_TURNS; turn++, held = 0) {
-        if (__atomic_compare_exchange_n(&learner, &held, mine, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return true;
-        if (held == mine || (held ^ mine) >> 32) return false;
-        sched_yield();
-    }
-    return false;
-}
-
-static void end_learning(void) { __atomic_store_n(&learner, 0, __ATOMIC_RELEASE); }
 
 /* ---- rules ---- */
 
@@ -207,13 +196,10 @@ pasta_cfi_answer pasta_cfi_rule(uint64_t address, const pasta_object *object, pa
     question q = {.address = address, .object = object};
     *rule = (pasta_rule){.kind = PASTA_RULE_NONE};
     if (!library.space || !object->frame_header) return PASTA_CFI_NONE;
-    /* libunwind blocks signals while it works: system calls */
-    if (pasta_is_sandboxed() || !begin_learning()) return PASTA_CFI_BUSY;
     int stepped = library.init(cursor, library.space, &q) ? -1 : library.step(cursor);
     if (q.found && stepped == 0) rule->kind = PASTA_RULE_OUTER;
     if (q.found && stepped > 0 && !library.get(cursor, SP, &cfa) && !library.get(cursor, IP, &ip) && !library.get(cursor, BP, &fp))
         *rule = rule_of(cfa, ip, fp);
-    end_learning();
     return q.found ? PASTA_CFI_FOUND : PASTA_CFI_NONE;
 }
 

@@ -2,7 +2,7 @@
  *
  * Order of the core's files, lowest first (a file calls only those before it):
  * config, hash, process, environment, cpython, observers, interpose · sandbox · say, processes, loadable · exec, ring ·
- * strings · objects, cfi, python_frames · unwind · select, images · scope, shapes, budget · call_paths · windows, life · trace,
+ * strings · objects, cfi, python_objects · python_frames · unwind · select, images · scope, shapes, budget · call_paths · windows, life · trace,
  * block. */
 #ifndef PASTA_INTERNAL_H
 #define PASTA_INTERNAL_H

@@ -33,19 +33,18 @@ bool pasta_object_at(uint64_t address, pasta_object *object) {
     return dl_iterate_phdr(look_in, &s) != 0;
 }
 
-bool pasta_object_holds(const pasta_object *o, uint64_t address, uint64_t bytes) {
+const ElfW(Phdr) *pasta_object_segment(const pasta_object *o, uint64_t address, uint64_t bytes) {
     for (uint64_t i = 0; i < o->header_count; i++) {
         const ElfW(Phdr) *p = &o->headers[i];
         /* whole pages are mapped: words at the end are read with their neighbours */
         uint64_t start = (o->bias + p->p_vaddr) & ~UINT64_C(7), end = (o->bias + p->p_vaddr + p->p_filesz + 7) & ~UINT64_C(7);
         /* subtracted, as the sum of a damaged table's address and `bytes` may wrap around */
-        if (p->p_type == PT_LOAD && (p->p_flags & PF_R) && address >= start && address < end && bytes <= end - address) return true;
+        if (p->p_type == PT_LOAD && (p->p_flags & PF_R) && address >= start && address < end && bytes <= end - address) return p;
     }
-    return false;
+    return NULL;
 }
 
-/* `left` bytes of notes, which can be read. */
-static size_t find_build_id(const uint8_t *at, uint64_t left, char *text) {
+size_t pasta_build_id_of(const uint8_t *at, uint64_t left, char text[PASTA_MAX_BUILD]) {
     enum { NAME = 4, BUILD_ID = 3 };
     ElfW(Nhdr) note;
     while (left >= sizeof note) {
@@ -73,8 +72,8 @@ size_t pasta_object_build_id(const pasta_object *o, char text[PASTA_MAX_BUILD]) 
         const ElfW(Phdr) *p = &o->headers[i];
         uint64_t at = o->bias + p->p_vaddr;
         /* notes may be in a part of the file that is not loaded */
-        if (p->p_type == PT_NOTE && pasta_object_holds(o, at, p->p_memsz))
-            length = find_build_id((const uint8_t *)(uintptr_t)at, p->p_memsz, text);
+        if (p->p_type == PT_NOTE && pasta_object_segment(o, at, p->p_memsz))
+            length = pasta_build_id_of((const uint8_t *)(uintptr_t)at, p->p_memsz, text);
     }
     return length;
 }

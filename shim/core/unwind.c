@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/uio.h>
@@ -79,7 +80,8 @@ static stack stack_at(uint64_t sp) {
 }
 
 /* Reads words of other functions' frames, which the address sanitizer would report. */
-__attribute__((no_sanitize("address", "thread"))) static bool load(const stack *s, uint64_t address, uint64_t *value) {
+__attribute__((no_sanitize("address", "thread"))) static bool load(const void *of, uint64_t address, uint64_t *value) {
+    const stack *s = of;
     if (PASTA_UNLIKELY(address < s->low || address > s->high - sizeof *value || address % sizeof *value)) return false;
     if (PASTA_LIKELY(s->own)) {
         *value = *(const volatile uint64_t *)(uintptr_t)address;
@@ -124,19 +126,43 @@ static pasta_rule unpack(packed p) {
                         .fp = (int16_t)extended(p.fp, 14)};
 }
 
-/* Of code with frame pointers, after its prologue. */
-static const pasta_rule frame_pointer = {.kind = PASTA_RULE_FP, .saved = PASTA_SAVED_CFA, .cfa = 16, .ra = -8, .fp = -16};
+/* ---- one learner at a time ---- */
+
+static uint64_t learner; /* generation << 32 | thread; 0: none */
+
+/* False where this thread itself is learning (a signal interrupted it), a thread of a fork's parent was, or another one
+ * takes too long. */
+static bool begin_learning(void) {
+    enum { MAX_TURNS = 1000 };
+    uint64_t generation = (uint64_t)pasta_generation() << 32, mine = generation | pasta_thread(), held = 0;
+    for (int turn = 0; turn < MAX_TURNS; turn++, held = 0) {
+        if (__atomic_compare_exchange_n(&learner, &held, mine, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return true;
+        if (held == mine || (held ^ mine) >> 32) return false;
+        sched_yield();
+    }
+    return false;
+}
+
+static void end_learning(void) { __atomic_store_n(&learner, 0, __ATOMIC_RELEASE); }
 
 /* `keep`: the answer stays the same while the code is loaded. */
 static pasta_rule find_rule(uint64_t address, bool *keep) {
     pasta_object object;
     pasta_rule rule = {.kind = PASTA_RULE_NONE};
     pasta_cfi_answer answer = PASTA_CFI_NONE;
-    if (has_cfi && pasta_object_at(address, &object)) answer = pasta_cfi_rule(address, &object, &rule);
-    *keep = answer != PASTA_CFI_BUSY;
+    bool busy = false;
+    if (has_cfi && pasta_object_at(address, &object) && object.frame_header) {
+        /* libunwind blocks signals while it works: system calls */
+        busy = pasta_is_sandboxed() || !begin_learning();
+        if (!busy) {
+            answer = pasta_cfi_rule(address, &object, &rule);
+            end_learning();
+        }
+    }
+    *keep = !busy;
     if (answer == PASTA_CFI_FOUND || method == PASTA_UNWIND_EH_FRAME) return rule;
     /* generated code has no tables, and usually keeps frame pointers */
-    return answer == PASTA_CFI_NONE || pasta_is_sandboxed() ? frame_pointer : rule;
+    return !busy || pasta_is_sandboxed() ? pasta_frame_pointer : rule;
 }
 
 static pasta_rule rule_at(uint64_t address, uint32_t stamp) {
@@ -159,40 +185,8 @@ static pasta_rule rule_at(uint64_t address, uint32_t stamp) {
 
 /* ---- the walk ---- */
 
-typedef struct registers {
-    uint64_t ip, sp, fp;
-    bool exact; /* ip is the next instruction, not a return address */
-} registers;
-
-/* Steps to the caller; false at the outermost frame, and where a word cannot be read or is none of a stack. */
-static bool step(const stack *s, pasta_rule rule, registers *r, bool *ended) {
-    registers caller = {.fp = r->fp};
-    bool by_fp = rule.kind == PASTA_RULE_FP || rule.kind == PASTA_RULE_FP_WORD;
-    *ended = rule.kind == PASTA_RULE_OUTER;
-    if (rule.kind == PASTA_RULE_NONE || *ended) return false;
-    uint64_t cfa = (by_fp ? r->fp : r->sp) + (uint64_t)(int64_t)rule.cfa;
-    bool is_word = rule.kind == PASTA_RULE_SP_WORD || rule.kind == PASTA_RULE_FP_WORD || rule.kind == PASTA_RULE_SIGNAL;
-    if (is_word && !load(s, cfa, &cfa)) return false;
-    bool signal = rule.kind == PASTA_RULE_SIGNAL;
-    uint64_t base = signal ? r->sp : cfa;
-    if (!load(s, base + (uint64_t)(int64_t)rule.ra, &caller.ip)) return false;
-    if (signal || rule.saved == PASTA_SAVED_CFA) {
-        if (!load(s, base + (uint64_t)(int64_t)rule.fp, &caller.fp)) return false;
-    } else if (rule.saved == PASTA_SAVED_FP && !load(s, r->fp + (uint64_t)(int64_t)rule.fp, &caller.fp)) {
-        return false;
-    }
-    caller.sp = cfa;
-    caller.exact = signal;
-    *ended = caller.ip == 0 || (rule.kind == PASTA_RULE_FP && rule.cfa == 16 && caller.fp == 0 && caller.ip < 4096);
-    /* stacks grow downwards, so the walk ends; only from a signal's stack it goes anywhere */
-    bool elsewhere = signal && !s->own;
-    if (caller.ip < 4096 || (caller.sp <= r->sp && !elsewhere)) return false;
-    *r = caller;
-    return true;
-}
-
-static __attribute__((always_inline)) inline registers registers_here(void) {
-    registers r = {.exact = true};
+static __attribute__((always_inline)) inline pasta_registers registers_here(void) {
+    pasta_registers r = {.exact = true};
 #if defined __x86_64__
     __asm__ volatile("lea 0(%%rip), %0\n\tmov %%rsp, %1\n\tmov %%rbp, %2" : "=r"(r.ip), "=r"(r.sp), "=r"(r.fp));
 #elif defined __aarch64__
@@ -216,8 +210,6 @@ bool pasta_unwind_configure(pasta_unwind_method chosen) {
     return has_cfi || chosen == PASTA_UNWIND_FRAME_POINTERS;
 }
 
-static uint64_t call_of(const registers *r) { return r->exact ? r->ip : r->ip - 1; }
-
 /* Drops frames without an object behind the last one that has one: words of no stack were taken for them. */
 static size_t without_tail(const pasta_frame *frames, size_t count) {
     pasta_object object;
@@ -226,7 +218,7 @@ static size_t without_tail(const pasta_frame *frames, size_t count) {
 }
 
 /* The frames from these registers on; see pasta_unwind. */
-static size_t walk(registers r, pasta_frame *frames, size_t capacity, bool *truncated) {
+static size_t walk(pasta_registers r, pasta_frame *frames, size_t capacity, bool *truncated) {
     stack s = stack_at(r.sp);
     pasta_loads l = pasta_loads_now();
     uint32_t stamp = (uint32_t)(l.added + l.removed) & 0x7ff;
@@ -236,14 +228,14 @@ static size_t walk(registers r, pasta_frame *frames, size_t capacity, bool *trun
     if (s.own && r.sp - mine.low < LEFT) return 0;
     bool ended = false, inside = true, left = true;
     while (count < capacity) {
-        uint64_t call = call_of(&r);
+        uint64_t call = pasta_call_of(&r);
         inside = inside && call - library.start < library.end - library.start;
         if (!inside) {
             size_t taken = python.frame && pasta_python_is_eval(call) ? pasta_python_take(&python, frames + count, capacity - count) : 0;
             if (!taken) frames[count++] = (pasta_frame){.address = call};
             count += taken;
         }
-        left = step(&s, rule_at(call, stamp), &r, &ended);
+        left = pasta_step(&s, load, !s.own, rule_at(call, stamp), &r, &ended);
         if (!left) break;
         s.low = r.sp;
         if (!s.own) s.high = s.low + MAX_OWN;

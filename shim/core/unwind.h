@@ -53,7 +53,7 @@ typedef enum pasta_saved {
     PASTA_SAVED_FP,  /* … at frame pointer + fp */
 } pasta_saved;
 
-/* A loaded object, while it is loaded. */
+/* A loaded object, while it is loaded; or one of another process. */
 typedef struct pasta_object {
     uint64_t start, end;  /* of the segment with the address */
     uint64_t bias;        /* address of a byte less its address in the file */
@@ -61,6 +61,8 @@ typedef struct pasta_object {
     const ElfW(Phdr) *headers;
     uint64_t header_count;
     uint64_t frame_header; /* address of .eh_frame_hdr; 0: none */
+    bool in_file;          /* not loaded in this process: read from `file`, a descriptor */
+    int file;
 } pasta_object;
 
 /* ---- objects.c ---- */
@@ -71,20 +73,20 @@ typedef struct pasta_loads {
 pasta_loads pasta_loads_now(void);
 /* The object whose executable code is at an address. */
 bool pasta_object_at(uint64_t address, pasta_object *object);
-/* Whether these bytes can be read: they are in one segment of the object's file. */
-bool pasta_object_holds(const pasta_object *o, uint64_t address, uint64_t bytes);
+/* The segment of the object's file that holds these bytes, which can be read; NULL: none. */
+const ElfW(Phdr) *pasta_object_segment(const pasta_object *o, uint64_t address, uint64_t bytes);
 enum { PASTA_MAX_BUILD = 64 };
-/* The build id of an object as hexadecimal digits, without a NUL; its length, 0 without one. */
+/* The build id of a loaded object, or in notes, as hexadecimal digits, without a NUL; its length, 0 without one. */
 size_t pasta_object_build_id(const pasta_object *o, char text[PASTA_MAX_BUILD]);
+size_t pasta_build_id_of(const uint8_t *notes, uint64_t bytes, char text[PASTA_MAX_BUILD]);
 
 /* ---- cfi.c ---- */
 bool pasta_cfi_load(void); /* false: libunwind is not installed, or has another interface */
 typedef enum pasta_cfi_answer {
     PASTA_CFI_NONE,  /* there is no table for the code */
     PASTA_CFI_FOUND, /* `rule`; its kind is PASTA_RULE_NONE where no rule has this form */
-    PASTA_CFI_BUSY,  /* cannot be found now */
 } pasta_cfi_answer;
-/* Rule for the code at `address` of an object.  May wait for another thread, for less than a millisecond. */
+/* Rule for the code at `address` of an object.  One thread at a time. */
 pasta_cfi_answer pasta_cfi_rule(uint64_t address, const pasta_object *object, pasta_rule *rule);
 
 /* ---- python_frames.c ---- */
@@ -102,6 +104,49 @@ typedef struct pasta_python_line {
     uint32_t file, function, line, first_line;
 } pasta_python_line;
 pasta_python_line pasta_python_describe(const pasta_frame *frame);
+
+/* ---- steps of a walk ---- */
+typedef struct pasta_registers {
+    uint64_t ip, sp, fp;
+    bool exact; /* ip is the next instruction, not a return address */
+} pasta_registers;
+
+/* An address inside the call. */
+static inline uint64_t pasta_call_of(const pasta_registers *r) { return r->exact ? r->ip : r->ip - 1; }
+
+/* Of code with frame pointers, after its prologue. */
+static const pasta_rule pasta_frame_pointer = {.kind = PASTA_RULE_FP, .saved = PASTA_SAVED_CFA, .cfa = 16, .ra = -8, .fp = -16};
+
+/* Reads a word of a stack. */
+typedef bool pasta_load(const void *stack, uint64_t address, uint64_t *value);
+
+/* Steps to the caller; false at the outermost frame, and where a word cannot be read or is none of a stack.
+ * `anywhere`: a signal's frame may lead to any other stack. */
+static inline __attribute__((always_inline)) bool pasta_step(const void *stack, pasta_load *load, bool anywhere, pasta_rule rule,
+                                                             pasta_registers *r, bool *ended) {
+    pasta_registers caller = {.fp = r->fp};
+    bool by_fp = rule.kind == PASTA_RULE_FP || rule.kind == PASTA_RULE_FP_WORD;
+    *ended = rule.kind == PASTA_RULE_OUTER;
+    if (rule.kind == PASTA_RULE_NONE || *ended) return false;
+    uint64_t cfa = (by_fp ? r->fp : r->sp) + (uint64_t)(int64_t)rule.cfa;
+    bool is_word = rule.kind == PASTA_RULE_SP_WORD || rule.kind == PASTA_RULE_FP_WORD || rule.kind == PASTA_RULE_SIGNAL;
+    if (is_word && !load(stack, cfa, &cfa)) return false;
+    bool signal = rule.kind == PASTA_RULE_SIGNAL;
+    uint64_t base = signal ? r->sp : cfa;
+    if (!load(stack, base + (uint64_t)(int64_t)rule.ra, &caller.ip)) return false;
+    if (signal || rule.saved == PASTA_SAVED_CFA) {
+        if (!load(stack, base + (uint64_t)(int64_t)rule.fp, &caller.fp)) return false;
+    } else if (rule.saved == PASTA_SAVED_FP && !load(stack, r->fp + (uint64_t)(int64_t)rule.fp, &caller.fp)) {
+        return false;
+    }
+    caller.sp = cfa;
+    caller.exact = signal;
+    *ended = caller.ip == 0 || (rule.kind == PASTA_RULE_FP && rule.cfa == 16 && caller.fp == 0 && caller.ip < 4096);
+    /* stacks grow downwards, so the walk ends; only from a signal's stack it goes anywhere */
+    if (caller.ip < 4096 || (caller.sp <= r->sp && !(signal && anywhere))) return false;
+    *r = caller;
+    return true;
+}
 
 /* ---- unwind.c ---- */
 /* Before the first walk; false: it needs libunwind, which is not installed. */

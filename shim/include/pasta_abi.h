@@ -42,7 +42,7 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
 
 /* Every event kind: X(number, name, payload, handler, category, keep, retain, own, label, text).
  * Rows are in the order in which the handlers of a batch are called.
- * number   1, 2, ..., never reused
+ * number   1 to 63, never reused
  * name     enumerator PASTA_EVENT_<name>, Parquet table, NumPy type
  * payload  struct pasta_<payload> that follows the header
  * handler  Tool method that receives the kind; none: on_batch only
@@ -83,6 +83,7 @@ PASTA_INTEGER(pasta_priority, int32_t, PASTA_PRIORITY_absent = -2147483647 - 1)
     X(40, python_frame,      python_frame,      on_frames,         other,         1, 1, 0, "Python stacks", "one frame of an interned Python stack") \
     X(58, host_frame,        host_frame,        on_host_frames,    other,         1, 1, 1, "frames of the host", "one native frame of an interned call stack") \
     X(59, host_stack,        host_stack,        on_host_stacks,    other,         0, 0, 1, "call stacks of the host", "the call stack of the thread that submitted work or allocated memory, right behind the work's record") \
+    X(63, host_sample,       host_sample,       on_host_samples,   other,         0, 0, 1, "samples of the host", "a thread had used processor time for an interval: its call stack") \
     X( 9, kernel_launch,     kernel_launch,     on_launches,       launch,        0, 0, 0, "kernel launches", "a kernel launch was submitted") \
     X(10, kernel_launch_end, launch_end,        on_launch_ends,    launch_return, 0, 0, 0, "launch returns", "the launch call returned; the kernel may still run") \
     X(60, communicator,      communicator,      on_collectives,    other,         1, 1, 1, "communicators", "a communication library created a communicator") \
@@ -610,6 +611,16 @@ typedef struct pasta_host_stack {
     uint64_t work_time; /* of the work's record */
 } pasta_host_stack;
 
+/* Published by the launcher: times of different threads are not in order. */
+typedef struct pasta_host_sample {
+    pasta_stack_id stack;
+    uint32_t period;    /* ns of processor time that it stands for */
+    uint32_t lost;      /* samples of the program that were lost before it */
+    uint16_t in_kernel; /* 1: the thread was in a system call or a page fault */
+    uint16_t truncated; /* 1: outer frames are missing */
+    uint64_t unused;
+} pasta_host_sample;
+
 typedef struct pasta_python_sample {
     pasta_stack_id stack; /* id of the stack of the thread that ran the last operator */
     uint32_t unused[5];
@@ -755,11 +766,15 @@ typedef struct pasta_ring {
                    "record of " #name " must fill whole slots");
 PASTA_EVENTS(PASTA_ASSERT_PAYLOAD)
 #undef PASTA_ASSERT_PAYLOAD
-#define PASTA_BIT(number, ...) +(UINT64_C(1) << (number))
-_Static_assert(0 PASTA_EVENTS(PASTA_BIT) == (UINT64_C(2) << PASTA_EVENT_count) - 2,
-               "event numbers are 1, 2, ..., each used once");
-#undef PASTA_BIT
-_Static_assert((int)PASTA_EVENT_count < (int)PASTA_KINDS, "kinds fit the counters of the ring");
+#define PASTA_SUM(number, ...) +(UINT64_C(1) << (number))
+#define PASTA_UNION(number, ...) | (UINT64_C(1) << (number))
+_Static_assert((0 PASTA_EVENTS(PASTA_SUM)) == (0 PASTA_EVENTS(PASTA_UNION)), "each event number is used once");
+#undef PASTA_SUM
+#undef PASTA_UNION
+#define PASTA_ASSERT_NUMBER(number, ...) \
+    _Static_assert((number) > 0 && (number) < (int)PASTA_KINDS, "kinds fit the counters of the ring");
+PASTA_EVENTS(PASTA_ASSERT_NUMBER)
+#undef PASTA_ASSERT_NUMBER
 _Static_assert(sizeof(pasta_header) == 40, "header");
 #endif
 

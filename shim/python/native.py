@@ -1,5 +1,5 @@
-"""The cffi extension module pasta._native._ring: the ABI's types, and the consumer's and the
-launcher's side of a ring."""
+"""The cffi extension modules: pasta._native._ring, the ABI's types, and the consumer's and the
+launcher's side of a ring; pasta._native._sampler, samples of a program's call stacks."""
 
 from __future__ import annotations
 
@@ -30,4 +30,11 @@ def builder(compiler: list[str]) -> cffi.FFI:
     ffi.cdef(declarations(compiler, SHIM / "include" / "pasta_probes.h"))
     headers = ("pasta_abi.h", "reader.h", "writer.h", "trace_reader.h", "pasta_probes.h")
     ffi.set_source("pasta._native._ring", "".join(f'#include "{header}"\n' for header in headers))
+    return ffi
+
+
+def sampler(compiler: list[str]) -> cffi.FFI:
+    ffi = cffi.FFI()
+    ffi.cdef(declarations(compiler, SHIM / "sampler" / "sampler.h"))
+    ffi.set_source("pasta._native._sampler", '#include "../sampler/sampler.h"\n')
     return ffi

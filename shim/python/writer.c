@@ -27,8 +27,8 @@ static bool has_memory(pasta_ring *r, uint64_t end) {
     return end <= __atomic_load_n(&r->arena_committed, __ATOMIC_ACQUIRE);
 }
 
-int pasta_append(pasta_ring *r, pasta_event_kind kind, int16_t device, const void *payload, uint32_t bytes) {
-    struct timespec t;
+int pasta_append_at(pasta_ring *r, pasta_event_kind kind, int16_t device, uint64_t time, uint32_t thread, const void *payload,
+                    uint32_t bytes) {
     uint8_t slots = (uint8_t)pasta_kind_slots(kind);
     if (!slots || bytes != slots * PASTA_SLOT - sizeof(pasta_header) || r->segment_bytes != PASTA_SEGMENT_BYTES) return 0;
     pasta_header *h = pasta_reserve(r, (uint16_t)kind, slots, next_backed, true);
@@ -37,10 +37,9 @@ int pasta_append(pasta_ring *r, pasta_event_kind kind, int16_t device, const voi
         __atomic_fetch_add(&r->pending_drops, 1, __ATOMIC_RELAXED);
         return 0;
     }
-    clock_gettime(CLOCK_MONOTONIC, &t);
     h->flags = 0;
-    h->time = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-    h->thread = 0; /* none of the process's */
+    h->time = time;
+    h->thread = thread;
     h->device = device;
     h->context = UINT16_MAX;
     h->stream = UINT64_MAX;
@@ -48,6 +47,13 @@ int pasta_append(pasta_ring *r, pasta_event_kind kind, int16_t device, const voi
     memcpy(h + 1, payload, bytes);
     __atomic_store_n(&h->commit, ~h->commit, __ATOMIC_RELEASE);
     return 1;
+}
+
+int pasta_append(pasta_ring *r, pasta_event_kind kind, int16_t device, const void *payload, uint32_t bytes) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return pasta_append_at(r, kind, device, now, 0, payload, bytes); /* of no thread of the process */
 }
 
 uint32_t pasta_intern_text(pasta_ring *r, const char *text, uint32_t length) {

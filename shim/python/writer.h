@@ -10,6 +10,9 @@
  * (counted) or of another layout, or `bytes` are not those of the kind's payload.  The ring's process must not have been marked as ended. */
 int pasta_append(pasta_ring *ring, pasta_event_kind kind, int16_t device, const void *payload,
                  uint32_t bytes);
+/* The same, with the time and the thread of the process that it is about. */
+int pasta_append_at(pasta_ring *ring, pasta_event_kind kind, int16_t device, uint64_t time, uint32_t thread, const void *payload,
+                    uint32_t bytes);
 /* Id of a string in the ring of another process; 0 where its arena is full. */
 uint32_t pasta_intern_text(pasta_ring *ring, const char *text, uint32_t length);
 #endif

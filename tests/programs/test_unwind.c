@@ -217,7 +217,7 @@ static void corrupt(void) {
     volatile uint64_t words[WORDS];
     nested(1);
     for (int i = 0; i < ROUNDS; i++) {
-        registers r = registers_here();
+        pasta_registers r = registers_here();
         for (int word = 0; word < WORDS; word++) words[word] = noise() % 3 ? any_word(r.sp) : (uint64_t)(uintptr_t)&words[noise() % WORDS];
         if (noise() % 2) r.fp = (uint64_t)(uintptr_t)&words[noise() % WORDS];
         else r.fp = any_word(r.sp);
@@ -297,14 +297,14 @@ static void objects(void) {
             CHECK(build_id_of(at, 40, &o, text) == 0);
             image[field] = 4;
         }
-    CHECK(pasta_object_holds(&o, at, sizeof image) && pasta_object_holds(&o, at + sizeof image - 1, 1));
-    CHECK(!pasta_object_holds(&o, at + 8, sizeof image) && !pasta_object_holds(&o, at + 8, UINT64_MAX - at));
-    CHECK(!pasta_object_holds(&o, at + 8, UINT64_MAX) && !pasta_object_holds(&o, UINT64_MAX - 7, 16 + at));
+    CHECK(pasta_object_segment(&o, at, sizeof image) && pasta_object_segment(&o, at + sizeof image - 1, 1));
+    CHECK(!pasta_object_segment(&o, at + 8, sizeof image) && !pasta_object_segment(&o, at + 8, UINT64_MAX - at));
+    CHECK(!pasta_object_segment(&o, at + 8, UINT64_MAX) && !pasta_object_segment(&o, UINT64_MAX - 7, 16 + at));
     segment.p_vaddr = -(uint64_t)sizeof image; /* its end is 2^64 */
-    CHECK(!pasta_object_holds(&o, UINT64_MAX - 3, 4 + 8) && !pasta_object_holds(&o, UINT64_MAX, 2));
+    CHECK(!pasta_object_segment(&o, UINT64_MAX - 3, 4 + 8) && !pasta_object_segment(&o, UINT64_MAX, 2));
     segment.p_flags = PF_X;
     segment.p_vaddr = at;
-    CHECK(!pasta_object_holds(&o, at, 1));
+    CHECK(!pasta_object_segment(&o, at, 1));
 }
 
 static void forks(void) {

@@ -23,7 +23,8 @@ def test_event_reference_is_up_to_date() -> None:
 def test_python_declares_every_event_kind() -> None:
     numbers = {kind: event.number for kind, event in EVENTS.items()}
     assert list(numbers.items()) == list(abi.KINDS.items())
-    assert list(numbers.values()) == list(range(1, lib.PASTA_EVENT_count + 1))
+    assert len(numbers) == lib.PASTA_EVENT_count
+    assert list(numbers.values()) == sorted(set(numbers.values()) & set(range(1, lib.PASTA_KINDS)))
     assert {kind: abi.payload_of(kind) for kind in EVENTS} == {
         kind: event.payload for kind, event in EVENTS.items()
     }

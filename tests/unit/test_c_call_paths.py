@@ -15,7 +15,10 @@ from tests.support.places import PROGRAMS, ROOT
 from tests.support.session import compile_c
 
 SOURCES = [
-    *(ROOT / "shim" / "core" / f"{name}.c" for name in ("cfi", "objects", "python_frames")),
+    *(
+        ROOT / "shim" / "core" / f"{name}.c"
+        for name in ("cfi", "objects", "python_frames", "python_objects")
+    ),
     PROGRAMS / "test_unwind.c",
 ]
 #: Methods, and a flag of code that they must be able to walk over.

@@ -32,6 +32,7 @@ ALLOWED = {
     "communication": {"include", "core"},
     "communication/nccl": {"include", "core", "communication"},
     "python": {"include", "core"},
+    "sampler": {"include", "core", "python"},
     "refacc": set[str](),
     "refacc/demos": {"include", "refacc"},
     ".": {"core", "backends/nvidia", "backends/amd", "backends/refacc", "frameworks",

@@ -31,7 +31,7 @@ done
 LINES = {
     "pasta re": {"report", "replay", "recover"},
     "pasta report --ra": {"--rank"},
-    "pasta report --weight ": {"device", "host", "bytes", "accesses"},
+    "pasta report --weight ": {"device", "host", "cpu", "bytes", "accesses"},
     "pasta diff -t kern": {"kernel_freq"},
     "pasta demo vad": {"vadd"},
     "pasta tools memor": {"memory", "memory_timeline"},

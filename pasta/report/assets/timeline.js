@@ -12,7 +12,7 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
   const FONT = "11px system-ui, sans-serif";
   const KINDS = {
     range: "range", operator: "operator", call: "call", wait: "wait", kernel: "kernel", copy: "copy",
-    set: "set", mark: "event",
+    set: "set", sample: "sampled call", mark: "event",
   };
   const LINKED = new Set(["kernel", "operator", "range"]); // kinds whose names lead here
   const STEPS = [[1e9, "s"], [1e6, "ms"], [1e3, "us"], [1, "ns"]];
@@ -289,6 +289,7 @@ const timelineWith = ({ make, colour, formatted, grouped, shortened, TableView, 
           case "kernel": return of(`hsl(${265 + (hash % 50)} ${dark ? 18 : 24}% ${light(52, 68, hash >>> 8)}%)`);
           case "copy":
           case "set": return of(`hsl(${150 + (hash % 25)} ${dark ? 30 : 40}% ${light(45, 55, hash >>> 8)}%)`);
+          case "sample": return of(`hsl(${70 + (hash % 40)} ${dark ? 24 : 32}% ${light(56, 70, hash >>> 8)}%)`);
           case "mark": return of(`hsl(215 12% ${dark ? 66 : 42}%)`);
           default: return of(`hsl(215 8% ${dark ? 48 : 66}%)`);
         }

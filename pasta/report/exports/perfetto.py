@@ -56,7 +56,9 @@ def _make(run: RunDirectory, compressed: bool, file: BinaryIO) -> None:
         for batch in _batches(run, strings):
             head.feed(batch, strings)
         with _packed(file) if compressed else nullcontext(file) as target:
-            write_trace(target, process_of(run), strings, _batches(run, strings), head)
+            write_trace(
+                target, process_of(run), strings, _batches(run, strings), head, run.symbols()
+            )
     except (PastaError, OSError):
         raise
     except Exception as error:  # records of an untrusted run may be inconsistent

@@ -25,11 +25,13 @@ Draw = Callable[..., None]
 #: Handler of each event kind, with the fields of the record that it requests.
 Draws = dict[str, tuple[Draw, tuple[str, ...]]]
 
+#: After the ids of all domains.
+_SAMPLED = 1 << 32
 ABSENT_U64 = (1 << 64) - 1
 #: Sorts of slices that do not nest in their own sort.
 _CALLS = ("launch", "graph")
 #: Kinds of the categories that torch.profiler has; slices of any other category are marks.
-Kind = Literal["range", "operator", "call", "wait", "kernel", "copy", "set", "mark"]
+Kind = Literal["range", "operator", "call", "wait", "kernel", "copy", "set", "sample", "mark"]
 CATEGORIES: dict[str, Kind] = {
     "cpu_op": "operator",
     "user_annotation": "range",
@@ -37,6 +39,7 @@ CATEGORIES: dict[str, Kind] = {
     "kernel": "kernel",
     "gpu_memcpy": "copy",
     "gpu_memset": "set",
+    "host_sample": "sample",
 }
 #: Calls into the runtime, as torch.profiler names them for any vendor.
 RUNTIME_CALLS = {
@@ -188,6 +191,14 @@ class Tracks(ABC):
             return self.tracks.setdefault(key, self.thread(thread))
         name = f"thread {thread}: {self.strings[domain]}"
         return self._track(key, self.process.pid, (1 << 30) + len(self.tracks), name)
+
+    def sampled(self, thread: int) -> Track:
+        """Track of a thread for the calls that samples found it in."""
+        key = ("thread", thread, _SAMPLED)
+        name = f"thread {thread}: sampled calls"
+        return self.tracks.get(key) or self._track(
+            key, self.process.pid, (1 << 30) + len(self.tracks), name
+        )
 
     def stream(self, device: int, stream: int, lane: int = 0) -> Track:
         """Track of a stream; overlapping work is drawn on further lanes."""

@@ -13,6 +13,7 @@ from pasta.frameworks import conventions
 from pasta.processors.stacks import Stacks
 from pasta.report.exports.trace.copies import Copies
 from pasta.report.exports.trace.format import Draw, Draws, TraceFormat, Tracks
+from pasta.report.exports.trace.host_samples import HostSamples
 from pasta.report.exports.trace.launches import Launches
 from pasta.report.exports.trace.memory import Memory
 from pasta.report.exports.trace.operators import Operators
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pasta.processors.batch import Batch
     from pasta.processors.context import Process
     from pasta.processors.strings import Strings
+    from pasta.processors.symbols import Symbols
     from pasta.report.exports.trace.head import TraceHead
 
 #: Not drawn: kinds that describe other events, or are shown in tables.
@@ -43,21 +45,25 @@ class Output(Protocol):
 
 
 def write_trace(
-    file: Output, process: Process, strings: Strings, batches: Iterable[Batch], head: TraceHead
-) -> None:
-    """Writes a trace of all events in bounded memory; `head` must have been fed the batches."""
+    file: Output, process: Process, strings: Strings, batches: Iterable[Batch], head: TraceHead,
+    symbols: Symbols | None = None,
+) -> None:  # fmt: skip
+    """Writes a trace of all events in bounded memory; `head` must have been fed the batches.
+    `symbols` of native code; by default from this machine's files."""
     file.write(b"{" + json.dumps(head.fields(process))[1:-1].encode() + b',\n"traceEvents":[\n')
     separator = b""
-    for lines in _lines(TraceFormat(process, strings), batches, head):
+    for lines in _lines(TraceFormat(process, strings), batches, head, symbols):
         if lines:
             file.write(separator + ",\n".join(lines).encode("utf-8"))
             separator = b",\n"
     file.write(b"\n]}\n")
 
 
-def _lines(out: TraceFormat, batches: Iterable[Batch], head: TraceHead) -> Iterator[list[str]]:
+def _lines(
+    out: TraceFormat, batches: Iterable[Batch], head: TraceHead, symbols: Symbols | None
+) -> Iterator[list[str]]:
     """Lines of each batch, then those that end open slices."""
-    drawing = Drawing(out, head)
+    drawing = Drawing(out, head, symbols)
     out.start()
     for batch in batches:
         drawing.add(batch)
@@ -81,21 +87,24 @@ def _without_collector() -> Iterator[None]:
 class Drawing:
     """Draws batches on tracks. `head` tells whether kernels and copies have device times."""
 
-    def __init__(self, out: Tracks, head: TraceHead) -> None:
+    def __init__(self, out: Tracks, head: TraceHead, symbols: Symbols | None = None) -> None:
         self.out = out
-        self.stacks = Stacks(conventions())
+        self.stacks = Stacks(conventions(), symbols)
         self.ranges, self.memory, work = Ranges(out), Memory(out), Work(out)
         launches, operators = Launches(out, head.clocked), Operators(out, self.stacks)
         self.copies = Copies(out, head.copies_clocked)
         self.draws: Draws = {}
-        samples = Telemetry(out)
-        for each in (launches, self.copies, self.ranges, operators, self.memory, work, samples):
+        self.samples, devices = HostSamples(out, self.stacks), Telemetry(out)
+        for each in (
+            launches, self.copies, self.ranges, operators, self.memory, work, self.samples, devices,
+        ):  # fmt: skip
             self.draws |= each.draws
         self.others: tuple[Draw, tuple[str, ...]] = (work.other, ("kind",))
 
     def close(self) -> None:
         """Draws what waits for its end, after the last batch."""
         self.copies.close()
+        self.samples.close()
         self.out.close()
         self.ranges.close()
 
