@@ -19,6 +19,9 @@ typedef struct pasta_component {
     bool late; /* also loaded where the program itself opens PASTA (pasta.profile) */
 } pasta_component;
 
+/* A variable that every record reads: they are next to each other. */
+#define PASTA_HOT __attribute__((section("pasta_hot")))
+
 /* ---- config.c ---- */
 void pasta_config_load(void);
 const char *pasta_session(void); /* directory of the session, or NULL */

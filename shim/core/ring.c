@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,10 +40,12 @@ enum {
     SEGMENTS_UNUSED = 16,       /* backed before that where no accelerator was used yet */
 };
 
-pasta_ring *pasta_ring_opened;
-static bool stopped;
+_Static_assert(offsetof(pasta_ring, tail) % 64 == 0, "what every record needs is in one line of the cache");
+
+pasta_ring *pasta_ring_opened PASTA_HOT;
+static bool stopped PASTA_HOT;
 static uint32_t backing; /* calls of back_with_memory at work */
-void (*pasta_tapped)(const pasta_header *);
+void (*pasta_tapped)(const pasta_header *) PASTA_HOT;
 static char ring_path[PATH_MAX];
 
 #define KEEP_BIT(number, name, payload, handler, category, keep, ...) | ((uint64_t)(keep) << (number))
