@@ -194,7 +194,7 @@ class MemoryTimeline(Tool):
         for kind in distinct(packed):
             mine = packed == kind
             first = int(mine.argmax())
-            for key in _keys(*(int(field[first]) for field in fields)):
+            for key in _keys(*(int(each[first]) for each in fields)):
                 members[key] = members.get(key, False) | mine
         for key, mine in members.items():
             track = self.tracks.get(key)
