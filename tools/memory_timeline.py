@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.lazy import np
 from pasta.processors.batch import ABSENT_U64
+from pasta.processors.codes import distinct
 from pasta.processors.object_names import AllocatingOperators, python_line
 from pasta.processors.path_columns import combined_paths, path_columns
 from pasta.processors.timeline import LevelTimeline
@@ -186,12 +187,14 @@ class MemoryTimeline(Tool):
         sizes = np.where(unknown, 0, rows["bytes"]).astype(np.int64) * changes["sign"]
         positions = changes["index"].astype(np.uint64) + np.uint64(base)
         internal = (rows["flags"] & _internal()) != 0
-        kinds = np.column_stack([rows["layer"], rows["device"], rows["memory"], internal])
-        distinct, of = np.unique(kinds.astype(np.int64), axis=0, return_inverse=True)
+        fields = [rows["layer"], rows["device"], rows["memory"], internal]
+        layer, device, memory, inside = (field.astype(np.int64) for field in fields)
+        packed = (layer << 50) + ((device + 1) << 33) + (memory << 1) + inside
         members: dict[_Key, NDArray[Any]] = {}
-        for number, row in enumerate(distinct.tolist()):
-            mine = of.reshape(-1) == number
-            for key in _keys(*row):
+        for kind in distinct(packed):
+            mine = packed == kind
+            first = int(mine.argmax())
+            for key in _keys(*(int(each[first]) for each in fields)):
                 members[key] = members.get(key, False) | mine
         for key, mine in members.items():
             track = self.tracks.get(key)

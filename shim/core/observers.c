@@ -5,7 +5,7 @@
 #include "internal.h"
 
 bool pasta_follow_captures;
-uint32_t pasta_capturing;
+uint32_t pasta_capturing PASTA_HOT __attribute__((aligned(64))); /* the first of them */
 
 static void (*tensor_observer)(uint64_t address, uint64_t bytes);
 static void (*capture_observer)(void);

@@ -11,11 +11,11 @@
 
 enum { PAGE = 4096 };
 
-uint32_t pasta_generation_number;
+uint32_t pasta_generation_number PASTA_HOT;
 /* A page that the kernel zeroes in the child of any fork, a raw clone included: 1 in the process
  * that wrote it. */
 static uint32_t fork_page_fallback = 1;
-uint32_t *pasta_fork_page = &fork_page_fallback;
+uint32_t *pasta_fork_page PASTA_HOT = &fork_page_fallback;
 static void (*on_fork)(void);
 
 uint32_t pasta_generation(void) { return __atomic_load_n(&pasta_generation_number, __ATOMIC_RELAXED); }

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,22 +40,18 @@ enum {
     SEGMENTS_UNUSED = 16,       /* backed before that where no accelerator was used yet */
 };
 
-pasta_ring *pasta_ring_opened;
-static bool stopped;
+_Static_assert(offsetof(pasta_ring, tail) % 64 == 0, "what every record needs is in one line of the cache");
+
+pasta_ring *pasta_ring_opened PASTA_HOT;
+static bool stopped PASTA_HOT;
 static uint32_t backing; /* calls of back_with_memory at work */
-void (*pasta_tapped)(const pasta_header *);
+void (*pasta_tapped)(const pasta_header *) PASTA_HOT;
 static char ring_path[PATH_MAX];
 
 #define KEEP_BIT(number, name, payload, handler, category, keep, ...) | ((uint64_t)(keep) << (number))
 static const uint64_t kept_kinds = 0 PASTA_EVENTS(KEEP_BIT);
 
 static uint64_t align(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
-
-uint64_t pasta_now(void) {
-    struct timespec t;
-    clock_gettime(pasta_clock(), &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- memory of the file ---- */
 
@@ -147,6 +144,7 @@ static pasta_ring *create_file(int fd, char *why, size_t why_size) {
     }
     madvise(r, total, MADV_DONTDUMP); /* a core dump of the target stays the target's */
     struct timespec real;
+    pasta_clock_load();
     r->schema = PASTA_SCHEMA;
     r->pid = (uint32_t)getpid();
     r->parent = (uint32_t)getppid();

@@ -25,7 +25,7 @@ static _Thread_local struct {
 } here;
 enum { IN_OPERATOR = 1, IN_MODULE = 2 };
 
-uint32_t pasta_scope_follows_operators;
+uint32_t pasta_scope_follows_operators PASTA_HOT;
 
 /* Ranges of the whole process that match and are open. */
 static struct {

@@ -28,7 +28,7 @@ static void range_begins(uint32_t name) {
 
 static void range_ends(void) { pasta_probe_range_pop(PASTA_RANGE_STACK(PASTA_ORIGIN_framework, NO_DOMAIN)); }
 
-static pasta_framework api = {
+static pasta_framework api __attribute__((aligned(64))) = {
     .version = PASTA_FRAMEWORK_VERSION,
     .reserve_on = pasta_reserve_on,
     .intern = pasta_intern,

@@ -715,15 +715,16 @@ typedef struct pasta_ring {
     uint64_t strings_offset;
     uint64_t arena_offset;
     uint64_t arena_bytes;    /* cap */
-    uint64_t data_offset;
     uint32_t segment_bytes;
     uint32_t segment_slots;
     uint32_t max_segments;   /* cap: ring.max / segment_bytes */
     pasta_string_id reason;  /* reason for requesting a collector */
     uint64_t registration;   /* index in the session's table of processes */
-    uint8_t line0[64];
-    /* written by producers */
+    uint8_t line0[96];
+    /* written by producers; the first line has what every record needs */
     uint64_t tail;           /* next position to reserve */
+    uint64_t pending_drops;
+    uint64_t data_offset;    /* of the segments; constant */
     uint64_t arena_used;
     uint64_t arena_committed;
     uint32_t segments;       /* physical segments taken, freed ones included */
@@ -733,7 +734,6 @@ typedef struct pasta_ring {
     uint32_t consumer;       /* PASTA_CONSUMER_* */
     uint32_t limited;        /* PASTA_LIMIT_* */
     uint64_t launches;
-    uint64_t pending_drops;
     uint8_t line1[64];
     /* written by the consumer */
     uint64_t released;       /* first position not yet released */

@@ -39,9 +39,7 @@ inline bool follows_operators() {
 
 inline void begin_operator(Thread &thread, const at::RecordFunction &function) {
     attribute_captured_nodes();
-    const char *text = function.name();
-    Caches::Name &place = place_of_name(thread, text);
-    __builtin_prefetch(&place);
+    uint32_t name = intern_name(thread, function.name());
     SeenTensors<std::size(pasta_operator_begin().tensor)> inputs(thread, PASTA_ROLE_input);
     if (options.tensors) inputs.add_all(function.inputs());
     if (thread.depth++ == 0) {
@@ -50,7 +48,6 @@ inline void begin_operator(Thread &thread, const at::RecordFunction &function) {
         thread.module = location.module;
         sampler.operator_began(location.stack ? thread.python_thread : 0);
     }
-    uint32_t name = intern_name(place, text);
     decltype(pasta_operator_begin::tensor) ids;
     uint16_t count = inputs.write(ids);
     auto *e = reserve<pasta_operator_begin>(thread.id, PASTA_EVENT_operator_begin);

@@ -28,13 +28,13 @@ struct Request {
 };
 
 // The requests in force, which may be both, and what follows from them.
-struct Options {
-    Request launch, block;
-    bool tensors = false;
-    uint32_t frames = 0;
-    PyObject *module_call = nullptr, *namer = nullptr;
-    bool reads_frames = false;     // without the interpreter's lock
+struct alignas(64) Options { // what every operator reads is first
     std::atomic<uint32_t> epoch{}; // incremented when ids are reassigned and everything is recorded again
+    uint32_t frames = 0;
+    bool tensors = false;
+    bool reads_frames = false; // without the interpreter's lock
+    PyObject *module_call = nullptr, *namer = nullptr;
+    Request launch, block;
 };
 inline Options options;
 

@@ -13,10 +13,10 @@ namespace pasta {
 
 // Ids that the thread has recorded, by hash: a collision replaces the older one, which is recorded again.
 struct Caches {
-    static constexpr uint32_t TENSOR_SETS = 1 << 11, WAYS = 4, NAMES = 1 << 9, SHAPES = 1 << 9;
+    static constexpr uint32_t TENSOR_SETS = 1 << 11, WAYS = 4, NAME_SETS = 1 << 10, NAME_WAYS = 2, SHAPES = 1 << 9;
     struct Name {
+        uint64_t hash; // of the text
         uint32_t id;
-        char text[60]; // with its NUL
     };
     struct Shape {
         uint64_t hash;
@@ -25,7 +25,7 @@ struct Caches {
 
     alignas(64) uint64_t tensors[TENSOR_SETS][WAYS]; // hashes; the place gives the id
     uint32_t replaced;                               // tensors that were added
-    alignas(64) Name names[NAMES]; // by the text's address, at which another text may be now
+    alignas(64) Name names[NAME_SETS][NAME_WAYS]; // the newest first
     Shape shapes[SHAPES];
     uint32_t types[static_cast<size_t>(c10::ScalarType::NumOptions)];
 };
@@ -58,20 +58,30 @@ inline uint32_t thread_id() {
     return known ? known->id : system_thread_id();
 }
 
-// Where a text may be known.
-inline Caches::Name &place_of_name(Thread &thread, const char *text) {
-    uint64_t at = reinterpret_cast<uint64_t>(text);
-    return thread.caches.names[(at >> 4 ^ at >> 13) % Caches::NAMES];
+inline uint64_t hash_of(const char *text, size_t length) {
+    uint64_t hash = length + 1, word = 0;
+    if (length < sizeof word) {
+        std::memcpy(&word, text, length);
+        return mix(hash, word);
+    }
+    for (size_t at = 0; at + sizeof word < length; at += sizeof word) {
+        std::memcpy(&word, text + at, sizeof word);
+        hash = mix(hash, word);
+    }
+    std::memcpy(&word, text + length - sizeof word, sizeof word); // which may overlap the one before
+    return mix(hash, word);
 }
 
-inline uint32_t intern_name(Caches::Name &known, const char *text) {
-    if (known.id && !std::strcmp(known.text, text)) return known.id;
+// By the text, not its address: those of gradients are temporary.
+inline uint32_t intern_name(Thread &thread, const char *text) {
     size_t length = std::strlen(text);
+    uint64_t hash = hash_of(text, length);
+    Caches::Name *known = thread.caches.names[hash % Caches::NAME_SETS];
+    for (uint32_t way = 0; way < Caches::NAME_WAYS; way++)
+        if (known[way].hash == hash && known[way].id) return known[way].id;
     uint32_t id = library->intern(text, length);
-    if (length < sizeof known.text) {
-        known.id = id;
-        std::memcpy(known.text, text, length + 1);
-    }
+    std::copy_backward(known, known + Caches::NAME_WAYS - 1, known + Caches::NAME_WAYS);
+    known[0] = {hash, id};
     return id;
 }
 
