@@ -25,7 +25,7 @@ _HEADERS = "#include <sys/prctl.h>\n#include <sys/resource.h>\n#include <sched.h
 
 
 def compile_program(source: str, directory: Path, name: str, *options: str) -> Path:
-    """Compiles C that may call `launch(count)` of programs/accelerate.h; `options`: of the compiler."""
+    """Compiles C that may call `launch(count)` of programs/accelerate.h; `options`: of cc."""
     from pasta import paths
 
     file = directory / f"{name}.c"

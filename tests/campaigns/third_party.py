@@ -1,9 +1,10 @@
 """Third-party programs behave with PASTA as without: status, output, files, processes left.
 
-Lists of programs are TOML files beside this one; each table is a program, with lines of shell that run
-in an empty directory with a few files.  Every line runs without PASTA, with it, and without it again:
-what differs between the two runs without PASTA is not compared, and is listed.  A difference counts if
-it is there again in a second pair of runs.  Programs that are not installed are listed as not run.
+Lists of programs are TOML files beside this one.  Each table is a program, with lines of shell that
+run in an empty directory with a few files.  Every line runs without PASTA, with it, and without it
+again: what differs between the two runs without PASTA is listed, and of it only the lines that both
+print are compared.  A difference counts if it is there again in a second pair of runs.  Programs
+that are not installed are listed as not run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any
 
 from tests.campaigns.programs import alive, compile_program, kill, wait_for
 from tests.campaigns.result import Row
-from tests.support.places import ROOT
+from tests.support.places import PROGRAMS
 from tests.support.preload import base_environment, cli
 
 NAME = "third-party"
@@ -62,8 +63,8 @@ ORDER = "order"
 class Program:
     """A program of a list.
 
-    `needs`: commands, one of each `a|b` group; `imports`: modules of the Python that runs the lines;
-    `ignore`: names of rules; `ignore_files`: patterns of paths that are not compared.
+    `needs`: commands, one of each `a|b` group; `imports`: modules of the Python that runs the
+    lines; `ignore`: names of rules; `ignore_files`: patterns of paths that are not compared.
     """
 
     name: str
@@ -120,7 +121,7 @@ def _has_module(python: str, name: str) -> bool:
 
 
 def read_list(path: Path) -> tuple[dict[str, str], list[Program]]:
-    """Files of the working directory, and programs, of a list. Raises KeyError for an unknown rule."""
+    """Files of the working directory, and programs. Raises KeyError for an unknown rule."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -163,7 +164,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", action="store_true", help="libraries that use a GPU")
     parser.add_argument("--device", default="cuda", help="of --gpu; cpu: a rehearsal without one")
     parser.add_argument("--accelerated", action="store_true",
-        help="every process launches kernels on the reference accelerator when it starts")  # fmt: skip
+        help="every process launches kernels when it starts")  # fmt: skip
 
 
 def _ways(arguments: argparse.Namespace) -> tuple[Way, ...]:
@@ -197,8 +198,7 @@ def run(arguments: argparse.Namespace) -> list[Row]:
         rows[each.name] = Row(each.name)
         work += [(each, line) for line in lines]
     variables = {
-        "PYTHON": arguments.python, "DEVICE": arguments.device, "PROGRAMS": str(ROOT / "tests/programs"),
-        "CAMPAIGNS": str(_HERE),
+        "PYTHON": arguments.python, "DEVICE": arguments.device, "PROGRAMS": str(PROGRAMS),
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="third-party-") as place, _worker(arguments) as worker:
         trials = _Trials(Path(place), files, _ways(arguments), variables, worker)
@@ -242,20 +242,20 @@ class _Trials:
         """Differences between a line's behaviour with PASTA and without."""
         directory = Path(tempfile.mkdtemp(dir=self.place))
         found = Compared(program, line)
-        alone = self._see(directory, program, line, None)
+        alone = [self._see(directory, program, line, None)]
         with_pasta = {way: self._see(directory, program, line, way) for way in self.ways}
-        again = self._see(directory, program, line, None)
-        found.unstable = {x for x in _ASPECTS if getattr(alone, x) != getattr(again, x)}
-        found.seconds = max(each.seconds for each in with_pasta.values())
+        alone.append(self._see(directory, program, line, None))
         for way, seen in with_pasta.items():
-            differing = _differing(alone, seen, found.unstable)
+            differing = {x for x in _ASPECTS if _differs(x, alone, seen)}
             if differing:
-                second = self._see(directory, program, line, way)
-                third = self._see(directory, program, line, None)
-                found.unstable |= {x for x in _ASPECTS if getattr(alone, x) != getattr(third, x)}
-                for aspect in differing & _differing(alone, second, found.unstable):
-                    found.differences[way.name, aspect] = _describe(aspect, alone, second)
-        shutil.rmtree(directory, ignore_errors=True)
+                seen = self._see(directory, program, line, way)
+                alone.append(self._see(directory, program, line, None))
+                for aspect in differing:
+                    if _differs(aspect, alone, seen):
+                        found.differences[way.name, aspect] = _describe(aspect, alone[0], seen)
+        found.unstable = {x for x in _ASPECTS if _values(x, alone)[1:]}
+        found.seconds = max(each.seconds for each in with_pasta.values())
+        _remove(directory)
         return found
 
     def _see(self, directory: Path, program: Program, line: str, way: Way | None) -> Seen:
@@ -276,8 +276,8 @@ class _Trials:
             command = [*cli("pasta-preload"), *options, *places, "--", *command]
         begin = time.monotonic()
         process = subprocess.Popen(
-            command, cwd=work, env={**self._environment(work), _MARK: mark}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            command, cwd=work, env={**self._environment(work), _MARK: mark}, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         try:
             stdout, stderr = process.communicate(timeout=program.limit)
@@ -312,8 +312,27 @@ def _status(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else str(code)
 
 
-def _differing(alone: Seen, seen: Seen, unstable: set[str]) -> set[str]:
-    return {x for x in _ASPECTS if getattr(alone, x) != getattr(seen, x)} - unstable
+def _values(aspect: str, seen: Iterable[Seen]) -> list[Any]:
+    """Distinct values of an aspect."""
+    found: list[Any] = []
+    for each in seen:
+        value = getattr(each, aspect)
+        found += [value] * (value not in found)
+    return found
+
+
+def _differs(aspect: str, alone: list[Seen], seen: Seen) -> bool:
+    """Whether an aspect with PASTA is none of those without; of text that differs by itself, the
+    lines that all have must be there."""
+    before, after = _values(aspect, alone), getattr(seen, aspect)
+    if after in before:
+        return False
+    if len(before) == 1:
+        return True
+    if not isinstance(after, bytes):
+        return False
+    common = set.intersection(*(set(each.splitlines()) for each in before))
+    return not common <= set(after.splitlines())
 
 
 def _describe(aspect: str, alone: Seen, seen: Seen) -> str:
@@ -324,8 +343,10 @@ def _describe(aspect: str, alone: Seen, seen: Seen) -> str:
         return "; ".join(texts[:4])
     if isinstance(before, bytes):
         old, new = before.splitlines(), after.splitlines()
-        at = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-        return f"line {at + 1}: {b' | '.join(old[at : at + 2])!r} became {b' | '.join(new[at : at + 2])!r}"
+        pairs = enumerate(zip(old, new, strict=False))
+        at = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+        texts = [b" | ".join(lines[at : at + 2]) for lines in (old, new)]
+        return f"line {at + 1}: {texts[0]!r} became {texts[1]!r}"
     return f"{before!r} became {after!r} {seen.ours}".rstrip()
 
 

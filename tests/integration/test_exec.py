@@ -133,9 +133,7 @@ def test_incompatible_programs_start_without_the_library(
     assert (session.directory / "log.txt").read_text().count("starts without PASTA") == 1
 
 
-def test_a_preloaded_sanitizer_stays_first(
-    session: Session, program: Path, tmp_path: Path
-) -> None:
+def test_a_preloaded_sanitizer_stays_first(session: Session, program: Path, tmp_path: Path) -> None:
     runtime = tmp_path / "libasan.so.8"
     runtime.symlink_to(NATIVE / "librefacc.so")
     given = [f"LD_PRELOAD={runtime}"]
