@@ -290,9 +290,9 @@ class _Trials:
         seconds = time.monotonic() - begin
         left = _left(mark)
         _end(mark)
-        if not wait_for(lambda: not any(sessions.iterdir()), _GRACE + 2):
+        if status != "hangs" and not wait_for(lambda: not any(sessions.iterdir()), _GRACE + 2):
             left += ("a session",)
-            _remove(sessions)
+        _remove(sessions)
         ours = b"\n".join(re.findall(rb"^pasta: .*", stderr, re.MULTILINE)).decode(errors="replace")
         return Seen(
             status, normalise(stdout, program.ignore), normalise(stderr, program.ignore),
