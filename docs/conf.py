@@ -81,7 +81,8 @@ NAVIGATION = {
     "guide": [
         "concepts", "command-line", "settings", "runs", "python-api", "pytorch", "jax",
         "annotations", "call-paths", "windows", "batch", "ci", "limits", "third-party",
-        "performance", "security", "troubleshooting", "backends", "nvidia", "amd", "reference-accelerator",
+        "performance", "security", "troubleshooting", "backends", "nvidia", "amd",
+        "reference-accelerator",
     ],
     "extending": ["writing-a-tool", "rules", "probes", "new-backend", "new-framework", "events"],
     "project": ["internals", "sass", "contributing", "changes"],
