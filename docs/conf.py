@@ -80,8 +80,9 @@ NAVIGATION = {
     "tools/index": [f"tools/{name}" for name in built_in_names()],
     "guide": [
         "concepts", "command-line", "settings", "runs", "python-api", "pytorch", "jax",
-        "annotations", "call-paths", "windows", "batch", "ci", "limits", "performance", "security",
-        "troubleshooting", "backends", "nvidia", "amd", "reference-accelerator",
+        "annotations", "call-paths", "windows", "batch", "ci", "limits", "third-party",
+        "performance", "security", "troubleshooting", "backends", "nvidia", "amd",
+        "reference-accelerator",
     ],
     "extending": ["writing-a-tool", "rules", "probes", "new-backend", "new-framework", "events"],
     "project": ["internals", "sass", "contributing", "changes"],

@@ -58,7 +58,17 @@ def find_executable(program: str) -> Executable:
         if "/" in program and os.path.exists(program):
             raise CannotRun(f"{program}: not executable", 126, remedy=f"chmod +x {program}")
         raise CannotRun(f"{program}: no such program", 127)
-    return _examine(path, Path(path))
+    found = _examine(path, Path(path))
+    return found if found.obstacle else _beside(found, os.environ.get("LD_PRELOAD", ""))
+
+
+def _beside(found: Executable, preloaded: str) -> Executable:
+    """A program that is started with these other libraries preloaded."""
+    for library in preloaded.replace(":", " ").split():
+        if sanitizer := _begins(os.path.basename(library), _FIRST_LIBRARIES):
+            obstacle = f"LD_PRELOAD has {library} of {sanitizer}, which must come first"
+            return Executable(found.path, obstacle, False, _ACCELERATOR_ONLY)
+    return found
 
 
 def _examine(program: str, path: Path, depth: int = 0) -> Executable:

@@ -17,6 +17,8 @@ from pasta.runtime.session import Session
 #: libpasta already loaded by LD_PRELOAD.
 _ANNOTATIONS = "NVTX_INJECTION64_PATH"
 _SCHEMA = 1
+#: Not a newline: programs read the output of `env` by lines.
+_SEPARATOR = "\x1f"
 
 
 def target_environment(
@@ -73,7 +75,7 @@ def unprofiled_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def shim_configuration(session: Session, root: int, *, late: bool = False) -> str:
     """The configuration text for libpasta; `late`: the running process opens the library itself."""
     settings = {**_shim_settings(session, root), "late": int(late)}
-    return "\n".join(f"{key}={value}" for key, value in settings.items())
+    return _SEPARATOR.join(f"{key}={value}" for key, value in settings.items())
 
 
 def _shim_settings(session: Session, root: int) -> dict[str, object]:

@@ -1,5 +1,6 @@
-/* The launcher's configuration: lines "key=value" in the environment variable PASTA_SHIM, copied once:
- * the target may clear its environment. */
+/* The launcher's configuration: items "key=value" in the environment variable PASTA_SHIM, copied once:
+ * the target may clear its environment.  They are separated by the character 0x1f, or by newlines: programs
+ * that read the lines of `env` get the variable as one. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "internal.h"
 
 enum { MAX_KEYS = 64 };
+static const char SEPARATORS[] = "\x1f\n";
 
 static struct {
     const char *key, *value;
@@ -20,11 +22,11 @@ void pasta_config_load(void) {
     if (!text || entry_count) return;
     char *copy = strdup(text), *rest = NULL;
     if (!copy) return;
-    for (char *line = strtok_r(copy, "\n", &rest); line && entry_count < MAX_KEYS; line = strtok_r(NULL, "\n", &rest)) {
-        char *equals = strchr(line, '=');
+    for (char *item = strtok_r(copy, SEPARATORS, &rest); item && entry_count < MAX_KEYS; item = strtok_r(NULL, SEPARATORS, &rest)) {
+        char *equals = strchr(item, '=');
         if (!equals) continue;
         *equals = '\0';
-        entries[entry_count].key = line;
+        entries[entry_count].key = item;
         entries[entry_count++].value = equals + 1;
     }
     wanted = pasta_session() && pasta_config_u64("schema", 0) == PASTA_SCHEMA;

@@ -8,6 +8,15 @@
 
 typedef int pasta_audit_hook(const char *event, void *arguments, void *data);
 
+/* PyMemAllocatorEx */
+typedef struct pasta_cpython_allocator {
+    void *context;
+    void *(*malloc)(void *context, size_t bytes);
+    void *(*calloc)(void *context, size_t count, size_t bytes);
+    void *(*realloc)(void *context, void *memory, size_t bytes);
+    void (*free)(void *context, void *memory);
+} pasta_cpython_allocator;
+
 /* X(member, symbol, result, parameters); objects are void pointers. */
 #define PASTA_CPYTHON(X)                                                                           \
     X(get_version, "Py_GetVersion", const char *, (void))                                          \
@@ -30,6 +39,8 @@ typedef int pasta_audit_hook(const char *event, void *arguments, void *data);
 /* For audit hooks: Python 3.8 and newer. */
 #define PASTA_CPYTHON_AUDIT(X)                                                                     \
     X(add_audit_hook, "PySys_AddAuditHook", int, (pasta_audit_hook *, void *))                     \
+    X(get_allocator, "PyMem_GetAllocator", void, (int, pasta_cpython_allocator *))                 \
+    X(set_allocator, "PyMem_SetAllocator", void, (int, pasta_cpython_allocator *))                 \
     X(tuple_item, "PyTuple_GetItem", void *, (void *, intptr_t))                                   \
     X(utf8, "PyUnicode_AsUTF8", const char *, (void *))                                            \
     X(fetch, "PyErr_Fetch", void, (void **, void **, void **))                                     \
@@ -45,6 +56,9 @@ typedef struct pasta_cpython {
 /* Fills in the functions; false where the program has no Python that has them. */
 bool pasta_cpython_find(pasta_cpython *python);
 bool pasta_cpython_find_audit(pasta_cpython *python);
+
+/* Adds an audit hook before the interpreter starts, once in a process; false where Python accepts none. */
+bool pasta_cpython_audit(const pasta_cpython *python, pasta_audit_hook *hook);
 
 typedef struct pasta_cpython_variable {
     const char *name, *value;

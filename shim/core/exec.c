@@ -5,17 +5,16 @@
  * nothing allocates, and all memory is on the stack.  Missing variables are added; those that the
  * target sets stay.  Where PASTA_SHIM is set but empty, or another session's, the environment is left
  * as it is: that is how a program starts another one unprofiled.  A program that would not start with
- * this library gets the environment without it.  system() and popen() exec inside libc, with the
- * environment as it is then. */
+ * this library, or not find it (in another root directory, as another user), gets the environment without
+ * it, and so does the loader where it only lists libraries (ldd).  system() and popen() exec inside libc,
+ * with the environment as it is then. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <spawn.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -141,18 +140,24 @@ static bool is_ours(const char *shim) {
     return variables[SHIM].entry && !strcmp(shim, value_of(variables[SHIM].entry, variables[SHIM].name));
 }
 
-/* Logs a program once in a session, however often it is started. */
-static void log_unprofiled(const char *program) {
-    char path[4096];
-    int saved = errno, length = snprintf(path, sizeof path, "%s/unprofiled-%016" PRIx64, pasta_session(),
-                                         pasta_hash(program, strlen(program)));
-    int fd = length < (int)sizeof path ? open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
-    if (fd >= 0) {
-        close(fd);
-        pasta_log("%s is for 32 bits, another libc or another processor, or has the runtime of a sanitizer: it "
-                  "starts without PASTA", program);
+/* Is one of the entries of LD_PRELOAD the runtime of a sanitizer, which must be the first library? */
+static bool has_first_library(const char *value) {
+    for (size_t length; *value; value += length) {
+        value += strspn(value, ": ");
+        length = strcspn(value, ": ");
+        const char *slash = memrchr(value, '/', length);
+        if (pasta_must_come_first(slash ? slash + 1 : value)) return true;
     }
+    return false;
+}
+
+/* Can the loader of a new program open this library?  Unknown where system calls are restricted: yes. */
+static bool can_open_library(void) {
+    if (pasta_is_sandboxed()) return true;
+    int saved = errno, fd = open(library, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) close(fd);
     errno = saved;
+    return fd >= 0;
 }
 
 static pasta_exec_plan plan_for(char *const *environment, bool refuses, const char *program) {
@@ -160,19 +165,23 @@ static pasta_exec_plan plan_for(char *const *environment, bool refuses, const ch
     if (!real.execve) find_real(); /* called from another library's constructor, before ours */
     if (!pasta_wanted()) return same;
     size_t count = 0, at = SIZE_MAX;
-    bool has[MAX_VARIABLES] = {false};
+    bool has[MAX_VARIABLES] = {false}, lists_only = false;
     const char *present = NULL;
     for (; environment && environment[count]; count++) {
         for (int i = 0; i < variable_count; i++) has[i] = has[i] || value_of(environment[count], variables[i].name);
         if (!present && (present = value_of(environment[count], PRELOAD))) at = count;
+        lists_only = lists_only || value_of(environment[count], "LD_TRACE_LOADED_OBJECTS");
         const char *shim = value_of(environment[count], variables[SHIM].name);
         if ((shim && !is_ours(shim)) || count >= MAX_ENTRIES) return same;
     }
     plan.entries = count + (size_t)variable_count + 2;
     for (int i = 0; i < variable_count; i++) plan.change |= plan.add[i] = variables[i].entry && !has[i];
     plan.at = SIZE_MAX;
-    if (refuses) {
-        log_unprofiled(program);
+    refuses = refuses || (library && present && has_first_library(present));
+    if (refuses)
+        pasta_log_once(program, " is for 32 bits, another libc or another processor, or has the runtime of a sanitizer: it "
+                                "starts without PASTA\n");
+    if (refuses || (library && (lists_only || !can_open_library()))) {
         if (!library || !present || !lists(present, library)) return plan.change ? plan : same;
         plan.at = at;
         plan.preload = sizeof PRELOAD + 1 + strlen(present);

@@ -72,6 +72,7 @@ void pasta_sandbox_load(void (*restricting)(bool every_thread));
 bool pasta_refuses_preload(int directory, const char *path);
 bool pasta_refuses_preload_in_path(const char *file); /* found as execvp finds it */
 bool pasta_refuses_preload_fd(int fd);
+bool pasta_must_come_first(const char *library); /* by its name */
 
 /* ---- exec.c ---- */
 void pasta_exec_load(void);
@@ -136,6 +137,8 @@ bool pasta_is_late(void); /* the program opens PASTA itself (pasta.profile) */
 
 /* ---- say.c ---- */
 void pasta_say_keep_stderr(void);
+/* Logs the line `subject` `text`, once in a session.  For small stacks: printf alone takes kilobytes. */
+void pasta_log_once(const char *subject, const char *text);
 /* Between hold and restore, a write beyond a limit of the target (SIGXFSZ) or to a closed pipe
  * (SIGPIPE) gives an error instead of the signal. */
 typedef struct {

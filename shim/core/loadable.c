@@ -1,8 +1,8 @@
 /* Whether a program starts with a preloaded library for glibc, 64 bits and this processor: the loader of
  * another libc fails, a 32-bit one complains, and the runtimes of gcc's sanitizers must be first.
  *
- * Only the file is read.  Called before an exec, possibly in the child of a vfork or in a signal
- * handler: nothing allocates, and errno is preserved. */
+ * Only the file is read.  Called before an exec, possibly in the child of a vfork, or in a signal handler on
+ * a stack of 8 KiB: nothing allocates, buffers are small, and errno is preserved. */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 #include "internal.h"
 
-enum { HEAD = 256, MAX_HEADERS = 64, MAX_SCRIPTS = 4, MAX_NAME = 64, BATCH = 32 };
+enum { HEAD = 256, MAX_HEADERS = 64, MAX_SCRIPTS = 4, MAX_NAME = 64, BATCH = 16, HEADERS = 8 };
 
 #if defined __x86_64__
 #define OWN_MACHINE EM_X86_64
@@ -49,20 +49,50 @@ static bool starts_with_any(const char *name, const char *const *list, size_t co
 }
 #define STARTS_WITH_ANY(name, list) starts_with_any(name, list, sizeof(list) / sizeof *(list))
 
+/* Only the end of the path is read: its name counts. */
 static bool has_foreign_loader(int fd, const Elf64_Phdr *p) {
-    char path[PATH_MAX];
-    size_t size = p->p_filesz < sizeof path ? p->p_filesz + 1 : sizeof path;
-    if (!read_text(fd, p->p_offset, path, size)) return false;
+    char path[MAX_NAME + 1];
+    uint64_t skipped = p->p_filesz > MAX_NAME ? p->p_filesz - MAX_NAME : 0;
+    size_t size = (size_t)(p->p_filesz - skipped) + 1;
+    if (!read_text(fd, p->p_offset + skipped, path, size)) return false;
     const char *slash = strrchr(path, '/');
     return STARTS_WITH_ANY(slash ? slash + 1 : path, foreign_loaders);
 }
 
+typedef struct {
+    int fd;
+    uint64_t at; /* offset of the program headers in the file */
+    size_t count;
+} pasta_headers;
+
+/* Calls `take` with the program headers until it returns true. */
+static bool find_header(const pasta_headers *h, bool (*take)(int fd, const Elf64_Phdr *p, void *with), void *with) {
+    Elf64_Phdr some[HEADERS];
+    for (size_t i = 0; i < h->count; i += HEADERS) {
+        size_t count = h->count - i < HEADERS ? h->count - i : HEADERS;
+        if (!read_at(h->fd, h->at + i * sizeof *some, some, count * sizeof *some)) return false;
+        for (size_t j = 0; j < count; j++)
+            if (take(h->fd, &some[j], with)) return true;
+    }
+    return false;
+}
+
+typedef struct {
+    uint64_t address, offset;
+} pasta_place;
+
+static bool holds_address(int fd, const Elf64_Phdr *p, void *with) {
+    (void)fd;
+    pasta_place *place = with;
+    if (p->p_type != PT_LOAD || place->address - p->p_vaddr >= p->p_filesz) return false;
+    place->offset = place->address - p->p_vaddr + p->p_offset;
+    return true;
+}
+
 /* File offset of the memory at `address`; 0: none. */
-static uint64_t offset_of(const Elf64_Phdr *headers, size_t count, uint64_t address) {
-    for (size_t i = 0; i < count; i++)
-        if (headers[i].p_type == PT_LOAD && address - headers[i].p_vaddr < headers[i].p_filesz)
-            return address - headers[i].p_vaddr + headers[i].p_offset;
-    return 0;
+static uint64_t offset_of(const pasta_headers *h, uint64_t address) {
+    pasta_place place = {address, 0};
+    return find_header(h, holds_address, &place) ? place.offset : 0;
 }
 
 /* Calls `take` with the entries of the dynamic section until it returns true. */
@@ -89,18 +119,24 @@ static bool is_string_table(const Elf64_Dyn *d, void *with) {
     return d->d_tag == DT_STRTAB;
 }
 
+bool pasta_must_come_first(const char *library) { return STARTS_WITH_ANY(library, first_libraries); }
+
 static bool must_come_first(const Elf64_Dyn *d, void *with) {
     const pasta_needed *needed = with;
     char name[MAX_NAME];
     return d->d_tag == DT_NEEDED && read_text(needed->fd, needed->strings + d->d_un.d_val, name, sizeof name) &&
-           STARTS_WITH_ANY(name, first_libraries);
+           pasta_must_come_first(name);
 }
 
-static bool must_be_alone(int fd, const Elf64_Phdr *headers, size_t count, const Elf64_Phdr *dynamic) {
-    pasta_needed needed = {.fd = fd};
-    if (!find_entry(fd, dynamic, is_string_table, &needed)) return false;
-    needed.strings = offset_of(headers, count, needed.strings);
-    return needed.strings && find_entry(fd, dynamic, must_come_first, &needed);
+static bool must_be_alone(const pasta_headers *h, const Elf64_Phdr *dynamic) {
+    pasta_needed needed = {.fd = h->fd};
+    if (!find_entry(h->fd, dynamic, is_string_table, &needed)) return false;
+    needed.strings = offset_of(h, needed.strings);
+    return needed.strings && find_entry(h->fd, dynamic, must_come_first, &needed);
+}
+
+static bool header_refuses(int fd, const Elf64_Phdr *p, void *headers) {
+    return (p->p_type == PT_INTERP && has_foreign_loader(fd, p)) || (p->p_type == PT_DYNAMIC && must_be_alone(headers, p));
 }
 
 static bool elf_refuses(int fd, const unsigned char *head) {
@@ -109,14 +145,8 @@ static bool elf_refuses(int fd, const unsigned char *head) {
 #ifdef OWN_MACHINE
     if (e->e_machine != OWN_MACHINE) return true;
 #endif
-    Elf64_Phdr headers[MAX_HEADERS];
-    size_t count = e->e_phnum < MAX_HEADERS ? e->e_phnum : MAX_HEADERS;
-    if (e->e_phentsize != sizeof *headers || !read_at(fd, e->e_phoff, headers, count * sizeof *headers)) return false;
-    for (size_t i = 0; i < count; i++) {
-        if (headers[i].p_type == PT_INTERP && has_foreign_loader(fd, &headers[i])) return true;
-        if (headers[i].p_type == PT_DYNAMIC && must_be_alone(fd, headers, count, &headers[i])) return true;
-    }
-    return false;
+    pasta_headers headers = {fd, e->e_phoff, e->e_phnum < MAX_HEADERS ? e->e_phnum : MAX_HEADERS};
+    return e->e_phentsize == sizeof(Elf64_Phdr) && find_header(&headers, header_refuses, &headers);
 }
 
 /* The interpreter that the first line of a script names, in `path`; false where there is none. */
@@ -171,9 +201,9 @@ bool pasta_refuses_preload_in_path(const char *file) {
     bool found = false, refuses = false;
     if (!places) places = "/bin:/usr/bin";
     for (size_t length; !found; places += length + 1) {
-        char path[PATH_MAX];
         length = strcspn(places, ":");
-        if (length + name + 2 <= sizeof path) {
+        if (length + name + 2 <= PATH_MAX) {
+            char path[length + name + 2];
             memcpy(path, places, length);
             path[length] = '/'; /* an empty entry is the current directory */
             memcpy(path + length + (length > 0), file, name + 1);

@@ -25,23 +25,22 @@ static uint64_t registration;
 
 uint64_t pasta_registration(void) { return registration; }
 
+/* Not inlined: its path would be on the stack of every fork, also of one in a signal handler. */
+__attribute__((noinline)) static void open_table(void) {
+    char path[4096];
+    int saved = errno;
+    snprintf(path, sizeof path, "%s/processes", pasta_session());
+    int fd = open(path, O_RDWR | O_CLOEXEC); /* fails: the session is over, or in another root directory */
+    void *mapped = fd < 0 ? MAP_FAILED : mmap(NULL, TABLE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    errno = saved;
+    if (mapped != MAP_FAILED) table = mapped;
+}
+
 void pasta_register_process(bool forked) {
     if (pasta_is_sandboxed()) return;
-    if (!table) {
-        char path[4096];
-        int saved = errno;
-        snprintf(path, sizeof path, "%s/processes", pasta_session());
-        int fd = open(path, O_RDWR | O_CLOEXEC);
-        if (fd < 0) { /* the session is over, or in another root directory */
-            errno = saved;
-            return;
-        }
-        void *mapped = mmap(NULL, TABLE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        close(fd);
-        errno = saved;
-        if (mapped == MAP_FAILED) return;
-        table = mapped;
-    }
+    if (!table) open_table();
+    if (!table) return;
     uint64_t index = registration = __atomic_fetch_add(&table->count, 1, __ATOMIC_ACQ_REL);
     if (index >= TABLE_ENTRIES) return;
     table->entries[index].forked = forked;

@@ -24,15 +24,15 @@ LIMIT = 120
 _HEADERS = "#include <sys/prctl.h>\n#include <sys/resource.h>\n#include <sched.h>\n"
 
 
-def compile_program(source: str, directory: Path, name: str) -> Path:
-    """Compiles C that may call `launch(count)` of programs/accelerate.h."""
+def compile_program(source: str, directory: Path, name: str, *options: str) -> Path:
+    """Compiles C that may call `launch(count)` of programs/accelerate.h; `options`: of cc."""
     from pasta import paths
 
     file = directory / f"{name}.c"
     file.write_text(f'#include "accelerate.h"\n{_HEADERS}{source}\n')
     output = directory / name
     command = [
-        "cc", "-std=gnu11", "-O1", "-pthread", "-DACCELERATED", f"-I{PROGRAMS}",
+        "cc", "-std=gnu11", "-O1", "-pthread", *options, "-DACCELERATED", f"-I{PROGRAMS}",
         f"-I{ROOT / 'shim' / 'include'}", f"-I{ROOT / 'shim' / 'refacc'}", str(file),
         "-o", str(output), f"-L{paths.NATIVE}", "-lrefacc", f"-Wl,-rpath,{paths.NATIVE}",
     ]  # fmt: skip

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.campaigns import third_party
 from tests.campaigns.__main__ import main
 from tests.campaigns.result import Row, print_table
 
@@ -30,3 +33,53 @@ def test_campaign_result_is_printed_as_a_table(capsys: pytest.CaptureFixture[str
         ["merge", "1", "1", "1", "2.00", "s"],
         ["all", "3", "1", "1", "2.00", "s"],
     ]
+
+
+_PROGRAMS = """
+[files]
+"given" = "file"
+"leave" = "sleep 60 > /dev/null 2>&1 &"
+[same]
+needs = ["sh"]
+lines = ['cat given; echo out > made; echo err >&2; exit 3']
+[different]
+needs = ["sh"]
+ignore = ["pids"]
+lines = ['echo $$; echo "${PASTA_SHIM:+with}"; [ ! "$PASTA_SHIM" ] || . ./leave']
+[absent]
+needs = ["no-such-program|nor-this"]
+lines = ["true"]
+[random]
+needs = ["sh"]
+lines = ['echo $$; echo same']
+"""
+
+
+@pytest.mark.slow
+def test_third_party_programs_are_compared(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(third_party, "_GRACE", 0.1)
+    listed = tmp_path / "list.toml"
+    listed.write_text(_PROGRAMS)
+    assert main(["third-party", "--list", str(listed), "--jobs", "1"]) == 1
+    printed = capsys.readouterr()
+    texts = [" ".join(line.split()) for line in printed.out.splitlines()]
+    assert texts[0] == "not run: absent: no no-such-program|nor-this"
+    assert "not the same by itself: random: echo $$; echo same: stdout" in texts
+    rows = [text.rsplit(" ", 2)[0] for text in texts[-5:]]
+    assert texts[-5] == "tried left stdout slowest"
+    assert rows[1:] == ["same 1 0 0", "different 1 1 1", "random 1 0 0", "all 3 1 1"]
+    assert "stdout: line 2: b'' became b'with'" in printed.err
+    assert "left: () became ('s" in printed.err  # sleep, or sh before exec
+
+
+@pytest.mark.parametrize("name", ["", "_suites", "_gpu"])
+def test_lists_of_third_party_programs_are_valid(name: str) -> None:
+    path = Path(third_party.__file__).with_name(f"third_party{name}.toml")
+    files, programs = third_party.read_list(path)
+    assert {"text", "other"} <= set(files)
+    assert all(program.lines for program in programs)
+    assert third_party.normalise(b"pasta: x\nb 0x7fff1234\na\n", ["addresses", "order"]) == (
+        b"a\nb ADDRESS\n"
+    )

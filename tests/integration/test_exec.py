@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from pasta.paths import NATIVE
 from tests.support.places import PROGRAMS
 from tests.support.session import LIBPASTA, Session, compile_c
 
 WAYS = [
     "execve", "execvpe", "execle", "fexecve", "execveat", "posix_spawn", "posix_spawnp", "vfork",
-    "execv", "execvp", "execl", "execlp",
+    "execv", "execvp", "execl", "execlp", "small_stack",
 ]  # fmt: skip
 ADDED = ("CUDA_INJECTION64_PATH", "REFACC_INJECTION_PATH", "NVTX_INJECTION64_PATH")
 
@@ -129,6 +131,40 @@ def test_incompatible_programs_start_without_the_library(
     assert started == Started(False, ["A=1", *given[2:], *additions(session)])
     start([program, way, *given], environment)
     assert (session.directory / "log.txt").read_text().count("starts without PASTA") == 1
+
+
+def test_a_preloaded_sanitizer_stays_first(session: Session, program: Path, tmp_path: Path) -> None:
+    runtime = tmp_path / "libasan.so.8"
+    runtime.symlink_to(NATIVE / "librefacc.so")
+    given = [f"LD_PRELOAD={runtime}"]
+    started = start([program, "execve", *given], preload_environment(session))
+    assert started == Started(False, [*given, *additions(session)])
+
+
+def test_ldd_does_not_list_the_library(session: Session, program: Path) -> None:
+    command = [program, "execve", "LD_TRACE_LOADED_OBJECTS=1", f"LD_PRELOAD={LIBPASTA}"]
+    done = subprocess.run(command, env=preload_environment(session), capture_output=True)
+    assert b"libc.so" in done.stdout
+    assert b"libpasta" not in done.stdout
+
+
+def test_a_library_that_cannot_be_opened_is_not_preloaded(
+    session: Session, program: Path, tmp_path: Path
+) -> None:
+    """As in another root directory, or as another user: the loader would complain."""
+    copy = Path(shutil.copy(LIBPASTA, tmp_path))
+    environment = {**preload_environment(session), "LD_PRELOAD": str(copy)}
+    started = start(["sh", "-c", f"rm {copy}; exec {program} show"], environment)
+    assert not started.loaded
+    assert not [entry for entry in started.environment if entry.startswith("LD_PRELOAD")]
+
+
+def test_python_with_a_debug_allocator(session: Session) -> None:
+    """It frees our audit hook, which was added before its debug hooks."""
+    followed = {"frameworks": "none", "framework.none.import": "none", "framework.none.hooks": "/"}
+    command = [sys.executable, "-X", "dev", "-c", "print(1)"]
+    done = subprocess.run(command, env=session.environment(**followed), capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
 
 
 @pytest.mark.parametrize("way", ["execvp", "posix_spawnp"])

@@ -4,6 +4,8 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +37,21 @@ static int many_children(void) {
         CHECK(wait_for(child) == 0);
     }
     return 0;
+}
+
+static void *exec_path(void *arguments) {
+    execvp(*(char **)arguments, arguments);
+    return NULL;
+}
+
+/* As on the stack of a signal handler. */
+static void exec_on_small_stack(char **arguments) {
+    pthread_attr_t small;
+    pthread_t thread;
+    pthread_attr_init(&small);
+    CHECK(!pthread_attr_setstacksize(&small, PTHREAD_STACK_MIN));
+    CHECK(!pthread_create(&thread, &small, exec_path, arguments));
+    pthread_join(thread, NULL);
 }
 
 int main(int count, char **arguments) {
@@ -83,6 +100,7 @@ int main(int count, char **arguments) {
     environ = given; /* the others use the environment of the process */
     if (!strcmp(way, "execv")) execv(self, show_it);
     if (!strcmp(way, "execvp")) execvp(self, show_it);
+    if (!strcmp(way, "small_stack")) exec_on_small_stack(show_it);
     if (!strcmp(way, "execl")) execl(self, self, "show", (char *)NULL);
     if (!strcmp(way, "execlp")) execlp(self, self, "show", (char *)NULL);
     return 97;

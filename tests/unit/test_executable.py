@@ -88,3 +88,15 @@ def test_set_user_id_is_explained(tmp_path: Path) -> None:
     os.chown(path, 12345, -1) if os.geteuid() == 0 else pytest.skip("needs root")
     os.chmod(path, 0o4755)
     assert "set-user-ID" in (find_executable(path).obstacle or "")
+
+
+def test_a_preloaded_sanitizer_is_an_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = program(tmp_path / "program", elf())
+    monkeypatch.setenv("LD_PRELOAD", "/a/libjemalloc.so.2 /usr/lib/libtsan.so.2")
+    found = find_executable(given)
+    assert "/usr/lib/libtsan.so.2 of ThreadSanitizer" in str(found.obstacle)
+    assert not found.preloadable
+    monkeypatch.setenv("LD_PRELOAD", "/a/libjemalloc.so.2")
+    assert find_executable(given).obstacle is None

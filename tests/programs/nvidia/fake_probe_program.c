@@ -60,9 +60,9 @@ static void *required(void *found, const char *what) {
 }
 
 static void read_plan(void) {
-    char *path = strstr(required(getenv("PASTA_SHIM"), "PASTA_SHIM"), "\nprobes="), line[4096];
-    if (path[8] == '\n') return; /* no tool with probes */
-    path = strndup(path + 8, strcspn(path + 8, "\n"));
+    char *path = strstr(required(getenv("PASTA_SHIM"), "PASTA_SHIM"), "\x1f" "probes="), line[4096];
+    if (path[8] == '\x1f') return; /* no tool with probes */
+    path = strndup(path + 8, strcspn(path + 8, "\x1f"));
     FILE *file = required(fopen(path, "r"), "plan");
     while (fgets(line, sizeof line, file)) {
         sscanf(line, "slot_words %lu", &slot_words);
