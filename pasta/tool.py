@@ -79,6 +79,7 @@ class Tool:
         on_frames          frames of Python stacks
         on_host_frames     native frames of the host's call stacks
         on_host_stacks     call stacks of launches and other work
+        on_host_samples    call stacks of threads that used processor time
         on_launches        kernel launches
         on_launch_ends     returns of launch calls
         on_collectives     communicators, and calls of communication libraries
@@ -97,7 +98,6 @@ class Tool:
         on_events          accelerator events created, destroyed, recorded and waited for
         on_overheads       delays that the vendor's profiling library caused
         on_device_samples  power, clocks, temperature and memory of devices over time
-        on_host_samples    call stacks of threads that used processor time
         on_batch           all events: a `pasta.processors.batch.Batch`, after the other handlers
         on_accesses        accesses of a `Trace` map: a `pasta.probes.records.Accesses`
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -157,20 +155,16 @@ def test_no_space_for_the_output(tmp_path: Path) -> None:
 
 def test_interrupted(tmp_path: Path) -> None:
     """By Ctrl-C during work, here while reading a tool."""
-    (tmp_path / "slow.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
+    interrupt = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    (tmp_path / "slow.py").write_text(interrupt)
     for command in (
         [*cli("pasta"), "tools", "./slow.py"],
         [*cli("pasta-preload"), "-t", "./slow.py", "true"],
     ):
-        process = subprocess.Popen(
-            command, env=base_environment(), cwd=tmp_path, stderr=subprocess.PIPE
+        done = subprocess.run(
+            command, env=base_environment(), cwd=tmp_path, stderr=subprocess.PIPE, timeout=30
         )
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.01)
-        (tmp_path / "ready").unlink()
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
-        assert (process.returncode, errors) == (130, b"")
+        assert (done.returncode, done.stderr) == (130, b"")
 
 
 @pytest.mark.parametrize("verb", [*VERBS, None])

@@ -158,10 +158,10 @@ def test_texts_of_xla(xla: Path, tmp_path: Path) -> None:
     assert found == list(TITLES.values())
     ranges = [each["name"] for each in records if each["event"] == "range_push"]
     # the innermost of very deep ranges are ranges, too
-    deep = [f"Thunk:#hlo_op=deep.{level}#" for level in range(63, 70)]
+    deep = [f"Thunk:#hlo_op=deep.{level}#" for level in range(15, 70)]
     assert ranges == ["jit_step", *OTHERS, "Thunk:#hlo_op=not.registered#", *deep]
     counts = Counter(each["event"] for each in records)
-    assert counts["operator_begin"] == counts["operator_end"] == 2 + len(TITLES) + len(PLACES) + 63
+    assert counts["operator_begin"] == counts["operator_end"] == 2 + len(TITLES) + len(PLACES) + 15
     assert counts["range_push"] == counts["range_pop"]
     assert counts.keys() & CAPABILITIES.keys() == set(known_sources()["jax"].gives)
     stacks = {each["name"]: each["stack"] for each in begun}

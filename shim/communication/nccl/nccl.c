@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../communication.h"
@@ -23,7 +24,7 @@ static bool succeeded(int result) { return result == SUCCESS || result == IN_PRO
 
 /* The function for a caller: a process may have several copies of the library, whose communicators differ. */
 static void *next_of(const char *name, void *caller) {
-    enum { PLACES = 64 };
+    enum { PLACES = 16 };
     static __thread struct {
         const void *caller;
         const char *name;
@@ -95,36 +96,37 @@ static pasta_comm *communicator_of(handle given, void *caller) {
 
 /* ---- creation: inside of a group, handles are there when it ends ---- */
 
-enum { MAX_PENDING = 64 };
-static __thread struct {
-    struct {
-        handle *made;
-        uint64_t id;
-        int64_t rank, size;
-        pasta_comm *parent;
-    } creation[MAX_PENDING];
-    uint32_t count;
-} pending;
+typedef struct creation {
+    struct creation *next;
+    handle *made;
+    uint64_t id;
+    int64_t rank, size;
+    pasta_comm *parent;
+} creation;
+
+static __thread creation *pending; /* of this thread's group, the first one first */
 
 static void created(handle *made, uint64_t id, int64_t rank, int64_t size, pasta_comm *parent, void *caller) {
+    if (!made) return;
     if (!pasta_comm_in_group()) {
-        if (made && *made) add(*made, id, rank, size, parent, caller);
-    } else if (pending.count < MAX_PENDING && made) {
-        uint32_t at = pending.count++;
-        pending.creation[at].made = made;
-        pending.creation[at].id = id;
-        pending.creation[at].rank = rank;
-        pending.creation[at].size = size;
-        pending.creation[at].parent = parent;
+        if (*made) add(*made, id, rank, size, parent, caller);
+        return;
     }
+    creation **last = &pending, *waiting = malloc(sizeof *waiting);
+    if (!waiting) return;
+    *waiting = (creation){NULL, made, id, rank, size, parent};
+    while (*last) last = &(*last)->next; /* one for each device of the process */
+    *last = waiting;
 }
 
 static void created_in_group(bool good, void *caller) {
-    uint32_t count = pending.count;
-    pending.count = 0;
-    for (uint32_t i = 0; good && i < count; i++)
-        created(pending.creation[i].made, pending.creation[i].id, pending.creation[i].rank, pending.creation[i].size,
-                pending.creation[i].parent, caller);
+    creation *waiting = pending;
+    pending = NULL;
+    for (creation *next; waiting; waiting = next) {
+        next = waiting->next;
+        if (good) created(waiting->made, waiting->id, waiting->rank, waiting->size, waiting->parent, caller);
+        free(waiting);
+    }
 }
 
 typedef int init_rank_function(handle *made, int size, unique_id id, int rank);

@@ -14,7 +14,7 @@
 #include "xla.h"
 
 enum { BACKWARD = 1 }; /* scope of operators that compute gradients */
-enum { MAX_FRAMES = 64, MAX_NAME = 4096, MAX_LEVELS = 64 };
+enum { MAX_FRAMES = 64, MAX_NAME = 4096, MAX_LEVELS = 16 };
 /* Ids of stacks: other hooks of the process count from 1, and those of the host have the upper bit set. */
 enum { FIRST_STACK = 1 << 30 };
 enum { PLACES, COMMON_PLACES, HLO }; /* fields of payloads */
