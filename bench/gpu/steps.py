@@ -27,7 +27,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import pasta
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "cuda"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "advice"))
 import resnet18_train as models
+from measured import captured
 
 BATCH, LENGTH = 4, 512
 MODES = ("eager", "compiled", "graph")  # of training GPT-2
@@ -49,23 +51,7 @@ def trained(mode: str) -> Callable[[], object]:
         optimizer.step()
         return loss
 
-    if mode != "graph":
-        return step
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
-
-    def replay() -> torch.Tensor:
-        graph.replay()
-        return loss
-
-    return replay
+    return captured(step) if mode == "graph" else step
 
 
 def resnet18() -> Callable[[], object]:

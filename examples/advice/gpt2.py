@@ -6,7 +6,7 @@ python gpt2.py [--changed]      changed: a step is captured once, and launched a
 from __future__ import annotations
 
 import torch
-from measured import measured, parsed
+from measured import captured, measured, parsed
 from transformers import GPT2Config, GPT2LMHeadModel
 
 BATCH, LENGTH = 2, 64
@@ -27,24 +27,7 @@ def main() -> None:
         optimizer.step()
         return loss.detach()
 
-    if not options.changed:
-        measured(step, options)
-        return
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
-
-    def replay() -> torch.Tensor:
-        graph.replay()
-        return loss
-
-    measured(replay, options)
+    measured(captured(step) if options.changed else step, options)
 
 
 if __name__ == "__main__":

@@ -37,3 +37,22 @@ def measured(step: Callable[[], Any], options: argparse.Namespace) -> None:
     peak = torch.cuda.max_memory_allocated() if options.device == "cuda" else 0
     print(f"result {float(result):.3e}")
     print(f"mean_step_ms={1e3 * mean:.4f} peak_mib={peak / 2**20:.0f}", file=sys.stderr)
+
+
+def captured(step: Callable[[], Any]) -> Callable[[], Any]:
+    """The step as a CUDA graph: a function that replays it, and returns what its tensors hold."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    return replay

@@ -2,20 +2,9 @@
 //
 //     planted host_bound|sync_in_a_loop|pageable_copies|tiny_kernels|tail_wave|serialised_streams|copies_alone|balanced
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <thread>
 #include <vector>
 
-#define CHECK(call)                                                             \
-    do {                                                                        \
-        cudaError_t error = (call);                                             \
-        if (error != cudaSuccess) {                                             \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error));      \
-            exit(1);                                                            \
-        }                                                                       \
-    } while (0)
+#include "example.cuh"
 
 enum { THREADS = 256, BYTES = 32 << 20 };
 
