@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Files of libpasta's core that the ring needs.
 RING = (
     *("call_paths", "cfi", "config", "exec", "hash", "life", "loadable", "objects", "process"),
-    *("clock", "processes", "python_frames", "python_objects", "ring", "sandbox", "say"),
+    *("processes", "python_frames", "python_objects", "ring", "sandbox", "say"),
     *("strings", "unwind"),
 )
 

@@ -1,7 +1,7 @@
 /* Between the files of core, python and frameworks only.
  *
  * Order of the core's files, lowest first (a file calls only those before it):
- * config, hash, clock, process, environment, cpython, observers, interpose · sandbox · say, processes, loadable · exec, ring ·
+ * config, hash, process, environment, cpython, observers, interpose · sandbox · say, processes, loadable · exec, ring ·
  * strings · objects, cfi, python_objects · python_frames · unwind · select, images · scope, shapes, budget · call_paths · windows,
  * life · trace, block. */
 #ifndef PASTA_INTERNAL_H
@@ -26,12 +26,6 @@ typedef struct pasta_component {
 void pasta_config_load(void);
 const char *pasta_session(void); /* directory of the session, or NULL */
 void pasta_config_forked(void);
-
-/* ---- clock.c ---- */
-void pasta_clock_load(void); /* before the first record */
-/* The process may make no system calls but a few, nor read the processor's counter (x86): times are those of the clock's
- * last tick. */
-void pasta_clock_restrict(bool strictly);
 
 /* ---- process.c ---- */
 extern uint32_t *pasta_fork_page; /* 1 in the process that wrote it, 0 in its forks */
@@ -64,6 +58,8 @@ const char *pasta_interned(uint32_t id, size_t *length); /* text without a NUL, 
 /* ---- sandbox.c ---- */
 /* True once this process restricted its system calls: make no avoidable one any more. */
 bool pasta_is_sandboxed(void);
+/* CLOCK_MONOTONIC, or its last tick: strict mode also forbids reading the processor's counter (x86). */
+clockid_t pasta_clock(void);
 /* `restricting` runs while system calls are still allowed; `every_thread` will be restricted, or only the caller. */
 void pasta_sandbox_load(void (*restricting)(bool every_thread));
 

@@ -53,6 +53,12 @@ static const uint64_t kept_kinds = 0 PASTA_EVENTS(KEEP_BIT);
 
 static uint64_t align(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
+uint64_t pasta_now(void) {
+    struct timespec t;
+    clock_gettime(pasta_clock(), &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* ---- memory of the file ---- */
 
 /* 0 or an errno value.  A signal, such as a sampling profiler's timer, interrupts the call. */
@@ -144,7 +150,6 @@ static pasta_ring *create_file(int fd, char *why, size_t why_size) {
     }
     madvise(r, total, MADV_DONTDUMP); /* a core dump of the target stays the target's */
     struct timespec real;
-    pasta_clock_load();
     r->schema = PASTA_SCHEMA;
     r->pid = (uint32_t)getpid();
     r->parent = (uint32_t)getppid();

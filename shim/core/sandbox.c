@@ -19,12 +19,17 @@
 #include "internal.h"
 
 static bool sandboxed;
+static bool strict; /* a thread has no system calls but read, write and exit */
 static pid_t process; /* that these variables describe: the child of a vfork shares its parent's */
 static void (*on_restrict)(bool every_thread);
 static int (*real_prctl)(int, ...);
 static long (*real_syscall)(long, ...);
 
 bool pasta_is_sandboxed(void) { return __atomic_load_n(&sandboxed, __ATOMIC_RELAXED); }
+
+clockid_t pasta_clock(void) {
+    return PASTA_UNLIKELY(__atomic_load_n(&strict, __ATOMIC_RELAXED)) ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC;
+}
 
 static void find_real(void) {
     *(void **)&real_prctl = dlsym(RTLD_NEXT, "prctl");
@@ -45,7 +50,7 @@ void pasta_sandbox_load(void (*restricting)(bool every_thread)) {
 /* True where the process becomes sandboxed; leave() undoes it where the system call fails. */
 static bool enter(bool every_thread, bool strictly) {
     int saved = errno;
-    if (strictly) pasta_clock_restrict(true); /* a thread has no system calls but read, write and exit */
+    if (strictly) __atomic_store_n(&strict, true, __ATOMIC_RELEASE);
     if (pasta_is_sandboxed() || !pasta_session() || (pasta_same_process() && process != getpid())) return false;
     if (pasta_wanted() && pasta_same_process() && on_restrict) on_restrict(every_thread);
     __atomic_store_n(&sandboxed, true, __ATOMIC_RELEASE);
@@ -55,7 +60,7 @@ static bool enter(bool every_thread, bool strictly) {
 
 static void leave(void) {
     __atomic_store_n(&sandboxed, false, __ATOMIC_RELEASE);
-    pasta_clock_restrict(false);
+    __atomic_store_n(&strict, false, __ATOMIC_RELEASE);
 }
 
 /* A NULL filter only asks whether the kernel supports filters. */
