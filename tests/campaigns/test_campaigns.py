@@ -72,6 +72,9 @@ def test_third_party_programs_are_compared(
     assert rows[1:] == ["same 1 0 0", "different 1 1 1", "random 1 0 0", "all 3 1 1"]
     assert "stdout: line 2: b'' became b'with'" in printed.err
     assert "left: () became ('s" in printed.err  # sleep, or sh before exec
+    listed.write_text('[files]\n[suite]\nneeds = ["sh"]\nlines = ["true"]\n')
+    assert main(["third-party", "--suites", "--list", str(listed)]) == 1
+    assert "suite: true: alone: stdout: nothing was printed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["", "_suites", "_gpu"])

@@ -201,7 +201,8 @@ def run(arguments: argparse.Namespace) -> list[Row]:
         "PYTHON": arguments.python, "DEVICE": arguments.device, "PROGRAMS": str(PROGRAMS),
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="third-party-") as place, _worker(arguments) as worker:
-        trials = _Trials(Path(place), files, _ways(arguments), variables, worker)
+        prints = arguments.suites or arguments.gpu
+        trials = _Trials(Path(place), files, _ways(arguments), variables, worker, prints)
         with ThreadPoolExecutor(arguments.jobs) as pool:
             for found in pool.map(trials.compare, *zip(*work, strict=True) if work else ((), ())):
                 _note(rows[found.program.name], found)
@@ -230,13 +231,15 @@ def _worker(arguments: argparse.Namespace) -> Iterator[Path | None]:
 
 @dataclass
 class _Trials:
-    """Runs lines in directories below `place`."""
+    """Runs lines in directories below `place`; where each `prints`, nothing printed is a failure:
+    nothing was compared."""
 
     place: Path
     files: Mapping[str, str]
     ways: tuple[Way, ...]
     variables: Mapping[str, str]
     worker: Path | None = None
+    prints: bool = False
 
     def compare(self, program: Program, line: str) -> Compared:
         """Differences between a line's behaviour with PASTA and without."""
@@ -253,6 +256,8 @@ class _Trials:
                 for aspect in differing:
                     if _differs(aspect, alone, seen):
                         found.differences[way.name, aspect] = _describe(aspect, alone[0], seen)
+        if self.prints and not alone[0].stdout.strip():
+            found.differences["alone", "stdout"] = "nothing was printed: nothing was compared"
         found.unstable = {x for x in _ASPECTS if _values(x, alone)[1:]}
         found.seconds = max(each.seconds for each in with_pasta.values())
         _remove(directory)
