@@ -396,11 +396,16 @@ def test_nothing_is_recorded_without_a_session(built: Path, tmp_path: Path) -> N
     assert played.status == 7
 
 
-def test_capabilities(play: Play) -> None:
+def test_capabilities(play: Play, built: Path, tmp_path: Path) -> None:
     chosen = "nvidia.details=1\nnvidia.uvm=1\nnvidia.pc_sampling=4096cycles\n"
-    played = play(*SCRIPTS, settings=chosen)
+    (tmp_path / "counted").mkdir()
+    counting = "nvidia.counters=dram__bytes.sum\n"
+    counted = play_cupti(
+        built, tmp_path / "counted", "context", "counters", "end", settings=counting
+    )
+    streams = [play(*SCRIPTS, settings=chosen).tables, counted.tables]
     unplayed = set() if DRIVER.exists() else {"device_name"}
-    assert disagreements("nvidia_cupti", [played.tables], unplayed=unplayed) == {}
+    assert disagreements("nvidia_cupti", streams, unplayed=unplayed) == {}
     assert "accesses" not in known_sources()["nvidia_cupti"].gives
 
 

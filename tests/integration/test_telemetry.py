@@ -277,8 +277,9 @@ def test_nothing_is_loaded_without_need(
     if how == "off":
         running = start("--set", "run.telemetry-interval=0")
         running.say("launch 51")
-        running.say("pause")
-        assert samples(running.finish().run) == []
+        running.say("sleep 12c")  # ms, hexadecimal
+        done = running.finish()
+        assert (done.exit_status, samples(done.run)) == (7, [])
     else:
         work = "launch(1); usleep(200000);" if how == "other accelerator" else ""
         program = compile_c(f"int main(void) {{ {work} return 0; }}")

@@ -19,6 +19,7 @@ def test_gpu(n): pass
 def test_later(): assert 0
 """
 MISSING = 'import pytest\npytest.importorskip("a_module_nobody_has")\ndef test_x(): pass\n'
+EACH = "import pytest\n@pytest.mark.parametrize('n', {})\ndef test_each(n): pass\n"
 
 
 def junit(directory: Path, name: str, **files: str) -> Path:
@@ -54,3 +55,6 @@ def test_hardware_is_accepted_and_what_can_be_installed_is_not(tmp_path: Path) -
     assert "     1 skipped: could not import 'a_module_nobody_has'" in said
     there = junit(tmp_path, "there", test_b=MISSING.replace("a_module_nobody_has", "json"))
     assert skips(hardware, missing, there) == (0, gpu)
+    none = junit(tmp_path, "none", test_c=EACH.format([]))
+    assert skips(none)[0] == 1
+    assert skips(none, junit(tmp_path, "some", test_c=EACH.format([1]))) == (0, "")

@@ -17,6 +17,7 @@
  *                                  CHANGES an object comes and goes before each
  *     pause                        until the thread that reads results has done what it can
  *     cleared SETS                 until it has cleared storage of freed objects in so many sets, and given it back
+ *     sleep MS
  *     kill                         by SIGKILL
  */
 #include <dirent.h>
@@ -376,6 +377,7 @@ static void play(char *line) {
     else if (!strcmp(word, "threads") && sscanf(line + rest, "%lx %lx", &team.launches, &team.address) == 2) team.count = a, play_threads();
     else if (!strcmp(word, "cost") && sscanf(line + rest, "%lx", &b) == 1) measure(a, b);
     else if (!strcmp(word, "pause")) await_reader(0);
+    else if (!strcmp(word, "sleep")) nanosleep(&(struct timespec){0, (long)a * 1000 * 1000}, NULL);
     else if (!strcmp(word, "cleared")) await_reader((unsigned)a);
     else if (!strcmp(word, "kill")) kill(getpid(), SIGKILL);
     else exit(93);
