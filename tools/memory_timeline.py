@@ -544,7 +544,7 @@ class MemoryTimeline(Tool):
                 np.maximum.at(highest, bins, track.timeline.highest)
                 highest[bins[-1] + 1 :] = track.live
                 series[key.memory + (" (runtime's own)" if key.internal else "")] = highest
-            if len(series) == 2 and len(np.unique(list(series.values()), axis=0)) == 1:
+            if len(series) == 2 and np.array_equal(*series.values()):
                 series.pop("total", None)  # of the only kind of memory
             where = _place(device)
             figures[f"{layer}_{'host' if device < 0 else device}"] = Figure(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pasta import abi
 from pasta.lazy import np
 from pasta.processors.batch import ABSENT_U32, ABSENT_U64
+from pasta.processors.rows import group_starts, places_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -151,10 +152,8 @@ class Joined:
         self.calls, groups = rows[~group], rows[group]
         self.kernels = kernels[np.argsort(kernels["key"], kind="stable")]
         self.alone = np.zeros(len(self.kernels), np.int64)
-        at = np.searchsorted(self.kernels["key"], alone["key"])
-        found = at < len(self.kernels)
-        found[found] = self.kernels["key"][at[found]] == alone["key"][found]
-        np.add.at(self.alone, at[found], alone["time"][found])
+        at, known = places_of(self.kernels["key"], alone["key"])
+        np.add.at(self.alone, at, alone["time"][known])
         self._of = of.communicators
         self._follow_groups(groups)
         self.size = self._property("size")
@@ -213,15 +212,11 @@ class Joined:
         """Number of each call's unit, in the order of their first calls."""
         grouped = np.flatnonzero(self.calls["group"] != NONE)
         first = np.arange(len(self.calls))
-        columns = [self.calls[name][grouped] for name in ("stream", "communicator", "group")]
-        order = np.lexsort(columns)
-        if len(order):
-            new = np.ones(len(order), bool)
-            new[1:] = False
-            for column in columns:
-                new[1:] |= np.diff(column[order].view(np.int64)) != 0
-            begins = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-            first[grouped[order]] = grouped[order][begins]  # lexsort is stable: the first call
+        keys = ("group", "communicator", "stream")
+        order = grouped[np.lexsort([self.calls[name][grouped] for name in reversed(keys)])]
+        starts = group_starts(self.calls[order], keys)
+        # lexsort is stable: the first call
+        first[order] = np.repeat(order[starts], np.diff(np.append(starts, len(order))))
         return np.asarray(np.unique(first, return_inverse=True)[1])
 
     def _join(self) -> None:

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 #: Causes of idle time.
 START, WAIT, READ, LOAD, HOST, LATENCY, BLOCKED, UNSUBMITTED, END = range(9)
-
 #: What a gap is located by: nothing, an operator's node, a gap between operators, a kernel's name.
 _NOWHERE, _NODE, _BETWEEN, _KERNEL = range(4)
 #: Fields of what the host submitted: operator (0: none), kernel's name, thread, begin of the
